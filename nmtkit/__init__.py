@@ -19,7 +19,7 @@ _ROOMS = {
     "Recipe": "recipe",
     "Run": "experiment.run",
     "Summarizer": "translation.summarizer",
-    "Translator": "experiment.opening",
+    "Translator": "experiment.loading",
 }
 
 

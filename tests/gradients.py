@@ -8,16 +8,16 @@ from torch import Tensor
 from nmtkit.data.batch import Batch
 from nmtkit.models.base import Seq2Seq
 from nmtkit.training.config import TrainingConfig
-from nmtkit.training.objectives.objective import Update, objectives_of
+from nmtkit.training.objectives.objective import GradientAccumulator, build_objectives
 
 CPU = torch.device("cpu")
 
 
-def add_gradients(
+def backward(
     model: Seq2Seq,
     batch: Batch,
     tokens: int,
-    part_bytes: int = 1 << 20,
+    chunk_bytes: int = 1 << 20,
     device: torch.device = CPU,
     links: int = 1,
     **training: Any,
@@ -33,6 +33,6 @@ def add_gradients(
         links: linked target tokens of the whole update.
         training: what differs from the default settings.
     """
-    objectives = objectives_of(TrainingConfig.model_validate({"max_updates": 1, **training}))
+    objectives = build_objectives(TrainingConfig.model_validate({"max_updates": 1, **training}))
     counts = {"tokens": tokens, "links": links, "sentences": batch.size}
-    return Update(model, objectives, counts, device, part_bytes).add_gradients(batch)
+    return GradientAccumulator(model, objectives, counts, device, chunk_bytes).backward(batch)

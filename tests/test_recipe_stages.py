@@ -55,12 +55,12 @@ def test_a_stage_is_the_recipe_with_a_few_keys_changed(staged: Path) -> None:
 def test_without_stages_the_recipe_is_its_only_stage(staged: Path) -> None:
     loaded = recipe.load(staged, ["stages=[]"])
     assert loaded.by_stage() == {"": loaded}
-    assert loaded.stored is loaded.data
+    assert loaded.storage_config is loaded.data
 
 
 def test_text_is_stored_at_the_longest_limits_and_for_any_stage_that_copies(staged: Path) -> None:
-    assert recipe.load(staged).stored.limits == (50, 50)
-    assert recipe.load(staged, ["stages.coverage.data.max_length=70"]).stored.limits == (70, 70)
+    assert recipe.load(staged).storage_config.limits == (50, 50)
+    assert recipe.load(staged, ["stages.coverage.data.max_length=70"]).storage_config.limits == (70, 70)
     assert recipe.load(staged).copies
     plain = recipe.load(staged, ["model.copying=false"])
     assert not plain.copies

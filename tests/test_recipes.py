@@ -13,7 +13,7 @@ from nmtkit.models.base import MODELS, VocabularySizes
 from nmtkit.presets.choosing import PRESETS
 from nmtkit.training.schedules import TrainingProgress
 
-NAMES = recipe.shipped()
+NAMES = recipe.bundled()
 ASKED_FOR = {
     "cnndm-intra-attention",
     "cnndm-pointer-generator",
@@ -61,7 +61,7 @@ def test_dry_run(name: str) -> None:
         assert one.training.schedule.rate(one.training.lr, first) > 0
 
 
-@pytest.mark.parametrize("name", recipe.shipped(presets=True))
+@pytest.mark.parametrize("name", recipe.bundled(presets=True))
 def test_a_preset_is_a_recipe_but_for_its_text(name: str) -> None:
     assert name not in NAMES
     loaded = recipe.load(name, recipe.ANY_TEXT)
@@ -73,7 +73,7 @@ def test_a_preset_is_a_recipe_but_for_its_text(name: str) -> None:
 
 def test_there_are_presets_of_each_size_for_each_task() -> None:
     names = [f"preset-{task}{size}" for task in ("", "summaries-") for size in PRESETS]
-    assert recipe.shipped(presets=True) == sorted(names)
+    assert recipe.bundled(presets=True) == sorted(names)
 
 
 @pytest.mark.parametrize("name", NAMES)

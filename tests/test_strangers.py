@@ -104,7 +104,7 @@ def test_a_task_that_came_later_is_trained_validated_and_tested(corpus: Path, tm
     turning = ["task=turning", "training.best_metric=chrf", "model={kind: rnnsearch, hidden_size: 8}"]
     with pytest.raises(RecipeError, match="there is no task 'turning'"):
         recipe.load(corpus / "tiny.yaml", turning)
-    metrics = {"validated": ("chrf",), "tested": ("chrf", "ter")}
+    metrics = {"validation_metrics": ("chrf",), "test_metrics": ("chrf", "ter")}
     task = replace(TRANSLATION, name="turning", command="turn", done="turned", result="turned line", **metrics)
     with registered(TASKS, "turning", task):
         run, events = carried_out(corpus, tmp_path / "run", *turning)

@@ -19,7 +19,7 @@ import torch
 from nmtkit.autotune.turns import GIVEN_UP
 from nmtkit.core.device import cpu_threads, describe
 from nmtkit.core.errors import DataError, NmtkitError
-from nmtkit.core.files import replacing
+from nmtkit.core.files import atomic_path
 from nmtkit.core.settings import parse_json
 from nmtkit.core.version import __version__
 from nmtkit.models.base import ModelConfig
@@ -159,7 +159,7 @@ def keep(work: Mapping[str, Any], found: Found[Any]) -> bool:
     Where no file can be written the work is measured again next time, which is no reason to stop it.
     """
     try:
-        with replacing(_path(work), suffix=f".{os.getpid()}") as beside:
+        with atomic_path(_path(work), suffix=f".{os.getpid()}") as beside:
             beside.write_text(json.dumps({"work": work, "found": asdict(found)}, indent=1), encoding="utf-8")
     except (OSError, NmtkitError):
         return False

@@ -24,10 +24,10 @@ from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 from nmtkit.recipe import Recipe
 from nmtkit.runs.saved import SavedRun, build_model, sizes_of
 from nmtkit.training import distributed, randomness
-from nmtkit.training.checkpoint import Checkpoints
+from nmtkit.training.checkpoint import CheckpointManager
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.objectives.likelihood import likelihood
-from nmtkit.training.objectives.objective import Update
+from nmtkit.training.objectives.objective import GradientAccumulator
 from nmtkit.training.trainer import Trainer
 
 _PIECE = 8
@@ -132,15 +132,15 @@ class _Surviving(Trainer):
     lacked: type[Exception] | None = None
     """Whether some update since this was last set lacked memory (OutOfMemoryError), or time (TooSlowError)."""
 
-    def _add_gradients(self, update: Update, batch: Batch) -> Tensor:
+    def _backward(self, update: GradientAccumulator, batch: Batch) -> Tensor:
         try:
-            return super()._add_gradients(update, batch)
+            return super()._backward(update, batch)
         except (torch.OutOfMemoryError, TooSlowError) as fault:
             self.lacked = type(fault)
         self.optimizer.zero_grad(set_to_none=True)
         torch.cuda.empty_cache()  # the error is gone, and with it all that the pass had made
         # An update whose loss is not finite is called off.
-        return torch.full((len(self.over),), math.nan, device=self.device)
+        return torch.full((len(self.normalizers),), math.nan, device=self.device)
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def quickest_training(trial: Trial, again: bool = False) -> Found[TrainingWay]:
     where something was found before.
     """
     begun, is_first = time.monotonic(), distributed.rank() == 0
-    with randomness.preserved(trial.device):
+    with randomness.fork_rng(trial.device):
         model = trial.build()
         possible = ways_to_train(trial.config, trial.device, model.config.bf16_allowed)
         unmeasured = Found("training", possible[0], "target tokens/s")
@@ -187,11 +187,11 @@ def quickest_training(trial: Trial, again: bool = False) -> Found[TrainingWay]:
         known = None
         if not again and is_first:
             known = found.look_up(trial.plan, TrainingWay) or found.look_up(trial.work, TrainingWay)
-        known = distributed.said_by_first(known)
+        known = distributed.broadcast_object(known)
         if known is not None:
             return known
         measured = _measure(model, trial, possible, again)
-    devices.give_back_freed_memory()
+    devices.trim_malloc()
     if isinstance(measured, float):
         unmeasured = replace(unmeasured, rough_speed=measured)
         if is_first:
@@ -267,7 +267,7 @@ def made_up_trial(recipe: Recipe, lengths: tuple[int, int], device: torch.device
     The lengths are those of a usual source and a usual target, in tokens. Of a recipe's stages the first counts.
     """
     first = next(iter(recipe.by_stage().values()))
-    sizes, (src, tgt) = first.largest_vocabularies, _cut(recipe, lengths)
+    sizes, (src, tgt) = first.max_vocabulary_sizes, _cut(recipe, lengths)
     rows = max(1, first.batch.batch_tokens // (max(src, tgt) + 1))
 
     def made_up(count: int) -> list[Batch]:
@@ -304,7 +304,7 @@ def _measure(
     """
     config, device = trial.config, trial.device
     stream = Repeated(trial.first_batches(ROUNDS * config.accumulate))
-    training = _Surviving(model, stream, config, Checkpoints(Path()), device, time.monotonic)
+    training = _Surviving(model, stream, config, CheckpointManager(Path()), device, time.monotonic)
 
     def seconds_of(way: TrainingWay, number: int, most: float) -> float:
         devices.prepare(device, way.matmul_precision, way.threads)
@@ -317,7 +317,7 @@ def _measure(
         _wait_for(device)
         taken = time.monotonic() - begun if distributed.rank() == 0 else 0.0
         lacked = [training.lacked is kind for kind in (torch.OutOfMemoryError, TooSlowError)]
-        seconds, ran_out, gave_up = distributed.largest([taken, *lacked])
+        seconds, ran_out, gave_up = distributed.max_over_ranks([taken, *lacked])
         if gave_up:
             raise TooSlowError
         return math.inf if ran_out else seconds
@@ -355,7 +355,7 @@ def _measure(
     speeds = _speeds(turns, stream, config.accumulate)
     stream.next, stream.every = 0, _PIECE  # of a piece, since all its log-probabilities are in memory at a time
     best = _exact_enough(model, next(stream), turns, possible, device)
-    return distributed.said_by_first(best), speeds, turns.is_noisy  # each process has looked at batches of its own
+    return distributed.broadcast_object(best), speeds, turns.is_noisy  # each process has looked at batches of its own
 
 
 def _speeds(turns: Turns[TrainingWay], stream: Repeated, accumulate: int) -> dict[str, float]:

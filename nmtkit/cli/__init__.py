@@ -101,9 +101,9 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click does, with the nearest name in the message."""
         if args and args[0] not in {*COMMANDS, *ALIASES} and not args[0].startswith("-"):
-            from nmtkit.core.registry import near_names
+            from nmtkit.core.registry import suggest_names
 
-            raise click.UsageError(f"no such command {args[0]!r}: {near_names(args[0], [*COMMANDS, *ALIASES])}", ctx)
+            raise click.UsageError(f"no such command {args[0]!r}: {suggest_names(args[0], [*COMMANDS, *ALIASES])}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

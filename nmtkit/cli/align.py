@@ -19,7 +19,7 @@ from nmtkit.corpus.alignments import SYMMETRIZATIONS, SoftAlignment, SoftAlignme
 from nmtkit.corpus.text import read_lines
 from nmtkit.data.shortlist import LinkCounts, shortlist_writer
 from nmtkit.data.tokenizer import TokenizerPair
-from nmtkit.experiment.opening import Opening
+from nmtkit.experiment.loading import ModelOptions
 from nmtkit.translation.translator import Translator
 
 
@@ -135,7 +135,7 @@ class ShortlistOptions:
 @options.collect(PairFiles, "texts")
 @options.collect(ShortlistOptions, "listing")
 def command(
-    how: Opening,
+    how: ModelOptions,
     texts: PairFiles,
     threshold: float | None,
     method: Symmetrization | None,

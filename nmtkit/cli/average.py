@@ -8,7 +8,7 @@ from nmtkit.cli import options
 from nmtkit.cli.options import FILE
 from nmtkit.cli.reporting import tell
 from nmtkit.runs.saved import average_files, find_run, weights_to_average
-from nmtkit.training.schedules import Ending
+from nmtkit.training.schedules import DecayToZero
 
 
 @click.command()
@@ -50,7 +50,7 @@ def command(
     tell(f"averaged {len(chosen)} checkpoints{of} into {written}:")
     for path in chosen:
         tell(f"  {path}")
-    if where is not None and isinstance(where.newest_stage().recipe.training.schedule, Ending):
+    if where is not None and isinstance(where.newest_stage().recipe.training.schedule, DecayToZero):
         tell(
             "the learning rate of this training comes down to its end, so earlier checkpoints may be worse: compare "
             "with --checkpoint best, or average fewer (--recent 2)"

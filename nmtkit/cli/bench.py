@@ -20,7 +20,7 @@ from nmtkit.corpus.text import read_lines
 from nmtkit.experiment.bench.decoding import DecodingSpeed, DecodingWork, measure_decoding
 from nmtkit.experiment.bench.machine import spread
 from nmtkit.experiment.bench.updates import a_trial, measure_training
-from nmtkit.experiment.opening import Opening
+from nmtkit.experiment.loading import ModelOptions
 from nmtkit.experiment.run import choose_device
 from nmtkit.interchange.conversion import LIBRARIES
 from nmtkit.runs.saved import find_run
@@ -86,7 +86,7 @@ def _names(ctx: click.Context, parameter: click.Parameter, given: str | None) ->
 @inference.search_groups()
 @inference.opens_model
 def bench_decoding(
-    how: Opening,
+    how: ModelOptions,
     source: str | None,
     ref: Path | None,
     against: tuple[str, ...],
@@ -193,7 +193,7 @@ def bench_training(
         _write(output, result.figures())
 
 
-def _text(how: Opening, source: str | None, ref: Path | None) -> tuple[list[str], list[str] | None]:
+def _text(how: ModelOptions, source: str | None, ref: Path | None) -> tuple[list[str], list[str] | None]:
     """The lines and their references, if there are any."""
     if source is not None:
         lines = list(stdin_lines()) if source == "-" else list(read_lines(Path(source)))

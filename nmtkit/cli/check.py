@@ -43,10 +43,10 @@ class Subject:
     """The recipe's name, or the files."""
     splits: dict[str, SplitFiles]
     """The files by split."""
-    in_one_language: bool
+    monolingual: bool
     """Whether both sides are in one language, as summaries and their sources are."""
     recipe: Any = None
-    """A `RecipeCheck` where a recipe was named: that module is loaded only then, with torch."""
+    """A `DataCheck` where a recipe was named: that module is loaded only then, with torch."""
 
     def see(self, block: Block, with_tokens: bool) -> None:
         """Looks at a block while it is examined: plain text must be that, and a tokenizer may be learned from it."""
@@ -148,7 +148,7 @@ def command(
         require_new(fixed)
     with console.LineProgress("MB") as shown:
         see = partial(subject.see, with_tokens=with_tokens)
-        diagnosis = examine(subject.splits, subject.in_one_language, progress=_by_megabyte(shown), see=see)
+        diagnosis = examine(subject.splits, subject.monolingual, progress=_by_megabyte(shown), see=see)
     sheets, tokens, failed = _count_tokens(subject, diagnosis) if with_tokens else ([], None, False)
     files = ", ".join(path for group in subject.splits.values() for path in group.texts())
     if html_path:
@@ -179,8 +179,8 @@ def _subject(
             raise click.UsageError(
                 "--valid, --test and --task go with files; a recipe names its own (or --set data.valid.src=FILE)"
             )
-        checked = importlib.import_module("nmtkit.experiment.checks").open_check(name, overrides, run_path)
-        return Subject(checked.recipe.name, checked.splits, TASKS.get(checked.recipe.task).in_one_language, checked)
+        checked = importlib.import_module("nmtkit.experiment.checks").open_data_check(name, overrides, run_path)
+        return Subject(checked.recipe.name, checked.splits, TASKS.get(checked.recipe.task).monolingual, checked)
     if overrides or run_path:
         raise click.UsageError("--set and --run go with a recipe, not with files")
     given = {"train" if any(others.values()) else "data": names, **others}
@@ -189,7 +189,7 @@ def _subject(
     if missing:
         raise DataError(f"{', '.join(missing)}: not there; name files that are")
     summaries = any(files.stories or (files.jsonl and files.tgt_field == "summary") for files in splits.values())
-    return Subject(" and ".join(names), splits, TASKS.get(task).in_one_language if task else summaries)
+    return Subject(" and ".join(names), splits, TASKS.get(task).monolingual if task else summaries)
 
 
 def _files(split: str, names: Sequence[str], fields: Mapping[str, str]) -> SplitFiles:
@@ -235,7 +235,7 @@ def _count_tokens(subject: Subject, diagnosis: Diagnosis) -> tuple[list[Sheet], 
 def _fix(subject: Subject, out: Path, stream: console.Stream) -> bool:
     """Writes cleaned files and says what became of each split; returns whether one was refused."""
     with console.LineProgress("MB") as shown:
-        done = mend(subject.splits, out, subject.in_one_language, _by_megabyte(shown))
+        done = mend(subject.splits, out, subject.monolingual, _by_megabyte(shown))
     rows = []
     for name, split in done.items():
         if split.refused:

@@ -14,8 +14,8 @@ from nmtkit.cli.options import Number
 from nmtkit.cli.reporting import tell
 from nmtkit.cli.train import begin_training, journalled, train_run
 from nmtkit.core.errors import RecipeError
-from nmtkit.core.files import sum_of_bytes
-from nmtkit.experiment.judging import ComparedRun, compare_run
+from nmtkit.core.files import bytes_checksum
+from nmtkit.experiment.evaluation import ComparedRun, compare_run
 from nmtkit.experiment.run import Run, choose_device
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import RUNS, RunFolder
@@ -97,7 +97,7 @@ def _chosen(name: str, overrides: tuple[str, ...], settings: tuple[str, ...], ru
         raise RecipeError(f"{name}: this run is not finished: go on with it first (`nmtkit train RECIPE --resume`)")
     else:
         one = Run.open(name).recipe
-    if "bleu" not in one.tested:
+    if "bleu" not in one.test_metrics:
         raise RecipeError(
             f"{name}: compare measures translations by BLEU; evaluate summarizers one by one, and set their outputs "
             "side by side with `nmtkit score-summaries`"
@@ -110,7 +110,7 @@ def _test_set(chosen: Recipe) -> str:
     files = chosen.data.splits().get("test")
     if files is None:
         return ""
-    inside = {path: sum_of_bytes(Path(path).read_bytes()) for path in files.paths() if Path(path).is_file()}
+    inside = {path: bytes_checksum(Path(path).read_bytes()) for path in files.paths() if Path(path).is_file()}
     settings = files.model_dump().values()
     return repr([[inside.get(path, path) for path in one] if isinstance(one, list) else one for one in settings])
 

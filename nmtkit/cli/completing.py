@@ -24,7 +24,7 @@ def completer(names: Callable[[], Iterable[str]], otherwise: str = "") -> Comple
 
 
 def _recipes() -> list[str]:
-    folder: Path = importlib.import_module("nmtkit.core.settings").beside_package("recipes")
+    folder: Path = importlib.import_module("nmtkit.core.settings").bundled_path("recipes")
     return sorted(path.stem for path in folder.glob("*.yaml"))
 
 
@@ -40,7 +40,7 @@ def _corpora() -> list[str]:
 
 def _keys() -> list[str]:
     recipe, settings = (importlib.import_module(f"nmtkit.{name}") for name in ("recipe", "core.settings"))
-    paths = settings.paths_of(recipe.Recipe)
+    paths = settings.key_paths(recipe.Recipe)
     return list(dict.fromkeys(".".join(path) for path in paths if path[0] != "stages"))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nmtkit import console
 from nmtkit.console import Stream
-from nmtkit.core.files import writing
+from nmtkit.core.files import write_errors
 from nmtkit.corpus.faults import LINE_COUNTS, SHIFT
 from nmtkit.diagnosis import report
 from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis
@@ -94,5 +94,5 @@ def write_report(path: str, text: str) -> None:
     if path == "-":
         sys.stdout.write(text)
         return
-    with writing(path):
+    with write_errors(path):
         Path(path).write_text(text, encoding="utf-8", errors="backslashreplace")

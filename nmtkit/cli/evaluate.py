@@ -15,7 +15,7 @@ from nmtkit.cli.reading import field_lines, windows
 from nmtkit.cli.reporting import note, tell
 from nmtkit.cli.summarize import LINES_PER_ARTICLE
 from nmtkit.corpora.sacrebleu_sets import load_sacrebleu_set
-from nmtkit.experiment.opening import Opening
+from nmtkit.experiment.loading import ModelOptions
 from nmtkit.metrics import Comparison, Score, metric_names, score_all
 from nmtkit.metrics.systems import require_equal_counts
 from nmtkit.recipe import Recipe
@@ -81,7 +81,7 @@ class MetricOptions:
 
     def names(self, recipe: Recipe) -> list[str]:
         """The names of the metrics."""
-        return metric_names(recipe.tested if self.metrics is None else self.metrics.replace(",", " ").split())
+        return metric_names(recipe.test_metrics if self.metrics is None else self.metrics.replace(",", " ").split())
 
 
 @cloup.command()
@@ -112,7 +112,12 @@ class MetricOptions:
 @options.collect(TestSetOptions, "files")
 @options.collect(MetricOptions, "metrics")
 def command(
-    how: Opening, run: str | None, files: TestSetOptions, metrics: MetricOptions, output: Path | None, as_json: bool
+    how: ModelOptions,
+    run: str | None,
+    files: TestSetOptions,
+    metrics: MetricOptions,
+    output: Path | None,
+    as_json: bool,
 ) -> None:
     """Translate or summarize a test set with a RUN, and score it.
 

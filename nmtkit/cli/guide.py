@@ -11,8 +11,8 @@ from nmtkit import console
 from nmtkit.cli import cli, completing
 from nmtkit.console.markdown import show_page
 from nmtkit.core.errors import NmtkitError
-from nmtkit.core.registry import near_names
-from nmtkit.core.settings import beside_package
+from nmtkit.core.registry import suggest_names
+from nmtkit.core.settings import bundled_path
 
 PAGES = (
     "first",
@@ -43,8 +43,8 @@ def page(topic: str) -> str:
     if topic == REFERENCE:
         return reference()
     if topic not in PAGES:
-        raise NmtkitError(f"no topic {topic!r} in the guide: {near_names(topic, TOPICS)}")
-    return beside_package("guide", f"{topic}.md").read_text(encoding="utf-8")
+        raise NmtkitError(f"no topic {topic!r} in the guide: {suggest_names(topic, TOPICS)}")
+    return bundled_path("guide", f"{topic}.md").read_text(encoding="utf-8")
 
 
 def reference() -> str:
@@ -80,7 +80,7 @@ def _keys() -> Iterator[str]:
     """A section for each group of a recipe, with a line for each key and for what may stand there."""
     recipe = importlib.import_module("nmtkit.recipe")  # loads every model, which the other pages do without
     seen: dict[str, list[str]] = {}
-    for key in recipe.every_key():
+    for key in recipe.all_keys():
         group, point, _ = key.path.partition(".")
         lines = seen.setdefault(group if point else "the recipe itself", [])
         kinds = f" ({', '.join(key.kinds)})" if key.kinds else ""

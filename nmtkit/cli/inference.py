@@ -12,8 +12,8 @@ from nmtkit.cli import completing, options
 from nmtkit.cli.options import Decorator, Number, together
 from nmtkit.cli.reporting import note
 from nmtkit.core.errors import RecipeError
-from nmtkit.core.settings import MOST_THREADS, Field, Settings, parse, parse_value
-from nmtkit.experiment.opening import Opening, open_run
+from nmtkit.core.settings import MAX_THREADS, Field, Settings, parse, parse_value
+from nmtkit.experiment.loading import ModelOptions, load_from_options
 from nmtkit.models.ensemble import Mean
 from nmtkit.search.engine import StepMode
 from nmtkit.search.rules import SearchConfig
@@ -99,8 +99,8 @@ _OTHER_FORMS = ("as_json", "scores", "window", "split_sentences", "lead")
 
 
 def opens_model(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Passes the options of a run and its search to a command as one `Opening`, called `how`."""
-    names = {field.name for field in fields(Opening)}
+    """Passes the options of a run and its search to a command as one `ModelOptions`, called `how`."""
+    names = {field.name for field in fields(ModelOptions)}
 
     @wraps(command)
     def with_model(search: tuple[str, ...] = (), **given: Any) -> Any:
@@ -117,15 +117,15 @@ def opens_model(command: Callable[..., Any]) -> Callable[..., Any]:
             option = "json" if other[0] == "as_json" else other[0].replace("_", "-")
             raise click.UsageError(f"--format moses writes n-best lists: leave --{option} out")
         values = {key: given.pop(key) for key in names & given.keys()}
-        how = Opening(**values, **combination.model_dump(), search_settings=settings)
+        how = ModelOptions(**values, **combination.model_dump(), search_settings=settings)
         return command(how=how, **given)
 
     return with_model
 
 
-def open_model(how: Opening, task: str | None = None) -> Translator:
+def open_model(how: ModelOptions, task: str | None = None) -> Translator:
     """Opens the run, and says on stderr which run, weights and device it is."""
-    return open_run(how, task, note)
+    return load_from_options(how, task, note)
 
 
 checkpoint: Decorator = click.option(
@@ -139,7 +139,7 @@ checkpoint: Decorator = click.option(
 
 def precision(default: str) -> Decorator:
     """The option of how exactly the model computes."""
-    values = get_args(get_type_hints(Opening)["precision"])
+    values = get_args(get_type_hints(ModelOptions)["precision"])
     return click.option(
         "--precision",
         type=click.Choice(values),
@@ -193,7 +193,7 @@ shortlist: Decorator = click.option(
 source_file: Decorator = click.option("--source", required=True, type=options.FILE, help="Source lines, plain or .gz.")
 workers: Decorator = click.option(
     "--workers",
-    type=Number(1, MOST_THREADS, word="auto"),
+    type=Number(1, MAX_THREADS, word="auto"),
     default="auto",
     metavar="N",
     help="CPU processes, a core each. Default: auto (measured).",

@@ -13,8 +13,8 @@ import click
 
 from nmtkit.cli import completing
 from nmtkit.core.errors import DataError
-from nmtkit.core.settings import LARGEST, MOST_THREADS
-from nmtkit.core.wording import shortened
+from nmtkit.core.settings import MAX_INT, MAX_THREADS
+from nmtkit.core.wording import shorten
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -48,7 +48,7 @@ class Number(click.ParamType):  # type: ignore[type-arg]  # newer versions of cl
     ) -> None:
         self.name = f"N|{word}" if word else "integer" if whole else "float"
         self._least, self._above, self._whole = least, above, whole
-        self._most = most if most is not None else LARGEST if whole else sys.float_info.max
+        self._most = most if most is not None else MAX_INT if whole else sys.float_info.max
         self._word, self._meaning, self._remedy = word, meaning, remedy
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | None:
@@ -113,7 +113,7 @@ def _input_files(ctx: click.Context, parameter: click.Parameter, given: tuple[Pa
         if os.path.isdir(path):
             raise DataError(f"{path}: cannot read it: it is a folder")
         if not os.path.exists(path):  # nor where a text is longer than any file's name
-            raise DataError(f"{shortened(str(path))}: cannot read it: there is no such file{_as_text(path, ctx)}")
+            raise DataError(f"{shorten(str(path))}: cannot read it: there is no such file{_as_text(path, ctx)}")
     return given
 
 
@@ -121,7 +121,7 @@ def _as_text(path: Path, ctx: click.Context) -> str:
     """How to pass a text that was given in place of a file; empty if it looks like a file's name."""
     if path.suffix and " " not in str(path):
         return ""
-    text = shlex.quote(shortened(str(path)))
+    text = shlex.quote(shorten(str(path)))
     return f"; text is read from standard input: echo {text} | {ctx.command_path}"
 
 
@@ -170,10 +170,10 @@ devices: Decorator = click.option(
     metavar="NAMES",
     help="auto, cpu, cuda, cuda:1, mps; cuda:0,cuda:1: a process on each.",
 )
-threads: Decorator = click.option("--threads", type=Number(1, MOST_THREADS), help="CPU threads. Default: one a core.")
+threads: Decorator = click.option("--threads", type=Number(1, MAX_THREADS), help="CPU threads. Default: one a core.")
 training_threads: Decorator = click.option(
     "--threads",
-    type=Number(1, MOST_THREADS),
+    type=Number(1, MAX_THREADS),
     help="CPU threads. Default: training.threads (auto: measured); for the test set one a core.",
 )
 overrides: Decorator = click.option(

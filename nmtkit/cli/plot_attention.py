@@ -15,7 +15,7 @@ from nmtkit.cli.reporting import note, tell
 from nmtkit.console.shading import show_attention
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.json_records import EXTRACT_HINT, refuse_json_lines
-from nmtkit.experiment.opening import Opening
+from nmtkit.experiment.loading import ModelOptions
 from nmtkit.models.base import as_headed
 from nmtkit.pictures.colour_tables import Entropies, of_heads, of_words, save_entropies, save_positions
 from nmtkit.pictures.drawing import Look
@@ -94,7 +94,7 @@ def _is_html(output: Path) -> bool:
 @collect_style
 @inference.opens_model
 def command(
-    how: Opening,
+    how: ModelOptions,
     source: str | None,
     target: str | None,
     output: tuple[Path, ...],

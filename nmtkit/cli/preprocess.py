@@ -7,7 +7,7 @@ from nmtkit.cli import options
 from nmtkit.cli.diagnosing import show_diagnosis
 from nmtkit.cli.options import Number
 from nmtkit.cli.reporting import show_report, tell
-from nmtkit.core.settings import MOST_THREADS
+from nmtkit.core.settings import MAX_THREADS
 from nmtkit.experiment import checks
 from nmtkit.experiment.run import Run
 
@@ -18,7 +18,7 @@ from nmtkit.experiment.run import Run
 @options.run_folder
 @click.option(
     "--workers",
-    type=Number(1, MOST_THREADS),
+    type=Number(1, MAX_THREADS),
     metavar="N",
     help="Processes for a large corpus; the result is the same for any number. Default: one a core.",
 )

@@ -11,9 +11,9 @@ import click
 from nmtkit import console, recipe
 from nmtkit.cli import completing, options
 from nmtkit.core.errors import RecipeError
-from nmtkit.core.files import write_whole
-from nmtkit.core.registry import MOST_KEYS, near_names
-from nmtkit.core.settings import Settings, paths_of
+from nmtkit.core.files import atomic_write_text
+from nmtkit.core.registry import MAX_KEYS, suggest_names
+from nmtkit.core.settings import Settings, key_paths
 from nmtkit.experiment import checks
 
 
@@ -45,11 +45,11 @@ def list_recipes() -> None:
         "presets, for your own text: train --preset, or `extends` in a recipe": [],
     }
     ready, fetched, large, presets = groups.values()
-    for name in recipe.shipped():
+    for name in recipe.bundled():
         one = recipe.load(name)
         here = all(map(os.path.exists, one.data.paths()))
         (large if "GPU" in one.description else ready if here else fetched).append(_listed(one))
-    presets += [_listed(recipe.load(name, recipe.ANY_TEXT)) for name in recipe.shipped(presets=True)]
+    presets += [_listed(recipe.load(name, recipe.ANY_TEXT)) for name in recipe.bundled(presets=True)]
     for title, rows in groups.items():
         if rows:
             console.table(title, ["recipe", "what it is for"], rows)
@@ -131,16 +131,16 @@ def explain_keys(key: str | None, name: str) -> None:
     asked = key or ""
     rows = [row for row in every if not asked or f".{row[0]}.".endswith(f".{asked}.") or row[0].startswith(f"{asked}.")]
     shown = [(row[0], row[3]) for row in rows]
-    for one in recipe.keys_elsewhere(asked):
+    for one in recipe.find_keys(asked):
         if one.path == asked and rows and rows[0][0] != asked:  # a group, whose keys are told by themselves
             continue
         if (one.path, meaning := " ".join(one.meaning.split())) not in shown:
             rows.append([one.path, f"({', '.join(one.kinds)})" if one.kinds else "-", one.default, meaning])
     if not rows:
-        paths = {path if "." in asked else path[-1:] for path in paths_of(recipe.Recipe)}
+        paths = {path if "." in asked else path[-1:] for path in key_paths(recipe.Recipe)}
         keys = {".".join(map(str, path)) for path in paths}
-        raise RecipeError(f"no key `{key}` in a recipe: {near_names(asked, keys, MOST_KEYS)}")
-    if asked not in [row[0] for row in rows] and (group := recipe.meaning_of(asked)):
+        raise RecipeError(f"no key `{key}` in a recipe: {suggest_names(asked, keys, MAX_KEYS)}")
+    if asked not in [row[0] for row in rows] and (group := recipe.describe_key(asked)):
         console.say(f"{asked}: {' '.join(group.split())}\n")
     console.table("", ["key", f"in {loaded.name}", "default", "meaning"], rows)
     for path in dict.fromkeys([asked, *(row[0] for row in rows if row[0].endswith(f".{asked}"))]):
@@ -176,7 +176,7 @@ def _rows(settings: Any, prefix: str) -> list[list[str]]:
                 [
                     f"{prefix}{key}",
                     _short(value),
-                    _short(recipe.default_of(field)),
+                    _short(recipe.default_value(field)),
                     " ".join(type(settings).meaning(key).split()),
                 ]
             )
@@ -213,4 +213,4 @@ def print_schema(output: Path | None) -> None:
     if output is None:
         click.echo(text, nl=False)
     else:
-        write_whole(output, text)
+        atomic_write_text(output, text)

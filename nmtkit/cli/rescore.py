@@ -14,7 +14,7 @@ from nmtkit.cli.reporting import tell
 from nmtkit.cli.results import write_json_line
 from nmtkit.core.errors import DataError
 from nmtkit.core.settings import parse_json
-from nmtkit.experiment.opening import Opening
+from nmtkit.experiment.loading import ModelOptions
 from nmtkit.metrics import perplexity
 from nmtkit.translation.result import Translation
 from nmtkit.translation.translator import Translator
@@ -42,7 +42,7 @@ from nmtkit.translation.translator import Translator
 @options.quiet
 @results.into_output
 @inference.opens_model
-def command(how: Opening, source: Path, target: Path, as_json: bool) -> None:
+def command(how: ModelOptions, source: Path, target: Path, as_json: bool) -> None:
     """Print the log-probabilities of given translations or summaries under a model.
 
     Prints "SCORE TAB LOG-PROBABILITY" for each pair, as `translate --scores` does for the same pair. The score is the

@@ -17,7 +17,7 @@ from nmtkit import console
 from nmtkit.cli.options import NEW_FILE, Decorator
 from nmtkit.cli.reporting import is_quiet, note, tell
 from nmtkit.core.errors import NmtkitError
-from nmtkit.core.files import replacing, writing
+from nmtkit.core.files import atomic_path, write_errors
 from nmtkit.data.tokenizer import Tokenizer
 from nmtkit.translation.paragraphs import Paragraph
 from nmtkit.translation.result import Translation, copied_spans, moses_line
@@ -34,7 +34,7 @@ class _Output(io.FileIO):
         self._final = final
 
     def write(self, data: object, /) -> int:
-        with writing(self._final):
+        with write_errors(self._final):
             return super().write(data)  # type: ignore[arg-type]  # a buffer, a type that Python 3.11 cannot name
 
 
@@ -49,8 +49,8 @@ def output_file(path: Path, inputs: Iterable[Path]) -> Iterator[TextIO]:
         if path.exists() and other.exists() and path.samefile(other):
             raise NmtkitError(f"{path}: -o names a file that is read or written too; name another")
     with ExitStack() as stack:
-        with writing(path):
-            temporary = stack.enter_context(replacing(path))
+        with write_errors(path):
+            temporary = stack.enter_context(atomic_path(path))
             raw: BinaryIO = stack.enter_context(io.BufferedWriter(_Output(temporary, path)))
         if path.suffix == ".gz":  # without name and time in its header, so that equal text makes equal files
             raw = cast(BinaryIO, stack.enter_context(gzip.GzipFile("", "wb", 6, raw, mtime=0)))

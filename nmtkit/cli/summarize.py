@@ -14,7 +14,7 @@ from nmtkit.cli.reading import field_lines, text_windows, windows
 from nmtkit.cli.reporting import tell
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.reading import read_pairs
-from nmtkit.experiment.opening import Opening
+from nmtkit.experiment.loading import ModelOptions
 from nmtkit.metrics import lead as lead_of
 from nmtkit.translation.summarizer import Summarizer
 
@@ -87,7 +87,7 @@ class ArticleOptions:
 @inference.opens_model
 @options.collect(ArticleOptions, "articles")
 def command(
-    how: Opening, articles: ArticleOptions, form: str, as_json: bool, window: int | None, lead: int | None
+    how: ModelOptions, articles: ArticleOptions, form: str, as_json: bool, window: int | None, lead: int | None
 ) -> None:
     """Summarize FILEs, or standard input: one line out for each article in, in order.
 

@@ -22,7 +22,7 @@ from nmtkit.core.errors import NmtkitError
 from nmtkit.core.processes import available_cores
 from nmtkit.core.task import TASKS
 from nmtkit.experiment.run import Run, choose_device
-from nmtkit.experiment.stages import StageBegun, more_time
+from nmtkit.experiment.stages import StageStarted, more_time_advice
 from nmtkit.metrics import Comparison, Score
 from nmtkit.presets.choosing import PRESETS, TASKS_WITH_PRESETS
 from nmtkit.presets.forgetting import score_after, score_before
@@ -185,7 +185,7 @@ def command(
             own = _test(work, place, threads)
             show_changes(score_after(work, place, own, threads), len(work.recipe.data.train.weights) > 1)
             tell(f"training took {stopped.seconds / 60:.1f} minutes")
-            if advice := more_time(work, stopped):
+            if advice := more_time_advice(work, stopped):
                 tell(advice)
 
 
@@ -213,7 +213,7 @@ def _resume(resuming: str | None, path: str, device: str) -> bool:
     if resuming != "auto":
         return resuming is not None
     distributed.join(devices.choose(device))
-    begun = distributed.said_by_first(RunFolder(Path(path)).has_training() if distributed.rank() == 0 else None)
+    begun = distributed.broadcast_object(RunFolder(Path(path)).has_training() if distributed.rank() == 0 else None)
     if distributed.rank() == 0:
         tell(f"{path}: {'a training was begun here, and goes on' if begun else 'nothing to go on with: beginning'}")
     return begun
@@ -254,14 +254,14 @@ def train_run(work: Run, place: torch.device, resume: bool, journal: TrainLog) -
     if first:
         journal.open(work.folder)
     say = tell if first else ignore
-    work.settle(place, say)
+    work.resolve_auto(place, say)
     say(f"training {work.recipe.name} in {work.folder.path}, on {devices.describe(place)}")
     stop = threading.Event()
     _stop_on_signals(stop)
     stopped, stage = None, None
     with console.TrainingDisplay() as display:
         for event in work.train(place, display.message if first else ignore, resume, stop.is_set):
-            if isinstance(event, StageBegun):
+            if isinstance(event, StageStarted):
                 stage = event
                 continue
             if first:
@@ -325,7 +325,7 @@ def _on_signals(handler: Callable[[int, FrameType | None], None]) -> None:
         signal.signal(number, handler)
 
 
-def _show(display: console.TrainingDisplay, event: Event, config: TrainingConfig, stage: StageBegun | None) -> None:
+def _show(display: console.TrainingDisplay, event: Event, config: TrainingConfig, stage: StageStarted | None) -> None:
     if stage is not None:
         config = stage.training
     if isinstance(event, Step | Resumed):

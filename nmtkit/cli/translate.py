@@ -15,7 +15,7 @@ from nmtkit.cli.reading import text_windows
 from nmtkit.cli.reporting import is_quiet, note, tell
 from nmtkit.corpus.json_records import EXTRACT_HINT
 from nmtkit.corpus.text import read_lines
-from nmtkit.experiment.opening import Opening
+from nmtkit.experiment.loading import ModelOptions
 from nmtkit.translation.paragraphs import ParagraphTranslator, looks_like_paragraph
 from nmtkit.translation.requests import Request, Terminology
 from nmtkit.translation.translator import Translator
@@ -33,7 +33,7 @@ class UnknownWordOptions:
         if self.dictionary is not None and not self.replace_unknown:
             raise click.UsageError("--dictionary is for --replace-unknown; give both")
 
-    def open(self, how: Opening) -> Translator:
+    def open(self, how: ModelOptions) -> Translator:
         """Opens the run with these options."""
         path = self.dictionary
         entries = None if path is None else parse_dictionary(read_lines(path), str(path))
@@ -119,7 +119,7 @@ class ConstraintOptions:
 @options.collect(UnknownWordOptions, "unknown")
 @options.collect(ConstraintOptions, "constraints")
 def command(
-    how: Opening,
+    how: ModelOptions,
     files: tuple[Path, ...],
     form: str,
     scores: bool,

@@ -13,8 +13,8 @@ from nmtkit.cli.reporting import show_report, tell
 from nmtkit.core import device as devices
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.experiment import checks
-from nmtkit.experiment.judging import validation_files
-from nmtkit.experiment.opening import Opening, find_way
+from nmtkit.experiment.evaluation import require_validation_files
+from nmtkit.experiment.loading import ModelOptions, open_autotuned
 from nmtkit.experiment.run import Run, choose_device
 from nmtkit.runs.folder import RunFolder, lock_run
 
@@ -59,9 +59,9 @@ def command(name: str, overrides: tuple[str, ...], run_path: str | None, device:
     if not folder.result.is_file():
         tell("the search is measured once the run is trained: at the end of its training, or here")
         return
-    lines = [pair.src for pair in read_pairs(validation_files(loaded)) if pair.src.strip()]
-    how = Opening(device=str(place), threads=devices.cpu_threads())
-    _, searched = find_way(work, how, lines, float("inf"), again=True)
+    lines = [pair.src for pair in read_pairs(require_validation_files(loaded)) if pair.src.strip()]
+    how = ModelOptions(device=str(place), threads=devices.cpu_threads())
+    _, searched = open_autotuned(work, how, lines, float("inf"), again=True)
     if searched.speeds:
         _show(searched, "searching with it")
     else:

@@ -76,7 +76,7 @@ def _glibc() -> ctypes.CDLL | None:
         return None
 
 
-def keep_memory_in_heap() -> bool:
+def tune_malloc() -> bool:
     """Tells glibc to keep freed blocks instead of giving every large one back to the kernel at once.
 
     A training step on the CPU frees and asks for the same large blocks thousands of times; handing them back costs a
@@ -88,8 +88,8 @@ def keep_memory_in_heap() -> bool:
     return library is not None and all(library.mallopt(option, value) for option, value in options)
 
 
-def give_back_freed_memory() -> None:
-    """Gives the pages of freed blocks back to the kernel; the other half of `keep_memory_in_heap`.
+def trim_malloc() -> None:
+    """Gives the pages of freed blocks back to the kernel; the other half of `tune_malloc`.
 
     glibc does not put an aligned block, as every tensor is, into the gap of a freed one of the same size, so the heap
     grows with every training update until the gaps are emptied.
@@ -216,7 +216,7 @@ def prepare(
     torch.backends.cudnn.allow_tf32 = torch.get_float32_matmul_precision() != "highest"
     torch.set_num_threads(threads or _at_most_cores(torch.get_num_threads()))
     if device.type == "cpu":
-        keep_memory_in_heap()
+        tune_malloc()
         if torch.get_num_threads() > 1 and WAITING in os.environ:
             _be_courteous()
 
@@ -225,13 +225,13 @@ _IN_THREADS = threading.Event()
 """Set once threads have computed side by side."""
 
 
-def take_one_core() -> None:
+def use_one_thread() -> None:
     """Makes this thread, one of several that compute side by side, do so with one core."""
     _IN_THREADS.set()
     torch.set_num_threads(1)
 
 
-def may_fork() -> bool:
+def can_fork() -> bool:
     """Whether a fork of this process can compute, with one core.
 
     Not once threads have computed side by side: MKL keeps account of every thread's memory under a lock, which a thread
@@ -240,7 +240,7 @@ def may_fork() -> bool:
     return sys.platform.startswith("linux") and not _IN_THREADS.is_set()
 
 
-def on_each(
+def map_batches(
     work: Callable[[Work], None], batches: Iterable[Work], device: torch.device, one_a_core: bool = True
 ) -> None:
     """Calls `work` on every batch; on a CPU on several at a time, each with one core to itself, unless told otherwise.
@@ -254,7 +254,7 @@ def on_each(
             work(batch)
         return
     try:
-        with ThreadPoolExecutor(threads, initializer=take_one_core) as pool:
+        with ThreadPoolExecutor(threads, initializer=use_one_thread) as pool:
             list(pool.map(work, given))
     finally:
         torch.set_num_threads(threads)

@@ -22,7 +22,7 @@ _COLUMNS = 1021
 
 
 @contextmanager
-def writing(path: str | Path) -> Iterator[None]:
+def write_errors(path: str | Path) -> Iterator[None]:
     """Gives a fault of the system in this block the name of what is written in it: that of a full disk has none.
 
     Raises:
@@ -35,7 +35,7 @@ def writing(path: str | Path) -> Iterator[None]:
 
 
 @contextmanager
-def replacing(path: Path, suffix: str = ".new", durable: bool = False) -> Iterator[Path]:
+def atomic_path(path: Path, suffix: str = ".new", durable: bool = False) -> Iterator[Path]:
     """A place beside a file; what the block writes there takes the file's place at its end, in one stroke.
 
     A reader sees the old file or the new one, never half of it. A block that fails leaves the old one.
@@ -47,7 +47,7 @@ def replacing(path: Path, suffix: str = ".new", durable: bool = False) -> Iterat
 
     Raises:
         NmtkitError: a folder, a device or a pipe is there, which would be lost.
-        OSError: it cannot be written; see `writing`.
+        OSError: it cannot be written; see `write_errors`.
     """
     if path.exists() and not path.is_file():
         what = "a folder" if path.is_dir() else "a device or a pipe"
@@ -82,30 +82,30 @@ def new_folder(path: Path, remedy: str) -> Iterator[Path]:
     if os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir())):
         raise NmtkitError(f"{path}: it exists already; {remedy}")
     beside = path.with_name(f".{path.name[:100]}.{os.getpid()}.new")
-    with writing(path):
+    with write_errors(path):
         beside.mkdir(parents=True)
     try:
         yield beside
-        with writing(path):
+        with write_errors(path):
             beside.replace(path)
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
         raise
 
 
-def write_whole(path: Path, text: str, durable: bool = False) -> None:
-    """Writes a text file by `replacing` it.
+def atomic_write_text(path: Path, text: str, durable: bool = False) -> None:
+    """Writes a text file by `atomic_path` it.
 
     Raises:
         NmtkitError: it cannot be written.
     """
-    with writing(path), replacing(path, durable=durable) as beside:
+    with write_errors(path), atomic_path(path, durable=durable) as beside:
         beside.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, data: Any, durable: bool = False) -> None:
-    """Writes JSON as `write_whole` writes text."""
-    write_whole(path, json.dumps(data, ensure_ascii=False, indent=1) + "\n", durable)
+    """Writes JSON as `atomic_write_text` writes text."""
+    atomic_write_text(path, json.dumps(data, ensure_ascii=False, indent=1) + "\n", durable)
 
 
 def _force_to_disk(path: Path) -> None:
@@ -116,12 +116,12 @@ def _force_to_disk(path: Path) -> None:
         os.close(number)
 
 
-def sum_of_bytes(data: bytes) -> str:
+def bytes_checksum(data: bytes) -> str:
     """The checksum of a small file. It is against damage, not against forgery."""
     return hashlib.sha256(data).hexdigest()[:32]
 
 
-def sum_of_array(data: npt.NDArray[np.uint8], kind: str) -> str:
+def array_checksum(data: npt.NDArray[np.uint8], kind: str) -> str:
     """The checksum of many bytes, at the speed of memory: about ten times that of CRC-32.
 
     The bytes are 32-bit numbers in rows of 1021; hashed are the sums of the columns. So any change within one number,
@@ -135,16 +135,16 @@ def sum_of_array(data: npt.NDArray[np.uint8], kind: str) -> str:
     row = 4 * _COLUMNS
     whole = len(data) // row * row
     columns = np.add.reduce(data[:whole].view(np.uint32).reshape(-1, _COLUMNS), axis=0, dtype=np.uint32)
-    return sum_of_bytes(kind.encode() + columns.tobytes() + data[whole:].tobytes())[:16]
+    return bytes_checksum(kind.encode() + columns.tobytes() + data[whole:].tobytes())[:16]
 
 
-def signed(facts: Mapping[str, Any]) -> dict[str, Any]:
+def with_checksum(facts: Mapping[str, Any]) -> dict[str, Any]:
     """JSON values together with their checksum."""
     return {**facts, SUM: _of_facts(facts)}
 
 
-def verified(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """What `signed` was given; values without a checksum, of an earlier version, as they are.
+def verify_checksum(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What `with_checksum` was given; values without a checksum, of an earlier version, as they are.
 
     Raises:
         ValueError: the values are not those that were signed.
@@ -156,4 +156,4 @@ def verified(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_facts(facts: Mapping[str, Any]) -> str:
-    return sum_of_bytes(json.dumps(facts, sort_keys=True).encode())
+    return bytes_checksum(json.dumps(facts, sort_keys=True).encode())

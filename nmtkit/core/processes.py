@@ -55,7 +55,7 @@ class WorkerProcess:
                 inherited = [self.connection, *(one.connection for one in siblings)]
                 context = multiprocessing.get_context("fork")
                 self._process = context.Process(target=_run_fork, args=(main, theirs, inherited), daemon=True)
-                with warnings.catch_warnings():  # of forks beside threads; see `device.may_fork`
+                with warnings.catch_warnings():  # of forks beside threads; see `device.can_fork`
                     warnings.filterwarnings("ignore", "This process .* multi-threaded", DeprecationWarning)
                     self._process.start()
             else:

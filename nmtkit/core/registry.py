@@ -9,15 +9,15 @@ from nmtkit.core.errors import RecipeError
 T = TypeVar("T")
 
 
-MOST_NAMES = 60
+MAX_NAMES = 60
 """How many valid names a message lists; of more it lists the nearest."""
-MOST_KEYS = 20
+MAX_KEYS = 20
 """The same for the keys of a recipe."""
 _NEAR = 5
 """How many of more names than that."""
 
 
-def near_names(given: str, valid: Iterable[str], most: int = MOST_NAMES, what: str = "valid names") -> str:
+def suggest_names(given: str, valid: Iterable[str], most: int = MAX_NAMES, what: str = "valid names") -> str:
     """Says which valid name is nearest to the one given, and lists them; one sentence each.
 
     Args:
@@ -58,7 +58,7 @@ class Registry(Generic[T]):
     def get(self, name: str) -> T:
         """The member of that name; raises RecipeError if there is none."""
         if name not in self._members:
-            raise RecipeError(f"unknown {self.what} {name!r}: {near_names(name, self._members)}")
+            raise RecipeError(f"unknown {self.what} {name!r}: {suggest_names(name, self._members)}")
         return self._members[name]
 
     def __iter__(self) -> Iterator[str]:

@@ -32,15 +32,15 @@ from pydantic.fields import FieldInfo
 from pydantic_core import core_schema
 
 from nmtkit.core.errors import DataError, RecipeError
-from nmtkit.core.registry import MOST_KEYS, Registry, near_names
-from nmtkit.core.wording import shortened
+from nmtkit.core.registry import MAX_KEYS, Registry, suggest_names
+from nmtkit.core.wording import shorten
 
 __all__ = ["Field", "field_validator", "model_validator"]  # of pydantic, passed on to the settings of every part
 
 KeyPath = tuple[str | int, ...]
-Places = Mapping[KeyPath, str]
+Locations = Mapping[KeyPath, str]
 
-LARGEST = 2**53 - 1
+MAX_INT = 2**53 - 1
 """The largest whole number of any setting; up to here JSON and a float hold each one exactly."""
 
 Width = Annotated[int, Field(le=2**20)]
@@ -51,24 +51,24 @@ Length = Annotated[int, Field(le=1_000_000)]
 """How many tokens a model may write."""
 Beam = Annotated[int, Field(le=1000)]
 """How many hypotheses of a sentence are kept."""
-MOST_THREADS = 1024
+MAX_THREADS = 1024
 """The most CPU threads; no machine has more cores by far."""
 
-LONGEST_NAME = 200
+MAX_NAME_BYTES = 200
 """Bytes of the longest name: with an ending or a draw of letters it is still the name of a file."""
 
 
-def is_name(text: str) -> bool:
+def is_valid_name(text: str) -> bool:
     """Whether it can be what a recipe, a run, a stage or a corpus is called: one folder's name, within any other."""
     plain = text.isprintable() and not set(text) & set("/\\{}")
-    return plain and text[:1] not in (*".-~ ", "") and text[-1] != " " and len(text.encode("utf-8")) <= LONGEST_NAME
+    return plain and text[:1] not in (*".-~ ", "") and text[-1] != " " and len(text.encode("utf-8")) <= MAX_NAME_BYTES
 
 
 def _named(text: str) -> str:
-    if not is_name(text):
+    if not is_valid_name(text):
         raise ValueError(
             "not a name: a name has none of / \\\\ { } and nothing that cannot be printed, does not begin with one of "
-            f". - ~ or a space nor end with a space, and has 1 to {LONGEST_NAME} bytes; give another, e.g. by "
+            f". - ~ or a space nor end with a space, and has 1 to {MAX_NAME_BYTES} bytes; give another, e.g. by "
             "--set name=NAME"
         )
     return text
@@ -78,12 +78,12 @@ Name = Annotated[str, AfterValidator(_named)]
 """What a recipe, a run, a stage or a corpus is called."""
 
 
-def name_in(registry: Registry[Any]) -> Any:
+def registry_name(registry: Registry[Any]) -> Any:
     """The type of a setting that names a member of a registry; the schema lists those that are there by now."""
 
     def member(given: object) -> object:
         if given not in registry.names():
-            raise ValueError(f"not one of its values: {near_names(str(given), registry.names())}")
+            raise ValueError(f"not one of its values: {suggest_names(str(given), registry.names())}")
         return given
 
     return Annotated[str, BeforeValidator(member), Field(json_schema_extra={"enum": [*registry.names()]}), registry]
@@ -98,8 +98,8 @@ class Settings(BaseModel):
     @classmethod
     def _within_reach(cls, value: Any) -> Any:
         """The one bound of all whole numbers; a field may have a lower one."""
-        if isinstance(value, int) and abs(value) > LARGEST:
-            raise ValueError(f"a whole number here is at most {LARGEST:,}")
+        if isinstance(value, int) and abs(value) > MAX_INT:
+            raise ValueError(f"a whole number here is at most {MAX_INT:,}")
         return value
 
     @classmethod
@@ -135,8 +135,8 @@ def _texts_under_fields(cls: type[Settings]) -> dict[str, str]:
     return found
 
 
-class OneOf:
-    """The type of a group whose `kind` names one of several classes: `Annotated[Any, OneOf(classes)]`.
+class TaggedUnion:
+    """The type of a group whose `kind` names one of several classes: `Annotated[Any, TaggedUnion(classes)]`.
 
     The classes are asked for whenever settings are checked, so that one that came later can be named too.
     """
@@ -165,11 +165,11 @@ def _union(classes: tuple[type[Settings], ...]) -> TypeAdapter[Any]:
     return TypeAdapter(form)
 
 
-DEEPEST = 100
+MAX_DEPTH = 100
 """How many groups and lists may lie one in the other in a YAML or JSON text; nothing that people write comes near."""
-MOST_VALUES = 20_000
+MAX_YAML_VALUES = 20_000
 """How many keys and values a YAML text may have, those that an alias repeats counted as often."""
-MOST_BYTES = 1 << 22
+MAX_YAML_BYTES = 1 << 22
 """How long a YAML file may be."""
 
 _LONGEST_NUMBER = 100  # digits
@@ -210,17 +210,17 @@ class _LineLoader(yaml.SafeLoader):
         self._depth -= 1
         self._open.pop()
         if node is not None and node.tag not in _TAGS[type(node)]:
-            raise _refusal(f"{shortened(node.tag.removeprefix(_TAG))} is no kind of value here", node.start_mark)
+            raise _refusal(f"{shorten(node.tag.removeprefix(_TAG))} is no kind of value here", node.start_mark)
         if isinstance(node, yaml.ScalarNode) and (odd := _NO_TEXT.search(node.value)):
             raise _refusal(f"\\u{ord(odd[0]):04x} is no character of a text", node.start_mark)
         return node
 
     def _admit(self, mark: Any) -> None:
         self._count += 1
-        if self._count > MOST_VALUES:
-            raise _refusal(f"more than {MOST_VALUES:,} keys and values", mark)
-        if self._depth > DEEPEST:
-            raise _refusal(f"groups and lists lie more than {DEEPEST} deep in each other", mark)
+        if self._count > MAX_YAML_VALUES:
+            raise _refusal(f"more than {MAX_YAML_VALUES:,} keys and values", mark)
+        if self._depth > MAX_DEPTH:
+            raise _refusal(f"groups and lists lie more than {MAX_DEPTH} deep in each other", mark)
 
     def _copied(self, node: Any, mark: Any) -> Any:
         self._admit(mark)
@@ -260,7 +260,7 @@ class _LineLoader(yaml.SafeLoader):
 
 
 def _refusal(problem: str, mark: Any) -> yaml.constructor.ConstructorError:
-    return yaml.constructor.ConstructorError(None, None, shortened(problem, 300), mark)
+    return yaml.constructor.ConstructorError(None, None, shorten(problem, 300), mark)
 
 
 def _compose(text: str) -> tuple[Any, yaml.Node | None]:
@@ -310,9 +310,9 @@ def load_yaml(path: Path) -> tuple[dict[str, Any], dict[KeyPath, str]]:
     """
     try:
         with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
-        if len(content) > MOST_BYTES:
-            raise DataError(f"{path}: more than {MOST_BYTES >> 20} MiB; is this the file that you mean?")
+            content = file.read(MAX_YAML_BYTES + 1)
+        if len(content) > MAX_YAML_BYTES:
+            raise DataError(f"{path}: more than {MAX_YAML_BYTES >> 20} MiB; is this the file that you mean?")
         text = content.decode("utf-8")
     except OSError as fault:
         raise DataError(f"{path}: cannot read it: {fault.strerror or fault}") from fault
@@ -329,7 +329,7 @@ def load_yaml(path: Path) -> tuple[dict[str, Any], dict[KeyPath, str]]:
         mark = getattr(fault, "problem_mark", None)
         place = f"{path}, line {mark.line + 1}" if mark else str(path)
         raise RecipeError(
-            f"{place}: not valid YAML: {shortened(str(getattr(fault, 'problem', None) or fault), 500)}"
+            f"{place}: not valid YAML: {shorten(str(getattr(fault, 'problem', None) or fault), 500)}"
         ) from fault
     if data is None:
         data = {}
@@ -345,8 +345,8 @@ def parse_value(text: str) -> Any:
     try:
         return _compose(text)[0]
     except yaml.YAMLError as fault:
-        problem = shortened(str(getattr(fault, "problem", None) or fault), 300)
-        shown = shortened(repr(text))
+        problem = shorten(str(getattr(fault, "problem", None) or fault), 300)
+        shown = shorten(repr(text))
         raise RecipeError(f"--set: {shown} is not a valid value: {problem}; put text in quotes") from fault
 
 
@@ -380,7 +380,7 @@ def parse_json(text: str | bytes, place: str) -> Any:
     except RecursionError as fault:
         raise _too_deep(place) from fault
     level = [value]
-    for _ in range(DEEPEST + 1):
+    for _ in range(MAX_DEPTH + 1):
         groups = [part for part in level if isinstance(part, (dict, list))]
         if not groups:
             return value
@@ -389,10 +389,10 @@ def parse_json(text: str | bytes, place: str) -> Any:
 
 
 def _too_deep(place: str) -> DataError:
-    return DataError(f"{place}: groups and lists lie more than {DEEPEST} deep in each other; make it flatter")
+    return DataError(f"{place}: groups and lists lie more than {MAX_DEPTH} deep in each other; make it flatter")
 
 
-def beside_package(folder: str, name: str = "") -> Path:
+def bundled_path(folder: str, name: str = "") -> Path:
     """A file or folder that comes with nmtkit: inside the package once installed, beside it in a checkout."""
     package = Path(__file__).resolve().parent.parent
     inside = package / folder / name
@@ -417,15 +417,15 @@ def _settings_at(cls: type[BaseModel], path: KeyPath) -> tuple[type[BaseModel] |
             continue
         kept.append(part)
         if found:
-            here = [c for field in found for c in classes_of(field)]
+            here = [c for field in found for c in group_classes(field)]
         elif not isinstance(part, int):
             break
     return (here[0] if len(here) == 1 else None), tuple(kept)
 
 
-def classes_of(field: FieldInfo) -> list[type[BaseModel]]:
+def group_classes(field: FieldInfo) -> list[type[BaseModel]]:
     """The groups of settings that a field may hold."""
-    named: list[type[BaseModel]] = [c for one in field.metadata if isinstance(one, OneOf) for c in one.classes()]
+    named: list[type[BaseModel]] = [c for one in field.metadata if isinstance(one, TaggedUnion) for c in one.classes()]
     return named or _classes_in(field.annotation)
 
 
@@ -435,28 +435,28 @@ def _classes_in(annotation: Any) -> list[type[BaseModel]]:
     return [c for part in get_args(annotation) for c in _classes_in(part)]
 
 
-def paths_of(cls: type[BaseModel], above: KeyPath = ()) -> Iterator[KeyPath]:
+def key_paths(cls: type[BaseModel], above: KeyPath = ()) -> Iterator[KeyPath]:
     """Every key of a group of settings and of the groups below it, each of which may be of several kinds."""
     for key, field in cls.model_fields.items():
         yield (*above, key)
-        for inner in classes_of(field):
-            yield from paths_of(inner, (*above, key))
+        for inner in group_classes(field):
+            yield from key_paths(inner, (*above, key))
 
 
 def _advice(path: KeyPath, owner: type[BaseModel] | None, root: type[BaseModel]) -> str:
     """What an unknown key may have been meant for: a key that is elsewhere, if it is in one place, or one like it."""
-    elsewhere = {known for known in paths_of(root) if known[-1] == path[-1]}
+    elsewhere = {known for known in key_paths(root) if known[-1] == path[-1]}
     if len(elsewhere) == 1 and path not in elsewhere:
         return f": did you mean {'.'.join(map(str, elsewhere.pop()))!r}?"
-    return f": {near_names(str(path[-1]), owner.model_fields, MOST_KEYS)}" if owner else ""
+    return f": {suggest_names(str(path[-1]), owner.model_fields, MAX_KEYS)}" if owner else ""
 
 
 def _sentence(
-    fault: Mapping[str, Any], cls: type[BaseModel], places: Places, where: str, called: Callable[[KeyPath], KeyPath]
+    fault: Mapping[str, Any], cls: type[BaseModel], places: Locations, where: str, called: Callable[[KeyPath], KeyPath]
 ) -> str:
     """One fault of pydantic's as one sentence: place, dotted key, what was given, what is valid."""
     owner, path = _settings_at(cls, tuple(fault["loc"]))
-    dotted = shortened(".".join(str(part) for part in called(path)))
+    dotted = shorten(".".join(str(part) for part in called(path)))
     place = next((places[path[:n]] for n in range(len(path), 0, -1) if path[:n] in places), where)
     kind, given = fault["type"], fault["input"]
     if kind == "extra_forbidden":
@@ -469,12 +469,12 @@ def _sentence(
         tags = [tag.strip(" '") for tag in fault["ctx"]["expected_tags"].split(",")]
         place = places.get((*path, "kind"), place)
         name = str(given["kind"])
-        return f"{place}: `{dotted}.kind`: unknown name {shortened(repr(name))}: {near_names(name, tags)}"
+        return f"{place}: `{dotted}.kind`: unknown name {shorten(repr(name))}: {suggest_names(name, tags)}"
     message = str(fault["msg"]).removeprefix("Value error, ")
     if kind == "literal_error":
         options = [option.strip(" '") for option in fault["ctx"]["expected"].replace(" or ", ", ").split(",")]
-        message = f"not one of its values: {near_names(str(given), options)}"
-    shown = "" if isinstance(given, (dict, list, BaseModel)) else f" (given: {shortened(repr(given))})"
+        message = f"not one of its values: {suggest_names(str(given), options)}"
+    shown = "" if isinstance(given, (dict, list, BaseModel)) else f" (given: {shorten(repr(given))})"
     return f"{place}: `{dotted}`: {message}{shown}" if dotted else f"{place}: {message}{shown}"
 
 
@@ -482,7 +482,7 @@ def parse(
     cls: type[S],
     data: Mapping[str, Any],
     where: str,
-    places: Places | None = None,
+    places: Locations | None = None,
     called: Callable[[KeyPath], KeyPath] = lambda path: path,
 ) -> S:
     """Checks plain values, as YAML gives them, against the settings class.

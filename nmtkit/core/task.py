@@ -25,13 +25,13 @@ class Task:
     """What it became: "translation"."""
     fields: tuple[str, str]
     """The keys of the two sides in JSON lines."""
-    validated: tuple[str, ...]
+    validation_metrics: tuple[str, ...]
     """The metrics of validation beside `loss` and `perplexity`; a recipe may name others."""
-    tested: tuple[str, ...]
+    test_metrics: tuple[str, ...]
     """The metrics of the test set."""
-    in_one_language: bool
+    monolingual: bool
     """Whether both sides are in one language: then the target is short, and an empty one is a fault."""
-    reads_beginnings: bool
+    truncates_sources: bool
     """Whether a model that was trained on the beginnings of sources reads the beginnings; else it reads all."""
     demo: str
     """The recipe that shows it."""
@@ -47,10 +47,10 @@ TRANSLATION = TASKS.register("translation")(
         done="translated",
         result="translation",
         fields=("src", "tgt"),
-        validated=("bleu",),
-        tested=("bleu", "chrf"),
-        in_one_language=False,
-        reads_beginnings=False,
+        validation_metrics=("bleu",),
+        test_metrics=("bleu", "chrf"),
+        monolingual=False,
+        truncates_sources=False,
         demo="demo",
         presets="preset-",
     )
@@ -66,10 +66,10 @@ SUMMARIZATION = TASKS.register("summarization")(
         done="summarized",
         result="summary",
         fields=("article", "summary"),
-        validated=_ROUGE,
-        tested=_ROUGE,
-        in_one_language=True,
-        reads_beginnings=True,
+        validation_metrics=_ROUGE,
+        test_metrics=_ROUGE,
+        monolingual=True,
+        truncates_sources=True,
         demo="demo-news-pointer-generator",
         presets="preset-summaries-",
     )

@@ -1,12 +1,12 @@
 """Words of messages."""
 
 
-def shortened(text: str, most: int = 100) -> str:
+def shorten(text: str, most: int = 100) -> str:
     """The text, or its beginning where it is long: a message quotes what was given, and that may be anything."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
-def in_words(minutes: float) -> str:
+def format_minutes(minutes: float) -> str:
     """About 5 minutes, about 3 hours, about 2 days."""
     if minutes < 0.7:
         return "less than a minute"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 BUFFER = 1 << 18
 FREE_BYTES = 16 << 20
 """The compression ratio is not checked below this size."""
-LONGEST_NAME = 4096
+MAX_NAME_BYTES = 4096
 """Bytes of a member's name; names are read into memory."""
 DAMAGES = (zipfile.BadZipFile, tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError, NotImplementedError)
 """What the standard library raises for damaged archives and unknown compression methods."""
@@ -238,9 +238,12 @@ class _Header(tarfile.TarInfo):
     """A header with a limit on the length of names."""
 
     def _proc_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo | tarfile.TarFile:
-        if self.type in (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK) and self.size > LONGEST_NAME:
+        if self.type in (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK) and self.size > MAX_NAME_BYTES:
             raise tarfile.ReadError(f"a name of {self.size:,} bytes")
-        if self.type in (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE) and self.size > 256 * LONGEST_NAME:
+        if (
+            self.type in (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
+            and self.size > 256 * MAX_NAME_BYTES
+        ):
             raise tarfile.ReadError(f"a header of {self.size:,} bytes")
         found: tarfile.TarInfo = super()._proc_member(tar)  # type: ignore[misc]  # not in typeshed; the only hook
         return found

@@ -10,22 +10,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 from nmtkit.core.errors import RecipeError
-from nmtkit.core.registry import near_names
+from nmtkit.core.registry import suggest_names
 from nmtkit.core.settings import (
     Field,
     KeyPath,
     Name,
     Settings,
-    beside_package,
+    bundled_path,
     field_validator,
-    is_name,
+    is_valid_name,
     load_yaml,
     model_validator,
-    name_in,
     parse,
+    registry_name,
 )
 from nmtkit.core.task import TASKS
-from nmtkit.core.wording import shortened
+from nmtkit.core.wording import shorten
 from nmtkit.corpora.readers import READERS, Reader
 from nmtkit.corpora.sources import SOURCES, CorpusSource
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 else:  # all are registered by now, since the package imports their files; this file does not know them by name
     AnyReader = Annotated[Union[tuple(map(READERS.get, READERS.names()))], Field(discriminator="kind")]  # noqa: UP007
     AnySource = Annotated[Union[tuple(map(SOURCES.get, SOURCES.names()))], Field(discriminator="kind")]  # noqa: UP007
-    TaskName = name_in(TASKS)
+    TaskName = registry_name(TASKS)
 
 
 class Parameter(Settings):
@@ -156,7 +156,7 @@ class Entry(Settings):
 
     @model_validator(mode="after")
     def _two_languages(self) -> "Entry":
-        if self.src == self.tgt and not TASKS.get(self.task).in_one_language:
+        if self.src == self.tgt and not TASKS.get(self.task).monolingual:
             raise ValueError(f"source and target are the same language, {self.src!r}")
         return self
 
@@ -209,7 +209,7 @@ class Catalogue:
         for entry_name, template in self._templates.items():
             values = _values(entry_name, name, template.parameters)
             if values is not None:
-                if not is_name(name):
+                if not is_valid_name(name):
                     raise RecipeError(f"{name!r} cannot be the name of a corpus: its folder would have that name")
                 if "src" in values and values["src"] == values.get("tgt"):
                     raise RecipeError(f"{name}: source and target are the same language; name two")
@@ -220,7 +220,7 @@ class Catalogue:
                 allowed = template.parameters[key].values
                 if allowed and value not in allowed:
                     raise RecipeError(
-                        f"unknown corpus {name!r}: {{{key}}} of {entry_name}: {near_names(value, allowed)}"
+                        f"unknown corpus {name!r}: {{{key}}} of {entry_name}: {suggest_names(value, allowed)}"
                     )
         whole = [example for entry_name in self._templates for example in self.examples(entry_name)]
         near = difflib.get_close_matches(name, [*whole, *self._templates], n=1, cutoff=0.5)
@@ -247,16 +247,16 @@ def _templates(path: Path) -> dict[str, _Template]:
 @cache
 def _own_templates() -> dict[str, _Template]:
     """Those that come with nmtkit, whose file is long: it is read once."""
-    return _templates(beside_package("data", "corpora.yaml"))
+    return _templates(bundled_path("data", "corpora.yaml"))
 
 
 def _template(name: str, data: Any, places: Mapping[KeyPath, str], where: str) -> _Template:
     """Reads the parameters of an entry; the rest is read when their values are known."""
     if not isinstance(data, dict):
         raise RecipeError(f"{where}: expected the settings of a corpus below `{name}:`")
-    if not isinstance(name, str) or not is_name(PLACEHOLDER.sub("x", name)):
+    if not isinstance(name, str) or not is_valid_name(PLACEHOLDER.sub("x", name)):
         raise RecipeError(
-            f"{where}: {shortened(repr(name))} is no name of a corpus, which is a folder's name with {{placeholders}}"
+            f"{where}: {shorten(repr(name))} is no name of a corpus, which is a folder's name with {{placeholders}}"
         )
     given = data.get("parameters", {})
     if not isinstance(given, dict) or set(given) != set(PLACEHOLDER.findall(name)):
@@ -297,5 +297,7 @@ def _fill(data: Any, known: Mapping[str, str], where: str) -> Any:
         return data
     unknown = sorted(set(PLACEHOLDER.findall(data)) - known.keys())
     if unknown:
-        raise RecipeError(f"{where}: unknown placeholder {{{unknown[0]}}} in {data!r}: {near_names(unknown[0], known)}")
+        raise RecipeError(
+            f"{where}: unknown placeholder {{{unknown[0]}}} in {data!r}: {suggest_names(unknown[0], known)}"
+        )
     return PLACEHOLDER.sub(lambda found: known[found[1]], data)

@@ -59,14 +59,14 @@ class WriteResult:
 
 def file_names(entry: Entry, split: str) -> list[str]:
     """The files of one split: source and target, or one of JSON lines."""
-    if TASKS.get(entry.task).in_one_language:
+    if TASKS.get(entry.task).monolingual:
         return [f"{split}.jsonl"]
     return [f"{split}.{entry.src}", f"{split}.{entry.tgt}"]
 
 
 def recipe_data(entry: Entry, splits: Iterable[str]) -> dict[str, Any]:
     """The group `data` of a recipe that lies beside the files."""
-    if TASKS.get(entry.task).in_one_language:
+    if TASKS.get(entry.task).monolingual:
         keys = dict(zip(("src_field", "tgt_field"), TASKS.get(entry.task).fields, strict=True))
         return {split: {"jsonl": file_names(entry, split)[0], **keys} for split in splits}
     return {split: dict(zip(("src", "tgt"), file_names(entry, split), strict=True)) for split in splits}

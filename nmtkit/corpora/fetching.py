@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit.core.errors import DataError
-from nmtkit.core.settings import beside_package, dump_yaml, load_yaml
+from nmtkit.core.settings import bundled_path, dump_yaml, load_yaml
 from nmtkit.corpora.catalogue import Corpus
 from nmtkit.corpora.corpus_files import (
     CARD_JSON,
@@ -125,7 +125,7 @@ def _tallied(pairs: Iterable[Pair], read: Counter[str]) -> Iterator[Pair]:
 def corpus_recipe(corpus: Corpus, written: WriteResult) -> str:
     """The recipe that lies beside the files: one of nmtkit's own for this corpus, else one by the size of train."""
     entry, data = corpus.entry, recipe_data(corpus.entry, written.counts)
-    ours = beside_package("recipes", f"{entry.recipe}.yaml")
+    ours = bundled_path("recipes", f"{entry.recipe}.yaml")
     if not entry.recipe or not ours.is_file():
         return recipe_text(choose_preset(entry.task, written.size.size()), corpus.name, data, entry.title)
     # What the extended recipe says of other files is taken back.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sacrebleu.dataset import DATASETS
 
 from nmtkit.core.errors import DataError, NmtkitError
-from nmtkit.core.registry import near_names
+from nmtkit.core.registry import suggest_names
 from nmtkit.corpus.text import read_lines
 
 WAIT = 30.0
@@ -38,11 +38,11 @@ def load_sacrebleu_set(name: str) -> SacrebleuSet:
     if test_set not in DATASETS:
         raise DataError(
             f"unknown test set {name!r}; a name is a set and a language pair, such as wmt14/en-de: "
-            + near_names(test_set or name, sorted(DATASETS))
+            + suggest_names(test_set or name, sorted(DATASETS))
         )
     pairs = sorted(DATASETS[test_set].langpairs)
     if pair not in pairs:
-        raise DataError(f"{test_set} has no language pair {pair!r}: {near_names(pair, pairs)}")
+        raise DataError(f"{test_set} has no language pair {pair!r}: {suggest_names(pair, pairs)}")
     with _downloading(name):
         source = DATASETS[test_set].get_source_file(pair)  # type: ignore[no-untyped-call]
         references = DATASETS[test_set].get_reference_files(pair)  # type: ignore[no-untyped-call]

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 from nmtkit.core.errors import DataError
 from nmtkit.core.registry import Registry
-from nmtkit.core.settings import Field, Settings, field_validator, is_name, model_validator
+from nmtkit.core.settings import Field, Settings, field_validator, is_valid_name, model_validator
 from nmtkit.corpora.download import DownloadPolicy, download, sha256_of
 
 
@@ -104,7 +104,7 @@ class UrlSource(CorpusSource):
     @field_validator("file")
     @classmethod
     def _no_folders(cls, name: str) -> str:
-        if name and not is_name(name):
+        if name and not is_valid_name(name):
             raise ValueError("expected the name of a file, without folders")
         return name
 
@@ -122,7 +122,7 @@ class UrlSource(CorpusSource):
     def file_name(self) -> str:
         """The name of the file in the cache."""
         end = PurePosixPath(unquote(urlsplit(self.url).path)).name
-        return self.file or (end if is_name(end) else "download")
+        return self.file or (end if is_valid_name(end) else "download")
 
     def obtain(self, context: FetchContext) -> list[SourceFile]:
         """Downloads the file unless it is in the cache."""

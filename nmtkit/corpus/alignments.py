@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.core.errors import DataError
-from nmtkit.core.files import replacing, writing
+from nmtkit.core.files import atomic_path, write_errors
 
 Link = tuple[int, int]
 """Source position and target position, both counted from 0."""
@@ -269,8 +269,8 @@ class SoftAlignmentWriter:
         self._opened = ExitStack()
 
     def __enter__(self) -> "SoftAlignmentWriter":
-        with writing(self._path), ExitStack() as opened:
-            beside = opened.enter_context(replacing(self._path))
+        with write_errors(self._path), ExitStack() as opened:
+            beside = opened.enter_context(atomic_path(self._path))
             if self._path.suffix == ".json":
                 self._text = opened.enter_context(beside.open("w", encoding="utf-8"))
                 self._text.write("[")
@@ -282,7 +282,7 @@ class SoftAlignmentWriter:
     def add(self, alignment: SoftAlignment, reverse: SoftAlignment | None) -> None:
         """Writes the next pair, and what the other direction's model says of it."""
         self._count += 1
-        with writing(self._path):
+        with write_errors(self._path):
             if self._text is not None:
                 record = {"source": alignment.src_words, "target": alignment.tgt_words, "weights": _rounded(alignment)}
                 if reverse is not None:
@@ -304,7 +304,7 @@ class SoftAlignmentWriter:
         self, kind: type[BaseException] | None, fault: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if kind is None:
-            with writing(self._path), self._opened:
+            with write_errors(self._path), self._opened:
                 if self._text is not None:
                     self._text.write("\n]\n")
         else:

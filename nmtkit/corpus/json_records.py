@@ -5,7 +5,7 @@ from typing import Any
 
 from nmtkit.core.errors import DataError
 from nmtkit.core.settings import parse_json
-from nmtkit.core.wording import shortened
+from nmtkit.core.wording import shorten
 
 LOOKED_AT = 64
 """Lines at the beginning of a text by which it is told from JSON lines."""
@@ -32,7 +32,7 @@ def field_of(record: Mapping[str, Any], name: str, where: str, remedy: str) -> A
         DataError: there is no such field; `remedy` is what to do, such as "set src_field".
     """
     if name not in record:
-        raise DataError(f"{where}: no field {name!r}; it has {shortened(', '.join(record)) or 'none'}: {remedy}")
+        raise DataError(f"{where}: no field {name!r}; it has {shorten(', '.join(record)) or 'none'}: {remedy}")
     return record[name]
 
 
@@ -74,5 +74,5 @@ def refuse_json_lines(lines: Sequence[str], where: str, remedy: str) -> None:
             return
         keys = keys or list(record)
     if keys:
-        shown = shortened(", ".join(keys))
+        shown = shorten(", ".join(keys))
         raise DataError(f"{where}: each line is a JSON object (with {shown}), and plain text is read here; {remedy}")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from nmtkit.core.errors import DataError
-from nmtkit.core.files import writing
+from nmtkit.core.files import write_errors
 from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.reading import read_pairs
@@ -185,7 +185,7 @@ def write_splits(
         NmtkitError: they cannot be written.
     """
     counts: Counter[str] = Counter()
-    with writing(folder), ExitStack() as opened:
+    with write_errors(folder), ExitStack() as opened:
         folder.mkdir(parents=True)
         outputs = {
             name: [

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nmtkit.core.errors import DataError
-from nmtkit.core.files import replacing, signed, verified
+from nmtkit.core.files import atomic_path, verify_checksum, with_checksum
 from nmtkit.core.settings import parse_json
 
 Ids: TypeAlias = npt.NDArray[Any]
@@ -121,7 +121,7 @@ class ShardWriter:
             os.replace(file.temporary, self._folder / f"{name}.{column}")
         files = {column: {"size": file.size, "crc32": file.checksum} for column, file in self._files.items()}
         content = {"version": VERSION, "examples": self.length, "dtype": self._dtype.str, **facts, "files": files}
-        write_manifest(manifest, signed(content), durable)
+        write_manifest(manifest, with_checksum(content), durable)
 
     def discard(self) -> None:
         """Closes and removes what was not published."""
@@ -138,7 +138,7 @@ def manifest_path(folder: Path, name: str) -> Path:
 
 def write_manifest(path: Path, content: Mapping[str, Any], durable: bool) -> None:
     """Writes a manifest so that there is a whole one or none; see `ShardWriter.publish` for `durable`."""
-    with replacing(path, durable=durable) as beside:
+    with atomic_path(path, durable=durable) as beside:
         beside.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
@@ -154,7 +154,7 @@ def read_manifest(folder: Path, name: str) -> dict[str, Any]:
             raise OSError(errno.EINVAL, "not a file")
         manifest = parse_json(path.read_bytes(), path.name)
         if manifest["version"] == VERSION:
-            return verified(manifest)
+            return verify_checksum(manifest)
     except OSError as fault:
         raise DataError(f"{path}: no preprocessed data there ({fault.strerror}); run preprocess") from fault
     except (DataError, ValueError, KeyError, TypeError) as fault:

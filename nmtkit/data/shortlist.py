@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.core.errors import DataError
-from nmtkit.core.files import replacing, writing
+from nmtkit.core.files import atomic_path, write_errors
 from nmtkit.corpus.alignments import Link
 from nmtkit.corpus.text import read_lines
 from nmtkit.data.batch import Batch
@@ -156,11 +156,11 @@ def shortlist_writer(path: Path, tokenizers: TokenizerPair, best: int, frequent:
     """
     counts = LinkCounts(len(tokenizers.src.vocabulary), len(tokenizers.tgt.vocabulary))
     with ExitStack() as opened:
-        with writing(path):
-            beside = opened.enter_context(replacing(path))
+        with write_errors(path):
+            beside = opened.enter_context(atomic_path(path))
             beside.touch()
         yield counts
-        with writing(path):
+        with write_errors(path):
             with beside.open("w", encoding="utf-8") as file:
                 file.writelines(shortlist_lines(tokenizers, counts.candidates(best), counts.frequent(frequent)))
             opened.close()

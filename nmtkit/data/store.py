@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nmtkit.core.errors import DataError
-from nmtkit.core.files import signed
+from nmtkit.core.files import with_checksum
 from nmtkit.data.shards import (
     VERSION,
     Ids,
@@ -138,7 +138,7 @@ class StoreWriter:
                 if self._shard.length:
                     self.end_shard()
                 manifest = {"version": VERSION, **self._facts, "shards": self.shards}
-                write_manifest(manifest_path(self._folder, self._name), signed(manifest), durable=True)
+                write_manifest(manifest_path(self._folder, self._name), with_checksum(manifest), durable=True)
             self._sweep()
         except OSError as error:
             raise self._unwritable(error) from error

@@ -21,7 +21,7 @@ from typing import Literal, TypeVar
 import sentencepiece
 
 from nmtkit.core.errors import CheckpointError, DataError, RecipeError
-from nmtkit.core.files import sum_of_bytes
+from nmtkit.core.files import bytes_checksum
 from nmtkit.core.settings import Field, Settings, model_validator, parse, parse_json
 from nmtkit.data.vocabulary import BOS, EOS, PAD, RESTORE_HINT, SPECIALS, UNK, Vocabulary, read_vocabulary_file
 
@@ -330,7 +330,7 @@ class TokenizerPair:
     @property
     def sum(self) -> str:
         """The checksum by which weights know their vocabulary."""
-        return sum_of_bytes(b"".join(name.encode() + content for name, content in self._contents().items()))
+        return bytes_checksum(b"".join(name.encode() + content for name, content in self._contents().items()))
 
     def _contents(self) -> dict[str, bytes]:
         """What the file of each tokenizer holds, by its name."""
@@ -356,7 +356,7 @@ class TokenizerPair:
             (folder / _SUMS).unlink(missing_ok=True)
             for name, content in contents.items():
                 (folder / name).write_bytes(content)
-            of_files = {name: sum_of_bytes(content) for name, content in contents.items()}
+            of_files = {name: bytes_checksum(content) for name, content in contents.items()}
             (folder / _SUMS).write_text(json.dumps(of_files, indent=1) + "\n", encoding="utf-8")
         except OSError as fault:
             raise CheckpointError(f"{folder}: cannot write the tokenizer: {fault.strerror}") from fault
@@ -396,7 +396,7 @@ def _check_sums(folder: Path) -> None:
     try:
         expected = json.loads(read_vocabulary_file(path))
         for name in expected:
-            if os.path.lexists(folder / name) and sum_of_bytes(read_vocabulary_file(folder / name)) != expected[name]:
+            if os.path.lexists(folder / name) and bytes_checksum(read_vocabulary_file(folder / name)) != expected[name]:
                 raise CheckpointError(f"{folder / name}: damaged (its checksum is another); {RESTORE_HINT}")
     except (ValueError, TypeError, RecursionError) as fault:
         raise CheckpointError(f"{path}: damaged ({fault}); {RESTORE_HINT}") from fault

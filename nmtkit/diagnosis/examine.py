@@ -20,7 +20,7 @@ from nmtkit.diagnosis.norms import Norms, examine_pairs, first_texts, learn_norm
 
 def examine(
     splits: Mapping[str, SplitFiles],
-    in_one_language: bool = False,
+    monolingual: bool = False,
     duplicates: bool = True,
     progress: Callable[[int], object] = lambda count: None,
     see: Callable[[Block], object] = lambda block: None,
@@ -30,14 +30,14 @@ def examine(
     Args:
         splits: their files by name; "train", or the first if there is none of that name, is what the others are
             compared with.
-        in_one_language: whether both sides are in one language, as a summary and its article are.
+        monolingual: whether both sides are in one language, as a summary and its article are.
         duplicates: whether to look for pairs that occur twice, in one split or in two of them, which takes up to 16
             bytes of memory for each pair of train.
         progress: is told, now and then, how many bytes of the files have been read since the last time.
         see: is given every block of pairs before it is examined: for whoever wants something else of the same reading.
     """
     diagnosis = Diagnosis()
-    for _ in verdicts(splits, diagnosis, in_one_language, duplicates, progress, see):
+    for _ in verdicts(splits, diagnosis, monolingual, duplicates, progress, see):
         pass
     return diagnosis
 
@@ -45,7 +45,7 @@ def examine(
 def verdicts(
     splits: Mapping[str, SplitFiles],
     diagnosis: Diagnosis,
-    in_one_language: bool = False,
+    monolingual: bool = False,
     duplicates: bool = True,
     progress: Callable[[int], object] = lambda count: None,
     see: Callable[[Block], object] = lambda block: None,
@@ -65,7 +65,7 @@ def verdicts(
         name: SplitReader(name, files, lambda path: lambda data: progress(len(data))) for name, files in splits.items()
     }
     usual = learn_norms(readers[main])
-    if in_one_language:
+    if monolingual:
         usual = replace(usual, languages=None)
     overlap = Overlap(main) if duplicates else None
     for name in sorted(splits, key=lambda name: name == main):
@@ -74,7 +74,7 @@ def verdicts(
             first = next(SplitReader(name, splits[name]).ahead(0))
             diagnosis.splits[name].find(faults.SWAPPED_FILES, first.pair(0))
             norms = usual.turned()
-        yield from _examined(readers[name], diagnosis.splits[name], norms, in_one_language, overlap, see)
+        yield from _examined(readers[name], diagnosis.splits[name], norms, monolingual, overlap, see)
     if overlap is not None:
         for name, files in splits.items():
             overlap.note(diagnosis.splits[name], SplitReader(name, files))

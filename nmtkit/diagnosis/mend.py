@@ -64,7 +64,7 @@ def require_new(out: Path) -> None:
 def mend(
     splits: Mapping[str, SplitFiles],
     out: Path,
-    in_one_language: bool = False,
+    monolingual: bool = False,
     progress: Callable[[int], object] = lambda count: None,
 ) -> dict[str, MendedSplit]:
     """Writes cleaned copies of all files, under their own names, into a new folder, which holds all of them or nothing.
@@ -74,7 +74,7 @@ def mend(
     Args:
         splits: the files by split.
         out: the folder; it is made, unless every split is refused.
-        in_one_language: as `examine` takes it.
+        monolingual: as `examine` takes it.
         progress: as `examine` takes it.
 
     Returns:
@@ -91,7 +91,7 @@ def mend(
         raise NmtkitError(f"{work}: left by a --fix that was stopped; remove it, or name another folder")
     try:
         work.mkdir()
-        done = _written(splits, work, in_one_language, progress)
+        done = _written(splits, work, monolingual, progress)
         if not all(split.refused for split in done.values()):
             os.replace(work, out)
     except OSError as fault:
@@ -103,7 +103,7 @@ def mend(
 
 
 def _written(
-    splits: Mapping[str, SplitFiles], folder: Path, in_one_language: bool, progress: Callable[[int], object]
+    splits: Mapping[str, SplitFiles], folder: Path, monolingual: bool, progress: Callable[[int], object]
 ) -> dict[str, MendedSplit]:
     names = _new_names(path for files in splits.values() for path in files.paths())
     diagnosis = Diagnosis()
@@ -116,7 +116,7 @@ def _written(
         def see(block: Block) -> None:
             writers[block.split].prepare(block)
 
-        for block in verdicts(splits, diagnosis, in_one_language, progress=progress, see=see):
+        for block in verdicts(splits, diagnosis, monolingual, progress=progress, see=see):
             writers[block.split].take(block)
         for name, writer in writers.items():
             writer.finish(diagnosis.splits[name])

@@ -26,7 +26,7 @@ SAME_NUMBERS, OTHER_NUMBERS = 4.0, -1.0
 """What equal and different numbers say, in nats."""
 SAME_NAME = 0.8
 """What a word in common says, in nats."""
-MOST_NAMES = 4
+MAX_NAMES = 4
 """More words in common say no more."""
 NAME = 5
 """Words of so many letters are compared, by the first of them: names, and words that the languages share."""
@@ -136,7 +136,7 @@ class Likeness:
         numbered = (src.numbers > 0) | (tgt.numbers > 0)
         scores += numbered * np.where(src.numbers == tgt.numbers, SAME_NUMBERS, OTHER_NUMBERS)
         common = _BITS[(src.names & tgt.names).view(np.uint8)].reshape(len(scores), 8).sum(axis=1)
-        scores += SAME_NAME * np.minimum(common, MOST_NAMES)
+        scores += SAME_NAME * np.minimum(common, MAX_NAMES)
         return scores
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from nmtkit.core.errors import DataError, RecipeError
-from nmtkit.core.files import write_whole
-from nmtkit.core.settings import beside_package, dump_yaml
+from nmtkit.core.files import atomic_write_text
+from nmtkit.core.settings import bundled_path, dump_yaml
 from nmtkit.corpus.blocks import Block, LinkBaseCheck
 from nmtkit.corpus.config import FILE_KINDS, SplitFiles
 from nmtkit.corpus.reading import read_blocks
@@ -26,7 +26,7 @@ from nmtkit.recipe import Recipe, load, locate
 from nmtkit.runs.folder import Notify, RunFolder, ignore
 from nmtkit.runs.origin import Origin, find_origin, origin_tokenizers
 from nmtkit.runs.saved import SavedRun
-from nmtkit.training.weights import weights_of
+from nmtkit.training.weights import get_weights
 
 _MAY_CHANGE = (
     *("max_updates", "max_epochs", "max_minutes", "patience"),
@@ -42,7 +42,7 @@ def dry_run(recipe: Recipe) -> list[tuple[str, str]]:
         RecipeError: a stage's model does not fit the one before.
     """
     require_fitting_stages(recipe)
-    sizes, training = recipe.largest_vocabularies, recipe.training
+    sizes, training = recipe.max_vocabulary_sizes, recipe.training
     parameters = _count(_shapes(list(recipe.by_stage().values())[-1]))
     tokens = f"{sizes.src:,}" if sizes.src == sizes.tgt else f"{sizes.src:,} and {sizes.tgt:,}"
     rows = [
@@ -61,7 +61,7 @@ def dry_run(recipe: Recipe) -> list[tuple[str, str]]:
     if recipe.init_from is not None:
         origin = find_origin(recipe) if os.path.isdir(recipe.init_from.run) else None
         rows.append(("init_from", origin.weights if origin else f"{recipe.init_from.run} (not here)"))
-    for side, path in recipe.vectors.items():
+    for side, path in recipe.embedding_files.items():
         rows.append((f"pretrained_embeddings.{side}", path if os.path.isfile(path) else f"{path} (not here)"))
     return rows
 
@@ -125,8 +125,8 @@ def require_memory(recipe: Recipe) -> None:
 def _shapes(recipe: Recipe, sizes: VocabularySizes | None = None) -> dict[str, torch.Size]:
     """The shapes of the model's weights, for which no memory is taken; by default with as many tokens as may be."""
     with torch.device("meta"):
-        model = MODELS.get(recipe.model.kind)(recipe.model, sizes or recipe.largest_vocabularies)
-    return {name: weight.shape for name, weight in weights_of(model).items()}
+        model = MODELS.get(recipe.model.kind)(recipe.model, sizes or recipe.max_vocabulary_sizes)
+    return {name: weight.shape for name, weight in get_weights(model).items()}
 
 
 def _count(shapes: dict[str, torch.Size]) -> int:
@@ -136,25 +136,25 @@ def _count(shapes: dict[str, torch.Size]) -> int:
 def _smallest_vocabularies(recipe: Recipe) -> VocabularySizes:
     """The sizes that text can make them: a vocabulary of words or characters has only what occurs."""
     if recipe.tokenizer.kind in ("bpe", "unigram"):
-        return recipe.largest_vocabularies
+        return recipe.max_vocabulary_sizes
     return VocabularySizes(len(SPECIALS), len(SPECIALS), recipe.tokenizer.joint)
 
 
 def require_embeddings(recipe: Recipe) -> None:
     """Looks whether the recipe's word vectors are there and of the model's size; raises DataError if not."""
-    setting = embedding_setting(recipe)
+    setting = embedding_size_key(recipe)
     size = recipe.model.model_dump()[setting.removeprefix("model.")]
-    for path in recipe.vectors.values():
+    for path in recipe.embedding_files.values():
         check_size(path, size, setting)
 
 
-def embedding_setting(recipe: Recipe) -> str:
+def embedding_size_key(recipe: Recipe) -> str:
     """The key of a model's settings that says how many numbers a word has."""
     has_own = "embedding_size" in type(recipe.model).model_fields
     return "model.embedding_size" if has_own else "model.hidden_size"
 
 
-def differences_of_recipes(before: Recipe, now: Recipe, batches: bool = False) -> list[str]:
+def recipe_differences(before: Recipe, now: Recipe, batches: bool = False) -> list[str]:
     """Where two recipes part in what must stay the same when a run goes on, one sentence a key.
 
     That is all but names, limits, what is kept and, unless `batches` says so, how batches are cut.
@@ -196,7 +196,7 @@ def _spelled_alike(value: Any) -> Any:
 
 
 @dataclass
-class RecipeCheck:
+class DataCheck:
     """A recipe whose data is checked."""
 
     recipe: Recipe
@@ -244,7 +244,7 @@ class RecipeCheck:
         """
         self._base.require()
         tokenizers, source = self._tokenizers(diagnosis, notify)
-        return count_tokens(self.recipe.stored, tokenizers, diagnosis, source, progress)
+        return count_tokens(self.recipe.storage_config, tokenizers, diagnosis, source, progress)
 
     def _tokenizers(self, diagnosis: Diagnosis, notify: Notify) -> tuple[TokenizerPair, str]:
         config, train, folder = self.recipe.tokenizer, self.splits["train"], self.run.folder
@@ -264,7 +264,7 @@ class RecipeCheck:
 
         The paths of the new files, `splits`, begin at this folder, or are whole.
         """
-        ours = self.path.resolve().parent == beside_package("recipes").resolve()
+        ours = self.path.resolve().parent == bundled_path("recipes").resolve()
         parent = self.path.stem if ours else os.path.relpath(self.path, out)
         data: dict[str, object] = {"folder": "."}
         for name, files in splits.items():
@@ -276,15 +276,15 @@ class RecipeCheck:
         path = out / f"{self.path.stem}.yaml"
         text = f"# {self.recipe.name} with the files that `nmtkit check --fix` has cleaned.\n"
         text += dump_yaml({"extends": parent, "name": f"{self.recipe.name}-clean", "data": data})
-        write_whole(path, text)
+        atomic_write_text(path, text)
         return path
 
 
-def open_check(name: str, overrides: Sequence[str] = (), run_path: str | None = None) -> RecipeCheck:
+def open_data_check(name: str, overrides: Sequence[str] = (), run_path: str | None = None) -> DataCheck:
     """Loads a recipe whose data is to be checked; raises NmtkitError if it is not valid or its data is not there."""
     recipe = load(name, overrides)
     require_data(recipe)
-    return RecipeCheck(recipe, locate(name), SavedRun(RunFolder.at(run_path, recipe.name)))
+    return DataCheck(recipe, locate(name), SavedRun(RunFolder.at(run_path, recipe.name)))
 
 
 def _from(out: Path, value: list[str] | str) -> list[str] | str:

@@ -31,9 +31,9 @@ class Preprocessing:
         self._recipe = recipe = run.recipe
         self._notify = notify
         self._splits = recipe.data.splits()
-        self._in_one_language = TASKS.get(recipe.task).in_one_language
+        self._monolingual = TASKS.get(recipe.task).monolingual
         self._origin = read_origin(folder)
-        self._mark = fingerprint(_settings(recipe, self._origin), recipe.stored.paths())
+        self._mark = fingerprint(_settings(recipe, self._origin), recipe.storage_config.paths())
         learned = folder.vocabulary.is_dir()
         self._progress = PreprocessingProgress.load(folder.progress, self._mark) if learned else None
         self._report = DataReport()
@@ -121,7 +121,7 @@ class Preprocessing:
                     sample.add_block(block)
 
         # The check of what is stored tells duplicates.
-        found = examine(self._splits, self._in_one_language, duplicates=False, see=see)
+        found = examine(self._splits, self._monolingual, duplicates=False, see=see)
         diagnosed(found)
         base.require()
         return found.splits["train"].is_readable
@@ -129,7 +129,7 @@ class Preprocessing:
     def store(self, tokenizers: TokenizerPair, processes: int | None) -> DataReport:
         """Checks, encodes and stores all splits; gives what was found, which is written down as well."""
         recipe, data, sums = self._recipe, self._folder.data, FileChecksums()
-        checker = PairChecker(recipe.stored, self._report, need_references=self._in_one_language)
+        checker = PairChecker(recipe.storage_config, self._report, need_references=self._monolingual)
         for name, files in self._splits.items():
             for block in read_blocks(name, files) if name != "train" else ():
                 checker.seek(block)
@@ -138,7 +138,9 @@ class Preprocessing:
             encode_split(
                 data,
                 read_blocks(name, files, watch=sums),
-                PairEncoder(name, tokenizers, recipe.stored, name != "train" or tokenizers.sampling, recipe.copies),
+                PairEncoder(
+                    name, tokenizers, recipe.storage_config, name != "train" or tokenizers.sampling, recipe.copies
+                ),
                 checker,
                 fingerprint=self._mark,
                 processes=processes or available_cores(),
@@ -153,7 +155,7 @@ class Preprocessing:
 
 def _settings(recipe: Recipe, origin: Origin | None) -> Mapping[str, Any]:
     """What the arrays depend on, beside the text."""
-    data = recipe.stored.model_dump(mode="json")
+    data = recipe.storage_config.model_dump(mode="json")
     # Arrays that were written before there was such a key are what they would be now.
     for files in (data["train"], data["valid"], data["test"]):
         for key in ("weights", "alignment_base"):

@@ -9,21 +9,21 @@ import torch
 from nmtkit.autotune.training import OPEN_KEYS, find_training_way
 from nmtkit.core import device as devices
 from nmtkit.core.errors import RecipeError
-from nmtkit.core.files import write_json, write_whole
+from nmtkit.core.files import atomic_write_text, write_json
 from nmtkit.corpus.checking import DataReport
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.diagnosis.findings import Diagnosis
 from nmtkit.experiment.checks import (
-    differences_of_recipes,
     is_same_text,
+    recipe_differences,
     require_data,
     require_embeddings,
     require_fitting_stages,
     require_memory,
 )
-from nmtkit.experiment.judging import TestResult, translate_test_set, validation_files
+from nmtkit.experiment.evaluation import TestResult, require_validation_files, translate_test_set
 from nmtkit.experiment.preprocessing import Preprocessing
-from nmtkit.experiment.stages import StageBegun, StagedTraining
+from nmtkit.experiment.stages import StagedTraining, StageStarted
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder, RunLock, ignore, lock_run
 from nmtkit.runs.origin import find_origin
@@ -70,7 +70,7 @@ class Run(SavedRun):
         folder.origin.unlink(missing_ok=True)
         if origin is not None:
             write_json(folder.origin, origin.model_dump(mode="json"))
-        write_whole(folder.recipe, recipe.to_yaml())
+        atomic_write_text(folder.recipe, recipe.to_yaml())
         return cls(folder, recipe, held)
 
     @classmethod
@@ -84,7 +84,7 @@ class Run(SavedRun):
         saved = SavedRun(RunFolder(Path(path)))
         run = cls(saved.folder, saved.recipe)
         if same_as is not None:
-            run._require_same(run.with_found(same_as))
+            run._require_same(run.with_resolved(same_as))
         return run
 
     @classmethod
@@ -114,7 +114,7 @@ class Run(SavedRun):
         begun: list[Run] = []
 
         def prepare() -> None:
-            validation_files(recipe)
+            require_validation_files(recipe)
             require_data(recipe)
             require_fitting_stages(recipe)
             require_memory(recipe)
@@ -124,11 +124,11 @@ class Run(SavedRun):
             begun.append(run)
             run.preprocess(notify, report, diagnosed, resume, processes, allow_new_data)
             for stage in run.stages() if resume else ():
-                stage.checkpoints.check_kept()
-            write_whole(run.folder.recipe, run.recipe.to_yaml())
+                stage.checkpoints.verify_kept()
+            atomic_write_text(run.folder.recipe, run.recipe.to_yaml())
 
         try:
-            distributed.by_first(prepare, Path(place).absolute())
+            distributed.run_on_rank_zero(prepare, Path(place).absolute())
         except BaseException:
             for run in begun:
                 run.close()
@@ -143,9 +143,9 @@ class Run(SavedRun):
         cls.open(path)  # nothing is made where there is no run
         held = lock_run(RunFolder(Path(path)), notify)
         run = cls.open(path)
-        recipe = run.with_found(recipe)
+        recipe = run.with_resolved(recipe)
         run._require_same(recipe)
-        changes = differences_of_recipes(run.recipe, recipe, batches=True)
+        changes = recipe_differences(run.recipe, recipe, batches=True)
         if changes:
             notify(
                 f"{', '.join(changes)}: training goes on with what is left of its epoch, cut into other batches; from "
@@ -154,7 +154,7 @@ class Run(SavedRun):
         return cls(run.folder, recipe, held)
 
     def _require_same(self, recipe: Recipe) -> None:
-        faults = differences_of_recipes(self.recipe, recipe)
+        faults = recipe_differences(self.recipe, recipe)
         if faults:
             listed = "".join(f"\n  {line}" for line in faults)
             raise RecipeError(
@@ -162,7 +162,7 @@ class Run(SavedRun):
                 f"(give the same --set, take {self.folder.recipe} itself, or train anew with --overwrite):{listed}"
             )
 
-    def with_found(self, recipe: Recipe) -> Recipe:
+    def with_resolved(self, recipe: Recipe) -> Recipe:
         """The recipe, with what this run has found where it says `auto`, and its own names of the same files."""
         changes: dict[str, Any]
         before, now = self.recipe.training, recipe.training
@@ -174,7 +174,7 @@ class Run(SavedRun):
             changes["init_from"] = begun  # which is of no more use once training has begun, and may be gone
         return recipe.model_copy(update=changes)
 
-    def settle(self, device: torch.device, notify: Notify) -> None:
+    def resolve_auto(self, device: torch.device, notify: Notify) -> None:
         """Chooses what the recipe leaves open (`auto`) for this machine, and prepares the process for it.
 
         What was found is said, and written into the run's recipe, so that whoever goes on with the run uses the same.
@@ -188,7 +188,7 @@ class Run(SavedRun):
             chosen = {key: getattr(result.way, key) for key in left}
             self.recipe = self.recipe.model_copy(update={"training": training.model_copy(update=chosen)})
             if distributed.rank() == 0:
-                write_whole(self.folder.recipe, self.recipe.to_yaml())
+                atomic_write_text(self.folder.recipe, self.recipe.to_yaml())
         prepare_device(device, self.recipe)
 
     def preprocess(
@@ -232,10 +232,10 @@ class Run(SavedRun):
         notify: Notify = ignore,
         resume: bool = False,
         stop: Callable[[], bool] | None = None,
-    ) -> Iterator[Event | StageBegun]:
+    ) -> Iterator[Event | StageStarted]:
         """Trains the recipe's model; gives the events of `nmtkit.training.loop.train`, which are logged as well.
 
-        Where the recipe has stages they follow each other; each begins with a `StageBegun` and ends with a `Stopped`.
+        Where the recipe has stages they follow each other; each begins with a `StageStarted` and ends with a `Stopped`.
         Updates and seconds are counted from the beginning of the first stage.
 
         Args:
@@ -258,7 +258,7 @@ def choose_device(name: str, recipe: Recipe) -> torch.device:
     """The device of that name, made ready for the recipe; joins the other processes under torchrun."""
     device = devices.choose(name)
     if device.type == "cuda" and any(one.training.deterministic for one in recipe.by_stage().values()):
-        randomness.fix_workspace()
+        randomness.require_cublas_workspace()
     device = distributed.join(device)
     prepare_device(device, recipe)
     return device

@@ -10,13 +10,13 @@ import torch
 
 from nmtkit.core.files import write_json
 from nmtkit.core.task import TASKS
-from nmtkit.core.wording import in_words
+from nmtkit.core.wording import format_minutes
 from nmtkit.data.batch import BatchStream
 from nmtkit.data.embeddings import EmbeddingsConfig, read_vectors
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerPair
-from nmtkit.experiment.checks import embedding_setting
-from nmtkit.experiment.judging import Validation
+from nmtkit.experiment.checks import embedding_size_key
+from nmtkit.experiment.evaluation import Validation
 from nmtkit.models.base import Seq2Seq
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder
@@ -24,16 +24,16 @@ from nmtkit.runs.metrics_log import MetricsLog, StageTotals
 from nmtkit.runs.origin import load_origin_weights, read_origin
 from nmtkit.runs.saved import SavedRun, SavedStage, build_model
 from nmtkit.training import distributed
-from nmtkit.training.checkpoint import Checkpoints
+from nmtkit.training.checkpoint import CheckpointManager
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Event, Stopped
 from nmtkit.training.loop import train
-from nmtkit.training.schedules import Ending
-from nmtkit.training.weights import OPTIMIZER, fill_known, read_weights, under
+from nmtkit.training.schedules import DecayToZero
+from nmtkit.training.weights import OPTIMIZER, assign_matching_weights, read_weights, strip_prefix
 
 
 @dataclass(frozen=True)
-class StageBegun:
+class StageStarted:
     """A stage of the recipe begins, or goes on where it was stopped; the events that follow are of it."""
 
     name: str
@@ -62,7 +62,7 @@ class StagedTraining:
         self.tokenizers = self.run.load_tokenizers()
         self._log: MetricsLog | None = None
 
-    def events(self) -> Iterator[Event | StageBegun]:
+    def events(self) -> Iterator[Event | StageStarted]:
         """Trains; see `Run.train`."""
         stages = self._stages()
         begun = [number for number, stage in enumerate(stages) if stage.checkpoints.last.exists()]
@@ -75,7 +75,7 @@ class StagedTraining:
                 stages = self._stages(done)
                 stage = stages[number]
                 if stage.name:
-                    yield StageBegun(
+                    yield StageStarted(
                         name=stage.name,
                         number=number + 1,
                         count=len(stages),
@@ -108,7 +108,7 @@ class StagedTraining:
                 self.run.folder.result.unlink(missing_ok=True)
                 self.run.folder.inference.unlink(missing_ok=True)
                 self._forget_average()
-                after = done.updates + int(stage.checkpoints.read_facts()["update"])
+                after = done.updates + int(stage.checkpoints.read_metadata()["update"])
             self._log = MetricsLog(self.run.folder)
             self._log.begin(after)
         self._log.add(event, stage.name)
@@ -177,7 +177,7 @@ class StagedTraining:
         store.require_vocabulary(self.tokenizers.sum)
         for text in (*_cuts(store, recipe), *_cuts(Store.open(self.run.folder.data, "valid"), recipe)):
             self.notify(text)
-        if going_on and stage.checkpoints.read_facts()["stream"].get("data", store.identity) != store.identity:
+        if going_on and stage.checkpoints.read_metadata()["stream"].get("data", store.identity) != store.identity:
             self.notify("the text is not that of the last state: with it the epoch begins anew")
         return BatchStream(
             store,
@@ -198,14 +198,14 @@ def _write_result(folder: RunFolder, stages: list[SavedStage], event: Event) -> 
     result = {**ended, **_best_and_kept(stages[-1].checkpoints)}
     if stages[-1].name:
         result["stages"] = [
-            {"name": one.name, "updates": one.checkpoints.read_facts()["update"], **_best_and_kept(one.checkpoints)}
+            {"name": one.name, "updates": one.checkpoints.read_metadata()["update"], **_best_and_kept(one.checkpoints)}
             for one in stages
         ]
     write_json(folder.result, result)
     SavedRun(folder).save_inference()
 
 
-def _best_and_kept(checkpoints: Checkpoints) -> dict[str, Any]:
+def _best_and_kept(checkpoints: CheckpointManager) -> dict[str, Any]:
     best = next((path.name for path in checkpoints.best()), None)
     return {"best": best, "kept": [asdict(entry) for entry in checkpoints.kept()]}
 
@@ -224,7 +224,7 @@ def _take_over(model: Seq2Seq, stages: list[SavedStage], number: int, notify: No
     """Gives the model of a stage the best weights of the stage before; what its optimizer knew, if it is the same."""
     before, stage = stages[number - 1], stages[number]
     path = before.checkpoints.best()[0]
-    new, gone = fill_known(model, read_weights(path, before.checkpoints.vocabulary), path)
+    new, gone = assign_matching_weights(model, read_weights(path, before.checkpoints.vocabulary), path)
     update = next(
         entry.update for entry in before.checkpoints.kept() if before.checkpoints.weights_path(entry.update) == path
     )
@@ -241,7 +241,7 @@ def _take_over(model: Seq2Seq, stages: list[SavedStage], number: int, notify: No
     notify("; ".join(said))
     if not same:
         return None
-    state = under(OPTIMIZER, before.checkpoints.load_last()[0])
+    state = strip_prefix(OPTIMIZER, before.checkpoints.load_last()[0])
     own = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     return {name: tensor for name, tensor in state.items() if name.partition("/")[2] in own}
 
@@ -253,7 +253,7 @@ def _begin_embeddings(
     for side, path in config.files().items():
         vocabulary = (tokenizers.src if side == "src" else tokenizers.tgt).vocabulary
         weight = model.embedding(side).weight
-        found = read_vectors(path, vocabulary, weight.shape[1], embedding_setting(recipe))
+        found = read_vectors(path, vocabulary, weight.shape[1], embedding_size_key(recipe))
         factor = model.init_embedding(
             side, torch.from_numpy(found.ids), torch.from_numpy(found.vectors), config.rescale
         )
@@ -266,10 +266,10 @@ def _begin_embeddings(
         )
 
 
-def more_time(run: SavedRun, stopped: Stopped) -> str | None:
+def more_time_advice(run: SavedRun, stopped: Stopped) -> str | None:
     """What more time would give, where a limit ended the training: what to do if it was still getting better."""
     stage = run.stages()[-1]
-    config, facts = stage.recipe.training, stage.checkpoints.read_facts()
+    config, facts = stage.recipe.training, stage.checkpoints.read_metadata()
     if stopped.reason == "max_minutes" and run.folder.chosen.is_file() and (advice := _enough_time(run, config, facts)):
         return advice
     scores = [score for _, score in facts["validations"]]
@@ -284,7 +284,7 @@ def more_time(run: SavedRun, stopped: Stopped) -> str | None:
     wanted = [stopped.reason] if stopped.reason == "max_minutes" else [name for name in limits if limits[name]]
     more = {name: 2 * (limits[name] or 0) for name in wanted}
     folder, how = run.folder.path, "--resume"
-    if isinstance(schedule, Ending) and schedule.updates is not None and facts["update"] >= schedule.updates:
+    if isinstance(schedule, DecayToZero) and schedule.updates is not None and facts["update"] >= schedule.updates:
         # The rate is zero from here on: only a new training, with another schedule, would learn more.
         more["schedule.updates"] = 2 * schedule.updates
         folder, how = folder.with_name(f"{folder.name}-longer"), ""
@@ -310,5 +310,6 @@ def _enough_time(run: SavedRun, config: TrainingConfig, facts: Mapping[str, Any]
     minutes = given * planned / made
     return (
         f"the clock ended training after {made:,} of the {planned:,} updates that are planned for so much text; at "
-        f"this speed all of them take {in_words(minutes)}: train anew with --minutes {math.ceil(minutes)} --overwrite"
+        f"this speed all of them take {format_minutes(minutes)}: train anew with --minutes {math.ceil(minutes)} "
+        "--overwrite"
     )

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from nmtkit.core.errors import CheckpointError
-from nmtkit.core.wording import shortened
+from nmtkit.core.wording import shorten
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.interchange.external_files import ExternalWeights
 from nmtkit.interchange.vocabulary import Maps
 from nmtkit.layers.transformer import sinusoids
 from nmtkit.models.base import MODELS, ModelConfig
 from nmtkit.runs.saved import sizes_of
-from nmtkit.training.weights import weights_of
+from nmtkit.training.weights import get_weights
 
 SUPPRESSED_BIAS = -1000.0
 """Output bias of a token that must never be written; finite, as all weights are."""
@@ -68,7 +68,7 @@ class ExternalCheckpoint:
             return torch.zeros(shape)
         if given != shape:
             fault = f"has shape {list(given)}, and" if given is not None else "is missing, and"
-            raise self.fault(f"{shortened(repr(name))} {fault} should have {list(shape)}")
+            raise self.fault(f"{shorten(repr(name))} {fault} should have {list(shape)}")
         return self.weights.tensor(name)
 
     def word_matrices(self, src: str, tgt: str, output: str, width: int, hidden: int) -> dict[str, Tensor]:
@@ -157,7 +157,7 @@ class ExternalCheckpoint:
         with torch.device("meta"):
             network = MODELS.get(model.kind)(model, sizes_of(self.tokenizers))
         converted = {}
-        for name, weight in weights_of(network).items():
+        for name, weight in get_weights(network).items():
             shape = tuple(weight.shape)
             if name in own:
                 converted[name] = own[name]
@@ -168,7 +168,7 @@ class ExternalCheckpoint:
             if converted[name].shape != shape:
                 raise self.fault(f"{name}: its parts have {list(converted[name].shape)} numbers, not {list(shape)}")
         if left := self.weights.shapes.keys() - self.used - {*ignored}:
-            raise self.fault(f"{shortened(repr(min(left)))} is not part of such a model")
+            raise self.fault(f"{shorten(repr(min(left)))} is not part of such a model")
         return converted
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from nmtkit.core.errors import CheckpointError
 from nmtkit.core.settings import Settings, parse
-from nmtkit.core.wording import shortened
+from nmtkit.core.wording import shorten
 from nmtkit.data.tokenizer import WORD_START, Tokenizer, TokenizerPair
 from nmtkit.data.vocabulary import BOS, PAD, SPECIALS, UNK
 from nmtkit.interchange.checkpoint import ExternalCheckpoint, ImportedModel
@@ -114,7 +114,7 @@ def _require_supported(place: Path, config: CTranslate2Config) -> None:
     faults = {
         "add_source_bos true": config.add_source_bos,
         "decoder_start_token null": config.decoder_start_token is None,
-        f"unk_token {shortened(repr(config.unk_token))}": config.unk_token != SPECIALS[UNK],
+        f"unk_token {shorten(repr(config.unk_token))}": config.unk_token != SPECIALS[UNK],
     }
     for fault, present in faults.items():
         if present:
@@ -144,7 +144,7 @@ def _maps(folder: Path, config: CTranslate2Config, file: CTranslate2File, from_z
         start = ids.get(config.decoder_start_token or "") if decodes else ids.get(SPECIALS[BOS], end)
         if end is None or start is None or unknown is None:
             names = (config.eos_token, config.decoder_start_token, config.unk_token)
-            raise CheckpointError(f"{folder}: one of {shortened(repr(names))} is no {side} token")
+            raise CheckpointError(f"{folder}: one of {shorten(repr(names))} is no {side} token")
         special = (ids.get(SPECIALS[PAD], unknown), rows if from_zeros and decodes else start, end)
         maps.append(map_vocabulary(folder, dict(enumerate(tokens)), special, rows))
     return (maps[0] if shared is None else maps[1], maps[1])
@@ -248,7 +248,7 @@ def _numbers(file: CTranslate2File) -> dict[str, int | float]:
     sides = {f"{side}/{name}" for side in ("encoder", "decoder") for name in (*_ALIKE, "scale_embeddings")}
     for name, value in file.scalars.items():
         if name not in sides | _NO_EFFECT | _ZERO | {_START, *_ALIGNMENT} or (name in _ZERO and value):
-            raise _fault(file, f"{shortened(repr(name))} is {value}, and Transformers here have nothing like it")
+            raise _fault(file, f"{shorten(repr(name))} is {value}, and Transformers here have nothing like it")
     numbers = {}
     for name in _ALIKE:
         left, right = (file.scalars.get(f"{side}/{name}") for side in ("encoder", "decoder"))

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.core.errors import CheckpointError
-from nmtkit.core.wording import shortened
+from nmtkit.core.wording import shorten
 from nmtkit.interchange.external_files import ExternalWeights
 
 _VERSION, _SPECIFICATION, _REVISION = 6, "TransformerSpec", 7
@@ -91,13 +91,13 @@ class _Reader:
         shape = tuple(self.number("I") for _ in range(self.number("B")))
         kind, size = self.number("B"), self.number("I")
         if kind >= len(_TYPES):
-            raise self.fault(f"{shortened(repr(name))} has numbers of type {kind}, and the types are 0 to 5")
+            raise self.fault(f"{shorten(repr(name))} has numbers of type {kind}, and the types are 0 to 5")
         found = _Variable(shape, [*_TYPES][kind], self._file.tell())
         if size != found.size:
-            of = shortened(str([*shape]))
-            raise self.fault(f"{shortened(repr(name))} of shape {of} would have {found.size:,} bytes, not {size:,}")
+            of = shorten(str([*shape]))
+            raise self.fault(f"{shorten(repr(name))} of shape {of} would have {found.size:,} bytes, not {size:,}")
         if size > self._size - found.content:
-            raise self.fault(f"ends within {shortened(repr(name))}")
+            raise self.fault(f"ends within {shorten(repr(name))}")
         self._file.seek(size, 1)
         return found
 
@@ -132,7 +132,7 @@ def open_ctranslate2(path: Path) -> Iterator[CTranslate2File]:
             scale = found.get(f"{name}_scale")
             if one.shape and one.kind in _WHOLE and (scale is None or scale.shape not in ((), one.shape[:1])):
                 raise CheckpointError(
-                    f"{path}: {shortened(repr(name))} holds {one.kind} numbers without a scale for each row, which is "
+                    f"{path}: {shorten(repr(name))} holds {one.kind} numbers without a scale for each row, which is "
                     "not read; convert with another --quantization"
                 )
 
@@ -163,7 +163,7 @@ def _require_known(reader: _Reader, path: Path) -> None:
     specification, revision = reader.text(), reader.number("I")
     if specification != _SPECIFICATION or revision != _REVISION:
         raise CheckpointError(
-            f"{path}: a {shortened(specification)} of revision {revision} is not read; what is read: {_SPECIFICATION} "
+            f"{path}: a {shorten(specification)} of revision {revision} is not read; what is read: {_SPECIFICATION} "
             f"of revision {_REVISION}, an encoder and a decoder"
         )
 
@@ -174,7 +174,7 @@ def _variables(reader: _Reader) -> dict[str, _Variable]:
 
     def add(name: str, one: _Variable) -> None:
         if name in found:
-            raise reader.fault(f"{shortened(repr(name))} is there twice")
+            raise reader.fault(f"{shorten(repr(name))} is there twice")
         found[name] = one
 
     for _ in range(reader.number("I")):
@@ -183,7 +183,7 @@ def _variables(reader: _Reader) -> dict[str, _Variable]:
     for _ in range(reader.number("I")):
         alias, name = reader.text(), reader.text()
         if name not in found:
-            raise reader.fault(f"{shortened(repr(alias))} stands for {shortened(repr(name))}, which is not there")
+            raise reader.fault(f"{shorten(repr(alias))} stands for {shorten(repr(name))}, which is not there")
         add(alias, found[name])
         if f"{name}_scale" in found:
             add(f"{alias}_scale", found[f"{name}_scale"])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.core.errors import NmtkitError
-from nmtkit.core.files import new_folder, write_json, write_whole, writing
+from nmtkit.core.files import atomic_write_text, new_folder, write_errors, write_json
 from nmtkit.core.version import __version__
 from nmtkit.corpus.config import FILE_KINDS, SplitFiles
 from nmtkit.data.tokenizer import TokenizerPair
@@ -31,8 +31,8 @@ from nmtkit.runs.folder import Notify, RunFolder, ignore
 from nmtkit.runs.inference import write_inference
 from nmtkit.runs.saved import SavedRun
 from nmtkit.search.rules import SearchConfig
-from nmtkit.training.tensor_files import write_plain_tensors
-from nmtkit.training.weights import save_weights, weights_of
+from nmtkit.training.tensor_files import write_bare_tensors
+from nmtkit.training.weights import get_weights, save_weights
 
 _LONGEST = 1024
 """Positions of an exported model, where they are not learned and the recipe needs no more."""
@@ -76,9 +76,9 @@ def export_run(
                 notify(f"warning: {lacking}; with the same weights its texts may differ")
         for part in (run.folder.imported, run.folder.report, run.folder.test_scores) if to == "safetensors" else ():
             if part.is_file():
-                with writing(folder):
+                with write_errors(folder):
                     shutil.copyfile(part, beside / part.name)
-        write_whole(beside / "README.md", model_card(run.folder, recipe, model, to, licence))
+        atomic_write_text(beside / "README.md", model_card(run.folder, recipe, model, to, licence))
 
 
 def require_comparable(engine: str, config: SearchConfig) -> None:
@@ -125,7 +125,7 @@ def _hugging_face(model: Seq2Seq, tokenizers: TokenizerPair, recipe: Recipe, fol
     }
     write_json(folder / "config.json", told)
     write_json(folder / "generation_config.json", search)
-    write_plain_tensors(folder / "model.safetensors", tensors)
+    write_bare_tensors(folder / "model.safetensors", tensors)
     _write_pieces(tokenizers, folder)
     tables = {"vocab.json": tokenizers.src} | ({} if tokenizers.shared else {"target_vocab.json": tokenizers.tgt})
     for file, one in tables.items():
@@ -213,7 +213,7 @@ def _padded(matrix: Tensor, rows: int, value: float) -> Tensor:
 def _write_pieces(tokenizers: TokenizerPair, folder: Path) -> None:
     """The sentencepiece models of both sides."""
     for name, one in (("source.spm", tokenizers.src), ("target.spm", tokenizers.tgt)):
-        with writing(folder / name):
+        with write_errors(folder / name):
             (folder / name).write_bytes(one.content())
 
 
@@ -226,7 +226,7 @@ def _ctranslate2(model: Seq2Seq, tokenizers: TokenizerPair, recipe: Recipe, fold
     spec = to_ctranslate2(model, src, tgt, _longest(recipe, config))
     how = tokenizers.src.config.model_dump(include={"kind", "lowercase", "normalization"})
     spec.config.add_attribute("nmtkit", _origin(recipe) | {"tokenizer": how})
-    with writing(folder):
+    with write_errors(folder):
         spec.save(str(folder))
     if not tokenizers.src.config.cuts_words:
         _write_pieces(tokenizers, folder)
@@ -247,10 +247,14 @@ def _safetensors(model: Seq2Seq, tokenizers: TokenizerPair, recipe: Recipe, fold
     splits = {"train": named(data.train), "valid": named(data.valid), "test": named(data.test)}
     recipe = recipe.model_copy(update={"data": data.model_copy(update={"folder": "", **splits}), "stages": []})
     tokenizers.save(made.vocabulary)
-    save_weights(made.average, weights_of(model), tokenizers.sum)
+    save_weights(made.average, get_weights(model), tokenizers.sum)
     write_json(made.result, {"reason": "exported", "updates": 0, "best": None, "kept": []})
+<<<<<<< HEAD
     write_whole(made.recipe, recipe.to_yaml())
     write_inference(made, recipe, made.checkpoints)
+=======
+    atomic_write_text(made.recipe, recipe.to_yaml())
+>>>>>>> 0a6831d (Names of the field in core, recipe, training and experiment: ObjectiveInput, GradientAccumulator, CheckpointManager, RetentionPolicy, SkipInit, broadcast_object, run_on_rank_zero, ModelOptions, load_from_options, deep_merge, atomic_path)
 
 
 EXPORTS: dict[str, Callable[[Seq2Seq, TokenizerPair, Recipe, Path], None]] = {

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from nmtkit.core.errors import CheckpointError, DataError
-from nmtkit.core.settings import Places, S, Settings, classes_of, parse, parse_json
-from nmtkit.core.wording import shortened
-from nmtkit.training.tensor_files import opened
+from nmtkit.core.settings import Locations, S, Settings, group_classes, parse, parse_json
+from nmtkit.core.wording import shorten
+from nmtkit.training.tensor_files import open_tensors
 
 _MAX_BYTES = 1 << 28
 """Size limit of a file other than weights; the largest vocabularies have some MiB."""
@@ -43,7 +43,7 @@ class ExternalWeights:
         tensor = self.read(name)
         if not tensor.is_floating_point() or not bool(torch.isfinite(tensor).all()):
             raise CheckpointError(
-                f"{self.path}: {shortened(repr(name))} contains NaN, infinity or no floating-point numbers; download "
+                f"{self.path}: {shorten(repr(name))} contains NaN, infinity or no floating-point numbers; download "
                 "the file again"
             )
         return tensor.float().contiguous()
@@ -83,7 +83,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
     return content
 
 
-def parse_known(cls: type[S], given: Any, place: Path | str, lines: Places | None = None) -> S:
+def parse_known(cls: type[S], given: Any, place: Path | str, lines: Locations | None = None) -> S:
     """Settings from another toolkit's configuration; keys that the class does not declare are ignored."""
     return parse(cls, _known_keys(cls, given), str(place), lines)
 
@@ -94,7 +94,7 @@ def _known_keys(cls: type[Settings], given: Any) -> Any:
     known = {}
     for key, field in cls.model_fields.items():
         if given.get(key) is not None:
-            inner = classes_of(field)
+            inner = group_classes(field)
             known[key] = _known_keys(cast(type[Settings], inner[0]), given[key]) if inner else given[key]
     return known
 
@@ -113,7 +113,7 @@ def open_weights(folder: Path) -> Iterator[ExternalWeights]:
         files: dict[str, Any] = {}
         for part in _shards(path) if name == _INDEX else [path]:
             try:
-                file = stack.enter_context(opened(part))
+                file = stack.enter_context(open_tensors(part))
                 files |= dict.fromkeys(file.keys(), file)
             except CheckpointError as fault:
                 raise CheckpointError(f"{part}: {fault}") from fault
@@ -126,7 +126,7 @@ def _shards(index: Path) -> list[Path]:
     files = {str(one) for one in named.values()} if isinstance(named, dict) else set()
     outside = [one for one in sorted(files) if not re.fullmatch(r"[\w-][\w.-]*\.safetensors", one)]
     if outside or not files:
-        fault = f"names {shortened(repr(outside[0]))}, which is no file beside it" if outside else "names no files"
+        fault = f"names {shorten(repr(outside[0]))}, which is no file beside it" if outside else "names no files"
         raise CheckpointError(f"{index}: {fault}; nothing was read")
     return [index.parent / one for one in sorted(files)]
 
@@ -149,7 +149,7 @@ def load_pickle(path: Path, allowed: Sequence[type] = (), remedy: str = "take a 
             with torch.serialization.safe_globals([*allowed]):
                 return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as fault:  # a malicious pickle may raise anything
-        reason = shortened(" ".join(str(fault).split()), 200)
+        reason = shorten(" ".join(str(fault).split()), 200)
         raise CheckpointError(
             f"{path}: damaged, or holds more than tensors; nothing of it was run ({reason}); {remedy}"
         ) from fault
@@ -164,5 +164,5 @@ def named_tensors(path: Path, content: Any, remedy: str = "take a model.safetens
     for name, one in content.items():
         plain = one.layout == torch.strided and one.device.type == "cpu" and not one.is_quantized
         if not plain or one.nbytes > one.untyped_storage().nbytes():
-            raise CheckpointError(f"{path}: {shortened(repr(name))} has fewer numbers than its shape says")
+            raise CheckpointError(f"{path}: {shorten(repr(name))} has fewer numbers than its shape says")
     return content

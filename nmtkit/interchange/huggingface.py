@@ -11,7 +11,7 @@ from torch import Tensor
 from nmtkit.core.errors import CheckpointError
 from nmtkit.core.settings import Beam, Depth, Field, Length, Settings, Width, parse
 from nmtkit.core.task import TASKS
-from nmtkit.core.wording import shortened
+from nmtkit.core.wording import shorten
 from nmtkit.data.tokenizer import MAX_VOCAB_SIZE, TokenizerPair
 from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
 from nmtkit.interchange.checkpoint import SUPPRESSED_BIAS, ExternalCheckpoint, ImportedModel
@@ -135,7 +135,7 @@ def read_huggingface(folder: Path) -> ImportedModel:
     search, no_counterpart = config.search_settings(int(maps[1].rows[UNK]))
     notes = []
     if ignored := [*no_counterpart, *ignored]:
-        keys = shortened(", ".join(ignored), 200)
+        keys = shorten(", ".join(ignored), 200)
         notes.append(f"ignored in generation_config.json: {keys}; generate may write other texts")
     if config.max_new_tokens is None and "max_length" not in config.model_fields_set:
         notes.append("the folder sets no max_length, so generate writes 20 tokens at most: raise search.max_length")
@@ -150,7 +150,7 @@ def _config(folder: Path, given: dict[str, Any]) -> tuple[str, HuggingFaceConfig
     if kind not in _NORMS:
         why = f": {_UNSUPPORTED[kind]}" if kind in _UNSUPPORTED else ""
         raise CheckpointError(
-            f"{place}: a model of type {shortened(kind)!r} is not supported{why}; supported: {', '.join(_NORMS)}"
+            f"{place}: a model of type {shorten(kind)!r} is not supported{why}; supported: {', '.join(_NORMS)}"
         )
     path = folder / "generation_config.json"
     generation = read_json_object(path) if path.exists() else {}
@@ -221,7 +221,7 @@ def _tokens(path: Path, size: int) -> dict[int, str]:
     for token, row in read_json_object(path).items():
         if type(row) is not int or not 0 <= row < size or row in tokens:
             raise CheckpointError(
-                f"{path}: {shortened(repr(token))} has the id {shortened(repr(row))}: outside 0 to {size - 1}, or the "
+                f"{path}: {shorten(repr(token))} has the id {shorten(repr(row))}: outside 0 to {size - 1}, or the "
                 "id of another token"
             )
         tokens[row] = token

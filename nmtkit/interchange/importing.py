@@ -5,8 +5,8 @@ from pathlib import Path
 
 import torch
 
-from nmtkit.core.files import new_folder, write_json, write_whole
-from nmtkit.core.settings import is_name, parse
+from nmtkit.core.files import atomic_write_text, new_folder, write_json
+from nmtkit.core.settings import is_valid_name, parse
 from nmtkit.core.task import TASKS
 from nmtkit.interchange.checkpoint import ImportedModel
 from nmtkit.interchange.ctranslate2 import read_ctranslate2
@@ -49,12 +49,12 @@ def import_run(source: Path, path: str | None = None, notify: Notify = ignore, t
         NmtkitError: the run's folder is not free, or the model is damaged or not supported.
     """
     name = source.stem if source.is_file() else source.name
-    name = name if is_name(name) else source.resolve().name
+    name = name if is_valid_name(name) else source.resolve().name
     run = RunFolder.at(path, name)
     with new_folder(run.path, "name another folder with -o") as unfinished:
         imported = READERS[toolkit or detect_toolkit(source)](source)
         title = run.path.resolve().name
-        _write(RunFolder(unfinished), imported, name, title if is_name(title) else "imported")
+        _write(RunFolder(unfinished), imported, name, title if is_valid_name(title) else "imported")
     src, tgt = (len(side.vocabulary) for side in (imported.tokenizers.src, imported.tokenizers.tgt))
     weights = sum(map(torch.numel, imported.tensors.values()))
     search = ", ".join(f"{key} {value}" for key, value in imported.search.items())
@@ -73,7 +73,7 @@ def _write(run: RunFolder, imported: ImportedModel, name: str, title: str) -> No
         "data": {"train": {"src": "SOURCE", "tgt": "TARGET"}},
         "tokenizer": imported.tokenizers.src.config.model_dump(),
         "model": imported.model.model_dump(),
-        "training": {"lr": 1e-4, "max_epochs": 5, "best_metric": TASKS.get(imported.task).validated[0]},
+        "training": {"lr": 1e-4, "max_epochs": 5, "best_metric": TASKS.get(imported.task).validation_metrics[0]},
         "search": {**imported.search},
     }
     recipe = parse(Recipe, settings, "the imported model")
@@ -82,5 +82,9 @@ def _write(run: RunFolder, imported: ImportedModel, name: str, title: str) -> No
     origin = {"from": imported.toolkit, "folder": name, "model_type": imported.architecture}
     write_json(run.imported, origin | {"license": imported.licence})
     write_json(run.result, {"reason": "imported", "updates": 0, "best": None, "kept": []})
+<<<<<<< HEAD
     write_whole(run.recipe, recipe.to_yaml())
     write_inference(run, recipe, run.checkpoints)
+=======
+    atomic_write_text(run.recipe, recipe.to_yaml())
+>>>>>>> 0a6831d (Names of the field in core, recipe, training and experiment: ObjectiveInput, GradientAccumulator, CheckpointManager, RetentionPolicy, SkipInit, broadcast_object, run_on_rank_zero, ModelOptions, load_from_options, deep_merge, atomic_path)

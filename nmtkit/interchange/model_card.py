@@ -10,7 +10,7 @@ from nmtkit.core.version import __version__
 from nmtkit.models.base import Seq2Seq
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import RunFolder
-from nmtkit.training.weights import count_weights
+from nmtkit.training.weights import count_parameters
 
 _USE = {
     "huggingface": """\
@@ -64,7 +64,7 @@ def model_card(run: RunFolder, recipe: Recipe, model: Seq2Seq, to: str, licence:
     parts = [
         f"---\n{dump_yaml(head)}---\n\n# {recipe.name}",
         recipe.description,
-        f"A {recipe.model.kind} for {task.name} with {count_weights(model):,} weights, {model.sizes.src:,} source "
+        f"A {recipe.model.kind} for {task.name} with {count_parameters(model):,} weights, {model.sizes.src:,} source "
         f"and {model.sizes.tgt:,} target tokens. nmtkit {__version__} wrote this folder.",
         "## Use",
         _USE[to].replace("COMMAND", task.command),

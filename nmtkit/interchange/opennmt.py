@@ -16,7 +16,7 @@ from torch import Tensor
 
 from nmtkit.core.errors import CheckpointError
 from nmtkit.core.settings import Depth, Field, Settings, Width, parse
-from nmtkit.core.wording import shortened
+from nmtkit.core.wording import shorten
 from nmtkit.data.tokenizer import WORD_START
 from nmtkit.interchange.checkpoint import (
     SUPPRESSED_BIAS,
@@ -209,7 +209,7 @@ def _vocabulary(path: Path, vocabularies: Mapping[Any, Any], side: str) -> Exter
         raise _unsupported(path, "src_feats", "source words with features")
     task = vocabularies.get("data_task", "seq2seq")
     if task != "seq2seq":
-        raise _unsupported(path, "data_task", shortened(str(task)))
+        raise _unsupported(path, "data_task", shorten(str(task)))
     tokens = vocabularies.get(side)
     if not isinstance(tokens, list) or not all(type(token) is str for token in tokens):
         raise CheckpointError(f"{path}: its vocabulary {side!r} is no list of words; download it again")

@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.core.registry import Registry
-from nmtkit.core.settings import name_in
+from nmtkit.core.settings import registry_name
 from nmtkit.layers.inference import UnquantizedLinear
 from nmtkit.layers.kernels import additive_energies, masked_softmax
 from nmtkit.layers.windows import LocalWindow
@@ -212,7 +212,7 @@ def _of_length_one(vectors: Tensor) -> Tensor:
 if TYPE_CHECKING:
     ScoreKind = str
 else:
-    ScoreKind = name_in(SCORES)
+    ScoreKind = registry_name(SCORES)
 """The name of a score."""
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from nmtkit.core.errors import DataError, NmtkitError
-from nmtkit.core.registry import near_names
+from nmtkit.core.registry import suggest_names
 from nmtkit.metrics.metric import METRICS, Comparison, Options, Resampling, Score, TextMetric, Texts
 
 TOKENIZERS = ("13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "none")
@@ -120,7 +120,7 @@ def _sacrebleu() -> Any:
 def _bleu(options: Options, references: Sequence[Sequence[str]]) -> Any:
     name = options.tokenize
     if name not in (*TOKENIZERS, *SPM_TOKENIZERS):
-        raise NmtkitError(f"unknown tokenizer {name!r}: {near_names(name, (*TOKENIZERS, *SPM_TOKENIZERS))}")
+        raise NmtkitError(f"unknown tokenizer {name!r}: {suggest_names(name, (*TOKENIZERS, *SPM_TOKENIZERS))}")
     name = "flores101" if name == "spm" else name  # the same, without sacrebleu's warning that the name is old
     # `force` silences the warning about tokenized text, which is just what tokenizer "none" is for.
     settings = {"tokenize": name, "force": name == "none", "lowercase": options.lowercase}

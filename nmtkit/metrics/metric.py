@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from typing import ClassVar, Literal, Self
 
 from nmtkit.core.errors import DataError, NmtkitError
-from nmtkit.core.registry import Registry, near_names
+from nmtkit.core.registry import Registry, suggest_names
 
 METRICS: Registry["Metric"] = Registry("metric")
 
@@ -239,7 +239,7 @@ def metric_names(given: Iterable[str]) -> list[str]:
     names: list[str] = []
     for name in given:
         if name not in known and name not in families:
-            valid = near_names(name, (*known, *families))
+            valid = suggest_names(name, (*known, *families))
             if name in METRICS.names():
                 raise NmtkitError(f"metric {name!r} compares no texts, it needs {METRICS.get(name).needs}: {valid}")
             raise NmtkitError(f"unknown metric {name!r}: {valid}")

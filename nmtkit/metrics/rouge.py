@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nmtkit.core.errors import NmtkitError
-from nmtkit.core.registry import near_names
+from nmtkit.core.registry import suggest_names
 from nmtkit.metrics.metric import METRICS, Options, Resampling, Score, Texts
 from nmtkit.metrics.significance import ExampleMetric
 
@@ -35,7 +35,7 @@ def split_sentences(text: str, rule: str = "auto") -> list[str]:
         NmtkitError: an unknown rule.
     """
     if rule not in SENTENCE_RULES:
-        raise NmtkitError(f"unknown sentence rule {rule!r}: {near_names(rule, SENTENCE_RULES)}")
+        raise NmtkitError(f"unknown sentence rule {rule!r}: {suggest_names(rule, SENTENCE_RULES)}")
     if rule == "auto":
         rule = "tags" if _TAG.search(text) else "newline" if "\n" in text else "punctuation"
     if rule == "tags":

@@ -17,7 +17,7 @@ from nmtkit.presets.fitting import Reason, padded_tokens
 from nmtkit.recipe import Recipe
 from nmtkit.runs.saved import SavedRun
 from nmtkit.training.config import TrainingConfig
-from nmtkit.training.optimizers import OptimizerSettings
+from nmtkit.training.optimizers import OptimizerConfig
 from nmtkit.training.schedules import Noam
 
 _RATE = 5
@@ -29,7 +29,7 @@ _PASSES, _ONCE = 20, 60_000
 _BATCHES = ((100_000, 1_024), (1_000_000, 2_048))
 """A side with fewer running words gets batches of at most so many tokens."""
 _PATIENCE = 5
-_KEPT = (*OptimizerSettings.model_fields, "label_smoothing", "coverage_weight", "clip_norm")
+_KEPT = (*OptimizerConfig.model_fields, "label_smoothing", "coverage_weight", "clip_norm")
 """The settings of training that stay as they were."""
 
 

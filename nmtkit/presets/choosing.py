@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nmtkit.core.errors import RecipeError
-from nmtkit.core.registry import near_names
+from nmtkit.core.registry import suggest_names
 from nmtkit.core.settings import dump_yaml
 from nmtkit.core.task import TASKS
-from nmtkit.core.wording import in_words
+from nmtkit.core.wording import format_minutes
 from nmtkit.corpus.statistics import CorpusStatistics
 from nmtkit.presets.fitting import FittedPreset, Reason
 
@@ -57,14 +57,14 @@ def choose_preset(
         RecipeError: there is no such task or preset, or the task has no presets.
     """
     if task not in TASKS:
-        raise RecipeError(f"no task {task!r}: {near_names(task, TASKS_WITH_PRESETS)}")
+        raise RecipeError(f"no task {task!r}: {suggest_names(task, TASKS_WITH_PRESETS)}")
     if task not in TASKS_WITH_PRESETS:
         raise RecipeError(
             f"there are no presets for {task}, so no recipe can be chosen for it; write one (`nmtkit recipe explain`). "
             f"Presets are for: {', '.join(TASKS_WITH_PRESETS)}"
         )
     if preset is not None and preset not in PRESETS:
-        raise RecipeError(f"no preset {preset!r}: {near_names(preset, PRESETS)}")
+        raise RecipeError(f"no preset {preset!r}: {suggest_names(preset, PRESETS)}")
     speeds = tokens_a_minute or {}
 
     def fitted(name: str, because: str) -> FittedPreset:
@@ -100,8 +100,8 @@ def _warnings(preset: FittedPreset, gpu: bool, limit: float | None) -> list[str]
         one = preset.minutes / preset.passes
         found.append(
             f"{limit:g} min read the text only {preset.passes:.2g} times, which gives no usable model: one pass takes "
-            f"{in_words(one)} on this machine, and the preset {preset.name} is meant to make {preset.whole / one:.3g} "
-            f"(--minutes {math.ceil(preset.whole)})"
+            f"{format_minutes(one)} on this machine, and the preset {preset.name} is meant to make "
+            f"{preset.whole / one:.3g} (--minutes {math.ceil(preset.whole)})"
         )
     if pairs < FEW_PAIRS:
         found.append(
@@ -132,7 +132,7 @@ def recipe_text(preset: FittedPreset, name: str, data: Mapping[str, Any], descri
         *(f"Note: {warning}." for warning in preset.warnings),
     ]
     if preset.minutes is not None:
-        head.append(f"Training takes {in_words(preset.minutes)} on the machine where this was written.")
+        head.append(f"Training takes {format_minutes(preset.minutes)} on the machine where this was written.")
     groups = {"data": {**data, **preset.changes.get("data", {})}}
     groups |= {group: value for group, value in preset.changes.items() if group != "data"}
     return written_recipe(head, about, groups, preset.reasons[1:])

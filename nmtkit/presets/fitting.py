@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from nmtkit.core.settings import beside_package, load_yaml
+from nmtkit.core.settings import bundled_path, load_yaml
 from nmtkit.core.task import TASKS
 from nmtkit.corpus.statistics import CorpusStatistics, SideStatistics
 
@@ -141,7 +141,7 @@ class FittedPreset:
         self.whole: float | None = None
         """The minutes that all planned updates would take, whatever the limit."""
         self._plan = PLANS[self.extends]
-        self._preset = load_yaml(beside_package("recipes", f"{self.extends}.yaml"))[0]
+        self._preset = load_yaml(bundled_path("recipes", f"{self.extends}.yaml"))[0]
         self._limit = limit
         self._speed = speed
         self._words = max(size.src.words, size.tgt.words)

@@ -11,7 +11,7 @@ from nmtkit.core.errors import DataError
 from nmtkit.core.files import write_json
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.reading import read_pairs
-from nmtkit.experiment.opening import Opening, open_translator
+from nmtkit.experiment.loading import ModelOptions, open_translator
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder, ignore
 from nmtkit.runs.origin import Origin, read_origin
@@ -57,7 +57,7 @@ def score_before(run: SavedRun, device: torch.device, threads: int | None = None
         return
     notify(f"before fine-tuning: scoring {origin.run} on the test sets ({', '.join(tests)})")
     source = SavedRun(RunFolder(Path(origin.run)))
-    how = Opening(device=str(device), weights=origin.weights, threads=threads)
+    how = ModelOptions(device=str(device), weights=origin.weights, threads=threads)
     before = {text: _score(source, how, files, run.recipe).value for text, files in tests.items()}
     write_json(run.folder.origin, origin.model_copy(update={"before": before}).model_dump(mode="json"))
 
@@ -74,10 +74,10 @@ def score_after(
         threads: of a CPU; None is torch's choice.
     """
     origin = read_origin(run.folder)
-    return [] if origin is None else list(_changes(run, origin, Opening(device=str(device), threads=threads), own))
+    return [] if origin is None else list(_changes(run, origin, ModelOptions(device=str(device), threads=threads), own))
 
 
-def _changes(run: SavedRun, origin: Origin, how: Opening, own: metrics.Score | None) -> Iterator[TestChange]:
+def _changes(run: SavedRun, origin: Origin, how: ModelOptions, own: metrics.Score | None) -> Iterator[TestChange]:
     tests = _tests(run.recipe, origin)
     for text, before in origin.before.items():
         if text in tests:
@@ -94,7 +94,7 @@ def _tests(recipe: Recipe, origin: Origin) -> dict[str, SplitFiles]:
     return {text: files for text, files in found.items() if files is not None and (files.tgt or not files.src)}
 
 
-def _score(run: SavedRun, how: Opening, files: SplitFiles, like: Recipe) -> metrics.Score:
+def _score(run: SavedRun, how: ModelOptions, files: SplitFiles, like: Recipe) -> metrics.Score:
     """The first metric of a recipe's test, for translations that are searched for as that recipe says."""
     pairs = list(read_pairs(files))
     sources, references = [pair.src for pair in pairs], [pair.tgt or "" for pair in pairs]
@@ -102,4 +102,4 @@ def _score(run: SavedRun, how: Opening, files: SplitFiles, like: Recipe) -> metr
         raise DataError(f"{' '.join(files.paths())}: there is nothing in these files")
     translator = replace(open_translator(run, how), config=like.search)
     texts = translator.translate(sources)
-    return metrics.score_all(texts, [references], like.tested[:1], like.evaluation.options, sources)[0]
+    return metrics.score_all(texts, [references], like.test_metrics[:1], like.evaluation.options, sources)[0]

@@ -20,9 +20,9 @@ from nmtkit import recipe
 from nmtkit.autotune.training import tokens_a_minute
 from nmtkit.core import device as devices
 from nmtkit.core.errors import CheckpointError, DataError, NmtkitError
-from nmtkit.core.files import write_json, write_whole, writing
-from nmtkit.core.settings import is_name, parse_json
-from nmtkit.core.wording import in_words
+from nmtkit.core.files import atomic_write_text, write_errors, write_json
+from nmtkit.core.settings import is_valid_name, parse_json
+from nmtkit.core.wording import format_minutes
 from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.faults import LINE_COUNTS, FileFault
@@ -150,7 +150,7 @@ def choose_recipe(
         kind = _Choosing if request.init_from is None else _Adapting
         held.append(kind(request, folder, overrides, place, notify).write(overwrite))
 
-    distributed.by_first(prepare)
+    distributed.run_on_rank_zero(prepare)
     return held[0] if held else None
 
 
@@ -164,7 +164,7 @@ def name_of_run(request: RecipeRequest) -> str:
     if request.init_from is not None:
         parts += ["from", Path(request.init_from).name]
     name = re.sub(r"[^\w.-]+", "-", "-".join(parts)).strip("-.")
-    return name if is_name(name) else "text"
+    return name if is_valid_name(name) else "text"
 
 
 def _stem_and_end(path: str) -> tuple[str, str]:
@@ -247,7 +247,7 @@ class _Choosing:
             if folder.text.is_dir():
                 shutil.rmtree(folder.text)
             folder.request.unlink(missing_ok=True)
-            write_whole(folder.chosen, text)
+            atomic_write_text(folder.chosen, text)
             if self.hold_out is not None:
                 counts = write_splits(self.request.splits()["train"], self.hold_out, folder.text, self.names, self.ends)
             write_json(folder.request, self.request.given())
@@ -359,7 +359,7 @@ def _parsed(text: str, overrides: Sequence[str]) -> recipe.Recipe:
     """The recipe with what `--set` says, before anything is written."""
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch, "chosen.yaml")
-        with writing(path):
+        with write_errors(path):
             path.write_text(text, encoding="utf-8")
         return recipe.load(path, overrides)
 
@@ -388,5 +388,5 @@ def _sentences(
     for warning in preset.warnings:
         yield f"warning: {warning}"
     if preset.minutes is not None and not any(setting.startswith("training.") for setting in said):
-        yield f"training takes {in_words(preset.minutes)} on this machine"
+        yield f"training takes {format_minutes(preset.minutes)} on this machine"
     yield f"the recipe, to be read and changed: {folder.chosen}"

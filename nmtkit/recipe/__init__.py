@@ -4,9 +4,9 @@ A recipe may `extends:` one other file and say only what differs; `--set KEY=VAL
 Training in stages is a list of partial recipes, each laid over the whole one and checked as a whole.
 """
 
-from nmtkit.recipe.composition import EvaluationConfig, InitConfig, Recipe, Stage, recipe_schema
-from nmtkit.recipe.explaining import KeyChoice, choices, default_of, every_key, keys_elsewhere, meaning_of
-from nmtkit.recipe.loading import ANY_TEXT, load, locate, shipped
+from nmtkit.recipe.keys import KeyChoice, all_keys, choices, default_value, describe_key, find_keys
+from nmtkit.recipe.loading import ANY_TEXT, bundled, load, locate
+from nmtkit.recipe.schema import EvaluationConfig, InitConfig, Recipe, Stage, recipe_schema
 
 __all__ = [
     "ANY_TEXT",
@@ -15,13 +15,13 @@ __all__ = [
     "KeyChoice",
     "Recipe",
     "Stage",
+    "all_keys",
+    "bundled",
     "choices",
-    "default_of",
-    "every_key",
-    "keys_elsewhere",
+    "default_value",
+    "describe_key",
+    "find_keys",
     "load",
     "locate",
-    "meaning_of",
     "recipe_schema",
-    "shipped",
 ]

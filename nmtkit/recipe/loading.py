@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit.core.errors import RecipeError
-from nmtkit.core.registry import near_names
-from nmtkit.core.settings import DEEPEST, KeyPath, beside_package, is_name, load_yaml, parse, parse_value
-from nmtkit.core.wording import shortened
+from nmtkit.core.registry import suggest_names
+from nmtkit.core.settings import MAX_DEPTH, KeyPath, bundled_path, is_valid_name, load_yaml, parse, parse_value
+from nmtkit.core.wording import shorten
 from nmtkit.corpus.config import FILE_KINDS
 from nmtkit.models.base import MODELS
-from nmtkit.recipe.composition import MOST_STAGES, STAGE_GROUPS, Recipe, laid
+from nmtkit.recipe.schema import MAX_STAGES, STAGE_GROUPS, Recipe, deep_merge
 
 PRESET = "preset-"
 """How the name of a recipe begins that has no text of its own: other recipes extend it."""
@@ -35,8 +35,8 @@ class Layer:
         """This one over another, key by key; a group whose `kind` changes starts afresh: its old keys do not fit."""
         replaced: set[KeyPath] = set()
         kind = _kind_of_model(self) or _kind_of_model(base)
-        upper, base = self.spelled_out(kind), base.spelled_out(kind)
-        data = laid(base.data, upper.data, replaced)
+        upper, base = self.expand_shorthands(kind), base.expand_shorthands(kind)
+        data = deep_merge(base.data, upper.data, replaced)
         kept = {
             path: place
             for path, place in base.places.items()
@@ -44,7 +44,7 @@ class Layer:
         }
         return Layer(data, {**kept, **upper.places}, self.name)
 
-    def spelled_out(self, kind: str) -> "Layer":
+    def expand_shorthands(self, kind: str) -> "Layer":
         """With the keys of a kind of model in place of one that stands for several, so that each can be replaced."""
         given, places = self.data.get("model"), dict(self.places)
         model = dict(given) if kind and isinstance(given, dict) else {}
@@ -85,9 +85,9 @@ def _kind_of_model(layer: Layer) -> str:
     return kind if isinstance(kind, str) and kind in MODELS.names() else ""
 
 
-def shipped(presets: bool = False) -> list[str]:
+def bundled(presets: bool = False) -> list[str]:
     """The names of the recipes that come with nmtkit; presets apart, or only these."""
-    names = sorted(path.stem for path in beside_package("recipes").glob("*.yaml"))
+    names = sorted(path.stem for path in bundled_path("recipes").glob("*.yaml"))
     return [name for name in names if name.startswith(PRESET) == presets]
 
 
@@ -97,12 +97,12 @@ def locate(recipe: str) -> Path:
     if os.path.isfile(path):  # false as well where a name is longer than any file's
         return path
     name = recipe.removesuffix(".yaml")
-    ours = beside_package("recipes", f"{name}.yaml")
+    ours = bundled_path("recipes", f"{name}.yaml")
     if os.path.isfile(ours):
         return ours
-    near = difflib.get_close_matches(name, [*shipped(), *shipped(presets=True)], n=3, cutoff=0.0)
+    near = difflib.get_close_matches(name, [*bundled(), *bundled(presets=True)], n=3, cutoff=0.0)
     raise RecipeError(
-        f"no recipe {shortened(repr(recipe))}: there is no such file, and nmtkit has no recipe of that name; "
+        f"no recipe {shorten(repr(recipe))}: there is no such file, and nmtkit has no recipe of that name; "
         f"the nearest are {', '.join(near[:2])} and {near[2]} (`nmtkit recipe ls` lists all)"
     )
 
@@ -234,7 +234,7 @@ def load(recipe: str | Path, overrides: Sequence[str] = (), otherwise: str | Non
         data["data"] = dict(data["data"])
         _make_whole(data["data"], Path())  # of what --set gave; a recipe's own is whole already
     _settle_run(data, Path())
-    if otherwise and isinstance(data["name"], str) and not is_name(data["name"]):
+    if otherwise and isinstance(data["name"], str) and not is_valid_name(data["name"]):
         data["name"] = otherwise
     return _checked(_over_run(replace(layer, data=data)))
 
@@ -244,9 +244,9 @@ def _overridden(layer: Layer, text: str) -> Layer:
     key, separator, value = text.partition("=")
     if not separator or not key.strip():
         raise RecipeError(f"--set {text!r}: expected KEY=VALUE, e.g. --set training.lr=0.001")
-    text, key = shortened(text), key.strip()
+    text, key = shorten(text), key.strip()
     keys = key.split(".")
-    if len(keys) > DEEPEST:
+    if len(keys) > MAX_DEPTH:
         raise RecipeError(f"--set {text}: no key lies so deep; expected KEY=VALUE, e.g. --set training.lr=0.001")
     listed = layer.data.get("stages")
     listed = listed if isinstance(listed, list) else []
@@ -255,7 +255,7 @@ def _overridden(layer: Layer, text: str) -> Layer:
         names = {str(stage.get("name", "")): number for number, stage in reversed(stages.items())}
         number = {**{str(number): number for number in stages}, **names}.get(keys[1])
         if number is None:
-            raise RecipeError(f"--set {text}: no stage {shortened(repr(keys[1]))}: {near_names(keys[1], names)}")
+            raise RecipeError(f"--set {text}: no stage {shorten(repr(keys[1]))}: {suggest_names(keys[1], names)}")
         if len(keys) == 2:
             raise RecipeError(f"--set {text}: name a key of the stage, e.g. stages.{keys[1]}.training.lr=0.001")
         stage = layer.stage(number)
@@ -294,7 +294,7 @@ def _has(group: Any, keys: Sequence[str]) -> bool:
 def _checked(layer: Layer) -> Recipe:
     """The recipe, if it and each of its stages, laid over it, are valid; else all faults of all of them."""
     listed = layer.data.get("stages")
-    stages = listed if isinstance(listed, list) and len(listed) <= MOST_STAGES else []
+    stages = listed if isinstance(listed, list) and len(listed) <= MAX_STAGES else []
     names: dict[str | int, Any] = {
         n: stage.get("name") or n for n, stage in enumerate(stages) if isinstance(stage, dict)
     }

@@ -16,7 +16,7 @@ from types import TracebackType
 from weakref import WeakValueDictionary
 
 from nmtkit.core.errors import NmtkitError
-from nmtkit.core.registry import near_names
+from nmtkit.core.registry import suggest_names
 
 RUNS = Path("runs")
 
@@ -161,7 +161,7 @@ def suggest_runs(given: str, runs: Path = RUNS) -> str:
     names = [folder.path.name for folder in run_folders(runs)]
     if not names:
         return f"there is no run under {runs}/ either; train one, or name the folder that `train` wrote"
-    return near_names(Path(given).name, names, what=f"runs under {runs}/")
+    return suggest_names(Path(given).name, names, what=f"runs under {runs}/")
 
 
 class RunLock:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit.core.errors import NmtkitError
-from nmtkit.core.files import write_whole
-from nmtkit.core.settings import is_name, load_yaml, parse_json
+from nmtkit.core.files import atomic_write_text
+from nmtkit.core.settings import is_valid_name, load_yaml, parse_json
 from nmtkit.runs.folder import RUNS, Notify, RunFolder, lock_run, run_folders, suggest_runs
 
 
@@ -157,7 +157,7 @@ def rename_run(folder: RunFolder, name: str, notify: Notify) -> RunFolder:
     Raises:
         NmtkitError: the name is none or taken, the run is being written, or it cannot be moved.
     """
-    if "/" not in name and not is_name(name):
+    if "/" not in name and not is_valid_name(name):
         raise NmtkitError(f"{name!r}: not a name of a folder; give another, or a path")
     new = RunFolder(Path(name) if "/" in name else folder.path.parent / name)
     if os.path.lexists(new.path):
@@ -173,5 +173,5 @@ def rename_run(folder: RunFolder, name: str, notify: Notify) -> RunFolder:
         for part in (new.recipe, new.chosen, new.request, new.report):
             text = part.read_text(encoding="utf-8") if part.is_file() else ""
             if before in text:
-                write_whole(part, text.replace(before, now))
+                atomic_write_text(part, text.replace(before, now))
     return new

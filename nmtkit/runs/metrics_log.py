@@ -10,7 +10,7 @@ from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any, NamedTuple
 
 from nmtkit.core.errors import DataError, NmtkitError
-from nmtkit.core.files import write_whole, writing
+from nmtkit.core.files import atomic_write_text, write_errors
 from nmtkit.core.settings import parse_json
 from nmtkit.metrics import text_metrics
 from nmtkit.pictures.curves import Points, Training
@@ -37,7 +37,7 @@ class StageTotals:
 
     def plus(self, stage: SavedStage) -> "StageTotals":
         """With a stage that is over."""
-        facts = stage.checkpoints.read_facts()
+        facts = stage.checkpoints.read_metadata()
         seconds = facts["seconds"]
         return StageTotals(self.updates + facts["update"], self.seconds + seconds, (*self.by_stage, seconds))
 
@@ -88,7 +88,7 @@ class MetricsLog:
         for key, value in record.items():
             if isinstance(value, float) and not math.isfinite(value):
                 record[key] = None  # JSON cannot say it
-        with writing(self.path), open(self.path, "a", encoding="utf-8") as file:
+        with write_errors(self.path), open(self.path, "a", encoding="utf-8") as file:
             file.write(json.dumps(record, ensure_ascii=False) + "\n")
         if self._tensorboard is not None:
             for key, value in values.items():
@@ -112,7 +112,7 @@ class MetricsLog:
             with suppress(DataError, TypeError, KeyError):
                 if parse_json(line, "")["update"] <= after:
                     kept.append(line)
-        write_whole(self.path, "".join(line + "\n" for line in kept))
+        atomic_write_text(self.path, "".join(line + "\n" for line in kept))
 
     def read(self) -> Iterator[LoggedEvent]:
         """All that was logged, in order; of a training that goes on still, up to the line that is being written.

@@ -18,7 +18,7 @@ from nmtkit.models.base import Seq2Seq
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun, find_run
-from nmtkit.training.weights import fill_weights, read_weights, vocabulary_of
+from nmtkit.training.weights import assign_weights, read_vocabulary_checksum, read_weights
 
 _OPEN = ("alignment_layer", "alignment_heads")
 """What may differ of the model, beside dropout: which attention it shows."""
@@ -62,7 +62,7 @@ def find_origin(recipe: Recipe, folder: RunFolder | None = None) -> Origin | Non
     weights = source.weights(recipe.init_from.checkpoint)
     _require_same_model(recipe, source)
     vocabulary = source.load_tokenizers().sum
-    known = vocabulary_of(weights)
+    known = read_vocabulary_checksum(weights)
     if known and known != vocabulary:
         raise CheckpointError(
             f"{weights}: of another vocabulary than that of {source.folder.path}; name its own weights"
@@ -151,4 +151,4 @@ def load_origin_weights(model: Seq2Seq, origin: Origin) -> None:
     with open(path, "rb") as file:
         if hashlib.file_digest(file, "sha256").hexdigest() != origin.sha256:
             raise CheckpointError(f"{path}: changed since this training was prepared; begin it anew with --overwrite")
-    fill_weights(model, weights, path)
+    assign_weights(model, weights, path)

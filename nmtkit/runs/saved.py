@@ -15,9 +15,14 @@ from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.models.base import MODELS, ModelConfig, Seq2Seq, VocabularySizes
 from nmtkit.models.ensemble import Ensemble, Mean
 from nmtkit.runs.folder import RUNS, RunFolder, suggest_runs
+<<<<<<< HEAD
 from nmtkit.runs.inference import InferenceConfig, read_inference, write_inference
 from nmtkit.training.checkpoint import Checkpoints
 from nmtkit.training.weights import Undrawn, average_weights, load_weights, save_weights, vocabulary_of
+=======
+from nmtkit.training.checkpoint import CheckpointManager
+from nmtkit.training.weights import SkipInit, average_weights, load_weights, read_vocabulary_checksum, save_weights
+>>>>>>> 0a6831d (Names of the field in core, recipe, training and experiment: ObjectiveInput, GradientAccumulator, CheckpointManager, RetentionPolicy, SkipInit, broadcast_object, run_on_rank_zero, ModelOptions, load_from_options, deep_merge, atomic_path)
 
 if TYPE_CHECKING:
     from nmtkit.recipe import Recipe
@@ -30,8 +35,13 @@ class SavedStage:
     """One stage of a run with its whole recipe; a run without stages is one stage without a name."""
 
     name: str
+<<<<<<< HEAD
     recipe: "Recipe"
     checkpoints: Checkpoints
+=======
+    recipe: Recipe
+    checkpoints: CheckpointManager
+>>>>>>> 0a6831d (Names of the field in core, recipe, training and experiment: ObjectiveInput, GradientAccumulator, CheckpointManager, RetentionPolicy, SkipInit, broadcast_object, run_on_rank_zero, ModelOptions, load_from_options, deep_merge, atomic_path)
 
 
 class SavedRun:
@@ -70,9 +80,9 @@ class SavedRun:
         return TokenizerPair.load(self.folder.vocabulary)
 
     def stages(self, taken: Sequence[float] = (), vocabulary: str = "") -> list[SavedStage]:
-        """The stages in their order; `taken` is as of `Recipe.by_stage`, `vocabulary` as of `Checkpoints`."""
+        """The stages in their order; `taken` is as of `Recipe.by_stage`, `vocabulary` as of `CheckpointManager`."""
         return [
-            SavedStage(name, one, Checkpoints(self.folder.stage(number, name), vocabulary))
+            SavedStage(name, one, CheckpointManager(self.folder.stage(number, name), vocabulary))
             for number, (name, one) in enumerate(self.recipe.by_stage(taken).items(), start=1)
         ]
 
@@ -123,6 +133,7 @@ class SavedRun:
         folder = weights.resolve().parent
         own = [stage for stage in self.stages() if stage.checkpoints.folder.resolve() == folder]
         recipe = (own or [self.newest_stage()])[0].recipe
+<<<<<<< HEAD
         return *self._load(recipe.model, weights, device), recipe
 
     def open_for_inference(
@@ -139,6 +150,10 @@ class SavedRun:
         tokenizers = self.load_tokenizers()
         with Undrawn():
             model = MODELS.get(config.kind)(config, sizes_of(tokenizers))
+=======
+        with SkipInit():
+            model = build_model(recipe, tokenizers)
+>>>>>>> 0a6831d (Names of the field in core, recipe, training and experiment: ObjectiveInput, GradientAccumulator, CheckpointManager, RetentionPolicy, SkipInit, broadcast_object, run_on_rank_zero, ModelOptions, load_from_options, deep_merge, atomic_path)
         load_weights(model, weights, tokenizers.sum)
         return model.to(device).eval(), tokenizers
 
@@ -277,7 +292,7 @@ def average_files(files: Sequence[Path], output: Path, of: SavedRun | None = Non
     if len(files) < 2:
         raise CheckpointError(f"{files[0] if files else output}: an average needs at least two checkpoints; name more")
     if of is None:
-        model, vocabulary = None, next(filter(None, map(vocabulary_of, files)), "")
+        model, vocabulary = None, next(filter(None, map(read_vocabulary_checksum, files)), "")
     else:
         tokenizers = of.load_tokenizers()
         model, vocabulary = build_model(of.newest_stage().recipe, tokenizers), tokenizers.sum

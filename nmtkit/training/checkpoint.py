@@ -19,22 +19,22 @@ from typing import Any
 from torch import Tensor
 
 from nmtkit.core.errors import CheckpointError, RecipeError
-from nmtkit.core.files import signed, verified
+from nmtkit.core.files import verify_checksum, with_checksum
 from nmtkit.core.settings import Field, Settings, field_validator, parse
 from nmtkit.training.tensor_files import (
-    Head,
-    blamed,
-    opened,
-    opened_weights,
-    others_beside,
+    Header,
+    name_file_in_errors,
+    open_checkpoint,
+    open_tensors,
     read_tensors,
+    sibling_checkpoints,
     write_file,
     write_tensors,
 )
 from nmtkit.training.weights import read_weights
 
 
-class StateFacts(Settings):
+class StateMetadata(Settings):
     """What a training state says beside its tensors."""
 
     update: int = Field(ge=0, le=10**12)
@@ -76,7 +76,7 @@ class StateFacts(Settings):
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptWeights:
     """One kept weights file."""
 
     update: int
@@ -86,7 +86,7 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Keeping:
+class RetentionPolicy:
     """Which weights of a training are kept."""
 
     metric: str
@@ -105,19 +105,19 @@ class _Index:
 
     metric: str | None = None
     higher_is_better: bool = True
-    kept: list[Kept] = field(default_factory=list)
+    kept: list[KeptWeights] = field(default_factory=list)
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> "_Index":
         """The index in a file; whatever is odd in it raises a ValueError, TypeError or KeyError."""
-        kept = [Kept(**entry) for entry in content["kept"]]
+        kept = [KeptWeights(**entry) for entry in content["kept"]]
         for entry in kept:
             if type(entry.update) is not int or type(entry.value) not in (int, float) or math.isnan(entry.value):
                 raise ValueError("an entry is not an update and a value")
         return cls(content["metric"], bool(content["higher_is_better"]), kept)
 
 
-class Checkpoints:
+class CheckpointManager:
     """The checkpoint folder of one run.
 
     Args:
@@ -154,39 +154,39 @@ class Checkpoints:
             CheckpointError: there is no such file, it is damaged, a number in it is not finite, or it was trained with
                 another vocabulary.
         """
-        with self._opened_last() as (file, head):
-            head.require_vocabulary(self.vocabulary)
-            return read_tensors(file, head), head.facts
+        with self._open_last() as (file, header):
+            header.require_vocabulary(self.vocabulary)
+            return read_tensors(file, header), header.facts
 
-    def read_facts(self) -> dict[str, Any]:
-        """The facts alone of what `save_last` wrote, those of `StateFacts`: where training stands.
+    def read_metadata(self) -> dict[str, Any]:
+        """The facts alone of what `save_last` wrote, those of `StateMetadata`: where training stands.
 
         Raises:
             CheckpointError: there is no such file, it is damaged, or a fact is not what it should be.
         """
-        with self._opened_last() as (_, head):
+        with self._open_last() as (_, header):
             try:
-                return parse(StateFacts, head.facts, "its training state").model_dump()
+                return parse(StateMetadata, header.facts, "its training state").model_dump()
             except RecipeError as fault:
                 raise CheckpointError("; ".join(str(fault).splitlines())) from fault
 
     @contextlib.contextmanager
-    def _opened_last(self) -> Iterator[tuple[Any, "Head"]]:
+    def _open_last(self) -> Iterator[tuple[Any, "Header"]]:
         if not os.path.lexists(self.last):
             raise CheckpointError(f"{self.last}: not found, so there is nothing to resume; train without --resume")
-        with self.blamed_on_last(), opened(self.last) as file:
-            head = Head.of(file)
-            if not head.is_state:
+        with self.name_last_in_errors(), open_tensors(self.last) as file:
+            header = Header.of(file)
+            if not header.is_state:
                 raise CheckpointError("holds weights but no training state; it cannot be resumed from")
-            yield file, head
+            yield file, header
 
-    def blamed_on_last(self) -> contextlib.AbstractContextManager[None]:
+    def name_last_in_errors(self) -> contextlib.AbstractContextManager[None]:
         """Inside, the message of a fault names the state's file, and what is left of the run."""
-        left = others_beside(self.last)
+        left = sibling_checkpoints(self.last)
         use = f"; the weights that are there can still be used (--checkpoint FILE): {left}" if left else ""
-        return blamed(self.last, f"copy the file again, or train anew in another folder (--run DIR){use}")
+        return name_file_in_errors(self.last, f"copy the file again, or train anew in another folder (--run DIR){use}")
 
-    def kept(self) -> list[Kept]:
+    def kept(self) -> list[KeptWeights]:
         """The kept weights files, oldest first.
 
         Raises:
@@ -204,7 +204,7 @@ class Checkpoints:
         """The kept weights files, newest first."""
         return [self.weights_path(entry.update) for entry in reversed(self.kept())]
 
-    def check_kept(self) -> None:
+    def verify_kept(self) -> None:
         """Reads the kept weights once, before training goes on: it will choose among them at its end.
 
         Raises:
@@ -216,7 +216,7 @@ class Checkpoints:
             except CheckpointError as fault:
                 raise CheckpointError(f"{fault}; to go on without it, delete it and {self._index_path}") from fault
 
-    def keep(self, weights: Mapping[str, Tensor], update: int, value: float, keeping: Keeping) -> Path | None:
+    def keep(self, weights: Mapping[str, Tensor], update: int, value: float, keeping: RetentionPolicy) -> Path | None:
         """Saves weights if they are among the best or the newest, and removes those that no longer are.
 
         Entries of this or a later update, which a resumed training repeats, are replaced. `value` is that of the metric
@@ -231,7 +231,7 @@ class Checkpoints:
         known, metric, higher_is_better = self._read_index(), keeping.metric, keeping.higher_is_better
         same = known.metric == metric and known.higher_is_better == higher_is_better
         entries = [entry for entry in known.kept if entry.update < update] if same else []
-        entries.append(Kept(update, value))
+        entries.append(KeptWeights(update, value))
         sign = -1 if higher_is_better else 1
         staying = {e.update for e in sorted(entries, key=lambda e: sign * e.value)[: keeping.best]}
         staying |= {e.update for e in entries[-keeping.recent :]} if keeping.recent else set()
@@ -240,7 +240,7 @@ class Checkpoints:
         if path is not None:
             of_it = {"update": update, "value": value, "metric": metric, "higher_is_better": higher_is_better}
             write_tensors(path, weights, {**of_it, "kind": "weights"}, self.vocabulary)
-        text = json.dumps(signed(asdict(_Index(metric, higher_is_better, entries))), indent=1)
+        text = json.dumps(with_checksum(asdict(_Index(metric, higher_is_better, entries))), indent=1)
         write_file(self._index_path, lambda place: place.write_text(text, encoding="utf-8"))
         for old in self.folder.glob("weights-*.safetensors"):
             if old not in {self.weights_path(entry.update) for entry in entries}:
@@ -257,7 +257,7 @@ class Checkpoints:
         try:
             if not self._index_path.is_file():
                 raise OSError("not a file")
-            return _Index.of(verified(json.loads(self._index_path.read_text(encoding="utf-8"))))
+            return _Index.of(verify_checksum(json.loads(self._index_path.read_text(encoding="utf-8"))))
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as fault:
             raise CheckpointError(
                 f"{self._index_path}: cannot read it ({fault}); delete it, and the list of kept weights is made anew "
@@ -268,11 +268,13 @@ class Checkpoints:
         """What the weights files themselves say, where there is no list; those of earlier versions say nothing."""
         heads = []
         for path in sorted(self.folder.glob("weights-*.safetensors")):
-            with opened_weights(path) as (_, head):
-                heads.append(head.facts)
-        ours = [head for head in heads if {"update", "value", "metric", "higher_is_better"} <= head.keys()]
+            with open_checkpoint(path) as (_, header):
+                heads.append(header.facts)
+        ours = [header for header in heads if {"update", "value", "metric", "higher_is_better"} <= header.keys()]
         if not ours:
             return _Index()
         metric, higher_is_better = ours[-1]["metric"], ours[-1]["higher_is_better"]
-        same = [head for head in ours if (head["metric"], head["higher_is_better"]) == (metric, higher_is_better)]
-        return _Index(metric, higher_is_better, [Kept(head["update"], head["value"]) for head in same])
+        same = [
+            header for header in ours if (header["metric"], header["higher_is_better"]) == (metric, higher_is_better)
+        ]
+        return _Index(metric, higher_is_better, [KeptWeights(header["update"], header["value"]) for header in same])

@@ -2,29 +2,29 @@
 
 from typing import Literal
 
-from nmtkit.core.settings import MOST_THREADS, Field, field_validator, model_validator
-from nmtkit.training.objectives.attention import GuidedAlignment
-from nmtkit.training.objectives.reinforcement import Reinforce
-from nmtkit.training.optimizers import OptimizerSettings
-from nmtkit.training.schedules import Constant, Ending, Schedule
+from nmtkit.core.settings import MAX_THREADS, Field, field_validator, model_validator
+from nmtkit.training.objectives.attention import GuidedAlignmentConfig
+from nmtkit.training.objectives.reinforcement import ReinforceConfig
+from nmtkit.training.optimizers import OptimizerConfig
+from nmtkit.training.schedules import Constant, DecayToZero, Schedule
 
-RECENT = 5
+DEFAULT_KEEP_RECENT = 5
 """So many of the newest weights stay where a recipe says nothing of it."""
 
 
-class TrainingConfig(OptimizerSettings):
+class TrainingConfig(OptimizerConfig):
     """How a model is fitted."""
 
     schedule: Schedule = Constant()
     """How the learning rate changes: `kind` and its own settings."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     """Share of each target's probability that is spread over the vocabulary."""
-    guided_alignment: GuidedAlignment | None = None
+    guided_alignment: GuidedAlignmentConfig | None = None
     """Guided alignment: train the attention with given word alignments. Default: off."""
     coverage_weight: float = Field(default=0.0, ge=0)
     """Weight of the coverage loss, a mean per target token (lambda of See et al. 2017, equation 13; 1 in the paper, in
     a short stage at the end). It makes repeated attention costly. 0 is off."""
-    reinforce: Reinforce | None = None
+    reinforce: ReinforceConfig | None = None
     """Self-critical training: reward summaries that the model samples, beside the likelihood of the references. It is
     for a last stage."""
     clip_norm: float | None = Field(default=None, gt=0)
@@ -74,8 +74,8 @@ class TrainingConfig(OptimizerSettings):
     @field_validator("threads", mode="before")
     @classmethod
     def _threads(cls, threads: object) -> object:
-        if threads != "auto" and (type(threads) is not int or not 1 <= threads <= MOST_THREADS):
-            raise ValueError(f"auto, or a number from 1 to {MOST_THREADS:,}")
+        if threads != "auto" and (type(threads) is not int or not 1 <= threads <= MAX_THREADS):
+            raise ValueError(f"auto, or a number from 1 to {MAX_THREADS:,}")
         return threads
 
     @model_validator(mode="after")
@@ -86,7 +86,7 @@ class TrainingConfig(OptimizerSettings):
 
     @model_validator(mode="after")
     def _budget(self) -> "TrainingConfig":
-        over_budget = isinstance(self.schedule, Ending) and self.schedule.over == "budget"
+        over_budget = isinstance(self.schedule, DecayToZero) and self.schedule.over == "budget"
         if over_budget and not (self.max_updates or self.max_minutes):
             raise ValueError("schedule: `over: budget` needs a budget to run over: set max_updates or max_minutes")
         return self
@@ -98,11 +98,11 @@ class TrainingConfig(OptimizerSettings):
         return self
 
     @property
-    def kept_recent(self) -> int:
+    def recent_to_keep(self) -> int:
         """How many of the newest weights files stay."""
         if self.keep_recent is not None:
             return self.keep_recent
-        return RECENT if self.keep_best == 1 else 0
+        return DEFAULT_KEEP_RECENT if self.keep_best == 1 else 0
 
     def share(self, updates: int, seconds: float, epochs: int = 0) -> float | None:
         """The part of the training that is done, from 0 to 1, by the limit that is nearest.
@@ -129,7 +129,7 @@ class TrainingConfig(OptimizerSettings):
 
         The arguments are as of `share`.
         """
-        if not isinstance(self.schedule, Ending):
+        if not isinstance(self.schedule, DecayToZero):
             return None
         if self.schedule.updates is None:
             return self.share(updates, seconds, epochs)

@@ -31,14 +31,14 @@ def join(device: torch.device) -> torch.device:
         This process's device: the one given, or the GPU of its local rank, or the one GPU that it sees.
     """
     if "WORLD_SIZE" not in os.environ:
-        os.environ.update(_told_by_slurm())
+        os.environ.update(_slurm_environment())
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return device
     if device.type == "cuda":
         local = int(os.environ.get("LOCAL_RANK", os.environ["RANK"]))
         device = torch.device("cuda", local % torch.cuda.device_count())
         torch.cuda.set_device(device)
-    if not _joined():
+    if not _is_initialized():
         # Small facts travel between the CPUs, so that reading them does not wait for the GPU.
         if device.type == "cuda":
             dist.init_process_group("cpu:gloo,cuda:nccl", timeout=_PATIENCE, device_id=device)
@@ -47,7 +47,7 @@ def join(device: torch.device) -> torch.device:
     return device
 
 
-def _told_by_slurm() -> dict[str, str]:
+def _slurm_environment() -> dict[str, str]:
     """What torchrun would have set, from what srun has set; nothing where srun did not start several processes."""
     told = os.environ
     if int(told.get("SLURM_STEP_NUM_TASKS", "1")) == 1:
@@ -65,23 +65,23 @@ def _told_by_slurm() -> dict[str, str]:
 
 def leave() -> None:
     """Leaves what `join` joined."""
-    if _joined():
+    if _is_initialized():
         dist.destroy_process_group()
 
 
 def rank() -> int:
     """The number of this process, from 0. Process 0 evaluates, saves and speaks."""
-    return dist.get_rank() if _joined() else 0
+    return dist.get_rank() if _is_initialized() else 0
 
 
 def size() -> int:
     """How many processes train together."""
-    return dist.get_world_size() if _joined() else 1
+    return dist.get_world_size() if _is_initialized() else 1
 
 
-def add_up(tensors: Sequence[Tensor]) -> None:
+def all_reduce_sum(tensors: Sequence[Tensor]) -> None:
     """Replaces each tensor by its sum over all processes; one message for all of them."""
-    if not _joined():
+    if not _is_initialized():
         return
     flat = torch.cat([tensor.flatten() for tensor in tensors])
     dist.all_reduce(flat)
@@ -89,46 +89,46 @@ def add_up(tensors: Sequence[Tensor]) -> None:
         tensor.copy_(part.view_as(tensor))
 
 
-def totals(numbers: Sequence[int]) -> list[int]:
+def sum_over_ranks(numbers: Sequence[int]) -> list[int]:
     """Replaces each number by its sum over all processes; one message for all of them."""
-    if not _joined():
+    if not _is_initialized():
         return list(numbers)
     summed = torch.tensor(numbers)
     dist.all_reduce(summed)
     return [int(number) for number in summed]
 
 
-def wait_for_all() -> None:
+def barrier() -> None:
     """Returns once every process has come here."""
-    totals([0])
+    sum_over_ranks([0])
 
 
-def send_from_first(tensors: Sequence[Tensor]) -> None:
+def broadcast_tensors(tensors: Sequence[Tensor]) -> None:
     """Replaces each tensor by that of process 0."""
-    if _joined():
+    if _is_initialized():
         for tensor in tensors:
             dist.broadcast(tensor, 0)
 
 
-def largest(numbers: Sequence[float]) -> list[float]:
+def max_over_ranks(numbers: Sequence[float]) -> list[float]:
     """Replaces each number by the largest that any process gives; one message for all of them."""
-    if not _joined():
+    if not _is_initialized():
         return list(numbers)
     found = torch.tensor(numbers, dtype=torch.float64)
     dist.all_reduce(found, dist.ReduceOp.MAX)
     return [float(number) for number in found]
 
 
-def said_by_first(value: T | None) -> T:
+def broadcast_object(value: T | None) -> T:
     """The value that process 0 gives, in every process; the others give None."""
     said: list[Any] = [value]
-    if _joined():
+    if _is_initialized():
         dist.broadcast_object_list(said, 0)
     answer: T = said[0]
     return answer
 
 
-def by_first(work: Callable[[], None], made: Path | None = None) -> None:
+def run_on_rank_zero(work: Callable[[], None], made: Path | None = None) -> None:
     """Process 0 does the work while the others wait; where it fails, none goes on.
 
     Args:
@@ -144,7 +144,7 @@ def by_first(work: Callable[[], None], made: Path | None = None) -> None:
             work()
         except NmtkitError as found:
             fault = found
-    failed = said_by_first(fault is not None)
+    failed = broadcast_object(fault is not None)
     if fault is not None:
         raise fault
     if failed:
@@ -152,7 +152,7 @@ def by_first(work: Callable[[], None], made: Path | None = None) -> None:
     until = time.monotonic() + _SEEN_WITHIN
     while made is not None and not made.exists() and time.monotonic() < until:
         time.sleep(0.5)
-    unseen = gathered(made is not None and not made.exists())
+    unseen = all_gather_objects(made is not None and not made.exists())
     if any(unseen):
         raise NmtkitError(
             f"{made}: process 0 made it, but process {unseen.index(True)} does not see it: "
@@ -160,14 +160,14 @@ def by_first(work: Callable[[], None], made: Path | None = None) -> None:
         )
 
 
-def gathered(value: T) -> list[T]:
+def all_gather_objects(value: T) -> list[T]:
     """The values of all processes, in their order."""
-    if not _joined():
+    if not _is_initialized():
         return [value]
     values: list[Any] = [None] * size()
     dist.all_gather_object(values, value)
     return values
 
 
-def _joined() -> bool:
+def _is_initialized() -> bool:
     return dist.is_available() and dist.is_initialized()

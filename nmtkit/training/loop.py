@@ -13,20 +13,20 @@ from torch import Tensor
 from nmtkit.core.errors import CheckpointError
 from nmtkit.models.base import Seq2Seq
 from nmtkit.training import distributed, randomness
-from nmtkit.training.checkpoint import Checkpoints
+from nmtkit.training.checkpoint import CheckpointManager
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Event
 from nmtkit.training.optimizers import restore_state
-from nmtkit.training.trainer import Stream, Trainer
-from nmtkit.training.weights import weights_of
+from nmtkit.training.trainer import BatchIterator, Trainer
+from nmtkit.training.weights import get_weights
 
 
 def train(
     model: Seq2Seq,
-    stream: Stream,
+    stream: BatchIterator,
     config: TrainingConfig,
     evaluate: Callable[[Seq2Seq], dict[str, float]],
-    checkpoints: Checkpoints,
+    checkpoints: CheckpointManager,
     device: torch.device,
     resume: bool = False,
     stop: Callable[[], bool] | None = None,
@@ -79,7 +79,7 @@ def train(
             if optimizer_state is not None:
                 restore_state(training.optimizer, training.parameters, optimizer_state)
             yield training.save()
-        distributed.send_from_first(list(weights_of(model).values()))
+        distributed.broadcast_tensors(list(get_weights(model).values()))
 
         while (reason := training.reason_to_stop(stop)) is None:
             training.make_update()

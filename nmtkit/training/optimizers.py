@@ -9,7 +9,7 @@ from torch.optim import SGD, Adadelta, Adagrad, Adam, AdamW, Optimizer
 
 from nmtkit.core.errors import CheckpointError
 from nmtkit.core.registry import Registry
-from nmtkit.core.settings import Field, Settings, field_validator, name_in
+from nmtkit.core.settings import Field, Settings, field_validator, registry_name
 
 _STEP = "step"
 """A number that most optimizers keep for every parameter: the steps made."""
@@ -26,22 +26,22 @@ _KEPT: dict[type[Optimizer], set[str]] = {
 Groups = list[dict[str, Any]]
 """Parameters with one weight decay each, as torch takes them."""
 
-OPTIMIZERS: Registry[Callable[["OptimizerSettings", Groups], Optimizer]] = Registry("optimizer")
+OPTIMIZERS: Registry[Callable[["OptimizerConfig", Groups], Optimizer]] = Registry("optimizer")
 
 
 @OPTIMIZERS.register("adam")
-def adam(config: "OptimizerSettings", groups: Groups) -> Optimizer:
+def adam(config: "OptimizerConfig", groups: Groups) -> Optimizer:
     """Kingma and Ba 2015."""
     return _fused(Adam, config, groups)
 
 
 @OPTIMIZERS.register("adamw")
-def adamw(config: "OptimizerSettings", groups: Groups) -> Optimizer:
+def adamw(config: "OptimizerConfig", groups: Groups) -> Optimizer:
     """Loshchilov and Hutter 2019: the weight decay is no part of the gradient."""
     return _fused(AdamW, config, groups)
 
 
-def _fused(kind: type[Adam], config: "OptimizerSettings", groups: Groups) -> Optimizer:
+def _fused(kind: type[Adam], config: "OptimizerConfig", groups: Groups) -> Optimizer:
     betas, eps = (config.betas[0], config.betas[1]), config.eps or 1e-8
     try:
         return kind(groups, lr=config.lr, betas=betas, eps=eps, fused=True)
@@ -50,20 +50,20 @@ def _fused(kind: type[Adam], config: "OptimizerSettings", groups: Groups) -> Opt
 
 
 @OPTIMIZERS.register("adadelta")
-def adadelta(config: "OptimizerSettings", groups: Groups) -> Optimizer:
+def adadelta(config: "OptimizerConfig", groups: Groups) -> Optimizer:
     """Zeiler 2012."""
     return Adadelta(groups, lr=config.lr, rho=config.rho, eps=config.eps or 1e-6)
 
 
 @OPTIMIZERS.register("adagrad")
-def adagrad(config: "OptimizerSettings", groups: Groups) -> Optimizer:
+def adagrad(config: "OptimizerConfig", groups: Groups) -> Optimizer:
     """Duchi, Hazan and Singer 2011."""
     start = config.initial_accumulator
     return Adagrad(groups, lr=config.lr, eps=config.eps or 1e-10, initial_accumulator_value=start)
 
 
 @OPTIMIZERS.register("sgd")
-def sgd(config: "OptimizerSettings", groups: Groups) -> Optimizer:
+def sgd(config: "OptimizerConfig", groups: Groups) -> Optimizer:
     """Plain descent, with momentum if asked for."""
     return SGD(groups, lr=config.lr, momentum=config.momentum)
 
@@ -71,10 +71,10 @@ def sgd(config: "OptimizerSettings", groups: Groups) -> Optimizer:
 if TYPE_CHECKING:
     OptimizerName = str
 else:
-    OptimizerName = name_in(OPTIMIZERS)
+    OptimizerName = registry_name(OPTIMIZERS)
 
 
-class OptimizerSettings(Settings):
+class OptimizerConfig(Settings):
     """Which optimizer, and its constants. The learning rate's course is the schedule's."""
 
     optimizer: OptimizerName = "adam"
@@ -102,7 +102,7 @@ class OptimizerSettings(Settings):
         return betas
 
 
-def build_optimizer(config: OptimizerSettings, parameters: Mapping[str, nn.Parameter]) -> Optimizer:
+def build_optimizer(config: OptimizerConfig, parameters: Mapping[str, nn.Parameter]) -> Optimizer:
     """Builds the optimizer over the parameters, each given once, all on one device."""
     matrices = [parameter for parameter in parameters.values() if parameter.ndim >= 2]
     vectors = [parameter for parameter in parameters.values() if parameter.ndim < 2]
@@ -113,7 +113,7 @@ def build_optimizer(config: OptimizerSettings, parameters: Mapping[str, nn.Param
     return OPTIMIZERS.get(config.optimizer)(config, [group for group in groups if group["params"]])
 
 
-def step_unless(bad: Tensor, optimizer: Optimizer, lr: float) -> None:
+def skippable_step(bad: Tensor, optimizer: Optimizer, lr: float) -> None:
     """One optimizer step, or none at all if `bad` is true: weights, running means and step counts stay as they are.
 
     Args:
@@ -142,7 +142,7 @@ def read_state(optimizer: Optimizer, parameters: Mapping[str, nn.Parameter]) -> 
     return found
 
 
-def most_steps(optimizer: Optimizer) -> int | None:
+def max_steps(optimizer: Optimizer) -> int | None:
     """The most steps that were made on any parameter; None where the optimizer does not show it."""
     if isinstance(optimizer, SGD):
         return 0 if optimizer.param_groups[0]["momentum"] and not optimizer.state else None

@@ -22,7 +22,7 @@ def seed_all(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def read_states(device: torch.device) -> dict[str, Any]:
+def get_rng_states(device: torch.device) -> dict[str, Any]:
     """All random states as plain JSON values; the device's own is included where it is a CUDA device."""
     version, numbers, gauss = random.getstate()
     numpy_state: Any = np.random.get_state(legacy=False)
@@ -37,8 +37,8 @@ def read_states(device: torch.device) -> dict[str, Any]:
     return states
 
 
-def restore_states(states: dict[str, Any], device: torch.device) -> None:
-    """Puts back what `read_states` gave. A CUDA state is skipped where the device is not a CUDA device.
+def set_rng_states(states: dict[str, Any], device: torch.device) -> None:
+    """Puts back what `get_rng_states` gave. A CUDA state is skipped where the device is not a CUDA device.
 
     Raises:
         CheckpointError: it is something else.
@@ -56,16 +56,16 @@ def restore_states(states: dict[str, Any], device: torch.device) -> None:
 
 
 @contextmanager
-def preserved(device: torch.device) -> Iterator[None]:
+def fork_rng(device: torch.device) -> Iterator[None]:
     """Whatever random numbers are drawn inside, those drawn after it are the same."""
-    states = read_states(device)
+    states = get_rng_states(device)
     try:
         yield
     finally:
-        restore_states(states, device)
+        set_rng_states(states, device)
 
 
-def fix_workspace() -> None:
+def require_cublas_workspace() -> None:
     """Tells cuBLAS to repeat its products exactly, which it must know before it starts.
 
     Raises:
@@ -92,12 +92,12 @@ def deterministic(device: torch.device, wanted: bool) -> Iterator[None]:
     sums in any order.
 
     Raises:
-        TrainingError: as `fix_workspace`.
+        TrainingError: as `require_cublas_workspace`.
     """
     if not wanted or device.type != "cuda":
         yield
         return
-    fix_workspace()
+    require_cublas_workspace()
     cudnn = torch.backends.cudnn
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     of_cudnn = cudnn.deterministic, cudnn.benchmark

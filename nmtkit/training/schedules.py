@@ -38,7 +38,7 @@ class Constant(Settings):
 
     def rate(self, lr: float, progress: TrainingProgress) -> float:
         """Gives lr * min(1, update / warmup)."""
-        return lr * _climb(progress.update, self.warmup)
+        return lr * _warmup_factor(progress.update, self.warmup)
 
 
 class Noam(Settings):
@@ -70,7 +70,7 @@ class InverseSqrt(Settings):
         return lr * min(progress.update / self.warmup, math.sqrt(self.warmup / progress.update))
 
 
-class Ending(Settings):
+class DecayToZero(Settings):
     """A schedule that has an end, where the rate is zero: at a known update, or where the training's budget ends.
 
     `over: budget` goes by `TrainingProgress.share`, so the rate comes down on a slow machine as on a fast one, with as
@@ -91,7 +91,7 @@ class Ending(Settings):
     """With `over: budget`: the part of it over which the rate climbs linearly from zero to `lr`, e.g. 0.1."""
 
     @model_validator(mode="after")
-    def _one_measure(self) -> "Ending":
+    def _one_measure(self) -> "DecayToZero":
         if self.over == "updates":
             if self.updates is None:
                 raise ValueError("`updates`, where the rate reaches zero, is missing; or let it run `over: budget`")
@@ -104,7 +104,7 @@ class Ending(Settings):
             )
         return self
 
-    def climb_and_done(self, progress: TrainingProgress) -> tuple[float, float]:
+    def warmup_and_decay(self, progress: TrainingProgress) -> tuple[float, float]:
         """How far the warm-up has come, and the part of the way from its end to the schedule's end; both in [0, 1].
 
         Over updates they are min(1, update / warmup) and (update - warmup) / (updates - warmup); over the budget
@@ -114,30 +114,30 @@ class Ending(Settings):
             here, warmup, end = progress.share, self.warmup_share, 1.0
         else:
             here, warmup, end = progress.update, self.warmup, max(self.updates, self.warmup + 1)
-        return _climb(here, warmup), min(1.0, max(0.0, here - warmup) / (end - warmup))
+        return _warmup_factor(here, warmup), min(1.0, max(0.0, here - warmup) / (end - warmup))
 
 
-class LinearDecay(Ending):
+class LinearDecay(DecayToZero):
     """Climbs linearly to `lr`, then falls linearly to zero."""
 
     kind: Literal["linear"] = "linear"
     """Which schedule."""
 
     def rate(self, lr: float, progress: TrainingProgress) -> float:
-        """Gives lr * climb * (1 - done); see `Ending.climb_and_done`."""
-        climb, done = self.climb_and_done(progress)
+        """Gives lr * climb * (1 - done); see `DecayToZero.warmup_and_decay`."""
+        climb, done = self.warmup_and_decay(progress)
         return lr * climb * (1 - done)
 
 
-class CosineDecay(Ending):
+class CosineDecay(DecayToZero):
     """Climbs linearly to `lr`, then falls to zero along half a cosine (Loshchilov and Hutter 2017, equation 5)."""
 
     kind: Literal["cosine"] = "cosine"
     """Which schedule."""
 
     def rate(self, lr: float, progress: TrainingProgress) -> float:
-        """Gives lr * climb * (1 + cos(pi * done)) / 2; see `Ending.climb_and_done`."""
-        climb, done = self.climb_and_done(progress)
+        """Gives lr * climb * (1 + cos(pi * done)) / 2; see `DecayToZero.warmup_and_decay`."""
+        climb, done = self.warmup_and_decay(progress)
         return lr * climb * (1 + math.cos(math.pi * done)) / 2
 
 
@@ -161,7 +161,7 @@ class Plateau(Settings):
             best = max(best, score)
             if waited == self.patience:
                 waited, drops = 0, drops + 1
-        return lr * _climb(progress.update, self.warmup) * self.factor**drops
+        return lr * _warmup_factor(progress.update, self.warmup) * self.factor**drops
 
 
 class LuongHalving(Settings):
@@ -188,5 +188,5 @@ Schedule = Annotated[
 ]
 
 
-def _climb(here: float, warmup: float) -> float:
+def _warmup_factor(here: float, warmup: float) -> float:
     return min(1.0, here / warmup) if warmup else 1.0

@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from nmtkit.core.errors import CheckpointError
-from nmtkit.core.files import SUM, replacing, signed, sum_of_array, verified
+from nmtkit.core.files import SUM, array_checksum, atomic_path, verify_checksum, with_checksum
 from nmtkit.core.processes import available_cores
 
 _FACTS = "facts"
@@ -39,7 +39,7 @@ _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
-class Head:
+class Header:
     """What a file says of itself."""
 
     facts: dict[str, Any]
@@ -52,7 +52,7 @@ class Head:
     """The checksum of every tensor; None in files of earlier versions."""
 
     @classmethod
-    def of(cls, file: Any) -> "Head":
+    def of(cls, file: Any) -> "Header":
         """The head of an open file.
 
         Raises:
@@ -64,7 +64,7 @@ class Head:
         facts = json.loads(text)
         if not isinstance(facts, dict) or ("tensors" in facts) != (SUM in facts):
             raise ValueError("its facts are not what they should be")
-        facts = verified(facts)
+        facts = verify_checksum(facts)
         known = facts.pop("tensors", None)
         return cls(facts, facts.pop("kind", "state") == "state", facts.pop("vocabulary", ""), known)
 
@@ -76,29 +76,29 @@ class Head:
             )
 
 
-def read_tensors(file: Any, head: Head, prefixes: tuple[str, ...] = ("",)) -> dict[str, Tensor]:
+def read_tensors(file: Any, header: Header, prefixes: tuple[str, ...] = ("",)) -> dict[str, Tensor]:
     """The tensors of an open file whose names begin so; they are as they were written, and finite."""
     names = list(file.keys())  # the file is no mapping: it cannot be gone through by itself
-    if head.sums is not None and head.sums.keys() != set(names):
+    if header.sums is not None and header.sums.keys() != set(names):
         raise ValueError("it has other tensors than were written")
     found = {name: file.get_tensor(name) for name in names if name.startswith(prefixes)}
-    of_found = {} if head.sums is None else sums_of(found)
+    of_found = {} if header.sums is None else tensor_checksums(found)
     for name, tensor in found.items():
-        if head.sums is not None and of_found[name] != head.sums[name]:
+        if header.sums is not None and of_found[name] != header.sums[name]:
             raise ValueError(f"{name!r} is not as it was written: its checksum is another")
         if tensor.is_complex() or (tensor.is_floating_point() and tensor.dtype not in _FLOATS):
-            raise CheckpointError(f"{name!r} holds {type_of(tensor)}, which no model has")
+            raise CheckpointError(f"{name!r} holds {dtype_name(tensor)}, which no model has")
         if not _is_finite(tensor):
             raise CheckpointError(f"{name!r} holds a number that is not finite (NaN or infinity)")
     return found
 
 
-def sums_of(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+def tensor_checksums(tensors: Mapping[str, Tensor]) -> dict[str, str]:
     """The checksum of each; several threads get numbers from memory quicker than one."""
 
     def of_one(tensor: Tensor) -> str:
         data = tensor.reshape(-1).view(torch.uint8).numpy()
-        return sum_of_array(data, f"{tensor.dtype} {list(tensor.shape)}")
+        return array_checksum(data, f"{tensor.dtype} {list(tensor.shape)}")
 
     with ThreadPoolExecutor(min(available_cores(), _THREADS)) as pool:
         return dict(zip(tensors, pool.map(of_one, tensors.values()), strict=True))
@@ -110,7 +110,7 @@ def _is_finite(tensor: Tensor) -> bool:
 
 
 @contextlib.contextmanager
-def blamed(path: Path, remedy: str) -> Iterator[None]:
+def name_file_in_errors(path: Path, remedy: str) -> Iterator[None]:
     """Inside, the message of a fault names this file and the remedy."""
     try:
         yield
@@ -118,14 +118,14 @@ def blamed(path: Path, remedy: str) -> Iterator[None]:
         raise CheckpointError(f"{path}: {str(fault).removeprefix(f'{path}: ')}; {remedy}") from fault
 
 
-def others_beside(path: Path) -> str:
+def sibling_checkpoints(path: Path) -> str:
     """The names of the checkpoints beside one."""
     names = sorted(other.name for other in path.parent.glob("*.safetensors") if other.name != path.name)
     return ", ".join(names[-_LISTED:]) + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
 
 
 @contextlib.contextmanager
-def opened_weights(path: Path) -> Iterator[tuple[Any, Head]]:
+def open_checkpoint(path: Path) -> Iterator[tuple[Any, Header]]:
     """An open file of weights or of a state, and its head.
 
     Raises:
@@ -133,14 +133,17 @@ def opened_weights(path: Path) -> Iterator[tuple[Any, Head]]:
     """
     if not os.path.lexists(path):
         raise CheckpointError(f"{path}: not found; name a checkpoint file, or train first")
-    others = others_beside(path)
+    others = sibling_checkpoints(path)
     there = f" (there are: {others})" if others else ""
-    with blamed(path, f"use another checkpoint{there}, or copy the file again"), opened(path) as file:
-        yield file, Head.of(file)
+    with (
+        name_file_in_errors(path, f"use another checkpoint{there}, or copy the file again"),
+        open_tensors(path) as file,
+    ):
+        yield file, Header.of(file)
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[Any]:
+def open_tensors(path: Path) -> Iterator[Any]:
     """An open file; messages do not name it.
 
     Raises:
@@ -163,11 +166,11 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str,
     """
     ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     known = {"vocabulary": vocabulary} if vocabulary else {}
-    head = signed({**facts, **known, "tensors": sums_of(ready)})
-    write_file(path, lambda place: save_file(ready, place, {_FACTS: json.dumps(head, sort_keys=True)}))
+    header = with_checksum({**facts, **known, "tensors": tensor_checksums(ready)})
+    write_file(path, lambda place: save_file(ready, place, {_FACTS: json.dumps(header, sort_keys=True)}))
 
 
-def write_plain_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+def write_bare_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Writes a file without facts, as other libraries write and expect it.
 
     Raises:
@@ -180,7 +183,7 @@ def write_plain_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 def write_file(path: Path, write: Callable[[Path], object]) -> None:
     """Writes a file beside its place, forces it to the disk and moves it into place in one stroke."""
     try:
-        with replacing(path, suffix=".partial", durable=True) as beside:
+        with atomic_path(path, suffix=".partial", durable=True) as beside:
             beside.touch()
             mode = beside.stat().st_mode  # as the umask says; safetensors makes a file that nobody else may read
             write(beside)
@@ -192,11 +195,11 @@ def write_file(path: Path, write: Callable[[Path], object]) -> None:
         ) from fault
 
 
-def kind_of(tensor: Tensor) -> tuple[bool, bool]:
+def dtype_class(tensor: Tensor) -> tuple[bool, bool]:
     """What two tensors must have in common for one to take the place of the other."""
     return tensor.is_floating_point(), tensor.dtype == torch.bool
 
 
-def type_of(tensor: Tensor) -> str:
+def dtype_name(tensor: Tensor) -> str:
     """What a tensor holds, in words."""
     return f"numbers of type {str(tensor.dtype).removeprefix('torch.')}"

@@ -13,24 +13,24 @@ import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
-from nmtkit.core.device import give_back_freed_memory
+from nmtkit.core.device import trim_malloc
 from nmtkit.core.errors import CheckpointError, TrainingError
-from nmtkit.core.registry import near_names
+from nmtkit.core.registry import suggest_names
 from nmtkit.data.batch import Batch
 from nmtkit.models.base import Seq2Seq
 from nmtkit.training import distributed, randomness
-from nmtkit.training.checkpoint import Checkpoints, Keeping
+from nmtkit.training.checkpoint import CheckpointManager, RetentionPolicy
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Evaluated, Reason, Resumed, Saved, Step, Stopped
-from nmtkit.training.objectives.objective import LOSS, Update, objectives_of
-from nmtkit.training.optimizers import build_optimizer, most_steps, read_state, restore_state, step_unless
+from nmtkit.training.objectives.objective import LOSS, GradientAccumulator, build_objectives
+from nmtkit.training.optimizers import build_optimizer, max_steps, read_state, restore_state, skippable_step
 from nmtkit.training.schedules import TrainingProgress
-from nmtkit.training.weights import EMA, OPTIMIZER, WEIGHTS, Ema, fill_weights, under, weights_of
+from nmtkit.training.weights import EMA, OPTIMIZER, WEIGHTS, Ema, assign_weights, get_weights, strip_prefix
 
-_PART_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}
+_CHUNK_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}
 """Size of the log-probabilities that are in memory at a time: large enough for full speed, on a CPU near its caches."""
 
-_GIVE_BACK_EVERY = 50
+_TRIM_EVERY = 50
 """So many updates on a CPU between two returns of freed memory; more often it costs speed."""
 
 _FIRST_UPDATE = 0.001
@@ -43,7 +43,7 @@ _EPOCHS_PER_UPDATE = 10_000
 """More epochs cannot have come to their end in an update, however many batches it had and however few the data give."""
 
 
-class Stream(Protocol):
+class BatchIterator(Protocol):
     """An endless source of batches that can be put back to where it was.
 
     Of several processes each has its own stream, which gives it its own share of the batches of one common sequence.
@@ -64,7 +64,7 @@ class Stream(Protocol):
 
 
 @dataclass(frozen=True)
-class _Made:
+class _PendingUpdate:
     """An update whose numbers may still be on the device."""
 
     update: int
@@ -72,7 +72,7 @@ class _Made:
     counts: dict[str, int]
     """What its sums are means over."""
     numbers: Tensor
-    """The sums of all names in `Trainer.over`, then the gradient's norm, and 1 if the update was called off."""
+    """The sums of all names in `Trainer.normalizers`, then the gradient's norm, and 1 if the update was called off."""
 
 
 class Trainer:
@@ -81,9 +81,9 @@ class Trainer:
     def __init__(
         self,
         model: Seq2Seq,
-        stream: Stream,
+        stream: BatchIterator,
         config: TrainingConfig,
-        checkpoints: Checkpoints,
+        checkpoints: CheckpointManager,
         device: torch.device,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -95,14 +95,16 @@ class Trainer:
         self.in_bf16 = config.precision == "bf16"
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.optimizer = build_optimizer(config, self.parameters)
-        self.objectives = objectives_of(config)
-        self.over = {name: count for objective in self.objectives for name, count in objective.over.items()}
+        self.objectives = build_objectives(config)
+        self.normalizers = {
+            name: count for objective in self.objectives for name, count in objective.normalizers.items()
+        }
         self.ema = Ema(self.parameters, config.ema_decay) if config.ema_decay else None
         self.update = 0
         self.validations: list[tuple[int, float]] = []  # update, score turned so that higher is better
         self.lr = self.peak_lr = 0.0
         self._grad_norm = math.nan
-        self._made: list[_Made] = []
+        self._pending: list[_PendingUpdate] = []
         self._skipped_in_a_row = 0
         self.is_saved = False
         self._saved_at = 0
@@ -122,7 +124,7 @@ class Trainer:
     @property
     def has_unreported(self) -> bool:
         """Whether updates were made that no `Step` has told of."""
-        return bool(self._made)
+        return bool(self._pending)
 
     @property
     def is_validated(self) -> bool:
@@ -160,38 +162,40 @@ class Trainer:
             used = self._used
             last = 0.0 if self.is_validated else self._validating  # within the minutes, too
             out_of_time = config.max_minutes is not None and self.seconds + last >= 60 * config.max_minutes
-        interrupted, over, self._used = distributed.largest([stop is not None and stop(), out_of_time, used])
+        interrupted, timed_out, self._used = distributed.max_over_ranks(
+            [stop is not None and stop(), out_of_time, used]
+        )
         if interrupted:
             return "interrupted"
-        return "max_minutes" if over else None
+        return "max_minutes" if timed_out else None
 
     def make_update(self) -> None:
         """Draws batches, adds up their gradients, clips, steps; its numbers stay on the device until `report`."""
         begun = self._clock()
         position, epoch = self.stream.state(), self.stream.epoch
         batches = [self._next_batch() for _ in range(self.config.accumulate)]
-        counts = self._counted(batches)
+        counts = self._count(batches)
         scores = [score for _, score in self.validations]
         progress = TrainingProgress(self.update + 1, epoch, scores, self._coming_share())
         self.lr = self.config.schedule.rate(self.config.lr, progress)
         self.peak_lr = max(self.peak_lr, self.lr)
 
-        part_bytes = _PART_BYTES.get(self.device.type, _PART_BYTES["cpu"])
-        update = Update(self.model, self.objectives, counts, self.device, part_bytes)
-        sums = reduce(torch.add, [self._add_gradients(update, batch) for batch in batches])  # one of each of `over`
-        distributed.add_up([*self._gradients(), sums])
+        chunk_bytes = _CHUNK_BYTES.get(self.device.type, _CHUNK_BYTES["cpu"])
+        update = GradientAccumulator(self.model, self.objectives, counts, self.device, chunk_bytes)
+        sums = reduce(torch.add, [self._backward(update, batch) for batch in batches])  # one of each of `normalizers`
+        distributed.all_reduce_sum([*self._gradients(), sums])
         norm = clip_grad_norm_(self.parameters.values(), self.config.clip_norm or math.inf)
         # Skipped, not stopped, so that one bad batch costs nothing but itself.
         bad = ~torch.isfinite(norm + sums.sum())
-        step_unless(bad, self.optimizer, self.lr)
+        skippable_step(bad, self.optimizer, self.lr)
         self.optimizer.zero_grad(set_to_none=True)
         self.update, self.is_saved = self.update + 1, False
         if self.ema:
             self.ema.update(self.update)
         numbers = torch.cat([sums, torch.stack([norm.to(sums), bad.to(sums)])])
-        self._made.append(_Made(self.update, position, counts, numbers))
-        if self.device.type == "cpu" and self.update % _GIVE_BACK_EVERY == 0:
-            give_back_freed_memory()
+        self._pending.append(_PendingUpdate(self.update, position, counts, numbers))
+        if self.device.type == "cpu" and self.update % _TRIM_EVERY == 0:
+            trim_malloc()
         self._used = self.seconds
         self._busy += self._clock() - begun
 
@@ -207,20 +211,20 @@ class Trainer:
         except StopIteration:
             raise TrainingError("there are no batches to train on: the training data is empty") from None
 
-    def _counted(self, batches: Sequence[Batch]) -> dict[str, int]:
+    def _count(self, batches: Sequence[Batch]) -> dict[str, int]:
         """What the sums are means over: what there is of it in these batches and in those of all other processes."""
         counts: Counter[str] = Counter()
         for batch in batches:
             counts.update({"tokens": batch.n_tokens, "sentences": batch.size})
             for objective in self.objectives:
                 counts.update(objective.counts(batch))
-        return dict(zip(counts, distributed.totals(list(counts.values())), strict=True))
+        return dict(zip(counts, distributed.sum_over_ranks(list(counts.values())), strict=True))
 
-    def _add_gradients(self, update: Update, batch: Batch) -> Tensor:
-        """Adds the gradient of this batch's part of the update; gives the sums of all names in `over`."""
+    def _backward(self, update: GradientAccumulator, batch: Batch) -> Tensor:
+        """Adds the gradient of this batch's part of the update; gives the sums of all names in `normalizers`."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.in_bf16):
-            told = update.add_gradients(batch)
-        return torch.cat([told[name].view(1) for name in self.over])
+            sums = update.backward(batch)
+        return torch.cat([sums[name].view(1) for name in self.normalizers])
 
     def _gradients(self) -> list[Tensor]:
         """All gradients, in one order in every process."""
@@ -233,11 +237,11 @@ class Trainer:
     def report(self) -> Step:
         """Reads the numbers of the updates since the last report."""
         begun = self._clock()
-        rows = torch.stack([made.numbers for made in self._made]).tolist()
+        rows = torch.stack([made.numbers for made in self._pending]).tolist()
         busy = self._busy + self._clock() - begun  # reading waits for the device
-        good: list[tuple[_Made, list[float]]] = []
-        skipped: list[_Made] = []
-        for made, (*sums, norm, bad) in zip(self._made, rows, strict=True):
+        good: list[tuple[_PendingUpdate, list[float]]] = []
+        skipped: list[_PendingUpdate] = []
+        for made, (*sums, norm, bad) in zip(self._pending, rows, strict=True):
             if bad:
                 skipped.append(made)
                 self._skipped_in_a_row += 1
@@ -247,36 +251,26 @@ class Trainer:
             self._skipped_in_a_row = 0
             self._grad_norm = norm
             good.append((made, sums))
-        tokens = sum(made.counts["tokens"] for made in self._made)
-        loss, terms = self._told(good)
-        self._made, self._busy = [], 0.0
-        return Step(
-            update=self.update,
-            epoch=self.stream.epoch,
-            loss=loss,
-            terms=terms,
-            tokens=tokens,
-            tokens_per_second=tokens / max(busy, 1e-9),
-            lr=self.lr,
-            grad_norm=self._grad_norm,
-            seconds=self.seconds,
-            skipped=len(skipped),
-        )
+        tokens = sum(made.counts["tokens"] for made in self._pending)
+        loss, terms = self._mean_losses(good)
+        speed, self._pending, self._busy = tokens / max(busy, 1e-9), [], 0.0
+        epoch, norm = self.stream.epoch, self._grad_norm
+        return Step(self.update, epoch, loss, terms, tokens, speed, self.lr, norm, self.seconds, len(skipped))
 
-    def _told(self, good: Sequence[tuple["_Made", Sequence[float]]]) -> tuple[float, dict[str, float]]:
+    def _mean_losses(self, good: Sequence[tuple[_PendingUpdate, Sequence[float]]]) -> tuple[float, dict[str, float]]:
         """What was minimised in these updates, given with their sums, and what the objectives tell of themselves."""
         means = {}
-        for number, (name, count) in enumerate(self.over.items()):
+        for number, (name, count) in enumerate(self.normalizers.items()):
             total = sum(sums[number] for _, sums in good)
             means[name] = total / max(1, sum(made.counts[count] for made, _ in good)) if good else math.nan
         loss, terms = means.get(LOSS, 0.0), {}
         for objective in self.objectives:
-            if objective.minimised != LOSS:
-                loss += objective.weight * means[objective.minimised]
-            terms.update(objective.told({name: means[name] for name in objective.over if name != LOSS}))
+            if objective.loss_name != LOSS:
+                loss += objective.weight * means[objective.loss_name]
+            terms.update(objective.metrics({name: means[name] for name in objective.normalizers if name != LOSS}))
         return loss, terms
 
-    def _not_finite(self, skipped: list[_Made]) -> str:
+    def _not_finite(self, skipped: list[_PendingUpdate]) -> str:
         last = skipped[-1]
         place = ", ".join(f"{key} {value}" for key, value in last.position.items() if isinstance(value, int))
         return (
@@ -291,39 +285,41 @@ class Trainer:
         """Evaluates the model, with the averaged weights if there are some, and keeps them if they are good."""
         averaged = self.ema.applied() if self.ema else nullcontext()
         begun = self._clock()
-        with averaged, randomness.preserved(self.device), torch.no_grad():
+        with averaged, randomness.fork_rng(self.device), torch.no_grad():
             found = None
             if distributed.rank() == 0:
                 self.model.eval()
                 found = evaluate(self.model), self._clock() - begun
                 self.model.train()
-            metrics, self._validating = distributed.said_by_first(found)
+            metrics, self._validating = distributed.broadcast_object(found)
             value = self._value_in(metrics)
             sign = 1 if self.config.higher_is_better else -1
             best = sign * value > max((score for _, score in self.validations), default=-math.inf)
             self.validations.append((self.update, sign * value))
             if distributed.rank() == 0:
                 config = self.config
-                keeping = Keeping(config.best_metric, config.higher_is_better, config.keep_best, config.kept_recent)
-                self.checkpoints.keep(weights_of(self.model), self.update, value, keeping)
+                keeping = RetentionPolicy(
+                    config.best_metric, config.higher_is_better, config.keep_best, config.recent_to_keep
+                )
+                self.checkpoints.keep(get_weights(self.model), self.update, value, keeping)
         self.is_saved = False
         return Evaluated(self.update, metrics, best, self.seconds)
 
     def _value_in(self, metrics: Mapping[str, float]) -> float:
         name = self.config.best_metric
         if name not in metrics:
-            raise TrainingError(f"training.best_metric: validation gives no {name!r}: {near_names(name, metrics)}")
+            raise TrainingError(f"training.best_metric: validation gives no {name!r}: {suggest_names(name, metrics)}")
         worst = -math.inf if self.config.higher_is_better else math.inf
         return worst if math.isnan(metrics[name]) else metrics[name]
 
     def save(self) -> Saved:
         """Saves the full state."""
-        tensors = {WEIGHTS + name: tensor for name, tensor in weights_of(self.model).items()}
+        tensors = {WEIGHTS + name: tensor for name, tensor in get_weights(self.model).items()}
         if self.ema:
             tensors |= {EMA + name: tensor for name, tensor in self.ema.averages.items()}
         state = read_state(self.optimizer, self.parameters)
         tensors |= {OPTIMIZER + name: tensor for name, tensor in state.items()}
-        randoms = distributed.gathered(randomness.read_states(self.device))
+        randoms = distributed.all_gather_objects(randomness.get_rng_states(self.device))
         if distributed.rank() == 0:
             facts = {
                 "update": self.update,
@@ -338,7 +334,7 @@ class Trainer:
                 "random": randoms,
             }
             self.checkpoints.save_last(tensors, facts)
-        distributed.wait_for_all()  # no process goes on, or away to resume, before the file is there
+        distributed.barrier()  # no process goes on, or away to resume, before the file is there
         self.is_saved, self._saved_at = True, self.update
         return Saved(str(self.checkpoints.last), self.update)
 
@@ -349,7 +345,7 @@ class Trainer:
 
     def restore(self, seed: int) -> Resumed:
         """Puts back what `save` saved; `seed` is for processes that were not there then."""
-        facts = self.checkpoints.read_facts()
+        facts = self.checkpoints.read_metadata()
         tensors, _ = self.checkpoints.load_last()
         last = self.checkpoints.last
         if facts["optimizer"] != self.config.optimizer:
@@ -357,16 +353,16 @@ class Trainer:
                 f"{last}: saved with optimizer {facts['optimizer']!r}, but the recipe says {self.config.optimizer!r}; "
                 "resume with the same one, or train in another folder"
             )
-        with self.checkpoints.blamed_on_last():
-            fill_weights(self.model, under(WEIGHTS, tensors), last)
-            restore_state(self.optimizer, self.parameters, under(OPTIMIZER, tensors))
+        with self.checkpoints.name_last_in_errors():
+            assign_weights(self.model, strip_prefix(WEIGHTS, tensors), last)
+            restore_state(self.optimizer, self.parameters, strip_prefix(OPTIMIZER, tensors))
             if self.ema:
-                self.ema.restore(under(EMA, tensors))
+                self.ema.restore(strip_prefix(EMA, tensors))
             self._require_sense(facts)
             self.stream.restore(facts["stream"])
             self.update = facts["update"]
             if distributed.rank() < len(facts["random"]):
-                randomness.restore_states(facts["random"][distributed.rank()], self.device)
+                randomness.set_rng_states(facts["random"][distributed.rank()], self.device)
             else:  # there are more processes than before
                 randomness.seed_all(seed + distributed.rank() + self.update)
         self.is_saved, self._saved_at = True, self.update
@@ -383,7 +379,7 @@ class Trainer:
     def _require_sense(self, facts: Mapping[str, Any]) -> None:
         """Makes sure that the numbers of a state fit each other, as far as it can be told."""
         update, epoch = facts["update"], facts["stream"]["epoch"]
-        steps = most_steps(self.optimizer)
+        steps = max_steps(self.optimizer)
         # So many updates in a row without a step would have ended the training. Steps may be those of earlier stages.
         if steps is not None and update >= _GIVE_UP_AFTER * (steps + 1):
             raise CheckpointError(f"`update` is {update}, but the optimizer has made {steps} steps")

@@ -10,18 +10,18 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from nmtkit.core.errors import CheckpointError
-from nmtkit.training.tensor_files import kind_of, opened_weights, read_tensors, type_of, write_tensors
+from nmtkit.training.tensor_files import dtype_class, dtype_name, open_checkpoint, read_tensors, write_tensors
 
 WEIGHTS, EMA, OPTIMIZER = "weights/", "ema/", "optimizer/"
 """How the names in `last.safetensors` begin; the file also has the facts as JSON in its head."""
 
 
-def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def strip_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors of a full state whose names begin with WEIGHTS, EMA or OPTIMIZER, under the rest of their names."""
     return {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-def weights_of(model: nn.Module) -> dict[str, Tensor]:
+def get_weights(model: nn.Module) -> dict[str, Tensor]:
     """The weights and persistent buffers of a model, not copied; a tied one once, under its first name."""
     seen: set[int] = set()
     found = {}
@@ -32,9 +32,9 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
     return found
 
 
-def count_weights(model: nn.Module) -> int:
+def count_parameters(model: nn.Module) -> int:
     """How many numbers the weights file of a model has; to be asked before the model is laid out for reading."""
-    return sum(weight.numel() for weight in weights_of(model).values())
+    return sum(weight.numel() for weight in get_weights(model).values())
 
 
 def save_weights(path: Path, weights: Mapping[str, Tensor], vocabulary: str = "") -> None:
@@ -57,23 +57,23 @@ def read_weights(path: Path, vocabulary: str = "") -> dict[str, Tensor]:
         CheckpointError: the file is missing or damaged, a number in it is not finite, or it was trained with another
             vocabulary.
     """
-    with opened_weights(path) as (file, head):
-        head.require_vocabulary(vocabulary)
-        if not head.is_state:
-            return read_tensors(file, head)
+    with open_checkpoint(path) as (file, header):
+        header.require_vocabulary(vocabulary)
+        if not header.is_state:
+            return read_tensors(file, header)
         # Buffers have no average, so the averages are laid over the weights.
-        found = read_tensors(file, head, (WEIGHTS, EMA))
-        return under(WEIGHTS, found) | under(EMA, found)
+        found = read_tensors(file, header, (WEIGHTS, EMA))
+        return strip_prefix(WEIGHTS, found) | strip_prefix(EMA, found)
 
 
-def vocabulary_of(path: Path) -> str:
+def read_vocabulary_checksum(path: Path) -> str:
     """The checksum of the vocabulary that a checkpoint was trained with; empty if it does not say.
 
     Raises:
         CheckpointError: the file is missing or damaged.
     """
-    with opened_weights(path) as (_, head):
-        return head.vocabulary
+    with open_checkpoint(path) as (_, header):
+        return header.vocabulary
 
 
 def load_weights(model: nn.Module, path: Path, vocabulary: str = "") -> None:
@@ -82,10 +82,10 @@ def load_weights(model: nn.Module, path: Path, vocabulary: str = "") -> None:
     Raises:
         CheckpointError: as `read_weights`; or they are of a model of another shape.
     """
-    fill_weights(model, read_weights(path, vocabulary), path)
+    assign_weights(model, read_weights(path, vocabulary), path)
 
 
-class Undrawn(TorchFunctionMode):
+class SkipInit(TorchFunctionMode):
     """Inside, what a model would draw for its first weights is zero: for one that is filled with others at once."""
 
     _DRAWS = ("uniform_", "normal_", "trunc_normal_", "kaiming_uniform_")
@@ -98,28 +98,28 @@ class Undrawn(TorchFunctionMode):
         return func(*args, **given)
 
 
-def fill_weights(model: nn.Module, weights: Mapping[str, Tensor], path: Path) -> None:
+def assign_weights(model: nn.Module, weights: Mapping[str, Tensor], path: Path) -> None:
     """Fills the model in place, so that tied weights stay tied and every address stays the same.
 
     Raises:
         CheckpointError: a weight is missing, of another shape or kind of number, or one that the model does not have;
             the message names `path`, where the weights are from.
     """
-    own = weights_of(model)
+    own = get_weights(model)
     _require_fitting(own, weights, path)
     _fill(own, weights)
 
 
-def fill_known(model: nn.Module, weights: Mapping[str, Tensor], path: Path) -> tuple[list[str], list[str]]:
+def assign_matching_weights(model: nn.Module, weights: Mapping[str, Tensor], path: Path) -> tuple[list[str], list[str]]:
     """Fills the model in place with those weights that it has, for a model of which parts were added or taken away.
 
     Returns:
         The names of the model's weights that are not among those given, and of those given that it does not have.
 
     Raises:
-        CheckpointError: a weight that both have is of another shape or kind of number; as `fill_weights`.
+        CheckpointError: a weight that both have is of another shape or kind of number; as `assign_weights`.
     """
-    own = weights_of(model)
+    own = get_weights(model)
     both = {name: tensor for name, tensor in own.items() if name in weights}
     given = {name: weights[name] for name in both}
     _require_fitting(both, given, path)
@@ -140,8 +140,8 @@ def _require_fitting(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], p
         given = weights.get(name, wanted)
         if given.shape != wanted.shape:
             faults.append(f"{name!r} has shape {list(given.shape)}, the model wants {list(wanted.shape)}")
-        elif kind_of(given) != kind_of(wanted):
-            faults.append(f"{name!r} holds {type_of(given)}, the model wants {type_of(wanted)}")
+        elif dtype_class(given) != dtype_class(wanted):
+            faults.append(f"{name!r} holds {dtype_name(given)}, the model wants {dtype_name(wanted)}")
     if faults:
         more = f" and {len(faults) - 3} more" if len(faults) > 3 else ""
         raise CheckpointError(
@@ -169,12 +169,12 @@ def average_weights(paths: Sequence[Path], model: nn.Module | None = None, vocab
     if not any(tensor.is_floating_point() for tensor in first.values()):
         raise CheckpointError(f"{paths[0]}: holds no weights that can be averaged; name other checkpoints")
     if model is not None:
-        _require_fitting(weights_of(model), first, paths[0])
+        _require_fitting(get_weights(model), first, paths[0])
     total = {name: tensor.double() for name, tensor in first.items()}
     for path in paths[1:]:
         weights = read_weights(path, vocabulary)
-        if {name: (tensor.shape, kind_of(tensor)) for name, tensor in weights.items()} != {
-            name: (tensor.shape, kind_of(tensor)) for name, tensor in first.items()
+        if {name: (tensor.shape, dtype_class(tensor)) for name, tensor in weights.items()} != {
+            name: (tensor.shape, dtype_class(tensor)) for name, tensor in first.items()
         }:
             raise CheckpointError(f"{path}: of another model than {paths[0]}; average checkpoints of one run only")
         for name, tensor in weights.items():

@@ -89,7 +89,7 @@ def align(
 
     both = [SourceLine(source.ids if target.ids else [], []) for source, target in zip(src, tgt, strict=True)]
     batches = reader.batches(both, [TargetLine(target.ids, target.ids) for target in tgt])
-    devices.on_each(work, batches, reader.device)
+    devices.map_batches(work, batches, reader.device)
     return found
 
 
@@ -113,7 +113,7 @@ def picture(reader: TextModel, translation: Translation, number: int) -> Attenti
         windows=merge_windows(src_tokens, tgt_tokens, _windows(reader, translation, len(tgt_tokens))),
         p_gen=p_gen,
         copied=copied,
-        article=TASKS.get(reader.task).in_one_language,
+        article=TASKS.get(reader.task).monolingual,
         left_out=translation.src_left_out,
     )
 

@@ -268,7 +268,7 @@ class LineStream:
         try:
             if self._here:
                 # The products of one decoding step are so small that two cores at the same product wait for each other.
-                devices.take_one_core()
+                devices.use_one_thread()
             for one in search(self._waiting.take):
                 found.put(one)
         except BaseException as fault:

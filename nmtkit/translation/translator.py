@@ -70,7 +70,7 @@ class Translator(TextModel):
     """Those of earlier searches; what they recorded serves the next."""
 
     load: ClassVar[Callable[..., "Translator"]]
-    """Opens a trained run. `nmtkit.experiment.opening` puts its function here: a translator itself knows no runs."""
+    """Opens a trained run. `nmtkit.experiment.loading` puts its function here: a translator itself knows no runs."""
 
     @overload
     def translate(self, lines: str) -> str: ...  # type: ignore[overload-overlap]  # a text is texts of a letter each

@@ -1,7 +1,7 @@
 """Processes that search for a translator, each with a core or a device of its own.
 
 On Linux the workers of a CPU are forks, which share the weights, also those packed for this CPU. Each computes in one
-thread, since OpenMP's threads do not survive a fork; see `nmtkit.core.device.may_fork`. Workers of other devices are
+thread, since OpenMP's threads do not survive a fork; see `nmtkit.core.device.can_fork`. Workers of other devices are
 new interpreters.
 """
 
@@ -34,7 +34,7 @@ class Workers:
 
     def are_for(self, lines: int) -> bool:
         """Whether they are to search where so many lines are there at once; forks cannot where it is too late."""
-        return lines >= self.least and (self.open is not None or devices.may_fork())
+        return lines >= self.least and (self.open is not None or devices.can_fork())
 
 
 class WorkerPool:
@@ -49,7 +49,7 @@ class WorkerPool:
     """
 
     def __init__(self, workers: Workers, make: Callable[[str], Search]) -> None:
-        devices.give_back_freed_memory()  # else each fork copies every page of it that it writes into
+        devices.trim_malloc()  # else each fork copies every page of it that it writes into
         mains = [partial(_work, make, place) for place in workers.places]
         started = enumerate(start_workers(mains, "--workers", fork=workers.open is None), start=1)
         self.searches = [

@@ -14,7 +14,7 @@ from nmtkit.autotune import searching
 from nmtkit.autotune.searching import quickest_search, ways_to_search
 from nmtkit.autotune.turns import MOST_SHARE, TooSlowError
 from nmtkit.core import device as devices
-from nmtkit.experiment.opening import Opening, find_way
+from nmtkit.experiment.loading import ModelOptions, open_autotuned
 from nmtkit.layers import inference
 from nmtkit.layers.inference import PrecisionChoice
 from nmtkit.runs.saved import find_run
@@ -193,8 +193,8 @@ def test_a_real_search_whose_products_are_slow_makes_few_of_them(
 
     inference.supported_precisions(CPU)  # has tried them
     monkeypatch.setattr(inference, "_of_whole_numbers", slow)
-    how = Opening(device="cpu", threads=1)
-    _, found = find_way(find_run(str(trained))[0], how, ["ba ce du ba", "du"] * 40, math.inf, again=True)
+    how = ModelOptions(device="cpu", threads=1)
+    _, found = open_autotuned(find_run(str(trained))[0], how, ["ba ce du ba", "du"] * 40, math.inf, again=True)
     assert found.way.precision == "fp32"
     assert 0 < made[0] <= 45, "of some thousand"
     assert any(way.startswith("int8") for way in found.speeds)

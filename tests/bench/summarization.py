@@ -25,10 +25,10 @@ from nmtkit.models.base import Seq2Seq, VocabularySizes
 from nmtkit.models.pointer_generator import PointerGenerator, PointerGeneratorConfig
 from nmtkit.search.engine import beam_search
 from nmtkit.search.rules import SearchConfig
-from nmtkit.training.objectives.attention import Coverage
+from nmtkit.training.objectives.attention import CoverageLoss
 from nmtkit.training.objectives.likelihood import Likelihood
-from nmtkit.training.objectives.objective import Update
-from nmtkit.training.optimizers import OptimizerSettings, build_optimizer
+from nmtkit.training.objectives.objective import GradientAccumulator
+from nmtkit.training.optimizers import OptimizerConfig, build_optimizer
 
 VOCABULARY = 50_000
 PAPER = PointerGeneratorConfig(coverage=True)
@@ -104,7 +104,7 @@ def training(
     for precision in precisions:
         device.prepare(place, precision, threads)
         model = build(config).to(place).train()
-        settings = OptimizerSettings(optimizer="adagrad", lr=0.15)
+        settings = OptimizerConfig(optimizer="adagrad", lr=0.15)
         optimizer = build_optimizer(settings, dict(model.named_parameters()))
         sources = articles(TRAINED_TOGETHER * updates, SOURCE, SEED)
         batches = []
@@ -128,9 +128,9 @@ def training(
 def update(model: Seq2Seq, optimizer: torch.optim.Optimizer, batch: Batch, place: torch.device) -> Tensor:
     """One update of the pointer-generator; gives the sums of its losses."""
     optimizer.zero_grad(set_to_none=True)
-    part_bytes = PART_BYTES.get(place.type, PART_BYTES["cpu"])
+    chunk_bytes = PART_BYTES.get(place.type, PART_BYTES["cpu"])
     counts = {"tokens": batch.n_tokens}
-    sums = Update(model, [Likelihood(), Coverage()], counts, place, part_bytes).add_gradients(batch)
+    sums = GradientAccumulator(model, [Likelihood(), CoverageLoss()], counts, place, chunk_bytes).backward(batch)
     torch.nn.utils.clip_grad_norm_(model.parameters(), 2.0)
     optimizer.step()
     return torch.stack(list(sums.values()))
@@ -201,7 +201,7 @@ def decode(
         for first in firsts:
             work(first)
     else:
-        device.on_each(work, firsts, place)
+        device.map_batches(work, firsts, place)
     return [found[number] for number in range(len(sources))]
 
 

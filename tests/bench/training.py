@@ -19,7 +19,7 @@ from nmtkit.experiment.bench import machine
 from nmtkit.models.base import MODELS, ModelConfig, Seq2Seq, VocabularySizes
 from nmtkit.models.rnnsearch import RnnSearchConfig
 from nmtkit.models.transformer import TransformerConfig
-from nmtkit.training.checkpoint import Checkpoints
+from nmtkit.training.checkpoint import CheckpointManager
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Step
 from nmtkit.training.loop import train
@@ -121,7 +121,7 @@ class Trained:
             max_updates=10**9,
         )
         model = build(config, work.store.tgt_size)
-        self._events = train(model, work.stream(), training, _no_evaluation, Checkpoints(folder), work.device)
+        self._events = train(model, work.stream(), training, _no_evaluation, CheckpointManager(folder), work.device)
         self._updates = work.updates
         next(self._events)  # the state before the first update is saved
 

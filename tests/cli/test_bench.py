@@ -12,7 +12,7 @@ from commands import RECIPE, Command
 
 from nmtkit.experiment.bench import decoding
 from nmtkit.experiment.bench.decoding import Ask, Service
-from nmtkit.experiment.opening import Opening
+from nmtkit.experiment.loading import ModelOptions
 from nmtkit.interchange.conversion import LIBRARIES
 
 THERE = [engine for engine, library in LIBRARIES.items() if importlib.util.find_spec(library)]
@@ -28,7 +28,7 @@ def bench(
     if request.param == "their own":
         return nmtkit
 
-    def started(name: str, how: Opening, stack: ExitStack) -> Ask:
+    def started(name: str, how: ModelOptions, stack: ExitStack) -> Ask:
         service = Service(name, how)
         return lambda method, *arguments: service((method, arguments))
 

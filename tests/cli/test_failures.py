@@ -228,11 +228,11 @@ def test_interrupted_in_a_library_that_makes_an_error_of_it(console: Command, mo
         def __repr__(self) -> str:
             raise KeyboardInterrupt
 
-    def validated(_: object) -> NoReturn:
+    def validation_metrics(_: object) -> NoReturn:
         SchemaValidator(core_schema.literal_schema([Interrupted()]))
         raise AssertionError("not interrupted")
 
-    monkeypatch.setattr(Recipe, "model_validate", validated)
+    monkeypatch.setattr(Recipe, "model_validate", validation_metrics)
     done = console("preprocess", "demo")
     assert (done.code, done.err) == (130, "nmtkit: stopped\n")
 

@@ -10,7 +10,7 @@ from commands import Command, sentence_pairs, write_pairs
 
 from nmtkit import metrics, recipe
 from nmtkit.corpus.reading import read_pairs
-from nmtkit.experiment.opening import load_translator
+from nmtkit.experiment.loading import load_translator
 from nmtkit.recipe import Recipe
 
 QUICK = ["--device", "cpu", "--set", "training.max_updates=4", "--set", "training.validate_every=2"]

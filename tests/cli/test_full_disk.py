@@ -9,7 +9,7 @@ import pytest
 from commands import Command
 
 from nmtkit.core.errors import DataError, NmtkitError
-from nmtkit.core.files import write_whole
+from nmtkit.core.files import atomic_write_text
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.corpus.splitting import choose_hold_out, write_splits
@@ -67,9 +67,9 @@ def test_small_files(tmp_path: Path) -> None:
         with pytest.raises(NmtkitError, match=r"metrics\.jsonl: cannot write it: "):
             MetricsLog(RunFolder(tmp_path)).add(Evaluated(1, {}, False, 0.0))
         with pytest.raises(NmtkitError, match=r"b\.txt: cannot write it: "):
-            write_whole(tmp_path / "b.txt", "some text")
+            atomic_write_text(tmp_path / "b.txt", "some text")
     with pytest.raises(NmtkitError, match="cannot write it: it is a folder"):
-        write_whole(tmp_path, "some text")
+        atomic_write_text(tmp_path, "some text")
 
 
 def test_where_nothing_is_known_it_is_a_file(console: Command, monkeypatch: pytest.MonkeyPatch) -> None:

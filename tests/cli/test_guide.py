@@ -21,14 +21,14 @@ from torch.distributed.run import get_args_parser
 from nmtkit import recipe
 from nmtkit.cli import COMMANDS, cli, guide
 from nmtkit.core.errors import NmtkitError
-from nmtkit.core.files import write_json, write_whole
-from nmtkit.core.registry import near_names
-from nmtkit.core.settings import paths_of
+from nmtkit.core.files import atomic_write_text, write_json
+from nmtkit.core.registry import suggest_names
+from nmtkit.core.settings import key_paths
 from nmtkit.corpus.blocks import Example
 from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import build_model
-from nmtkit.training.weights import save_weights, weights_of
+from nmtkit.training.weights import get_weights, save_weights
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {"README": ROOT / "README.md", "recipes": ROOT / "recipes" / "README.md"}
@@ -169,13 +169,13 @@ def untrained(folder: Path, name: str, text: str) -> None:
     """A finished run as `train` leaves it, but for what it learned."""
     (folder / f"{name}.yaml").write_text(text, encoding="utf-8")
     loaded, run = recipe.load(folder / f"{name}.yaml"), RunFolder(folder / "runs" / name)
-    write_whole(run.recipe, loaded.to_yaml())
+    atomic_write_text(run.recipe, loaded.to_yaml())
     tokenizers = learn_tokenizers(
         loaded.tokenizer, [Example(line, line, number) for number, line in enumerate(SAID, start=1)]
     )
     tokenizers.save(run.vocabulary)
     torch.manual_seed(5)
-    save_weights(run.average, weights_of(build_model(loaded, tokenizers)))
+    save_weights(run.average, get_weights(build_model(loaded, tokenizers)))
     write_json(run.result, {})
 
 
@@ -378,11 +378,11 @@ def test_python_and_recipes_of_a_page(page: str, place: Path, capsys: pytest.Cap
 
 
 def test_keys_of_recipes_are_keys() -> None:
-    known = {".".join(map(str, path)) for path in paths_of(recipe.Recipe)}
+    known = {".".join(map(str, path)) for path in key_paths(recipe.Recipe)}
     groups = "|".join(sorted({key.partition(".")[0] for key in known if "." in key}))
     for page, text in TEXT.items():
         for key in re.findall(rf"`((?:{groups})\.[a-z_.]+)[`=:]", text):
-            assert key in known, f"{page}: {key}: {near_names(key, known, 5)}"
+            assert key in known, f"{page}: {key}: {suggest_names(key, known, 5)}"
 
 
 def anchors(text: str) -> set[str]:
@@ -438,7 +438,7 @@ def test_the_reference_has_all_commands_and_all_keys() -> None:
     text = guide.page(guide.REFERENCE)
     assert all(f"\n### nmtkit {name}\n" in text for name in COMMANDS)
     assert "`-o, --output FILE`" in text
-    keys = {".".join(map(str, path)) for path in paths_of(recipe.Recipe)}
+    keys = {".".join(map(str, path)) for path in key_paths(recipe.Recipe)}
     assert len(keys) > 100
     assert [
         key for key in sorted(keys) if f"`{key}`" not in text and not any(k.startswith(f"{key}.") for k in keys)

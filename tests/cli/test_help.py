@@ -186,7 +186,7 @@ def test_recipes_are_grouped_by_what_can_be_run_here(console: Command, tmp_path:
     assert "\ndemo " in ready
     assert "\nlibreoffice-help-en-de-transformer " in fetched
     assert "\npreset-tiny " in presets
-    for name in recipe.shipped():
+    for name in recipe.bundled():
         one = recipe.load(name)
         weights = int(dict(checks.dry_run(one))["parameters"].split()[0].replace(",", ""))
         updates = sum(stage.training.max_updates or 0 for stage in one.by_stage().values())

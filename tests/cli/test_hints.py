@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from commands import Command
 
-from nmtkit.experiment.stages import more_time
+from nmtkit.experiment.stages import more_time_advice
 from nmtkit.runs.folder import RunFolder
 from nmtkit.training.events import Stopped
 
@@ -106,9 +106,9 @@ def advice(folder: Path, facts: Mapping[str, object], minutes: float = 2.0) -> s
     """What is advised after a training of a text that the clock has ended, of 100 updates that were planned."""
     training = SimpleNamespace(max_updates=100, max_minutes=minutes, best_metric="bleu", schedule=None)
     recipe = SimpleNamespace(training=training, stages=[])
-    stage = SimpleNamespace(recipe=recipe, checkpoints=SimpleNamespace(read_facts=lambda: facts), name="")
+    stage = SimpleNamespace(recipe=recipe, checkpoints=SimpleNamespace(read_metadata=lambda: facts), name="")
     run = SimpleNamespace(stages=lambda: [stage], recipe=recipe, folder=RunFolder(folder))
-    return more_time(run, Stopped("max_minutes", 0, 0.0, 0.1, 120.0))  # type: ignore[arg-type]  # as far as it is read
+    return more_time_advice(run, Stopped("max_minutes", 0, 0.0, 0.1, 120.0))  # type: ignore[arg-type]  # as far as it is read
 
 
 def test_after_too_few_minutes_as_many_are_advised_as_were_enough(tmp_path: Path) -> None:

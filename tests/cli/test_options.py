@@ -11,7 +11,7 @@ from nmtkit.cli import cli
 from nmtkit.cli.inference import SEARCH, search_type
 from nmtkit.cli.options import Number
 from nmtkit.core.errors import NmtkitError
-from nmtkit.core.settings import LARGEST
+from nmtkit.core.settings import MAX_INT
 from nmtkit.metrics import compare
 from nmtkit.search.rules import SearchConfig
 
@@ -29,7 +29,7 @@ ENDLESS = "1" + "0" * 30
         ("translate", "--no-repeat-ngram", f"-1 {ENDLESS}", "0 to"),
         ("translate", "--coverage-penalty", "-1 nan inf 1e308", "0 to 1e+06"),
         ("translate", "--threads", f"0 1000000 {ENDLESS}", "1 to 1,024"),
-        ("translate", "--batch-tokens", f"0 {ENDLESS}", f"1 to {LARGEST:,}"),
+        ("translate", "--batch-tokens", f"0 {ENDLESS}", f"1 to {MAX_INT:,}"),
         (f"align {FILES}", "--threshold", "nan 0 1.5 -inf", "above 0 to 1"),
         ("score a --ref b", "--n-samples", f"0 1000000 9223372036854775807 {ENDLESS}", "1 to 10,000"),
         ("score a --ref b", "--seed", f"0 {ENDLESS}", "1 to"),
@@ -60,7 +60,7 @@ def test_options_of_the_search_have_the_bounds_of_its_settings(key: str) -> None
     with pytest.raises(click.BadParameter):
         option.convert(str(bounds["ge"] - 1), None, None)
     with pytest.raises(click.BadParameter):
-        option.convert(str(bounds.get("le", LARGEST) + 1) if whole else "inf", None, None)
+        option.convert(str(bounds.get("le", MAX_INT) + 1) if whole else "inf", None, None)
 
 
 def every_command(command: click.Command = cli, *words: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:

@@ -166,9 +166,11 @@ def test_an_end_before_the_schedules_is_warned_of(corpus: Path, nmtkit: Command,
     assert shown[0].startswith("update 1 (33%)")  # the first update is shown at once, and how long the others will take
     assert shown[0].endswith(" left")
     assert "? left" not in done.err
-    validated = next(line for line in done.err.splitlines() if line.startswith("validation at update 3: bleu "))
-    assert " ppl " in validated
-    assert "loss" not in validated
+    validation_metrics = next(
+        line for line in done.err.splitlines() if line.startswith("validation at update 3: bleu ")
+    )
+    assert " ppl " in validation_metrics
+    assert "loss" not in validation_metrics
     one = nmtkit("average", "-m", tmp_path / "run")
     assert one.code == 2, one
     assert "this needs at least 2 checkpoints, and 1 was kept" in one.err

@@ -12,7 +12,7 @@ from nmtkit.corpus.blocks import Example
 from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun, build_model
-from nmtkit.training.weights import save_weights, weights_of
+from nmtkit.training.weights import get_weights, save_weights
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_an_ensemble_has_one_vocabulary(trained: Path, pair: list[object], conso
     shutil.copytree("runs/copy", other.path)
     tokenizers = learn_tokenizers(recipe.tokenizer, [Example("some other words", "and others", 1)])
     tokenizers.save(other.vocabulary)
-    save_weights(other.average, weights_of(build_model(recipe, tokenizers)), tokenizers.sum)
+    save_weights(other.average, get_weights(build_model(recipe, tokenizers)), tokenizers.sum)
     done = console("translate", "-m", "copy", "-m", "other", "few.src")
     assert (done.code, done.out) == (2, "")
     assert "runs/copy and runs/other have different vocabularies" in done.err

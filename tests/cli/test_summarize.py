@@ -9,13 +9,13 @@ import torch
 from commands import Command
 
 from nmtkit import Translator
-from nmtkit.core.files import write_json, write_whole
+from nmtkit.core.files import atomic_write_text, write_json
 from nmtkit.corpus.blocks import Example
 from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.recipe import load
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import build_model
-from nmtkit.training.weights import save_weights, weights_of
+from nmtkit.training.weights import get_weights, save_weights
 from nmtkit.translation.summarizer import Summarizer
 
 LINES = ["The old man sees the dog. It sleeps.", "The dog sees the man, who is old. The man sleeps in the old house."]
@@ -52,13 +52,13 @@ def make_run(folder: Path, name: str, recipe_text: str, seed: int = 5) -> Path:
     (folder / f"{name}.yaml").write_text(recipe_text)
     recipe = load(folder / f"{name}.yaml")
     run = RunFolder(folder / "runs" / name)
-    write_whole(run.recipe, recipe.to_yaml())
+    atomic_write_text(run.recipe, recipe.to_yaml())
     tokenizers = learn_tokenizers(
         recipe.tokenizer, [Example(line, line, number) for number, line in enumerate(LINES, start=1)]
     )
     tokenizers.save(run.vocabulary)
     torch.manual_seed(seed)
-    save_weights(run.average, weights_of(build_model(recipe, tokenizers)))
+    save_weights(run.average, get_weights(build_model(recipe, tokenizers)))
     write_json(run.result, {})
     return run.path
 

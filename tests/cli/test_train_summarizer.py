@@ -9,10 +9,10 @@ from commands import Command
 
 from nmtkit.core.task import SUMMARIZATION
 from nmtkit.experiment.run import Run
-from nmtkit.experiment.stages import more_time
+from nmtkit.experiment.stages import more_time_advice
 from nmtkit.recipe import load
 from nmtkit.runs.folder import RunFolder
-from nmtkit.training.checkpoint import Checkpoints
+from nmtkit.training.checkpoint import CheckpointManager
 from nmtkit.training.events import Stopped
 
 RECIPE = """\
@@ -90,7 +90,7 @@ def test_train(corpus: Path, tmp_path: Path, console: Command) -> None:
     assert [score["name"] for score in scores][:2] == ["ROUGE-1", "ROUGE-2"]
     assert (folder / "test.out").read_text().count("\n") == 5
     logged = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert {f"valid_{name}" for name in (*SUMMARIZATION.validated, "loss", "perplexity")} <= logged[-1].keys()
+    assert {f"valid_{name}" for name in (*SUMMARIZATION.validation_metrics, "loss", "perplexity")} <= logged[-1].keys()
 
     again = console("train", corpus / "news.yaml", "--run", folder, "--resume", "--device", "cpu")
     assert again.code == 0, again
@@ -167,8 +167,8 @@ def test_more_time_is_offered_where_it_is_given(
     """A stage that shares the whole training's minutes gets more by more of those."""
     run = Run(RunFolder(tmp_path), load(corpus / "news.yaml", changes))
     facts = {"validations": [[1, 1.0], [2, 2.0]], "update": 2}
-    monkeypatch.setattr(Checkpoints, "read_facts", lambda checkpoints: facts)
-    advice = more_time(run, Stopped("max_minutes", 2, 0.0, 0.1, 360.0))
+    monkeypatch.setattr(CheckpointManager, "read_metadata", lambda checkpoints: facts)
+    advice = more_time_advice(run, Stopped("max_minutes", 2, 0.0, 0.1, 360.0))
     assert advice is not None
     assert f" --resume --set {key}" in advice
     whole, more = run.recipe, load(corpus / "news.yaml", [*changes, key])

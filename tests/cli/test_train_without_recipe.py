@@ -133,7 +133,7 @@ def test_the_chosen_recipe_means_the_same_from_anywhere(
     (tmp_path / "elsewhere" / "text" / "train.en").write_text("another text of this name\n")
     monkeypatch.chdir(tmp_path / "elsewhere")
     chosen = recipe.load(run / "chosen.yaml", QUICK[3::2])
-    assert Run.open(str(run)).with_found(chosen) == recipe.load(run / "recipe.yaml")
+    assert Run.open(str(run)).with_resolved(chosen) == recipe.load(run / "recipe.yaml")
     done = console("train", run / "chosen.yaml", *QUICK, "--run", "again")
     assert done.code == 0, done
     assert losses(Path("again")) == losses(run)

@@ -11,8 +11,8 @@ from nmtkit.autotune import found
 from nmtkit.autotune import training as tuning
 from nmtkit.cli import doctor, train
 from nmtkit.core import device as devices
-from nmtkit.experiment import judging
-from nmtkit.experiment.opening import Opening
+from nmtkit.experiment import evaluation
+from nmtkit.experiment.loading import ModelOptions
 from nmtkit.experiment.run import Run, choose_device
 from nmtkit.runs.saved import SavedRun
 from nmtkit.training import distributed
@@ -110,10 +110,10 @@ def five_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_search_has_every_core_whatever_training_had(
     corpus: Path, console: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: str
 ) -> None:
-    def open_translator(run: SavedRun, how: Opening) -> Translator:
+    def open_translator(run: SavedRun, how: ModelOptions) -> Translator:
         raise Asked(how.threads)
 
-    for place in ("experiment.judging", "experiment.opening"):
+    for place in ("experiment.evaluation", "experiment.loading"):
         monkeypatch.setattr(f"nmtkit.{place}.open_translator", open_translator)
     monkeypatch.setattr(Run, "stages", lambda _: [])  # nothing is trained
     tune = ["tune", corpus / "tiny.yaml", "--run", "run", *ONE, *EXACT]
@@ -122,7 +122,7 @@ def test_the_search_has_every_core_whatever_training_had(
     run.folder.result.write_text("{}", encoding="utf-8")
     asks = {
         "test": lambda: run.test(torch.device("cpu")),
-        "compare": lambda: judging.compare_run(run, torch.device("cpu"), 10, [10]),
+        "compare": lambda: evaluation.compare_run(run, torch.device("cpu"), 10, [10]),
         "tune": lambda: console(*tune),
     }
     torch.set_num_threads(1)

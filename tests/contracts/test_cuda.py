@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from gradients import add_gradients
+from gradients import backward
 from pretended_cuda import CUDA, Fault, PretendedCuda, pretended_cuda
 from test_models import SOURCES, TARGETS, batch_of
 from torch import Tensor, nn
@@ -103,9 +103,9 @@ def gradients_on(model: Seq2Seq, batch: Batch, device: torch.device, reinforced:
     part = 4 * 20 * 8  # bytes: several parts
     attending: dict[str, Any] = {"guided_alignment": {}, "coverage_weight": 0.5} if model.has_attention else {}
     if reinforced:
-        add_gradients(model, batch, 10, part, device, reinforce={"max_length": 3})
+        backward(model, batch, 10, part, device, reinforce={"max_length": 3})
     else:
-        add_gradients(model, batch, 10, part, device, label_smoothing=0.1, **attending)
+        backward(model, batch, 10, part, device, label_smoothing=0.1, **attending)
     model.eval()
     return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
 
@@ -133,7 +133,7 @@ def test_training(cuda: PretendedCuda, name: str, ways: list[tuple[bool, bool]])
         cuda.waits.clear()
         with torch.autocast("cuda", torch.bfloat16, enabled=in_bf16):
             found = gradients_on(model, batch, CUDA, reinforced)
-        assert {wait.split(":")[0] for wait in cuda.waits} == ({"add_own_gradients"} if reinforced else set())
+        assert {wait.split(":")[0] for wait in cuda.waits} == ({"custom_backward"} if reinforced else set())
         if not reinforced:
             assert set(found) == {name for name, _ in model.named_parameters()}
         for parameter, gradient in found.items():
@@ -308,7 +308,7 @@ def gradients_of(model: Seq2Seq, device: str, in_bf16: bool = False) -> dict[str
     attending: dict[str, Any] = {"guided_alignment": {"weight": 1.0}, "coverage_weight": 1.0}
     given = attending if model.has_attention else {}
     with torch.autocast(device, torch.bfloat16, enabled=in_bf16):
-        add_gradients(model, batch, TOKENS, 1 << 10, torch.device(device), links=TOKENS, label_smoothing=0.1, **given)
+        backward(model, batch, TOKENS, 1 << 10, torch.device(device), links=TOKENS, label_smoothing=0.1, **given)
     return {name: parameter.grad.cpu() for name, parameter in model.named_parameters() if parameter.grad is not None}
 
 

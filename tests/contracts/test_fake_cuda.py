@@ -11,7 +11,7 @@ from unittest import mock
 
 import pytest
 import torch
-from gradients import add_gradients
+from gradients import backward
 from test_models import SOURCES, TARGETS, VARIANTS, batch_of, build
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -98,7 +98,7 @@ def test_whole_pass_and_losses(fake: FakeCuda, name: str) -> None:
     require_there([output.log_probs, output.attention])
     attending: dict[str, Any] = {"coverage_weight": 0.5} if model.has_attention else {}
     with mock.patch.object(objective, "_backward"):
-        told = add_gradients(model.train(), batch, 10, 4 * 20 * 8, CUDA, label_smoothing=0.1, **attending)
+        told = backward(model.train(), batch, 10, 4 * 20 * 8, CUDA, label_smoothing=0.1, **attending)
     require_there(told)
 
 

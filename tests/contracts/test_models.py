@@ -38,7 +38,7 @@ from nmtkit.search.hypotheses import Hypothesis
 from nmtkit.search.rules import SearchConfig
 from nmtkit.search.sentences import TokenInfo
 from nmtkit.search.tracing import SearchTracer, TracedCandidate
-from nmtkit.training.weights import Undrawn, fill_weights, weights_of
+from nmtkit.training.weights import SkipInit, assign_weights, get_weights
 
 LEARNERS: dict[str, dict[str, object]] = {
     "rnnsearch": {"embedding_size": 48, "hidden_size": 48, "attention_size": 48, "maxout_size": 48},
@@ -78,11 +78,11 @@ def test_a_model_to_be_filled_draws_nothing_and_lacks_nothing(name: str) -> None
     drawn = build(*EVERY[name])
     torch.manual_seed(1)
     before = torch.get_rng_state()
-    with Undrawn():
+    with SkipInit():
         filled = MODELS.get(EVERY[name][0])(drawn.config, SIZES)
     assert torch.equal(torch.get_rng_state(), before)
     assert not torch.equal(drawn.embedding("src").weight, filled.embedding("src").weight)
-    fill_weights(filled, weights_of(drawn), Path())
+    assign_weights(filled, get_weights(drawn), Path())
     for one, other in ((drawn.named_parameters, filled.named_parameters), (drawn.named_buffers, filled.named_buffers)):
         assert all(torch.equal(value, dict(other())[name]) for name, value in one())
 

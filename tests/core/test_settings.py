@@ -10,7 +10,7 @@ from nmtkit.core.settings import (
     Field,
     Settings,
     dump_yaml,
-    is_name,
+    is_valid_name,
     load_yaml,
     model_validator,
     parse,
@@ -324,7 +324,7 @@ def test_a_key_that_is_elsewhere_is_found() -> None:
     "name", ["demo", "multi30k-en-de", "1", "my recipe (2)", "größe", "名前", "हिन्दी", "a.b_c+d=0.1"]
 )
 def test_names(name: str) -> None:
-    assert is_name(name)
+    assert is_valid_name(name)
 
 
 @pytest.mark.parametrize(
@@ -350,10 +350,10 @@ def test_names(name: str) -> None:
     ],
 )
 def test_what_is_no_name(name: str) -> None:
-    assert not is_name(name)
+    assert not is_valid_name(name)
 
 
 def test_a_name_can_be_that_of_a_file() -> None:
-    assert is_name("x" * 200)
-    assert not is_name("x" * 201)
-    assert not is_name("名" * 100)
+    assert is_valid_name("x" * 200)
+    assert not is_valid_name("x" * 201)
+    assert not is_valid_name("名" * 100)

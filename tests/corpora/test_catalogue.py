@@ -6,7 +6,7 @@ import pytest
 
 from nmtkit import recipe
 from nmtkit.core.errors import DataError, RecipeError
-from nmtkit.core.settings import beside_package
+from nmtkit.core.settings import bundled_path
 from nmtkit.corpora.catalogue import Catalogue, FilterConfig
 from nmtkit.corpora.sources import UrlSource
 
@@ -159,7 +159,7 @@ def test_every_entry_of_ours_is_valid_and_complete(name):
         assert entry.size
         assert entry.sources
         if entry.recipe and not entry.parameters:
-            assert entry.recipe in recipe.shipped()
+            assert entry.recipe in recipe.bundled()
 
 
 def test_names_do_not_belong_to_two_families():
@@ -170,7 +170,7 @@ def test_names_do_not_belong_to_two_families():
 def test_the_recipes_that_name_a_corpus_find_it():
     """`nmtkit fetch NAME` and `nmtkit train RECIPE` are all there is to do: the recipe looks where fetch puts NAME."""
     found = 0
-    for name in recipe.shipped():
+    for name in recipe.bundled():
         folder = Path(recipe.load(name).data.folder)
         if folder.parent.name == "corpora":
             found += 1
@@ -179,4 +179,4 @@ def test_the_recipes_that_name_a_corpus_find_it():
 
 
 def test_the_catalogue_is_found_in_a_checkout():
-    assert beside_package("data", "corpora.yaml").is_file()
+    assert bundled_path("data", "corpora.yaml").is_file()

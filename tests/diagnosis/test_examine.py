@@ -28,7 +28,7 @@ def lines_of(finding: Finding) -> list[tuple[str, int, int | None]]:
 def examined(folder: Path, src: Sequence[str], tgt: Sequence[str], task: str = "translation") -> SplitDiagnosis:
     """What is found in the files of one split."""
     files = real_looking.write(folder, "train", list(src), list(tgt))
-    return examine({"train": files}, in_one_language=task == "summarization").splits["train"]
+    return examine({"train": files}, monolingual=task == "summarization").splits["train"]
 
 
 def test_nothing_is_found_in_clean_files(tmp_path: Path) -> None:
@@ -300,7 +300,7 @@ def test_json_lines_with_faults(tmp_path: Path) -> None:
     path = tmp_path / "train.jsonl.gz"
     path.write_bytes(gzip.compress("".join(f"{row}\n" for row in rows).encode()))
     files = SplitFiles(jsonl=str(path), src_field="article", tgt_field="summary")
-    split = examine({"train": files}, in_one_language=True).splits["train"]
+    split = examine({"train": files}, monolingual=True).splits["train"]
     assert split.pairs == 600
     assert {name: [place.line for place in finding.places] for name, finding in split.findings.items()} == {
         "json": [11, 21],

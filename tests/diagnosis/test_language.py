@@ -133,5 +133,5 @@ def test_one_side_in_another_script_throughout_is_no_fault(tmp_path: Path) -> No
 def test_where_source_and_target_are_in_one_language_nothing_is_doubted(tmp_path: Path) -> None:
     long = [f"{a} {b}" for a, b in zip(SRC[:1500], SRC[1500:], strict=True)]
     files = real_looking.write(tmp_path, "train", long, SRC[:1500])
-    assert not examine({"train": files}, in_one_language=True).splits["train"].findings
+    assert not examine({"train": files}, monolingual=True).splits["train"].findings
     assert learn_norms(SplitReader("train", files)).languages is None

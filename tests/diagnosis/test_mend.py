@@ -200,7 +200,7 @@ def test_stories_become_json_lines(tmp_path: Path) -> None:
     for n in range(5):
         (folder / f"{n}.story").write_text(f"Article {n}\u2028goes on.\n\n@highlight\n\nIt is {n}\n", encoding="utf-8")
     (folder / "5.story").write_text("No summary.\n", encoding="utf-8")
-    done = mend({"train": SplitFiles(stories=[str(folder)])}, tmp_path / "new", in_one_language=True)["train"]
+    done = mend({"train": SplitFiles(stories=[str(folder)])}, tmp_path / "new", monolingual=True)["train"]
     assert done.files == SplitFiles(jsonl=["train.jsonl"], src_field="article", tgt_field="summary")
     assert new(done, tmp_path / "new")[0] == ("Article 0 goes on.", "It is 0.")
     assert done.kept == 5
@@ -212,7 +212,7 @@ def test_weights_of_stories_are_not_lost_in_silence(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "1.story").write_text("TextArrays.\n\n@highlight\n\nShort\n", encoding="utf-8")
     given = SplitFiles(stories=[str(tmp_path / "a"), str(tmp_path / "b")], weights=[1.0, 3.0])
-    done = mend({"train": given}, tmp_path / "new", in_one_language=True)["train"]
+    done = mend({"train": given}, tmp_path / "new", monolingual=True)["train"]
     assert "weights" in done.refused
     assert not (tmp_path / "new").exists()
     assert not (tmp_path / "new.part").exists()

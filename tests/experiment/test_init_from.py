@@ -11,7 +11,7 @@ from commands import Command, sentence_pairs, write_pairs
 
 from nmtkit import recipe
 from nmtkit.core.errors import CheckpointError, RecipeError
-from nmtkit.experiment.opening import load_translator
+from nmtkit.experiment.loading import load_translator
 from nmtkit.experiment.run import Run
 from nmtkit.recipe import Recipe
 from nmtkit.runs.origin import read_origin

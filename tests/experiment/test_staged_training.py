@@ -15,11 +15,11 @@ from nmtkit.core.errors import CheckpointError, RecipeError
 from nmtkit.core.task import SUMMARIZATION
 from nmtkit.experiment.checks import require_fitting_stages
 from nmtkit.experiment.run import Run
-from nmtkit.experiment.stages import StageBegun
+from nmtkit.experiment.stages import StageStarted
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun
 from nmtkit.training import trainer as trainers
-from nmtkit.training.checkpoint import Checkpoints
+from nmtkit.training.checkpoint import CheckpointManager
 from nmtkit.training.events import Evaluated, Event, Saved, Step, Stopped
 from nmtkit.training.weights import read_weights
 
@@ -77,14 +77,14 @@ def begin(corpus: Path, folder: Path, resume: bool = False, *changes: str) -> Ru
     return Run.begin(recipe.load(corpus / "staged.yaml", changes), str(folder), resume=resume)
 
 
-def events_of(run: Run, resume: bool = False, notes: list[str] | None = None) -> Iterator[Event | StageBegun]:
+def events_of(run: Run, resume: bool = False, notes: list[str] | None = None) -> Iterator[Event | StageStarted]:
     return run.train(CPU, silent if notes is None else notes.append, resume)
 
 
 @pytest.fixture(scope="module")
 def straight(
     corpus: Path, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, list[Event | StageBegun], list[str]]:
+) -> tuple[Path, list[Event | StageStarted], list[str]]:
     """The same training without a stop, what it yielded and what it said."""
     folder = tmp_path_factory.mktemp("straight") / "run"
     notes: list[str] = []
@@ -112,9 +112,9 @@ def assert_same_run(found: Path, expected: Path) -> None:
         assert json.loads((folder / "result.json").read_text())["updates"] == 14
 
 
-def test_stages_follow_each_other(straight: tuple[Path, list[Event | StageBegun], list[str]]) -> None:
+def test_stages_follow_each_other(straight: tuple[Path, list[Event | StageStarted], list[str]]) -> None:
     folder, events, _ = straight
-    begun = [event for event in events if isinstance(event, StageBegun)]
+    begun = [event for event in events if isinstance(event, StageStarted)]
     assert [(one.name, one.number, one.count, one.updates_before) for one in begun] == [
         ("short", 1, 3, 0),
         ("coverage", 2, 3, 5),
@@ -134,7 +134,7 @@ def test_stages_follow_each_other(straight: tuple[Path, list[Event | StageBegun]
         "reward",
     ]
     last = [record for record in logged if record["event"] == "evaluated"][-1]
-    assert {f"valid_{name}" for name in (*SUMMARIZATION.validated, "loss", "perplexity")} <= last.keys()
+    assert {f"valid_{name}" for name in (*SUMMARIZATION.validation_metrics, "loss", "perplexity")} <= last.keys()
     with_coverage = {record["stage"] for record in logged if "coverage_loss" in record}
     with_reward = {record["stage"] for record in logged if "sampled_reward" in record and "greedy_reward" in record}
     assert (with_coverage, with_reward) == ({"coverage"}, {"reward"})
@@ -148,7 +148,7 @@ def test_stages_follow_each_other(straight: tuple[Path, list[Event | StageBegun]
     assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["1-short", "2-coverage", "3-reward"]
 
 
-def test_what_is_said_of_the_stages(corpus: Path, straight: tuple[Path, list[Event | StageBegun], list[str]]) -> None:
+def test_what_is_said_of_the_stages(corpus: Path, straight: tuple[Path, list[Event | StageStarted], list[str]]) -> None:
     assert any(note.startswith("valid: ") and note.endswith("are cut to 6") for note in straight[2])
     notes = [note for note in straight[2] if not note.startswith("valid: ")]
     articles = [len(record["article"].split()) for record in lines_of(corpus / "train.jsonl")]
@@ -169,7 +169,7 @@ def test_what_is_said_of_the_stages(corpus: Path, straight: tuple[Path, list[Eve
 @pytest.mark.parametrize("update", daily([7, 2, 12]))
 def test_killed_in_any_stage_and_resumed(
     corpus: Path,
-    straight: tuple[Path, list[Event | StageBegun], list[str]],
+    straight: tuple[Path, list[Event | StageStarted], list[str]],
     tmp_path: Path,
     update: int,
 ) -> None:
@@ -183,7 +183,7 @@ def test_killed_in_any_stage_and_resumed(
 
 @pytest.mark.parametrize("stage", daily([1, 2]))
 def test_killed_between_two_stages_and_resumed(
-    corpus: Path, straight: tuple[Path, list[Event | StageBegun], list[str]], tmp_path: Path, stage: int
+    corpus: Path, straight: tuple[Path, list[Event | StageStarted], list[str]], tmp_path: Path, stage: int
 ) -> None:
     events = events_of(begin(corpus, tmp_path / "run"))
     for _ in range(stage):
@@ -196,10 +196,10 @@ def test_killed_between_two_stages_and_resumed(
 
 
 def test_stopped_by_a_signal_and_resumed(
-    corpus: Path, straight: tuple[Path, list[Event | StageBegun], list[str]], tmp_path: Path
+    corpus: Path, straight: tuple[Path, list[Event | StageStarted], list[str]], tmp_path: Path
 ) -> None:
     run = begin(corpus, tmp_path / "run")
-    seen: list[Event | StageBegun] = []
+    seen: list[Event | StageStarted] = []
     stop = [False]
     for event in run.train(CPU, silent, stop=lambda: stop[0]):
         seen.append(event)
@@ -212,13 +212,13 @@ def test_stopped_by_a_signal_and_resumed(
 
 
 def test_a_stage_begins_with_the_best_weights_and_the_last_optimizer(
-    corpus: Path, straight: tuple[Path, list[Event | StageBegun], list[str]], tmp_path: Path
+    corpus: Path, straight: tuple[Path, list[Event | StageStarted], list[str]], tmp_path: Path
 ) -> None:
     events = events_of(begin(corpus, tmp_path / "run"))
-    while not isinstance(event := next(events), StageBegun) or event.name != "coverage":
+    while not isinstance(event := next(events), StageStarted) or event.name != "coverage":
         pass
     next(events)  # the state of the second stage before its first update
-    first, second = (Checkpoints(tmp_path / "run/checkpoints" / name) for name in ("1-short", "2-coverage"))
+    first, second = (CheckpointManager(tmp_path / "run/checkpoints" / name) for name in ("1-short", "2-coverage"))
     before, after = first.load_last()[0], second.load_last()[0]
     best = read_weights(first.best()[0])
     for name, tensor in best.items():
@@ -232,7 +232,7 @@ def test_a_stage_begins_with_the_best_weights_and_the_last_optimizer(
 
 
 def test_the_newest_stage_is_opened_with_its_own_settings(
-    straight: tuple[Path, list[Event | StageBegun], list[str]],
+    straight: tuple[Path, list[Event | StageStarted], list[str]],
 ) -> None:
     run = SavedRun(RunFolder(straight[0]))
     model, _, found = run.open_model(CPU)
@@ -258,7 +258,7 @@ def test_while_a_stage_has_no_weights_the_one_before_is_opened(corpus: Path, tmp
 
 
 def test_only_limits_of_training_may_change_when_a_run_goes_on(
-    corpus: Path, straight: tuple[Path, list[Event | StageBegun], list[str]]
+    corpus: Path, straight: tuple[Path, list[Event | StageStarted], list[str]]
 ) -> None:
     changes = ["stages.reward.training.max_updates=9", "name=other"]
     Run.open(str(straight[0]), same_as=recipe.load(corpus / "staged.yaml", changes))
@@ -299,7 +299,7 @@ def test_validation_reads_articles_as_the_stage_does(corpus: Path, tmp_path: Pat
 
 def test_a_run_without_stages_looks_as_ever(corpus: Path, tmp_path: Path) -> None:
     events = list(events_of(begin(corpus, tmp_path / "run", False, "stages=[]", "model.copying=false")))
-    assert not any(isinstance(event, StageBegun) for event in events)
+    assert not any(isinstance(event, StageStarted) for event in events)
     assert (tmp_path / "run/checkpoints/last.safetensors").is_file()
     assert all("stage" not in record for record in records(tmp_path / "run"))
     assert "stages" not in json.loads((tmp_path / "run/result.json").read_text())

@@ -1,7 +1,7 @@
 """Trains the demo as `nmtkit train demo` does, scores it, and lets the CPU translate with the same weights."""
 
 from nmtkit import recipe
-from nmtkit.experiment.opening import Opening, open_translator
+from nmtkit.experiment.loading import ModelOptions, open_translator
 from nmtkit.experiment.run import Run, choose_device
 from nmtkit.training.events import Step, Stopped
 
@@ -19,7 +19,7 @@ def main(told: Given) -> None:
     place = choose_device(told.rest.device, what)
     folder = told.scratch / "run"
     work = Run.begin(what, str(folder))
-    work.settle(place, print)
+    work.resolve_auto(place, print)
     speeds, reason = [], ""
     for event in work.train(place):
         if isinstance(event, Step):
@@ -33,7 +33,7 @@ def main(told: Given) -> None:
     holds = None if told.quick else scores["BLEU"] >= ENOUGH
     told.results.add("test set", holds, ", ".join(f"{name} {value:.1f}" for name, value in scores.items()), **scores)
     count = 4 if told.quick else COMPARED
-    on_cpu = open_translator(work, Opening(device="cpu")).translate(result.sources[:count])
+    on_cpu = open_translator(work, ModelOptions(device="cpu")).translate(result.sources[:count])
     found = [translation.text for translation in result.translations[:count]]
     same = sum(one == other for one, other in zip(on_cpu, found, strict=True))
     told.results.add("same text on the CPU", None, f"{same} of {count}", same=same, of=count)

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from nmtkit.core import device
 from nmtkit.data.batch import Batch, collate
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
-from nmtkit.training.checkpoint import Checkpoints
+from nmtkit.training.checkpoint import CheckpointManager
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Stopped
 from nmtkit.training.loop import train
@@ -70,7 +70,7 @@ def trained(kind: str, place: torch.device, folder: Path, rank: int = 0, world: 
     )
     device.prepare(place, threads=1 if place.type == "cpu" else None)
     model = build(kind)
-    events = train(model, Batches(rank, world), config, lambda model: {"bleu": 0.0}, Checkpoints(folder), place)
+    events = train(model, Batches(rank, world), config, lambda model: {"bleu": 0.0}, CheckpointManager(folder), place)
     *_, last = events
     assert isinstance(last, Stopped)
     assert last.update == UPDATES

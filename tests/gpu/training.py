@@ -9,8 +9,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from nmtkit.models.base import ModelConfig
 from nmtkit.training.objectives.likelihood import Likelihood
-from nmtkit.training.objectives.objective import Update
-from nmtkit.training.optimizers import OptimizerSettings, build_optimizer
+from nmtkit.training.objectives.objective import GradientAccumulator
+from nmtkit.training.optimizers import OptimizerConfig, build_optimizer
 from tests.bench import summarization
 from tests.bench import training as bench
 
@@ -37,7 +37,7 @@ def per_token(config: ModelConfig, how: bench.Arithmetic, of: bench.Work) -> flo
 
     def update() -> None:
         with torch.autocast(of.device.type, torch.bfloat16, enabled=how.autocast == "bf16"):
-            Update(model, objectives, {"tokens": tokens}, of.device, 1 << 30).add_gradients(batch)
+            GradientAccumulator(model, objectives, {"tokens": tokens}, of.device, 1 << 30).backward(batch)
 
     return operations(update) / tokens
 
@@ -76,7 +76,7 @@ def main(told: Given) -> None:
     articles = summarization.articles(1 if told.quick else summarization.TRAINED_TOGETHER, summarization.SOURCE, 1)
     batch = summarization.batch_of(articles, [article[: summarization.TARGET] for article in articles])
     model = summarization.build().to(told.place).train()
-    optimizer = build_optimizer(OptimizerSettings(optimizer="adagrad", lr=0.15), dict(model.named_parameters()))
+    optimizer = build_optimizer(OptimizerConfig(optimizer="adagrad", lr=0.15), dict(model.named_parameters()))
     each = operations(lambda: summarization.update(model, optimizer, batch, told.place)) / batch.n_tokens
     rounds = (1, 1) if told.quick else (of.updates, of.blocks)
     for article in summarization.training(*rounds, torch.get_num_threads(), told.place):

@@ -10,19 +10,19 @@ import pytest
 import torch
 from commands import sentence_pairs
 
-from nmtkit.core.files import write_whole
+from nmtkit.core.files import atomic_write_text
 from nmtkit.core.settings import parse
 from nmtkit.corpus.blocks import Example
 from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair
 from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, PAD
-from nmtkit.experiment.opening import load_translator
+from nmtkit.experiment.loading import load_translator
 from nmtkit.interchange import conversion
 from nmtkit.models.base import Seq2Seq
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun, build_model
-from nmtkit.training.weights import save_weights, weights_of
+from nmtkit.training.weights import get_weights, save_weights
 from nmtkit.translation.translator import Translator
 
 PAIRS = sentence_pairs(120, 5)
@@ -76,8 +76,8 @@ def made_run(folder: Path, settings: dict[str, Any], tokenizers: TokenizerPair) 
     shake(model)
     run = RunFolder(folder)
     tokenizers.save(run.vocabulary)
-    save_weights(run.average, weights_of(model), tokenizers.sum)
-    write_whole(run.recipe, recipe.to_yaml())
+    save_weights(run.average, get_weights(model), tokenizers.sum)
+    atomic_write_text(run.recipe, recipe.to_yaml())
     return SavedRun(run)
 
 

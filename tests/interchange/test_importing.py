@@ -19,8 +19,8 @@ from nmtkit.interchange import conversion
 from nmtkit.interchange.checkpoint import SUPPRESSED_BIAS
 from nmtkit.interchange.exporting import export_run
 from nmtkit.interchange.importing import import_run
-from nmtkit.training.tensor_files import opened as opened_tensors
-from nmtkit.training.tensor_files import write_plain_tensors
+from nmtkit.training.tensor_files import open_tensors as opened_tensors
+from nmtkit.training.tensor_files import write_bare_tensors
 
 SEARCH = {"beam_size": 4, "stop": "first_k", "max_length": 40}
 MARIANS: list[dict[str, Any]] = [
@@ -149,7 +149,7 @@ def test_weights_in_other_files_are_the_same_weights(layout: str, folder: Path, 
     if layout == "parts":
         names = {name: f"model-{number % 2}.safetensors" for number, name in enumerate(given)}
         for file in sorted(set(names.values())):
-            write_plain_tensors(copy / file, {name: given[name] for name in given if names[name] == file})
+            write_bare_tensors(copy / file, {name: given[name] for name in given if names[name] == file})
         (copy / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}), encoding="utf-8")
     else:
         if layout == "half":
@@ -194,7 +194,7 @@ def compressed(folder: Path) -> None:
 
 def with_tensors(folder: Path, changes: dict[str, torch.Tensor | None]) -> None:
     given = tensors(folder) | changes
-    write_plain_tensors(folder / "model.safetensors", {name: one for name, one in given.items() if one is not None})
+    write_bare_tensors(folder / "model.safetensors", {name: one for name, one in given.items() if one is not None})
 
 
 def outside(folder: Path, path: str = "../secret.safetensors") -> None:

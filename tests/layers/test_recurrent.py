@@ -57,14 +57,14 @@ def step_by_hand(
     return new_hidden, new_kept
 
 
-def weights_of(module: nn.Module, layer: str = "_l0") -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def get_weights(module: nn.Module, layer: str = "_l0") -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return tuple(getattr(module, f"{name}{layer}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
 
 
 def run_by_hand(cell: CellKind, rnn: nn.Module, inputs: list[Vector], size: int) -> tuple[list[Vector], Vector]:
     hidden, kept, states = [0.0] * size, [0.0] * size, []
     for x in inputs:
-        hidden, kept = step_by_hand(cell, weights_of(rnn), x, hidden, kept)
+        hidden, kept = step_by_hand(cell, get_weights(rnn), x, hidden, kept)
         states.append(hidden)
     return states, kept
 
@@ -201,7 +201,7 @@ def test_stacked_cells_by_hand(cell: CellKind) -> None:
         x: Vector = inputs[row].tolist()
         for number, layer in enumerate(cells.cells):
             memory_cell: Vector = [] if kept is None else kept[row, number].tolist()
-            x, memory_cell = step_by_hand(cell, weights_of(layer, ""), x, hidden[row, number].tolist(), memory_cell)
+            x, memory_cell = step_by_hand(cell, get_weights(layer, ""), x, hidden[row, number].tolist(), memory_cell)
             assert new_hidden[row, number].tolist() == pytest.approx(x, abs=1e-12)
             if new_kept is not None:
                 assert new_kept[row, number].tolist() == pytest.approx(memory_cell, abs=1e-12)

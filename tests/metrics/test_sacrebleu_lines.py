@@ -103,8 +103,8 @@ def as_theirs(score: dict[str, Any]) -> str:
     """A score in the form of a cell of sacrebleu's table."""
     drawn = f" ({score['mean']:.4f} ± {score['interval']:.4f})" if "mean" in score else ""
     p_value = score.get("p_value")
-    tested = "" if p_value is None else f" (p = {p_value:.4f}){'' if p_value > 0.05 else '*'}"
-    return f"{score['value']:.4f}{drawn}{tested}"
+    test_metrics = "" if p_value is None else f" (p = {p_value:.4f}){'' if p_value > 0.05 else '*'}"
+    return f"{score['value']:.4f}{drawn}{test_metrics}"
 
 
 def test_the_lines_are_those_of_sacrebleu(console: Command) -> None:

@@ -92,11 +92,11 @@ def test_it_chooses_weights_and_is_tested_and_drawn(corpus: Path, tmp_path: Path
     assert [record["update"] for record in evaluated] == [2, 4]
     assert {"valid_untranslated", "valid_chrf", "valid_loss"} <= evaluated[0].keys()
     assert "valid_bleu" not in evaluated[0]
-    tested = json.loads((folder / "test.json").read_text())["scores"]
-    assert [score["name"] for score in tested] == ["BLEU", "chrF2", "Untranslated"]
+    test_metrics = json.loads((folder / "test.json").read_text())["scores"]
+    assert [score["name"] for score in test_metrics] == ["BLEU", "chrF2", "Untranslated"]
     hyps, sources = ((path).read_text().splitlines() for path in (folder / "test.out", corpus / "test.src"))
     refs = (corpus / "test.tgt").read_text().splitlines()
-    assert tested[2]["value"] == metrics.score_all(hyps, [refs], ["untranslated"], sources=sources)[0].value
+    assert test_metrics[2]["value"] == metrics.score_all(hyps, [refs], ["untranslated"], sources=sources)[0].value
     assert "best Untranslated" in run("plot-training", folder)
     least = min(record["valid_untranslated"] for record in evaluated)
     assert f"{least:.2f} at " in run("plot-training", folder)
@@ -119,5 +119,5 @@ def test_a_recipe_that_names_metrics_is_checked(corpus: Path, changes: list[str]
 
 def test_a_recipe_names_a_family_by_one_word(corpus: Path) -> None:
     loaded = recipe.load(corpus / "tiny.yaml", ["evaluation.metrics=[bleu, rouge]"])
-    assert loaded.validated == ["bleu", *metrics.ROUGE_METRICS]
-    assert loaded.tested == ["bleu", "chrf", *metrics.ROUGE_METRICS]
+    assert loaded.validation_metrics == ["bleu", *metrics.ROUGE_METRICS]
+    assert loaded.test_metrics == ["bleu", "chrf", *metrics.ROUGE_METRICS]

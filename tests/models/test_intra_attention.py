@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from gradients import add_gradients
+from gradients import backward
 from torch import Tensor
 from walk import Walk
 
@@ -220,7 +220,7 @@ def test_bfloat16_gives_every_parameter_a_gradient() -> None:
     """Autocast keeps the 16-bit copies of weights; those made while own words were found have no gradient."""
     model = build(own_words=0.5).float().train()
     with torch.autocast("cpu", torch.bfloat16):
-        add_gradients(model, ARTICLES, 1)
+        backward(model, ARTICLES, 1)
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
         assert float(parameter.grad.abs().max()) > 0, name
@@ -250,7 +250,7 @@ def test_loss_and_gradients_are_finite(name: str, gate: float | None) -> None:
             assert model.switch is not None
             model.switch.weight.zero_()
             model.switch.bias.fill_(gate)
-    sums = add_gradients(model, HARD[name], 10, label_smoothing=0.1)
+    sums = backward(model, HARD[name], 10, label_smoothing=0.1)
     assert all(bool(total.isfinite()) for total in sums.values())
     for key, parameter in model.named_parameters():
         assert parameter.grad is not None, key

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pytest
 import torch
 from daily import daily
-from gradients import add_gradients
+from gradients import backward
 from seeds import moved
 from walk import Walk
 
@@ -238,8 +238,8 @@ def test_never_nan(name: str, bias: float) -> None:
 
 
 @pytest.mark.parametrize("coverage", daily([True, False]), ids=["coverage", "plain"])
-@pytest.mark.parametrize("part_bytes", [1, 1 << 20], ids=["word-by-word", "at-once"])
-def test_gradient_of_the_likelihood(part_bytes: int, coverage: bool) -> None:
+@pytest.mark.parametrize("chunk_bytes", [1, 1 << 20], ids=["word-by-word", "at-once"])
+def test_gradient_of_the_likelihood(chunk_bytes: int, coverage: bool) -> None:
     """The training loop's gradient, whose output layer goes in parts, against finite differences in float64."""
     model = build(coverage=coverage, dropout=0.0).double()
     batch = batch_of([[5, V, 7, 5, V + 1], [6]], [[V, 5, V + 1], [8, 6]])
@@ -251,7 +251,7 @@ def test_gradient_of_the_likelihood(part_bytes: int, coverage: bool) -> None:
         with torch.no_grad():
             return float(likelihood(model(batch, keep=batch.tgt_mask), batch, V, 0.1).total)
 
-    add_gradients(model, batch, 1, part_bytes, label_smoothing=0.1)
+    backward(model, batch, 1, chunk_bytes, label_smoothing=0.1)
     step, checked = 1e-5, 0
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
@@ -325,7 +325,7 @@ def repeated_after_training(coverage: bool, seed: int) -> tuple[int, int]:
         assert batch.tgt_mask is not None
         optimizer.param_groups[0]["lr"] = peak * min(1.0, (update + 1) / 30) * (1 - update / updates)
         optimizer.zero_grad()
-        add_gradients(model, batch, batch.n_tokens, 1 << 30, coverage_weight=float(coverage))
+        backward(model, batch, batch.n_tokens, 1 << 30, coverage_weight=float(coverage))
         torch.nn.utils.clip_grad_norm_(model.parameters(), 2.0)
         optimizer.step()
     found = beam_search(model.eval(), batch_of([source for source, _ in test]), SearchConfig(beam_size=1))

@@ -14,7 +14,7 @@ from daily import daily
 from nmtkit import recipe
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.core.task import TASKS, TRANSLATION
-from nmtkit.core.wording import in_words
+from nmtkit.core.wording import format_minutes
 from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.statistics import CorpusCounter, CorpusStatistics, SideStatistics
 from nmtkit.data.tokenizer_training import learn_tokenizers
@@ -379,7 +379,7 @@ def test_recipe_text_is_a_recipe(task: str, name: str | None, size: str, tmp_pat
     ids=lambda value: str(value),
 )
 def test_times_in_words(minutes: float, said: str) -> None:
-    assert in_words(minutes) == said
+    assert format_minutes(minutes) == said
 
 
 def test_no_torch_is_needed() -> None:

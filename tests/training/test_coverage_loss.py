@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from gradients import add_gradients
+from gradients import backward
 from tiny_training import tiny_model
 
 from nmtkit.data.batch import collate
@@ -13,8 +13,8 @@ from nmtkit.models.pointer_generator import PointerGenerator, PointerGeneratorCo
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.objectives.attention import coverage_loss
 from nmtkit.training.objectives.likelihood import likelihood
-from nmtkit.training.optimizers import OptimizerSettings, build_optimizer, read_state, restore_state
-from nmtkit.training.weights import fill_known, weights_of
+from nmtkit.training.optimizers import OptimizerConfig, build_optimizer, read_state, restore_state
+from nmtkit.training.weights import assign_matching_weights, get_weights
 
 # V is 9; the sources have unknown words of their own, 9 and 10, which the targets copy.
 BATCH = collate([[4, 1, 5, 1], [6, 1]], [[1, 4, 1], [1, 6]], [[4, 9, 5, 10], [6, 9]], [[9, 4, 10], [9, 6]], n_oov=2)
@@ -66,7 +66,7 @@ def test_both_losses_go_back_through_one_attention(rows: int) -> None:
 
     parted = model()
     size = rows * 4 * 11
-    sums = add_gradients(parted, BATCH, 7, size, label_smoothing=0.1, coverage_weight=0.7)
+    sums = backward(parted, BATCH, 7, size, label_smoothing=0.1, coverage_weight=0.7)
     expected = {"coverage_loss": covered.item(), "loss": text.total.item(), "nll": text.nll.item()}
     assert {name: total.item() for name, total in sums.items()} == pytest.approx(expected, rel=1e-12)
     for (name, a), b in zip(whole.named_parameters(), parted.parameters(), strict=True):
@@ -76,7 +76,7 @@ def test_both_losses_go_back_through_one_attention(rows: int) -> None:
 
 def test_the_whole_gradient_is_that_of_finite_differences() -> None:
     net, weight = model(), 0.7
-    add_gradients(net, BATCH, 1, 1000, coverage_weight=weight)
+    backward(net, BATCH, 1, 1000, coverage_weight=weight)
 
     def loss() -> float:
         assert BATCH.tgt_mask is not None
@@ -100,18 +100,18 @@ def test_the_whole_gradient_is_that_of_finite_differences() -> None:
 
 def test_a_model_takes_over_what_it_knows() -> None:
     plain, covering = model(coverage=False), model()
-    before = {name: tensor.clone() for name, tensor in weights_of(covering).items()}
-    new, gone = fill_known(covering, weights_of(plain), Path("weights"))
+    before = {name: tensor.clone() for name, tensor in get_weights(covering).items()}
+    new, gone = assign_matching_weights(covering, get_weights(plain), Path("weights"))
     assert (new, gone) == (["attention.score.coverage"], [])
-    assert torch.equal(weights_of(covering)["attention.score.coverage"], before["attention.score.coverage"])
-    for name, tensor in weights_of(plain).items():
-        assert torch.equal(weights_of(covering)[name], tensor)
-    assert fill_known(plain, weights_of(covering), Path("weights")) == ([], new)
+    assert torch.equal(get_weights(covering)["attention.score.coverage"], before["attention.score.coverage"])
+    for name, tensor in get_weights(plain).items():
+        assert torch.equal(get_weights(covering)[name], tensor)
+    assert assign_matching_weights(plain, get_weights(covering), Path("weights")) == ([], new)
 
 
 @pytest.mark.parametrize("optimizer", ["adagrad", "adam"])
 def test_an_optimizer_goes_on_for_the_weights_it_knows(optimizer: str) -> None:
-    config = OptimizerSettings.model_validate({"optimizer": optimizer, "lr": 0.1, "initial_accumulator": 0.1})
+    config = OptimizerConfig.model_validate({"optimizer": optimizer, "lr": 0.1, "initial_accumulator": 0.1})
     tiny = tiny_model()
     parameters = dict(tiny.named_parameters())
     first = build_optimizer(config, parameters)

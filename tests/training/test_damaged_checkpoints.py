@@ -14,10 +14,17 @@ from safetensors.torch import save_file
 from tiny_training import TinyStream, run, same_weights, settings, tiny_model
 
 from nmtkit.core.errors import CheckpointError, NmtkitError
-from nmtkit.training.checkpoint import Checkpoints, Keeping, Kept
-from nmtkit.training.weights import average_weights, load_weights, read_weights, save_weights, vocabulary_of, weights_of
+from nmtkit.training.checkpoint import CheckpointManager, KeptWeights, RetentionPolicy
+from nmtkit.training.weights import (
+    average_weights,
+    get_weights,
+    load_weights,
+    read_vocabulary_checksum,
+    read_weights,
+    save_weights,
+)
 
-DECIDING = Keeping("bleu", best=9)
+DECIDING = RetentionPolicy("bleu", best=9)
 
 
 def content(path):
@@ -57,7 +64,7 @@ def trained(trained_once, tmp_path):
 
 @pytest.mark.parametrize("kind", ["weights", "state"])
 def test_a_flipped_bit_is_found_wherever_it_is(tmp_path, kind):
-    checkpoints = Checkpoints(tmp_path)
+    checkpoints = CheckpointManager(tmp_path)
     torch.manual_seed(1)
     tensors = {"weights/a": torch.randn(40, 40), "weights/b": torch.arange(5), "weights/c": torch.randn(3).half()}
     if kind == "state":
@@ -92,14 +99,14 @@ def test_numbers_that_change_places_are_found(tmp_path):
 def test_equal_weights_give_equal_files(tmp_path):
     written = set()
     for number in range(8):  # the order of several facts would be another one half of the time
-        path = Checkpoints(tmp_path / str(number)).keep({"a": torch.ones(3)}, 1, 2.0, DECIDING)
+        path = CheckpointManager(tmp_path / str(number)).keep({"a": torch.ones(3)}, 1, 2.0, DECIDING)
         written.add(path.read_bytes())
     assert len(written) == 1
 
 
 def test_files_of_earlier_versions_open(tmp_path, trained):
     folder, config = trained
-    checkpoints = Checkpoints(folder)
+    checkpoints = CheckpointManager(folder)
     model, straight = tiny_model(2), tiny_model(3)
     load_weights(straight, checkpoints.best()[0])
     tensors, _ = content(checkpoints.best()[0])
@@ -109,7 +116,7 @@ def test_files_of_earlier_versions_open(tmp_path, trained):
     expected, _ = run(folder, config, resume=True)
     again = tmp_path / "again"
     run(again, config.model_copy(update={"max_updates": 12}))
-    as_before(Checkpoints(again).last, used=..., validating=..., lr=...)
+    as_before(CheckpointManager(again).last, used=..., validating=..., lr=...)
     found, _ = run(again, config, resume=True)
     assert same_weights(expected, found)
 
@@ -118,7 +125,7 @@ def test_files_of_earlier_versions_open(tmp_path, trained):
 def test_the_umask_says_who_may_read(tmp_path, umask):
     before = os.umask(umask)
     try:
-        path = Checkpoints(tmp_path).keep({"a": torch.ones(3)}, 1, 2.0, DECIDING)
+        path = CheckpointManager(tmp_path).keep({"a": torch.ones(3)}, 1, 2.0, DECIDING)
     finally:
         os.umask(before)
     for file in (path, tmp_path / "kept.json"):
@@ -145,7 +152,7 @@ def test_weights_that_are_not_finite_are_refused(tmp_path, value, dtype):
 @pytest.mark.parametrize("dtype", [torch.int8, torch.bool, torch.complex64, torch.float8_e4m3fn])
 def test_weights_of_another_kind_of_number_are_refused(tmp_path, dtype):
     path = tmp_path / "w.safetensors"
-    save_file({name: tensor.clone().to(dtype) for name, tensor in weights_of(tiny_model()).items()}, path)
+    save_file({name: tensor.clone().to(dtype) for name, tensor in get_weights(tiny_model()).items()}, path)
     with pytest.raises(CheckpointError, match=r"w\.safetensors: .* numbers of type"):
         load_weights(tiny_model(), path)
     with pytest.raises(CheckpointError, match=r"w\.safetensors: "):
@@ -156,7 +163,7 @@ def test_weights_of_another_kind_of_number_are_refused(tmp_path, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_weights_of_another_precision_are_taken(tmp_path, dtype):
-    save_weights(tmp_path / "w.safetensors", {name: t.to(dtype) for name, t in weights_of(tiny_model(1)).items()})
+    save_weights(tmp_path / "w.safetensors", {name: t.to(dtype) for name, t in get_weights(tiny_model(1)).items()})
     model = tiny_model(2)
     load_weights(model, tmp_path / "w.safetensors")
     assert torch.equal(model.cell.weight_hh, tiny_model(1).cell.weight_hh.to(dtype).float())
@@ -171,7 +178,7 @@ def test_an_average_fits_the_model(tmp_path):
         lambda weights: weights.clear(),
     ]
     for change in (lambda weights: None, *changes):
-        weights = dict(weights_of(tiny_model()))
+        weights = dict(get_weights(tiny_model()))
         change(weights)
         for path in paths:
             save_weights(path, weights)
@@ -183,17 +190,17 @@ def test_an_average_fits_the_model(tmp_path):
 
 
 def test_weights_know_their_vocabulary(tmp_path):
-    checkpoints = Checkpoints(tmp_path, "one")
+    checkpoints = CheckpointManager(tmp_path, "one")
     path = checkpoints.keep({"a": torch.ones(3)}, 1, 2.0, DECIDING)
     checkpoints.save_last({"weights/a": torch.ones(3)}, {"update": 1})
-    assert vocabulary_of(path) == vocabulary_of(checkpoints.last) == "one"
+    assert read_vocabulary_checksum(path) == read_vocabulary_checksum(checkpoints.last) == "one"
     assert checkpoints.load_last()[1] == {"update": 1}
     assert read_weights(path, "one").keys() == read_weights(path).keys() == {"a"}
-    for use in (lambda: read_weights(path, "two"), Checkpoints(tmp_path, "two").load_last):
+    for use in (lambda: read_weights(path, "two"), CheckpointManager(tmp_path, "two").load_last):
         with pytest.raises(CheckpointError, match=r"\.safetensors: trained with another vocabulary"):
             use()
     save_weights(tmp_path / "unknown.safetensors", {"a": torch.ones(3)})
-    assert vocabulary_of(tmp_path / "unknown.safetensors") == ""
+    assert read_vocabulary_checksum(tmp_path / "unknown.safetensors") == ""
     assert read_weights(tmp_path / "unknown.safetensors", "two").keys() == {"a"}
 
 
@@ -212,7 +219,7 @@ ODD += ['{"metric": "bleu", "higher_is_better": true, "kept": [{"update": "x", "
 
 @pytest.mark.parametrize("text", [*ODD, "link", "folder", "pipe", "another value"], ids=lambda text: text[:20])
 def test_an_odd_list_is_refused(tmp_path, text):
-    checkpoints, listed = Checkpoints(tmp_path), tmp_path / "kept.json"
+    checkpoints, listed = CheckpointManager(tmp_path), tmp_path / "kept.json"
     for update in (1, 2):
         checkpoints.keep({"a": torch.ones(3)}, update, 2.0 * update, DECIDING)
     before = listed.read_text()
@@ -231,11 +238,11 @@ def test_an_odd_list_is_refused(tmp_path, text):
 
 
 def test_a_lost_list_is_made_anew(tmp_path):
-    checkpoints = Checkpoints(tmp_path)
+    checkpoints = CheckpointManager(tmp_path)
     for update, value in enumerate([3.0, 5.0, 1.0], start=1):
         checkpoints.keep({"a": torch.ones(3)}, update, value, DECIDING)
     (tmp_path / "kept.json").unlink()
-    assert checkpoints.kept() == [Kept(1, 3.0), Kept(2, 5.0), Kept(3, 1.0)]
+    assert checkpoints.kept() == [KeptWeights(1, 3.0), KeptWeights(2, 5.0), KeptWeights(3, 1.0)]
     assert checkpoints.best()[0] == checkpoints.weights_path(2)
     checkpoints.keep({"a": torch.ones(3)}, 4, 2.0, DECIDING)
     assert [entry.update for entry in checkpoints.kept()] == [1, 2, 3, 4]
@@ -277,7 +284,7 @@ CHANGES = {
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_state_that_does_not_fit_is_refused(trained, name):
     folder, config = trained
-    last = Checkpoints(folder).last
+    last = CheckpointManager(folder).last
     tensors, facts = CHANGES[name](*content(last))
     as_before(last, tensors, **facts)
     with pytest.raises(CheckpointError) as caught:
@@ -291,8 +298,8 @@ def test_a_state_that_does_not_fit_is_refused(trained, name):
 @pytest.mark.parametrize("text", ["{", "[]", "null", "5", "{}", DEEP], ids=lambda text: text[:20])
 def test_a_state_without_facts_is_refused(trained, text):
     folder, config = trained
-    tensors, _ = content(Checkpoints(folder).last)
-    save_file(tensors, Checkpoints(folder).last, {"facts": text})
+    tensors, _ = content(CheckpointManager(folder).last)
+    save_file(tensors, CheckpointManager(folder).last, {"facts": text})
     with pytest.raises(CheckpointError, match=r"last\.safetensors: "):
         run(folder, config, resume=True)
 
@@ -301,7 +308,7 @@ def test_a_state_without_facts_is_refused(trained, text):
 def test_every_optimizer_that_knows_something_must_have_saved_it(tmp_path, optimizer, momentum):
     config = settings(optimizer=optimizer, momentum=momentum, max_updates=12)
     run(tmp_path, config)
-    last = Checkpoints(tmp_path).last
+    last = CheckpointManager(tmp_path).last
     as_before(last, {name: None for name in content(last)[0] if name.startswith("optimizer/")})
     with pytest.raises(CheckpointError, match=r"last\.safetensors: `update` is 12, but the optimizer has made 0 steps"):
         run(tmp_path, config, resume=True)
@@ -310,7 +317,7 @@ def test_every_optimizer_that_knows_something_must_have_saved_it(tmp_path, optim
 def test_a_state_from_before_the_first_update_has_no_optimizer(tmp_path):
     straight, _ = run(tmp_path / "straight", settings(max_updates=3))
     run(tmp_path / "stopped", settings(max_updates=3), stop=lambda: True)
-    last = Checkpoints(tmp_path / "stopped").last
+    last = CheckpointManager(tmp_path / "stopped").last
     assert not [name for name in content(last)[0] if name.startswith("optimizer/")]
     resumed, _ = run(tmp_path / "stopped", settings(max_updates=3), stream=TinyStream(), resume=True)
     assert same_weights(straight, resumed)

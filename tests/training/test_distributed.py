@@ -11,16 +11,16 @@ from tiny_training import Pace, TinyStream, constant_score, ended, run, settings
 
 from nmtkit.core.errors import NmtkitError
 from nmtkit.training import distributed
-from nmtkit.training.checkpoint import Checkpoints
+from nmtkit.training.checkpoint import CheckpointManager
 from nmtkit.training.loop import train
 
 
 def test_alone_everything_is_itself():
     assert (distributed.rank(), distributed.size()) == (0, 1)
-    assert distributed.largest([True, 0.25]) == [1, 0.25]
-    assert distributed.gathered("x") == ["x"]
-    assert distributed.said_by_first("x") == "x"
-    assert distributed.totals([3, 4]) == [3, 4]
+    assert distributed.max_over_ranks([True, 0.25]) == [1, 0.25]
+    assert distributed.all_gather_objects("x") == ["x"]
+    assert distributed.broadcast_object("x") == "x"
+    assert distributed.sum_over_ranks([3, 4]) == [3, 4]
     assert distributed.join(torch.device("cpu")) == torch.device("cpu")
 
 
@@ -36,7 +36,7 @@ def test_srun_tells_what_torchrun_would(monkeypatch, nodes, first):
         monkeypatch.setenv(name, value)
     for name in GIVEN:
         monkeypatch.delenv(name, raising=False)
-    assert distributed._told_by_slurm() == {
+    assert distributed._slurm_environment() == {
         "WORLD_SIZE": "4",
         "RANK": "3",
         "LOCAL_RANK": "1",
@@ -49,7 +49,7 @@ def test_one_task_of_slurm_trains_alone(monkeypatch):
     """In a batch script all tasks of the job are counted, but srun has started none of them."""
     monkeypatch.setenv("SLURM_NTASKS", "4")
     monkeypatch.setenv("SLURM_PROCID", "0")
-    assert distributed._told_by_slurm() == {}
+    assert distributed._slurm_environment() == {}
 
 
 @pytest.mark.parametrize(("local", "seen", "taken"), [("3", 8, 3), ("3", 1, 0), ("5", 4, 1)])
@@ -83,9 +83,9 @@ def one_of_srun(rank: int, port: int, folder: str) -> None:
     # A folder of its own for each process, as on disks that are not shared.
     made = Path(folder, str(rank))
     with pytest.raises(NmtkitError, match="process 1 does not see it: put it on a file system that all machines share"):
-        distributed.by_first(made.mkdir, made)
+        distributed.run_on_rank_zero(made.mkdir, made)
     shared = Path(folder, "shared")
-    distributed.by_first(shared.mkdir, shared)
+    distributed.run_on_rank_zero(shared.mkdir, shared)
     distributed.leave()
 
 
@@ -114,21 +114,23 @@ def one_of_two(rank: int, port: int, folder: str) -> None:
         RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
     )
     device = distributed.join(torch.device("cpu"))
-    assert distributed.totals([rank + 1, 10 * rank]) == [3, 10]
-    assert distributed.largest([rank == 1, -rank, 0.1 + rank]) == [1, 0, 1.1]
-    assert distributed.gathered(rank) == [0, 1]
-    assert distributed.said_by_first("first" if rank == 0 else None) == "first"
+    assert distributed.sum_over_ranks([rank + 1, 10 * rank]) == [3, 10]
+    assert distributed.max_over_ranks([rank == 1, -rank, 0.1 + rank]) == [1, 0, 1.1]
+    assert distributed.all_gather_objects(rank) == [0, 1]
+    assert distributed.broadcast_object("first" if rank == 0 else None) == "first"
 
     def training(name, resume=False, stop=None, **given):
         model = tiny_model(7 + rank, given.pop("dropout", 0.0), torch.float64)  # process 0 decides the first weights
         stream = TinyStream(per_epoch=8, rank=rank, world=2)
         config = settings(**given)
-        events = train(model, stream, config, constant_score, Checkpoints(Path(folder, name)), device, resume, stop)
+        events = train(
+            model, stream, config, constant_score, CheckpointManager(Path(folder, name)), device, resume, stop
+        )
         return list(events), model
 
     events, model = training("plain", max_updates=6, clip_norm=0.05, schedule={"kind": "constant", "warmup": 3})
     torch.save([(e.loss, e.tokens, e.grad_norm) for e in events if type(e).__name__ == "Step"], f"{folder}/{rank}.pt")
-    everyone = distributed.gathered(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    everyone = distributed.all_gather_objects(torch.cat([p.detach().flatten() for p in model.parameters()]))
     assert torch.equal(everyone[0], everyone[1])
 
     # One process is told to stop: both do, and resuming gives each its own random numbers back.
@@ -143,7 +145,8 @@ def one_of_two(rank: int, port: int, folder: str) -> None:
     pace = Pace(10 + 20 * rank, TinyStream(per_epoch=8, rank=rank, world=2))
     config = settings(max_updates=99, max_minutes=2.5, log_every=1, schedule={"kind": "linear", "over": "budget"})
     timed = train(
-        *(tiny_model(), pace, config, constant_score, Checkpoints(Path(folder, "timed")), device), clock=pace.clock
+        *(tiny_model(), pace, config, constant_score, CheckpointManager(Path(folder, "timed")), device),
+        clock=pace.clock,
     )
     found = list(timed)
     assert ended(found) == ("max_minutes", 15)
@@ -158,7 +161,7 @@ def test_two_processes_train_as_one_with_twice_the_batches(tmp_path):
 
     config = settings(max_updates=6, accumulate=2, clip_norm=0.05, schedule={"kind": "constant", "warmup": 3})
     model, events = run(tmp_path / "one", config, tiny_model(7, dtype=torch.float64), TinyStream(per_epoch=8))
-    saved = Checkpoints(tmp_path / "plain").load_last()[0]
+    saved = CheckpointManager(tmp_path / "plain").load_last()[0]
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(saved[f"weights/{name}"], parameter.detach(), rtol=1e-12, atol=1e-12)
     alone = [(e.loss, e.tokens, e.grad_norm) for e in events if type(e).__name__ == "Step"]

@@ -18,11 +18,11 @@ from nmtkit.models.base import Seq2Seq, VocabularySizes
 from nmtkit.models.rnnsearch import RnnSearch, RnnSearchConfig
 from nmtkit.models.transformer import Transformer, TransformerConfig
 from nmtkit.training import distributed
-from nmtkit.training.checkpoint import Checkpoints
+from nmtkit.training.checkpoint import CheckpointManager
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Event
 from nmtkit.training.loop import train
-from nmtkit.training.objectives.attention import GuidedAlignment, alignment_loss
+from nmtkit.training.objectives.attention import GuidedAlignmentConfig, alignment_loss
 
 WORDS = 16
 SIZES = VocabularySizes(WORDS, WORDS, shared=True)
@@ -61,7 +61,7 @@ def fit(folder: Path, model: Seq2Seq, stream: Reversing, resume: bool = False, *
     basics: dict[str, Any] = {"lr": 0.003, "best_metric": "score", "log_every": 10}
     config = TrainingConfig.model_validate(basics | given)
     return list(
-        train(model, stream, config, lambda _: {"score": 1.0}, Checkpoints(folder), torch.device("cpu"), resume)
+        train(model, stream, config, lambda _: {"score": 1.0}, CheckpointManager(folder), torch.device("cpu"), resume)
     )
 
 
@@ -259,7 +259,7 @@ def test_two_processes_teach_as_one_with_twice_the_batches(tmp_path: Path) -> No
     assert [process.exitcode for process in processes] == [0, 0]
     model = transformer().double()
     events = fit(tmp_path / "one", model, Reversing(), accumulate=2, **GIVEN)
-    saved = Checkpoints(two).load_last()[0]
+    saved = CheckpointManager(two).load_last()[0]
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(saved[f"weights/{name}"], parameter.detach(), rtol=1e-10, atol=1e-13)
     for rank in range(2):
@@ -293,7 +293,7 @@ def test_bfloat16_is_close(tmp_path: Path) -> None:
 @pytest.mark.parametrize("settings", [{"weight": 0.0}, {"source": "web"}, {"loss": "hinge"}])
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(settings))):
-        GuidedAlignment.model_validate(settings)
+        GuidedAlignmentConfig.model_validate(settings)
 
 
 @pytest.mark.cuda
@@ -302,9 +302,9 @@ def test_cuda_teaches_the_same(tmp_path: Path) -> None:
     losses = []
     for place in ("cpu", "cuda"):
         config = TrainingConfig(
-            lr=0.003, max_updates=3, log_every=3, best_metric="score", guided_alignment=GuidedAlignment()
+            lr=0.003, max_updates=3, log_every=3, best_metric="score", guided_alignment=GuidedAlignmentConfig()
         )
-        model, checkpoints = transformer(alignment_heads=2), Checkpoints(tmp_path / place)
+        model, checkpoints = transformer(alignment_heads=2), CheckpointManager(tmp_path / place)
         events = train(model, Reversing(), config, lambda _: {"score": 1.0}, checkpoints, torch.device(place))
         losses.append(steps(list(events))[0].terms["alignment_loss"])
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)

@@ -23,7 +23,7 @@ from tiny_training import (
 
 from nmtkit.core.errors import CheckpointError, TrainingError
 from nmtkit.data.batch import Batch
-from nmtkit.training.checkpoint import Checkpoints
+from nmtkit.training.checkpoint import CheckpointManager
 from nmtkit.training.events import Evaluated, Saved
 from nmtkit.training.objectives.likelihood import likelihood
 from nmtkit.training.weights import read_weights
@@ -270,8 +270,8 @@ def test_over_the_budget_three_updates_and_three_are_six_bit_for_bit(tmp_path, k
     assert [step.lr for step in steps(before + after)] == rates
     assert rates[-1] == pytest.approx(0, abs=1e-12)
     assert (after[-1].lr, after[-1].peak_lr, after[-1].seconds) == (rates[-1], max(rates), 60)
-    tensors_a, facts_a = Checkpoints(tmp_path / "a").load_last()
-    tensors_b, facts_b = Checkpoints(tmp_path / "b").load_last()
+    tensors_a, facts_a = CheckpointManager(tmp_path / "a").load_last()
+    tensors_b, facts_b = CheckpointManager(tmp_path / "b").load_last()
     assert facts_a == facts_b
     assert all(torch.equal(tensors_a[name], tensors_b[name]) for name in tensors_a)
 
@@ -326,7 +326,7 @@ def test_ema_by_its_formula(tmp_path):
     plain = tiny_model(dtype=torch.float64)
     run(tmp_path / "plain", settings(max_updates=4), plain)
     assert same_weights(plain, model)  # averaging does not touch the training
-    for path in (Checkpoints(tmp_path).best()[0], Checkpoints(tmp_path).last):
+    for path in (CheckpointManager(tmp_path).best()[0], CheckpointManager(tmp_path).last):
         saved = read_weights(path)
         assert torch.equal(torch.cat([saved[name].flatten() for name, _ in model.named_parameters()]), seen[0])
 
@@ -366,7 +366,7 @@ def test_stops_without_patience(tmp_path):
     _, events = run(tmp_path, config, evaluate=Scores([1, 2, 2, 1.5, 1.9, 9]))
     assert ended(events) == ("patience", 10)
     assert [event.best for event in events if isinstance(event, Evaluated)] == [True, True, False, False, False]
-    assert Checkpoints(tmp_path).best()[0] == Checkpoints(tmp_path).weights_path(4)
+    assert CheckpointManager(tmp_path).best()[0] == CheckpointManager(tmp_path).weights_path(4)
 
 
 def test_lower_is_better_for_a_loss(tmp_path):
@@ -374,13 +374,13 @@ def test_lower_is_better_for_a_loss(tmp_path):
     _, events = run(tmp_path, config, evaluate=Scores([3.0, 2.0, 2.5, 2.25], "valid_loss"))
     assert [event.best for event in events if isinstance(event, Evaluated)] == [True, True, False, False]
     assert ended(events) == ("patience", 8) or ended(events) == ("max_updates", 8)
-    assert Checkpoints(tmp_path).best()[0] == Checkpoints(tmp_path).weights_path(4)
+    assert CheckpointManager(tmp_path).best()[0] == CheckpointManager(tmp_path).weights_path(4)
 
 
 def kept_of(folder, **given):
     """The updates whose weights stay where each of eight validations is worse than the one before."""
     run(folder, settings(max_updates=8, validate_every=1, **given), evaluate=Scores(range(8, 0, -1)))
-    return [entry.update for entry in Checkpoints(folder).kept()]
+    return [entry.update for entry in CheckpointManager(folder).kept()]
 
 
 def test_the_best_weights_stay_and_the_last_five(tmp_path):
@@ -408,7 +408,7 @@ def test_a_score_that_is_not_a_number_is_the_worst(tmp_path):
     config = settings(max_updates=6, validate_every=2, keep_best=2)
     _, events = run(tmp_path, config, evaluate=Scores([math.nan, 1.0, math.nan]))
     assert [event.best for event in events if isinstance(event, Evaluated)] == [False, True, False]
-    assert Checkpoints(tmp_path).best()[0] == Checkpoints(tmp_path).weights_path(4)
+    assert CheckpointManager(tmp_path).best()[0] == CheckpointManager(tmp_path).weights_path(4)
 
 
 def test_the_deciding_metric_must_exist(tmp_path):
@@ -504,7 +504,7 @@ def test_a_loss_that_stays_bad_ends_the_training_with_the_last_good_state(tmp_pa
     assert "--resume" in message
     good, _ = run(tmp_path / "good", settings(max_updates=4), poisoned_model(), Poisoned(set()))
     assert same_weights(model, good)
-    saved = load_file(Checkpoints(tmp_path).last)  # a word of them is infinite, which read_weights refuses
+    saved = load_file(CheckpointManager(tmp_path).last)  # a word of them is infinite, which read_weights refuses
     assert all(torch.equal(saved[f"weights/{name}"], p) for name, p in good.named_parameters())
 
 
@@ -538,20 +538,20 @@ def test_resumed_training_is_the_same_bit_for_bit(tmp_path, given):
         if type(event).__name__ == "Step" and event.update == 7:  # in the middle of the second epoch
             stop.set()
     assert ended(first_part) == ("interrupted", 7)
-    assert first_part[-2] == Saved(str(Checkpoints(tmp_path / "b").last), 7)
+    assert first_part[-2] == Saved(str(CheckpointManager(tmp_path / "b").last), 7)
 
     torch.rand(17)
     random.random()
     resumed, second_part = run(tmp_path / "b", config, tiny_model(99, 0.3), evaluate=evaluate, resume=True)
     assert same_weights(straight, resumed)
-    tensors_a, facts_a = Checkpoints(tmp_path / "a").load_last()
-    tensors_b, facts_b = Checkpoints(tmp_path / "b").load_last()
+    tensors_a, facts_a = CheckpointManager(tmp_path / "a").load_last()
+    tensors_b, facts_b = CheckpointManager(tmp_path / "b").load_last()
     assert tensors_a.keys() == tensors_b.keys()
     assert any(name.startswith("optimizer/") for name in tensors_a) or given["optimizer"] == "sgd"
     assert all(torch.equal(tensors_a[name], tensors_b[name]) for name in tensors_a)
     clocks = {"seconds": 0, "used": 0, "validating": 0}
     assert {**facts_a, **clocks} == {**facts_b, **clocks}
-    assert Checkpoints(tmp_path / "a").kept() == Checkpoints(tmp_path / "b").kept()
+    assert CheckpointManager(tmp_path / "a").kept() == CheckpointManager(tmp_path / "b").kept()
 
     def numbers(parts):
         return [(s.update, s.epoch, s.loss, s.terms["nll"], s.tokens, s.lr, s.grad_norm) for s in steps(parts)]
@@ -568,10 +568,10 @@ def test_a_killed_training_resumes_from_its_last_save(tmp_path):
         if isinstance(event, Evaluated):
             break
     events.close()
-    assert Checkpoints(tmp_path / "b").load_last()[1]["update"] == 3
+    assert CheckpointManager(tmp_path / "b").load_last()[1]["update"] == 3
     resumed, _ = run(tmp_path / "b", config, tiny_model(99, 0.3), resume=True)
     assert same_weights(straight, resumed)
-    assert Checkpoints(tmp_path / "b").kept() == Checkpoints(tmp_path / "a").kept()
+    assert CheckpointManager(tmp_path / "b").kept() == CheckpointManager(tmp_path / "a").kept()
 
 
 def test_resuming_a_finished_training_trains_nothing_and_a_longer_one_goes_on(tmp_path):
@@ -586,7 +586,7 @@ def test_resuming_a_finished_training_trains_nothing_and_a_longer_one_goes_on(tm
 
 def test_a_run_killed_before_its_first_save_can_be_resumed(tmp_path):
     events = start(tmp_path, settings(), tiny_model(), TinyStream())
-    assert next(events) == Saved(str(Checkpoints(tmp_path).last), 0)
+    assert next(events) == Saved(str(CheckpointManager(tmp_path).last), 0)
     events.close()
     resumed, _ = run(tmp_path, settings(), tiny_model(99), resume=True)
     straight, _ = run(tmp_path / "straight", settings(), tiny_model())
@@ -622,10 +622,12 @@ def test_training_on_cuda(tmp_path, precision):
     device = torch.device("cuda")
     config = settings(precision=precision, max_updates=40, log_every=10, lr=0.02, ema_decay=0.9)
     model = tiny_model()
-    events = list(train(model, TinyStream(), config, constant_score, Checkpoints(tmp_path), device))
+    events = list(train(model, TinyStream(), config, constant_score, CheckpointManager(tmp_path), device))
     assert steps(events)[-1].terms["nll"] < 0.9 * steps(events)[0].terms["nll"]
     more = settings(precision=precision, max_updates=50, log_every=10, lr=0.02, ema_decay=0.9)
-    again = list(train(tiny_model(), TinyStream(), more, constant_score, Checkpoints(tmp_path), device, resume=True))
+    again = list(
+        train(tiny_model(), TinyStream(), more, constant_score, CheckpointManager(tmp_path), device, resume=True)
+    )
     assert ended(again) == ("max_updates", 50)
 
 
@@ -639,7 +641,7 @@ def test_deterministic_training_on_cuda_is_resumed_bit_for_bit(tmp_path, monkeyp
     def trained(name, updates, resume=False):
         config = settings(max_updates=updates, deterministic=True)
         model = tiny_model(dropout=0.3)
-        state = Checkpoints(tmp_path / name)
+        state = CheckpointManager(tmp_path / name)
         list(train(model, TinyStream(), config, constant_score, state, torch.device("cuda"), resume))
         return model
 

@@ -4,7 +4,7 @@ from typing import get_args
 
 import pytest
 import torch
-from gradients import add_gradients
+from gradients import backward
 
 from nmtkit.core.settings import parse
 from nmtkit.data.batch import collate
@@ -44,7 +44,7 @@ def test_gradient_in_parts_is_that_of_the_whole(name: str, rows: int) -> None:
     torch.autograd.backward(loss.total / 10)
 
     parted = build(name)
-    sums = add_gradients(parted, BATCH, 10, rows * 4 * 10, label_smoothing=0.1)
+    sums = backward(parted, BATCH, 10, rows * 4 * 10, label_smoothing=0.1)
     assert sums["loss"].item() == pytest.approx(loss.total.item(), rel=1e-12)
     assert sums["nll"].item() == pytest.approx(loss.nll.item(), rel=1e-12)
     expected, found = gradients(whole), gradients(parted)
@@ -70,7 +70,7 @@ def test_a_guide_adds_exactly_the_gradient_of_the_alignment(
 
     parted, size = build(name, settings), rows * 4 * 10
     guided = {"loss": loss, "weight": 0.3}
-    sums = add_gradients(parted, LINKED, 10, size, links=4, label_smoothing=0.1, guided_alignment=guided)
+    sums = backward(parted, LINKED, 10, size, links=4, label_smoothing=0.1, guided_alignment=guided)
     assert list(sums) == ["alignment_loss", "loss", "nll"]
     told = [total.item() for total in sums.values()]
     assert told == pytest.approx([alignment.item(), text.total.item(), text.nll.item()], rel=1e-12)
@@ -100,7 +100,7 @@ def test_the_models_own_alignment_is_a_constant_target() -> None:
 
     own = build("transformer", {"alignment_heads": 2})
     guided = {"source": "model", "weight": 0.3}
-    sums = add_gradients(own, BATCH, 10, 40, links=7, label_smoothing=0.1, guided_alignment=guided)
+    sums = backward(own, BATCH, 10, 40, links=7, label_smoothing=0.1, guided_alignment=guided)
     assert sums["alignment_loss"].item() == pytest.approx(alignment.item(), rel=1e-12)
     expected, found = gradients(whole), gradients(own)
     for key, gradient in expected.items():

@@ -36,12 +36,12 @@ def test_the_workspace_of_cublas_is_fixed_in_time_or_said_to_be_too_late(monkeyp
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     with pytest.raises(TrainingError, match="CUDA has started without it; begin again with CUBLAS_WORKSPACE_CONFIG="):
-        randomness.fix_workspace()
+        randomness.require_cublas_workspace()
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
-    randomness.fix_workspace()
+    randomness.require_cublas_workspace()
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    randomness.fix_workspace()
+    randomness.require_cublas_workspace()
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":0:0")
     with pytest.raises(TrainingError, match="it is ':0:0'"):
-        randomness.fix_workspace()
+        randomness.require_cublas_workspace()

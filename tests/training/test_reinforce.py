@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from gradients import add_gradients
+from gradients import backward
 from seeds import moved
 from torch import Tensor, nn
 from walk import Walk
@@ -20,12 +20,12 @@ from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.models.base import MODELS, DecoderOutput, DecoderState, Memory, ModelConfig, Seq2Seq, VocabularySizes
 from nmtkit.training.objectives.reinforcement import (
-    Reinforce,
+    ReinforceConfig,
     Rollouts,
-    drawn_batch,
     rewards,
-    roll_out,
     rouge_l,
+    sample_rollouts,
+    sampled_batch,
     without_dropout,
 )
 
@@ -160,7 +160,7 @@ def test_the_greedy_summary_is_what_a_plain_loop_writes() -> None:
     model = copier(3).eval()
     memory = model.encode(UNKNOWN_WORDS)
     torch.manual_seed(1)
-    rollouts = roll_out(model, memory, 9)
+    rollouts = sample_rollouts(model, memory, 9)
     lengths = set()
     for row in range(3):
         one = model.encode(UNKNOWN_WORDS.select(torch.tensor([row])))
@@ -179,7 +179,7 @@ def test_drawn_summaries_come_as_often_as_their_probability_says() -> None:
     model = Table(logits, [EOS, A, B], [EOS, A, B])
     number = 40_000
     torch.manual_seed(2)
-    rollouts = roll_out(model, model.encode(same_articles(number, [A])), 2)
+    rollouts = sample_rollouts(model, model.encode(same_articles(number, [A])), 2)
     probabilities = (logits[:, [EOS, A, B]]).softmax(-1)
     counts: dict[tuple[int, ...], int] = {}
     for ids, length in zip(rollouts.ids[:, 0].tolist(), rollouts.lengths[:, 0].tolist(), strict=True):
@@ -195,7 +195,7 @@ def test_drawn_summaries_come_as_often_as_their_probability_says() -> None:
 def test_rollouts_end_when_all_have_ended() -> None:
     logits = torch.zeros(50, 6)
     logits[2, EOS] = 1000.0
-    rollouts = roll_out(
+    rollouts = sample_rollouts(
         Table(logits, *[[EOS, A]] * 50), Memory(torch.ones(3, 2, dtype=torch.bool), torch.ones(3, 2), 0), 50
     )
     assert rollouts.ids.shape == (3, 2, int(rollouts.lengths.max()))  # by chance all may end sooner
@@ -205,18 +205,18 @@ def test_rollouts_end_when_all_have_ended() -> None:
 def test_nothing_is_drawn_that_cannot_be() -> None:
     torch.manual_seed(3)
     model = Table(torch.randn(5, 6), *[[A]] * 5)
-    assert roll_out(model, model.encode(same_articles(500, [A])), 5).ids.unique().tolist() == [A]
+    assert sample_rollouts(model, model.encode(same_articles(500, [A])), 5).ids.unique().tolist() == [A]
 
 
 def test_limits() -> None:
-    settings = Reinforce(max_length=10, max_length_ratio=1.5)
+    settings = ReinforceConfig(max_length=10, max_length_ratio=1.5)
     assert [settings.limit(length) for length in (1, 2, 3, 6, 7, 50)] == [2, 3, 5, 9, 10, 10]
-    assert Reinforce(max_length_ratio=0.1).limit(1) == 1
+    assert ReinforceConfig(max_length_ratio=0.1).limit(1) == 1
 
 
 def test_the_drawn_summaries_become_targets() -> None:
     ids = torch.tensor([[[5, 12, EOS], [4, 4, 4]], [[EOS, PAD, PAD], [4, 4, 4]], [[7, 8, 9], [4, 4, 4]]])
-    batch = drawn_batch(UNKNOWN_WORDS, Rollouts(ids, torch.tensor([[3, 3], [1, 3], [3, 3]])))
+    batch = sampled_batch(UNKNOWN_WORDS, Rollouts(ids, torch.tensor([[3, 3], [1, 3], [3, 3]])))
     assert batch.tgt_in is not None
     assert batch.tgt_in.tolist() == [[BOS, 5, 12], [BOS, EOS, PAD], [BOS, 7, 8]]
     assert batch.tgt_mask is not None
@@ -241,10 +241,10 @@ def test_the_gradient_of_one_word(theta: float) -> None:
     batch, number = same_articles(64, [A]), 64
     p = 1 / (1 + math.exp(-theta))
     torch.manual_seed(4)
-    drawn = int((roll_out(model, model.encode(batch), 1).ids[:, 0] == B).sum())
+    drawn = int((sample_rollouts(model, model.encode(batch), 1).ids[:, 0] == B).sum())
     assert 0 < drawn < number
     torch.manual_seed(4)
-    sums = add_gradients(model, batch, 1, reinforce={"gamma": 1.0, "max_length": 1})
+    sums = backward(model, batch, 1, reinforce={"gamma": 1.0, "max_length": 1})
     expected = drawn * (1 - p) if theta < 0 else (number - drawn) * p
     assert model.table.grad is not None
     assert float(model.table.grad[0, B]) == pytest.approx(expected, rel=1e-9)
@@ -268,7 +268,7 @@ def test_the_mean_gradient_is_that_of_the_expected_reward() -> None:
     first, second = logits[:, A].sigmoid().tolist()
     torch.manual_seed(5)
     settings = {"gamma": 1.0, "max_length": 2}
-    sums = add_gradients(model, same_articles(number, [A]), number, reinforce=settings)
+    sums = backward(model, same_articles(number, [A]), number, reinforce=settings)
     expected = [first * (1 - first) * (1 - second / 3), -first * second * (1 - second) / 3]
     assert model.table.grad is not None
     # Descent on the loss is ascent on the reward: the gradient of the loss is the negative.
@@ -291,7 +291,7 @@ def mixed_loss(model: Seq2Seq, batch: Batch, rollouts: Rollouts, gamma: float) -
     assert batch.tgt_extended is not None
     assert batch.tgt_mask is not None
     reward = rewards(rollouts, batch.tgt_extended, batch.tgt_mask.sum(1)).double()
-    reinforced = (reward[:, 1] - reward[:, 0]) * token_log_probs(drawn_batch(batch, rollouts))
+    reinforced = (reward[:, 1] - reward[:, 0]) * token_log_probs(sampled_batch(batch, rollouts))
     return gamma * reinforced.sum() - (1 - gamma) * token_log_probs(batch).sum()
 
 
@@ -301,7 +301,7 @@ def seed_with_rewards(model: Seq2Seq, batch: Batch, limit: int) -> int:
     assert batch.tgt_mask is not None
     for seed in range(200):
         torch.manual_seed(seed)
-        reward = rewards(roll_out(model, model.encode(batch), limit), batch.tgt_extended, batch.tgt_mask.sum(1))
+        reward = rewards(sample_rollouts(model, model.encode(batch), limit), batch.tgt_extended, batch.tgt_mask.sum(1))
         advantage = reward[:, 0] - reward[:, 1]
         if bool((advantage > 0.1).any()) and bool((advantage < -0.1).any()):
             return seed
@@ -314,15 +314,15 @@ def test_the_gradient_of_the_mixed_loss(rows: int) -> None:
     gamma, scale = 0.7, 0.25
     settings = {"gamma": gamma, "max_length": 6}
     model = copier(3)
-    limit = Reinforce.model_validate(settings).limit(5)
+    limit = ReinforceConfig.model_validate(settings).limit(5)
     seed = seed_with_rewards(model, UNKNOWN_WORDS, limit)
     torch.manual_seed(seed)
-    sums = add_gradients(model, UNKNOWN_WORDS, 4, rows * 4 * 14, reinforce=settings)
+    sums = backward(model, UNKNOWN_WORDS, 4, rows * 4 * 14, reinforce=settings)
     found = {name: gradient.clone() for name, gradient in gradients(model).items()}
     model.zero_grad(set_to_none=True)
 
     torch.manual_seed(seed)
-    rollouts = roll_out(model, model.encode(UNKNOWN_WORDS), limit)
+    rollouts = sample_rollouts(model, model.encode(UNKNOWN_WORDS), limit)
     loss = mixed_loss(model, UNKNOWN_WORDS, rollouts, gamma)
     torch.autograd.backward(scale * loss)
     expected = gradients(model)
@@ -358,14 +358,14 @@ def test_any_model_can_be_reinforced(name: str) -> None:
     torch.manual_seed(1)
     config = parse(cls.Config, {"kind": name, "dropout": 0.0, **OTHERS[name]}, "test")
     model = cls(config, VocabularySizes(12, 12, shared=True)).double()
-    limit = Reinforce.model_validate(settings).limit(5)
+    limit = ReinforceConfig.model_validate(settings).limit(5)
     seed = seed_with_rewards(model, UNKNOWN_WORDS, limit)
     torch.manual_seed(seed)
-    add_gradients(model, UNKNOWN_WORDS, 4, 3 * 4 * 14, reinforce=settings)
+    backward(model, UNKNOWN_WORDS, 4, 3 * 4 * 14, reinforce=settings)
     found = {key: gradient.clone() for key, gradient in gradients(model).items()}
     model.zero_grad(set_to_none=True)
     torch.manual_seed(seed)
-    rollouts = roll_out(model, model.encode(UNKNOWN_WORDS), limit)
+    rollouts = sample_rollouts(model, model.encode(UNKNOWN_WORDS), limit)
     torch.autograd.backward(0.25 * mixed_loss(model, UNKNOWN_WORDS, rollouts, 0.7))
     assert found.keys() == gradients(model).keys()
     for key, gradient in gradients(model).items():
@@ -376,8 +376,8 @@ def test_without_reinforcement_nothing_but_the_likelihood_is_left() -> None:
     tiny = 1e-300
     one, other = copier(), copier()
     torch.manual_seed(7)
-    sums = add_gradients(one, UNKNOWN_WORDS, 10, label_smoothing=0.2, reinforce={"gamma": tiny})
-    plain = add_gradients(other, UNKNOWN_WORDS, 10, label_smoothing=0.2)
+    sums = backward(one, UNKNOWN_WORDS, 10, label_smoothing=0.2, reinforce={"gamma": tiny})
+    plain = backward(other, UNKNOWN_WORDS, 10, label_smoothing=0.2)
     assert all(float(sums[name]) == pytest.approx(float(total), rel=1e-12) for name, total in plain.items())
     for name, gradient in gradients(other).items():
         torch.testing.assert_close(gradients(one)[name], gradient, rtol=1e-12, atol=0)
@@ -392,7 +392,7 @@ def test_all_that_is_random_comes_from_torch() -> None:
         np.random.seed(8)
         states = random.getstate(), np.random.get_state()[1].tolist()
         torch.manual_seed(8)
-        add_gradients(model, UNKNOWN_WORDS, 1, reinforce={})
+        backward(model, UNKNOWN_WORDS, 1, reinforce={})
         assert states == (random.getstate(), np.random.get_state()[1].tolist())
         found.append((gradients(model), torch.get_rng_state()))
     assert torch.equal(found[0][1], found[1][1])
@@ -433,8 +433,8 @@ def test_a_rollout_in_bfloat16_leaves_no_weight_without_gradient() -> None:
     """Autocast keeps the 16-bit copies of weights, and those made while nothing had a gradient must not stay."""
     model = copier(3).float().train()
     with torch.autocast("cpu", torch.bfloat16):
-        roll_out(model, model.encode(UNKNOWN_WORDS), 3)
-        add_gradients(model, UNKNOWN_WORDS, 1)
+        sample_rollouts(model, model.encode(UNKNOWN_WORDS), 3)
+        backward(model, UNKNOWN_WORDS, 1)
     assert gradients(model).keys() == dict(model.named_parameters()).keys()
     assert all(float(gradient.abs().max()) > 0 for gradient in gradients(model).values())
 
@@ -443,7 +443,7 @@ def test_a_rollout_in_bfloat16_leaves_no_weight_without_gradient() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_cuda_trains_in_evaluation_mode() -> None:
     model = copier(own_words=0.5, dropout=0.1).cuda().train()
-    sums = add_gradients(model, UNKNOWN_WORDS, 1, device=torch.device("cuda"), reinforce={"max_length": 6})
+    sums = backward(model, UNKNOWN_WORDS, 1, device=torch.device("cuda"), reinforce={"max_length": 6})
     assert list(sums) == TOLD
     assert all(bool(total.isfinite()) for total in sums.values())
     assert all(bool(gradient.isfinite().all()) for gradient in gradients(model).values())
@@ -462,7 +462,7 @@ def test_reinforcement_raises_the_reward(record_property: Callable[[str, object]
 
     def update(settings: dict[str, object] | None) -> dict[str, Tensor]:
         optimizer.zero_grad()
-        sums = add_gradients(model, batch, 144, reinforce=settings)
+        sums = backward(model, batch, 144, reinforce=settings)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         return sums

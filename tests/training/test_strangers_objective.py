@@ -24,12 +24,12 @@ from nmtkit.models.luong import Luong, LuongConfig
 from nmtkit.recipe import load
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.metrics_log import MetricsLog
-from nmtkit.training.checkpoint import Checkpoints
+from nmtkit.training.checkpoint import CheckpointManager
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Step
 from nmtkit.training.loop import train
-from nmtkit.training.objectives.objective import OBJECTIVES, Objective, Reads, Seen, Update
-from nmtkit.training.optimizers import OPTIMIZERS, OptimizerSettings
+from nmtkit.training.objectives.objective import OBJECTIVES, GradientAccumulator, InputKind, Objective, ObjectiveInput
+from nmtkit.training.optimizers import OPTIMIZERS, OptimizerConfig
 from nmtkit.training.schedules import TrainingProgress
 
 BASICS: dict[str, Any] = {"lr": 0.01, "best_metric": "score", "max_updates": 6, "log_every": 2}
@@ -42,24 +42,24 @@ class Confidence(Objective):
     Its mean is over a count that nobody else has, and it tells a second number.
     """
 
-    over: ClassVar = {"confidence": "words", "surest": "sentences"}
+    normalizers: ClassVar = {"confidence": "words", "surest": "sentences"}
 
     @classmethod
-    def of(cls, setting: float | None) -> "Confidence | None":
+    def from_setting(cls, setting: float | None) -> "Confidence | None":
         return cls(weight=setting) if setting else None
 
     def counts(self, batch: Batch) -> dict[str, int]:
         return {"words": batch.n_tokens - batch.size}
 
-    def terms(self, seen: Seen) -> dict[str, Tensor]:
-        assert seen.log_probs is not None
-        assert seen.batch.tgt_out is not None
-        assert seen.batch.tgt_mask is not None
-        words = seen.batch.tgt_out[seen.batch.tgt_mask][seen.part] != EOS
-        each = (seen.log_probs.exp() * seen.log_probs).sum(-1)
-        return {"confidence": each[words].sum(), "surest": seen.log_probs.detach().exp().amax(-1)[~words].sum()}
+    def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
+        assert inputs.log_probs is not None
+        assert inputs.batch.tgt_out is not None
+        assert inputs.batch.tgt_mask is not None
+        words = inputs.batch.tgt_out[inputs.batch.tgt_mask][inputs.part] != EOS
+        each = (inputs.log_probs.exp() * inputs.log_probs).sum(-1)
+        return {"confidence": each[words].sum(), "surest": inputs.log_probs.detach().exp().amax(-1)[~words].sum()}
 
-    def told(self, means: Mapping[str, float]) -> dict[str, float]:
+    def metrics(self, means: Mapping[str, float]) -> dict[str, float]:
         return {**means, "entropy": -means["confidence"]}
 
 
@@ -67,17 +67,17 @@ class Confidence(Objective):
 class Focus(Objective):
     """Reads the attention: how much of it is where it is most."""
 
-    over: ClassVar = {"focus": "tokens"}
-    reads: ClassVar[Reads] = "attention"
+    normalizers: ClassVar = {"focus": "tokens"}
+    needs: ClassVar[InputKind] = "attention"
 
     @classmethod
-    def of(cls, setting: float | None) -> "Focus | None":
+    def from_setting(cls, setting: float | None) -> "Focus | None":
         return cls(weight=setting) if setting else None
 
-    def terms(self, seen: Seen) -> dict[str, Tensor]:
-        assert seen.readout.attention is not None
-        assert seen.moved.tgt_mask is not None
-        return {"focus": -seen.readout.attention.amax(-1)[seen.moved.tgt_mask].sum()}
+    def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
+        assert inputs.decoder_output.attention is not None
+        assert inputs.device_batch.tgt_mask is not None
+        return {"focus": -inputs.decoder_output.attention.amax(-1)[inputs.device_batch.tgt_mask].sum()}
 
 
 class OwnConfig(TrainingConfig):
@@ -167,7 +167,7 @@ def train_tiny(folder: Path, model: Any, settings: TrainingConfig) -> list[Step]
         def restore(self, state: Mapping[str, int]) -> None:
             pass
 
-    return steps(list(train(model, Tiny(), settings, constant_score, Checkpoints(folder), torch.device("cpu"))))
+    return steps(list(train(model, Tiny(), settings, constant_score, CheckpointManager(folder), torch.device("cpu"))))
 
 
 class Distance(AttentionScore):
@@ -198,7 +198,7 @@ def test_an_attention_score_that_a_recipe_chooses(
 
 
 def test_an_optimizer_that_a_recipe_chooses(tmp_path: Path, entered: Callable[[Registry[Any], str, Any], None]) -> None:
-    def rmsprop(settings: OptimizerSettings, groups: Any) -> RMSprop:
+    def rmsprop(settings: OptimizerConfig, groups: Any) -> RMSprop:
         return RMSprop(groups, lr=settings.lr)
 
     entered(OPTIMIZERS, "rmsprop", rmsprop)
@@ -233,17 +233,17 @@ def test_a_schedule(tmp_path: Path) -> None:
 class Small(Objective):
     """Asks nothing of any target: the weights are to be small."""
 
-    over: ClassVar = {"norm": "sentences"}
-    reads: ClassVar[Reads] = "nothing"
+    normalizers: ClassVar = {"norm": "sentences"}
+    needs: ClassVar[InputKind] = "nothing"
 
     @classmethod
-    def of(cls, setting: float | None) -> "Small":
+    def from_setting(cls, setting: float | None) -> "Small":
         return cls()
 
-    def terms(self, seen: Seen) -> dict[str, Tensor]:
+    def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
         raise AssertionError("nobody asks")
 
-    def add_own_gradients(self, update: Update, batch: Batch) -> dict[str, Tensor]:
+    def custom_backward(self, update: GradientAccumulator, batch: Batch) -> dict[str, Tensor]:
         norm = sum((weight.square().sum() for weight in update.model.parameters()), start=torch.zeros(()))
         torch.autograd.backward(norm / update.counts["sentences"])
         return {"norm": norm.detach()}
@@ -251,7 +251,7 @@ class Small(Objective):
 
 def test_one_that_needs_no_targets_is_enough() -> None:
     model, batch = tiny_model(), tiny_batch(1)
-    sums = Update(model, [Small()], {"sentences": 8}, torch.device("cpu"), 1 << 20).add_gradients(batch)
+    sums = GradientAccumulator(model, [Small()], {"sentences": 8}, torch.device("cpu"), 1 << 20).backward(batch)
     assert list(sums) == ["norm"]
     for weight in model.parameters():
         torch.testing.assert_close(weight.grad, weight.detach() / 4)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from nmtkit.data.batch import Batch
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.models.base import DecoderOutput, DecoderState, Memory, ModelConfig, Seq2Seq, VocabularySizes
-from nmtkit.training.checkpoint import Checkpoints
+from nmtkit.training.checkpoint import CheckpointManager
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Event, Step, Stopped
 from nmtkit.training.loop import train
@@ -178,7 +178,7 @@ def start(
 ) -> Iterator[Event]:
     clock = stream.clock if isinstance(stream, Pace) else time.monotonic
     cpu = torch.device("cpu")
-    return train(model, stream, config, evaluate, Checkpoints(folder), cpu, resume, stop, seed, clock=clock)
+    return train(model, stream, config, evaluate, CheckpointManager(folder), cpu, resume, stop, seed, clock=clock)
 
 
 def steps(events: list[Event]) -> list[Step]:

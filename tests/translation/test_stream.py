@@ -112,7 +112,7 @@ def finds_the_same(kind: str, processes: int, from_scratch: bool) -> None:
         groups = list(using.stream(windows(LINES, size), 3, need_copies=True))
         assert len(groups) > 1
         assert_same([one for group in groups for one in group], alone)
-    assert devices.may_fork() == bool(processes), "forks were wanted, and threads were used, or the other way round"
+    assert devices.can_fork() == bool(processes), "forks were wanted, and threads were used, or the other way round"
 
 
 @pytest.mark.parametrize("kind", daily(["transformer", "pointer_generator"]))
@@ -342,10 +342,10 @@ def test_few_lines_begin_no_process_and_one_that_cannot_open_the_model_says_why(
 
 
 def test_a_process_that_has_computed_in_threads_is_not_forked() -> None:
-    devices.on_each(lambda _: None, [1, 2], torch.device("cpu"))
+    devices.map_batches(lambda _: None, [1, 2], torch.device("cpu"))
     torch.set_num_threads(2)
     try:
-        devices.on_each(lambda _: None, [1, 2], torch.device("cpu"))
+        devices.map_batches(lambda _: None, [1, 2], torch.device("cpu"))
     finally:
         torch.set_num_threads(1)
     assert not Workers(["cpu"] * 2).are_for(1000)

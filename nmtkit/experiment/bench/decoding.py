@@ -22,7 +22,7 @@ from nmtkit.core.task import TASKS
 from nmtkit.experiment.bench import machine
 from nmtkit.experiment.bench.engines import CONTESTANTS, EXACT, Contestant, Decoded, Ours, Setting
 from nmtkit.experiment.bench.products import Products
-from nmtkit.experiment.opening import Opening
+from nmtkit.experiment.loading import ModelOptions
 from nmtkit.interchange import conversion
 from nmtkit.interchange.exporting import require_comparable
 from nmtkit.runs.saved import SavedRun, find_run
@@ -46,7 +46,7 @@ SHOWN = 3
 class DecodingWork:
     """What is to be decoded, and how often."""
 
-    how: Opening
+    how: ModelOptions
     sources: Sequence[str]
     references: Sequence[str] | None = None
     against: tuple[str, ...] = ()
@@ -130,7 +130,7 @@ class Service:
     """What a process does for the bench: it has one engine, and is asked by the name of a method and its arguments."""
 
     name: str
-    how: Opening
+    how: ModelOptions
     contestant: Contestant | None = None
 
     def __call__(self, asked: tuple[str, Any]) -> Any:
@@ -240,7 +240,7 @@ def _refuse_what_cannot_be_done(work: DecodingWork, run: SavedRun) -> None:
         conversion.library(name)
 
 
-def _started(name: str, how: Opening, stack: ExitStack) -> Ask:
+def _started(name: str, how: ModelOptions, stack: ExitStack) -> Ask:
     """Starts an engine's process, which ends with the stack."""
     remedy = "take fewer lines, or measure the engines one after the other"
     variables = dict(os.environ)
@@ -310,7 +310,9 @@ def _compare(rows: Sequence[DecodingSpeed], ask: Ask, work: DecodingWork) -> lis
             examples.append({"engine": f"{row.engine}, {row.setting}", "line": str(number + 1), **shown})
         if work.references is not None:
             texts, recipe = [one.text for one in row.found], find_run(work.how.model)[0].recipe
-            found = metrics.score_all(texts, [work.references], recipe.tested, recipe.evaluation.options, work.sources)
+            found = metrics.score_all(
+                texts, [work.references], recipe.test_metrics, recipe.evaluation.options, work.sources
+            )
             row.scores = {score.name: score.value for score in found}
     return examples
 

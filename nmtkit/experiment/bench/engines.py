@@ -15,7 +15,11 @@ from nmtkit.autotune.searching import ways_to_search
 from nmtkit.core import device as devices
 from nmtkit.data.batch import Batch, bucket_by_length
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
-from nmtkit.experiment.opening import Opening, open_translator, workers_for
+<<<<<<< HEAD
+from nmtkit.experiment.loading import Opening, open_translator, workers_for
+=======
+from nmtkit.experiment.loading import ModelOptions, build_workers, open_translator, source_token_limit
+>>>>>>> 0a6831d (Names of the field in core, recipe, training and experiment: ObjectiveInput, GradientAccumulator, CheckpointManager, RetentionPolicy, SkipInit, broadcast_object, run_on_rank_zero, ModelOptions, load_from_options, deep_merge, atomic_path)
 from nmtkit.interchange import conversion
 from nmtkit.interchange.exporting import EARLY_STOPPING, require_comparable
 from nmtkit.layers.inference import Precision, supported_precisions
@@ -84,7 +88,7 @@ class Ours(Contestant):
 
     name = "nmtkit"
 
-    def __init__(self, how: Opening) -> None:
+    def __init__(self, how: ModelOptions) -> None:
         how = replace(how, workers=None)  # a process a core, as `translate` has them
         self._run, self._how = find_run(how.model)[0], how
         self.reader = open_translator(self._run, how)
@@ -118,7 +122,7 @@ class Ours(Contestant):
         if setting.searches > 1 and (self._stream is None or self._stream.setting != setting):
             if self._stream is not None:
                 self._stream.close()
-            workers = workers_for(self._how, self.place, way)
+            workers = build_workers(self._how, self.place, way)
             self._stream = _Stream(setting, replace(self.reader, workers=workers))
 
     def decode(self, lines: Sequence[str]) -> list[Decoded]:
@@ -152,11 +156,17 @@ class _Stream:
 class _Peer(Contestant):
     """Another engine: the model is converted, and what is the same for all of them stands here."""
 
-    def __init__(self, how: Opening) -> None:
+    def __init__(self, how: ModelOptions) -> None:
         run = find_run(how.model)[0]
+<<<<<<< HEAD
         model, tokenizers, trained = run.open_for_inference(torch.device("cpu"), how.weights)
         config = trained.search.changed(how.search_settings or {})
         most = how.max_source_tokens or trained.max_source_tokens
+=======
+        model, tokenizers, recipe = run.open_model(torch.device("cpu"), how.weights)
+        config = recipe.search.changed(how.search_settings or {})
+        most = how.max_source_tokens or source_token_limit(recipe)
+>>>>>>> 0a6831d (Names of the field in core, recipe, training and experiment: ObjectiveInput, GradientAccumulator, CheckpointManager, RetentionPolicy, SkipInit, broadcast_object, run_on_rank_zero, ModelOptions, load_from_options, deep_merge, atomic_path)
         self.reader = Translator(model, tokenizers, config, max_source_tokens=most)
         self.place = devices.choose(how.device)
         self._threads = how.threads or devices.cpu_threads()
@@ -198,7 +208,7 @@ class HuggingFace(_Peer):
     name = "huggingface"
     _TYPES: ClassVar = {EXACT: torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
-    def __init__(self, how: Opening) -> None:
+    def __init__(self, how: ModelOptions) -> None:
         super().__init__(how)
         self._setting = self.settings()[0]
         self._networks: dict[torch.dtype, Any] = {}
@@ -268,7 +278,7 @@ class CTranslate2(_Peer):
     name = "ctranslate2"
     _TYPES: ClassVar = {EXACT: "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "int8"}
 
-    def __init__(self, how: Opening) -> None:
+    def __init__(self, how: ModelOptions) -> None:
         super().__init__(how)
         self._library = conversion.library(self.name)
         self._folder = tempfile.TemporaryDirectory(prefix="nmtkit-ctranslate2-")

@@ -94,7 +94,7 @@ def forget_peak(place: torch.device) -> None:
     if place.type == "cuda":
         torch.cuda.reset_peak_memory_stats(place)
     else:
-        device.give_back_freed_memory()
+        device.trim_malloc()
         with suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak becomes what there is now
 

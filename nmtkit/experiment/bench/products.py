@@ -97,7 +97,7 @@ class Products:
             {product: count // at_a_time + (number < count % at_a_time) for product, count in self.counts.items()}
             for number in range(at_a_time)
         ]
-        devices.on_each(work, parts, device)
+        devices.map_batches(work, parts, device)
         return max(taken) if at_a_time > 1 else sum(taken)
 
 

@@ -24,7 +24,7 @@ from nmtkit.experiment.bench.products import Products
 from nmtkit.experiment.run import Run
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder, ignore
-from nmtkit.training.checkpoint import Checkpoints
+from nmtkit.training.checkpoint import CheckpointManager
 from nmtkit.training.trainer import Trainer
 
 LENGTHS = (25, 25)
@@ -130,7 +130,7 @@ def measure_training(
     devices.prepare(device, way.matmul_precision, way.threads)
     batches = trial.first_batches(updates * accumulate)
     stream = Repeated(batches)
-    trainer = Trainer(trial.build(), stream, trial.config, Checkpoints(Path()), device)
+    trainer = Trainer(trial.build(), stream, trial.config, CheckpointManager(Path()), device)
     trainer.in_bf16 = way.precision == "bf16"
 
     def work() -> None:

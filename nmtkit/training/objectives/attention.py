@@ -14,23 +14,23 @@ from torch.nn.functional import pad
 from nmtkit.core.settings import Field, Settings
 from nmtkit.data.batch import Batch
 from nmtkit.layers.elementary import at_least_float32
-from nmtkit.training.objectives.objective import OBJECTIVES, Objective, Reads, Seen
+from nmtkit.training.objectives.objective import OBJECTIVES, InputKind, Objective, ObjectiveInput
 
-Teacher = Literal["file", "model"]
+AlignmentSource = Literal["file", "model"]
 AlignmentLoss = Literal["cross_entropy", "squared_error"]
 
 _LEAST = 1e-30
 """Smaller weights count as this, so that the logarithm of one that a window or rounding made zero is finite."""
 
 
-class GuidedAlignment(Settings):
+class GuidedAlignmentConfig(Settings):
     """Teaches the attention that the model shows as its alignment where to look, while it learns to translate.
 
     Chen et al. 2016; Garg et al. 2019 for one head of a Transformer, which is chosen by `model.alignment_layer` and
     `model.alignment_heads`.
     """
 
-    source: Teacher = "file"
+    source: AlignmentSource = "file"
     """Where the alignments come from. file: data.train.alignment. model: the attention itself, each word's most
     attended source token in the mean of the layer's heads; it trains the one head that model.alignment_heads names."""
     weight: float = Field(default=0.05, gt=0)
@@ -39,7 +39,7 @@ class GuidedAlignment(Settings):
     """The loss between attention and links: cross_entropy, or squared_error, which is milder."""
 
 
-def linked_positions(batch: Batch, teacher: Teacher) -> Tensor:
+def linked_positions(batch: Batch, teacher: AlignmentSource) -> Tensor:
     """The target positions `(B,T)` whose attention is taught.
 
     With links from a file those that have one; where the model itself is the teacher all words: what is neither padding
@@ -77,7 +77,7 @@ def alignment_loss(attention: Tensor, links: Tensor, kind: AlignmentLoss = "cros
     return ((gold - weights).square() * (counts > 0)).sum()
 
 
-def own_links(heads: Tensor, positions: Tensor) -> Tensor:
+def links_from_heads(heads: Tensor, positions: Tensor) -> Tensor:
     """One link for each position `(B,T)`: where the heads `(B,A,T,S)` look most on average; `(B,T,S)`, a constant."""
     best = heads.detach().mean(1).argmax(-1, keepdim=True)  # (B,T,1)
     return torch.zeros_like(heads[:, 0], dtype=torch.bool).scatter_(-1, best, positions[..., None])
@@ -85,46 +85,48 @@ def own_links(heads: Tensor, positions: Tensor) -> Tensor:
 
 @OBJECTIVES.register("guided_alignment")
 @dataclass(frozen=True)
-class GuidedAttention(Objective):
+class GuidedAlignment(Objective):
     """The mean of `alignment_loss` over the linked target tokens."""
 
-    over: ClassVar = {"alignment_loss": "links"}
-    reads: ClassVar[Reads] = "attention"
+    normalizers: ClassVar = {"alignment_loss": "links"}
+    needs: ClassVar[InputKind] = "attention"
 
-    settings: GuidedAlignment
+    settings: GuidedAlignmentConfig
 
     @classmethod
-    def of(cls, setting: GuidedAlignment | None) -> "GuidedAttention | None":
+    def from_setting(cls, setting: GuidedAlignmentConfig | None) -> "GuidedAlignment | None":
         """There is one where there are settings."""
         if setting is None:
             return None
-        kind = AttentionGuidedByHeads if setting.source == "model" else GuidedAttention
+        kind = GuidedAlignmentFromHeads if setting.source == "model" else GuidedAlignment
         return kind(settings=setting, weight=setting.weight)
 
     def counts(self, batch: Batch) -> dict[str, int]:
         """The target tokens that are taught."""
         return {"links": int(linked_positions(batch, self.settings.source).sum())}
 
-    def links(self, seen: Seen) -> Tensor:
+    def links(self, inputs: ObjectiveInput) -> Tensor:
         """Where to look, `(B,T,S)`."""
-        assert seen.moved.alignment is not None, "the batch has no alignments"
-        return seen.moved.alignment
+        assert inputs.device_batch.alignment is not None, "the batch has no alignments"
+        return inputs.device_batch.alignment
 
-    def terms(self, seen: Seen) -> dict[str, Tensor]:
+    def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
         """The loss without its weight."""
-        assert seen.readout.attention is not None
-        return {"alignment_loss": alignment_loss(seen.readout.attention, self.links(seen), self.settings.loss)}
+        assert inputs.decoder_output.attention is not None
+        return {
+            "alignment_loss": alignment_loss(inputs.decoder_output.attention, self.links(inputs), self.settings.loss)
+        }
 
 
-class AttentionGuidedByHeads(GuidedAttention):
+class GuidedAlignmentFromHeads(GuidedAlignment):
     """The same, taught by all heads of its layer."""
 
-    reads = "heads"
+    needs = "heads"
 
-    def links(self, seen: Seen) -> Tensor:
+    def links(self, inputs: ObjectiveInput) -> Tensor:
         """Where the heads look most on average."""
-        assert seen.heads is not None
-        return own_links(seen.heads, linked_positions(seen.moved, "model"))
+        assert inputs.heads is not None
+        return links_from_heads(inputs.heads, linked_positions(inputs.device_batch, "model"))
 
 
 def coverage_loss(attention: Tensor, mask: Tensor) -> Tensor:
@@ -148,19 +150,19 @@ def coverage_loss(attention: Tensor, mask: Tensor) -> Tensor:
 
 @OBJECTIVES.register("coverage_weight")
 @dataclass(frozen=True)
-class Coverage(Objective):
+class CoverageLoss(Objective):
     """The mean coverage loss of a target token, from 0 to 1; its weight is lambda of equation 13."""
 
-    over: ClassVar = {"coverage_loss": "tokens"}
-    reads = "attention"
+    normalizers: ClassVar = {"coverage_loss": "tokens"}
+    needs = "attention"
 
     @classmethod
-    def of(cls, setting: float | None) -> "Coverage | None":
+    def from_setting(cls, setting: float | None) -> "CoverageLoss | None":
         """There is one where it has a weight."""
         return cls(weight=setting) if setting else None
 
-    def terms(self, seen: Seen) -> dict[str, Tensor]:
+    def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
         """The loss without its weight."""
-        assert seen.readout.attention is not None
-        assert seen.moved.tgt_mask is not None
-        return {"coverage_loss": coverage_loss(seen.readout.attention, seen.moved.tgt_mask)}
+        assert inputs.decoder_output.attention is not None
+        assert inputs.device_batch.tgt_mask is not None
+        return {"coverage_loss": coverage_loss(inputs.decoder_output.attention, inputs.device_batch.tgt_mask)}

@@ -10,7 +10,7 @@ from torch import Tensor
 from nmtkit.data.batch import Batch
 from nmtkit.layers.elementary import at_least_float32
 from nmtkit.models.base import Output
-from nmtkit.training.objectives.objective import LOSS, OBJECTIVES, Objective, Seen
+from nmtkit.training.objectives.objective import LOSS, OBJECTIVES, Objective, ObjectiveInput
 
 _LARGEST = 700.0
 """The exponential of more is no float."""
@@ -77,22 +77,22 @@ def likelihood(
 class Likelihood(Objective):
     """The mean negative log-likelihood of a target token, in nats; see `likelihood`."""
 
-    over: ClassVar = {LOSS: "tokens", "nll": "tokens"}
+    normalizers: ClassVar = {LOSS: "tokens", "nll": "tokens"}
 
     smoothing: float = 0.0
     """Share of each target's probability that is spread over the vocabulary."""
 
     @classmethod
-    def of(cls, setting: float | None) -> "Likelihood | None":
+    def from_setting(cls, setting: float | None) -> "Likelihood | None":
         """There is one wherever there is such a setting."""
         return None if setting is None else cls(smoothing=setting)
 
-    def terms(self, seen: Seen) -> dict[str, Tensor]:
+    def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
         """The loss, and the same without smoothing."""
-        assert seen.log_probs is not None
-        loss = likelihood(Output(seen.log_probs), seen.batch, seen.vocabulary_size, self.smoothing, seen.part)
+        assert inputs.log_probs is not None
+        loss = likelihood(Output(inputs.log_probs), inputs.batch, inputs.vocabulary_size, self.smoothing, inputs.part)
         return {LOSS: loss.total, "nll": loss.nll}
 
-    def told(self, means: Mapping[str, float]) -> dict[str, float]:
+    def metrics(self, means: Mapping[str, float]) -> dict[str, float]:
         """The perplexity as well."""
         return {**means, "ppl": math.exp(min(means["nll"], _LARGEST))}

@@ -35,7 +35,7 @@ from nmtkit.layers.elementary import at_least_float32
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.models.base import Memory, Seq2Seq
 from nmtkit.training.objectives.likelihood import negative_log_probs
-from nmtkit.training.objectives.objective import LOSS, OBJECTIVES, Objective, Seen, Update
+from nmtkit.training.objectives.objective import LOSS, OBJECTIVES, GradientAccumulator, Objective, ObjectiveInput
 
 _CHECK_EVERY = {"cpu": 1, "cuda": 8}
 """Steps between two looks at whether all summaries have ended; on an accelerator a look waits for the device."""
@@ -44,7 +44,7 @@ _NEVER = -1
 """In place of an unknown word of a reference: what no summary can hold, so that writing UNK earns nothing."""
 
 
-class Reinforce(Settings):
+class ReinforceConfig(Settings):
     """Self-critical training (Paulus et al. 2018, section 3): the reward of drawn summaries, mixed with likelihood."""
 
     gamma: float = Field(default=0.9984, gt=0, le=1)
@@ -72,7 +72,7 @@ class Rollouts:
 
 
 @torch.no_grad()
-def roll_out(model: Seq2Seq, memory: Memory, limit: int) -> Rollouts:
+def sample_rollouts(model: Seq2Seq, memory: Memory, limit: int) -> Rollouts:
     """Writes both summaries of every article in one walk, as two hypotheses of one sentence, up to so many tokens.
 
     No rule of a search forbids a word here: what is drawn must be what the model says.
@@ -109,7 +109,7 @@ def rouge_l(ids: Tensor, lengths: Tensor, references: Tensor, reference_lengths:
     """ROUGE-L F1 of token ids, each row for itself: Lin 2004, section 3, with as much weight on recall as on precision.
 
     The F1 of precision LCS/n and recall LCS/m is 2 LCS / (n + m). The longest common subsequence comes from the usual
-    table, row by row: `L[i,j] = max over j' <= j of max(L[i-1,j'], L[i-1,j'-1] + [x_i = y_j'])`, a running maximum.
+    table, row by row: `L[i,j] = max normalizers j' <= j of max(L[i-1,j'], L[i-1,j'-1] + [x_i = y_j'])`, a running maximum.
 
     Args:
         ids: `(R,T)`.
@@ -166,7 +166,7 @@ def without_dropout(model: nn.Module) -> Iterator[None]:
             layer.dropout = rate
 
 
-def drawn_batch(batch: Batch, rollouts: Rollouts) -> Batch:
+def sampled_batch(batch: Batch, rollouts: Rollouts) -> Batch:
     """The batch with the drawn summaries as its targets."""
     ids, lengths = rollouts.ids[:, 0], rollouts.lengths[:, 0]
     begin = torch.full_like(ids[:, :1], BOS)
@@ -184,63 +184,63 @@ def drawn_batch(batch: Batch, rollouts: Rollouts) -> Batch:
 class _Rewarded(Objective):
     """Equation 15: the log-probability of drawn summaries, times how much less they earned than the greedy ones."""
 
-    over: ClassVar = {LOSS: "tokens"}
+    normalizers: ClassVar = {LOSS: "tokens"}
 
     advantage: Tensor
     """r(y^s) - r(y^) of each sentence `(B,)`: what is minimised is the sum of it times -log p."""
 
     @classmethod
-    def of(cls, setting: object) -> None:
+    def from_setting(cls, setting: object) -> None:
         """No setting asks for it alone."""
 
-    def terms(self, seen: Seen) -> dict[str, Tensor]:
-        assert seen.log_probs is not None
-        assert seen.readout.sentence is not None
-        each = negative_log_probs(seen.log_probs, seen.batch, seen.vocabulary_size, seen.part)
-        weights = self.advantage.index_select(0, seen.readout.sentence)
-        return {LOSS: (each * weights).sum(dtype=at_least_float32(seen.log_probs))}
+    def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
+        assert inputs.log_probs is not None
+        assert inputs.decoder_output.sentence is not None
+        each = negative_log_probs(inputs.log_probs, inputs.batch, inputs.vocabulary_size, inputs.part)
+        weights = self.advantage.index_select(0, inputs.decoder_output.sentence)
+        return {LOSS: (each * weights).sum(dtype=at_least_float32(inputs.log_probs))}
 
 
 @OBJECTIVES.register("reinforce")
 @dataclass(frozen=True)
-class Reinforcement(Objective):
+class Reinforce(Objective):
     """The reinforced part of equation 16; all other objectives are those of L_ml, and share what gamma leaves.
 
     All that is random is drawn from torch's global generators.
     """
 
-    over: ClassVar = {LOSS: "tokens", "sampled_reward": "sentences", "greedy_reward": "sentences"}
-    reads = "nothing"
+    normalizers: ClassVar = {LOSS: "tokens", "sampled_reward": "sentences", "greedy_reward": "sentences"}
+    needs = "nothing"
 
-    settings: Reinforce
+    settings: ReinforceConfig
 
     @classmethod
-    def of(cls, setting: Reinforce | None) -> "Reinforcement | None":
+    def from_setting(cls, setting: ReinforceConfig | None) -> "Reinforce | None":
         """There is one where there are settings."""
         return cls(settings=setting, weight=setting.gamma) if setting is not None else None
 
     @property
-    def leaves(self) -> float:
+    def remaining_weight(self) -> float:
         """1 - gamma."""
         return 1 - self.settings.gamma
 
-    def terms(self, seen: Seen) -> dict[str, Tensor]:
+    def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
         """Nothing: it does not read the given targets."""
         return {}
 
-    def add_own_gradients(self, update: Update, batch: Batch) -> dict[str, Tensor]:
+    def custom_backward(self, update: GradientAccumulator, batch: Batch) -> dict[str, Tensor]:
         """Writes both summaries of every article; gives the loss of equation 15, and the rewards of both."""
         assert batch.tgt_mask is not None
         model = update.model
         with without_dropout(model):
-            moved = batch.to(update.device, non_blocking=True)
-            assert moved.tgt_extended is not None
-            assert moved.tgt_mask is not None
-            memory = model.encode(moved)
-            rollouts = roll_out(model, memory, self.settings.limit(batch.tgt_mask.shape[1]))
-            reward = rewards(rollouts, moved.tgt_extended, moved.tgt_mask.sum(1))  # (B,2)
-            drawn = drawn_batch(batch, replace(rollouts, ids=rollouts.ids.cpu(), lengths=rollouts.lengths.cpu()))
+            device_batch = batch.to(update.device, non_blocking=True)
+            assert device_batch.tgt_extended is not None
+            assert device_batch.tgt_mask is not None
+            memory = model.encode(device_batch)
+            rollouts = sample_rollouts(model, memory, self.settings.limit(batch.tgt_mask.shape[1]))
+            reward = rewards(rollouts, device_batch.tgt_extended, device_batch.tgt_mask.sum(1))  # (B,2)
+            drawn = sampled_batch(batch, replace(rollouts, ids=rollouts.ids.cpu(), lengths=rollouts.lengths.cpu()))
             rewarded = _Rewarded(advantage=reward[:, 0] - reward[:, 1], weight=self.weight)
-            loss = replace(update, objectives=[rewarded]).add_gradients(drawn, memory)[LOSS]
+            loss = replace(update, objectives=[rewarded]).backward(drawn, memory)[LOSS]
         sampled, greedy = reward.sum(0).to(loss).unbind()
         return {LOSS: loss, "sampled_reward": sampled, "greedy_reward": greedy}

@@ -5,21 +5,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import nmtkit.models  # noqa: F401  # importing it registers every model
 from nmtkit.core.errors import NmtkitError
-from nmtkit.core.registry import near_names
+from nmtkit.core.registry import suggest_names
 from nmtkit.core.settings import (
     Beam,
     Field,
     KeyPath,
     Name,
-    OneOf,
     Settings,
+    TaggedUnion,
     dump_yaml,
     field_validator,
     model_validator,
     parse,
 )
 from nmtkit.core.task import TASKS
-from nmtkit.core.wording import shortened
+from nmtkit.core.wording import shorten
 from nmtkit.corpus.config import DataConfig, SplitFiles
 from nmtkit.data.batch import BatchConfig
 from nmtkit.data.embeddings import EmbeddingsConfig, Side
@@ -32,7 +32,7 @@ from nmtkit.training.config import TrainingConfig
 if TYPE_CHECKING:
     AnyModelConfig = ModelConfig
 else:
-    AnyModelConfig = Annotated[Any, OneOf(lambda: [MODELS.get(name).Config for name in MODELS.names()])]
+    AnyModelConfig = Annotated[Any, TaggedUnion(lambda: [MODELS.get(name).Config for name in MODELS.names()])]
 
 
 WEIGHTS = ("auto", "average", "best", "last")
@@ -87,7 +87,7 @@ STAGE_GROUPS = ("data", "model", "batch", "training", "search", "evaluation")
 """The groups of a recipe that a stage may change."""
 STAGE_LIMITS = ("max_length", "max_tgt_length")
 """What a stage may change in `data`: the text is read, cut into tokens and stored once, for all stages."""
-MOST_STAGES = 100
+MAX_STAGES = 100
 """How many stages a training may have: each is a whole recipe."""
 
 
@@ -151,14 +151,14 @@ class Recipe(Settings):
     """Search settings: beam, penalties, limits."""
     evaluation: EvaluationConfig = EvaluationConfig()
     """How validation and test judge the model."""
-    stages: list[Stage] = Field(default_factory=list, max_length=MOST_STAGES)
+    stages: list[Stage] = Field(default_factory=list, max_length=MAX_STAGES)
     """Stages of training, one after the other. Each has a name and the settings that it changes."""
 
     @field_validator("task")
     @classmethod
     def _task(cls, name: str) -> str:
         if name not in TASKS.names():
-            raise ValueError(f"there is no task {shortened(name)!r}; {near_names(name, TASKS.names())}")
+            raise ValueError(f"there is no task {shorten(name)!r}; {suggest_names(name, TASKS.names())}")
         return name
 
     @field_validator("init_from", mode="before")
@@ -204,10 +204,10 @@ class Recipe(Settings):
     @model_validator(mode="after")
     def _best_metric(self) -> "Recipe":
         name, higher = self.training.best_metric, self.training.higher_is_better
-        given = (*self.validated, "loss", "perplexity")
+        given = (*self.validation_metrics, "loss", "perplexity")
         if name not in given:
             raise ValueError(
-                f"`training.best_metric`: validation of a {self.task} gives no {name!r}: {near_names(name, given)}"
+                f"`training.best_metric`: validation of a {self.task} gives no {name!r}: {suggest_names(name, given)}"
             )
         if higher != METRICS.get(name).higher_is_better:
             raise ValueError(f"`training.higher_is_better` must be {str(not higher).lower()} for {name!r}")
@@ -268,7 +268,7 @@ class Recipe(Settings):
             return {"": self}
         found = {}
         for stage in self.stages:
-            data = laid(self.model_dump(exclude={"stages"}), stage.changes())
+            data = deep_merge(self.model_dump(exclude={"stages"}), stage.changes())
             found[stage.name] = parse(Recipe, data, f"recipe {self.name}, stage {stage.name}")
         if self.training.max_minutes is not None:
             self._share_minutes(self.training.max_minutes, found, taken)
@@ -289,22 +289,22 @@ class Recipe(Settings):
                 left += minutes - taken[number] / 60
 
     @property
-    def validated(self) -> list[str]:
+    def validation_metrics(self) -> list[str]:
         """The metrics of validation beside loss and perplexity."""
-        return self.evaluation.metrics or [*TASKS.get(self.task).validated]
+        return self.evaluation.metrics or [*TASKS.get(self.task).validation_metrics]
 
     @property
-    def tested(self) -> list[str]:
+    def test_metrics(self) -> list[str]:
         """The metrics of the test after training: the task's, and those of validation."""
-        return list(dict.fromkeys((*TASKS.get(self.task).tested, *self.validated)))
+        return list(dict.fromkeys((*TASKS.get(self.task).test_metrics, *self.validation_metrics)))
 
     @property
-    def vectors(self) -> dict[Side, str]:
+    def embedding_files(self) -> dict[Side, str]:
         """The files of word vectors by side."""
         return self.pretrained_embeddings.files() if self.pretrained_embeddings else {}
 
     @property
-    def stored(self) -> DataConfig:
+    def storage_config(self) -> DataConfig:
         """How the text is read and stored: cut at the longest limits of all stages."""
         if not self.stages:
             return self.data
@@ -312,7 +312,7 @@ class Recipe(Settings):
         return self.data.model_copy(update={"max_length": max(src), "max_tgt_length": max(tgt)})
 
     @property
-    def largest_vocabularies(self) -> VocabularySizes:
+    def max_vocabulary_sizes(self) -> VocabularySizes:
         """The sizes of the vocabularies if the text has as many tokens as the recipe allows."""
         how = self.tokenizer
         return VocabularySizes(how.vocab_size, how.tgt_vocab_size or how.vocab_size, how.joint)
@@ -327,7 +327,7 @@ class Recipe(Settings):
         return dump_yaml(self.model_dump(mode="json"))
 
 
-def laid(
+def deep_merge(
     base: Mapping[str, Any], extra: Mapping[str, Any], replaced: set[KeyPath] | None = None, path: KeyPath = ()
 ) -> dict[str, Any]:
     """`extra` laid over `base`, both of which stand at `path`; `replaced` gets the path of every value that is new."""
@@ -336,7 +336,7 @@ def laid(
         old: Any = base.get(key)
         groups = isinstance(value, dict) and isinstance(old, dict)
         if groups and value.get("kind", old.get("kind")) == old.get("kind"):
-            data[key] = laid(old, value, replaced, (*path, key))
+            data[key] = deep_merge(old, value, replaced, (*path, key))
         else:
             data[key] = value
             if replaced is not None:

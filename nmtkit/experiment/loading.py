@@ -23,12 +23,12 @@ from nmtkit.models.base import Seq2Seq, as_headed
 from nmtkit.models.ensemble import Mean
 from nmtkit.runs.saved import SavedRun, find_run
 from nmtkit.search.engine import StepMode, require_graph_support
-from nmtkit.training.weights import count_weights
+from nmtkit.training.weights import count_parameters
 from nmtkit.translation.inputs import SearchWay, usual
 from nmtkit.translation.translator import Translator
 from nmtkit.translation.workers import Workers
 
-WORTH_WORKERS = 256
+MIN_LINES_FOR_WORKERS = 256
 """Lines that must be there at once for processes to be worth their beginning."""
 
 PROBED = 64
@@ -36,7 +36,7 @@ PROBED = 64
 
 
 @dataclass(frozen=True)
-class Opening:
+class ModelOptions:
     """Which trained model is wanted, where, and what it is to do."""
 
     model: str | Path | Sequence[str | Path] | None = None
@@ -80,18 +80,20 @@ class Opening:
 def load_translator(
     run: str | Path | Sequence[str | Path] | None = None, device: str = "auto", weights: str = "auto", **more: Any
 ) -> Translator:
-    """Opens a trained run; what the arguments mean, and which more there are, says `Opening`.
+    """Opens a trained run; what the arguments mean, and which more there are, says `ModelOptions`.
 
     Raises:
         NmtkitError: no such run, weights, device or setting; the message says what there is.
     """
-    return open_run(Opening(model=run, device=device, weights=weights, **more))
+    return load_from_options(ModelOptions(model=run, device=device, weights=weights, **more))
 
 
 Translator.load = load_translator
 
 
-def open_run(how: Opening, task: str | None = None, notify: Callable[[str], None] | None = None) -> Translator:
+def load_from_options(
+    how: ModelOptions, task: str | None = None, notify: Callable[[str], None] | None = None
+) -> Translator:
     """Finds a trained run and opens it.
 
     Args:
@@ -118,11 +120,11 @@ def open_run(how: Opening, task: str | None = None, notify: Callable[[str], None
             else devices.describe(translator.device)
         )
         for one in run.members():
-            notify(f"model {one.folder.path} ({why}), {_called(one, how.weights)}, on {place}")
+            notify(f"model {one.folder.path} ({why}), {_weights_name(one, how.weights)}, on {place}")
     return translator
 
 
-def open_translator(run: SavedRun, how: Opening, notify: Callable[[str], None] | None = None) -> Translator:
+def open_translator(run: SavedRun, how: ModelOptions, notify: Callable[[str], None] | None = None) -> Translator:
     """Opens a run that was found already; `notify` is told what differs from its recipe."""
     places = [devices.choose(name) for name in how.device.split(",")]
     if len(places) > 1:
@@ -144,15 +146,20 @@ def open_translator(run: SavedRun, how: Opening, notify: Callable[[str], None] |
         if of_heads is None:
             raise RecipeError(f"{model.config.kind} has one attention, not layers of heads to choose from")
         of_heads.show(how.layer, "mean" if how.head is None else how.head)
+<<<<<<< HEAD:nmtkit/experiment/loading.py
     asked = _asked(model, how.precision)
     work = search_work(trained.model, model.sizes.tgt, config.beam_size, how.threads, place, asked)
+=======
+    asked = _requested_precision(model, how.precision)
+    work = search_work(recipe, model.sizes.tgt, config.beam_size, how.threads, place, asked)
+>>>>>>> 0a6831d (Names of the field in core, recipe, training and experiment: ObjectiveInput, GradientAccumulator, CheckpointManager, RetentionPolicy, SkipInit, broadcast_object, run_on_rank_zero, ModelOptions, load_from_options, deep_merge, atomic_path):nmtkit/experiment/loading.py
     known = look_up(work, SearchWay) if len(model.models()) == 1 else None
     way = known.way if known else usual(place, "fp32" if asked == "auto" else asked)
     devices.prepare(place, threads=how.threads)
     if notify is not None and place.type == "cpu" and how.precision != "auto" and is_slow(how.precision):
         notify(f"precision {how.precision}: its products are slow on this processor; take fp32, or auto")
     outputs = [getattr(one, "output", None) for one in model.models()]
-    parameters = count_weights(model)  # laid out they are no parameters any more
+    parameters = count_parameters(model)  # laid out they are no parameters any more
     quantize_for_inference(
         model, way.precision, () if shortlist is None else [one for one in outputs if one is not None]
     )
@@ -160,19 +167,25 @@ def open_translator(run: SavedRun, how: Opening, notify: Callable[[str], None] |
         model,
         tokenizers,
         config,
+<<<<<<< HEAD:nmtkit/experiment/loading.py
         name=" + ".join(dict.fromkeys(one.inference.name for one in run.members())),
         task=trained.task,
         max_source_tokens=how.max_source_tokens or trained.max_source_tokens,
+=======
+        name=" + ".join(dict.fromkeys(one.recipe.name for one in run.members())),
+        task=recipe.task,
+        max_source_tokens=how.max_source_tokens or source_token_limit(recipe),
+>>>>>>> 0a6831d (Names of the field in core, recipe, training and experiment: ObjectiveInput, GradientAccumulator, CheckpointManager, RetentionPolicy, SkipInit, broadcast_object, run_on_rank_zero, ModelOptions, load_from_options, deep_merge, atomic_path):nmtkit/experiment/loading.py
         batch_tokens=how.batch_tokens,
         steps=how.engine,
         way=way,
         parameters=parameters,
-        workers=workers_for(how, place, way),
+        workers=build_workers(how, place, way),
         shortlist=shortlist,
     )
 
 
-def workers_for(how: Opening, place: torch.device, way: SearchWay) -> Workers | None:
+def build_workers(how: ModelOptions, place: torch.device, way: SearchWay) -> Workers | None:
     """The processes that are to search on one device."""
     threads = torch.get_num_threads()
     if place.type != "cpu":
@@ -182,15 +195,15 @@ def workers_for(how: Opening, place: torch.device, way: SearchWay) -> Workers | 
             )
         return None
     if how.workers is None:
-        worth = threads > 1 and way.one_a_core and devices.may_fork()
-        return Workers(["cpu"] * threads, least=WORTH_WORKERS) if worth else None
+        worth = threads > 1 and way.one_a_core and devices.can_fork()
+        return Workers(["cpu"] * threads, least=MIN_LINES_FOR_WORKERS) if worth else None
     if how.workers == 1:
         return None
-    return Workers(["cpu"] * how.workers, None if devices.may_fork() else partial(_opened_at, how))
+    return Workers(["cpu"] * how.workers, None if devices.can_fork() else partial(_open_on_device, how))
 
 
 def _for_workers(
-    run: SavedRun, how: Opening, places: Sequence[torch.device], notify: Callable[[str], None] | None
+    run: SavedRun, how: ModelOptions, places: Sequence[torch.device], notify: Callable[[str], None] | None
 ) -> Translator:
     """A translator that has others, each in a process of its own, search on their devices."""
     if how.workers is not None and how.workers > 1:
@@ -199,39 +212,44 @@ def _for_workers(
     # Here no line is searched: only text is cut into tokens and put together again.
     translator = open_translator(run, replace(how, device="cpu", precision="fp32"), notify)
     vocabulary, beam = translator.model.sizes.tgt, translator.config.beam_size
+<<<<<<< HEAD:nmtkit/experiment/loading.py
     known = look_up(
         search_work(run.inference.model, vocabulary, beam, how.threads, places[0], how.precision), SearchWay
     )
     workers = Workers([str(place) for place in places], partial(_opened_at, how))
+=======
+    known = look_up(search_work(run.recipe, vocabulary, beam, how.threads, places[0], how.precision), SearchWay)
+    workers = Workers([str(place) for place in places], partial(_open_on_device, how))
+>>>>>>> 0a6831d (Names of the field in core, recipe, training and experiment: ObjectiveInput, GradientAccumulator, CheckpointManager, RetentionPolicy, SkipInit, broadcast_object, run_on_rank_zero, ModelOptions, load_from_options, deep_merge, atomic_path):nmtkit/experiment/loading.py
     return replace(translator, way=known.way if known else usual(places[0]), workers=workers)
 
 
-def _opened_at(how: Opening, device: str) -> Translator:
+def _open_on_device(how: ModelOptions, device: str) -> Translator:
     """What a process from scratch opens."""
-    return open_run(replace(how, device=device, workers=1))
+    return load_from_options(replace(how, device=device, workers=1))
 
 
-def _called(run: SavedRun, which: str) -> str:
+def _weights_name(run: SavedRun, which: str) -> str:
     """The weights' file, after its stage where training had stages: files of two stages may have one name."""
     path = run.weights(which)
     return f"{path.parent.name}/{path.name}" if path.parent.parent == run.folder.checkpoints else path.name
 
 
-def _asked(model: Seq2Seq, precision: PrecisionChoice) -> PrecisionChoice:
+def _requested_precision(model: Seq2Seq, precision: PrecisionChoice) -> PrecisionChoice:
     """The precision that is asked for; `auto` where it is left to measuring.
 
-    On CUDA it is not: see `Opening.precision`.
+    On CUDA it is not: see `ModelOptions.precision`.
     """
     device = next(model.parameters()).device
     if precision != "auto" or device.type == "cpu":
         return precision
     if device.type != "cuda":
         return "fp32"
-    return "fp16" if fits_half(model) else "bf16"
+    return "fp16" if fits_fp16(model) else "bf16"
 
 
 @torch.no_grad()
-def fits_half(model: Seq2Seq) -> bool:
+def fits_fp16(model: Seq2Seq) -> bool:
     """Whether what fp16 makes of a source of words from all over the vocabulary is finite."""
     halved = deepcopy(model)
     cast_to_16_bits(halved, torch.float16)
@@ -246,8 +264,8 @@ def fits_half(model: Seq2Seq) -> bool:
     return all(finite)
 
 
-def find_way(
-    run: SavedRun, how: Opening, lines: Sequence[str], planned_seconds: float, again: bool = False
+def open_autotuned(
+    run: SavedRun, how: ModelOptions, lines: Sequence[str], planned_seconds: float, again: bool = False
 ) -> tuple[Translator, Found[SearchWay]]:
     """Opens a run to search as this machine does it quickest, and says what was found; see `quickest_search`.
 
@@ -273,3 +291,12 @@ def find_way(
 
     found = quickest_search(search, lines, device, work, planned_seconds, again)
     return take(found.way), found
+<<<<<<< HEAD:nmtkit/experiment/loading.py
+=======
+
+
+def source_token_limit(recipe: Recipe) -> int | None:
+    """How many tokens of a source a recipe's model reads at most; None where it reads all."""
+    cuts = recipe.data.cuts
+    return cuts[0] if cuts is not None and TASKS.get(recipe.task).truncates_sources else None
+>>>>>>> 0a6831d (Names of the field in core, recipe, training and experiment: ObjectiveInput, GradientAccumulator, CheckpointManager, RetentionPolicy, SkipInit, broadcast_object, run_on_rank_zero, ModelOptions, load_from_options, deep_merge, atomic_path):nmtkit/experiment/loading.py

@@ -12,8 +12,8 @@ from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
 from nmtkit.core.registry import Registry
-from nmtkit.core.settings import classes_of
-from nmtkit.recipe.composition import Recipe
+from nmtkit.core.settings import group_classes
+from nmtkit.recipe.schema import Recipe
 
 KIND = "kind"
 """The key that chooses among the kinds of a group."""
@@ -33,7 +33,7 @@ class KeyChoice:
 
 
 @dataclass(frozen=True)
-class KeyElsewhere:
+class RecipeKey:
     """A key that a recipe may have, in a group that it has not."""
 
     path: str
@@ -52,7 +52,7 @@ def choices(key: str) -> list[KeyChoice]:
         field = owner.model_fields.get(last)
         if field is None:
             continue
-        groups = [group for group in classes_of(field) if _kind(group)]
+        groups = [group for group in group_classes(field) if _kind(group)]
         if groups:
             return _kinds(groups)
         found = _members(field) or _values(field.annotation)
@@ -61,23 +61,23 @@ def choices(key: str) -> list[KeyChoice]:
     return []
 
 
-def keys_elsewhere(key: str) -> list[KeyElsewhere]:
+def find_keys(key: str) -> list[RecipeKey]:
     """The keys that end so or lie below, in whatever group a recipe may have; `model.transformer` is one kind's."""
-    return [*_merged(key)]
+    return [*_matching_keys(key)]
 
 
-def every_key() -> list[KeyElsewhere]:
+def all_keys() -> list[RecipeKey]:
     """All keys that a recipe may have, those of all kinds of its groups too, and `kind` once for each group."""
     found = []
     for name, field in Recipe.model_fields.items():
-        if not classes_of(field):
-            found.append(KeyElsewhere(name, (), _short(default_of(field)), Recipe.meaning(name)))
+        if not group_classes(field):
+            found.append(RecipeKey(name, (), _short(default_value(field)), Recipe.meaning(name)))
     kinds = {place: _kind(group) for place, group in _groups(Recipe)}
-    chosen = (KeyElsewhere(f"{place}.{KIND}", (), "-", meaning_of(place)) for place, kind in kinds.items() if kind)
-    return [*found, *chosen, *_merged()]
+    chosen = (RecipeKey(f"{place}.{KIND}", (), "-", describe_key(place)) for place, kind in kinds.items() if kind)
+    return [*found, *chosen, *_matching_keys()]
 
 
-def _merged(key: str | None = None) -> Iterator[KeyElsewhere]:
+def _matching_keys(key: str | None = None) -> Iterator[RecipeKey]:
     """The keys of groups, or those that are asked for; one that is the same in several kinds of a group comes once."""
     merged: dict[tuple[str, str, str], tuple[str, ...]] = {}
     for place, group in _groups(Recipe):
@@ -85,19 +85,19 @@ def _merged(key: str | None = None) -> Iterator[KeyElsewhere]:
         for name, field in group.model_fields.items():
             asked = (name, f"{place}.{name}", *([f"{place}.{kind}", f"{place}.{kind}.{name}"] if kind else [place]))
             if (name != KIND or not kind) and (key is None or key in asked):
-                about = (f"{place}.{name}", _short(default_of(field)), group.meaning(name))
+                about = (f"{place}.{name}", _short(default_value(field)), group.meaning(name))
                 merged[about] = (*merged.get(about, ()), *([kind] if kind else []))
     for (path, default, meaning), kinds in merged.items():
-        yield KeyElsewhere(path, kinds, default, meaning)
+        yield RecipeKey(path, kinds, default, meaning)
 
 
-def meaning_of(key: str) -> str:
+def describe_key(key: str) -> str:
     """What a key is for; empty if there is none of that name."""
     *above, last = key.split(".")
     return next((owner.meaning(last) for owner in _owners(above) if last in owner.model_fields), "")
 
 
-def default_of(field: Any) -> Any:
+def default_value(field: Any) -> Any:
     """What a field is where nothing is said."""
     return "(required)" if field.is_required() else field.get_default(call_default_factory=True)
 
@@ -105,7 +105,7 @@ def default_of(field: Any) -> Any:
 def _groups(cls: Any, above: str = "") -> Iterator[tuple[str, Any]]:
     """Every group of settings below a class, of each kind, with its dotted path."""
     for key, field in cls.model_fields.items():
-        for group in classes_of(field):
+        for group in group_classes(field):
             path = f"{above}{key}"
             yield path, group
             yield from _groups(group, f"{path}.")
@@ -115,7 +115,7 @@ def _owners(path: Sequence[str]) -> list[Any]:
     """The classes of settings that may stand at a path."""
     here: list[Any] = [Recipe]
     for part in path:
-        here = [group for cls in here if part in cls.model_fields for group in classes_of(cls.model_fields[part])]
+        here = [group for cls in here if part in cls.model_fields for group in group_classes(cls.model_fields[part])]
     return here
 
 

@@ -11,7 +11,7 @@ import torch
 from nmtkit import metrics
 from nmtkit.core import device as devices
 from nmtkit.core.errors import RecipeError
-from nmtkit.core.files import write_json, write_whole
+from nmtkit.core.files import atomic_write_text, write_json
 from nmtkit.corpus.alignments import parse_alignments
 from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.config import SplitFiles
@@ -20,7 +20,11 @@ from nmtkit.corpus.text import read_lines
 from nmtkit.data.batch import sorted_batches
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerPair
-from nmtkit.experiment.opening import Opening, find_way, open_translator
+<<<<<<< HEAD:nmtkit/experiment/evaluation.py
+from nmtkit.experiment.loading import Opening, find_way, open_translator
+=======
+from nmtkit.experiment.loading import ModelOptions, open_autotuned, open_translator, source_token_limit
+>>>>>>> 0a6831d (Names of the field in core, recipe, training and experiment: ObjectiveInput, GradientAccumulator, CheckpointManager, RetentionPolicy, SkipInit, broadcast_object, run_on_rank_zero, ModelOptions, load_from_options, deep_merge, atomic_path):nmtkit/experiment/evaluation.py
 from nmtkit.models.base import Seq2Seq
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder, ignore
@@ -46,12 +50,12 @@ class Validation:
         self.recipe = recipe
         self.tokenizers = tokenizers
         self.device = device
-        pairs = islice(read_pairs(validation_files(recipe)), recipe.evaluation.max_sentences)
+        pairs = islice(read_pairs(require_validation_files(recipe)), recipe.evaluation.max_sentences)
         self.store = Store.open(folder.data, "valid")
         self.pairs = [(pair.src, pair.tgt or "") for pair in pairs]
 
     def __call__(self, model: Seq2Seq) -> dict[str, float]:
-        """The metrics of `Recipe.validated`, loss and perplexity, and the seconds that they took."""
+        """The metrics of `Recipe.validation_metrics`, loss and perplexity, and the seconds that they took."""
         begun = time.monotonic()
         how = self.recipe.evaluation
         nll, tokens = torch.zeros((), dtype=torch.float64), 0
@@ -61,20 +65,20 @@ class Validation:
             nll += loss.nll.cpu()
             tokens += loss.tokens
         config = self.recipe.search.single_beam(how.beam_size)
-        limit = source_limit(self.recipe)
+        limit = source_token_limit(self.recipe)
         translator = Translator(model, self.tokenizers, config, name=self.recipe.name, max_source_tokens=limit)
         sources, references = zip(*self.pairs, strict=True) if self.pairs else ((), ())
         hypotheses = translator.translate(sources)
-        scores = metrics.score_all(hypotheses, [references], self.recipe.validated, how.options, sources)
+        scores = metrics.score_all(hypotheses, [references], self.recipe.validation_metrics, how.options, sources)
         return {
-            **{name: score.value for name, score in zip(self.recipe.validated, scores, strict=True)},
+            **{name: score.value for name, score in zip(self.recipe.validation_metrics, scores, strict=True)},
             "loss": float(nll) / max(tokens, 1),
             "perplexity": metrics.perplexity(-float(nll), tokens).value,
             "seconds": time.monotonic() - begun,
         }
 
 
-def validation_files(recipe: Recipe) -> SplitFiles:
+def require_validation_files(recipe: Recipe) -> SplitFiles:
     """The text that training judges the model by; raises RecipeError if the recipe names none."""
     files = recipe.data.splits().get("valid")
     if files is None:
@@ -92,7 +96,7 @@ class TestResult:
     translations: list[Translation]
     """One a source line, in order."""
     scores: list[metrics.Score]
-    """Those of `Recipe.tested`, then AER if the test set names gold alignments. None without references."""
+    """Those of `Recipe.test_metrics`, then AER if the test set names gold alignments. None without references."""
     seconds: float
     """Time of the translation, without opening the model."""
     cut: int
@@ -114,11 +118,11 @@ def translate_test_set(
     sources, references = [pair.src for pair in pairs], [pair.tgt for pair in pairs]
     # Not as many as the training had: fewer may have been quicker there.
     threads = threads or devices.cpu_threads()
-    how = Opening(device=str(device), threads=threads)
+    how = ModelOptions(device=str(device), threads=threads)
     filled = [source for source in sources if source.strip()]
-    spent = sum(stage.checkpoints.read_facts()["seconds"] for stage in run.stages())
+    spent = sum(stage.checkpoints.read_metadata()["seconds"] for stage in run.stages())
     if filled:
-        translator, found_way = find_way(run, how, filled, spent)
+        translator, found_way = open_autotuned(run, how, filled, spent)
         for sentence in found_way.sentences():
             notify(sentence)
     else:
@@ -128,11 +132,11 @@ def translate_test_set(
     seconds = time.monotonic() - begun
     cut = sum(translation.src_left_out > 0 for translation in found)
     texts = [translation.text for translation in found]
-    write_whole(run.folder.test_output, "".join(text + "\n" for text in texts))
+    atomic_write_text(run.folder.test_output, "".join(text + "\n" for text in texts))
     given = [reference for reference in references if reference is not None]
     scores: list[metrics.Score] = []
     if len(given) == len(texts):
-        scores = metrics.score_all(texts, [given], run.recipe.tested, run.recipe.evaluation.options, sources)
+        scores = metrics.score_all(texts, [given], run.recipe.test_metrics, run.recipe.evaluation.options, sources)
         if files.alignment and translator.model.has_attention:
             scores.append(_alignment_error_rate(translator, files, pairs, notify))
         summary = [asdict(score) for score in scores]
@@ -211,7 +215,7 @@ def compare_run(
     if files is None:
         raise RecipeError(f"{run.recipe.name}: the recipe names no test set to compare on; add data.test")
     threads = threads or devices.cpu_threads()  # whatever an earlier training has set
-    translator = open_translator(run, Opening(device=str(device), threads=threads))
+    translator = open_translator(run, ModelOptions(device=str(device), threads=threads))
     translator.translate(pair.src for pair in islice(read_pairs(files), WARM_UP))
     result = translate_test_set(run, device, threads=threads)
     if result is None or not result.scores:

@@ -13,27 +13,27 @@ from safetensors import safe_open
 from nmtkit import Translator
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.settings import dump_yaml, load_yaml
-from nmtkit.experiment import opening
-from nmtkit.experiment.opening import Opening, fits_half, open_run
+from nmtkit.experiment import loading
+from nmtkit.experiment.loading import ModelOptions, fits_fp16, load_from_options
 from nmtkit.layers.inference import InferenceCell, InferenceLinear, Precision, supported_precisions
 from nmtkit.models.base import MODELS
 from nmtkit.runs.saved import build_model, find_run
-from nmtkit.training.weights import save_weights, weights_of
+from nmtkit.training.weights import get_weights, save_weights
 
 
 def test_the_beam_is_as_wide_as_results_are_wanted(trained: Path) -> None:
     """The recipe's is 3 wide; a width that is asked for stays."""
     for n_best, settings, expected in ((2, {}, 3), (5, {}, 5), (5, {"beam_size": 4}, 4)):
         said: list[str] = []
-        how = Opening(str(trained), "cpu", n_best=n_best, search_settings=settings)
-        assert open_run(how, "translation", said.append).config.beam_size == expected
+        how = ModelOptions(str(trained), "cpu", n_best=n_best, search_settings=settings)
+        assert load_from_options(how, "translation", said.append).config.beam_size == expected
         assert ("beam size 5 instead of 3, for --n-best 5" in said) == (expected == 5)
         assert str(trained) in said[-1]
 
 
 def test_one_attention_has_no_heads_to_choose_from(trained: Path) -> None:
     with pytest.raises(RecipeError, match="rnnsearch has one attention"):
-        open_run(Opening(str(trained), "cpu", head=1))
+        load_from_options(ModelOptions(str(trained), "cpu", head=1))
 
 
 def test_a_translator_stays_as_it_is(trained: Path) -> None:
@@ -49,19 +49,19 @@ LINES = ["ba ce", "du", "", "ce ba du ba", "du du ba ce ba", "ba"] * 4
 
 @pytest.mark.parametrize("precision", supported_precisions(torch.device("cpu")))
 def test_a_precision_gives_the_same_texts_in_batches_of_every_size(trained: Path, precision: Precision) -> None:
-    how = Opening(str(trained), "cpu", precision=precision)
-    translator = open_run(how)
+    how = ModelOptions(str(trained), "cpu", precision=precision)
+    translator = load_from_options(how)
     assert translator.chosen_way.precision == precision
     assert any(isinstance(part, InferenceLinear | InferenceCell) for part in translator.model.modules())
     together = [best[0] for best in translator.search(LINES)]
-    alone = [best[0] for best in open_run(replace(how, batch_tokens=1)).search(LINES)]
+    alone = [best[0] for best in load_from_options(replace(how, batch_tokens=1)).search(LINES)]
     assert [one.text for one in together] == [one.text for one in alone]
     near = 1e-4 if precision == "fp32" else 0.05
     assert [one.score for one in together] == pytest.approx([one.score for one in alone], abs=near)
 
 
 def test_nothing_less_exact_is_taken_unless_it_was_measured(trained: Path) -> None:
-    assert open_run(Opening(str(trained), "cpu")).chosen_way.precision == "fp32"
+    assert load_from_options(ModelOptions(str(trained), "cpu")).chosen_way.precision == "fp32"
 
 
 @pytest.mark.parametrize("slow", [True, False])
@@ -69,27 +69,27 @@ def test_a_precision_that_is_slow_here_is_taken_where_it_is_named_and_said_once(
     trained: Path, slow: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     named = supported_precisions(torch.device("cpu"))[-1]
-    monkeypatch.setattr(opening, "is_slow", lambda precision: slow and precision == named)
+    monkeypatch.setattr(loading, "is_slow", lambda precision: slow and precision == named)
     said: list[str] = []
-    translator = open_run(Opening(str(trained), "cpu", precision=named), "translation", said.append)
+    translator = load_from_options(ModelOptions(str(trained), "cpu", precision=named), "translation", said.append)
     assert translator.chosen_way.precision == named
     told = f"precision {named}: its products are slow on this processor; take fp32, or auto"
     assert said.count(told) == slow
-    open_run(Opening(str(trained), "cpu"), "translation", said.append)
+    load_from_options(ModelOptions(str(trained), "cpu"), "translation", said.append)
     assert said.count(told) == slow
 
 
 def test_a_precision_that_the_device_lacks_is_refused(trained: Path) -> None:
     with pytest.raises(RecipeError, match=r"^precision fp16: nothing computes so here on cpu; take fp32"):
-        open_run(Opening(str(trained), "cpu", precision="fp16"))
+        load_from_options(ModelOptions(str(trained), "cpu", precision="fp16"))
 
 
 def test_numbers_that_fp16_cannot_hold_are_noticed(trained: Path) -> None:
     model, _, _ = find_run(str(trained))[0].open_model(torch.device("cpu"), "auto")
     model.src_embedding.weight.data.mul_(1e-3)
-    assert fits_half(model)
+    assert fits_fp16(model)
     model.src_embedding.weight.data.fill_(1e6)
-    assert not fits_half(model)
+    assert not fits_fp16(model)
 
 
 TIED = [{"kind": kind, "tie": tie} for kind, tie in (("transformer", "all"), ("transformer", "decoder"))]
@@ -105,15 +105,15 @@ def test_a_translator_tells_as_many_parameters_as_its_weights_file_has(
     recipe = load_yaml(folder / "recipe.yaml")[0]
     (folder / "recipe.yaml").write_text(dump_yaml({**recipe, "model": model}))
     run = find_run(str(folder))[0]
-    save_weights(weights, weights_of(build_model(run.recipe, run.load_tokenizers())))
+    save_weights(weights, get_weights(build_model(run.recipe, run.load_tokenizers())))
     with safe_open(weights, framework="pt") as file:
         there = sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118  # no mapping
     of_precision = {
-        precision: open_run(Opening(str(folder), "cpu", weights=str(weights), precision=precision))
+        precision: load_from_options(ModelOptions(str(folder), "cpu", weights=str(weights), precision=precision))
         for precision in supported_precisions(torch.device("cpu"))
     }
     for translator in of_precision.values():
         assert translator.parameters == replace(translator, name="again").parameters == there
         assert any(isinstance(part, InferenceLinear | InferenceCell) for part in translator.model.modules())
-    together = open_run(Opening([str(folder)] * 2, device="cpu", weights=str(weights)))
+    together = load_from_options(ModelOptions([str(folder)] * 2, device="cpu", weights=str(weights)))
     assert together.parameters == 2 * there
