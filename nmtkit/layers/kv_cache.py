@@ -1,12 +1,12 @@
-"""What a decoder keeps of the positions that it has written: entries that are never moved.
+"""Key/value cache of a decoder. Entries are written once and never moved.
 
 Position p of a sentence has K slots, p*K to p*K+K-1, one for each hypothesis of that step. A hypothesis sees one slot
-of every position, that of its own ancestor. So following the parents reorders only what each hypothesis sees, a number
-a slot; keys, values or states themselves are written once, and all K hypotheses of a sentence read them as K queries.
+of every position, that of its own ancestor. So following the parents reorders only what each hypothesis sees, one
+number a slot; keys, values or states themselves stay, and all K hypotheses of a sentence read them as K queries.
 
-Most slots are soon seen by nobody: the hypotheses of a beam have most of their ancestors in common. A search on a CPU,
-which takes as long for a slot that is not seen, forgets those from time to time (`compact`): then the slots that are
-seen stand first, closed up, and new ones behind them.
+Most slots are soon seen by no hypothesis: those of a beam have most of their ancestors in common. A search on a CPU,
+which takes as long for an unseen slot, drops them from time to time (`compact`): then the slots in use stand first, and
+new ones behind them.
 
 Letters as in `models/base.py`, and:
 
@@ -22,53 +22,54 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 INITIAL_LENGTH = 16
-"""Positions that there is room for at first, or more; it doubles where they are not enough."""
+"""The least room for positions at first; it doubles where it is not enough."""
 COMPACT_EVERY = 6
-"""Positions after which it is looked again whether there are slots that nobody sees."""
+"""Positions between two searches for unseen slots."""
 COMPACT_BELOW = 0.66
-"""Where more than this part of the slots is seen none is forgotten: that would be a copy for little."""
+"""Unseen slots are dropped only where no more than this part of the slots is in use, for the price of a copy."""
 
 
 class BufferPool:
-    """Memory that one past after another takes: a page that was used before costs less than a fresh one."""
+    """Memory that one cache after another reuses: a page that was touched before costs less than a fresh one."""
 
     def __init__(self) -> None:
         self._free: list[Tensor] = []
 
     def take(self, shape: Sequence[int], like: Tensor) -> Tensor:
-        """A tensor of this shape, of the type of `like`; what it holds is left open."""
+        """An uninitialised tensor of this shape, of the type of `like`."""
         size = math.prod(shape)
-        of_type = [number for number, block in enumerate(self._free) if block.dtype == like.dtype]
+        of_type = [number for number, buffer in enumerate(self._free) if buffer.dtype == like.dtype]
         fitting = [number for number in of_type if self._free[number].numel() >= size]
         if fitting:
-            block = self._free.pop(min(fitting, key=lambda number: self._free[number].numel()))
+            buffer = self._free.pop(min(fitting, key=lambda number: self._free[number].numel()))
         else:
             if of_type:  # the new one takes the place of one that is too small
                 del self._free[of_type[0]]
-            block = like.new_empty(size)
-        return block[:size].view(*shape)
+            buffer = like.new_empty(size)
+        return buffer[:size].view(*shape)
 
-    def give(self, tensor: Tensor) -> None:
-        """Takes back what it gave, or a part of it."""
+    def give_back(self, tensor: Tensor) -> None:
+        """Takes back a tensor of its own, or a part of one."""
         assert tensor._base is not None
         self._free.append(tensor._base)
 
 
 class KVCache:
-    """The entries of B sentences with K hypotheses each; a decoder's layers write theirs, and read all.
+    """The entries of B sentences with K hypotheses each; each layer of a decoder writes its own, and reads all of them.
 
-    Nothing is kept for a decoder that writes none, but where its sentences stand.
+    A decoder that writes no entries finds only the positions of its sentences in it.
 
     Args:
         sentences: B.
         beam: K.
-        device: where.
+        device: the device of its tensors.
         width: W of the first step; default: K.
         room: for how many positions there is room at first.
     """
 
     buffers: BufferPool | None = None
-    """Where it takes the memory of its entries, if all its sentences begin together and nothing is trained."""
+    """Where entries get their memory. Only then `compact` works: all sentences begin together, and nothing is trained.
+    """
 
     _bias: Tensor
     """Zero where a hypothesis sees a slot, minus infinity elsewhere: `(B,W,*)`, with room for more positions."""
@@ -84,12 +85,12 @@ class KVCache:
         self.length = 1
         """P, of the sentence that has come farthest."""
         self.position = torch.zeros(sentences, dtype=torch.long, device=device)
-        """Where each sentence stands, from 0: `(B,)`. One that is done stands no farther than others."""
-        self._room = room * self.beam  # columns that there are, of the entries and the bias
-        self._forgotten = 0  # columns that there would be more if none were forgotten
-        self._looked = 1  # P, when it was looked last whether one can be
+        """The position of each sentence, from 0: `(B,)`. A finished sentence stands no farther than others."""
+        self._room = room * self.beam  # columns of the entries and the bias
+        self._dropped = 0  # columns dropped by `compact`
+        self._looked = 1  # P, when `compact` looked last
         self._together = True  # all sentences stand at one position
-        self._is_open = False  # whether the slots of this position are
+        self._is_open = False  # whether this position has slots
         self._is_fixed = False  # whether its size, and what is read, never change by itself
         self._entries: list[Tensor] = []
         self._written = self._first = 0  # layers, at this position: by all models, and by those before this one
@@ -108,31 +109,31 @@ class KVCache:
         if layer == len(self._entries):
             self._entries.append(self._new(entries, entries.shape[1:]))
         kept = self._entries[layer]
-        if self.buffers is not None and self.width < self.beam:  # what nobody sees must be a number all the same
+        if self.buffers is not None and self.width < self.beam:  # unseen slots must hold numbers, too
             kept[:, self._columns() - self.beam + self.width : self._columns()] = 0
         if torch.is_grad_enabled():
             self._entries[layer] = kept.flatten(0, 1).index_copy(0, self._rows, entries).view_as(kept)
-        elif self._together:  # a CPU copies a part more quickly than it finds as many rows
+        elif self._together:  # a CPU copies a part faster than it finds as many rows
             first = self._columns() - self.beam
             kept[:, first : first + self.width] = entries.view(-1, self.width, *entries.shape[1:])
         else:
             kept.flatten(0, 1).index_copy_(0, self._rows, entries)
 
     def read(self, layer: int) -> Tensor:
-        """A layer's entries of all positions up to this one: `(B,P*K,*)`, or without those forgotten; a view."""
+        """A layer's entries of all positions up to this one: `(B,P*K,*)`, or without dropped slots; a view."""
         return self._entries[self._first + layer][:, : self._columns()]
 
     def bias(self) -> Tensor | None:
-        """What is added to energies, so that a hypothesis sees its own ancestors and itself: `(B,1,W,P*K)`, a view.
+        """Is added to energies, so that a hypothesis sees its own ancestors and itself: `(B,1,W,P*K)`, a view.
 
-        Of the columns that `read` gives. None where all is seen.
+        It has the columns of `read`. None where everything is seen.
         """
         if self.beam == 1 and self._together:
             return None
         return self._bias[:, None, :, : self._columns()]
 
     def visible_before(self) -> Tensor:
-        """Which slots a hypothesis sees, without its own of this position: `(B,W,P*K)`, bool."""
+        """The slots that a hypothesis sees, without its own of this position: `(B,W,P*K)`, bool."""
         seen = self._bias[:, :, : self._columns()] == 0
         return seen.scatter_(2, self._slots[:, :, None], False)
 
@@ -141,7 +142,7 @@ class KVCache:
         return (parents + self._first_rows).flatten()
 
     def next_step(self, rows: Tensor | None = None, width: int | None = None) -> None:
-        """Goes on to the next position.
+        """Moves on to the next position.
 
         Args:
             rows: which of the N hypotheses each of the next ones continues `(B*width,)`; None: each itself.
@@ -160,9 +161,9 @@ class KVCache:
         self._is_open = False
         self._written = self._first = 0
 
-    def reserve(self, places: int) -> None:
+    def reserve(self, length: int) -> None:
         """Makes room for so many positions, or more."""
-        needed = places * self.beam - self._forgotten
+        needed = length * self.beam - self._dropped
         if needed <= self._room:
             return
         before, self._room = self._room, needed if self._is_fixed else max(needed, 2 * self._room)
@@ -171,11 +172,11 @@ class KVCache:
             self._entries = [self._longer(kept, before) for kept in self._entries]
         self._count()
 
-    def truncate(self, places: int) -> None:
-        """Reads no more than so many places: those sentences that had come farther are done."""
-        if places < self.length:
-            self.length = places
-            self.position = self.position.clamp(max=places - 1)
+    def truncate(self, length: int) -> None:
+        """Reads no more than so many positions: the sentences that had come farther are finished."""
+        if length < self.length:
+            self.length = length
+            self.position = self.position.clamp(max=length - 1)
 
     def select(self, sentences: Tensor) -> None:
         """Goes on with these sentences, by number, `(M,)`, between two steps."""
@@ -187,7 +188,7 @@ class KVCache:
         self._count()
 
     def compact_batch(self, holes: Tensor, movers: Tensor, count: int) -> None:
-        """Goes on with the first sentences, so many, once some have moved to where others were `(M,)`."""
+        """Moves some sentences to the places of others `(M,)`, and goes on with the first `count`."""
         self.sentences, filled = count, self._columns()
 
         def moved(kept: Tensor) -> Tensor:
@@ -202,7 +203,7 @@ class KVCache:
         self._count()
 
     def insert(self, sentences: Tensor, other: "KVCache") -> None:
-        """Puts the sentences of another past, which has the same K and W, in place of these, by number, `(M,)`."""
+        """Puts the sentences of another cache, which has the same K and W, in place of these, by number, `(M,)`."""
         self._together = False
         self.position.index_copy_(0, sentences, other.position)
         if self._entries:
@@ -213,11 +214,8 @@ class KVCache:
             kept[:, :filled].index_copy_(0, sentences, entries[:, :filled])
 
     def compact(self) -> None:
-        """Forgets slots that nobody sees any more, between two steps, if they are many.
-
-        All sentences must stand at one position, and nothing may be trained.
-        """
-        if self.length < self._looked + COMPACT_EVERY or self.beam == 1 or not self._entries:
+        """Drops slots that no hypothesis sees, if they are many; between two steps, and only with `buffers`."""
+        if self.buffers is None or self.length < self._looked + COMPACT_EVERY or self.beam == 1 or not self._entries:
             return
         self._looked = self.length
         written = self._columns() - self.beam
@@ -228,31 +226,31 @@ class KVCache:
         columns = torch.argsort(seen.byte(), dim=1, descending=True, stable=True)[:, :kept]  # seen ones, in order
         rows = (columns + self._first_slots).flatten()
         for entries in self._entries:
-            closed = entries.flatten(0, 1).index_select(0, rows)
-            entries[:, :kept] = closed.view(self.sentences, kept, *entries.shape[2:])
+            used = entries.flatten(0, 1).index_select(0, rows)
+            entries[:, :kept] = used.view(self.sentences, kept, *entries.shape[2:])
         bias = self._bias.gather(2, columns[:, None].expand(-1, self.width, -1))
         self._bias[:, :, kept:written] = -torch.inf
         self._bias[:, :, :kept] = bias
-        self._forgotten += written - kept
+        self._dropped += written - kept
 
     def release(self) -> None:
-        """Gives its memory to the next past."""
+        """Gives its memory back to `buffers`; the cache is used no more."""
         if self.buffers is not None:
             for kept in self._entries:
-                self.buffers.give(kept)
+                self.buffers.give_back(kept)
             self._entries = []
 
-    def fix_length(self, places: int) -> None:
-        """Makes room for so many positions once and for all. From now on `length` is what it is set to."""
-        self.reserve(places)
+    def fix_length(self, length: int) -> None:
+        """Makes room for so many positions once and for all. From now on `length` is changed by its owner only."""
+        self.reserve(length)
         self._is_fixed, self._together = True, False
 
     def changing(self) -> list[Tensor]:
-        """The tensors that a step puts others in place of."""
+        """The tensors that a step replaces."""
         return [self.position, self._bias] if self._entries else [self.position]
 
     def _count(self) -> None:
-        """Numbers what a step needs the numbers of."""
+        """Makes the row numbers that a step needs."""
         device, room = self.position.device, self._room
         self._hypotheses = torch.arange(self.width, device=device)  # (W,)
         sentences = torch.arange(self.sentences, device=device)[:, None]
@@ -264,8 +262,8 @@ class KVCache:
             shape = (self.sentences, self.width, self._room)
             self._bias = torch.full(shape, -torch.inf, dtype=dtype, device=self.position.device)
         self._slots = torch.add(self._hypotheses, self.position[:, None], alpha=self.beam)
-        if self._forgotten:
-            self._slots -= self._forgotten
+        if self._dropped:
+            self._slots -= self._dropped
         self._rows = (self._slots + self._first_slots).flatten()
         if torch.is_grad_enabled():  # what earlier steps read is needed for their gradient
             self._bias = self._bias.scatter(2, self._slots[:, :, None], 0.0)
@@ -274,8 +272,8 @@ class KVCache:
         self._is_open = True
 
     def _columns(self) -> int:
-        """Those that are read."""
-        return self.length * self.beam - self._forgotten
+        """Columns that are read."""
+        return self.length * self.beam - self._dropped
 
     def _new(self, like: Tensor, shape: Sequence[int]) -> Tensor:
         """Room for entries of this shape, of the type of `like`."""
@@ -286,5 +284,5 @@ class KVCache:
         longer = self._new(kept, kept.shape[2:])
         longer[:, :filled] = kept
         if self.buffers is not None:
-            self.buffers.give(kept)
+            self.buffers.give_back(kept)
         return longer

@@ -46,7 +46,7 @@ class BeamStep(Rows):
 class StepResult(Rows):
     """What one step decided, as it is read back."""
 
-    choice: BeamStep
+    step: BeamStep
     final: Tensor
     """What candidates are ranked by, `(B,C)`."""
     attention: Tensor | None

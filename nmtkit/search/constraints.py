@@ -1,19 +1,21 @@
-"""Terms that a translation must contain, and others that it must not: lexically constrained beam search.
+"""Lexically constrained beam search: words that a translation must contain, and words that it must not.
 
-Hokamp and Liu 2017, "Lexically Constrained Decoding for Sequence Generation Using Grid Beam Search"; the beam is shared
-out among the banks of a grid anew in every step, as in Post and Vilar 2018, "Fast Lexically Constrained Decoding with
-Dynamic Beam Allocation", and all of it is done with tensors of one size, as in Hu et al. 2019, "Improved Lexically
-Constrained Decoding for Translation and Monolingual Rewriting".
+Hokamp and Liu 2017, "Lexically Constrained Decoding for Sequence Generation Using Grid Beam Search". In every step the
+beam is divided anew among the banks, as in Post and Vilar 2018, "Fast Lexically Constrained Decoding with Dynamic Beam
+Allocation"; tensors keep one size, as in Hu et al. 2019, "Improved Lexically Constrained Decoding for Translation and
+Monolingual Rewriting".
 
-A term is met once its tokens stand in a row and the next token begins another word, or ends the sentence: what counts
-is the text, where the tokens of "Hund" also begin "Hunde". The bank of a hypothesis is how many tokens of terms it has,
-the one behind each counted. In every step the best of the highest bank goes on, and it can always be continued into the
-next bank. So all terms are met after as many steps as they have tokens, the one behind each counted, at the latest.
+A positive constraint is met once its tokens stand in a row and the next token, the boundary token, begins another word
+or ends the sentence: what counts is the text, and the tokens of "Hund" also begin "Hunde". The bank of a hypothesis is
+how many tokens of constraints it has, boundary tokens included. In every step the best hypothesis of the highest bank
+goes on, and it can always be continued into the next bank. So all constraints are met after as many steps as they have
+tokens, boundary tokens included, at the latest.
 
 Letters as in `nmtkit.search.beam`, and:
 
-    U  required terms of a sentence at most    L  tokens of a term at most    R  refused terms of a sentence at most
-    M  candidates that are looked at           "..." N hypotheses, or candidates `(B,M)`
+    U  positive constraints of a sentence at most       R  negative constraints of a sentence at most
+    L  tokens of a constraint at most                   M  candidates considered
+    "..." N hypotheses, or candidates `(B,M)`
 """
 
 from collections.abc import Callable
@@ -34,28 +36,28 @@ from nmtkit.search.rules import INFINITY, allow_eos_if_stuck
 class Constraints(Rows):
     """What is asked of the translations of B sentences."""
 
-    required: Tensor
+    positive: Tensor
     """Tokens of the terms that each must contain `(B,U,L)`, extended ids, PAD behind them; of no term only PAD."""
     in_order: Tensor
     """Whether they must come in this order `(B,)`, bool."""
-    refused: Tensor
+    negative: Tensor
     """Tokens of the terms that each must not contain `(B,R,*)`, likewise."""
     copied_starts: Tensor | None = None
     """Which tokens of the source begin a word `(B,S)`, bool; for a model that copies."""
 
     def room(self) -> Tensor:
-        """The most tokens that the required terms of each sentence take, the one behind each counted: `(B,)`."""
-        lengths = _lengths(self.required)
+        """The most tokens that the positive constraints of each sentence take, the one behind each counted: `(B,)`."""
+        lengths = _lengths(self.positive)
         return (lengths + (lengths > 0)).sum(1)
 
     def ids(self) -> Tensor:
-        """The tokens of all required terms `(B,*)`."""
-        return self.required.flatten(1)
+        """The tokens of all positive constraints `(B,*)`."""
+        return self.positive.flatten(1)
 
     def changed(self, change: Callable[[Tensor], Tensor]) -> "Constraints":
         """The same with other ids; `change` is asked for those of each sentence `(B,*)`."""
-        required, refused = (change(ids.flatten(1)).view_as(ids) for ids in (self.required, self.refused))
-        return Constraints(required, self.in_order, refused, self.copied_starts)
+        positive, negative = (change(ids.flatten(1)).view_as(ids) for ids in (self.positive, self.negative))
+        return Constraints(positive, self.in_order, negative, self.copied_starts)
 
 
 @dataclass(frozen=True)
@@ -63,11 +65,11 @@ class ConstraintProgress(Rows):
     """How far hypotheses have come with the terms of their sentences."""
 
     reached: Tensor
-    """Whether the last tokens are the first l+1 of a required term, which is not met, `(...,U,L)`, bool."""
+    """Whether the last tokens are the first l+1 of an unmet positive constraint, `(...,U,L)`, bool."""
     met: Tensor
     """`(...,U)`, bool; also where there is no term."""
-    refused: Tensor
-    """Whether the last tokens are the first l+1 of a refused term, `(...,R,*)`, bool."""
+    negative: Tensor
+    """Whether the last tokens are the first l+1 of a negative constraint, `(...,R,*)`, bool."""
 
 
 @dataclass(frozen=True)
@@ -88,22 +90,17 @@ class ConstraintState:
     def begin(cls, terms: Constraints, starts: Callable[[], Tensor] | None) -> "ConstraintState":
         """One hypothesis without tokens for each sentence."""
         assert starts is not None, "terms are of whole words: which tokens begin one must be known"
-        required, refused = terms.required, terms.refused
-        nothing = ConstraintProgress(required.bool() & False, _lengths(required) == 0, refused.bool() & False)
+        positive, negative = terms.positive, terms.negative
+        nothing = ConstraintProgress(positive.bool() & False, _lengths(positive) == 0, negative.bool() & False)
         return cls(terms, starts(), nothing)
 
-    def select(self, sentences: Tensor | slice, rows: Tensor | slice) -> "ConstraintState":
-        """Goes on with these sentences, and with these hypotheses."""
-        return ConstraintState(self.terms.select(sentences), self.starts, self.progress.select(rows))
-
-    def follow(self, rows: Tensor, tokens: Tensor) -> "ConstraintState":
-        """Goes on with these hypotheses `(N',)`, each with one more token `(N',)`, by its id."""
+    def after(self, rows: Tensor, tokens: Tensor) -> ConstraintProgress:
+        """The progress of these hypotheses `(N',)`, each with one more token `(N',)`, by its id."""
         size = len(self.terms.in_order), -1
-        after = self._after(rows.view(size), tokens.view(size))
-        return ConstraintState(self.terms, self.starts, after.mapped(lambda tensor: tensor.flatten(0, 1)))
+        return self._after(rows.view(size), tokens.view(size)).mapped(lambda tensor: tensor.flatten(0, 1))
 
     def forbid(self, log_probs: Tensor, end: Tensor, free: Tensor | None, memory: Memory) -> None:
-        """Forbids the last token of a refused term, and the end of the sentence before all required ones are met.
+        """Forbids the last token of negative constraints, and EOS before all positive ones are met.
 
         Where nothing else is left the end is allowed.
 
@@ -116,16 +113,16 @@ class ConstraintState:
         free = torch.ones_like(log_probs[:, 0], dtype=torch.bool) if free is None else free
         early = free & ~self._is_enough(self.progress)
         log_probs[:, EOS].masked_fill_(early, -INFINITY)
-        if self.terms.refused.shape[1]:
-            refused, lengths = (
-                self._of_hypotheses(self.terms.refused),
-                self._of_hypotheses(_lengths(self.terms.refused)),
+        if self.terms.negative.shape[1]:
+            negative, lengths = (
+                self._of_hypotheses(self.terms.negative),
+                self._of_hypotheses(_lengths(self.terms.negative)),
             )
             last = (lengths - 1).clamp(min=0)[..., None]  # (N,R,1)
-            before = pad(self.progress.refused[..., :-1], (1, 0), value=True).gather(2, last)[..., 0]
+            before = pad(self.progress.negative[..., :-1], (1, 0), value=True).gather(2, last)[..., 0]
             again = before & (lengths > 0) & free[:, None]
             ban = torch.zeros_like(again, dtype=log_probs.dtype).masked_fill_(again, -INFINITY)
-            log_probs.scatter_add_(1, _columns(refused.gather(2, last)[..., 0], memory), ban)
+            log_probs.scatter_add_(1, _columns(negative.gather(2, last)[..., 0], memory), ban)
         allow_eos_if_stuck(log_probs, end)
 
     def choose(self, log_probs: Tensor, scores: Tensor, beam_size: int, memory: Memory) -> BeamStep:
@@ -219,10 +216,10 @@ class ConstraintState:
         now = self.progress.mapped(
             lambda tensor: tensor.index_select(0, rows.flatten()).view(*rows.shape, *tensor.shape[1:])
         )
-        required = self.terms.required[:, None]
-        met = now.met | (_is_whole(now.reached, required) & self._starts(tokens)[..., None])
-        reached = _extended(now.reached, required, tokens) & (~met & self._may_begin(met))[..., None]
-        return ConstraintProgress(reached, met, _extended(now.refused, self.terms.refused[:, None], tokens))
+        positive = self.terms.positive[:, None]
+        met = now.met | (_is_whole(now.reached, positive) & self._starts(tokens)[..., None])
+        reached = _extended(now.reached, positive, tokens) & (~met & self._may_begin(met))[..., None]
+        return ConstraintProgress(reached, met, _extended(now.negative, self.terms.negative[:, None], tokens))
 
     def _may_begin(self, met: Tensor) -> Tensor:
         """Which terms may be begun `(B,M,U)`: all, or those that have no unmet one before them."""
@@ -231,24 +228,24 @@ class ConstraintState:
 
     def _next(self) -> Tensor:
         """The next token of every term `(N,U)`; PAD where it has none."""
-        required = self._of_hypotheses(self.terms.required)
+        positive = self._of_hypotheses(self.terms.positive)
         count = _count(self.progress.reached)
-        met = self.progress.met.view(len(self.terms.in_order), -1, self.terms.required.shape[1])
+        met = self.progress.met.view(len(self.terms.in_order), -1, self.terms.positive.shape[1])
         wanted = ~self.progress.met & self._may_begin(met).flatten(0, 1)
-        token = pad(required, (0, 1), value=PAD).gather(2, count[..., None])[..., 0]
+        token = pad(positive, (0, 1), value=PAD).gather(2, count[..., None])[..., 0]
         return token.masked_fill(~wanted, PAD)
 
     def _bank(self, progress: ConstraintProgress) -> Tensor:
         """How many tokens of terms candidates have, the one behind each counted, `(B,M)`."""
-        of_met = ((_lengths(self.terms.required) + 1)[:, None] * progress.met).sum(2)
+        of_met = ((_lengths(self.terms.positive) + 1)[:, None] * progress.met).sum(2)
         return of_met + _count(progress.reached).amax(2)
 
     def _is_enough(self, progress: ConstraintProgress) -> Tensor:
         """Whether all terms are met if the sentence ends here `(...)`."""
-        required = self.terms.required[:, None]
+        positive = self.terms.positive[:, None]
         if progress.met.dim() == 2:
-            required = self._of_hypotheses(self.terms.required)
-        return (progress.met | _is_whole(progress.reached, required)).all(-1)
+            positive = self._of_hypotheses(self.terms.positive)
+        return (progress.met | _is_whole(progress.reached, positive)).all(-1)
 
 
 def _columns(ids: Tensor, memory: Memory) -> Tensor:

@@ -1,9 +1,9 @@
-"""A bank of fixed slots whose steps are recorded once, and then repeated without the Python between their operations.
+"""Captures the decoding steps of a batch with fixed slots, and replays them: a CUDA graph on GPUs, a tape on CPUs.
 
-A GPU works through a step of a small model faster than Python can ask for it: a CUDA graph asks once for all of it. On
-a CPU a step of one sentence takes as long in Python as in its operations: a tape makes the same operations, and nothing
-else. Both repeat operations, not Python: so the tensors of the bank stay where they are, every step writes what it made
-of them back, and one recording serves only the steps that read as many positions.
+A GPU works through a step of a small model faster than Python can launch it: a CUDA graph is one launch for all of it.
+On a CPU a step of one sentence takes as long in Python as in its operations: a tape is a list of operator calls. Both
+repeat operations, not Python: so the tensors of the batch stay where they are, every step copies its results back into
+them, and one capture serves only the steps that read as many positions.
 """
 
 from collections import Counter
@@ -21,114 +21,117 @@ from nmtkit.search.beam import StepResult
 from nmtkit.search.decoding_batch import DecodingBatch
 
 LENGTH_STEP = 16
-"""Recorded steps read a multiple of so many positions."""
+"""Captured steps read a multiple of so many positions."""
 PATIENCE = 50
-"""A graph takes about as long to record as so many steps: by then one would have paid. A tape pays with the second."""
+"""A CUDA graph takes about as long to capture as so many steps: by then it would have paid. A tape pays at once."""
 WARM_UP = 2
 MOST_SHAPES = {"cpu": 16, "cuda": 4}
-"""Banks of fixed slots that are kept, each with its memory."""
+"""Captured batches that are kept, each with its memory."""
 
 Captured = tuple[Callable[[], StepResult], StepResult]
-"""How to make a step again, and what it found when it was recorded."""
+"""A function that replays a step, and the result of the step that was captured."""
 
 
 class CapturedBatch:
-    """The steps of a bank, recorded.
+    """A decoding batch of fixed slots, and the captures of its steps.
 
     Args:
         fresh: its first sentences, after their first step.
         slots: how many sentences it has room for.
-        places: the most positions that any sentence of its width may need.
-        at_once: whether to record every graph before its first step; else once it has paid.
+        length: the most positions that a sentence of its width may need.
+        at_once: whether to capture each kind of step the first time; else after `PATIENCE` of them.
     """
 
-    def __init__(self, fresh: DecodingBatch, slots: int, places: int, at_once: bool) -> None:
-        self._places = self.room(places)
-        self.bank = fresh.in_slots(slots, self._places)
+    def __init__(self, fresh: DecodingBatch, slots: int, length: int, at_once: bool) -> None:
+        self._length = self.room(length)
+        self.decoding = fresh.in_slots(slots, self._length)
         self.replayed = 0
-        """Steps that were made by a recording."""
+        """Steps that replayed a capture."""
         self._patience = 0 if at_once else PATIENCE
         self._made: Counter[int] = Counter()  # steps by how many positions they read
-        self._recorded: dict[int, Callable[[], StepResult]] = {}
+        self._captures: dict[int, Callable[[], StepResult]] = {}
 
     @staticmethod
-    def room(places: int) -> int:
+    def room(length: int) -> int:
         """For how many positions it needs room: a step reads one more than it must."""
-        return places + 1
+        return length + 1
 
     def fill(self, fresh: DecodingBatch) -> None:
         """Begins anew with other sentences."""
-        self.bank.sentences.done.fill_(True)
-        self.bank.put(torch.arange(len(fresh.scores), device=fresh.scores.device), fresh)
+        done = self.decoding.sentences.done.fill_(True)
+        self.decoding.insert(torch.arange(len(fresh.limits), device=done.device), fresh)
 
-    def step(self, need_attention: bool, places: int) -> StepResult:
-        """Makes one step; `places` is the position, from 1, of the sentence that has come farthest."""
-        extent = min(-(-(places + 1) // LENGTH_STEP) * LENGTH_STEP, self._places)
-        if extent < self.bank.cache.length:  # those that had come farther are done
-            self.bank.cache.position.clamp_(max=extent - 1)
-        self.bank.cache.length = extent
+    def step(self, need_attention: bool, length: int) -> StepResult:
+        """Makes one step; `length` counts the positions of the sentence that has come farthest."""
+        extent = min(-(-(length + 1) // LENGTH_STEP) * LENGTH_STEP, self._length)
+        if extent < self.decoding.cache.length:  # sentences that had come farther are done
+            self.decoding.cache.position.clamp_(max=extent - 1)
+        self.decoding.cache.length = extent
         self._made[extent] += 1
 
         def once() -> StepResult:
-            after = self.bank.copied()
-            record = after.step(need_attention)
-            for kept, new in zip(self.bank.changing(), after.changing(), strict=True):
+            after = self.decoding.shallow_copy()
+            result = after.step(need_attention)
+            for kept, new in zip(self.decoding.changing(), after.changing(), strict=True):
                 if kept is not new:
                     kept.copy_(new)
-            return record
+            return result
 
         if self._made[extent] <= self._patience:
             return once()
-        if extent in self._recorded:
+        if extent in self._captures:
             self.replayed += 1
-            return self._recorded[extent]()
-        if supports_cuda_graphs(self.bank.scores.device):
-            self._recorded[extent], record = capture_cuda_graph(once, lambda: self.bank.copied().step(need_attention))
+            return self._captures[extent]()
+        if supports_cuda_graphs(self.decoding.sentences.done.device):
+            self._captures[extent], result = capture_cuda_graph(
+                once, lambda: self.decoding.shallow_copy().step(need_attention)
+            )
         else:
-            self._recorded[extent], record = trace_ops(once)
-        return record
+            self._captures[extent], result = trace_ops(once)
+        return result
 
 
 class GraphCache:
-    """Banks of fixed slots that no search uses now, with what was recorded of them, by slots and columns."""
+    """Captured batches that no search uses now, by slots and source columns; those unused for longest go."""
 
     def __init__(self) -> None:
-        self._replays: dict[tuple[int, int], CapturedBatch] = {}
+        self._batches: dict[tuple[int, int], CapturedBatch] = {}
 
     @property
     def replayed(self) -> int:
-        """Steps that were made by their recordings."""
-        return sum(replay.replayed for replay in self._replays.values())
+        """Steps that replayed their captures."""
+        return sum(one.replayed for one in self._batches.values())
 
     def take(self, slots: int, width: int) -> CapturedBatch | None:
-        """One of this shape, if there is one: until it is kept again nobody else finds it."""
-        return self._replays.pop((slots, width), None)
+        """A batch of this shape, if there is one; it leaves the cache until it is given back."""
+        return self._batches.pop((slots, width), None)
 
-    def keep(self, replay: CapturedBatch | None, width: int) -> None:
-        """Keeps it, if there is one; those that have not been used for the longest time go."""
-        if replay is not None:
-            self._replays[len(replay.bank.scores), width] = replay
-            while len(self._replays) > MOST_SHAPES[replay.bank.scores.device.type]:
-                self._replays.pop(next(iter(self._replays)), None)  # searches in several threads keep theirs here
+    def give_back(self, captured: CapturedBatch | None, width: int) -> None:
+        """Keeps a batch that a search is done with."""
+        if captured is not None:
+            done = captured.decoding.sentences.done
+            self._batches[len(done), width] = captured
+            while len(self._batches) > MOST_SHAPES[done.device.type]:
+                self._batches.pop(next(iter(self._batches)), None)  # searches in several threads keep theirs here
 
 
 def supports_cuda_graphs(device: torch.device) -> bool:
-    """Whether steps on a device can be CUDA graphs."""
+    """Whether steps on a device can be captured as CUDA graphs."""
     return device.type == "cuda" and torch.cuda.is_available()
 
 
 def capture_cuda_graph(once: Callable[[], StepResult], trial: Callable[[], object]) -> Captured:
-    """A step as a CUDA graph; `trial` computes the same, and what it writes the step itself writes again."""
+    """A step as a CUDA graph; `trial` computes the same, and the step overwrites what it wrote."""
     for _ in range(WARM_UP):
         trial()
-    # All graphs share what memory they need in between, since no two of them run at one time.
+    # All graphs share the memory for intermediate results, since no two of them run at one time.
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, pool=_pool()):
-        record = once()
+        result = once()
 
     def again() -> StepResult:
         graph.replay()
-        return record.mapped(torch.clone)
+        return result.mapped(torch.clone)
 
     return again, again()
 
@@ -139,15 +142,15 @@ def _pool() -> Any:
 
 
 _Call = tuple[OpOverload, Sequence[Any], dict[str, Any], list[Tensor]]
-"""An operation, what it was given, and the tensors that it made."""
+"""An operation, its arguments, and the tensors that it returned."""
 
 
 class _OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not type it
-    """Keeps all operations, with what they were given and what they made."""
+    """Records all operations, their arguments and results."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """No: to keep its compiler out torch would load it, which takes as long as torch itself."""
+        """No: torch would load its compiler to keep it out, which takes as long as torch itself."""
         return False
 
     def __init__(self) -> None:
@@ -162,9 +165,9 @@ class _OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch 
 
 
 def _again(call: _Call, read: Container[int]) -> Callable[[], Any] | None:
-    """How to make an operation again so that what it made stays where it is; None where nothing need be made: a view.
+    """Repeats an operation and keeps its results in place; None where nothing need be done: a view.
 
-    By torch's own function if it has one, which Python calls in a third of the time.
+    Prefers torch's own Python function, which is called in a third of the time.
     """
     func, args, kwargs, made = call
     library, _, name = func._schema.name.partition("::")
@@ -184,29 +187,29 @@ def _again(call: _Call, read: Container[int]) -> Callable[[], Any] | None:
 
 
 def _memory(tensor: Tensor) -> int:
-    """Where a tensor's numbers are; weights that only oneDNN can read are nowhere."""
+    """The address of a tensor's numbers; -1 for weights that only oneDNN can read."""
     return tensor.untyped_storage().data_ptr() if tensor.layout == torch.strided else -1
 
 
 def _put(places: Sequence[Tensor | None], make: Callable[[], Any]) -> None:
-    """Makes something, and puts it in its places."""
-    found = make()
-    for place, one in zip(places, found if isinstance(found, (tuple, list)) else [found], strict=True):
+    """Copies the results of `make` to their places."""
+    results = make()
+    for place, one in zip(places, results if isinstance(results, (tuple, list)) else [results], strict=True):
         if place is not None:
             place.copy_(one)
 
 
 def trace_ops(once: Callable[[], StepResult]) -> Captured:
-    """A step as a tape: its operations again, each of the same tensors and into the same tensors."""
+    """A step as a tape: its operations, each on the same tensors and into the same tensors."""
     with _OpRecorder() as notes:
-        record = once()
-    values = [record.tensors(), *([args, kwargs] for _, args, kwargs, _ in notes.calls)]
+        result = once()
+    values = [result.tensors(), *([args, kwargs] for _, args, kwargs, _ in notes.calls)]
     read = {id(one) for one in tree_leaves(values) if isinstance(one, Tensor)}
     tape = [play for call in notes.calls if (play := _again(call, read)) is not None]
 
     def again() -> StepResult:
         for play in tape:
             play()
-        return record.mapped(torch.clone)
+        return result.mapped(torch.clone)
 
-    return again, record.mapped(torch.clone)
+    return again, result.mapped(torch.clone)

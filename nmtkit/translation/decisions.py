@@ -7,7 +7,7 @@ from nmtkit.core.errors import DataError
 from nmtkit.data.vocabulary import EOS
 from nmtkit.pictures.search_trees import Continuation, Fate, RankedResult, SearchTree
 from nmtkit.search.rules import SearchConfig
-from nmtkit.search.sentences import TokenInfo
+from nmtkit.search.state import TokenInfo
 from nmtkit.search.tracing import SearchTrace, SearchTracer, TracedCandidate
 from nmtkit.translation.inputs import SourceLine, make_batch, words_that_may_repeat
 from nmtkit.translation.result import Translation, best_of_all

@@ -335,9 +335,9 @@ def _with_requests(batch: Batch, sources: Sequence[SourceLine]) -> Batch:
             copied[row, : len(source.tokens)] = torch.tensor([begins_word(token) for token in source.tokens])
     terms = [source.terms or RequiredTokens((), (), False) for source in sources]
     asked = Constraints(
-        required=padded_terms([one.must for one in terms], 1),
+        positive=padded_terms([one.must for one in terms], 1),
         in_order=torch.tensor([one.in_order for one in terms]),
-        refused=padded_terms([one.must_not for one in terms], 0),
+        negative=padded_terms([one.must_not for one in terms], 0),
         copied_starts=copied,
     )
     return replace(batch, prefix=prefix, terms=asked)

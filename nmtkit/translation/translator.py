@@ -16,7 +16,7 @@ from nmtkit.pictures import AttentionPicture, LayeredPicture
 from nmtkit.search.engine import FEW_SENTENCES, Engine, StepMode
 from nmtkit.search.hypotheses import Hypothesis
 from nmtkit.search.rules import SearchConfig, score_given
-from nmtkit.search.sentences import TokenInfo
+from nmtkit.search.state import TokenInfo
 from nmtkit.translation import attending
 from nmtkit.translation.inputs import (
     SourceLine,
@@ -203,7 +203,7 @@ class Translator(TextModel):
                 )
 
             # A CPU takes as long for each row of few as of many, so that no slot need be filled again.
-            for number, hypotheses in engine.run(feed, refills=self.device.type != "cpu"):
+            for number, hypotheses in engine.run(feed, refill=self.device.type != "cpu"):
                 yield number, partial(self._answer, hypotheses, taken.pop(number), wanted)
 
         return search

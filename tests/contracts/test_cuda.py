@@ -26,7 +26,7 @@ from nmtkit.search.rules import SearchConfig
 
 LENGTH = 5
 """Of what is searched for; less than the steps after which a search looks at how many sentences are finished."""
-AROUND = {"begin", "look", "of", "extended_ids"}
+AROUND = {"begin", "poll_finished", "gather", "extended_ids"}
 """The functions of a search that may wait: what sends the limits before its first step, what looks at times at which
 sentences are done, and what reads the results."""
 

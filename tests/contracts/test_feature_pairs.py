@@ -38,7 +38,7 @@ from nmtkit.models.ensemble import Ensemble
 from nmtkit.search.constraints import Constraints
 from nmtkit.search.engine import BatchSource, Engine
 from nmtkit.search.rules import SearchConfig
-from nmtkit.search.sentences import TokenInfo
+from nmtkit.search.state import TokenInfo
 
 __all__ = ["model"]  # a fixture
 
@@ -211,9 +211,9 @@ class Search:
         longest = max(len(one.prefix) for one in self.asked)
         if any(one.required or one.refused for one in self.asked):
             terms = Constraints(
-                required=of_all([list(one.required) for one in self.asked]),
+                positive=of_all([list(one.required) for one in self.asked]),
                 in_order=torch.tensor([one.in_order for one in self.asked]),
-                refused=of_all([list(one.refused) for one in self.asked]),
+                negative=of_all([list(one.refused) for one in self.asked]),
                 copied_starts=(batch.src_extended[..., None] == torch.tensor(STARTS)).any(2) if copies else None,
             )
         prefix = padded([list(one.prefix) for one in self.asked], longest) if longest else None

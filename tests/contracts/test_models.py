@@ -36,7 +36,7 @@ from nmtkit.search.constraints import Constraints
 from nmtkit.search.engine import Engine, beam_search
 from nmtkit.search.hypotheses import Hypothesis
 from nmtkit.search.rules import SearchConfig
-from nmtkit.search.sentences import TokenInfo
+from nmtkit.search.state import TokenInfo
 from nmtkit.search.tracing import SearchTracer, TracedCandidate
 from nmtkit.training.weights import SkipInit, assign_weights, get_weights
 
@@ -483,7 +483,7 @@ def test_slots_that_nobody_sees_are_forgotten(model: Seq2Seq, monkeypatch: pytes
 
     def noted(self: kv_cache.KVCache, layer: int) -> Tensor:
         entries = whole(self, layer)
-        read.append(entries.shape[1] - self.places * self.beam)
+        read.append(entries.shape[1] - self.length * self.beam)
         return entries
 
     monkeypatch.setattr(kv_cache.KVCache, "read", noted)
@@ -516,9 +516,9 @@ def test_with_prefixes_and_terms_too(model: Seq2Seq, asked_of: AskedOf) -> None:
         asked = [reference_search.Asked(**line, starts=STARTS if copies else STARTS[:-1]) for line in own]
         batch = batch_of(sources)
         terms = Constraints(
-            required=of_all([list(one.required) for one in asked]),
+            positive=of_all([list(one.required) for one in asked]),
             in_order=torch.tensor([one.in_order for one in asked]),
-            refused=of_all([list(one.refused) for one in asked]),
+            negative=of_all([list(one.refused) for one in asked]),
             copied_starts=(batch.src_extended[..., None] == torch.tensor(STARTS)).any(2) if copies else None,
         )
         prefix = padded([list(one.prefix) for one in asked], max(1, *(len(one.prefix) for one in asked)))

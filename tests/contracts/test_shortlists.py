@@ -185,8 +185,8 @@ def test_words_of_the_source_are_never_lost(name: str) -> None:
     nothing = Shortlist.of([[]] * VOCABULARY, [], VOCABULARY)
     short = copier.with_shortlist(memory, nothing.candidates(batch, copies=True))
     expected, found = copier.predict(readout, memory), copier.predict(readout, short)
-    assert short.kept is not None
-    back = short.kept.index.ids(torch.arange(found.shape[1]))
+    assert short.shortlist is not None
+    back = short.shortlist.index.ids_of(torch.arange(found.shape[1]))
     assert back.tolist() == sorted(back.tolist())
     for row, source in enumerate(SOURCES):
         for word in {*source, EOS}:

@@ -251,10 +251,10 @@ def test_dropping_finished_sentences_changes_nothing(
     dropped = beam_search(model, sources(*lengths), config, beam_size, need_attention=True)
     assert len(set(model.rows_seen)) > 3  # rows did go
     model.rows_seen.clear()
-    monkeypatch.setattr(engine, "SHARE", 1000)  # at every chance
+    monkeypatch.setattr(engine, "REFILL_SHARE", 1000)  # at every chance
     eager = beam_search(model, sources(*lengths), config, beam_size, need_attention=True)
     model.rows_seen.clear()
-    monkeypatch.setattr(engine, "SHARE", 0)  # never
+    monkeypatch.setattr(engine, "REFILL_SHARE", 0)  # never
     plain = beam_search(model, sources(*lengths), config, beam_size, need_attention=True)
     same(dropped, plain)
     same(eager, plain)
@@ -263,7 +263,7 @@ def test_dropping_finished_sentences_changes_nothing(
 def test_looking_less_often_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     model, lengths = many()
     often = beam_search(model, sources(*lengths), unlimited(), 5, need_attention=True)
-    monkeypatch.setattr(engine, "CPU_LOOKS_EVERY", 5)
+    monkeypatch.setattr(engine, "CPU_POLLS_EVERY", 5)
     same(often, beam_search(model, sources(*lengths), unlimited(), 5, need_attention=True))
 
 

@@ -1,0 +1,198 @@
+"""The tensors of a search: one row per sentence (`SentenceState`), and one row per hypothesis (`Beam`).
+
+Letters as in `nmtkit.search.beam`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from nmtkit.data.batch import Batch, Rows
+from nmtkit.data.vocabulary import BOS, EOS, PAD
+from nmtkit.models.base import DecoderState, Memory
+from nmtkit.search.beam import BeamStep
+from nmtkit.search.constraints import ConstraintProgress, Constraints
+from nmtkit.search.rules import INFINITY, SearchConfig, min_lengths
+
+
+@dataclass(frozen=True)
+class TokenInfo:
+    """Properties of the tokens of the target vocabulary, on the model's device."""
+
+    may_repeat: Tensor | None = None
+    """Tokens exempt from `no_repeat_ngram`, `(V,)`, bool."""
+    starts: Callable[[], Tensor] | None = None
+    """Returns the tokens that begin a word or are no part of one, `(V,)`, bool; called only for constraints."""
+
+
+NO_TOKEN_INFO = TokenInfo()
+
+
+@dataclass(frozen=True)
+class Beam(Rows):
+    """What a hypothesis inherits from its parent: one row for each of the N hypotheses."""
+
+    state: DecoderState
+    history: Tensor | None
+    """All tokens so far `(N,*)`, negative behind them; None where no rule reads it."""
+    coverage: Tensor | None
+    """The sum of all attention so far `(N,S)`; None without a coverage penalty."""
+    progress: ConstraintProgress | None
+    """How many tokens of each constraint are generated; None without constraints."""
+
+
+@dataclass(frozen=True)
+class SentenceState(Rows):
+    """One row for each sentence, with what every step makes anew for its W hypotheses."""
+
+    number: Tensor
+    """The number of the sentence within the whole search, `(B,)`."""
+    memory: Memory
+    tokens: Tensor
+    """The tokens just chosen `(B,W)`; one that is copied and unknown is V plus its first source position."""
+    scores: Tensor
+    """Log-probabilities of the hypotheses `(B,W)`; minus infinity where a sentence is done."""
+    last_position: Tensor
+    """The position of the last token that the length limit allows, `(B,)`."""
+    min_lengths: Tensor | None
+    """Fewest tokens, EOS not counted, `(B,)`; None without a minimum."""
+    prefix: Tensor | None
+    """Tokens to begin with, forced or preferred, `(B,P)`."""
+    constraints: Constraints | None
+    candidates: Tensor | None
+    """The shortlist of each sentence `(B,V)`, bool; None: the whole vocabulary."""
+    done: Tensor
+    """`(B,)`, bool."""
+    n_finished: Tensor
+    """Finished hypotheses of each group so far `(B,G)`."""
+    best: Tensor | None
+    """Scores of the best finished hypotheses, best first: `(B,n_best)`, for `huggingface` `(B,K)`; None where `stop`
+    does not need them."""
+    ended: Tensor | None
+    """For `joeynmt`: hypotheses that have ended and keep their beam place `(B,W)`, bool."""
+    filled: Tensor | None
+    """For `joeynmt`: beam places that have held an ended hypothesis `(B,K)`, bool."""
+    penalties: Tensor | None
+    """Repetition penalty and prefix bias of each hypothesis, summed over its tokens, `(B,W)`; None without either."""
+    diversity: Tensor | None
+    """Diversity penalty of each hypothesis, summed over its tokens, `(B,W)`; None for a single group."""
+
+    @classmethod
+    def begin(
+        cls,
+        config: SearchConfig,
+        memory: Memory,
+        batch: Batch,
+        limits: Tensor,
+        dtype: torch.dtype,
+        n_best: int,
+    ) -> "SentenceState":
+        """Before the first step; `limits` are the most tokens `(B,)`, on the CPU, `dtype` is that of scores."""
+        size, device, rule, constraints = batch.size, memory.mask.device, config.rule, batch.terms
+        assert constraints is None or isinstance(constraints, Constraints)
+        scores = torch.zeros(size, 1, dtype=dtype, device=device)
+        best = {"exact": n_best, "huggingface": config.beam_size, "opennmt-py": n_best}.get(rule)
+        places = torch.zeros(size, config.beam_size, dtype=torch.bool, device=device) if rule == "joeynmt" else None
+        has_minimum = config.min_length or config.min_length_ratio
+        return cls(
+            number=torch.arange(size, device=device),
+            memory=memory,
+            tokens=torch.full((size, 1), BOS, device=device),
+            scores=scores,
+            last_position=(limits - 1).to(device),
+            min_lengths=min_lengths(config, batch.src_lengths.cpu()).to(device) if has_minimum else None,
+            prefix=batch.prefix,
+            constraints=constraints,
+            candidates=None,
+            done=torch.zeros(size, dtype=torch.bool, device=device),
+            n_finished=torch.zeros(size, config.diversity_groups, dtype=torch.long, device=device),
+            best=None if best is None else scores.new_full((size, best), -INFINITY),
+            ended=None if places is None else places[:, :1],
+            filled=places,
+            penalties=torch.zeros_like(scores) if config.weighs(batch.prefix) else None,
+            diversity=torch.zeros_like(scores) if config.diversity_groups > 1 else None,
+        )
+
+    def after_step(
+        self,
+        step: BeamStep,
+        final: Tensor,
+        penalties: Tensor | None,
+        config: SearchConfig,
+        divisors: Tensor,
+        position: Tensor,
+    ) -> "SentenceState":
+        """The sentences after a step; those that are done get scores of minus infinity.
+
+        Args:
+            step: the chosen candidates.
+            final: the ranking scores of the candidates `(B,C)`.
+            penalties: see `penalties`, of the candidates `(B,C)`.
+            config: the search settings.
+            divisors: the length penalties of 1, 2, ... tokens.
+            position: the position of the step `(B,)`.
+        """
+        groups, ended, filled = config.diversity_groups, self.ended, self.filled
+        penalties = None if penalties is None else penalties.gather(1, step.kept)
+        n_finished, best = self.n_finished + step.ended.view(len(final), groups, -1).sum(2), self.best
+        top = (step.kept_scores if penalties is None else step.kept_scores + penalties).amax(1)  # (B,)
+        if best is not None:
+            best = torch.cat([best, final.masked_fill(~step.ended, -INFINITY)], 1).topk(best.shape[1], 1)[0]
+        if ended is not None and filled is not None:
+            is_end = step.tokens == EOS
+            ended = (ended.gather(1, step.parents) | is_end).gather(1, step.kept)
+            filled = filled | is_end[:, : filled.shape[1]]
+            satisfied = filled.all(1, keepdim=True)
+        elif best is not None and config.rule == "opennmt-py":
+            satisfied = step.ended[:, :1] & (best[:, -1:] > -INFINITY)
+        elif best is not None:
+            # `exact`: an upper bound, at no further cost, the largest divisor and the most word rewards.
+            length = self.last_position if config.rule == "exact" else position
+            bound = top / divisors.index_select(0, length)
+            if config.word_reward:
+                bound = bound + config.word_reward * (length + 1).to(bound.dtype)
+            satisfied = (best[:, -1] >= bound)[:, None]
+        else:
+            satisfied = n_finished >= config.patience * (config.beam_size // groups)  # (B,G)
+        # Without a live hypothesis every continuation was forbidden, or has ended.
+        done = self.done | satisfied.all(1) | (self.last_position <= position) | (top == -INFINITY)
+        group_done = done[:, None] if groups == 1 else done[:, None] | satisfied  # (B,G)
+        scores = step.kept_scores.view(*group_done.shape, -1).masked_fill(group_done[:, :, None], -INFINITY)
+        return replace(
+            self,
+            tokens=step.tokens.gather(1, step.kept),
+            scores=scores.flatten(1),
+            done=done,
+            n_finished=n_finished,
+            best=best,
+            ended=ended,
+            filled=filled,
+            penalties=penalties,
+        )
+
+    def next_of_prefix(self, position: Tensor) -> Tensor | None:
+        """The prefix token at each position `(B,)`: `(B,)`, PAD behind the prefix; None without prefixes."""
+        if self.prefix is None:
+            return None
+        columns = self.prefix.shape[1]
+        token = self.prefix.gather(1, position.clamp(max=columns - 1)[:, None]).squeeze(1)
+        return token.masked_fill(position >= columns, PAD)
+
+    def next_of_kept_prefix(self, position: Tensor, history: Tensor) -> Tensor:
+        """`next_of_prefix` for hypotheses that have followed the prefix so far `(N,)`, PAD for the others.
+
+        Args:
+            position: `(B,)`.
+            history: tokens of the hypotheses `(N,t)`; ignored from the position on.
+        """
+        token = self.next_of_prefix(position)
+        assert self.prefix is not None
+        assert token is not None
+        count = min(history.shape[1], self.prefix.shape[1])
+        written = history[:, :count].reshape(len(position), self.tokens.shape[1], count)  # (B,W,c)
+        alike = written == self.prefix[:, None, :count]
+        ahead = torch.arange(count, device=position.device) >= position[:, None]  # (B,c)
+        kept = (alike | ahead[:, None]).all(2)  # (B,W)
+        return token[:, None].expand_as(kept).masked_fill(~kept, PAD).flatten()
