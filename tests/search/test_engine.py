@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from daily import daily
-from table_model import TableModel, random_tables
+from table_model import START, TableModel, random_tables
 from test_beam import many, same, sources, unlimited
 from torch import Tensor
 
@@ -126,7 +126,7 @@ def test_few_are_moved_where_sentences_are_done() -> None:
 
 def test_the_batch_that_is_searched_stays_as_it_is() -> None:
     model, lengths = many()
-    batch, prefix = sources(*lengths), torch.full((len(lengths), 2), 5)
+    batch, prefix = sources(*lengths), torch.arange(2 * len(lengths)).view(-1, 2) % 3 + START
     before, forced = batch.mapped(torch.clone), prefix.clone()
     config = unlimited().changed({"beam_size": 3})
     beam_search(model, batch, config, prefix=prefix)
