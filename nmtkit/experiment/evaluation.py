@@ -20,15 +20,11 @@ from nmtkit.corpus.text import read_lines
 from nmtkit.data.batch import sorted_batches
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerPair
-<<<<<<< HEAD:nmtkit/experiment/evaluation.py
-from nmtkit.experiment.loading import Opening, find_way, open_translator
-=======
-from nmtkit.experiment.loading import ModelOptions, open_autotuned, open_translator, source_token_limit
->>>>>>> 0a6831d (Names of the field in core, recipe, training and experiment: ObjectiveInput, GradientAccumulator, CheckpointManager, RetentionPolicy, SkipInit, broadcast_object, run_on_rank_zero, ModelOptions, load_from_options, deep_merge, atomic_path):nmtkit/experiment/evaluation.py
+from nmtkit.experiment.loading import ModelOptions, open_autotuned, open_translator
 from nmtkit.models.base import Seq2Seq
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder, ignore
-from nmtkit.runs.inference import source_limit
+from nmtkit.runs.inference import source_token_limit
 from nmtkit.runs.metrics_log import MetricsLog
 from nmtkit.runs.saved import SavedRun
 from nmtkit.training.events import Step

@@ -146,13 +146,8 @@ def open_translator(run: SavedRun, how: ModelOptions, notify: Callable[[str], No
         if of_heads is None:
             raise RecipeError(f"{model.config.kind} has one attention, not layers of heads to choose from")
         of_heads.show(how.layer, "mean" if how.head is None else how.head)
-<<<<<<< HEAD:nmtkit/experiment/loading.py
-    asked = _asked(model, how.precision)
-    work = search_work(trained.model, model.sizes.tgt, config.beam_size, how.threads, place, asked)
-=======
     asked = _requested_precision(model, how.precision)
-    work = search_work(recipe, model.sizes.tgt, config.beam_size, how.threads, place, asked)
->>>>>>> 0a6831d (Names of the field in core, recipe, training and experiment: ObjectiveInput, GradientAccumulator, CheckpointManager, RetentionPolicy, SkipInit, broadcast_object, run_on_rank_zero, ModelOptions, load_from_options, deep_merge, atomic_path):nmtkit/experiment/loading.py
+    work = search_work(trained.model, model.sizes.tgt, config.beam_size, how.threads, place, asked)
     known = look_up(work, SearchWay) if len(model.models()) == 1 else None
     way = known.way if known else usual(place, "fp32" if asked == "auto" else asked)
     devices.prepare(place, threads=how.threads)
@@ -167,15 +162,9 @@ def open_translator(run: SavedRun, how: ModelOptions, notify: Callable[[str], No
         model,
         tokenizers,
         config,
-<<<<<<< HEAD:nmtkit/experiment/loading.py
         name=" + ".join(dict.fromkeys(one.inference.name for one in run.members())),
         task=trained.task,
         max_source_tokens=how.max_source_tokens or trained.max_source_tokens,
-=======
-        name=" + ".join(dict.fromkeys(one.recipe.name for one in run.members())),
-        task=recipe.task,
-        max_source_tokens=how.max_source_tokens or source_token_limit(recipe),
->>>>>>> 0a6831d (Names of the field in core, recipe, training and experiment: ObjectiveInput, GradientAccumulator, CheckpointManager, RetentionPolicy, SkipInit, broadcast_object, run_on_rank_zero, ModelOptions, load_from_options, deep_merge, atomic_path):nmtkit/experiment/loading.py
         batch_tokens=how.batch_tokens,
         steps=how.engine,
         way=way,
@@ -212,15 +201,10 @@ def _for_workers(
     # Here no line is searched: only text is cut into tokens and put together again.
     translator = open_translator(run, replace(how, device="cpu", precision="fp32"), notify)
     vocabulary, beam = translator.model.sizes.tgt, translator.config.beam_size
-<<<<<<< HEAD:nmtkit/experiment/loading.py
     known = look_up(
         search_work(run.inference.model, vocabulary, beam, how.threads, places[0], how.precision), SearchWay
     )
-    workers = Workers([str(place) for place in places], partial(_opened_at, how))
-=======
-    known = look_up(search_work(run.recipe, vocabulary, beam, how.threads, places[0], how.precision), SearchWay)
     workers = Workers([str(place) for place in places], partial(_open_on_device, how))
->>>>>>> 0a6831d (Names of the field in core, recipe, training and experiment: ObjectiveInput, GradientAccumulator, CheckpointManager, RetentionPolicy, SkipInit, broadcast_object, run_on_rank_zero, ModelOptions, load_from_options, deep_merge, atomic_path):nmtkit/experiment/loading.py
     return replace(translator, way=known.way if known else usual(places[0]), workers=workers)
 
 
@@ -291,12 +275,3 @@ def open_autotuned(
 
     found = quickest_search(search, lines, device, work, planned_seconds, again)
     return take(found.way), found
-<<<<<<< HEAD:nmtkit/experiment/loading.py
-=======
-
-
-def source_token_limit(recipe: Recipe) -> int | None:
-    """How many tokens of a source a recipe's model reads at most; None where it reads all."""
-    cuts = recipe.data.cuts
-    return cuts[0] if cuts is not None and TASKS.get(recipe.task).truncates_sources else None
->>>>>>> 0a6831d (Names of the field in core, recipe, training and experiment: ObjectiveInput, GradientAccumulator, CheckpointManager, RetentionPolicy, SkipInit, broadcast_object, run_on_rank_zero, ModelOptions, load_from_options, deep_merge, atomic_path):nmtkit/experiment/loading.py

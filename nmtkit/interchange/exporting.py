@@ -249,12 +249,8 @@ def _safetensors(model: Seq2Seq, tokenizers: TokenizerPair, recipe: Recipe, fold
     tokenizers.save(made.vocabulary)
     save_weights(made.average, get_weights(model), tokenizers.sum)
     write_json(made.result, {"reason": "exported", "updates": 0, "best": None, "kept": []})
-<<<<<<< HEAD
-    write_whole(made.recipe, recipe.to_yaml())
-    write_inference(made, recipe, made.checkpoints)
-=======
     atomic_write_text(made.recipe, recipe.to_yaml())
->>>>>>> 0a6831d (Names of the field in core, recipe, training and experiment: ObjectiveInput, GradientAccumulator, CheckpointManager, RetentionPolicy, SkipInit, broadcast_object, run_on_rank_zero, ModelOptions, load_from_options, deep_merge, atomic_path)
+    write_inference(made, recipe, made.checkpoints)
 
 
 EXPORTS: dict[str, Callable[[Seq2Seq, TokenizerPair, Recipe, Path], None]] = {

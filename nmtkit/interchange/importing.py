@@ -82,9 +82,5 @@ def _write(run: RunFolder, imported: ImportedModel, name: str, title: str) -> No
     origin = {"from": imported.toolkit, "folder": name, "model_type": imported.architecture}
     write_json(run.imported, origin | {"license": imported.licence})
     write_json(run.result, {"reason": "imported", "updates": 0, "best": None, "kept": []})
-<<<<<<< HEAD
-    write_whole(run.recipe, recipe.to_yaml())
-    write_inference(run, recipe, run.checkpoints)
-=======
     atomic_write_text(run.recipe, recipe.to_yaml())
->>>>>>> 0a6831d (Names of the field in core, recipe, training and experiment: ObjectiveInput, GradientAccumulator, CheckpointManager, RetentionPolicy, SkipInit, broadcast_object, run_on_rank_zero, ModelOptions, load_from_options, deep_merge, atomic_path)
+    write_inference(run, recipe, run.checkpoints)

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from nmtkit.core.errors import NmtkitError
-from nmtkit.core.files import sum_of_bytes, write_json
-from nmtkit.core.settings import OneOf, Settings, parse, parse_json
+from nmtkit.core.files import bytes_checksum, write_json
+from nmtkit.core.settings import Settings, TaggedUnion, parse, parse_json
 from nmtkit.core.task import TASKS
 from nmtkit.models.base import MODELS, ModelConfig
 from nmtkit.runs.folder import RunFolder
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     AnyModelConfig = ModelConfig
 else:
-    AnyModelConfig = Annotated[Any, OneOf(lambda: [MODELS.get(name).Config for name in MODELS.names()])]
+    AnyModelConfig = Annotated[Any, TaggedUnion(lambda: [MODELS.get(name).Config for name in MODELS.names()])]
 
 
 class InferenceConfig(Settings):
@@ -42,21 +42,21 @@ class InferenceConfig(Settings):
             task=recipe.task,
             model=recipe.model,
             search=recipe.search,
-            max_source_tokens=source_limit(recipe),
+            max_source_tokens=source_token_limit(recipe),
         )
 
 
-def source_limit(recipe: "Recipe") -> int | None:
+def source_token_limit(recipe: "Recipe") -> int | None:
     """Tokens of a source that a recipe's model reads; None: all."""
     cuts = recipe.data.cuts
-    return cuts[0] if cuts is not None and TASKS.get(recipe.task).reads_beginnings else None
+    return cuts[0] if cuts is not None and TASKS.get(recipe.task).truncates_sources else None
 
 
 def write_inference(folder: RunFolder, recipe: "Recipe", checkpoints: Path) -> None:
     """Writes the settings of a stage, whose checkpoints are given, beside the run's recipe."""
     update = {
         "checkpoints": checkpoints.relative_to(folder.path).as_posix(),
-        "recipe_sum": sum_of_bytes(folder.recipe.read_bytes()),
+        "recipe_sum": bytes_checksum(folder.recipe.read_bytes()),
     }
     write_json(folder.inference, InferenceConfig.of(recipe).model_copy(update=update).model_dump(mode="json"))
 
@@ -65,6 +65,6 @@ def read_inference(folder: RunFolder) -> InferenceConfig | None:
     """What `write_inference` wrote; None if it is missing, damaged or out of date, so that the recipe is to be read."""
     with suppress(OSError, NmtkitError, TypeError):
         config = parse(InferenceConfig, parse_json(folder.inference.read_bytes(), ""), str(folder.inference))
-        if config.recipe_sum == sum_of_bytes(folder.recipe.read_bytes()):
+        if config.recipe_sum == bytes_checksum(folder.recipe.read_bytes()):
             return config
     return None

@@ -15,14 +15,9 @@ from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.models.base import MODELS, ModelConfig, Seq2Seq, VocabularySizes
 from nmtkit.models.ensemble import Ensemble, Mean
 from nmtkit.runs.folder import RUNS, RunFolder, suggest_runs
-<<<<<<< HEAD
 from nmtkit.runs.inference import InferenceConfig, read_inference, write_inference
-from nmtkit.training.checkpoint import Checkpoints
-from nmtkit.training.weights import Undrawn, average_weights, load_weights, save_weights, vocabulary_of
-=======
 from nmtkit.training.checkpoint import CheckpointManager
 from nmtkit.training.weights import SkipInit, average_weights, load_weights, read_vocabulary_checksum, save_weights
->>>>>>> 0a6831d (Names of the field in core, recipe, training and experiment: ObjectiveInput, GradientAccumulator, CheckpointManager, RetentionPolicy, SkipInit, broadcast_object, run_on_rank_zero, ModelOptions, load_from_options, deep_merge, atomic_path)
 
 if TYPE_CHECKING:
     from nmtkit.recipe import Recipe
@@ -35,13 +30,8 @@ class SavedStage:
     """One stage of a run with its whole recipe; a run without stages is one stage without a name."""
 
     name: str
-<<<<<<< HEAD
     recipe: "Recipe"
-    checkpoints: Checkpoints
-=======
-    recipe: Recipe
     checkpoints: CheckpointManager
->>>>>>> 0a6831d (Names of the field in core, recipe, training and experiment: ObjectiveInput, GradientAccumulator, CheckpointManager, RetentionPolicy, SkipInit, broadcast_object, run_on_rank_zero, ModelOptions, load_from_options, deep_merge, atomic_path)
 
 
 class SavedRun:
@@ -103,7 +93,9 @@ class SavedRun:
         """
         known = read_inference(self.folder) if which in ("auto", "best", "last", "average") else None
         stages = [] if known else self.stages()
-        checkpoints = Checkpoints(self.folder.path / known.checkpoints) if known else self.newest_stage().checkpoints
+        checkpoints = (
+            CheckpointManager(self.folder.path / known.checkpoints) if known else self.newest_stage().checkpoints
+        )
         best = next(iter(checkpoints.best()), None)
         last = checkpoints.last if checkpoints.last.is_file() else None
         average = self.folder.average if os.path.lexists(self.folder.average) else None
@@ -133,7 +125,6 @@ class SavedRun:
         folder = weights.resolve().parent
         own = [stage for stage in self.stages() if stage.checkpoints.folder.resolve() == folder]
         recipe = (own or [self.newest_stage()])[0].recipe
-<<<<<<< HEAD
         return *self._load(recipe.model, weights, device), recipe
 
     def open_for_inference(
@@ -148,12 +139,8 @@ class SavedRun:
 
     def _load(self, config: ModelConfig, weights: Path, device: torch.device) -> tuple[Seq2Seq, TokenizerPair]:
         tokenizers = self.load_tokenizers()
-        with Undrawn():
-            model = MODELS.get(config.kind)(config, sizes_of(tokenizers))
-=======
         with SkipInit():
-            model = build_model(recipe, tokenizers)
->>>>>>> 0a6831d (Names of the field in core, recipe, training and experiment: ObjectiveInput, GradientAccumulator, CheckpointManager, RetentionPolicy, SkipInit, broadcast_object, run_on_rank_zero, ModelOptions, load_from_options, deep_merge, atomic_path)
+            model = MODELS.get(config.kind)(config, sizes_of(tokenizers))
         load_weights(model, weights, tokenizers.sum)
         return model.to(device).eval(), tokenizers
 

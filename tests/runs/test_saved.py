@@ -12,13 +12,7 @@ import pytest
 
 from nmtkit import recipe
 from nmtkit.core.errors import CheckpointError
-<<<<<<< HEAD
-from nmtkit.experiment.loading import Opening, open_run
-=======
 from nmtkit.experiment.loading import ModelOptions, load_from_options
-from nmtkit.recipe import load
-from nmtkit.runs import saved
->>>>>>> 0a6831d (Names of the field in core, recipe, training and experiment: ObjectiveInput, GradientAccumulator, CheckpointManager, RetentionPolicy, SkipInit, broadcast_object, run_on_rank_zero, ModelOptions, load_from_options, deep_merge, atomic_path)
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun, find_run
 from nmtkit.translation.translator import Translator
@@ -46,7 +40,7 @@ def copy(trained: Path, tmp_path: Path) -> Path:
 
 def open_as_translate(run: Path) -> Translator:
     said: list[str] = []
-    translator = open_run(Opening(model=str(run), device="cpu", n_best=9), "translation", said.append)
+    translator = load_from_options(ModelOptions(model=str(run), device="cpu", n_best=9), "translation", said.append)
     assert len(said) == 2
     return translator
 
@@ -54,7 +48,6 @@ def open_as_translate(run: Path) -> Translator:
 def test_a_trained_run_is_opened_without_its_recipe(trained: Path, copy: Path, reads: Counter[str]) -> None:
     _, why = find_run(str(trained))
     assert why == "as asked"
-<<<<<<< HEAD
     one = open_as_translate(trained)
     assert not reads
     (copy / "inference.json").unlink()
@@ -92,15 +85,6 @@ def test_no_settings_of_training_are_loaded_to_decode(trained: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program, str(trained)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-=======
-    assert not reads, "finding reads nothing that nobody has asked for"
-    said: list[str] = []
-    load_from_options(
-        ModelOptions(model=str(trained), device="cpu", n_best=9), "translation", said.append
-    )  # as `translate` does
-    assert len(said) == 2
-    assert reads == {"tiny": 1}
->>>>>>> 0a6831d (Names of the field in core, recipe, training and experiment: ObjectiveInput, GradientAccumulator, CheckpointManager, RetentionPolicy, SkipInit, broadcast_object, run_on_rank_zero, ModelOptions, load_from_options, deep_merge, atomic_path)
 
 
 def test_the_newest_run_of_a_task_is_found_reading_no_recipe_twice(

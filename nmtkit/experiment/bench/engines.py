@@ -15,11 +15,7 @@ from nmtkit.autotune.searching import ways_to_search
 from nmtkit.core import device as devices
 from nmtkit.data.batch import Batch, bucket_by_length
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
-<<<<<<< HEAD
-from nmtkit.experiment.loading import Opening, open_translator, workers_for
-=======
-from nmtkit.experiment.loading import ModelOptions, build_workers, open_translator, source_token_limit
->>>>>>> 0a6831d (Names of the field in core, recipe, training and experiment: ObjectiveInput, GradientAccumulator, CheckpointManager, RetentionPolicy, SkipInit, broadcast_object, run_on_rank_zero, ModelOptions, load_from_options, deep_merge, atomic_path)
+from nmtkit.experiment.loading import ModelOptions, build_workers, open_translator
 from nmtkit.interchange import conversion
 from nmtkit.interchange.exporting import EARLY_STOPPING, require_comparable
 from nmtkit.layers.inference import Precision, supported_precisions
@@ -158,15 +154,9 @@ class _Peer(Contestant):
 
     def __init__(self, how: ModelOptions) -> None:
         run = find_run(how.model)[0]
-<<<<<<< HEAD
         model, tokenizers, trained = run.open_for_inference(torch.device("cpu"), how.weights)
         config = trained.search.changed(how.search_settings or {})
         most = how.max_source_tokens or trained.max_source_tokens
-=======
-        model, tokenizers, recipe = run.open_model(torch.device("cpu"), how.weights)
-        config = recipe.search.changed(how.search_settings or {})
-        most = how.max_source_tokens or source_token_limit(recipe)
->>>>>>> 0a6831d (Names of the field in core, recipe, training and experiment: ObjectiveInput, GradientAccumulator, CheckpointManager, RetentionPolicy, SkipInit, broadcast_object, run_on_rank_zero, ModelOptions, load_from_options, deep_merge, atomic_path)
         self.reader = Translator(model, tokenizers, config, max_source_tokens=most)
         self.place = devices.choose(how.device)
         self._threads = how.threads or devices.cpu_threads()

@@ -109,7 +109,7 @@ def rouge_l(ids: Tensor, lengths: Tensor, references: Tensor, reference_lengths:
     """ROUGE-L F1 of token ids, each row for itself: Lin 2004, section 3, with as much weight on recall as on precision.
 
     The F1 of precision LCS/n and recall LCS/m is 2 LCS / (n + m). The longest common subsequence comes from the usual
-    table, row by row: `L[i,j] = max normalizers j' <= j of max(L[i-1,j'], L[i-1,j'-1] + [x_i = y_j'])`, a running maximum.
+    table, row by row: `L[i,j] = max over j' <= j of max(L[i-1,j'], L[i-1,j'-1] + [x_i = y_j'])`, a running maximum.
 
     Args:
         ids: `(R,T)`.
