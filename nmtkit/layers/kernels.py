@@ -31,11 +31,7 @@ _LIBRARY = Library("nmtkit", "DEF")  # type: ignore[no-untyped-call]  # torch le
 
 
 def additive_energies(
-    queries: Tensor,
-    keys: Tensor,
-    energy: Tensor,
-    coverage: Tensor | None = None,
-    coverage_weight: Tensor | None = None,
+    queries: Tensor, keys: Tensor, energy: Tensor, coverage: Tensor | None = None, coverage_weight: Tensor | None = None
 ) -> Tensor:
     """`v^T tanh(W s + U h + w c)` of every query and key of a sentence: Bahdanau et al. 2015, See et al. 2017 eq. 11.
 

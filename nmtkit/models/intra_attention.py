@@ -50,14 +50,7 @@ from nmtkit.layers.kernels import masked_softmax
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.recurrent import RecurrentEncoder, build_rnn, init_weights, layers_first, rnn_step, run_rnn
 from nmtkit.layers.temporal import EMPTY_SUM, IntraDecoderAttention, accumulate, accumulated_before, penalize
-from nmtkit.models.base import (
-    MODELS,
-    DecoderOutput,
-    Tie,
-    VocabularySizes,
-    extended_to_unk,
-    rows_per_sentence,
-)
+from nmtkit.models.base import MODELS, DecoderOutput, Tie, VocabularySizes, extended_to_unk, rows_per_sentence
 from nmtkit.models.output import project_to_vocabulary
 from nmtkit.models.recurrent import AttentionMemory, RecurrentConfig, RecurrentModel, RecurrentState
 

@@ -37,14 +37,7 @@ from nmtkit.layers.attention import Additive, Attention, CoveredAdditive
 from nmtkit.layers.elementary import at_least_float32
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.recurrent import CellKind, Initialisation, StackedCells, init_weights
-from nmtkit.models.base import (
-    MODELS,
-    DecoderOutput,
-    Tie,
-    VocabularySizes,
-    extended_to_unk,
-    rows_per_sentence,
-)
+from nmtkit.models.base import MODELS, DecoderOutput, Tie, VocabularySizes, extended_to_unk, rows_per_sentence
 from nmtkit.models.output import project_to_vocabulary
 from nmtkit.models.recurrent import AttentionMemory, RecurrentModel, RecurrentState, StackedConfig
 

@@ -1,4 +1,4 @@
-"""The choice of one step: which continuations of a sentence's hypotheses to take, and of equal ones always the same.
+"""One step of beam search: the best continuations of the hypotheses, with ties broken in one way everywhere.
 
 Letters as in `models/base.py`, and:
 
@@ -18,45 +18,45 @@ from nmtkit.layers.kernels import block_tops
 from nmtkit.search.rules import INFINITY
 
 BLOCK = 64
-"""Columns of which only the best is looked at first; a multiple of the vector width, about sqrt(X)."""
+"""A first pass looks at the maxima of blocks of so many columns; a multiple of the vector width, about sqrt(X)."""
 FEW = 4096
-"""So few values a CPU sorts sooner than it makes keys of them."""
+"""So few values a CPU sorts faster than it makes integer keys of them."""
 NO_WORD = -1
 
 
 @dataclass(frozen=True)
 class BeamStep(Rows):
-    """What one step decided for each of B sentences; candidates best first."""
+    """The candidates of one step for each of B sentences, best first."""
 
     tokens: Tensor
     """The token of each candidate `(B,C)`, int64."""
     parents: Tensor
-    """Which of the W hypotheses it continues `(B,C)`."""
+    """The number of the hypothesis that it continues, below W, `(B,C)`."""
     scores: Tensor
-    """Its log-probability, from the start, `(B,C)`."""
+    """Its log-probability from the start `(B,C)`."""
     ended: Tensor
-    """`(B,C)`, bool: those that become finished hypotheses."""
+    """Candidates that become finished hypotheses, `(B,C)`, bool."""
     kept: Tensor
-    """`(B,K)`: the candidates to go on with, by number."""
+    """Numbers of the candidates that go on `(B,K)`."""
     kept_scores: Tensor
     """Their log-probabilities `(B,K)`; minus infinity where fewer than K were left."""
 
 
 @dataclass(frozen=True)
 class StepResult(Rows):
-    """What one step decided, as it is read back."""
+    """The results of one step, as they are read back."""
 
     step: BeamStep
     final: Tensor
-    """What candidates are ranked by, `(B,C)`."""
+    """Ranking scores of the candidates, `(B,C)`."""
     attention: Tensor | None
-    """Of the hypotheses before the choice `(B,K,*)`, where asked for; in the first step all are one."""
+    """Attention of the hypotheses before the step `(B,K,*)`, where asked for; in the first step all are the same."""
     copy_gate: Tensor | None
     """`(B,K,1)`."""
 
 
 def beam_step(log_probs: Tensor, scores: Tensor, beam_size: int, tops: Tensor | None = None) -> BeamStep:
-    """The choice of beam search; see `nmtkit.search.engine.beam_search`, and `top_continuations`."""
+    """The 2K best continuations; see `nmtkit.search.engine.beam_search` for the rule, and `top_continuations`."""
     scores, candidates = top_continuations(log_probs, scores, 2 * beam_size, tops)  # (B,C)
     parents = candidates // log_probs.shape[1]
     tokens = torch.sub(candidates, parents, alpha=log_probs.shape[1])
@@ -70,20 +70,20 @@ def beam_step(log_probs: Tensor, scores: Tensor, beam_size: int, tops: Tensor | 
 def diverse_beam_step(
     log_probs: Tensor, scores: Tensor, beam_size: int, groups: int, strength: float
 ) -> tuple[BeamStep, Tensor]:
-    """The choice of diverse beam search: a beam of K/G for each of G groups, one after the other.
+    """Diverse beam search: a beam of K/G for each of G groups, one after the other.
 
-    What a group chooses by is lowered, for every hypothesis of an earlier group that goes on with a word, by `strength`
-    at this word: Vijayakumar et al. 2018, "Diverse Beam Search", algorithm 1 with Hamming diversity.
+    The scores of a group are lowered by `strength` at a word for every hypothesis of an earlier group that goes on with
+    it: Vijayakumar et al. 2018, "Diverse Beam Search", algorithm 1 with Hamming diversity.
 
     Args:
         log_probs: `(N,X)`.
-        scores: `(B,W)`; those of group g are g*K/G to (g+1)*K/G-1, but for the first step.
+        scores: `(B,W)`; group g has the columns g*K/G to (g+1)*K/G-1, except in the first step.
         beam_size: K.
         groups: G.
         strength: of the penalty.
 
     Returns:
-        The choice, the candidates of one group behind those of another, and by how much each was lowered `(B,C)`.
+        The step, with the candidates of all groups in turn, and the penalty of each `(B,C)`.
     """
     size, width = scores.shape
     each, own = beam_size // groups, max(1, width // groups)
@@ -93,72 +93,72 @@ def diverse_beam_step(
     for group in range(groups):
         first = group * own if width > 1 else 0
         part = lowered[:, first : first + own]
-        choice = beam_step(part.reshape(size * own, -1), scores[:, first : first + own], each)
-        amounts.append((choice.tokens[:, :, None] == torch.cat(taken, 1)[:, None]).sum(2) * -strength)
-        goes_on = choice.tokens.gather(1, choice.kept).masked_fill(choice.kept_scores == -INFINITY, NO_WORD)
+        step = beam_step(part.reshape(size * own, -1), scores[:, first : first + own], each)
+        amounts.append((step.tokens[:, :, None] == torch.cat(taken, 1)[:, None]).sum(2) * -strength)
+        goes_on = step.tokens.gather(1, step.kept).masked_fill(step.kept_scores == -INFINITY, NO_WORD)
         taken.append(goes_on)
         cost = scores.new_full((size, 1, each), -strength).masked_fill(goes_on[:, None] == NO_WORD, 0.0)
         places = goes_on[:, None].clamp(min=0).expand(-1, width, -1)
         lowered.scatter_add_(2, places, cost.to(lowered.dtype).expand(-1, width, -1))
-        choices.append(replace(choice, parents=choice.parents + first, kept=choice.kept + 2 * each * group))
+        choices.append(replace(step, parents=step.parents + first, kept=step.kept + 2 * each * group))
     whole = BeamStep(*(torch.cat([getattr(one, field.name) for one in choices], 1) for field in fields(BeamStep)))
     return whole, torch.cat(amounts, 1).to(log_probs.dtype)
 
 
-def keep_beam_places(choice: BeamStep, beam_size: int, spent: Tensor | None) -> BeamStep:
-    """The choice by the places of a beam, which what ends fills as well: only the K best candidates are looked at.
+def keep_beam_places(step: BeamStep, beam_size: int, ended: Tensor | None) -> BeamStep:
+    """The step by the places of a beam, which ended hypotheses fill, too: only the K best candidates count.
 
     Args:
-        choice: of a plain beam.
+        step: of a plain beam.
         beam_size: K.
-        spent: the hypotheses that have ended and kept their places, as in Joey NMT, `(B,W)`; None: such a place is
-            free for the next step, as in OpenNMT-py.
+        ended: hypotheses that have ended and keep their places, as in Joey NMT, `(B,W)`; None: such a place is free in
+            the next step, as in OpenNMT-py.
     """
-    if spent is None:
-        return replace(choice, kept_scores=choice.kept_scores.masked_fill(choice.kept >= beam_size, -INFINITY))
-    kept = torch.arange(beam_size, device=spent.device).expand_as(choice.kept)
-    ended = choice.ended & ~spent.gather(1, choice.parents)
-    return replace(choice, ended=ended, kept=kept, kept_scores=choice.scores[:, :beam_size])
+    if ended is None:
+        return replace(step, kept_scores=step.kept_scores.masked_fill(step.kept >= beam_size, -INFINITY))
+    kept = torch.arange(beam_size, device=ended.device).expand_as(step.kept)
+    newly_ended = step.ended & ~ended.gather(1, step.parents)
+    return replace(step, ended=newly_ended, kept=kept, kept_scores=step.scores[:, :beam_size])
 
 
-def end_at_limit(limit: Tensor, choice: BeamStep, scores: Tensor) -> BeamStep:
-    """The choice, but at the limit `(B,1)` it is to end every hypothesis with EOS, which costs nothing there."""
-    number = torch.arange(choice.tokens.shape[1], device=scores.device).expand_as(choice.tokens)
+def end_at_limit(limit: Tensor, step: BeamStep, scores: Tensor) -> BeamStep:
+    """The step, except that at the limit `(B,1)` every hypothesis ends with EOS, at no cost."""
+    number = torch.arange(step.tokens.shape[1], device=scores.device).expand_as(step.tokens)
     parents = number.clamp(max=scores.shape[1] - 1)
     whole = scores.gather(1, parents).masked_fill(number > parents, -INFINITY)
     return BeamStep(
-        tokens=choice.tokens.masked_fill(limit, EOS),
-        parents=torch.where(limit, parents, choice.parents),
-        scores=torch.where(limit, whole, choice.scores),
-        ended=torch.where(limit, whole > -INFINITY, choice.ended),
-        kept=choice.kept,
-        kept_scores=choice.kept_scores.masked_fill(limit, -INFINITY),
+        tokens=step.tokens.masked_fill(limit, EOS),
+        parents=torch.where(limit, parents, step.parents),
+        scores=torch.where(limit, whole, step.scores),
+        ended=torch.where(limit, whole > -INFINITY, step.ended),
+        kept=step.kept,
+        kept_scores=step.kept_scores.masked_fill(limit, -INFINITY),
     )
 
 
-def with_model_scores(choice: BeamStep, log_probs: Tensor, scores: Tensor, weighed: Tensor) -> tuple[BeamStep, Tensor]:
-    """A choice that was made by other numbers than log-probabilities, with the model's own for scores.
+def with_model_scores(step: BeamStep, log_probs: Tensor, scores: Tensor, weighted: Tensor) -> tuple[BeamStep, Tensor]:
+    """Gives candidates that were chosen by weighted scores the model's own log-probabilities.
 
     Args:
-        choice: made by `weighed`.
+        step: made by `weighted`.
         log_probs: the model's `(N,X)`.
         scores: log-probabilities of the hypotheses, `(B,W)`.
-        weighed: what stood in place of `log_probs`.
+        weighted: `log_probs` with penalties and preferences.
 
     Returns:
-        The choice, and how much more than its own log-probability the last token of each candidate weighed `(B,C)`.
+        The step, and `weighted` minus `log_probs` for the last token of each candidate `(B,C)`.
     """
-    places = choice.parents * log_probs.shape[1] + choice.tokens
+    places = step.parents * log_probs.shape[1] + step.tokens
 
     def of_candidates(values: Tensor) -> Tensor:
         return values.reshape(len(places), -1).gather(1, places)
 
     own = of_candidates(log_probs)
-    found = scores.gather(1, choice.parents) + own
-    found = found.masked_fill(choice.scores == -INFINITY, -INFINITY)  # candidates that stand for none
-    more = torch.where(own > -INFINITY, of_candidates(weighed) - own, 0.0)
-    kept = found.gather(1, choice.kept).masked_fill(choice.kept_scores == -INFINITY, -INFINITY)
-    return replace(choice, scores=found, kept_scores=kept), more
+    found = scores.gather(1, step.parents) + own
+    found = found.masked_fill(step.scores == -INFINITY, -INFINITY)  # candidates that stand for none
+    more = torch.where(own > -INFINITY, of_candidates(weighted) - own, 0.0)
+    kept = found.gather(1, step.kept).masked_fill(step.kept_scores == -INFINITY, -INFINITY)
+    return replace(step, scores=found, kept_scores=kept), more
 
 
 def top_continuations(
@@ -166,17 +166,17 @@ def top_continuations(
 ) -> tuple[Tensor, Tensor]:
     """The best continuations of each sentence's hypotheses: top-k of `scores + log_probs`, exactly, in less time.
 
-    Only the best of every `BLOCK` columns takes part in a first top-k; the best continuations all lie in the blocks
-    that win it, and only those are looked into. Of equal ones the first wins, in both.
+    A first top-k is over the maxima of blocks: the best continuations all lie in the blocks that win it, and a second
+    top-k looks into those only. Of equal values the first wins, in both.
 
     Args:
         log_probs: `(N,X)`; or logits, if the scores are lowered by the log of the sum of their exponentials.
         scores: log-probabilities of the hypotheses, `(B,W)`.
         count: C.
-        tops: the best of every block `(N,*)`, if they are known.
+        tops: the maxima of the blocks `(N,*)`, if they are known.
 
     Returns:
-        Scores of the continuations `(B,C)`, best first, and which they are `(B,C)`: parent * X + token. Where fewer
+        Scores of the continuations `(B,C)`, best first, and their numbers `(B,C)`, parent * X + token. Where fewer
         than C exist, the rest has a score of minus infinity.
     """
     n_sentences, width = scores.shape
@@ -210,16 +210,9 @@ def top_continuations(
 
 
 def stable_topk(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The best values of each row, best first, and of equal ones the first first.
+    """The best values of each row `(B,M)`, best first, and their columns: `(B,count)` both. NaN counts as the best.
 
-    `torch.topk` leaves open which of equal values it takes; it depends on how long the row is.
-
-    Args:
-        values: `(B,M)`; what is not a number counts as the best.
-        count: at most M.
-
-    Returns:
-        The values `(B,count)`, and where they are `(B,count)`, int64.
+    Of equal values the first comes first; with `torch.topk` that depends on the length of the row.
     """
     if values.dtype != torch.float32 or values.device.type != "cpu" or values.numel() <= FEW:
         ordered, places = values.sort(dim=1, descending=True, stable=True)

@@ -34,7 +34,7 @@ from nmtkit.search.rules import INFINITY, allow_eos_if_stuck
 
 @dataclass(frozen=True)
 class Constraints(Rows):
-    """What is asked of the translations of B sentences."""
+    """The constraints on the translations of B sentences."""
 
     positive: Tensor
     """Tokens of the terms that each must contain `(B,U,L)`, extended ids, PAD behind them; of no term only PAD."""
@@ -46,7 +46,7 @@ class Constraints(Rows):
     """Which tokens of the source begin a word `(B,S)`, bool; for a model that copies."""
 
     def room(self) -> Tensor:
-        """The most tokens that the positive constraints of each sentence take, the one behind each counted: `(B,)`."""
+        """The most tokens that the positive constraints of each sentence take, boundary tokens included: `(B,)`."""
         lengths = _lengths(self.positive)
         return (lengths + (lengths > 0)).sum(1)
 
@@ -55,14 +55,14 @@ class Constraints(Rows):
         return self.positive.flatten(1)
 
     def changed(self, change: Callable[[Tensor], Tensor]) -> "Constraints":
-        """The same with other ids; `change` is asked for those of each sentence `(B,*)`."""
+        """The same with other ids; `change` maps the ids of each sentence `(B,*)`."""
         positive, negative = (change(ids.flatten(1)).view_as(ids) for ids in (self.positive, self.negative))
         return Constraints(positive, self.in_order, negative, self.copied_starts)
 
 
 @dataclass(frozen=True)
 class ConstraintProgress(Rows):
-    """How far hypotheses have come with the terms of their sentences."""
+    """The progress of hypotheses with the constraints of their sentences."""
 
     reached: Tensor
     """Whether the last tokens are the first l+1 of an unmet positive constraint, `(...,U,L)`, bool."""
@@ -74,11 +74,11 @@ class ConstraintProgress(Rows):
 
 @dataclass(frozen=True)
 class ConstraintState:
-    """Where a search with terms stands.
+    """The constraints of B sentences, and the progress of their N hypotheses.
 
     Args:
-        terms: of B sentences, by the ids of the search.
-        starts: which tokens of the vocabulary begin a word, or are none of its letters `(V,)`, bool.
+        terms: the constraints, by the ids of the search.
+        starts: tokens of the vocabulary that begin a word or are no part of one `(V,)`, bool.
         progress: of N hypotheses.
     """
 
@@ -88,7 +88,7 @@ class ConstraintState:
 
     @classmethod
     def begin(cls, terms: Constraints, starts: Callable[[], Tensor] | None) -> "ConstraintState":
-        """One hypothesis without tokens for each sentence."""
+        """One empty hypothesis for each sentence."""
         assert starts is not None, "terms are of whole words: which tokens begin one must be known"
         positive, negative = terms.positive, terms.negative
         nothing = ConstraintProgress(positive.bool() & False, _lengths(positive) == 0, negative.bool() & False)
@@ -100,15 +100,15 @@ class ConstraintState:
         return self._after(rows.view(size), tokens.view(size)).mapped(lambda tensor: tensor.flatten(0, 1))
 
     def forbid(self, log_probs: Tensor, end: Tensor, free: Tensor | None, memory: Memory) -> None:
-        """Forbids the last token of negative constraints, and EOS before all positive ones are met.
+        """Forbids, in place, the last token of negative constraints, and EOS before all positive ones are met.
 
-        Where nothing else is left the end is allowed.
+        Where nothing else is left EOS is allowed.
 
         Args:
-            log_probs: `(N,X)`, under all other rules; written into.
+            log_probs: `(N,X)`, under all other rules.
             end: the model's own log-probability of EOS `(N,)`.
-            free: the hypotheses that no token is forced upon `(N,)`, bool; None: all.
-            memory: says what stands in the columns.
+            free: hypotheses without a forced token `(N,)`, bool; None: all.
+            memory: its shortlist says which words the columns stand for.
         """
         free = torch.ones_like(log_probs[:, 0], dtype=torch.bool) if free is None else free
         early = free & ~self._is_enough(self.progress)
@@ -126,17 +126,11 @@ class ConstraintState:
         allow_eos_if_stuck(log_probs, end)
 
     def choose(self, log_probs: Tensor, scores: Tensor, beam_size: int, memory: Memory) -> BeamStep:
-        """The choice of one step; see `nmtkit.search.beam`.
+        """One step of constrained beam search, from `log_probs` `(N,X)` and `scores` `(B,W)`.
 
-        What ends is finished if it is among the K best of its bank. Looked at are for each hypothesis the next token
-        of every term, and the best token that begins a word, and the 2K best of all other continuations of the
-        sentence. With all of one bank the choice is that of `beam_step`.
-
-        Args:
-            log_probs: `(N,X)`.
-            scores: `(B,W)`.
-            beam_size: K.
-            memory: says what stands in the columns.
+        It considers for each hypothesis the next token of every constraint and the best token that begins a word, and
+        the 2K best of all other continuations of the sentence. A candidate that ends is finished if it is among the K
+        best of its bank. If all candidates are in one bank, the step is that of `beam_step`.
         """
         found, places = self._candidates(log_probs, scores, beam_size, memory)
         parents = places // log_probs.shape[1]
@@ -157,10 +151,7 @@ class ConstraintState:
         return BeamStep(tokens.gather(1, both), parents.gather(1, both), scores, ended, places, kept_scores)
 
     def ranked(self, choice: BeamStep, final: Tensor) -> Tensor:
-        """What candidates are ranked by `(B,C)`; minus infinity for those that are cut before their terms are met.
-
-        But not where all of a sentence are.
-        """
+        """Ranking scores `(B,C)`; minus infinity before all constraints are met, unless no candidate meets them."""
         width = self.progress.met.shape[0] // len(final)
         rows = choice.parents + torch.arange(len(final), device=final.device)[:, None] * width
         enough = self._is_enough(self._after(rows, choice.tokens)) | (choice.tokens == EOS)
@@ -168,12 +159,12 @@ class ConstraintState:
         return final.masked_fill(~enough & some, -INFINITY)
 
     def enough(self, scores: Tensor) -> Tensor:
-        """The scores of hypotheses `(B,W)`; minus infinity where terms are unmet, if others have met theirs."""
+        """Scores of hypotheses `(B,W)`; minus infinity before all constraints are met, if others meet them."""
         met = self._is_enough(self.progress).view_as(scores) & (scores > -INFINITY)
         return scores.masked_fill(~met & met.any(1, keepdim=True), -INFINITY)
 
     def _candidates(self, log_probs: Tensor, scores: Tensor, beam_size: int, memory: Memory) -> tuple[Tensor, Tensor]:
-        """Continuations `(B,M)`, best first: scores, and which they are, parent * X + column; none comes twice."""
+        """Continuations `(B,M)`, best first: scores and numbers, parent * X + column; none comes twice."""
         size, (n_sentences, width) = log_probs.shape[1], scores.shape
         whole = log_probs.reshape(n_sentences, width, size)
         starting = whole.masked_fill(~self._columns_that_start(size, memory), -INFINITY).argmax(2).view(-1, 1)
@@ -190,7 +181,7 @@ class ConstraintState:
         return found, places.gather(1, order)
 
     def _columns_that_start(self, size: int, memory: Memory) -> Tensor:
-        """Which of the X columns begin a word: `(X,)` or `(B,1,X)`."""
+        """The columns of words' first tokens: `(X,)` or `(B,1,X)`, bool."""
         known = self.starts if memory.shortlist is None else self.starts[memory.shortlist.index.words]
         copied = self.terms.copied_starts
         if copied is None:
@@ -208,11 +199,10 @@ class ConstraintState:
         return torch.where(ids < len(self.starts), known, copied.gather(1, places))
 
     def _of_hypotheses(self, values: Tensor) -> Tensor:
-        """What sentences have `(B,*)`, for each of their hypotheses `(N,*)`."""
         return values.repeat_interleave(len(self.progress.met) // len(values), 0)
 
     def _after(self, rows: Tensor, tokens: Tensor) -> ConstraintProgress:
-        """How far hypotheses, by number `(B,M)`, have come with one more token each `(B,M)`, by its id."""
+        """The progress of hypotheses, by number `(B,M)`, after one more token each `(B,M)`, by its id."""
         now = self.progress.mapped(
             lambda tensor: tensor.index_select(0, rows.flatten()).view(*rows.shape, *tensor.shape[1:])
         )
@@ -222,12 +212,12 @@ class ConstraintState:
         return ConstraintProgress(reached, met, _extended(now.negative, self.terms.negative[:, None], tokens))
 
     def _may_begin(self, met: Tensor) -> Tensor:
-        """Which terms may be begun `(B,M,U)`: all, or those that have no unmet one before them."""
+        """Constraints that may begin `(B,M,U)`: all, or in order those without an unmet one before them."""
         before = pad(met, (1, 0), value=True)[..., :-1].long().cumprod(-1).bool()
         return before | ~self.terms.in_order[:, None, None]
 
     def _next(self) -> Tensor:
-        """The next token of every term `(N,U)`; PAD where it has none."""
+        """The next token of every constraint `(N,U)`; PAD where it has none."""
         positive = self._of_hypotheses(self.terms.positive)
         count = _count(self.progress.reached)
         met = self.progress.met.view(len(self.terms.in_order), -1, self.terms.positive.shape[1])
@@ -236,12 +226,12 @@ class ConstraintState:
         return token.masked_fill(~wanted, PAD)
 
     def _bank(self, progress: ConstraintProgress) -> Tensor:
-        """How many tokens of terms candidates have, the one behind each counted, `(B,M)`."""
+        """The banks of candidates `(B,M)`."""
         of_met = ((_lengths(self.terms.positive) + 1)[:, None] * progress.met).sum(2)
         return of_met + _count(progress.reached).amax(2)
 
     def _is_enough(self, progress: ConstraintProgress) -> Tensor:
-        """Whether all terms are met if the sentence ends here `(...)`."""
+        """Whether all positive constraints are met if the sentence ends here `(...)`."""
         positive = self.terms.positive[:, None]
         if progress.met.dim() == 2:
             positive = self._of_hypotheses(self.terms.positive)
@@ -249,44 +239,38 @@ class ConstraintState:
 
 
 def _columns(ids: Tensor, memory: Memory) -> Tensor:
-    """Where the distributions have these ids."""
     return ids if memory.shortlist is None else memory.shortlist.index.columns_of(ids)
 
 
 def _lengths(ids: Tensor) -> Tensor:
-    """How many tokens each term `(...,L)` has."""
+    """Tokens of each constraint `(...,L)`."""
     return (ids != PAD).sum(-1)
 
 
 def _extended(reached: Tensor, ids: Tensor, tokens: Tensor) -> Tensor:
-    """What was reached `(B,M,*,L)` of terms `(B,1,*,L)`, after one more token each `(B,M)`."""
+    """What was reached `(B,M,*,L)` of constraints `(B,1,*,L)`, after one more token each `(B,M)`."""
     return pad(reached[..., :-1], (1, 0), value=True) & (ids == tokens[..., None, None]) & (ids != PAD)
 
 
 def _count(reached: Tensor) -> Tensor:
-    """How many tokens of each term `(...,U,L)` stand last."""
+    """How many tokens of each constraint `(...,U,L)` the hypothesis ends with."""
     return (reached * torch.arange(1, reached.shape[-1] + 1, device=reached.device)).amax(-1)
 
 
 def _is_whole(reached: Tensor, ids: Tensor) -> Tensor:
-    """Whether all tokens of each term stand last, `(...,U)`."""
+    """Whether the hypothesis ends with all tokens of each constraint, `(...,U)`."""
     return (reached & (pad(ids, (0, 1), value=PAD)[..., 1:] == PAD)).any(-1)
 
 
 def _turns(bank: Tensor, real: Tensor) -> Tensor:
-    """How many better candidates of its bank each has before it `(B,M)`; the best candidate comes first."""
+    """How many better candidates of its bank each has before it `(B,M)`; candidates come best first."""
     return ((bank[:, :, None] == bank[:, None, :]) & real[:, None, :]).tril(-1).sum(2)
 
 
 def _by_turns(bank: Tensor, real: Tensor) -> Tensor:
-    """The order in which candidates are taken: the best of each bank, the highest bank first; then the second of each.
+    """The order of candidates `(B,M)`: the best of each bank, the highest bank first; then the second of each.
 
-    Args:
-        bank: of each candidate `(B,M)`, the best candidate first.
-        real: which of them count `(B,M)`, bool.
-
-    Returns:
-        Their numbers `(B,M)`; those that do not count come last.
+    `bank` is that of each candidate `(B,M)`, the best candidate first; those that are not `real` come last.
     """
     turn = _turns(bank, real).masked_fill(~real, bank.shape[1])
     down = bank.sort(dim=1, stable=True, descending=True)[1]

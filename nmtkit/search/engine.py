@@ -220,26 +220,26 @@ def beam_search(
     length limit. Hypotheses that reach the limit are returned as not finished, behind all finished ones.
 
     With `diversity_groups` each group is such a beam, done by itself. With `samples` hypotheses are drawn: those that
-    ended come first, then those cut at the limit, each kind ordered by score, which is of the model's own probability.
+    ended come first, then those cut at the limit, each kind ordered by score, which is the model's own probability.
 
     Of equal scores the better parent's comes first, then the smaller id's. So the sentences of a batch do not influence
     each other: not even by the number of their unknown words, which makes the distributions of all of them wider.
 
     Args:
         model: any model, in eval mode; it is not changed.
-        batch: B sentences, on the model's device, with their terms if they have any; targets are not read.
-        config: how to search.
+        batch: B sentences, on the model's device, with constraints if they have any; targets are not read.
+        config: the search settings.
         n_best: hypotheses to return for each sentence, at most `beam_size`.
-        need_attention: whether to return attention, and p_gen, as well.
-        prefix: ids that the translations must begin with `(B,P)`, padded on the right with PAD; its own log-probability
+        need_attention: whether to return attention and p_gen.
+        prefix: ids that the translations begin with `(B,P)`, padded on the right with PAD; its own log-probability
             counts. It may end in EOS: then the translation is given, and only scored.
-        token_info: what is known of the tokens of the vocabulary.
+        token_info: properties of the tokens of the vocabulary.
 
     Returns:
         For each sentence its hypotheses, best first. At least one; fewer than `n_best` only where no more exist.
 
     Raises:
-        RecipeError: `n_best` is more than `beam_size`, or a coverage penalty is asked of a model without attention.
+        RecipeError: `n_best` is more than `beam_size`, or a coverage penalty for a model without attention.
         CheckpointError: the model gives log-probabilities that are not numbers.
     """
     waiting = [(range(batch.size), replace(batch, prefix=prefix))]

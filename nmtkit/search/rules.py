@@ -60,7 +60,7 @@ class RuleSettings(Settings):
 
 
 class SearchConfig(RuleSettings):
-    """How translations are searched for."""
+    """The settings of a search."""
 
     beam_size: Beam = Field(default=5, ge=1)
     """Hypotheses kept for each sentence; 1 is greedy search."""
@@ -113,21 +113,21 @@ class SearchConfig(RuleSettings):
 
     @property
     def hypotheses(self) -> int:
-        """How many there are of each sentence at a time."""
+        """Hypotheses of each sentence at a time: `samples` or `beam_size`."""
         return self.samples or self.beam_size
 
     @property
     def chooses_afterwards(self) -> bool:
-        """Whether all hypotheses are needed to say which are the best: for their risk, or as groups find the same."""
+        """Whether the best are chosen among all hypotheses: by minimum Bayes risk, or of diverse groups."""
         return self.mbr != "none" or self.diversity_groups > 1
 
     @property
     def rule(self) -> Stop:
-        """The rule of `stop` that holds: in all of these toolkits a greedy search is done when it ends."""
+        """The effective `stop`: a greedy search ends with its first ended hypothesis in all of these toolkits."""
         return self.stop if self.hypotheses > 1 or self.stop == "exact" else "first_k"
 
     def divisors(self, lengths: Tensor) -> Tensor:
-        """The length penalty of hypotheses of so many tokens, EOS counted; float64."""
+        """The length penalty for lengths in tokens, EOS included; float64."""
         return length_penalty(self.length_penalty, lengths + (self.stop == "opennmt-py"), self.alpha)
 
     @model_validator(mode="after")
@@ -146,7 +146,7 @@ class SearchConfig(RuleSettings):
         return self
 
     def for_sampling(self) -> "SearchConfig":
-        """The same with the samples in the places of a beam."""
+        """The same, with the samples in the places of a beam."""
         plain = {"beam_size": self.samples, "stop": "first_k", "at_limit": "behind", "patience": 1.0}
         return self.model_copy(update=plain)
 
@@ -155,11 +155,7 @@ class SearchConfig(RuleSettings):
         return self.changed({"beam_size": beam_size, "diversity_groups": 1, "samples": 0, "mbr": "none"})
 
     def reject_unused(self, asked: Collection[str]) -> None:
-        """Refuses keys that were asked for and do nothing under these settings.
-
-        Raises:
-            RecipeError: one does nothing.
-        """
+        """Raises a RecipeError for a key in `asked` that has no effect with these settings."""
         drawing = [key for key in ("temperature", "top_k", "top_p", "epsilon", "seed") if key in asked]
         if drawing and not self.samples:
             raise RecipeError(f"{drawing[0]} is for sampling: give samples too, 1 for one translation of each line")
@@ -176,11 +172,7 @@ class SearchConfig(RuleSettings):
             raise RecipeError("coverage_kind is for a coverage penalty: give coverage_penalty too")
 
     def reject_constraints(self) -> None:
-        """Refuses a search that cannot keep to terms.
-
-        Raises:
-            RecipeError: it draws samples, or has several beams.
-        """
+        """Raises a RecipeError if this search cannot keep to constraints."""
         if self.samples:
             raise RecipeError("terms need a beam search, and samples are drawn without: leave one of the two out")
         if self.diversity_groups > 1:
@@ -189,16 +181,12 @@ class SearchConfig(RuleSettings):
             raise RecipeError(f"terms need a beam of their own, and stop is {self.stop}: take stop first_k")
 
     def weighs(self, prefix: Tensor | None) -> bool:
-        """Whether hypotheses with such prefixes are ranked by more than their log-probability, token by token."""
+        """Whether token scores are weighted, by a repetition penalty or a preferred prefix."""
         return self.repetition_penalty > 1 or (prefix is not None and self.prefix_bias < 1)
 
 
 def min_lengths(settings: RuleSettings, src_lengths: Tensor) -> Tensor:
-    """The fewest tokens of a hypothesis, EOS not counted, for sources of so many, EOS counted, `(B,)`.
-
-    Returns:
-        `(B,)`, int64; less than `max_length`.
-    """
+    """The fewest tokens, EOS not counted, by source lengths, EOS included, `(B,)`; below `max_length`."""
     by_source = ((src_lengths.double() - 1) * settings.min_length_ratio).floor()
     # Clamped before it is converted: what is larger than any int64 would become negative.
     return by_source.clamp(max=settings.max_length).long().clamp(min=settings.min_length, max=settings.max_length - 1)
@@ -207,17 +195,10 @@ def min_lengths(settings: RuleSettings, src_lengths: Tensor) -> Tensor:
 def max_lengths(
     settings: RuleSettings, src_lengths: Tensor, prefix: Tensor | None, room: Tensor | None = None
 ) -> Tensor:
-    """The most tokens, EOS counted, of a hypothesis for each sentence.
+    """The most tokens of a hypothesis, EOS included, by source lengths, EOS included: `(B,)`, at least 1.
 
-    Args:
-        settings: the two limits.
-        src_lengths: source tokens, EOS counted, `(B,)`.
-        prefix: forced prefixes `(B,P)`, padded with PAD, or None. A forced prefix is never cut, nor a least length
-            refused: where a limit leaves no room for them it is raised.
-        room: tokens that required terms take `(B,)`, or None; likewise.
-
-    Returns:
-        `(B,)`, int64, at least 1.
+    A forced prefix `(B,P)`, padded with PAD, is never cut, nor are the minimum length and the tokens of positive
+    constraints `room` `(B,)`: they raise the limit where it leaves no room for them.
     """
     bare = isinstance(settings, SearchConfig) and settings.stop == "opennmt-py"  # its sources have no EOS
     by_source = (
@@ -239,22 +220,15 @@ def apply_rules(
     wanted: Tensor | None,
     least: Tensor | None = None,
 ) -> Tensor:
-    """All rules of the settings, in the one order in which they do not contradict each other.
-
-    PAD and BOS never follow. A forced token overrides every other rule. If no continuation at all is left, EOS is
-    allowed.
+    """Sets the log-probabilities `(N,X)` of forbidden tokens to minus infinity, in place, and returns them.
 
     Args:
-        log_probs: `(N,X)`; written into.
-        settings: which rules.
-        written: how many tokens each hypothesis has, `(N,)`; not needed where neither `history` nor `least` is given.
-        history: those tokens `(N,t)`, something negative behind them and in place of those that may repeat; needed by
-            `no_repeat_ngram` only.
-        wanted: the token forced on each hypothesis at this step `(N,)`, PAD where it is free; None: all are free.
+        log_probs: `(N,X)`.
+        settings: the rules.
+        written: how many tokens each hypothesis has `(N,)`; None where no rule asks.
+        history: these tokens `(N,t)`, negative behind them and for tokens that may repeat; None where no rule asks.
+        wanted: the token forced upon each hypothesis `(N,)`, PAD where it is free; None: all are free.
         least: the fewest tokens of each hypothesis `(N,)`, see `min_lengths`; None: any number.
-
-    Returns:
-        `log_probs`.
     """
     forced = log_probs.gather(1, wanted[:, None]) if wanted is not None else None  # (N,1), before anything is forbidden
     repeats = settings.no_repeat_ngram and history is not None
@@ -273,13 +247,13 @@ def apply_rules(
 
 
 def block_repeated_ngrams(log_probs: Tensor, history: Tensor, written: Tensor, size: int) -> None:
-    """Forbids every token that would complete an n-gram that a hypothesis holds.
+    """Forbids, in place, every token that would complete an n-gram of `size` tokens that a hypothesis already has.
 
     Args:
-        log_probs: `(N,X)`; written into.
-        history: its tokens `(N,t)`, something negative behind them and in place of those that may repeat.
-        written: how many they are, `(N,)`.
-        size: of the n-grams, at least 1.
+        log_probs: `(N,X)`.
+        history: its tokens `(N,t)`, negative behind them and for tokens that may repeat.
+        written: how many they are `(N,)`.
+        size: n, at least 1.
     """
     if history.shape[1] < size:
         return
@@ -294,18 +268,9 @@ def block_repeated_ngrams(log_probs: Tensor, history: Tensor, written: Tensor, s
 
 
 def apply_repetition_penalty(log_probs: Tensor, history: Tensor, penalty: float) -> Tensor:
-    """What continuations are ranked by where tokens that are there already shall not come again.
+    """Multiplies the log-probabilities `(N,X)`, never positive, of tokens in the history `(N,t)` by `penalty`.
 
-    Keskar et al. 2019, "CTRL", section 4.1, for log-probabilities, which are never positive: those of tokens that the
-    hypothesis holds are multiplied.
-
-    Args:
-        log_probs: `(N,X)`.
-        history: tokens of each hypothesis `(N,t)`, something negative behind them.
-        penalty: 1 or more.
-
-    Returns:
-        `(N,X)`, another tensor.
+    Keskar et al. 2019, "CTRL", section 4.1. The history is negative behind its last token. The result is a new tensor.
     """
     held = torch.zeros_like(log_probs, dtype=torch.bool)
     held.scatter_(1, history.clamp(min=PAD), history >= 0)  # PAD, which never follows, may be written in any order
@@ -313,7 +278,7 @@ def apply_repetition_penalty(log_probs: Tensor, history: Tensor, penalty: float)
 
 
 def bias_to_prefix(log_probs: Tensor, wanted: Tensor, strength: float) -> Tensor:
-    """What continuations are ranked by where a prefix is preferred, and not forced.
+    """Ranking log-probabilities `(N,X)`, a new tensor, where a prefix is preferred and not forced.
 
     Arivazhagan et al. 2020, "Re-translation versus Streaming for Simultaneous Translation", section 3.2: the
     distribution is mixed with one that has only the next token of the prefix. What is forbidden stays so.
@@ -322,9 +287,6 @@ def bias_to_prefix(log_probs: Tensor, wanted: Tensor, strength: float) -> Tensor
         log_probs: `(N,X)`.
         wanted: that token `(N,)`; PAD where a hypothesis has none, or has not kept to the prefix.
         strength: beta, from 0 to less than 1.
-
-    Returns:
-        `(N,X)`, another tensor.
     """
     bound, index = (wanted != PAD)[:, None], wanted[:, None]
     own = log_probs.gather(1, index)
@@ -335,19 +297,13 @@ def bias_to_prefix(log_probs: Tensor, wanted: Tensor, strength: float) -> Tensor
 
 
 def allow_eos_if_stuck(log_probs: Tensor, end: Tensor) -> None:
-    """Allows EOS, with the model's own log-probability `end` `(N,)`, to hypotheses that nothing may continue."""
+    """Allows EOS again, with the model's own log-probability `end` `(N,)`, where every token is forbidden."""
     stuck = log_probs.amax(1) == -INFINITY
     log_probs[:, EOS] = torch.where(stuck, _possible(end), log_probs[:, EOS])
 
 
 def force_tokens(log_probs: Tensor, wanted: Tensor, forced: Tensor) -> None:
-    """Leaves the wanted token as the only continuation.
-
-    Args:
-        log_probs: `(N,X)`; written into.
-        wanted: one token per hypothesis `(N,)`; PAD where the hypothesis is free.
-        forced: the model's own log-probability of that token `(N,1)`.
-    """
+    """Leaves `wanted` `(N,)`, unless it is PAD, as the only continuation, of log-probability `forced` `(N,1)`."""
     bound = (wanted != PAD)[:, None]  # (N,1)
     log_probs.masked_fill_(bound, -INFINITY)
     index = wanted[:, None]
@@ -355,20 +311,20 @@ def force_tokens(log_probs: Tensor, wanted: Tensor, forced: Tensor) -> None:
 
 
 def _possible(log_probs: Tensor) -> Tensor:
-    """At least the log of the smallest number: what a rule demands must not die of a probability of zero."""
+    """At least the log of the smallest number: a token that a rule demands needs a probability above zero."""
     return log_probs.clamp(min=math.log(torch.finfo(log_probs.dtype).tiny))
 
 
 def score_given(
     config: SearchConfig, ids: Sequence[int], log_probs: Tensor, attention: npt.NDArray[np.floating[Any]] | None
 ) -> float:
-    """What a search would have ranked a hypothesis by.
+    """The ranking score of a given hypothesis.
 
     Args:
-        config: of the search.
-        ids: its tokens, extended ones of copied words, without EOS.
-        log_probs: theirs, and that of EOS if it has ended, `(T,)`.
-        attention: `(T,S)`, EOS of the source counted; None where there is none.
+        config: the search settings.
+        ids: its tokens, extended ids for copied words, without EOS.
+        log_probs: their log-probabilities, and that of EOS if it has ended, `(T,)`.
+        attention: `(T,S)`, EOS of the source included; None where there is none.
     """
     summed = float(log_probs.sum())
     if config.repetition_penalty > 1:

@@ -33,14 +33,14 @@ BEST_FIRST = 512
 
 
 def sample_step(log_probs: Tensor, scores: Tensor, keys: Tensor, config: SearchConfig, memory: Memory) -> BeamStep:
-    """The choice of sampling: one continuation for each live hypothesis; in the first step, all from the one there is.
+    """One step of sampling: one continuation of each live hypothesis; in the first step, all from a single one.
 
     Args:
         log_probs: `(N,X)`.
         scores: `(B,W)`, minus infinity for samples that have ended.
         keys: of the samples `(B,K)`, see `sample_keys`.
         config: temperature and truncation.
-        memory: says which words the columns of `log_probs` stand for, if not for all in order.
+        memory: its shortlist says which words the columns stand for.
     """
     n_sentences, width = scores.shape
     weighed = truncate_distribution(log_probs / config.temperature, config)
@@ -62,16 +62,13 @@ def sample_step(log_probs: Tensor, scores: Tensor, keys: Tensor, config: SearchC
 
 
 def sample_keys(seed: int, lines: Tensor, positions: Tensor, samples: int) -> Tensor:
-    """What the random numbers of each sample in one step are made of.
+    """The keys of the random numbers of each sample in one step, `(B,K)`, int64.
 
     Args:
-        seed: chooses among all that may be drawn.
-        lines: the number of each sentence, `(B,)`, int64.
-        positions: where each stands, `(B,)`, int64.
+        seed: of the whole search.
+        lines: the number of each sentence `(B,)`, int64.
+        positions: of the sentences `(B,)`, int64.
         samples: K.
-
-    Returns:
-        `(B,K)`, int64.
     """
     of_lines = splitmix64(torch.full_like(lines, seed), lines)
     of_samples = splitmix64(of_lines[:, None], torch.arange(samples, device=lines.device))
@@ -79,7 +76,7 @@ def sample_keys(seed: int, lines: Tensor, positions: Tensor, samples: int) -> Te
 
 
 def splitmix64(keys: Tensor, counters: Tensor) -> Tensor:
-    """The number that SplitMix64 gives in step `counters` from the state `keys`; both int64, they broadcast."""
+    """Output number `counters` of SplitMix64 from the state `keys`; both int64, they broadcast."""
     mixed = keys + (counters + 1) * STEP
     mixed = (mixed ^ _shifted(mixed, 30)) * FIRST
     mixed = (mixed ^ _shifted(mixed, 27)) * SECOND
@@ -87,27 +84,19 @@ def splitmix64(keys: Tensor, counters: Tensor) -> Tensor:
 
 
 def gumbel_noise(keys: Tensor, counters: Tensor) -> Tensor:
-    """Numbers from the standard Gumbel distribution, float64 where the device has it; as of `splitmix64`."""
+    """Standard Gumbel noise by `splitmix64`; float64 where the device has it."""
     dtype, bits = (torch.float32, 23) if keys.device.type == "mps" else (torch.float64, 52)
     uniform = (_shifted(splitmix64(keys, counters), 64 - bits).to(dtype) + 0.5) * 2.0**-bits  # neither 0 nor 1
     return uniform.log_().neg_().log_().neg_()
 
 
 def _shifted(numbers: Tensor, bits: int) -> Tensor:
-    """Shifted to the right, with zeros from the left."""
+    """A logical shift to the right: zeros come from the left."""
     return (numbers >> bits) & ((1 << (64 - bits)) - 1)
 
 
 def draw(log_probs: Tensor, keys: Tensor) -> Tensor:
-    """Draws columns of each row, with replacement; see the head of this file.
-
-    Args:
-        log_probs: `(N,X)`; they need not sum to one.
-        keys: `(N,k)`, one for each draw.
-
-    Returns:
-        `(N,k)`, int64.
-    """
+    """Draws columns `(N,k)` of `log_probs` `(N,X)`, normalised or not, with one key for each draw `(N,k)`."""
     rows = pad(log_probs, (0, -log_probs.shape[1] % BLOCK), value=-INFINITY).view(len(log_probs), -1, BLOCK)
     numbers = torch.arange(rows.shape[1], device=keys.device)
     block = (rows.logsumexp(2)[:, None] + gumbel_noise(keys[:, :, None], numbers)).argmax(2)  # (N,k)
@@ -118,15 +107,9 @@ def draw(log_probs: Tensor, keys: Tensor) -> Tensor:
 
 
 def expand_shortlist(log_probs: Tensor, words: Tensor, size: int) -> Tensor:
-    """Shortened distributions with a column for every word, so that it does not matter which others are there.
+    """Gives shortlisted distributions `(N,X')` a column for every word `(N,X)`, so that draws do not depend on it.
 
-    Args:
-        log_probs: `(N,X')`.
-        words: those that the first columns stand for `(V',)`; the others are of words that only the source has.
-        size: V.
-
-    Returns:
-        `(N,X)`.
+    The first columns stand for `words` `(V',)`, the rest for words that only the source has; `size` is V.
     """
     whole = log_probs.new_full((len(log_probs), size + log_probs.shape[1] - len(words)), -INFINITY)
     whole[:, size:] = log_probs[:, len(words) :]
@@ -137,7 +120,7 @@ def expand_shortlist(log_probs: Tensor, words: Tensor, size: int) -> Tensor:
 
 
 def truncate_distribution(log_probs: Tensor, config: SearchConfig) -> Tensor:
-    """Minus infinity for what top-k, then top-p, then epsilon rule out of `(N,X)`; one word is always left."""
+    """Minus infinity for what top-k, then top-p, then epsilon exclude from `(N,X)`; one word is always left."""
     return keep_epsilon(keep_top_p(keep_top_k(log_probs, config.top_k), config.top_p), config.epsilon)
 
 

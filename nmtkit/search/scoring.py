@@ -17,19 +17,13 @@ CoverageKind = Literal["gnmt", "summary"]
 
 
 def length_penalty(kind: LengthPenalty, lengths: Tensor, alpha: float) -> Tensor:
-    """What the log-probability of a hypothesis is divided by; grows with the length, so that long ones may win.
+    """Divides the log-probability of a hypothesis; it grows with the length, so that long hypotheses may win.
 
     - `none`: 1. The log-probability itself, which favours short hypotheses.
     - `average`: |Y|^alpha. With alpha 1 the mean log-probability of a token.
     - `gnmt`: ((5 + |Y|) / 6)^alpha, Wu et al. 2016, equation 14.
 
-    Args:
-        kind: which one.
-        lengths: |Y| in tokens, EOS counted; any shape.
-        alpha: the strength, 0 or more; 0 gives 1 for every kind.
-
-    Returns:
-        The divisors, float64, in the shape of `lengths`.
+    Takes |Y| in tokens, EOS included, of any shape; returns float64 in the same shape. With alpha 0 it is always 1.
     """
     lengths = lengths.double()
     if kind == "none":
@@ -40,25 +34,24 @@ def length_penalty(kind: LengthPenalty, lengths: Tensor, alpha: float) -> Tensor
 
 
 def coverage_penalty(kind: CoverageKind, coverage: Tensor, mask: Tensor, beta: float) -> Tensor:
-    """The cost of attention that is spread badly over the source.
+    """The cost, zero or less, of attention that is spread badly over the source.
 
     With c_i = sum_j a_ij, the attention of all target words j so far to source word i:
 
     - `gnmt`: beta * sum_i log(min(c_i, 1)), for words that got less than one word's worth: a translation should leave
-      nothing out. Wu et al. 2016, equation 14.
+      nothing out. Wu et al. 2016, equation 14. A word without any attention costs as much as one with `UNSEEN`.
     - `summary`: -beta * sum_i (max(c_i, 1) - 1), for words that got more: a summary may leave out what it likes, but
-      should not tell it twice. Gehrmann, Deng and Rush 2018, "Bottom-Up Abstractive Summarization", section 5, whose
-      cp is this cost before the sign.
+      should not say it twice. Gehrmann, Deng and Rush 2018, "Bottom-Up Abstractive Summarization", section 5, where cp
+      is this cost with the other sign.
 
     Args:
-        kind: which one.
-        coverage: attention summed over the target words so far, `(..., S)`.
-        mask: which source words are to be covered, in the shape of `coverage` or one that broadcasts to it; EOS is not.
+        kind: `gnmt` or `summary`.
+        coverage: c `(...,S)`.
+        mask: the source words to be covered, without EOS; it broadcasts to `coverage`.
         beta: the strength, 0 or more.
 
     Returns:
-        Zero or less, `(...)`, and finite, in float32 or wider. For `gnmt` a word that was never looked at costs as
-        much as one with attention of `UNSEEN`, in every type, so that hypotheses that miss words still compare.
+        `(...)`, finite, in float32 or wider.
     """
     coverage = coverage.to(torch.promote_types(coverage.dtype, torch.float32))
     if kind == "summary":
@@ -67,5 +60,5 @@ def coverage_penalty(kind: CoverageKind, coverage: Tensor, mask: Tensor, beta: f
 
 
 def source_words(mask: Tensor) -> Tensor:
-    """Source words without the EOS behind them: of a mask `(B,S)` of real tokens all but the last one, `(B,S)`."""
+    """The mask `(B,S)` of real tokens without the EOS behind them."""
     return mask & pad(mask[:, 1:], (0, 1))

@@ -81,13 +81,7 @@ class SentenceState(Rows):
 
     @classmethod
     def begin(
-        cls,
-        config: SearchConfig,
-        memory: Memory,
-        batch: Batch,
-        limits: Tensor,
-        dtype: torch.dtype,
-        n_best: int,
+        cls, config: SearchConfig, memory: Memory, batch: Batch, limits: Tensor, dtype: torch.dtype, n_best: int
     ) -> "SentenceState":
         """Before the first step; `limits` are the most tokens `(B,)`, on the CPU, `dtype` is that of scores."""
         size, device, rule, constraints = batch.size, memory.mask.device, config.rule, batch.terms

@@ -5,15 +5,7 @@ import torch
 
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.layers import kernels
-from nmtkit.layers.attention import (
-    SCORES,
-    Additive,
-    Attention,
-    Cosine,
-    CoveredAdditive,
-    General,
-    Location,
-)
+from nmtkit.layers.attention import SCORES, Additive, Attention, Cosine, CoveredAdditive, General, Location
 from nmtkit.layers.kernels import masked_softmax
 
 QUERIES = [[0.5, -1.0], [0.2, 0.3]]  # (Q,Hq) of one sentence

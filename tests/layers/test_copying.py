@@ -78,10 +78,7 @@ def test_without_unknown_words_nothing_is_added() -> None:
 
 def test_what_no_word_fills_is_impossible() -> None:
     found = mix(*drawn(2), SRC, OOV)
-    assert (found == -math.inf).tolist() == [
-        [False] * 6 + [True, False, True],
-        [False] * 9,
-    ]
+    assert (found == -math.inf).tolist() == [[False] * 6 + [True, False, True], [False] * 9]
 
 
 @pytest.mark.parametrize("lead", [(2,), (6,), (2, 3)], ids=["sentences", "hypotheses", "targets"])

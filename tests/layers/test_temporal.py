@@ -98,11 +98,7 @@ def test_earlier_states_by_hand() -> None:
     states = torch.tensor([[[1.0, 0.0], [0.0, log2], [log3, 0.5]]], dtype=torch.float64)
     # t = 2 sees h_1 alone. t = 3: e_31 = log3 * 0 + 2 * 0.5 * 1 = 1, e_32 = log3 * log2 + 2 * 0.5 * 0.
     first, second = math.exp(1.0), math.exp(log3 * log2)
-    expected = [
-        [0.0, 0.0],
-        [1.0, 0.0],
-        [first / (first + second), log2 * second / (first + second)],
-    ]
+    expected = [[0.0, 0.0], [1.0, 0.0], [first / (first + second), log2 * second / (first + second)]]
     found = intra_decoder().all_steps(states)
     torch.testing.assert_close(found, torch.tensor([expected], dtype=torch.float64), rtol=0, atol=1e-14)
 

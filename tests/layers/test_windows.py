@@ -42,11 +42,7 @@ def random_inputs(queries: int, columns: int = SOURCE) -> tuple[Tensor, Tensor, 
 def test_a_monotonic_centre_is_the_position_until_the_source_ends() -> None:
     positions = torch.arange(9).expand(3, -1)
     centres = LocalM(2)(torch.zeros(3, 9, 4), positions, LENGTHS)
-    assert centres.tolist() == [
-        [0, 1, 2, 3, 4, 5, 6, 6, 6],
-        [0, 1, 2, 2, 2, 2, 2, 2, 2],
-        [0, 0, 0, 0, 0, 0, 0, 0, 0],
-    ]
+    assert centres.tolist() == [[0, 1, 2, 3, 4, 5, 6, 6, 6], [0, 1, 2, 2, 2, 2, 2, 2, 2], [0, 0, 0, 0, 0, 0, 0, 0, 0]]
     assert centres.dtype == torch.float32
 
 

@@ -71,10 +71,7 @@ def test_repeated_unigram_forbids_every_word_used() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    st.integers(1, 4),
-    st.lists(st.lists(st.integers(4, 6), max_size=9), min_size=1, max_size=3),
-)
+@given(st.integers(1, 4), st.lists(st.lists(st.integers(4, 6), max_size=9), min_size=1, max_size=3))
 def test_repeats_against_a_plain_loop(size: int, rows: list[list[int]]) -> None:
     """Hypotheses of one step may be of different lengths."""
     log_probs = uniform(len(rows))
