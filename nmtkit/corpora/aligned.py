@@ -1,11 +1,7 @@
-"""Corpora of two texts side by side, or of one text with a pair on every line.
+"""Parallel corpora: two aligned texts, or one text with tab-separated columns.
 
-Line n, or segment n, of one text is the translation of that of the other; in one text the sides stand between tabs, as
-manythings.org exports Tatoeba.
-
-Shared tasks have two kinds of marked-up text: talks of WIT3 for training, and segments (SGML, XML) for testing. Neither
-is valid XML in the wild: ampersands stand for themselves, attributes have no quotes. So both are read by their few tags
-alone.
+Shared tasks have two marked-up formats: talks of WIT3 for training, and segments (SGML, XML) for testing. Neither is
+valid XML in practice (bare ampersands, attributes without quotes), so both are read by their few tags alone.
 """
 
 import re
@@ -32,17 +28,17 @@ _TAG = re.compile(r"<(/?)(doc|seg)\b([^>]*)>", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Segment:
-    """One text of one side, without the tags about it."""
+    """A text of one side, without tags."""
 
     text: str
     place: str = ""
-    """What it belongs to, in words; the unit of the other side must belong to the same. Empty where nothing says it."""
+    """The document it belongs to, in words; both sides must agree. Empty: unknown."""
     group: str = ""
-    """What may not be divided between splits; empty: the source text itself."""
+    """See `Pair.group`."""
 
 
 def read_talks(lines: Iterator[str], where: str, dropped: Counter[str]) -> Iterator[Segment]:
-    """The sentences of `train.tags` files: all lines but those that begin with a tag, which speak about the talk."""
+    """The sentences of `train.tags` files: all lines but those that begin with a tag (metadata of the talk)."""
     talk = ""
     for line in lines:
         if not _ABOUT.match(line):
@@ -54,11 +50,7 @@ def read_talks(lines: Iterator[str], where: str, dropped: Counter[str]) -> Itera
 
 
 def read_segments(lines: Iterator[str], where: str, dropped: Counter[str]) -> Iterator[Segment]:
-    """What stands between <seg> and </seg>, in one line or several.
-
-    Raises:
-        DataError: a segment is not closed, or closed without having been opened; with the line.
-    """
+    """The texts between <seg> and </seg>, on one line or several; DataError for a missing tag, with the line."""
     document, segment, begun, parts = "", "", 0, list[str]()
     for number, line in enumerate(lines, start=1):
         at = 0
@@ -87,10 +79,9 @@ def read_segments(lines: Iterator[str], where: str, dropped: Counter[str]) -> It
 
 
 def unescape_entities(text: str) -> str:
-    """The text with the letters that `&amp;`, `&#39;` and the like stand for.
+    """Replaces character references such as `&amp;` and `&#39;`.
 
-    Stricter than browsers, and than `html.unescape`: without its semicolon it is no such sign, so that other ampersands
-    stay what they are.
+    Stricter than `html.unescape`: a reference needs its semicolon, so that other ampersands stay.
     """
     return _ENTITY.sub(lambda found: html5.get(f"{found[1]};", found[0]) if found[1] else unescape(found[0]), text)
 
@@ -109,35 +100,34 @@ FORMATS: Mapping[str, Callable[[Iterator[str], str, Counter[str]], Iterator[Segm
 
 
 class ParallelFiles(Settings):
-    """Two texts, side by side."""
+    """Two aligned texts."""
 
     src: str
-    """FILE, or FILE:MEMBER for a member of an archive; FILE is what a source gives. Either may be gzip-compressed."""
+    """FILE, or FILE:MEMBER for a member of an archive. Either may be gzip-compressed."""
     tgt: str
-    """The same of the target."""
+    """The target text."""
     split: Literal["train", "valid", "test", ""] = ""
-    """What it is for; empty: `split` of the entry decides."""
+    """The split; empty: `split` of the entry decides."""
     format: Literal["lines", "talks", "segments"] = "lines"
-    """lines: a sentence a line. talks: WIT3's train.tags, of which lines with tags are left out. segments: SGML or XML,
-    a sentence between <seg> and </seg>."""
+    """lines: a sentence a line. talks: WIT3's train.tags, without the lines of tags. segments: SGML or XML, a sentence
+    between <seg> and </seg>."""
     entities: bool | None = None
-    """Whether `&quot;` and the like become the letter they stand for; default: in segments, where they are mark-up."""
+    """Whether character references such as `&quot;` are replaced; default: in segments only."""
 
 
 @READERS.register("aligned")
 class AlignedReader(Reader):
-    """Texts side by side, for any number of splits. An archive of both sides is read twice at once, not unpacked."""
+    """Aligned texts of any number of splits. An archive of both sides is read twice at once, not unpacked."""
 
     kind: Literal["aligned"] = "aligned"
     parts: list[ParallelFiles] = Field(min_length=1)
-    """The texts, in the order in which they are read."""
 
     def pairs(self, files: Sequence[Path], dropped: Counter[str]) -> Iterator[Pair]:
         """The pairs of all parts.
 
         Raises:
-            DataError: a text is missing or damaged, the two sides have not the same number of lines or segments, or a
-                segment belongs to another document than that of the other side.
+            DataError: a text is missing or damaged, the sides differ in their number of lines or segments, or two
+                segments belong to different documents.
         """
         for part in self.parts:
             yield from _pairs(part, files, dropped)
@@ -171,24 +161,20 @@ def _pairs(part: ParallelFiles, files: Sequence[Path], dropped: Counter[str]) ->
 
 @READERS.register("tab_separated")
 class TabSeparatedReader(Reader):
-    """Lines of columns between tabs; columns that are not asked for, such as who wrote a sentence, are passed over."""
+    """Lines of tab-separated columns; other columns, such as the author of a sentence, are ignored."""
 
     kind: Literal["tab_separated"] = "tab_separated"
     text: str
-    """FILE, or FILE:MEMBER for a member of an archive; FILE is what the source gives."""
+    """FILE, or FILE:MEMBER for a member of an archive."""
     src: int = Field(default=1, ge=1)
-    """The column of the source, counted from 1."""
+    """The source column, counted from 1."""
     tgt: int = Field(default=2, ge=1)
-    """The column of the target."""
+    """The target column."""
     group: int | None = Field(default=None, ge=1)
-    """The column whose text may not be divided between splits; default: that of the source."""
+    """The column that identifies the group of a pair; default: the source."""
 
     def pairs(self, files: Sequence[Path], dropped: Counter[str]) -> Iterator[Pair]:
-        """The pair of every line that is not empty.
-
-        Raises:
-            DataError: the file is damaged, or a line has too few columns; the message names the line.
-        """
+        """The pair of every line that is not empty; DataError for too few columns, with the line."""
         group = self.group or self.src
         needed = max(self.src, self.tgt, group)
         for number, line in enumerate(text_lines(files, self.text), start=1):

@@ -42,14 +42,14 @@ else:  # all are registered by now, since the package imports their files; this 
 
 
 class Parameter(Settings):
-    """What may stand for one placeholder of a name: one of the values, or what the pattern allows if there are none."""
+    """The values of one placeholder of a name: a list, or a pattern."""
 
     values: dict[str, str] = Field(default_factory=dict)
-    """The values it may have, each with what the publisher calls it; a list where that is the same."""
+    """The values, each with the publisher's name for it; a list where the two are the same."""
     example: str = ""
-    """Where there are no values: one that works, for the list of corpora."""
+    """If there are no values: one that works, for the list of corpora."""
     pattern: str = r"[A-Za-z0-9_.]+"
-    """Where there are no values: the regular expression that a value matches."""
+    """If there are no values: the regular expression that a value matches."""
 
     @model_validator(mode="before")
     @classmethod
@@ -69,7 +69,7 @@ class Parameter(Settings):
 
     @property
     def shown(self) -> list[str]:
-        """The values; the example where any will do."""
+        """Values for the list of corpora."""
         return list(self.values) or [self.example]
 
 
@@ -115,31 +115,29 @@ class SplitConfig(Settings):
 
 
 class Entry(Settings):
-    """One corpus of the catalogue, or a family of them whose name has placeholders such as {src}.
+    """One corpus of the catalogue, or a family of corpora whose name has placeholders such as {src}.
 
-    A placeholder of the name may stand in every text below it, and with `their_` before it, {their_src}, for what the
-    publisher calls the value. {first} and {second} are src and tgt in alphabetical order, {their_first} and
-    {their_second} the publisher's names of them in alphabetical order.
+    A placeholder of the name may be used in every text of the entry; {their_src} is the publisher's name for the value.
+    {first} and {second} are src and tgt in alphabetical order, {their_first} and {their_second} the publisher's names
+    in alphabetical order.
     """
 
     title: str
     """What it is, in a few words."""
     task: TaskName = "translation"
-    """What it is good for."""
+    """The task that it is for."""
     src: str
-    """The language of the source, by its code: en, de, zh_CN."""
+    """Source language code: en, de, zh_CN."""
     tgt: str
-    """The language of the target; of summaries the same."""
+    """Target language code; for summarization the same."""
     size: str
-    """What to expect, in words: pairs, and bytes to be downloaded."""
+    """Pairs and download size, in words."""
     licence: str
-    """Its name, and a line on what it asks."""
+    """Name and main conditions."""
     homepage: str = ""
-    """Where its makers describe it."""
     citation: str = ""
-    """The paper to be cited."""
     parameters: dict[str, Parameter] = Field(default_factory=dict)
-    """What may stand for each placeholder of the name: a list of values, or an example where any will do."""
+    """The values of each placeholder of the name."""
     sources: list[AnySource] = Field(min_length=1)
     """Where its files come from, in the order in which the reader takes them."""
     read: AnyReader
@@ -149,10 +147,9 @@ class Entry(Settings):
     split: SplitConfig = SplitConfig()
     """How they are split."""
     expected: dict[Literal["train", "valid", "test"], int] = Field(default_factory=dict)
-    """The pairs that its publisher or its papers count in the splits that it gives itself, before any are left out. The
-    user is told where it is not what was read."""
+    """The published number of pairs of its own splits, before filtering. The user is warned if they differ."""
     recipe: Name = ""
-    """The name of a recipe of nmtkit's that trains it; where there is none of that name, one is made by the size."""
+    """The name of a recipe of nmtkit for this corpus; without one, a preset is chosen by size."""
 
     @model_validator(mode="after")
     def _two_languages(self) -> "Entry":
@@ -163,7 +160,7 @@ class Entry(Settings):
 
 @dataclass(frozen=True)
 class Corpus:
-    """One corpus by its whole name, and its entry with the values in place of the placeholders."""
+    """A corpus by its full name; the placeholders of its entry are filled in."""
 
     name: str
     entry: Entry
@@ -171,7 +168,7 @@ class Corpus:
 
 @dataclass(frozen=True)
 class _Template:
-    """An entry as its file has it, and where its lines stand."""
+    """An entry as it is in its file, with line numbers."""
 
     data: dict[str, Any]
     places: Mapping[KeyPath, str]
@@ -179,10 +176,10 @@ class _Template:
 
 
 class Catalogue:
-    """The corpora that come with nmtkit, and those of a file of the user's.
+    """The corpora of nmtkit and of a catalogue of the user.
 
     Args:
-        extra: that file; an entry of a name that nmtkit has as well takes its place.
+        extra: the user's catalogue; its entries replace those of the same name.
 
     Raises:
         NmtkitError: a file cannot be read or an entry is not valid; the message gives the line.
@@ -192,11 +189,11 @@ class Catalogue:
         self._templates = {**_own_templates(), **(_templates(extra) if extra else {})}
 
     def names(self) -> list[str]:
-        """The names of all entries, sorted, with their placeholders."""
+        """The names of all entries with their placeholders, sorted."""
         return sorted(self._templates)
 
     def examples(self, name: str) -> list[str]:
-        """Whole names of an entry: all where the values are listed, else of the examples."""
+        """Full names of an entry: all, or those of the examples."""
         parameters = self._templates[name].parameters
         rows = product(*(parameter.shown for parameter in parameters.values()))
         values = [dict(zip(parameters, row, strict=True)) for row in rows]
@@ -205,7 +202,7 @@ class Catalogue:
         ]
 
     def get(self, name: str) -> Corpus:
-        """The corpus of that whole name; a RecipeError where there is none, or its entry is not valid."""
+        """The corpus of a full name; RecipeError if there is none, or its entry is not valid."""
         for entry_name, template in self._templates.items():
             values = _values(entry_name, name, template.parameters)
             if values is not None:
@@ -246,12 +243,11 @@ def _templates(path: Path) -> dict[str, _Template]:
 
 @cache
 def _own_templates() -> dict[str, _Template]:
-    """Those that come with nmtkit, whose file is long: it is read once."""
     return _templates(bundled_path("data", "corpora.yaml"))
 
 
 def _template(name: str, data: Any, places: Mapping[KeyPath, str], where: str) -> _Template:
-    """Reads the parameters of an entry; the rest is read when their values are known."""
+    """Reads the parameters of an entry; the rest is parsed when their values are known."""
     if not isinstance(data, dict):
         raise RecipeError(f"{where}: expected the settings of a corpus below `{name}:`")
     if not isinstance(name, str) or not is_valid_name(PLACEHOLDER.sub("x", name)):
@@ -265,7 +261,7 @@ def _template(name: str, data: Any, places: Mapping[KeyPath, str], where: str) -
 
 
 def _values(entry_name: str, name: str, parameters: Mapping[str, Parameter]) -> dict[str, str] | None:
-    """What stands for the placeholders where `name` is of the form of `entry_name`; None where it is not."""
+    """The placeholders' values if `name` matches `entry_name`, else None."""
     form = re.escape(PLACEHOLDER.sub(r"<\1>", entry_name))
     for key, parameter in parameters.items():
         allowed = "|".join(map(re.escape, parameter.values)) if parameter.values else parameter.pattern
@@ -278,7 +274,7 @@ def _values(entry_name: str, name: str, parameters: Mapping[str, Parameter]) -> 
 
 
 def _known(values: Mapping[str, str], parameters: Mapping[str, Parameter]) -> dict[str, str]:
-    """All placeholders that the texts of an entry may have, with what stands for them."""
+    """The values of all placeholders that the texts of an entry may use."""
     theirs = {key: parameters[key].values.get(value, value) for key, value in values.items()}
     known = {**values, **{f"their_{key}": value for key, value in theirs.items()}}
     if {"src", "tgt"} <= values.keys():
@@ -288,7 +284,7 @@ def _known(values: Mapping[str, str], parameters: Mapping[str, Parameter]) -> di
 
 
 def _fill(data: Any, known: Mapping[str, str], where: str) -> Any:
-    """The same data with the values in place of the placeholders, in all texts."""
+    """Fills the placeholders in all texts."""
     if isinstance(data, dict):
         return {key: value if key == "parameters" else _fill(value, known, where) for key, value in data.items()}
     if isinstance(data, list):

@@ -1,6 +1,6 @@
 """The files of a fetched corpus: train, valid and test as text or JSON lines, and the card.
 
-The card says where the corpus is from, what may be done with it, what is in it and what was left out.
+The card records where the corpus is from, its licence, what is in it and what was filtered out.
 """
 
 import hashlib
@@ -29,12 +29,12 @@ CARD_JSON = "card.json"
 CARD_TEXT = "CARD.md"
 SPLITS = ("train", "valid", "test")
 TOLD_EVERY = 1_000
-"""Pairs between two reports of progress."""
+"""Pairs between two progress reports."""
 
 
 @dataclass
 class SplitCounts:
-    """How much is in one split."""
+    """The size of one split."""
 
     pairs: int = 0
     src_words: int = 0
@@ -43,29 +43,29 @@ class SplitCounts:
 
 @dataclass(frozen=True)
 class WriteResult:
-    """What was written, and what was not."""
+    """What was written and what was filtered out."""
 
     counts: dict[str, SplitCounts]
-    """By split; those without pairs are not there."""
+    """By split, without empty splits."""
     dropped: dict[str, int]
-    """How many pairs were left out, by reason."""
+    """Filtered pairs by reason."""
     overlaps: dict[str, int]
-    """How many pairs of a split that the corpus itself gives have a side in train; they are kept."""
+    """Pairs of the corpus's own validation and test sets that share a side with train; they are kept."""
     files: dict[str, str]
-    """The SHA-256 sum of every file, by its name."""
+    """SHA-256 checksums by file name."""
     size: CorpusCounter = field(repr=False)
-    """The measures of train that settings are chosen by."""
+    """Statistics of train, by which a preset is chosen."""
 
 
 def file_names(entry: Entry, split: str) -> list[str]:
-    """The files of one split: source and target, or one of JSON lines."""
+    """The file names of one split: source and target, or one file of JSON lines."""
     if TASKS.get(entry.task).monolingual:
         return [f"{split}.jsonl"]
     return [f"{split}.{entry.src}", f"{split}.{entry.tgt}"]
 
 
 def recipe_data(entry: Entry, splits: Iterable[str]) -> dict[str, Any]:
-    """The group `data` of a recipe that lies beside the files."""
+    """The `data` settings of a recipe beside the files."""
     if TASKS.get(entry.task).monolingual:
         keys = dict(zip(("src_field", "tgt_field"), TASKS.get(entry.task).fields, strict=True))
         return {split: {"jsonl": file_names(entry, split)[0], **keys} for split in splits}
@@ -79,19 +79,19 @@ def write_pairs(
     dropped: Counter[str],
     progress: Callable[[int], None] = lambda count: None,
 ) -> WriteResult:
-    """Filters and divides the pairs of a corpus and writes them.
+    """Filters, splits and writes the pairs of a corpus.
 
-    Train is written as it comes; validation and test are held in memory until it is known what stands in train.
+    Train is streamed; validation and test are kept in memory until all of train is known.
 
     Args:
         entry: settings of the corpus.
-        pairs: all of the corpus, as its reader gives them.
+        pairs: the pairs from its reader.
         folder: for the files.
-        dropped: what the reader has left out, by reason; what is left out here is added.
-        progress: takes the number of pairs of train that are written, every now and then.
+        dropped: the reader's counts of skipped items by reason; filtered pairs are added.
+        progress: takes the number of training pairs written so far.
 
     Raises:
-        DataError: the reader finds fault with its files, or nothing is left for train.
+        DataError: a file is faulty, or nothing is left for train.
     """
     size = CorpusCounter()
     given: dict[str, list[Pair]] = {"valid": [], "test": []}
@@ -132,13 +132,9 @@ def write_pairs(
 
 
 def _leave_out_overlaps(held: dict[str, list[Pair]], given: list[Pair], known: set[str], dropped: Counter[str]) -> None:
-    """Leaves out of test what has a side in train, and out of validation what has one in train or test.
+    """Removes test pairs that share a side with train, and validation pairs that share one with train or test.
 
-    Args:
-        held: the pairs of both, which become fewer.
-        given: what the corpus itself gives for test; it is kept.
-        known: the texts of train; those of test are added.
-        dropped: counted up.
+    `given` are the corpus's own test pairs, which are kept. `known` are the texts of train; those of test are added.
     """
     for name, earlier in (("test", "train"), ("valid", "train or test")):
         kept = [pair for pair in held[name] if not known & {pair.src, pair.tgt}]
@@ -149,8 +145,6 @@ def _leave_out_overlaps(held: dict[str, list[Pair]], given: list[Pair], known: s
 
 
 class _Writer(ExitStack):
-    """The files of one split while they are written."""
-
     def __init__(self, entry: Entry, folder: Path, split: str) -> None:
         super().__init__()
         self.count = SplitCounts()
@@ -162,11 +156,10 @@ class _Writer(ExitStack):
 
     @property
     def sums(self) -> dict[str, str]:
-        """The SHA-256 sum of each file, by its name."""
+        """SHA-256 checksums by file name."""
         return {name: digest.hexdigest() for name, digest in self._digests.items()}
 
     def add(self, pair: Pair) -> None:
-        """Writes a pair."""
         self.count.pairs += 1
         self.count.src_words += count_words(pair.src, self._unspaced[0])
         self.count.tgt_words += count_words(pair.tgt, self._unspaced[1])
@@ -180,7 +173,6 @@ class _Writer(ExitStack):
 
 
 def _read_back(entry: Entry, folder: Path) -> Iterator[tuple[str, str]]:
-    """The pairs of train as they were written."""
     with ExitStack() as closing:
         names = file_names(entry, "train")
         files = [closing.enter_context(open(folder / name, encoding="utf-8", newline="\n")) for name in names]
@@ -197,7 +189,7 @@ def _read_back(entry: Entry, folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def make_card(corpus: Corpus, obtained: Sequence[SourceFile], written: WriteResult, command: str) -> dict[str, Any]:
-    """All facts about a fetched corpus, as card.json has them; `command` is what the user typed."""
+    """The content of card.json; `command` is what the user typed."""
     entry = corpus.entry
     return {
         "name": corpus.name,
@@ -225,7 +217,7 @@ def make_card(corpus: Corpus, obtained: Sequence[SourceFile], written: WriteResu
 
 
 def read_card(folder: Path) -> dict[str, Any] | None:
-    """The card in a folder; None where there is none. A DataError where it is damaged."""
+    """The card in a folder; None if there is none. DataError if it is damaged."""
     path = folder / CARD_JSON
     try:
         card = parse_json(path.read_bytes(), "its text")
@@ -243,7 +235,6 @@ def write_card(card: Mapping[str, Any], folder: Path) -> None:
 
 
 def _as_text(card: Mapping[str, Any]) -> str:
-    """The card for people."""
     lines = [f"# {card['name']}: {card['title']}", ""]
     about = {
         "task": f"{card['task']}, {card['src']}" + ("" if card["src"] == card["tgt"] else f" to {card['tgt']}"),
@@ -272,5 +263,5 @@ def _as_text(card: Mapping[str, Any]) -> str:
 
 
 def largest_first(counts: Mapping[str, int]) -> list[tuple[str, int]]:
-    """The names and their counts; of equal ones, the names in alphabetical order."""
+    """Names and counts; equal counts in alphabetical order."""
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))

@@ -1,4 +1,4 @@
-"""Fetching a corpus: from an entry of the catalogue to a folder of files that can be trained on."""
+"""Fetches a corpus: from a catalogue entry to a folder of files that can be trained on."""
 
 import os
 import shutil
@@ -33,7 +33,7 @@ from nmtkit.runs.folder import user_cache
 
 @dataclass(frozen=True)
 class FetchedCorpus:
-    """A corpus in its folder, the recipe that trains on it, and what is in card.json."""
+    """A fetched corpus: its folder, a recipe that trains on it, and the content of card.json."""
 
     folder: Path
     recipe: Path
@@ -41,15 +41,15 @@ class FetchedCorpus:
 
 
 def cache_folder() -> Path:
-    """Where downloads are kept: `nmtkit/downloads` in $XDG_CACHE_HOME, else in ~/.cache."""
+    """The download cache: `nmtkit/downloads` in $XDG_CACHE_HOME, else in ~/.cache."""
     return user_cache() / "downloads"
 
 
 def find_fetched(corpus: Corpus, folder: Path) -> FetchedCorpus | None:
-    """The corpus where an earlier fetch has brought it, whole; None where there is none.
+    """The corpus if it is already in the folder.
 
     Raises:
-        DataError: something else is in the folder, or a part of the corpus is missing.
+        DataError: the folder has something else, or the corpus is incomplete.
     """
     card = _earlier_card(corpus, folder)
     if card is None:
@@ -62,7 +62,7 @@ def find_fetched(corpus: Corpus, folder: Path) -> FetchedCorpus | None:
 
 
 def _earlier_card(corpus: Corpus, folder: Path) -> dict[str, Any] | None:
-    """The card of the corpus in a folder; None where the folder is empty or not there."""
+    """The card of the corpus; None if the folder is empty or missing."""
     card = read_card(folder)
     if card is None:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -74,19 +74,13 @@ def _earlier_card(corpus: Corpus, folder: Path) -> dict[str, Any] | None:
 
 
 def fetch(corpus: Corpus, folder: Path, work: FetchContext, command: str) -> FetchedCorpus:
-    """Obtains, reads, filters, divides and writes a corpus.
+    """Downloads, reads, filters, splits and writes a corpus.
 
-    All is made in a folder beside it that takes its place when it is whole, so that no half of a corpus is left when
-    fetching is stopped. What an earlier fetch has written is replaced, other files in its folder stay.
-
-    Args:
-        corpus: by its whole name.
-        folder: for its files.
-        work: where downloads are kept, and whom to tell how it goes.
-        command: what the user typed, for the card.
+    The files are written to a temporary folder that takes the folder's place when they are complete. Files of an
+    earlier fetch are replaced, other files in the folder stay.
 
     Raises:
-        DataError: it cannot be obtained, read or written; the message says why and what to do.
+        DataError: it cannot be downloaded, read or written.
     """
     earlier = _earlier_card(corpus, folder)
     _make(work.folder)
@@ -116,14 +110,14 @@ def fetch(corpus: Corpus, folder: Path, work: FetchContext, command: str) -> Fet
 
 
 def _tallied(pairs: Iterable[Pair], read: Counter[str]) -> Iterator[Pair]:
-    """The same pairs, counted by the split that the corpus itself gives them."""
+    """Counts the pairs by the split that the corpus gives them."""
     for pair in pairs:
         read[pair.split] += 1
         yield pair
 
 
 def corpus_recipe(corpus: Corpus, written: WriteResult) -> str:
-    """The recipe that lies beside the files: one of nmtkit's own for this corpus, else one by the size of train."""
+    """The recipe beside the files: one of nmtkit's own for this corpus, or a preset chosen by size."""
     entry, data = corpus.entry, recipe_data(corpus.entry, written.counts)
     ours = bundled_path("recipes", f"{entry.recipe}.yaml")
     if not entry.recipe or not ours.is_file():
@@ -140,7 +134,7 @@ def corpus_recipe(corpus: Corpus, written: WriteResult) -> str:
 
 
 def _compare(obtained: Sequence[SourceFile], earlier: dict[str, Any] | None, folder: Path) -> None:
-    """Files that nothing vouches for must at least be what they were the last time."""
+    """Files without a checksum must not have changed since the last fetch."""
     before = {one["origin"]: one["sha256"] for one in (earlier or {}).get("sources", ())}
     for one in obtained:
         old = before.get(one.origin, one.sha256)
@@ -159,14 +153,13 @@ def _make(folder: Path) -> None:
 
 
 def _umask() -> int:
-    """What the user's files may not be for others; there is no way to read it but to set it."""
     mask = os.umask(0)
     os.umask(mask)
     return mask
 
 
 def _put_in_place(temporary: Path, folder: Path, ours: set[str]) -> None:
-    """Makes a finished folder the one of that name; what is not `ours` in the old one, if any, moves into the new."""
+    """Moves a finished folder to its place; files of the old folder that are not `ours` move into the new one."""
     old = temporary.with_name(temporary.name + "-old")
     with suppress(FileNotFoundError):
         folder.rename(old)

@@ -1,4 +1,4 @@
-"""Which pairs of a corpus are worth keeping, and the reason where one is not."""
+"""Filters for the pairs of a corpus."""
 
 import re
 import unicodedata
@@ -15,14 +15,14 @@ from nmtkit.corpus.hashes import HashSet, PairHashes
 from nmtkit.corpus.text import is_unspaced
 
 CHUNK = 10_000
-"""Pairs that are compared with all earlier ones at once."""
+"""Pairs that are checked for duplicates at once."""
 LINE_ENDS = re.compile(r"[\n\r\v\f\x1c-\x1e\x85\u2028\u2029\0]+")
-"""What some program or other takes for the end of a line or of a text."""
+"""Characters that some program takes for the end of a line or of a text."""
 LONE_SURROGATES = re.compile(r"[\ud800-\udfff]")
 
 
 class _LettersOnly(dict[int, str | None]):
-    """A table for `str.translate` that deletes whatever is neither a letter nor the mark of one."""
+    """A table for `str.translate` that keeps letters and combining marks only."""
 
     def __missing__(self, code: int) -> str | None:
         letter = chr(code)
@@ -34,18 +34,18 @@ _LETTERS = _LettersOnly()
 
 
 def count_words(text: str, unspaced: bool = False) -> int:
-    """The words of a text: what white space separates; or half its letters where words are not separated."""
+    """The number of words: separated by white space, or half the characters if words are not separated."""
     return -(-sum(map(len, text.split())) // 2) if unspaced else len(text.split())
 
 
 def letter_ratio(text: str) -> float:
-    """The share of letters and marks among all that is not white space; 0 where there is nothing."""
+    """The share of letters and marks in the characters that are not white space; 0 without any."""
     visible = "".join(text.split())
     return len(visible.translate(_LETTERS)) / len(visible) if visible else 0.0
 
 
 class PairFilter:
-    """Says of one pair after the other why it is not kept; `src` and `tgt` are the languages."""
+    """Filters single pairs; `src` and `tgt` are the languages."""
 
     def __init__(self, config: FilterConfig, src: str, tgt: str) -> None:
         self._config = config
@@ -55,7 +55,7 @@ class PairFilter:
         self._most = (config.max_words, config.max_words if config.max_tgt_words is None else config.max_tgt_words)
 
     def rejection_reason(self, pair: Pair) -> str:
-        """The reason not to keep a pair, in a few words; empty where it is kept."""
+        """Why a pair is filtered out, in a few words; empty if it is kept."""
         config, sides = self._config, (pair.src, pair.tgt)
         counts = [count_words(text, unspaced) for text, unspaced in zip(sides, self._unspaced, strict=True)]
         if 0 in counts:
@@ -74,16 +74,16 @@ class PairFilter:
 
 
 def single_line(text: str) -> str:
-    """The text without white space about it, on one line for every program; halves of letters are made visible."""
+    """The text stripped, on one line for every program; lone surrogates become U+FFFD."""
     return LONE_SURROGATES.sub("\ufffd", LINE_ENDS.sub(" ", text)).strip()
 
 
 def filter_pairs(
     pairs: Iterable[Pair], config: FilterConfig, src: str, tgt: str, dropped: Counter[str]
 ) -> Iterator[Pair]:
-    """The pairs that are kept, each text on one line; what is for validation or test by the corpus's word is kept.
+    """Filters pairs and puts each text on one line; the corpus's own validation and test sets are not filtered.
 
-    What is left out is counted up in `dropped`, by reason; `src` and `tgt` are the languages.
+    The counts of filtered pairs by reason are added to `dropped`; `src` and `tgt` are the languages.
     """
     judge = PairFilter(config, src, tgt)
     seen = HashSet()
@@ -99,7 +99,7 @@ def filter_pairs(
 
 
 def _reasons(chunk: Sequence[Pair], config: FilterConfig, judge: PairFilter, seen: HashSet) -> list[str]:
-    """For each pair why it is not kept; empty where it is."""
+    """The rejection reason of each pair."""
     reasons = ["" if pair.split in ("valid", "test") else judge.rejection_reason(pair) for pair in chunk]
     if config.keep_duplicates:
         return reasons

@@ -1,4 +1,4 @@
-"""Published test sets by name, such as wmt14/en-de: sacrebleu's catalogue and download."""
+"""Published test sets by name, such as wmt14/en-de, from sacrebleu."""
 
 import socket
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from nmtkit.core.registry import suggest_names
 from nmtkit.corpus.text import read_lines
 
 WAIT = 30.0
-"""Seconds that a server may be silent."""
+"""Seconds to wait for a server."""
 
 
 @dataclass(frozen=True)
@@ -21,17 +21,17 @@ class SacrebleuSet:
 
     sources: list[str]
     references: list[list[str]]
-    """One list a reference, each as long as the sources."""
+    """One list for each reference translation."""
 
 
 def load_sacrebleu_set(name: str) -> SacrebleuSet:
-    """A test set of sacrebleu, which downloads it the first time and keeps it in ~/.sacrebleu, or $SACREBLEU.
+    """A test set of sacrebleu, downloaded the first time and kept in ~/.sacrebleu, or $SACREBLEU.
 
     Args:
-        name: the set and its language pair, such as "wmt14/en-de" or "wmt14/full/en-de".
+        name: test set and language pair, such as "wmt14/en-de" or "wmt14/full/en-de".
 
     Raises:
-        DataError: there is no such set or language pair.
+        DataError: there is no such test set or language pair.
         NmtkitError: it cannot be downloaded.
     """
     test_set, _, pair = name.rpartition("/")
@@ -51,7 +51,7 @@ def load_sacrebleu_set(name: str) -> SacrebleuSet:
 
 @contextmanager
 def _downloading(name: str) -> Iterator[None]:
-    """Gives whatever sacrebleu raises one message: its faults are those of many libraries, and sometimes an exit."""
+    """One message for all that sacrebleu raises: errors of several libraries, and sometimes SystemExit."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(WAIT)
     try:

@@ -1,4 +1,4 @@
-"""Corpora of one small file for every article: stories of CNN and Daily Mail, and pages of the BBC (XSum)."""
+"""Corpora of one file for each article: CNN/Daily Mail stories, and BBC pages (XSum)."""
 
 import hashlib
 from collections import Counter
@@ -28,17 +28,17 @@ _BUTTONS = {
 
 @READERS.register("stories")
 class StoriesReader(Reader):
-    """Archives of .story files: an article, and below each line `@highlight` a sentence of its summary."""
+    """Archives of .story files: an article, and a summary sentence below each line `@highlight`."""
 
     kind: Literal["stories"] = "stories"
     archives: list[str] = Field(min_length=1)
-    """The archives, by their names as the sources give them."""
+    """File names of the archives."""
     lists: dict[Literal["train", "valid", "test"], list[str]] = Field(min_length=1)
-    """For each split the files that say what is in it, one story a line: the name of its file, or the address of its
-    web page, of which the name is the SHA-1 sum."""
+    """For each split the files that list its stories, one a line: the name of the file, or the URL of its web page,
+    whose SHA-1 sum is the name."""
 
     def pairs(self, files: Sequence[Path], dropped: Counter[str]) -> Iterator[Pair]:
-        """The stories that the lists name, in the order of the archives."""
+        """The listed stories, in the order of the archives."""
         split_of: dict[str, str] = {}
         for split, names in self.lists.items():
             for name in names:
@@ -48,16 +48,16 @@ class StoriesReader(Reader):
 
 @READERS.register("xsum")
 class XsumReader(Reader):
-    """XSum as its makers publish it: an archive of .summary files with sections, and a JSON file of the splits."""
+    """XSum as published: an archive of .summary files with sections, and a JSON file of the splits."""
 
     kind: Literal["xsum"] = "xsum"
     archive: str
-    """The archive, by its name as the source gives it."""
+    """File name of the archive."""
     splits: str
-    """The JSON file: an object with lists of ids below train, validation and test."""
+    """The JSON file of the splits: an object with lists of ids for train, validation and test."""
 
     def pairs(self, files: Sequence[Path], dropped: Counter[str]) -> Iterator[Pair]:
-        """The articles that the splits name, in the order of the archive; the first sentence is the summary."""
+        """The listed articles, in the order of the archive; the first sentence is the summary."""
         split_of: dict[str, str] = {}
         for theirs, split in (("train", "train"), ("validation", "valid"), ("test", "test")):
             _enter(split_of, split, _ids(files, self.splits, theirs), dropped)
@@ -66,7 +66,7 @@ class XsumReader(Reader):
 
 
 def _stem(listed: str) -> str:
-    """The name of a story's file, without its ending, by a line of a list."""
+    """The file name of a listed story, without its ending."""
     name = listed.strip()
     return hashlib.sha1(name.encode("utf-8")).hexdigest() if "://" in name else name.removesuffix(".story")
 
@@ -83,7 +83,7 @@ def _ids(files: Sequence[Path], name: str, split: str) -> list[str]:
 
 
 def _enter(split_of: dict[str, str], split: str, stems: Iterable[str], dropped: Counter[str]) -> None:
-    """Notes which split each article is for; where two name it, the first has it, so that none is in both."""
+    """Records the split of each article; the first split that lists it counts."""
     for stem in stems:
         if split_of.setdefault(stem, split) != split:
             dropped[TWICE] += 1
@@ -97,7 +97,7 @@ def _articles(
     parse: Callable[[Iterable[str], str], tuple[str, str]],
     dropped: Counter[str],
 ) -> Iterator[Pair]:
-    """The articles of the archives that a split wants, in their order; `split_of` is emptied on the way."""
+    """The listed articles of the archives, in their order; `split_of` is emptied on the way."""
     for archive in archives:
         for member in members(find_file(files, archive)):
             path = PurePosixPath(member.name)
@@ -119,16 +119,13 @@ def _articles(
 
 
 def _parse_story(lines: Iterable[str], where: str) -> tuple[str, str]:
-    """Article and summary of one .story file; both empty where it has no summary."""
+    """Article and summary of a .story file; both empty without a summary."""
     held = list(lines)
     return parse_story(held, where) if "@highlight" in map(str.strip, held) else ("", "")
 
 
 def _parse_page(lines: Iterable[str], where: str, dropped: Counter[str]) -> tuple[str, str]:
-    """Text and first sentence of one .summary file, each as one line.
-
-    Sections begin with lines such as `[SN]RESTBODY[SN]`.
-    """
+    """Text and first sentence of a .summary file. Sections begin with lines like `[SN]RESTBODY[SN]`."""
     sections: dict[str, list[str]] = {}
     section: list[str] | None = None
     for line in lines:

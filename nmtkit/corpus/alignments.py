@@ -1,6 +1,6 @@
-"""Word alignments: the formats they are written in, how they are read off attention, how two directions are combined.
+"""Word alignments: file formats, extraction from attention, and symmetrization.
 
-Nothing here knows a model. Positions count from 0 in memory; whoever reads a file says what it counts from.
+Positions count from 0 in memory; files may count from 1.
 """
 
 import io
@@ -24,13 +24,13 @@ from nmtkit.core.errors import DataError
 from nmtkit.core.files import atomic_path, write_errors
 
 Link = tuple[int, int]
-"""Source position and target position, both counted from 0."""
+"""Source and target position, counted from 0."""
 Links = frozenset[Link]
 """The alignment of one sentence pair."""
 
 AlignmentFormat = Literal["pharaoh", "naacl"]
 DEFAULT_BASE: dict[AlignmentFormat, int] = {"pharaoh": 0, "naacl": 1}
-"""What the words of a format are usually counted from."""
+"""The usual index of the first word in each format."""
 
 _LINK = re.compile(r"(\d+)([-?p])(\d+)", re.ASCII)
 _NAACL_LINE = re.compile(r"(\d+)\s+(\d+)\s+(\d+)(?:\s+([SP]))?(?:\s+[\d.]+)?", re.ASCII)
@@ -38,42 +38,42 @@ _NAACL_LINE = re.compile(r"(\d+)\s+(\d+)\s+(\d+)(?:\s+([SP]))?(?:\s+[\d.]+)?", r
 
 @dataclass(frozen=True)
 class Alignment:
-    """A hand-made alignment of one sentence pair: links that must be there are sure, those that may be, possible."""
+    """A gold alignment of one sentence pair: sure links, and possible ones."""
 
     sure: Links
     possible: Links
-    """All sure links are among them."""
+    """Includes the sure links."""
 
 
 @dataclass(frozen=True)
 class AlignmentFile:
-    """What a file of alignments holds."""
+    """The content of an alignment file."""
 
     pairs: list[Alignment]
-    """One for each sentence pair. A naacl file ends with the last pair that has a link."""
+    """One for each sentence pair; a naacl file ends with the last pair that has links."""
     form: AlignmentFormat
     base: int
-    """What the file counts words from, 0 or 1."""
+    """The index of the first word, 0 or 1."""
 
     @property
     def doubt(self) -> str:
-        """What `base_warning` finds; empty for a file that counts from 1."""
+        """See `base_warning`; empty for a file that counts from 1."""
         return "" if self.base else base_warning(pair.possible for pair in self.pairs)
 
 
 # ------------------------------------------------------------------------------------------------------ first words
 
 RARE = 0.05
-"""A first word that is linked in so small a part of the pairs in which another place is linked does not count."""
+"""A first word counts as never linked below this share of the links of the most linked position."""
 ENOUGH = 20
-"""Pairs with links at one and the same place of a side, from which on a side by itself is doubted."""
+"""Links of one position needed before one side alone raises a warning."""
 
 
 def base_warning(alignments: Iterable[Links]) -> str:
-    """What speaks against a file counting words from 0, such as "no link holds a first word"; empty if nothing does.
+    """Evidence that a file counts words from 1, not 0, such as "no link holds a first word"; empty if there is none.
 
-    A first word has links about as often as any other. Where it hardly ever has one, the words of that side are most
-    likely counted from 1. Links that are rare everywhere raise no doubt.
+    A first word is linked about as often as any other. If it hardly ever is, the words of that side are most likely
+    counted from 1.
     """
     linked: tuple[Counter[int], Counter[int]] = (Counter(), Counter())
     for links in alignments:
@@ -91,28 +91,27 @@ def base_warning(alignments: Iterable[Links]) -> str:
 # --------------------------------------------------------------------------------------------------------- formats
 
 DIGITS = 9
-"""The most digits of a number."""
 LONGEST = 40
-"""So many characters of what is no link are shown."""
+"""Characters of a malformed link that a message quotes."""
 FAR = 100
-"""The highest sentence pair of a naacl file is at most so many times the number of its links, plus 1000."""
+"""A naacl file has at most this many sentence pairs for each link, plus 1000."""
 
 
 def parse_alignments(lines: Iterable[str], place: str, base: int | None = None) -> AlignmentFile:
-    """Reads alignments of either format; the first line that is not empty tells which, for no line is of both.
+    """Reads alignments; the format is detected from the first line that is not empty.
 
     pharaoh: a line for each sentence pair, links separated by white space. `i-j` is a sure link between source word i
-    and target word j, `i?j` or `ipj` a possible one. An empty line is a pair without links. TALP files are the same.
+    and target word j, `i?j` or `ipj` a possible one. TALP files are the same.
 
     naacl (Mihalcea and Pedersen 2003, "An Evaluation Exercise for Word Alignment"): a line for each link, "PAIR SOURCE
-    TARGET", then optionally S (sure, the default) or P (possible), then optionally a confidence, which is left out.
-    Pairs are counted from 1, in any order; pairs without links have no line. A pair whose number lies far above the
-    number of links is taken for a slip: whoever reads the file makes room for all pairs before it.
+    TARGET", then optionally S (sure, the default) or P (possible), then optionally a confidence, which is ignored.
+    Pairs are counted from 1, in any order. A pair number far above the number of links is refused, since the list of
+    pairs would have that length.
 
-    Messages call the file `place`. Words are counted from `base`, 0 or 1; None stands for `DEFAULT_BASE` of the format.
+    `place` names the file in messages. Words are counted from `base`, 0 or 1; None stands for `DEFAULT_BASE`.
 
     Raises:
-        DataError: a line is not of the format, or holds a word 0 where words are counted from 1; names file and line.
+        DataError: a line is malformed, or has a word 0 where words are counted from 1; names file and line.
     """
     numbered = enumerate(lines, start=1)
     before: list[tuple[int, str]] = []
@@ -129,11 +128,7 @@ def parse_alignments(lines: Iterable[str], place: str, base: int | None = None) 
 
 
 def parse_pharaoh_line(line: str, place: str, base: int = 0) -> Alignment:
-    """Reads one line of a Pharaoh file, as `parse_alignments` does; `place` is its file and number.
-
-    Raises:
-        DataError: the line is not of the format, or holds a word 0 where words are counted from 1.
-    """
+    """Reads one line of a Pharaoh file; `place` is its file and number. DataError if it is malformed."""
     sure, possible = set(), set()
     for token in line.split():
         match = _LINK.fullmatch(token)
@@ -192,19 +187,18 @@ def _number(digits: str, what: str) -> int:
 
 
 def _shown(text: str) -> str:
-    """What a file holds, for a message: quoted, and only its beginning if it is long."""
     return repr(text) if len(text) <= LONGEST else f"{text[:LONGEST]!r}..."
 
 
 def format_pharaoh(sure: Iterable[Link], possible: Iterable[Link] = (), base: int = 0) -> str:
-    """One line of a Pharaoh file, ordered by source, then target position: `i-j` sure, `ipj` only possible."""
+    """A line of a Pharaoh file, ordered by source, then target position: `i-j` sure, `ipj` only possible."""
     certain = set(sure)
     links = sorted(certain | set(possible))
     return " ".join(f"{i + base}{'-' if (i, j) in certain else 'p'}{j + base}" for i, j in links)
 
 
 def reverse_links(links: Iterable[Link]) -> Links:
-    """The links of the other direction: source and target change places."""
+    """Swaps source and target."""
     return frozenset((target, source) for source, target in links)
 
 
@@ -213,18 +207,18 @@ def reverse_links(links: Iterable[Link]) -> Links:
 
 @dataclass(frozen=True)
 class SoftAlignment:
-    """How much each target word looks at each source word."""
+    """Attention between words."""
 
     src_words: list[str]
     tgt_words: list[str]
     weights: NDArray[np.float64]
-    """`(T,S)`, not negative. A row sums to one less what its word gave to the end of the sentence."""
+    """`(T,S)`. A row sums to one minus the attention to the end of the sentence."""
     src_ids: list[list[int]] = field(default_factory=list)
-    """The tokens of each source word; a token of two words comes with both."""
+    """The tokens of each source word; a token of two words belongs to both."""
     tgt_ids: list[list[int]] = field(default_factory=list)
 
     def symmetrized(self, method: "Symmetrization", reverse: "SoftAlignment | None" = None) -> Links:
-        """Links of two directions, see `symmetrize`; without another model's, `links_by_source` stands for them."""
+        """Symmetrized links of two models, or of the rows and columns of this attention; see `symmetrize`."""
         other = self.links_by_source() if reverse is None else reverse_links(reverse.links())
         return symmetrize(self.links(), other, method)
 
@@ -233,16 +227,16 @@ class SoftAlignment:
         return links_from_attention(self.weights, threshold)
 
     def links_by_source(self) -> Links:
-        """Each source word with the target word that looks at it most: the same attention, read the other way."""
+        """Each source word with the target word of the largest weight."""
         return reverse_links(links_from_attention(self.weights.T))
 
 
 def links_from_attention(weights: NDArray[Any], threshold: float | None = None) -> Links:
-    """The links that attention `(T,S)` stands for; a row without any weight has none.
+    """Hard links of attention `(T,S)`; a row of zeros has none.
 
-    Without a threshold every target word is linked to the one source word that it looks at most, the first of equals,
-    as Luong et al. 2015 do in section 5.4. With one, it is linked to every source word that has at least that weight.
-    The caller leaves the column of EOS out: EOS is no word, and a target word is linked even if it looks there most.
+    Without a threshold each target word is linked to the source word of the largest weight (Luong et al. 2015, section
+    5.4), the first of equals. With one, it is linked to all source words of at least that weight. The caller removes
+    the column of EOS.
     """
     if threshold is not None:
         found = np.argwhere((weights >= threshold) & (weights > 0))
@@ -334,20 +328,19 @@ _NEIGHBOURS = ((-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1,
 
 
 def symmetrize(forward: Links, backward: Links, method: Symmetrization) -> Links:
-    """Combines the alignments of two directions, both as (source, target) of the first, into one.
+    """Combines the alignments of two directions, both as (source, target) of the first.
 
     Koehn, Och and Marcu 2003, "Statistical Phrase-Based Translation", section 4, and Koehn et al. 2005, "Edinburgh
     System Description for the 2005 IWSLT Speech Translation Evaluation":
 
-    * intersection: the links of both; union: the links of either.
-    * grow-diag begins with the intersection. Again and again, until nothing changes, it goes through its links, source
-      word by source word, and adds those of their eight neighbours that are in the union and whose source *or* target
-      word has no link yet.
+    * intersection, union: the links of both, or of either.
+    * grow-diag starts from the intersection. Until nothing changes, it goes through its links, source word by source
+    word, and adds those of their eight neighbours that are in the union and whose source *or* target word has no link
+    yet.
     * grow-diag-final then adds other links, first of the forward, then of the backward direction, whose source *or*
-      target word still has none; grow-diag-final-and adds those whose source *and* target word have none.
-    * grow-diag-strict and grow-diag-final-strict: the same two, where every link that is added must join a source *and*
-      a target word that have none. So the published alignment-scripts of Zenkel et al. 2019 do it under the names
-      grow-diagonal and grow-diagonal-final.
+    target word still has none; grow-diag-final-and adds those whose source *and* target word have none.
+    * grow-diag-strict, grow-diag-final-strict: an added link must join a source *and* a target word without links. The
+    alignment-scripts of Zenkel et al. 2019 call these grow-diagonal and grow-diagonal-final.
     """
     if method == "intersection":
         return forward & backward
@@ -364,15 +357,12 @@ def symmetrize(forward: Links, backward: Links, method: Symmetrization) -> Links
 
 
 class _Growing:
-    """Links to which others are added, and which words have one."""
-
     def __init__(self, links: Links) -> None:
         self.links = set(links)
         self._sources = {source for source, _ in links}
         self._targets = {target for _, target in links}
 
     def grow(self, union: Links, both: bool) -> None:
-        """Adds neighbours until nothing changes."""
         # A pass goes over the grid of words; a link added ahead of it is met in the same pass, one behind in the next.
         changed = True
         while changed:
@@ -388,7 +378,7 @@ class _Growing:
                             heappush(ahead, link)
 
     def add(self, link: Link, both: bool) -> bool:
-        """Adds a link if one of its words has none so far, or, with `both`, if neither has one."""
+        """Adds a link if one of its words has none yet, or, with `both`, if neither has one."""
         source, target = link
         free = (source not in self._sources, target not in self._targets)
         if not (all(free) if both else any(free)):

@@ -1,4 +1,4 @@
-"""Neighbouring pairs of a split: what is read, checked, examined and encoded, one block after the other."""
+"""Blocks of consecutive pairs: the unit that is read, checked, diagnosed and encoded."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,68 +17,68 @@ from nmtkit.corpus.hashes import Mask, PairHashes
 from nmtkit.corpus.text import explain_bad_bytes, first_bad_byte, not_utf8_message
 
 SAMPLE = 20_000
-"""Pairs of a file whose links say what it counts words from."""
+"""Pairs by which `LinkBaseCheck` judges a file."""
 PAIR_WIDTH = 60
-"""Characters that are shown of each side of a pair."""
+"""Characters shown of each side of a pair."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """One sentence or document to translate, with its translation where there is one."""
+    """A sentence or document, with its translation if there is one."""
 
     src: str
     tgt: str | None
     line: int
-    """The line it came from, from 1 over all files of the split; a story is one."""
+    """Its line, counted from 1 over all files of the split; a story counts as one."""
     links: Links | None = None
-    """Links between words; None where no alignment was given."""
+    """Links between words; None without an alignment."""
     src_words: str | None = None
-    """The source with white space between the words that the links count; None where these are its own."""
+    """The source, cut into the words that the links count; None if these are its own."""
     tgt_words: str | None = None
     file: int = field(default=0, compare=False)
-    """Which of the files (or folders of stories) of the split it came from, from 0."""
+    """Index of its file (or folder of stories) in the split."""
 
 
 @dataclass
 class Block:
-    """Neighbouring pairs of one split as they are read from its files, with what is wrong with them."""
+    """Consecutive pairs of one split as read from its files, with their faults."""
 
     split: str
     src_file: str
     tgt_file: str
-    """The same as `src_file` for JSONL and stories, "" without targets."""
+    """Equal to `src_file` for JSONL and stories, "" without targets."""
     first: int
-    """The line of the first pair in its files, from 1; of stories always 1."""
+    """The line of the first pair in its files, from 1; for stories always 1."""
     src: list[str]
     tgt: list[str] | None
     position: int | list[int] = 0
-    """Which of the files of the split they are from, from 0; of stories the folder of each."""
+    """Index of the file in the split; for stories the folder of each."""
     beside: dict[str, list[Any]] = field(default_factory=dict)
-    """What the files have beside the pairs ("alignment", "src_words", "tgt_words"); fewer lines where it ends."""
+    """Further columns ("alignment", "src_words", "tgt_words"); shorter if the file is."""
     before: int = 0
-    """Pairs of the split that come before."""
+    """Pairs of the split before this block."""
     links: list[Links] | None = None
-    """Links between words, of sound blocks."""
+    """Links between words; only of blocks without faults."""
     faults: list[Fault] = field(default_factory=list)
     unread: set[int] = field(default_factory=set)
-    """Pairs, by their place in the block, with a line that could not be read; nothing else is said about them."""
+    """Rows that could not be decoded or parsed; they are not diagnosed further."""
     messages: list[tuple[int, str]] = field(default_factory=list)
-    """For each of these lines the pair, and the message for those who need sound lines."""
+    """Row and error message of each unreadable line."""
     names: list[str] = field(default_factory=list)
-    """The files of stories."""
+    """File names of stories."""
     marks: tuple[int, int] = (0, 0)
-    """Bytes of the byte-order marks at the beginning of the source and target file, which are no part of line 1."""
+    """Bytes of the byte-order marks of the source and target file."""
 
     def __len__(self) -> int:
         return len(self.src)
 
     def examples(self) -> Iterator[Example]:
-        """Pair by pair."""
+        """The pairs one by one."""
         columns = self.tgt, self.lines.tolist(), self.links, self.beside.get("src_words"), self.beside.get("tgt_words")
         return map(Example, self.src, *(column or repeat(None) for column in columns), self.files.tolist())
 
     def part(self, start: int, end: int) -> "Block":
-        """Some pairs of a sound block, counted from 0."""
+        """The pairs from `start` to `end`, counted from 0."""
         return replace(
             self,
             first=self.line(start),
@@ -93,30 +93,30 @@ class Block:
 
     @property
     def lines(self) -> NDArray[np.int64]:
-        """`(n,)`: the line of each pair, counted from 1 over all files of the split."""
+        """`(n,)`: line numbers, counted from 1 over all files of the split."""
         return np.arange(self.before + 1, self.before + 1 + len(self))
 
     @property
     def files(self) -> NDArray[np.int64]:
-        """`(n,)`: which of the files of the split each pair is from."""
+        """`(n,)`: index of each pair's file."""
         return np.broadcast_to(np.array(self.position, dtype=np.int64), len(self))
 
     def empty_targets(self) -> Mask:
-        """For each pair, whether there is a target and it is empty."""
+        """`(n,)`: whether there is a target and it is empty."""
         return np.zeros(len(self), dtype=bool) if self.tgt is None else _blank(self.tgt)
 
     def empty(self) -> Mask:
-        """For each pair, whether a side is empty."""
+        """`(n,)`: whether a side is empty."""
         return _blank(self.src) | self.empty_targets()
 
     def hashes(self) -> PairHashes:
-        """By which pairs are known again."""
+        """Hashes of the pairs."""
         return PairHashes.of(self.src, self.tgt)
 
     def add(
         self, kind: FaultKind, rows: Sequence[int] | RowIndices, place: Callable[[int], FaultLocation] | None = None
     ) -> None:
-        """Notes a fault of some pairs, and where it is in each; by default both sides are shown."""
+        """Adds a fault of some pairs; `place` gives its location in each, by default with both sides."""
         found = np.asarray(rows, dtype=np.int64)
         if self.unread:
             found = found[~np.isin(found, list(self.unread))]
@@ -124,13 +124,13 @@ class Block:
             self.faults.append(Fault(kind, found, place or self.pair))
 
     def pair(self, row: int) -> FaultLocation:
-        """Where a pair is; both sides are shown."""
+        """The location of a pair, with an excerpt of both sides."""
         src = excerpt(self.src[row], width=PAIR_WIDTH)
         text = src if self.tgt is None else f"{src} ||| {excerpt(self.tgt[row], width=PAIR_WIDTH)}"
         return FaultLocation(self._file("src", row), self.line(row), text=text)
 
     def side(self, side: str, row: int, start: int = 0) -> FaultLocation:
-        """Where something is in one side ("src" or "tgt") of a pair, at the character `start`, from 0."""
+        """The location of a character in one side ("src" or "tgt") of a pair."""
         text = self.src[row] if side == "src" else (self.tgt or [])[row]
         byte = None
         if self.src_file != self.tgt_file:  # in JSON a character may be written in several ways
@@ -146,7 +146,7 @@ class Block:
         return self.names[row] if self.names else self.src_file if side == "src" else self.tgt_file
 
     def note_not_utf8(self, rows: list[int], lines: list[str], path: str, mark: int) -> None:
-        """Notes lines of a side that are not UTF-8; its file begins with a byte-order mark of `mark` bytes."""
+        """Adds faults for lines that are not UTF-8; `mark` is the length of the file's byte-order mark."""
 
         def place(row: int) -> FaultLocation:
             byte = mark * (self.line(row) == 1) + first_bad_byte(lines[row]) + 1
@@ -156,13 +156,13 @@ class Block:
         self.add_message(rows, lines, path, mark)
 
     def add_message(self, rows: list[int], lines: list[str], path: str, mark: int) -> None:
-        """Notes such lines only for those who must have sound text."""
+        """Adds only their error messages."""
         for row in rows:
             number = self.line(row)
             self.messages.append((row, not_utf8_message(f"{path}, line {number}", lines[row], mark * (number == 1))))
 
     def add_unusable(self, kind: FaultKind, why: Mapping[int, str], told: Callable[[int], str]) -> None:
-        """Notes pairs that cannot be used: why, and what a place shows of them."""
+        """Adds faults and error messages of pairs that cannot be used; `told` gives the text of a location."""
         self.add(kind, sorted(why), lambda row: replace(self.pair(row), text=told(row)))
         self.messages += why.items()
 
@@ -177,11 +177,7 @@ def _blank(lines: Sequence[str]) -> Mask:
 
 
 def read_links(block: Block, files: SplitFiles) -> list[Links]:
-    """All links of each pair, sure and possible ones.
-
-    Raises:
-        DataError: a link is malformed or names a word that its sentence does not have.
-    """
+    """All links of each pair, sure and possible; DataError if one is malformed or outside of its sentence."""
     name = files.alignment_field
     path = block.src_file if name else files.alignment[int(block.files[0])]
     words = [block.beside.get(kind) or repeat("") for kind in ("src_words", "tgt_words")]
@@ -198,7 +194,6 @@ def read_links(block: Block, files: SplitFiles) -> list[Links]:
 
 
 def _links(text: str, src: str, tgt: str, where: str, base: Literal[0, 1] | None) -> Links:
-    """The links of a line; none may lie outside of the sentences, words between white space."""
     from_ = base or 0
     links = parse_pharaoh_line(text, where, from_).possible
     for number, (side, line) in enumerate((("source", src), ("target", tgt))):
@@ -214,7 +209,7 @@ def _links(text: str, src: str, tgt: str, where: str, base: Literal[0, 1] | None
 
 
 class LinkBaseCheck:
-    """Makes sure, by the first pairs of each file, that links count words from 0, unless the settings say what from."""
+    """Checks by the first pairs of each file that links count words from 0, unless the settings give the base."""
 
     def __init__(self, files: SplitFiles) -> None:
         self._files = files
@@ -235,7 +230,7 @@ class LinkBaseCheck:
                 self._fault = fault
 
     def require(self) -> None:
-        """Raises a DataError if hardly a link holds a first word, or a link is faulty."""
+        """DataError if hardly any link has a first word, or a link is malformed."""
         if self._fault is not None:
             raise self._fault
         for path, links in self._links.items():

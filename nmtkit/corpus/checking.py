@@ -1,4 +1,4 @@
-"""The check of a corpus before training: what is faulty, what is left out, and the report of what was found."""
+"""Checks a corpus before training: which pairs are dropped, and a report of all faults."""
 
 import json
 from collections.abc import Mapping
@@ -16,26 +16,26 @@ from nmtkit.corpus.faults import DUPLICATE, EMPTY, IN_TRAIN, OVER_LONG, SRC_IN_T
 from nmtkit.corpus.hashes import HashLookup, HashSet, Mask
 
 NOTEWORTHY = 0.0005
-"""From this share of unknown tokens on, they are told of."""
+"""The share of unknown tokens from which the report mentions them."""
 
 Lengths: TypeAlias = npt.NDArray[np.int64]
 
 
 @dataclass
 class FaultCount:
-    """How many pairs of a split have one kind of fault, and what was done about it: kept, dropped or truncated."""
+    """The pairs with one kind of fault, and what happened to them: kept, dropped or truncated."""
 
     count: int = 0
     first_line: int = 0
-    """From 1."""
+    """Counted from 1."""
     action: str = "kept"
 
 
 @dataclass
 class SplitReport:
-    """What was found in one split: pairs read and kept, and of the kept ones the tokens of each side, without EOS.
+    """The report of one split: pairs read and kept, and the tokens of the kept ones, without EOS.
 
-    A dropped pair is counted under one kind of fault, the first that applies.
+    A dropped pair counts under the first fault that applies.
     """
 
     read: int = 0
@@ -45,26 +45,25 @@ class SplitReport:
     src_unknown: int = 0
     tgt_unknown: int = 0
     src_longest: int = 0
-    """The most tokens of a source."""
     tgt_longest: int = 0
     links: int | None = None
-    """Links between tokens; None where no alignment was given."""
+    """Links between tokens; None without an alignment."""
     findings: dict[str, FaultCount] = field(default_factory=dict)
     """By `FaultKind.counted`."""
 
     def found(self, kind: FaultKind, lines: Lengths, action: str) -> None:
-        """Counts the pairs of these lines under one kind of fault."""
+        """Adds pairs, by their lines, with one kind of fault."""
         if len(lines):
             self.findings.setdefault(kind.counted, FaultCount(0, int(lines[0]), action)).count += len(lines)
 
     def count(self, side: str, lengths: Lengths, unknown: Lengths) -> None:
-        """Counts the tokens of one side ("src" or "tgt") of kept pairs, of which some are unknown, `(n,)` each."""
+        """Adds the tokens of one side ("src" or "tgt") of kept pairs, and the unknown ones, `(n,)` each."""
         for what, count in (("tokens", lengths.sum()), ("unknown", unknown.sum())):
             setattr(self, f"{side}_{what}", getattr(self, f"{side}_{what}") + int(count))
         setattr(self, f"{side}_longest", max(getattr(self, f"{side}_longest"), int(lengths.max(initial=0))))
 
     def told(self, name: str) -> str:
-        """Pairs of the split called `name`, and of train tokens, in a few words."""
+        """A summary in a few words; for train with its tokens."""
         of = "" if self.kept == self.read else f" of {self.read:,}"
         facts = []
         if (self.tgt_tokens or self.src_tokens) and name == "train":
@@ -75,7 +74,7 @@ class SplitReport:
         return f"{name} {self.kept:,}{of} pairs" + (f" ({', '.join(facts)})" if facts else "")
 
     def unknown_rates(self) -> tuple[float, float]:
-        """The parts of the source's and of the target's tokens that the vocabulary lacks."""
+        """The shares of unknown tokens in source and target."""
         return self.src_unknown / max(1, self.src_tokens), self.tgt_unknown / max(1, self.tgt_tokens)
 
     def as_dict(self) -> dict[str, Any]:
@@ -84,26 +83,26 @@ class SplitReport:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "SplitReport":
-        """The report whose `as_dict` gave the values; a TypeError if they are not such."""
+        """The inverse of `as_dict`; TypeError for other values."""
         findings = {kind: FaultCount(**finding) for kind, finding in values["findings"].items()}
         return cls(**{**values, "findings": findings})
 
 
 @dataclass
 class DataReport:
-    """What the check of a corpus found, split by split, and what its tokenizer was learned from."""
+    """The report of a corpus: each split, and the tokenizer."""
 
     splits: dict[str, SplitReport] = field(default_factory=dict)
     tokenizer: dict[str, str | int] = field(default_factory=dict)
     files: dict[str, dict[str, str]] = field(default_factory=dict)
-    """For each split the checksums of its files, see `nmtkit.data.encoding.FileChecksums`."""
+    """Checksums of the files of each split."""
 
     def learned(self, kind: str, src_size: int, tgt_size: int, used: int, of: int) -> None:
-        """Notes the learning of the tokenizer: vocabulary sizes, pairs used and pairs there were."""
+        """Records the tokenizer: vocabulary sizes, pairs used and pairs in all."""
         self.tokenizer = {"kind": kind, "src_size": src_size, "tgt_size": tgt_size, "pairs_used": used, "pairs": of}
 
     def line(self) -> str:
-        """The whole text in one line: pairs, tokens a pair, unknown tokens, what was left out, the tokenizer."""
+        """A summary in one line: pairs, tokens a pair, unknown tokens, dropped pairs, the tokenizer."""
         parts = ["the data: " + ", ".join(split.told(name) for name, split in self.splits.items())]
         unknown = [(name, split.unknown_rates()) for name, split in self.splits.items()]
         told = [f"{name} {src:.1%} and {tgt:.1%}" for name, (src, tgt) in unknown if max(src, tgt) >= NOTEWORTHY]
@@ -120,7 +119,7 @@ class DataReport:
         return "; ".join(parts)
 
     def left_out(self) -> list[tuple[str, str, str, str, str]]:
-        """What was not taken as it stands, as a table: split, fault, how many pairs, the first line, what was done."""
+        """The dropped and truncated pairs as a table: split, fault, count, first line, action."""
         found = [entry for entry in self._found() if entry[-1] != "kept"]
         return [(name, kind, f"{count:,}", str(first), action) for name, kind, count, first, action in found]
 
@@ -132,7 +131,7 @@ class DataReport:
         ]
 
     def as_dict(self) -> dict[str, Any]:
-        """The report as plain values, for JSON."""
+        """Plain values for JSON."""
         return {
             "tokenizer": dict(self.tokenizer),
             "files": self.files,
@@ -141,7 +140,7 @@ class DataReport:
 
 
 def read_checksums(report: Path) -> dict[str, dict[str, str]]:
-    """The `files` of a report that was written as JSON; nothing if there is none, or an earlier version wrote it."""
+    """The checksums in a JSON report; empty if there is no report."""
     try:
         files: dict[str, dict[str, str]] = json.loads(report.read_text(encoding="utf-8"))["files"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -151,21 +150,21 @@ def read_checksums(report: Path) -> dict[str, dict[str, str]]:
 
 @dataclass(frozen=True)
 class FilterDecision:
-    """What the text of some pairs shows before it is cut into tokens."""
+    """The check of some pairs before tokenization."""
 
     keep: Mask
-    """`(n,)`: whether each pair stays."""
+    """`(n,)`: whether each pair is kept."""
     found: list[tuple[FaultKind, Lengths, str]]
-    """Kinds of faults, the lines of the pairs that have them, and what is done with these."""
+    """Faults, the lines of their pairs, and the action taken."""
 
 
 class PairChecker:
-    """Finds the faulty pairs of a corpus, counts them in the report and says which to leave out.
+    """Finds the faulty pairs of a corpus, counts them in the report and decides which to drop.
 
-    The other splits are made known first (`seek`), then train goes by, then they. Memory: 8 bytes for a training pair,
-    16 at times (see `HashSet`), and 18 for a pair of another split.
+    The other splits are registered first, then train is checked, then they are. Memory: 8 bytes for a training pair (16
+    at times, see `HashSet`), 18 for a pair of another split.
 
-    With `need_references` an empty target outside of train is refused: for tasks whose metric says nothing about it.
+    With `need_references` an empty target outside of train is refused, for tasks whose metrics need one.
     """
 
     def __init__(self, config: DataConfig, report: DataReport, need_references: bool = False) -> None:
@@ -177,13 +176,13 @@ class PairChecker:
         self._sought_sources = HashLookup()
 
     def seek(self, block: Block) -> None:
-        """Makes pairs of another split known, so that they are recognised when train goes by."""
+        """Registers pairs of another split, to be recognised in train."""
         hashes = block.hashes()
         self._sought_pairs.seek(hashes.pairs)
         self._sought_sources.seek(hashes.src)
 
     def judge(self, block: Block) -> FilterDecision:
-        """Checks the raw text of the next pairs: empty sides, duplicates, overlap with train of what `seek` knows.
+        """Checks the text of the next pairs: empty sides, duplicates, overlap with train.
 
         Raises:
             DataError: a reference is empty that must not be.
@@ -209,7 +208,7 @@ class PairChecker:
         return FilterDecision(np.ones_like(empty), [(kind, lines[mask], "kept") for kind, mask in masks.items()])
 
     def count(self, split: str, verdict: FilterDecision) -> SplitReport:
-        """Counts what `judge` has found; gives the report of the split."""
+        """Adds a decision to the report of the split, and returns it."""
         report = self.report.splits.setdefault(split, SplitReport())
         report.read += len(verdict.keep)
         for found in verdict.found:
@@ -217,9 +216,9 @@ class PairChecker:
         return report
 
     def lengths(self, split: str, lines: Lengths, src: Lengths, tgt: Lengths | None) -> Mask:
-        """Checks lengths in tokens, EOS not counted; for each example, whether it stays. All are `(n,)`.
+        """Whether each example is kept by its lengths in tokens, without EOS. All are `(n,)`.
 
-        With `over_long: truncate` the caller cuts what is longer.
+        With `over_long: truncate` the caller truncates longer ones.
         """
         report = self.report.splits[split]
         action = "dropped" if split == "train" else "kept"

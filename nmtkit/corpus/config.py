@@ -1,4 +1,4 @@
-"""The settings `data:` of a recipe: where the pairs of each split are, and which of them are left out of training."""
+"""The settings `data:` of a recipe: the files of each split, and the filters of training pairs."""
 
 import os
 from pathlib import Path
@@ -10,11 +10,10 @@ FILE_KINDS = ("src", "tgt", "jsonl", "alignment", "src_words", "tgt_words", "sto
 """The settings of `SplitFiles` that name files or folders."""
 
 MAX_WEIGHT = 10_000
-"""How often an epoch may hold the same pair."""
 
 
 class SplitFiles(Settings):
-    """Where the pairs of one split are: two line-aligned text files, one JSONL file (plain or .gz), or story folders.
+    """The files of one split: two line-aligned text files, one JSONL file (plain or .gz), or story folders.
 
     Several files of a kind are read one after the other.
     """
@@ -112,11 +111,11 @@ class SplitFiles(Settings):
 
     @property
     def has_links(self) -> bool:
-        """Whether every pair comes with word alignments."""
+        """Whether pairs have word alignments."""
         return bool(self.alignment or self.alignment_field)
 
     def texts(self) -> list[str]:
-        """The files of the text itself, or their folders."""
+        """The files of the text, or folders of stories."""
         return [*self.src, *self.tgt, *self.jsonl, *self.stories]
 
     def paths(self) -> list[str]:
@@ -124,7 +123,7 @@ class SplitFiles(Settings):
         return [path for kind in FILE_KINDS for path in getattr(self, kind)]
 
     def within(self, folder: str) -> "SplitFiles":
-        """The same with every relative path begun at `folder`, where there is such a file; the others stay."""
+        """The same with relative paths resolved in `folder` if the file exists there."""
 
         def settle(paths: list[str]) -> list[str]:
             return [str(Path(folder, path)) if os.path.exists(os.path.join(folder, path)) else path for path in paths]
@@ -133,10 +132,10 @@ class SplitFiles(Settings):
 
 
 class DataConfig(Settings):
-    """The corpora, and which training pairs are left out. Valid and test pairs are never left out."""
+    """The corpora, and the filters of training pairs. Valid and test pairs are never dropped."""
 
     folder: str = ""
-    """Where relative paths begin; a file that is not there is looked for from the current folder."""
+    """The folder of relative paths; a file that is not there is searched in the current folder."""
     train: SplitFiles
     """Pairs for training."""
     valid: SplitFiles | None = None
@@ -178,14 +177,14 @@ class DataConfig(Settings):
 
     @property
     def cuts(self) -> tuple[int, int] | None:
-        """Where sources and targets are cut, in tokens; None where nothing is."""
+        """The lengths to which sources and targets are truncated, in tokens; None without truncation."""
         return self.limits if self.over_long == "truncate" else None
 
     def splits(self) -> dict[str, SplitFiles]:
-        """The splits that were given, by name: train, then valid, then test; their paths begin at `folder`."""
+        """The given splits by name: train, valid, test; their paths are resolved in `folder`."""
         given = {"train": self.train, "valid": self.valid, "test": self.test}
         return {name: files.within(self.folder) for name, files in given.items() if files is not None}
 
     def paths(self) -> list[str]:
-        """All files of all splits; they begin at `folder`."""
+        """All files of all splits, resolved in `folder`."""
         return [path for files in self.splits().values() for path in files.paths()]

@@ -1,4 +1,4 @@
-"""All kinds of faults that a corpus can have, with what to do about each, and where one is."""
+"""All kinds of faults of a corpus with their remedies, and locations of faults."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,47 +8,47 @@ import numpy as np
 from numpy.typing import NDArray
 
 Severity = Literal["error", "warning", "note"]
-"""error: training cannot use the files as they are, or would learn from wrongly paired lines. warning: pairs that are
-likely faulty or that flatter the results. note: worth knowing, nothing to mend."""
+"""error: training cannot use the files, or would learn from wrongly paired lines. warning: pairs that are likely faulty
+or that inflate scores. note: nothing to mend."""
 RowIndices: TypeAlias = NDArray[np.int64]
-"""Pairs of a block, by their place in it, from 0."""
+"""Indices of pairs in a block."""
 
 AROUND = 24
-"""Characters of a line that are shown before a fault."""
+"""Characters shown before a fault."""
 SHOWN = 100
-"""Characters of a line that are shown in all."""
+"""Characters shown of a line."""
 
 
 @dataclass(frozen=True)
 class FaultKind:
-    """One kind of fault: its name in JSON and logs, what is wrong (for a table), and what to do (a sentence)."""
+    """One kind of fault: name in JSON and logs, title for tables, and remedy as a sentence."""
 
     name: str
     severity: Severity
     title: str
     remedy: str
     drops: bool = False
-    """Whether `--fix` leaves such lines out."""
+    """Whether `--fix` drops such pairs."""
     mends: bool = False
-    """Whether `--fix` puts such lines right and keeps them."""
+    """Whether `--fix` repairs such lines."""
     counted: str = ""
-    """What the report of preprocessing calls it, where that counts it."""
+    """Its name in the report of preprocessing, if counted there."""
 
 
 @dataclass(frozen=True)
 class FaultLocation:
-    """Where a fault is; line, and byte of the line where it is known, count from 1."""
+    """The location of a fault; line and byte count from 1."""
 
     file: str
     line: int
     byte: int | None = None
     text: str = ""
-    """What is there, shortened; or what it is compared with."""
+    """An excerpt."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One kind of fault in some pairs of a block, and where it is in each of them."""
+    """One kind of fault in some pairs of a block, with the location in each."""
 
     kind: FaultKind
     rows: RowIndices
@@ -57,21 +57,21 @@ class Fault:
 
 @dataclass(frozen=True)
 class FileFault:
-    """What is wrong with a whole file, or with two that do not fit."""
+    """A fault of a whole file, or of two files that do not match."""
 
     kind: FaultKind
     place: FaultLocation
     message: str
-    """What is told where the file cannot be used so; empty if it can."""
+    """The error message; empty if the file can still be used."""
     count: int = 1
-    """How many lines have it."""
+    """Number of lines with the fault."""
     counts: tuple[int, int] | None = None
-    """The lines of a source and its target where these differ; then `other` is the target's file."""
+    """Line counts of source and target if they differ; then `other` is the target's file."""
     other: str = ""
 
 
 def excerpt(text: str, place: int = 0, width: int = SHOWN) -> str:
-    """The part of a text around a place, at most `width` characters, with "…" where it is cut."""
+    """The part of a text around a character, at most `width` characters, with "…" where it is cut."""
     start = max(0, min(place - AROUND, len(text) - width))
     if start < 3:
         start = 0
@@ -165,6 +165,6 @@ TOKEN_RATIO = FaultKind("token-ratio", "note", "more uneven than data.max_ratio"
 # fmt: on
 
 UNREADABLE = (MISSING, GZIP, UTF16, ENCODING, LINE_COUNTS, JSON, STORY)
-"""Faults that keep a text from being read to its end for training."""
+"""Faults after which training cannot read the text to its end."""
 KINDS: dict[str, FaultKind] = {value.name: value for value in list(vars().values()) if isinstance(value, FaultKind)}
-"""All of them, by name."""
+"""By name."""

@@ -1,4 +1,4 @@
-"""Hashes of lines, 8 bytes each, and sets of them that tell of whole corpora what has been seen before."""
+"""64-bit hashes of lines, and sets of them for whole corpora."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,17 +12,17 @@ Hashes: TypeAlias = npt.NDArray[np.uint64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 SEGMENT = 1 << 17
-"""The most members of a segment when it is cut; merging needs as much memory again for one segment only."""
+"""The size of a new segment; merging needs as much memory again for one segment only."""
 RECENT = 4
-"""Recent members are merged into the segments when there is more than one of them for so many others."""
+"""Runs are merged into the segments when they have more than this part of the members (1 in RECENT)."""
 
 
 @dataclass(frozen=True)
 class PairHashes:
-    """Hashes `(n,)` of both sides together, of sources and of targets; where there are no targets theirs are 0.
+    """Hashes `(n,)` of pairs, sources and targets (0 without targets).
 
-    They are good within this process only, for Python's hashes differ from one process to the next. Among 100 million
-    pairs, two different ones have the same hash in one of some thousand corpora.
+    Valid within this process only, since Python's hashes are salted. Among 100 million pairs a collision occurs in one
+    of some thousand corpora.
     """
 
     pairs: Hashes
@@ -45,7 +45,7 @@ def _hashes(lines: Sequence[str]) -> Hashes:
 
 
 class HashLookup:
-    """Hashes that are looked for in train, and which of them have been met there."""
+    """Hashes to look up in train, and whether each was found there."""
 
     def __init__(self) -> None:
         self._hashes: Hashes = np.empty(0, dtype=np.uint64)
@@ -55,12 +55,12 @@ class HashLookup:
         return len(self._hashes)
 
     def seek(self, hashes: Hashes) -> None:
-        """Looks out for these as well; before any is met."""
+        """Adds hashes; before the first lookup."""
         self._hashes = np.union1d(self._hashes, hashes)
         self._met = np.zeros(len(self._hashes), dtype=bool)
 
     def meet(self, hashes: Hashes) -> Mask:
-        """Notes hashes of train; for each, whether it is looked for."""
+        """Looks up hashes of train; whether each is known, `(n,)`."""
         if not len(self._hashes):
             return np.zeros(len(hashes), dtype=bool)
         place = np.minimum(np.searchsorted(self._hashes, hashes), len(self._hashes) - 1)
@@ -69,16 +69,15 @@ class HashLookup:
         return known
 
     def was_matched(self, hashes: Hashes) -> Mask:
-        """For each hash, whether it was looked for and met."""
+        """`(n,)`: whether each hash was found in train."""
         return np.isin(hashes, self._hashes[self._met])
 
 
 class HashSet:
-    """A set of 64-bit hashes for whole corpora: 8 bytes a member, and never more than 16, also while it grows.
+    """A set of 64-bit hashes: 8 bytes a member, never more than 16, also while it grows.
 
     Most members are in segments: sorted arrays of about `SEGMENT` members, in order. Recent ones are in sorted runs,
-    each at most a quarter as long as the one before it. Runs that have grown to a part of the whole are merged into the
-    segments, one after the other.
+    each at most a quarter as long as the one before. Large runs are merged into the segments, one after the other.
     """
 
     def __init__(self) -> None:
@@ -91,7 +90,7 @@ class HashSet:
         return self._settled + sum(map(len, self._runs))
 
     def add(self, hashes: Hashes) -> Mask:
-        """Makes the hashes members; for each, whether it was one already or stood earlier in the same call."""
+        """Adds hashes; `(n,)`: whether each was a member already, or came earlier in this call."""
         unique, first = np.unique(hashes, return_index=True)
         old = self._contains_sorted(unique)
         new = np.zeros(len(hashes), dtype=bool)
@@ -106,7 +105,7 @@ class HashSet:
         return ~new
 
     def _contains_sorted(self, hashes: Hashes) -> Mask:
-        """For each hash, whether it is a member; they come in order."""
+        """Membership of sorted hashes."""
         found = np.zeros(len(hashes), dtype=bool)
         for run in self._runs:
             found |= _among(hashes, run)
@@ -118,7 +117,7 @@ class HashSet:
         return found
 
     def _settle(self) -> None:
-        """Moves the runs into the segments."""
+        """Merges the runs into the segments."""
         run = self._runs.pop()
         while self._runs:
             run = _merged(self._runs.pop(), run)
@@ -136,14 +135,13 @@ class HashSet:
 
 
 def _among(hashes: Hashes, members: Hashes) -> Mask:
-    """For each hash, whether it is in a sorted array that is not empty."""
+    """Membership in a sorted array that is not empty."""
     place = np.searchsorted(members, hashes)
     found: Mask = members[np.minimum(place, len(members) - 1)] == hashes
     return found
 
 
 def _merged(one: Hashes, other: Hashes) -> Hashes:
-    """Two sorted arrays as one."""
     both = np.concatenate([one, other])
     both.sort(kind="stable")  # which merges what is already in order
     return both

@@ -1,4 +1,4 @@
-"""The fields of JSON lines, and text that turns out to be JSON lines."""
+"""Fields of JSON lines, and detection of JSON lines in place of plain text."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,17 +8,13 @@ from nmtkit.core.settings import parse_json
 from nmtkit.core.wording import shorten
 
 LOOKED_AT = 64
-"""Lines at the beginning of a text by which it is told from JSON lines."""
+"""The first lines of a text by which JSON lines are detected."""
 EXTRACT_HINT = "write its text out first, e.g. by `jq -r .KEY`"
 JSONL_HINT = f"in a recipe name it with `jsonl`, src_field and tgt_field, or {EXTRACT_HINT}"
 
 
 def parse_record(line: str, where: str) -> dict[str, Any]:
-    """The object that a line of JSON holds.
-
-    Raises:
-        DataError: it holds none; `where` is what the message calls the line.
-    """
+    """The JSON object in a line, which messages call `where`; DataError if there is none."""
     record = parse_json(line, where)
     if not isinstance(record, dict):
         raise DataError(f"{where}: expected a JSON object, found a {type(record).__name__}")
@@ -26,28 +22,24 @@ def parse_record(line: str, where: str) -> dict[str, Any]:
 
 
 def field_of(record: Mapping[str, Any], name: str, where: str, remedy: str) -> Any:
-    """The value of a field.
-
-    Raises:
-        DataError: there is no such field; `remedy` is what to do, such as "set src_field".
-    """
+    """The value of a field; DataError with a `remedy` such as "set src_field" if it is missing."""
     if name not in record:
         raise DataError(f"{where}: no field {name!r}; it has {shorten(', '.join(record)) or 'none'}: {remedy}")
     return record[name]
 
 
 def is_list_of_strings(value: object) -> bool:
-    """Whether a value is a list of strings, such as the sentences of a summary."""
+    """Whether a value is a list of strings."""
     return isinstance(value, list) and all(isinstance(part, str) for part in value)
 
 
 def text_of(record: Mapping[str, Any], name: str, where: str, remedy: str, joint: str = " ") -> str:
-    """The text of a field that holds a string, or a list of strings to be put together with `joint`.
+    """The text of a field: a string, or a list of strings joined by `joint`.
 
-    With a space as joint the text becomes one line, as one example is one line in references and hypotheses.
+    With a space as joint the text becomes one line, since an example is one line in references and hypotheses.
 
     Raises:
-        DataError: there is no such field, or it holds something else.
+        DataError: the field is missing or has another type.
     """
     value = field_of(record, name, where, remedy)
     text = joint.join(value) if is_list_of_strings(value) else value
@@ -57,9 +49,9 @@ def text_of(record: Mapping[str, Any], name: str, where: str, remedy: str, joint
 
 
 def refuse_json_lines(lines: Sequence[str], where: str, remedy: str) -> None:
-    """Refuses JSON lines where plain text is read: a model answers braces and keys as fluently as text.
+    """Refuses JSON lines where plain text is expected: a model would answer braces and keys without complaint.
 
-    The first lines are JSON lines if all that are not empty are objects with keys; text may have one such line.
+    The first lines are JSON lines if all that are not empty are objects with keys.
 
     Raises:
         DataError: they are JSON lines.

@@ -1,6 +1,6 @@
-"""From files to pairs, in blocks: line-aligned text, JSON lines and stories, plain or compressed.
+"""Reads pairs from files in blocks: line-aligned text, JSON lines and stories, plain or compressed.
 
-A `SplitReader` gives whatever there is, with its faults; `read_blocks` and `read_pairs` stop at the first fault.
+`SplitReader` reports faults and continues; `read_blocks` and `read_pairs` stop at the first one.
 """
 
 import hashlib
@@ -20,18 +20,18 @@ from nmtkit.corpus.text import ByteObserver, TextFile, read_lines
 STORIES = 256
 """Stories in a block."""
 MOST_OPEN = 100
-"""The beginnings of so many files of a split are held when read ahead; others are read once more."""
+"""The number of files whose beginnings are kept when read ahead; further ones are read again."""
 COMPANIONS = ("alignment", "src_words", "tgt_words")
-"""Files that are line-aligned with the text."""
+"""Columns in files of their own, line-aligned with the text."""
 
 ReadItem: TypeAlias = Block | FileFault
-"""What reading gives: pairs, and what is wrong with whole files, where it is found."""
+"""Pairs, and faults of whole files where they are found."""
 
 
 class SplitReader:
-    """Reads the pairs of a split in blocks, in their order, each line of its files once; faults do not stop it.
+    """Reads the pairs of a split in blocks, each line once; faults do not stop it.
 
-    `watch` is told what bytes are read of each text file. With `pipes` text may come from something else than files.
+    `watch` observes the bytes read of each text file. With `pipes` inputs may be pipes.
     """
 
     def __init__(self, split: str, files: SplitFiles, watch: ByteObserver | None = None, pipes: bool = False) -> None:
@@ -40,11 +40,11 @@ class SplitReader:
         self._watch = watch
         self._pipes = pipes
         self.parts = len(files.src or files.jsonl) or 1
-        """How many files, or pairs of files, there are; all stories are one."""
+        """The number of files, or pairs of files; all stories count as one."""
         self._begun: dict[int, tuple[list[ReadItem], Iterator[ReadItem]]] = {}
 
     def ahead(self, part: int) -> Iterator[Block]:
-        """The first blocks of one of its files, as many as are taken; they come again when all is read."""
+        """The first blocks of one file, as many as are taken; they come again when all is read."""
         kept = part < MOST_OPEN
         items = self._part(part, self._watch if kept else None)
         held: list[ReadItem] = []
@@ -121,7 +121,6 @@ class SplitReader:
         yield from file.found()
 
     def _record_block(self, part: int, file: TextFile, first: int, lines: list[str], faulty: list[int]) -> Block:
-        """The pairs of some JSON lines."""
         names = [(self._files.src_field, "set src_field"), (self._files.tgt_field, "set tgt_field")]
         sides, links = [("", "")] * len(lines), list[Any]([None]) * len(lines)
         unread, why = set(faulty), dict[int, str]()
@@ -157,7 +156,6 @@ class SplitReader:
             yield FileFault(MISSING, FaultLocation(folder, 1, text=str(fault)), str(fault))
 
     def _story_block(self, folder: str, found: list[tuple[int, Path]]) -> Block:
-        """The pairs of some stories."""
         why: dict[int, str] = {}
         sides = [("", "")] * len(found)
         for row, (_, path) in enumerate(found):
@@ -174,7 +172,6 @@ class SplitReader:
 
 
 def _different(src: TextFile, other: TextFile, rule: str) -> FileFault:
-    """Two files differ in their number of lines."""
     message = (
         f"{src.path} has {src.count} lines, but {other.path} has {other.count}: "
         f"line n of one must {rule} line n of the other"
@@ -196,11 +193,11 @@ def read_blocks(
 ) -> Iterator[Block]:
     """The pairs of one split in blocks, with their links; stops at the first fault.
 
-    Targets that are JSON texts are refused unless `json_target`; `watch` is that of a `SplitReader`.
+    Targets that are JSON texts are refused unless `json_target`.
 
     Raises:
         DataError: a file cannot be read, line-aligned files differ in length or are JSON lines, a JSONL line lacks a
-            field, a link is malformed or names a word that its sentence does not have, or a file is no story.
+            field, a link is malformed or outside of its sentence, or a file is not a story.
     """
     for item in SplitReader(split, files, watch, pipes=True):
         if isinstance(item, FileFault):
@@ -218,11 +215,7 @@ def read_blocks(
 
 
 def require_plain_text(block: Block, files: SplitFiles, remedy: str = JSONL_HINT, json_target: bool = False) -> None:
-    """Refuses JSON lines where the first block of plain text should be.
-
-    Raises:
-        DataError: they are JSON lines; `remedy` is what to do then.
-    """
+    """Refuses JSON lines in the first block of plain text; DataError with `remedy`."""
     if files.src and block.first == 1:
         refuse_json_lines(block.src, block.src_file, remedy)
         if not json_target:
@@ -230,7 +223,7 @@ def require_plain_text(block: Block, files: SplitFiles, remedy: str = JSONL_HINT
 
 
 def read_pairs(files: SplitFiles, json_target: bool = False) -> Iterator[Example]:
-    """The pairs of one split, one at a time; see `read_blocks`."""
+    """The pairs of one split one by one; see `read_blocks`."""
     return (example for block in read_blocks("", files, json_target) for example in block.examples())
 
 
@@ -241,22 +234,15 @@ _ENDED = re.compile(r"[.!?:;\u2026][\"'\u201d\u2019)\]]*$")
 
 
 def read_story(path: str | Path) -> tuple[str, str]:
-    """The article and the summary of one .story file, each as one line.
-
-    Raises:
-        DataError: the file cannot be read, or has no highlight.
-    """
+    """Article and summary of a .story file, each as one line; DataError if there is no highlight."""
     return parse_story(read_lines(path), str(path))
 
 
 def parse_story(lines: Iterable[str], where: str) -> tuple[str, str]:
-    """The article and the summary of one story by its lines, each as one line; messages call it `where`.
+    """Article and summary of the lines of a story, which messages call `where`; see `read_story`.
 
-    Below every line `@highlight` comes one sentence of the summary, as a rule without its full stop. One is added where
-    no other mark ends the sentence: what looks for sentences later must find where they end.
-
-    Raises:
-        DataError: it has no highlight.
+    A summary sentence follows each line `@highlight`, usually without its full stop. It is added, so that sentence
+    splitters find the ends of sentences.
     """
     article: list[str] = []
     highlights: list[list[str]] = []
@@ -273,10 +259,10 @@ def parse_story(lines: Iterable[str], where: str) -> tuple[str, str]:
 
 
 def story_files(files: SplitFiles) -> Iterator[tuple[int, Path]]:
-    """The stories of a split, in the order of its lists, or by name where there are none; first, which folder's.
+    """The stories of a split with the index of their folder, in the order of the lists, or by name without lists.
 
     Raises:
-        DataError: there are none, or a list names one that is not there.
+        DataError: there are none, or a listed one is missing.
     """
     if not files.story_lists:
         for position, folder in enumerate(files.stories):

@@ -1,7 +1,7 @@
-"""Which pairs are for training, validation and test: decided by the name of their group alone, the same everywhere.
+"""Splits pairs into train, validation and test by a hash of their group: the same everywhere.
 
-A group, such as all pairs of one source or of one page, is not divided. Its place is a hash of its name. So the groups
-of a split come from everywhere in the corpus, its order does not matter, and a new pair hardly moves another.
+A group, such as all pairs of one source or one page, is never divided. The splits do not depend on the order of the
+corpus, and new pairs hardly move others.
 """
 
 import hashlib
@@ -22,32 +22,32 @@ from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.reading import read_pairs
 
 SHARE = 20
-"""One in so many pairs is held out for each purpose ..."""
+"""One in SHARE pairs is held out for each of validation and test ..."""
 MOST = 1_000
-"""... but no more different sources than this."""
+"""... but no more than MOST different sources."""
 
 Item = TypeVar("Item")
 
 
 def group_hash(group: str) -> int:
-    """The place of a group, from 0 to 2^64 - 1: always the same for a name; those of all groups are spread evenly."""
+    """A hash of a group's name, uniform in 0 to 2^64 - 1 and the same everywhere."""
     return int.from_bytes(hashlib.sha256(group.encode("utf-8")).digest()[:8], "big")
 
 
 class BottomKSample(Generic[Item]):
-    """Holds the items of the foremost groups, and gives back those of the hindmost when told to."""
+    """The items of the groups with the smallest hashes (a bottom-k sample)."""
 
     def __init__(self) -> None:
         self._groups: dict[int, list[tuple[int, Item]]] = {}
         self._last: list[int] = []  # a heap of places, turned negative, so that the hindmost comes first
         self.count = 0
-        """Items that are held."""
+        """Number of items."""
 
     def __len__(self) -> int:
         return len(self._groups)
 
     def add(self, place: int, number: int, item: Item) -> None:
-        """Takes an item of the group at that place; items are numbered in their order."""
+        """Adds an item of a group; `number` is its position in the corpus."""
         if place not in self._groups:
             self._groups[place] = []
             heapq.heappush(self._last, -place)
@@ -55,18 +55,18 @@ class BottomKSample(Generic[Item]):
         self.count += 1
 
     def pop_largest(self) -> tuple[int, list[Item]]:
-        """The place of the hindmost group and its items, which are held no longer."""
+        """Removes the group with the largest hash; returns the hash and its items."""
         place = -heapq.heappop(self._last)
         items = [item for _, item in self._groups.pop(place)]
         self.count -= len(items)
         return place, items
 
     def places(self) -> list[int]:
-        """Of all groups, the foremost first."""
+        """The hashes of all groups, ascending."""
         return sorted(self._groups)
 
     def items(self) -> list[Item]:
-        """All that is held, in the order of its numbers."""
+        """All items in the order of the corpus."""
         return [item for _, item in sorted(chain.from_iterable(self._groups.values()), key=itemgetter(0))]
 
 
@@ -74,10 +74,10 @@ class BottomKSample(Generic[Item]):
 
 
 class Splitter(Generic[Item]):
-    """Divides pairs into splits, whole groups only; train is passed on at once, the others are held until the end.
+    """Splits pairs, whole groups only; train is passed on at once, the others are kept until the end.
 
-    Test takes the places up to its share of the groups, from 0 to 1, and validation those behind them. Each holds at
-    most so many pairs: the foremost groups, as many as fit. The others go to train.
+    Test gets the hashes from 0 to its share of the range, validation the next ones. Each keeps at most `max_pairs`
+    pairs, those of the smallest hashes; the others go to train.
     """
 
     def __init__(self, valid: float, test: float, at_most: int | None, train: Callable[[Item], None]) -> None:
@@ -89,7 +89,7 @@ class Splitter(Generic[Item]):
         self._count = 0
 
     def add(self, group: str, pair: Item) -> None:
-        """Gives a pair of a group its split."""
+        """Assigns a pair of a group to its split."""
         self._count += 1
         place = group_hash(group)
         for name, held in self._held.items():
@@ -104,7 +104,7 @@ class Splitter(Generic[Item]):
         self._train(pair)
 
     def held(self, name: str) -> list[Item]:
-        """The pairs of "valid" or "test", in the order in which they came."""
+        """The pairs of "valid" or "test", in the order of the corpus."""
         return self._held[name].items()
 
 
@@ -113,9 +113,9 @@ class Splitter(Generic[Item]):
 
 @dataclass(frozen=True)
 class HoldOut:
-    """Which sources are held out of training; equal ones stay together, however often and wherever they are.
+    """Sources held out of training; equal ones stay together.
 
-    Sources with places up to `valid` are for validation, those up to `test` for the test, all others for training.
+    Sources with hashes up to `valid` are for validation, those up to `test` for test, all others for training.
     """
 
     valid: int
@@ -123,11 +123,11 @@ class HoldOut:
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """What is held out."""
+        """The names of the held-out splits."""
         return ("valid", "test") if self.test > self.valid else ("valid",)
 
     def split_of(self, pair: Example) -> str:
-        """The split of a pair: train, valid or test. One with an empty side, which measures nothing, stays in train."""
+        """The split of a pair: train, valid or test. Pairs with an empty side stay in train."""
         if _is_empty(pair):
             return "train"
         place = _place_of_source(pair.src)
@@ -135,10 +135,10 @@ class HoldOut:
 
 
 def choose_hold_out(pairs: Iterable[Example], with_test: bool, train: Callable[[Example], None]) -> HoldOut:
-    """Chooses what is held out: one in `SHARE` pairs, for validation and as many for the test.
+    """Chooses what is held out: one in `SHARE` pairs for validation, and as many for test.
 
-    Memory holds the pairs of some thousand sources, and does not grow with the corpus. All other pairs go to `train`,
-    not in their order.
+    Memory holds the pairs of some thousand sources, however large the corpus. All other pairs go to `train`, in another
+    order.
 
     Raises:
         DataError: there are too few different sources.
@@ -176,13 +176,12 @@ def choose_hold_out(pairs: Iterable[Example], with_test: bool, train: Callable[[
 def write_splits(
     files: SplitFiles, hold_out: HoldOut, folder: Path, names: Sequence[str], ends: tuple[str, str]
 ) -> Counter[str]:
-    """Writes the pairs of every split as files of their own into a new folder; gives the number of pairs of each split.
+    """Writes the pairs of each split into a new folder; returns their numbers.
 
-    The files of train are called as `names` says, one for each corpus, the others valid and test; `ends` follow.
+    Train has a file for each name in `names`, the others are valid and test; `ends` are the file suffixes.
 
     Raises:
-        DataError: as `read_pairs`.
-        NmtkitError: they cannot be written.
+        NmtkitError: the pairs cannot be read or written.
     """
     counts: Counter[str] = Counter()
     with write_errors(folder), ExitStack() as opened:
@@ -208,5 +207,5 @@ def _is_empty(pair: Example) -> bool:
 
 
 def _place_of_source(src: str) -> int:
-    """Case and the width of white space do not matter."""
+    """Ignores case and the width of white space."""
     return group_hash(" ".join(src.casefold().split()))

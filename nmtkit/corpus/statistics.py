@@ -1,4 +1,4 @@
-"""How much text a corpus has, in the figures that settings depend on."""
+"""Statistics of a corpus that presets depend on."""
 
 import unicodedata
 from bisect import bisect_left
@@ -11,38 +11,38 @@ from nmtkit.core.errors import DataError
 
 @dataclass(frozen=True)
 class SideStatistics:
-    """How much text a side has."""
+    """Statistics of one side."""
 
     words: int
-    """Running words; an estimate by characters where white space does not separate words."""
+    """Running words; estimated from characters if words are not separated by white space."""
     distinct_words: int
-    """Different words, between white space; counting stops at some 200,000."""
+    """Word types; counting stops at about 200,000."""
     characters: int
-    """Different characters, as the tokenizer sees them (NFKC)."""
+    """Character types after NFKC."""
     frequent_characters: int
-    """The most frequent of these, which make up 99.95 % of the text."""
+    """Character types that make up 99.95 % of the text."""
     spaced: bool
-    """Whether white space separates words."""
+    """Whether words are separated by white space."""
     length: int
-    """95 % of all lines have no more words."""
+    """The 95th percentile of the words in a line."""
 
 
 @dataclass(frozen=True)
 class CorpusStatistics:
-    """How much text a corpus has."""
+    """Statistics of a corpus."""
 
     pairs: int
-    """Pairs of which no side is empty."""
+    """Pairs without an empty side."""
     src: SideStatistics
     tgt: SideStatistics
     both: SideStatistics
-    """Both as one text, as a joint vocabulary sees it."""
+    """Both sides as one text, for a joint vocabulary."""
     one_script: bool
-    """Whether both sides are written in the same letters, so that one vocabulary can serve both."""
+    """Whether both sides use the same script, so that a joint vocabulary fits."""
 
 
 class _Side:
-    """Counts one side, in memory that does not grow with the corpus."""
+    """Counts one side in bounded memory."""
 
     most_words = 200_000
     characters_per_word = 1.7  # of Chinese, about; for text without white space
@@ -85,13 +85,13 @@ def _text(*sides: _Side) -> SideStatistics:
 
 
 def _enough(counts: list[int], share: float) -> int:
-    """How many of the counts, from the first on, make up this share of all."""
+    """How many of the first counts make up this share of all."""
     sums = list(accumulate(counts))
     return bisect_left(sums, share * sums[-1]) + 1 if sums else 0
 
 
 def _scripts(characters: Counter[str]) -> dict[str, float]:
-    """The share of each script in the letters of a side."""
+    """The share of each script."""
     scripts: Counter[str] = Counter()
     for character, count in characters.items():
         if character.isalpha():
@@ -101,10 +101,9 @@ def _scripts(characters: Counter[str]) -> dict[str, float]:
 
 
 class CorpusCounter:
-    """Measures a corpus, pair by pair.
+    """Counts a corpus pair by pair.
 
-    All words are counted; kinds of words, characters and lengths are taken from every line of a small corpus, and from
-    ever fewer of a large one.
+    All words are counted; types, characters and lengths are sampled from large corpora.
     """
 
     _all_up_to = 100_000
@@ -115,7 +114,7 @@ class CorpusCounter:
         self._tgt = _Side()
 
     def add(self, src: str, tgt: str) -> None:
-        """Counts one pair; one with an empty side, which no training uses, does not count."""
+        """Counts a pair, unless a side is empty."""
         if not src.strip() or not tgt.strip():
             return
         look = self.pairs % (1 + self.pairs // self._all_up_to) == 0
@@ -124,7 +123,7 @@ class CorpusCounter:
         self._tgt.add(tgt, look)
 
     def size(self) -> CorpusStatistics:
-        """What was counted; raises DataError if there was no pair."""
+        """The statistics; DataError without any pair."""
         if not self.pairs:
             raise DataError("there is no pair with text on both sides; nothing can be learned from these files")
         src, tgt = _scripts(self._src.characters), _scripts(self._tgt.characters)

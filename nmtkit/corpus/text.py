@@ -1,8 +1,8 @@
-r"""Bytes to lines of text, for all that is read: files, standard input, members of archives.
+"""Decodes bytes to lines of text: of files, standard input and members of archives.
 
-Only \n and \r\n end a line, so that line numbers agree with every other tool; a byte-order mark at the beginning is not
-part of the text. The first bytes tell what is gzip-compressed. Lines are read in blocks, which is many times faster
-than one by one. `read_lines` is for sound text and stops at the first fault; a `TextFile` notes faults and goes on.
+Only LF and CR LF end a line, so that line numbers agree with other tools; a byte-order mark at the beginning is
+removed. gzip is detected from the first bytes. Lines are read in blocks, many times faster than one by one.
+`read_lines` stops at the first fault; a `TextFile` reports faults and continues.
 """
 
 import codecs
@@ -19,14 +19,14 @@ from nmtkit.core.errors import DataError
 from nmtkit.corpus.faults import GZIP, LINE_ENDS, MISSING, UTF16, FaultKind, FaultLocation, FileFault, excerpt
 
 BYTES = 1 << 19
-"""How much of a file is read at once where blocks of lines are wanted ..."""
+"""Bytes read at once for blocks of lines ..."""
 FEW_BYTES = 1 << 14
-"""... and where lines are given one by one, which must be few in memory."""
+"""... and for single lines."""
 ROWS = 4096
-"""With so many lines ready, no more of a file is read."""
+"""The number of decoded lines from which no more of a file is read."""
 
 ByteObserver: TypeAlias = Callable[[str], Callable[[bytes], object]]
-"""Is told which file is opened; what it gives is told all bytes of that file as they lie on the disk."""
+"""Takes the path of a file that is opened; returns a function that takes all its bytes, as they are on disk."""
 
 _BROKEN = (EOFError, gzip.BadGzipFile, zlib.error)
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
@@ -35,24 +35,24 @@ _PLAIN_END = re.compile(r"(?<!\r)\n")
 
 
 class TextBlock(NamedTuple):
-    """Some lines of a text that follow each other."""
+    """Consecutive lines of a text."""
 
     lines: list[str]
-    """Without their ends; bytes that are not UTF-8 are lone surrogates, as Python keeps them."""
+    """Without line ends; bytes that are not UTF-8 are lone surrogates."""
     faulty: list[int]
-    """The lines that are not UTF-8, by their place in the block."""
+    """Indices of lines that are not UTF-8."""
     mark: int
-    """Bytes of the byte-order mark before the first line."""
+    """Length of the byte-order mark before the first line."""
     data: bytes
-    """The lines as the file has them."""
+    """The bytes of the lines."""
 
 
 class _LineTooLong(Exception):
-    """A line has more bytes than it may."""
+    pass
 
 
 def read_text_blocks(stream: BinaryIO, size: int, longest: int | None = None) -> Iterator[TextBlock]:
-    """The lines of a stream in blocks, each as soon as it is there; a fault of the stream comes after whole lines."""
+    """The lines of a stream in blocks; a fault of the stream comes after the whole lines before it."""
     mark = codecs.BOM_UTF8
     for data in _whole_lines(stream, size, longest):
         length = len(mark) if mark and data.startswith(mark) else 0
@@ -61,7 +61,7 @@ def read_text_blocks(stream: BinaryIO, size: int, longest: int | None = None) ->
 
 
 def _whole_lines(stream: BinaryIO, size: int, longest: int | None) -> Iterator[bytes]:
-    """The bytes of a stream in blocks of whole lines; the last one may lack its end."""
+    """Blocks of whole lines; the last one may lack its end."""
     parts: list[bytes] = []
     held = 0
     for piece in _pieces(stream, size):
@@ -79,7 +79,7 @@ def _whole_lines(stream: BinaryIO, size: int, longest: int | None) -> Iterator[b
 
 
 def _pieces(stream: BinaryIO, size: int) -> Iterator[bytes]:
-    """What a stream gives, at once; of a packed one, which gives little at a time, about `size` bytes."""
+    """Chunks of a stream as they come; of a gzip file, which gives little at a time, about `size` bytes."""
     pieces: list[bytes] = []
     packed = isinstance(stream, gzip.GzipFile)
     try:
@@ -111,12 +111,12 @@ def _decoded(data: bytes, mark: int) -> TextBlock:
 
 
 def first_bad_byte(line: str) -> int:
-    """The byte, from 0, at which a line is not UTF-8."""
+    """The first byte, from 0, that is not UTF-8."""
     return len(line[: next(_WRONG.finditer(line)).start()].encode("utf-8"))
 
 
 def not_utf8_message(where: str, line: str, mark: int = 0, remedy: str = "; convert it") -> str:
-    """The message of a line that is not UTF-8, after a byte-order mark of `mark` bytes."""
+    """The message for a line that is not UTF-8, after a byte-order mark of `mark` bytes."""
     return f"{where}: not UTF-8 (byte {mark + first_bad_byte(line) + 1} of the line){remedy}"
 
 
@@ -124,7 +124,7 @@ def not_utf8_message(where: str, line: str, mark: int = 0, remedy: str = "; conv
 
 
 def read_lines(path: str | Path) -> Iterator[str]:
-    """The lines of a text file, plain or gzip-compressed, one at a time, without line ends; it may be a pipe.
+    """The lines of a text file or pipe, plain or gzip-compressed, one at a time, without line ends.
 
     Raises:
         DataError: the file is missing, not UTF-8 (with the line), or a broken gzip file.
@@ -146,7 +146,7 @@ def read_stream_lines(
     """The lines of an open stream, which messages call `where`; a fault is raised after the lines before it.
 
     Raises:
-        DataError: a line is not UTF-8 (the remedy is `convert`), has more than `longest` bytes, or the gzip file is
+        DataError: a line is not UTF-8 (the remedy is `convert`), is longer than `longest` bytes, or the gzip file is
             broken (the remedy is `again`).
     """
     count = 0
@@ -173,7 +173,7 @@ def read_stream_lines(
 
 
 class _Watched:
-    """A file whose beginning can be looked at before it is read, and which tells what bytes are read of it."""
+    """A file with lookahead whose bytes are observed."""
 
     def __init__(self, raw: BinaryIO, told: Callable[[bytes], object] | None, size: int) -> None:
         self._raw = raw
@@ -197,25 +197,22 @@ class _Watched:
 
 
 def _unpacked(raw: BinaryIO, told: Callable[[bytes], object] | None, size: int) -> BinaryIO:
-    """A file, or what is packed in it."""
+    """The file, decompressed if it is gzip."""
     watched: Any = _Watched(raw, told, size)
     return cast(BinaryIO, gzip.GzipFile(fileobj=watched) if watched.is_packed else watched)
 
 
 class TextFile:
-    """The lines of one file, plain or gzip-compressed, in order, whatever is wrong with it.
-
-    With `pipes` it may be something else than a file.
-    """
+    """The lines of one file, plain or gzip-compressed, with all its faults. With `pipes` it may be a pipe."""
 
     def __init__(self, path: str, watch: ByteObserver | None = None, pipes: bool = False) -> None:
         self.path = path
         self.count = 0
         """Lines read so far."""
         self.mark = 0
-        """Bytes of the byte-order mark at its beginning."""
+        """Length of the byte-order mark."""
         self.whole = True
-        """Whether nothing kept it from being read to its end, so far."""
+        """Whether it could be read to its end, so far."""
         self._watch = watch
         self._pipes = pipes
         self._found: list[FileFault] = []
@@ -224,7 +221,7 @@ class TextFile:
         self._faulty: list[int] = []
 
     def fill(self, least: int = 0) -> int:
-        """Reads on if few lines are ready; returns how many are then: 0, or fewer than `least`, at the end only."""
+        """Reads on if few lines are ready; returns how many are ready: fewer than `least` only at the end."""
         if len(self._ready) < ROWS:
             self._ready += next(self._blocks, [])
         while len(self._ready) < least and (more := next(self._blocks, None)):
@@ -232,7 +229,7 @@ class TextFile:
         return len(self._ready)
 
     def take(self, count: int) -> tuple[list[str], list[int]]:
-        """The next lines, as many as are ready, and which of them are not UTF-8, by their place in the list."""
+        """The next lines, and the indices of those that are not UTF-8."""
         first = self.count - len(self._ready)
         lines, self._ready = self._ready[:count], self._ready[count:]
         faulty = [number - first for number in self._faulty if number < first + count]
@@ -240,12 +237,12 @@ class TextFile:
         return lines, faulty
 
     def rest(self) -> None:
-        """Reads to the end, for the number of lines."""
+        """Reads to the end, to count the lines."""
         while count := self.fill():
             self.take(count)
 
     def found(self) -> list[FileFault]:
-        """What was found wrong with the file as a whole since this was asked before."""
+        """New faults of the whole file since the last call."""
         found, self._found = self._found, []
         return found
 
@@ -283,21 +280,21 @@ class TextFile:
 
 
 def read_lines_lenient(path: str) -> Iterator[str]:
-    """The lines of a text file as far as it can be read; bytes that are not UTF-8 are lone surrogates."""
+    """The lines of a text file as far as it can be read, with lone surrogates for bytes that are not UTF-8."""
     file = TextFile(path)
     while count := file.fill():
         yield from file.take(count)[0]
 
 
 class _LineEnds:
-    r"""Counts lines that end in \n and in \r\n, and keeps the first of each."""
+    """Counts the line ends of both kinds, and keeps the first line of each."""
 
     def __init__(self) -> None:
         self._counts = [0, 0]
         self._firsts = [0, 0]
 
     def see(self, block: bytes, before: int) -> None:
-        """Counts the lines of a block, `before` lines into the file."""
+        """Counts the lines of a block; `before` lines come before it."""
         windows = block.count(b"\r\n") if b"\r" in block else 0
         if windows and not self._counts[1]:
             self._firsts[1] = before + block.count(b"\n", 0, block.index(b"\r\n") + 1) + 1
@@ -309,7 +306,7 @@ class _LineEnds:
         self._counts[0] += plain
 
     def mixed(self) -> tuple[int, int] | None:
-        """The first of the lines that end otherwise than most, and how many there are; None if all end alike."""
+        """The first line with the rarer line end, and their number; None if all lines end alike."""
         if not all(self._counts):
             return None
         fewer = self._counts.index(min(self._counts))
@@ -320,7 +317,7 @@ class _LineEnds:
 
 
 def explain_bad_bytes(line: str) -> str:
-    """What is wrong with a line that is not UTF-8, and how it reads in another encoding if it makes sense there."""
+    """Explains a line that is not UTF-8, and how it reads in another encoding."""
     raw, start = line.encode("utf-8", "surrogateescape"), first_bad_byte(line)
     what = _what(raw, start)
     if what == "a stray byte":
@@ -333,7 +330,6 @@ def explain_bad_bytes(line: str) -> str:
 
 
 def _what(line: bytes, start: int) -> str:
-    """The fault at a byte in a few words."""
     lead = line[start]
     follows = len(list(takewhile(lambda byte: 0x80 <= byte < 0xC0, line[start + 1 : start + 4])))
     if follows >= {0xC0: 1, 0xC1: 1, 0xE0: 2, 0xF0: 3}.get(lead, 4):
@@ -357,9 +353,9 @@ SCRIPTS = (
     *("Sinhala", "Lao", "Tibetan", "Myanmar", "Ethiopic", "Cherokee", "Khmer", "Mongolian", "Bopomofo", "Thaana"),
     *("Syriac", "Tifinagh", "Nko", "Javanese"),
 )
-"""Names of scripts by their numbers; 0 is what is no letter of any of them."""
+"""Scripts by number; 0 stands for all other characters."""
 UNSPACED = ("Han", "Hiragana", "Katakana", "Thai", "Lao", "Tibetan", "Myanmar", "Khmer")
-"""Scripts that are written without spaces between words ..."""
+"""Scripts written without spaces between words ..."""
 UNSPACED_LANGUAGES = {"ja", "zh", "th", "lo", "km", "my", "bo", "dz"}
 """... and the languages that use them."""
 
@@ -367,7 +363,7 @@ _NAMES = {name.upper(): number for number, name in enumerate(SCRIPTS)} | {"CJK":
 
 
 def script_of(letter: str) -> int:
-    """The number of a letter's script, by the name of the letter."""
+    """The number of a letter's script."""
     words = unicodedata.name(letter, "").split()
     if words and words[0] in ("HALFWIDTH", "FULLWIDTH"):
         del words[0]
@@ -375,5 +371,5 @@ def script_of(letter: str) -> int:
 
 
 def is_unspaced(language: str) -> bool:
-    """Whether a language, by its code such as zh_CN, is written without spaces between words."""
+    """Whether a language, such as zh_CN, is written without spaces between words."""
     return re.split(r"[-_@.]", language)[0].lower() in UNSPACED_LANGUAGES

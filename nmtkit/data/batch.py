@@ -19,25 +19,24 @@ from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
 Numbers: TypeAlias = npt.NDArray[np.integer[Any]]
 Sequences: TypeAlias = Sequence[Sequence[int]] | Sequence[Numbers]
 LengthLimits: TypeAlias = tuple[int, int]
-"""The most tokens of a source and of a target, EOS not counted; what is longer is cut."""
+"""The most tokens of a source and of a target, without EOS; longer ones are truncated."""
 
 _DRAWN = 1 << 16
-"""Examples that are drawn at a time."""
 
 R = TypeVar("R", bound="Rows")
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Tensors whose axis 0 is the same rows: sentences of a batch, or hypotheses of a search.
+    """Tensors with the same rows along axis 0: sentences of a batch, or hypotheses of a search.
 
     Expanding to beams, following the parents, dropping finished sentences and cutting micro-batches are all `select`
-    with a different index. Fields may be tensors, tuples of tensors, other `Rows`, None or plain numbers; all rows
-    share the last two, which never change.
+    with a different index. Fields may be tensors, tuples of tensors, other `Rows`, None or plain numbers; the last two
+    are shared by all rows.
     """
 
     def select(self: R, index: Tensor | slice) -> R:
-        """Picks rows: M by number, `(M,)` int64 on their device, one several times, or never; or, as views, a range."""
+        """Selects rows: by index `(M,)`, int64, repeated or not, or a range as a view."""
 
         def pick(value: Any) -> Any:
             if isinstance(value, Rows):
@@ -51,17 +50,17 @@ class Rows:
         return self._changed(pick)
 
     def put(self: R, index: Tensor, other: R) -> None:
-        """Writes other rows into these, in place, at numbers `(M,)` of which none comes twice."""
+        """Writes other rows in place at the distinct indices `(M,)`."""
         assert is_dataclass(self)
         for field in fields(self):
             _put(getattr(self, field.name), getattr(other, field.name), index)
 
     def mapped(self: R, change: Callable[[Tensor], Tensor]) -> R:
-        """The same with every tensor changed, those in tuples and in other `Rows` as well."""
+        """Applies a function to all tensors, also those in tuples and other `Rows`."""
         return self._changed(lambda value: _mapped(value, change))
 
     def tensors(self) -> list[Tensor]:
-        """All tensors, those in tuples and in other `Rows` as well, in one order."""
+        """All tensors, also those in tuples and other `Rows`, in a fixed order."""
         found: list[Tensor] = []
 
         def note(tensor: Tensor) -> Tensor:
@@ -72,7 +71,7 @@ class Rows:
         return found
 
     def to(self: R, device: torch.device | str, non_blocking: bool = False) -> R:
-        """The same rows on another device."""
+        """Moves the rows to a device."""
         return self.mapped(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def _changed(self: R, change: Callable[[Any], Any]) -> R:
@@ -81,7 +80,7 @@ class Rows:
 
 @cache
 def _names(kind: type[Any]) -> list[str]:
-    """The fields that rows of a kind are made of; to ask for them at every step takes as long as a product."""
+    """The fields of a class; looked up once, since `dataclasses.fields` is slow."""
     assert is_dataclass(kind)
     return [field.name for field in fields(kind) if field.init]
 
@@ -108,11 +107,11 @@ def _put(value: Any, other: Any, index: Tensor) -> None:
 class Batch(Rows):
     """B sentences, padded with PAD on the right. Masks are True where a token is real.
 
-    Sources end in EOS, so that an encoder sees where the sentence stops. `tgt_in` begins with BOS, `tgt_out` ends in
-    EOS; both have T columns. A batch to be translated has no target: the four target fields are None.
+    Sources end in EOS. `tgt_in` begins with BOS, `tgt_out` ends in EOS; both have T columns. Without targets the four
+    target fields are None.
 
-    Extended ids give the unknown words of one example the ids V, V+1, ... so that a model can copy them; without
-    unknown words they equal the plain ids.
+    Extended ids give the unknown words of an example the ids V, V+1, ... so that a model can copy them; without unknown
+    words they equal the plain ids.
     """
 
     src: Tensor
@@ -120,7 +119,7 @@ class Batch(Rows):
     src_mask: Tensor
     """`(B,S)`, bool."""
     src_lengths: Tensor
-    """`(B,)`, int64, EOS counted; stays on the CPU, where packing needs it."""
+    """`(B,)`, int64, with EOS; stays on the CPU, for packing."""
     src_extended: Tensor
     """Source ids `(B,S)` in the extended target vocabulary."""
     tgt_in: Tensor | None = None
@@ -134,11 +133,11 @@ class Batch(Rows):
     n_oov: int = 0
     """The most unknown words of any example in the batch; X = V + n_oov."""
     alignment: Tensor | None = None
-    """`(B,T,S)`, bool: whether the target token of `tgt_out` is linked to the source token; None if nobody knows."""
+    """`(B,T,S)`, bool: links between the tokens of `tgt_out` and `src`; None without an alignment."""
     prefix: Tensor | None = None
-    """What a search's translations must begin with: extended ids `(B,P)`, padded with PAD on the right."""
+    """Forced beginnings of translations: extended ids `(B,P)`, padded with PAD on the right."""
     terms: Rows | None = None
-    """What they must contain, and must not; `nmtkit.search.constraints.Terms`."""
+    """Terms that translations must contain or avoid; `nmtkit.search.constraints.Terms`."""
 
     @property
     def size(self) -> int:
@@ -147,16 +146,16 @@ class Batch(Rows):
 
     @property
     def n_tokens(self) -> int:
-        """How many target tokens there are, EOS included, padding not; of a batch without targets 0."""
+        """Target tokens with EOS, without padding; 0 without targets."""
         return 0 if self.tgt_mask is None else int(self.tgt_mask.sum())
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> "Batch":
-        """The same batch on another device, but for the source lengths."""
+        """Moves the batch to a device, except the source lengths."""
         return replace(super().to(device, non_blocking), src_lengths=self.src_lengths)
 
 
 def _padded(rows: Sequences, width: int | None = None) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """EOS after every row, then PAD up to the longest, or to a width that holds it: `(B,S)`; and where it is real."""
+    """Appends EOS and pads with PAD: ids and mask `(B,S)`."""
     lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
     mask = np.arange(width or int(lengths.max()) + 1) <= lengths[:, None]  # (B,S)
     ids = np.full(mask.shape, PAD, dtype=np.int64)
@@ -175,11 +174,10 @@ def collate(
     alignment: Sequences | None = None,
     width: int | None = None,
 ) -> Batch:
-    """Makes a batch on the CPU from the ids of each example, without BOS and EOS; see `Batch`.
+    """Makes a batch on the CPU from the ids of each example, without BOS and EOS.
 
-    Extended ids are for models that copy; by default they are the plain ones. The alignment of an example is a row of
-    links between its tokens: source position, target position, source position, ...
-        width: S; by default that of the longest.
+    Extended ids default to the plain ones. The alignment of an example is a row of links between its tokens: source
+    position, target position, source position, ... `width` is S; by default that of the longest source.
     """
     assert len(src) > 0, "a batch has at least one example"
     src_ids, src_mask = _padded(src, width)
@@ -219,22 +217,22 @@ def _linked(alignment: Sequences, width: int, src_width: int) -> Tensor:
 
 
 class BatchConfig(Settings):
-    """How training examples are put together."""
+    """How training examples are batched."""
 
     batch_tokens: int = Field(default=4096, ge=1)
-    """Padded tokens of the longer side that a batch may hold: sentences x longest sentence (EOS included). A sentence
-    longer than that is a batch of its own."""
+    """The most padded tokens of the longer side of a batch: sentences x longest sentence (with EOS). A longer sentence
+    is a batch of its own."""
     batch_size: int | None = Field(default=None, ge=1)
     """The most sentences in a batch; default: no limit."""
     sort_window: int = Field(default=100_000, ge=1)
-    """Draw this many sentences at random, sort them by length, cut them into batches and shuffle the batches. A larger
-    window has less padding; it should hold many batches."""
+    """Sort this many randomly drawn sentences by length, cut them into batches and shuffle the batches. A larger window
+    has less padding; it should hold many batches."""
 
 
 def _cut(widths: Numbers, budget: int, most: int | None) -> list[slice]:
-    """Cuts sentences that need so many columns `(n,)` into batches, in their order.
+    """Cuts sentences with these widths `(n,)` into batches, in their order.
 
-    A batch has at most `most` rows, and rows x columns within the budget; a single wider sentence may exceed that.
+    A batch has at most `most` rows, and rows x columns within the budget; a wider sentence is alone.
     """
     slices = []
     start = 0
@@ -250,10 +248,10 @@ def _cut(widths: Numbers, budget: int, most: int | None) -> list[slice]:
 
 
 def _length_batches(src: Numbers, tgt: Numbers, config: BatchConfig) -> list[Numbers]:
-    """Sorts sentences by their lengths `(n,)`, EOS counted, and cuts them into batches: the row numbers of each.
+    """Sorts sentences by their lengths `(n,)`, with EOS, and cuts them into batches of row numbers.
 
-    Target length comes first. Within one target length source lengths run up, within the next one down, so that
-    neighbours are alike on both sides. Equal sentences stay in the order given.
+    Target length comes first; source lengths ascend and descend in turns, so that neighbours are alike on both sides.
+    The sort is stable.
     """
     order = np.lexsort((np.where(tgt % 2 == 0, src, -src), tgt))
     widths = np.maximum(src, tgt)[order].astype(np.int64)
@@ -263,10 +261,10 @@ def _length_batches(src: Numbers, tgt: Numbers, config: BatchConfig) -> list[Num
 def bucket_by_length(
     lengths: Sequence[int] | Numbers, batch_tokens: int, batch_size: int | None = None
 ) -> list[list[int]]:
-    """Puts sentences of like length, EOS counted, together; the row numbers of each batch.
+    """Batches sentences of similar length, with EOS; the row numbers of each batch.
 
     A batch has at most so many padded tokens and so many sentences; a longer sentence is alone. The longest come first,
-    so that too large a budget fails at once.
+    so that a budget that needs too much memory fails at once.
     """
     widths = np.asarray(lengths, dtype=np.int64)
     order = np.argsort(-widths, kind="stable")
@@ -274,7 +272,7 @@ def bucket_by_length(
 
 
 def _load(store: Store, numbers: Numbers, limits: LengthLimits | None) -> Batch:
-    """The batch of these examples, cut to the limits; target words that only the cut-off source has are unknown."""
+    """The batch of these examples, truncated; target words that only the removed part of a source has become UNK."""
     rows = numbers.tolist()
     src_limit, tgt_limit = limits or (None, None)
 
@@ -299,7 +297,7 @@ def _load(store: Store, numbers: Numbers, limits: LengthLimits | None) -> Batch:
 
 
 def _widths(store: Store, limits: LengthLimits | None) -> tuple[Numbers, Numbers]:
-    """The columns that each source and each target needs, EOS counted, `(n,)` each."""
+    """Widths of sources and targets, with EOS, `(n,)` each."""
     src, tgt = store.lengths("src"), store.lengths("tgt")
     if limits is not None:
         src, tgt = np.minimum(src, limits[0]), np.minimum(tgt, limits[1])
@@ -307,9 +305,9 @@ def _widths(store: Store, limits: LengthLimits | None) -> tuple[Numbers, Numbers
 
 
 def sorted_batches(store: Store, batch_tokens: int, limits: LengthLimits | None = None) -> Iterator[Batch]:
-    """Every example of a store with targets once, sorted by length, always in one order (for a validation loss).
+    """All examples of a store once, sorted by length, in a fixed order (for a validation loss).
 
-    `batch_tokens` counts padded tokens of the longer side; without limits nothing is cut.
+    `batch_tokens` counts padded tokens of the longer side; without limits nothing is truncated.
     """
     for numbers in _length_batches(*_widths(store, limits), BatchConfig(batch_tokens=batch_tokens)):
         yield _load(store, numbers, limits)
@@ -318,14 +316,14 @@ def sorted_batches(store: Store, batch_tokens: int, limits: LengthLimits | None 
 class BatchStream(Iterator[Batch]):
     """Training batches without end: the corpus in a new random order each epoch.
 
-    The order depends on `seed` and the epoch alone. Of `world` processes, number `rank` takes batches rank, rank +
-    world, ... of one common sequence that runs through the epochs, so that all have equally many and none is left out.
+    The order depends on `seed` and epoch only. Of `world` processes, number `rank` takes batches rank, rank + world,
+    ... of one common sequence that runs through the epochs, so that all have equally many and none is left out.
 
-    Memory: 12 bytes for a training pair (its place in the order, and both lengths). With weights an epoch has the pairs
-    of each file as often as its weight says; `seed` and the epoch alone choose which ones make up a fraction.
+    Memory: 12 bytes for a training pair. With weights an epoch has the pairs of each file as often as its weight;
+    `seed` and epoch choose the pairs of a fraction.
 
-    Tokenizers that sample cut every batch anew from the stored text, drawn from (seed, epoch, batch). Budgets go by the
-    best cut: such a batch may come out somewhat wider.
+    Tokenizers that sample cut every batch anew from the stored text, seeded by (seed, epoch, batch). Budgets count the
+    tokens of the best cut, so such a batch may be somewhat wider.
 
     Raises:
         DataError: the store has no targets, or no text although the tokenizers sample.
@@ -369,7 +367,7 @@ class BatchStream(Iterator[Batch]):
 
     @property
     def epoch(self) -> int:
-        """How often the whole corpus has been gone through; the next batch belongs to the epoch of this number."""
+        """The epoch of the next batch, from 0."""
         return self._epoch
 
     def state(self) -> dict[str, Any]:
@@ -414,7 +412,7 @@ class BatchStream(Iterator[Batch]):
         self._coming = next(self._pending)
 
     def _take(self) -> tuple[int, int, Numbers]:
-        """The next batch of the common sequence: its epoch, its number there, and its examples."""
+        """The next batch of the common sequence: epoch, number in the epoch, and examples."""
         taken = self._epoch, self._number, self._coming
         coming = next(self._pending, None)
         if coming is None:
@@ -436,7 +434,7 @@ class BatchStream(Iterator[Batch]):
                 yield window[batches[number]]
 
     def _examples_of_epoch(self, draw: "np.random.Generator") -> Numbers:
-        """The examples of an epoch in the order of the store, each as often as the weight of its file says."""
+        """The examples of an epoch in the order of the store, repeated by weight."""
         count = len(self._store)
         dtype = np.int32 if count < 1 << 31 else np.int64
         if not self._weights:

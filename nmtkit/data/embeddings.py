@@ -1,7 +1,7 @@
-"""Word vectors that were learned elsewhere, read from the text files of word2vec, GloVe and fastText.
+"""Reads pretrained word vectors from text files of word2vec, GloVe and fastText.
 
-Each line of such a file has a word and its numbers, set apart by single spaces; word2vec and fastText begin with a line
-"COUNT SIZE". It may be gzip-compressed. It is read once, and only vectors of the vocabulary's words stay in memory.
+A line has a word and its numbers, separated by single spaces; word2vec and fastText begin with a line "COUNT SIZE". The
+file may be gzip-compressed. Only vectors of the vocabulary stay in memory.
 """
 
 from collections.abc import Container, Iterator
@@ -22,11 +22,10 @@ Side = Literal["src", "tgt"]
 
 
 class EmbeddingsConfig(Settings):
-    """Word vectors that were learned elsewhere, for any model to begin with.
+    """Pretrained word vectors.
 
-    Where `model.tie` makes one matrix of several, the vectors are in all of them: the target's in the output layer too,
-    and with `all` those of either side on both. Two files then fill one matrix; where both know a token, the target's
-    vector counts.
+    If `model.tie` shares a matrix, the vectors are in all its uses: the target's also in the output layer, and with
+    `all` those of either side on both. Two files then fill one matrix; the target's vector wins.
     """
 
     src: str | None = None
@@ -34,11 +33,10 @@ class EmbeddingsConfig(Settings):
     tgt: str | None = None
     """A word2vec or GloVe text file, plain or .gz, for the target's tokens."""
     freeze: bool = False
-    """Never train a matrix that has vectors from a file. Its other rows, and all layers that share it, stay as they are
-    too."""
+    """Never train a matrix with pretrained vectors; this also freezes its other rows and the layers that share it."""
     rescale: bool = True
-    """Multiply all vectors of a file by one number, which makes them as long on average as the random ones among which
-    they stand; so they suit every model, and a Transformer, which multiplies embeddings by sqrt(hidden_size), too."""
+    """Scale the vectors of a file so that their mean length is that of the random ones, also for a Transformer, which
+    multiplies embeddings by sqrt(hidden_size)."""
 
     @model_validator(mode="after")
     def _names_a_file(self) -> "EmbeddingsConfig":
@@ -47,14 +45,14 @@ class EmbeddingsConfig(Settings):
         return self
 
     def files(self) -> dict[Side, str]:
-        """The files by side, source first."""
+        """The files by side."""
         sides: dict[Side, str | None] = {"src": self.src, "tgt": self.tgt}
         return {side: path for side, path in sides.items() if path}
 
 
 @dataclass(frozen=True)
 class WordVectors:
-    """The vectors `(M,E)` that a file has for the tokens `ids` `(M,)` of a vocabulary, of `in_file` in all."""
+    """Vectors `(M,E)` of the tokens `ids` `(M,)`; the file has `in_file` vectors."""
 
     ids: npt.NDArray[np.int64]
     vectors: npt.NDArray[np.float32]
@@ -62,21 +60,20 @@ class WordVectors:
 
 
 def read_vectors(path: str | Path, vocabulary: Vocabulary, size: int, setting: str) -> WordVectors:
-    """Reads the vectors of a vocabulary's tokens, of `size` numbers, as the key `setting` of the recipe says.
+    """Reads the vectors of a vocabulary's tokens, of `size` numbers; `setting` is the recipe's key of the size.
 
-    In a vocabulary "▁" begins a word; in most files nothing does. A vector of the file is given to one token:
+    In a vocabulary "▁" begins a word; in most files it does not. A vector belongs to one token:
 
-    - In a file of whole words the vector of "house" is that of the token "▁house". A token "house" gets it only where
-      the vocabulary has no "▁house": such a token is the end of another word, or a mark that stands right behind one.
-    - In a file of pieces, which has more of the vocabulary's tokens with the "▁" than without it, a token gets the
-      vector of the same piece. Where the file does not have it, it gets that of the piece with, or without, the "▁",
-      unless this is another token of the vocabulary.
+    - In a file of whole words "house" is the vector of "▁house", and of "house" (the end of a word, or punctuation)
+    only if the vocabulary has no "▁house".
+    - In a file of pieces, which has more of the vocabulary's tokens with "▁" than without, a token has the vector of
+    the same piece, else that of the piece with or without "▁", unless this is another token.
 
-    Case matters. If a word is in the file several times, the first counts.
+    Case matters. The first of repeated words counts.
 
     Raises:
-        DataError: the file cannot be read, its vectors have another size, a line in it is broken, it ends before the
-            count in its first line, or none of its vectors is for a token of the vocabulary.
+        DataError: the file cannot be read, has vectors of another size, a malformed line, fewer lines than announced,
+            or no vector for the vocabulary.
     """
     wanted = {form for token in vocabulary.tokens for form in (token, _twin(token)) if form}
     found: dict[str, npt.NDArray[np.float32]] = {}
@@ -106,16 +103,12 @@ def read_vectors(path: str | Path, vocabulary: Vocabulary, size: int, setting: s
 
 
 def check_size(path: str | Path, size: int, setting: str) -> None:
-    """Makes sure, by the first line of a file, that its vectors have the size that `read_vectors` will want.
-
-    Raises:
-        DataError: they have another, or the file cannot be read or is empty.
-    """
+    """Checks the size of the vectors by the first line; DataError if it differs or the file cannot be read."""
     next(_entries(path, size, setting), None)
 
 
 def _entries(path: str | Path, size: int, setting: str) -> Iterator[tuple[str, str]]:
-    """The lines that hold a word, each after its place."""
+    """The lines of words, each with its location."""
     promised: int | None = None
     number = 0
     for number, text in enumerate(read_lines(path), start=1):
@@ -153,12 +146,12 @@ def _parsed(numbers: list[str], place: str) -> npt.NDArray[np.float32]:
 
 
 def _twin(token: str) -> str:
-    """The token without the mark that begins a word, or with it if it has none."""
+    """The token without "▁" at its beginning, or with it if it has none."""
     return token[len(WORD_START) :] if token.startswith(WORD_START) else WORD_START + token
 
 
 def _forms(vocabulary: Vocabulary, found: Container[str]) -> dict[int, str]:
-    """The word of the file that each token gets its vector from, by id; see `read_vectors`."""
+    """The word in the file for each token, by id; see `read_vectors`."""
     begins = [token for token in vocabulary.tokens if token.startswith(WORD_START) and token != WORD_START]
     of_pieces = sum(token in found for token in begins) > sum(_twin(token) in found for token in begins)
 

@@ -1,4 +1,4 @@
-"""From text to a store: it is checked, encoded and written shard by shard, and goes on where it was stopped."""
+"""Checks, encodes and stores text, shard by shard; an interrupted run continues after its last shard."""
 
 import hashlib
 import json
@@ -28,19 +28,19 @@ from nmtkit.data.vocabulary import UNK
 from nmtkit.data.words import token_links, token_spans
 
 ALONE = 1 << 22
-"""So many characters are cut before other processes are started, which takes as long as cutting a good part of them."""
+"""Characters that are encoded before worker processes start, which takes about as long."""
 
 Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
 class EncodingBatch:
-    """The columns of a block that are encoded, for the pairs that stay: cheap to send to another process."""
+    """The pairs of a block that are encoded: cheap to send to another process."""
 
     lines: Lengths
-    """Their lines, `(n,)`."""
+    """Line numbers, `(n,)`."""
     files: Lengths
-    """Which of the files each is from, `(n,)`."""
+    """Index of each pair's file, `(n,)`."""
     src: Sequence[str]
     tgt: Sequence[str] | None
     links: Sequence[Links] | None
@@ -49,7 +49,7 @@ class EncodingBatch:
 
     @classmethod
     def of(cls, block: Block, keep: Mask) -> "EncodingBatch":
-        """The pairs of a block for which `keep`, `(n,)`, is true."""
+        """The pairs of a block where `keep`, `(n,)`, is true."""
         rows = None if keep.all() else np.flatnonzero(keep).tolist()
 
         def kept(column: Sequence[Value] | None) -> Sequence[Value] | None:
@@ -73,38 +73,38 @@ class EncodingBatch:
 
 @dataclass(frozen=True)
 class EncodedBatch:
-    """A chunk of n examples, cut into tokens and ready to be stored."""
+    """n examples as they are stored."""
 
     lengths: Mapping[str, Lengths]
-    """By side, the tokens of each, those that were cut off included, `(n,)`."""
+    """Tokens of each side before truncation, `(n,)`."""
     unknown: Mapping[str, Lengths]
-    """By side, how many tokens of those that are left are unknown, `(n,)`."""
+    """Unknown tokens of each side after truncation, `(n,)`."""
     columns: Mapping[str, RaggedArray]
-    """What is stored; see `nmtkit.data.store`."""
+    """See `nmtkit.data.store`."""
 
 
 @dataclass(frozen=True)
 class PairEncoder:
-    """Encodes the chunks of one split; links are stored for train only."""
+    """Encodes the pairs of one split; links are stored for train only."""
 
     split: str
     tokenizers: TokenizerPair
     config: DataConfig
     keep_text: bool = False
-    """Also keep the raw text: for references, and for tokenizers that sample."""
+    """Also store the text, for references and for tokenizers that sample."""
     copying: bool = False
-    """Also give extended ids, for models that copy unknown words."""
+    """Also store extended ids, for models that copy."""
 
     @property
     def dtype(self) -> str:
-        """Of the ids."""
+        """Data type of the ids."""
         sizes = len(self.tokenizers.src.vocabulary), len(self.tokenizers.tgt.vocabulary)
         largest = max(*sizes, *self.config.limits)  # limits: of positions
         # Extended ids may lie above the vocabulary by as many as a source has tokens.
         return "<u2" if largest <= 1 << 16 and not self.copying else "<i4"
 
     def limit(self, side: str) -> int | None:
-        """Where a side ("src" or "tgt") is cut, in tokens; None if over-long text is not cut."""
+        """The length to which a side ("src" or "tgt") is truncated; None without truncation."""
         return self.config.cuts[0 if side == "src" else 1] if self.config.cuts else None
 
     def __call__(self, chunk: EncodingBatch) -> EncodedBatch:
@@ -130,7 +130,7 @@ class PairEncoder:
         return EncodedBatch(lengths, unknown, columns)
 
     def _extended(self, texts: Mapping[str, Sequence[str]]) -> dict[str, RaggedArray]:
-        """Both sides in the extended target vocabulary of each example."""
+        """Extended ids of both sides."""
         vocabulary = self.tokenizers.tgt.vocabulary
         ids: dict[str, list[list[int]]] = {f"{side}_extended": [] for side in texts}
         for number, source in enumerate(texts["src"]):
@@ -142,7 +142,7 @@ class PairEncoder:
         return {column: RaggedArray.of(rows, self.dtype) for column, rows in ids.items()}
 
     def _alignment(self, chunk: EncodingBatch, links: Sequence[Links]) -> RaggedArray:
-        """The links between the tokens of each example, those of cut-off tokens left out, as one row of numbers."""
+        """The links between the tokens of each example, after truncation."""
         places = [f"{self.split}, {{}}, line {line}" for line in chunk.lines]
         src_places, tgt_places = ([place.format(name) for place in places] for name in ("src_words", "tgt_words"))
         none = [None] * len(places)
@@ -157,7 +157,7 @@ class PairEncoder:
 
 
 def _count(rows: RaggedArray, number: int) -> Lengths:
-    """How often each row has a number, `(n,)`."""
+    """Occurrences of a number in each row, `(n,)`."""
     until = np.concatenate([[0], np.cumsum(rows.flat == number)])
     ends = np.cumsum(rows.counts)
     counted: Lengths = until[ends] - until[ends - rows.counts]
@@ -166,14 +166,14 @@ def _count(rows: RaggedArray, number: int) -> Lengths:
 
 @dataclass(frozen=True)
 class EncodedBlock:
-    """One block on its way into a store; the verdict on its text is not counted yet."""
+    """An encoded block that is not counted in the report yet."""
 
     chunk: EncodingBatch
     verdict: FilterDecision
     encoded: EncodedBatch
 
     def settle(self, split: str, checker: PairChecker) -> Mask:
-        """Counts all that was found in the report; for each pair of the chunk, whether it stays, `(n,)`."""
+        """Adds the block to the report; returns whether each pair is kept, `(n,)`."""
         report, encoded = checker.count(split, self.verdict), self.encoded
         stays = checker.lengths(split, self.chunk.lines, encoded.lengths["src"], encoded.lengths.get("tgt"))
         report.kept += int(stays.sum())
@@ -187,10 +187,9 @@ class EncodedBlock:
 def encode_blocks(
     blocks: Iterable[Block], encoder: PairEncoder, checker: PairChecker, processes: int = 1
 ) -> Generator[EncodedBlock, None, None]:
-    """Checks and encodes the sound blocks of a split, in their order. To be closed if it is not read to its end.
+    """Checks and encodes the blocks of a split, in order. To be closed if it is not read to its end.
 
-    Nothing is counted in the report until a block is settled. Several processes encode a large corpus; the result does
-    not depend on their number.
+    A block is counted in the report when it is settled. The result does not depend on the number of processes.
 
     Raises:
         DataError: the text is faulty.
@@ -215,11 +214,7 @@ def encode_blocks(
 
 
 def fingerprint(settings: Mapping[str, Any], paths: Iterable[str]) -> str:
-    """A short text that changes when the settings or the input files (size or time of change) do.
-
-    Raises:
-        DataError: a file is missing.
-    """
+    """A hash of the settings and of path, size and time of the input files; DataError if one is missing."""
     try:
         found = [(path, os.stat(path)) for path in paths]
     except OSError as fault:
@@ -230,22 +225,18 @@ def fingerprint(settings: Mapping[str, Any], paths: Iterable[str]) -> str:
 
 
 class FileChecksums:
-    """Takes the SHA-256 of files while they are read: a `Watch`."""
+    """Computes SHA-256 checksums of files while they are read: a `ByteObserver`."""
 
     def __init__(self) -> None:
         self._digests: dict[str, hashlib._Hash] = {}
 
     def __call__(self, path: str) -> Callable[[bytes], object]:
-        """Begins with a file."""
+        """Starts a file."""
         self._digests[path] = hashlib.sha256()
         return self._digests[path].update
 
     def of(self, paths: Iterable[str]) -> dict[str, str]:
-        """The sum of each file; of a folder that of its stories, by name. What was not read on the way is read now.
-
-        Raises:
-            DataError: a file cannot be read.
-        """
+        """The checksum of each file, and of the stories in a folder; files not observed are read now."""
         try:
             return {path: self._of_file(path) for path in paths}
         except OSError as fault:
@@ -266,28 +257,28 @@ class FileChecksums:
 
 @dataclass
 class PreprocessingProgress:
-    """How far preprocessing has come. Only train has shards here: the other splits are done again.
+    """The progress of preprocessing: shards of train. The other splits are encoded again.
 
-    Its file is there from the moment when the tokenizer is ready until everything is.
+    Its file exists from when the tokenizer is ready until everything is.
     """
 
     path: Path
     fingerprint: str
     tokenizer: Mapping[str, str | int]
-    """What the report says of it."""
+    """From the report."""
     shards: int = 0
-    """Shards of train that are complete, made of the first `read` pairs."""
+    """Complete shards of train, which hold the first `read` pairs."""
     read: int = 0
     report: Mapping[str, Any] | None = None
-    """Of train up to there."""
+    """The report of train so far."""
 
     def complete_shard(self, shards: int, report: SplitReport) -> None:
-        """Notes that one more shard is complete, and saves."""
+        """Records one more shard, and saves."""
         self.shards, self.read, self.report = shards, report.read, report.as_dict()
         self.save()
 
     def reset_shards(self) -> None:
-        """Begins with the first pair again; the tokenizer stays."""
+        """Starts again with the first pair; the tokenizer stays."""
         self.shards, self.read, self.report = 0, 0, None
 
     def save(self) -> None:
@@ -303,7 +294,7 @@ class PreprocessingProgress:
 
     @classmethod
     def load(cls, path: Path, fingerprint: str) -> "PreprocessingProgress | None":
-        """What a preprocessing with that fingerprint left; None if there is none that was stopped."""
+        """The progress of an interrupted preprocessing with that fingerprint; None if there is none."""
         try:
             content = parse_json(path.read_bytes(), path.name)
             progress = cls(path, **content)
@@ -324,11 +315,10 @@ def encode_split(
     progress: PreprocessingProgress | None = None,
     notify: Callable[[str], None] = lambda text: None,
 ) -> int:
-    """Checks, encodes and stores the sound blocks of one split; memory does not grow with it.
+    """Checks, encodes and stores the blocks of one split in bounded memory; returns the number of examples.
 
-    Train is thinned out as the checker's settings say, the other splits are checked only. One checker sees all splits,
-    train first; its report is filled. Complete shards are noted in `progress`; those noted there are not done again.
-    Returns the number of examples stored.
+    One checker sees all splits, train first; it drops pairs of train and fills its report. Complete shards are recorded
+    in `progress`; those recorded already are skipped.
 
     Raises:
         DataError: the input is faulty, no example is left, or the folder cannot be written.
@@ -361,7 +351,7 @@ def encode_split(
 
 
 def _after(count: int, blocks: Iterable[Block], checker: PairChecker) -> Iterator[Block]:
-    """What comes after the first pairs; the checker sees those too, for it must know them to find what comes again."""
+    """The blocks after the first pairs; the checker sees those too, to find duplicates."""
     for block in blocks:
         if block.before >= count:
             yield block

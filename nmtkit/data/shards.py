@@ -1,4 +1,4 @@
-"""One set of flat files with tokenized examples and its manifest: a whole store, or one shard of a large one."""
+"""Flat files of tokenized examples and their manifest: a whole store, or one shard of it."""
 
 import errno
 import json
@@ -26,37 +26,37 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class RaggedArray:
-    """n rows of different lengths `(n,)`, one behind the other in `flat`."""
+    """n rows of different lengths `(n,)`, concatenated in `flat`."""
 
     counts: Counts
     flat: Ids
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]], dtype: npt.DTypeLike) -> "RaggedArray":
-        """From rows of numbers."""
+        """Concatenates rows of numbers."""
         counts = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
         flat = np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=int(counts.sum()))
         return cls(counts, flat.astype(dtype))
 
     @classmethod
     def of_texts(cls, texts: Sequence[str]) -> "RaggedArray":
-        """From texts: the bytes of each in UTF-8."""
+        """The UTF-8 bytes of texts."""
         encoded = [text.encode("utf-8") for text in texts]
         counts = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
         return cls(counts, np.frombuffer(b"".join(encoded), dtype=np.uint8))
 
     def where(self, keep: npt.NDArray[np.bool_]) -> "RaggedArray":
-        """The rows for which `keep`, `(n,)`, is true."""
+        """The rows where `keep`, `(n,)`, is true."""
         return self if keep.all() else RaggedArray(self.counts[keep], self.flat[np.repeat(keep, self.counts)])
 
 
 def column_files(column: str) -> tuple[str, str]:
-    """What the files of a column's values and of its offsets are called."""
+    """The file suffixes of a column's values and offsets."""
     return (column, f"{column}.offsets") if column.endswith(".text") else (f"{column}.ids", f"{column}.offsets")
 
 
 class _File:
-    """One flat file under a temporary name, its size and checksum kept while it grows."""
+    """A flat file under a temporary name, with its size and checksum."""
 
     def __init__(self, temporary: Path) -> None:
         self.temporary = temporary
@@ -71,7 +71,7 @@ class _File:
 
 
 class ShardWriter:
-    """Writes one set of files; they have temporary names until `publish`. What fails raises an OSError."""
+    """Writes one set of files under temporary names until `publish`. Failures raise OSError."""
 
     def __init__(self, folder: Path, name: str, dtype: npt.DTypeLike) -> None:
         self._folder = folder
@@ -85,7 +85,7 @@ class ShardWriter:
         """Ids and bytes of text so far."""
 
     def add(self, columns: Mapping[str, RaggedArray]) -> None:
-        """Appends some examples; every call gives the same columns."""
+        """Appends examples; all calls have the same columns."""
         for column, rows in columns.items():
             values, offsets = column_files(column)
             dtype = np.uint8 if column.endswith(".text") else self._dtype
@@ -106,10 +106,7 @@ class ShardWriter:
         self._files[name].write(data.tobytes())
 
     def publish(self, name: str, facts: Mapping[str, Any], durable: bool) -> None:
-        """Calls the files `name` from now on, and writes the manifest.
-
-        With `durable` all of it has reached the disk then, so that not even a power cut takes it back.
-        """
+        """Renames the files to `name`, and writes the manifest. `durable`: they survive a power cut."""
         manifest = manifest_path(self._folder, name)
         # The old manifest goes first: at no moment does one describe files that are not its own.
         manifest.unlink(missing_ok=True)
@@ -124,7 +121,7 @@ class ShardWriter:
         write_manifest(manifest, with_checksum(content), durable)
 
     def discard(self) -> None:
-        """Closes and removes what was not published."""
+        """Removes files that were not published."""
         for file in self._files.values():
             with suppress(OSError):  # what is still held back finds no more room on a full disk than the rest did
                 file.file.close()
@@ -132,22 +129,18 @@ class ShardWriter:
 
 
 def manifest_path(folder: Path, name: str) -> Path:
-    """The file of the manifest of a set of files, or of all shards of a store."""
+    """The path of a manifest."""
     return folder / f"{name}.json"
 
 
 def write_manifest(path: Path, content: Mapping[str, Any], durable: bool) -> None:
-    """Writes a manifest so that there is a whole one or none; see `ShardWriter.publish` for `durable`."""
+    """Writes a manifest atomically; see `ShardWriter.publish` for `durable`."""
     with atomic_path(path, durable=durable) as beside:
         beside.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def read_manifest(folder: Path, name: str) -> dict[str, Any]:
-    """Reads what `write_manifest` wrote.
-
-    Raises:
-        DataError: it is missing, damaged, or of another version.
-    """
+    """Reads a manifest; DataError if it is missing, damaged or of another version."""
     path = manifest_path(folder, name)
     try:
         if path.exists() and not path.is_file():  # a pipe would be waited for
@@ -163,11 +156,7 @@ def read_manifest(folder: Path, name: str) -> dict[str, Any]:
 
 
 class Shard:
-    """One set of files, opened for reading through the operating system's page cache.
-
-    Raises:
-        DataError: a file is missing, cut short or damaged; the message names it.
-    """
+    """One set of files, memory-mapped. DataError names a file that is missing, truncated or damaged."""
 
     def __init__(self, folder: Path, name: str, manifest: Mapping[str, Any]) -> None:
         self.folder = folder
@@ -212,15 +201,11 @@ class Shard:
 
     @property
     def content(self) -> list[tuple[str, int, int]]:
-        """Name, size and checksum of every file, as they were written."""
+        """Name, size and checksum of every file."""
         return sorted((file, known["size"], known["crc32"]) for file, known in self._files.items())
 
     def check(self) -> None:
-        """Reads everything once and compares checksums.
-
-        Raises:
-            DataError: a file is not as it was written.
-        """
+        """Compares the checksums of all files; DataError if one differs."""
         for name, expected in self._files.items():
             checksum = 0
             with open(self._path(name), "rb") as file:
@@ -233,15 +218,15 @@ class Shard:
         return self._length
 
     def has(self, column: str) -> bool:
-        """Whether there is such a column."""
+        """Whether there is a column."""
         return column_files(column)[0] in self._files
 
     def lengths(self, column: str) -> npt.NDArray[np.int32]:
-        """The length of every row, `(n,)`."""
+        """The row lengths of a column, `(n,)`."""
         return np.diff(self._arrays[column_files(column)[1]]).astype(np.int32)
 
     def row(self, column: str, number: int) -> Ids:
-        """One row of a column; a view of the file, not to be written."""
+        """One row of a column; a read-only view."""
         values, offsets = column_files(column)
         ends = self._arrays[offsets]
         return self._arrays[values][ends[number] : ends[number + 1]]

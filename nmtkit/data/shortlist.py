@@ -1,10 +1,10 @@
-"""A vocabulary shortlist: the few target tokens that a search thinks of for the tokens of its source.
+"""A vocabulary shortlist: the few target tokens that a search considers for the tokens of its source.
 
 Jean et al. 2015, "On Using Very Large Target Vocabulary for Neural Machine Translation", section 3.3, and Mi et al.
-2016, "Vocabulary Manipulation for Neural Machine Translation": the candidates of a sentence are, for each of its
-tokens, the target tokens that it was most often linked to in aligned pairs, and for all sentences the most frequent.
+2016, "Vocabulary Manipulation for Neural Machine Translation": the candidates of a sentence are the target tokens most
+often linked to each of its tokens in aligned pairs, and the most frequent target tokens.
 
-The file is text. Ids are those of the run's vocabulary files, where line n, from 0, is id n:
+The file is text. Ids are those of the run's vocabulary files:
 
     nmtkit shortlist 1
     vocabularies CHECKSUM SOURCE_SIZE TARGET_SIZE
@@ -12,8 +12,7 @@ The file is text. Ids are those of the run's vocabulary files, where line n, fro
     SOURCE_ID TARGET_ID TARGET_ID ...
     end
 
-The line before the end comes once for each source token that has candidates, in the order of ids; its target tokens
-come the most often linked first, the most frequent ones as well.
+There is a line for each source token with candidates, in the order of ids; the most often linked candidates come first.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -37,23 +36,23 @@ HEAD = "nmtkit shortlist 1"
 END = "end"
 MAKE = "`nmtkit align --shortlist FILE` makes one"
 AT_ONCE = 1 << 20
-"""So many links are kept one by one before they are counted."""
+"""Links collected before they are counted."""
 
 
 @dataclass(frozen=True)
 class Shortlist:
-    """The candidates of every source token, on one device."""
+    """The candidates of every source token."""
 
     starts: Tensor
-    """Where those of each source token begin among `words`, and where the last end: `(V_src+1,)`, int64."""
+    """Where the candidates of each source token begin in `words`, and the end: `(V_src+1,)`, int64."""
     words: Tensor
-    """The candidates of all source tokens, one after the other, the best of each first: `(M,)`, int64."""
+    """The candidates of all source tokens, concatenated, best first: `(M,)`, int64."""
     always: Tensor
-    """Which target tokens are candidates of every sentence: the frequent ones, and the special ones, `(V,)`, bool."""
+    """Candidates of every sentence: frequent and special tokens, `(V,)`, bool."""
 
     @classmethod
     def of(cls, candidates: Sequence[Sequence[int]], frequent: Sequence[int], size: int) -> "Shortlist":
-        """The candidates of each source token, and of all; `size` is V."""
+        """From the candidates of each source token and of all; `size` is V."""
         starts = np.cumsum([0, *map(len, candidates)], dtype=np.int64)
         words = np.fromiter((word for row in candidates for word in row), np.int64, int(starts[-1]))
         always = torch.zeros(size, dtype=torch.bool)
@@ -61,16 +60,14 @@ class Shortlist:
         return cls(torch.from_numpy(starts), torch.from_numpy(words), always)
 
     def to(self, device: torch.device) -> "Shortlist":
-        """The same on another device."""
+        """Moves it to a device."""
         return Shortlist(self.starts.to(device), self.words.to(device), self.always.to(device))
 
     def candidates(self, batch: Batch, copies: bool, prefix: Tensor | None = None) -> Tensor:
-        """The target tokens that each sentence may be continued by, `(B,V)`, bool.
+        """The candidates of each sentence, `(B,V)`, bool.
 
-        Args:
-            batch: B sentences.
-            copies: whether the tokens of the source that the target vocabulary has are among them.
-            prefix: other tokens that are `(B,P)`, by their extended ids.
+        `copies`: include source tokens that are in the target vocabulary. `prefix` `(B,P)`: further extended ids to
+        include.
         """
         src, size = batch.src, len(self.always)
         begin = self.starts[src].flatten()
@@ -91,11 +88,9 @@ class Shortlist:
 
 
 class LinkCounts:
-    """How often tokens of both sides were linked; memory grows with the number of different links only.
+    """Link counts of token pairs; memory grows with the number of different links.
 
-    Args:
-        src: size of the source vocabulary.
-        tgt: V, of the target vocabulary.
+    `src` and `tgt` are vocabulary sizes.
     """
 
     def __init__(self, src: int, tgt: int) -> None:
@@ -106,10 +101,7 @@ class LinkCounts:
         self._recent: list[int] = []
 
     def add(self, links: Iterable[Link], src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> None:
-        """Counts a pair: its links between words, and the tokens of each word.
-
-        Each token of a word counts as linked to each token of the other.
-        """
+        """Counts the links between the words of a pair; `src` and `tgt` are the tokens of each word."""
         size = self._sizes[1]
         self._recent += [one * size + other for i, j in links for one in src[i] for other in tgt[j]]
         np.add.at(self._seen, np.fromiter((token for word in tgt for token in word), np.int64), 1)
@@ -125,7 +117,7 @@ class LinkCounts:
         self._counts = total
 
     def candidates(self, best: int) -> list[list[int]]:
-        """For each source token the target tokens that it was most often linked to, at most so many."""
+        """For each source token the most often linked target tokens, at most `best`."""
         self._count()
         src, tgt = np.divmod(self._links, self._sizes[1])
         order = np.lexsort((tgt, -self._counts, src))
@@ -134,7 +126,7 @@ class LinkCounts:
         return [of_all[a : min(b, a + best)] for a, b in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)]
 
     def frequent(self, most: int) -> list[int]:
-        """The most frequent target tokens, at most so many; none that was never there, and no special one."""
+        """The most frequent target tokens, at most so many, without special ones."""
         order = np.argsort(-self._seen, kind="stable")
         seen = order[(self._seen[order] > 0) & (order >= len(SPECIALS))]
         found: list[int] = seen[:most].tolist()
@@ -143,16 +135,12 @@ class LinkCounts:
 
 @contextmanager
 def shortlist_writer(path: Path, tokenizers: TokenizerPair, best: int, frequent: int) -> Iterator[LinkCounts]:
-    """Counts links in its block, and writes the shortlist of them at its end; that it can be written is seen at once.
+    """Counts links in its block, and writes the shortlist at the end; a path that cannot be written fails at once.
 
-    Args:
-        path: the file.
-        tokenizers: whose tokens are counted.
-        best: the most candidates of a source token.
-        frequent: the most of all sentences.
+    `best` and `frequent` limit the candidates of a source token and of all sentences.
 
     Raises:
-        NmtkitError: it cannot be written.
+        NmtkitError: the file cannot be written.
     """
     counts = LinkCounts(len(tokenizers.src.vocabulary), len(tokenizers.tgt.vocabulary))
     with ExitStack() as opened:
@@ -169,7 +157,7 @@ def shortlist_writer(path: Path, tokenizers: TokenizerPair, best: int, frequent:
 def shortlist_lines(
     tokenizers: TokenizerPair, candidates: Iterable[Sequence[int]], frequent: Iterable[int]
 ) -> Iterator[str]:
-    """The lines of a file, as the head of this one describes it: of the candidates of each source token, and of all."""
+    """The lines of a file with the candidates of each source token, and of all."""
     yield f"{HEAD}\n"
     yield f"{_made_for(tokenizers)}\n"
     yield " ".join(["frequent", *map(str, frequent)]) + "\n"
@@ -187,11 +175,7 @@ def _made_for(tokenizers: TokenizerPair) -> str:
 
 
 def read_shortlist(path: Path, tokenizers: TokenizerPair) -> Shortlist:
-    """Reads a file that was made for these vocabularies.
-
-    Raises:
-        DataError: it cannot be read, is no shortlist, is damaged, or was made for other vocabularies; with the line.
-    """
+    """Reads a file; DataError, with the line, if it is no shortlist, damaged, or of other vocabularies."""
     sizes = len(tokenizers.src.vocabulary), len(tokenizers.tgt.vocabulary)
     lines = read_lines(path)
     if next(lines, "")[: len(HEAD) + 1] != HEAD:
@@ -224,7 +208,7 @@ def read_shortlist(path: Path, tokenizers: TokenizerPair) -> Shortlist:
 
 
 def _ids(numbers: Sequence[str], size: int, place: str) -> list[int]:
-    """Ids below `size`, none of them twice."""
+    """Ids below `size`, without repetition."""
     digits = len(str(size))
     # All at once, since there are millions; which one is at fault is looked for where one is.
     sound = all(map(str.isascii, numbers)) and all(map(str.isdecimal, numbers))

@@ -1,17 +1,16 @@
-"""Tokenized examples on disk, read through the operating system's page cache: memory does not grow with the corpus.
+"""Tokenized examples on disk, memory-mapped.
 
-A split is a few flat files and one small JSON file, the manifest, that is written last: without it there is no store.
+A split is a few flat files and a manifest, which is written last: without it there is no store.
 
-    NAME.json         the manifest: how many examples, every file's size and checksum, a fingerprint of the settings
-    NAME.src.ids      all source ids one after the other, without EOS (uint16 where they fit, else int32)
+    NAME.json         the manifest: number of examples, size and checksum of each file, a fingerprint of the settings
+    NAME.src.ids      all source ids concatenated, without EOS (uint16 if they fit, else int32)
     NAME.src.offsets  where each source begins, and the end of the last: n+1 numbers, int64
-    NAME.tgt.ids, NAME.tgt.offsets                   the same for targets
+    NAME.tgt.ids, NAME.tgt.offsets                   targets
     NAME.src_extended.ids, NAME.tgt_extended.ids     ids in the extended target vocabulary, for models that copy
-    NAME.alignment.ids, NAME.alignment.offsets       links between tokens where there are any: source position, target
-                                                     position, source position, ...
-    NAME.src.text, NAME.src.text.offsets             raw text, UTF-8, where it is kept (also for tgt)
+    NAME.alignment.ids, NAME.alignment.offsets       links between tokens: source position, target position, ...
+    NAME.src.text, NAME.src.text.offsets             text in UTF-8, if stored (also for tgt)
 
-A large split is several such sets, shards, called NAME-0000, NAME-0001, ..., each complete; NAME.json says how many.
+A large split has several such sets, shards, called NAME-0000, NAME-0001, ...; NAME.json has their number.
 """
 
 import hashlib
@@ -40,7 +39,7 @@ from nmtkit.data.shards import (
 
 SHARD_EXAMPLES = 500_000
 SHARD_SIZE = 1 << 25
-"""A shard is complete when it has so many examples, or so many ids and bytes of text."""
+"""The size of a shard: so many examples, or so many ids and bytes of text."""
 
 
 def _shard_name(name: str, number: int) -> str:
@@ -48,13 +47,13 @@ def _shard_name(name: str, number: int) -> str:
 
 
 class StoreWriter:
-    """Writes one split, some examples at a time; to be used in a `with` statement.
+    """Writes one split, in a `with` statement.
 
-    Everything has temporary names at first. A store of one shard takes its place when the block ends without a fault; a
-    fault leaves an older store of that name as it was. The first complete shard of several removes an older store.
+    Files have temporary names at first. A store of one shard is published when the block ends without a fault; a fault
+    leaves an older store as it was. The first complete shard of several removes an older store.
 
-    The manifest keeps V (`tgt_size`), the fingerprint and the checksum of the vocabulary, empty if it is not known.
-    Writing goes on after so many `shards`.
+    The manifest keeps V (`tgt_size`), the fingerprint and the checksum of the vocabulary, empty if unknown. `shards`
+    are complete already.
 
     Raises:
         DataError: the folder cannot be written.
@@ -75,7 +74,7 @@ class StoreWriter:
         self._dtype = np.dtype(dtype)
         self._facts = {"fingerprint": fingerprint, "tgt_size": tgt_size, "vocabulary": vocabulary}
         self.shards = shards
-        """How many are complete."""
+        """Complete shards."""
         self._begin()
 
     def _begin(self) -> None:
@@ -88,7 +87,7 @@ class StoreWriter:
 
     @property
     def full(self) -> bool:
-        """Whether the shard is large enough."""
+        """Whether the shard is complete."""
         return self._shard.length >= SHARD_EXAMPLES or self._shard.size >= SHARD_SIZE
 
     def add(
@@ -111,7 +110,7 @@ class StoreWriter:
             self._cut[side] = self._cut.get(side, 0) + count
 
     def end_shard(self) -> None:
-        """Publishes what was added as a shard that stays, whatever happens from now on."""
+        """Publishes the examples so far as a shard."""
         try:
             manifest_path(self._folder, self._name).unlink(missing_ok=True)
             self._publish(_shard_name(self._name, self.shards), durable=True)
@@ -146,7 +145,7 @@ class StoreWriter:
             self._shard.discard()
 
     def _sweep(self) -> None:
-        """Removes the files of an earlier store of that name, and of a writing that was killed."""
+        """Removes the files of an older store of that name, and of an interrupted write."""
         kept = {_shard_name(self._name, number) for number in range(self.shards)} or {self._name}
         for path in self._folder.iterdir():
             stem, _, rest = path.name.partition(".")
@@ -157,7 +156,7 @@ class StoreWriter:
 
 
 class Store:
-    """One tokenized split on disk, opened for reading. Build it with `Store.open`."""
+    """One tokenized split on disk; see `Store.open`."""
 
     def __init__(self, folder: Path, name: str, shards: list[Shard]) -> None:
         self.folder = folder
@@ -169,11 +168,7 @@ class Store:
 
     @classmethod
     def open(cls, folder: Path, name: str) -> "Store":
-        """Opens what `StoreWriter` wrote.
-
-        Raises:
-            DataError: it is missing, cut short or damaged; the message names the file.
-        """
+        """Opens a store; DataError names a file that is missing, truncated or damaged."""
         manifest = read_manifest(folder, name)
         if "shards" not in manifest:
             return cls(folder, name, [Shard(folder, name, manifest)])
@@ -190,7 +185,7 @@ class Store:
     def is_current(
         folder: Path, name: str, fingerprint: str, notify: Callable[[str], None] = lambda text: None
     ) -> bool:
-        """Whether there is a whole store with that fingerprint; reads it once, and tells in a sentence of damage."""
+        """Whether there is a complete store with that fingerprint; reads it once, and notifies of damage."""
         try:
             store = Store.open(folder, name)
             if store.fingerprint != fingerprint:
@@ -204,7 +199,7 @@ class Store:
 
     @staticmethod
     def has_shards(folder: Path, name: str, fingerprint: str, count: int) -> bool:
-        """Whether the first shards of a store that was not finished are there and whole; reads them once."""
+        """Whether the first shards of an interrupted store are complete; reads them once."""
         try:
             for number in range(count):
                 part = _shard_name(name, number)
@@ -217,11 +212,7 @@ class Store:
         return True
 
     def require_vocabulary(self, vocabulary: str) -> None:
-        """Makes sure that the ids are those of this vocabulary, where the store knows its own.
-
-        Raises:
-            DataError: they are of another.
-        """
+        """DataError if the ids are of another vocabulary, as far as the store knows its own."""
         if any(shard.vocabulary not in ("", vocabulary) for shard in self._shards):
             raise DataError(
                 f"{self.folder}: {self.name} was made with another vocabulary than the run has now; "
@@ -229,13 +220,13 @@ class Store:
             )
 
     def check(self) -> None:
-        """Checks every shard, see `Shard.check`."""
+        """Checks all shards."""
         for shard in self._shards:
             shard.check()
 
     @property
     def identity(self) -> str:
-        """A short text that is another for other examples, or for the same in another order."""
+        """A hash of the examples and their order."""
         content = json.dumps([shard.content for shard in self._shards])
         return hashlib.sha256(content.encode("utf-8")).hexdigest()[:32]
 
@@ -244,31 +235,31 @@ class Store:
 
     @property
     def by_file(self) -> list[int]:
-        """How many examples come from each file of the split; those of a file are together, in the order of files."""
+        """Examples of each file of the split, which are consecutive."""
         return [sum(counts) for counts in zip_longest(*(shard.by_file for shard in self._shards), fillvalue=0)]
 
     def has(self, column: str) -> bool:
-        """Whether there are such ids: "src", "tgt", "src_extended", "tgt_extended", "alignment"."""
+        """Whether there is a column: "src", "tgt", "src_extended", "tgt_extended", "alignment"."""
         return self._shards[0].has(column)
 
     def has_text(self, side: str) -> bool:
-        """Whether raw text of this side was kept."""
+        """Whether the text of a side is stored."""
         return self._shards[0].has(f"{side}.text")
 
     def lengths(self, column: str) -> npt.NDArray[np.int32]:
-        """The number of ids of every example, `(n,)`; EOS not counted."""
+        """The number of ids of every example, `(n,)`, without EOS."""
         return np.concatenate([shard.lengths(column) for shard in self._shards])
 
     def longer(self, side: str, limit: int) -> int:
-        """How many examples have more tokens than that on one side ("src" or "tgt"), those cut when stored included."""
+        """Examples with more tokens on a side ("src" or "tgt"), truncated ones included."""
         # Nothing is longer than what was cut to be stored: where anything is over the limit, that is counted as well.
         return int((self.lengths(side) > limit).sum()) or sum(shard.cut.get(side, 0) for shard in self._shards)
 
     def ids(self, column: str, number: int) -> Ids:
-        """The ids of one example; a view of the file, not to be written."""
+        """The ids of one example; a read-only view."""
         place = bisect_right(self._starts, number) - 1
         return self._shards[place].row(column, number - self._starts[place])
 
     def text(self, side: str, number: int) -> str:
-        """The raw text of one example ("src" or "tgt")."""
+        """The text of one example."""
         return self.ids(f"{side}.text", number).tobytes().decode("utf-8")

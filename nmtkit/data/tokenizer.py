@@ -1,7 +1,7 @@
-"""From text to ids and back: sentencepiece (bpe, unigram, char) and words behind one class.
+"""Tokenizers: sentencepiece (bpe, unigram, char) and words.
 
-All tokenizers speak the same language of pieces: "▁" (U+2581) marks the beginning of a word, so that joining pieces and
-turning every mark into a space gives the text back. In raw text the mark itself counts as white space.
+In all of them "▁" (U+2581) marks the beginning of a word, so that joining pieces and turning every mark into a space
+restores the text. In raw text the mark itself counts as white space.
 """
 
 import io
@@ -28,40 +28,39 @@ from nmtkit.data.vocabulary import BOS, EOS, PAD, RESTORE_HINT, SPECIALS, UNK, V
 T = TypeVar("T")
 
 WORD_START = "▁"
-"""Begins the first piece of every word."""
+"""Marks the first piece of a word."""
 
 MAX_VOCAB_SIZE = 100_000_000
-"""The most tokens of a vocabulary; text of the whole web has fewer words."""
 
 _SETTINGS, _SUMS = "tokenizer.json", "sums.json"
-"""The tokenizer's settings, and the checksums of all its files, in its folder."""
+"""Files of the settings and checksums."""
 
 
 class TokenizerConfig(Settings):
-    """How text is cut into tokens."""
+    """Tokenization of text."""
 
     kind: Literal["bpe", "unigram", "char", "word", "whitespace", "pieces", "marian"] = "bpe"
-    """bpe or unigram (learned subwords, by sentencepiece), char (every character), word (words and punctuation),
-    whitespace or pieces (text cut already; by sentencepiece); marian, only of imported models: it with a table."""
+    """bpe or unigram (subwords, by sentencepiece), char (characters), word (words and punctuation), whitespace or
+    pieces (already tokenized text; by sentencepiece); marian: of imported models only."""
     vocab_size: int = Field(default=8000, ge=5, le=MAX_VOCAB_SIZE)
-    """How many tokens each vocabulary has, the four specials included; for char and word: at most."""
+    """Tokens of each vocabulary, with the four specials; for char and word: at most."""
     tgt_vocab_size: int | None = Field(default=None, ge=5, le=MAX_VOCAB_SIZE)
     """Size of the target vocabulary if the sides have a vocabulary each. Default: vocab_size."""
     joint: bool = True
     """One vocabulary for both sides, learned on both. false: one vocabulary a side."""
     sampling: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Cut training text anew each time; 0 is off. bpe: the chance of leaving out a merge (BPE-dropout; 0.1 is
-    usual). unigram: how sharply the likeliest cuts are preferred (alpha of subword regularization; 0.2 is usual)."""
+    """Sample tokenizations of training text; 0 is off. bpe: the probability of skipping a merge (BPE-dropout; 0.1 is
+    usual). unigram: how sharply likely tokenizations are preferred (alpha of subword regularization; 0.2 is usual)."""
     lowercase: bool = False
-    """Turn all text into lower case first."""
+    """Lowercase all text."""
     normalization: Literal["nfkc", "none"] = "nfkc"
-    """nfkc: compatible characters become one (full-width letters, ligatures); none: text as it is."""
+    """nfkc: unify compatible characters (full-width letters, ligatures); none: keep the text."""
     min_frequency: int = Field(default=1, ge=1)
-    """word, whitespace and pieces only: rarer words are unknown."""
+    """word, whitespace and pieces only: rarer words become unknown."""
     character_coverage: float = Field(default=1.0, gt=0.0, le=1.0)
-    """bpe, unigram, char: the share of all characters that have tokens; below 1 the rarest are unknown."""
+    """bpe, unigram, char: the share of characters that have tokens; below 1 the rarest are unknown."""
     train_lines: int = Field(default=200_000, ge=1)
-    """Learn the vocabulary from at most this many pairs, spread evenly over the corpus, and from at most 134 million
+    """Learn the vocabulary from at most this many pairs, spread evenly over the corpus, and at most 134 million
     characters. Files with weights have shares by weight."""
 
     @model_validator(mode="after")
@@ -76,15 +75,15 @@ class TokenizerConfig(Settings):
 
     @property
     def cuts_words(self) -> bool:
-        """Whether tokens are words, of a table and without a model."""
+        """Whether tokens are words of a vocabulary, without a model."""
         return self.kind in ("word", "whitespace", "pieces")
 
 
 class Tokenizer(ABC):
-    """Cuts text into tokens and joins them again."""
+    """Tokenizes and detokenizes text."""
 
     suffix: str
-    """How the name of its file ends."""
+    """File suffix."""
 
     def __init__(self, config: TokenizerConfig, vocabulary: Vocabulary) -> None:
         self.config = config
@@ -92,34 +91,34 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def encode_many(self, texts: Sequence[str], seed: int | None = None) -> list[list[int]]:
-        """The ids of each sentence or document of raw text, without BOS and EOS.
+        """The ids of each text, without BOS and EOS.
 
-        A seed draws one of the possible cuts at random, at the rate `config.sampling`; the same texts and seed give the
-        same cuts. None gives the one best cut.
+        With a seed a tokenization is sampled at the rate `config.sampling`; the same texts and seed give the same one.
+        None: the best one.
         """
 
     @abstractmethod
     def tokens(self, text: str) -> list[str]:
-        """The tokens of a text in the order of their ids, unknown ones by their own spelling (for copying)."""
+        """The tokens of a text; unknown ones keep their spelling (for copying)."""
 
     @abstractmethod
     def content(self) -> bytes:
-        """What its file holds: all of it but its settings."""
+        """The content of its file, without settings."""
 
     def encode(self, text: str) -> list[int]:
-        """The ids of one text, without BOS and EOS."""
+        """The ids of a text, without BOS and EOS."""
         return self.encode_many([text])[0]
 
     def pieces(self, ids: Iterable[int], oov: Sequence[str] = ()) -> list[str]:
-        """The tokens of some ids, without PAD, BOS and EOS; `oov` has those of extended ids, from V upwards."""
+        """The tokens of ids, without PAD, BOS and EOS; ids from V upwards are in `oov`."""
         return self.vocabulary.tokens_of((number for number in ids if number not in (PAD, BOS, EOS)), oov)
 
     def join(self, pieces: Iterable[str]) -> str:
-        """The text of some pieces."""
+        """Joins pieces to text."""
         return " ".join(pieces) if self.config.kind == "pieces" else "".join(pieces).replace(WORD_START, " ").strip()
 
     def decode(self, ids: Iterable[int], oov: Sequence[str] = ()) -> str:
-        """The text of some ids; an unknown word reads <unk>."""
+        """The text of ids; unknown words are <unk>."""
         return self.join(self.pieces(ids, oov))
 
     def _prepared(self, text: str) -> str:
@@ -139,13 +138,12 @@ class SentencePieceTokenizer(Tokenizer):
 
     Args:
         config: its settings.
-        model: what a `.model` file holds.
-        table: the tokens by their ids, for a model that only cuts, as those of Marian do; there a language, `>>fr<<`,
-            may stand before the text. Without it the model has the ids as well.
+        model: the content of a `.model` file.
+        table: the vocabulary, if the model's own ids are not used, as in Marian; then a language tag, `>>fr<<`, may
+        precede the text.
 
     Raises:
-        CheckpointError: the bytes are not a sentencepiece model; or, without a table, not one with our four special
-            ids.
+        CheckpointError: not a sentencepiece model, or, without a table, not one with our four special ids.
     """
 
     suffix = ".model"
@@ -157,17 +155,17 @@ class SentencePieceTokenizer(Tokenizer):
         except RuntimeError as fault:
             raise CheckpointError(f"not a sentencepiece model, or damaged; {RESTORE_HINT}") from fault
         self.own_pieces: list[str] = self._processor.id_to_piece(list(range(self._processor.get_piece_size())))
-        """The model's own tokens, by its own ids."""
+        """The model's tokens by its own ids."""
         super().__init__(config, Vocabulary(self.own_pieces) if table is None else table)
 
     @classmethod
     def learn(cls, config: TokenizerConfig, lines: Sequence[str], what: str = "text") -> "SentencePieceTokenizer":
-        """Learns a model from lines, which messages call `what`; the same lines give the same model on every machine.
+        """Learns a model from lines, which messages call `what`; deterministic on all machines.
 
         bpe: Sennrich et al. 2016, Algorithm 1. unigram: Kudo 2018, the language model of section 3.2.
 
         Raises:
-            RecipeError: the text is too small for `vocab_size`, or has more characters than that.
+            RecipeError: `vocab_size` is too large or too small for the text.
             DataError: there is no text.
         """
         model = io.BytesIO()
@@ -225,7 +223,7 @@ class SentencePieceTokenizer(Tokenizer):
 
 
 def _explained(config: TokenizerConfig, what: str, fault: str) -> RecipeError | DataError:
-    """Says in our words what sentencepiece's trainer refused."""
+    """The error for what sentencepiece's trainer refused."""
     too_big = re.search(r"Vocabulary size too high .*<= (\d+)", fault)
     if too_big:
         return RecipeError(
@@ -253,20 +251,17 @@ def _word() -> re.Pattern[str]:
 class WordTokenizer(Tokenizer):
     """Words, numbers and single punctuation marks.
 
-    Text is split at white space. Within, runs of letters and digits stay together (with their accents), and so do the
-    digits of a number around a point or comma; every other character is alone. Joining gives the text back, up to the
-    width of white space and unknown words (an unknown piece is a word of its own). Kind whitespace cuts nothing within.
+    Text is split at white space. Runs of letters and digits stay together (with their accents), and so do the digits of
+    a number around a point or comma; every other character is a token. Joining restores the text, up to the width of
+    white space and unknown words (an unknown token is a word of its own). Kinds whitespace and pieces split at white
+    space only.
     """
 
     suffix = ".vocab"
 
     @classmethod
     def learn(cls, config: TokenizerConfig, lines: Sequence[str], what: str = "text") -> "WordTokenizer":
-        """Takes the most frequent words of the lines, which messages call `what`.
-
-        Raises:
-            DataError: no word is left.
-        """
+        """The most frequent words of the lines, which messages call `what`; DataError if there are none."""
         cutter = cls(config, Vocabulary(SPECIALS))
         counts: Counter[str] = Counter()
         for line in lines:
@@ -277,7 +272,7 @@ class WordTokenizer(Tokenizer):
         return cls(config, vocabulary)
 
     def encode_many(self, texts: Sequence[str], seed: int | None = None) -> list[list[int]]:
-        """See `Tokenizer`. There is one way to cut a text into words: `seed` must be None."""
+        """See `Tokenizer`; `seed` must be None."""
         assert seed is None, "a word tokenizer cannot sample"
         return [[n if n >= len(SPECIALS) else UNK for n in self.vocabulary.ids(self.tokens(one))] for one in texts]
 
@@ -311,7 +306,7 @@ class WordTokenizer(Tokenizer):
 class TokenizerPair:
     """The tokenizers of both sides.
 
-    With a joint vocabulary they are the same object; those of kind marian then are two with the same table.
+    With a joint vocabulary they are the same object; those of kind marian are then two with the same vocabulary.
     """
 
     src: Tokenizer
@@ -324,7 +319,7 @@ class TokenizerPair:
 
     @property
     def sampling(self) -> bool:
-        """Whether training text is to be cut anew each time."""
+        """Whether tokenizations of training text are sampled."""
         return self.src.config.sampling > 0
 
     @property
@@ -333,7 +328,7 @@ class TokenizerPair:
         return bytes_checksum(b"".join(name.encode() + content for name, content in self._contents().items()))
 
     def _contents(self) -> dict[str, bytes]:
-        """What the file of each tokenizer holds, by its name."""
+        """The content of each file, by name."""
         both = {"src": self.src, "tgt": self.tgt}
         one_a_table = {"joint": self.src} if self.shared else both
         sides = both if self.src.config.kind == "marian" else one_a_table
@@ -343,11 +338,7 @@ class TokenizerPair:
         return found
 
     def save(self, folder: Path) -> None:
-        """Writes all that `load` needs into the folder, which is made if need be.
-
-        Raises:
-            CheckpointError: the folder cannot be written.
-        """
+        """Writes all files that `load` needs into the folder; CheckpointError if it cannot be written."""
         settings = json.dumps(self.src.config.model_dump(), indent=2, ensure_ascii=False) + "\n"
         contents = {**self._contents(), _SETTINGS: settings.encode("utf-8")}
         try:
@@ -363,11 +354,7 @@ class TokenizerPair:
 
     @classmethod
     def load(cls, folder: Path) -> "TokenizerPair":
-        """Reads what `save` wrote.
-
-        Raises:
-            CheckpointError: a file is missing or damaged; the message names it.
-        """
+        """Reads what `save` wrote; CheckpointError names a file that is missing or damaged."""
         _check_sums(folder)
         settings = folder / _SETTINGS
         try:

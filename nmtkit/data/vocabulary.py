@@ -1,4 +1,4 @@
-"""The table between tokens and ids, and its extension by the unknown words of one example for models that copy."""
+"""Vocabulary: tokens and ids, and extended ids of unknown words for models that copy."""
 
 import errno
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,15 +8,15 @@ from nmtkit.core.errors import CheckpointError
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 RESTORE_HINT = "copy the folder again; of the same text `nmtkit preprocess RECIPE --run DIR` makes the same one"
-"""What to do where a file of it is damaged."""
+"""The remedy for a damaged file."""
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
 
 
 class Vocabulary:
-    """Tokens by id. The first four are always PAD, UNK, BOS and EOS; no token is there twice, none is empty.
+    """Tokens by id. The first four are PAD, UNK, BOS and EOS; tokens are distinct and not empty.
 
     Raises:
-        CheckpointError: the list of tokens is not such a table.
+        CheckpointError: the list is not such a vocabulary.
     """
 
     def __init__(self, tokens: Sequence[str]) -> None:
@@ -29,10 +29,7 @@ class Vocabulary:
 
     @classmethod
     def build(cls, counts: Mapping[str, int], max_size: int | None = None, min_frequency: int = 1) -> "Vocabulary":
-        """Keeps the most frequent tokens; among equally frequent ones, those first in code-point order.
-
-        `max_size` counts the four specials as well.
-        """
+        """The most frequent tokens; equal counts in code-point order. `max_size` includes the four specials."""
         kept = sorted(
             (token for token, count in counts.items() if count >= min_frequency and token and token not in SPECIALS),
             key=lambda token: (-counts[token], token),
@@ -53,15 +50,15 @@ class Vocabulary:
         return hash(tuple(self.tokens))
 
     def ids(self, tokens: Iterable[str]) -> list[int]:
-        """The ids of some tokens, UNK for those that are not in the table."""
+        """The ids of tokens; UNK for unknown ones."""
         get = self._ids.get
         return [get(token, UNK) for token in tokens]
 
     def extend(self, src_tokens: Iterable[str]) -> tuple[list[int], list[str]]:
-        """Gives the unknown words of one source the ids V, V+1, ... in the order of their first occurrence.
+        """Gives the unknown words of a source the ids V, V+1, ... in the order of their first occurrence.
 
-        To be called on the *target* vocabulary: extended ids are what the decoder can emit (See et al. 2017,
-        section 2.2). Returns the id of each source token, and the unknown words in the order of their ids.
+        Called on the *target* vocabulary: extended ids are what the decoder can emit (See et al. 2017, section 2.2).
+        Returns the id of each source token, and the unknown words in the order of their ids.
         """
         ids: list[int] = []
         extra: dict[str, int] = {}
@@ -71,26 +68,22 @@ class Vocabulary:
         return ids, list(extra)
 
     def extended_target_ids(self, tgt_tokens: Iterable[str], oov: Sequence[str]) -> list[int]:
-        """The target's ids, extended ones for unknown words of the source (`oov`), UNK for other unknown words."""
+        """The target's ids; extended ones for unknown words of the source (`oov`), else UNK."""
         extra = {token: len(self.tokens) + number for number, token in enumerate(oov)}
         return [self._ids[token] if token in self._ids else extra.get(token, UNK) for token in tgt_tokens]
 
     def tokens_of(self, ids: Iterable[int], oov: Sequence[str] = ()) -> list[str]:
-        """The tokens of some ids; ids from V upwards are read from `oov`."""
+        """The tokens of ids; ids from V upwards are in `oov`."""
         size = len(self.tokens)
         return [self.tokens[number] if number < size else oov[number - size] for number in ids]
 
     def content(self) -> bytes:
-        """What a file of it holds: one token a line, UTF-8; line n (from 0) is id n."""
+        """The content of its file: a token a line, UTF-8; line n (from 0) is id n."""
         return ("\n".join(self.tokens) + "\n").encode("utf-8")
 
     @classmethod
     def load(cls, path: Path) -> "Vocabulary":
-        """Reads a file that holds `content`.
-
-        Raises:
-            CheckpointError: the file is missing, cut short or not a vocabulary.
-        """
+        """Reads a vocabulary file; CheckpointError if it is missing, truncated or not a vocabulary."""
         try:
             text = read_vocabulary_file(path).decode("utf-8")
         except UnicodeDecodeError as fault:
@@ -105,11 +98,7 @@ class Vocabulary:
 
 
 def read_vocabulary_file(path: Path, what: str = "the vocabulary") -> bytes:
-    """Reads a file of a run's vocabulary, which messages call `what`.
-
-    Raises:
-        CheckpointError: it cannot be read, or is no file.
-    """
+    """Reads a file of a run's vocabulary, which messages call `what`; CheckpointError if it cannot be read."""
     try:
         if path.exists() and not path.is_file():  # a pipe would be waited for
             raise OSError(errno.EINVAL, "not a file")

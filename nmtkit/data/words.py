@@ -1,8 +1,8 @@
-"""Which tokens make a word: of a text whose words are known, and of tokens alone.
+"""Words and their tokens: of a text, and of tokens alone.
 
-Word alignments count what white space separates (as Python's `str.split` sees it). Each word is cut into tokens by
-itself, so that it is always known which tokens are whose. A tokenizer cuts a whole line in the same way: none joins
-characters across white space. Where only tokens are known, the mark of a word's beginning tells.
+Word alignments count words separated by white space (`str.split`). Each word is tokenized by itself, which gives the
+same tokens as the whole line: no tokenizer joins characters across white space. Of tokens alone, the mark "▁" tells
+where words begin.
 """
 
 import unicodedata
@@ -20,32 +20,32 @@ from nmtkit.data.tokenizer import WORD_START, Tokenizer
 from nmtkit.data.vocabulary import BOS, EOS, SPECIALS, UNK
 
 PieceShare = tuple[int, list[float]]
-"""What a word has of the pieces: the first of its pieces, and which part of each from there on belongs to it."""
+"""The pieces of a word: index of the first, and the share of each from there on."""
 
 TABLE = 128
-"""So many words are merged at a time: a table of all words and all pieces would grow with the square of a line."""
+"""Words merged at a time: a table of all words and pieces would grow with the square of a line."""
 
 
 @dataclass(frozen=True)
 class WordSegmentation:
-    """One line, cut into words and token ids, without EOS; `piece_shares` are the words' parts of the tokens."""
+    """A line as words and token ids, without EOS; `shares` are the words' shares of the tokens."""
 
     words: list[str]
     ids: list[int]
     shares: list[PieceShare]
 
     def ids_by_word(self) -> list[list[int]]:
-        """The tokens of each word; a token of two words comes with both."""
+        """The tokens of each word; a token of two words is in both."""
         return [self.ids[first : first + len(parts)] for first, parts in self.shares]
 
 
 def cut_words(
     tokenizer: Tokenizer, lines: Sequence[str], given: Sequence[str | None], places: Sequence[str]
 ) -> list[WordSegmentation]:
-    """Cuts lines into words and the words into tokens.
+    """Splits lines into words, and words into tokens.
 
-    A line of `given` has the same text with further white space between words: "l' homme ." for "l'homme."; None where
-    there is none. A token that reaches over the end of such a word counts for both, by characters.
+    A line of `given` has the same text with further white space between words: "l' homme ." for "l'homme."; None:
+    without. A token across the end of such a word is shared by both, by characters.
 
     Raises:
         DataError: a line of `given` does not spell the text; names it as in `places`.
@@ -83,7 +83,7 @@ def token_spans(
 def _cut_apart(
     tokenizer: Tokenizer, lines: Sequence[str], given: Sequence[str | None], places: Sequence[str]
 ) -> Iterator[list[tuple[tuple[str, ...], list[int]]]]:
-    """The white-space words of each line: the words that each of them counts as, and its tokens."""
+    """The words of each line: the given words in each of them, and its tokens."""
     texts = [line.split() for line in lines]
     distinct = list(dict.fromkeys(word for words in texts for word in words))
     ids = dict(zip(distinct, tokenizer.encode_many(distinct), strict=True))
@@ -93,7 +93,7 @@ def _cut_apart(
 
 
 def _shares(tokenizer: Tokenizer, parts: Sequence[str], count: int) -> list[PieceShare]:
-    """What each part of a white-space word has of its `count` tokens."""
+    """The share of each part of a word in its `count` tokens."""
     if len(parts) == 1 or not count:
         return [(0, [1.0] * count) for _ in parts]
     lengths = [len(token.replace(WORD_START, "")) for token in tokenizer.tokens("".join(parts))]
@@ -101,7 +101,7 @@ def _shares(tokenizer: Tokenizer, parts: Sequence[str], count: int) -> list[Piec
 
 
 def _parts(words: list[str], given: list[str], place: str) -> list[tuple[str, ...]]:
-    """The given words that make up each white-space word."""
+    """The given words in each white-space word."""
     left = iter(given)
     parts: list[tuple[str, ...]] = []
     for word in words:
@@ -125,10 +125,7 @@ def _parts(words: list[str], given: list[str], place: str) -> list[tuple[str, ..
 def token_links(
     links: Iterable[Link], src: Sequence[tuple[int, int]], tgt: Sequence[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """Links between words as links between their tokens, see `token_spans`: each token of one with each of the other.
-
-    They are sorted. None occurs twice, also where a token belongs to two words.
-    """
+    """Links between the tokens of linked words, each of one with each of the other, sorted and distinct."""
     return sorted({(s, t) for i, j in links for s in range(*src[i]) for t in range(*tgt[j])})
 
 
@@ -136,11 +133,11 @@ def token_links(
 
 
 def piece_shares(piece_lengths: Sequence[int], word_lengths: Sequence[int]) -> list[PieceShare]:
-    """Which part of each piece belongs to each word, where pieces and words cut the same text in two ways.
+    """The share of each word in each piece, if pieces and words segment the same text differently.
 
-    Lengths are characters; no word has 0. A piece that a word boundary cuts belongs to both words, by characters; its
-    parts sum to one. Where the tokenizer changed the length of the text (NFKC may), boundaries move in proportion. A
-    piece without characters (a mark of a word's beginning) belongs to the word that begins after it, or to the last.
+    Lengths are in characters; no word has 0. A piece across a word boundary is shared by characters; its shares sum to
+    one. If the tokenizer changed the length of the text (NFKC may), boundaries move in proportion. A piece without
+    characters (a single "▁") belongs to the word that begins after it, or to the last.
     """
     ends = list(accumulate(piece_lengths))
     scale = ends[-1] / sum(word_lengths)
@@ -163,7 +160,7 @@ def piece_shares(piece_lengths: Sequence[int], word_lengths: Sequence[int]) -> l
 
 
 def share_table(words: Sequence[PieceShare]) -> tuple[int, NDArray[np.float64]]:
-    """The first piece that W neighbouring words have, and their shares `(W,P)` from that piece to their last."""
+    """The first piece of W consecutive words, and their shares `(W,P)` of the pieces from there to their last."""
     first = min((start for start, parts in words if parts), default=0)
     end = max((start + len(parts) for start, parts in words if parts), default=0)
     found = np.zeros((len(words), end - first))
@@ -175,10 +172,10 @@ def share_table(words: Sequence[PieceShare]) -> tuple[int, NDArray[np.float64]]:
 def merge_to_words(
     weights: NDArray[Any], src_shares: Sequence[PieceShare], tgt_shares: Sequence[PieceShare]
 ) -> NDArray[np.float64]:
-    """Attention `(T',S')` between pieces as attention `(T,S)` between words, which have `piece_shares` of the pieces.
+    """Merges attention `(T',S')` between pieces into attention `(T,S)` between words with these shares.
 
-    Columns of one source word are added: looking at a word is looking at any of its pieces. Rows of one target word
-    are averaged. A piece of two words counts for each with its share. The row of a word without pieces is zero.
+    Columns of a source word are summed, rows of a target word are averaged. A piece of two words counts for each with
+    its share. The row of a word without pieces is zero.
     """
     merged = np.zeros((len(tgt_shares), len(src_shares)))
     columns = [(start, *share_table(src_shares[start : start + TABLE])) for start in range(0, len(src_shares), TABLE)]
@@ -197,21 +194,21 @@ def merge_to_words(
 
 
 def known_ids(tokenizer: Tokenizer, tokens: Iterable[str]) -> list[int]:
-    """The ids of what `Tokenizer.tokens` gave; a token that spells a special one, such as "<s>", is unknown."""
+    """The ids of `Tokenizer.tokens`; a token that spells a special one, such as "<s>", is unknown."""
     return [number if number >= len(SPECIALS) else UNK for number in tokenizer.vocabulary.ids(tokens)]
 
 
 def word_spans(tokens: Sequence[str]) -> list[range]:
-    """The words that white space separates, each as its tokens: every mark begins one, and so does the first token."""
+    """The words separated by white space, each as a range of tokens."""
     starts = [i for i, token in enumerate(tokens) if i == 0 or token.startswith(WORD_START)]
     return [range(*span) for span in pairwise([*starts, len(tokens)])]
 
 
 def display_word_spans(tokens: Sequence[str]) -> list[range]:
-    """What a reader takes for words, each as its tokens.
+    """Words as a reader sees them, each as a range of tokens.
 
-    They are those of `word_spans`, but "<s>" and "</s>" are words of their own. In scripts written without spaces (Han,
-    kana, Thai, Lao, Khmer, Burmese) every token is one; punctuation joins what stands before it, as it does elsewhere.
+    Like `word_spans`, but "<s>" and "</s>" are words of their own. In scripts written without spaces (Han, kana, Thai,
+    Lao, Khmer, Burmese) every token is one; punctuation joins what stands before it.
     """
     starts = [i for i in range(len(tokens)) if i == 0 or _is_shown_apart(tokens[i - 1], tokens[i])]
     return [range(*span) for span in pairwise([*starts, len(tokens)])]
