@@ -28,6 +28,7 @@ from nmtkit.metrics import METRICS, Options, metric_names
 from nmtkit.models.base import MODELS, ModelConfig, VocabularySizes
 from nmtkit.search.rules import SearchConfig
 from nmtkit.training.config import TrainingConfig
+from nmtkit.training.objectives.objective import OBJECTIVES
 
 if TYPE_CHECKING:
     AnyModelConfig = ModelConfig
@@ -219,6 +220,9 @@ class Recipe(Settings):
         has_attention = MODELS.get(kind).has_attention
         if self.training.coverage_weight and not has_attention:
             raise ValueError(f"`training.coverage_weight`: {kind} has no attention that could cover anything")
+        for name in self.training.objectives if not has_attention else ():
+            if OBJECTIVES.get(name).needs in ("attention", "heads"):
+                raise ValueError(f"`training.objectives.{name}`: {kind} has no attention to compute it from")
         if linked and self.tokenizer.sampling:
             raise ValueError(
                 "`data.train.alignment`: its links are laid between the tokens of one way to cut the text; "

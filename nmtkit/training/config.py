@@ -2,8 +2,10 @@
 
 from typing import Literal
 
+from nmtkit.core.registry import suggest_names
 from nmtkit.core.settings import MAX_THREADS, Field, field_validator, model_validator
 from nmtkit.training.objectives.attention import GuidedAlignmentConfig
+from nmtkit.training.objectives.objective import OBJECTIVES
 from nmtkit.training.objectives.reinforcement import ReinforceConfig
 from nmtkit.training.optimizers import OptimizerConfig
 from nmtkit.training.schedules import Constant, DecayToZero, Schedule
@@ -27,6 +29,8 @@ class TrainingConfig(OptimizerConfig):
     reinforce: ReinforceConfig | None = None
     """Self-critical training: reward summaries that the model samples, beside the likelihood of the references. It is
     for a last stage."""
+    objectives: dict[str, float] = Field(default_factory=dict)
+    """Further losses by name, each with its weight: objectives that are registered from outside the package."""
     clip_norm: float | None = Field(default=None, gt=0)
     """Largest norm of the whole gradient of the mean loss per token; longer ones are scaled down to it."""
     accumulate: int = Field(default=1, ge=1, le=10_000)
@@ -77,6 +81,20 @@ class TrainingConfig(OptimizerConfig):
         if threads != "auto" and (type(threads) is not int or not 1 <= threads <= MAX_THREADS):
             raise ValueError(f"auto, or a number from 1 to {MAX_THREADS:,}")
         return threads
+
+    @field_validator("objectives")
+    @classmethod
+    def _objectives(cls, objectives: dict[str, float]) -> dict[str, float]:
+        known = [name for name in OBJECTIVES if name not in cls.model_fields]
+        for name, weight in objectives.items():
+            if name in OBJECTIVES.names() and name not in known:
+                raise ValueError(f"{name!r} is set by `training.{name}`")
+            if name not in known:
+                names = suggest_names(name, known) if known else "none is registered"
+                raise ValueError(f"unknown training objective {name!r}; {names}")
+            if weight < 0:
+                raise ValueError(f"the weight of {name!r} is at least 0")
+        return objectives
 
     @model_validator(mode="after")
     def _ends(self) -> "TrainingConfig":

@@ -1,6 +1,7 @@
 """What a stranger adds without touching the package: an objective, an attention score, an optimizer, a schedule."""
 
 import io
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from torch.optim import RMSprop
 
 from nmtkit.cli.train import _show
 from nmtkit.console import TrainingDisplay
+from nmtkit.core.errors import RecipeError
 from nmtkit.core.registry import Registry
 from nmtkit.core.settings import Settings
 from nmtkit.data.batch import Batch
@@ -44,10 +46,6 @@ class Confidence(Objective):
 
     normalizers: ClassVar = {"confidence": "words", "surest": "sentences"}
 
-    @classmethod
-    def from_setting(cls, setting: float | None) -> "Confidence | None":
-        return cls(weight=setting) if setting else None
-
     def counts(self, batch: Batch) -> dict[str, int]:
         return {"words": batch.n_tokens - batch.size}
 
@@ -69,10 +67,6 @@ class Focus(Objective):
 
     normalizers: ClassVar = {"focus": "tokens"}
     needs: ClassVar[InputKind] = "attention"
-
-    @classmethod
-    def from_setting(cls, setting: float | None) -> "Focus | None":
-        return cls(weight=setting) if setting else None
 
     def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
         assert inputs.decoder_output.attention is not None
@@ -126,6 +120,30 @@ def test_an_objective_is_trained_by_and_told_of(tmp_path: Path) -> None:
         return float(-(log_probs.exp() * log_probs).sum(-1).mean())
 
     assert entropy(model) > entropy(plain)  # what it is for
+
+
+def test_a_recipe_names_objectives_that_have_no_key(
+    tmp_path: Path, entered: Callable[[Registry[Any], str, Any], None]
+) -> None:
+    with pytest.raises(RecipeError, match=r"unknown training objective 'confidence'; none is registered"):
+        load("demo", ["training.objectives.confidence=0.5"])
+    entered(OBJECTIVES, "confidence", Confidence)
+    entered(OBJECTIVES, "focus", Focus)
+    chosen = load("demo", ["training.objectives={confidence: 2, focus: 0.0}"]).training.changed(BASICS)
+    _, events = run(tmp_path / "named", chosen.changed({"schedule": {"kind": "constant"}, "label_smoothing": 0.0}))
+    for step in steps(events):
+        assert list(step.terms)[2:] == ["confidence", "surest", "entropy"]
+        assert step.loss == pytest.approx(step.terms["nll"] + 2 * step.terms["confidence"], rel=1e-12)
+    for given, message in (
+        ("confidense: 1", "unknown training objective 'confidense'; did you mean 'confidence'? valid names: confid"),
+        ("coverage_weight: 1", "'coverage_weight' is set by `training.coverage_weight`"),
+        ("confidence: -1", "the weight of 'confidence' is at least 0"),
+    ):
+        with pytest.raises(RecipeError, match=re.escape(f"`training.objectives`: {message}")):
+            load("demo", [f"training.objectives={{{given}}}"])
+    model = "model={kind: rnn_encdec, embedding_size: 8, hidden_size: 8}"
+    with pytest.raises(RecipeError, match=r"objectives\.focus`: rnn_encdec has no attention"):
+        load("demo", [model, "training.objectives.focus=1"])
 
 
 @pytest.mark.usefixtures("objectives")
@@ -234,7 +252,7 @@ class Small(Objective):
     """Asks nothing of any target: the weights are to be small."""
 
     normalizers: ClassVar = {"norm": "sentences"}
-    needs: ClassVar[InputKind] = "nothing"
+    needs: ClassVar[InputKind] = "none"
 
     @classmethod
     def from_setting(cls, setting: float | None) -> "Small":

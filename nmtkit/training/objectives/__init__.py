@@ -1,4 +1,4 @@
-"""What a training minimises; importing this package registers all of it, in the order in which the log tells of it."""
+"""Losses. Importing this package registers all of them, in the order in which the log reports them."""
 
 from nmtkit.training.objectives import likelihood as likelihood  # isort: split
 

@@ -1,4 +1,4 @@
-"""Objectives of attention: guided alignment teaches it where to look, coverage not to look twice at the same place.
+"""Losses on attention: guided alignment and coverage.
 
 Chen et al. 2016, "Guided Alignment Training for Topic-Aware Neural Machine Translation"; Garg et al. 2019, "Jointly
 Learning to Align and Translate with Transformer Models"; See et al. 2017, "Get To The Point".
@@ -24,10 +24,9 @@ _LEAST = 1e-30
 
 
 class GuidedAlignmentConfig(Settings):
-    """Teaches the attention that the model shows as its alignment where to look, while it learns to translate.
+    """Guided alignment: attention is trained on word alignments (Chen et al. 2016).
 
-    Chen et al. 2016; Garg et al. 2019 for one head of a Transformer, which is chosen by `model.alignment_layer` and
-    `model.alignment_heads`.
+    For one head of a Transformer, chosen by `model.alignment_layer` and `model.alignment_heads`: Garg et al. 2019.
     """
 
     source: AlignmentSource = "file"
@@ -40,10 +39,9 @@ class GuidedAlignmentConfig(Settings):
 
 
 def linked_positions(batch: Batch, teacher: AlignmentSource) -> Tensor:
-    """The target positions `(B,T)` whose attention is taught.
+    """The target positions `(B,T)` whose attention is trained.
 
-    With links from a file those that have one; where the model itself is the teacher all words: what is neither padding
-    nor EOS, which stands for no word.
+    With links from a file, the positions that have one; with links from the model, all words but EOS.
     """
     if teacher == "file":
         assert batch.alignment is not None, "the batch has no alignments"
@@ -55,7 +53,7 @@ def linked_positions(batch: Batch, teacher: AlignmentSource) -> Tensor:
 
 
 def alignment_loss(attention: Tensor, links: Tensor, kind: AlignmentLoss = "cross_entropy") -> Tensor:
-    """How far attention is from an alignment, summed over the target tokens that have a link.
+    """Distance of attention from an alignment, summed over the target tokens that have a link.
 
     The k links of a target token make a distribution G of 1/k each. cross_entropy is -sum_s G log A (Chen et al. 2016,
     Garg et al. 2019), squared_error is sum_s (G - A)^2 (Chen et al. 2016). Target tokens without a link, and padding,
@@ -78,7 +76,7 @@ def alignment_loss(attention: Tensor, links: Tensor, kind: AlignmentLoss = "cros
 
 
 def links_from_heads(heads: Tensor, positions: Tensor) -> Tensor:
-    """One link for each position `(B,T)`: where the heads `(B,A,T,S)` look most on average; `(B,T,S)`, a constant."""
+    """A link at each position `(B,T)` to the argmax of the mean of the heads `(B,A,T,S)`; `(B,T,S)`, a constant."""
     best = heads.detach().mean(1).argmax(-1, keepdim=True)  # (B,T,1)
     return torch.zeros_like(heads[:, 0], dtype=torch.bool).scatter_(-1, best, positions[..., None])
 
@@ -95,18 +93,18 @@ class GuidedAlignment(Objective):
 
     @classmethod
     def from_setting(cls, setting: GuidedAlignmentConfig | None) -> "GuidedAlignment | None":
-        """There is one where there are settings."""
+        """None without settings."""
         if setting is None:
             return None
         kind = GuidedAlignmentFromHeads if setting.source == "model" else GuidedAlignment
         return kind(settings=setting, weight=setting.weight)
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """The target tokens that are taught."""
+        """Target tokens whose attention is trained."""
         return {"links": int(linked_positions(batch, self.settings.source).sum())}
 
     def links(self, inputs: ObjectiveInput) -> Tensor:
-        """Where to look, `(B,T,S)`."""
+        """The alignment `(B,T,S)`."""
         assert inputs.device_batch.alignment is not None, "the batch has no alignments"
         return inputs.device_batch.alignment
 
@@ -119,18 +117,18 @@ class GuidedAlignment(Objective):
 
 
 class GuidedAlignmentFromHeads(GuidedAlignment):
-    """The same, taught by all heads of its layer."""
+    """Guided alignment of one head with the mean of all heads of its layer as the alignment."""
 
     needs = "heads"
 
     def links(self, inputs: ObjectiveInput) -> Tensor:
-        """Where the heads look most on average."""
+        """Links to the most attended source tokens."""
         assert inputs.heads is not None
         return links_from_heads(inputs.heads, linked_positions(inputs.device_batch, "model"))
 
 
 def coverage_loss(attention: Tensor, mask: Tensor) -> Tensor:
-    """How much a summary looks again at what it has looked at before, summed over the target tokens.
+    """Repeated attention, summed over the target tokens.
 
     See et al. 2017, equations 12 and 13, without the weight lambda: sum_s min(a, c), where the coverage c of a step is
     the sum of the attention of all steps before it (eq. 10), so that the first step costs nothing and every step at
@@ -155,11 +153,6 @@ class CoverageLoss(Objective):
 
     normalizers: ClassVar = {"coverage_loss": "tokens"}
     needs = "attention"
-
-    @classmethod
-    def from_setting(cls, setting: float | None) -> "CoverageLoss | None":
-        """There is one where it has a weight."""
-        return cls(weight=setting) if setting else None
 
     def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
         """The loss without its weight."""

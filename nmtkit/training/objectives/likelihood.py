@@ -21,7 +21,7 @@ class Loss:
     """Sums over the M target tokens of a batch, in nats; divide by a token count to get a mean."""
 
     total: Tensor
-    """What training minimises, a scalar."""
+    """The smoothed loss, a scalar."""
     nll: Tensor
     """Negative log-likelihood without smoothing, a scalar outside the graph."""
     tokens: int
@@ -29,7 +29,7 @@ class Loss:
 
 
 def negative_log_probs(log_probs: Tensor, batch: Batch, vocabulary_size: int, part: slice = slice(None)) -> Tensor:
-    """Of the target at each of the M positions, `(M,)`, in nats.
+    """Negative log-probability of the target at each of the M positions, `(M,)`, in nats.
 
     Args:
         log_probs: `(M,X)` of the positions in `batch.tgt_mask`, in row-major order.
@@ -61,7 +61,7 @@ def likelihood(
         batch: the targets.
         vocabulary_size: V.
         smoothing: share of the probability that is spread evenly, in [0, 1).
-        part: which positions `output` holds; all unless said otherwise.
+        part: which positions `output` holds; by default all.
     """
     log_probs = output.log_probs
     each = negative_log_probs(log_probs, batch, vocabulary_size, part)
@@ -84,7 +84,7 @@ class Likelihood(Objective):
 
     @classmethod
     def from_setting(cls, setting: float | None) -> "Likelihood | None":
-        """There is one wherever there is such a setting."""
+        """Always on in a training config, whose default is 0."""
         return None if setting is None else cls(smoothing=setting)
 
     def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
@@ -94,5 +94,5 @@ class Likelihood(Objective):
         return {LOSS: loss.total, "nll": loss.nll}
 
     def metrics(self, means: Mapping[str, float]) -> dict[str, float]:
-        """The perplexity as well."""
+        """Adds the perplexity."""
         return {**means, "ppl": math.exp(min(means["nll"], _LARGEST))}

@@ -38,10 +38,10 @@ from nmtkit.training.objectives.likelihood import negative_log_probs
 from nmtkit.training.objectives.objective import LOSS, OBJECTIVES, GradientAccumulator, Objective, ObjectiveInput
 
 _CHECK_EVERY = {"cpu": 1, "cuda": 8}
-"""Steps between two looks at whether all summaries have ended; on an accelerator a look waits for the device."""
+"""Steps between two checks for the end of all summaries; on an accelerator a check waits for the device."""
 
 _NEVER = -1
-"""In place of an unknown word of a reference: what no summary can hold, so that writing UNK earns nothing."""
+"""In place of an unknown word of a reference: an id that no summary has, so that UNK earns no reward."""
 
 
 class ReinforceConfig(Settings):
@@ -52,18 +52,18 @@ class ReinforceConfig(Settings):
     reward: Literal["rougeL"] = "rougeL"
     """The reward: ROUGE-L F1 of the tokens, from 0 to 1."""
     max_length: Length = Field(default=100, ge=1)
-    """The most tokens of a sampled summary in training, EOS counted."""
+    """Largest length of a sampled summary, in tokens, EOS counted."""
     max_length_ratio: float = Field(default=1.5, gt=0, le=1e6)
-    """The most tokens relative to the longest reference of the batch. The smaller limit holds."""
+    """Largest length relative to the longest reference of the batch. The smaller limit holds."""
 
     def limit(self, tgt_length: int) -> int:
-        """The most tokens of a summary where the longest reference of the batch has so many, end marks counted."""
+        """The largest length of a sample if the longest reference of the batch has `tgt_length` tokens, EOS counted."""
         return max(1, min(self.max_length, math.ceil(self.max_length_ratio * tgt_length)))
 
 
 @dataclass(frozen=True)
 class Rollouts:
-    """Two summaries of each article: for each of B sentences one that was drawn, then the greedy one."""
+    """Two summaries of each of B articles: a sample, then the greedy one."""
 
     ids: Tensor
     """`(B,2,T)`: extended ids, EOS included where a summary ended before the limit; PAD after it."""
@@ -73,9 +73,9 @@ class Rollouts:
 
 @torch.no_grad()
 def sample_rollouts(model: Seq2Seq, memory: Memory, limit: int) -> Rollouts:
-    """Writes both summaries of every article in one walk, as two hypotheses of one sentence, up to so many tokens.
+    """Decodes both summaries of every article in one pass, as two hypotheses of one sentence, up to `limit` tokens.
 
-    No rule of a search forbids a word here: what is drawn must be what the model says.
+    No decoding rule applies: samples must come from the model's own distribution.
     """
     sentences, device = memory.mask.shape[0], memory.mask.device
     model.reserve_positions(limit)
@@ -130,7 +130,7 @@ def rouge_l(ids: Tensor, lengths: Tensor, references: Tensor, reference_lengths:
 
 
 def rewards(rollouts: Rollouts, references: Tensor, reference_lengths: Tensor) -> Tensor:
-    """The reward `(B,2)` of both summaries; end marks count on neither side.
+    """The reward `(B,2)` of both summaries; EOS is not counted.
 
     Args:
         rollouts: of B sentences.
@@ -146,9 +146,9 @@ def rewards(rollouts: Rollouts, references: Tensor, reference_lengths: Tensor) -
 
 @contextmanager
 def without_dropout(model: nn.Module) -> Iterator[None]:
-    """The model gives the same answer twice inside, and gradients can be taken all the same.
+    """Turns dropout off in a model that is differentiated.
 
-    It is in evaluation mode, but for torch's recurrent layers: cuDNN can differentiate those in training mode only, so
+    It is in evaluation mode, except torch's recurrent layers: cuDNN can differentiate them in training mode only, so
     their own dropout is set to zero.
     """
     modes = [(module, module.training) for module in model.modules()]
@@ -167,7 +167,7 @@ def without_dropout(model: nn.Module) -> Iterator[None]:
 
 
 def sampled_batch(batch: Batch, rollouts: Rollouts) -> Batch:
-    """The batch with the drawn summaries as its targets."""
+    """The batch with the sampled summaries as targets."""
     ids, lengths = rollouts.ids[:, 0], rollouts.lengths[:, 0]
     begin = torch.full_like(ids[:, :1], BOS)
     return replace(
@@ -182,16 +182,12 @@ def sampled_batch(batch: Batch, rollouts: Rollouts) -> Batch:
 
 @dataclass(frozen=True)
 class _Rewarded(Objective):
-    """Equation 15: the log-probability of drawn summaries, times how much less they earned than the greedy ones."""
+    """Equation 15: the log-probability of samples, times the reward of the greedy summaries minus theirs."""
 
     normalizers: ClassVar = {LOSS: "tokens"}
 
     advantage: Tensor
     """r(y^s) - r(y^) of each sentence `(B,)`: what is minimised is the sum of it times -log p."""
-
-    @classmethod
-    def from_setting(cls, setting: object) -> None:
-        """No setting asks for it alone."""
 
     def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
         assert inputs.log_probs is not None
@@ -204,19 +200,19 @@ class _Rewarded(Objective):
 @OBJECTIVES.register("reinforce")
 @dataclass(frozen=True)
 class Reinforce(Objective):
-    """The reinforced part of equation 16; all other objectives are those of L_ml, and share what gamma leaves.
+    """The reinforced part of equation 16; all other objectives belong to L_ml, and share the weight 1 - gamma.
 
-    All that is random is drawn from torch's global generators.
+    Samples come from torch's global generators.
     """
 
     normalizers: ClassVar = {LOSS: "tokens", "sampled_reward": "sentences", "greedy_reward": "sentences"}
-    needs = "nothing"
+    needs = "none"
 
     settings: ReinforceConfig
 
     @classmethod
     def from_setting(cls, setting: ReinforceConfig | None) -> "Reinforce | None":
-        """There is one where there are settings."""
+        """None without settings."""
         return cls(settings=setting, weight=setting.gamma) if setting is not None else None
 
     @property
@@ -225,11 +221,11 @@ class Reinforce(Objective):
         return 1 - self.settings.gamma
 
     def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
-        """Nothing: it does not read the given targets."""
+        """Empty: it does not read the given targets."""
         return {}
 
     def custom_backward(self, update: GradientAccumulator, batch: Batch) -> dict[str, Tensor]:
-        """Writes both summaries of every article; gives the loss of equation 15, and the rewards of both."""
+        """Samples both summaries of every article; returns the loss of equation 15, and both rewards."""
         assert batch.tgt_mask is not None
         model = update.model
         with without_dropout(model):
