@@ -61,28 +61,29 @@ def _names(ctx: click.Context, parameter: click.Parameter, given: str | None) ->
 
 
 @command.command("decode", cls=cloup.Command)
-@options.model
-@inference.checkpoint
-@options.device
-@click.option(
-    "--source",
-    metavar="FILE",
-    help="Lines to translate; - is standard input. Default: the recipe's test set, or valid.",
+@cloup.option_group(
+    "Common",
+    options.model,
+    inference.checkpoint,
+    click.option(
+        "--source", metavar="FILE", help="Lines to translate; - is standard input. Default: the recipe's test set."
+    ),
+    click.option("--ref", type=FILE, metavar="FILE", help="Their references, to score the translations."),
+    click.option(
+        "--against",
+        metavar="ENGINE,...",
+        callback=_names,
+        help="Other engines with the same weights: ctranslate2, huggingface (pip install 'nmtkit[peers]').",
+    ),
+    click.option("--lines", type=Number(1), metavar="N", help="Take only N of the lines."),
+    click.option(
+        "--alone", type=Number(1), metavar="N", default=50, show_default=True, help="Lines to time one by one."
+    ),
+    rounds,
+    output,
+    inference.search_flags("beam_size"),
+    options.device,
 )
-@click.option("--ref", type=FILE, metavar="FILE", help="Their references, to score the translations by.")
-@click.option(
-    "--against",
-    metavar="ENGINE,...",
-    callback=_names,
-    help="Other engines with the same weights: ctranslate2, huggingface (pip install 'nmtkit[peers]').",
-)
-@click.option("--lines", type=Number(1), help="Take only so many of the lines.")
-@click.option(
-    "--alone", type=Number(1), default=50, show_default=True, help="So many lines are also translated one at a time."
-)
-@rounds
-@output
-@inference.search_flags("beam_size")
 @inference.search_groups()
 @inference.opens_model
 def bench_decoding(

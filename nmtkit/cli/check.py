@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import cloup
 
 from nmtkit import console
 from nmtkit.cli import completing
@@ -36,8 +37,8 @@ AS_JSON_LINES = (
 
 
 @dataclass
-class Subject:
-    """What is checked."""
+class CheckedCorpus:
+    """The corpus to check."""
 
     title: str
     """The recipe's name, or the files."""
@@ -46,17 +47,17 @@ class Subject:
     monolingual: bool
     """Whether both sides are in one language, as summaries and their sources are."""
     recipe: Any = None
-    """A `DataCheck` where a recipe was named: that module is loaded only then, with torch."""
+    """A `DataCheck` if a recipe was named: only then is that module loaded, with torch."""
 
     def see(self, block: Block, with_tokens: bool) -> None:
-        """Looks at a block while it is examined: plain text must be that, and a tokenizer may be learned from it."""
+        """Takes a block that is examined: refuses JSON lines in place of text, and passes it to the tokenizer."""
         require_plain_text(block, self.splits[block.split], AS_JSON_LINES)
         if self.recipe is not None and with_tokens:
             self.recipe.see(block)
 
 
-class _CheckCommand(click.Command):
-    """Lets --valid and --test take one file or two: click itself knows only options with a fixed number of values."""
+class _CheckCommand(cloup.Command):
+    """Lets --valid and --test take one file or two; click knows only fixed numbers of values."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         spread: list[str] = []
@@ -73,29 +74,40 @@ class _CheckCommand(click.Command):
         return super().parse_args(ctx, spread[:-1] if "--" not in args else spread)
 
 
-@click.command(cls=_CheckCommand)
+@cloup.command(cls=_CheckCommand)
 @click.argument("names", metavar="RECIPE|FILES...", nargs=-1, required=True, shell_complete=completing.recipes)
-@click.option("--valid", multiple=True, metavar="SRC [TGT]", help="The validation set, after the files themselves.")
-@click.option("--test", multiple=True, metavar="SRC [TGT]", help="The test set. It may have no target.")
-@click.option("--src-field", default="src", metavar="KEY", help="JSON lines: the key of the source. Default: src.")
-@click.option("--tgt-field", default="tgt", metavar="KEY", help="JSON lines: the key of the target. Default: tgt.")
-@click.option(
-    "--task",
-    type=click.Choice(TASKS.names()),
-    help="The task of the files. Default: summarization for .story files and for the target key summary.",
+@cloup.option_group(
+    "Common",
+    click.option(
+        "--fix", "fix_path", metavar="DIR", help="Write cleaned files there, and a log of every changed line."
+    ),
+    click.option("--html", "html_path", metavar="FILE", help="Write the report as one HTML page."),
+    click.option("--json", "json_path", metavar="FILE", help="Write everything as JSON; - is standard output."),
+    click.option("--strict", is_flag=True, help="Warnings count as errors in the exit code."),
 )
-@click.option("--html", "html_path", metavar="FILE", help="Write the report as one HTML page.")
-@click.option("--json", "json_path", metavar="FILE", help="Write everything as JSON; - is standard output.")
-@click.option("--fix", "fix_path", metavar="DIR", help="Write cleaned files, and a log of every line touched, there.")
-@click.option("--strict", is_flag=True, help="Warnings count as errors in the exit code.")
-@click.option(
-    "--tokens/--no-tokens",
-    "with_tokens",
-    default=True,
-    help="Recipes: tokenize the text, to find unknown tokens and what training will leave out.",
+@cloup.option_group(
+    "Files",
+    click.option("--valid", multiple=True, metavar="SRC [TGT]", help="Validation set, after the files themselves."),
+    click.option("--test", multiple=True, metavar="SRC [TGT]", help="Test set. It may have no target."),
+    click.option("--src-field", default="src", metavar="KEY", show_default=True, help="Source key of JSON lines."),
+    click.option("--tgt-field", default="tgt", metavar="KEY", show_default=True, help="Target key of JSON lines."),
+    click.option(
+        "--task",
+        type=click.Choice(TASKS.names()),
+        help="Default: summarization for .story files and for the target key summary.",
+    ),
 )
-@shared.run_folder
-@shared.overrides
+@cloup.option_group(
+    "Recipes",
+    click.option(
+        "--tokens/--no-tokens",
+        "with_tokens",
+        default=True,
+        help="Tokenize the text, to find unknown tokens and what training will leave out.",
+    ),
+    shared.run_folder,
+    shared.overrides,
+)
 def command(
     names: tuple[str, ...],
     valid: tuple[str, ...],
@@ -113,17 +125,15 @@ def command(
 ) -> int:
     """Find faults in a corpus before training: a recipe's corpus, two text files, or JSON lines.
 
-    It finds: different line counts and lines paired with the wrong neighbour, with the place where they part; bytes
-    that are not UTF-8, NUL, line separators inside lines; empty, identical and near-empty sides; duplicates, and
-    overlap of train, validation and test; odd lengths and ratios; swapped sides, lines in the language of the other
-    side, in another script, or in one of 27 languages that are known by their function words.
-    With a recipe it also finds: unknown and copyable words, vocabulary entries and characters that train never shows,
-    and what the recipe's settings will cut or leave out. It uses the run's tokenizer if the run was preprocessed, and
-    learns one otherwise.
+    It finds different line counts and misaligned lines, with the place where they part; bytes that are not UTF-8, NUL,
+    line separators inside lines; empty, identical and near-empty sides; duplicates, and overlap of train, validation
+    and test; odd lengths and ratios; swapped sides, and lines in another script or language (27 are known). With a
+    recipe it also finds unknown and copyable words, vocabulary entries and characters that train never shows, and what
+    the recipe's settings will cut or leave out. It uses the run's tokenizer, or learns one.
 
-    --fix writes clean copies of the files: it repairs the lines that can be repaired and leaves out the rest. It logs
-    both in dropped.jsonl. For a recipe it also writes a recipe that names the new files. It overwrites nothing. It does
-    not repair files with different numbers of lines: nobody knows which line is missing.
+    --fix repairs the lines that can be repaired, leaves out the rest, and logs both in dropped.jsonl. For a recipe it
+    also writes a recipe that names the new files. It overwrites nothing, and does not repair files with different
+    numbers of lines: nobody knows which line is missing.
 
     \b
     Exit code, for scripts:
@@ -171,8 +181,8 @@ def _subject(
     task: str | None,
     overrides: Sequence[str],
     run_path: str | None,
-) -> Subject:
-    """What was named: a recipe, or files."""
+) -> CheckedCorpus:
+    """The corpus of a recipe, or of files."""
     name = names[0]
     if len(names) == 1 and (name.endswith(RECIPE_ENDS) or not Path(name).exists()):
         if any(others.values()) or task:
@@ -180,7 +190,7 @@ def _subject(
                 "--valid, --test and --task go with files; a recipe names its own (or --set data.valid.src=FILE)"
             )
         checked = importlib.import_module("nmtkit.experiment.checks").open_data_check(name, overrides, run_path)
-        return Subject(checked.recipe.name, checked.splits, TASKS.get(checked.recipe.task).monolingual, checked)
+        return CheckedCorpus(checked.recipe.name, checked.splits, TASKS.get(checked.recipe.task).monolingual, checked)
     if overrides or run_path:
         raise click.UsageError("--set and --run go with a recipe, not with files")
     given = {"train" if any(others.values()) else "data": names, **others}
@@ -189,7 +199,7 @@ def _subject(
     if missing:
         raise DataError(f"{', '.join(missing)}: not there; name files that are")
     summaries = any(files.stories or (files.jsonl and files.tgt_field == "summary") for files in splits.values())
-    return Subject(" and ".join(names), splits, TASKS.get(task).monolingual if task else summaries)
+    return CheckedCorpus(" and ".join(names), splits, TASKS.get(task).monolingual if task else summaries)
 
 
 def _files(split: str, names: Sequence[str], fields: Mapping[str, str]) -> SplitFiles:
@@ -207,7 +217,7 @@ def _files(split: str, names: Sequence[str], fields: Mapping[str, str]) -> Split
 
 
 def _by_megabyte(shown: console.LineProgress) -> Callable[[int], None]:
-    """Tells a display of bytes in millions."""
+    """Advances a display, which counts megabytes, by bytes."""
     rest = 0
 
     def add(count: int) -> None:
@@ -218,8 +228,8 @@ def _by_megabyte(shown: console.LineProgress) -> Callable[[int], None]:
     return add
 
 
-def _count_tokens(subject: Subject, diagnosis: Diagnosis) -> tuple[list[Sheet], dict[str, Any] | None, bool]:
-    """What only a recipe's tokenizer can tell, as tables and for JSON; and whether it failed, with no fault to show."""
+def _count_tokens(subject: CheckedCorpus, diagnosis: Diagnosis) -> tuple[list[Sheet], dict[str, Any] | None, bool]:
+    """Statistics of a recipe's tokens, as tables and for JSON; and whether only the tokenizer failed."""
     if subject.recipe is None:
         return [], None, False
     try:
@@ -232,8 +242,8 @@ def _count_tokens(subject: Subject, diagnosis: Diagnosis) -> tuple[list[Sheet], 
         return [], None, not report.is_wrong(diagnosis)
 
 
-def _fix(subject: Subject, out: Path, stream: console.Stream) -> bool:
-    """Writes cleaned files and says what became of each split; returns whether one was refused."""
+def _fix(subject: CheckedCorpus, out: Path, stream: console.Stream) -> bool:
+    """Writes cleaned files and prints a table of them; returns whether a split was refused."""
     with console.LineProgress("MB") as shown:
         done = mend(subject.splits, out, subject.monolingual, _by_megabyte(shown))
     rows = []

@@ -86,7 +86,7 @@ def command(
 
 
 def _chosen(name: str, overrides: tuple[str, ...], settings: tuple[str, ...], runs: Path) -> tuple[RunFolder, Recipe]:
-    """The run that the name is, or that its recipe has or will have; `settings` are overrides, `--threads` included."""
+    """The run of a name or of its recipe; `settings` are the overrides and `--threads`."""
     folder = RunFolder(Path(name))
     if not folder.exists():
         one = recipe.load(name, settings)
@@ -106,7 +106,7 @@ def _chosen(name: str, overrides: tuple[str, ...], settings: tuple[str, ...], ru
 
 
 def _test_set(chosen: Recipe) -> str:
-    """The settings of its test set, with what stands in its files instead of their names."""
+    """A key of the test set: its settings, with checksums in place of files."""
     files = chosen.data.splits().get("test")
     if files is None:
         return ""

@@ -1,4 +1,4 @@
-"""What was found wrong with a corpus, in the terminal."""
+"""Findings about a corpus, in the terminal."""
 
 import sys
 import textwrap
@@ -14,7 +14,7 @@ from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis
 from nmtkit.diagnosis.report import Sheet
 
 WIDTH = 80
-"""Columns of running text and plots, so that a report can be read wherever it ends up."""
+"""Columns of running text and plots."""
 
 
 def show_diagnosis(diagnosis: Diagnosis, stream: Stream = "stderr") -> None:
@@ -22,12 +22,12 @@ def show_diagnosis(diagnosis: Diagnosis, stream: Stream = "stderr") -> None:
     rows = report.rows(diagnosis)
     if rows:
         columns = ["severity", "split", "fault", "count", "share", "first place"]
-        console.table("what was found", columns, rows, stream=stream)
+        console.table("findings", columns, rows, stream=stream)
     console.say(report.verdict(diagnosis), stderr=stream == "stderr")
 
 
 def show_examination(diagnosis: Diagnosis, sheets: Sequence[Sheet] = ()) -> None:
-    """The whole report: plots, tables, findings with examples and remedies, the verdict last, where one looks."""
+    """The whole report: plots, tables, findings with examples and remedies, and the verdict last."""
     for number, split in enumerate(diagnosis.splits.values()):
         _show_lengths(split, plots=number == 0)
     for sheet in sheets:
@@ -39,7 +39,7 @@ def show_examination(diagnosis: Diagnosis, sheets: Sequence[Sheet] = ()) -> None
 
 
 def _show_lengths(split: SplitDiagnosis, plots: bool) -> None:
-    """Lengths and scripts of a split; of all but the first in words only, since one split is much like the other."""
+    """Lengths and scripts of a split; plots of the first split only, since splits are alike."""
     for histogram in report.histograms(split):
         if plots:
             console.histogram(f"{split.name}: {histogram.title}", histogram.labels, histogram.series, WIDTH)
@@ -86,11 +86,7 @@ def _say_wrapped(text: str) -> None:
 
 
 def write_report(path: str, text: str) -> None:
-    """Writes a report to a file, or to standard output if that is "-".
-
-    Raises:
-        NmtkitError: the file cannot be written.
-    """
+    """Writes a report to a file, or to standard output if that is "-"."""
     if path == "-":
         sys.stdout.write(text)
         return

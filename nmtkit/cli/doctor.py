@@ -21,11 +21,11 @@ LIBRARIES += ["sacrebleu", "rouge-score", "matplotlib", "tensorboard"]
 
 
 @click.command()
-@click.option("--clear", is_flag=True, help="Forget the settings that were found by measuring; show nothing.")
+@click.option("--clear", is_flag=True, help="Delete the measured settings, and show nothing.")
 def command(clear: bool) -> None:
-    """Versions, devices, which device will be used and why, and the settings that were found by measuring.
+    """Show versions, devices, which device is used and why, and the measured settings.
 
-    What `nmtkit train` and `nmtkit tune` once found to be quickest on this machine stays until it is cleared.
+    The fastest settings that `nmtkit train` and `nmtkit tune` measured on this machine are kept until --clear.
 
     \b
     Examples:
@@ -88,7 +88,7 @@ def _why_no_cuda() -> str:
 
 
 def _compile() -> str:
-    """Tries it, since it needs a working C++ compiler or Triton, and only trying tells."""
+    """Tries torch.compile, which needs a working C++ compiler or Triton."""
     try:
         doubled = torch.compile(lambda x: x * 2)(torch.ones(2))
     except Exception as fault:  # whatever its back end raises is the answer

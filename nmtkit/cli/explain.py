@@ -92,7 +92,7 @@ def command(
 
 
 def show_trees(trees: Sequence[SearchTree], steps: int | None = None) -> None:
-    """Prints the trees, and says on stderr where steps were left out."""
+    """Prints the trees, and notes on stderr if steps were left out."""
     if sum(show_search(tree, steps) for tree in trees) and steps is None:
         note("--steps all shows every step; -o FILE.html draws them on a page")
 

@@ -85,7 +85,7 @@ def _list(known: Catalogue) -> None:
 
 
 def _languages(name: str, entry: Entry) -> str:
-    """What may stand in a family's name, or the languages of a single corpus."""
+    """The languages of a corpus, or the parameters in the name of a family of corpora."""
     if not entry.parameters:
         return entry.src if entry.src == entry.tgt else f"{entry.src}-{entry.tgt}"
     said = []
@@ -115,7 +115,7 @@ def _show(corpus: Corpus, stderr: bool) -> None:
 
 
 def _ask(corpus: Corpus) -> None:
-    """Asks on a terminal; raises where there is nobody to ask, or the answer is no."""
+    """Asks at a terminal; raises without one, or if the answer is no."""
     if sys.stdin is None or not sys.stdin.isatty():
         raise NmtkitError(
             f"nothing was downloaded: there is no terminal to ask on; to agree to the licence and the size of "
@@ -139,7 +139,7 @@ def _fetch(corpus: Corpus, folder: Path) -> FetchedCorpus:
 
 
 def _say_what_next(found: FetchedCorpus) -> None:
-    """What is in the folder, and the two next commands."""
+    """Prints the contents of the folder, and the next two commands."""
     card = found.card
     rows = [
         [name, *(f"{count[key]:,}" for key in ("pairs", "src_words", "tgt_words"))]

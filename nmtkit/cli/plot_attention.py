@@ -32,7 +32,7 @@ POSITIONS = 100
 def _require_fitting_options(
     output: Sequence[Path], grid: bool, layers: bool, what: str, source: str | None, chosen: bool
 ) -> None:
-    """Refuses options that exclude or need each other; `chosen` says whether one layer or head is."""
+    """Refuses options that exclude or need each other; `chosen`: a layer or head is."""
     whole, positions = what == "attention", what == "positions"
     one = "grid" if grid else "layers"
     for wrong, fault in (
@@ -142,7 +142,7 @@ def command(
 def _drawing(
     translator: Translator, given: tuple[str | None, str | None], grid: bool, layers: bool, what: str, look: Look
 ) -> Callable[[Path], object]:
-    """What saves the picture that was asked for."""
+    """The function that saves the picture to a file."""
     if what == "positions":
         table, title = attending.positions(translator, POSITIONS)
         return partial(save_positions, table, title=title, look=look)
@@ -159,7 +159,7 @@ def _drawing(
 
 
 def _unread(drawn: Sequence[pictures.AttentionPicture]) -> Iterator[str]:
-    """Of which pictures how much of the source was not read."""
+    """Pictures whose source was not read to its end."""
     for number, picture in enumerate(drawn, start=1):
         if picture.left_out:
             yield f"{picture.left_out:,} source tokens of picture {number}"

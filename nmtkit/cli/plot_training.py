@@ -51,7 +51,7 @@ def command(runs: tuple[str, ...], output: tuple[Path, ...], look: Look) -> None
 
 
 def _names(runs: tuple[str, ...]) -> list[str]:
-    """The folders' own names, with as many of the folders above as tell them apart."""
+    """The names of the folders, with enough of their parents to be distinct."""
     paths = [Path(run).absolute().parts[1:] for run in runs]
     depth = 1
     while depth < max(map(len, paths)) and len({path[-depth:] for path in paths}) < len(set(paths)):

@@ -25,7 +25,7 @@ yes: options.Decorator = click.option("--yes", "-y", is_flag=True, help="Do it w
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
 @click.pass_context
 def command(ctx: click.Context, runs: Path, as_json: bool) -> None:
-    """List the runs that there are, the newest first.
+    """List runs, the newest first.
 
     For each: its recipe, whether it finished and why, its updates, the best score on the validation set, the scores on
     the test set, its size on disk, and when it last changed.
@@ -103,7 +103,7 @@ def rename(runs: Path, old: str, new: str, yes: bool) -> None:
 
 
 def _agree(question: str, yes: bool) -> None:
-    """Asks on a terminal; raises where there is nobody to ask, or the answer is no."""
+    """Asks at a terminal; raises without one, or if the answer is no."""
     if yes:
         return
     if sys.stdin is None or not sys.stdin.isatty():

@@ -16,22 +16,22 @@ from nmtkit.data.tokenizer import Tokenizer
 from nmtkit.runs.saved import find_run
 
 AT_ONCE = 1024
-"""Lines that are read at a time."""
+"""Lines read together."""
 
 
 def side_option(default: str) -> Decorator:
-    """The option of which tokenizer of a run."""
+    """The option of the tokenizer's side."""
     return click.option(
         "--side",
         type=click.Choice(["source", "target"]),
         default=default,
         show_default=True,
-        help="Whose tokenizer; the same where the run has a joint vocabulary.",
+        help="Whose tokenizer; one for both with a joint vocabulary.",
     )
 
 
 def open_tokenizer(model: str | None, side: str) -> Tokenizer:
-    """The tokenizer of one side of a run, without its model; says on stderr which it is."""
+    """The tokenizer of one side of a run; says on stderr which it is."""
     run, why = find_run(model)
     pair = run.load_tokenizers()
     tokenizer = pair.src if side == "source" else pair.tgt
@@ -41,7 +41,7 @@ def open_tokenizer(model: str | None, side: str) -> Tokenizer:
 
 
 def write_lines(files: tuple[Path, ...], change: Callable[[str], str], done: str) -> None:
-    """Writes what becomes of each line, as soon as it is read; a fault of one is told with its number."""
+    """Writes each line changed, as soon as it is read; errors name the line."""
     prompt = results.Prompt(files, "a line", done)
     prompt.ask()
     count = 0
@@ -65,7 +65,7 @@ def write_lines(files: tuple[Path, ...], change: Callable[[str], str], done: str
 @options.quiet
 @results.into_output
 def command(model: str | None, files: tuple[Path, ...], side: str) -> None:
-    """Cut FILEs, or standard input, into the tokens of a run: one line out for each line in.
+    """Split FILEs, or standard input, into the tokens of a run: one line out for each line in.
 
     Tokens are separated by one space. "▁" begins a word, as sentencepiece has it. A token that the vocabulary lacks
     keeps its spelling. `nmtkit detokenize` gives the text back, up to what the tokenizer itself normalizes: white

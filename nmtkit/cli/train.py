@@ -10,6 +10,7 @@ from pathlib import Path
 from types import FrameType
 
 import click
+import cloup
 import torch
 
 from nmtkit import console, recipe
@@ -35,79 +36,77 @@ from nmtkit.training.events import Evaluated, Event, Resumed, Step, Stopped
 
 EXAMPLES_SHOWN = 5
 MOST_MINUTES = 10_000_000
-"""The longest training without a recipe: twenty years."""
 
 
-def _files(option: str, meaning: str) -> options.Decorator:
-    """An option for text, which is meant by its whole path."""
+def _text(option: str, meaning: str) -> options.Decorator:
+    """An option for files of text, which are saved with their absolute paths."""
 
-    def whole(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+    def absolute(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(map(os.path.abspath, given))
 
-    return click.option(option, metavar="FILE", multiple=True, callback=whole, help=meaning)
+    return click.option(option, metavar="FILE", multiple=True, callback=absolute, help=meaning)
 
 
-class _WithResume(click.Command):
-    """Of the words after `--resume` only `auto` is its value: any other is the recipe."""
+class _TrainCommand(cloup.Command):
+    """`--resume` takes the word after it only if that is `auto`: any other is the recipe."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does."""
         alone = [word == "--resume" and args[n + 1 : n + 2] != ["auto"] for n, word in enumerate(args)]
         return super().parse_args(ctx, ["--resume=always" if a else word for a, word in zip(alone, args, strict=True)])
 
 
-@click.command(cls=_WithResume)
+@cloup.command(cls=_TrainCommand)
 @click.argument("name", metavar="[RECIPE]", required=False, shell_complete=completing.recipes)
-@_files("--source", "Without a recipe: text to train on, a sentence a line. May be repeated.")
-@_files("--target", "Its translation or summary, line by line.")
-@_files("--valid-source", "Validation text. Default: 5 % of the pairs are held out.")
-@_files("--valid-target", "Its translation.")
-@_files("--test-source", "Text to translate and score after training.")
-@_files("--test-target", "Its translation.")
-@click.option("--init-from", metavar="RUN", help="Fine-tune this run on the text, instead of a new model.")
-@_files(
-    "--general-source", "With --init-from: general text to mix in, half of the pairs, so that the model forgets less."
+@cloup.option_group(
+    "Common",
+    options.overrides,
+    options.run_folder,
+    click.option(
+        "--resume",
+        "resuming",
+        type=click.Choice(["always", "auto"]),
+        metavar="[auto]",
+        help="Continue a stopped run, bit for bit on a CPU, and on CUDA with training.deterministic; else up to "
+        "rounding. auto: begin it if there is nothing to resume.",
+    ),
+    click.option(
+        "--overwrite", is_flag=True, help="Replace an earlier run, once the new one has saved its first state."
+    ),
+    click.option(
+        "--allow-new-data",
+        is_flag=True,
+        help="With --resume: continue with other text. The tokenizer stays; the epoch begins anew.",
+    ),
+    options.device,
+    options.training_threads,
 )
-@_files("--general-target", "Its translation.")
-@_files(
-    "--general-test-source", "With --init-from: general text to score before and after. Default: the test set of RUN."
+@cloup.option_group(
+    "Text, without a recipe",
+    _text("--source", "Source text, a sentence a line. May be repeated."),
+    _text("--target", "Its translation or summary, line by line."),
+    _text("--valid-source", "Validation text. Default: 5 % of the pairs are held out."),
+    _text("--valid-target", "Its translation."),
+    _text("--test-source", "Text to translate and score after training."),
+    _text("--test-target", "Its translation."),
+    click.option("--minutes", type=Number(0, MOST_MINUTES, whole=False, above=True), help="Train no longer than this."),
+    click.option("--task", type=click.Choice(TASKS_WITH_PRESETS), help="Default: translation."),
+    click.option(
+        "--preset",
+        type=click.Choice([*PRESETS]),
+        metavar="NAME",
+        help="; ".join(f"{name} {meaning}" for name, meaning in PRESETS.items()) + ". Default: by corpus and device.",
+    ),
 )
-@_files("--general-test-target", "Its translation.")
-@click.option("--task", type=click.Choice(TASKS_WITH_PRESETS), help="Without a recipe. Default: translation.")
-@click.option(
-    "--preset",
-    type=click.Choice([*PRESETS]),
-    help="Without a recipe: "
-    + "; ".join(f"{name} {meaning}" for name, meaning in PRESETS.items())
-    + ". Default: by the size of the corpus and the device.",
+@cloup.option_group(
+    "Fine-tuning on that text",
+    click.option(
+        "--init-from", metavar="RUN", shell_complete=completing.runs, help="Begin with the weights of this run."
+    ),
+    _text("--general-source", "General text to mix in, half of the pairs, so that the model forgets less."),
+    _text("--general-target", "Its translation."),
+    _text("--general-test-source", "General text to score before and after. Default: the test set of RUN."),
+    _text("--general-test-target", "Its translation."),
 )
-@click.option(
-    "--minutes",
-    type=Number(0, MOST_MINUTES, whole=False, above=True),
-    help="Without a recipe: train no longer than this.",
-)
-@options.overrides
-@options.run_folder
-@click.option(
-    "--resume",
-    "resuming",
-    type=click.Choice(["always", "auto"]),
-    metavar="[auto]",
-    help="Resume the run as if it had never stopped: bit for bit on a CPU, and on CUDA with training.deterministic; "
-    "else up to rounding. auto: begin it if there is nothing to resume.",
-)
-@click.option(
-    "--overwrite",
-    is_flag=True,
-    help="Replace an earlier run in the same folder. It is kept until the new one has saved its first state.",
-)
-@click.option(
-    "--allow-new-data",
-    is_flag=True,
-    help="With --resume: continue with other text than the run began with. The tokenizer stays; the epoch begins anew.",
-)
-@options.device
-@options.training_threads
 @options.collect(RecipeRequest, "request")
 def command(
     name: str | None,
@@ -122,24 +121,18 @@ def command(
 ) -> None:
     """Train the model of RECIPE: a file, or the name of a recipe that comes with nmtkit.
 
-    While it trains, "loss" is what is minimised, label smoothing and other objectives included; "ppl" is the perplexity
-    of the references alone, of the training batches and of the validation set. metrics.jsonl has both, and "nll", the
-    logarithm of "ppl".
-
     With --source and --target instead of RECIPE, nmtkit chooses a recipe by the size of the text: tokenizer, model,
-    schedule. It says what it chose and why, and writes it into the run's folder as chosen.yaml, a recipe like any
-    other. Without a validation set it holds pairs out for one (and for a test set, if none is named). --init-from
-    fine-tunes a run, own or imported, and shows the scores before and after on both test sets, own and general.
+    schedule. It says what it chose and why, and saves it in the run's folder as chosen.yaml, a recipe like any other.
+    Without a validation set it holds pairs out for one, and for a test set. --init-from fine-tunes a run, trained here
+    or imported, and shows the scores before and after on both test sets, own and general.
 
-    The run's folder, runs/NAME, holds everything: the resolved recipe, the tokenizer, checkpoints, metrics.jsonl, and
-    train.log: what was printed, with times of day, the command line, the versions and the commit of the code. If
-    TensorBoard is installed, the folder tensorboard has the curves for it.
-    Ctrl-C and SIGTERM save the state and stop; a second Ctrl-C stops at once. --resume continues from the saved state.
-    If the recipe names a test set, the trained model translates (or summarizes) it, and the output is scored.
+    The run's folder, runs/NAME, holds the resolved recipe, the tokenizer, checkpoints, metrics.jsonl, train.log, and
+    curves for TensorBoard if that is installed. Ctrl-C and SIGTERM save the state and stop; a second Ctrl-C stops at
+    once. If the recipe names a test set, the trained model translates (or summarizes) it, and the output is scored.
 
-    A recipe may train in stages: growing inputs, coverage, reinforcement. Each stage begins with the best weights of
-    the one before. --resume continues the stage that was stopped. With --resume, --set may change limits, batch.* and
-    training.accumulate.
+    "loss" is the loss of the training, label smoothing and other objectives included; "ppl" is the perplexity of the
+    references alone. Each stage of a recipe begins with the best weights of the one before; --resume continues the
+    stage that was stopped. With --resume, --set may change limits, batch.* and training.accumulate.
 
     \b
     Examples:
@@ -194,9 +187,9 @@ def _require_fitting_options(
 ) -> None:
     given = request.given()
     if resuming and overwrite:
-        raise click.UsageError("--resume goes on with a run and --overwrite replaces it: give one of them")
+        raise click.UsageError("--resume continues a run and --overwrite replaces it: give one of them")
     if allow_new_data and not resuming:
-        raise click.UsageError("--allow-new-data is for a run that goes on: give it with --resume")
+        raise click.UsageError("--allow-new-data is for a run that is resumed: give it with --resume")
     if name is not None and given:
         raise click.UsageError(
             f"{name} is a recipe, and {', '.join(given)} are for training without one; to train the recipe on other "
@@ -209,19 +202,19 @@ def _require_fitting_options(
 
 
 def _resume(resuming: str | None, path: str, device: str) -> bool:
-    """Whether to go on with the run in a folder; process 0 looks, before it changes anything there."""
+    """Whether to continue the run in a folder; process 0 looks, before it changes anything there."""
     if resuming != "auto":
         return resuming is not None
     distributed.join(devices.choose(device))
     begun = distributed.broadcast_object(RunFolder(Path(path)).has_training() if distributed.rank() == 0 else None)
     if distributed.rank() == 0:
-        tell(f"{path}: {'a training was begun here, and goes on' if begun else 'nothing to go on with: beginning'}")
+        tell(f"{path}: {'resuming the training in this folder' if begun else 'nothing to resume: beginning'}")
     return begun
 
 
 @contextmanager
 def journalled() -> Iterator[TrainLog]:
-    """What is written to the terminal inside goes into the journal as well, and what ended it."""
+    """Copies what is written to the terminal inside into train.log, and the error that ended it."""
     with closing(TrainLog(["nmtkit", *sys.argv[1:]], tell)) as journal, console.copying(journal.write):
         try:
             yield journal
@@ -233,7 +226,7 @@ def journalled() -> Iterator[TrainLog]:
 def begin_training(
     loaded: recipe.Recipe, path: str, resume: bool, overwrite: bool = False, allow_new_data: bool = False
 ) -> Run:
-    """A run in a folder, ready to train and to be closed; what the arguments mean says `Run.begin`."""
+    """A run in a folder, ready to train; see `Run.begin`. The caller closes it."""
     return Run.begin(
         loaded,
         path,
@@ -249,7 +242,7 @@ def begin_training(
 
 
 def train_run(work: Run, place: torch.device, resume: bool, journal: TrainLog) -> Stopped:
-    """Trains a run and shows how it goes; ends the program when a signal stops it."""
+    """Trains a run and shows its progress; ends the program when a signal stops it."""
     first = distributed.rank() == 0
     if first:
         journal.open(work.folder)
@@ -290,14 +283,14 @@ ENDS = {
 
 
 def _end(stopped: Stopped) -> str:
-    """After which update training ended and why, and how far the learning rate has come down by then."""
+    """At which update and why training ended, and the learning rate there."""
     why = "its schedule is complete" if stopped.scheduled == 1 else ENDS[stopped.reason]
     rate = f"learning rate {stopped.lr:.2g} of {stopped.peak_lr:.2g} at its peak"
     return f"update {stopped.update:,}: {why} ({stopped.reason}), {rate}"
 
 
 def _warning(stopped: Stopped) -> str | None:
-    """What is lost where a limit cut the schedule of the learning rate short."""
+    """A warning if a limit cut the learning rate's schedule short."""
     if stopped.scheduled in (None, 1) or stopped.reason in ("patience", "interrupted"):
         return None
     what = "the clock stopped training" if stopped.reason == "max_minutes" else f"{stopped.reason} ended training"
@@ -346,7 +339,7 @@ def _show(display: console.TrainingDisplay, event: Event, config: TrainingConfig
 
 
 def _figures(step: Step) -> dict[str, float]:
-    """What the line of a step shows; of the likelihood that is `ppl`, since `nll` is its logarithm."""
+    """The figures of a step; without `nll`, the logarithm of `ppl`."""
     return {
         "tokens_per_second": step.tokens_per_second,
         "loss": step.loss,
@@ -357,7 +350,7 @@ def _figures(step: Step) -> dict[str, float]:
 
 
 def _measured(metrics: Mapping[str, float], best_metric: str) -> str:
-    """What a validation measured; the loss, which is the logarithm of `ppl`, only where it decides."""
+    """The figures of a validation; the loss, the logarithm of `ppl`, only if it chooses the best weights."""
     names = {"perplexity": "ppl"}
     shown = [
         f"{names.get(key, key)} {value:.2f}"
@@ -368,7 +361,7 @@ def _measured(metrics: Mapping[str, float], best_metric: str) -> str:
 
 
 def _test(work: Run, place: torch.device, threads: int | None) -> Score | None:
-    """Translates or summarizes the test set, scores it, and shows a few of the texts; gives the first score."""
+    """Translates or summarizes the test set, scores it, and shows examples; returns the first score."""
     result = work.test(place, tell, threads)
     if result is None:
         return None

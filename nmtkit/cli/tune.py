@@ -25,7 +25,7 @@ from nmtkit.runs.folder import RunFolder, lock_run
 @options.run_folder
 @options.device
 def command(name: str, overrides: tuple[str, ...], run_path: str | None, device: str) -> None:
-    """Measure how this machine trains a recipe quickest, and print the speed of every way.
+    """Measure the fastest settings to train a recipe on this machine, and print the speed of each.
 
     A recipe may leave training.precision, training.matmul_precision and training.threads open (auto). Each way is
     measured by a few updates of the recipe's model with its own text, in turns, in about half a minute. What is found
@@ -69,7 +69,7 @@ def command(name: str, overrides: tuple[str, ...], run_path: str | None, device:
 
 
 def _show(found: Found[Any], title: str) -> None:
-    """The ways, the quickest first."""
+    """The configurations, the fastest first."""
     quickest = max(found.speeds.values())
     rows = []
     for way, speed in sorted(found.speeds.items(), key=lambda item: -item[1]):

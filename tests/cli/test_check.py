@@ -63,7 +63,7 @@ def test_where_files_part_is_told_whole(nmtkit: Command, folder: Path) -> None:
     assert done.code == 1
     told = " ".join(done.out.split())
     assert "60 lines here, 59 in train.de; they part perhaps near line 31:" in told
-    shown = told[told.index("they part") : told.index("what was found")]
+    shown = told[told.index("they part") : told.index("findings")]
     assert "this is line number" in shown
     assert "das ist die Zeile Nummer" in shown
     assert all(len(line) <= 80 for line in done.out.splitlines() if not line.startswith(("error", "severity", "─")))

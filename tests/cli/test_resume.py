@@ -97,7 +97,7 @@ def test_out_of_memory_advice_works(corpus: Path, nmtkit: Command, tmp_path: Pat
     smaller = ["--set", "batch.batch_tokens=256", "--set", "training.accumulate=2", "--set", "training.max_updates=36"]
     done = nmtkit(*command, *smaller, "--resume", "auto")
     assert done.code == 0, done
-    assert "a training was begun here, and goes on" in done.err
+    assert "resuming the training in this folder" in done.err
     said = "`batch.batch_tokens` was 512 and is 256, `training.accumulate` was 1 and is 2: training goes on with what"
     assert said in " ".join(done.err.split())
     steps = [line for line in records(tmp_path / "run") if line["event"] == "step"]
@@ -123,7 +123,7 @@ def test_resume_auto_begins_where_there_is_nothing(corpus: Path, nmtkit: Command
     assert not (tmp_path / "run").exists()
     done = nmtkit(*command[:1], *command[2:], "--resume", "auto")
     assert done.code == 0, done
-    assert "nothing to go on with: beginning" in done.err
+    assert "nothing to resume: beginning" in done.err
     assert (
         "finished after update 2: all its updates are made (max_updates), learning rate 0.005 of 0.005 at its peak"
         in done.err

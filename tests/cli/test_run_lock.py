@@ -244,5 +244,5 @@ def test_a_training_without_a_state_can_begin_again(run: Path, corpus: Path, nmt
     (run / "metrics.jsonl").write_text('{"update": 1, "event": "step"}\n')
     done = nmtkit("train", corpus / "tiny.yaml", "--run", run, "--resume", "auto", *FEW)
     assert done.code == 0, done
-    assert "nothing to go on with" in done.err
+    assert "nothing to resume" in done.err
     assert '{"update": 1, "event": "step"}\n' not in (run / "metrics.jsonl").read_text()
