@@ -56,6 +56,22 @@ class Finished:
 Command = Callable[..., Finished]
 
 
+def succeeded(done: Finished) -> Finished:
+    """A command that ended well."""
+    assert done.code == 0, done
+    return done
+
+
+def refused(done: Finished, *parts: str, after_results: bool = False) -> Finished:
+    """A command that ended with exit code 2 and one error message, which has these parts; results may precede it."""
+    assert (done.code, done.err.count("nmtkit: error: ")) == (2, 1), done
+    assert "Traceback" not in done.err, done
+    assert after_results or not done.out, done
+    said = " ".join(done.err.split())
+    assert [part for part in parts if part not in done.err and part not in said] == [], done
+    return done
+
+
 def environment(**changes: str) -> dict[str, str]:
     kept = {key: value for key, value in os.environ.items() if key != "NMTKIT_MODEL"}
     return {**kept, "OMP_NUM_THREADS": "1", "COLUMNS": "120", **changes}

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from commands import RECIPE, Command
+from commands import RECIPE, Command, refused, succeeded
 
 from nmtkit.experiment.bench import decoding
 from nmtkit.experiment.bench.decoding import Ask, Service
@@ -69,12 +69,10 @@ def test_the_same_weights_give_the_same_lines_elsewhere(corpus: Path, nmtkit: Co
     recipe = corpus / "spoken.yaml"
     recipe.write_text(first + SPOKEN + "\n" + rest.partition("\n")[2], encoding="utf-8")
     run, figures = tmp_path / "run", tmp_path / "figures.json"
-    done = nmtkit("train", recipe, "--run", run)
-    assert done.code == 0, done
+    succeeded(nmtkit("train", recipe, "--run", run))
     lines = "".join((corpus / "test.src").read_text(encoding="utf-8").splitlines(keepends=True)[:11]) + "\n"
     asked = ["--source", "-", *SHORT, "--against", ",".join(THERE), "-o", figures]
-    done = nmtkit("bench", "decode", "-m", run, *asked, stdin=lines, cwd=tmp_path)
-    assert done.code == 0, done
+    done = succeeded(nmtkit("bench", "decode", "-m", run, *asked, stdin=lines, cwd=tmp_path))
     found = json.loads(figures.read_text(encoding="utf-8"))
     exact = [row for row in found["rows"] if row["setting"]["precision"] == "fp32"]
     assert {row["engine"] for row in exact} == {"nmtkit", *THERE}
@@ -83,18 +81,16 @@ def test_the_same_weights_give_the_same_lines_elsewhere(corpus: Path, nmtkit: Co
 
 
 def test_what_cannot_be_measured_is_refused_at_once(trained: Path, nmtkit: Command, tmp_path: Path) -> None:
-    done = nmtkit("bench", "decode", "-m", trained, "--against", "huggingface", cwd=tmp_path)
-    assert done.code == 2
-    assert "huggingface has no counterpart of a rnnsearch" in done.err
-    done = nmtkit("bench", "decode", "-m", trained, "--against", "opennmt", cwd=tmp_path)
-    assert done.code == 2
-    assert "there is no engine 'opennmt': take ctranslate2 or huggingface" in done.err
-    done = nmtkit("bench", "decode", "-m", trained, "--source", "-", stdin="\n\n", cwd=tmp_path)
-    assert done.code == 2
-    assert "all are empty" in done.err
-    done = nmtkit("bench", "decode", "-m", trained, "--ref", "some.txt", cwd=tmp_path)
-    assert done.code == 2
-    assert "--ref belongs to --source" in done.err
+    refused(
+        nmtkit("bench", "decode", "-m", trained, "--against", "huggingface", cwd=tmp_path),
+        "huggingface has no counterpart of a rnnsearch",
+    )
+    refused(
+        nmtkit("bench", "decode", "-m", trained, "--against", "opennmt", cwd=tmp_path),
+        "there is no engine 'opennmt': take ctranslate2 or huggingface",
+    )
+    refused(nmtkit("bench", "decode", "-m", trained, "--source", "-", stdin="\n\n", cwd=tmp_path), "all are empty")
+    refused(nmtkit("bench", "decode", "-m", trained, "--ref", "some.txt", cwd=tmp_path), "--ref belongs to --source")
 
 
 TRAINED = ["--updates", "2", "--rounds", "2", "--device", "cpu", "--threads", "1"]
@@ -103,13 +99,15 @@ TRAINED = ["--updates", "2", "--rounds", "2", "--device", "cpu", "--threads", "1
 def test_training_is_measured_beside_its_floor(corpus: Path, trained: Path, nmtkit: Command, tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
     before = sorted(path.name for path in trained.rglob("*"))
-    of_run = nmtkit("bench", "train", corpus / "tiny.yaml", "--run", trained, *TRAINED, "-o", figures, cwd=tmp_path)
-    assert of_run.code == 0, of_run
+    of_run = succeeded(
+        nmtkit("bench", "train", corpus / "tiny.yaml", "--run", trained, *TRAINED, "-o", figures, cwd=tmp_path)
+    )
     said = " ".join(of_run.out.split())  # a long path is wrapped
     assert f"training tiny on the data of {trained}, 2 rounds of 2 updates" in said
     assert sorted(path.name for path in trained.rglob("*")) == before
-    of_text = nmtkit("bench", "train", corpus / "tiny.yaml", *TRAINED, "-o", tmp_path / "again.json", cwd=tmp_path)
-    assert of_text.code == 0, of_text
+    of_text = succeeded(
+        nmtkit("bench", "train", corpus / "tiny.yaml", *TRAINED, "-o", tmp_path / "again.json", cwd=tmp_path)
+    )
     assert "training tiny on its text" in of_text.out
     assert not (tmp_path / "runs").exists()
     found, again = (json.loads(path.read_text(encoding="utf-8")) for path in (figures, tmp_path / "again.json"))
@@ -125,9 +123,7 @@ def test_training_is_measured_beside_its_floor(corpus: Path, trained: Path, nmtk
 def test_without_its_text_a_recipe_trains_on_random_words(corpus: Path, nmtkit: Command, tmp_path: Path) -> None:
     recipe = tmp_path / "tiny.yaml"
     recipe.write_text((corpus / "tiny.yaml").read_text(encoding="utf-8"), encoding="utf-8")
-    done = nmtkit("bench", "train", recipe, *TRAINED, cwd=tmp_path)
-    assert done.code == 0, done
+    done = succeeded(nmtkit("bench", "train", recipe, *TRAINED, cwd=tmp_path))
     assert "on random words, 25 and 25 a line, for its text is not here" in done.out
     assert "train.src" in done.err
-    done = nmtkit("bench", "train", recipe, *TRAINED, "--run", tmp_path / "none", "--updates", "0", cwd=tmp_path)
-    assert done.code == 2
+    refused(nmtkit("bench", "train", recipe, *TRAINED, "--run", tmp_path / "none", "--updates", "0", cwd=tmp_path))

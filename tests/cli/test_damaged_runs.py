@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import Command, Finished
+from commands import Command, refused, succeeded
 from daily import daily
 
 from nmtkit.training.weights import read_weights
@@ -26,14 +26,6 @@ def flip(path: Path, place: int) -> None:
     data = bytearray(path.read_bytes())
     data[place] ^= 4
     path.write_bytes(data)
-
-
-def refused(done: Finished, *parts: str) -> None:
-    assert done.code == 2, done
-    assert done.err.count("nmtkit: error: ") == 1, done
-    assert "Traceback" not in done.err, done
-    for part in parts:
-        assert part in " ".join(done.err.split()), done
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
@@ -102,8 +94,7 @@ def test_damaged_data_are_made_again(
     whole = shutil.copytree(trained, tmp_path / "whole")
     flip(copied / "data/train.src.ids", 100)
     for folder in (whole, copied):
-        done = nmtkit("train", corpus / "tiny.yaml", "--run", folder, *LONGER)
-        assert done.code == 0, done
+        done = succeeded(nmtkit("train", corpus / "tiny.yaml", "--run", folder, *LONGER))
     assert "train.src.ids: damaged" in done.err
     assert "reading and checking train" in done.err
     expected, found = (read_weights(run / "checkpoints/weights-00000064.safetensors") for run in (whole, copied))
@@ -139,8 +130,7 @@ def test_a_damaged_log_does_not_stop_a_training(corpus: Path, copied: Path, nmtk
     log = copied / "metrics.jsonl"
     lines = log.read_bytes()
     log.write_bytes(text + lines)
-    done = nmtkit("train", corpus / "tiny.yaml", "--run", copied, *LONGER)
-    assert done.code == 0, done
+    succeeded(nmtkit("train", corpus / "tiny.yaml", "--run", copied, *LONGER))
     assert log.read_bytes().startswith(lines)
     assert b'"update": 64,' in log.read_bytes()
 

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from commands import Command
+from commands import Command, succeeded
 
 SENTENCE = "ba ce di"
 EAGER = ("--search", "engine=eager")
@@ -13,8 +13,7 @@ EAGER = ("--search", "engine=eager")
 def test_the_numbers_are_those_of_translate(trained: Path, console: Command) -> None:
     """With the same options for the same sentence."""
     for options in (["--beam-size", "2"], ["--no-repeat-ngram", "1", "--min-length", "5", "--length-penalty", "gnmt"]):
-        explained = console("explain", "-m", trained, SENTENCE, "--json", *options)
-        assert explained.code == 0, explained
+        explained = succeeded(console("explain", "-m", trained, SENTENCE, "--json", *options))
         tree = json.loads(explained.out)
         searched = json.loads(
             console("translate", "-m", trained, "--json", *EAGER, *options, stdin=SENTENCE + "\n").out

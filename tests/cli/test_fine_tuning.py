@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from commands import Command, sentence_pairs, write_pairs
+from commands import Command, refused, sentence_pairs, succeeded, write_pairs
 
 from nmtkit import metrics, recipe
 from nmtkit.corpus.reading import read_pairs
@@ -74,15 +74,13 @@ def test_a_run_is_adapted_and_both_tests_are_scored_before_and_after(
 
     shutil.rmtree(own / "general")  # training goes on without it, and so do the figures
     more = [*QUICK[:2], "--set", "training.max_updates=6", "--set", "training.lr=0.02", "--set", QUICK[-1]]
-    again = console("train", "tuned/chosen.yaml", "--run", "tuned", "--resume", *more)
-    assert again.code == 0, again
+    again = succeeded(console("train", "tuned/chosen.yaml", "--run", "tuned", "--resume", *more))
     assert table(again.out)["general text"][0] == shown["general text"][0]
 
 
 def test_general_text_is_half_of_the_pairs(own: Path, trained: Path, console: Command) -> None:
     words = ["train", *pair(own, "own"), "--init-from", trained, *pair(own, "general", "general-"), *QUICK]
-    done = console(*words)
-    assert done.code == 0, done
+    done = succeeded(console(*words))
     assert "  training.lr: 0.0003, because large steps forget more; the highest of tiny was 0.005" in done.err
     chosen = own / "runs" / "own-src-tgt-from-tiny" / "chosen.yaml"
     loaded = recipe.load(chosen)
@@ -106,7 +104,6 @@ def test_faults_are_told_before_anything_is_begun(
     own: Path, trained: Path, console: Command, given: list[str], told: str
 ) -> None:
     words = [str(trained) if word == "RUN" else word for word in given]
-    done = console("train", *pair(own, "own"), *words, "--run", "tuned")
-    assert done.code == 2, done
+    done = refused(console("train", *pair(own, "own"), *words, "--run", "tuned"))
     assert told in " ".join(done.err.split())
     assert not (own / "tuned").exists()

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from commands import Command
+from commands import Command, refused
 
 from nmtkit.experiment.stages import more_time_advice
 from nmtkit.runs.folder import RunFolder
@@ -29,9 +29,7 @@ from nmtkit.training.events import Stopped
     ],
 )
 def test_two_files_without_their_options(given: str, meant: str, console: Command) -> None:
-    done = console(*shlex.split(given))
-    assert done.code == 2
-    assert f"did you mean `nmtkit {meant}`?" in done.err
+    refused(console(*shlex.split(given)), f"did you mean `nmtkit {meant}`?")
 
 
 @pytest.mark.parametrize(
@@ -46,8 +44,7 @@ def test_two_files_without_their_options(given: str, meant: str, console: Comman
     ],
 )
 def test_no_meaning_is_made_up(given: str, console: Command) -> None:
-    done = console(*shlex.split(given))
-    assert done.code == 2
+    done = refused(console(*shlex.split(given)))
     assert "did you mean `nmtkit" not in done.err
 
 
@@ -55,18 +52,17 @@ def test_no_meaning_is_made_up(given: str, console: Command) -> None:
 def test_a_text_in_place_of_a_file(command: str, console: Command) -> None:
     """Also one that is longer than any file's name."""
     for text in ("A dog runs.", "dog", "A dog runs. " * 50):
-        done = console(command, text)
-        assert done.code == 2
-        assert "there is no such file; text is read from standard input: echo " in done.err
-        assert f"| nmtkit {command}\n" in done.err
+        done = refused(
+            console(command, text),
+            "there is no such file; text is read from standard input: echo ",
+            f"| nmtkit {command}\n",
+        )
         assert len(done.err) < 400
     assert "echo" not in console(command, "input.txt").err
 
 
 def test_temperature_zero_is_a_beam_of_one(console: Command) -> None:
-    done = console("translate", "--temperature", "0")
-    assert done.code == 2
-    assert "--beam-size 1 without --samples" in done.err
+    refused(console("translate", "--temperature", "0"), "--beam-size 1 without --samples")
 
 
 @pytest.mark.parametrize(
@@ -79,10 +75,11 @@ def test_temperature_zero_is_a_beam_of_one(console: Command) -> None:
     ],
 )
 def test_an_unknown_recipe_is_answered_with_the_three_nearest(given: str, near: str, console: Command) -> None:
-    done = console("train", given)
-    assert done.code == 2
-    assert f"there is no such file, and nmtkit has no recipe of that name; the nearest are {near}" in done.err
-    assert "`nmtkit recipe ls` lists all" in done.err
+    done = refused(
+        console("train", given),
+        f"there is no such file, and nmtkit has no recipe of that name; the nearest are {near}",
+        "`nmtkit recipe ls` lists all",
+    )
     assert len(done.err) < 400
 
 

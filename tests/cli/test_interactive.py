@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from commands import RECIPE, Command
+from commands import RECIPE, Command, refused, succeeded
 from keyboard import typed
 
 from nmtkit import Translator
@@ -71,17 +71,14 @@ def test_what_it_has_no_use_for(trained: Path, console: Command) -> None:
         ([], "needs a terminal"),
         (["-o", "out"], "needs a terminal"),
     ):
-        done = console("translate", "-m", trained, "--interactive", *words)
-        assert (done.code, done.out) == (2, ""), done
-        assert told in done.err
+        refused(console("translate", "-m", trained, "--interactive", *words), told)
 
 
 def test_a_model_without_attention_says_so_once(corpus: Path, console: Command) -> None:
     model = "model: {kind: rnn_encdec, embedding_size: 8, hidden_size: 8}"
     recipe = corpus / "no-attention.yaml"
     recipe.write_text(re.sub(r"^model: .*$", model, RECIPE, flags=re.MULTILINE), encoding="utf-8")
-    done = console("train", recipe, "--run", "run", "--set", "training.max_updates=1", "--set", "data.test=null")
-    assert done.code == 0, done
+    succeeded(console("train", recipe, "--run", "run", "--set", "training.max_updates=1", "--set", "data.test=null"))
     code, shown = typed([b"ba\r", b"ce\r", b"\x04"], "translate", "-m", "run", "--interactive", after=b"> ")
     assert code == 0, shown
     assert shown.count("has no attention: alignments are not shown") == 1

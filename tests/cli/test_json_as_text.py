@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from commands import RECIPE, Command, sentence_pairs
+from commands import RECIPE, Command, refused, sentence_pairs, succeeded
 
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.config import SplitFiles
@@ -52,8 +52,7 @@ def console(tmp_path: Path, trained: Path, nmtkit: Command) -> Command:
     ],
 )
 def test_json_lines_are_no_text(console: Command, command: str, place: str, remedy: str) -> None:
-    done = console(*command.split(), stdin=JSONL)
-    assert done.code == 2
+    done = refused(console(*command.split(), stdin=JSONL))
     assert done.out == ""
     assert done.err.count("nmtkit: error: ") == 1
     assert f"{place}: each line is a JSON object (with article, summary)" in done.err
@@ -76,8 +75,7 @@ def test_json_lines_are_no_text(console: Command, command: str, place: str, reme
 )
 def test_text_may_have_braces(console: Command, lines: list[str]) -> None:
     refuse_json_lines(lines, "here", "")
-    done = console("translate", "-m", "tiny", stdin="".join(line + "\n" for line in lines))
-    assert done.code == 0
+    done = succeeded(console("translate", "-m", "tiny", stdin="".join(line + "\n" for line in lines)))
     assert done.out.count("\n") == len(lines)
 
 

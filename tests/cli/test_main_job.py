@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from commands import WORDS, Command, sentence_pairs
+from commands import WORDS, Command, refused, sentence_pairs, succeeded
 
 from nmtkit import Translator
 
@@ -28,8 +28,7 @@ def test_training_leaves_a_whole_run(trained: Path) -> None:
 
 def test_translate_keeps_order_and_empty_lines(trained: Path, nmtkit: Command) -> None:
     given = ["", *lines(5), "   ", *lines(3, 4), ""]
-    done = nmtkit("translate", "-m", trained, stdin="".join(line + "\n" for line in given))
-    assert done.code == 0, done
+    done = succeeded(nmtkit("translate", "-m", trained, stdin="".join(line + "\n" for line in given)))
     out = done.out.split("\n")
     assert out.pop() == ""
     assert len(out) == len(given)
@@ -59,8 +58,7 @@ def test_threads_change_nothing_but_the_time(trained: Path, nmtkit: Command) -> 
 
 def test_n_best_and_json(trained: Path, nmtkit: Command) -> None:
     given = lines(4)
-    done = nmtkit("translate", "-m", trained, "--n-best", "3", "--beam-size", "4", stdin="\n".join(given))
-    assert done.code == 0, done
+    done = succeeded(nmtkit("translate", "-m", trained, "--n-best", "3", "--beam-size", "4", stdin="\n".join(given)))
     rows = [line.split("\t") for line in done.out.splitlines()]
     assert [int(row[0]) for row in rows] == [number for number in (1, 2, 3, 4) for _ in range(3)]
     for number in range(4):
@@ -91,8 +89,7 @@ def test_rescore_gives_what_translate_printed(trained: Path, nmtkit: Command, tm
     printed = nmtkit("translate", "-m", trained, "--scores", stdin=(tmp_path / "in").read_text()).out.splitlines()
     score, log_prob, text = zip(*[line.split("\t") for line in printed], strict=True)
     (tmp_path / "out").write_text("".join(line + "\n" for line in text))
-    done = nmtkit("rescore", "-m", trained, "--source", tmp_path / "in", "--target", tmp_path / "out")
-    assert done.code == 0, done
+    done = succeeded(nmtkit("rescore", "-m", trained, "--source", tmp_path / "in", "--target", tmp_path / "out"))
     again = [line.split("\t") for line in done.out.splitlines()]
     assert len(again) == 20
     for number, (one, two) in enumerate(again):
@@ -135,16 +132,13 @@ def test_rescore_of_a_wrong_file(trained: Path, nmtkit: Command, tmp_path: Path,
         line, said = json.dumps({"best": best}), "no token '▁nowhere'"
     (tmp_path / "in").write_text("ba ce\n")
     (tmp_path / "out.jsonl").write_text(line + "\n")
-    done = nmtkit("rescore", "-m", trained, "--source", tmp_path / "in", "--target", tmp_path / "out.jsonl")
-    assert done.code == 2, done
-    assert said in done.err
+    refused(nmtkit("rescore", "-m", trained, "--source", tmp_path / "in", "--target", tmp_path / "out.jsonl"), said)
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf", "html"])
 def test_plot_attention_writes_pictures(trained: Path, nmtkit: Command, tmp_path: Path, suffix: str) -> None:
     place = tmp_path / f"picture.{suffix}"
-    done = nmtkit("plot-attention", "-m", trained, "ba ce di", "DI CE BA", "-o", place)
-    assert done.code == 0, done
+    succeeded(nmtkit("plot-attention", "-m", trained, "ba ce di", "DI CE BA", "-o", place))
     head = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF", "html": b"<!"}[suffix]
     assert place.read_bytes().startswith(head)
     if suffix in ("svg", "html"):
@@ -153,15 +147,13 @@ def test_plot_attention_writes_pictures(trained: Path, nmtkit: Command, tmp_path
 
 
 def test_plot_attention_in_the_terminal_and_from_stdin(trained: Path, nmtkit: Command, tmp_path: Path) -> None:
-    done = nmtkit("plot-attention", "-m", trained, stdin="ba ce di\nfo gu\tGU FO\n")
-    assert done.code == 0, done
+    done = succeeded(nmtkit("plot-attention", "-m", trained, stdin="ba ce di\nfo gu\tGU FO\n"))
     assert "GU" in done.out
     assert "FO" in done.out
 
 
 def test_average_is_used_by_translate(trained: Path, nmtkit: Command) -> None:
-    done = nmtkit("average", "-m", trained, "--best", "2")
-    assert done.code == 0, done
+    succeeded(nmtkit("average", "-m", trained, "--best", "2"))
     assert (trained / "average.safetensors").is_file()
     averaged = nmtkit("translate", "-m", trained, "--scores", stdin="ba ce di\n").out
     best = nmtkit("translate", "-m", trained, "--checkpoint", "best", "--scores", stdin="ba ce di\n").out
@@ -172,26 +164,21 @@ def test_average_is_used_by_translate(trained: Path, nmtkit: Command) -> None:
 
 def test_average_of_the_newest_and_of_files(trained: Path, nmtkit: Command, tmp_path: Path) -> None:
     kept = sorted((trained / "checkpoints").glob("weights-*"))
-    done = nmtkit("average", "-m", trained, "--recent", "2", "-o", tmp_path / "a.safetensors")
-    assert done.code == 0, done
+    done = succeeded(nmtkit("average", "-m", trained, "--recent", "2", "-o", tmp_path / "a.safetensors"))
     assert all((str(path) in done.err) == (path in kept[-2:]) for path in kept), done
-    done = nmtkit("average", *kept[-2:], "-o", tmp_path / "b.safetensors", cwd=tmp_path)
-    assert done.code == 0, done
+    succeeded(nmtkit("average", *kept[-2:], "-o", tmp_path / "b.safetensors", cwd=tmp_path))
     assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
-    done = nmtkit("average", "-m", trained, "--recent", "9")
-    assert done.code == 2
-    assert f"{len(kept)} were kept" in done.err
+    refused(nmtkit("average", "-m", trained, "--recent", "9"), f"{len(kept)} were kept")
     assert nmtkit("average", "-m", trained, "--recent", "2", "--best", "2").code == 2
-    done = nmtkit("average", trained)
-    assert done.code == 2
-    assert f"a run is named with -m {trained}" in done.err
+    refused(nmtkit("average", trained), f"a run is named with -m {trained}")
 
 
 def test_an_empty_translation_has_a_score(trained: Path, nmtkit: Command, tmp_path: Path) -> None:
     (tmp_path / "in").write_text("ba ce\n\n")
     (tmp_path / "out").write_text("\n\n")
-    done = nmtkit("rescore", "-m", trained, "--json", "--source", tmp_path / "in", "--target", tmp_path / "out")
-    assert done.code == 0, done
+    done = succeeded(
+        nmtkit("rescore", "-m", trained, "--json", "--source", tmp_path / "in", "--target", tmp_path / "out")
+    )
     ends, empty = (json.loads(line) for line in done.out.splitlines())
     assert ends["token_log_probs"] == [ends["log_prob"]]
     assert ends["log_prob"] < 0
@@ -199,8 +186,7 @@ def test_an_empty_translation_has_a_score(trained: Path, nmtkit: Command, tmp_pa
 
 
 def test_more_best_than_the_recipes_beam(trained: Path, nmtkit: Command) -> None:
-    done = nmtkit("translate", "-m", trained, "--n-best", "4", stdin="\ufeffba ce\n")
-    assert done.code == 0, done
+    done = succeeded(nmtkit("translate", "-m", trained, "--n-best", "4", stdin="\ufeffba ce\n"))
     assert "beam size 4 instead of 3" in done.err
     assert len(done.out.splitlines()) == 4
     plain = nmtkit("translate", "-m", trained, "--beam-size", "4", stdin="ba ce\n").out
@@ -209,29 +195,26 @@ def test_more_best_than_the_recipes_beam(trained: Path, nmtkit: Command) -> None
 
 def test_the_model_is_found_and_named(trained: Path, nmtkit: Command) -> None:
     here = trained.parent.parent
-    by_variable = nmtkit("translate", stdin="ba ce\n", NMTKIT_MODEL=str(trained))
-    assert by_variable.code == 0, by_variable
+    by_variable = succeeded(nmtkit("translate", stdin="ba ce\n", NMTKIT_MODEL=str(trained)))
     assert "$NMTKIT_MODEL" in by_variable.err
     (here / "runs").mkdir(exist_ok=True)
     link = here / "runs" / "linked"
     link.symlink_to(trained)
-    newest = nmtkit("translate", stdin="ba ce\n", cwd=here)
-    assert newest.code == 0, newest
+    newest = succeeded(nmtkit("translate", stdin="ba ce\n", cwd=here))
     assert "newest finished run" in newest.err
     assert "runs/linked" in newest.err
     assert newest.out == by_variable.out == nmtkit("translate", "-m", "linked", stdin="ba ce\n", cwd=here).out
 
 
 def test_preprocess_then_train_does_not_preprocess_again(corpus: Path, nmtkit: Command, tmp_path: Path) -> None:
-    first = nmtkit("preprocess", corpus / "tiny.yaml", "--run", tmp_path / "run")
-    assert first.code == 0, first
+    first = succeeded(nmtkit("preprocess", corpus / "tiny.yaml", "--run", tmp_path / "run"))
     assert "1,500" in first.err
-    done = nmtkit("train", corpus / "tiny.yaml", "--run", tmp_path / "run", "--set", "training.max_updates=2")
-    assert done.code == 0, done
+    done = succeeded(
+        nmtkit("train", corpus / "tiny.yaml", "--run", tmp_path / "run", "--set", "training.max_updates=2")
+    )
     assert "preprocessed before" in done.err
 
 
 def test_unknown_source_words_do_no_harm(trained: Path, nmtkit: Command) -> None:
-    done = nmtkit("translate", "-m", trained, stdin=f"quux {WORDS[0]} 你好 \u2028 \x00 🙂\n")
-    assert done.code == 0, done
+    done = succeeded(nmtkit("translate", "-m", trained, stdin=f"quux {WORDS[0]} 你好 \u2028 \x00 🙂\n"))
     assert done.out.count("\n") == 1

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 import pytest
-from commands import Command, Finished
+from commands import Command, Finished, refused
 
 from nmtkit.cli import cli
 from nmtkit.cli.inference import SEARCH, search_type
@@ -39,12 +39,7 @@ ENDLESS = "1" + "0" * 30
 )
 def test_a_number_out_of_bounds(console: Command, command: str, option: str, values: str, bound: str) -> None:
     for value in values.split():
-        done = console(*command.split(), option, value)
-        assert done.code == 2
-        assert done.err.count("nmtkit: error: ") == 1
-        assert option in done.err
-        assert f"{value} is not" in done.err
-        assert bound in done.err
+        refused(console(*command.split(), option, value), option, f"{value} is not", bound)
 
 
 OTHERS = {"coverage_kind", "length_penalty", "mbr", "no_repeat_except", "stop"}  # not numbers
@@ -75,7 +70,7 @@ def every_command(command: click.Command = cli, *words: str) -> Iterator[tuple[t
             yield from every_command(found, *words, name)
 
 
-def refused(done: Finished, name: str) -> bool:
+def is_refused(done: Finished, name: str) -> bool:
     """Whether a mistake was answered as every mistake is: by one message that names it, and nothing else."""
     (said, *more), code = done.err.splitlines() or [""], done.code
     return (code, done.out, more) == (2, "", []) and said.startswith("nmtkit: error: ") and name in said
@@ -84,7 +79,7 @@ def refused(done: Finished, name: str) -> bool:
 def test_every_command_refuses_options_that_it_has_not(console: Command) -> None:
     given = [words for words, _ in every_command()]
     assert len(given) > 30
-    assert [words for words in given if not refused(console(*words, "--no-such-option"), "--no-such-option")] == []
+    assert [words for words in given if not is_refused(console(*words, "--no-such-option"), "--no-such-option")] == []
 
 
 def test_every_option_of_a_number_refuses_what_is_none(console: Command) -> None:
@@ -96,7 +91,7 @@ def test_every_option_of_a_number_refuses_what_is_none(console: Command) -> None
         if isinstance(option, click.Option) and isinstance(option.type, Number)
     ]
     assert len(numbers) > 100
-    assert [words for words in numbers if not refused(console(*words, "many"), words[-1])] == []
+    assert [words for words in numbers if not is_refused(console(*words, "many"), words[-1])] == []
 
 
 def test_a_number_within_bounds() -> None:
@@ -115,9 +110,7 @@ def test_a_number_within_bounds() -> None:
     ],
 )
 def test_several_models_are_not_taken_for_the_last_of_them(console: Command, words: str) -> None:
-    done = console(*words.split())
-    assert done.code == 2
-    assert "A and B: one run is taken here" in done.err
+    refused(console(*words.split()), "A and B: one run is taken here")
 
 
 def test_a_run_that_is_not_there_is_told_which_are(console: Command, tmp_path: Path) -> None:
@@ -126,15 +119,15 @@ def test_a_run_that_is_not_there_is_told_which_are(console: Command, tmp_path: P
         (tmp_path / "runs" / name / "recipe.yaml").write_text(f"name: {name}\n", encoding="utf-8")
     (tmp_path / "runs" / "notes").mkdir()
     for option in ("-m", "--model"):
-        done = console("translate", option, "caption", "--checkpoint", "best")
-        assert done.code == 2
-        assert "did you mean 'captions'? runs under runs/: captions, demo, news" in done.err
+        refused(
+            console("translate", option, "caption", "--checkpoint", "best"),
+            "did you mean 'captions'? runs under runs/: captions, demo, news",
+        )
 
 
 def test_a_preferred_prefix_needs_one(console: Command) -> None:
     for words in (["translate", "-m", "A"], ["evaluate", "A", "--source", "a", "--ref", "b"]):
-        done = console(*words, "--search", "prefix_bias=0.5", stdin="a\n")
-        assert (done.code, "with --prefix or --jsonl" in done.err) == (2, True), done
+        refused(console(*words, "--search", "prefix_bias=0.5", stdin="a\n"), "with --prefix or --jsonl")
 
 
 @pytest.mark.parametrize(

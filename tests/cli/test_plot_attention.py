@@ -9,7 +9,7 @@ from tempfile import TemporaryFile
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from commands import RECIPE, Command
+from commands import RECIPE, Command, succeeded
 
 from nmtkit import Translator
 from nmtkit.cli import cli
@@ -28,8 +28,7 @@ def transformer(corpus: Path, nmtkit: Command, tmp_path_factory: pytest.TempPath
     folder = tmp_path_factory.mktemp("transformer") / "heads"
     recipe = corpus / "heads.yaml"
     recipe.write_text(re.sub(r"^model: .*$", TRANSFORMER, RECIPE, flags=re.MULTILINE), encoding="utf-8")
-    done = nmtkit("train", recipe, "--run", folder, "--set", "training.max_updates=10", "--set", "data.test=null")
-    assert done.code == 0, done
+    succeeded(nmtkit("train", recipe, "--run", folder, "--set", "training.max_updates=10", "--set", "data.test=null"))
     return folder
 
 

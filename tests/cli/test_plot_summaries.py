@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import RECIPE, Command
+from commands import RECIPE, Command, succeeded
 
 from nmtkit import Translator
 from nmtkit.data.vocabulary import EOS
@@ -49,8 +49,7 @@ def test_a_picture_says_what_a_forward_says(news: Path) -> None:
 
 
 def test_in_the_terminal(news: Path, console: Command) -> None:
-    done = console("plot-attention", "-m", news, ARTICLE, SUMMARY)
-    assert done.code == 0, done
+    done = succeeded(console("plot-attention", "-m", news, ARTICLE, SUMMARY))
     lines = done.out.splitlines()
     assert " ".join([*ARTICLE.split(), "</s>"]) in lines
     rows = [re.match(r"([01]\.\d\d) +(\S+?)(\*?) +\S+ 0\.\d\d", line) for line in lines]
@@ -66,8 +65,7 @@ def test_in_the_terminal(news: Path, console: Command) -> None:
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf", "html"])
 def test_every_format(news: Path, console: Command, tmp_path: Path, suffix: str) -> None:
     place = tmp_path / f"a.{suffix}"
-    done = console("plot-attention", "-m", news, "-o", place, stdin=f"{ARTICLE}\t{SUMMARY}\nba ce di fo\n")
-    assert done.code == 0, done
+    succeeded(console("plot-attention", "-m", news, "-o", place, stdin=f"{ARTICLE}\t{SUMMARY}\nba ce di fo\n"))
     content = place.read_bytes()
     if suffix == "svg":
         assert all(word in content for word in (b">p_gen<", b">coverage<", b">Zanzibar<", b"bold: copied"))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from commands import Command
+from commands import Command, refused, succeeded
 
 from nmtkit.cli import cli
 from nmtkit.core.errors import DataError
@@ -19,8 +19,7 @@ def plot(*words: object) -> Result:
 
 
 def test_a_table_without_a_file(trained: Path, nmtkit: Command) -> None:
-    done = nmtkit("plot-training", trained)
-    assert done.code == 0, done
+    done = succeeded(nmtkit("plot-training", trained))
     records = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
     best = max((record for record in records if record["event"] == "evaluated"), key=lambda one: one["valid_bleu"])
     last = [record for record in records if record["event"] == "step"][-1]
@@ -72,9 +71,7 @@ def test_the_log_of_a_finished_training_is_whole_or_refused(trained: Path, nmtki
     assert nmtkit("plot-training", run).out == whole
     for left in (text[: len(text) // 2], b"", bytes(len(text))):
         (run / "metrics.jsonl").write_bytes(left)
-        done = nmtkit("plot-training", run)
-        assert done.code == 2, done
-        assert "metrics.jsonl" in done.err
+        refused(nmtkit("plot-training", run), "metrics.jsonl")
     (run / "result.json").unlink()
     (run / "metrics.jsonl").write_bytes(text[: len(text) // 2])
     assert nmtkit("plot-training", run).code == 0
@@ -104,9 +101,7 @@ def test_a_broken_file_is_one_clear_error(tmp_path: Path, text: str, message: st
 
 
 def test_mistakes_end_in_one_message(nmtkit: Command, tmp_path: Path) -> None:
-    done = nmtkit("plot-training", tmp_path / "nothing")
-    assert done.code == 2
-    assert "not the folder of a run: there is no such folder" in done.err
+    done = refused(nmtkit("plot-training", tmp_path / "nothing"), "not the folder of a run: there is no such folder")
     assert len(done.err.splitlines()) == 1
 
 

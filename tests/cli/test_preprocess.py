@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Command, Finished
+from commands import Command, Finished, refused, succeeded
 
 from nmtkit.corpus import text
 from nmtkit.data import encoding, store
@@ -61,8 +61,7 @@ def files_of(run: Path) -> dict[str, bytes]:
 def test_ctrl_c_keeps_what_is_complete_and_the_same_command_goes_on(
     corpus: Path, console: Command, tmp_path: Path, stopped: tuple[Path, Finished]
 ) -> None:
-    straight = console("preprocess", corpus / "tiny.yaml", "--run", tmp_path / "straight", "--workers", "1")
-    assert straight.code == 0, straight
+    straight = succeeded(console("preprocess", corpus / "tiny.yaml", "--run", tmp_path / "straight", "--workers", "1"))
     shards = re.findall(r"train: ([\d,]+) pairs read, \1 stored", straight.err)
     assert [int(count.replace(",", "")) // 100 for count in shards] == [4, 8, 13]
     command = ["preprocess", str(corpus / "tiny.yaml"), "--run", str(tmp_path / "run"), "--workers", "2"]
@@ -72,8 +71,7 @@ def test_ctrl_c_keeps_what_is_complete_and_the_same_command_goes_on(
     assert "Traceback" not in done.err
     shutil.copytree(folder, tmp_path / "run")
     assert not (tmp_path / "run" / "data-report.json").exists()
-    again = console(*command)
-    assert again.code == 0, again
+    again = succeeded(console(*command))
     assert f"it goes on after the first {shards[1]} pairs of train, with the tokenizer it learned" in again.err
     assert "learning the tokenizer" not in again.err
     assert files_of(tmp_path / "run") == files_of(tmp_path / "straight")
@@ -88,8 +86,7 @@ def test_other_settings_begin_anew(
     command = ["preprocess", str(corpus / "tiny.yaml"), "--run", str(tmp_path / "run"), "--workers", "2"]
     shutil.copytree(stopped[0], tmp_path / "run")
     assert (tmp_path / "run" / "data" / "progress.json").exists()
-    done = console(*command, "--set", "data.max_length=4")
-    assert done.code == 0, done
+    done = succeeded(console(*command, "--set", "data.max_length=4"))
     assert "goes on" not in done.err
     assert "learning the tokenizer" in done.err
     report = json.loads((tmp_path / "run" / "data-report.json").read_text())
@@ -102,22 +99,21 @@ def test_weights_are_trained_with(corpus: Path, console: Command, tmp_path: Path
     files = "{src: [train.src, valid.src], tgt: [train.tgt, valid.tgt], weights: [0.5, 10]}"
     settings = ["--set", f"data.train={files}", "--set", f"data.folder={corpus}"]
     command = [str(corpus / "tiny.yaml"), "--run", str(tmp_path / "run"), *settings]
-    done = console("preprocess", *command)
-    assert done.code == 0, done
+    succeeded(console("preprocess", *command))
     opened = Store.open(tmp_path / "run" / "data", "train")
     assert opened.by_file == [1500, 30]
     epoch = ["--set", "training.max_updates=null", "--set", "training.max_epochs=1", "--set", "training.log_every=1"]
-    done = console("train", *command, *epoch, "--set", "batch.batch_size=50", "--set", "training.validate_every=10")
-    assert done.code == 0, done
+    succeeded(console("train", *command, *epoch, "--set", "batch.batch_size=50", "--set", "training.validate_every=10"))
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     updates = max(json.loads(line)["update"] for line in lines)
     assert 18 <= updates <= 26  # about 750 + 300 pairs, up to 50 in a batch
 
 
 def test_weights_of_another_number_are_refused(corpus: Path, console: Command, tmp_path: Path) -> None:
-    done = console("preprocess", corpus / "tiny.yaml", "--run", tmp_path / "run", "--set", "data.train.weights=[1, 2]")
-    assert done.code == 2
-    assert "src names 1 and weights 2: they must be paired" in done.err
+    refused(
+        console("preprocess", corpus / "tiny.yaml", "--run", tmp_path / "run", "--set", "data.train.weights=[1, 2]"),
+        "src names 1 and weights 2: they must be paired",
+    )
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["text", "gz"])

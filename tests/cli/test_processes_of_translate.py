@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from commands import Command
+from commands import Command, refused, succeeded
 from daily import daily
 from processes import Begun, Server
 
@@ -87,8 +87,7 @@ def texts_and_scores(rows: Sequence[str]) -> tuple[list[str], list[float]]:
 def test_the_text_is_the_same_and_a_lost_worker_ends_the_command(
     trained: Path, nmtkit: Command, server: Server, options: list[str]
 ) -> None:
-    alone = nmtkit("translate", "-m", trained, "--scores", stdin=TEXT)
-    assert alone.code == 0, alone
+    alone = succeeded(nmtkit("translate", "-m", trained, "--scores", stdin=TEXT))
     texts, scores = texts_and_scores(alone.out.splitlines())
     assert len(texts) == 300
     with server.begin("translate", "-m", trained, "--scores", *options) as process:
@@ -131,10 +130,9 @@ def test_no_worker_outlives_the_command(
 
 
 def test_options_that_do_not_go_together(trained: Path, nmtkit: Command, tmp_path: Path) -> None:
-    done = nmtkit("translate", "-m", trained, "--device", "cpu,cpu", "--workers", "2")
-    assert done.code == 2
-    assert "leave one of them out" in done.err
+    refused(nmtkit("translate", "-m", trained, "--device", "cpu,cpu", "--workers", "2"), "leave one of them out")
     assert "no such device: 'gpu7'" in nmtkit("translate", "-m", trained, "--device", "cpu,gpu7").err
-    done = nmtkit("rescore", "-m", trained, "--device", "cpu,cpu", "--source", tmp_path, "--target", tmp_path)
-    assert done.code == 2
-    assert "one device is taken here" in done.err
+    refused(
+        nmtkit("rescore", "-m", trained, "--device", "cpu,cpu", "--source", tmp_path, "--target", tmp_path),
+        "one device is taken here",
+    )

@@ -5,7 +5,7 @@ import random
 from pathlib import Path
 
 import pytest
-from commands import RECIPE, WORDS, Command, write_pairs
+from commands import RECIPE, WORDS, Command, refused, succeeded, write_pairs
 
 from nmtkit import Translator
 from nmtkit.core.errors import NmtkitError
@@ -34,8 +34,7 @@ def run(nmtkit: Command, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "max_updates: 60", "max_updates: 90"
     )
     (folder / "names.yaml").write_text(recipe.replace("validate_every: 20", "validate_every: 90"))
-    done = nmtkit("train", folder / "names.yaml", "--run", folder / "run")
-    assert done.code == 0, done
+    succeeded(nmtkit("train", folder / "names.yaml", "--run", folder / "run"))
     return folder / "run"
 
 
@@ -78,11 +77,11 @@ def test_the_command_and_its_dictionary(run: Path, console: Command, tmp_path: P
     assert best["tokens"][one["token"]] == "▁<unk>"
 
     (tmp_path / "names.tsv").write_text("Xqwyzqwy Ywqz\n")
-    done = console(*arguments, stdin=source + "\n")
-    assert done.code == 2
-    assert "names.tsv, line 1: 'Xqwyzqwy Ywqz' is not SOURCE TAB TARGET" in done.err
-    done = console("translate", "-m", run, "--dictionary", tmp_path / "names.tsv", stdin=source)
-    assert (done.code, "--dictionary is for --replace-unknown" in done.err) == (2, True)
+    refused(console(*arguments, stdin=source + "\n"), "names.tsv, line 1: 'Xqwyzqwy Ywqz' is not SOURCE TAB TARGET")
+    refused(
+        console("translate", "-m", run, "--dictionary", tmp_path / "names.tsv", stdin=source),
+        "--dictionary is for --replace-unknown",
+    )
 
 
 def test_a_recipe_that_forbids_unknown_words_is_overruled(run: Path) -> None:

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from commands import Command, sentence_pairs, write_pairs
+from commands import Command, refused, sentence_pairs, succeeded, write_pairs
 from daily import daily
 from processes import Begun, Server
 
@@ -37,8 +37,7 @@ def records(folder: Path) -> list[dict[str, object]]:
 def straight(corpus: Path, nmtkit: Command, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same training without a stop."""
     folder = tmp_path_factory.mktemp("straight") / "run"
-    done = nmtkit("train", corpus / "tiny.yaml", "--run", folder, *SETTINGS)
-    assert done.code == 0, done
+    succeeded(nmtkit("train", corpus / "tiny.yaml", "--run", folder, *SETTINGS))
     return folder
 
 
@@ -58,8 +57,7 @@ def test_resume_is_bit_for_bit(
         assert b"--resume" in err
     assert not (folder / "result.json").exists()
 
-    done = nmtkit("train", corpus / "tiny.yaml", "--run", folder, *SETTINGS, "--resume")
-    assert done.code == 0, done
+    succeeded(nmtkit("train", corpus / "tiny.yaml", "--run", folder, *SETTINGS, "--resume"))
     weights = sorted((straight / "checkpoints").glob("weights-*"))
     assert [path.name for path in weights] == sorted(path.name for path in (folder / "checkpoints").glob("weights-*"))
     assert len(weights) == 2
@@ -70,18 +68,16 @@ def test_resume_is_bit_for_bit(
 
 def test_resume_of_another_recipe_is_refused(corpus: Path, nmtkit: Command, straight: Path) -> None:
     command = ["train", corpus / "tiny.yaml", "--run", straight, *SETTINGS, "--resume"]
-    done = nmtkit(*command, "--set", "model.hidden_size=50", "--set", "training.lr=0.1")
-    assert done.code == 2, done
-    assert "`model.hidden_size` was 48 and is 50" in done.err
-    assert "`training.lr` was 0.005 and is 0.1" in done.err
+    refused(
+        nmtkit(*command, "--set", "model.hidden_size=50", "--set", "training.lr=0.1"),
+        "`model.hidden_size` was 48 and is 50",
+        "`training.lr` was 0.005 and is 0.1",
+    )
 
 
 def test_a_run_is_not_trained_over(corpus: Path, nmtkit: Command, straight: Path) -> None:
     before = (straight / "metrics.jsonl").read_bytes()
-    done = nmtkit("train", corpus / "tiny.yaml", "--run", straight, *SETTINGS)
-    assert done.code == 2, done
-    assert "--resume" in done.err
-    assert "--overwrite" in done.err
+    refused(nmtkit("train", corpus / "tiny.yaml", "--run", straight, *SETTINGS), "--resume", "--overwrite")
     assert (straight / "metrics.jsonl").read_bytes() == before
 
 
@@ -92,11 +88,9 @@ def test_out_of_memory_advice_works(corpus: Path, nmtkit: Command, tmp_path: Pat
     few += [f"data.train={{src: {tmp_path}/less.src, tgt: {tmp_path}/less.tgt}}"]
     command = ["train", corpus / "tiny.yaml", "--run", tmp_path / "run"]
     command += [word for one in (*small, *few) for word in ("--set", one)]
-    done = nmtkit(*command, "--set", "training.max_updates=12")
-    assert done.code == 0, done
+    succeeded(nmtkit(*command, "--set", "training.max_updates=12"))
     smaller = ["--set", "batch.batch_tokens=256", "--set", "training.accumulate=2", "--set", "training.max_updates=36"]
-    done = nmtkit(*command, *smaller, "--resume", "auto")
-    assert done.code == 0, done
+    done = succeeded(nmtkit(*command, *smaller, "--resume", "auto"))
     assert "resuming the training in this folder" in done.err
     said = "`batch.batch_tokens` was 512 and is 256, `training.accumulate` was 1 and is 2: training goes on with what"
     assert said in " ".join(done.err.split())
@@ -109,8 +103,7 @@ def test_out_of_memory_advice_works(corpus: Path, nmtkit: Command, tmp_path: Pat
     assert steps[-1]["epoch"] >= 2
     assert epochs[0] == pytest.approx(epochs[1], abs=2 * max(sizes))
     # And it goes on so without being told again.
-    again = nmtkit("train", tmp_path / "run/recipe.yaml", "--run", tmp_path / "run", "--resume")
-    assert again.code == 0, again
+    again = succeeded(nmtkit("train", tmp_path / "run/recipe.yaml", "--run", tmp_path / "run", "--resume"))
     assert "cut into other batches" not in again.err
 
 
@@ -118,19 +111,16 @@ def test_resume_auto_begins_where_there_is_nothing(corpus: Path, nmtkit: Command
     # `--resume` before the recipe's name stands alone.
     command = ["train", "--resume", corpus / "tiny.yaml", "--run", tmp_path / "run", "--set", "data.test=null"]
     command += ["--set", "training.max_updates=2"]
-    done = nmtkit(*command)
-    assert done.code == 2, done
+    refused(nmtkit(*command))
     assert not (tmp_path / "run").exists()
-    done = nmtkit(*command[:1], *command[2:], "--resume", "auto")
-    assert done.code == 0, done
+    done = succeeded(nmtkit(*command[:1], *command[2:], "--resume", "auto"))
     assert "nothing to resume: beginning" in done.err
     assert (
         "finished after update 2: all its updates are made (max_updates), learning rate 0.005 of 0.005 at its peak"
         in done.err
     )
     assert "training took 0." in done.err
-    done = nmtkit(*command[:-1], "training.max_updates=3")
-    assert done.code == 0, done
+    done = succeeded(nmtkit(*command[:-1], "training.max_updates=3"))
     assert "finished after update 3" in done.err
 
 
@@ -139,8 +129,7 @@ def test_a_training_cut_short_says_how_to_go_on(corpus: Path, nmtkit: Command, t
     by_loss = ["--set", "training.best_metric=loss", "--set", "training.higher_is_better=false"]
     limits = ["--set", "training.max_updates=6", "--set", "training.validate_every=2"]
     command = ["train", corpus / "tiny.yaml", "--run", tmp_path / "run", *by_loss, *limits, "--set", "data.test=null"]
-    done = nmtkit(*command, "--set", f"training.schedule={schedule}")
-    assert done.code == 0, done
+    done = succeeded(nmtkit(*command, "--set", f"training.schedule={schedule}"))
     assert (
         "finished after update 6: its schedule is complete (max_updates), learning rate 0 of 0.0042 at its peak"
         in done.err
@@ -149,16 +138,16 @@ def test_a_training_cut_short_says_how_to_go_on(corpus: Path, nmtkit: Command, t
     assert advice[:2] == ["nmtkit", "train"]
     assert "training.max_updates=12" in advice
     assert ("--resume" in advice) == ("budget" in schedule)
-    again = nmtkit(*advice[1:])
-    assert again.code == 0, again
+    again = succeeded(nmtkit(*advice[1:]))
     assert "finished after update 12: its schedule is complete (max_updates), learning rate 0 of" in again.err
 
 
 def test_an_end_before_the_schedules_is_warned_of(corpus: Path, nmtkit: Command, tmp_path: Path) -> None:
     command = ["train", corpus / "tiny.yaml", "--run", tmp_path / "run", "--set", "data.test=null"]
     command += ["--set", "training.max_updates=3"]
-    done = nmtkit(*command, "--set", "training.schedule={kind: linear, updates: 12}", "--set", "training.log_every=50")
-    assert done.code == 0, done
+    done = succeeded(
+        nmtkit(*command, "--set", "training.schedule={kind: linear, updates: 12}", "--set", "training.log_every=50")
+    )
     assert "finished after update 3: all its updates are made (max_updates)" in done.err
     warning = "warning: max_updates ended training at 25% of the learning rate's schedule; the rate was still 0.003"
     assert warning in done.err
@@ -171,14 +160,11 @@ def test_an_end_before_the_schedules_is_warned_of(corpus: Path, nmtkit: Command,
     )
     assert " ppl " in validation_metrics
     assert "loss" not in validation_metrics
-    one = nmtkit("average", "-m", tmp_path / "run")
-    assert one.code == 2, one
-    assert "this needs at least 2 checkpoints, and 1 was kept" in one.err
+    refused(nmtkit("average", "-m", tmp_path / "run"), "this needs at least 2 checkpoints, and 1 was kept")
     # The state is shown before the first update that follows it.
     again = nmtkit(*command[:-1], "training.max_updates=6", "--set", "training.schedule={kind: linear, updates: 12}",
                    "--set", "training.log_every=50", "--resume", "--set", "training.keep_recent=2")  # fmt: skip
     assert again.code == 0, again
     assert "update 3 (50%)  0:0" in again.err
-    averaged = nmtkit("average", "-m", tmp_path / "run")
-    assert averaged.code == 0, averaged
+    averaged = succeeded(nmtkit("average", "-m", tmp_path / "run"))
     assert "averaged 2 checkpoints" in averaged.err

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import RECIPE, Command, sentence_pairs, write_pairs
+from commands import RECIPE, Command, refused, sentence_pairs, succeeded, write_pairs
 from daily import daily
 from processes import Begun, Server
 
@@ -79,8 +79,7 @@ def test_only_one_process_writes(run: Path, corpus: Path, nmtkit: Command, holde
         ["preprocess", *recipe],
         ["tune", *recipe],
     ):
-        done = nmtkit(*command)
-        assert done.code == 2, done
+        done = refused(nmtkit(*command))
         assert f"{run}: another process works in this folder (process {holder.pid} on " in " ".join(done.err.split())
         assert contents(run) == before
     # Reading is free.
@@ -127,8 +126,7 @@ def test_overwrite_loses_nothing_when_it_fails(
     (tmp_path / "bad.src").write_bytes(b"\xff\n" + (corpus / "train.src").read_bytes().split(b"\n", 1)[1])
     sets = [word for one in change for word in ("--set", one)]
     before = contents(run)
-    done = nmtkit("train", corpus / "tiny.yaml", "--run", run, "--overwrite", *sets, cwd=tmp_path)
-    assert done.code == 2, done
+    refused(nmtkit("train", corpus / "tiny.yaml", "--run", run, "--overwrite", *sets, cwd=tmp_path))
     assert contents(run) == before
 
 
@@ -138,15 +136,13 @@ def test_overwrite_without_a_recipe_loses_nothing(nmtkit: Command, texts: Path) 
     assert nmtkit("train", *given, *few).code == 0
     before = contents(texts / "run")
     vectors = ["--set", f"pretrained_embeddings.src={texts / 'none.txt'}"]
-    done = nmtkit("train", *given, *few, *vectors, "--overwrite")
-    assert done.code == 2, done
+    refused(nmtkit("train", *given, *few, *vectors, "--overwrite"))
     assert contents(texts / "run") == before
 
 
 def test_overwrite_replaces_when_the_first_state_is_saved(run: Path, corpus: Path, nmtkit: Command) -> None:
     few = ["--set", "training.max_updates=3", "--set", "training.validate_every=3", "--set", "model.hidden_size=40"]
-    done = nmtkit("train", corpus / "tiny.yaml", "--run", run, "--overwrite", *few)
-    assert done.code == 0, done
+    succeeded(nmtkit("train", corpus / "tiny.yaml", "--run", run, "--overwrite", *few))
     assert names(run / "checkpoints") == {"last.safetensors", "kept.json", "weights-00000003.safetensors"}
     assert not (run / "replaced").exists()
     assert nmtkit("translate", "-m", run, stdin="ba ce\n").code == 0
@@ -165,8 +161,7 @@ def test_what_a_killed_overwrite_leaves(run: Path, corpus: Path, nmtkit: Command
     assert "earlier run" in why
     assert nmtkit("translate", "-m", run, stdin="ba ce\n").out == answer
 
-    done = nmtkit("train", corpus / "tiny.yaml", "--run", run)
-    assert done.code == 2, done
+    done = refused(nmtkit("train", corpus / "tiny.yaml", "--run", run))
     assert "restored the earlier run" in " ".join(done.err.split())
     assert contents(run) == before
 
@@ -193,18 +188,13 @@ def test_resume_with_other_text_is_refused(nmtkit: Command, texts: Path, how: st
     else:
         (texts / name).write_text("".join(reversed(lines)))
     before = contents(texts / "run")
-    done = nmtkit(*command, *FEW_MORE)
-    assert done.code == 2, done
-    assert f"{texts / name}" in done.err
-    assert "--allow-new-data" in done.err
+    refused(nmtkit(*command, *FEW_MORE), f"{texts / name}", "--allow-new-data")
     assert contents(texts / "run") == before
 
-    done = nmtkit(*command, *FEW_MORE, "--allow-new-data")
-    assert done.code == 0, done
+    done = succeeded(nmtkit(*command, *FEW_MORE, "--allow-new-data"))
     assert ("the epoch begins anew" in done.err) == (how != "valid")
     # From here on this text is the run's own.
-    done = nmtkit(*command, *FEW[:-1], "training.max_updates=8", "--resume")
-    assert done.code == 0, done
+    done = succeeded(nmtkit(*command, *FEW[:-1], "training.max_updates=8", "--resume"))
     assert "the epoch begins anew" not in done.err
 
 
@@ -215,14 +205,11 @@ def test_resume_goes_by_what_the_files_hold(nmtkit: Command, texts: Path) -> Non
     for name in ("train.src", "valid.tgt"):
         os.utime(texts / name, (1, 1))
     (texts / "test.src").write_text((texts / "test.src").read_text().upper())  # nothing is trained with it
-    done = nmtkit(*command, *FEW_MORE)
-    assert done.code == 0, done
+    succeeded(nmtkit(*command, *FEW_MORE))
 
 
 def test_new_data_is_for_a_run_that_goes_on(nmtkit: Command, corpus: Path, tmp_path: Path) -> None:
-    done = nmtkit("train", corpus / "tiny.yaml", "--run", tmp_path / "run", "--allow-new-data")
-    assert done.code == 2
-    assert "--resume" in done.err
+    refused(nmtkit("train", corpus / "tiny.yaml", "--run", tmp_path / "run", "--allow-new-data"), "--resume")
     assert not (tmp_path / "run").exists()
 
 
@@ -242,7 +229,6 @@ def test_a_training_without_a_state_can_begin_again(run: Path, corpus: Path, nmt
     for path in (*(run / "checkpoints").iterdir(), run / "result.json"):
         path.unlink()
     (run / "metrics.jsonl").write_text('{"update": 1, "event": "step"}\n')
-    done = nmtkit("train", corpus / "tiny.yaml", "--run", run, "--resume", "auto", *FEW)
-    assert done.code == 0, done
+    done = succeeded(nmtkit("train", corpus / "tiny.yaml", "--run", run, "--resume", "auto", *FEW))
     assert "nothing to resume" in done.err
     assert '{"update": 1, "event": "step"}\n' not in (run / "metrics.jsonl").read_text()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import Command
+from commands import Command, refused
 
 from nmtkit.core.version import __version__
 from nmtkit.runs.folder import RunFolder, ignore, lock_run
@@ -69,8 +69,7 @@ def test_a_run_is_removed_and_what_is_not_ours_stays(runs: Path, console: Comman
         ("wholly", "there is no such run; runs under runs/: broken, notes"),
         ("notes", "not the folder"),
     ):
-        done = console("runs", "rm", "broken", name, "--yes")
-        assert (done.code, said in done.err) == (2, True), done
+        refused(console("runs", "rm", "broken", name, "--yes"), said)
     assert (runs / "notes" / "recipe.yaml").is_file()
     assert (runs / "broken" / "recipe.yaml").is_file()
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from commands import Command
+from commands import Command, succeeded
 
 from nmtkit import metrics
 
@@ -307,8 +307,7 @@ def test_bleu_by_length_as_a_picture(nmtkit: Command, tmp_path: Path) -> None:
     (tmp_path / "good").write_text((tmp_path / "ref").read_text())
     (tmp_path / "bad").write_text("a b c d e\n" * 4)
     call = ["score", tmp_path / "good", tmp_path / "bad", "--ref", tmp_path / "ref", "--no-significance"]
-    done = nmtkit(*call, "--by-length", "--plot", tmp_path / "length.svg")
-    assert done.code == 0, done
+    succeeded(nmtkit(*call, "--by-length", "--plot", tmp_path / "length.svg"))
     text = (tmp_path / "length.svg").read_text()
     assert all(word in text for word in (">good<", ">bad<", ">11-20<", "n = 3"))
     assert "--by-length" in nmtkit(*call, "--plot", tmp_path / "length.svg").err

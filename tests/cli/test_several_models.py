@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from commands import Command, Finished
+from commands import Command, Finished, refused
 
 from nmtkit import Translator
 from nmtkit.corpus.blocks import Example
@@ -62,8 +62,7 @@ def test_runs_that_do_not_go_together_are_refused(trained: Path, pair: list[obje
         ([*pair, "--search", "diversity_groups=2"], "do not make a beam of 3"),
         ([*pair, "--search", "diversity_strength=2"], "is for diverse beam search"),
     ):
-        done = console("translate", *words, "few.src")
-        assert (done.code, done.out) == (2, "")
+        done = refused(console("translate", *words, "few.src"))
         assert told.lower() in done.err.lower(), done
         assert done.err.count("error:") == 1
 
@@ -74,9 +73,10 @@ def test_an_ensemble_has_one_vocabulary(trained: Path, pair: list[object], conso
     tokenizers = learn_tokenizers(recipe.tokenizer, [Example("some other words", "and others", 1)])
     tokenizers.save(other.vocabulary)
     save_weights(other.average, get_weights(build_model(recipe, tokenizers)), tokenizers.sum)
-    done = console("translate", "-m", "copy", "-m", "other", "few.src")
-    assert (done.code, done.out) == (2, "")
-    assert "runs/copy and runs/other have different vocabularies" in done.err
+    refused(
+        console("translate", "-m", "copy", "-m", "other", "few.src"),
+        "runs/copy and runs/other have different vocabularies",
+    )
 
 
 def texts_of(done: Finished) -> list[str]:

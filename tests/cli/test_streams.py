@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from commands import Command, Finished, environment
+from commands import Command, Finished, environment, succeeded
 
 LINES = "ba ce\nce ba\n"
 Shell = Callable[[str], Finished]
@@ -69,8 +69,7 @@ def test_nobody_reads_the_messages(shell: Shell, closing: str, tmp_path: Path) -
 def test_a_full_disk_under_the_log_ends_no_training(corpus: Path, nmtkit: Command, tmp_path: Path) -> None:
     full = "import os\nos.dup2(os.open('/dev/full', os.O_WRONLY), 2)"
     few = ["--set", "training.max_updates=4"]
-    done = nmtkit("train", corpus / "tiny.yaml", "--run", tmp_path / "run", *few, first=full)
-    assert done.code == 0
+    done = succeeded(nmtkit("train", corpus / "tiny.yaml", "--run", tmp_path / "run", *few, first=full))
     assert (tmp_path / "run" / "result.json").is_file()
     assert "test set" in done.out
 

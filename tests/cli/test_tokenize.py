@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from commands import Command, sentence_pairs
+from commands import Command, sentence_pairs, succeeded
 
 from nmtkit import Translator
 
@@ -13,8 +13,7 @@ LINES = [source for source, _ in sentence_pairs(6, 31)]
 def test_there_and_back(trained: Path, console: Command, tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text("".join(line + "\n" for line in [*LINES, "", "Unknown, WORDS! 3.5"]))
-    done = console("tokenize", "-m", trained, text)
-    assert done.code == 0, done
+    done = succeeded(console("tokenize", "-m", trained, text))
     assert f"source tokenizer of {trained} (as asked): word, " in done.err
     tokenizer = Translator.load(str(trained), device="cpu").tokenizers.src
     *known, empty, unknown = done.out.splitlines()

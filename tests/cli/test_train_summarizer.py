@@ -5,7 +5,7 @@ import random
 from pathlib import Path
 
 import pytest
-from commands import Command
+from commands import Command, refused, succeeded
 
 from nmtkit.core.task import SUMMARIZATION
 from nmtkit.experiment.run import Run
@@ -59,8 +59,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_train(corpus: Path, tmp_path: Path, console: Command) -> None:
     folder = tmp_path / "run"
-    done = console("train", corpus / "news.yaml", "--run", folder, "--device", "cpu")
-    assert done.code == 0, done
+    done = succeeded(console("train", corpus / "news.yaml", "--run", folder, "--device", "cpu"))
     said = done.err.splitlines()
     over = sum(len(line.split()) > 10 for line in (corpus / "test.src").read_text().splitlines())
     assert over
@@ -92,14 +91,11 @@ def test_train(corpus: Path, tmp_path: Path, console: Command) -> None:
     logged = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert {f"valid_{name}" for name in (*SUMMARIZATION.validation_metrics, "loss", "perplexity")} <= logged[-1].keys()
 
-    again = console("train", corpus / "news.yaml", "--run", folder, "--resume", "--device", "cpu")
-    assert again.code == 0, again
+    again = succeeded(console("train", corpus / "news.yaml", "--run", folder, "--resume", "--device", "cpu"))
     assert "stage coverage goes on (2 of 2)" in again.err
     assert [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()] == logged
 
-    done = console("average", "-m", folder)
-    assert done.code == 2, done
-    assert "2-coverage: this needs at least 2 checkpoints, and 1 was kept" in done.err
+    refused(console("average", "-m", folder), "2-coverage: this needs at least 2 checkpoints, and 1 was kept")
 
 
 def test_an_empty_reference_is_refused(corpus: Path, tmp_path: Path, console: Command) -> None:
@@ -110,39 +106,38 @@ def test_an_empty_reference_is_refused(corpus: Path, tmp_path: Path, console: Co
         (corpus / "news.yaml").read_text().replace("{jsonl: valid.jsonl, src_field: article, tgt_field: summary}", "")
     )
     (corpus / "bad.yaml").write_text(recipe)
-    done = console("preprocess", corpus / "bad.yaml", "--set", files, "--run", tmp_path / "run")
-    assert done.code == 2, done
-    assert "valid, line 2: the reference is empty" in done.err
+    refused(
+        console("preprocess", corpus / "bad.yaml", "--set", files, "--run", tmp_path / "run"),
+        "valid, line 2: the reference is empty",
+    )
 
 
 def test_check_and_explain_know_stages(corpus: Path, console: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "300")  # no row is wrapped, however long the paths are
-    done = console("recipe", "check", corpus / "news.yaml")
-    assert done.code == 0, done
+    done = succeeded(console("recipe", "check", corpus / "news.yaml"))
     assert "stage 2  " in done.out
     assert "coverage: model.coverage True, training.coverage_weight 1.0, training.max_updates 1" in done.out
-    done = console("recipe", "explain", "stages", "--recipe", corpus / "news.yaml")
-    assert done.code == 0, done
+    done = succeeded(console("recipe", "explain", "stages", "--recipe", corpus / "news.yaml"))
     (row,) = [line.split() for line in done.out.splitlines() if line.startswith("stages.coverage.training.max_updates")]
     assert row[1:4] == ["1", "2", "(before)"]
     assert "Stop after this many updates" in done.out
-    done = console("recipe", "explain", "stages.coverage.model.coverage", "--recipe", corpus / "news.yaml")
-    assert done.code == 0, done
-    done = console("recipe", "show", corpus / "news.yaml", "--resolved", "--set", "stages.coverage.training.lr=0.5")
-    assert done.code == 0, done
+    succeeded(console("recipe", "explain", "stages.coverage.model.coverage", "--recipe", corpus / "news.yaml"))
+    done = succeeded(
+        console("recipe", "show", corpus / "news.yaml", "--resolved", "--set", "stages.coverage.training.lr=0.5")
+    )
     assert "  - name: coverage" in done.out or "- name: coverage" in done.out
     assert "lr: 0.5" in done.out
 
 
 def test_a_wrong_key_in_a_stage(corpus: Path, console: Command) -> None:
-    done = console("recipe", "check", corpus / "news.yaml", "--set", "stages.coverage.training.coverage_wieght=1")
-    assert done.code == 2, done
-    assert "unknown key `stages.coverage.training.coverage_wieght`: did you mean 'coverage_weight'" in done.err
+    refused(
+        console("recipe", "check", corpus / "news.yaml", "--set", "stages.coverage.training.coverage_wieght=1"),
+        "unknown key `stages.coverage.training.coverage_wieght`: did you mean 'coverage_weight'",
+    )
 
 
 def test_the_stage_of_the_weights_is_said(corpus: Path, console: Command, tmp_path: Path) -> None:
-    done = console("train", corpus / "news.yaml", "--run", tmp_path / "run", "--device", "cpu")
-    assert done.code == 0, done
+    succeeded(console("train", corpus / "news.yaml", "--run", tmp_path / "run", "--device", "cpu"))
     for which, stage in (("words", "1-words"), ("best", "2-coverage")):
         done = console(
             "summarize", "-m", tmp_path / "run", "--checkpoint", which, "--device", "cpu", stdin="w1 w2 w3\n"

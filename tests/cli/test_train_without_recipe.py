@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Command, Finished, environment
+from commands import Command, Finished, environment, refused, succeeded
 
 from nmtkit import metrics, recipe
 from nmtkit.corpus.text import TextFile
@@ -68,8 +68,7 @@ def test_the_text_is_read_once_to_choose_and_once_to_be_divided(
             opened[path] += 1
 
     monkeypatch.setattr("nmtkit.corpus.reading.TextFile", Counted)
-    done = console("train", *pair(texts), *QUICK)
-    assert done.code == 0, done
+    succeeded(console("train", *pair(texts), *QUICK))
     user = {path: count for path, count in opened.items() if path.startswith(str(texts))}
     assert user == {str(texts / "train.en"): 2, str(texts / "train.fr"): 2}
     assert {count for path, count in opened.items() if "text/train." in path} == {2}
@@ -120,8 +119,7 @@ def test_from_two_files_to_translations(console: Command, finished: tuple[Path, 
     assert "# tokenizer: bpe of " in text
     assert "src: text/train.en" in text
     assert len(lines(run / "test.out")) == 30
-    done = console("translate", "-m", run, "--device", "cpu", stdin="The old man sleeps.\n\n")
-    assert done.code == 0, done
+    done = succeeded(console("translate", "-m", run, "--device", "cpu", stdin="The old man sleeps.\n\n"))
     assert done.out.count("\n") == 2
 
 
@@ -134,8 +132,7 @@ def test_the_chosen_recipe_means_the_same_from_anywhere(
     monkeypatch.chdir(tmp_path / "elsewhere")
     chosen = recipe.load(run / "chosen.yaml", QUICK[3::2])
     assert Run.open(str(run)).with_resolved(chosen) == recipe.load(run / "recipe.yaml")
-    done = console("train", run / "chosen.yaml", *QUICK, "--run", "again")
-    assert done.code == 0, done
+    succeeded(console("train", run / "chosen.yaml", *QUICK, "--run", "again"))
     assert losses(Path("again")) == losses(run)
     assert len(losses(run)) == 3
 
@@ -144,8 +141,7 @@ def test_resume(texts: Path, console: Command, tmp_path: Path) -> None:
     options = [*pair(texts), "--device", "cpu", *SHORT, "--run", "run"]
     assert console("train", *options, "--set", "training.max_updates=2").code == 0
     text = (tmp_path / "run" / "chosen.yaml").read_text(encoding="utf-8")
-    done = console("train", *options, "--set", "training.max_updates=4", "--resume")
-    assert done.code == 0, done
+    done = succeeded(console("train", *options, "--set", "training.max_updates=4", "--resume"))
     assert "finished after update 4" in done.err
     assert (tmp_path / "run" / "chosen.yaml").read_text(encoding="utf-8") == text
     assert len(losses(tmp_path / "run")) == 4
@@ -155,34 +151,34 @@ def test_resume(texts: Path, console: Command, tmp_path: Path) -> None:
     assert done.code == 0, done
     assert "finished after update 5" in done.err
 
-    done = console("train", *options, "--preset", "small", "--resume")
-    assert done.code == 2, done
-    assert "begun with other options" in done.err
-    assert "--preset was not given and is small" in done.err
+    refused(
+        console("train", *options, "--preset", "small", "--resume"),
+        "begun with other options",
+        "--preset was not given and is small",
+    )
     done = console("train", *pair(texts, "few"), *options[4:], "--resume")
     assert f"--source was {texts}/train.en and is {texts}/few.en" in done.err
-    done = console("train", *pair(texts), "--run", "nowhere", "--resume")
-    assert done.code == 2, done
-    assert "no training without a recipe was begun here" in done.err
+    refused(
+        console("train", *pair(texts), "--run", "nowhere", "--resume"), "no training without a recipe was begun here"
+    )
     assert not Path("nowhere").exists()
 
 
 @pytest.mark.usefixtures("copied")
 def test_an_earlier_run_is_not_lost(texts: Path, console: Command, tmp_path: Path) -> None:
     before = (tmp_path / "run" / "chosen.yaml").read_text(encoding="utf-8")
-    done = console("train", *pair(texts, "few"), *QUICK, "--run", "run")
-    assert done.code == 2, done
-    assert "a training was begun here" in done.err
+    refused(console("train", *pair(texts, "few"), *QUICK, "--run", "run"), "a training was begun here")
     assert (tmp_path / "run" / "chosen.yaml").read_text(encoding="utf-8") == before
-    done = console("train", *pair(texts, "few"), *pair(texts, "valid", "valid-"), *QUICK, "--run", "run", "--overwrite")
-    assert done.code == 0, done
+    succeeded(
+        console("train", *pair(texts, "few"), *pair(texts, "valid", "valid-"), *QUICK, "--run", "run", "--overwrite")
+    )
     assert (tmp_path / "run" / "chosen.yaml").read_text(encoding="utf-8") != before
     assert not (tmp_path / "run" / "text").exists()
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "letter.txt").write_text("mine")
-    done = console("train", *pair(texts), *QUICK, "--run", "other", "--overwrite")
-    assert done.code == 2, done
-    assert "not the folder of a run and not empty" in done.err
+    refused(
+        console("train", *pair(texts), *QUICK, "--run", "other", "--overwrite"), "not the folder of a run and not empty"
+    )
     assert [path.name for path in (tmp_path / "other").iterdir()] == ["letter.txt"]
 
 
@@ -190,9 +186,10 @@ def test_an_earlier_run_is_not_lost(texts: Path, console: Command, tmp_path: Pat
 def test_text_in_the_runs_own_folder_is_not_destroyed(console: Command, tmp_path: Path) -> None:
     before = lines(tmp_path / "run" / "text" / "train.en")
     files = ["--source", "run/text/train.en", "--target", "run/text/train.fr"]
-    done = console("train", *files, *QUICK, "--run", "run", "--overwrite")
-    assert done.code == 2, done
-    assert "in the folder of the run that would be replaced" in done.err
+    refused(
+        console("train", *files, *QUICK, "--run", "run", "--overwrite"),
+        "in the folder of the run that would be replaced",
+    )
     assert lines(tmp_path / "run" / "text" / "train.en") == before
 
 
@@ -201,14 +198,14 @@ def test_an_attempt_that_was_cut_off_can_be_made_again(texts: Path, console: Com
     (tmp_path / "run" / "text").mkdir(parents=True)
     (tmp_path / "run" / "chosen.yaml").write_text("name: half\n")
     (tmp_path / "run" / "text" / "train.en").write_text("half")
-    done = console("train", *pair(texts), *QUICK, "--run", "run")
-    assert done.code == 0, done
+    succeeded(console("train", *pair(texts), *QUICK, "--run", "run"))
     assert len(lines(tmp_path / "run" / "text" / "train.en")) == 540
 
 
 def test_sets_of_ones_own(texts: Path, console: Command, tmp_path: Path) -> None:
-    done = console("train", *pair(texts), *pair(texts, "valid", "valid-"), *pair(texts, "test", "test-"), *QUICK)
-    assert done.code == 0, done
+    done = succeeded(
+        console("train", *pair(texts), *pair(texts, "valid", "valid-"), *pair(texts, "test", "test-"), *QUICK)
+    )
     assert "held out" not in done.err
     run = tmp_path / "runs" / "train-en-fr"
     assert not (run / "text").exists()
@@ -219,8 +216,7 @@ def test_sets_of_ones_own(texts: Path, console: Command, tmp_path: Path) -> None
 
 
 def test_a_test_set_without_targets_is_translated(texts: Path, console: Command, tmp_path: Path) -> None:
-    done = console("train", *pair(texts), "--test-source", texts / "test.en", *QUICK, "--run", "run")
-    assert done.code == 0, done
+    done = succeeded(console("train", *pair(texts), "--test-source", texts / "test.en", *QUICK, "--run", "run"))
     assert "held out: 30 for valid;" in done.err
     assert len(lines(tmp_path / "run" / "test.out")) == 10
     assert not (tmp_path / "run" / "text" / "test.en").exists()
@@ -228,8 +224,7 @@ def test_a_test_set_without_targets_is_translated(texts: Path, console: Command,
 
 def test_several_corpora_packed_or_not(texts: Path, console: Command, tmp_path: Path) -> None:
     weights = ["--set", "data.train.weights=[1.0, 2.0]"]
-    done = console("train", *pair(texts), *pair(texts, "more"), *QUICK, *weights)
-    assert done.code == 0, done
+    done = succeeded(console("train", *pair(texts), *pair(texts, "more"), *QUICK, *weights))
     run = tmp_path / "runs" / "train-en-fr-and-1-more"
     assert "810 pairs" in done.err
     counts = [len(lines(run / "text" / f"train-{number}.fr")) for number in (1, 2)]
@@ -239,8 +234,7 @@ def test_several_corpora_packed_or_not(texts: Path, console: Command, tmp_path: 
 
 
 def test_fifty_pairs_are_enough_to_run(texts: Path, console: Command, tmp_path: Path) -> None:
-    done = console("train", *pair(texts, "few"), *QUICK, "--minutes", "1")
-    assert done.code == 0, done
+    done = succeeded(console("train", *pair(texts, "few"), *QUICK, "--minutes", "1"))
     assert "46 pairs are few" in done.err
     assert "2 pairs are few for validation" in done.err
     loaded = recipe.load(tmp_path / "runs" / "few-en-fr" / "chosen.yaml")
@@ -257,15 +251,13 @@ def test_summaries(console: Command, tmp_path: Path) -> None:
     quick = ["--device", "cpu", "--set", "training.max_updates=3", "--set", "stages.coverage.training.max_updates=2"]
     quick += ["--set", "data.max_length=40", "--set", "search.max_length=4"]
     quick += ["--set", "model.hidden_size=16", "--set", "model.embedding_size=16"]
-    done = console("train", *files, *quick)
-    assert done.code == 0, done
+    done = succeeded(console("train", *files, *quick))
     run = tmp_path / "runs" / "article-summary"
     assert "model: pointer-generator" in done.err
     assert "stage coverage is over after update 5" in done.err
     assert "ROUGE-L" in done.out
     assert (run / "text" / "valid.src").is_file()
-    done = console("summarize", "-m", run, "--device", "cpu", stdin=records[0]["article"] + "\n")
-    assert done.code == 0, done
+    succeeded(console("summarize", "-m", run, "--device", "cpu", stdin=records[0]["article"] + "\n"))
 
 
 @pytest.mark.parametrize(
@@ -304,8 +296,7 @@ def test_mistakes_are_told_before_anything_is_begun(
     (texts / "bad.en").write_bytes(b"one\ntwo\n\xff\xfe\n")
     (texts / "empty").write_bytes(b"")
     monkeypatch.chdir(texts)
-    done = console("train", *options)
-    assert done.code == 2, done
+    done = refused(console("train", *options))
     assert said in " ".join(done.err.split())
     assert not (texts / "runs").exists()
 
@@ -327,8 +318,7 @@ def test_tiny_learns_the_demo_corpus(nmtkit: Command, tmp_path: Path) -> None:
     """All of it, in some minutes of a CPU core, with no settings but the preset and the number of updates."""
     files = ["--source", DEMO / "train.en.gz", "--target", DEMO / "train.fr.gz"]
     quick = ["--device", "cpu", "--preset", "tiny", "--set", "training.max_updates=1600"]
-    done = nmtkit("train", *files, *quick, "--run", tmp_path / "run")
-    assert done.code == 0, done
+    succeeded(nmtkit("train", *files, *quick, "--run", tmp_path / "run"))
     given = "".join(line + "\n" for line in demo("test", "en"))
     found = nmtkit("translate", "-m", tmp_path / "run", "--device", "cpu", stdin=given).out.splitlines()
     assert metrics.bleu(found, [demo("test", "fr")]).value > 60

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import Command
+from commands import Command, refused, succeeded
 
 from nmtkit import recipe
 from nmtkit.autotune import found
@@ -40,22 +40,19 @@ def test_what_is_tuned_is_used_shown_and_cleared(
     corpus: Path, console: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(doctor, "_compile", lambda: "not asked here")  # it takes seconds
-    tuned = console("tune", corpus / "tiny.yaml", "--run", "run", *ONE)
-    assert tuned.code == 0, tuned
+    tuned = succeeded(console("tune", corpus / "tiny.yaml", "--run", "run", *ONE))
     rows = [line for line in tuned.out.splitlines() if ", 1 thread" in line]
     assert {row.split(", 1 thread")[0] for row in rows} == {"fp32 highest", "fp32 medium"}
     taken = taken_of(tuned.out)
     assert "training on this machine: " in tuned.err
 
-    done = console("train", corpus / "tiny.yaml", "--run", "run", *ONE)
-    assert done.code == 0, done
+    done = succeeded(console("train", corpus / "tiny.yaml", "--run", "run", *ONE))
     assert f"training on this machine: {taken}, 1 thread, as found on " in done.err
     settled = recipe.load(tmp_path / "run" / "recipe.yaml").training
     assert (settled.precision, settled.matmul_precision, settled.threads) == (*taken.split(), 1)
 
     assert "the search is measured once the run is trained" in tuned.err
-    done = console("tune", corpus / "tiny.yaml", "--run", "run", *ONE)
-    assert done.code == 0, done
+    done = succeeded(console("tune", corpus / "tiny.yaml", "--run", "run", *ONE))
     assert "30 validation sentences are too few to measure the search with" in done.err
     again = taken_of(done.out)  # it was measured anew
     done = console("doctor")
@@ -73,27 +70,27 @@ def test_a_resumed_run_uses_what_it_was_begun_with(corpus: Path, console: Comman
     given = ["train", corpus / "tiny.yaml", "--run", "run", *ONE]
     assert console(*given, "--set", "training.matmul_precision=high").code == 0
     more = ["--set", "training.max_updates=6", "--resume"]
-    done = console(*given, *more)
-    assert done.code == 0, done
+    succeeded(console(*given, *more))
     assert recipe.load(tmp_path / "run" / "recipe.yaml").training.matmul_precision == "high"
     assert found.everything() == []
-    done = console(*given, *more, "--set", "training.matmul_precision=medium")
-    assert done.code == 2
-    assert "`training.matmul_precision` was 'high' and is 'medium'" in done.err
+    refused(
+        console(*given, *more, "--set", "training.matmul_precision=medium"),
+        "`training.matmul_precision` was 'high' and is 'medium'",
+    )
 
 
 def test_nothing_is_left_to_find(corpus: Path, console: Command) -> None:
-    done = console("tune", corpus / "tiny.yaml", *ONE, *EXACT)
-    assert done.code == 0, done
+    done = succeeded(console("tune", corpus / "tiny.yaml", *ONE, *EXACT))
     assert "the recipe leaves nothing open on cpu: fp32 highest, 1 thread" in done.err
     assert found.everything() == []
 
 
 @pytest.mark.parametrize("threads", ["0", "many", "1.5", "true"])
 def test_threads_that_are_none(corpus: Path, console: Command, threads: str) -> None:
-    done = console("train", corpus / "tiny.yaml", "--set", f"training.threads={threads}")
-    assert done.code == 2
-    assert "`training.threads`: auto, or a number from 1 to 1,024 (given: " in done.err
+    refused(
+        console("train", corpus / "tiny.yaml", "--set", f"training.threads={threads}"),
+        "`training.threads`: auto, or a number from 1 to 1,024 (given: ",
+    )
 
 
 class Asked(Exception):
