@@ -20,7 +20,7 @@ LEAST = 1e-30
 
 
 def number_by_position(ids: Tensor, src_extended: Tensor, size: int, absent: int) -> Tensor:
-    """Extended ids as a search numbers them: a word that the vocabulary lacks is V and its first place in the source.
+    """Extended ids as a search numbers them: a word that the vocabulary lacks is V plus its first source position.
 
     So the distributions of a search have V + S columns, whatever unknown words the sentences of a batch have.
 
@@ -29,9 +29,6 @@ def number_by_position(ids: Tensor, src_extended: Tensor, size: int, absent: int
         src_extended: `(B,S)`.
         size: V.
         absent: an id of the vocabulary.
-
-    Returns:
-        `(B,P)`.
     """
     there, first = (ids[:, :, None] == src_extended[:, None, :]).to(torch.uint8).max(2)  # (B,P)
     return torch.where(ids < size, ids, torch.where(there > 0, size + first, absent))

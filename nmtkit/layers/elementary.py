@@ -72,7 +72,7 @@ class Maxout(nn.Module):
 
 
 def mask_without_eos(mask: Tensor) -> Tensor:
-    """Which tokens of a source are real, `(B,S)`, its </s> left out; an empty source keeps it, to have one at all."""
+    """The mask `(B,S)` of real source tokens without </s>; an empty source keeps it, to have one token at all."""
     words = mask.roll(-1, 1)
     words[:, -1] = False
     words[:, 0] = True
@@ -80,17 +80,17 @@ def mask_without_eos(mask: Tensor) -> Tensor:
 
 
 def run_by_length(read: Callable[..., Sequence[Tensor]], lengths: Tensor, *padded: Tensor) -> Sequence[Tensor]:
-    """What `read` makes of sentences, those of about one length at a time where that is quicker: in a search on a CPU.
+    """Runs `read` on sentences of about one length at a time, where that is faster: in a search on a CPU.
 
-    It takes as long for padding as for words. The shares of padding are kept under a fifth.
+    A CPU takes as long for padding as for words. The share of padding is kept under a fifth.
 
     Args:
-        read: makes of some sentences `(b,...,s)` tensors `(b,...,s,*)`, whatever padding they have.
+        read: maps some sentences `(b,...,s)` to tensors `(b,...,s,*)`, whatever padding they have.
         lengths: of B sentences, `(B,)`, on the CPU; best in falling order.
         padded: the sentences, `(B,...,S)`.
 
     Returns:
-        Tensors `(B,...,S,*)`, zero at padding or what `read` makes of it.
+        Tensors `(B,...,S,*)`, undefined at padding.
     """
     width = padded[0].shape[-1]
     if torch.is_grad_enabled() or padded[0].device.type != "cpu":

@@ -1,15 +1,15 @@
-"""Linear maps for a model that is only read: their weights laid out once for the products of one precision.
+"""Linear maps for inference: weights converted and laid out once, for the products of one precision.
 
-On a CPU the maps of a model are replaced by ones of this file. What is between them (attention, normalization, softmax,
-scores) stays in float32. On CUDA the whole model is cast to 16 bits, and sums that need more digits are made wide where
-they are made. Letters: M rows, I input size, O output size.
+On a CPU the linear maps of a model are replaced by the ones of this file; attention, normalization, softmax and scores
+stay in float32. On CUDA the whole model is cast to 16 bits, and sums that need more digits are computed in float32.
+Letters: M rows, I input size, O output size.
 
     fp32  y = x W^T + b
     bf16  x and W are rounded to bfloat16, products are summed up in float32, y is rounded to bfloat16
     int8  x_m ~ s_m q_m and W_o ~ t_o p_o with whole numbers q, p from -127 to 127 and s_m, t_o the largest of |x_m| and
-          |W_o| over 127, so that y_mo = s_m t_o (q_m . p_o) + b_o: one scale a row of x, found anew in every product,
-          and one a row of W (Jacob et al. 2018, "Quantization and Training of Neural Networks", section 2.2). A row's
-          result depends on no other row. How a processor is told q is one of `ACTIVATION_FORMATS`.
+          |W_o| over 127, so that y_mo = s_m t_o (q_m . p_o) + b_o: dynamic quantization with one scale for each row of
+          x and of W (Jacob et al. 2018, "Quantization and Training of Neural Networks", section 2.2). A row's result
+          depends on no other row. `ACTIVATION_FORMATS` says how q is stored for a processor.
 """
 
 import math
@@ -26,44 +26,44 @@ from torch import Tensor, nn
 from nmtkit.core.errors import RecipeError
 
 Precision = Literal["fp32", "fp16", "bf16", "int8"]
-"""Of the products of a model that is read."""
+"""The precision of the products of a model at inference."""
 PrecisionChoice = Literal["auto", "fp32", "fp16", "bf16", "int8"]
-"""The same as a user names it: `auto` leaves it to the machine."""
+"""The precision as an option: `auto` measures the fastest."""
 
 MANY = 1 << 24
-"""Multiplications from which on oneDNN's product of float32 is worth its longer call, with AVX-512."""
+"""With AVX-512: multiplications from which on oneDNN's float32 product is worth its longer call."""
 LARGE, FEW_ROWS = 1 << 18, range(3, 65)
-"""Without it MKL's is as good or better, but for so many numbers and so many rows: see `nmtkit bench decode`."""
+"""Without AVX-512: weights and rows for which oneDNN's float32 product is faster than MKL's."""
 FEWEST_OUTPUTS = 16
-"""A map to fewer numbers, a gate, is no work, and a probability needs its digits."""
+"""Maps to fewer numbers are left alone: a gate costs little, and a probability needs its digits."""
 LARGEST = 127
-"""Of the whole numbers of weights."""
+"""The largest whole number of weights."""
 OTHER_KERNEL = 10.0
-"""Times of the quickest product that another takes which is not computed by the processor's own instructions."""
+"""A product that takes so many times as long as the fastest is emulated, not computed by instructions of its own."""
 SLOW = 5.0
-"""A precision that takes so many times as long as float32, or more, for many rows is taken only where it is named."""
+"""A precision that takes so many times as long as float32 for many rows is used only where it is asked for."""
 TRIED_ROWS = (5, 80)
-"""Of the products that are tried: those of a beam, and of a batch."""
+"""Rows of the products that are timed: those of a beam, and of a batch."""
 TRYING, CALLS = 0.005, 9
-"""Seconds after which a product is not called again, and how often it is called at most."""
+"""A timing ends after so many seconds, or so many calls."""
 OUTPUT = "output"
-"""The name of the layer that a model's logits come from."""
+"""The name of a model's output layer."""
 QUERIES_KEYS_VALUES = {
     frozenset(["query_keys_values", "out"]): ["query_keys_values"],
     frozenset(["query", "keys_values", "out"]): ["query", "keys_values"],
 }
-"""The maps of attention with heads, and those of them that make queries, keys and values."""
+"""The maps of multi-head attention, and those of them that give queries, keys and values."""
 DECODER = "decoder"
-"""The name of the layers that a model steps through cell by cell; others read whole sequences by torch's own call."""
+"""The name of the layers that a model steps through cell by cell; others read whole sequences in one call."""
 
 
 class ActivationFormat(NamedTuple):
-    """How the whole numbers of inputs are written in 8 bits."""
+    """How whole numbers of inputs are stored in 8 bits."""
 
     largest: int
-    """They are from minus this to this."""
+    """The numbers are from minus this to this."""
     zero: int
-    """What is added to them so that none has a sign; 0: they have one."""
+    """The zero point added to store them unsigned; 0: they are signed."""
 
 
 ACTIVATION_FORMATS: tuple[ActivationFormat, ...] = (
@@ -71,20 +71,20 @@ ACTIVATION_FORMATS: tuple[ActivationFormat, ...] = (
     ActivationFormat(127, 128),
     ActivationFormat(63, 64),
 )
-"""The ones that one would rather take first. Numbers with a sign are for AMX: with less, oneDNN has only its reference
-code for them. Without one they are for VNNI. AVX2 adds two products in 16 bits, which hold those of the last form."""
+"""Preferred formats first. Signed numbers are for AMX; elsewhere oneDNN has only reference code for them. Unsigned ones
+are for VNNI. AVX2 adds two products in 16 bits, which overflow with more than the seven bits of the last format."""
 
 
 class UnquantizedLinear(nn.Linear):
-    """A linear map whose matrix is read by others than itself, so that it is left as it is."""
+    """A linear map whose matrix others read as well, so that it is never converted."""
 
 
 class InferenceLinear(nn.Module):
-    """A linear map, to be read only; `(...,I)` to `(...,O)`."""
+    """A linear map for inference only; `(...,I)` to `(...,O)`."""
 
     keeps_16_bits = False
-    """Whether a result of 16 bits stays so: that of an output layer, which is large and read a few rows at a time, and
-    queries, keys and values of attention, whose own products then are of 16 bits too."""
+    """Whether a 16-bit result stays so: logits, which are many, and queries, keys and values of attention, which then
+    has 16 bits, too."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class InferenceLinear(nn.Module):
         raise NotImplementedError
 
     def forward_relu(self, inputs: Tensor) -> Tensor:
-        """max(0, map): what only another packed map of the same precision will read, in its type."""
+        """max(0, map), in any type that another map of the same precision reads."""
         return F.relu(self(inputs), inplace=True)
 
     def extra_repr(self) -> str:
@@ -105,7 +105,7 @@ class InferenceLinear(nn.Module):
 
 
 class Fp32Linear(InferenceLinear):
-    """In float32. Few rows read the weights column by column, many in oneDNN's own order where torch has it."""
+    """A float32 map. Few rows read the weights by columns, many in oneDNN's own layout where torch has it."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__(weight, bias)
@@ -134,14 +134,14 @@ class Fp32Linear(InferenceLinear):
 
 
 class Bf16Linear(InferenceLinear):
-    """In bfloat16."""
+    """A bfloat16 map."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__(weight, None if bias is None else bias.bfloat16())
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach().bfloat16())
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The map, rounded to bfloat16, in float32 if nothing else is said."""
+        """The map, rounded to bfloat16; in float32 unless `keeps_16_bits`."""
         result = _onednn(inputs.bfloat16(), self.weight, self.bias, "none")
         return result if self.keeps_16_bits else result.float()
 
@@ -151,7 +151,7 @@ class Bf16Linear(InferenceLinear):
 
 
 class Int8Linear(InferenceLinear):
-    """In whole numbers of 8 bits; see the head of this file."""
+    """A map with dynamic int8 quantization; see the head of this file."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__(weight, bias)
@@ -172,24 +172,20 @@ class Int8Linear(InferenceLinear):
 
 
 def quantize_rows(rows: Tensor, form: ActivationFormat) -> tuple[Tensor, Tensor]:
-    """Rows `(M,I)` as whole numbers of 8 bits, and their scales `(M,1)`; see the head of this file."""
+    """Rows `(M,I)` as whole numbers of 8 bits, and their scales `(M,1)`."""
     scales = torch.maximum(rows.amax(1, keepdim=True), -rows.amin(1, keepdim=True))
     scales = scales.div_(form.largest).clamp_(min=torch.finfo(torch.float32).tiny)
     return _written((rows / scales).round_().to(torch.int8), form), scales
 
 
 def _written(whole: Tensor, form: ActivationFormat) -> Tensor:
-    """Whole numbers in a form. In 8 bits without a sign -1 is 255, and what goes beyond begins again at 0."""
+    """Whole numbers in a format. In unsigned 8 bits -1 is 255, and sums wrap around at 256."""
     return whole.view(torch.uint8).add_(form.zero) if form.zero else whole
 
 
 @cache
 def activation_format() -> ActivationFormat:
-    """The first of `ACTIVATION_FORMATS` with which this processor's own instructions give exact sums.
-
-    Raises:
-        RuntimeError: they are right with none.
-    """
+    """The first of `ACTIVATION_FORMATS` with exact sums, computed by instructions of this processor."""
     # The largest numbers of either sign, and of both in turn: no sums are larger.
     signs = torch.tensor([[1, 1], [-1, -1], [1, -1]], dtype=torch.int8)
     weight, rows = LARGEST * signs.repeat(128, 64), signs.repeat(27, 64)  # (384,128), (81,128)
@@ -211,7 +207,7 @@ def activation_format() -> ActivationFormat:
 
 @cache
 def is_slow(precision: Precision) -> bool:
-    """Whether products of a precision that this CPU has are so slow that nobody should take it unasked."""
+    """Whether products of a supported precision are so slow on this CPU that they are used only where asked for."""
     weight = torch.linspace(0.0, 9.0, 384 * 128).cos_().view(384, 128)
     found, exact = _KINDS[precision](weight, None), Fp32Linear(weight, None)
     with _one_thread():
@@ -225,7 +221,7 @@ def is_slow(precision: Precision) -> bool:
 
 
 def _seconds(product: Callable[[], object]) -> float:
-    """Of this thread, in the quickest of some calls: other programs that want the processor make no difference."""
+    """Thread time of the fastest of some calls, which other programs on the processor do not change."""
     begun = now = time.thread_time()
     least = math.inf
     for _ in range(CALLS):
@@ -260,7 +256,7 @@ def _onednn(inputs: Tensor, weight: Tensor, bias: Tensor | None, after: str) -> 
 
 
 class InferenceCell(nn.Module):
-    """One step of a GRU or an LSTM, as torch's own, with packed products."""
+    """One step of a GRU or an LSTM, like torch's cells, with products of one precision."""
 
     def __init__(self, kind: Callable[[Tensor, Tensor | None], InferenceLinear], *weights: Tensor) -> None:
         super().__init__()
@@ -271,9 +267,9 @@ class InferenceCell(nn.Module):
     def forward(
         self, inputs: Tensor, state: Tensor | tuple[Tensor, Tensor], *_: Tensor
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """From `(N,I)` and the hidden state `(N,H)` the new one; for an LSTM both are pairs with its memory cells.
+        """From `(N,I)` and the hidden state `(N,H)` to the new one; for an LSTM both are pairs with its memory cells.
 
-        The weights that torch's own cells are told are not read.
+        Further arguments, the weights that torch's cells take, are ignored.
         """
         if isinstance(state, tuple):
             hidden, cell = state
@@ -292,7 +288,7 @@ _KINDS: dict[str, type[InferenceLinear]] = {"fp32": Fp32Linear, "bf16": Bf16Line
 
 @cache
 def is_supported(precision: Precision) -> bool:
-    """Whether torch has the products of a precision on this processor, and they are right: it tries a small one."""
+    """Whether torch has correct products of a precision on this processor; tries a small one."""
     rows = torch.linspace(-2.0, 3.0, 7 * 32).sin_().view(7, 32)
     weight, bias = torch.linspace(0.0, 9.0, 48 * 32).cos_().view(48, 32), torch.linspace(-1.0, 1.0, 48)
     expected = F.linear(rows.double(), weight.double(), bias.double())
@@ -307,7 +303,7 @@ def is_supported(precision: Precision) -> bool:
 
 
 def supported_precisions(device: torch.device) -> list[Precision]:
-    """Those that can be asked for on a device here, the exact one first."""
+    """The precisions that a device supports here, float32 first."""
     if device.type == "cuda":
         return ["fp32", "fp16", "bf16"]
     return ["fp32", *(one for one in ("bf16", "int8") if device.type == "cpu" and is_supported(one))]
@@ -315,20 +311,20 @@ def supported_precisions(device: torch.device) -> list[Precision]:
 
 @torch.no_grad()
 def quantize_for_inference(model: nn.Module, precision: Precision, read_by_rows: Collection[nn.Module] = ()) -> None:
-    """Prepares a model in evaluation mode for reading, in place; it can no longer be trained.
+    """Converts a model in evaluation mode to a precision, in place; it can no longer be trained.
 
     A map that shared its matrix with an embedding has its own afterwards.
 
     Args:
-        model: on the device where it will work.
+        model: on its final device.
         precision: one of `supported_precisions`.
-        read_by_rows: maps of it of whose matrices rows are taken, so that on a CPU they stay in float32.
+        read_by_rows: maps whose matrices are read by rows (a shortlist); on a CPU they stay in float32.
 
     Raises:
-        RecipeError: it is none of them; no other is taken in silence.
+        RecipeError: the precision is not supported here.
     """
     device = next(model.parameters()).device
-    # Others are tried out only where they are asked for.
+    # float32 needs no trial.
     if precision != "fp32" and precision not in (there := supported_precisions(device)):
         raise RecipeError(
             f"precision {precision}: nothing computes so here on {device.type}; take {' or '.join(there)}, or auto"
@@ -346,7 +342,7 @@ def quantize_for_inference(model: nn.Module, precision: Precision, read_by_rows:
 
 
 def _pack(model: nn.Module, kind: type[InferenceLinear], read_by_rows: Collection[nn.Module]) -> None:
-    """Puts packed maps in place of those of a model."""
+    """Replaces the linear maps and recurrent cells of a model."""
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             if type(child) is nn.Linear and child not in read_by_rows and child.out_features >= FEWEST_OUTPUTS:
@@ -361,9 +357,9 @@ def _pack(model: nn.Module, kind: type[InferenceLinear], read_by_rows: Collectio
 
 
 class PaddedLinear(nn.Module):
-    """A linear map with rows of zeros behind its matrix, to a multiple of `ROWS`; nobody sees what they give.
+    """A linear map with rows of zeros behind its matrix, to a multiple of `ROWS`; their results are cut off.
 
-    Products of 16 bits on tensor cores want the rows of a matrix by eights, and are quickest by 64.
+    Products of 16 bits on tensor cores need multiples of eight rows, and are fastest with multiples of 64.
     """
 
     ROWS = 64
@@ -382,7 +378,7 @@ class PaddedLinear(nn.Module):
 
 @torch.no_grad()
 def cast_to_16_bits(model: nn.Module, dtype: torch.dtype) -> None:
-    """Casts a model to 16 bits, and pads those of its matrices whose rows are many and no multiple of eight."""
+    """Casts a model to 16 bits, and pads its large matrices to a multiple of eight rows."""
     model.to(dtype)
     for module in list(model.modules()):
         for name, child in list(module.named_children()):

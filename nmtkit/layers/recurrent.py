@@ -24,11 +24,7 @@ Initialisation = Literal["xavier", "paper"]
 
 
 def reversed_positions(mask: Tensor) -> Tensor:
-    """For each sentence the positions `(B,S)` that read it from its last word to its first; padding stays in place.
-
-    Args:
-        mask: `(B,S)`, True where a token is real; the real tokens come first.
-    """
+    """Positions `(B,S)` that reverse each sentence within its length; `mask` `(B,S)` is True for real tokens."""
     positions = torch.arange(mask.shape[1], device=mask.device).unsqueeze(0)  # (1,S)
     return torch.where(mask, mask.sum(1, keepdim=True) - 1 - positions, positions)
 
@@ -55,20 +51,15 @@ def _has_no_16_bit_lstm() -> bool:
 def run_rnn(
     layer: nn.Module, inputs: Tensor | PackedSequence, state: Tensor | tuple[Tensor, ...] | None = None
 ) -> tuple[Any, Any]:
-    """Runs what `build_rnn` made; outside of autocast, in the type of the layer's weights, where 16 bits will not do.
+    """Runs a GRU or LSTM; outside of autocast, in the type of its weights, where 16 bits will not do.
 
     Under autocast for CUDA torch runs these layers in float16, also where bfloat16 was asked for. Gradients of a loss
     that is divided by all tokens of an update are too small for that: most of them would silently become zero. On a CPU
     the layers run in bfloat16, which has the range of float32 and is faster; but without AVX-512 torch has no such LSTM
     and would end with an error of its own.
 
-    Args:
-        layer: a GRU or LSTM.
-        inputs: `(N,T,I)`, or the same packed.
-        state: torch's, `(L,N,H)` or a pair of it; None is zero.
-
-    Returns:
-        As torch: the states `(N,T,H)`, and the state after the last word.
+    Takes `(N,T,I)`, or the same packed, and torch's state `(L,N,H)` or a pair of it; None is zero. Returns, as torch,
+    the states `(N,T,H)`, and the state after the last word.
     """
     place = inputs.data.device.type
     if place != "cuda" and not (place == "cpu" and isinstance(layer, nn.LSTM) and _has_no_16_bit_lstm()):
@@ -83,16 +74,9 @@ def run_rnn(
 
 
 def rnn_step(layer: nn.RNNBase, inputs: Tensor, hidden: Tensor, cell: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """One word of what `build_rnn` made, cell by cell: torch's own call for whole sequences prepares more than it does.
+    """One step of a GRU or LSTM of L layers, cell by cell: less overhead than torch's call for sequences.
 
-    Args:
-        layer: a GRU or LSTM of L layers.
-        inputs: `(N,I)`.
-        hidden: `(N,L,H)`.
-        cell: an LSTM's memory cells `(N,L,H)`; None for a GRU.
-
-    Returns:
-        Both after the word; the top layer's hidden state is what the layer answers.
+    Takes inputs `(N,I)`, hidden states `(N,L,H)` and an LSTM's memory cells `(N,L,H)`; returns both after the step.
     """
     dtype = next(layer.parameters()).dtype
     hiddens, cells = [], []
@@ -199,19 +183,19 @@ def run_to_final_states(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Runs one recurrent layer over padded sentences, from a state of zero.
 
-    A layer answers with all hidden states, so the last is picked from among them; of the memory cells it gives only
-    those after the last column. A GPU gives the right ones for packed sequences. On a CPU an LSTM takes far longer for
-    packed sequences than for padded ones: there all sentences run together up to the end of the shortest, the others
-    from there to the next end, and so on. The sentences of a batch are of nearly one length: such stretches are few.
+    The final hidden state is picked from among all states; but torch returns an LSTM's memory cells after the last
+    column only. A GPU gives the right ones for packed sequences. On a CPU an LSTM takes far longer for packed sequences
+    than for padded ones: there all sentences run together up to the end of the shortest, the others from there to the
+    next end, and so on. The sentences of a batch are of nearly one length: such spans are few.
 
     Args:
         layer: a GRU or LSTM of one layer and direction.
         inputs: `(B,S,I)`.
         lengths: `(B,)`; on the CPU where cells are needed, else on the device of the inputs.
-        need_cell: whether the memory cells are needed; only an LSTM has any.
+        need_cell: whether the memory cells of an LSTM are needed.
 
     Returns:
-        The states `(B,S,H)`, of no meaning at padding; and at each sentence's own end the hidden state `(B,H)` and the
+        The states `(B,S,H)`, undefined at padding; and at each sentence's own end the hidden state `(B,H)` and the
         memory cell `(B,H)`, or None.
     """
     if not need_cell:
@@ -226,24 +210,24 @@ def run_to_final_states(
         states, _ = pad_packed_sequence(answer, batch_first=True, total_length=inputs.shape[1])
         states, hidden, cell = (part.index_select(0, back) for part in (states, hidden[0], cell[0]))
         return states, hidden, cell
-    return _run_by_stretches(layer, inputs, lengths)
+    return _run_by_spans(layer, inputs, lengths)
 
 
-def _run_by_stretches(layer: nn.Module, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The way of a CPU in `run_to_final_states`; while it runs, the longest sentences stand first."""
+def _run_by_spans(layer: nn.Module, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """`run_to_final_states` on a CPU; while it runs, the longest sentences stand first."""
     order = lengths.argsort(descending=True)
     inputs, ends = inputs[order], lengths[order].tolist()
-    stretches, hiddens, cells = [], [], []
+    spans, hiddens, cells = [], [], []
     state, start, running = None, 0, len(ends)
     for stop in sorted(set(ends)):
         states, (hidden, cell) = run_rnn(layer, inputs[:running, start:stop], state)
         going_on = sum(end > stop for end in ends)
-        stretches.append(F.pad(states, (0, 0, 0, 0, 0, len(ends) - running)))  # (B,*,H)
+        spans.append(F.pad(states, (0, 0, 0, 0, 0, len(ends) - running)))  # (B,*,H)
         hiddens.append(hidden[0, going_on:])
         cells.append(cell[0, going_on:])
         state = hidden[:, :going_on].contiguous(), cell[:, :going_on].contiguous()
         start, running = stop, going_on
-    padded = F.pad(torch.cat(stretches, 1), (0, 0, 0, inputs.shape[1] - start))  # (B,S,H)
+    padded = F.pad(torch.cat(spans, 1), (0, 0, 0, inputs.shape[1] - start))  # (B,S,H)
     back = order.argsort()
     return padded[back], torch.cat(hiddens[::-1])[back], torch.cat(cells[::-1])[back]
 
@@ -274,13 +258,7 @@ class StackedCells(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, inputs: Tensor, hidden: Tensor, cell: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """One step.
-
-        Args:
-            inputs: `(N,I)`.
-            hidden: `(N,L,H)`.
-            cell: an LSTM's memory cells `(N,L,H)`; None for a GRU.
-        """
+        """One step from `(N,I)`, hidden states `(N,L,H)` and an LSTM's memory cells `(N,L,H)`, None for a GRU."""
         new_hidden, new_cell = [], []
         for number, layer in enumerate(self.cells):
             if number > 0:
@@ -295,17 +273,10 @@ class StackedCells(nn.Module):
 
 
 def check_bridge(kind: BridgeKind, final_size: int, final_layers: int, hidden_size: int, layers: int) -> None:
-    """Checks that an encoder's final states can be what `bridge: copy` makes of them; for the `Config` of a model.
+    """Raises a ValueError if `bridge: copy` cannot copy the encoder's final states; for the `Config` of a model.
 
-    Args:
-        kind: of the bridge.
-        final_size: numbers in the final state of each encoder layer, all directions together.
-        final_layers: layers of the encoder.
-        hidden_size: of the decoder.
-        layers: of the decoder.
-
-    Raises:
-        ValueError: they cannot.
+    `final_size` counts the numbers in the final state of each of the `final_layers` of the encoder, all directions
+    together; `hidden_size` and `layers` are the decoder's.
     """
     if kind != "copy":
         return
@@ -351,9 +322,7 @@ class Bridge(nn.Module):
     def forward(self, hidden: Tensor, cell: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """The decoder's first hidden state `(B,L,H)`, and memory cell `(B,L,H)` or None.
 
-        Args:
-            hidden: final hidden state of each layer of the encoder, `(B,*,D)`; see `RecurrentEncoderOutput`.
-            cell: its memory cells, or None; only `copy` reads them.
+        From the final hidden states of the encoder's layers `(B,*,D)`, and their memory cells, which only `copy` reads.
         """
         if self.kind == "copy":
             return hidden, cell
@@ -369,7 +338,7 @@ class Bridge(nn.Module):
 
 
 def init_weights(model: nn.Module, style: Initialisation) -> None:
-    """Sets every linear map, embedding and recurrent weight of a model; parameters of other kinds are left alone.
+    """Initialises every linear map, embedding and recurrent weight of a model; other parameters are left alone.
 
     `xavier`: orthogonal recurrent matrices, Glorot & Bengio 2010 for the others, gate by gate; embeddings of length
     about one; biases zero, but one for the forget gates of an LSTM (Jozefowicz et al. 2015).

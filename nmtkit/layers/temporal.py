@@ -24,22 +24,17 @@ EMPTY_SUM = -math.inf
 
 
 def penalize(energies: Tensor, past: Tensor) -> Tensor:
-    """`log e'_ti` of equation 3: energies, less the past of their places; in the first step the energies themselves.
-
-    Args:
-        energies: `e_ti`, `(...,S)`.
-        past: of the same shape; `EMPTY_SUM` before the first step.
-    """
+    """`log e'_ti` of equation 3, from energies `e_ti` `(...,S)` and their accumulated past, `EMPTY_SUM` at first."""
     return energies - past.masked_fill(past == EMPTY_SUM, 0.0)
 
 
 def accumulate(energies: Tensor, past: Tensor) -> Tensor:
-    """The past for the step after this one, `(...,S)`."""
+    """The past of the next step, `(...,S)`."""
     return torch.logaddexp(past, energies)
 
 
 def accumulated_before(energies: Tensor) -> Tensor:
-    """The past of every step of `(B,T,S)` at once: what `accumulate` gives step by step, from `EMPTY_SUM` on."""
+    """The past of every step of `(B,T,S)` at once: `accumulate` step by step, from `EMPTY_SUM` on."""
     sums = torch.logcumsumexp(energies[:, :-1], 1)  # (B,T-1,S)
     return functional.pad(sums, (0, 0, 1, 0), value=EMPTY_SUM)
 

@@ -40,7 +40,7 @@ def sinusoids(length: int, width: int, halves: bool = False) -> Tensor:
 
 
 class SinusoidalPositions(nn.Module):
-    """The table of `sinusoids`, as long as it is asked to be."""
+    """The table of `sinusoids`, which grows on demand."""
 
     table: Tensor
 
@@ -54,9 +54,9 @@ class SinusoidalPositions(nn.Module):
         return self.reserve(length)[:length]
 
     def reserve(self, length: int) -> Tensor:
-        """Makes the table at least so long, and gives it.
+        """The table, with at least so many rows.
 
-        A longer table is made on the CPU and stands elsewhere in memory. A search would wait for the GPU there, so it
+        A longer table is made on the CPU and gets another address. A search would wait for the GPU there, so it
         reserves what it may need before it begins.
         """
         table = self.table  # another thread may put another one in its place
@@ -75,11 +75,7 @@ class LearnedPositions(nn.Module):
         nn.init.normal_(self.table, std=0.1)
 
     def forward(self, length: int) -> Tensor:
-        """The vectors of positions 0 to length-1: `(length,H)`.
-
-        Raises:
-            DataError: there are fewer.
-        """
+        """The vectors of positions 0 to length-1: `(length,H)`; raises a DataError beyond the last one."""
         most = self.table.shape[0]
         if length > most:
             raise DataError(
@@ -102,14 +98,8 @@ def merge_heads(states: Tensor) -> Tensor:
 def attention_weights(query: Tensor, keys: Tensor, mask: Tensor | None) -> Tensor:
     """softmax(Q K^T / sqrt(D)), the weights in equation 1 of Vaswani et al. 2017.
 
-    Args:
-        query: `(B,A,Q,D)`.
-        keys: `(B,A,S,D)`.
-        mask: broadcasts to `(B,A,Q,S)`; True where a key may be read, or what is added to the energies. Every query
-            must have a key that it may read.
-
-    Returns:
-        `(B,A,Q,S)`; zero where the mask is False.
+    From queries `(B,A,Q,D)` and keys `(B,A,S,D)`: `(B,A,Q,S)`. The mask broadcasts to that: True where a key may be
+    read, or a bias on the energies; every query needs a key that it may read.
     """
     energies: Tensor = (query * query.shape[-1] ** -0.5) @ keys.transpose(-1, -2)
     if mask is not None:
@@ -119,13 +109,13 @@ def attention_weights(query: Tensor, keys: Tensor, mask: Tensor | None) -> Tenso
 
 
 def _past(query: Tensor) -> Tensor:
-    """What each of Q queries of a sequence may read of it, `(Q,Q)`: itself and what is before it."""
+    """The causal mask `(Q,Q)` of a sequence."""
     length = query.shape[-2]
     return torch.ones(length, length, dtype=torch.bool, device=query.device).tril()
 
 
 def _fused_pays(query: Tensor, rate: float) -> bool:
-    """Whether torch's fused attention is the faster way.
+    """Whether torch's fused attention is faster.
 
     On a CPU it is, as long as its many small products go to the default backend. Through oneDNN, where those of lower
     precision go, they cost many times the batched ones; not with one query in float32, nor in a search in bfloat16.
@@ -140,18 +130,15 @@ def _fused_pays(query: Tensor, rate: float) -> bool:
 def attend(
     query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None, causal: bool = False, rate: float = 0.0
 ) -> Tensor:
-    """softmax(Q K^T / sqrt(D)) V: equation 1 of Vaswani et al. 2017, by the fastest way the device has.
+    """softmax(Q K^T / sqrt(D)) V: equation 1 of Vaswani et al. 2017, the fastest way on the device.
 
     Args:
         query: `(B,A,Q,D)`.
         keys: `(B,A,S,D)`.
         values: `(B,A,S,D)`.
-        mask: broadcasts to `(B,1,Q,S)`, True where a key may be read, or what is added to the energies; None reads all.
+        mask: broadcasts to `(B,1,Q,S)`: True where a key may be read, or a bias on the energies; None reads all.
         causal: query i reads keys 0 to i only; needs Q = S and no mask.
         rate: dropout of the weights.
-
-    Returns:
-        `(B,A,Q,D)`.
     """
     if _fused_pays(query, rate):
         return F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, dropout_p=rate, is_causal=causal)
@@ -162,7 +149,7 @@ def attend(
 
 
 def _xavier(linear: nn.Linear, parts: int) -> nn.Linear:
-    """Fills in Xavier's uniform range, taken for each of the `parts` products that are packed into one; zero bias."""
+    """Glorot's uniform initialisation, taken for each of the `parts` products packed into one; zero bias."""
     fan_out, fan_in = linear.weight.shape[0] // parts, linear.weight.shape[1]
     bound = math.sqrt(6.0 / (fan_in + fan_out))
     nn.init.uniform_(linear.weight, -bound, bound)
@@ -188,40 +175,19 @@ class SelfAttention(nn.Module):
         return packed.view(*states.shape[:-1], 3, self.heads, -1)  # (B,Q,3,A,D)
 
     def forward(self, states: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
-        """All positions at once.
-
-        Args:
-            states: `(B,Q,H)`.
-            mask: `(B,1,1,Q)`, which positions may be read; see `attend`.
-            causal: each position reads only itself and earlier ones.
-
-        Returns:
-            `(B,Q,H)`.
-        """
+        """All positions `(B,Q,H)` at once; `mask` is `(B,1,1,Q)`, or `causal`: see `attend`."""
         query, keys, values = (part.transpose(1, 2) for part in self._project(states).unbind(2))  # (B,A,Q,D)
         context = attend(query, keys, values, mask, causal, self.rate if self.training else 0.0)
         out: Tensor = self.out(merge_heads(context))
         return out
 
     def weights(self, states: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
-        """The weights `(B,A,Q,Q)` behind `forward`, which never makes them; without dropout.
-
-        Each row sums to one over the positions that it may read and is zero at the others.
-        """
+        """The weights `(B,A,Q,Q)` behind `forward`, which does not compute them; without dropout."""
         query, keys, _ = self._project(states).to(states.dtype).transpose(1, 3).unbind(2)  # (B,A,Q,D)
         return attention_weights(query, keys, _past(query) if causal else mask)
 
     def step(self, states: Tensor, cache: KVCache, layer: int) -> Tensor:
-        """The newest position only; its keys and values become part of the past.
-
-        Args:
-            states: `(B,K,H)`, one position of each of N = B*K sequences.
-            cache: of these sequences.
-            layer: the number of this one.
-
-        Returns:
-            `(B,K,H)`.
-        """
+        """The newest position of N = B*K sequences, `(B,K,H)`; keys and values go into `layer` of the cache."""
         packed = self._project(states)  # (B,K,3,A,D)
         cache.append(layer, packed.flatten(0, 1)[:, 1:])
         keys, values = (part.transpose(1, 2) for part in cache.read(layer).unbind(2))  # (B,A,P*K,D)
@@ -257,8 +223,8 @@ class CrossAttention(nn.Module):
             states: `(B,Q,H)`.
             keys: `(B,A,S,D)` from `project`.
             values: `(B,A,S,D)` from `project`.
-            mask: `(B,1,1,S)`, which source tokens are real; see `attend`.
-            shown: the a heads whose weights are to be returned, None for none; this does not change the result.
+            mask: `(B,1,1,S)`, the real source tokens; see `attend`.
+            shown: the a heads whose weights are returned, None for none.
 
         Returns:
             `(B,Q,H)`, and the weights `(B,a,Q,S)` if asked for, before dropout.
@@ -301,7 +267,7 @@ class FeedForward(nn.Module):
 
 
 class Residual(nn.Module):
-    """The frame around every sub-layer f.
+    """The residual connection around a sub-layer f, with normalization.
 
     post: LayerNorm(x + dropout(f(x))), section 3.1 and 5.4 of Vaswani et al. 2017. pre: x + dropout(f(LayerNorm(x))),
     which trains without a long warm-up (Xiong et al. 2020) and needs one more normalization after the last layer.
@@ -313,12 +279,12 @@ class Residual(nn.Module):
         self.norm = nn.LayerNorm(width, epsilon)
         self.dropout = Dropout(rate)
 
-    def enter(self, states: Tensor) -> Tensor:
-        """What the sub-layer reads; any shape `(...,H)`."""
+    def before(self, states: Tensor) -> Tensor:
+        """The input of the sub-layer `(...,H)`."""
         return self.norm(states) if self.pre else states
 
-    def leave(self, states: Tensor, result: Tensor) -> Tensor:
-        """What follows the sub-layer: its input and its result together."""
+    def after(self, states: Tensor, result: Tensor) -> Tensor:
+        """The sum of the input and the result of the sub-layer."""
         states = states + self.dropout(result)
         return states if self.pre else self.norm(states)
 
@@ -338,7 +304,7 @@ class LayerStack(nn.ModuleList, Generic[L]):
 
 @dataclass(frozen=True)
 class LayerConfig:
-    """What the layers of a model have in common."""
+    """The settings that all layers of a model share."""
 
     width: int
     """H."""
@@ -371,15 +337,15 @@ class EncoderLayer(nn.Module):
         self.around_feed_forward = Residual(plan.width, plan.norm, plan.rate, plan.norm_epsilon)
 
     def forward(self, states: Tensor, mask: Tensor | None) -> Tensor:
-        """`(B,S,H)` to `(B,S,H)`; `mask` `(B,1,1,S)` says which tokens are real; see `attend`."""
+        """`(B,S,H)` to `(B,S,H)`; `mask` `(B,1,1,S)` is True for real tokens; see `attend`."""
         around = self.around_self_attention
-        states = around.leave(states, self.self_attention(around.enter(states), mask))
+        states = around.after(states, self.self_attention(around.before(states), mask))
         around = self.around_feed_forward
-        return around.leave(states, self.feed_forward(around.enter(states)))
+        return around.after(states, self.feed_forward(around.before(states)))
 
     def self_weights(self, states: Tensor, mask: Tensor | None) -> Tensor:
-        """Where `forward` would look, for the same arguments: `(B,A,S,S)`."""
-        return self.self_attention.weights(self.around_self_attention.enter(states), mask)
+        """The weights of self-attention for the same arguments: `(B,A,S,S)`."""
+        return self.self_attention.weights(self.around_self_attention.before(states), mask)
 
 
 class DecoderLayer(nn.Module):
@@ -409,26 +375,26 @@ class DecoderLayer(nn.Module):
             states: `(B,T,H)`, all positions of B targets; or with a cache `(B,K,H)`, one position of N = B*K targets.
             keys: `(B,A,S,D)`, this layer's projection of the memory.
             values: `(B,A,S,D)`, likewise.
-            mask: `(B,1,1,S)`, which source tokens are real; see `attend`.
-            cache: the positions so far, and the number of this layer in it.
-            shown: the a heads whose weights over the memory are to be returned; None for none.
+            mask: `(B,1,1,S)`, the real source tokens; see `attend`.
+            cache: the earlier positions, and the number of this layer in the cache.
+            shown: the a heads whose weights over the memory are returned; None for none.
 
         Returns:
             States of the same shape, and the weights `(B,a,T,S)` or `(B,a,K,S)` if asked for.
         """
         around = self.around_self_attention
-        entering = around.enter(states)
+        entering = around.before(states)
         if cache is None:
             result = self.self_attention(entering, causal=True)
         else:
             result = self.self_attention.step(entering, *cache)
-        states = around.leave(states, result)
+        states = around.after(states, result)
         around = self.around_cross_attention
-        result, weights = self.cross_attention(around.enter(states), keys, values, mask, shown)
-        states = around.leave(states, result)
+        result, weights = self.cross_attention(around.before(states), keys, values, mask, shown)
+        states = around.after(states, result)
         around = self.around_feed_forward
-        return around.leave(states, self.feed_forward(around.enter(states))), weights
+        return around.after(states, self.feed_forward(around.before(states))), weights
 
     def self_weights(self, states: Tensor) -> Tensor:
-        """Where the positions of whole targets `(B,T,H)` would look in their own past: `(B,A,T,T)`."""
-        return self.self_attention.weights(self.around_self_attention.enter(states), causal=True)
+        """The weights of causal self-attention over whole targets `(B,T,H)`: `(B,A,T,T)`."""
+        return self.self_attention.weights(self.around_self_attention.before(states), causal=True)

@@ -15,10 +15,10 @@ search calls `step`; both are given here in terms of the five. Memory has one ro
 decoding; state has one row per *hypothesis*. A model that attends reads the K = N // B hypotheses of a sentence as K
 queries into that sentence's one row of memory: the encoder's states are never copied per beam.
 
-What decoding changes is two things. The *state* is small and of one size: a search moves its rows where hypotheses
-follow others. The *cache* (`nmtkit.layers.kv_cache`) grows by one entry in every step, and nothing in it is ever
-moved. But for how many positions are read of it, no number that `advance` computes with changes from step to step:
-the position of a hypothesis is a tensor, since the hypotheses of one step may stand at different positions.
+Decoding changes two things. The *state* is small and of one size: a search reorders its rows. The *cache*
+(`nmtkit.layers.kv_cache`) grows by one entry in every step, and its entries are never moved. No other number that
+`advance` computes with changes from step to step, except how many positions are read: the position of a hypothesis is a
+tensor, since the hypotheses of one step may stand at different positions.
 """
 
 from abc import ABC, abstractmethod
@@ -53,15 +53,11 @@ class VocabularySizes:
 
 
 Tie = Literal["none", "embeddings", "decoder", "all"]
-"""What shares one matrix: nothing; both embeddings; target embedding and output layer; or all three."""
+"""Weights that share one matrix: none; both embeddings; target embedding and output layer; or all three."""
 
 
 def require_shared_vocabulary(tie: Tie, sizes: VocabularySizes) -> None:
-    """Checks that both sides have one vocabulary if they are to share one embedding.
-
-    Raises:
-        RecipeError: they have not.
-    """
+    """Raises a RecipeError where both sides are to share one embedding, but not a vocabulary."""
     if tie in ("all", "embeddings") and not sizes.shared:
         raise RecipeError(
             f"model.tie: `{tie}` makes source and target share one embedding, which needs one vocabulary for both; "
@@ -106,7 +102,7 @@ class Memory(Rows):
     """X - V."""
     _: KW_ONLY
     shortlist: ShortlistedOutput | None = None
-    """What is computed of the output layer, V' words of the V; None: all. A search with a shortlist puts it here."""
+    """Shortlisted rows of the output layer; None means the whole vocabulary."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +112,7 @@ class DecoderState(Rows):
 
 @dataclass(frozen=True)
 class DecoderOutput(Rows):
-    """What one or more decoding steps computed, before the output layer."""
+    """The output of one or more decoding steps, before the output layer."""
 
     features: Tensor
     """`(N,*)` from `advance`; `(B,T,*)` from `unroll`; `(M,*)` from `gather`: what `predict` reads."""
@@ -131,7 +127,7 @@ class DecoderOutput(Rows):
     where a model may look at all of the source."""
 
     def slice_rows(self, rows: slice) -> "DecoderOutput":
-        """Some rows of what `gather` gave, or `advance`: what `predict` needs for them."""
+        """Some rows of the output of `gather` or `advance`, for `predict`."""
         return self.mapped(lambda tensor: tensor[rows])
 
     def gather(self, keep: Tensor) -> "DecoderOutput":
@@ -142,14 +138,14 @@ class DecoderOutput(Rows):
 
     @classmethod
     def stack(cls, steps: Sequence["DecoderOutput"]) -> "DecoderOutput":
-        """What T steps gave `(N,*)` as one `(N,T,*)`."""
+        """The outputs of T steps `(N,*)` as one `(N,T,*)`."""
         names = [field.name for field in fields(cls) if getattr(steps[0], field.name) is not None]
         return cls(**{name: torch.stack([getattr(step, name) for step in steps], 1) for name in names})
 
 
 @dataclass(frozen=True)
 class Output(Rows):
-    """What the model says of given targets."""
+    """The model's predictions for given targets."""
 
     log_probs: Tensor
     """Natural logs `(B,T,X)`, or `(M,X)` where only some positions were asked for."""
@@ -163,11 +159,11 @@ class Output(Rows):
 
 @dataclass(frozen=True)
 class LayerAttentions(Rows):
-    """Where every head of every layer looks: one tensor for each of the L layers of a side, first layer first.
+    """Attention weights of every head: one tensor for each of the L layers of a side, first layer first.
 
-    A row looks, a column is looked at. A real row sums to one over what it may read; columns of padding are zero, and
-    so are whole rows that stand for padding. Row t of `decoder` and `cross` is the position that *predicts* target
-    token t (`tgt_out`), so that row t of `cross` belongs to the word that it writes. The columns of `decoder` are the
+    Rows are queries, columns are keys. A real row sums to one over the keys that it may read; columns of padding are
+    zero, and so are whole rows of padding. Row t of `decoder` and `cross` is the position that *predicts* target token
+    t (`tgt_out`), so that row t of `cross` belongs to the word that it writes. The columns of `decoder` are the
     decoder's inputs (`tgt_in`): BOS first, so that column u > 0 is target token u - 1; row t reads columns 0 to t.
     """
 
@@ -188,11 +184,8 @@ S = TypeVar("S", bound=DecoderState, default=Any)
 class Seq2Seq(nn.Module, ABC, Generic[M, S]):
     """An encoder-decoder model; see the head of this file.
 
-    Who knows which model it is names its memory and its state, `Seq2Seq[LuongMemory, LuongState]`; who takes any model
-    names neither. A subclass has a nested `Config(ModelConfig)` and is built as `Model(config, vocabulary_sizes)`.
-
-    Raises:
-        RecipeError: one embedding for both sides without a shared vocabulary.
+    A subclass has a nested `Config(ModelConfig)`, is built as `Model(config, vocabulary_sizes)`, and names its memory
+    and state: `Seq2Seq[LuongMemory, LuongState]`. Code for any model names neither.
     """
 
     Config: ClassVar[type[ModelConfig]]
@@ -218,18 +211,17 @@ class Seq2Seq(nn.Module, ABC, Generic[M, S]):
 
     @torch.no_grad()
     def init_embedding(self, side: Side, ids: Tensor, vectors: Tensor, rescale: bool) -> float:
-        """Gives some words of one side vectors that were learned elsewhere; the others keep their random ones.
+        """Initialises some words of one side with pretrained vectors; the others keep their random ones.
 
         Args:
             side: which embedding.
             ids: the words `(M,)`.
             vectors: their vectors `(M,E)`, not all zero.
-            rescale: multiply all of them by one number, so that the mean square of their elements becomes that of the
-                embedding as it was. So the rows are alike in length, and as long as the model, which may scale them
-                further, was made for.
+            rescale: multiply all of them by one factor, so that the mean square of their elements becomes that of the
+                embedding before. Then the rows are as long as the model, which may scale them further, was made for.
 
         Returns:
-            That number; 1 without rescaling.
+            The factor; 1 without rescaling.
         """
         weight = self.embedding(side).weight
         factor = float(weight.square().mean().sqrt() / vectors.square().mean().sqrt()) if rescale else 1.0
@@ -237,7 +229,7 @@ class Seq2Seq(nn.Module, ABC, Generic[M, S]):
         return factor
 
     def models(self) -> "list[Seq2Seq]":
-        """Itself; of an ensemble the members."""
+        """The model itself, or the members of an ensemble."""
         return [self]
 
     @abstractmethod
@@ -249,36 +241,32 @@ class Seq2Seq(nn.Module, ABC, Generic[M, S]):
         """The state before the first word; one row per sentence (N = B)."""
 
     def reserve_positions(self, length: int) -> bool:
-        """Makes what grows with the length, before a walk of at most so many steps begins.
-
-        Returns:
-            Whether the model can make so many.
-        """
+        """Prepares a walk of at most so many steps; returns whether the model can make so many."""
         return True
 
     @abstractmethod
     def advance(
         self, tokens: Tensor, state: S, memory: M, cache: KVCache, need_attention: bool = False
     ) -> tuple[DecoderOutput, S]:
-        """One decoding step, no vocabulary yet. Who calls it moves the past on: `cache.next_step`.
+        """One decoding step, without the output layer. The caller moves the cache on: `KVCache.next_step`.
 
         Args:
             tokens: the words just chosen `(N,)`, BOS first; a model that copies takes extended ids as well.
             state: N rows.
             memory: B rows; N is a multiple of B, sentence-major.
-            cache: of these hypotheses; this step's entries are written into it.
+            cache: of these hypotheses; the entries of this step are written into it.
             need_attention: whether `DecoderOutput.attention` must be filled; where it costs nothing it may always be.
         """
 
     @abstractmethod
     def logits(self, readout: DecoderOutput, memory: M) -> Tensor:
-        """The output layer `(..., V)`, for the leading axes of `readout.features`, before the softmax.
+        """The output layer `(...,V)`, for the leading axes of `readout.features`, before the softmax.
 
-        It ends in `project_to_vocabulary`, which gives `(N,V')` where `memory.shortlist` says so.
+        It ends in `project_to_vocabulary`, which gives `(N,V')` with a shortlist.
         """
 
     def output_layer(self, memory: M) -> tuple[Tensor, Tensor]:
-        """The matrix `(V,*)` and the bias `(V,)` that `logits` ends in: those of `output`, if nothing else is said.
+        """The matrix `(V,*)` and the bias `(V,)` that `logits` ends in: by default those of `output`.
 
         They may have more rows, which mean nothing.
 
@@ -292,13 +280,13 @@ class Seq2Seq(nn.Module, ABC, Generic[M, S]):
         return weight, bias
 
     def with_shortlist(self, memory: M, candidates: Tensor) -> M:
-        """The same memory, by which `logits` are of candidates only; see `ShortlistedOutput.gathered`."""
+        """The same memory, with `logits` for candidates only; see `ShortlistedOutput.gathered`."""
         return replace(memory, shortlist=ShortlistedOutput.gathered(*self.output_layer(memory), candidates))
 
     def predict(self, readout: DecoderOutput, memory: M) -> Tensor:
-        """Log-probabilities `(..., X)`; words of the source among them where the readout has a gate to copy by.
+        """Log-probabilities `(...,X)`; with the words of the source where the model copies.
 
-        Training calls it on parts of a readout, one after the other.
+        Training calls it on parts of an output, one after the other.
         """
         logits = self.logits(readout, memory)
         assert memory.shortlist is None or memory.shortlist.bias.shape[1] == logits.shape[-1], "see `logits`"
@@ -306,13 +294,13 @@ class Seq2Seq(nn.Module, ABC, Generic[M, S]):
         return log_probs if readout.copy_gate is None else self.copied(log_probs, readout, memory)
 
     def copied(self, log_probs: Tensor, readout: DecoderOutput, memory: M, excess: Tensor | None = None) -> Tensor:
-        """The end of `predict` where the readout has a gate; for `excess` see `with_copies`."""
+        """The end of `predict` in a model that copies; for `excess` see `with_copies`."""
         return with_copies(log_probs, readout, memory, excess)
 
     def step(
         self, tokens: Tensor, state: S, memory: M, cache: KVCache, need_attention: bool = False
     ) -> tuple[Tensor, DecoderOutput, S]:
-        """`advance`, then `predict`: log-probabilities `(N,X)`, the readout and the next state."""
+        """`advance`, then `predict`: log-probabilities `(N,X)`, the output and the next state."""
         readout, state = self.advance(tokens, state, memory, cache, need_attention)
         return self.predict(readout, memory), readout, state
 
@@ -328,13 +316,7 @@ class Seq2Seq(nn.Module, ABC, Generic[M, S]):
         return DecoderOutput.stack(steps)
 
     def forward(self, batch: Batch, keep: Tensor | None = None, need_attention: bool = False) -> Output:
-        """Teacher forcing.
-
-        Args:
-            batch: with targets.
-            keep: `(B,T)`, bool; if given, only these positions go through the output layer, in row-major order.
-            need_attention: whether `Output.attention` must be filled.
-        """
+        """Teacher forcing; only positions in `keep` `(B,T)`, if given, go through the output layer."""
         memory = self.encode(batch)
         readout = self.unroll(batch, memory, need_attention)
         attention, centres, gate = readout.attention, readout.centres, readout.copy_gate
@@ -344,7 +326,7 @@ class Seq2Seq(nn.Module, ABC, Generic[M, S]):
 
 
 class HeadedModel(Seq2Seq[M, S]):
-    """A model of layers of attention heads: what each of them looks at can be asked for."""
+    """A model with layers of multi-head attention, whose weights can be read."""
 
     @abstractmethod
     def unroll_with_heads(self, batch: Batch, memory: M) -> tuple[DecoderOutput, Tensor]:
@@ -352,15 +334,15 @@ class HeadedModel(Seq2Seq[M, S]):
 
     @abstractmethod
     def attentions(self, batch: Batch) -> LayerAttentions:
-        """Where every head of every layer looks while the given targets are read; dropout of weights apart."""
+        """The weights of every head of every layer while the given targets are read; without their dropout."""
 
     @abstractmethod
     def positions(self, most: int) -> tuple[str, Tensor]:
-        """What kind of position vectors the source has, and the first of them `(P,H)`, at most so many."""
+        """The kind of position vectors of the source, and the first of them `(P,H)`, at most so many."""
 
     @abstractmethod
     def show(self, layer: int | None = None, heads: Literal["mean"] | int = "mean") -> None:
-        """Chooses the attention that `need_attention` shows, in a forward and in a search, as the settings would.
+        """Chooses the attention that `need_attention` returns, in training and search, like the settings.
 
         Args:
             layer: from 1; None is the model's own choice.
@@ -372,7 +354,7 @@ class HeadedModel(Seq2Seq[M, S]):
 
 
 def as_headed(model: Seq2Seq) -> HeadedModel | None:
-    """The model, if it is one of layers of attention heads."""
+    """The model, if it has layers of multi-head attention."""
     return model if isinstance(model, HeadedModel) else None
 
 
@@ -384,7 +366,7 @@ def rows_per_sentence(state_rows: int, memory: Memory) -> int:
 
 
 def extended_to_unk(ids: Tensor, sizes: VocabularySizes) -> Tensor:
-    """Extended ids as a decoder reads them: words that only the source has are unknown to its embedding."""
+    """Extended ids as a decoder reads them: words that only the source has become UNK."""
     return ids.masked_fill(ids >= sizes.tgt, UNK)
 
 
@@ -393,7 +375,7 @@ def with_copies(
 ) -> Tensor:
     """The end of `predict` in a model that copies: `(...,X)` from the vocabulary's log-probabilities `(...,V)`.
 
-    What the readout shows as attention is what is copied by; see `nmtkit.layers.copying.mix`, also for `excess`.
+    It copies by the attention of the output; see `nmtkit.layers.copying.mix`, also for `excess`.
     """
     assert readout.attention is not None, "a model that copies shows where it looks"
     assert readout.copy_gate is not None, "a model that copies has a gate"

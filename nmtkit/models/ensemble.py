@@ -1,8 +1,8 @@
-"""Several trained models as one: the mean of what they say of the next word, in every search and view.
+"""An ensemble: several trained models as one, by the mean of their predictions.
 
-Each member reads the source and goes on by itself; they share the words that were chosen and the numbers of the words
-that only the source has. A member that copies mixes its copies in before the mean; to one that does not, such words
-are unknown and have no probability.
+Each member reads the source and decodes by itself; they share the chosen words and the numbers of the words that only
+the source has. A member that copies mixes its copies in before the mean; to one that does not, such words are unknown
+and have no probability.
 """
 
 import math
@@ -24,31 +24,31 @@ from nmtkit.models.base import DecoderOutput, DecoderState, Memory, ModelConfig,
 from nmtkit.models.output import ShortlistedOutput, log_probabilities
 
 Mean = Literal["probabilities", "log-probabilities"]
-"""Of what the mean is taken. Of probabilities it is a mixture, in which one member that is sure is heard; of
-log-probabilities it is a product, in which one member can forbid a word, made a distribution again."""
+"""What is averaged. Averaging probabilities gives a mixture: one confident member is enough. Averaging
+log-probabilities lets any member veto a word."""
 
 
 class EnsembleConfig(ModelConfig):
-    """What an ensemble is, whatever its members are."""
+    """The settings of an ensemble."""
 
     kind: Literal["ensemble"] = "ensemble"
     """Which model."""
     copying: bool = False
     """Whether one of the members copies."""
     mean: Mean = "probabilities"
-    """Of what the mean is taken."""
+    """What is averaged."""
     weights: list[float] = Field(min_length=1)
     """How much each member counts; they are divided by their sum."""
 
     @property
     def copies(self) -> bool:
-        """Whether one of the members does."""
+        """Whether a member copies."""
         return self.copying
 
 
 @dataclass(frozen=True)
 class EnsembleShortlist(ShortlistedOutput):
-    """What is left of the output layers of all members; its own rows are those of the first."""
+    """The shortlisted output layers of all members; its own rows are those of the first."""
 
     members: tuple[ShortlistedOutput, ...]
 
@@ -60,7 +60,7 @@ class EnsembleMemory(Memory):
     members: tuple[Memory, ...]
 
     def of_members(self) -> list[Memory]:
-        """The memory of each, with what is left of its own output layer."""
+        """The memory of each, with its own shortlisted output layer."""
         if not isinstance(self.shortlist, EnsembleShortlist):
             return list(self.members)
         return [replace(one, shortlist=kept) for one, kept in zip(self.members, self.shortlist.members, strict=True)]
@@ -75,7 +75,7 @@ class EnsembleState(DecoderState):
 
 @dataclass(frozen=True)
 class EnsembleDecoderOutput(DecoderOutput):
-    """What each member computed; `features` are those of the first, attention and p_gen are means.
+    """The outputs of all members; `features` are those of the first, attention and p_gen are means.
 
     p_gen of a member that does not copy is 1, and attention is that of the members that have any.
     """
@@ -83,7 +83,7 @@ class EnsembleDecoderOutput(DecoderOutput):
     members: tuple[DecoderOutput, ...] = ()
 
     def of_members(self) -> list[DecoderOutput]:
-        """The readout of each, of the same sentences."""
+        """The output of each, of the same sentences."""
         return [replace(one, sentence=self.sentence) for one in self.members]
 
 
@@ -91,9 +91,9 @@ class Ensemble(Seq2Seq[EnsembleMemory, EnsembleState]):
     """A mean of models over one vocabulary; see the head of this file.
 
     Args:
-        members: in evaluation mode, on one device, whatever they are.
-        mean: of what.
-        weights: how much each counts; None: all the same.
+        members: models in evaluation mode, on one device.
+        mean: what is averaged.
+        weights: of the members; None: all the same.
 
     Raises:
         RecipeError: there is not a weight above zero for each, or their vocabularies are not of one size.
@@ -139,7 +139,7 @@ class Ensemble(Seq2Seq[EnsembleMemory, EnsembleState]):
     def advance(
         self, tokens: Tensor, state: EnsembleState, memory: EnsembleMemory, cache: KVCache, need_attention: bool = False
     ) -> tuple[EnsembleDecoderOutput, EnsembleState]:
-        """A step of each; their layers lie behind each other in the one past."""
+        """A step of each; their layers follow each other in the one cache."""
         known = extended_to_unk(tokens, self.sizes) if self.config.copies else tokens
         readouts, states = [], []
         for one, own, its in zip(self.models(), state.members, memory.members, strict=True):
@@ -155,13 +155,13 @@ class Ensemble(Seq2Seq[EnsembleMemory, EnsembleState]):
         return self._joined([one.unroll(batch, own, need_attention) for one, own in members], need_attention)
 
     def with_shortlist(self, memory: EnsembleMemory, candidates: Tensor) -> EnsembleMemory:
-        """The same memory, by which the output layer of each is of candidates only."""
+        """The same memory, with the output layer of each for candidates only."""
         members = zip(self.models(), memory.members, strict=True)
         rows = tuple(ShortlistedOutput.gathered(*one.output_layer(own), candidates) for one, own in members)
         return replace(memory, shortlist=EnsembleShortlist(rows[0].bias, rows[0].index, rows))
 
     def logits(self, readout: DecoderOutput, memory: EnsembleMemory) -> Tensor:
-        """The mean `(...,X)`, copies among it; of probabilities it is one already, of their logarithms not yet."""
+        """The mean `(...,X)`, with copies; normalised for probabilities, not for log-probabilities."""
         assert isinstance(readout, EnsembleDecoderOutput)
         width = self.sizes.tgt if memory.shortlist is None else memory.shortlist.bias.shape[1]
         width += memory.n_oov if self.config.copies else 0
@@ -185,7 +185,6 @@ class Ensemble(Seq2Seq[EnsembleMemory, EnsembleState]):
         return log_probs if excess is None else log_probs - excess
 
     def _joined(self, readouts: Sequence[DecoderOutput], need_attention: bool) -> EnsembleDecoderOutput:
-        """The readouts as one."""
         looks = [(one.attention, share) for one, share in zip(readouts, self._shares, strict=True)]
         seen = [(look, share) for look, share in looks if look is not None]
         attention = gate = None

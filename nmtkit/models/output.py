@@ -1,4 +1,4 @@
-"""The end of a model: its output layer, or the rows of it that a search with a shortlist computes, and the softmax.
+"""The output layer of a model, whole or with a shortlist, and the softmax.
 
 Letters as in `models/base.py`, and V' words of the V.
 """
@@ -17,10 +17,9 @@ from nmtkit.layers.elementary import at_least_float32
 
 @dataclass(frozen=True)
 class ShortlistIndex:
-    """Which words the columns of shortened distributions stand for, in the order of their ids.
+    """The words of the columns of shortlisted distributions, in the order of their ids.
 
-    So the columns of special words are as ever. A word that only the source has, of the extended id V + j, has the
-    column V' + j.
+    Special words keep their columns. A word that only the source has, of the extended id V + j, has the column V' + j.
     """
 
     words: Tensor
@@ -36,7 +35,7 @@ class ShortlistIndex:
         return torch.where(columns < kept, self.words[columns.clamp(max=kept - 1)], columns + (whole - kept))
 
     def columns_of(self, ids: Tensor) -> Tensor:
-        """The columns of extended ids; what is negative stays so."""
+        """The columns of extended ids; negative ids stay as they are."""
         kept, whole = len(self.words), len(self.columns)
         inside = torch.where(ids < 0, ids, self.columns[ids.clamp(min=0, max=whole - 1)])
         return torch.where(ids < whole, inside, ids + (kept - whole))
@@ -44,24 +43,24 @@ class ShortlistIndex:
 
 @dataclass(frozen=True)
 class ShortlistedOutput(Rows):
-    """What is left of an output layer for B sentences.
+    """The shortlisted rows of an output layer for B sentences.
 
-    The softmax of a sentence is over its own candidates: what others stand beside it makes no difference.
+    The softmax of a sentence is over its own candidates, whatever the other sentences have.
     """
 
     bias: Tensor
-    """What is added for each sentence, minus infinity where a word is no candidate of its own: `(B,V')`."""
+    """The bias of each sentence, minus infinity for words that are not its candidates: `(B,V')`."""
     index: ShortlistIndex
-    """The same for all sentences."""
+    """The candidates of all sentences."""
 
     @classmethod
     def gathered(cls, weight: Tensor, bias: Tensor, candidates: Tensor) -> "ShortlistedOutput":
-        """Takes the rows of all candidates, once, and leaves them in the layout of the whole matrix.
+        """Gathers the rows of all candidates, once, in the layout of the whole matrix.
 
         Args:
             weight: `(V,*)`.
             bias: `(V,)`.
-            candidates: the words that each sentence may be continued by, special ones among them, `(B,V)`, bool.
+            candidates: the words that each sentence may have, special ones among them, `(B,V)`, bool.
         """
         words = candidates.any(0).nonzero()[:, 0]
         places = torch.full_like(candidates[0], PAD, dtype=torch.long)
@@ -81,14 +80,14 @@ class ShortlistedOutput(Rows):
 def project_to_vocabulary(
     output: Callable[[Tensor], Tensor], features: Tensor, shortlist: ShortlistedOutput | None
 ) -> Tensor:
-    """The output layer of features `(...,*)`: all of it `(...,V)`, or what is kept of it, of `(N,*)`: `(N,V')`."""
+    """The output layer of features `(...,*)`: `(...,V)`, or `(N,V')` with a shortlist."""
     return output(features) if shortlist is None else shortlist.logits(features)
 
 
 def log_probabilities(logits: Tensor) -> Tensor:
     """The logarithm of the softmax over the last axis, in float32 or wider.
 
-    Under autocast logits have 16 bits, and on a CPU a plain `log_softmax` would answer in 16: a log-probability near
-    -8 would be rounded to steps of 0.03, and scores and the loss with it.
+    Under autocast logits have 16 bits, and on a CPU a plain `log_softmax` would return 16: a log-probability near -8
+    would be rounded to steps of 0.03, and scores and the loss with it.
     """
     return torch.log_softmax(logits, -1, dtype=at_least_float32(logits))

@@ -191,7 +191,7 @@ def test_where_the_normalization_stands(norm: str) -> None:
     def f(entering: Tensor) -> Tensor:
         return entering**2
 
-    found = around.leave(states, f(around.enter(states))).detach().numpy()
+    found = around.after(states, f(around.before(states))).detach().numpy()
     x = states.numpy()
     expected = x + np_norm(x, around.norm) ** 2 if norm == "pre" else np_norm(x + x**2, around.norm)
     np.testing.assert_allclose(found, expected, atol=1e-12)
