@@ -1,13 +1,16 @@
 """Decoding step by step, as a search does: what has been decoded, and where each hypothesis stands."""
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from nmtkit.data.batch import Batch
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.models.base import DecoderOutput, Memory, Seq2Seq
+from nmtkit.search.engine import BatchSource
 
 
 class Walk:
@@ -55,3 +58,14 @@ class Walk:
             rows = sentences[:, None] * self.beam + torch.arange(self.beam, device=sentences.device)
             other.memory, other.state = self.memory.select(sentences), self.state.select(rows.flatten())
         return other
+
+
+def source_of(whole: Batch, slots: int, order: Sequence[int] | None = None) -> BatchSource:
+    """Gives an engine the sentences of a batch, in this order, for a decoding batch of so many slots."""
+    waiting = list(range(whole.size) if order is None else order)
+
+    def source(count: int | None, width: int | None) -> tuple[list[int], Batch] | None:
+        taken = [waiting.pop(0) for _ in waiting[: count or slots]]
+        return (taken, whole.select(torch.tensor(taken))) if taken else None
+
+    return source

@@ -46,7 +46,7 @@ StepMode = Literal["auto", "eager", "graph"]
 def require_graph_support(steps: StepMode, device: torch.device, with_shortlist: bool) -> None:
     """Raises a RecipeError for graphs on a device without them, or with a shortlist, which resizes the output layer."""
     if steps == "graph" and with_shortlist:
-        raise RecipeError("engine graph: steps with a shortlist are never recorded; leave one of the two out")
+        raise RecipeError("engine graph: steps with a shortlist cannot be captured; leave one of the two out")
     if steps == "graph" and not graphs.supports_cuda_graphs(device):
         raise RecipeError(f"engine graph: CUDA graphs need a CUDA device, and this is {device}; leave it out")
 

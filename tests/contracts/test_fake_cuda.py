@@ -108,10 +108,10 @@ def test_whole_pass_and_losses(fake: FakeCuda, name: str) -> None:
 def test_steps_of_a_search(fake: FakeCuda, name: str, dtype: torch.dtype, settings: dict[str, Any]) -> None:
     model = there(name, dtype)
     config = SearchConfig.model_validate({**settings, "max_length": 5})
-    bank = DecodingBatch.begin(model, batch_of(SOURCES).to(CUDA), config, 1)
+    decoding = DecodingBatch.begin(model, batch_of(SOURCES).to(CUDA), config, 1)
     for _ in range(3):
-        record = bank.step(need_attention=model.has_attention)
-        require_there([*record.tensors(), *bank.changing()])
+        result = decoding.step(need_attention=model.has_attention)
+        require_there([*result.tensors(), *decoding.changing()])
 
 
 def test_a_tensor_of_the_cpu_is_found(fake: FakeCuda) -> None:

@@ -30,6 +30,7 @@ from test_models import (
 from test_shortlists import SHORTLIST
 from torch import Tensor
 from variants import ONE_OF_EACH_THAT_COPIES, VOCABULARY, in_turns
+from walk import source_of
 
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.batch import Batch
@@ -219,15 +220,9 @@ class Search:
         prefix = padded([list(one.prefix) for one in self.asked], longest) if longest else None
         return replace(batch, prefix=prefix, terms=terms)
 
-    def feed(self, copies: bool) -> BatchSource:
-        """The lines one bank after the other, and for slots that are free."""
-        whole, waiting = self.batch(copies), list(range(len(LINES)))
-
-        def feed(count: int | None, _: int | None) -> tuple[list[int], Batch] | None:
-            taken = [waiting.pop(0) for _ in waiting[: count or self.slots]]
-            return (taken, whole.select(torch.tensor(taken))) if taken else None
-
-        return feed
+    def source(self, copies: bool) -> BatchSource:
+        """The lines, one decoding batch after the other, and for free slots."""
+        return source_of(self.batch(copies), self.slots)
 
 
 def flags(tokens: Iterable[int]) -> Tensor:
@@ -267,7 +262,7 @@ def test_the_engine_finds_what_the_reference_finds_with_many_features(model: Seq
         search, copies = Search.of(row, whole), whole.config.copies
         shortlist = SHORTLIST if "shortlist" in row else None
         engine = Engine(whole, search.config, search.n_best, shortlist=shortlist, token_info=search.token_info)
-        found = dict(engine.run(search.feed(copies)))
+        found = dict(engine.run(search.source(copies)))
         for number in range(len(LINES)):
             own = [sentences(one)[number] for one in whole.models()]
             if shortlist is not None:
@@ -299,4 +294,4 @@ def search_as_asked(names: Iterable[str]) -> None:
     config = SearchConfig(beam_size=4).changed(settings)
     config.reject_unused(settings)
     asked = Search.of([name for name in names if FEATURES[name].asked], model)
-    list(Engine(model, config, token_info=asked.token_info).run(asked.feed(copies=False)))
+    list(Engine(model, config, token_info=asked.token_info).run(asked.source(copies=False)))

@@ -1,4 +1,4 @@
-"""Steps that are recorded once and repeated find what steps find that are made anew, whatever the model."""
+"""Captured steps give the results of eager steps, whatever the model."""
 
 import math
 from collections import Counter
@@ -12,13 +12,14 @@ from recorder import Recorder
 from test_models import SOURCES, batch_of
 from torch.utils._python_dispatch import TorchDispatchMode
 from variants import EVERY, build, in_turns
+from walk import source_of
 
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.batch import Batch, collate
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 from nmtkit.search import graphs
 from nmtkit.search.decoding_batch import DecodingBatch
-from nmtkit.search.engine import BatchSource, Engine, StepMode, beam_search
+from nmtkit.search.engine import Engine, StepMode, beam_search
 from nmtkit.search.hypotheses import Hypothesis
 from nmtkit.search.rules import SearchConfig
 
@@ -59,16 +60,6 @@ def whole_batch() -> Batch:
     return batch_of([*SOURCES, *reversed(SOURCES), *[source[:1] for source in SOURCES]])
 
 
-def in_turn(whole: Batch, slots: int) -> BatchSource:
-    waiting = list(range(whole.size))
-
-    def feed(count: int | None, width: int | None) -> tuple[list[int], Batch] | None:
-        taken = [waiting.pop(0) for _ in waiting[: count or slots]]
-        return (taken, whole.select(torch.tensor(taken))) if taken else None
-
-    return feed
-
-
 def config_for(model: Seq2Seq, settings: dict[str, Any]) -> SearchConfig:
     config = SearchConfig.model_validate({**settings, "max_length": 7})
     return config if model.has_attention else config.changed({"coverage_penalty": 0.0})
@@ -96,25 +87,25 @@ def test_replayed_steps(name: str, ways: list[tuple[str, dict[str, Any]]], monke
         steps: StepMode = "graph" if kind == "graph" else "auto"
         engine = Engine(model, config, config.hypotheses, need_attention=True, steps=steps)
         for slots in [3, 4]:  # the second time with the graphs of the first
-            found = dict(engine.run(in_turn(whole, slots)))
+            found = dict(engine.run(source_of(whole, slots)))
             assert sorted(found) == list(range(whole.size))
             for number, hypotheses in found.items():
                 same(hypotheses, expected[number])
         assert engine.replayed_steps > 0
 
 
-def test_steps_are_recorded_once_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_are_captured_once_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphs, "PATIENCE", 3)
     model, whole = build(*EVERY["transformer"]).double().eval(), whole_batch()
     config = config_for(model, {"beam_size": 2})
     expected = beam_search(model, whole, config)
     engine = Engine(model, config)
-    found = dict(engine.run(in_turn(whole, 2)))
+    found = dict(engine.run(source_of(whole, 2)))
     assert engine.replayed_steps > 0
     for number, hypotheses in found.items():
         same(hypotheses, expected[number])
     never = Engine(model, config, steps="eager")
-    assert dict(never.run(in_turn(whole, 2))).keys() == found.keys()
+    assert dict(never.run(source_of(whole, 2))).keys() == found.keys()
     assert never.replayed_steps == 0
 
 
@@ -125,16 +116,16 @@ def test_no_number_of_a_step_changes(name: str, searches: list[dict[str, Any]]) 
     model = build(*EVERY[name]).eval()
     for settings in searches:
         config = config_for(model, settings)
-        bank = DecodingBatch.begin(
+        decoding = DecodingBatch.begin(
             model, batch_of(SOURCES), config.model_copy(update={"beam_size": config.hypotheses}), 1
         )
-        bank.step(need_attention=True)
-        bank = bank.in_slots(4, 12)
-        bank.cache.length = 12
+        decoding.step(need_attention=True)
+        decoding = decoding.in_slots(4, 12)
+        decoding.cache.length = 12
         seen = []
         for _ in range(3):
             with Recorder() as steps:
-                bank.step(need_attention=True)
+                decoding.step(need_attention=True)
             seen.append(steps.shapes())
         assert seen[0] == seen[1] == seen[2], settings
 
@@ -193,9 +184,9 @@ def test_operations_of_a_step(kind: str, settings: dict[str, Any], most: int) ->
     model = model_class(model_class.Config(**settings), VocabularySizes(500, 500, False)).eval()
     sources = torch.randint(4, 500, (3, 11)).tolist()
     batch = collate(sources, src_extended=sources, n_oov=0)
-    bank = DecodingBatch.begin(model, batch, SearchConfig(beam_size=4), 1)
+    decoding = DecodingBatch.begin(model, batch, SearchConfig(beam_size=4), 1)
     for _ in range(5):
-        bank.step(need_attention=False)
+        decoding.step(need_attention=False)
     with Count() as count:
-        bank.step(need_attention=False)
+        decoding.step(need_attention=False)
     assert count.made.total() <= most, count.made

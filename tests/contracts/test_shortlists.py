@@ -11,15 +11,14 @@ import torch
 from test_models import SOURCES, batch_of, model, sentences
 from torch import Tensor
 from variants import EVERY, FEW, ONE_OF_EACH_THAT_COPIES, VOCABULARY, build, in_turns
-from walk import Walk
+from walk import Walk, source_of
 
 from nmtkit.core.errors import RecipeError
-from nmtkit.data.batch import Batch
 from nmtkit.data.shortlist import Shortlist
 from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
 from nmtkit.layers.inference import Precision, quantize_for_inference, supported_precisions
 from nmtkit.models.base import Seq2Seq
-from nmtkit.search.engine import BatchSource, Engine, beam_search
+from nmtkit.search.engine import Engine, beam_search
 from nmtkit.search.hypotheses import Hypothesis
 from nmtkit.search.rules import SearchConfig
 
@@ -41,17 +40,6 @@ SHORTLIST = Shortlist.of([LISTED.get(word, []) for word in range(VOCABULARY)], [
 WHOLE = Shortlist.of([[]] * VOCABULARY, range(VOCABULARY), VOCABULARY)
 
 
-def feed_of(sources: Sequence[Sequence[int]], slots: int, prefix: Tensor | None) -> BatchSource:
-    """Sentences for a bank of so many slots, in their order."""
-    whole, waiting = replace(batch_of(sources), prefix=prefix), list(range(len(sources)))
-
-    def feed(count: int | None, width: int | None) -> tuple[list[int], Batch] | None:
-        taken = [waiting.pop(0) for _ in waiting[: count or slots]]
-        return (taken, whole.select(torch.tensor(taken))) if taken else None
-
-    return feed
-
-
 def searched(
     model: Seq2Seq,
     sources: Sequence[Sequence[int]],
@@ -61,7 +49,7 @@ def searched(
     prefix: Tensor | None = None,
 ) -> list[list[Hypothesis]]:
     engine = Engine(model, config, config.hypotheses, need_attention=model.has_attention, shortlist=shortlist)
-    found = dict(engine.run(feed_of(sources, slots, prefix)))
+    found = dict(engine.run(source_of(replace(batch_of(sources), prefix=prefix), slots)))
     return [found[number] for number in range(len(sources))]
 
 
@@ -203,6 +191,6 @@ def test_a_model_without_an_output_layer() -> None:
     assert math.isfinite(searched(luong, SOURCES, shortlist=None)[0][0].score)
 
 
-def test_steps_with_a_shortlist_are_not_recorded() -> None:
-    with pytest.raises(RecipeError, match="steps with a shortlist are never recorded"):
+def test_steps_with_a_shortlist_are_not_captured() -> None:
+    with pytest.raises(RecipeError, match="steps with a shortlist cannot be captured"):
         Engine(build(*EVERY["transformer"]).eval(), CONFIG, steps="graph", shortlist=SHORTLIST)

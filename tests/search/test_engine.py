@@ -1,6 +1,5 @@
-"""A bank of few slots for many sentences gives what a batch of all of them gives, whatever the order."""
+"""A decoding batch of few slots for many sentences gives what a batch of all of them gives, whatever the order."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,25 +9,15 @@ from daily import daily
 from table_model import START, TableModel, random_tables
 from test_beam import many, same, sources, unlimited
 from torch import Tensor
+from walk import source_of
 
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import EOS
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.models.base import DecoderOutput, DecoderState, Memory, Seq2Seq
-from nmtkit.search.engine import BatchSource, Engine, beam_search, compaction_order
+from nmtkit.search.engine import Engine, beam_search, compaction_order
 from nmtkit.search.hypotheses import Hypothesis
 from nmtkit.search.rules import SearchConfig
-
-
-def slots_of(whole: Batch, slots: int, order: Sequence[int]) -> BatchSource:
-    """Feeds the sentences of a batch in this order to a bank of so many slots."""
-    waiting = list(order)
-
-    def feed(count: int | None, width: int | None) -> tuple[list[int], Batch] | None:
-        taken = [waiting.pop(0) for _ in waiting[: count or slots]]
-        return (taken, whole.select(torch.tensor(taken))) if taken else None
-
-    return feed
 
 
 def refilled(
@@ -37,7 +26,7 @@ def refilled(
     """Of few rows the steps are recorded, but for every second seed."""
     order = torch.randperm(whole.size, generator=torch.Generator().manual_seed(seed)).tolist()
     engine = Engine(model, config, n_best, need_attention=True, steps="auto" if seed % 2 else "eager")
-    found = dict(engine.run(slots_of(whole, slots, order)))
+    found = dict(engine.run(source_of(whole, slots, order)))
     assert (engine.replayed_steps > 0) == bool(seed % 2 and slots <= 3 and not config.samples)
     assert sorted(found) == list(range(whole.size))
     return [found[number] for number in range(whole.size)]
