@@ -67,10 +67,9 @@ ALIASES = {"visualize-alignment": "plot-attention"}
 
 
 def _imported(module: str) -> ModuleType:
-    """A module, imported without the collector.
+    """Imports a module without garbage collection, which would walk through all of torch again and again.
 
-    Functions and classes that stay made it run again and again through all of torch, a fifth of the time of a start; it
-    never looks at them from here on.
+    This saves a fifth of the time of a start.
     """
     gc.disable()
     try:
@@ -189,11 +188,11 @@ _TWO_FILES = {
     "evaluate": ("--source", "--ref"),
     **dict.fromkeys(("score", "score-summaries", "score-alignments"), ("", "--ref")),
 }
-"""Commands that are told by options which of two files is which: those options; "" where one needs none."""
+"""Commands of two files, and the options that name them; "" for an argument."""
 
 
 def _hint(words: list[str]) -> str:
-    """The command that was probably meant, where one was refused that names two files and not which is which."""
+    """The command that was probably meant by one that gave two files without their options."""
     name, *rest = words or [""]
     first, second = _TWO_FILES.get(name, ("", ""))
     plain = [n for n, word in enumerate(rest) if not word.startswith("-") and not rest[max(0, n - 1)].startswith("-")]
@@ -213,7 +212,7 @@ def _stopped() -> int:
 
 
 def _ended_by(fault: Exception) -> int:
-    """Says what else may end a command; raises what never should."""
+    """Reports Ctrl-C and exhausted memory; raises any other error again."""
     if KeyboardInterrupt.__name__ in str(fault):  # a library that it came in the middle of made this of it
         return _stopped()
     if not _is_out_of_memory(fault):
@@ -230,7 +229,7 @@ def _ended_by(fault: Exception) -> int:
 
 
 SPINS = "20000"
-"""Turns of the loop in which a thread of OpenMP waits for the others before it goes to sleep."""
+"""Iterations of OpenMP's spin loop before a waiting thread sleeps."""
 
 
 def _bound_waiting() -> None:
@@ -245,14 +244,14 @@ def _bound_waiting() -> None:
 
 
 def _refuse_broken_arguments() -> None:
-    """Text is UTF-8 everywhere, on the command line as well."""
+    """Refuses arguments that are not UTF-8."""
     for number, argument in enumerate(sys.argv[1:], start=1):
         if any("\udc80" <= letter <= "\udcff" for letter in argument):  # how Python keeps bytes that are not UTF-8
             raise NmtkitError(f"argument {number} is not UTF-8: {argument!r}; convert it, or rename the file")
 
 
 def _is_out_of_memory(fault: Exception) -> bool:
-    """Whether the memory of a GPU or of the machine was not enough; torch tells of the latter by its words only."""
+    """Whether the memory of a GPU or of the machine was exhausted; torch reports the latter only in its message."""
     if not isinstance(fault, RuntimeError):
         return isinstance(fault, MemoryError)
     return "out of memory" in str(fault) or "can't allocate memory" in str(fault)

@@ -156,9 +156,9 @@ def command(
     fixed = Path(fix_path) if fix_path else None
     if fixed is not None:
         require_new(fixed)
-    with console.LineProgress("MB") as shown:
+    with console.LineProgress("MB") as display:
         see = partial(subject.see, with_tokens=with_tokens)
-        diagnosis = examine(subject.splits, subject.monolingual, progress=_by_megabyte(shown), see=see)
+        diagnosis = examine(subject.splits, subject.monolingual, progress=_by_megabyte(display), see=see)
     sheets, tokens, failed = _count_tokens(subject, diagnosis) if with_tokens else ([], None, False)
     files = ", ".join(path for group in subject.splits.values() for path in group.texts())
     if html_path:
@@ -216,14 +216,14 @@ def _files(split: str, names: Sequence[str], fields: Mapping[str, str]) -> Split
     return SplitFiles(src=list(names[:1]), tgt=list(names[1:]))
 
 
-def _by_megabyte(shown: console.LineProgress) -> Callable[[int], None]:
+def _by_megabyte(display: console.LineProgress) -> Callable[[int], None]:
     """Advances a display, which counts megabytes, by bytes."""
     rest = 0
 
     def add(count: int) -> None:
         nonlocal rest
         whole, rest = divmod(rest + count, 1_000_000)
-        shown.advance(whole)
+        display.advance(whole)
 
     return add
 
@@ -233,10 +233,10 @@ def _count_tokens(subject: CheckedCorpus, diagnosis: Diagnosis) -> tuple[list[Sh
     if subject.recipe is None:
         return [], None, False
     try:
-        with console.LineProgress("pairs") as shown:
+        with console.LineProgress("pairs") as display:
             notify = partial(console.say, stderr=True)
-            found = subject.recipe.count_tokens(diagnosis, notify, shown.advance)
-        return found.sheets(diagnosis), found.as_dict(), False
+            counts = subject.recipe.count_tokens(diagnosis, notify, display.advance)
+        return counts.sheets(diagnosis), counts.as_dict(), False
     except NmtkitError as fault:
         console.say(f"the text was not cut into tokens: {fault}", stderr=True)
         return [], None, not report.is_wrong(diagnosis)
@@ -244,8 +244,8 @@ def _count_tokens(subject: CheckedCorpus, diagnosis: Diagnosis) -> tuple[list[Sh
 
 def _fix(subject: CheckedCorpus, out: Path, stream: console.Stream) -> bool:
     """Writes cleaned files and prints a table of them; returns whether a split was refused."""
-    with console.LineProgress("MB") as shown:
-        done = mend(subject.splits, out, subject.monolingual, _by_megabyte(shown))
+    with console.LineProgress("MB") as display:
+        done = mend(subject.splits, out, subject.monolingual, _by_megabyte(display))
     rows = []
     for name, split in done.items():
         if split.refused:

@@ -70,19 +70,19 @@ def command(
             resume = folder.has_training()
             with journalled() as journal, closing(begin_training(one, str(folder.path), resume)) as work:
                 train_run(work, place, resume, journal)
-    found = []
+    measured: list[ComparedRun] = []
     for folder, one in chosen:
         run = Run.open(str(folder.path), same_as=one)
         path = folder.path
         name = str(path.relative_to(runs) if path.is_relative_to(runs) else path)
         tell(f"measuring {name}")
-        found.append(replace(compare_run(run, choose_device(device, one), longer_than, EDGES, threads), name=name))
+        measured.append(replace(compare_run(run, choose_device(device, one), longer_than, EDGES, threads), name=name))
     if as_json:
-        console.say(json.dumps([asdict(measured) for measured in found], indent=2, ensure_ascii=False))
+        console.say(json.dumps([asdict(one) for one in measured], indent=2, ensure_ascii=False))
     else:
-        _show(found, longer_than)
+        _show(measured, longer_than)
     if plot is not None:
-        draw_lengths([one.name for one in found], [one.by_length for one in found], plot)
+        draw_lengths([one.name for one in measured], [one.by_length for one in measured], plot)
 
 
 def _chosen(name: str, overrides: tuple[str, ...], settings: tuple[str, ...], runs: Path) -> tuple[RunFolder, Recipe]:
@@ -115,7 +115,7 @@ def _test_set(chosen: Recipe) -> str:
     return repr([[inside.get(path, path) for path in one] if isinstance(one, list) else one for one in settings])
 
 
-def _show(found: list[ComparedRun], longer_than: int) -> None:
+def _show(measured: list[ComparedRun], longer_than: int) -> None:
     head = ["recipe", "BLEU", f"BLEU > {longer_than} words", "AER"]
     head += ["train tok/s", "beam tok/s", "parameters", "minutes"]
     rows = [
@@ -129,8 +129,8 @@ def _show(found: list[ComparedRun], longer_than: int) -> None:
             f"{one.parameters:,}",
             f"{one.training_minutes:.1f}",
         ]
-        for one in found
+        for one in measured
     ]
     console.table("comparison on the test set", head, rows)
     console.say("")
-    show_lengths([one.name for one in found], [one.by_length for one in found])
+    show_lengths([one.name for one in measured], [one.by_length for one in measured])

@@ -65,11 +65,11 @@ def command(clear: bool) -> None:
             settings.append(["of another version of nmtkit", "", "", "", "", ""])
     if settings:
         columns = ["work", "model, vocabulary, batch or beam", "machine", "taken", "tokens/s or sentences/s", "day"]
-        console.table(f"settings found by measuring, kept in {kept.kept_folder()}", columns, settings)
+        console.table(f"measured settings, kept in {kept.kept_folder()}", columns, settings)
 
 
 def _settings(entry: dict[str, Any]) -> list[str]:
-    """What was found for one work, as a row."""
+    """The measured settings of one workload, as a row."""
     work, found = entry["work"], entry["found"]
     machine = dict(work["machine"])
     names = [str(machine.pop(key)) for key in ("device", "processor") if key in machine]

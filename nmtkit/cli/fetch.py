@@ -8,7 +8,7 @@ import click
 
 from nmtkit import console
 from nmtkit.cli import completing
-from nmtkit.core.errors import NmtkitError
+from nmtkit.cli.reporting import confirm
 from nmtkit.corpora.catalogue import Catalogue, Corpus, Entry
 from nmtkit.corpora.corpus_files import largest_first
 from nmtkit.corpora.fetching import FetchedCorpus, cache_folder, fetch, find_fetched
@@ -63,17 +63,21 @@ def command(
         for key, parameter in corpus.entry.parameters.items():
             console.say(f"{{{key}}} in the name: {' '.join(parameter.values) or f'any, such as {parameter.example}'}")
         return
-    found = None if force else find_fetched(corpus, folder)
-    if found is not None:
+    fetched = None if force else find_fetched(corpus, folder)
+    if fetched is not None:
         console.say(
-            f"{folder} is there already, fetched {found.card['fetched']} (--force fetches it again)", stderr=True
+            f"{folder} is there already, fetched {fetched.card['fetched']} (--force fetches it again)", stderr=True
         )
     else:
         _show(corpus, stderr=True)
         if not yes:
-            _ask(corpus)
-        found = _fetch(corpus, folder)
-    _say_what_next(found)
+            confirm(
+                "Fetch it?",
+                "nothing was downloaded: there is no terminal to ask on; to agree to the licence and the size of "
+                f"{corpus.name} that are shown above, give --yes",
+            )
+        fetched = _fetch(corpus, folder)
+    _say_what_next(fetched)
 
 
 def _list(known: Catalogue) -> None:
@@ -114,16 +118,6 @@ def _show(corpus: Corpus, stderr: bool) -> None:
     console.say("\n".join(f"{key}: {value}" for key, value in about if value), stderr=stderr)
 
 
-def _ask(corpus: Corpus) -> None:
-    """Asks at a terminal; raises without one, or if the answer is no."""
-    if sys.stdin is None or not sys.stdin.isatty():
-        raise NmtkitError(
-            f"nothing was downloaded: there is no terminal to ask on; to agree to the licence and the size of "
-            f"{corpus.name} that are shown above, give --yes"
-        )
-    click.confirm("Fetch it?", abort=True, err=True)
-
-
 def _fetch(corpus: Corpus, folder: Path) -> FetchedCorpus:
     with console.WorkDisplay() as display:
 
@@ -138,17 +132,17 @@ def _fetch(corpus: Corpus, folder: Path) -> FetchedCorpus:
         return fetch(corpus, folder, work, shlex.join(["nmtkit", *sys.argv[1:]]))
 
 
-def _say_what_next(found: FetchedCorpus) -> None:
+def _say_what_next(fetched: FetchedCorpus) -> None:
     """Prints the contents of the folder, and the next two commands."""
-    card = found.card
+    card = fetched.card
     rows = [
         [name, *(f"{count[key]:,}" for key in ("pairs", "src_words", "tgt_words"))]
         for name, count in card["counts"].items()
     ]
-    console.table(f"{found.folder}", ["split", "pairs", "source words", "target words"], rows)
+    console.table(f"{fetched.folder}", ["split", "pairs", "source words", "target words"], rows)
     if card["dropped"]:
         console.say("left out: " + ", ".join(f"{count:,} {reason}" for reason, count in largest_first(card["dropped"])))
     for name, count in card["overlaps_kept"].items():
         console.say(f"{count:,} pairs of {name} have a side that stands in train; the corpus gives them so")
-    recipe = shlex.quote(str(found.recipe))
+    recipe = shlex.quote(str(fetched.recipe))
     console.say(f"\nnext:\n  nmtkit check {recipe}\n  nmtkit train {recipe}")

@@ -77,7 +77,7 @@ def _commands(context: click.Context) -> Iterator[str]:
 
 
 def _keys() -> Iterator[str]:
-    """A section for each group of a recipe, with a line for each key and for what may stand there."""
+    """A section for each group of a recipe, with a line for each key and each of its choices."""
     recipe = importlib.import_module("nmtkit.recipe")  # loads every model, which the other pages do without
     seen: dict[str, list[str]] = {}
     for key in recipe.all_keys():
@@ -85,10 +85,10 @@ def _keys() -> Iterator[str]:
         lines = seen.setdefault(group if point else "the recipe itself", [])
         kinds = f" ({', '.join(key.kinds)})" if key.kinds else ""
         choices = recipe.choices(key.path)
-        told = any(one.meaning for one in choices)
-        listed = f" One of: {', '.join(one.name for one in choices)}." if choices and not told else ""
+        described = any(one.meaning for one in choices)
+        listed = f" One of: {', '.join(one.name for one in choices)}." if choices and not described else ""
         lines.append(f"- `{key.path}`{kinds}, default `{key.default}`: {' '.join(key.meaning.split())}{listed}")
-        lines += [f"  - `{one.name}`: {one.meaning}" for one in choices if told]
+        lines += [f"  - `{one.name}`: {one.meaning}" for one in choices if described]
     for group, lines in seen.items():
         yield f"### {group}"
         yield "\n".join(lines)

@@ -83,7 +83,7 @@ def search_flags(*keys: str) -> Decorator:
 
 
 def parse_search(assignments: tuple[str, ...]) -> tuple[dict[str, object], CombinationSettings]:
-    """Reads the values of `--search`: settings of the search, and those that are no setting of a recipe."""
+    """Reads the values of `--search`: settings of the recipe's search, and the others."""
     settings: dict[str, object] = {}
     for text in assignments:
         key, sign, value = text.partition("=")
@@ -204,7 +204,7 @@ batch_tokens: Decorator = click.option(
 
 
 def search_groups(*speed: Decorator) -> Decorator:
-    """The options of the search in groups, with those of the speed."""
+    """The groups Search, Sampling and Speed; `speed` are further options of the last."""
     return together(
         cloup.option_group(
             "Search (default: the recipe's settings)",

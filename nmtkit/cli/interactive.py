@@ -47,12 +47,12 @@ def converse(translator: Translator, results: int | None) -> None:
     talk = _Conversation(translator, results or min(ALTERNATIVES, translator.config.hypotheses))
     try:
         while talk.goes_on:
-            talk.answer(_asked())
+            talk.answer(_read_line())
     except (EOFError, KeyboardInterrupt):
         click.echo()  # ends the line on which nothing more was typed
 
 
-def _asked() -> str:
+def _read_line() -> str:
     try:
         return input("> ")
     except UnicodeDecodeError:
@@ -107,12 +107,12 @@ class _Conversation:
         what = "samples" if config.samples else "beam size"
         tell(f"{what} {width}, {self._results} {'result' if self._results == 1 else 'results'}")
 
-    def _show(self, found: Sequence[Translation]) -> None:
-        best = found[0]
+    def _show(self, translations: Sequence[Translation]) -> None:
+        best = translations[0]
         console.say(f"{best.text}{_cut(best)}")
         if self._translator.model.has_attention and best.text:
             console.say(wrapped(f"  {self._aligned(best.text)}", console_on(sys.stdout).width))
-        for rank, one in enumerate(found if self._results > 1 else [], start=1):
+        for rank, one in enumerate(translations if self._results > 1 else [], start=1):
             console.say(f"  {rank}  {one.score:.6f}  {one.text}{_cut(one)}")
 
     def _aligned(self, text: str) -> str:

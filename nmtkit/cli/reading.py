@@ -37,9 +37,9 @@ def stdin_lines() -> Iterator[str]:
 
 
 def text_windows(files: Sequence[Path], remedy: str, most: int) -> Iterator[list[str]]:
-    """The windows of files one after the other, or of standard input where there are none; they hold text.
+    """Lines of files one after the other, or of standard input without files, in windows to translate together.
 
-    `remedy` is what to do where they hold JSON lines; "": they may.
+    `remedy` is the advice if they hold JSON lines; "" allows those.
 
     Raises:
         DataError: one cannot be read, or holds JSON lines by the looks of its beginning.
@@ -61,10 +61,9 @@ def _text_of_file(file: Path, remedy: str) -> Iterator[str]:
 
 
 def field_lines(files: Sequence[Path], name: str, option: str = "--article-field", joint: str = " ") -> Iterator[str]:
-    """The values of one key of files, or of standard input where there are none; each line is a JSON object.
+    """The values of one key of JSON lines, in files or standard input; an empty line has an empty value.
 
-    An empty line has an empty value. A list of strings is put together with `joint`. Messages call the option that
-    names the key `option`.
+    A list of strings is joined with `joint`. Messages name the `option` of the key.
 
     Raises:
         DataError: a line is no such object, or its value is neither a string nor a list of strings.
@@ -91,17 +90,17 @@ def pair_windows(source: Path, target: Path, json_target: bool = False) -> Itera
 MOST_CHARACTERS = 1 << 22
 """Of a window; its last line may exceed it."""
 MOST_AGE = 1.0
-"""Seconds after which a window is closed that lines still arrive for."""
+"""Seconds after which a window is closed while lines still arrive."""
 WAITING_LINES = 64
-"""Lines that are read before there is a window for them."""
+"""Lines read ahead of the current window."""
 
 
 def windows(lines: Iterable[str], most: int = 1024, patience: float = 0.1) -> Iterator[list[str]]:
-    """Cuts a stream of lines into windows to be translated together.
+    """Groups a stream of lines into windows to translate together.
 
-    A window closes when it is full, when no further line comes for `patience` seconds, or when it is old: a file is cut
-    into full windows, while somebody who types, or a program that waits for each answer, is answered at once. Little
-    more than one window is held in memory. A fault of `lines` is raised after the lines before it were given.
+    A window closes when it is full, when no further line comes for `patience` seconds, or when it is old: files give
+    full windows, while a person who types, or a program that waits for each answer, is answered at once. Little more
+    than one window is held in memory. An error of `lines` is raised after the lines before it were given.
     """
     arrived = _arriving(lines, min(most, WAITING_LINES))
     window: list[str] = []
@@ -128,7 +127,7 @@ def windows(lines: Iterable[str], most: int = 1024, patience: float = 0.1) -> It
 
 
 def _arriving(lines: Iterable[str], most: int) -> "queue.Queue[str | BaseException | None]":
-    """What a thread reads, at most so many lines ahead; at the end None, or the fault."""
+    """Lines read by a thread, at most `most` ahead; then None, or the error."""
     arrived: queue.Queue[str | BaseException | None] = queue.Queue(maxsize=most)
 
     def read() -> None:

@@ -32,7 +32,7 @@ def command() -> None:
 
 @command.command("ls")
 def list_recipes() -> None:
-    """List the recipes that come with nmtkit: first those whose text is here, and that a CPU trains.
+    """List the recipes that come with nmtkit; first the ones whose text is here and that a CPU trains.
 
     \b
     Example:
@@ -111,7 +111,7 @@ def check_keys(name: str, overrides: tuple[str, ...]) -> None:
     help="Show the values of this recipe.",
 )
 def explain_keys(key: str | None, name: str) -> None:
-    """Explain a recipe's keys: meaning, default, the value in one recipe, and what else may stand there.
+    """Explain a recipe's keys: meaning, default, the value in one recipe, and other choices.
 
     KEY is a key, the last part of one, a group of keys, or one kind of a group.
 
@@ -128,39 +128,41 @@ def explain_keys(key: str | None, name: str) -> None:
     """
     loaded = recipe.load(name)
     every = _rows(loaded, "")
-    asked = key or ""
-    rows = [row for row in every if not asked or f".{row[0]}.".endswith(f".{asked}.") or row[0].startswith(f"{asked}.")]
+    wanted = key or ""
+    rows = [
+        row for row in every if not wanted or f".{row[0]}.".endswith(f".{wanted}.") or row[0].startswith(f"{wanted}.")
+    ]
     shown = [(row[0], row[3]) for row in rows]
-    for one in recipe.find_keys(asked):
-        if one.path == asked and rows and rows[0][0] != asked:  # a group, whose keys are told by themselves
+    for one in recipe.find_keys(wanted):
+        if one.path == wanted and rows and rows[0][0] != wanted:  # a group, whose keys are listed one by one
             continue
         if (one.path, meaning := " ".join(one.meaning.split())) not in shown:
             rows.append([one.path, f"({', '.join(one.kinds)})" if one.kinds else "-", one.default, meaning])
     if not rows:
-        paths = {path if "." in asked else path[-1:] for path in key_paths(recipe.Recipe)}
+        paths = {path if "." in wanted else path[-1:] for path in key_paths(recipe.Recipe)}
         keys = {".".join(map(str, path)) for path in paths}
-        raise RecipeError(f"no key `{key}` in a recipe: {suggest_names(asked, keys, MAX_KEYS)}")
-    if asked not in [row[0] for row in rows] and (group := recipe.describe_key(asked)):
-        console.say(f"{asked}: {' '.join(group.split())}\n")
+        raise RecipeError(f"no key `{key}` in a recipe: {suggest_names(wanted, keys, MAX_KEYS)}")
+    if wanted not in [row[0] for row in rows] and (group := recipe.describe_key(wanted)):
+        console.say(f"{wanted}: {' '.join(group.split())}\n")
     console.table("", ["key", f"in {loaded.name}", "default", "meaning"], rows)
-    for path in dict.fromkeys([asked, *(row[0] for row in rows if row[0].endswith(f".{asked}"))]):
+    for path in dict.fromkeys([wanted, *(row[0] for row in rows if row[0].endswith(f".{wanted}"))]):
         _show_choices(path, recipe.choices(path))
 
 
-def _show_choices(key: str, found: Sequence[recipe.KeyChoice]) -> None:
-    """What may stand for a key, a line each."""
-    if not found:
+def _show_choices(key: str, choices: Sequence[recipe.KeyChoice]) -> None:
+    """The choices of a key, a line each."""
+    if not choices:
         return
     console.say("")
-    if not any(one.meaning for one in found):
-        console.say(f"{key} is one of: {', '.join(one.name for one in found)}")
+    if not any(one.meaning for one in choices):
+        console.say(f"{key} is one of: {', '.join(one.name for one in choices)}")
         return
-    with_keys = any(one.keys for one in found)
-    rows = [[one.name, one.meaning, *([", ".join(one.keys)] if with_keys else [])] for one in found]
+    with_keys = any(one.keys for one in choices)
+    rows = [[one.name, one.meaning, *([", ".join(one.keys)] if with_keys else [])] for one in choices]
     console.table("", [key, "what it is", *(["its keys"] if with_keys else [])], rows)
     if with_keys:
         group = key.removesuffix(".kind")
-        console.say(f"\nmore of the keys of one kind: nmtkit recipe explain {group}.{found[-1].name}")
+        console.say(f"\nmore of the keys of one kind: nmtkit recipe explain {group}.{choices[-1].name}")
 
 
 def _rows(settings: Any, prefix: str) -> list[list[str]]:
@@ -184,7 +186,7 @@ def _rows(settings: Any, prefix: str) -> list[list[str]]:
 
 
 def _rows_of_stages(whole: recipe.Recipe) -> list[list[str]]:
-    """What every stage changes; the value without it stands where others have their default."""
+    """The keys that each stage changes, with the value before in place of the default."""
     usual = {row[0]: row for row in _rows(whole.model_copy(update={"stages": []}), "")}
     rows = []
     for name, one in whole.by_stage().items():

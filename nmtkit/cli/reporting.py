@@ -1,5 +1,6 @@
 """Messages and tables that several commands show."""
 
+import sys
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -8,36 +9,44 @@ import click
 
 from nmtkit import console
 from nmtkit.cli.options import QUIET
+from nmtkit.core.errors import NmtkitError
 from nmtkit.corpus.checking import DataReport
 
 if TYPE_CHECKING:  # torch, which scoring does without, comes with it
     from nmtkit.presets.forgetting import TestChange
 
 tell = partial(console.say, stderr=True)
-"""Says something about the results, which have standard output for themselves."""
+"""Prints a line on stderr: standard output is for results."""
 
 
 def is_quiet() -> bool:
-    """Whether the command that runs was asked to be `--quiet`."""
+    """Whether the current command has `--quiet`."""
     context = click.get_current_context(silent=True)
     return context is not None and bool(context.meta.get(QUIET))
 
 
 def note(text: str) -> None:
-    """Tells what is good to know, unless notes are unwanted; what is lost or doubtful is told by `tell`."""
+    """Prints a note on stderr, unless `--quiet`; warnings go through `tell`."""
     if not is_quiet():
         tell(text)
 
 
+def confirm(question: str, otherwise: str) -> None:
+    """Asks at a terminal, and ends the command if the answer is no; without a terminal `otherwise` is the error."""
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise NmtkitError(otherwise)
+    click.confirm(question, abort=True, err=True)
+
+
 def show_report(report: DataReport) -> None:
-    """What preprocessing found in the text, on stderr."""
+    """Prints the report of preprocessing on stderr."""
     tell(report.line())
     if rows := report.left_out():
         console.table("left out or cut", ["split", "fault", "pairs", "first line", "done"], rows, stream="stderr")
 
 
 def show_changes(changes: Sequence["TestChange"], mixed: bool) -> None:
-    """The scores before and after fine-tuning, and loudly what was forgotten; `mixed` with general text or not."""
+    """Prints the scores before and after fine-tuning, and warns of forgetting; `mixed`: with general text."""
     if not changes:
         return
     rows = [[one.text, f"{one.before:.2f}", f"{one.after:.2f}", f"{one.after - one.before:+.2f}"] for one in changes]
@@ -45,7 +54,7 @@ def show_changes(changes: Sequence["TestChange"], mixed: bool) -> None:
     console.table(f"{changes[0].metric} before and after fine-tuning", ["test set", "before", "after", "change"], rows)
     if not any(one.of_general_text for one in changes):
         tell(
-            "what the model has forgotten was not measured: there is no test set of general text; name one with "
+            "forgetting was not measured without a test set of general text: name one with "
             "--general-test-source and --general-test-target (init_from.test in a recipe)"
         )
     for one in changes:

@@ -1,7 +1,6 @@
 """`nmtkit runs`: a table of them, rm, mv."""
 
 import json
-import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -10,8 +9,7 @@ import click
 
 from nmtkit import console
 from nmtkit.cli import completing, options
-from nmtkit.cli.reporting import tell
-from nmtkit.core.errors import NmtkitError
+from nmtkit.cli.reporting import confirm, tell
 from nmtkit.runs.folder import RUNS
 from nmtkit.runs.inventory import RunSummary, list_runs, remove_run, rename_run, require_run
 
@@ -40,12 +38,12 @@ def command(ctx: click.Context, runs: Path, as_json: bool) -> None:
     ctx.obj = runs
     if ctx.invoked_subcommand is not None:
         return
-    found = list_runs(runs)
+    summaries = list_runs(runs)
     if as_json:
-        console.say(json.dumps([asdict(one) for one in found], ensure_ascii=False, indent=1))
-    elif found:
+        console.say(json.dumps([asdict(one) for one in summaries], ensure_ascii=False, indent=1))
+    elif summaries:
         head = ["run", "recipe", "state", "updates", "validation", "test", "MB", "changed"]
-        console.table("", head, [_row(one) for one in found])
+        console.table("", head, [_row(one) for one in summaries])
     else:
         tell(f"there is no run under {runs}/; `nmtkit train demo` makes one")
 
@@ -64,7 +62,7 @@ def _row(one: RunSummary) -> list[str]:
 @yes
 @click.pass_obj
 def remove(runs: Path, names: tuple[str, ...], yes: bool) -> None:
-    """Remove runs: their checkpoints, logs, and all else that nmtkit wrote there.
+    """Remove runs: checkpoints, logs, and all other files of nmtkit.
 
     Other files in their folders stay. A run that is being trained is not removed.
 
@@ -103,9 +101,5 @@ def rename(runs: Path, old: str, new: str, yes: bool) -> None:
 
 
 def _agree(question: str, yes: bool) -> None:
-    """Asks at a terminal; raises without one, or if the answer is no."""
-    if yes:
-        return
-    if sys.stdin is None or not sys.stdin.isatty():
-        raise NmtkitError(f"nothing was done: there is no terminal to ask on ({question}); to agree, give --yes")
-    click.confirm(question, abort=True, err=True)
+    if not yes:
+        confirm(question, f"nothing was done: there is no terminal to ask on ({question}); to agree, give --yes")

@@ -18,7 +18,7 @@ from nmtkit.metrics.systems import named, require_equal_counts, titles
 
 @dataclass(frozen=True)
 class _Named:
-    """A file of alignments and what it is called."""
+    """A file of alignments."""
 
     path: str
     file: AlignmentFile
@@ -32,7 +32,7 @@ class _Named:
         return sum(len(pair.sure) for pair in self.file.pairs)
 
     def filled(self, n_pairs: int) -> list[Alignment]:
-        """The alignments of so many pairs."""
+        """The alignments, with empty ones at the end up to `n_pairs`."""
         none = Alignment(frozenset(), frozenset())
         return [*self.file.pairs, *[none] * (n_pairs - len(self.file.pairs))]
 
@@ -77,8 +77,8 @@ def command(
     for system in systems:
         links = [pair.possible for pair in system.filled(n_pairs)]
         predicted = [reverse_links(one) for one in links] if reverse_hyp else links
-        found = aer(predicted, gold.filled(n_pairs))
-        scores.append((found.aer, found.precision, found.recall))
+        rates = aer(predicted, gold.filled(n_pairs))
+        scores.append((rates.aer, rates.precision, rates.recall))
     if as_json:
         _print_json(systems, scores, gold)
     else:
@@ -86,7 +86,7 @@ def command(
 
 
 def _doubt(one: _Named, option: str, said: int | None) -> None:
-    """Says what speaks against a file's counting from 0, if nobody has said what it counts from."""
+    """Notes on stderr if a file whose base was not given seems to count from 1."""
     if said is None and (doubt := one.file.doubt):
         tell(
             f"note: {named(one.path)} was read as counting words from 0, but {doubt}; if it counts from 1, say "

@@ -106,13 +106,13 @@ def _texts(path: str, field: str, option: str) -> list[str]:
 
 def _phrases(path: str, field: str) -> list[list[str]]:
     """The term lists in a JSONL file."""
-    found = []
+    lists = []
     for where, record in _records(path):
         value = field_of(record, field, where, "say --terms-field")
         if not is_list_of_strings(value):
             raise DataError(f"{where}: field {field!r} is not a list of strings")
-        found.append(value)
-    return found
+        lists.append(value)
+    return lists
 
 
 def _records(path: str) -> list[tuple[str, dict[str, Any]]]:
@@ -139,7 +139,7 @@ def _refuse_empty(path: str, lines: Sequence[str]) -> None:
 
 
 def _say_what_counts_less(empty: Sequence[tuple[str, int]], n_lines: int, articles: Sequence[str] | None) -> None:
-    """Notes on stderr about empty summaries, counted for each file, and empty articles."""
+    """Notes on stderr about empty summaries and articles."""
     for path, count in empty:
         if count:
             tell(

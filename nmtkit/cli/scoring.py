@@ -1,4 +1,4 @@
-"""What the commands that score share: options, and files of text."""
+"""Options and files of the commands that score."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -61,10 +61,10 @@ _METRICS = ("-m", "--metrics")
 
 
 class MetricsCommand(cloup.Command):
-    """A command whose `--metrics` takes names as sacrebleu does, with blanks between them, or with commas."""
+    """A command whose `--metrics` takes names separated by blanks, as sacrebleu does, or by commas."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does, with the names of metrics that follow `--metrics` as one word."""
+        """Joins the names of metrics that follow `--metrics`."""
         return super().parse_args(ctx, [*_joined(args)])
 
 
@@ -88,7 +88,7 @@ def _names(ctx: click.Context, parameter: click.Parameter, given: Sequence[str])
 
 
 def _test(n_hyps: int, bootstrap: bool | None, randomize: bool, always: bool) -> type[Resampling] | None:
-    """The test of significance that was asked for."""
+    """The test of significance."""
     if randomize and (n_hyps < 2 or bootstrap is not None):
         reason = "compares several HYPs" if n_hyps < 2 else "replaces the bootstrap: leave the other option out"
         raise click.UsageError(f"--paired-ar {reason}")
@@ -97,11 +97,9 @@ def _test(n_hyps: int, bootstrap: bool | None, randomize: bool, always: bool) ->
 
 
 def scoring(summaries: bool) -> Decorator:
-    """Gives a command the options of comparing texts, as `metrics`, `options`, `draws` (None: no test) and `width`.
+    """The options of comparing texts: `metrics`, `options`, `draws` (None: no test) and `width`.
 
-    Args:
-        summaries: whether the texts are summaries: ROUGE with intervals; else BLEU, chrF and TER, with intervals only
-            where systems are compared. The help hides what the other kind needs.
+    `summaries`: ROUGE, always with intervals; else BLEU, chrF and TER, with intervals for several systems.
     """
 
     def decide(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -191,17 +189,13 @@ def _about_tests(summaries: bool) -> list[Decorator]:
 
 
 def say_lines(systems: Sequence[ScoredSystem], width: int) -> None:
-    """Prints the one-line form of every score, which no terminal wraps."""
+    """Prints the one-line form of every score, unwrapped."""
     for line in score_lines(systems, width):
         console.say(line)
 
 
 def read_texts(path: str, remedy: str) -> list[str]:
-    """The lines of a text file, or of standard input where it is "-"; `remedy` is what to do about JSON lines.
-
-    Raises:
-        DataError: it cannot be read, is empty or holds JSON lines.
-    """
+    """The lines of a text file, or of standard input for "-"; `remedy` is the advice if they are JSON lines."""
     lines = list(stdin_lines() if path == "-" else read_lines(path))
     if not lines:
         raise DataError(f"{named(path)}: no lines; there is nothing to score")
@@ -210,7 +204,7 @@ def read_texts(path: str, remedy: str) -> list[str]:
 
 
 def say_notes(metrics: Sequence[str], refs: Sequence[Sequence[str]]) -> None:
-    """What readers of the figures should know of the references, on stderr."""
+    """Prints notes about the references on stderr."""
     for note in notes(metrics, refs):
         tell(f"note: {note}")
 

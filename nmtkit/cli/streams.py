@@ -1,4 +1,4 @@
-"""The standard streams as the shell gave them: each of them may be closed, or a disk that is full."""
+"""The standard streams: each may be closed, or lead to a full disk."""
 
 import errno
 import io
@@ -10,11 +10,11 @@ from contextlib import suppress
 from typing import TextIO
 
 STDOUT = "standard output"
-"""What a fault of writing the results names as its file."""
+"""File name in errors of writing results."""
 
 
 class _Results(io.FileIO):
-    """Standard output; a fault of writing it says that it is this and no file."""
+    """Standard output; errors of writing it have its name."""
 
     def write(self, data: object, /) -> int:
         try:
@@ -27,7 +27,7 @@ class _Results(io.FileIO):
 
 
 class _Messages(io.FileIO):
-    """Standard error; what cannot be written there is dropped, so that no work ends because nobody reads of it."""
+    """Standard error; messages that cannot be written are dropped, so that no work is lost for them."""
 
     def write(self, data: object, /) -> int:
         with suppress(OSError):
@@ -36,10 +36,10 @@ class _Messages(io.FileIO):
 
 
 def prepare_streams() -> None:
-    """Makes the streams UTF-8, their faults clear, and sure that no file is opened in the place of one that is closed.
+    """Makes the streams UTF-8 and their errors clear, and keeps files from taking the number of a closed stream.
 
-    A closed standard output becomes one that cannot be written, a closed standard error one that is thrown away. Of a
-    closed standard input `sys.stdin` tells: it is None. Ctrl-C waits meanwhile: a stream half changed takes no text.
+    A closed standard output becomes one that cannot be written, a closed standard error one that is dropped; a closed
+    standard input leaves `sys.stdin` None. Ctrl-C waits meanwhile: a stream half replaced takes no text.
     """
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
@@ -59,7 +59,7 @@ def _prepare() -> None:
 
 
 def _made(stream: TextIO | None, number: int, kind: Callable[..., io.FileIO], errors: str) -> TextIO:
-    """The stream as a file of this kind; one that is no file, as in a notebook or a test, stays what it is."""
+    """The stream as a file of this kind; a stream that is no file, as in a notebook or a test, is returned as it is."""
     if stream is None:
         return io.TextIOWrapper(io.BufferedWriter(kind(number, "w", closefd=False)), "utf-8", errors)
     if not isinstance(stream, io.TextIOWrapper):
@@ -80,7 +80,7 @@ def _made(stream: TextIO | None, number: int, kind: Callable[..., io.FileIO], er
 
 
 def flush_results() -> None:
-    """Writes what is still held back of the results, or drops it if it cannot be written: Python must not try again."""
+    """Flushes standard output, or drops its buffer if that fails: Python must not try again."""
     try:
         sys.stdout.flush()
     except (OSError, ValueError):

@@ -200,7 +200,7 @@ class LineProgress(_Display):
     """
 
     def __init__(self, unit: str = "lines", total: int | None = None, stream: TextIO | None = None) -> None:
-        """Starts the clock; `unit` is what is counted, in the plural."""
+        """Starts the clock; `unit` is counted, in the plural."""
         super().__init__(stream, seconds_between_lines=math.inf)
         self._unit = unit
         self._total = total
