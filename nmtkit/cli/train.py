@@ -25,9 +25,10 @@ from nmtkit.core.task import TASKS
 from nmtkit.experiment.run import Run, choose_device
 from nmtkit.experiment.stages import StageStarted, more_time_advice
 from nmtkit.metrics import Comparison, Score
-from nmtkit.presets.choosing import PRESETS, TASKS_WITH_PRESETS
+from nmtkit.presets.choosing import TASKS_WITH_PRESETS
+from nmtkit.presets.fitting import PRESETS
 from nmtkit.presets.forgetting import score_after, score_before
-from nmtkit.presets.without_recipe import RecipeRequest, choose_recipe, name_of_run
+from nmtkit.presets.without_recipe import RecipeRequest, name_of_run, propose_recipe
 from nmtkit.runs.folder import RunFolder, ignore
 from nmtkit.runs.train_log import TrainLog
 from nmtkit.training import distributed
@@ -157,7 +158,7 @@ def command(
         if name is None:
             path = str(RunFolder.at(run_path, name_of_run(request)).path)
             resume = _resume(resuming, path, device)
-            held = choose_recipe(
+            held = propose_recipe(
                 request, path, overrides, resume=resume, overwrite=overwrite, device=device, notify=tell
             )
             if held is not None:

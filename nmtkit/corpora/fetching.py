@@ -27,7 +27,7 @@ from nmtkit.corpora.corpus_files import (
 from nmtkit.corpora.readers import Pair
 from nmtkit.corpora.sources import FetchContext, SourceFile
 from nmtkit.corpus.config import FILE_KINDS
-from nmtkit.presets.choosing import choose_preset, recipe_text
+from nmtkit.presets.choosing import choose_preset
 from nmtkit.runs.folder import user_cache
 
 
@@ -121,7 +121,7 @@ def corpus_recipe(corpus: Corpus, written: WriteResult) -> str:
     entry, data = corpus.entry, recipe_data(corpus.entry, written.counts)
     ours = bundled_path("recipes", f"{entry.recipe}.yaml")
     if not entry.recipe or not ours.is_file():
-        return recipe_text(choose_preset(entry.task, written.size.size()), corpus.name, data, entry.title)
+        return choose_preset(entry.task, written.size.size()).text(corpus.name, data, entry.title)
     # What the extended recipe says of other files is taken back.
     theirs = load_yaml(ours)[0].get("data", {})
     for split in SPLITS:

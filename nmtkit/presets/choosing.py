@@ -1,25 +1,15 @@
-"""Which preset suits a corpus, and the recipe that extends it, with its reasons. Nothing here needs torch."""
+"""Chooses the preset for a text by its size, the device and the minutes. Nothing here needs torch."""
 
 import math
-import re
-import textwrap
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.registry import suggest_names
-from nmtkit.core.settings import dump_yaml
 from nmtkit.core.task import TASKS
 from nmtkit.core.wording import format_minutes
 from nmtkit.corpus.statistics import CorpusStatistics
-from nmtkit.presets.fitting import FittedPreset, Reason
+from nmtkit.presets.fitting import PRESETS, FittedPreset
 
-PRESETS = {
-    "tiny": "for a try in minutes",
-    "small": "for CPUs and small corpora",
-    "base": "for GPUs and large corpora",
-}
-"""By size: what each is for."""
 TASKS_WITH_PRESETS = tuple(name for name in TASKS if TASKS.get(name).presets)
 """The tasks that a recipe can be chosen for."""
 
@@ -96,12 +86,13 @@ def _suited(size: CorpusStatistics, gpu: bool) -> tuple[str, str]:
 
 def _warnings(preset: FittedPreset, gpu: bool, limit: float | None) -> list[str]:
     found, pairs = [], preset.size.pairs
-    if limit and preset.minutes and preset.whole and preset.passes and preset.passes < 1:
+    if limit and preset.minutes and preset.total_minutes and preset.passes and preset.passes < 1:
         one = preset.minutes / preset.passes
+        passes = preset.total_minutes / one
         found.append(
             f"{limit:g} min read the text only {preset.passes:.2g} times, which gives no usable model: one pass takes "
-            f"{format_minutes(one)} on this machine, and the preset {preset.name} is meant to make "
-            f"{preset.whole / one:.3g} (--minutes {math.ceil(preset.whole)})"
+            f"{format_minutes(one)} on this machine, and the preset {preset.name} is meant to make {passes:.3g} "
+            f"(--minutes {math.ceil(preset.total_minutes)})"
         )
     if pairs < FEW_PAIRS:
         found.append(
@@ -111,48 +102,3 @@ def _warnings(preset: FittedPreset, gpu: bool, limit: float | None) -> list[str]
     if preset.name == "base" and not gpu:
         found.append("preset base takes days on a CPU; --preset small is made for it")
     return found
-
-
-def recipe_text(preset: FittedPreset, name: str, data: Mapping[str, Any], description: str = "") -> str:
-    """A recipe in YAML that extends a preset, with the reasons above the settings.
-
-    `data` has train, valid and test as a recipe names them; limits of length come from the preset.
-    """
-    size = preset.size
-    about = {
-        "extends": preset.extends,
-        "name": name,
-        "description": description or f"{preset.task}, preset {preset.name}",
-    }
-    head = [
-        f"For {size.pairs:,} pairs of {size.src.words:,} and {size.tgt.words:,} words: preset {preset.name} "
-        f"({PRESETS[preset.name]}), because {preset.reasons[0].because}. Here stands what differs from it; `nmtkit "
-        "recipe show --resolved` prints all settings. Every one can be changed; `nmtkit recipe explain` says what it "
-        "means.",
-        *(f"Note: {warning}." for warning in preset.warnings),
-    ]
-    if preset.minutes is not None:
-        head.append(f"Training takes {format_minutes(preset.minutes)} on the machine where this was written.")
-    groups = {"data": {**data, **preset.changes.get("data", {})}}
-    groups |= {group: value for group, value in preset.changes.items() if group != "data"}
-    return written_recipe(head, about, groups, preset.reasons[1:])
-
-
-def written_recipe(
-    head: Sequence[str], about: Mapping[str, Any], groups: Mapping[str, Any], reasons: Sequence[Reason]
-) -> str:
-    """A recipe in YAML: sentences at its head, what it is, and its groups, each below the reasons for its settings."""
-    told: dict[str, list[str]] = {}
-    for one in reasons:
-        sentence = f"{one.setting}: {one.value}, because {one.because}."
-        told.setdefault(re.split(r"\W", one.setting)[0], []).append(sentence)
-    parts = [_comment(head), dump_yaml(dict(about))]
-    for group in dict.fromkeys((*groups, *told)):
-        parts.append(_comment(told.get(group, [])))
-        parts += [dump_yaml({group: groups[group]})] if group in groups else []
-    return "".join(parts)
-
-
-def _comment(sentences: Sequence[str]) -> str:
-    lines = [line for sentence in sentences for line in textwrap.wrap(sentence, 108, break_on_hyphens=False)]
-    return "".join(f"# {line}\n" for line in lines)

@@ -13,12 +13,22 @@ file, and guesses; `base` was never trained by us.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from nmtkit.core.settings import bundled_path, load_yaml
 from nmtkit.core.task import TASKS
+from nmtkit.core.wording import format_minutes
 from nmtkit.corpus.statistics import CorpusStatistics, SideStatistics
+from nmtkit.presets.proposal import ProposedRecipe
+
+PRESETS = {
+    "tiny": "for a try in minutes",
+    "small": "for CPUs and small corpora",
+    "base": "for GPUs and large corpora",
+}
+"""By size: what each is for."""
 
 VOCABULARIES = (
     (200_000, 2_000),
@@ -38,56 +48,55 @@ _PADDING = 1.1  # padded tokens for each real one, in batches of alike length, r
 
 @dataclass(frozen=True)
 class Plan:
-    """How long a preset is trained, and what is said of it."""
+    """A preset's model and how long it is trained."""
 
-    told: str
-    """Its model, in words."""
+    model: str
+    """In words."""
     because: str
-    """Why this one."""
     passes: tuple[float, int]
-    """Passes over the text that were right once, and the padded tokens of that text."""
+    """Passes over one text that were right, and the padded tokens of that text."""
     bounds: tuple[int, int]
-    """Passes at least, however large the text, and at most, however small."""
+    """Fewest and most passes, whatever the size of the text."""
     fewest_useful: float = 0.0
-    """Passes that a time limit must leave room for; where it does not, a smaller preset learns more in the time."""
+    """If a time limit allows fewer passes, a smaller preset learns more in the time."""
 
 
 PLANS = {
     "preset-tiny": Plan(
-        told="Transformer, 2+2 layers of 128",
+        model="Transformer, 2+2 layers of 128",
         because="it is large enough for 20,000 simple pairs (recipe compare-transformer)",
         passes=(22, 520_000),
         bounds=(1, 60),
     ),
     "preset-small": Plan(
-        told="Transformer, 3+3 layers of 256",
+        model="Transformer, 3+3 layers of 256",
         because="with 29,000 pairs it reached 38 BLEU (recipe multi30k-en-de-transformer)",
         passes=(22, 520_000),
         bounds=(3, 60),
         fewest_useful=5,
     ),
     "preset-base": Plan(
-        told="Transformer, 6+6 layers of 512",
+        model="Transformer, 6+6 layers of 512",
         because="these are the sizes of the base model in Vaswani et al. 2017, table 3 (not trained by us)",
         passes=(19, 130_000_000),  # 100,000 updates with the 4.5 million pairs of WMT14, as in the paper
         bounds=(10, 60),
         fewest_useful=1.5,
     ),
     "preset-summaries-tiny": Plan(
-        told="pointer-generator of 128",
+        model="pointer-generator of 128",
         because="it is large enough for 10,000 made-up news (recipe demo-news-pointer-generator)",
         passes=(7, 1_000_000),
         bounds=(1, 20),
     ),
     "preset-summaries-small": Plan(
-        told="pointer-generator of 128",
+        model="pointer-generator of 128",
         because="it learned from 3,392 news what is told of the recipe inshorts-pointer-generator",
         passes=(7, 1_000_000),
         bounds=(5, 20),
         fewest_useful=1.5,
     ),
     "preset-summaries-base": Plan(
-        told="pointer-generator of 256",
+        model="pointer-generator of 256",
         because="these are the sizes of See et al. 2017, section 5 (not trained by us)",
         passes=(13, 115_000_000),  # 230,000 updates with the 287,000 articles of CNN/DailyMail, as in the paper
         bounds=(8, 20),
@@ -97,49 +106,36 @@ PLANS = {
 """By the recipe of the preset."""
 
 
-class Reason(NamedTuple):
-    """Why a setting has its value."""
-
-    setting: str
-    """The dotted key, or its group."""
-    value: str
-    """As a person reads it."""
-    because: str
-    """What stands after "because" in a sentence, without its full stop."""
-
-
 def padded_tokens(pairs: int, words: int) -> int:
     """The padded tokens of a text of so many pairs and words, of the longer side with EOS; roughly."""
     return round(_PADDING * (pairs + _TOKENS_PER_WORD * words))
 
 
-class FittedPreset:
-    """A preset for one corpus: what differs from the preset, and why.
+class FittedPreset(ProposedRecipe):
+    """A preset fitted to a text; its first reason is for the preset itself.
 
-    `limit` are the minutes that training may take, `speed` the padded tokens that this machine trains on in a minute,
-    if that was measured.
+    Args:
+        task: a task with presets.
+        size: of the training text.
+        name: one of `PRESETS`.
+        because: why this preset.
+        limit: minutes that training may take; None: no limit.
+        speed: padded tokens a minute that this machine trains on; None: not measured.
     """
 
     def __init__(
         self, task: str, size: CorpusStatistics, name: str, because: str, limit: float | None, speed: float | None
     ) -> None:
+        super().__init__(size)
+        self.explain("preset", name, because)
         self.task = task
-        self.size = size
         self.name = name
         self.extends = f"{TASKS.get(task).presets}{name}"
         """The recipe of the preset."""
-        self.changes: dict[str, Any] = {}
-        """What differs, by the recipe's groups in their order."""
-        self.reasons = [Reason("preset", name, because)]
-        """Why all is as it is; the first is of the preset itself."""
-        self.warnings: list[str] = []
-        """What to expect that one would rather not, each a sentence without its full stop."""
-        self.minutes: float | None = None
-        """How long training takes here, by the speed; None where that was not measured, here and below."""
         self.passes: float | None = None
-        """How often the text is read, by the speed and within the limit."""
-        self.whole: float | None = None
-        """The minutes that all planned updates would take, whatever the limit."""
+        """How often the text is read within the limit; None where the speed was not measured, here and below."""
+        self.total_minutes: float | None = None
+        """For all planned updates, without the limit."""
         self._plan = PLANS[self.extends]
         self._preset = load_yaml(bundled_path("recipes", f"{self.extends}.yaml"))[0]
         self._limit = limit
@@ -156,8 +152,31 @@ class FittedPreset:
         """Whether the limit is enough for a model of this size, as far as anybody knows."""
         return self.passes is None or self.passes >= self._plan.fewest_useful
 
-    def _say(self, setting: str, value: str, because: str) -> None:
-        self.reasons.append(Reason(setting, value, because))
+    def text(self, name: str, data: Mapping[str, Any], description: str = "") -> str:
+        """The recipe in YAML, which extends the preset.
+
+        Args:
+            name: of the recipe.
+            data: train, valid and test as a recipe names them; limits of length come from the preset.
+            description: of the recipe.
+        """
+        about = {
+            "extends": self.extends,
+            "name": name,
+            "description": description or f"{self.task}, preset {self.name}",
+        }
+        size = self.size
+        head = [
+            f"For {size.pairs:,} pairs of {size.src.words:,} and {size.tgt.words:,} words: preset {self.name} "
+            f"({PRESETS[self.name]}), because {self.reasons[0].because}. Only settings that differ from it are here; "
+            "`nmtkit recipe show --resolved` prints all. Every one can be changed; `nmtkit recipe explain` describes "
+            "them.",
+        ]
+        if self.minutes is not None:
+            head.append(f"Training takes {format_minutes(self.minutes)} on the machine where this was written.")
+        groups = {"data": {**data, **self.changes.get("data", {})}}
+        groups |= {group: value for group, value in self.changes.items() if group != "data"}
+        return self.yaml(head, about, groups, self.reasons[1:])
 
     def _set(self, group: str, **values: Any) -> None:
         """Sets some keys of a group; those that the preset has so are not said again. Another kind is said whole."""
@@ -169,12 +188,12 @@ class FittedPreset:
 
     def _fit_whole(self) -> None:
         joint = self._subwords()
-        self._say("model", self._plan.told, self._plan.because)
+        self.explain("model", self._plan.model, self._plan.because)
         batch_tokens = self._preset["batch"]["batch_tokens"]
         if self.name == "small" and self._words < 200_000:
             batch_tokens = 2_048
             because = "little text is learned better in small batches (Sennrich and Zhang)"
-            self._say("batch.batch_tokens", "2,048", because)
+            self.explain("batch.batch_tokens", "2,048", because)
         padded = padded_tokens(self.size.pairs, self._words)
         if self._limit and self.name != "tiny":
             # Nobody knows yet how far the minutes reach: it is measured with the batches of a short time.
@@ -183,7 +202,7 @@ class FittedPreset:
                 batch_tokens = min(batch_tokens, self._preset["batch"]["batch_tokens"] // 2)
                 told = f"{reach:.2g} passes over the text" if self._speed else "the minutes that are given"
                 because = f"in {told} many small updates teach more than a few large ones"
-                self._say("batch.batch_tokens", f"{batch_tokens:,}", because)
+                self.explain("batch.batch_tokens", f"{batch_tokens:,}", because)
         self._set("batch", batch_tokens=batch_tokens)
         updates = self._updates(padded, batch_tokens, self._limit)
         read = self._expected_updates(updates, batch_tokens, self._limit) * batch_tokens / padded
@@ -193,14 +212,14 @@ class FittedPreset:
         self._set("evaluation", max_sentences=200 if self._limit else 500)
         if not self.size.tgt.spaced:
             self._set("evaluation", tokenize="char")
-            self._say(
+            self.explain(
                 "evaluation.tokenize", "char", "the target has no spaces between words, so BLEU counts characters"
             )
 
     def _fit_stages(self) -> None:
         src, tgt = self.size.src, self.size.tgt
         longest = min(400, max(10, round(1.2 * src.length))), min(120, max(10, round(1.2 * tgt.length)))
-        self._say(
+        self.explain(
             "data.max_length",
             f"{longest[0]}, and {longest[1]} of a summary",
             f"95 % of the sources have no more than {src.length:,} words and of the summaries {tgt.length:,}, and 400 "
@@ -211,16 +230,16 @@ class FittedPreset:
             self._whole_words()
         elif not self._subwords():
             self._set("model", tie="decoder")
-        self._say("model", self._plan.told, self._plan.because)
+        self.explain("model", self._plan.model, self._plan.because)
         share = (0.8 * self._limit, 0.2 * self._limit) if self._limit else (None, None)
         read = min(self.size.pairs * longest[0], round(1.2 * src.words))
         batch_tokens = self._preset["batch"]["batch_tokens"]
         updates = self._updates(round(_PADDING * (self.size.pairs + read)), batch_tokens, share[0])
         covering = max(20, updates // 5)
-        if self.minutes is not None and self.whole is not None:
+        if self.minutes is not None and self.total_minutes is not None:
             self.minutes *= 1 + covering / updates
-            self.whole *= 1 + covering / updates
-        self._say(
+            self.total_minutes *= 1 + covering / updates
+        self.explain(
             "stages",
             f"{updates:,} updates, then {covering:,} with coverage",
             "coverage makes summaries repeat themselves less",
@@ -238,7 +257,9 @@ class FittedPreset:
     def _dropout(self, passes: float) -> float:
         """More where the text is read more often; between the points of 12, 22 and 90 passes that were measured."""
         dropout = 0.1 if passes < 15 or self._words >= 20_000_000 else 0.2 if passes < 40 else 0.3
-        self._say("model.dropout", f"{dropout}", f"it counters overfitting: the text is read about {passes:.2g} times")
+        self.explain(
+            "model.dropout", f"{dropout}", f"it counters overfitting: the text is read about {passes:.2g} times"
+        )
         return dropout
 
     def _whole_words(self) -> None:
@@ -246,7 +267,7 @@ class FittedPreset:
         words = self.size.both.words
         wanted = 8_000 if words < 5_000_000 else 20_000 if words < 50_000_000 else 50_000
         vocabulary = min(wanted, self._preset["tokenizer"]["vocab_size"])
-        self._say(
+        self.explain(
             "tokenizer", f"the {vocabulary:,} most frequent words", "the model copies other words from the source"
         )
         self._set("tokenizer", kind="word", vocab_size=vocabulary, joint=True)
@@ -264,9 +285,9 @@ class FittedPreset:
             because = f"more would make the preset {self.name} slow"
         if min(sizes) < wanted:
             because = "the text has no more words and characters"
-        self._say("tokenizer", "bpe of " + " and ".join(f"{one:,}" for one in sizes), because)
+        self.explain("tokenizer", "bpe of " + " and ".join(f"{one:,}" for one in sizes), because)
         letters = "the same letters" if joint else "different letters"
-        self._say("tokenizer.joint", f"{joint}".lower(), f"both sides are written in {letters}")
+        self.explain("tokenizer.joint", f"{joint}".lower(), f"both sides are written in {letters}")
         self._set("tokenizer", kind="bpe", vocab_size=sizes[0], joint=joint)
         if not joint:
             self._set("tokenizer", tgt_vocab_size=sizes[1])
@@ -274,7 +295,7 @@ class FittedPreset:
             self._set("tokenizer", character_coverage=0.9995)
             most = max(text.characters for text in texts)
             because = f"the rarest of {most:,} characters would take the place of subwords"
-            self._say("tokenizer.character_coverage", "0.9995", because)
+            self.explain("tokenizer.character_coverage", "0.9995", because)
         return joint
 
     def _updates(self, padded: int, batch_tokens: int, minutes: float | None) -> int:
@@ -288,18 +309,20 @@ class FittedPreset:
         most_updates = self._preset["training"]["max_updates"]
         updates = int(min(max(round(passes * a_pass), 100), most_updates))
         rule = "the less text, the more often it is read" if updates < most_updates else "this preset makes no more"
-        self._say("training.max_updates", f"{updates:,}", f"the text is then read {updates / a_pass:.3g} times; {rule}")
+        self.explain(
+            "training.max_updates", f"{updates:,}", f"the text is then read {updates / a_pass:.3g} times; {rule}"
+        )
         expected = self._expected_updates(updates, batch_tokens, minutes)
         if minutes:
             because = "you asked for it; the learning rate falls to zero within it, however fast the machine is"
             if self._speed:
                 made = f"; this one makes about {expected:,} updates in {minutes:g} min"
                 because += f"{made}, which read the text {expected / a_pass:.2g} times"
-            self._say("training.max_minutes", f"{self._limit:g}", because)
+            self.explain("training.max_minutes", f"{self._limit:g}", because)
         if self._speed:
             self.minutes = expected * batch_tokens / self._speed
             self.passes = expected / a_pass
-            self.whole = updates * batch_tokens / self._speed
+            self.total_minutes = updates * batch_tokens / self._speed
         return updates
 
     def _expected_updates(self, updates: int, batch_tokens: int, minutes: float | None) -> int:

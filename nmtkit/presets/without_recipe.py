@@ -1,6 +1,5 @@
-"""Training without a recipe: one is chosen by the text, written into the run's folder, and said why."""
+"""Training without a recipe: one is proposed for the text, explained, and written into the run's folder."""
 
-import json
 import os
 import re
 import shlex
@@ -29,9 +28,10 @@ from nmtkit.corpus.faults import LINE_COUNTS, FileFault
 from nmtkit.corpus.reading import SplitReader, read_pairs
 from nmtkit.corpus.splitting import HoldOut, choose_hold_out, write_splits
 from nmtkit.corpus.statistics import CorpusCounter, CorpusStatistics
-from nmtkit.presets.adapting import Adapted
-from nmtkit.presets.choosing import choose_preset, recipe_text, smaller_preset
+from nmtkit.presets.choosing import choose_preset, smaller_preset
+from nmtkit.presets.fine_tuning import FineTuningRecipe
 from nmtkit.presets.fitting import FittedPreset
+from nmtkit.presets.proposal import ProposedRecipe
 from nmtkit.runs.folder import Notify, RunFolder, RunLock, ignore, lock_run
 from nmtkit.runs.origin import find_origin
 from nmtkit.runs.saved import find_run
@@ -43,7 +43,7 @@ ROUGH_BELOW = 100
 
 @dataclass(frozen=True)
 class RecipeRequest:
-    """What was asked for in place of a recipe; one field an option, files by their whole paths."""
+    """The options that are given in place of a recipe; files by their absolute paths."""
 
     source: tuple[str, ...]
     """One for each corpus, as are their targets."""
@@ -53,21 +53,21 @@ class RecipeRequest:
     valid_target: tuple[str, ...] = ()
     test_source: tuple[str, ...] = ()
     test_target: tuple[str, ...] = ()
-    """None if the test set is only to be translated."""
+    """None: the test set is only translated."""
     task: str | None = None
-    """None is translation."""
+    """None: translation."""
     preset: str | None = None
-    """None chooses one."""
+    """None: chosen by the text."""
     minutes: float | None = None
-    """Stop training after so many."""
+    """Time limit of training."""
 
     init_from: str | None = None
     """A run to fine-tune."""
     general_source: tuple[str, ...] = ()
-    """With it: text like that which it was trained on, to be mixed in."""
+    """With `init_from`: text like the run was trained on, to be mixed in."""
     general_target: tuple[str, ...] = ()
     general_test_source: tuple[str, ...] = ()
-    """A test set of such text; without it that of the run."""
+    """A test set of such text; without it the run's own."""
     general_test_target: tuple[str, ...] = ()
 
     @property
@@ -80,12 +80,12 @@ class RecipeRequest:
         }
 
     def given(self) -> dict[str, Any]:
-        """The options that were given, as a user writes them, and their values."""
+        """The options that are not left out, as a user writes them, and their values."""
         values = {f"--{one.name.rstrip('_').replace('_', '-')}": getattr(self, one.name) for one in fields(self)}
         return {option: value for option, value in values.items() if value}
 
     def fault(self) -> str | None:
-        """How the options do not fit each other; None if they do."""
+        """Why the options contradict each other; None if they do not."""
         for split, (src, tgt) in (*self.sides.items(), *self.general.items()):
             if len(src) != len(tgt) and (tgt or split != "test"):
                 of = "" if split == "train" else f"{split}-"
@@ -101,18 +101,18 @@ class RecipeRequest:
 
     @property
     def general(self) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
-        """The files of general text to train on and to test with, both sides."""
+        """The files of general text for training and for tests, both sides."""
         return {
             "general": (self.general_source, self.general_target),
             "general-test": (self.general_test_source, self.general_test_target),
         }
 
     def splits(self) -> dict[str, SplitFiles]:
-        """The files of train, and of valid and test if they were given."""
+        """The files of train, and of valid and test if there are any."""
         return {name: SplitFiles(src=list(src), tgt=list(tgt)) for name, (src, tgt) in self.sides.items() if src}
 
 
-def choose_recipe(
+def propose_recipe(
     request: RecipeRequest,
     path: str | None = None,
     overrides: Sequence[str] = (),
@@ -122,40 +122,40 @@ def choose_recipe(
     device: str = "auto",
     notify: Notify = ignore,
 ) -> RunLock | None:
-    """Chooses the recipe for a text and writes it into the run's folder, as `chosen.yaml`; process 0 does the work.
+    """Proposes a recipe for a text and writes it into the run's folder, as `chosen.yaml`; process 0 does the work.
 
     Args:
-        request: the text, and what to do with it.
-        path: the run's folder; None is `runs/` and a name made of the files' names.
-        overrides: what `--set` will lay over the recipe; only checked here.
-        resume: take the recipe of the run that is there.
-        overwrite: replace the run that is there.
+        request: the text and the other options.
+        path: the run's folder; None: `runs/` and a name made of the files' names.
+        overrides: values of `--set` for the recipe; only checked here.
+        resume: take the recipe of the run in the folder.
+        overwrite: replace the run in the folder.
         device: where training will be, by name.
-        notify: told in sentences what was found and chosen.
+        notify: gets sentences about the text and the recipe.
 
     Returns:
-        The right to write in the folder, in process 0.
+        The lock of the folder, in process 0.
     """
     if fault := request.fault():
         raise NmtkitError(fault)
     place = distributed.join(devices.choose(device))
     folder = RunFolder.at(path, name_of_run(request))
-    held: list[RunLock] = []
+    locks: list[RunLock] = []
 
     def prepare() -> None:
         if resume:
             _require_same(folder, request)
             return
         folder.require_free(overwrite)
-        kind = _Choosing if request.init_from is None else _Adapting
-        held.append(kind(request, folder, overrides, place, notify).write(overwrite))
+        proposal = _Proposal if request.init_from is None else _FineTuningProposal
+        locks.append(proposal(request, folder, overrides, place, notify).write(overwrite))
 
     distributed.run_on_rank_zero(prepare)
-    return held[0] if held else None
+    return locks[0] if locks else None
 
 
 def name_of_run(request: RecipeRequest) -> str:
-    """What the run is called: `train-en-de` for train.en and train.de, else both names."""
+    """The default name of a run: `train-en-de` for train.en and train.de, else both names."""
     (src, src_end), (tgt, tgt_end) = (_stem_and_end(paths[0]) for paths in (request.source, request.target))
     ends = [end for end in (src_end, tgt_end) if end] if src_end != tgt_end else []
     parts = [src, *ends] if src == tgt else [src, tgt]
@@ -173,33 +173,33 @@ def _stem_and_end(path: str) -> tuple[str, str]:
 
 
 def _require_same(folder: RunFolder, request: RecipeRequest) -> None:
-    """Makes sure that a run goes on with the options that it was begun with."""
+    """Refuses to resume a run with other options than it was begun with."""
     if not folder.request.is_file():
         raise CheckpointError(
-            f"{folder.path}: no training without a recipe was begun here, so none can go on; leave --resume out to "
-            "begin one, or name the run's folder with --run DIR"
+            f"{folder.path}: no training without a recipe to resume; leave --resume out to begin one, or "
+            "name the run's folder with --run DIR"
         )
     try:
         before = dict(parse_json(folder.request.read_bytes(), folder.request.name))
     except (DataError, TypeError, ValueError) as fault:
         raise CheckpointError(f"{folder.request}: damaged ({fault}); train anew with --overwrite") from fault
-    now: dict[str, Any] = json.loads(json.dumps(request.given()))
+    now = request.given()
 
-    def told(value: Any) -> str:
-        return "not given" if value is None else " ".join(value) if isinstance(value, list) else str(value)
+    def shown(value: Any) -> str:
+        return "not given" if value is None else " ".join(value) if isinstance(value, list | tuple) else str(value)
 
-    both = ((option, before.get(option), now.get(option)) for option in sorted(before.keys() | now.keys()))
-    faults = [f"\n  {option} was {told(old)} and is {told(new)}" for option, old, new in both if old != new]
+    both = ((option, shown(before.get(option)), shown(now.get(option))) for option in sorted({*before, *now}))
+    faults = [f"\n  {option} was {old} and is {new}" for option, old, new in both if old != new]
     if faults:
         raise NmtkitError(
-            f"{folder.path}: begun with other options, so one cannot go on with these (give the same ones, take "
+            f"{folder.path}: begun with other options, so it cannot be resumed with these (give the same ones, take "
             f"`nmtkit train {folder.chosen} --run {folder.path} --resume`, or train anew with "
             f"--overwrite):{''.join(faults)}"
         )
 
 
-class _Choosing:
-    """The choice of a recipe for a text, in one run's folder."""
+class _Proposal:
+    """The recipe for a text, in one run's folder."""
 
     def __init__(
         self, request: RecipeRequest, folder: RunFolder, overrides: Sequence[str], place: torch.device, notify: Notify
@@ -236,9 +236,9 @@ class _Choosing:
         self.data = {split: _named(src, tgt) for split, (src, tgt) in sides.items()}
 
     def write(self, overwrite: bool) -> RunLock:
-        """Chooses, writes the recipe and the pairs that are held out, and says all of it."""
+        """Writes the recipe and the pairs that are held out, and explains them."""
         folder = self.folder
-        preset, text = self._chosen()
+        proposed, text = self._propose()
         find_origin(_parsed(text, self.overrides), folder)
         held, counts = lock_run(folder, self.notify), None
         try:
@@ -254,25 +254,24 @@ class _Choosing:
         except BaseException:
             held.close()
             raise
-        for sentence in _sentences(preset, folder, counts, self.overrides):
+        for sentence in _sentences(proposed, folder, counts, self.overrides):
             self.notify(sentence)
         return held
 
-    def _chosen(self) -> tuple[FittedPreset | Adapted, str]:
-        """What is chosen, and the text of the recipe."""
+    def _propose(self) -> tuple[ProposedRecipe, str]:
         preset = self._by_speed()
         return preset, self._text_of(preset)
 
     def _text_of(self, preset: FittedPreset) -> str:
         about = f"{preset.task} by preset {preset.name}, chosen by the size of the text"
-        return recipe_text(preset, Path(os.path.abspath(self.folder.path)).name, self.data, about)
+        return preset.text(Path(os.path.abspath(self.folder.path)).name, self.data, about)
 
     def _fitted(self, preset: str | None, speeds: Mapping[str, float]) -> FittedPreset:
         request, on_gpu = self.request, self.place.type == "cuda"
         return choose_preset(request.task or "translation", self.size, preset, on_gpu, request.minutes, speeds)
 
     def _by_speed(self) -> FittedPreset:
-        """The preset, by the speed of this machine: that of the fitting one, and of smaller ones while it is short."""
+        """The preset by the measured speed, which is measured of smaller ones too while the minutes are too few."""
         request, speeds = self.request, dict[str, float]()
         preset = self._fitted(request.preset, speeds)
         if distributed.size() > 1:
@@ -286,7 +285,7 @@ class _Choosing:
         return self._fitted(request.preset, speeds)
 
     def _speed_of(self, preset: FittedPreset) -> float | None:
-        """Padded tokens that this machine trains on in a minute, where there is time to measure it."""
+        """Padded tokens a minute that this machine trains on; None if there is no time to measure it."""
         # Subwords are a third more than words.
         src, tgt = (max(1, round(1.3 * side.words / self.size.pairs)) for side in (self.size.src, self.size.tgt))
         trial = _parsed(self._text_of(preset), self.overrides)
@@ -296,10 +295,8 @@ class _Choosing:
         return speed
 
 
-class _Adapting(_Choosing):
-    """The choice of a recipe that fine-tunes a run."""
-
-    def _chosen(self) -> tuple[FittedPreset | Adapted, str]:
+class _FineTuningProposal(_Proposal):
+    def _propose(self) -> tuple[ProposedRecipe, str]:
         request, train = self.request, self.data["train"]
         general, test = (_named(src, tgt) for src, tgt in request.general.values())
         pairs = 0
@@ -310,17 +307,17 @@ class _Adapting(_Choosing):
             if not pairs:
                 raise DataError(f"{' '.join(files.paths())}: there is nothing in these files")
         source = find_run(request.init_from)[0]
-        found = Adapted(source, self.size, pairs, request.minutes)
+        proposed = FineTuningRecipe(source, self.size, pairs, request.minutes)
         if general:
             own = {side: [train[side]] if isinstance(train[side], str) else [*train[side]] for side in ("src", "tgt")}
             both = {"src": [*own["src"], *request.general_source], "tgt": [*own["tgt"], *request.general_target]}
-            weights = [1.0] * len(own["src"]) + [found.weight] * len(request.general_source)
+            weights = [1.0] * len(own["src"]) + [proposed.weight] * len(request.general_source)
             self.data["train"] = {**both, "weights": weights}
-        return found, found.text(Path(os.path.abspath(self.folder.path)).name, self.data, test)
+        return proposed, proposed.text(Path(os.path.abspath(self.folder.path)).name, self.data, test)
 
 
 def _measure(splits: dict[str, SplitFiles]) -> tuple[HoldOut | None, CorpusStatistics]:
-    """What to hold out, if no validation set was given, and the size of what is left."""
+    """The pairs to hold out, if there is no validation set, and the size of the others."""
     for split in ("valid", "test"):
         if split in splits and not sum(1 for _ in read_pairs(splits[split])):
             raise DataError(f"{' '.join(splits[split].paths())}: there is nothing in these files")
@@ -338,7 +335,7 @@ def _measure(splits: dict[str, SplitFiles]) -> tuple[HoldOut | None, CorpusStati
 
 
 def _with_advice(fault: DataError, splits: dict[str, SplitFiles]) -> DataError:
-    """The same fault with the command that finds all others, where the files are there."""
+    """The same fault with the command that finds all others."""
     for files in splits.values():
         for pair in zip(files.src, files.tgt or files.src, strict=True):
             if any(path in str(fault) for path in pair) and all(map(os.path.isfile, pair)):
@@ -348,7 +345,7 @@ def _with_advice(fault: DataError, splits: dict[str, SplitFiles]) -> DataError:
 
 
 def _differing(src: str, tgt: str) -> Iterator[str]:
-    """Says it if two files differ in their number of lines, whatever else is wrong with them."""
+    """The fault of two files with different numbers of lines."""
     with suppress(DataError):
         for item in SplitReader("train", SplitFiles(src=[src], tgt=[tgt])):
             if isinstance(item, FileFault) and item.kind is LINE_COUNTS:
@@ -356,7 +353,6 @@ def _differing(src: str, tgt: str) -> Iterator[str]:
 
 
 def _parsed(text: str, overrides: Sequence[str]) -> recipe.Recipe:
-    """The recipe with what `--set` says, before anything is written."""
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch, "chosen.yaml")
         with write_errors(path):
@@ -365,28 +361,28 @@ def _parsed(text: str, overrides: Sequence[str]) -> recipe.Recipe:
 
 
 def _named(src: Sequence[str], tgt: Sequence[str]) -> dict[str, Any]:
-    """Files as one would write them into a recipe."""
     return {side: paths[0] if len(paths) == 1 else paths for side, paths in (("src", src), ("tgt", tgt)) if paths}
 
 
 def _sentences(
-    preset: FittedPreset | Adapted, folder: RunFolder, held: Counter[str] | None, overrides: Sequence[str]
+    proposed: ProposedRecipe, folder: RunFolder, held: Counter[str] | None, overrides: Sequence[str]
 ) -> Iterator[str]:
-    """What was chosen and why, for a person, and what the person said otherwise."""
-    said = {key.strip(): value for key, _, value in (text.partition("=") for text in overrides)}
-    yield f"{preset.size.pairs:,} pairs of {preset.size.src.words:,} and {preset.size.tgt.words:,} words to train on"
-    for reason in preset.reasons:
-        if reason.setting not in said:
+    """The explanation of the recipe, and what the user set otherwise."""
+    overridden = {key.strip(): value for key, _, value in (text.partition("=") for text in overrides)}
+    size = proposed.size
+    yield f"{size.pairs:,} pairs of {size.src.words:,} and {size.tgt.words:,} words to train on"
+    for reason in proposed.reasons:
+        if reason.setting not in overridden:
             yield f"  {reason.setting}: {reason.value}, because {reason.because}"
-    for setting, value in said.items():
+    for setting, value in overridden.items():
         yield f"  {setting}: {value}, because you set it"
     if held is not None:
-        told = " and ".join(f"{held[split]:,} for {split}" for split in ("valid", "test") if held[split])
-        yield f"held out: {told}; none of their sources is in train (all are in {folder.text})"
+        counts = " and ".join(f"{held[split]:,} for {split}" for split in ("valid", "test") if held[split])
+        yield f"held out: {counts}; none of their sources is in train (all are in {folder.text})"
         if held["valid"] < ROUGH_BELOW:
             yield f"warning: {held['valid']} pairs are few for validation: its scores are rough"
-    for warning in preset.warnings:
+    for warning in proposed.warnings:
         yield f"warning: {warning}"
-    if preset.minutes is not None and not any(setting.startswith("training.") for setting in said):
-        yield f"training takes {format_minutes(preset.minutes)} on this machine"
+    if proposed.minutes is not None and not any(setting.startswith("training.") for setting in overridden):
+        yield f"training takes {format_minutes(proposed.minutes)} on this machine"
     yield f"the recipe, to be read and changed: {folder.chosen}"

@@ -158,9 +158,7 @@ def test_resume(texts: Path, console: Command, tmp_path: Path) -> None:
     )
     done = console("train", *pair(texts, "few"), *options[4:], "--resume")
     assert f"--source was {texts}/train.en and is {texts}/few.en" in done.err
-    refused(
-        console("train", *pair(texts), "--run", "nowhere", "--resume"), "no training without a recipe was begun here"
-    )
+    refused(console("train", *pair(texts), "--run", "nowhere", "--resume"), "no training without a recipe to resume")
     assert not Path("nowhere").exists()
 
 

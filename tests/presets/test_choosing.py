@@ -19,12 +19,10 @@ from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.statistics import CorpusCounter, CorpusStatistics, SideStatistics
 from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.presets.choosing import (
-    PRESETS,
     TASKS_WITH_PRESETS,
     choose_preset,
-    recipe_text,
 )
-from nmtkit.presets.fitting import FittedPreset
+from nmtkit.presets.fitting import PRESETS, FittedPreset
 
 DATA = {"train": {"src": "a.en", "tgt": "a.de"}, "valid": {"src": "b.en", "tgt": "b.de"}}
 
@@ -44,7 +42,7 @@ def corpus(
 @pytest.fixture
 def made(tmp_path: Path) -> Callable[[FittedPreset], recipe.Recipe]:
     """The recipe that a fitted preset is written as."""
-    return lambda preset: load(recipe_text(preset, "mine", DATA), tmp_path)
+    return lambda preset: load(preset.text("mine", DATA), tmp_path)
 
 
 Made = Callable[[FittedPreset], recipe.Recipe]
@@ -163,7 +161,7 @@ def test_what_the_preset_has_is_not_said_again() -> None:
         "model": {"dropout"},
         "training": {"max_updates", "validate_every"},
     }
-    text = recipe_text(preset, "mine", DATA)
+    text = preset.text("mine", DATA)
     assert text.count("\n") < 40
     assert "extends: preset-small\n" in text
 
@@ -345,9 +343,9 @@ def load(text: str, folder: Path) -> recipe.Recipe:
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", [None, *PRESETS])
 @pytest.mark.parametrize("task", TASKS_WITH_PRESETS)
-def test_recipe_text_is_a_recipe(task: str, name: str | None, size: str, tmp_path: Path) -> None:
+def test_the_text_is_a_recipe(task: str, name: str | None, size: str, tmp_path: Path) -> None:
     preset = choose_preset(task, SIZES[size], name, minutes=30)
-    text = recipe_text(preset, "mine", DATA, "what it is: a test")
+    text = preset.text("mine", DATA, "what it is: a test")
     loaded = load(text, tmp_path)
     assert (loaded.name, loaded.task, loaded.description) == ("mine", task, "what it is: a test")
     assert loaded.data.train.src == [str(tmp_path / "a.en")]

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from nmtkit.corpus.statistics import CorpusStatistics
-from nmtkit.presets.choosing import written_recipe
-from nmtkit.presets.fitting import Reason, padded_tokens
+from nmtkit.presets.fitting import padded_tokens
+from nmtkit.presets.proposal import ProposedRecipe
 from nmtkit.recipe import Recipe
 from nmtkit.runs.saved import SavedRun
 from nmtkit.training.config import TrainingConfig
@@ -33,36 +33,31 @@ _KEPT = (*OptimizerConfig.model_fields, "label_smoothing", "coverage_weight", "c
 """The settings of training that stay as they were."""
 
 
-class Adapted:
-    """A recipe for text of one's own that begins from a run.
+class FineTuningRecipe(ProposedRecipe):
+    """A recipe that fine-tunes a run on a text.
 
-    `general` is the number of pairs of general text that are mixed in, `minutes` the time that training may take.
+    Args:
+        source: the run.
+        size: of the text.
+        general: pairs of general text that are mixed in.
+        minutes: that training may take; None: no limit.
     """
 
     def __init__(
         self, source: SavedRun, size: CorpusStatistics, general: int = 0, minutes: float | None = None
     ) -> None:
+        super().__init__(size)
         self.source = source
-        self.size = size
-        self.reasons: list[Reason] = []
-        """Why the settings are as they are."""
-        self.warnings: list[str] = []
-        """What to expect that one would rather not."""
-        self.minutes: float | None = None
-        """How long training takes; nobody has measured it."""
         self.weight = 1.0
         """How often a pair of general text comes in an epoch."""
         self._before: Recipe = source.newest_stage().recipe
         self._limit = minutes
         self._name = source.folder.path.resolve().name
-        self._say(
+        self.explain(
             "model, tokenizer, search", f"those of {self._name}", "its weights fit no others; dropout stays as it was"
         )
         self._mix(general)
         self._training = self._fit(2 if general else 1)
-
-    def _say(self, setting: str, value: str, because: str) -> None:
-        self.reasons.append(Reason(setting, value, because))
 
     def _mix(self, general: int) -> None:
         """Weighs general text so that it gives half of the pairs."""
@@ -73,7 +68,7 @@ class Adapted:
             )
             return
         self.weight = float(f"{min(self.size.pairs / general, 10_000):.3g}")
-        self._say(
+        self.explain(
             "data.train.weights",
             f"{self.weight:g} for general text",
             "an epoch then has as many general pairs as new ones, and the model forgets less (Chu et al. 2017)",
@@ -86,20 +81,20 @@ class Adapted:
         known = self._before.batch.batch_tokens
         self.batch_tokens = min([known, *(tokens for limit, tokens in _BATCHES if words < limit)])
         because = f"{self._name} had {known:,}, and little text is learned better in small batches"
-        self._say("batch.batch_tokens", f"{self.batch_tokens:,}", because)
+        self.explain("batch.batch_tokens", f"{self.batch_tokens:,}", because)
         passes = min(max(_PASSES * math.sqrt(_ONCE / padded), 2), _PASSES)
         a_pass = max(1, math.ceil(times * padded / self.batch_tokens))
         updates = max(50, round(passes * a_pass))
         before = self._before.training
         lr = _rate(before)
-        self._say(
+        self.explain(
             "training.lr", f"{lr:g}", f"large steps forget more; the highest of {self._name} was {_peak(before):.2g}"
         )
-        self._say("training.schedule", "linear, to zero", "weights that are good already need no long warm-up")
+        self.explain("training.schedule", "linear, to zero", "weights that are good already need no long warm-up")
         told = f"the text is then read {updates / a_pass:.3g} times at most"
-        self._say("training.max_updates", f"{updates:,}", told)
+        self.explain("training.max_updates", f"{updates:,}", told)
         if self._limit:
-            self._say(
+            self.explain(
                 "training.max_minutes",
                 f"{self._limit:g}",
                 "you asked for it; the learning rate falls to zero within it",
@@ -109,7 +104,7 @@ class Adapted:
             f"training ends after {_PATIENCE} validations in a row that did not lower the loss: a model soon overfits "
             "little text"
         )
-        self._say("training.patience", f"{_PATIENCE}", held_out)
+        self.explain("training.patience", f"{_PATIENCE}", held_out)
         return {
             **before.model_dump(mode="json", include=set(_KEPT)),
             "lr": lr,
@@ -128,7 +123,6 @@ class Adapted:
         head = [
             f"Fine-tunes {self._name} on {size.pairs:,} pairs of {size.src.words:,} and {size.tgt.words:,} words. All "
             "settings can be changed but those of model and tokenizer; `nmtkit recipe explain` says what they mean.",
-            *(f"Note: {warning}." for warning in self.warnings),
         ]
         run = {"run": str(self.source.folder.path.resolve()), **({"test": dict(test)} if test else {})}
         about = {"name": name, "description": f"{self._name}, fine-tuned on other text", "task": before.task}
@@ -142,7 +136,7 @@ class Adapted:
             "training": self._training,
             "evaluation": {**before.evaluation.model_dump(mode="json"), "max_sentences": 200},
         }
-        return written_recipe(head, about, groups, self.reasons)
+        return self.yaml(head, about, groups, self.reasons)
 
 
 def _peak(config: TrainingConfig) -> float:

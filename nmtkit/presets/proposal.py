@@ -1,0 +1,57 @@
+"""A proposed recipe: settings with the reason of each, written as YAML with the reasons as comments."""
+
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from nmtkit.core.settings import dump_yaml
+from nmtkit.corpus.statistics import CorpusStatistics
+
+
+class Reason(NamedTuple):
+    """Why a setting has its value."""
+
+    setting: str
+    """The dotted key, or its group."""
+    value: str
+    """As a person reads it."""
+    because: str
+    """A clause, without the full stop."""
+
+
+class ProposedRecipe:
+    """A recipe proposed for a text of this size."""
+
+    def __init__(self, size: CorpusStatistics) -> None:
+        self.size = size
+        self.changes: dict[str, Any] = {}
+        """Settings that differ from the recipe it is based on, by group."""
+        self.reasons: list[Reason] = []
+        self.warnings: list[str] = []
+        """Each a sentence without its full stop."""
+        self.minutes: float | None = None
+        """How long training takes on this machine; None where that was not measured."""
+
+    def explain(self, setting: str, value: str, because: str) -> None:
+        """Adds a reason."""
+        self.reasons.append(Reason(setting, value, because))
+
+    def yaml(
+        self, head: Sequence[str], about: Mapping[str, Any], groups: Mapping[str, Any], reasons: Sequence[Reason]
+    ) -> str:
+        """The recipe: a head of sentences, what it is, and its groups, each below the reasons for its settings."""
+        sentences: dict[str, list[str]] = {}
+        for one in reasons:
+            text = f"{one.setting}: {one.value}, because {one.because}."
+            sentences.setdefault(re.split(r"\W", one.setting)[0], []).append(text)
+        parts = [_comment([*head, *(f"Note: {warning}." for warning in self.warnings)]), dump_yaml(dict(about))]
+        for group in dict.fromkeys((*groups, *sentences)):
+            parts.append(_comment(sentences.get(group, [])))
+            parts += [dump_yaml({group: groups[group]})] if group in groups else []
+        return "".join(parts)
+
+
+def _comment(sentences: Sequence[str]) -> str:
+    lines = [line for sentence in sentences for line in textwrap.wrap(sentence, 108, break_on_hyphens=False)]
+    return "".join(f"# {line}\n" for line in lines)
