@@ -100,6 +100,34 @@ def test_a_test_file_that_is_named_is_there() -> None:
     assert [name for name in sorted({*named, *PLACES, *LEFT_OUT}) if not (ROOT / name).exists()] == []
 
 
+PAGE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+
+
+def test_the_page_of_the_architecture_has_the_floors() -> None:
+    rows = re.findall(r"^\| (\d+) \| `(\w+)` \|", PAGE, re.MULTILINE)
+    assert {room: int(floor) for floor, room in rows} == FLOORS
+
+
+def test_what_the_page_of_the_architecture_names_is_there() -> None:
+    """A path is a file or a folder, a type is defined in the file beside it, every other name occurs in the code."""
+    named = re.findall(r"`((?:nmtkit|tests|data|recipes)/[\w./]*)`", PAGE)
+    assert len(named) > 30
+    assert [name for name in named if not (ROOT / name).exists()] == []
+    types = re.findall(r"^\| (`.*?`) \| `(nmtkit/[\w/.]+)` \|", PAGE, re.MULTILINE)
+    wanted = {(name, file) for names, file in types for name in re.findall(r"`(\w+)`", names)}
+    assert len(wanted) > 10
+    defined = {
+        (node.name, path.relative_to(ROOT).as_posix())
+        for path in FILES
+        for node in tree_of(path).body
+        if isinstance(node, ast.ClassDef)
+    }
+    assert wanted - defined == set()
+    code = "\n".join(path.read_text(encoding="utf-8") for path in FILES)
+    words = {name for name in re.findall(r"`([A-Za-z_]+)`", PAGE) if name not in FLOORS}
+    assert [name for name in sorted(words) if not re.search(rf"\b{name}\b", code)] == []
+
+
 def test_every_package_is_built() -> None:
     """`pyproject.toml` names the packages one by one, since two of them lie elsewhere in the tree."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")

@@ -1,7 +1,8 @@
-"""What is made outside of nmtkit, after it was loaded, takes part by its name: the README's model, and a task."""
+"""What is made outside of nmtkit, after it was loaded, takes part by its name: the guide's model, and a task."""
 
 import importlib.util
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,17 +26,21 @@ from nmtkit.search.rules import SearchConfig
 from nmtkit.training.events import Evaluated, Step
 
 CPU = torch.device("cpu")
-README = Path(__file__).resolve().parents[1] / "README.md"
+PAGE = Path(__file__).resolve().parents[1] / "nmtkit" / "guide" / "extending.md"
+
+
+def shown(heading: str) -> str:
+    """The first block of Python below a heading of the guide's page."""
+    page = PAGE.read_text(encoding="utf-8")
+    found = re.search(rf"^## {heading}$.*?^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    assert found is not None
+    return found[1]
 
 
 @contextmanager
 def added_model(folder: Path) -> Iterator[ModuleType]:
-    """The file that "Adding a model" in README shows, written and imported; forgotten at the end."""
-    shown = re.search(
-        r"^### Adding a model$.*?^```python\n(.*?)^```$", README.read_text("utf-8"), re.DOTALL | re.MULTILINE
-    )
-    assert shown is not None
-    (folder / "bag.py").write_text(shown[1], encoding="utf-8")
+    """The file that "Adding a model" in the guide shows, written and imported; forgotten at the end."""
+    (folder / "bag.py").write_text(shown("Adding a model"), encoding="utf-8")
     spec = importlib.util.spec_from_file_location("bag", folder / "bag.py")
     assert spec is not None
     assert spec.loader is not None
@@ -65,7 +70,7 @@ def carried_out(corpus: Path, folder: Path, *changes: str) -> tuple[Run, list[An
     return run, list(run.train(CPU))
 
 
-def test_the_readmes_model_reads_and_searches(tmp_path: Path) -> None:
+def test_the_guides_model_reads_and_searches(tmp_path: Path) -> None:
     with added_model(tmp_path) as bags:
         model = bags.Bag(bags.BagConfig(hidden_size=8), VocabularySizes(20, 20, shared=True)).eval()
         sources = [[5, 6, 7], [8]]
@@ -114,3 +119,16 @@ def test_a_task_that_came_later_is_trained_validated_and_tested(corpus: Path, tm
         assert result is not None
         assert [score.name for score in result.scores] == ["chrF2", "TER"]
         assert "turning" in recipe.recipe_schema()["properties"]["task"]["enum"]
+
+
+def test_a_file_of_ones_own_is_run_as_nmtkit(corpus: Path, tmp_path: Path) -> None:
+    own = shown("Adding a model") + shown("Run a file of your own as nmtkit")
+    (tmp_path / "bag.py").write_text(own, encoding="utf-8")
+    words = ["train", corpus / "tiny.yaml", "--run", "run", "--set", "model={kind: bag, hidden_size: 8}"]
+    small = [*("--device", "cpu", "--threads", "1", "--set", "training.max_updates=2"), "--set", "data.test=null"]
+    for command in ([*words, *small], ["translate", "-m", "run", corpus / "test.src", "-o", "out"]):
+        done = subprocess.run(
+            [sys.executable, "bag.py", *map(str, command)], cwd=tmp_path, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+    assert len((tmp_path / "out").read_text(encoding="utf-8").splitlines()) == 40

@@ -17,6 +17,8 @@ from nmtkit.core.settings import bundled_path
 PAGES = (
     "first",
     "second",
+    "data",
+    "training",
     "decoding",
     "language-pair",
     "domain",
@@ -25,6 +27,8 @@ PAGES = (
     "cluster",
     "gpu",
     "coming-from",
+    "python",
+    "extending",
 )
 """The pages that are files, in the order of a reader's first days."""
 REFERENCE = "reference"
