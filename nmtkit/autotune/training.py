@@ -65,7 +65,7 @@ def training_work(recipe: Recipe, sizes: VocabularySizes, device: torch.device) 
         "processes": distributed.size(),
         "vocabularies": [sizes.src, sizes.tgt],
         "batch": [recipe.batch.batch_tokens, recipe.batch.batch_size],
-        "limits": list(recipe.data.cuts or ()),
+        "limits": list(recipe.data.truncation or ()),
         "training": recipe.training.model_dump(mode="json", include={*OPEN_KEYS, *deciding}),
     }
 
@@ -227,7 +227,7 @@ def trial_of(run: SavedRun, device: torch.device) -> Trial:
             tokenizers=tokenizers,
             rank=distributed.rank(),
             world=distributed.size(),
-            limits=first.data.cuts,
+            limits=first.data.truncation,
         )
         return list(islice(stream, count))
 
@@ -257,7 +257,7 @@ def tokens_a_minute(
 
 
 def _cut(recipe: Recipe, lengths: tuple[int, int]) -> tuple[int, int]:
-    src, tgt = next(iter(recipe.by_stage().values())).data.cuts or lengths
+    src, tgt = next(iter(recipe.by_stage().values())).data.truncation or lengths
     return min(src, lengths[0]), min(tgt, lengths[1])
 
 

@@ -87,7 +87,7 @@ def command(
 
 def _doubt(one: _Named, option: str, said: int | None) -> None:
     """Notes on stderr if a file whose base was not given seems to count from 1."""
-    if said is None and (doubt := one.file.doubt):
+    if said is None and (doubt := one.file.base_warning):
         tell(
             f"note: {named(one.path)} was read as counting words from 0, but {doubt}; if it counts from 1, say "
             f"{option} 1, if it is right so, {option} 0; if only one side counts from 1, let both count alike"
@@ -96,7 +96,7 @@ def _doubt(one: _Named, option: str, said: int | None) -> None:
 
 def _number_of_pairs(files: Sequence[_Named]) -> int:
     """A pharaoh file has a line for each pair; a naacl file says only which pairs have links."""
-    lined = [(one.path, one.file.pairs) for one in files if one.file.form == "pharaoh"]
+    lined = [(one.path, one.file.pairs) for one in files if one.file.format == "pharaoh"]
     if not lined:
         return max(len(one.file.pairs) for one in files)
     require_equal_counts(lined, "each needs a line for every sentence pair, an empty one where it has no link")
@@ -115,12 +115,12 @@ def _print_json(systems: Sequence[_Named], scores: Sequence[Sequence[Score]], go
             "system": named(one.path),
             "scores": [asdict(score) for score in row],
             "links": one.links,
-            "format": one.file.form,
+            "format": one.file.format,
             "base": one.file.base,
         }
         for one, row in zip(systems, scores, strict=True)
     ]
-    facts = {"sure": gold.sure, "possible": gold.links, "format": gold.file.form, "base": gold.file.base}
+    facts = {"sure": gold.sure, "possible": gold.links, "format": gold.file.format, "base": gold.file.base}
     scoring.print_json([gold.path], gold=facts, systems=records)
 
 
@@ -128,9 +128,9 @@ def _print_table(systems: Sequence[_Named], scores: Sequence[Sequence[Score]], g
     rows = []
     for title, one, row in zip(titles([one.path for one in systems]), systems, scores, strict=True):
         values = [f"{score.value:.2f}" for score in row]
-        rows.append([title, *values, str(one.links), one.file.form, str(one.file.base)])
+        rows.append([title, *values, str(one.links), one.file.format, str(one.file.base)])
     console.table("alignments", ["system", "AER", "precision", "recall", "links", "format", "counts from"], rows)
     console.say(
-        f"against {gold.path} ({gold.file.form}, counts from {gold.file.base}): {n_pairs} sentence pairs, {gold.sure} "
-        f"sure links and {gold.links - gold.sure} that are only possible; a lower AER is better"
+        f"against {gold.path} ({gold.file.format}, counts from {gold.file.base}): {n_pairs} sentence pairs, "
+        f"{gold.sure} sure links and {gold.links - gold.sure} that are only possible; a lower AER is better"
     )

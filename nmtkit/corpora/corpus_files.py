@@ -22,7 +22,7 @@ from nmtkit.corpora.filters import count_words, filter_pairs
 from nmtkit.corpora.readers import Pair
 from nmtkit.corpora.sources import SourceFile
 from nmtkit.corpus.splitting import Splitter
-from nmtkit.corpus.statistics import CorpusCounter
+from nmtkit.corpus.statistics import CorpusCounter, CorpusStatistics
 from nmtkit.corpus.text import is_unspaced
 
 CARD_JSON = "card.json"
@@ -53,7 +53,7 @@ class WriteResult:
     """Pairs of the corpus's own validation and test sets that share a side with train; they are kept."""
     files: dict[str, str]
     """SHA-256 checksums by file name."""
-    size: CorpusCounter = field(repr=False)
+    statistics: CorpusStatistics = field(repr=False)
     """Statistics of train, by which a preset is chosen."""
 
 
@@ -93,29 +93,29 @@ def write_pairs(
     Raises:
         DataError: a file is faulty, or nothing is left for train.
     """
-    size = CorpusCounter()
+    counter = CorpusCounter()
     given: dict[str, list[Pair]] = {"valid": [], "test": []}
     with _Writer(entry, folder, "train") as train:
 
         def learn(pair: Pair) -> None:
             train.add(pair)
-            size.add(pair.src, pair.tgt)
+            counter.add(pair.src, pair.tgt)
             if train.count.pairs % TOLD_EVERY == 0:
                 progress(train.count.pairs)
 
-        divider = Splitter(entry.split.valid, entry.split.test, entry.split.max_pairs, learn)
+        splitter = Splitter(entry.split.valid, entry.split.test, entry.split.max_pairs, learn)
         for pair in filter_pairs(pairs, entry.filter, entry.src, entry.tgt, dropped):
             if pair.split in given:
                 given[pair.split].append(pair)
             elif pair.split:
                 learn(pair)
             else:
-                divider.add(pair.group or pair.src, pair)
+                splitter.add(pair.group or pair.src, pair)
     if not train.count.pairs:
         reasons = ", ".join(f"{reason}: {count:,}" for reason, count in dropped.most_common(3))
         raise DataError(f"nothing is left for training ({reasons or 'the files have no pairs'})")
     progress(train.count.pairs)
-    held = {name: divider.held(name) for name in ("test", "valid")}
+    held = {name: splitter.held_out(name) for name in ("test", "valid")}
     wanted = {text for pairs in (*held.values(), *given.values()) for pair in pairs for text in (pair.src, pair.tgt)}
     in_train = {text for pair in _read_back(entry, folder) for text in pair if text in wanted} if wanted else set()
     overlaps = Counter(name for name in given for pair in given[name] if in_train & {pair.src, pair.tgt})
@@ -128,7 +128,7 @@ def write_pairs(
                     writer.add(pair)
             counts[name], files = writer.count, {**files, **writer.sums}
     ordered = {name: counts[name] for name in SPLITS if name in counts}
-    return WriteResult(ordered, dict(dropped), dict(overlaps), files, size)
+    return WriteResult(ordered, dict(dropped), dict(overlaps), files, counter.statistics())
 
 
 def _leave_out_overlaps(held: dict[str, list[Pair]], given: list[Pair], known: set[str], dropped: Counter[str]) -> None:

@@ -121,7 +121,7 @@ def corpus_recipe(corpus: Corpus, written: WriteResult) -> str:
     entry, data = corpus.entry, recipe_data(corpus.entry, written.counts)
     ours = bundled_path("recipes", f"{entry.recipe}.yaml")
     if not entry.recipe or not ours.is_file():
-        return choose_preset(entry.task, written.size.size()).text(corpus.name, data, entry.title)
+        return choose_preset(entry.task, written.statistics).text(corpus.name, data, entry.title)
     # What the extended recipe says of other files is taken back.
     theirs = load_yaml(ours)[0].get("data", {})
     for split in SPLITS:

@@ -51,12 +51,12 @@ class AlignmentFile:
 
     pairs: list[Alignment]
     """One for each sentence pair; a naacl file ends with the last pair that has links."""
-    form: AlignmentFormat
+    format: AlignmentFormat
     base: int
     """The index of the first word, 0 or 1."""
 
     @property
-    def doubt(self) -> str:
+    def base_warning(self) -> str:
         """See `base_warning`; empty for a file that counts from 1."""
         return "" if self.base else base_warning(pair.possible for pair in self.pairs)
 

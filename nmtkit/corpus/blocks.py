@@ -53,20 +53,20 @@ class Block:
     tgt: list[str] | None
     position: int | list[int] = 0
     """Index of the file in the split; for stories the folder of each."""
-    beside: dict[str, list[Any]] = field(default_factory=dict)
+    columns: dict[str, list[Any]] = field(default_factory=dict)
     """Further columns ("alignment", "src_words", "tgt_words"); shorter if the file is."""
-    before: int = 0
+    offset: int = 0
     """Pairs of the split before this block."""
     links: list[Links] | None = None
     """Links between words; only of blocks without faults."""
     faults: list[Fault] = field(default_factory=list)
-    unread: set[int] = field(default_factory=set)
+    unreadable: set[int] = field(default_factory=set)
     """Rows that could not be decoded or parsed; they are not diagnosed further."""
     messages: list[tuple[int, str]] = field(default_factory=list)
     """Row and error message of each unreadable line."""
     names: list[str] = field(default_factory=list)
     """File names of stories."""
-    marks: tuple[int, int] = (0, 0)
+    bom_lengths: tuple[int, int] = (0, 0)
     """Bytes of the byte-order marks of the source and target file."""
 
     def __len__(self) -> int:
@@ -74,10 +74,16 @@ class Block:
 
     def examples(self) -> Iterator[Example]:
         """The pairs one by one."""
-        columns = self.tgt, self.lines.tolist(), self.links, self.beside.get("src_words"), self.beside.get("tgt_words")
+        columns = (
+            self.tgt,
+            self.lines.tolist(),
+            self.links,
+            self.columns.get("src_words"),
+            self.columns.get("tgt_words"),
+        )
         return map(Example, self.src, *(column or repeat(None) for column in columns), self.files.tolist())
 
-    def part(self, start: int, end: int) -> "Block":
+    def slice(self, start: int, end: int) -> "Block":
         """The pairs from `start` to `end`, counted from 0."""
         return replace(
             self,
@@ -85,8 +91,8 @@ class Block:
             src=self.src[start:end],
             tgt=None if self.tgt is None else self.tgt[start:end],
             position=self.position if isinstance(self.position, int) else self.position[start:end],
-            beside={kind: lines[start:end] for kind, lines in self.beside.items()},
-            before=self.before + start,
+            columns={kind: lines[start:end] for kind, lines in self.columns.items()},
+            offset=self.offset + start,
             links=None if self.links is None else self.links[start:end],
             names=self.names[start:end],
         )
@@ -94,7 +100,7 @@ class Block:
     @property
     def lines(self) -> NDArray[np.int64]:
         """`(n,)`: line numbers, counted from 1 over all files of the split."""
-        return np.arange(self.before + 1, self.before + 1 + len(self))
+        return np.arange(self.offset + 1, self.offset + 1 + len(self))
 
     @property
     def files(self) -> NDArray[np.int64]:
@@ -118,8 +124,8 @@ class Block:
     ) -> None:
         """Adds a fault of some pairs; `place` gives its location in each, by default with both sides."""
         found = np.asarray(rows, dtype=np.int64)
-        if self.unread:
-            found = found[~np.isin(found, list(self.unread))]
+        if self.unreadable:
+            found = found[~np.isin(found, list(self.unreadable))]
         if len(found):
             self.faults.append(Fault(kind, found, place or self.pair))
 
@@ -134,7 +140,7 @@ class Block:
         text = self.src[row] if side == "src" else (self.tgt or [])[row]
         byte = None
         if self.src_file != self.tgt_file:  # in JSON a character may be written in several ways
-            mark = self.marks[0 if side == "src" else 1] if self.line(row) == 1 else 0
+            mark = self.bom_lengths[0 if side == "src" else 1] if self.line(row) == 1 else 0
             byte = mark + len(text[:start].encode("utf-8", "surrogatepass")) + 1
         return FaultLocation(self._file(side, row), self.line(row), byte, excerpt(text, start))
 
@@ -180,8 +186,8 @@ def read_links(block: Block, files: SplitFiles) -> list[Links]:
     """All links of each pair, sure and possible; DataError if one is malformed or outside of its sentence."""
     name = files.alignment_field
     path = block.src_file if name else files.alignment[int(block.files[0])]
-    words = [block.beside.get(kind) or repeat("") for kind in ("src_words", "tgt_words")]
-    texts = zip(block.beside["alignment"], block.src, block.tgt or (), *words, strict=False)
+    words = [block.columns.get(kind) or repeat("") for kind in ("src_words", "tgt_words")]
+    texts = zip(block.columns["alignment"], block.src, block.tgt or (), *words, strict=False)
     found = []
     for row, (text, src, tgt, src_words, tgt_words) in enumerate(texts):
         where = f"{path}, line {block.line(row)}"
@@ -223,7 +229,7 @@ class LinkBaseCheck:
             return
         path = block.src_file if files.alignment_field else files.alignment[int(block.files[0])]
         known = self._links.setdefault(path, [])
-        if len(known) < SAMPLE and len(block.beside["alignment"]) == len(block):
+        if len(known) < SAMPLE and len(block.columns["alignment"]) == len(block):
             try:
                 known += read_links(block, files)
             except DataError as fault:

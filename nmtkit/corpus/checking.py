@@ -51,7 +51,7 @@ class SplitReport:
     findings: dict[str, FaultCount] = field(default_factory=dict)
     """By `FaultKind.counted`."""
 
-    def found(self, kind: FaultKind, lines: Lengths, action: str) -> None:
+    def add_fault(self, kind: FaultKind, lines: Lengths, action: str) -> None:
         """Adds pairs, by their lines, with one kind of fault."""
         if len(lines):
             self.findings.setdefault(kind.counted, FaultCount(0, int(lines[0]), action)).count += len(lines)
@@ -62,7 +62,7 @@ class SplitReport:
             setattr(self, f"{side}_{what}", getattr(self, f"{side}_{what}") + int(count))
         setattr(self, f"{side}_longest", max(getattr(self, f"{side}_longest"), int(lengths.max(initial=0))))
 
-    def told(self, name: str) -> str:
+    def summary(self, name: str) -> str:
         """A summary in a few words; for train with its tokens."""
         of = "" if self.kept == self.read else f" of {self.read:,}"
         facts = []
@@ -97,17 +97,17 @@ class DataReport:
     files: dict[str, dict[str, str]] = field(default_factory=dict)
     """Checksums of the files of each split."""
 
-    def learned(self, kind: str, src_size: int, tgt_size: int, used: int, of: int) -> None:
+    def record_tokenizer(self, kind: str, src_size: int, tgt_size: int, used: int, of: int) -> None:
         """Records the tokenizer: vocabulary sizes, pairs used and pairs in all."""
         self.tokenizer = {"kind": kind, "src_size": src_size, "tgt_size": tgt_size, "pairs_used": used, "pairs": of}
 
     def line(self) -> str:
         """A summary in one line: pairs, tokens a pair, unknown tokens, dropped pairs, the tokenizer."""
-        parts = ["the data: " + ", ".join(split.told(name) for name, split in self.splits.items())]
+        parts = ["the data: " + ", ".join(split.summary(name) for name, split in self.splits.items())]
         unknown = [(name, split.unknown_rates()) for name, split in self.splits.items()]
         told = [f"{name} {src:.1%} and {tgt:.1%}" for name, (src, tgt) in unknown if max(src, tgt) >= NOTEWORTHY]
         parts += [f"unknown source and target tokens: {', '.join(told)}"] if told else []
-        kept = [f"{count:,} {kind} in {name}" for name, kind, count, _, action in self._found() if action == "kept"]
+        kept = [f"{count:,} {kind} in {name}" for name, kind, count, _, action in self._entries() if action == "kept"]
         parts.append("nothing was left out" if not self.left_out() else "left out or cut: see below")
         parts += [f"found and kept: {', '.join(kept)}"] if kept else []
         if t := self.tokenizer:
@@ -120,10 +120,10 @@ class DataReport:
 
     def left_out(self) -> list[tuple[str, str, str, str, str]]:
         """The dropped and truncated pairs as a table: split, fault, count, first line, action."""
-        found = [entry for entry in self._found() if entry[-1] != "kept"]
+        found = [entry for entry in self._entries() if entry[-1] != "kept"]
         return [(name, kind, f"{count:,}", str(first), action) for name, kind, count, first, action in found]
 
-    def _found(self) -> list[tuple[str, str, int, int, str]]:
+    def _entries(self) -> list[tuple[str, str, int, int, str]]:
         return [
             (name, kind, finding.count, finding.first_line, finding.action)
             for name, split in self.splits.items()
@@ -172,14 +172,14 @@ class PairChecker:
         self.report = report
         self._need_references = need_references
         self._pairs = HashSet()
-        self._sought_pairs = HashLookup()
-        self._sought_sources = HashLookup()
+        self._other_pairs = HashLookup()
+        self._other_sources = HashLookup()
 
-    def seek(self, block: Block) -> None:
+    def register(self, block: Block) -> None:
         """Registers pairs of another split, to be recognised in train."""
         hashes = block.hashes()
-        self._sought_pairs.seek(hashes.pairs)
-        self._sought_sources.seek(hashes.src)
+        self._other_pairs.add(hashes.pairs)
+        self._other_sources.add(hashes.src)
 
     def judge(self, block: Block) -> FilterDecision:
         """Checks the text of the next pairs: empty sides, duplicates, overlap with train.
@@ -190,8 +190,8 @@ class PairChecker:
         lines, empty, hashes = block.lines, block.empty(), block.hashes()
         if block.split == "train":
             keep = ~empty
-            self._sought_sources.meet(hashes.src[keep])
-            self._sought_pairs.meet(hashes.pairs[keep])
+            self._other_sources.lookup(hashes.src[keep])
+            self._other_pairs.lookup(hashes.pairs[keep])
             double = np.zeros_like(keep)
             double[keep] = self._pairs.add(hashes.pairs[keep])
             action = "dropped" if self.config.drop_duplicates else "kept"
@@ -202,8 +202,8 @@ class PairChecker:
                 f"{block.split}, line {lines[without][0]}: the reference is empty, and no summary can be measured "
                 "by it; take the example out of the file"
             )
-        in_train = self._sought_pairs.was_matched(hashes.pairs) & ~empty
-        source_in_train = self._sought_sources.was_matched(hashes.src) & ~in_train & ~empty
+        in_train = self._other_pairs.was_matched(hashes.pairs) & ~empty
+        source_in_train = self._other_sources.was_matched(hashes.src) & ~in_train & ~empty
         masks = {EMPTY: empty, IN_TRAIN: in_train, SRC_IN_TRAIN: source_in_train}
         return FilterDecision(np.ones_like(empty), [(kind, lines[mask], "kept") for kind, mask in masks.items()])
 
@@ -212,7 +212,7 @@ class PairChecker:
         report = self.report.splits.setdefault(split, SplitReport())
         report.read += len(verdict.keep)
         for found in verdict.found:
-            report.found(*found)
+            report.add_fault(*found)
         return report
 
     def lengths(self, split: str, lines: Lengths, src: Lengths, tgt: Lengths | None) -> Mask:
@@ -228,12 +228,12 @@ class PairChecker:
         if tgt is not None:
             over |= tgt > tgt_limit
         truncate = self.config.over_long == "truncate"
-        report.found(OVER_LONG, lines[over], "truncated" if truncate else action)
+        report.add_fault(OVER_LONG, lines[over], "truncated" if truncate else action)
         if action == "dropped" and not truncate:
             drop |= over
         if self.config.max_ratio is not None and tgt is not None:
             uneven = ~drop & (np.maximum(src, tgt) > self.config.max_ratio * np.minimum(src, tgt))
-            report.found(TOKEN_RATIO, lines[uneven], action)
+            report.add_fault(TOKEN_RATIO, lines[uneven], action)
             if action == "dropped":
                 drop |= uneven
         return ~drop

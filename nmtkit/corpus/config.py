@@ -122,7 +122,7 @@ class SplitFiles(Settings):
         """All files and folders."""
         return [path for kind in FILE_KINDS for path in getattr(self, kind)]
 
-    def within(self, folder: str) -> "SplitFiles":
+    def resolved(self, folder: str) -> "SplitFiles":
         """The same with relative paths resolved in `folder` if the file exists there."""
 
         def settle(paths: list[str]) -> list[str]:
@@ -176,14 +176,14 @@ class DataConfig(Settings):
         return self.max_length, self.max_tgt_length or self.max_length
 
     @property
-    def cuts(self) -> tuple[int, int] | None:
+    def truncation(self) -> tuple[int, int] | None:
         """The lengths to which sources and targets are truncated, in tokens; None without truncation."""
         return self.limits if self.over_long == "truncate" else None
 
     def splits(self) -> dict[str, SplitFiles]:
         """The given splits by name: train, valid, test; their paths are resolved in `folder`."""
         given = {"train": self.train, "valid": self.valid, "test": self.test}
-        return {name: files.within(self.folder) for name, files in given.items() if files is not None}
+        return {name: files.resolved(self.folder) for name, files in given.items() if files is not None}
 
     def paths(self) -> list[str]:
         """All files of all splits, resolved in `folder`."""

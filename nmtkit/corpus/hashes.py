@@ -54,12 +54,12 @@ class HashLookup:
     def __len__(self) -> int:
         return len(self._hashes)
 
-    def seek(self, hashes: Hashes) -> None:
+    def add(self, hashes: Hashes) -> None:
         """Adds hashes; before the first lookup."""
         self._hashes = np.union1d(self._hashes, hashes)
         self._met = np.zeros(len(self._hashes), dtype=bool)
 
-    def meet(self, hashes: Hashes) -> Mask:
+    def lookup(self, hashes: Hashes) -> Mask:
         """Looks up hashes of train; whether each is known, `(n,)`."""
         if not len(self._hashes):
             return np.zeros(len(hashes), dtype=bool)

@@ -43,7 +43,7 @@ class SplitReader:
         """The number of files, or pairs of files; all stories count as one."""
         self._begun: dict[int, tuple[list[ReadItem], Iterator[ReadItem]]] = {}
 
-    def ahead(self, part: int) -> Iterator[Block]:
+    def peek(self, part: int) -> Iterator[Block]:
         """The first blocks of one file, as many as are taken; they come again when all is read."""
         kept = part < MOST_OPEN
         items = self._part(part, self._watch if kept else None)
@@ -62,7 +62,7 @@ class SplitReader:
             held, items = self._begun.pop(part) if part in self._begun else ([], self._part(part, self._watch))
             for item in chain(held, items):
                 if isinstance(item, Block):
-                    item.before = before
+                    item.offset = before
                     before += len(item)
                 yield item
 
@@ -80,7 +80,7 @@ class SplitReader:
         src, tgt = texts[0], texts[1] if len(texts) > 1 else None
         first = 1
         while count := min(file.fill() for file in texts):
-            yield from (fault for file in texts for fault in file.found())
+            yield from (fault for file in texts for fault in file.new_faults())
             taken = [file.take(count) for file in texts]
             block = Block(
                 split=self._split,
@@ -90,35 +90,35 @@ class SplitReader:
                 src=taken[0][0],
                 tgt=taken[1][0] if tgt else None,
                 position=part,
-                marks=(src.mark, tgt.mark if tgt else 0),
+                bom_lengths=(src.mark, tgt.mark if tgt else 0),
             )
             for file, (lines, faulty) in zip(texts, taken, strict=True):
                 block.note_not_utf8(faulty, lines, file.path, file.mark)
-            block.unread.update(*(faulty for _, faulty in taken))
+            block.unreadable.update(*(faulty for _, faulty in taken))
             for kind, file in beside.items():
                 file.fill(count)
-                block.beside[kind], faulty = file.take(count)
-                block.add_message(faulty, block.beside[kind], file.path, file.mark)
+                block.columns[kind], faulty = file.take(count)
+                block.add_message(faulty, block.columns[kind], file.path, file.mark)
             yield block
             first += count
         for file in texts:
-            file.rest()
-            yield from file.found()
+            file.skip_rest()
+            yield from file.new_faults()
         if tgt and src.whole and tgt.whole and src.count != tgt.count:
             yield _different(src, tgt, "be the translation of")
         for file in beside.values() if src.whole else ():
-            file.rest()
-            yield from file.found()
+            file.skip_rest()
+            yield from file.new_faults()
             if file.whole and file.count != src.count:
                 yield _different(src, file, "belong to")
 
     def _records(self, part: int, file: TextFile) -> Iterator[ReadItem]:
         first = 1
         while count := file.fill():
-            yield from file.found()
+            yield from file.new_faults()
             yield self._record_block(part, file, first, *file.take(count))
             first += count
-        yield from file.found()
+        yield from file.new_faults()
 
     def _record_block(self, part: int, file: TextFile, first: int, lines: list[str], faulty: list[int]) -> Block:
         names = [(self._files.src_field, "set src_field"), (self._files.tgt_field, "set tgt_field")]
@@ -135,7 +135,7 @@ class SplitReader:
                     why[row] = str(fault)
         src_lines, tgt_lines = [src for src, _ in sides], [tgt for _, tgt in sides]
         block = Block(self._split, file.path, file.path, first, src_lines, tgt_lines, part)
-        block.beside = {"alignment": links, "record": lines}
+        block.columns = {"alignment": links, "record": lines}
         block.note_not_utf8(faulty, lines, file.path, file.mark)
 
         def told(row: int) -> str:
@@ -143,7 +143,7 @@ class SplitReader:
             return f"{why[row].removeprefix(place) if lines[row].strip() else 'an empty line'}: {excerpt(lines[row])}"
 
         block.add_unusable(JSON, why, told)
-        block.unread.update(faulty, why)
+        block.unreadable.update(faulty, why)
         return block
 
     def _stories(self) -> Iterator[ReadItem]:
@@ -167,7 +167,7 @@ class SplitReader:
         block = Block(self._split, folder, folder, 1, src, tgt, [position for position, _ in found])
         block.names = [str(path) for _, path in found]
         block.add_unusable(STORY, why, why.__getitem__)
-        block.unread.update(why)
+        block.unreadable.update(why)
         return block
 
 
@@ -207,7 +207,7 @@ def read_blocks(
         require_plain_text(item, files, json_target=json_target)
         if item.messages:
             raise DataError(min(item.messages, key=lambda found: found[0])[1])
-        if any(len(lines) < len(item) for lines in item.beside.values()):
+        if any(len(lines) < len(item) for lines in item.columns.values()):
             continue  # there is no more of it, as is told at the end
         if files.has_links:
             item.links = read_links(item, files)

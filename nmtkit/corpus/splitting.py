@@ -103,7 +103,7 @@ class Splitter(Generic[Item]):
                 return
         self._train(pair)
 
-    def held(self, name: str) -> list[Item]:
+    def held_out(self, name: str) -> list[Item]:
         """The pairs of "valid" or "test", in the order of the corpus."""
         return self._held[name].items()
 

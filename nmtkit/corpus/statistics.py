@@ -122,7 +122,7 @@ class CorpusCounter:
         self._src.add(src, look)
         self._tgt.add(tgt, look)
 
-    def size(self) -> CorpusStatistics:
+    def statistics(self) -> CorpusStatistics:
         """The statistics; DataError without any pair."""
         if not self.pairs:
             raise DataError("there is no pair with text on both sides; nothing can be learned from these files")

@@ -236,12 +236,12 @@ class TextFile:
         self._faulty = self._faulty[len(faulty) :]
         return lines, faulty
 
-    def rest(self) -> None:
+    def skip_rest(self) -> None:
         """Reads to the end, to count the lines."""
         while count := self.fill():
             self.take(count)
 
-    def found(self) -> list[FileFault]:
+    def new_faults(self) -> list[FileFault]:
         """New faults of the whole file since the last call."""
         found, self._found = self._found, []
         return found

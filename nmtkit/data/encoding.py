@@ -61,8 +61,8 @@ class EncodingBatch:
             src=kept(block.src) or [],
             tgt=kept(block.tgt),
             links=kept(block.links),
-            src_words=kept(block.beside.get("src_words")),
-            tgt_words=kept(block.beside.get("tgt_words")),
+            src_words=kept(block.columns.get("src_words")),
+            tgt_words=kept(block.columns.get("tgt_words")),
         )
 
     @property
@@ -105,7 +105,7 @@ class PairEncoder:
 
     def limit(self, side: str) -> int | None:
         """The length to which a side ("src" or "tgt") is truncated; None without truncation."""
-        return self.config.cuts[0 if side == "src" else 1] if self.config.cuts else None
+        return self.config.truncation[0 if side == "src" else 1] if self.config.truncation else None
 
     def __call__(self, chunk: EncodingBatch) -> EncodedBatch:
         """Encodes one chunk.
@@ -330,7 +330,7 @@ def encode_split(
     split = checker.report.splits.setdefault(name, SplitReport())
     sizes = len(tokenizers.tgt.vocabulary), fingerprint, progress.shards if progress else 0
     with (
-        StoreWriter(folder, name, encoder.dtype, *sizes, tokenizers.sum) as writer,
+        StoreWriter(folder, name, encoder.dtype, *sizes, tokenizers.checksum) as writer,
         closing(encode_blocks(blocks, encoder, checker, processes)) as encoded,
     ):
         for done in encoded:
@@ -353,9 +353,9 @@ def encode_split(
 def _after(count: int, blocks: Iterable[Block], checker: PairChecker) -> Iterator[Block]:
     """The blocks after the first pairs; the checker sees those too, to find duplicates."""
     for block in blocks:
-        if block.before >= count:
+        if block.offset >= count:
             yield block
             continue
-        checker.judge(block.part(0, count - block.before))
-        if block.before + len(block) > count:
-            yield block.part(count - block.before, len(block))
+        checker.judge(block.slice(0, count - block.offset))
+        if block.offset + len(block) > count:
+            yield block.slice(count - block.offset, len(block))

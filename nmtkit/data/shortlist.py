@@ -168,7 +168,7 @@ def shortlist_lines(
 
 
 def _made_for(tokenizers: TokenizerPair) -> str:
-    return f"vocabularies {tokenizers.sum} {len(tokenizers.src.vocabulary)} {len(tokenizers.tgt.vocabulary)}"
+    return f"vocabularies {tokenizers.checksum} {len(tokenizers.src.vocabulary)} {len(tokenizers.tgt.vocabulary)}"
 
 
 # ------------------------------------------------------------------------------------------------------------ reading

@@ -250,7 +250,7 @@ class Store:
         """The number of ids of every example, `(n,)`, without EOS."""
         return np.concatenate([shard.lengths(column) for shard in self._shards])
 
-    def longer(self, side: str, limit: int) -> int:
+    def count_longer(self, side: str, limit: int) -> int:
         """Examples with more tokens on a side ("src" or "tgt"), truncated ones included."""
         # Nothing is longer than what was cut to be stored: where anything is over the limit, that is counted as well.
         return int((self.lengths(side) > limit).sum()) or sum(shard.cut.get(side, 0) for shard in self._shards)

@@ -323,7 +323,7 @@ class TokenizerPair:
         return self.src.config.sampling > 0
 
     @property
-    def sum(self) -> str:
+    def checksum(self) -> str:
         """The checksum by which weights know their vocabulary."""
         return bytes_checksum(b"".join(name.encode() + content for name, content in self._contents().items()))
 

@@ -90,5 +90,5 @@ def learn_from_sample(
         tokenizers = TokenizerPair(src, teacher.learn(of_tgt, tgt_lines, "target text"))
     if report is not None:
         sizes = len(tokenizers.src.vocabulary), len(tokenizers.tgt.vocabulary)
-        report.learned(config.kind, *sizes, len(sample.kept), sample.total)
+        report.record_tokenizer(config.kind, *sizes, len(sample.kept), sample.total)
     return tokenizers

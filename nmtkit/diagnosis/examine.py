@@ -71,7 +71,7 @@ def verdicts(
     for name in sorted(splits, key=lambda name: name == main):
         norms = usual
         if name != main and usual.are_swapped(first_texts(readers[name])):
-            first = next(SplitReader(name, splits[name]).ahead(0))
+            first = next(SplitReader(name, splits[name]).peek(0))
             diagnosis.splits[name].find(faults.SWAPPED_FILES, first.pair(0))
             norms = usual.turned()
         yield from _examined(readers[name], diagnosis.splits[name], norms, monolingual, overlap, see)
@@ -151,11 +151,11 @@ class Overlap:
         elif not self._sought:
             for split in self._held:
                 for side, wanted in vars(self._whole(split)[0]).items():
-                    self._sought.setdefault(side, HashLookup()).seek(wanted)
+                    self._sought.setdefault(side, HashLookup()).add(wanted)
         if of_train or block.tgt is not None:
             block.add(faults.DUPLICATE, rows[self._seen.setdefault(block.split, HashSet()).add(hashes.pairs[rows])])
         for side, sought in self._sought.items() if of_train else ():
-            met = sought.meet(getattr(hashes, side)[rows])
+            met = sought.lookup(getattr(hashes, side)[rows])
             if side == "pairs":
                 block.add(HELD_OUT, rows[met])
 
@@ -171,9 +171,9 @@ class Overlap:
         last = max((rows[-1] for rows in wanted.values()), default=-1)
         for block in reader if found else ():
             if isinstance(block, Block):
-                end = block.before + len(block)
+                end = block.offset + len(block)
                 for kind, rows in wanted.items():
-                    here = [row - block.before for row in rows if block.before <= row < end]
+                    here = [row - block.offset for row in rows if block.offset <= row < end]
                     split.findings[kind.name].places += map(block.pair, here)
                 if end > last:
                     break

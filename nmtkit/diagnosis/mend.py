@@ -180,7 +180,7 @@ class SplitWriter:
         for row, old in enumerate(zip(*sides, strict=True)):
             new = [put_right(text) for text in old]
             kinds = list(dict.fromkeys(kind for _, found in new for kind in found))
-            if kinds and row not in block.unread:
+            if kinds and row not in block.unreadable:
                 same = (len(text.split()) == len(mended.split()) for text, (mended, _) in zip(old, new, strict=True))
                 if self._old.has_links and not all(same):
                     self._lost[row] = kinds[0]
@@ -190,8 +190,8 @@ class SplitWriter:
 
     def take(self, block: Block) -> None:
         """Writes the pairs of a block that are to be kept."""
-        unsound = [message for row, message in block.messages if row not in block.unread]
-        short = [kind for kind in COMPANIONS if len(block.beside.get(kind, block.src)) < len(block)]
+        unsound = [message for row, message in block.messages if row not in block.unreadable]
+        short = [kind for kind in COMPANIONS if len(block.columns.get(kind, block.src)) < len(block)]
         if unsound or short:  # the latter is found at the end as well, with its place
             self.done.refused = self.done.refused or (unsound or ["files differ in their number of lines"])[0]
         if self.done.refused:
@@ -288,7 +288,7 @@ class SplitWriter:
         """What is to be written, file by file: a line for every pair."""
         sides = _sides(block)
         if self._old.jsonl:
-            lines, fields = list(block.beside["record"]), (self._old.src_field, self._old.tgt_field)
+            lines, fields = list(block.columns["record"]), (self._old.src_field, self._old.tgt_field)
             for row in self._before:  # the others stay as they were written
                 mended = dict(zip(fields, (side[row] for side in sides), strict=True))
                 lines[row] = json.dumps(json.loads(lines[row]) | mended, ensure_ascii=False)
@@ -296,7 +296,7 @@ class SplitWriter:
         if self._old.stories:
             pairs = (dict(zip(STORY_FIELDS.values(), pair, strict=True)) for pair in zip(*sides, strict=True))
             return [[json.dumps(pair, ensure_ascii=False) for pair in pairs]]
-        return [*sides, *(block.beside[kind] for kind in COMPANIONS if kind in block.beside)]
+        return [*sides, *(block.columns[kind] for kind in COMPANIONS if kind in block.columns)]
 
 
 def _is_packed(path: str) -> bool:

@@ -117,8 +117,8 @@ def first_texts(reader: SplitReader) -> Iterator[tuple[TextArrays, TextArrays | 
     """The first pairs of each file of a split, `SAMPLE` in all or fewer long ones; only those that can be read."""
     for part in range(reader.parts):
         left, characters = (max(1, most // reader.parts) for most in (SAMPLE, SAMPLE_CHARACTERS))
-        for block in reader.ahead(part):
-            rows = [row for row in islice(range(len(block)), left) if row not in block.unread]
+        for block in reader.peek(part):
+            rows = [row for row in islice(range(len(block)), left) if row not in block.unreadable]
             left -= len(block)
             src = TextArrays.of([block.src[row] for row in rows])
             tgt = None if block.tgt is None else TextArrays.of([block.tgt[row] for row in rows])
@@ -171,7 +171,7 @@ def examine_pairs(block: Block, src: TextArrays, tgt: TextArrays | None, norms: 
     empty = block.empty()
     add(EMPTY, empty)
     usable = ~empty
-    usable[list(block.unread)] = False
+    usable[list(block.unreadable)] = False
 
     other_script = {"src": in_other_script(src, norms.src.scripts)}
     foreign = {"src": norms.src.foreign(src)}

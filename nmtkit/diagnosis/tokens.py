@@ -144,7 +144,7 @@ def count_tokens(
     splits = config.splits()
     for name, files in splits.items():
         for block in read_blocks(name, files) if name != "train" else ():
-            checker.seek(block)
+            checker.register(block)
     for name, files in splits.items():
         encoder = PairEncoder(name, tokenizers, config)
         walk = _SplitWalk(files, encoder, diagnosis.splits[name], report, used, alphabets)
@@ -181,7 +181,7 @@ class _SplitWalk:
         """The blocks of the split."""
         for block in read_blocks(self.encoder.split, self.files):
             for file, row in zip(*np.unique(block.files, return_index=True), strict=True):
-                self.starts.setdefault(int(file), block.before + int(row))
+                self.starts.setdefault(int(file), block.offset + int(row))
             yield block
 
     def add(self, done: EncodedBlock, stays: Mask) -> None:

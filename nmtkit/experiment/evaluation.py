@@ -55,7 +55,7 @@ class Validation:
         begun = time.monotonic()
         how = self.recipe.evaluation
         nll, tokens = torch.zeros((), dtype=torch.float64), 0
-        for batch in sorted_batches(self.store, how.batch_tokens, self.recipe.data.cuts):
+        for batch in sorted_batches(self.store, how.batch_tokens, self.recipe.data.truncation):
             output = model(batch.to(self.device), keep=batch.tgt_mask)
             loss = likelihood(output, batch, model.sizes.tgt, 0.0)
             nll += loss.nll.cpu()
@@ -149,7 +149,7 @@ def _alignment_error_rate(
     for path in files.alignment:
         read = parse_alignments(read_lines(path), path, base or 0)
         gold += read.pairs
-        if base is None and (doubt := read.doubt):
+        if base is None and (doubt := read.base_warning):
             notify(
                 f"note: {path} was read as counting words from 0, but {doubt}; if it counts from 1, the AER is wrong: "
                 "set data.test.alignment_base: 1 (and measure this run with `nmtkit align` and `score-alignments`)"

@@ -132,7 +132,7 @@ class Preprocessing:
         checker = PairChecker(recipe.storage_config, self._report, need_references=self._monolingual)
         for name, files in self._splits.items():
             for block in read_blocks(name, files) if name != "train" else ():
-                checker.seek(block)
+                checker.register(block)
         for name, files in self._splits.items():
             self._notify(f"reading and checking {name}")
             encode_split(

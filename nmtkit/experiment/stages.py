@@ -98,7 +98,7 @@ class StagedTraining:
                 self._log.close()
 
     def _stages(self, done: StageTotals | None = None) -> list[SavedStage]:
-        return self.run.stages(done.by_stage if done else (), self.tokenizers.sum)
+        return self.run.stages(done.by_stage if done else (), self.tokenizers.checksum)
 
     def _add_to_log(self, event: Event, stage: SavedStage, done: StageTotals) -> None:
         if self._log is None:
@@ -174,7 +174,7 @@ class StagedTraining:
         """The text of a stage, in its batches."""
         recipe = stage.recipe
         store = Store.open(self.run.folder.data, "train")
-        store.require_vocabulary(self.tokenizers.sum)
+        store.require_vocabulary(self.tokenizers.checksum)
         for text in (*_cuts(store, recipe), *_cuts(Store.open(self.run.folder.data, "valid"), recipe)):
             self.notify(text)
         if going_on and stage.checkpoints.read_metadata()["stream"].get("data", store.identity) != store.identity:
@@ -186,7 +186,7 @@ class StagedTraining:
             tokenizers=self.tokenizers,
             rank=distributed.rank(),
             world=distributed.size(),
-            limits=recipe.data.cuts,
+            limits=recipe.data.truncation,
             weights=recipe.data.train.weights,
         )
 
@@ -213,8 +213,8 @@ def _best_and_kept(checkpoints: CheckpointManager) -> dict[str, Any]:
 def _cuts(store: Store, recipe: Recipe) -> Iterator[str]:
     """In a sentence a side, how many examples are longer than the recipe's limits."""
     sides = TASKS.get(recipe.task).sides
-    for side, what, limit in zip(("src", "tgt"), sides, recipe.data.cuts or (), strict=False):
-        longer = store.longer(side, limit)
+    for side, what, limit in zip(("src", "tgt"), sides, recipe.data.truncation or (), strict=False):
+        longer = store.count_longer(side, limit)
         if longer:
             of = f"{longer:,} of {len(store):,} {what}"
             yield f"{store.name}: {of} are longer than {limit} tokens and are cut to {limit}"

@@ -247,7 +247,7 @@ def _safetensors(model: Seq2Seq, tokenizers: TokenizerPair, recipe: Recipe, fold
     splits = {"train": named(data.train), "valid": named(data.valid), "test": named(data.test)}
     recipe = recipe.model_copy(update={"data": data.model_copy(update={"folder": "", **splits}), "stages": []})
     tokenizers.save(made.vocabulary)
-    save_weights(made.average, get_weights(model), tokenizers.sum)
+    save_weights(made.average, get_weights(model), tokenizers.checksum)
     write_json(made.result, {"reason": "exported", "updates": 0, "best": None, "kept": []})
     atomic_write_text(made.recipe, recipe.to_yaml())
     write_inference(made, recipe, made.checkpoints)

@@ -78,7 +78,7 @@ def _write(run: RunFolder, imported: ImportedModel, name: str, title: str) -> No
     }
     recipe = parse(Recipe, settings, "the imported model")
     imported.tokenizers.save(run.vocabulary)
-    save_weights(run.average, imported.tensors, imported.tokenizers.sum)
+    save_weights(run.average, imported.tensors, imported.tokenizers.checksum)
     origin = {"from": imported.toolkit, "folder": name, "model_type": imported.architecture}
     write_json(run.imported, origin | {"license": imported.licence})
     write_json(run.result, {"reason": "imported", "updates": 0, "best": None, "kept": []})

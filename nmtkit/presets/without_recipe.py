@@ -328,10 +328,10 @@ def _measure(splits: dict[str, SplitFiles]) -> tuple[HoldOut | None, CorpusStati
 
     pairs = read_pairs(splits["train"])
     if "valid" not in splits:
-        return choose_hold_out(pairs, "test" not in splits, count), counts.size()
+        return choose_hold_out(pairs, "test" not in splits, count), counts.statistics()
     for pair in pairs:
         count(pair)
-    return None, counts.size()
+    return None, counts.statistics()
 
 
 def _with_advice(fault: DataError, splits: dict[str, SplitFiles]) -> DataError:

@@ -48,7 +48,7 @@ class InferenceConfig(Settings):
 
 def source_token_limit(recipe: "Recipe") -> int | None:
     """Tokens of a source that a recipe's model reads; None: all."""
-    cuts = recipe.data.cuts
+    cuts = recipe.data.truncation
     return cuts[0] if cuts is not None and TASKS.get(recipe.task).truncates_sources else None
 
 

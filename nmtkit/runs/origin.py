@@ -61,7 +61,7 @@ def find_origin(recipe: Recipe, folder: RunFolder | None = None) -> Origin | Non
         )
     weights = source.weights(recipe.init_from.checkpoint)
     _require_same_model(recipe, source)
-    vocabulary = source.load_tokenizers().sum
+    vocabulary = source.load_tokenizers().checksum
     known = read_vocabulary_checksum(weights)
     if known and known != vocabulary:
         raise CheckpointError(
@@ -135,7 +135,7 @@ def origin_tokenizers(origin: Origin) -> TokenizerPair:
         CheckpointError: they are not there, or others than were recorded.
     """
     found = SavedRun(RunFolder(Path(origin.run))).load_tokenizers()
-    if found.sum != origin.vocabulary:
+    if found.checksum != origin.vocabulary:
         raise CheckpointError(f"{origin.run}: its vocabulary has changed; begin the training anew")
     return found
 

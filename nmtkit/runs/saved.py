@@ -141,7 +141,7 @@ class SavedRun:
         tokenizers = self.load_tokenizers()
         with SkipInit():
             model = MODELS.get(config.kind)(config, sizes_of(tokenizers))
-        load_weights(model, weights, tokenizers.sum)
+        load_weights(model, weights, tokenizers.checksum)
         return model.to(device).eval(), tokenizers
 
 
@@ -173,7 +173,7 @@ class EnsembleRun(SavedRun):
         opened = [run.open_for_inference(device, which) for run in self.runs]
         first, (_, tokenizers, config) = self.runs[0], opened[0]
         for run, (_, others, _) in zip(self.runs, opened, strict=True):
-            if others.sum != tokenizers.sum:
+            if others.checksum != tokenizers.checksum:
                 raise RecipeError(
                     f"{first.folder.path} and {run.folder.path} have different vocabularies, and an ensemble needs "
                     "one: train both on the same text with the same tokenizer settings"
@@ -282,7 +282,7 @@ def average_files(files: Sequence[Path], output: Path, of: SavedRun | None = Non
         model, vocabulary = None, next(filter(None, map(read_vocabulary_checksum, files)), "")
     else:
         tokenizers = of.load_tokenizers()
-        model, vocabulary = build_model(of.newest_stage().recipe, tokenizers), tokenizers.sum
+        model, vocabulary = build_model(of.newest_stage().recipe, tokenizers), tokenizers.checksum
     save_weights(output, average_weights(files, model, vocabulary), vocabulary)
     if of is not None and output == of.folder.average:
         of.save_inference()

@@ -72,7 +72,7 @@ def test_an_ensemble_has_one_vocabulary(trained: Path, pair: list[object], conso
     shutil.copytree("runs/copy", other.path)
     tokenizers = learn_tokenizers(recipe.tokenizer, [Example("some other words", "and others", 1)])
     tokenizers.save(other.vocabulary)
-    save_weights(other.average, get_weights(build_model(recipe, tokenizers)), tokenizers.sum)
+    save_weights(other.average, get_weights(build_model(recipe, tokenizers)), tokenizers.checksum)
     refused(
         console("translate", "-m", "copy", "-m", "other", "few.src"),
         "runs/copy and runs/other have different vocabularies",

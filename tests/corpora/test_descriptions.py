@@ -299,11 +299,11 @@ def test_the_real_summaries(debian_indexes: list[Path]) -> None:
     groups = Counter(pair.group for pair in found)
     assert len(groups) > 15_000
     train: list[Pair] = []
-    divider = Splitter(0.02, 0.02, None, train.append)
+    splitter = Splitter(0.02, 0.02, None, train.append)
     for pair in found:
-        divider.add(pair.group or pair.src, pair)
+        splitter.add(pair.group or pair.src, pair)
     trained, tested = (
-        {" ".join(pair.src.lower().split()[:25]) for pair in pairs} for pairs in (train, divider.held("test"))
+        {" ".join(pair.src.lower().split()[:25]) for pair in pairs} for pairs in (train, splitter.held_out("test"))
     )
     assert len(tested) > 300
     assert len(tested & trained) <= len(tested) / 50

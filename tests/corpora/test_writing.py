@@ -60,7 +60,7 @@ def test_every_pair_is_in_one_split_and_counted(tmp_path):
     for name, digest in written.files.items():
         assert hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() == digest
     assert set(written.files) == {path.name for path in tmp_path.iterdir()}
-    assert written.size.size().pairs == len(found["train"])
+    assert written.statistics.pairs == len(found["train"])
 
 
 def test_summaries_are_lines_of_json(tmp_path):

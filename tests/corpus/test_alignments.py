@@ -36,7 +36,7 @@ LINKS = st.frozensets(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=
 
 def test_pharaoh_by_hand() -> None:
     file = parse_alignments(["0-0 1-2", "", "2?0 2p1  0-10\t"], "gold")
-    assert (file.form, file.base) == ("pharaoh", 0)
+    assert (file.format, file.base) == ("pharaoh", 0)
     assert [pair.sure for pair in file.pairs] == [{(0, 0), (1, 2)}, set(), {(0, 10)}]
     assert [pair.possible for pair in file.pairs] == [{(0, 0), (1, 2)}, set(), {(2, 0), (2, 1), (0, 10)}]
 
@@ -46,10 +46,10 @@ def test_the_base_is_what_the_caller_says() -> None:
     assert pair.possible == {(0, 0), (1, 9)}
     with pytest.raises(DataError, match=r"^gold, line 2: link '0-1' holds a word 0, but .* counted from 1; .*-base 0"):
         parse_alignments(["1-1", "1-1 0-1"], "gold", base=1)
-    assert parse_alignments(["1-1 2-1", "", "1-3"], "gold").doubt == "no link holds a first word"
-    assert not parse_alignments(["1-1 2-0"], "gold").doubt
-    assert not parse_alignments(["1-1"], "gold", base=1).doubt
-    assert not parse_alignments(["", ""], "gold").doubt
+    assert parse_alignments(["1-1 2-1", "", "1-3"], "gold").base_warning == "no link holds a first word"
+    assert not parse_alignments(["1-1 2-0"], "gold").base_warning
+    assert not parse_alignments(["1-1"], "gold", base=1).base_warning
+    assert not parse_alignments(["", ""], "gold").base_warning
 
 
 DIAGONAL = [frozenset((i, i) for i in range(5))] * 60
@@ -79,12 +79,12 @@ def moved(source: int, target: int) -> list[Links]:
 def test_words_counted_from_1_are_told_by_first_words(alignments: list[Links], doubt: str) -> None:
     assert base_warning(alignments) == doubt
     assert base_warning(chain(alignments, [frozenset()] * 1000)) == doubt  # pairs without links say nothing
-    assert parse_alignments([format_pharaoh(links) for links in alignments], "gold").doubt == doubt
+    assert parse_alignments([format_pharaoh(links) for links in alignments], "gold").base_warning == doubt
 
 
 def test_naacl_by_hand() -> None:
     file = parse_alignments(["", "0002 1 1 S", "2 3 1 P 0.75", "0004 1 2", " 2 2 5 P "], "gold")
-    assert (file.form, file.base) == ("naacl", 1)
+    assert (file.format, file.base) == ("naacl", 1)
     assert [pair.sure for pair in file.pairs] == [set(), {(0, 0)}, set(), {(0, 1)}]
     assert file.pairs[1].possible == {(0, 0), (2, 0), (1, 4)}
     assert parse_alignments(["1 0 0 S"], "gold", base=0).pairs[0].sure == {(0, 0)}
@@ -134,7 +134,7 @@ def test_what_is_no_naacl_link_is_refused(line: str) -> None:
 
 
 def test_the_format_of_nothing_is_pharaoh() -> None:
-    assert (parse_alignments([], "gold").pairs, parse_alignments([], "gold").form) == ([], "pharaoh")
+    assert (parse_alignments([], "gold").pairs, parse_alignments([], "gold").format) == ([], "pharaoh")
     assert len(parse_alignments(["", " "], "gold").pairs) == 2
 
 
@@ -304,7 +304,7 @@ def test_published_aer_of_awesome_align(pair: str, expected: float) -> None:
 @published
 def test_the_two_files_of_bicici_say_the_same() -> None:
     naacl = parse_alignments(_lines("deen-bicici/de-en.ref.wa"), "de-en.ref.wa", base=0)
-    assert naacl.form == "naacl"
+    assert naacl.format == "naacl"
     assert metrics.aer(_links("deen-bicici/de-en.wa"), naacl.pairs).aer.value == pytest.approx(0, abs=1e-9)
 
 

@@ -152,7 +152,7 @@ def check(config: DataConfig, **splits: list[tuple[str, str]]) -> tuple[DataRepo
     stay = {}
     for name, block in blocks.items():
         if name != "train":
-            checker.seek(block)
+            checker.register(block)
     for name, block in blocks.items():
         verdict = checker.judge(block)
         checker.count(name, verdict)
@@ -227,7 +227,7 @@ def test_other_splits_keep_everything_and_are_compared_with_train() -> None:
 def test_the_report_as_a_line_as_table_and_as_json() -> None:
     report, _ = check(settings(), train=TRAIN)
     report.splits["train"].count("src", np.array([3, 1]), np.array([1, 1]))
-    report.learned("bpe", 100, 90, 6, 8)
+    report.record_tokenizer("bpe", 100, 90, 6, 8)
     report.splits["train"].kept = 6
     assert report.left_out() == [("train", "empty side", "2", "2", "dropped")]
     line = report.line()

@@ -27,7 +27,7 @@ def read(path: Path) -> tuple[list[str], dict[int, tuple[int, str]], list[tuple[
         for row in rows:
             mark = file.mark if before + row == 0 else 0
             faulty[before + row + 1] = mark + first_bad_byte(taken[row]) + 1, explain_bad_bytes(taken[row])
-    for fault in file.found():
+    for fault in file.new_faults():
         assert fault.place.file == str(path)
         assert (fault.message == "") == (fault.kind.name == "line-ends")
         found.append((fault.kind.name, fault.place.line, fault.place.text, fault.count))
@@ -136,7 +136,7 @@ def test_who_watches_is_told_the_bytes_of_the_file(tmp_path: Path) -> None:
             assert opened == str(path)
             return told.append
 
-        TextFile(str(path), watch).rest()
+        TextFile(str(path), watch).skip_rest()
         assert b"".join(told) == content
         assert len(told) > 3
 
@@ -232,8 +232,8 @@ def test_what_is_read_ahead_comes_again(tmp_path: Path) -> None:
         reader = SplitReader("train", SplitFiles(src=names), watch)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("nmtkit.corpus.reading.MOST_OPEN", most)
-            assert [next(reader.ahead(part)).src[0] for part in range(reader.parts)] == ["0 0", "1 0", "2 0", "3 0"]
+            assert [next(reader.peek(part)).src[0] for part in range(reader.parts)] == ["0 0", "1 0", "2 0", "3 0"]
         items = list(reader)
         assert [item.src[0] for item in items if isinstance(item, Block)] == ["0 0", "1 0", "2 0", "3 0"]
-        assert [item.before for item in items if isinstance(item, Block)] == [0, 9, 18, 27]
+        assert [item.offset for item in items if isinstance(item, Block)] == [0, 9, 18, 27]
         assert opened == names

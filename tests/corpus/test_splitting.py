@@ -157,10 +157,10 @@ def split_of(group: str, valid: float, test: float) -> str:
 
 def divide(pairs: list[Pair], valid: float, test: float, at_most: int | None = None) -> dict[str, list[Pair]]:
     train: list[Pair] = []
-    divider = Splitter[Pair](valid, test, at_most, train.append)
+    splitter = Splitter[Pair](valid, test, at_most, train.append)
     for pair in pairs:
-        divider.add(pair.group or pair.src, pair)
-    return {"train": train, "valid": divider.held("valid"), "test": divider.held("test")}
+        splitter.add(pair.group or pair.src, pair)
+    return {"train": train, "valid": splitter.held_out("valid"), "test": splitter.held_out("test")}
 
 
 def test_the_shares_are_kept_about_right() -> None:

@@ -59,7 +59,7 @@ def preprocess(folder: Path, place: str, processes: int) -> None:
         before.reset_shards()
     checker = PairChecker(DataConfig.model_validate(settings), DataReport())
     for block in blocks_of(pairs[20:23], "valid"):
-        checker.seek(block)
+        checker.register(block)
     write_store(data, "train", read(), tokenizers, checker, True, False, "mark", processes, before, size=60)
     write_store(data, "valid", pairs[20:23], tokenizers, checker, True, False, "mark")
     path.unlink()

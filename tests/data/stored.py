@@ -22,12 +22,12 @@ def blocks_of(examples: Iterable[Example], split: str = "train", size: int = 409
             src=[example.src for example in some],
             tgt=None if some[0].tgt is None else [example.tgt or "" for example in some],
             position=[example.file for example in some],
-            beside={
+            columns={
                 kind: [getattr(example, kind) for example in some]
                 for kind in ("src_words", "tgt_words")
                 if getattr(some[0], kind) is not None
             },
-            before=some[0].line - 1,
+            offset=some[0].line - 1,
             links=None if some[0].links is None else [example.links or frozenset() for example in some],
         )
 

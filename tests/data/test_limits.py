@@ -64,14 +64,14 @@ def test_the_stream_cuts_and_counts_what_is_cut(tmp_path: Path) -> None:
     assert stream.epoch == 3  # two rows of four columns fill a batch: two batches an epoch
     assert {row for batch in seen for row in rows(batch.tgt_extended)} == {(UNK, V), (6,), (4, 5)}
     assert max(batch.src.shape[1] for batch in seen) == 4
-    assert (stored.longer("src", 3), stored.longer("tgt", 2), stored.longer("src", 20)) == (2, 2, 0)
+    assert (stored.count_longer("src", 3), stored.count_longer("tgt", 2), stored.count_longer("src", 20)) == (2, 2, 0)
 
 
 def test_what_was_cut_to_be_stored_is_counted_too(tmp_path: Path) -> None:
     stored = store(tmp_path, max_length=4)
     assert stored.lengths("src").tolist() == [4, 2, 4]
-    assert (stored.longer("src", 4), stored.longer("tgt", 4)) == (2, 1)
-    assert (stored.longer("src", 3), stored.longer("tgt", 3)) == (2, 2)
+    assert (stored.count_longer("src", 4), stored.count_longer("tgt", 4)) == (2, 1)
+    assert (stored.count_longer("src", 3), stored.count_longer("tgt", 3)) == (2, 2)
 
 
 def test_links_of_cut_tokens_are_left_out(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_several_shards_are_one_store(
         assert whole.lengths(side).tolist() == parts.lengths(side).tolist()
         assert all(whole.text(side, n) == parts.text(side, n) for n in range(len(whole)))
         assert all((whole.ids(side, n) == parts.ids(side, n)).all() for n in range(len(whole)))
-        assert whole.longer(side, 9) == parts.longer(side, 9) > 0
+        assert whole.count_longer(side, 9) == parts.count_longer(side, 9) > 0
     assert Store.is_current(tmp_path / "many", "train", "mark")
     config = BatchConfig(batch_tokens=300)
     streams = [BatchStream(opened, config, seed=1) for opened in (whole, parts)]

@@ -83,7 +83,7 @@ def test_a_file_holds_it(tokenizers: TokenizerPair, tmp_path: Path) -> None:
     write(path, tokenizers, {4: [9, 8], 50: [7]}, [30, 20])
     size = len(tokenizers.tgt.vocabulary)
     assert path.read_text() == (
-        f"nmtkit shortlist 1\nvocabularies {tokenizers.sum} {size} {size}\nfrequent 30 20\n4 9 8\n50 7\nend\n"
+        f"nmtkit shortlist 1\nvocabularies {tokenizers.checksum} {size} {size}\nfrequent 30 20\n4 9 8\n50 7\nend\n"
     )
     found = read_shortlist(path, tokenizers)
     assert found.words.tolist() == [9, 8, 7]

@@ -160,7 +160,7 @@ def test_every_example_knows_its_file(tmp_path: Path) -> None:
         ({"stories": ["d", "e"], "story_lists": ["list"]}, [1, 0]),
     ]
     for settings, expected in given:
-        files = SplitFiles.model_validate(settings).within(str(tmp_path))
+        files = SplitFiles.model_validate(settings).resolved(str(tmp_path))
         assert [pair.file for pair in read_pairs(files)] == expected
 
 

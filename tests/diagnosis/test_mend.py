@@ -37,7 +37,7 @@ def log(out: Path) -> list[dict[str, Any]]:
 
 def new(done: MendedSplit, out: Path) -> list[tuple[str, str | None]]:
     """The pairs that were written."""
-    return [(pair.src, pair.tgt) for pair in read_pairs(done.files.within(str(out)))]
+    return [(pair.src, pair.tgt) for pair in read_pairs(done.files.resolved(str(out)))]
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_what_was_fixed_is_not_found_again(tmp_path: Path) -> None:
     assert {"encoding", "duplicate", "separator", "nul"} <= found
     out = tmp_path / "new"
     done = mend(splits, out)
-    again = examine({name: split.files.within(str(out)) for name, split in done.items()})
+    again = examine({name: split.files.resolved(str(out)) for name, split in done.items()})
     assert again.findings() == []
     assert done["train"].dropped == {"duplicate": 2, "empty": 1, "encoding": 1, "held-out": 1}
     assert done["test"].kept == 2
@@ -161,7 +161,7 @@ def test_alignments_go_with_their_pairs(tmp_path: Path) -> None:
     (tmp_path / "train.align").write_text("".join(f"0-{n % 2}\n" for n in range(100)), encoding="utf-8")
     given = text.model_copy(update={"alignment": [str(tmp_path / "train.align")]})
     done = mend({"train": given}, tmp_path / "new")["train"]
-    links = [pair.links for pair in read_pairs(done.files.within(str(tmp_path / "new")))]
+    links = [pair.links for pair in read_pairs(done.files.resolved(str(tmp_path / "new")))]
     assert links == [{(0, n % 2)} for n in range(100) if n not in (3, 5)]
     assert done.dropped == {"empty": 1, "nul": 1}
     assert done.mended == {"separator": 1, "nul": 1}

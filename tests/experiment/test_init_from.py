@@ -69,7 +69,7 @@ def test_training_begins_where_the_other_ended(place: Path) -> None:
     known = [json.loads(line) for line in general.folder.metrics.read_text().splitlines()]
     best = [one["valid_loss"] for one in known if one["event"] == "evaluated" and one["best"]][-1]
     assert scores == [pytest.approx(best, abs=1e-5)]
-    assert run.load_tokenizers().sum == general.load_tokenizers().sum
+    assert run.load_tokenizers().checksum == general.load_tokenizers().checksum
     old, new = read_weights(general.weights("best")), read_weights(run.weights("best"))
     assert max(float((old[name] - new[name]).abs().max()) for name in old) < 1e-8
 
@@ -118,10 +118,10 @@ def test_arrays_of_another_vocabulary_are_made_anew(place: Path) -> None:
     """The settings of the tokenizer are the same, and its words are not."""
     plain: Recipe = recipe.load(place / "tuned.yaml").model_copy(update={"init_from": None})
     run = Run.begin(plain, str(place / "tuned"))
-    learned = run.load_tokenizers().sum
+    learned = run.load_tokenizers().checksum
     run.close()
     run = Run.begin(recipe.load(place / "tuned.yaml"), str(place / "tuned"))
-    assert run.load_tokenizers().sum != learned
+    assert run.load_tokenizers().checksum != learned
     assert len(losses(run)) == 6
     run.close()
 

@@ -76,7 +76,7 @@ def made_run(folder: Path, settings: dict[str, Any], tokenizers: TokenizerPair) 
     shake(model)
     run = RunFolder(folder)
     tokenizers.save(run.vocabulary)
-    save_weights(run.average, get_weights(model), tokenizers.sum)
+    save_weights(run.average, get_weights(model), tokenizers.checksum)
     atomic_write_text(run.recipe, recipe.to_yaml())
     return SavedRun(run)
 

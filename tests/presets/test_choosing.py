@@ -55,7 +55,7 @@ def counted(pairs: list[tuple[str, str]]) -> CorpusStatistics:
     counts = CorpusCounter()
     for src, tgt in pairs:
         counts.add(src, tgt)
-    return counts.size()
+    return counts.statistics()
 
 
 def test_what_is_counted() -> None:

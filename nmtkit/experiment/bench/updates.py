@@ -100,7 +100,7 @@ def a_trial(
         checks.require_data(recipe)
     except DataError as fault:
         notify(str(fault))
-        src, tgt = recipe.data.cuts or LENGTHS
+        src, tgt = recipe.data.truncation or LENGTHS
         said = f"random words, {src} and {tgt} a line, for its text is not here"
         return made_up_trial(recipe, (src, tgt), device), said
     scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nmtkit-bench-"))) / recipe.name
