@@ -15,7 +15,13 @@ from nmtkit.cli.options import FILE, NEW_FILE, Number
 from nmtkit.cli.reading import pair_windows
 from nmtkit.cli.reporting import tell
 from nmtkit.core.errors import DataError
-from nmtkit.corpus.alignments import SYMMETRIZATIONS, SoftAlignment, SoftAlignmentWriter, Symmetrization, format_pharaoh
+from nmtkit.corpus.alignments import (
+    SYMMETRIZATIONS,
+    SoftAlignment,
+    Symmetrization,
+    format_pharaoh,
+    soft_alignment_writer,
+)
 from nmtkit.corpus.text import read_lines
 from nmtkit.data.shortlist import LinkCounts, shortlist_writer
 from nmtkit.data.tokenizer import TokenizerPair
@@ -169,20 +175,20 @@ def command(
     """
     if threshold is not None and (method is not None or reverse_model is not None):
         raise click.UsageError("--threshold keeps several links a word; it does not go with --symmetrize")
-    file = nullcontext() if soft is None else SoftAlignmentWriter(soft)
+    file = nullcontext() if soft is None else soft_alignment_writer(soft)
     translator = inference.open_model(how)
     backward = None
     if reverse_model is not None:
         backward = inference.open_model(replace(how, model=reverse_model, ensemble_weights=None))
         method = method or "grow-diag"
     half_empty = 0
-    with results.progress("pairs") as display, file as writer, listing.counting(translator.tokenizers) as counts:
+    with results.progress("pairs") as display, file as write, listing.counting(translator.tokenizers) as counts:
         for one, reverse in _aligned(translator, backward, texts):
             half_empty += bool(one.src_words) != bool(one.tgt_words)
             links = one.links(threshold) if method is None else one.symmetrized(method, reverse)
             sys.stdout.write(format_pharaoh(links) + "\n")
-            if writer is not None:
-                writer.add(one, reverse)
+            if write is not None:
+                write(one, reverse)
             if counts is not None:
                 counts.add(links, one.src_ids, one.tgt_ids)
             display.advance(1)

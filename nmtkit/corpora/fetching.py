@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -87,9 +86,9 @@ def fetch(corpus: Corpus, folder: Path, work: FetchContext, command: str) -> Fet
     obtained = [one for source in corpus.entry.sources for one in source.obtain(work)]
     _compare(obtained, earlier, folder)
     _make(folder.parent)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    temporary = folder.parent / f".{folder.name}-{os.getpid()}"
     try:
-        temporary.chmod(0o777 & ~_umask())
+        temporary.mkdir()
         work.notify("reading and writing the pairs")
         dropped, read = Counter[str](), Counter[str]()
         pairs = _tallied(corpus.entry.read.pairs([one.path for one in obtained], dropped), read)
@@ -150,12 +149,6 @@ def _make(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as fault:
         raise DataError(f"{folder}: cannot make this folder: {fault.strerror or fault}") from fault
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _put_in_place(temporary: Path, folder: Path, ours: set[str]) -> None:

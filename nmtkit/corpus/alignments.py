@@ -8,14 +8,13 @@ import json
 import re
 import zipfile
 from collections import Counter, defaultdict
-from collections.abc import Iterable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import chain
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal, TextIO, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -247,67 +246,54 @@ def links_from_attention(weights: NDArray[Any], threshold: float | None = None) 
     return frozenset((int(source), row) for row, source in enumerate(best) if weights[row, source] > 0)
 
 
-class SoftAlignmentWriter:
-    """Writes weights between words as JSON or as numpy arrays; memory does not grow with their number.
+WritePair = Callable[[SoftAlignment, SoftAlignment | None], None]
+"""Writes the attention of the next pair, and of the reverse model if there is one."""
 
-    The file, NAME.json or NAME.npz, appears under its name when all is written: one that is there is whole.
-    """
 
-    def __init__(self, path: Path) -> None:
-        if path.suffix not in (".json", ".npz"):
-            raise DataError(f"{str(path)!r} must end in .json or .npz, for weights are written in one of these formats")
-        self._path = path
-        self._count = 0
-        self._text: TextIO | None = None
-        self._archive: zipfile.ZipFile | None = None
-        self._opened = ExitStack()
+def soft_alignment_writer(path: Path) -> AbstractContextManager[WritePair]:
+    """Writes attention between words to NAME.json or NAME.npz; the file appears when the block ends."""
+    if path.suffix not in (".json", ".npz"):
+        raise DataError(f"{str(path)!r} must end in .json or .npz, for weights are written in one of these formats")
+    return _writing(path)
 
-    def __enter__(self) -> "SoftAlignmentWriter":
-        with write_errors(self._path), ExitStack() as opened:
-            beside = opened.enter_context(atomic_path(self._path))
-            if self._path.suffix == ".json":
-                self._text = opened.enter_context(beside.open("w", encoding="utf-8"))
-                self._text.write("[")
-            else:
-                self._archive = opened.enter_context(zipfile.ZipFile(beside, "w", zipfile.ZIP_DEFLATED))
-            self._opened = opened.pop_all()
-        return self
 
-    def add(self, alignment: SoftAlignment, reverse: SoftAlignment | None) -> None:
-        """Writes the next pair, and what the other direction's model says of it."""
-        self._count += 1
-        with write_errors(self._path):
-            if self._text is not None:
-                record = {"source": alignment.src_words, "target": alignment.tgt_words, "weights": _rounded(alignment)}
-                if reverse is not None:
-                    record["reverse_weights"] = _rounded(reverse)
-                self._text.write(",\n" if self._count > 1 else "\n")
-                self._text.write(json.dumps(record, ensure_ascii=False))
-            else:
-                self._add_array(str(self._count), alignment.weights)
-                if reverse is not None:
-                    self._add_array(f"{self._count}.reverse", reverse.weights)
+@contextmanager
+def _writing(path: Path) -> Iterator[WritePair]:
+    count = 0
+    with ExitStack() as opened:
+        with write_errors(path):
+            beside = opened.enter_context(atomic_path(path))
+            is_json = path.suffix == ".json"
+            text = opened.enter_context(beside.open("w", encoding="utf-8")) if is_json else None
+            archive = None if is_json else opened.enter_context(zipfile.ZipFile(beside, "w", zipfile.ZIP_DEFLATED))
 
-    def _add_array(self, name: str, weights: NDArray[np.float64]) -> None:
-        assert self._archive is not None
-        packed = io.BytesIO()
-        np.save(packed, weights.astype(np.float32))
-        self._archive.writestr(f"{name}.npy", packed.getvalue())
+        def write(alignment: SoftAlignment, reverse: SoftAlignment | None) -> None:
+            nonlocal count
+            count += 1
+            weights = {"weights": alignment.weights} | ({} if reverse is None else {"reverse_weights": reverse.weights})
+            with write_errors(path):
+                if text is not None:
+                    rounded = {
+                        key: [[round(one, 6) for one in row] for row in weights[key].tolist()] for key in weights
+                    }
+                    record = {"source": alignment.src_words, "target": alignment.tgt_words, **rounded}
+                    text.write(("[\n" if count == 1 else ",\n") + json.dumps(record, ensure_ascii=False))
+                elif archive is not None:
+                    for key, array in weights.items():
+                        packed = io.BytesIO()
+                        np.save(packed, array.astype(np.float32))
+                        name = f"{count}.npy" if key == "weights" else f"{count}.reverse.npy"
+                        archive.writestr(name, packed.getvalue())
 
-    def __exit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if kind is None:
-            with write_errors(self._path), self._opened:
-                if self._text is not None:
-                    self._text.write("\n]\n")
-        else:
+        try:
+            yield write
+        except BaseException as fault:
             with suppress(OSError):
-                self._opened.__exit__(kind, fault, traceback)
-
-
-def _rounded(alignment: SoftAlignment) -> list[list[float]]:
-    return [[round(weight, 6) for weight in row] for row in alignment.weights.tolist()]
+                opened.pop_all().__exit__(type(fault), fault, fault.__traceback__)
+            raise
+        with write_errors(path), opened.pop_all():
+            if text is not None:
+                text.write("\n]\n" if count else "[\n]\n")
 
 
 # ------------------------------------------------------------------------------------------------- two directions
