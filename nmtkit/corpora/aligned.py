@@ -75,7 +75,7 @@ def read_segments(lines: Iterator[str], where: str, dropped: Counter[str]) -> It
             if sum(map(len, parts)) > LONGEST:
                 raise DataError(f"{where}, line {begun}: this segment has no end")
     if begun:
-        raise DataError(f"{where}, line {begun}: this segment has no end; is the file whole?")
+        raise DataError(f"{where}, line {begun}: this segment has no end; is the file complete?")
 
 
 def unescape_entities(text: str) -> str:
@@ -146,17 +146,17 @@ def _pairs(part: ParallelFiles, files: Sequence[Path], dropped: Counter[str]) ->
             more = 1 + sum(1 for side in sides for _ in side)
             counts = (count, count + more) if src is None else (count + more, count)
             raise DataError(
-                f"{part.src} has {counts[0]} {part.format}, but {part.tgt} has {counts[1]}: they do not belong together"
+                f"{part.src} has {counts[0]} {part.format}, but {part.tgt} has {counts[1]}: they are not parallel"
             )
         count += 1
         if src.place != tgt.place:
             raise DataError(
-                f"{part.src} and {part.tgt} part at number {count}: {src.place or 'nothing'} on one side, "
+                f"{part.src} and {part.tgt} differ at number {count}: {src.place or 'nothing'} on one side, "
                 f"{tgt.place or 'nothing'} on the other"
             )
         yield Pair(settle(src.text), settle(tgt.text), group=src.group, split=part.split)
     if not count:
-        raise DataError(f"{part.src}: there are no {part.format} in it; is it of another layout now?")
+        raise DataError(f"{part.src}: it has no {part.format}; has its layout changed?")
 
 
 @READERS.register("tab_separated")
@@ -185,6 +185,6 @@ class TabSeparatedReader(Reader):
             if len(columns) < needed:
                 raise DataError(
                     f"{self.text}, line {number}: expected {needed} columns between tabs, found {len(columns)}; "
-                    "is the file of another layout now?"
+                    "has the layout of the file changed?"
                 )
             yield Pair(columns[self.src - 1], columns[self.tgt - 1], group=columns[group - 1])

@@ -252,7 +252,7 @@ def _template(name: str, data: Any, places: Mapping[KeyPath, str], where: str) -
         raise RecipeError(f"{where}: expected the settings of a corpus below `{name}:`")
     if not isinstance(name, str) or not is_valid_name(PLACEHOLDER.sub("x", name)):
         raise RecipeError(
-            f"{where}: {shorten(repr(name))} is no name of a corpus, which is a folder's name with {{placeholders}}"
+            f"{where}: {shorten(repr(name))} is not a valid corpus name: a folder name with {{placeholders}}"
         )
     given = data.get("parameters", {})
     if not isinstance(given, dict) or set(given) != set(PLACEHOLDER.findall(name)):
@@ -269,7 +269,9 @@ def _values(entry_name: str, name: str, parameters: Mapping[str, Parameter]) -> 
     try:
         found = re.fullmatch(form, name)
     except re.error as fault:
-        raise RecipeError(f"corpus {entry_name}: the patterns of its `parameters` are none: {fault}") from fault
+        raise RecipeError(
+            f"corpus {entry_name}: a pattern of its `parameters` is not a valid regular expression: {fault}"
+        ) from fault
     return found.groupdict() if found else None
 
 

@@ -65,7 +65,7 @@ def _earlier_card(corpus: Corpus, folder: Path) -> dict[str, Any] | None:
     card = read_card(folder)
     if card is None:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise DataError(f"{folder} is there already, and is no fetched corpus; name another folder with --to DIR")
+            raise DataError(f"{folder} exists already, and is not a fetched corpus; name another folder with --to DIR")
         return None
     if card.get("name") != corpus.name:
         raise DataError(f"{folder} holds the corpus {card.get('name')}; name another folder with --to DIR")

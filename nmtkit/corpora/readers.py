@@ -102,4 +102,4 @@ def _opened(files: Sequence[Path], place: str) -> Iterator[BinaryIO]:
     there = (", ".join(seen) + (f" and {count - 10} more" if count > 10 else "")) or "nothing"
     if not member:
         raise DataError(f"{path}: this is an archive of {there}: name one as {name}:MEMBER in the entry")
-    raise DataError(f"{path}: there is no {member} in it, only {there}; was it published anew?")
+    raise DataError(f"{path}: it has no member {member}, only {there}; has it been published again?")

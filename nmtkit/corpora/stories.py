@@ -138,5 +138,5 @@ def _parse_page(lines: Iterable[str], where: str, dropped: Counter[str]) -> tupl
             section.append(text)
     for name in ("FIRST-SENTENCE", "RESTBODY"):
         if name not in sections:
-            raise DataError(f"{where}: there is no section [SN]{name}[SN]; is it a .summary file of XSum?")
+            raise DataError(f"{where}: it has no section [SN]{name}[SN]; is it a .summary file of XSum?")
     return " ".join(sections["RESTBODY"]), " ".join(sections["FIRST-SENTENCE"])

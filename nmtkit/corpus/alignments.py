@@ -69,7 +69,7 @@ ENOUGH = 20
 
 
 def base_warning(alignments: Iterable[Links]) -> str:
-    """Evidence that a file counts words from 1, not 0, such as "no link holds a first word"; empty if there is none.
+    """Evidence that a file counts words from 1, not 0, such as "no link has a first word"; empty if there is none.
 
     A first word is linked about as often as any other. If it hardly ever is, the words of that side are most likely
     counted from 1.
@@ -84,7 +84,7 @@ def base_warning(alignments: Iterable[Links]) -> str:
         return ""
     how_many = "hardly a" if any(linked[side][0] for side in rare) else "no"
     which = "" if len(rare) == 2 else ("source ", "target ")[rare[0]]
-    return f"{how_many} link holds a first {which}word"
+    return f"{how_many} link has a first {which}word"
 
 
 # --------------------------------------------------------------------------------------------------------- formats

@@ -98,7 +98,7 @@ SHIFT = FaultKind("shift", "error", "lines are paired with the wrong neighbours"
     "pairs lie between is an estimate.")
 JSON = FaultKind("json", "error", "line is not an example in JSON",
     "Mend the line, or set src_field and tgt_field.", drops=True)
-STORY = FaultKind("story", "error", "file is no story",
+STORY = FaultKind("story", "error", "file is not a story",
     "Leave the file out, or put the missing highlights in.", drops=True)
 
 # Warnings: pairs that are likely faulty, or that flatter the results.

@@ -268,9 +268,9 @@ def story_files(files: SplitFiles) -> Iterator[tuple[int, Path]]:
         for position, folder in enumerate(files.stories):
             found = sorted(Path(folder).glob("*.story"))
             if not Path(folder).is_dir():
-                raise DataError(f"{folder}: there is no such folder of .story files")
+                raise DataError(f"{folder}: no such folder of .story files")
             if not found:
-                raise DataError(f"{folder}: there are no .story files in this folder; name the one that has them")
+                raise DataError(f"{folder}: no .story files in this folder; name the folder that has them")
             yield from ((position, path) for path in found)
     for name in files.story_lists:
         for number, line in enumerate(read_lines(name), start=1):

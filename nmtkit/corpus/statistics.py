@@ -125,7 +125,7 @@ class CorpusCounter:
     def statistics(self) -> CorpusStatistics:
         """The statistics; DataError without any pair."""
         if not self.pairs:
-            raise DataError("there is no pair with text on both sides; nothing can be learned from these files")
+            raise DataError("no pair has text on both sides; nothing can be learned from these files")
         src, tgt = _scripts(self._src.characters), _scripts(self._tgt.characters)
         shared = sum(min(share, tgt.get(script, 0.0)) for script, share in src.items()) if src and tgt else 1.0
         return CorpusStatistics(

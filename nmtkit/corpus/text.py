@@ -164,7 +164,9 @@ def read_stream_lines(
             if len(good) < len(lines):
                 raise _LineTooLong
     except _LineTooLong:
-        raise DataError(f"{where}, line {count + 1}: more than {longest:,} bytes without a line end; no text") from None
+        raise DataError(
+            f"{where}, line {count + 1}: more than {longest:,} bytes without a line end; this is not text"
+        ) from None
     except _BROKEN as fault:
         raise DataError(f"{where}: broken gzip file after line {count} ({fault}); {again}") from fault
 

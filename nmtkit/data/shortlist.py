@@ -179,11 +179,11 @@ def read_shortlist(path: Path, tokenizers: TokenizerPair) -> Shortlist:
     sizes = len(tokenizers.src.vocabulary), len(tokenizers.tgt.vocabulary)
     lines = read_lines(path)
     if next(lines, "")[: len(HEAD) + 1] != HEAD:
-        raise DataError(f"{path}, line 1: not {HEAD!r}, so it is no shortlist that this version reads; {MAKE}")
+        raise DataError(f"{path}, line 1: not {HEAD!r}, so it is not a shortlist of this version; {MAKE}")
     made_for = next(lines, "")
     if made_for != _made_for(tokenizers):
         raise DataError(
-            f"{path}, line 2: it was made for other vocabularies than those of this run; {MAKE} for it"
+            f"{path}, line 2: it belongs to other vocabularies than this run's; {MAKE} for it"
             if made_for.startswith("vocabularies ")
             else f"{path}, line 2: no line of vocabularies; {MAKE}"
         )
@@ -203,7 +203,7 @@ def read_shortlist(path: Path, tokenizers: TokenizerPair) -> Shortlist:
         candidates += [[] for _ in range(src - len(candidates))]
         candidates.append(_ids(rest, sizes[1], place))
     else:
-        raise DataError(f"{path}: cut short: its last line is not {END!r}; copy it again")
+        raise DataError(f"{path}: truncated: its last line is not {END!r}; copy it again")
     return Shortlist.of(candidates + [[] for _ in range(sizes[0] - len(candidates))], frequent, sizes[1])
 
 
@@ -219,5 +219,5 @@ def _ids(numbers: Sequence[str], size: int, place: str) -> list[int]:
     if max(found, default=0) >= size:
         raise DataError(f"{place}: {max(found)} is not the id of a token: they are 0 to {size - 1}; {MAKE}")
     if len(set(found)) < len(found):
-        raise DataError(f"{place}: a token stands there twice; {MAKE}")
+        raise DataError(f"{place}: a token is repeated; {MAKE}")
     return found

@@ -237,7 +237,7 @@ def _explained(config: TokenizerConfig, what: str, fault: str) -> RecipeError | 
             f"use at least {int(too_small[1]) + 1}, or a character_coverage below {config.character_coverage}"
         )
     if "sentences_.empty()" in fault or "all_chars_count" in fault:
-        return DataError(f"tokenizer: there is no {what} to learn from; the training files hold only empty lines")
+        return DataError(f"tokenizer: no {what} to learn from; the training files have only empty lines")
     return DataError(f"tokenizer: sentencepiece cannot learn from this {what}: {fault}")
 
 

@@ -25,7 +25,7 @@ class Vocabulary:
         self.tokens = list(tokens)
         self._ids = {token: number for number, token in enumerate(self.tokens)}
         if len(self._ids) != len(self.tokens) or "" in self._ids:
-            raise CheckpointError(f"vocabulary: a token is empty or stands there twice; {RESTORE_HINT}")
+            raise CheckpointError(f"vocabulary: a token is empty or repeated; {RESTORE_HINT}")
 
     @classmethod
     def build(cls, counts: Mapping[str, int], max_size: int | None = None, min_frequency: int = 1) -> "Vocabulary":
@@ -89,7 +89,7 @@ class Vocabulary:
         except UnicodeDecodeError as fault:
             raise CheckpointError(f"{path}: damaged (not UTF-8 at byte {fault.start}); {RESTORE_HINT}") from fault
         if not text.endswith("\n"):
-            raise CheckpointError(f"{path}: cut short (no line end after the last token); {RESTORE_HINT}")
+            raise CheckpointError(f"{path}: truncated (no line end after the last token); {RESTORE_HINT}")
         try:
             # Not splitlines(): a token may hold one of the rarer line separators of Unicode.
             return cls(text[:-1].split("\n"))

@@ -110,7 +110,7 @@ def test_one_corpus_is_shown(nmtkit):
         ([], "`nmtkit fetch --list`"),
         (["pears"], "did you mean 'pairs'?"),
         (["pairs", "--catalogue", "none.yaml"], "No such file"),
-        (["pairs", "--to", "mine.yaml", "--yes"], "is no fetched corpus"),
+        (["pairs", "--to", "mine.yaml", "--yes"], "is not a fetched corpus"),
     ],
     ids=["no-name", "typing-error", "no-catalogue", "not-a-folder"],
 )

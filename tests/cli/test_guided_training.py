@@ -63,7 +63,7 @@ def test_links_counted_from_1_are_taught_only_as_such(corpus: Path, nmtkit: Comm
 
     refused = nmtkit(*command, *links, "--run", tmp_path / "refused")
     assert refused.code == 2
-    assert "1.align: words are taken to be counted from 0, but no link holds a first word" in refused.err
+    assert "1.align: words are taken to be counted from 0, but no link has a first word" in refused.err
     assert not (tmp_path / "refused" / "checkpoints").exists()
     checked = nmtkit("check", corpus / "tiny.yaml", *links, "--run", tmp_path / "refused")
     assert "1.align: words are taken to be counted from 0" in checked.err
@@ -83,7 +83,7 @@ def test_a_gold_alignment_counted_from_1_is_noted_beside_its_error_rate(
     gold.write_text("1-1 2-2\n" * 40)
     options = [*SHORT[:-4], "--set", "search.max_length=9", "--set", f"data.test.alignment={gold}"]
     noted = succeeded(nmtkit("train", corpus / "tiny.yaml", "--run", tmp_path / "noted", *options))
-    assert f"{gold} was read as counting words from 0, but no link holds a first word" in noted.err
+    assert f"{gold} was read as counting words from 0, but no link has a first word" in noted.err
     said = succeeded(nmtkit("train", corpus / "tiny.yaml", "--run", tmp_path / "said", *options, "--set", BASE_1))
     assert "counting words from 0" not in said.err
 

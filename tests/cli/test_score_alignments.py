@@ -81,7 +81,7 @@ def test_a_base_that_is_not_said_is_noted(aligned: Run) -> None:
     code, out, err = aligned("two.talp", "--ref", "gold.wa", "--json")
     assert code == 0
     assert json.loads(out)["systems"][0]["scores"][0]["value"] > 0
-    assert "note: gold.wa was read as counting words from 0, but no link holds a first word" in err
+    assert "note: gold.wa was read as counting words from 0, but no link has a first word" in err
     assert "say --ref-base 1" in err
     code, _, err = aligned("two.talp", "--ref", "gold.wa", "--ref-base", "0")
     assert (code, err) == (0, "")  # it was said
@@ -90,8 +90,8 @@ def test_a_base_that_is_not_said_is_noted(aligned: Run) -> None:
 @pytest.mark.parametrize(
     ("rows", "doubt"),
     [
-        (["1-1 2-2 3-3"] * 49 + ["0-0 1-1 2-2"], "hardly a link holds a first word"),
-        (["1-0 2-1 3-2"] * 50, "no link holds a first source word"),
+        (["1-1 2-2 3-3"] * 49 + ["0-0 1-1 2-2"], "hardly a link has a first word"),
+        (["1-0 2-1 3-2"] * 50, "no link has a first source word"),
     ],
 )
 @pytest.mark.parametrize("side", ["hyp", "ref"])

@@ -65,9 +65,9 @@ def test_lists_that_do_not_fit(trained: Path, console: Command, tmp_path: Path) 
     write_list(path, trained, {}, [])
     sound = path.read_text()
     for text, says in [
-        (sound.replace("vocabularies ", "vocabularies 0"), "line 2: it was made for other vocabularies than those of"),
-        ("ba ce\n", "line 1: not 'nmtkit shortlist 1', so it is no shortlist"),
-        (sound[:-4], "cut short"),
+        (sound.replace("vocabularies ", "vocabularies 0"), "line 2: it belongs to other vocabularies than"),
+        ("ba ce\n", "line 1: not 'nmtkit shortlist 1', so it is not a shortlist"),
+        (sound[:-4], "truncated"),
     ]:
         path.write_text(text)
         refused(console("translate", "-m", trained, "--shortlist", path, stdin="ba\n"), f"{path}", says)

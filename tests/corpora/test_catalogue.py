@@ -104,10 +104,10 @@ FAULTS = {
     "placeholder": (FAMILY.replace("see {corpus}", "see {corpse}"), "line 1: unknown placeholder {corpse} in"),
     "parameter": (FAMILY.replace("    corpus: {example: Books}\n", ""), "`parameters` must say what may stand"),
     "no-values": (FAMILY.replace("{example: Books}", "{pattern: x}"), "give an `example`"),
-    "name": (PLAIN.replace("ours:", "../ours:"), "line 1: '../ours' is no name"),
+    "name": (PLAIN.replace("ours:", "../ours:"), "line 1: '../ours' is not a valid corpus name"),
     "nothing": ("ours: 3\n", "line 1: expected the settings of a corpus"),
-    "number-as-name": (PLAIN.replace("ours:", "1.5:"), "1.5 is no name of a corpus"),
-    "null-as-name": (PLAIN.replace("ours:", "null:"), "None is no name of a corpus"),
+    "number-as-name": (PLAIN.replace("ours:", "1.5:"), "1.5 is not a valid corpus name"),
+    "null-as-name": (PLAIN.replace("ours:", "null:"), "None is not a valid corpus name"),
 }  # fmt: skip
 
 

@@ -156,7 +156,7 @@ def test_an_archive_of_another_layout_leaves_nothing_behind(tmp_path: Path, site
     moved.files["deu-eng.zip"].write_bytes(layout.files["deu-eng.zip"].read_bytes().replace(b"deu.txt", b"DEU.txt"))
     corpus = served(CATALOGUE.get("tatoeba-en-de"), moved, site)
     with pytest.raises(
-        DataError, match=r"there is no deu\.txt in it, only _about\.txt, DEU\.txt; was it published anew"
+        DataError, match=r"it has no member deu\.txt, only _about\.txt, DEU\.txt; has it been published again"
     ):
         fetched_to(tmp_path, corpus)
     assert not (tmp_path / "there").exists()

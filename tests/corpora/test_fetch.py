@@ -225,8 +225,8 @@ def test_what_else_lies_there_is_not_touched(desk):
     desk.folder.mkdir()
     assert find_fetched(corpus, desk.folder) is None  # an empty folder is no obstacle
     (desk.folder / "thesis.txt").write_text("years of work")
-    assert "is no fetched corpus" in refused(lambda: find_fetched(corpus, desk.folder))
-    assert "is no fetched corpus" in refused(lambda: desk.fetch(corpus))
+    assert "is not a fetched corpus" in refused(lambda: find_fetched(corpus, desk.folder))
+    assert "is not a fetched corpus" in refused(lambda: desk.fetch(corpus))
     assert (desk.folder / "thesis.txt").exists()
     (desk.folder / "thesis.txt").unlink()
     desk.fetch(corpus)

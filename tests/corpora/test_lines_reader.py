@@ -133,7 +133,7 @@ def test_bytes_that_are_not_utf8_are_named(tmp_path: Path) -> None:
 
 def test_empty_texts_are_no_corpus(tmp_path: Path) -> None:
     archive = zipped(tmp_path / "a.zip", {"a.en": "", "a.de": ""})
-    with pytest.raises(DataError, match=r"a\.zip:a\.en: there are no lines in it"):
+    with pytest.raises(DataError, match=r"a\.zip:a\.en: it has no lines"):
         read([ParallelFiles(src="a.zip:a.en", tgt="a.zip:a.de")], archive)
 
 

@@ -94,7 +94,7 @@ def test_talks_without_the_lines_about_them(tmp_path: Path) -> None:
 
 def test_talks_that_part_are_named(tmp_path: Path) -> None:
     shifted = TAGS_EN.replace("We know little of it.\n", "")
-    with pytest.raises(DataError, match=r"part at number 2: talk 7 on one side, talk 12 on the other"):
+    with pytest.raises(DataError, match=r"differ at number 2: talk 7 on one side, talk 12 on the other"):
         read("talks", TAGS_DE, shifted, tmp_path)
 
 
@@ -145,8 +145,11 @@ def test_entities(marked: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("broken", "said"),
     [
-        (SRC_XML.replace('<doc docid="70"', '<doc docid="71"'), "part at number 3: document 71, segment 1 on one side"),
-        (SRC_XML.replace('<seg id="2">', '<seg id="3">'), "part at number 2: document 69, segment 3 on one side"),
+        (
+            SRC_XML.replace('<doc docid="70"', '<doc docid="71"'),
+            "differ at number 3: document 71, segment 1 on one side",
+        ),
+        (SRC_XML.replace('<seg id="2">', '<seg id="3">'), "differ at number 2: document 69, segment 3 on one side"),
         (
             SRC_XML.replace("Guten Tag. </seg>", "Guten Tag."),
             r"line 8: <seg id=\"2\"> inside of the segment that begins in line 7",
@@ -164,5 +167,5 @@ def test_faults_of_segments_are_named(tmp_path: Path, broken: str, said: str) ->
 
 
 def test_a_text_without_any_segment_on_both_sides(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="there are no segments in it; is it of another layout now"):
+    with pytest.raises(DataError, match="it has no segments; has its layout changed"):
         read("segments", "one\ntwo\n", "eins\nzwei\n", tmp_path)

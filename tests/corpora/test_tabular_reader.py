@@ -84,7 +84,7 @@ def test_bytes_that_are_not_utf8_are_named(tmp_path: Path) -> None:
 
 def test_a_member_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) -> None:
     archive = zipped(tmp_path / "a.zip", {"b.txt": NEW, "_about.txt": ABOUT})
-    with pytest.raises(DataError, match=r"there is no a\.txt in it, only b\.txt, _about\.txt"):
+    with pytest.raises(DataError, match=r"it has no member a\.txt, only b\.txt, _about\.txt"):
         read(TabSeparatedReader(text="a.zip:a.txt"), archive)
 
 

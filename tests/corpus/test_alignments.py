@@ -46,7 +46,7 @@ def test_the_base_is_what_the_caller_says() -> None:
     assert pair.possible == {(0, 0), (1, 9)}
     with pytest.raises(DataError, match=r"^gold, line 2: link '0-1' holds a word 0, but .* counted from 1; .*-base 0"):
         parse_alignments(["1-1", "1-1 0-1"], "gold", base=1)
-    assert parse_alignments(["1-1 2-1", "", "1-3"], "gold").base_warning == "no link holds a first word"
+    assert parse_alignments(["1-1 2-1", "", "1-3"], "gold").base_warning == "no link has a first word"
     assert not parse_alignments(["1-1 2-0"], "gold").base_warning
     assert not parse_alignments(["1-1"], "gold", base=1).base_warning
     assert not parse_alignments(["", ""], "gold").base_warning
@@ -63,12 +63,12 @@ def moved(source: int, target: int) -> list[Links]:
     ("alignments", "doubt"),
     [
         (DIAGONAL, ""),
-        (moved(1, 1), "no link holds a first word"),
-        (moved(1, 0), "no link holds a first source word"),
-        (moved(0, 1), "no link holds a first target word"),
-        (moved(1, 1)[:57] + DIAGONAL[:3], "hardly a link holds a first word"),
-        (moved(0, 1)[:59] + DIAGONAL[:1], "hardly a link holds a first target word"),
-        (moved(2, 2), "no link holds a first word"),
+        (moved(1, 1), "no link has a first word"),
+        (moved(1, 0), "no link has a first source word"),
+        (moved(0, 1), "no link has a first target word"),
+        (moved(1, 1)[:57] + DIAGONAL[:3], "hardly a link has a first word"),
+        (moved(0, 1)[:59] + DIAGONAL[:1], "hardly a link has a first target word"),
+        (moved(2, 2), "no link has a first word"),
         (moved(1, 0)[:10], ""),  # too few to tell of one side by itself
         (moved(1, 1)[:30] + DIAGONAL[:30], ""),
         # A link here and there: a first word has as few as any other.

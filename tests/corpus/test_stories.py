@@ -85,7 +85,7 @@ def test_faults_name_the_file(folder: Path) -> None:
     with pytest.raises(DataError, match=r"d.story, line 1: not UTF-8"):
         list(read_pairs(SplitFiles(stories=[str(folder)])))
     (folder / "empty").mkdir()
-    with pytest.raises(DataError, match=r"empty: there are no .story files"):
+    with pytest.raises(DataError, match=r"empty: no .story files"):
         list(read_pairs(SplitFiles(stories=[str(folder / "empty")])))
 
 

@@ -98,7 +98,7 @@ def test_a_file_holds_it(tokenizers: TokenizerPair, tmp_path: Path) -> None:
     [
         ("nmtkit shortlist 1", "nmtkit shortlist 2", "line 1: not 'nmtkit shortlist 1'"),
         ("nmtkit shortlist 1", "nmtkit shortlist 11", "line 1: not 'nmtkit shortlist 1'"),
-        ("vocabularies ", "vocabularies 0", "line 2: it was made for other vocabularies"),
+        ("vocabularies ", "vocabularies 0", "line 2: it belongs to other vocabularies"),
         ("vocabularies ", "", "line 2: no line of vocabularies"),
         ("frequent", "rare", "line 3: no line of frequent tokens"),
         ("frequent 30", "frequent x", "line 3: 'x' is not the id of a token"),
@@ -109,12 +109,12 @@ def test_a_file_holds_it(tokenizers: TokenizerPair, tmp_path: Path) -> None:
         ("4 9 8", "4 9 \u0668", "line 4: '\u0668' is not"),
         ("4 9 8", "4 9 1_0", "line 4: '1_0' is not"),
         ("4 9 8", "4 9 " + 9999 * "1", "line 4: '11111111111111111111' is not"),
-        ("4 9 8", "4 9 9", "line 4: a token stands there twice"),
+        ("4 9 8", "4 9 9", "line 4: a token is repeated"),
         ("4 9 8", "999 9 8", "line 4: 999 is not the id of a token"),
         ("4 9 8", "", "line 4: '' is not"),
         ("50 7", "4 7", "line 5: the source tokens are not in the order of their ids"),
         ("50 7", "3 7", "line 5: the source tokens are not in the order"),
-        ("end\n", "", "cut short: its last line is not 'end'"),
+        ("end\n", "", "truncated: its last line is not 'end'"),
         ("end", "end\n51 7", "line 6: 'end' is not"),
     ],
 )

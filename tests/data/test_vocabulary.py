@@ -40,8 +40,8 @@ def test_saving_keeps_rare_line_separators_inside_tokens(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("content", "fault"),
     [
-        (b"<pad>\n<unk>\n<s>\n</s>\nhalf a wo", "cut short"),
-        (b"<pad>\n<unk>\n<s>\n</s>\na\na\n", "twice"),
+        (b"<pad>\n<unk>\n<s>\n</s>\nhalf a wo", "truncated"),
+        (b"<pad>\n<unk>\n<s>\n</s>\na\na\n", "repeated"),
         (b"<unk>\n<pad>\n<s>\n</s>\n", "must begin with"),
         (b"<pad>\n<unk>\n<s>\n</s>\n\xff\n", "not UTF-8"),
         (None, "cannot read"),

@@ -103,7 +103,7 @@ def test_scripts(src: str, tgt: str, same: bool) -> None:
 
 
 def test_nothing_to_learn_from() -> None:
-    with pytest.raises(DataError, match="no pair with text on both sides"):
+    with pytest.raises(DataError, match="no pair has text on both sides"):
         counted([("a", ""), ("", "b")])
 
 
