@@ -2,6 +2,8 @@
 
 import importlib.util
 import json
+import os
+import shutil
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import pytest
 import torch
 from commands import sentence_pairs
 
+from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import atomic_write_text
 from nmtkit.core.settings import parse
 from nmtkit.corpus.blocks import Example
@@ -18,6 +21,7 @@ from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, PAD
 from nmtkit.experiment.loading import load_translator
 from nmtkit.interchange import conversion
+from nmtkit.interchange.importing import import_run
 from nmtkit.models.base import Seq2Seq
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import RunFolder
@@ -102,3 +106,28 @@ def needs(engine: str) -> pytest.MarkDecorator:
     library = conversion.LIBRARIES[engine]
     there = importlib.util.find_spec(library) is not None
     return pytest.mark.skipif(not there, reason=f"{library} is not installed (pip install 'nmtkit[peers]')")
+
+
+class Harm:
+    """A class whose pickle runs code when it is loaded."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, (f"touch {self.mark}",)
+
+
+def import_refused(path: Path, match: str, folder: Path, toolkit: str = "huggingface") -> None:
+    """An import that fails with one short line and leaves nothing in the folder."""
+    before = {*folder.iterdir()}
+    with pytest.raises(NmtkitError, match=match) as fault:
+        import_run(path, str(folder / "run"), toolkit=toolkit)
+    assert "\n" not in str(fault.value)
+    assert len(str(fault.value)) < 600
+    assert {*folder.iterdir()} == before
+
+
+def copied(folder: Path, target: Path) -> Path:
+    """A copy of a model's folder, to be changed."""
+    return Path(shutil.copytree(folder, target / "model"))

@@ -1,11 +1,11 @@
 """What other engines are given must compute what the model does, or a bench compares nothing."""
 
-import importlib.util
 import random
 from pathlib import Path
 
 import pytest
 import torch
+from portable import needs
 
 from nmtkit.core.errors import NmtkitError
 from nmtkit.data.batch import collate
@@ -34,12 +34,6 @@ KINDS: list[dict[str, object]] = [
     {"norm": "post", "positions": "sinusoidal_halves", "activation": "silu", "scale_embeddings": False},
     {"norm": "post", "positions": "learned", "activation": "gelu", "tie": "none"},
 ]
-
-
-def needs(engine: str) -> pytest.MarkDecorator:
-    library = conversion.LIBRARIES[engine]
-    there = importlib.util.find_spec(library) is not None
-    return pytest.mark.skipif(not there, reason=f"{library} is not installed (pip install 'nmtkit[peers]')")
 
 
 def shaken(kind: dict[str, object], src: int = VOCABULARY) -> Seq2Seq:

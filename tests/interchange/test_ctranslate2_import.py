@@ -12,9 +12,22 @@ import pytest
 import torch
 from commands import Command
 from daily import daily
-from portable import SEARCH, SOURCES, TARGETS, change, learned, made_run, needs, opened, raw, read, tokenizers
+from portable import (
+    SEARCH,
+    SOURCES,
+    TARGETS,
+    change,
+    copied,
+    import_refused,
+    learned,
+    made_run,
+    needs,
+    opened,
+    raw,
+    read,
+    tokenizers,
+)
 
-from nmtkit.core.errors import NmtkitError
 from nmtkit.core.settings import load_yaml
 from nmtkit.data.vocabulary import BOS, PAD
 from nmtkit.interchange import conversion
@@ -215,11 +228,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copy(folder: Path, tmp_path: Path) -> Path:
-    """One's own, to be changed."""
-    (tmp_path / "model").mkdir()
-    for path in folder.iterdir():
-        (tmp_path / "model" / path.name).write_bytes(path.read_bytes())
-    return tmp_path / "model"
+    return copied(folder, tmp_path)
 
 
 def with_variables(folder: Path, changes: dict[str, Any], aliases: dict[str, str] | None = None) -> None:
@@ -366,12 +375,7 @@ def test_a_file_that_lies_is_refused_by_name_and_leaves_nothing(
     spoil, match = HOSTILE[harm]
     (tmp_path / "own").symlink_to(folder.parent / "run")
     spoil(copy)
-    before = {*tmp_path.iterdir()}
-    with pytest.raises(NmtkitError, match=match) as fault:
-        import_run(copy, str(tmp_path / "run"), toolkit="ctranslate2")
-    assert "\n" not in str(fault.value)
-    assert len(str(fault.value)) < 600
-    assert {*tmp_path.iterdir()} == before
+    import_refused(copy, match, tmp_path, "ctranslate2")
 
 
 def test_the_command_takes_it(copy: Path, folder: Path, console: Command, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Checkpoints of Joey NMT and OpenNMT-py that lie, would do harm, or have no counterpart are refused by name."""
 
-import os
 import pickle
 from argparse import Namespace
 from collections.abc import Callable
@@ -24,10 +23,7 @@ from other_toolkits import (
     write_joey,
     write_opennmt,
 )
-from portable import SOURCES
-
-from nmtkit.core.errors import NmtkitError
-from nmtkit.interchange.importing import import_run
+from portable import SOURCES, Harm, import_refused
 
 
 @pytest.fixture
@@ -43,25 +39,6 @@ def opennmt(tmp_path: Path) -> Path:
     path = tmp_path / "model" / "model_step_5.pt"
     write_opennmt(path, options, opennmt_transformer(options, *map(len, words)), words)
     return path
-
-
-class Harm:
-    """What a pickle runs, if anybody lets it."""
-
-    def __init__(self, mark: Path) -> None:
-        self.mark = mark
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.system, (f"touch {self.mark}",)
-
-
-def refused(path: Path, toolkit: str, match: str, tmp_path: Path) -> None:
-    before = {*tmp_path.iterdir()}
-    with pytest.raises(NmtkitError, match=match) as fault:
-        import_run(path, str(tmp_path / "run"), toolkit=toolkit)
-    assert "\n" not in str(fault.value)
-    assert len(str(fault.value)) < 600
-    assert {*tmp_path.iterdir()} == before
 
 
 def reset(config: Path, path: str, value: Any) -> None:
@@ -98,13 +75,13 @@ SETTINGS: dict[str, tuple[Any, str]] = {
 def test_a_setting_of_joey_nmt_without_counterpart_is_named(path: str, joey: Path, tmp_path: Path) -> None:
     value, match = SETTINGS[path]
     reset(joey / "config.yaml", path, value)
-    refused(joey, "joeynmt", match, tmp_path)
+    import_refused(joey, match, tmp_path, "joeynmt")
 
 
 def test_subword_nmt_is_refused_with_a_way_out(joey: Path, tmp_path: Path) -> None:
     for key, value in (("level", "bpe"), ("tokenizer_type", "subword-nmt")):
         reset(joey / "config.yaml", f"data.src.{key}", value)
-    refused(joey, "joeynmt", "data.src.tokenizer_type: subword-nmt.*cut the text.*set level to word", tmp_path)
+    import_refused(joey, "data.src.tokenizer_type: subword-nmt.*cut the text.*set level to word", tmp_path, "joeynmt")
 
 
 def saved(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
@@ -169,7 +146,7 @@ JOEY_HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
 def test_a_folder_of_joey_nmt_that_lies_is_refused_by_name(harm: str, joey: Path, tmp_path: Path) -> None:
     spoil, match = JOEY_HOSTILE[harm]
     spoil(joey)
-    refused(joey, "joeynmt", match, tmp_path)
+    import_refused(joey, match, tmp_path, "joeynmt")
 
 
 OPTIONS: dict[str, tuple[Any, str]] = {
@@ -199,7 +176,7 @@ OPTIONS: dict[str, tuple[Any, str]] = {
 def test_an_option_of_opennmt_py_without_counterpart_is_named(option: str, opennmt: Path, tmp_path: Path) -> None:
     value, match = OPTIONS[option]
     saved(opennmt, lambda state: setattr(state["opt"], option, value))
-    refused(opennmt, "opennmt-py", match, tmp_path)
+    import_refused(opennmt, match, tmp_path, "opennmt-py")
 
 
 OF_RECURRENT: dict[str, tuple[Any, str]] = {
@@ -222,7 +199,7 @@ def test_an_option_of_a_recurrent_model_without_counterpart_is_named(option: str
     words = words_of(0, OPENNMT, pieces=False), words_of(1, OPENNMT, pieces=False)
     path = tmp_path / "model" / "model.pt"
     write_opennmt(path, options | {option: value}, opennmt_rnn(options, *map(len, words)), words)
-    refused(path, "opennmt-py", match, tmp_path)
+    import_refused(path, match, tmp_path, "opennmt-py")
 
 
 OPENNMT_HOSTILE: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
@@ -246,12 +223,12 @@ OPENNMT_HOSTILE: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
 def test_a_checkpoint_of_opennmt_py_that_lies_is_refused_by_name(harm: str, opennmt: Path, tmp_path: Path) -> None:
     spoil, match = OPENNMT_HOSTILE[harm]
     saved(opennmt, spoil)
-    refused(opennmt, "opennmt-py", match, tmp_path)
+    import_refused(opennmt, match, tmp_path, "opennmt-py")
 
 
 def test_code_in_a_checkpoint_of_opennmt_py_is_not_run(opennmt: Path, tmp_path: Path) -> None:
     saved(opennmt, lambda state: setattr(state["opt"], "heads", Harm(tmp_path / "harm")))
-    refused(opennmt, "opennmt-py", "nothing of it was run", tmp_path)
+    import_refused(opennmt, "nothing of it was run", tmp_path, "opennmt-py")
 
 
 def test_a_vocabulary_of_torchtext_is_refused_with_a_way_out(opennmt: Path, tmp_path: Path) -> None:
@@ -260,7 +237,7 @@ def test_a_vocabulary_of_torchtext_is_refused_with_a_way_out(opennmt: Path, tmp_
     torch.save({"vocab": 1}, opennmt, _use_new_zipfile_serialization=False)
     header = opennmt.read_bytes()
     opennmt.write_bytes(header.replace(pickle.dumps({"vocab": 1}, 2), content))
-    refused(opennmt, "opennmt-py", "torchtext.*convertv2_v3", tmp_path)
+    import_refused(opennmt, "torchtext.*convertv2_v3", tmp_path, "opennmt-py")
 
 
 def test_runs_of_both_are_runs_for_every_command(joey: Path, opennmt: Path, console: Command, tmp_path: Path) -> None:

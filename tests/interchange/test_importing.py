@@ -11,9 +11,22 @@ from typing import Any
 import pytest
 import torch
 from commands import Command
-from portable import SOURCES, TARGETS, change, learned, made_run, needs, opened, raw, read, tokenizers
+from portable import (
+    SOURCES,
+    TARGETS,
+    Harm,
+    change,
+    copied,
+    import_refused,
+    learned,
+    made_run,
+    needs,
+    opened,
+    raw,
+    read,
+    tokenizers,
+)
 
-from nmtkit.core.errors import NmtkitError
 from nmtkit.core.settings import load_yaml
 from nmtkit.interchange import conversion
 from nmtkit.interchange.checkpoint import SUPPRESSED_BIAS
@@ -130,11 +143,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copy(folder: Path, tmp_path: Path) -> Path:
-    """One's own, to be changed."""
-    (tmp_path / "model").mkdir()
-    for path in folder.iterdir():
-        (tmp_path / "model" / path.name).write_bytes(path.read_bytes())
-    return tmp_path / "model"
+    return copied(folder, tmp_path)
 
 
 def tensors(folder: Path) -> dict[str, torch.Tensor]:
@@ -164,16 +173,6 @@ def test_weights_in_other_files_are_the_same_weights(layout: str, folder: Path, 
     for (name, tensor), found in zip(one.state_dict().items(), other.state_dict().values(), strict=True):
         wanted = torch.zeros_like(tensor) if layout.startswith("without") and name == "output.bias" else tensor
         assert torch.equal(found, wanted.half().float() if layout == "half" else wanted)
-
-
-class Harm:
-    """What a pickle runs, if anybody lets it."""
-
-    def __init__(self, mark: Path) -> None:
-        self.mark = mark
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.system, (f"touch {self.mark}",)
 
 
 def pickled(folder: Path, content: Any) -> None:
@@ -273,12 +272,7 @@ HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
 def test_a_folder_that_lies_is_refused_by_name_and_leaves_nothing(harm: str, copy: Path, tmp_path: Path) -> None:
     spoil, match = HOSTILE[harm]
     spoil(copy)
-    before = {*tmp_path.iterdir()}
-    with pytest.raises(NmtkitError, match=match) as fault:
-        import_run(copy, str(tmp_path / "run"))
-    assert "\n" not in str(fault.value)
-    assert len(str(fault.value)) < 600
-    assert {*tmp_path.iterdir()} == before
+    import_refused(copy, match, tmp_path)
 
 
 def test_odd_words_keep_their_rows(copy: Path, tmp_path: Path) -> None:
