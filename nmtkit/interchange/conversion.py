@@ -68,11 +68,7 @@ def ctranslate2_names(name: str) -> list[str]:
 
 
 def library(engine: str) -> Any:
-    """The library of an engine.
-
-    Raises:
-        NmtkitError: it is not installed.
-    """
+    """The library of an engine; raises NmtkitError if it is not installed."""
     name = LIBRARIES[engine]
     if find_spec(name) is None:
         needed = "" if name == engine else f", and {engine} needs it"
@@ -84,11 +80,7 @@ def library(engine: str) -> Any:
 
 
 def require_convertible(model: ModelConfig, engine: str) -> TransformerConfig:
-    """The settings of a model, if an engine can run it.
-
-    Raises:
-        NmtkitError: it has nothing that computes the same; the message says what it lacks.
-    """
+    """The settings of a model; raises NmtkitError, naming what is missing, if an engine has no counterpart of it."""
     if model.kind != "transformer":
         raise NmtkitError(f"{engine} has no counterpart of a {model.kind}: only a transformer can be carried over")
     config = cast(TransformerConfig, model)
@@ -125,13 +117,13 @@ def _layer_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def to_hugging_face(model: Seq2Seq, longest: int) -> Any:
     """The same network in `transformers`, in evaluation mode on the CPU, in float32.
 
-    A pre-norm model becomes an M2M100, a post-norm one a Marian model, the two kinds there that normalize so. What
-    differs from them is replaced: the table of positions, which is laid out otherwise, the output layer, which has no
-    bias, and embeddings that are not shared. It is for use at once: read again from a file it would not have these.
+    A pre-norm model becomes an M2M100, a post-norm one a Marian model. Parts that differ are replaced: the table of
+    positions, the output layer, which has no bias there, and embeddings that are not shared. It is for use at once: a
+    saved file would not have these.
 
     Args:
-        model: a Transformer that does not copy, with the weights that it was trained to, not laid out otherwise.
-        longest: most positions of a source or a target.
+        model: a Transformer without copying, as it was trained, not prepared for inference.
+        longest: positions of a source or a target.
 
     Raises:
         NmtkitError: see `require_convertible`; or the library is not installed.
@@ -163,7 +155,7 @@ def _fixed(values: Tensor) -> nn.Parameter:
 
 
 def hugging_face_settings(model: Seq2Seq, config: TransformerConfig, longest: int) -> dict[str, Any]:
-    """The settings of the same network in `transformers`; both vocabularies are taken to be the target's."""
+    """The settings of the same network in `transformers`, with the target's vocabulary size for both sides."""
     sides = {"encoder": config.encoder_layers, "decoder": config.decoder_layers}
     of_sides: dict[str, Any] = {}
     for side, layers in sides.items():
@@ -198,13 +190,13 @@ def hugging_face_layers(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def to_ctranslate2(model: Seq2Seq, src_tokens: Sequence[str], tgt_tokens: Sequence[str], longest: int) -> Any:
-    """The same network as a specification of CTranslate2, whose `save(folder)` writes a model that it can open.
+    """The same network as a specification of CTranslate2, whose `save(folder)` writes its model files.
 
     Args:
-        model: a Transformer that does not copy, with the weights that it was trained to, not laid out otherwise.
+        model: a Transformer without copying, as it was trained, not prepared for inference.
         src_tokens: the source vocabulary by id.
         tgt_tokens: the target vocabulary by id.
-        longest: most positions of a source or a target.
+        longest: positions of a source or a target.
 
     Raises:
         NmtkitError: see `require_convertible`; or the library is not installed.

@@ -1,4 +1,4 @@
-"""CTranslate2's `model.bin`, read with numpy: nothing in it is run, and no length is believed before the file has it.
+"""Reads CTranslate2's `model.bin` with numpy: no code is run, and every length is checked against the file's size.
 
 Its binary version 6, little-endian (`python/ctranslate2/specs/model_spec.py` writes it):
 
@@ -28,20 +28,20 @@ from nmtkit.interchange.external_files import ExternalWeights
 
 _VERSION, _SPECIFICATION, _REVISION = 6, "TransformerSpec", 7
 _TYPES = {"float32": "<f4", "int8": "<i1", "int16": "<i2", "int32": "<i4", "float16": "<f2", "bfloat16": "<u2"}
-"""Their types in the order of their numbers, and as what numpy reads the bytes."""
+"""Number types in the order of their codes, with numpy's types."""
 _WHOLE = ("int8", "int16", "int32")
 
 
 @dataclass(frozen=True)
 class CTranslate2File:
-    """What such a file holds, under all names, those of aliases too."""
+    """The content of a file; aliases are names like others."""
 
     weights: ExternalWeights
-    """Vectors and matrices; integer ones are divided by their scales, which are not listed."""
+    """Vectors and matrices; integer ones divided by their scales, which are left out."""
     scalars: dict[str, int | float]
-    """Single numbers: how the model is built. Whole ones and flags are `int`."""
+    """Settings of the model; whole numbers and flags are `int`."""
     quantized: str
-    """The type of the integer matrices; empty: there are none."""
+    """Type of the integer matrices; empty if there are none."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class _Variable:
     shape: tuple[int, ...]
     kind: str
     content: int
-    """Where its numbers begin."""
+    """Offset of its numbers in the file."""
 
     @property
     def size(self) -> int:
@@ -58,14 +58,14 @@ class _Variable:
 
 
 class _Reader:
-    """Reads a file from its beginning, and never more than it has."""
+    """Reads a file in sequence, never beyond its end."""
 
     def __init__(self, file: BinaryIO, path: Path) -> None:
         self._file, self._path = file, path
         self._size = path.stat().st_size
 
     def fault(self, what: str) -> CheckpointError:
-        return CheckpointError(f"{self._path}: {what}; it is damaged or cut, so get it again")
+        return CheckpointError(f"{self._path}: {what}; it is damaged or cut: download it again")
 
     def bytes(self, count: int) -> bytes:
         found = self._file.read(count) if count <= self._size - self._file.tell() else b""
@@ -84,7 +84,7 @@ class _Reader:
         except UnicodeDecodeError:
             found = "\0"
         if not raw.endswith(b"\0") or "\0" in found:
-            raise self.fault(f"holds no text where a name stands, before byte {self._file.tell():,}")
+            raise self.fault(f"holds no name in UTF-8 before byte {self._file.tell():,}")
         return found
 
     def variable(self, name: str) -> _Variable:
@@ -102,7 +102,6 @@ class _Reader:
         return found
 
     def floats(self, one: _Variable) -> Tensor:
-        """Its numbers in float32."""
         self._file.seek(one.content)
         raw = np.frombuffer(self.bytes(one.size), _TYPES[one.kind])
         if one.kind == "bfloat16":  # the upper half of a float32
@@ -116,7 +115,7 @@ class _Reader:
 
 @contextmanager
 def open_ctranslate2(path: Path) -> Iterator[CTranslate2File]:
-    """The file at `path`, whose numbers are read when they are asked for.
+    """The file at `path`; numbers are read when they are needed.
 
     Raises:
         CheckpointError: it is missing, damaged, of another version, or no sequence-to-sequence Transformer.
@@ -133,7 +132,7 @@ def open_ctranslate2(path: Path) -> Iterator[CTranslate2File]:
             if one.shape and one.kind in _WHOLE and (scale is None or scale.shape not in ((), one.shape[:1])):
                 raise CheckpointError(
                     f"{path}: {shorten(repr(name))} holds {one.kind} numbers without a scale for each row, which is "
-                    "not read; convert with another --quantization"
+                    "not supported; convert with another --quantization"
                 )
 
         def read(name: str) -> Tensor:
@@ -158,23 +157,23 @@ def _require_known(reader: _Reader, path: Path) -> None:
     version = reader.number("I")
     if version != _VERSION:
         raise CheckpointError(
-            f"{path}: of binary version {version}, and {_VERSION} is read; convert the model with CTranslate2 3 or 4"
+            f"{path}: of binary version {version}, not {_VERSION}; convert the model with CTranslate2 3 or 4"
         )
     specification, revision = reader.text(), reader.number("I")
     if specification != _SPECIFICATION or revision != _REVISION:
         raise CheckpointError(
-            f"{path}: a {shorten(specification)} of revision {revision} is not read; what is read: {_SPECIFICATION} "
+            f"{path}: a {shorten(specification)} of revision {revision} is not supported; supported: {_SPECIFICATION} "
             f"of revision {_REVISION}, an encoder and a decoder"
         )
 
 
 def _variables(reader: _Reader) -> dict[str, _Variable]:
-    """All of them by name; an alias stands for the scales of a matrix too."""
+    """All variables by name; an alias of a matrix has its scales too."""
     found: dict[str, _Variable] = {}
 
     def add(name: str, one: _Variable) -> None:
         if name in found:
-            raise reader.fault(f"{shorten(repr(name))} is there twice")
+            raise reader.fault(f"{shorten(repr(name))} is defined twice")
         found[name] = one
 
     for _ in range(reader.number("I")):
@@ -183,7 +182,7 @@ def _variables(reader: _Reader) -> dict[str, _Variable]:
     for _ in range(reader.number("I")):
         alias, name = reader.text(), reader.text()
         if name not in found:
-            raise reader.fault(f"{shorten(repr(alias))} stands for {shorten(repr(name))}, which is not there")
+            raise reader.fault(f"{shorten(repr(alias))} stands for {shorten(repr(name))}, which is missing")
         add(alias, found[name])
         if f"{name}_scale" in found:
             add(f"{alias}_scale", found[f"{name}_scale"])

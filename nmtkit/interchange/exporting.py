@@ -1,4 +1,4 @@
-"""Runs as other programs open them: a folder for Hugging Face or CTranslate2, or a run without its training."""
+"""Exports a run: a folder for Hugging Face or CTranslate2, or a run without its training."""
 
 import shutil
 from collections.abc import Callable
@@ -35,13 +35,13 @@ from nmtkit.training.tensor_files import write_bare_tensors
 from nmtkit.training.weights import get_weights, save_weights
 
 _LONGEST = 1024
-"""Positions of an exported model, where they are not learned and the recipe needs no more."""
+"""Fewest positions of an exported model with sinusoids."""
 
 _ARCHITECTURES = {"pre": ("pegasus", "PegasusForConditionalGeneration"), "post": ("marian", "MarianMTModel")}
-"""The kind and the class of Hugging Face's that normalize so, and are otherwise alike."""
+"""Model type and class of `transformers`, by where layers normalize."""
 
 EARLY_STOPPING: dict[str, bool | str] = {"first_k": True, "huggingface": False, "exact": "never"}
-"""What Hugging Face calls our rules of `stop` where it has them."""
+"""`early_stopping` of `transformers` for our `stop`, where it has a counterpart."""
 _STOPS = {"huggingface": tuple(EARLY_STOPPING), "ctranslate2": ("first_k",)}
 
 
@@ -56,15 +56,15 @@ def export_run(
     """Writes a trained run into a new folder, with a model card.
 
     Args:
-        run: with weights.
-        to: `huggingface`, `ctranslate2` or `safetensors`.
-        folder: not there yet, or empty.
-        weights: which, as `SavedRun.weights` takes it.
-        licence: of the model, for its card; None takes that of an imported one.
-        notify: told in a sentence what the other program's search lacks of the recipe's.
+        run: a trained run.
+        to: one of `EXPORTS`.
+        folder: new or empty.
+        weights: as of `SavedRun.weights`.
+        licence: for the model card; None: an imported model's own.
+        notify: gets a warning if the other program cannot search as the recipe says.
 
     Raises:
-        NmtkitError: the folder is not free, the run cannot be opened, or the other program has nothing like its model.
+        NmtkitError: the folder is not empty, the run cannot be opened, or its model has no counterpart there.
     """
     with new_folder(folder, "name another folder") as beside:
         model, tokenizers, recipe = run.open_model(torch.device("cpu"), weights)
@@ -82,11 +82,7 @@ def export_run(
 
 
 def require_comparable(engine: str, config: SearchConfig) -> None:
-    """Refuses a search that another engine cannot do.
-
-    Raises:
-        NmtkitError: with all settings that it has nothing like.
-    """
+    """Raises NmtkitError for search settings that an engine does not have, naming all of them."""
     lacking = []
     if config.length_penalty == "gnmt" and config.alpha:
         lacking.append("length_penalty gnmt (take average or none)")
@@ -140,7 +136,7 @@ def _hugging_face(model: Seq2Seq, tokenizers: TokenizerPair, recipe: Recipe, fol
 
 
 def _origin(recipe: Recipe) -> dict[str, Any]:
-    """What `import` reads again, and other programs leave unread."""
+    """For `import`; other programs ignore it."""
     return {"version": __version__, "recipe": recipe.name, "task": recipe.task}
 
 
@@ -161,7 +157,7 @@ def _longest(recipe: Recipe, config: TransformerConfig) -> int:
 
 
 def _search(search: SearchConfig) -> dict[str, Any]:
-    """How `generate` searches most nearly as the recipe says; it has no limits by the length of the source."""
+    """Settings of `generate` closest to the recipe's; it has no limits by the length of the source."""
     never = [PAD, BOS, *([UNK] if search.forbid_unknown else [])]
     return {
         "pad_token_id": PAD,
@@ -180,13 +176,13 @@ def _search(search: SearchConfig) -> dict[str, Any]:
 
 
 def _tensors(model: Seq2Seq, config: TransformerConfig, longest: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The weights by the names of `transformers`, and what config.json says of the vocabularies."""
+    """The weights by the names of `transformers`, and the settings of the vocabularies."""
     weights, sizes = plain_weights(model), model.sizes
     src, tgt, output = (weights[f"{name}.weight"] for name in ("src_embedding", "tgt_embedding", "output"))
     bias = weights["output.bias"][None]
     found = hugging_face_layers(weights)
     for side, name in (("encoder", "src"), ("decoder", "tgt")):
-        # In the file since others lay out sinusoids otherwise than we do.
+        # Saved since `transformers` orders sinusoids differently.
         found[f"model.{side}.embed_positions.weight"] = position_table(model, weights, name, longest)[:longest].clone()
     rows = max(sizes.src, sizes.tgt) if config.norm == "pre" else 0  # those have one size for both sides
     src, tgt, output = (_padded(one, rows, 0.0) for one in (src, tgt, output))
@@ -211,7 +207,6 @@ def _padded(matrix: Tensor, rows: int, value: float) -> Tensor:
 
 
 def _write_pieces(tokenizers: TokenizerPair, folder: Path) -> None:
-    """The sentencepiece models of both sides."""
     for name, one in (("source.spm", tokenizers.src), ("target.spm", tokenizers.tgt)):
         with write_errors(folder / name):
             (folder / name).write_bytes(one.content())
@@ -233,7 +228,7 @@ def _ctranslate2(model: Seq2Seq, tokenizers: TokenizerPair, recipe: Recipe, fold
 
 
 def _safetensors(model: Seq2Seq, tokenizers: TokenizerPair, recipe: Recipe, folder: Path) -> None:
-    """A run of weights, tokenizers and recipe; where its text lay is nobody else's business."""
+    """A run of weights, tokenizers and recipe; paths of its text are private and left out."""
     made = RunFolder(folder)
 
     def named(files: SplitFiles | None) -> SplitFiles | None:
@@ -258,4 +253,4 @@ EXPORTS: dict[str, Callable[[Seq2Seq, TokenizerPair, Recipe, Path], None]] = {
     "ctranslate2": _ctranslate2,
     "safetensors": _safetensors,
 }
-"""What a run can be written for."""
+"""The formats."""

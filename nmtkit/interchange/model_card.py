@@ -1,4 +1,4 @@
-"""The model card of an exported run: what it is, what it learned from, how good it is, how to use it."""
+"""The model card of an exported run: model, training data, scores and use."""
 
 from pathlib import Path
 from typing import Any
@@ -47,11 +47,11 @@ def model_card(run: RunFolder, recipe: Recipe, model: Seq2Seq, to: str, licence:
     """The text of a README.md, with the head that Hugging Face's hub reads.
 
     Args:
-        run: what was exported; its test scores and what preprocessing found are told, if they are there.
+        run: the exported run, whose test scores and counts of pairs are included.
         recipe: of the run.
         model: its model.
         to: the format.
-        licence: of the model; None takes that of the model that was imported.
+        licence: None: an imported model's own.
     """
     imported, found = _read(run.imported), _read(run.test_scores)
     task = TASKS.get(recipe.task)
@@ -71,7 +71,7 @@ def model_card(run: RunFolder, recipe: Recipe, model: Seq2Seq, to: str, licence:
         "## Data",
         _data(run, recipe, imported),
         "## Scores",
-        _scores(found) or "Nobody has scored this model on a test set.",
+        _scores(found) or "This model has no scores of a test set.",
         "## Settings",
         f"```yaml\n{dump_yaml(settings)}```",
     ]
@@ -104,7 +104,7 @@ def _number(value: int | None) -> str:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """The object in a file of the run; nothing where it is not there, or damaged, which a card can do without."""
+    """The object in a file of the run; empty if it is missing or damaged."""
     try:
         found = parse_json(path.read_bytes(), str(path))
     except (OSError, DataError):

@@ -1,4 +1,4 @@
-"""What runs there are, what each has come to; removing and renaming them. Loaded without torch."""
+"""Lists, removes and renames runs. Needs no torch."""
 
 import os
 import shutil
@@ -16,7 +16,7 @@ from nmtkit.runs.folder import RUNS, Notify, RunFolder, lock_run, run_folders, s
 
 @dataclass(frozen=True)
 class RunSummary:
-    """A run in a line; what it does not say is empty or None."""
+    """A run in a line; unknown facts are empty or None."""
 
     name: str
     """Its folder's name."""
@@ -25,12 +25,12 @@ class RunSummary:
     state: str = ""
     """`finished`, `stopped`, `training`, `preprocessed` or `damaged`."""
     why: str = ""
-    """Why it finished, who trains it, or what is damaged."""
+    """Why it finished, the process that trains it, or the damage."""
     updates: int | None = None
     metric: str = ""
-    """What validation chose the best weights by."""
+    """The metric that validation chose the best weights by."""
     validation: float | None = None
-    """The best of it."""
+    """Its best value."""
     test: dict[str, float] = field(default_factory=dict)
     """The scores of the test set by their names."""
     size: int = 0
@@ -66,7 +66,6 @@ def _of_recipe(folder: RunFolder) -> dict[str, Any]:
 
 
 def _of_training(folder: RunFolder, metric: str) -> dict[str, Any]:
-    """How far training has come, by its result if it is finished, else by its log."""
     updates, best = None, None
     for event in _events(folder.metrics):
         updates = int(event["update"])
@@ -95,7 +94,7 @@ def _json(path: Path) -> Any:
 
 
 def _size(folder: Path) -> int:
-    """Bytes of the files below a folder; a file with several names in it counts once."""
+    """Bytes of all files; hard links count once."""
     found = {}
     for place, _, names in os.walk(folder):
         for name in names:
@@ -109,7 +108,7 @@ def require_run(name: str, runs: Path = RUNS) -> RunFolder:
     """The folder of a run by its name under `runs`, or by its path.
 
     Raises:
-        NmtkitError: there is none, it is a link, or another process writes there.
+        NmtkitError: there is none, it is a symbolic link, or another process writes there.
     """
     folder = RunFolder(runs / name)
     if not folder.exists():
@@ -129,11 +128,7 @@ def require_run(name: str, runs: Path = RUNS) -> RunFolder:
 
 
 def remove_run(folder: RunFolder, notify: Notify) -> None:
-    """Removes a run that `require_run` gave; files of others in its folder stay there, and are named.
-
-    Raises:
-        NmtkitError: it is being written, or cannot be removed.
-    """
+    """Removes a run from `require_run`; files that nmtkit did not write stay, and are named."""
     try:
         with lock_run(folder, notify):
             for part in sorted(folder.parts(), key=lambda part: part == folder.recipe):  # till the end it is a run
@@ -144,7 +139,7 @@ def remove_run(folder: RunFolder, notify: Notify) -> None:
         folder.lock.unlink(missing_ok=True)
         left = sorted(path.name for path in folder.path.iterdir())
         if left:
-            notify(f"{folder.path}: {', '.join(left)} stays there, for nmtkit did not write it")
+            notify(f"{folder.path}: {', '.join(left)} stays: nmtkit did not write it")
         else:
             folder.path.rmdir()
     except OSError as fault:
@@ -152,11 +147,7 @@ def remove_run(folder: RunFolder, notify: Notify) -> None:
 
 
 def rename_run(folder: RunFolder, name: str, notify: Notify) -> RunFolder:
-    """Gives a run that `require_run` gave another name beside it, or a path; what it names in itself follows it.
-
-    Raises:
-        NmtkitError: the name is none or taken, the run is being written, or it cannot be moved.
-    """
+    """Moves a run from `require_run` to another name beside it, or to a path; its own paths in its files follow."""
     if "/" not in name and not is_valid_name(name):
         raise NmtkitError(f"{name!r}: not a name of a folder; give another, or a path")
     new = RunFolder(Path(name) if "/" in name else folder.path.parent / name)

@@ -1,4 +1,4 @@
-"""The log of a training: every event that has numbers, counted through all its stages."""
+"""`metrics.jsonl` of a run: every event with numbers, counted through all stages."""
 
 import errno
 import json
@@ -19,16 +19,16 @@ from nmtkit.runs.saved import SavedRun, SavedStage
 from nmtkit.training.events import Evaluated, Event, Saved, Step
 
 _VALID = "valid_"
-"""How the keys of what validation measured begin."""
+"""Prefix of the keys of validation."""
 _WORDS = ("event", "stage")
-"""The keys of the log whose values are no numbers."""
+"""Keys whose values are no numbers."""
 _NO_SCORES = ("loss", "perplexity", "seconds")
-"""What validation gives beside scores."""
+"""Values of validation that are no scores."""
 
 
 @dataclass(frozen=True)
 class StageTotals:
-    """What the stages before the present one have taken."""
+    """Updates and seconds of the stages before the present one."""
 
     updates: int = 0
     seconds: float = 0.0
@@ -36,20 +36,20 @@ class StageTotals:
     """The seconds of each."""
 
     def plus(self, stage: SavedStage) -> "StageTotals":
-        """With a stage that is over."""
+        """With a finished stage."""
         facts = stage.checkpoints.read_metadata()
         seconds = facts["seconds"]
         return StageTotals(self.updates + facts["update"], self.seconds + seconds, (*self.by_stage, seconds))
 
     def shift(self, event: Event) -> Event:
-        """The event of the present stage, counted from the beginning of the first."""
+        """The event, counted from the beginning of the first stage."""
         if isinstance(event, Saved):
             return replace(event, update=event.update + self.updates)
         return replace(event, update=event.update + self.updates, seconds=event.seconds + self.seconds)
 
 
 class LoggedEvent(NamedTuple):
-    """An event as it was logged; a number that was not finite, or that nobody logged, is NaN."""
+    """A logged event; numbers that were not finite or not logged are NaN."""
 
     stage: str
     """Empty where training has none."""
@@ -58,7 +58,7 @@ class LoggedEvent(NamedTuple):
 
 
 class MetricsLog:
-    """`metrics.jsonl` of a run, one event a line; TensorBoard, where it is installed, gets what is written there."""
+    """Writes and reads the log, one event a line; events also go to TensorBoard if it is installed."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
@@ -66,7 +66,7 @@ class MetricsLog:
         self._tensorboard: Any = None
 
     def begin(self, after: int | None = None) -> None:
-        """Makes ready to write; where training goes on `after` an update, what was logged later is taken back."""
+        """Opens TensorBoard; a training that resumes `after` an update drops what was logged later."""
         if after is not None and os.path.lexists(self.path):
             self.truncate_after(after)
         with suppress(ImportError):
@@ -76,7 +76,7 @@ class MetricsLog:
             self._tensorboard = SummaryWriter(str(self.folder.tensorboard), purge_step=purge_step)
 
     def add(self, event: Event, stage: str = "") -> None:
-        """Writes a `Step` or an `Evaluated`, counted from the beginning of the first stage; nothing of others."""
+        """Writes a `Step` or an `Evaluated`, counted from the first stage; other events are ignored."""
         if not isinstance(event, Step | Evaluated):
             return
         if isinstance(event, Step):
@@ -100,7 +100,7 @@ class MetricsLog:
             self._tensorboard.close()
 
     def truncate_after(self, after: int) -> None:
-        """Drops what was logged past an update, and a last line cut short: a resumed run writes them again."""
+        """Drops events after an update, and a last line cut short: a resumed run logs them again."""
         kept = []
         try:
             lines = self._text(errors="replace").splitlines()
@@ -115,7 +115,7 @@ class MetricsLog:
         atomic_write_text(self.path, "".join(line + "\n" for line in kept))
 
     def read(self) -> Iterator[LoggedEvent]:
-        """All that was logged, in order; of a training that goes on still, up to the line that is being written.
+        """All events in order; of a running training, without a last line that is incomplete.
 
         Raises:
             DataError: the log is missing or damaged, or ends before the training did.
@@ -154,7 +154,7 @@ class MetricsLog:
         return self.path.read_text(encoding="utf-8", errors=errors)
 
     def _updates_made(self) -> int:
-        """How many updates a finished training made; 0 where it goes on still, or nobody can tell."""
+        """Updates of a finished training; 0 if it is not finished, or unknown."""
         try:
             result = self.folder.result
             return int(parse_json(result.read_bytes(), result.name)["updates"]) if result.is_file() else 0
@@ -163,12 +163,10 @@ class MetricsLog:
 
 
 def _kind(event: type[Step] | type[Evaluated]) -> str:
-    """What the log calls an event."""
     return event.__name__.lower()
 
 
 def _event(record: Mapping[str, Any]) -> Step | Evaluated:
-    """The event that a line of the log tells of."""
     numbers = {key: math.nan if value is None else float(value) for key, value in record.items() if key not in _WORDS}
     update = int(record["update"])
     if record["event"] == _kind(Step):
@@ -184,7 +182,7 @@ def _event(record: Mapping[str, Any]) -> Step | Evaluated:
 
 
 def training_curves(run: SavedRun, name: str) -> Training:
-    """How a run was trained, as its log tells, to be drawn under a name; it may still be training.
+    """Learning curves of a run for a plot; it may still be training.
 
     The score is the one that the recipe chooses weights by (training.best_metric), else BLEU or ROUGE-L.
     """

@@ -1,6 +1,6 @@
-"""The run that a training began from: its weights, its tokenizer and its vocabulary. What is needed of it is recorded.
+"""The run that fine-tuning begins from (`init_from`), recorded in `origin.json`.
 
-Only the first weights are read from there. A run that has begun holds all the rest itself.
+Only the first weights are read from it; the new run has tokenizers and settings of its own.
 """
 
 import hashlib
@@ -21,32 +21,32 @@ from nmtkit.runs.saved import SavedRun, find_run
 from nmtkit.training.weights import assign_weights, read_vocabulary_checksum, read_weights
 
 _OPEN = ("alignment_layer", "alignment_heads")
-"""What may differ of the model, beside dropout: which attention it shows."""
+"""Model settings that may differ, beside dropout: the attention that is shown."""
 
 
 class Origin(Settings):
-    """What is recorded of the run that a training began from."""
+    """The content of `origin.json`."""
 
     run: str
-    """Its folder, by its whole path."""
+    """Absolute path of its folder."""
     weights: str
-    """The file that was taken, by its whole path."""
+    """Absolute path of the weights."""
     sha256: str
-    """Of that file, in hexadecimal digits."""
+    """Of the weights."""
     vocabulary: str
-    """The checksum of its vocabulary."""
+    """Checksum of its vocabulary."""
     test: SplitFiles | None = None
-    """A test set of the text that it was trained on."""
+    """A test set of the text it was trained on."""
     before: dict[str, float] = Field(default_factory=dict)
     """Its scores on the test sets of its own text and of the new one: see `nmtkit.presets.forgetting`."""
 
 
 def find_origin(recipe: Recipe, folder: RunFolder | None = None) -> Origin | None:
-    """The run that a recipe names to begin from, and what is recorded of it; None if it names none.
+    """The origin that a recipe names with `init_from`; None if it names none.
 
     Args:
-        recipe: what is to be trained.
-        folder: where, if it is known; not that run itself.
+        recipe: to be trained.
+        folder: of the new run, if known; it must be another one.
 
     Raises:
         CheckpointError: there is no such run, or it lacks the weights or the vocabulary.
@@ -79,7 +79,7 @@ def find_origin(recipe: Recipe, folder: RunFolder | None = None) -> Origin | Non
 
 
 def _test_of(recipe: Recipe) -> SplitFiles | None:
-    """The test set of a recipe by whole paths, if its files are there and tell the targets."""
+    """The test set of a recipe by absolute paths, if its files exist and have targets."""
     files = recipe.data.splits().get("test")
     if files is None or not (files.tgt or not files.src) or not all(map(os.path.exists, files.paths())):
         return None
@@ -113,11 +113,7 @@ def _differing(group: str, before: Recipe, now: Recipe) -> list[str]:
 
 
 def read_origin(folder: RunFolder) -> Origin | None:
-    """What a run's folder says of the run it began from; None if it began from none.
-
-    Raises:
-        CheckpointError: what it says is damaged.
-    """
+    """The recorded origin of a run; None if it has none. Raises CheckpointError if the record is damaged."""
     if not folder.origin.is_file():
         return None
     try:
@@ -129,11 +125,7 @@ def read_origin(folder: RunFolder) -> Origin | None:
 
 
 def origin_tokenizers(origin: Origin) -> TokenizerPair:
-    """The tokenizers of the run that a training begins from.
-
-    Raises:
-        CheckpointError: they are not there, or others than were recorded.
-    """
+    """The tokenizers of the origin; raises CheckpointError if they are missing or have changed."""
     found = SavedRun(RunFolder(Path(origin.run))).load_tokenizers()
     if found.checksum != origin.vocabulary:
         raise CheckpointError(f"{origin.run}: its vocabulary has changed; begin the training anew")
@@ -141,11 +133,7 @@ def origin_tokenizers(origin: Origin) -> TokenizerPair:
 
 
 def load_origin_weights(model: Seq2Seq, origin: Origin) -> None:
-    """Gives a model the weights that were recorded.
-
-    Raises:
-        CheckpointError: the file is not there, has changed since, or is of another model.
-    """
+    """Loads the recorded weights; raises CheckpointError if they are missing, changed, or of another model."""
     path = Path(origin.weights)
     weights = read_weights(path, origin.vocabulary)
     with open(path, "rb") as file:

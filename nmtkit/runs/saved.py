@@ -42,7 +42,7 @@ class SavedRun:
 
     @cached_property
     def recipe(self) -> "Recipe":
-        """The recipe of the run; raises CheckpointError if this is not the folder of one."""
+        """The recipe of the run; raises CheckpointError if the folder is not a run's."""
         path = self.folder.path
         if not self.folder.exists():
             what = "it has no recipe.yaml" if path.is_dir() else "there is no such folder"
@@ -112,7 +112,7 @@ class SavedRun:
         return found
 
     def members(self) -> "list[SavedRun]":
-        """Itself; of runs that are opened together each of them."""
+        """The runs of an ensemble; a run alone is its own."""
         return [self]
 
     def open_model(self, device: torch.device, which: str = "auto") -> "tuple[Seq2Seq, TokenizerPair, Recipe]":
@@ -146,12 +146,12 @@ class SavedRun:
 
 
 class EnsembleRun(SavedRun):
-    """Several runs as one, whose model is an ensemble of theirs; recipe and folder are those of the first.
+    """Several runs that decode as an ensemble; recipe and folder are the first run's.
 
     Args:
         runs: at least two.
-        mean: of what; see `nmtkit.models.ensemble.Ensemble`.
-        weights: how much each counts; None: all the same.
+        mean: what is averaged, see `nmtkit.models.ensemble.Ensemble`.
+        weights: of each run; None: equal.
     """
 
     def __init__(self, runs: Sequence[SavedRun], mean: Mean, weights: Sequence[float] | None) -> None:
@@ -165,11 +165,7 @@ class EnsembleRun(SavedRun):
     def open_for_inference(
         self, device: torch.device, which: str = "auto"
     ) -> tuple[Seq2Seq, TokenizerPair, InferenceConfig]:
-        """The ensemble, and tokenizers and settings of the first run; of each run the weights that `which` says.
-
-        Raises:
-            RecipeError: the runs have several vocabularies, or there is not a weight for each.
-        """
+        """The ensemble, with tokenizers and settings of the first run; raises RecipeError if vocabularies differ."""
         opened = [run.open_for_inference(device, which) for run in self.runs]
         first, (_, tokenizers, config) = self.runs[0], opened[0]
         for run, (_, others, _) in zip(self.runs, opened, strict=True):
@@ -187,7 +183,7 @@ def build_model(recipe: "Recipe", tokenizers: TokenizerPair) -> Seq2Seq:
 
 
 def sizes_of(tokenizers: TokenizerPair) -> VocabularySizes:
-    """The sizes of both vocabularies, as a model is built for them."""
+    """The vocabulary sizes for a model."""
     return VocabularySizes(len(tokenizers.src.vocabulary), len(tokenizers.tgt.vocabulary), tokenizers.shared)
 
 
@@ -198,7 +194,7 @@ def find_run(
     mean: Mean = "probabilities",
     weights: Sequence[float] | None = None,
 ) -> tuple[SavedRun, str]:
-    """The run to use, and in words why that one.
+    """The run to use, and the reason in words.
 
     Args:
         model: a run's folder, or its name under `runs`; None takes `$NMTKIT_MODEL`, else the newest finished run. Of

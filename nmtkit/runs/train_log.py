@@ -1,4 +1,4 @@
-"""`train.log` of a run: what its trainings said, with times of day, and what they were made with. Nothing reads it."""
+"""`train.log` of a run: messages of its trainings with timestamps, versions and commit. Nothing reads it."""
 
 import platform
 import shlex
@@ -21,11 +21,11 @@ _SECONDS = 10
 
 
 class TrainLog:
-    """Takes the lines of one training; those that come before the folder is known wait for it.
+    """Writes the messages of one training; those before `open` are kept until then.
 
     Args:
-        command: the words of the command line.
-        notify: told if the file cannot be written; training goes on without it.
+        command: words of the command line.
+        notify: told if the file cannot be written, which does not stop training.
     """
 
     def __init__(self, command: Sequence[str], notify: Notify) -> None:
@@ -36,7 +36,7 @@ class TrainLog:
         self.write(f"$ {shlex.join(command)}")
 
     def open(self, folder: RunFolder) -> None:
-        """Begins to write, after what earlier trainings of the run have written."""
+        """Appends to the file in the run's folder."""
         versions = f"nmtkit {__version__}, torch {torch.__version__}, Python {platform.python_version()}"
         made_with = (f"{versions}, {platform.platform()}", f"code: {code_state()}")
         command, *said = self._waiting
@@ -48,7 +48,7 @@ class TrainLog:
             self._give_up(folder.train_log, fault)
 
     def write(self, text: str) -> None:
-        """Takes what was said, in one or more lines."""
+        """Adds a message of one or more lines."""
         lines = [_stamped(line) for line in text.splitlines() if line]
         if self._file is None:
             self._waiting += lines if self._is_open else []
@@ -63,7 +63,7 @@ class TrainLog:
         self._notify(f"{path}: cannot write it ({fault.strerror or fault}); training goes on without it")
 
     def close(self) -> None:
-        """Ends it; what comes later is not written."""
+        """Closes the file; later messages are dropped."""
         file, self._file, self._is_open = self._file, None, False
         if file is not None:
             with suppress(OSError):  # what could not be written was told
@@ -71,7 +71,7 @@ class TrainLog:
 
 
 def code_state() -> str:
-    """The commit of this code, and which of its files were changed since; or that it is in no git checkout."""
+    """The git commit of the package and files changed since, or that it is in no git checkout."""
     try:
         if _git("ls-files", "--error-unmatch", "__init__.py") is None:
             return "not in a git checkout"
@@ -86,7 +86,7 @@ def code_state() -> str:
 
 
 def _git(*words: str) -> str | None:
-    """What git says of the package's folder; None if it fails."""
+    """Output of git in the package's folder; None if it fails."""
     done = subprocess.run(
         ["git", "-C", str(_PACKAGE), *words], capture_output=True, text=True, timeout=_SECONDS, check=False
     )
