@@ -19,8 +19,15 @@ def sentence_pairs(count: int, seed: int) -> list[tuple[str, str]]:
 
 
 def write_pairs(folder: Path, name: str, pairs: Sequence[tuple[str, str]]) -> None:
-    (folder / f"{name}.src").write_text("".join(source + "\n" for source, _ in pairs), encoding="utf-8")
-    (folder / f"{name}.tgt").write_text("".join(target + "\n" for _, target in pairs), encoding="utf-8")
+    for n, side in enumerate(("src", "tgt")):
+        write_lines(folder / f"{name}.{side}", [pair[n] for pair in pairs])
+
+
+def write_lines(path: str | Path, lines: Sequence[str]) -> Path:
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    return path
 
 
 RECIPE = """\

@@ -13,23 +13,17 @@ from pathlib import Path
 
 import click
 import pytest
-import torch
-from commands import Command, Finished, refused, sentence_pairs, succeeded
+from commands import Command, Finished, refused, sentence_pairs, succeeded, write_lines
 from daily import daily
 from torch.distributed.run import get_args_parser
+from untrained_runs import LINES, SUMMARIZATION, make_run
 
 from nmtkit import recipe
 from nmtkit.cli import COMMANDS, cli, guide
 from nmtkit.core.errors import NmtkitError
-from nmtkit.core.files import atomic_write_text, write_json
 from nmtkit.core.registry import suggest_names
 from nmtkit.core.settings import key_paths
-from nmtkit.corpus.blocks import Example
-from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.metrics import METRICS
-from nmtkit.runs.folder import RunFolder
-from nmtkit.runs.saved import build_model
-from nmtkit.training.weights import get_weights, save_weights
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {"README": ROOT / "README.md", "recipes": ROOT / "recipes" / "README.md"}
@@ -123,14 +117,6 @@ QUICKLY = "--device cpu --set training.max_updates=2 --set evaluation.max_senten
 SMALL = "--set model.hidden_size=16 --set batch.batch_tokens=200"
 """What a training is given besides: two updates of a small model show that it is read and does what it says."""
 
-NEWS = """\
-task: summarization
-data: {train: {src: [a], tgt: [b]}, max_length: 8, over_long: truncate}
-tokenizer: {kind: word, min_frequency: 2}
-model: {kind: pointer_generator, embedding_size: 8, hidden_size: 8, coverage: true}
-training: {best_metric: rougeL, max_updates: 1}
-search: {beam_size: 2, max_length: 12}
-"""
 TRANSFORMER = """\
 data: {train: {src: [a], tgt: [b]}}
 tokenizer: {kind: word}
@@ -138,7 +124,6 @@ model: {kind: transformer, hidden_size: 8, feed_forward_size: 8, heads: 2, layer
 training: {max_updates: 1}
 search: {beam_size: 2, max_length: 8}
 """
-SAID = ["The old man sees the dog. It sleeps.", "The dog sees the man, who is old. The man sleeps in the old house."]
 
 
 def blocks(page: str, *kinds: str) -> list[str]:
@@ -162,34 +147,15 @@ def inline(page: str) -> list[str]:
     return [" ".join(one.split()) for one in found]
 
 
-def put(path: Path, lines: list[str]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-
-
-def untrained(folder: Path, name: str, text: str) -> None:
-    """A finished run as `train` leaves it, but for what it learned."""
-    (folder / f"{name}.yaml").write_text(text, encoding="utf-8")
-    loaded, run = recipe.load(folder / f"{name}.yaml"), RunFolder(folder / "runs" / name)
-    atomic_write_text(run.recipe, loaded.to_yaml())
-    tokenizers = learn_tokenizers(
-        loaded.tokenizer, [Example(line, line, number) for number, line in enumerate(SAID, start=1)]
-    )
-    tokenizers.save(run.vocabulary)
-    torch.manual_seed(5)
-    save_weights(run.average, get_weights(build_model(loaded, tokenizers)))
-    write_json(run.result, {})
-
-
 def write_texts(folder: Path) -> None:
     """Parallel text under the names that the pages use, with its gold alignment: the target is the source backwards."""
     for name, count, seed in (("train", 1500, 1), ("valid", 6, 2), ("test", 6, 3), ("new", 3, 4), ("domain", 80, 5)):
         pairs = sentence_pairs(count, seed)
         for kind in (name, *(("domain-valid", "domain-test", "general") if name == "domain" else ())):
-            put(folder / f"{kind}.en", [source for source, _ in pairs])
-            put(folder / f"{kind}.de", [target for _, target in pairs])
+            write_lines(folder / f"{kind}.en", [source for source, _ in pairs])
+            write_lines(folder / f"{kind}.de", [target for _, target in pairs])
         links = [[f"{n - 1 - i}-{i}" for i in range(n)] for n in (len(source.split()) for source, _ in pairs)]
-        put(folder / f"{name}.align", [" ".join(one) for one in links])
+        write_lines(folder / f"{name}.align", [" ".join(one) for one in links])
     for copy, name in {
         "reference.de": "new.de",
         "output.de": "test.de",
@@ -199,16 +165,16 @@ def write_texts(folder: Path) -> None:
         "input.txt": "new.en",
     }.items():
         shutil.copy(folder / name, folder / copy)
-    put(folder / "names.tsv", ["ba\tBO"])
-    put(folder / "vectors.txt", ["ba 0.1 0.2 0.3 0.4", "ce 0.4 0.3 0.2 0.1"])
+    write_lines(folder / "names.tsv", ["ba\tBO"])
+    write_lines(folder / "vectors.txt", ["ba 0.1 0.2 0.3 0.4", "ce 0.4 0.3 0.2 0.1"])
     told = sentence_pairs(40, 6)
-    put(folder / "articles.txt", [source for source, _ in told])
-    put(folder / "highlights.txt", [source[:8] for source, _ in told])
-    put(folder / "summaries.txt", [source[:5] for source, _ in told])
-    put(folder / "article.txt", SAID[:1])
-    news = [{"article": said, "summary": f"{said[:12]}.", "unseen": ["dog"]} for said in SAID]
+    write_lines(folder / "articles.txt", [source for source, _ in told])
+    write_lines(folder / "highlights.txt", [source[:8] for source, _ in told])
+    write_lines(folder / "summaries.txt", [source[:5] for source, _ in told])
+    write_lines(folder / "article.txt", LINES[:1])
+    news = [{"article": said, "summary": f"{said[:12]}.", "unseen": ["dog"]} for said in LINES]
     for name in ("news", "news-valid", "news-test"):
-        put(folder / f"{name}.jsonl", [json.dumps(one) for one in news])
+        write_lines(folder / f"{name}.jsonl", [json.dumps(one) for one in news])
     with gzip.open(folder / "test.jsonl.gz", "wt", encoding="utf-8") as file:
         file.write("".join(f"{json.dumps(news[0])}\n" for _ in told))
 
@@ -232,8 +198,8 @@ def prepared(corpus: Path, trained: Path, tmp_path_factory: pytest.TempPathFacto
     (folder / "runs" / "train-en-de" / "chosen.yaml").write_text(chosen, encoding="utf-8")
     (folder / "opus-mt-en-de").mkdir()
     (folder / "data").symlink_to(ROOT / "data")
-    untrained(folder, "news", NEWS)
-    untrained(folder, "transformer", TRANSFORMER)
+    make_run(folder, "news", SUMMARIZATION)
+    make_run(folder, "transformer", TRANSFORMER)
     for name in ("news", "transformer"):
         os.utime(folder / "runs" / name / "result.json", (1, 1))  # the newest run is one that translates
     kept = sorted((trained / "checkpoints").glob("weights-*.safetensors"))

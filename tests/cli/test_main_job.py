@@ -135,17 +135,6 @@ def test_rescore_of_a_wrong_file(trained: Path, nmtkit: Command, tmp_path: Path,
     refused(nmtkit("rescore", "-m", trained, "--source", tmp_path / "in", "--target", tmp_path / "out.jsonl"), said)
 
 
-@pytest.mark.parametrize("suffix", ["png", "svg", "pdf", "html"])
-def test_plot_attention_writes_pictures(trained: Path, nmtkit: Command, tmp_path: Path, suffix: str) -> None:
-    place = tmp_path / f"picture.{suffix}"
-    succeeded(nmtkit("plot-attention", "-m", trained, "ba ce di", "DI CE BA", "-o", place))
-    head = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF", "html": b"<!"}[suffix]
-    assert place.read_bytes().startswith(head)
-    if suffix in ("svg", "html"):
-        text = place.read_text()
-        assert all(word in text for word in ("ba", "ce", "di", "DI", "CE", "BA"))
-
-
 def test_plot_attention_in_the_terminal_and_from_stdin(trained: Path, nmtkit: Command, tmp_path: Path) -> None:
     done = succeeded(nmtkit("plot-attention", "-m", trained, stdin="ba ce di\nfo gu\tGU FO\n"))
     assert "GU" in done.out

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from commands import Command, succeeded
+from commands import Command, succeeded, write_lines
 
 from nmtkit import metrics
 
@@ -20,18 +20,14 @@ Run = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def run(console: Command) -> Run:
     """Runs the command in a folder with a reference and an output; returns exit code, stdout and stderr."""
-    _write(Path("ref.txt"), REF)
-    _write(Path("hyp.txt"), HYP)
+    write_lines(Path("ref.txt"), REF)
+    write_lines(Path("hyp.txt"), HYP)
 
     def call(*args: str, stdin: bytes = b"") -> tuple[int, str, str]:
         done = console("score", *args, stdin=stdin)
         return done.code, done.out, done.err
 
     return call
-
-
-def _write(path: Path, lines: list[str]) -> None:
-    path.write_bytes("".join(line + "\n" for line in lines).encode())
 
 
 def _table_row(output: str, start: str) -> str:
@@ -52,8 +48,8 @@ def test_prints_every_metric_with_its_signature(run: Run) -> None:
 
 def test_bleu_tells_what_it_is_made_of(run: Run, tmp_path: Path) -> None:
     # By hand: 4 words against 6, and 4, 3, 2 and 1 n-grams, all but the last word's of them found.
-    _write(tmp_path / "ref1", ["the cat sat on the mat"])
-    _write(tmp_path / "hyp1", ["the cat sat in"])
+    write_lines(tmp_path / "ref1", ["the cat sat on the mat"])
+    write_lines(tmp_path / "hyp1", ["the cat sat in"])
     code, out, _ = run("hyp1", "--ref", "ref1", "-m", "bleu", "-w", "1")
     assert code == 0
     assert _table_row(out, "hyp1").split() == [
@@ -89,9 +85,9 @@ def test_a_line_to_paste_is_never_wrapped(run: Run, monkeypatch: pytest.MonkeyPa
 
 def test_approximate_randomization(run: Run, tmp_path: Path) -> None:
     refs = REF * 10
-    _write(tmp_path / "refs.txt", refs)
-    _write(tmp_path / "good.txt", refs)
-    _write(tmp_path / "bad.txt", ["a z y d", "a quick red fox sits", "Hi, you!"] * 10)
+    write_lines(tmp_path / "refs.txt", refs)
+    write_lines(tmp_path / "good.txt", refs)
+    write_lines(tmp_path / "bad.txt", ["a z y d", "a quick red fox sits", "Hi, you!"] * 10)
     args = ["good.txt", "bad.txt", "good.txt", "--ref", "refs.txt", "--metrics", "bleu,rouge1", "--n-samples", "100"]
     code, out, err = run(*args, "--paired-ar")
     assert (code, err) == (0, "")
@@ -155,7 +151,7 @@ def test_standard_input_gzip_and_several_references(run: Run, tmp_path: Path) ->
 
 
 def test_an_empty_line_is_an_example_like_any_other(run: Run, tmp_path: Path) -> None:
-    _write(tmp_path / "gap.txt", [HYP[0], "", HYP[2]])
+    write_lines(tmp_path / "gap.txt", [HYP[0], "", HYP[2]])
     code, out, _ = run("gap.txt", "--ref", "ref.txt", "--metrics", "bleu", "--json")
     assert code == 0
     assert json.loads(out)["systems"][0]["scores"][0]["value"] == metrics.bleu([HYP[0], "", HYP[2]], [REF]).value
@@ -163,9 +159,9 @@ def test_an_empty_line_is_an_example_like_any_other(run: Run, tmp_path: Path) ->
 
 def test_several_systems_are_compared_with_the_first(run: Run, tmp_path: Path) -> None:
     refs = REF * 10
-    _write(tmp_path / "refs.txt", refs)
-    _write(tmp_path / "good.txt", refs)
-    _write(tmp_path / "bad.txt", ["a z y d", "a quick red fox sits", "Hi, you!"] * 10)
+    write_lines(tmp_path / "refs.txt", refs)
+    write_lines(tmp_path / "good.txt", refs)
+    write_lines(tmp_path / "bad.txt", ["a z y d", "a quick red fox sits", "Hi, you!"] * 10)
     args = ["good.txt", "bad.txt", "good.txt", "--ref", "refs.txt", "--metrics", "bleu,rouge1", "--n-samples", "100"]
     code, out, err = run(*args)
     assert (code, err) == (0, "")
@@ -189,7 +185,7 @@ def test_several_systems_are_compared_with_the_first(run: Run, tmp_path: Path) -
 def test_titles_are_file_names_where_they_differ(run: Run, tmp_path: Path) -> None:
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()
-        _write(tmp_path / folder / "out.txt", HYP)
+        write_lines(tmp_path / folder / "out.txt", HYP)
     args = ["--ref", "ref.txt", "--metrics", "bleu", "--n-samples", "5"]
     assert _table_row(run("hyp.txt", "one/out.txt", *args)[1], "metric").split() == ["metric", "hyp.txt", "out.txt"]
     header = _table_row(run("one/out.txt", "two/out.txt", *args)[1], "metric")
@@ -204,7 +200,7 @@ def test_significance_of_one_system_is_its_interval(run: Run) -> None:
 
 
 def test_by_length_sorts_by_source_or_reference(run: Run, tmp_path: Path) -> None:
-    _write(tmp_path / "src.txt", ["1 2 3 4 5 6", "1", "1"])
+    write_lines(tmp_path / "src.txt", ["1 2 3 4 5 6", "1", "1"])
     code, out, _ = run(
         "hyp.txt", "--ref", "ref.txt", "--metrics", "bleu", "--by-length", "--source", "src.txt", "--edges", "1,5"
     )
@@ -224,7 +220,7 @@ def test_by_length_sorts_by_source_or_reference(run: Run, tmp_path: Path) -> Non
 
 
 def test_letters_that_rouge_drops_are_reported(run: Run, tmp_path: Path) -> None:
-    _write(tmp_path / "german.txt", ["schön", "gut", "besser"])
+    write_lines(tmp_path / "german.txt", ["schön", "gut", "besser"])
     code, out, err = run("hyp.txt", "--ref", "german.txt", "--metrics", "rouge", "--json")
     assert code == 0
     assert "1 of 3 reference lines hold letters or digits other than a-z and 0-9" in err

@@ -2,10 +2,9 @@
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-from commands import Command
+from commands import Command, write_lines
 
 GOLD = ["1-1 2-2 2p3", "", "1-2 2?1"]  # from 1
 Run = Callable[..., tuple[int, str, str]]
@@ -14,19 +13,15 @@ Run = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def aligned(console: Command) -> Run:
     """Runs the command in a folder with two alignments and their gold; returns exit code, stdout and stderr."""
-    write("gold.wa", GOLD)
-    write("one.talp", ["0-0 1-2", "", "1-1"])
-    write("two.talp", ["0-0 1-1", "", "0-1"])
+    write_lines("gold.wa", GOLD)
+    write_lines("one.talp", ["0-0 1-2", "", "1-1"])
+    write_lines("two.talp", ["0-0 1-1", "", "0-1"])
 
     def call(*arguments: str, stdin: str = "") -> tuple[int, str, str]:
         done = console("score-alignments", *arguments, stdin=stdin)
         return done.code, done.out, done.err
 
     return call
-
-
-def write(name: str, lines: list[str]) -> None:
-    Path(name).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
 
 
 def _table_row(output: str, start: str) -> str:
@@ -61,18 +56,18 @@ def test_reversed_alignments_and_standard_input(aligned: Run) -> None:
 
 
 def test_naacl_alignments(aligned: Run) -> None:
-    write("gold.naacl", ["1 1 1 S", "1 2 2 S", "1 2 3 P", "3 1 2 S", "3 2 1 P"])
+    write_lines("gold.naacl", ["1 1 1 S", "1 2 2 S", "1 2 3 P", "3 1 2 S", "3 2 1 P"])
     code, out, err = aligned("two.talp", "--ref", "gold.naacl")
     assert (code, err) == (0, "")
     assert _table_row(out, "two.talp").split()[1:4] == ["0.00", "100.00", "100.00"]
     assert "against gold.naacl (naacl, counts from 1): 3 sentence pairs" in out
     # A naacl file says nothing of pairs without links, wherever they stand.
-    write("short.naacl", ["1 1 1 S", "1 2 2 S"])
+    write_lines("short.naacl", ["1 1 1 S", "1 2 2 S"])
     code, out, _ = aligned("short.naacl", "two.talp", "--ref", "gold.naacl")
     assert _table_row(out, "short.naacl").split()[1:] == ["20.00", "100.00", "66.67", "2", "naacl", "1"]
     code, _, err = aligned("gold.naacl", "--ref", "short.naacl")
     assert code == 0
-    write("long.naacl", ["4 1 1"])
+    write_lines("long.naacl", ["4 1 1"])
     code, _, err = aligned("two.talp", "--ref", "long.naacl")
     assert (code, "long.naacl has a sentence pair 4, but two.talp ends with pair 3" in err) == (2, True)
 
@@ -96,8 +91,8 @@ def test_a_base_that_is_not_said_is_noted(aligned: Run) -> None:
 )
 @pytest.mark.parametrize("side", ["hyp", "ref"])
 def test_a_base_is_doubted_by_what_most_lines_say(aligned: Run, rows: list[str], doubt: str, side: str) -> None:
-    write("odd", rows)
-    write("good", ["0-0 1-1 2-2"] * 50)
+    write_lines("odd", rows)
+    write_lines("good", ["0-0 1-1 2-2"] * 50)
     code, _, err = aligned(*(["odd", "--ref", "good"] if side == "hyp" else ["good", "--ref", "odd"]))
     assert code == 0
     assert f"note: odd was read as counting words from 0, but {doubt}; if it counts from 1, say --{side}-base 1" in err
@@ -106,8 +101,8 @@ def test_a_base_is_doubted_by_what_most_lines_say(aligned: Run, rows: list[str],
 
 def test_a_pair_far_behind_all_others_is_a_slip(aligned: Run) -> None:
     """Of two naacl files neither says how many pairs there are."""
-    write("hyp", ["1 1 1"])
-    write("gold", ["1 1 1", "900000000 1 1"])
+    write_lines("hyp", ["1 1 1"])
+    write_lines("gold", ["1 1 1", "900000000 1 1"])
     code, out, err = aligned("hyp", "--ref", "gold")
     assert (code, out) == (2, "")
     assert "gold, line 2: sentence pair 900000000" in err
@@ -128,10 +123,10 @@ def test_a_pair_far_behind_all_others_is_a_slip(aligned: Run) -> None:
     ],
 )
 def test_bad_alignments_end_in_exit_code_2(aligned: Run, args: list[str], message: str) -> None:
-    write("short.talp", ["0-0"])
-    write("text.txt", ["a b c"])
-    write("nothing.talp", [])
-    write("empty.talp", ["", ""])
+    write_lines("short.talp", ["0-0"])
+    write_lines("text.txt", ["a b c"])
+    write_lines("nothing.talp", [])
+    write_lines("empty.talp", ["", ""])
     code, out, err = aligned(*args)
     assert (code, out) == (2, "")
     assert message in err

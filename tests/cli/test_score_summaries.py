@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from commands import Command
+from commands import Command, write_lines
 
 from nmtkit import metrics
 from nmtkit.metrics.quality import quality
@@ -20,7 +20,7 @@ OLD = ["The cat sat on the mat.", ""]
 def score(console: Command) -> Command:
     """Runs the command in a folder that holds the texts above."""
     for name, lines in (("articles", ARTICLES), ("gold", GOLD), ("new", NEW), ("old", OLD)):
-        write(name, lines)
+        write_lines(name, lines)
     rows = [
         {"article": article, "summary": gold, "unseen": unseen}
         for article, gold, unseen in zip(ARTICLES, GOLD, [["dog"], ["Oslo", "3-2"]], strict=True)
@@ -28,10 +28,6 @@ def score(console: Command) -> Command:
     with gzip.open("all.jsonl.gz", "wt", encoding="utf-8") as stream:
         stream.writelines(json.dumps(row) + "\n" for row in rows)
     return lambda *arguments, **more: console("score-summaries", *arguments, **more)
-
-
-def write(name: str, lines: list[str]) -> None:
-    Path(name).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
 
 
 def row(output: str, start: str) -> list[str]:
@@ -134,18 +130,18 @@ def test_options_reach_the_metrics(score: Command) -> None:
 
 
 def test_an_empty_reference_is_refused_with_its_line(score: Command) -> None:
-    write("holes", ["one.", "<t> </t>"])
+    write_lines("holes", ["one.", "<t> </t>"])
     done = score("new", "--ref", "gold", "--ref", "holes")
     assert (done.code, done.out) == (2, "")
     assert "nmtkit: error: holes, line 2: the reference is empty" in done.err
     assert done.err.count("\n") == 1
-    write("holes", ["", "  "])
+    write_lines("holes", ["", "  "])
     assert "holes, line 1 (and 1 more): the reference is empty" in score("new", "--ref", "holes").err
 
 
 def test_notes_about_articles_and_letters(score: Command) -> None:
-    write("holes", ["", "Rome."])
-    write("umlauts", ["Köln", "Rom"])
+    write_lines("holes", ["", "Rome."])
+    write_lines("umlauts", ["Köln", "Rom"])
     done = score("new", "--ref", "umlauts", "--source", "holes", "--n-samples", 5)
     assert done.code == 0
     assert "note: 1 of 2 articles are empty; all in their summaries counts as new" in done.err
@@ -175,13 +171,13 @@ def test_notes_about_articles_and_letters(score: Command) -> None:
     ],
 )
 def test_bad_files_and_options_end_in_one_message(score: Command, args: list[str], message: str) -> None:
-    write("short", ["one"])
-    write("nothing", [])
-    write("nothing.jsonl", [])
-    write("bad.jsonl", ['{"summary": "a"}', "{"])
-    write("list.jsonl", ["[1]"])
-    write("number.jsonl", ['{"summary": 1, "unseen": "Rome"}'])
-    write("short.jsonl", ['{"unseen": ["Rome"]}'])
+    write_lines("short", ["one"])
+    write_lines("nothing", [])
+    write_lines("nothing.jsonl", [])
+    write_lines("bad.jsonl", ['{"summary": "a"}', "{"])
+    write_lines("list.jsonl", ["[1]"])
+    write_lines("number.jsonl", ['{"summary": 1, "unseen": "Rome"}'])
+    write_lines("short.jsonl", ['{"unseen": ["Rome"]}'])
     done = score(*args)
     assert (done.code, done.out) == (2, "")
     assert message in done.err

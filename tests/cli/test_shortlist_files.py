@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 from commands import Command, refused, sentence_pairs, succeeded, write_pairs
-from test_summarize import ARTICLES, SUMMARIZATION, joined, make_run
+from test_summarize import ARTICLES, joined
+from untrained_runs import SUMMARIZATION, make_run
 
 from nmtkit import Translator
 from nmtkit.data.shortlist import shortlist_lines

@@ -5,62 +5,18 @@ import os
 from pathlib import Path
 
 import pytest
-import torch
 from commands import Command, refused, succeeded
+from untrained_runs import LINES, SUMMARIZATION, TRANSLATION, make_run
 
 from nmtkit import Translator
-from nmtkit.core.files import atomic_write_text, write_json
-from nmtkit.corpus.blocks import Example
-from nmtkit.data.tokenizer_training import learn_tokenizers
-from nmtkit.recipe import load
-from nmtkit.runs.folder import RunFolder
-from nmtkit.runs.saved import build_model
-from nmtkit.training.weights import get_weights, save_weights
 from nmtkit.translation.summarizer import Summarizer
 
-LINES = ["The old man sees the dog. It sleeps.", "The dog sees the man, who is old. The man sleeps in the old house."]
 ARTICLES = [
     "Zyx sees the old dog. The dog sees Abc.",
     "",
     "The man sleeps.",
     "Abc and Def see the old house. Ghi sleeps.",
 ]
-
-SUMMARIZATION = """\
-task: summarization
-data:
-  train: {src: [a], tgt: [b]}
-  max_length: 8
-  over_long: truncate
-tokenizer: {kind: word, min_frequency: 2}
-model: {kind: pointer_generator, embedding_size: 8, hidden_size: 8, coverage: true}
-training: {best_metric: rougeL, max_updates: 1}
-search: {beam_size: 2, max_length: 12, min_length: 3}
-"""
-TRANSLATION = """\
-data:
-  train: {src: [a], tgt: [b]}
-tokenizer: {kind: word}
-model: {kind: rnnsearch, embedding_size: 8, hidden_size: 8}
-training: {max_updates: 1}
-search: {beam_size: 2, max_length: 8}
-"""
-
-
-def make_run(folder: Path, name: str, recipe_text: str, seed: int = 5) -> Path:
-    """A finished run as `train` leaves it, but for what it learned."""
-    (folder / f"{name}.yaml").write_text(recipe_text)
-    recipe = load(folder / f"{name}.yaml")
-    run = RunFolder(folder / "runs" / name)
-    atomic_write_text(run.recipe, recipe.to_yaml())
-    tokenizers = learn_tokenizers(
-        recipe.tokenizer, [Example(line, line, number) for number, line in enumerate(LINES, start=1)]
-    )
-    tokenizers.save(run.vocabulary)
-    torch.manual_seed(seed)
-    save_weights(run.average, get_weights(build_model(recipe, tokenizers)))
-    write_json(run.result, {})
-    return run.path
 
 
 @pytest.fixture(scope="module")

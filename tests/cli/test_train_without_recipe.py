@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Command, Finished, environment, refused, succeeded
+from commands import Command, Finished, environment, refused, succeeded, write_lines
 
 from nmtkit import metrics, recipe
 from nmtkit.corpus.text import TextFile
@@ -32,20 +32,15 @@ def lines(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8").splitlines()
 
 
-def put(path: Path, texts: list[str]) -> Path:
-    path.write_text("".join(text + "\n" for text in texts), encoding="utf-8")
-    return path
-
-
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """600 pairs of the demo; small validation and test sets; two corpora, one of them packed; 50 pairs."""
     folder = tmp_path_factory.mktemp("texts")
     for end in ("en", "fr"):
-        put(folder / f"train.{end}", demo("train", end)[:600])
-        put(folder / f"few.{end}", demo("train", end)[:50])
-        put(folder / f"valid.{end}", demo("valid", end)[:20])
-        put(folder / f"test.{end}", demo("test", end)[:10])
+        write_lines(folder / f"train.{end}", demo("train", end)[:600])
+        write_lines(folder / f"few.{end}", demo("train", end)[:50])
+        write_lines(folder / f"valid.{end}", demo("valid", end)[:20])
+        write_lines(folder / f"test.{end}", demo("test", end)[:10])
         with gzip.open(folder / f"more.{end}.gz", "wt", encoding="utf-8") as file:
             file.write("".join(line + "\n" for line in demo("train", end)[600:900]))
     return folder
@@ -244,7 +239,7 @@ def test_summaries(console: Command, tmp_path: Path) -> None:
     with gzip.open(NEWS / "train.jsonl.gz", "rt", encoding="utf-8") as file:
         records = [json.loads(next(file)) for _ in range(60)]
     for name in ("article", "summary"):
-        put(tmp_path / f"{name}.txt", [" ".join(record[name].split()) for record in records])
+        write_lines(tmp_path / f"{name}.txt", [" ".join(record[name].split()) for record in records])
     files = ["--source", "article.txt", "--target", "summary.txt", "--task", "summarization"]
     quick = ["--device", "cpu", "--set", "training.max_updates=3", "--set", "stages.coverage.training.max_updates=2"]
     quick += ["--set", "data.max_length=40", "--set", "search.max_length=4"]
