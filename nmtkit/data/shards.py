@@ -164,9 +164,9 @@ class Shard:
         try:
             self.fingerprint: str = manifest["fingerprint"]
             self.tgt_size: int = manifest["tgt_size"]
-            self.vocabulary: str = manifest.get("vocabulary", "")
-            self.cut: dict[str, int] = manifest.get("cut", {})
-            self.by_file: list[int] = manifest.get("by_file", [manifest["examples"]])
+            self.vocabulary: str = manifest["vocabulary"]
+            self.cut: dict[str, int] = manifest["cut"]
+            self.by_file: list[int] = manifest["by_file"]
             self._length: int = manifest["examples"]
             self._dtype = np.dtype(manifest["dtype"])
             self._files: dict[str, dict[str, int]] = manifest["files"]
