@@ -80,9 +80,9 @@ class Splitter(Generic[Item]):
     pairs, those of the smallest hashes; the others go to train.
     """
 
-    def __init__(self, valid: float, test: float, at_most: int | None, train: Callable[[Item], None]) -> None:
+    def __init__(self, valid: float, test: float, max_pairs: int | None, train: Callable[[Item], None]) -> None:
         self._train = train
-        self._at_most = at_most
+        self._max_pairs = max_pairs
         self._first = {"test": 0.0, "valid": test}
         self._end = {"test": test, "valid": test + valid}
         self._held: dict[str, BottomKSample[Item]] = {"test": BottomKSample(), "valid": BottomKSample()}
@@ -95,7 +95,7 @@ class Splitter(Generic[Item]):
         for name, held in self._held.items():
             if self._first[name] <= place / 2**64 < self._end[name]:
                 held.add(place, self._count, pair)
-                while self._at_most is not None and held.count > self._at_most:
+                while self._max_pairs is not None and held.count > self._max_pairs:
                     hindmost, given_up = held.pop_largest()
                     self._end[name] = hindmost / 2**64  # later pairs of this group are for training too
                     for one in given_up:
