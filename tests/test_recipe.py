@@ -219,13 +219,6 @@ def test_a_file_that_is_no_name_wants_one(base: Path) -> None:
     assert recipe.load(odd, ["name=even"]).name == "even"
 
 
-def test_the_folder_of_an_earlier_run_opens_whatever_its_name_was(base: Path) -> None:
-    base.write_text(f"name: group/first\n{TEXT}")
-    assert recipe.load(base, otherwise="run").name == "run"
-    base.write_text(f"name: good\n{TEXT}")
-    assert recipe.load(base, otherwise="run").name == "good"
-
-
 @pytest.mark.parametrize(
     "override",
     [
@@ -321,7 +314,7 @@ def test_a_wrong_key_is_told_few_others(base: Path) -> None:
 
 
 def test_paths_have_no_detours(base: Path) -> None:
-    """But a run of before, whose paths had them, is of the same text, and keeps the names that it knows it by."""
+    """A path given with them is of the same text all the same."""
     (base.parent / "texts").mkdir()
     below = base.parent / "below"
     below.mkdir()

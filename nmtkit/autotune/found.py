@@ -20,7 +20,7 @@ from nmtkit.autotune.turns import GIVEN_UP
 from nmtkit.core.device import cpu_threads, describe
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.core.files import atomic_path
-from nmtkit.core.settings import parse_json
+from nmtkit.core.formats import parse_json
 from nmtkit.core.version import __version__
 from nmtkit.models.base import ModelConfig
 from nmtkit.runs.folder import user_cache

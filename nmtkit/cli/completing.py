@@ -24,7 +24,7 @@ def completer(names: Callable[[], Iterable[str]], otherwise: str = "") -> Comple
 
 
 def _recipes() -> list[str]:
-    folder: Path = importlib.import_module("nmtkit.core.settings").bundled_path("recipes")
+    folder: Path = importlib.import_module("nmtkit.core.files").bundled_path("recipes")
     return sorted(path.stem for path in folder.glob("*.yaml"))
 
 

@@ -11,8 +11,8 @@ from nmtkit import console
 from nmtkit.cli import cli, completing
 from nmtkit.console.markdown import show_page
 from nmtkit.core.errors import NmtkitError
+from nmtkit.core.files import bundled_path
 from nmtkit.core.registry import suggest_names
-from nmtkit.core.settings import bundled_path
 
 PAGES = (
     "first",

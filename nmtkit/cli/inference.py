@@ -12,7 +12,8 @@ from nmtkit.cli import completing, options
 from nmtkit.cli.options import Decorator, Number, together
 from nmtkit.cli.reporting import note
 from nmtkit.core.errors import RecipeError
-from nmtkit.core.settings import MAX_THREADS, Field, Settings, parse, parse_value
+from nmtkit.core.formats import parse_value
+from nmtkit.core.settings import MAX_THREADS, Field, Settings, parse
 from nmtkit.experiment.loading import ModelOptions, load_from_options
 from nmtkit.models.ensemble import Mean
 from nmtkit.search.engine import StepMode

@@ -13,7 +13,7 @@ from nmtkit.cli.reading import pair_windows
 from nmtkit.cli.reporting import tell
 from nmtkit.cli.results import write_json_line
 from nmtkit.core.errors import DataError
-from nmtkit.core.settings import parse_json
+from nmtkit.core.formats import parse_json
 from nmtkit.experiment.loading import ModelOptions
 from nmtkit.metrics import perplexity
 from nmtkit.translation.result import Translation

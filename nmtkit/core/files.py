@@ -21,6 +21,13 @@ _COLUMNS = 1021
 """A prime, so that blocks of a disk that changed places lie in other columns."""
 
 
+def bundled_path(folder: str, name: str = "") -> Path:
+    """A file or folder that comes with nmtkit: inside the package once installed, beside it in a checkout."""
+    package = Path(__file__).resolve().parent.parent
+    inside = package / folder / name
+    return inside if os.path.exists(inside) else package.parent / folder / name  # false where no name is so long
+
+
 @contextmanager
 def write_errors(path: str | Path) -> Iterator[None]:
     """Gives a fault of the system in this block the name of what is written in it: that of a full disk has none.
@@ -144,7 +151,7 @@ def with_checksum(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def verify_checksum(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """What `with_checksum` was given; values without a checksum, of an earlier version, as they are.
+    """The values without their checksum, which is compared if it is there.
 
     Raises:
         ValueError: the values are not those that were signed.

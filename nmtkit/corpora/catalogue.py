@@ -10,16 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 from nmtkit.core.errors import RecipeError
+from nmtkit.core.files import bundled_path
+from nmtkit.core.formats import KeyPath, load_yaml
 from nmtkit.core.registry import suggest_names
 from nmtkit.core.settings import (
     Field,
-    KeyPath,
     Name,
     Settings,
-    bundled_path,
     field_validator,
     is_valid_name,
-    load_yaml,
     model_validator,
     parse,
     registry_name,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit.core.errors import DataError
-from nmtkit.core.settings import parse_json
+from nmtkit.core.formats import parse_json
 from nmtkit.core.task import TASKS
 from nmtkit.core.version import __version__
 from nmtkit.corpora.catalogue import Corpus, Entry

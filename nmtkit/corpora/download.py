@@ -20,7 +20,7 @@ from urllib3 import Retry
 from urllib3.exceptions import HTTPError, InvalidHeader, NewConnectionError
 
 from nmtkit.core.errors import DataError
-from nmtkit.core.settings import parse_json
+from nmtkit.core.formats import parse_json
 from nmtkit.core.version import __version__
 
 TIMEOUT = (20.0, 60.0)

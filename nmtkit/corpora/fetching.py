@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit.core.errors import DataError
-from nmtkit.core.settings import bundled_path, dump_yaml, load_yaml
+from nmtkit.core.files import bundled_path
+from nmtkit.core.formats import dump_yaml, load_yaml
 from nmtkit.corpora.catalogue import Corpus
 from nmtkit.corpora.corpus_files import (
     CARD_JSON,

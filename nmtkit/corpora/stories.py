@@ -8,7 +8,8 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from nmtkit.core.errors import DataError
-from nmtkit.core.settings import Field, parse_json
+from nmtkit.core.formats import parse_json
+from nmtkit.core.settings import Field
 from nmtkit.corpora.archives import members
 from nmtkit.corpora.readers import READERS, Pair, Reader, decode_stream, find_file, text_lines
 from nmtkit.corpus.reading import parse_story

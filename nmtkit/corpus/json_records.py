@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nmtkit.core.errors import DataError
-from nmtkit.core.settings import parse_json
+from nmtkit.core.formats import parse_json
 from nmtkit.core.wording import shorten
 
 LOOKED_AT = 64

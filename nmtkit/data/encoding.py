@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from nmtkit.core.errors import DataError
+from nmtkit.core.formats import parse_json
 from nmtkit.core.processes import ordered_map
-from nmtkit.core.settings import parse_json
 from nmtkit.corpus.alignments import Links
 from nmtkit.corpus.blocks import Block
 from nmtkit.corpus.checking import FilterDecision, Lengths, PairChecker, SplitReport

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from nmtkit.core.errors import DataError
 from nmtkit.core.files import atomic_path, verify_checksum, with_checksum
-from nmtkit.core.settings import parse_json
+from nmtkit.core.formats import parse_json
 
 Ids: TypeAlias = npt.NDArray[Any]
 Counts: TypeAlias = npt.NDArray[np.int64]

@@ -22,7 +22,8 @@ import sentencepiece
 
 from nmtkit.core.errors import CheckpointError, DataError, RecipeError
 from nmtkit.core.files import bytes_checksum
-from nmtkit.core.settings import Field, Settings, model_validator, parse, parse_json
+from nmtkit.core.formats import parse_json
+from nmtkit.core.settings import Field, Settings, model_validator, parse
 from nmtkit.data.vocabulary import BOS, EOS, PAD, RESTORE_HINT, SPECIALS, UNK, Vocabulary, read_vocabulary_file
 
 T = TypeVar("T")

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from nmtkit.core.errors import DataError, RecipeError
-from nmtkit.core.files import atomic_write_text
-from nmtkit.core.settings import bundled_path, dump_yaml
+from nmtkit.core.files import atomic_write_text, bundled_path
+from nmtkit.core.formats import dump_yaml
 from nmtkit.corpus.blocks import Block, LinkBaseCheck
 from nmtkit.corpus.config import FILE_KINDS, SplitFiles
 from nmtkit.corpus.reading import read_blocks
@@ -189,7 +189,7 @@ def _differences(before: Any, now: Any, key: str = "") -> Iterator[str]:
 
 
 def _spelled_alike(value: Any) -> Any:
-    """The same for two spellings of one path; earlier versions left `..` in it."""
+    """The same for two spellings of one path."""
     if isinstance(value, list):
         return [_spelled_alike(one) for one in value]
     return os.path.normpath(value) if isinstance(value, str) and "/../" in value else value

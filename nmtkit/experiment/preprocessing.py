@@ -156,11 +156,6 @@ class Preprocessing:
 def _settings(recipe: Recipe, origin: Origin | None) -> Mapping[str, Any]:
     """What the arrays depend on, beside the text."""
     data = recipe.storage_config.model_dump(mode="json")
-    # Arrays that were written before there was such a key are what they would be now.
-    for files in (data["train"], data["valid"], data["test"]):
-        for key in ("weights", "alignment_base"):
-            if files and files[key] in ([], None):
-                del files[key]
     settings: dict[str, Any] = {"data": data, "tokenizer": recipe.tokenizer.model_dump(mode="json")}
     if origin is not None:
         settings["vocabulary"] = origin.vocabulary  # the settings of the tokenizer do not tell it

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from nmtkit.core.errors import CheckpointError, DataError
-from nmtkit.core.settings import Locations, S, Settings, group_classes, parse, parse_json
+from nmtkit.core.formats import parse_json
+from nmtkit.core.settings import Locations, S, Settings, group_classes, parse
 from nmtkit.core.wording import shorten
 from nmtkit.training.tensor_files import open_tensors
 

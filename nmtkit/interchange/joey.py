@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from nmtkit.core.errors import CheckpointError
-from nmtkit.core.settings import Beam, Depth, Field, Length, Settings, Width, load_yaml, parse
+from nmtkit.core.formats import load_yaml
+from nmtkit.core.settings import Beam, Depth, Field, Length, Settings, Width, parse
 from nmtkit.data.tokenizer import WORD_START
 from nmtkit.interchange.checkpoint import ExternalCheckpoint, ImportedModel, recurrent_names, transformer_names
 from nmtkit.interchange.external_files import (

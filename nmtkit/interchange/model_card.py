@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit.core.errors import DataError
-from nmtkit.core.settings import dump_yaml, parse_json
+from nmtkit.core.formats import dump_yaml, parse_json
 from nmtkit.core.task import TASKS
 from nmtkit.core.version import __version__
 from nmtkit.models.base import Seq2Seq

@@ -17,7 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nmtkit.core.settings import bundled_path, load_yaml
+from nmtkit.core.files import bundled_path
+from nmtkit.core.formats import load_yaml
 from nmtkit.core.task import TASKS
 from nmtkit.core.wording import format_minutes
 from nmtkit.corpus.statistics import CorpusStatistics, SideStatistics

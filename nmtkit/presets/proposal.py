@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from nmtkit.core.settings import dump_yaml
+from nmtkit.core.formats import dump_yaml
 from nmtkit.corpus.statistics import CorpusStatistics
 
 

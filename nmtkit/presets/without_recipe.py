@@ -20,7 +20,8 @@ from nmtkit.autotune.training import tokens_a_minute
 from nmtkit.core import device as devices
 from nmtkit.core.errors import CheckpointError, DataError, NmtkitError
 from nmtkit.core.files import atomic_write_text, write_errors, write_json
-from nmtkit.core.settings import is_valid_name, parse_json
+from nmtkit.core.formats import parse_json
+from nmtkit.core.settings import is_valid_name
 from nmtkit.core.wording import format_minutes
 from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.config import SplitFiles

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit.core.errors import RecipeError
+from nmtkit.core.files import bundled_path
+from nmtkit.core.formats import MAX_DEPTH, KeyPath, load_yaml, parse_value
 from nmtkit.core.registry import suggest_names
-from nmtkit.core.settings import MAX_DEPTH, KeyPath, bundled_path, is_valid_name, load_yaml, parse, parse_value
+from nmtkit.core.settings import parse
 from nmtkit.core.wording import shorten
 from nmtkit.corpus.config import FILE_KINDS
 from nmtkit.models.base import MODELS
@@ -214,13 +216,12 @@ def _over_run(layer: Layer) -> Layer:
     return layer.over(Layer(taken, {(key,): str(path) for key in taken}, str(path)))
 
 
-def load(recipe: str | Path, overrides: Sequence[str] = (), otherwise: str | None = None) -> Recipe:
+def load(recipe: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """Reads a recipe, the one it extends, and the overrides.
 
     Args:
         recipe: a file, or the name of a recipe that comes with nmtkit.
         overrides: `KEY=VALUE`, the key dotted: `training.lr=0.001`.
-        otherwise: what to call it where its name is none, as earlier runs may have it, instead of refusing it.
 
     Raises:
         RecipeError: every fault in one message: file, line, dotted key, what was given, what is valid.
@@ -234,8 +235,6 @@ def load(recipe: str | Path, overrides: Sequence[str] = (), otherwise: str | Non
         data["data"] = dict(data["data"])
         _make_whole(data["data"], Path())  # of what --set gave; a recipe's own is whole already
     _settle_run(data, Path())
-    if otherwise and isinstance(data["name"], str) and not is_valid_name(data["name"]):
-        data["name"] = otherwise
     return _checked(_over_run(replace(layer, data=data)))
 
 

@@ -5,19 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import nmtkit.models  # noqa: F401  # importing it registers every model
 from nmtkit.core.errors import NmtkitError
+from nmtkit.core.formats import KeyPath, dump_yaml
 from nmtkit.core.registry import suggest_names
-from nmtkit.core.settings import (
-    Beam,
-    Field,
-    KeyPath,
-    Name,
-    Settings,
-    TaggedUnion,
-    dump_yaml,
-    field_validator,
-    model_validator,
-    parse,
-)
+from nmtkit.core.settings import Beam, Field, Name, Settings, TaggedUnion, field_validator, model_validator, parse
 from nmtkit.core.task import TASKS
 from nmtkit.core.wording import shorten
 from nmtkit.corpus.config import DataConfig, SplitFiles

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import bytes_checksum, write_json
-from nmtkit.core.settings import Settings, TaggedUnion, parse, parse_json
+from nmtkit.core.formats import parse_json
+from nmtkit.core.settings import Settings, TaggedUnion, parse
 from nmtkit.core.task import TASKS
 from nmtkit.models.base import MODELS, ModelConfig
 from nmtkit.runs.folder import RunFolder

@@ -10,7 +10,8 @@ from typing import Any
 
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import atomic_write_text
-from nmtkit.core.settings import is_valid_name, load_yaml, parse_json
+from nmtkit.core.formats import load_yaml, parse_json
+from nmtkit.core.settings import is_valid_name
 from nmtkit.runs.folder import RUNS, Notify, RunFolder, lock_run, run_folders, suggest_runs
 
 

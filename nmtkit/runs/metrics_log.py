@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.core.files import atomic_write_text, write_errors
-from nmtkit.core.settings import parse_json
+from nmtkit.core.formats import parse_json
 from nmtkit.metrics import text_metrics
 from nmtkit.pictures.curves import Points, Training
 from nmtkit.runs.folder import RunFolder

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit.core.errors import CheckpointError, DataError, RecipeError
-from nmtkit.core.settings import Field, Settings, parse, parse_json
+from nmtkit.core.formats import parse_json
+from nmtkit.core.settings import Field, Settings, parse
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.data.vocabulary import read_vocabulary_file

@@ -49,7 +49,7 @@ class SavedRun:
             raise CheckpointError(f"{path}: not the folder of a run: {what}; name the folder that `train` wrote")
         from nmtkit.recipe import load  # which loads the settings of training, that decoding does without
 
-        return load(self.folder.recipe, otherwise="run")
+        return load(self.folder.recipe)
 
     @property
     def inference(self) -> InferenceConfig:

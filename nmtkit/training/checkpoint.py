@@ -41,11 +41,11 @@ class StateMetadata(Settings):
     """After which update it was saved."""
     seconds: float = Field(ge=0)
     """Training time up to there."""
-    used: float | None = Field(default=None, ge=0)
-    """The same at the end of the last update; states of earlier versions do not know it, nor the next two."""
-    validating: float = Field(default=0.0, ge=0)
+    used: float = Field(ge=0)
+    """The same at the end of the last update."""
+    validating: float = Field(ge=0)
     """What the last validation took."""
-    lr: list[float] | None = Field(default=None, min_length=2, max_length=2)
+    lr: list[float] = Field(min_length=2, max_length=2)
     """The learning rate of the last update, and the highest of all."""
     optimizer: str
     """Its name."""
@@ -265,7 +265,7 @@ class CheckpointManager:
             ) from fault
 
     def _index_of_heads(self) -> _Index:
-        """What the weights files themselves say, where there is no list; those of earlier versions say nothing."""
+        """The index from the headers of the weights files, if `kept.json` is missing."""
         heads = []
         for path in sorted(self.folder.glob("weights-*.safetensors")):
             with open_checkpoint(path) as (_, header):

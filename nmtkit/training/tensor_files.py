@@ -4,8 +4,7 @@ Every file is written beside its place, forced to the disk, and then moved into 
 
 The head of a file holds its facts as JSON under one key, in one order, so that files of equal contents are equal. Among
 them is whether it is a state or weights, the checksum of every tensor, that of the vocabulary, and that of the facts
-themselves; they are compared wherever the file is read. Files of earlier versions have no checksums: there a state is
-what has facts.
+themselves; they are compared wherever the file is read. Files of other programs have none of this.
 """
 
 import contextlib
@@ -49,7 +48,7 @@ class Header:
     vocabulary: str
     """The checksum of the vocabulary; empty if the file does not know it."""
     sums: Mapping[str, str] | None
-    """The checksum of every tensor; None in files of earlier versions."""
+    """The checksum of every tensor; None in a file of another program."""
 
     @classmethod
     def of(cls, file: Any) -> "Header":

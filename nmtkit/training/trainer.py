@@ -106,14 +106,11 @@ class Trainer:
         self._grad_norm = math.nan
         self._pending: list[_PendingUpdate] = []
         self._skipped_in_a_row = 0
-        self.is_saved = False
-        self._saved_at = 0
+        self.is_saved, self._saved_at = False, 0
         self._validating = 0.0  # seconds of the last validation; as `_used`, the same in all processes
-        self._clock = clock
-        self._started = clock()
-        self._seconds_before = 0.0
-        self._used = 0.0  # seconds at the end of the last update: what the share of the next one rests on
-        self._busy = 0.0  # seconds of updates since the last report
+        self._clock, self._started = clock, clock()
+        # Seconds before this process; at the end of the last update; of updates since the last report.
+        self._seconds_before = self._used = self._busy = 0.0
         model.train()
 
     @property
@@ -240,22 +237,20 @@ class Trainer:
         rows = torch.stack([made.numbers for made in self._pending]).tolist()
         busy = self._busy + self._clock() - begun  # reading waits for the device
         good: list[tuple[_PendingUpdate, list[float]]] = []
-        skipped: list[_PendingUpdate] = []
         for made, (*sums, norm, bad) in zip(self._pending, rows, strict=True):
             if bad:
-                skipped.append(made)
                 self._skipped_in_a_row += 1
                 if self._skipped_in_a_row >= _GIVE_UP_AFTER:
-                    raise TrainingError(self._not_finite(skipped))
+                    raise TrainingError(self._not_finite(made))
                 continue
             self._skipped_in_a_row = 0
             self._grad_norm = norm
             good.append((made, sums))
-        tokens = sum(made.counts["tokens"] for made in self._pending)
+        tokens, skipped = sum(made.counts["tokens"] for made in self._pending), len(rows) - len(good)
         loss, terms = self._mean_losses(good)
         speed, self._pending, self._busy = tokens / max(busy, 1e-9), [], 0.0
         epoch, norm = self.stream.epoch, self._grad_norm
-        return Step(self.update, epoch, loss, terms, tokens, speed, self.lr, norm, self.seconds, len(skipped))
+        return Step(self.update, epoch, loss, terms, tokens, speed, self.lr, norm, self.seconds, skipped)
 
     def _mean_losses(self, good: Sequence[tuple[_PendingUpdate, Sequence[float]]]) -> tuple[float, dict[str, float]]:
         """What was minimised in these updates, given with their sums, and what the objectives tell of themselves."""
@@ -270,8 +265,7 @@ class Trainer:
             terms.update(objective.metrics({name: means[name] for name in objective.normalizers if name != LOSS}))
         return loss, terms
 
-    def _not_finite(self, skipped: list[_PendingUpdate]) -> str:
-        last = skipped[-1]
+    def _not_finite(self, last: _PendingUpdate) -> str:
         place = ", ".join(f"{key} {value}" for key, value in last.position.items() if isinstance(value, int))
         return (
             f"update {last.update}: the loss or its gradient is not finite, {_GIVE_UP_AFTER} updates in a row; "
@@ -286,12 +280,12 @@ class Trainer:
         averaged = self.ema.applied() if self.ema else nullcontext()
         begun = self._clock()
         with averaged, randomness.fork_rng(self.device), torch.no_grad():
-            found = None
+            result = None
             if distributed.rank() == 0:
                 self.model.eval()
-                found = evaluate(self.model), self._clock() - begun
+                result = evaluate(self.model), self._clock() - begun
                 self.model.train()
-            metrics, self._validating = distributed.broadcast_object(found)
+            metrics, self._validating = distributed.broadcast_object(result)
             value = self._value_in(metrics)
             sign = 1 if self.config.higher_is_better else -1
             best = sign * value > max((score for _, score in self.validations), default=-math.inf)
@@ -367,10 +361,8 @@ class Trainer:
                 randomness.seed_all(seed + distributed.rank() + self.update)
         self.is_saved, self._saved_at = True, self.update
         self._seconds_before = facts["seconds"]
-        # Checkpoints of earlier versions do not know the last two.
-        self._validating = facts["validating"]
-        self._used = facts["seconds"] if facts["used"] is None else facts["used"]
-        self.lr, self.peak_lr = facts["lr"] or (self.lr, self.peak_lr)
+        self._validating, self._used = facts["validating"], facts["used"]
+        self.lr, self.peak_lr = facts["lr"]
         if facts["best_metric"] == [self.config.best_metric, self.config.higher_is_better]:
             self.validations = [(update, score) for update, score in facts["validations"]]
         self._started = self._clock()  # the time that loading took is none of the training's

@@ -6,17 +6,8 @@ from typing import Literal
 import pytest
 
 from nmtkit.core.errors import DataError, RecipeError
-from nmtkit.core.settings import (
-    Field,
-    Settings,
-    dump_yaml,
-    is_valid_name,
-    load_yaml,
-    model_validator,
-    parse,
-    parse_json,
-    parse_value,
-)
+from nmtkit.core.formats import dump_yaml, load_yaml, parse_json, parse_value
+from nmtkit.core.settings import Field, Settings, is_valid_name, model_validator, parse
 
 
 class Inner(Settings):

@@ -6,7 +6,7 @@ import pytest
 
 from nmtkit import recipe
 from nmtkit.core.errors import DataError, RecipeError
-from nmtkit.core.settings import bundled_path
+from nmtkit.core.files import bundled_path
 from nmtkit.corpora.catalogue import Catalogue, FilterConfig
 from nmtkit.corpora.sources import UrlSource
 

@@ -14,7 +14,7 @@ from layouts import LAYOUTS, Layout
 from web_server import Site
 
 from nmtkit.core.errors import DataError
-from nmtkit.core.settings import load_yaml
+from nmtkit.core.formats import load_yaml
 from nmtkit.corpora.aligned import AlignedReader, TabSeparatedReader
 from nmtkit.corpora.catalogue import Catalogue, Corpus
 from nmtkit.corpora.fetching import FetchedCorpus, fetch

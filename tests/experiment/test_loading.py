@@ -12,7 +12,7 @@ from safetensors import safe_open
 
 from nmtkit import Translator
 from nmtkit.core.errors import RecipeError
-from nmtkit.core.settings import dump_yaml, load_yaml
+from nmtkit.core.formats import dump_yaml, load_yaml
 from nmtkit.experiment import loading
 from nmtkit.experiment.loading import ModelOptions, fits_fp16, load_from_options
 from nmtkit.layers.inference import InferenceCell, InferenceLinear, Precision, supported_precisions

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from nmtkit import recipe
-from nmtkit.core.settings import dump_yaml
+from nmtkit.core.formats import dump_yaml
 from nmtkit.experiment.run import Run, choose_device
 from nmtkit.runs.folder import RunFolder
 from nmtkit.training.events import Stopped

@@ -28,7 +28,7 @@ from portable import (
     tokenizers,
 )
 
-from nmtkit.core.settings import load_yaml
+from nmtkit.core.formats import load_yaml
 from nmtkit.data.vocabulary import BOS, PAD
 from nmtkit.interchange import conversion
 from nmtkit.interchange.checkpoint import SUPPRESSED_BIAS

@@ -27,7 +27,7 @@ from portable import (
     tokenizers,
 )
 
-from nmtkit.core.settings import load_yaml
+from nmtkit.core.formats import load_yaml
 from nmtkit.interchange import conversion
 from nmtkit.interchange.checkpoint import SUPPRESSED_BIAS
 from nmtkit.interchange.exporting import export_run

@@ -33,7 +33,7 @@ def content(path):
 
 
 def as_before(path, tensors=None, **facts):
-    """Writes a file as a version without checksums did, with some tensors or facts changed; `...` takes one away."""
+    """Writes a file without checksums, with some tensors or facts changed; `...` takes one away."""
     found, head = content(path)
     known = {**json.loads(head["facts"]), **facts}
     for key in ("sum", "tensors", "kind", "vocabulary", *(key for key, value in facts.items() if value is ...)):
@@ -104,8 +104,8 @@ def test_equal_weights_give_equal_files(tmp_path):
     assert len(written) == 1
 
 
-def test_files_of_earlier_versions_open(tmp_path, trained):
-    folder, config = trained
+def test_a_file_without_facts_opens(trained):
+    folder, _ = trained
     checkpoints = CheckpointManager(folder)
     model, straight = tiny_model(2), tiny_model(3)
     load_weights(straight, checkpoints.best()[0])
@@ -113,12 +113,6 @@ def test_files_of_earlier_versions_open(tmp_path, trained):
     save_file(tensors, checkpoints.best()[0], {"update": "4", "score": "1.0"})
     load_weights(model, checkpoints.best()[0])
     assert same_weights(model, straight)
-    expected, _ = run(folder, config, resume=True)
-    again = tmp_path / "again"
-    run(again, config.model_copy(update={"max_updates": 12}))
-    as_before(CheckpointManager(again).last, used=..., validating=..., lr=...)
-    found, _ = run(again, config, resume=True)
-    assert same_weights(expected, found)
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o027, 0o077])
