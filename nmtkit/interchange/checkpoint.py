@@ -150,9 +150,6 @@ class ExternalCheckpoint:
             source_names: the parts of the others.
             ignored: the toolkit's tensors that may be left over.
             optional: whether one of its tensors may be missing, and is zero then.
-
-        Raises:
-            CheckpointError: a tensor is missing, left over, or of another shape.
         """
         with torch.device("meta"):
             network = MODELS.get(model.kind)(model, sizes_of(self.tokenizers))

@@ -124,9 +124,6 @@ def to_hugging_face(model: Seq2Seq, longest: int) -> Any:
     Args:
         model: a Transformer without copying, as it was trained, not prepared for inference.
         longest: positions of a source or a target.
-
-    Raises:
-        NmtkitError: see `require_convertible`; or the library is not installed.
     """
     config, theirs = require_convertible(model.config, "huggingface"), library("huggingface")
     theirs.logging.set_verbosity_error()
@@ -197,9 +194,6 @@ def to_ctranslate2(model: Seq2Seq, src_tokens: Sequence[str], tgt_tokens: Sequen
         src_tokens: the source vocabulary by id.
         tgt_tokens: the target vocabulary by id.
         longest: positions of a source or a target.
-
-    Raises:
-        NmtkitError: see `require_convertible`; or the library is not installed.
     """
     config = require_convertible(model.config, "ctranslate2")
     specs = library("ctranslate2").specs

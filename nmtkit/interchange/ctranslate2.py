@@ -67,9 +67,6 @@ def read_ctranslate2(folder: Path) -> ImportedModel:
 
     Args:
         folder: with config.json, model.bin, vocabularies, source.spm and target.spm; a model of words has no .spm.
-
-    Raises:
-        NmtkitError: it is damaged or not supported.
     """
     given = read_json_object(folder / "config.json")
     config = parse_known(CTranslate2Config, given, folder / "config.json")

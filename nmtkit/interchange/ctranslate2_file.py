@@ -115,11 +115,7 @@ class _Reader:
 
 @contextmanager
 def open_ctranslate2(path: Path) -> Iterator[CTranslate2File]:
-    """The file at `path`; numbers are read when they are needed.
-
-    Raises:
-        CheckpointError: it is missing, damaged, of another version, or no sequence-to-sequence Transformer.
-    """
+    """The file at `path`; numbers are read when they are needed."""
     if not path.is_file():  # a pipe would be waited for
         raise CheckpointError(f"{path}: missing, or no file; name the folder that CTranslate2's converter wrote")
     with path.open("rb") as file:

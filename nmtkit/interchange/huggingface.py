@@ -122,9 +122,6 @@ def read_huggingface(folder: Path) -> ImportedModel:
 
     Args:
         folder: with config.json, weights, source.spm, target.spm and vocab.json.
-
-    Raises:
-        NmtkitError: it is damaged or not supported.
     """
     given = read_json_object(folder / "config.json")
     kind, config, ignored = _config(folder, given)

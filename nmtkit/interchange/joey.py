@@ -171,9 +171,6 @@ def read_joey(folder: Path) -> ImportedModel:
     Args:
         folder: with config.yaml, best.ckpt or latest.ckpt, src_vocab.txt and trg_vocab.txt, and the sentencepiece
             models if there are any.
-
-    Raises:
-        NmtkitError: it is damaged or not supported.
     """
     place = folder / "config.yaml"
     read_file(place)

@@ -134,9 +134,6 @@ def read_opennmt(path: Path) -> ImportedModel:
 
     Args:
         path: a checkpoint, or a folder with one. Sentencepiece models are beside it.
-
-    Raises:
-        NmtkitError: it is damaged or not supported.
     """
     path = _checkpoint_file(path)
     state = _load(path)

@@ -48,9 +48,6 @@ def map_vocabulary(
         special: its ids of padding, of the decoder's first input, and of the end.
         size: rows of its matrices.
         dropped: rows that get no token here.
-
-    Raises:
-        CheckpointError: no token is the unknown one.
     """
     unknown = [row for row, token in tokens.items() if token == SPECIALS[UNK]]
     if not unknown:
@@ -128,9 +125,6 @@ def sentencepiece_tokenizers(
         config: their settings.
         maps: their tokens.
         pieces: for each side the pieces that text is cut into; the others of the model stay unused. None: all.
-
-    Raises:
-        CheckpointError: a file is missing, is no such model, or falls back to bytes.
     """
     sides = []
     for side, (path, one) in enumerate(zip(models, maps, strict=True)):

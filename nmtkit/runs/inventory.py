@@ -106,11 +106,7 @@ def _size(folder: Path) -> int:
 
 
 def require_run(name: str, runs: Path = RUNS) -> RunFolder:
-    """The folder of a run by its name under `runs`, or by its path.
-
-    Raises:
-        NmtkitError: there is none, it is a symbolic link, or another process writes there.
-    """
+    """The folder of a run by its name under `runs`, or by its path."""
     folder = RunFolder(runs / name)
     if not folder.exists():
         folder = RunFolder(Path(name))

@@ -115,11 +115,7 @@ class MetricsLog:
         atomic_write_text(self.path, "".join(line + "\n" for line in kept))
 
     def read(self) -> Iterator[LoggedEvent]:
-        """All events in order; of a running training, without a last line that is incomplete.
-
-        Raises:
-            DataError: the log is missing or damaged, or ends before the training did.
-        """
+        """All events in order; of a running training, without a last line that is incomplete."""
         try:
             lines = self._text().split("\n")
         except FileNotFoundError as fault:

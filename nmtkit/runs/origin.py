@@ -48,10 +48,6 @@ def find_origin(recipe: Recipe, folder: RunFolder | None = None) -> Origin | Non
     Args:
         recipe: to be trained.
         folder: of the new run, if known; it must be another one.
-
-    Raises:
-        CheckpointError: there is no such run, or it lacks the weights or the vocabulary.
-        RecipeError: its model or its tokenizer is another than the recipe's; the message names the keys.
     """
     if recipe.init_from is None:
         return None

@@ -87,9 +87,6 @@ class SavedRun:
         Args:
             which: `best`, `last`, `average`, the name of a stage (its best), or a file; `auto` is the average if one
                 was made, else the best, else the last. Best and last are of the newest stage that was validated.
-
-        Raises:
-            CheckpointError: the run has no such weights.
         """
         known = read_inference(self.folder) if which in ("auto", "best", "last", "average") else None
         stages = [] if known else self.stages()
@@ -249,11 +246,7 @@ def _named_run(model: str, runs: Path) -> tuple[SavedRun, str]:
 
 
 def weights_to_average(run: SavedRun, best: int | None = None, recent: int | None = None) -> list[Path]:
-    """The `best` weights files of a run's newest validated stage (None: all), or instead its most `recent` ones.
-
-    Raises:
-        CheckpointError: there are not so many, or fewer than two.
-    """
+    """The `best` weights files of a run's newest validated stage (None: all), or instead its most `recent` ones."""
     checkpoints = run.newest_stage().checkpoints
     kept = checkpoints.best() if recent is None else checkpoints.recent()
     wanted = recent or best or 2
@@ -267,11 +260,7 @@ def weights_to_average(run: SavedRun, best: int | None = None, recent: int | Non
 
 
 def average_files(files: Sequence[Path], output: Path, of: SavedRun | None = None) -> None:
-    """Averages weights files into one; they fit each other, and the model of the run `of`.
-
-    Raises:
-        CheckpointError: there are fewer than two, they do not fit, or the output cannot be written.
-    """
+    """Averages weights files into one; they fit each other, and the model of the run `of`."""
     if len(files) < 2:
         raise CheckpointError(f"{files[0] if files else output}: an average needs at least two checkpoints; name more")
     if of is None:
