@@ -16,7 +16,7 @@ from nmtkit.core import device as devices
 from nmtkit.layers.inference import PrecisionChoice, is_slow, supported_precisions
 from nmtkit.models.base import ModelConfig
 from nmtkit.search.engine import FEW_SENTENCES
-from nmtkit.translation.inputs import SearchWay, usual
+from nmtkit.translation.inputs import SearchSpeedConfig, usual
 
 _WORTH = 1.1
 """A less exact way is taken only where the quickest exact one takes at least so many times its time."""
@@ -29,7 +29,7 @@ _FEWEST = 48
 """With fewer lines the batches that are compared would not be those of real work."""
 
 
-def ways_to_search(device: torch.device, asked: PrecisionChoice = "auto") -> list[SearchWay]:
+def ways_to_search(device: torch.device, asked: PrecisionChoice = "auto") -> list[SearchSpeedConfig]:
     """The usual way in the precision that was asked for, and those that differ from it in one thing.
 
     `auto` is fp32, and lets the precision differ too, but for those whose products are slow here.
@@ -60,13 +60,13 @@ def search_work(
 
 
 def quickest_search(
-    search: Callable[[SearchWay, Sequence[str], float], Sequence[str]],
+    search: Callable[[SearchSpeedConfig, Sequence[str], float], Sequence[str]],
     lines: Sequence[str],
     device: torch.device,
     work: Mapping[str, Any],
     planned_seconds: float,
     again: bool = False,
-) -> Found[SearchWay]:
+) -> Found[SearchSpeedConfig]:
     """The quickest way to search, as it was once found on this machine, else by searching some lines in every way.
 
     A less exact way is taken only where it finds the same texts for all of these lines and is quicker than every exact
@@ -77,19 +77,19 @@ def quickest_search(
 
     `search` is given the seconds that it may take, and raises TooSlowError where it takes longer.
     """
-    known = None if again else found.look_up(work, SearchWay)
+    known = None if again else found.look_up(work, SearchSpeedConfig)
     if known is not None:
         return known
     begun = time.monotonic()
     possible = ways_to_search(device, work.get("precision", "auto"))
     unmeasured = Found("search", possible[0], "sentences/s")
     limit = MOST_SECONDS if again else min(MOST_SECONDS, MOST_SHARE * planned_seconds)
-    texts: dict[SearchWay, Sequence[str]] = {}
+    texts: dict[SearchSpeedConfig, Sequence[str]] = {}
 
     def left() -> float:
         return max(0.0, limit - (time.monotonic() - begun))
 
-    def seconds_of(way: SearchWay, sample: Sequence[str], most: float) -> float:
+    def seconds_of(way: SearchSpeedConfig, sample: Sequence[str], most: float) -> float:
         started = time.monotonic()
         texts.pop(way, None)
         with suppress(torch.OutOfMemoryError):
@@ -120,11 +120,11 @@ def quickest_search(
 
 
 def _measure(
-    possible: Sequence[SearchWay],
-    seconds_of: Callable[[SearchWay, Sequence[str], float], float],
+    possible: Sequence[SearchSpeedConfig],
+    seconds_of: Callable[[SearchSpeedConfig, Sequence[str], float], float],
     lines: Sequence[str],
     left: Callable[[], float],
-) -> tuple[Turns[SearchWay] | None, int]:
+) -> tuple[Turns[SearchSpeedConfig] | None, int]:
     """The ways in turns, and how many of the lines each searched; None where what is left of the time is too little."""
     try:
         for piece in _PIECES:

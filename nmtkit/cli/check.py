@@ -24,8 +24,8 @@ from nmtkit.diagnosis import report
 from nmtkit.diagnosis.examine import examine
 from nmtkit.diagnosis.findings import Diagnosis
 from nmtkit.diagnosis.html import diagnosis_page
-from nmtkit.diagnosis.mend import LOG, mend, require_new
-from nmtkit.diagnosis.report import Sheet
+from nmtkit.diagnosis.repair import LOG, repair, require_new
+from nmtkit.diagnosis.report import ReportTable
 
 SPLIT_OPTIONS = ("--valid", "--test")
 RECIPE_ENDS = (".yaml", ".yml")
@@ -159,18 +159,18 @@ def command(
     with console.LineProgress("MB") as display:
         see = partial(subject.see, with_tokens=with_tokens)
         diagnosis = examine(subject.splits, subject.monolingual, progress=_by_megabyte(display), see=see)
-    sheets, tokens, failed = _count_tokens(subject, diagnosis) if with_tokens else ([], None, False)
+    tables, tokens, failed = _count_tokens(subject, diagnosis) if with_tokens else ([], None, False)
     files = ", ".join(path for group in subject.splits.values() for path in group.texts())
     if html_path:
-        write_report(html_path, diagnosis_page(diagnosis, f"Data check: {subject.title}", files, sheets))
+        write_report(html_path, diagnosis_page(diagnosis, f"Data check: {subject.title}", files, tables))
         console.say(f"wrote {html_path}", stderr=True)
     if json_path:
-        values = report.as_values(diagnosis, strict) | {"tokens": tokens}
+        values = report.as_json(diagnosis, strict) | {"tokens": tokens}
         write_report(json_path, json.dumps(values, ensure_ascii=False, indent=1) + "\n")
     if json_path != "-":
-        show_examination(diagnosis, sheets)
+        show_examination(diagnosis, tables)
     refused = fixed is not None and _fix(subject, fixed, "stderr" if json_path == "-" else "stdout")
-    wrong = refused or report.is_wrong(diagnosis, strict, fixed=fixed is not None)
+    wrong = refused or report.has_problems(diagnosis, strict, fixed=fixed is not None)
     return 1 if wrong else 2 if failed else 0
 
 
@@ -228,7 +228,9 @@ def _by_megabyte(display: console.LineProgress) -> Callable[[int], None]:
     return add
 
 
-def _count_tokens(subject: CheckedCorpus, diagnosis: Diagnosis) -> tuple[list[Sheet], dict[str, Any] | None, bool]:
+def _count_tokens(
+    subject: CheckedCorpus, diagnosis: Diagnosis
+) -> tuple[list[ReportTable], dict[str, Any] | None, bool]:
     """Statistics of a recipe's tokens, as tables and for JSON; and whether only the tokenizer failed."""
     if subject.recipe is None:
         return [], None, False
@@ -236,16 +238,16 @@ def _count_tokens(subject: CheckedCorpus, diagnosis: Diagnosis) -> tuple[list[Sh
         with console.LineProgress("pairs") as display:
             notify = partial(console.say, stderr=True)
             counts = subject.recipe.count_tokens(diagnosis, notify, display.advance)
-        return counts.sheets(diagnosis), counts.as_dict(), False
+        return counts.tables(diagnosis), counts.as_dict(), False
     except NmtkitError as fault:
         console.say(f"the text was not cut into tokens: {fault}", stderr=True)
-        return [], None, not report.is_wrong(diagnosis)
+        return [], None, not report.has_problems(diagnosis)
 
 
 def _fix(subject: CheckedCorpus, out: Path, stream: console.Stream) -> bool:
     """Writes cleaned files and prints a table of them; returns whether a split was refused."""
     with console.LineProgress("MB") as display:
-        done = mend(subject.splits, out, subject.monolingual, _by_megabyte(display))
+        done = repair(subject.splits, out, subject.monolingual, _by_megabyte(display))
     rows = []
     for name, split in done.items():
         if split.refused:

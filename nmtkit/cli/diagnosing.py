@@ -11,7 +11,7 @@ from nmtkit.core.files import write_errors
 from nmtkit.corpus.faults import LINE_COUNTS, SHIFT
 from nmtkit.diagnosis import report
 from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis
-from nmtkit.diagnosis.report import Sheet
+from nmtkit.diagnosis.report import ReportTable
 
 WIDTH = 80
 """Columns of running text and plots."""
@@ -26,11 +26,11 @@ def show_diagnosis(diagnosis: Diagnosis, stream: Stream = "stderr") -> None:
     console.say(report.verdict(diagnosis), stderr=stream == "stderr")
 
 
-def show_examination(diagnosis: Diagnosis, sheets: Sequence[Sheet] = ()) -> None:
+def show_examination(diagnosis: Diagnosis, tables: Sequence[ReportTable] = ()) -> None:
     """The whole report: plots, tables, findings with examples and remedies, and the verdict last."""
     for number, split in enumerate(diagnosis.splits.values()):
         _show_lengths(split, plots=number == 0)
-    for sheet in sheets:
+    for sheet in tables:
         console.table(sheet.title, sheet.columns, sheet.rows)
         _say_wrapped(sheet.note)
         console.say("")

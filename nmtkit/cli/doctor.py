@@ -14,7 +14,7 @@ from nmtkit.autotune.training import TrainingWay
 from nmtkit.core import device
 from nmtkit.core.processes import available_cores
 from nmtkit.core.version import __version__
-from nmtkit.translation.inputs import SearchWay
+from nmtkit.translation.inputs import SearchSpeedConfig
 
 LIBRARIES = ["numpy", "click", "cloup", "pydantic", "pyyaml", "rich", "safetensors", "sentencepiece"]
 LIBRARIES += ["sacrebleu", "rouge-score", "matplotlib", "tensorboard"]
@@ -75,7 +75,7 @@ def _settings(entry: dict[str, Any]) -> list[str]:
     names = [str(machine.pop(key)) for key in ("device", "processor") if key in machine]
     threads = f"{machine.pop('threads')} cores"
     changed = [f"{key}={value}" for key, value in machine.items() if key in kept.VARIABLES and "OMP" not in key]
-    way = {"training": TrainingWay, "search": SearchWay}[work["work"]](**found["way"])
+    way = {"training": TrainingWay, "search": SearchSpeedConfig}[work["work"]](**found["way"])
     model = f"{work['model']['kind']}, {max(work['vocabularies']):,}, {work['batch'][0]:,}"
     speed = f"{found['speeds'][str(way)]:,.0f}"
     return [work["work"], model, ", ".join([*names, threads, *changed]), str(way), speed, found["day"]]

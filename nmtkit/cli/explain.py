@@ -17,8 +17,8 @@ from nmtkit.console.trees import show_search
 from nmtkit.corpus.json_records import EXTRACT_HINT, refuse_json_lines
 from nmtkit.corpus.text import read_lines
 from nmtkit.experiment.loading import ModelOptions
-from nmtkit.pictures.search_trees import SearchTree, require_page, save_search
-from nmtkit.translation import decisions
+from nmtkit.pictures.search_trees import SearchTree, require_html, save_search
+from nmtkit.translation import search_trees
 from nmtkit.translation.result import Translation
 from nmtkit.translation.translator import Translator
 
@@ -76,7 +76,7 @@ def command(
     if output is not None:
         if as_json:
             raise click.UsageError("--json prints, and -o draws a page: leave one of them out")
-        require_page(output)
+        require_html(output)
     lines = list(_lines(sentence, source))
     translator = inference.open_model(how)
     explained = [_explained(translator, line, number) for number, line in enumerate(lines, start=1)]
@@ -98,7 +98,7 @@ def show_trees(trees: Sequence[SearchTree], steps: int | None = None) -> None:
 
 
 def _explained(translator: Translator, line: str, number: int) -> tuple[SearchTree, list[Translation]]:
-    tree, translations = decisions.search_tree(translator, line, f"line {number}")
+    tree, translations = search_trees.search_tree(translator, line, f"line {number}")
     if translations[0].src_left_out:
         tell(f"line {number}: the last {translations[0].src_left_out:,} source tokens were not read")
     return tree, translations

@@ -119,7 +119,7 @@ def _show(corpus: Corpus, stderr: bool) -> None:
 
 
 def _fetch(corpus: Corpus, folder: Path) -> FetchedCorpus:
-    with console.WorkDisplay() as display:
+    with console.ProgressDisplay() as display:
 
         def bytes_there(there: int, total: int | None) -> None:
             of_all = f" of {total / 1e6:,.1f}" if total else ""

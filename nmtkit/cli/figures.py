@@ -14,7 +14,7 @@ from nmtkit.cli.options import Decorator, Number
 from nmtkit.cli.reporting import note, tell
 from nmtkit.metrics import LengthBucket
 from nmtkit.pictures.curves import save_by_length
-from nmtkit.pictures.drawing import Look
+from nmtkit.pictures.drawing import FigureStyle
 
 LEAST_INCHES, MOST_INCHES = 0.5, 100.0
 
@@ -50,7 +50,7 @@ figure_group: Decorator = cloup.option_group(
 
 
 def collect_style(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Passes the options of `figure_group` to a command as one `Look`, called `look`."""
+    """Passes the options of `figure_group` to a command as one `FigureStyle`, called `style`."""
 
     @wraps(command)
     def with_style(*, title: str | None, no_title: bool, colours: str | None, **given: Any) -> Any:
@@ -58,19 +58,19 @@ def collect_style(command: Callable[..., Any]) -> Callable[..., Any]:
             raise click.UsageError("--title gives the figure a title and --no-title none: give one of them")
         size, font, font_size = (given.pop(key) for key in ("size", "font", "font_size"))
         names = tuple(part.strip() for part in (colours or "").split(",") if part.strip())
-        look = Look("" if no_title else title, size, font or "", font_size, names)
-        if look.font or look.colours:
-            look.check()
-        return command(look=look, **given)
+        style = FigureStyle("" if no_title else title, size, font or "", font_size, names)
+        if style.font or style.colours:
+            style.check()
+        return command(style=style, **given)
 
     return with_style
 
 
-def save_pictures(outputs: Sequence[Path], save: Callable[[Path], object], look: Look) -> None:
+def save_pictures(outputs: Sequence[Path], save: Callable[[Path], object], style: FigureStyle) -> None:
     """Saves a picture in each format."""
     for output in outputs:
         save_picture(output, save)
-        if look.size is not None and output.suffix.lower() == ".html":
+        if style.size is not None and output.suffix.lower() == ".html":
             tell(f"{output}: --size is for .png, .svg and .pdf; a page is as wide as its window")
 
 

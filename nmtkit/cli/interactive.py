@@ -11,10 +11,10 @@ import click
 from nmtkit import console
 from nmtkit.cli.explain import show_trees
 from nmtkit.cli.reporting import note, tell
-from nmtkit.console.tables import console_on, wrapped
+from nmtkit.console.tables import plain_console, wrapped
 from nmtkit.core.errors import NmtkitError
-from nmtkit.translation.decisions import search_tree
 from nmtkit.translation.result import Translation
+from nmtkit.translation.search_trees import search_tree
 from nmtkit.translation.translator import Translator
 
 ALTERNATIVES = 3
@@ -111,7 +111,7 @@ class _Conversation:
         best = translations[0]
         console.say(f"{best.text}{_cut(best)}")
         if self._translator.model.has_attention and best.text:
-            console.say(wrapped(f"  {self._aligned(best.text)}", console_on(sys.stdout).width))
+            console.say(wrapped(f"  {self._aligned(best.text)}", plain_console(sys.stdout).width))
         for rank, one in enumerate(translations if self._results > 1 else [], start=1):
             console.say(f"  {rank}  {one.score:.6f}  {one.text}{_cut(one)}")
 

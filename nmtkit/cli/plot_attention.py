@@ -12,15 +12,15 @@ from nmtkit.cli import inference, options
 from nmtkit.cli.figures import collect_style, figure_group, save_pictures
 from nmtkit.cli.reading import STDIN, stdin_lines
 from nmtkit.cli.reporting import note, tell
-from nmtkit.console.shading import show_attention
+from nmtkit.console.heatmaps import show_attention
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.json_records import EXTRACT_HINT, refuse_json_lines
 from nmtkit.experiment.loading import ModelOptions
 from nmtkit.models.base import as_headed
-from nmtkit.pictures.colour_tables import Entropies, of_heads, of_words, save_entropies, save_positions
-from nmtkit.pictures.drawing import Look
-from nmtkit.pictures.pages import save_layered
-from nmtkit.translation import attending
+from nmtkit.pictures.colour_tables import Entropies, head_entropies, save_entropies, save_positions, word_entropies
+from nmtkit.pictures.drawing import FigureStyle
+from nmtkit.pictures.pages import save_heads
+from nmtkit.translation import attention_views
 from nmtkit.translation.translator import Translator
 
 Pairs = tuple[list[str], list[str | None]]
@@ -101,7 +101,7 @@ def command(
     grid: bool,
     layers: bool,
     what: str,
-    look: Look,
+    style: FigureStyle,
 ) -> None:
     """Draw a model's attention: a row for each target word, a column for each source word.
 
@@ -132,30 +132,37 @@ def command(
     _require_fitting_options(output, grid, layers, what, source, chosen=bool(how.layer or how.head))
     translator = inference.open_model(how)
     if not output:
-        _show(translator, _pairs(source, target), what, look.title)
+        _show(translator, _pairs(source, target), what, style.title)
         return
-    save_pictures(output, _drawing(translator, (source, target), grid, layers, what, look), look)
+    save_pictures(output, _drawing(translator, (source, target), grid, layers, what, style), style)
     if what == "attention" and not layers and as_headed(translator.model) and any(map(_is_html, output)):
         note("this is the mean of one layer's heads; --layers shows every layer and head")
 
 
 def _drawing(
-    translator: Translator, given: tuple[str | None, str | None], grid: bool, layers: bool, what: str, look: Look
+    translator: Translator,
+    given: tuple[str | None, str | None],
+    grid: bool,
+    layers: bool,
+    what: str,
+    style: FigureStyle,
 ) -> Callable[[Path], object]:
     """The function that saves the picture to a file."""
     if what == "positions":
-        table, title = attending.positions(translator, POSITIONS)
-        return partial(save_positions, table, title=title, look=look)
+        table, title = attention_views.positions(translator, POSITIONS)
+        return partial(save_positions, table, title=title, style=style)
     pairs = _pairs(*given)
     if what == "entropy":
         parts, title = _entropies(translator, pairs)
-        return partial(save_entropies, parts, title=title, look=look)
+        return partial(save_entropies, parts, title=title, style=style)
     if layers:
-        return partial(save_layered, [one.under(look.title) for one in translator.layered(*pairs)], style=look.style())
+        return partial(
+            save_heads, [one.under(style.title) for one in translator.head_pictures(*pairs)], css=style.css()
+        )
     drawn = translator.pictures(*pairs)
-    if look.title is not None and any(picture.left_out for picture in drawn):
+    if style.title is not None and any(picture.left_out for picture in drawn):
         tell("the end of an article was not read; the title does not say so: " + ", ".join(_unread(drawn)))
-    return partial(pictures.save, drawn, grid=grid, look=look)
+    return partial(pictures.save, drawn, grid=grid, style=style)
 
 
 def _unread(drawn: Sequence[pictures.AttentionPicture]) -> Iterator[str]:
@@ -197,7 +204,11 @@ def _pairs(source: str | None, target: str | None) -> Pairs:
 def _entropies(translator: Translator, pairs: Pairs) -> tuple[list[Entropies], str]:
     """The entropy of each attention, and a title."""
     of_each_head = as_headed(translator.model) is not None
-    parts = of_heads(translator.layered(*pairs)) if of_each_head else of_words(translator.pictures(*pairs))
+    parts = (
+        head_entropies(translator.head_pictures(*pairs))
+        if of_each_head
+        else word_entropies(translator.pictures(*pairs))
+    )
     count = "1 sentence" if len(pairs[0]) == 1 else f"{len(pairs[0]):,} sentences"
     return parts, f"{translator.name}: entropy of attention over {count}"
 

@@ -14,7 +14,7 @@ from nmtkit.cli.figures import collect_style, figure_group, save_pictures
 from nmtkit.cli.options import picture_file
 from nmtkit.metrics import text_metrics
 from nmtkit.pictures.curves import Points, Training, save_training
-from nmtkit.pictures.drawing import Look
+from nmtkit.pictures.drawing import FigureStyle
 from nmtkit.runs.metrics_log import training_curves
 from nmtkit.runs.saved import find_run
 
@@ -26,7 +26,7 @@ from nmtkit.runs.saved import find_run
 )
 @figure_group
 @collect_style
-def command(runs: tuple[str, ...], output: tuple[Path, ...], look: Look) -> None:
+def command(runs: tuple[str, ...], output: tuple[Path, ...], style: FigureStyle) -> None:
     """Draw the course of trainings: loss, perplexity, a validation score and learning rate over the updates.
 
     RUN is the folder of a run, or its name under runs/; it may still be training. Several runs share one figure; each
@@ -45,7 +45,7 @@ def command(runs: tuple[str, ...], output: tuple[Path, ...], look: Look) -> None
         pictures.picture_format(path)
     trainings = [training_curves(find_run(run)[0], name) for name, run in zip(_names(runs), runs, strict=True)]
     if output:
-        save_pictures(output, partial(save_training, trainings, look=look), look)
+        save_pictures(output, partial(save_training, trainings, style=style), style)
     else:
         _print(trainings)
 

@@ -191,7 +191,7 @@ class Printer:
 
     def _count(self, outputs: Sequence[Translation]) -> None:
         self.lines += 1
-        for fault in {fault for one in outputs for fault in one.amiss}:
+        for fault in {fault for one in outputs for fault in one.unmet_constraints}:
             tell(f"line {self.lines}: the translation {fault}")
         self.unfinished += any(not one.finished for one in outputs)
         self.cut += any(one.src_left_out > 0 for one in outputs)

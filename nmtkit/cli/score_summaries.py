@@ -13,7 +13,7 @@ from nmtkit.cli.reporting import tell
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.json_records import field_of, is_list_of_strings, parse_record, text_of
 from nmtkit.corpus.text import read_lines
-from nmtkit.metrics import Comparison, Options, Resampling, copied_right, split_sentences
+from nmtkit.metrics import Comparison, Options, Resampling, split_sentences, term_recall
 from nmtkit.metrics.quality import QualityReport, quality
 from nmtkit.metrics.significance import SIGNIFICANT
 from nmtkit.metrics.systems import (
@@ -81,7 +81,7 @@ def command(
     systems = score_systems(outputs, refs, metrics, options, draws, articles)
     if phrases is not None:
         for system, (_, lines) in zip(systems, outputs, strict=True):
-            system.scores.append(Comparison(copied_right(lines, phrases, options.lowercase)))
+            system.scores.append(Comparison(term_recall(lines, phrases, options.lowercase)))
     reports = [] if articles is None else [quality(lines, articles, refs) for _, lines in outputs]
     described = [] if articles is None else [quality(lines, articles) for lines in refs]
 

@@ -216,7 +216,7 @@ def _resume(resuming: str | None, path: str, device: str) -> bool:
 @contextmanager
 def journalled() -> Iterator[TrainLog]:
     """Copies what is written to the terminal inside into train.log, and the error that ended it."""
-    with closing(TrainLog(["nmtkit", *sys.argv[1:]], tell)) as journal, console.copying(journal.write):
+    with closing(TrainLog(["nmtkit", *sys.argv[1:]], tell)) as journal, console.tee(journal.write):
         try:
             yield journal
         except Exception as fault:

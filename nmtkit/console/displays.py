@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, TaskProgressColum
 from rich.table import Column
 from rich.text import Text
 
-from nmtkit.console.tables import console_on, copy, wrapped, write_line
+from nmtkit.console.tables import copy, plain_console, wrapped, write_line
 
 # A live display is redrawn at most this often, so that it costs a training step nothing.
 SECONDS_PER_FRAME = 0.2
@@ -55,7 +55,7 @@ class _Display(ABC):
     def __init__(self, stream: TextIO | None = None, seconds_between_lines: float = SECONDS_BETWEEN_LINES) -> None:
         """Shows nothing yet; without a `stream` it will write to stderr."""
         self._file = stream or sys.stderr
-        console = console_on(self._file)
+        console = plain_console(self._file)
         self._is_live = console.is_terminal and not console.is_dumb_terminal
         self._seconds = SECONDS_PER_FRAME if self._is_live else seconds_between_lines
         self._shown_at = time.monotonic()
@@ -176,7 +176,7 @@ class TrainingDisplay(_Display):
         return f"{_clock(seconds / share * max(1 - self._share, 0.0))} left" if share and seconds else "? left"
 
 
-class WorkDisplay(_Display):
+class ProgressDisplay(_Display):
     """How far a long piece of work is, on stderr: a live line in a terminal, else a plain line now and then."""
 
     _text = ""

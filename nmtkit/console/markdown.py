@@ -7,7 +7,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markdown import Heading, Markdown
 from rich.text import Text
 
-from nmtkit.console.tables import console_on
+from nmtkit.console.tables import plain_console
 
 _FENCED = re.compile(r"^```\w*\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 
@@ -25,7 +25,7 @@ class _Page(Markdown):
 
 def show_page(text: str) -> None:
     """Prints a page for a reader at a terminal; a line of code is indented and never broken, so it can be copied."""
-    out = console_on(sys.stdout)
+    out = plain_console(sys.stdout)
     for number, part in enumerate(_FENCED.split(text)):
         if number % 2:
             out.print()

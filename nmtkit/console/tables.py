@@ -24,7 +24,7 @@ SHORT_CELL = 24
 Stream = Literal["stdout", "stderr"]
 
 
-def console_on(file: TextIO) -> Console:
+def plain_console(file: TextIO) -> Console:
     """A console that reads nothing in a text as markup."""
     return Console(file=file, highlight=False, markup=False, emoji=False)
 
@@ -33,7 +33,7 @@ _COPIES: list[Callable[[str], object]] = []
 
 
 @contextmanager
-def copying(take: Callable[[str], object]) -> Iterator[None]:
+def tee(take: Callable[[str], object]) -> Iterator[None]:
     """Inside, every line that is written here is handed on as well; of what moves at the foot of a terminal some."""
     _COPIES.append(take)
     try:
@@ -51,7 +51,7 @@ def copy(text: str) -> None:
 def say(text: str, stderr: bool = False) -> None:
     """Writes a line of plain text: nothing is cut or read as markup, and only messages in a terminal are wrapped."""
     if stderr and sys.stderr.isatty():
-        text = wrapped(text, console_on(sys.stderr).width)
+        text = wrapped(text, plain_console(sys.stderr).width)
     write_line(text, sys.stderr if stderr else sys.stdout)
 
 
@@ -92,7 +92,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], 
     columns. Where that is not enough, words are folded in a terminal; elsewhere they stay whole in a wider table.
     """
     file = sys.stdout if stream == "stdout" else sys.stderr
-    console = console_on(file)
+    console = plain_console(file)
     cells = [[str(cell) for cell in row] for row in rows]
     grid = Table(
         title=Text(title) if title else None, title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False
@@ -159,7 +159,7 @@ def histogram(
         width: The columns to fit into; if not given, those of the terminal, but at most 100.
     """
     file = sys.stdout
-    width = width or min(console_on(file).width, 100)
+    width = width or min(plain_console(file).width, 100)
     margin = max(cell_len(label) for label in [*labels, ""])
     room = max(4, (width - margin) // len(series) - len("  100.0%") - 2)
     heads = "".join("  " + set_cell_size(name, room + len(" 100.0%")) for name, _ in series)

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from rich.cells import cell_len, chop_cells, set_cell_size
 from rich.text import Text
 
-from nmtkit.console.tables import console_on
+from nmtkit.console.tables import plain_console
 from nmtkit.pictures.fonts import printable
-from nmtkit.pictures.search_trees import Continuation, SearchTree
+from nmtkit.pictures.search_trees import SearchTree, TreeNode
 
 LEGEND = {
     "*": "best",
@@ -49,7 +49,7 @@ def show_search(tree: SearchTree, steps: int | None = None, size: tuple[int, int
     Returns:
         How many steps were left out.
     """
-    console = console_on(sys.stdout)
+    console = plain_console(sys.stdout)
     width, height = size or shutil.get_terminal_size()
     rows = [_Rows(tree, width).lines(step) for step in range(len(tree.steps))]
     results = [_result(rank, tree, width) for rank in range(len(tree.results))]
@@ -182,11 +182,11 @@ def _filled(parts: Sequence[Text], width: int) -> Iterator[Text]:
         yield line
 
 
-def _token(one: Continuation) -> str:
+def _token(one: TreeNode) -> str:
     return _cut(printable(one.token), LONGEST_TOKEN)
 
 
-def _named(one: Continuation) -> str:
+def _named(one: TreeNode) -> str:
     return f"{_token(one)} {one.log_prob:.2f}"
 
 

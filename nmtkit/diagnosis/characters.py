@@ -25,7 +25,7 @@ _FAR = 0x20000  # from here on all letters are Han
 
 
 @cache
-def classes() -> NDArray[np.uint8]:
+def character_classes() -> NDArray[np.uint8]:
     """For every code point its class: a script, white space, the end of a line, something odd, or 0."""
     table = np.zeros(0x110000, dtype=np.uint8)
     table[_FAR:0x32000] = SCRIPTS.index("Han")
@@ -70,7 +70,7 @@ class TextArrays:
         """Counts some lines; a line holds no line feed."""
         whole = "\n".join([*lines, ""])
         codes = np.frombuffer(whole.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
-        kinds = classes()[codes]
+        kinds = character_classes()[codes]
         ends = np.flatnonzero(kinds == NEWLINE)
         starts = np.concatenate([[0], ends + 1])[:-1]
         blank = (kinds >= SPACE) & (kinds <= SEPARATOR)
@@ -92,11 +92,11 @@ class TextArrays:
         """The line of each of some characters."""
         return np.searchsorted(self.starts, places, side="right") - 1
 
-    def all_letters(self) -> NDArray[np.int64]:
+    def letter_counts(self) -> NDArray[np.int64]:
         """`(n,)`: letters of each line, of whatever script."""
         return sum(self.letters.values(), start=np.zeros_like(self.lengths))
 
-    def all_words(self) -> NDArray[np.int64]:
+    def word_counts(self) -> NDArray[np.int64]:
         """`(n,)`: words of each line, about: where a script puts no space between words, two letters are one."""
         dense = np.zeros_like(self.words)
         for script, letters in self.letters.items():
@@ -128,7 +128,7 @@ _MARKUP = re.compile(rf"{_ENTITIES}|</?(?:{_TAGS})(?:\s[^<>]*)?/?>", re.IGNORECA
 _PIECES = re.compile(r"\S@@(?: |$)|(?:^| )\u2581\S")
 
 
-def find_oddities(block: Block, side: str, text: TextArrays) -> None:
+def find_odd_characters(block: Block, side: str, text: TextArrays) -> None:
     """Adds the odd characters of one side ("src" or "tgt"), which is `text`, to the faults of a block."""
 
     def add(kind: FaultKind, places: dict[int, int]) -> None:
@@ -183,13 +183,13 @@ def _mojibake(text: TextArrays) -> dict[int, int]:
     found = {}
     for row in np.unique(text.line_of(lead)).tolist():
         line = text.lines[row]
-        mended = read_again(line)
+        mended = fix_mojibake(line)
         if mended != line:
             found[row] = next(place for place, letter in enumerate(line) if mended[place : place + 1] != letter)
     return found
 
 
-def read_again(line: str) -> str:
+def fix_mojibake(line: str) -> str:
     """The line with every run of UTF-8 that was read as Windows-1252 or Latin-1 read as UTF-8 again.
 
     The line stays as it is if no run makes sense for certain: "IRM\u00c3»" is Portuguese, and "\u00c3»" no letter.
@@ -229,7 +229,7 @@ def _byte(letter: str) -> bytes:
 def _replacements() -> dict[int, str]:
     """What becomes of odd characters that can be mended: a space where they part words, else nothing."""
     mended = [number for number, kind in _ODD.items() if kind.mends]
-    codes = np.flatnonzero(np.isin(classes(), mended)).tolist()
+    codes = np.flatnonzero(np.isin(character_classes(), mended)).tolist()
     return {code: " " if chr(code).isspace() else "" for code in codes}
 
 
@@ -238,12 +238,12 @@ def _mendable() -> re.Pattern[str]:
     return re.compile("[" + "".join(re.escape(chr(code)) for code in _replacements()) + "]")
 
 
-def put_right(text: str) -> tuple[str, list[str]]:
+def repair_line(text: str) -> tuple[str, list[str]]:
     """A line put right, and by name the kinds of faults that it had; none if it stays as it is."""
     found = []
-    while (again := read_again(text)) != text:  # what was read wrongly twice is read again twice
+    while (again := fix_mojibake(text)) != text:  # what was read wrongly twice is read again twice
         text, found = again, [faults.MOJIBAKE.name]
-    odd = {_ODD[int(classes()[ord(letter)])].name for letter in _mendable().findall(text)}
+    odd = {_ODD[int(character_classes()[ord(letter)])].name for letter in _mendable().findall(text)}
     if odd:
         text = text.translate(_replacements()).strip()
     return text, found + sorted(odd)

@@ -12,9 +12,9 @@ from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.faults import HELD_OUT, Fault, FaultKind, RowIndices
 from nmtkit.corpus.hashes import HashLookup, HashSet, Mask, PairHashes
 from nmtkit.corpus.reading import SplitReader
-from nmtkit.diagnosis.characters import TextArrays, find_oddities
+from nmtkit.diagnosis.characters import TextArrays, find_odd_characters
 from nmtkit.diagnosis.findings import EXAMPLES, Diagnosis, Finding, SplitDiagnosis
-from nmtkit.diagnosis.misalignment import ShiftWatch, where_they_part
+from nmtkit.diagnosis.misalignment import ShiftDetector, first_mismatch
 from nmtkit.diagnosis.norms import Norms, examine_pairs, first_texts, learn_norms
 
 
@@ -37,12 +37,12 @@ def examine(
         see: is given every block of pairs before it is examined: for whoever wants something else of the same reading.
     """
     diagnosis = Diagnosis()
-    for _ in verdicts(splits, diagnosis, monolingual, duplicates, progress, see):
+    for _ in examine_blocks(splits, diagnosis, monolingual, duplicates, progress, see):
         pass
     return diagnosis
 
 
-def verdicts(
+def examine_blocks(
     splits: Mapping[str, SplitFiles],
     diagnosis: Diagnosis,
     monolingual: bool = False,
@@ -73,7 +73,7 @@ def verdicts(
         if name != main and usual.are_swapped(first_texts(readers[name])):
             first = next(SplitReader(name, splits[name]).peek(0))
             diagnosis.splits[name].find(faults.SWAPPED_FILES, first.pair(0))
-            norms = usual.turned()
+            norms = usual.swapped()
         yield from _examined(readers[name], diagnosis.splits[name], norms, monolingual, overlap, see)
     if overlap is not None:
         for name, files in splits.items():
@@ -89,18 +89,18 @@ def _examined(
     overlap: "Overlap | None",
     see: Callable[[Block], object],
 ) -> Iterator[Block]:
-    """The blocks of a split, with their faults; as of `verdicts`."""
-    shifts = ShiftWatch()
+    """The blocks of a split, with their faults; as of `examine_blocks`."""
+    shifts = ShiftDetector()
     for block in reader:
         if not isinstance(block, Block):
-            split.find(block.kind, where_they_part(block) if block.counts else block.place, block.count)
+            split.find(block.kind, first_mismatch(block) if block.counts else block.place, block.count)
             continue
         see(block)
         src, tgt = TextArrays.of(block.src), None if block.tgt is None else TextArrays.of(block.tgt)
         split.count(src, tgt)
         for side, text in (("src", src), ("tgt", tgt)):
             if text is not None:
-                find_oddities(block, side, text)
+                find_odd_characters(block, side, text)
         if tgt is not None and block.src_file != block.tgt_file:
             shifts.see(block, src, tgt)
         usable = examine_pairs(block, src, tgt, norms, summaries)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from nmtkit.corpus.faults import Severity
 from nmtkit.diagnosis import report
 from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis
-from nmtkit.diagnosis.report import Histogram, Sheet
+from nmtkit.diagnosis.report import Histogram, ReportTable
 from nmtkit.pictures.pages import render
 
 COLOURS: dict[Severity, str] = {"error": "bad", "warning": "warn", "note": "note"}
@@ -19,9 +19,9 @@ EXAMPLE_WIDTH = 240
 
 
 def diagnosis_page(
-    diagnosis: Diagnosis, title: str = "Data check", subtitle: str = "", sheets: Sequence[Sheet] = ()
+    diagnosis: Diagnosis, title: str = "Data check", subtitle: str = "", tables: Sequence[ReportTable] = ()
 ) -> str:
-    """The page as text; `sheets` are further tables."""
+    """The page as text; `tables` are further tables."""
     found = diagnosis.findings()
     worst = found[0][1].kind.severity if found else "note"
     facts = {
@@ -31,7 +31,7 @@ def diagnosis_page(
         "verdict": report.verdict(diagnosis),
         "facts": _facts(diagnosis),
         "findings": _findings(diagnosis),
-        "sheets": [(sheet, _kinds(sheet)) for sheet in sheets],
+        "tables": [(sheet, _kinds(sheet)) for sheet in tables],
         "splits": [_split(split) for split in diagnosis.splits.values() if split.src.words],
     }
     return render("diagnosis/page.html", facts)
@@ -67,7 +67,7 @@ def _example(given: str) -> list[str]:
     return re.split("(⟨[^⟩]*⟩)", report.visible(given, EXAMPLE_WIDTH))
 
 
-def _kinds(sheet: Sheet) -> list[str]:
+def _kinds(sheet: ReportTable) -> list[str]:
     """The class of each column: one of numbers alone is set to the right."""
     columns = ([row[i] for row in sheet.rows] for i in range(len(sheet.columns)))
     return ["number" if all(re.fullmatch(r"[\d.,%<>–-]*", cell) for cell in column) else "" for column in columns]

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.corpus.text import SCRIPTS
-from nmtkit.diagnosis.characters import DIGIT, NEWLINE, TextArrays, classes
+from nmtkit.diagnosis.characters import DIGIT, NEWLINE, TextArrays, character_classes
 
 RUN_BUCKETS = 1 << 16
 """Runs of three characters are counted by a hash of so many values."""
@@ -53,7 +53,7 @@ FOREIGN_ODDS = -5.0
 """Log-odds (in nats) from which a line is doubted; words that neither the side nor the list knows speak for neither."""
 
 
-def own_scripts(letters: dict[int, int]) -> frozenset[int]:
+def main_scripts(letters: dict[int, int]) -> frozenset[int]:
     """The scripts of a side, from the letters of a sample of it by the number of their script."""
     total = sum(letters.values())
     own = {script for script, count in letters.items() if count >= OWN_SHARE * total}
@@ -61,7 +61,7 @@ def own_scripts(letters: dict[int, int]) -> frozenset[int]:
     return frozenset(own | japanese if own & japanese and len(own & japanese) > 1 else own)
 
 
-def in_other_script(text: TextArrays, own: frozenset[int]) -> NDArray[np.bool_]:
+def in_foreign_script(text: TextArrays, own: frozenset[int]) -> NDArray[np.bool_]:
     """For each line, whether most of its letters are of a script that is not one of its side's own, if any is known."""
     foreign = np.zeros(len(text.lines), dtype=bool)
     if not own:
@@ -201,7 +201,9 @@ _FACTOR = 0x9E3779B1  # of the hash; it is odd, so that it has an inverse
 @cache
 def _small_letters() -> NDArray[np.uint32]:
     """For every code point 0, or of a letter the code point of the small one."""
-    table = np.where((classes() > 0) & (classes() < DIGIT), np.arange(0x110000, dtype=np.uint32), np.uint32(0))
+    table = np.where(
+        (character_classes() > 0) & (character_classes() < DIGIT), np.arange(0x110000, dtype=np.uint32), np.uint32(0)
+    )
     for code in np.flatnonzero(table[:0x2000]).tolist():
         small = chr(code).lower()
         table[code] = ord(small) if len(small) == 1 else code
@@ -237,7 +239,7 @@ def _once_a_line(hashes: NDArray[np.uint32], lines: NDArray[np.int64]) -> tuple[
 
 
 @dataclass(frozen=True)
-class OwnWords:
+class KnownWords:
     """The words of one side, against those of other languages."""
 
     odds: NDArray[np.float32]
@@ -248,7 +250,7 @@ class OwnWords:
     """`(WORD_BUCKETS,)`: which words are rare on this side; none of one letter, which may be a sign or an initial."""
 
     @classmethod
-    def learn(cls, texts: list[TextArrays]) -> "OwnWords | None":
+    def learn(cls, texts: list[TextArrays]) -> "KnownWords | None":
         """Learns from a sample of a side; None if it is too small."""
         if sum(len(text.lines) for text in texts) < FEW_LINES:
             return None

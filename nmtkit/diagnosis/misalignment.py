@@ -105,7 +105,7 @@ def _bits(line: str) -> int:
 
 
 @dataclass(frozen=True)
-class Likeness:
+class PairScorer:
     """How alike two lines are, as far as they speak for belonging together."""
 
     ratio: float
@@ -118,7 +118,7 @@ class Likeness:
     """What an equal mark of each kind says, in nats; the last is for marks that differ."""
 
     @classmethod
-    def learn(cls, src: Features, tgt: Features) -> "Likeness":
+    def learn(cls, src: Features, tgt: Features) -> "PairScorer":
         """Learns from lines of both sides; it does not matter whether they belong together."""
         far = max(0.1, float(np.hypot(src.lengths.std(), tgt.lengths.std())))
         shares = (np.bincount(tgt.marks, minlength=len(_MARKS) + 1) + 1) / (len(tgt) + len(_MARKS) + 1)
@@ -141,7 +141,7 @@ class Likeness:
 
 
 def _shifted_scores(
-    likeness: Likeness, src: Features, tgt: Features, first: int, count: int, shift: int
+    likeness: PairScorer, src: Features, tgt: Features, first: int, count: int, shift: int
 ) -> NDArray[np.float64]:
     """`(count,)`: scores of source lines with the target lines `shift` lines further on; 0 where there is none.
 
@@ -166,7 +166,7 @@ def _line_of_shift(plain: NDArray[np.float64], shifted: NDArray[np.float64], sta
 # -------------------------------------------------------------------------- files of equally many lines
 
 
-class ShiftWatch:
+class ShiftDetector:
     """Looks for windows of a pair of files in which the lines are shifted. The blocks must come in their order."""
 
     def __init__(self) -> None:
@@ -199,7 +199,7 @@ class ShiftWatch:
 
 def _shifted(src: Features, tgt: Features) -> NDArray[np.bool_]:
     """For each pair, whether it seems to be shifted."""
-    likeness, count = Likeness.learn(src, tgt), len(src)
+    likeness, count = PairScorer.learn(src, tgt), len(src)
     plain = _shifted_scores(likeness, src, tgt, 0, count, 0)
     others = [_shifted_scores(likeness, src, tgt, 0, count, shift) for shift in NEAR]
     shifted = np.zeros(count, dtype=bool)
@@ -259,7 +259,7 @@ class _Tape:
         self.start = max(start, self.start)
 
 
-def where_they_part(fault: FileFault) -> FaultLocation:
+def first_mismatch(fault: FileFault) -> FaultLocation:
     """The line from which on two files no longer belong together, as far as it can be told.
 
     `fault` names a source and its target that differ in their number of lines, with these numbers. Both files are read
@@ -288,7 +288,7 @@ def _first_shifted(src_path: str, tgt_path: str, src_count: int, tgt_count: int)
     centres = {0, difference if abs(difference) <= MOST else 0}
     shifts = sorted({centre + near for centre in centres for near in range(-NEARBY, NEARBY + 1)} - {0})
     low, high = min(shifts), max(shifts)
-    likeness: Likeness | None = None
+    likeness: PairScorer | None = None
     ahead = best = 0.0  # of no shift over the whole difference, summed up to here; and the most of it so far
     best_line = 0
     for first in range(0, src_count, ROWS):
@@ -297,7 +297,7 @@ def _first_shifted(src_path: str, tgt_path: str, src_count: int, tgt_count: int)
         tgt.reach(last + high)
         src.leave(first - WINDOW)
         tgt.leave(first - WINDOW + low)
-        likeness = likeness or Likeness.learn(src.features, tgt.features)
+        likeness = likeness or PairScorer.learn(src.features, tgt.features)
         begin = src.start
         plain, *others = (
             _shifted_scores(likeness, src.features, tgt.features, 0, last - begin, shift + begin - tgt.start)

@@ -26,7 +26,7 @@ from nmtkit.corpus.faults import (
 from nmtkit.corpus.hashes import Mask
 from nmtkit.corpus.reading import SplitReader
 from nmtkit.diagnosis.characters import TextArrays
-from nmtkit.diagnosis.language import TELLING, Languages, OwnWords, in_other_script, own_scripts
+from nmtkit.diagnosis.language import TELLING, KnownWords, Languages, in_foreign_script, main_scripts
 
 SAMPLE = 20_000
 """Pairs of a sample, about."""
@@ -62,7 +62,7 @@ class SideNorms:
 
     scripts: frozenset[int]
     """Its scripts; empty if there is too little to tell by."""
-    words: OwnWords | None
+    words: KnownWords | None
     """What tells other languages from its own, if enough could be learned."""
     longest: int
     """Characters above which a line is far too long."""
@@ -70,7 +70,7 @@ class SideNorms:
     @classmethod
     def learn(cls, texts: list[TextArrays]) -> "SideNorms":
         """Learns from a sample."""
-        words = OwnWords.learn(texts)
+        words = KnownWords.learn(texts)
         lengths = np.concatenate([np.zeros(1, dtype=np.int64), *(text.lengths for text in texts)])
         if len(lengths) <= FEW_PAIRS:
             return cls(frozenset(), words, 10 * LEAST_LENGTH)
@@ -78,7 +78,7 @@ class SideNorms:
         for text in texts:
             letters.update({script: int(counts.sum()) for script, counts in text.letters.items()})
         longest = round(LENGTH_FACTOR * float(np.quantile(lengths, 0.999)))
-        return cls(own_scripts(letters), words, max(LEAST_LENGTH, longest))
+        return cls(main_scripts(letters), words, max(LEAST_LENGTH, longest))
 
     def foreign(self, text: TextArrays) -> Mask:
         """For each line, whether it is in another language than this side."""
@@ -108,7 +108,7 @@ class Norms:
                 lines += int(long.sum())
         return swapped >= FEW_SWAPPED and swapped > lines / 2
 
-    def turned(self) -> "Norms":
+    def swapped(self) -> "Norms":
         """What is normal where source and target are swapped throughout; that is told once, not for each line."""
         return replace(self, languages=None, src=self.tgt, tgt=self.src, ratio=-self.ratio)
 
@@ -173,16 +173,16 @@ def examine_pairs(block: Block, src: TextArrays, tgt: TextArrays | None, norms: 
     usable = ~empty
     usable[list(block.unreadable)] = False
 
-    other_script = {"src": in_other_script(src, norms.src.scripts)}
+    other_script = {"src": in_foreign_script(src, norms.src.scripts)}
     foreign = {"src": norms.src.foreign(src)}
     too_long = src.lengths > norms.src.longest
     add(LENGTH, too_long, "src")
     if tgt is not None:
-        other_script["tgt"] = in_other_script(tgt, norms.tgt.scripts)
+        other_script["tgt"] = in_foreign_script(tgt, norms.tgt.scripts)
         foreign["tgt"] = norms.tgt.foreign(tgt)
         add(LENGTH, (tgt.lengths > norms.tgt.longest) & ~too_long, "tgt")
         identical = usable & np.fromiter(map(eq, block.src, block.tgt or []), dtype=bool, count=len(block))
-        add(IDENTICAL, identical & (src.all_words() >= NAME_WORDS) & (src.all_letters() > 0))
+        add(IDENTICAL, identical & (src.word_counts() >= NAME_WORDS) & (src.letter_counts() > 0))
         short = usable & _nearly_empty(src, tgt, norms, summaries)
         add(SHORT_TARGET, short)
         if not summaries:
@@ -203,7 +203,7 @@ def examine_pairs(block: Block, src: TextArrays, tgt: TextArrays | None, norms: 
 
 def _nearly_empty(src: TextArrays, tgt: TextArrays, norms: Norms, summaries: bool) -> Mask:
     """For each pair, whether the target says next to nothing though there is something to say."""
-    empty: Mask = (tgt.all_letters() + tgt.digits == 0) | (tgt.all_words() <= 1)
+    empty: Mask = (tgt.letter_counts() + tgt.digits == 0) | (tgt.word_counts() <= 1)
     if not summaries:
         empty &= (src.lengths >= LONG_SOURCE) & (tgt.lengths < SHORT_SHARE * np.exp(norms.ratio) * src.lengths)
     return empty

@@ -99,7 +99,7 @@ def count_of(severity: Severity, diagnosis: Diagnosis) -> int:
     return sum(finding.count for _, finding in diagnosis.findings() if finding.kind.severity == severity)
 
 
-def is_wrong(diagnosis: Diagnosis, strict: bool = False, fixed: bool = False) -> bool:
+def has_problems(diagnosis: Diagnosis, strict: bool = False, fixed: bool = False) -> bool:
     """Whether a script should stop.
 
     With `strict` warnings count as errors do; with `fixed` what `--fix` puts right or leaves out does not count.
@@ -146,7 +146,7 @@ def _counted(severity: str, count: int, diagnosis: Diagnosis) -> str:
     return f"{count:,} {severity}{'s' if count != 1 else ''}" + (f" of {kinds} kinds" if kinds > 1 else "")
 
 
-def leaves_out(kind: FaultKind, split: str) -> bool:
+def drops_pairs(kind: FaultKind, split: str) -> bool:
     """Whether `--fix` leaves such pairs out.
 
     Of valid and test only what cannot be read or has an empty side: results on a test set can be compared with those
@@ -161,14 +161,14 @@ def remedy_note(finding: Finding, split: str) -> str:
         return "--fix mends it"
     if finding.kind.name == IN_TRAIN.name:
         return "--fix takes it out of train"
-    return "--fix leaves it out" if leaves_out(finding.kind, split) else ""
+    return "--fix leaves it out" if drops_pairs(finding.kind, split) else ""
 
 
 # ------------------------------------------------------------------------------------------- tables, histograms, values
 
 
 @dataclass(frozen=True)
-class Sheet:
+class ReportTable:
     """A table of what was found besides the faults."""
 
     title: str
@@ -268,10 +268,10 @@ def scripts(side: Side) -> list[tuple[str, str]]:
     return [(name, share(count, total)) for name, count in [*named, *([("others", rest)] if rest else [])]]
 
 
-def as_values(diagnosis: Diagnosis, strict: bool = False) -> dict[str, Any]:
+def as_json(diagnosis: Diagnosis, strict: bool = False) -> dict[str, Any]:
     """All of it as plain values, for JSON; keys keep their names from version to version."""
     return {
-        "wrong": is_wrong(diagnosis, strict),
+        "wrong": has_problems(diagnosis, strict),
         "verdict": verdict(diagnosis),
         **{f"{severity}s": count_of(severity, diagnosis) for severity in SEVERITIES},
         "seconds": round(diagnosis.seconds, 3),

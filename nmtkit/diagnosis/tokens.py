@@ -19,7 +19,7 @@ from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair
 from nmtkit.data.tokenizer_training import TokenizerSample, learn_from_sample, learn_tokenizers
 from nmtkit.data.vocabulary import SPECIALS
 from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis, add_counts
-from nmtkit.diagnosis.report import Sheet, share, visible
+from nmtkit.diagnosis.report import ReportTable, share, visible
 
 SAMPLE = 100_000
 """Pairs that a tokenizer is learned from where there is none yet."""
@@ -40,11 +40,11 @@ class TokenReport:
     unseen: dict[str, Counter[str]] = field(default_factory=dict)
     """By split: characters that train never shows on that side, and in how many lines."""
 
-    def sheets(self, diagnosis: Diagnosis) -> list[Sheet]:
+    def tables(self, diagnosis: Diagnosis) -> list[ReportTable]:
         """The tables of a report."""
         return [self._left_out(), self._unknown(diagnosis)]
 
-    def _left_out(self) -> Sheet:
+    def _left_out(self) -> ReportTable:
         rows = []
         for name, split in self.data.splits.items():
             rows.append((name, "read", f"{split.read:,}", "", ""))
@@ -52,14 +52,14 @@ class TokenReport:
                 part = share(finding.count, split.read)
                 rows.append((name, kind, f"{finding.count:,}", part, finding.action))
             rows.append((name, "kept", f"{split.kept:,}", share(split.kept, split.read), ""))
-        return Sheet(
+        return ReportTable(
             "What preprocessing will do",
             ("split", "pairs", "count", "share", "done"),
             tuple(rows),
             "By the recipe's data settings; a pair with several faults is dropped for the first of them.",
         )
 
-    def _unknown(self, diagnosis: Diagnosis) -> Sheet:
+    def _unknown(self, diagnosis: Diagnosis) -> ReportTable:
         rows = []
         for name, split in self.data.splits.items():
             for side, tokens, unknown, longest in (
@@ -83,7 +83,7 @@ class TokenReport:
             notes.append(f"Characters of {name} that train never shows: {told}{more}.")
         columns = ("split", "side", "tokens", "a pair", "longest", "unknown", "copyable")
         note = " ".join(notes) + " Copyable: the share of unknown target tokens that stand in their source."
-        return Sheet("Tokens", columns, tuple(rows), note)
+        return ReportTable("Tokens", columns, tuple(rows), note)
 
     def as_dict(self) -> dict[str, object]:
         """The same as plain values, for JSON."""
@@ -100,7 +100,7 @@ def quick_sample(config: TokenizerConfig) -> TokenizerSample:
     return TokenizerSample(config.train_lines if config.cuts_words else min(config.train_lines, SAMPLE))
 
 
-def learn_quickly(config: TokenizerConfig, sample: TokenizerSample, files: SplitFiles) -> TokenizerPair:
+def train_on_sample(config: TokenizerConfig, sample: TokenizerSample, files: SplitFiles) -> TokenizerPair:
     """A tokenizer as the settings say, learned from such a sample of the files.
 
     Raises:

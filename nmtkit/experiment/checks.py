@@ -20,7 +20,7 @@ from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.data.tokenizer_training import TokenizerSample
 from nmtkit.data.vocabulary import SPECIALS
 from nmtkit.diagnosis.findings import Diagnosis
-from nmtkit.diagnosis.tokens import TokenReport, count_tokens, learn_quickly, quick_sample
+from nmtkit.diagnosis.tokens import TokenReport, count_tokens, quick_sample, train_on_sample
 from nmtkit.models.base import MODELS, VocabularySizes
 from nmtkit.recipe import Recipe, load, locate
 from nmtkit.runs.folder import Notify, RunFolder, ignore
@@ -256,7 +256,7 @@ class DataCheck:
         if not diagnosis.splits["train"].is_readable:
             for _ in read_blocks("train", train):  # which tells the first fault
                 continue
-        learned = learn_quickly(config, self._sample, train)
+        learned = train_on_sample(config, self._sample, train)
         return learned, f"The tokenizer ({config.kind}) was learned for this check."
 
     def write(self, out: Path, splits: Mapping[str, SplitFiles]) -> Path:

@@ -24,7 +24,7 @@ from nmtkit.models.ensemble import Mean
 from nmtkit.runs.saved import SavedRun, find_run
 from nmtkit.search.engine import StepMode, require_graph_support
 from nmtkit.training.weights import count_parameters
-from nmtkit.translation.inputs import SearchWay, usual
+from nmtkit.translation.inputs import SearchSpeedConfig, usual
 from nmtkit.translation.translator import Translator
 from nmtkit.translation.workers import Workers
 
@@ -148,7 +148,7 @@ def open_translator(run: SavedRun, how: ModelOptions, notify: Callable[[str], No
         of_heads.show(how.layer, "mean" if how.head is None else how.head)
     asked = _requested_precision(model, how.precision)
     work = search_work(trained.model, model.sizes.tgt, config.beam_size, how.threads, place, asked)
-    known = look_up(work, SearchWay) if len(model.models()) == 1 else None
+    known = look_up(work, SearchSpeedConfig) if len(model.models()) == 1 else None
     way = known.way if known else usual(place, "fp32" if asked == "auto" else asked)
     devices.prepare(place, threads=how.threads)
     if notify is not None and place.type == "cpu" and how.precision != "auto" and is_slow(how.precision):
@@ -174,7 +174,7 @@ def open_translator(run: SavedRun, how: ModelOptions, notify: Callable[[str], No
     )
 
 
-def build_workers(how: ModelOptions, place: torch.device, way: SearchWay) -> Workers | None:
+def build_workers(how: ModelOptions, place: torch.device, way: SearchSpeedConfig) -> Workers | None:
     """The processes that are to search on one device."""
     threads = torch.get_num_threads()
     if place.type != "cpu":
@@ -202,7 +202,7 @@ def _for_workers(
     translator = open_translator(run, replace(how, device="cpu", precision="fp32"), notify)
     vocabulary, beam = translator.model.sizes.tgt, translator.config.beam_size
     known = look_up(
-        search_work(run.inference.model, vocabulary, beam, how.threads, places[0], how.precision), SearchWay
+        search_work(run.inference.model, vocabulary, beam, how.threads, places[0], how.precision), SearchSpeedConfig
     )
     workers = Workers([str(place) for place in places], partial(_open_on_device, how))
     return replace(translator, way=known.way if known else usual(places[0]), workers=workers)
@@ -250,25 +250,25 @@ def fits_fp16(model: Seq2Seq) -> bool:
 
 def open_autotuned(
     run: SavedRun, how: ModelOptions, lines: Sequence[str], planned_seconds: float, again: bool = False
-) -> tuple[Translator, Found[SearchWay]]:
+) -> tuple[Translator, Found[SearchSpeedConfig]]:
     """Opens a run to search as this machine does it quickest, and says what was found; see `quickest_search`.
 
     The process is made ready for it.
     """
     opened: dict[str, Translator] = {}
 
-    def take(way: SearchWay) -> Translator:
+    def take(way: SearchSpeedConfig) -> Translator:
         if way.precision not in opened:
             opened[way.precision] = open_translator(run, replace(how, precision=way.precision))
         return replace(opened[way.precision], way=way)
 
     usually = open_translator(run, how)
-    opened[usually.chosen_way.precision] = usually
+    opened[usually.speed_config.precision] = usually
     model, config, device = usually.model, usually.config, usually.device
-    asked = how.precision if device.type == "cpu" else usually.chosen_way.precision
+    asked = how.precision if device.type == "cpu" else usually.speed_config.precision
     work = search_work(run.inference.model, model.sizes.tgt, config.beam_size, how.threads, device, asked)
 
-    def search(way: SearchWay, some: Sequence[str], most: float) -> list[str]:
+    def search(way: SearchSpeedConfig, some: Sequence[str], most: float) -> list[str]:
         translator = take(way)
         with at_most(most, translator.model):
             return translator.translate(some)

@@ -1,4 +1,4 @@
-"""How good an output is: BLEU, chrF, TER, ROUGE, wanted words, alignment error rate, perplexity.
+"""How good an output is: BLEU, chrF, TER, ROUGE, term recall, alignment error rate, perplexity.
 
 Every metric is in `METRICS`, which the files of this folder fill: whoever adds one writes a file and nothing else. The
 figures for text come from sacrebleu and rouge-score, and every one carries the signature that says how it was made;
@@ -20,6 +20,7 @@ from nmtkit.metrics.bleu import ter as ter
 from nmtkit.metrics.fit import AlignmentScores as AlignmentScores
 from nmtkit.metrics.fit import aer as aer
 from nmtkit.metrics.fit import perplexity as perplexity
+from nmtkit.metrics.mbr import expected_utilities as expected_utilities
 from nmtkit.metrics.metric import METRICS as METRICS
 from nmtkit.metrics.metric import MOST_SAMPLES as MOST_SAMPLES
 from nmtkit.metrics.metric import Bootstrap as Bootstrap
@@ -34,13 +35,12 @@ from nmtkit.metrics.metric import Texts as Texts
 from nmtkit.metrics.metric import metric_names as metric_names
 from nmtkit.metrics.metric import score_all as score_all
 from nmtkit.metrics.metric import text_metrics as text_metrics
-from nmtkit.metrics.quality import copied_right as copied_right
-from nmtkit.metrics.risk import expected_utilities as expected_utilities
+from nmtkit.metrics.quality import term_recall as term_recall
 from nmtkit.metrics.rouge import ROUGE_METRICS as ROUGE_METRICS
 from nmtkit.metrics.rouge import SENTENCE_RULES as SENTENCE_RULES
 from nmtkit.metrics.rouge import RougeScore as RougeScore
+from nmtkit.metrics.rouge import count_outside_rouge as count_outside_rouge
 from nmtkit.metrics.rouge import lead as lead
-from nmtkit.metrics.rouge import outside_rouge as outside_rouge
 from nmtkit.metrics.rouge import rouge as rouge
 from nmtkit.metrics.rouge import split_sentences as split_sentences
 from nmtkit.metrics.significance import ExampleMetric as ExampleMetric

@@ -48,7 +48,7 @@ class BleuScore(Score):
 
 
 @dataclass(frozen=True)
-class BySacrebleu(TextMetric):
+class SacrebleuMetric(TextMetric):
     """A metric that sacrebleu works out, its tests of significance as well."""
 
     build: Callable[..., Any] = field(kw_only=True)
@@ -158,10 +158,10 @@ def _ter(_: Options, references: Sequence[Sequence[str]]) -> Any:
     return _sacrebleu().TER(references=references)
 
 
-BLEU = BySacrebleu("bleu", "BLEU", build=_bleu)
-CHRF = BySacrebleu("chrf", "chrF2", build=_chrf(0))
-CHRF_WITH_WORDS = BySacrebleu("chrf++", "chrF2++", build=_chrf(2))
-TER = BySacrebleu("ter", "TER", higher_is_better=False, build=_ter)
+BLEU = SacrebleuMetric("bleu", "BLEU", build=_bleu)
+CHRF = SacrebleuMetric("chrf", "chrF2", build=_chrf(0))
+CHRF_WITH_WORDS = SacrebleuMetric("chrf++", "chrF2++", build=_chrf(2))
+TER = SacrebleuMetric("ter", "TER", higher_is_better=False, build=_ter)
 for _metric in (BLEU, CHRF, CHRF_WITH_WORDS, TER):
     METRICS.register(_metric.name)(_metric)
 

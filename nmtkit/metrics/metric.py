@@ -182,7 +182,7 @@ class Metric:
     name: str
     title: str
     higher_is_better: bool = True
-    needs: Literal["texts", "texts and sources", "alignments", "wanted words", "probabilities"] = "texts"
+    needs: Literal["texts", "texts and sources", "alignments", "terms", "probabilities"] = "texts"
     family: str = ""
     package: str = ""
     extra: str = ""

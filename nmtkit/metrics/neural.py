@@ -19,7 +19,7 @@ from nmtkit.metrics.significance import ExampleMetric
 
 
 @dataclass(frozen=True)
-class ByModel(ExampleMetric):
+class ModelMetric(ExampleMetric):
     """A metric that a pretrained model works out: the mean over the examples, times 100."""
 
     model: str = field(kw_only=True)
@@ -53,7 +53,7 @@ class ByModel(ExampleMetric):
 
 
 @dataclass(frozen=True)
-class Comet(ByModel):
+class Comet(ModelMetric):
     """COMET with a reference: Rei et al. 2020, "COMET: A Neural Framework for MT Evaluation", section 2.4."""
 
     def statistics(self, texts: Texts, options: Options) -> npt.NDArray[np.float64]:
@@ -74,7 +74,7 @@ class Comet(ByModel):
 
 
 @dataclass(frozen=True)
-class BertScore(ByModel):
+class BertScore(ModelMetric):
     """F1 of BERTScore: Zhang et al. 2020, "BERTScore: Evaluating Text Generation with BERT", section 3.
 
     The layer is the library's for the model, without idf weights and without rescaling. Of several references the one

@@ -26,7 +26,7 @@ LONG_FRAGMENT = 3
 _WORD = re.compile(r"[^\W_]+")
 _TERM = re.compile(r"\w+(?:(?<=\d)[.,:/-](?=\d)\w+)*")
 
-TERM_RECALL = METRICS.register("term-recall")(Metric("term-recall", "wanted words", needs="wanted words"))
+TERM_RECALL = METRICS.register("term-recall")(Metric("term-recall", "term recall", needs="terms"))
 
 
 @dataclass(frozen=True)
@@ -203,37 +203,37 @@ def _ngrams(sentences: Sequence[Sequence[str]], n: int) -> Iterator[tuple[str, .
         yield from zip(*(words[i:] for i in range(n)), strict=False)
 
 
-def copied_right(summaries: Sequence[str], wanted: Sequence[Sequence[str]], lowercase: bool = False) -> Score:
-    """The share of wanted words or phrases that stand in their summary, over the whole corpus: 0 to 100.
+def term_recall(summaries: Sequence[str], terms: Sequence[Sequence[str]], lowercase: bool = False) -> Score:
+    """The share of terms, words or phrases, that stand in their summary, over the whole corpus: 0 to 100.
 
     A word is a run of letters and digits; between digits ".", ",", ":", "/" and "-" belong to it, so that 5 is not
     found in 3.5 nor in 2-5, but Smith is found in "Smith's". The words of a phrase must follow each other;
-    punctuation between them is ignored. A word wanted twice is asked for once only.
+    punctuation between them is ignored. A repeated term of one summary counts once.
 
     Args:
         summaries: one text per example.
-        wanted: what each of them should hold; may be empty.
+        terms: the terms that each summary should contain; may be empty.
         lowercase: whether case is ignored.
 
     Raises:
-        DataError: different numbers of lines, a wanted phrase without a letter or digit, or nothing wanted at all.
+        DataError: different numbers of lines, a term without a letter or digit, or no terms at all.
     """
-    if len(summaries) != len(wanted):
-        raise DataError(f"there are {len(summaries)} summaries, but {len(wanted)} lists of wanted words")
-    found = n_wanted = 0
-    for number, (summary, phrases) in enumerate(zip(summaries, wanted, strict=True), start=1):
+    if len(summaries) != len(terms):
+        raise DataError(f"there are {len(summaries)} summaries, but {len(terms)} lists of terms")
+    hits = n_terms = 0
+    for number, (summary, phrases) in enumerate(zip(summaries, terms, strict=True), start=1):
         text = _joined(summary, lowercase)
         for phrase in dict.fromkeys(phrases):
             words = _joined(phrase, lowercase)
             if not words.strip():
-                raise DataError(f"example {number}: the wanted {phrase!r} holds no letter or digit")
-            n_wanted += 1
-            found += words in text
-    if not n_wanted:
-        raise DataError("no example has a wanted word; there is nothing to look for")
+                raise DataError(f"example {number}: the term {phrase!r} holds no letter or digit")
+            n_terms += 1
+            hits += words in text
+    if not n_terms:
+        raise DataError("no example has a term; there is nothing to look for")
     case = "lc" if lowercase else "mixed"
-    signature = f"wanted:{n_wanted}|examples:{sum(map(bool, wanted))}|case:{case}|version:nmtkit-{__version__}"
-    return Score(TERM_RECALL.title, 100 * found / n_wanted, signature)
+    signature = f"terms:{n_terms}|examples:{sum(map(bool, terms))}|case:{case}|version:nmtkit-{__version__}"
+    return Score(TERM_RECALL.title, 100 * hits / n_terms, signature)
 
 
 def _joined(text: str, lowercase: bool) -> str:

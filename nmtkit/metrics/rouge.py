@@ -78,7 +78,7 @@ class RougeMetric(ExampleMetric):
     """One type of ROUGE. All types that are asked for are worked out in one pass over the examples."""
 
     @classmethod
-    def of_examples(
+    def score_examples(
         cls, kin: Sequence[Self], texts: Texts, options: Options, draws: Resampling | None
     ) -> list[tuple[Score, npt.NDArray[np.float64]]]:
         """The score by each of `kin`, and the F1 of the examples, which is drawn anew."""
@@ -92,7 +92,7 @@ class RougeMetric(ExampleMetric):
 
     def statistics(self, texts: Texts, options: Options) -> npt.NDArray[np.float64]:
         """The F1 of the examples."""
-        return self.of_examples([self], texts, options, None)[0][1]
+        return self.score_examples([self], texts, options, None)[0][1]
 
     def signature(self, options: Options, n_refs: int, draws: Resampling | None = None) -> str:
         """How ROUGE was computed; number of draws and seed where there was a test of significance."""
@@ -110,7 +110,7 @@ class RougeMetric(ExampleMetric):
 
     def note(self, refs: Sequence[Sequence[str]]) -> str:
         """How many reference lines hold what rouge-score drops."""
-        dropped = sum(outside_rouge(ref) for ref in refs)
+        dropped = sum(count_outside_rouge(ref) for ref in refs)
         if not dropped:
             return ""
         return (
@@ -139,7 +139,7 @@ def rouge(
     Lin 2004, "ROUGE: A Package for Automatic Evaluation of Summaries": equation 1 for ROUGE-N, section 3.1 for
     ROUGE-L (longest common subsequence), section 3.2 for ROUGE-Lsum (union over sentences). With several
     references an example counts with the one that gives the highest F1, for each type by itself. rouge-score keeps
-    only the letters a-z and digits; see `outside_rouge`.
+    only the letters a-z and digits; see `count_outside_rouge`.
 
     Args:
         hyps: one text per example.
@@ -153,11 +153,11 @@ def rouge(
         NmtkitError: an unknown rule.
     """
     kin = [ROUGE[name] for name in types]
-    scores = RougeMetric.of_examples(kin, Texts(hyps, refs), Options(stem=stem, sentences=sentences), None)
+    scores = RougeMetric.score_examples(kin, Texts(hyps, refs), Options(stem=stem, sentences=sentences), None)
     return [score for score, _ in scores if isinstance(score, RougeScore)]
 
 
-def outside_rouge(lines: Iterable[str]) -> int:
+def count_outside_rouge(lines: Iterable[str]) -> int:
     """Counts the lines with a letter or digit that rouge-score drops because it is not a-z or 0-9."""
     return sum(any(char.isalnum() and not char.isascii() for char in line) for line in lines)
 

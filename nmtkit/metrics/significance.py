@@ -95,7 +95,7 @@ class ExampleMetric(TextMetric):
         return f"nrefs:{n_refs}{f'|{draws}' if draws else ''}|version:nmtkit-{__version__}"
 
     @classmethod
-    def of_examples(
+    def score_examples(
         cls, kin: Sequence[Self], texts: Texts, options: Options, draws: Resampling | None
     ) -> list[tuple[Score, npt.NDArray[np.float64]]]:
         """The score by each of `kin`, and the figures that are drawn anew; overridden where several share work."""
@@ -111,7 +111,7 @@ class ExampleMetric(TextMetric):
         cls, kin: Sequence[Self], systems: Sequence[Texts], options: Options, draws: Resampling | None
     ) -> list[list[Comparison]]:
         """`[metric][system]`."""
-        found = [cls.of_examples(kin, texts, options, draws) for texts in systems]
+        found = [cls.score_examples(kin, texts, options, draws) for texts in systems]
         if draws is None:
             return [[Comparison(score) for score, _ in column] for column in zip(*found, strict=True)]
         figures = np.stack([np.concatenate([figures.T for _, figures in row]) for row in found])

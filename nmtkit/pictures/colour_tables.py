@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from nmtkit.core.errors import NmtkitError
 from nmtkit.pictures import drawing, fonts
-from nmtkit.pictures.attended import AttentionPicture, LayeredPicture
-from nmtkit.pictures.drawing import PLAIN, Look
+from nmtkit.pictures.attention import AttentionPicture, HeadsPicture
+from nmtkit.pictures.drawing import DEFAULT_STYLE, FigureStyle
 from nmtkit.pictures.fonts import printable
 from nmtkit.pictures.pages import picture_format
 
@@ -48,14 +48,14 @@ def entropy(weights: NDArray[Any]) -> NDArray[np.float64]:
     return found
 
 
-def of_words(pictures: Sequence[AttentionPicture]) -> list[Entropies]:
+def word_entropies(pictures: Sequence[AttentionPicture]) -> list[Entropies]:
     """The entropy of a model with one attention: one value."""
     values = np.concatenate([entropy(picture.weights) for picture in pictures])
     uniform = np.concatenate([np.full(len(p.tgt_words), np.log(len(p.src_words))) for p in pictures])
     return [Entropies("attention over words", np.array([[values.mean()]]), float(uniform.mean()))]
 
 
-def of_heads(pictures: Sequence[LayeredPicture]) -> list[Entropies]:
+def head_entropies(pictures: Sequence[HeadsPicture]) -> list[Entropies]:
     """The entropies of the three kinds of attention of a Transformer."""
     found = []
     for name, kind in (
@@ -74,7 +74,9 @@ def of_heads(pictures: Sequence[LayeredPicture]) -> list[Entropies]:
     return found
 
 
-def save_entropies(parts: Sequence[Entropies], path: str | Path, title: str, look: Look = PLAIN) -> None:
+def save_entropies(
+    parts: Sequence[Entropies], path: str | Path, title: str, style: FigureStyle = DEFAULT_STYLE
+) -> None:
     """Writes a table of colours for each kind of attention: a row for each layer, a column for each head.
 
     Raises:
@@ -83,17 +85,17 @@ def save_entropies(parts: Sequence[Entropies], path: str | Path, title: str, loo
     suffix = picture_format(path)
     if not all(np.isfinite(part.values).all() for part in parts):
         raise NmtkitError(f"{path}: the attention has weights that are not finite numbers; use an earlier checkpoint")
-    shown = printable(title if look.title is None else look.title)
+    shown = printable(title if style.title is None else style.title)
     from matplotlib.figure import Figure
 
-    with drawing.settings(shown, suffix, look.font) as families:
+    with drawing.settings(shown, suffix, style.font) as families:
         title_width = fonts.measure_labels([shown], families, 12.0)[0][0] if shown else 0.0
         widths = [max(part.values.shape[1] * CELL, NARROWEST) for part in parts]
         tallest = max(part.values.shape[0] for part in parts) * CELL
         width = max(LEFT + sum(widths) + BETWEEN * (len(parts) - 1) + RIGHT, title_width + 0.5)
         above = TOP if shown else TOP - TITLE
         height = above + tallest + BOTTOM
-        by = look.factors(width, height, 10.0)
+        by = style.factors(width, height, 10.0)
         drawing.scale_lines(by.text)
         figure = Figure(figsize=(width * by.length, height * by.length), facecolor="white")
         figure.text(0.25 / width, 1 - 0.2 / height, shown, fontsize=12 * by.text, color=drawing.INK, va="top")
@@ -103,14 +105,14 @@ def save_entropies(parts: Sequence[Entropies], path: str | Path, title: str, loo
             layers, heads = part.values.shape
             box = (x / width, 1 - (above + layers * CELL) / height, heads * CELL / width, layers * CELL / height)
             axes = figure.add_axes(box)
-            mesh = _draw_table(axes, part, top, look.shades(), by.text)
+            mesh = _draw_table(axes, part, top, style.shades(), by.text)
             if part.values.size > 1 and part is parts[0]:
                 axes.set_ylabel("layer", fontsize=9 * by.text, color=drawing.FAINT)
             x += wide + BETWEEN
         tall = max(tallest, 0.8)
         place = ((x - BETWEEN + 0.2) / width, 1 - (above + tall) / height, 0.12 / width, tall / height)
         drawing.colour_bar(figure, mesh, place, "entropy (nats)", by.text)
-        drawing.save_figure(figure, path, shown or printable(title), look)
+        drawing.save_figure(figure, path, shown or printable(title), style)
 
 
 def _draw_table(axes: Axes, part: Entropies, top: float, shades: Any, text: float) -> Any:
@@ -135,27 +137,27 @@ def _draw_table(axes: Axes, part: Entropies, top: float, shades: Any, text: floa
     return mesh
 
 
-def save_positions(table: NDArray[Any], path: str | Path, title: str, look: Look = PLAIN) -> None:
+def save_positions(table: NDArray[Any], path: str | Path, title: str, style: FigureStyle = DEFAULT_STYLE) -> None:
     """Writes a table of position vectors (Vaswani et al. 2017, 3.5), (positions, width of the model), as colours.
 
     Raises:
         NmtkitError: The format is unknown, or the file cannot be written.
     """
     suffix = picture_format(path)
-    shown = printable(title if look.title is None else look.title)
+    shown = printable(title if style.title is None else style.title)
     from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.figure import Figure
 
     length, size = table.shape
-    with drawing.settings(shown, suffix, look.font):
-        by = look.factors(9.0, 5.0, 10.0)
+    with drawing.settings(shown, suffix, style.font):
+        by = style.factors(9.0, 5.0, 10.0)
         drawing.scale_lines(by.text)
         figure = Figure(figsize=(9.0 * by.length, 5.0 * by.length), facecolor="white")
         wider = by.text / by.length  # than where text and lengths go together
         left, low, bar = 0.09 * wider, 0.12 * wider, 0.12 * wider
         axes = figure.add_axes((left, low, 1 - left - bar, (0.88 if shown else 0.97) - low))
         signed = LinearSegmentedColormap.from_list("signed", ["#a13b00", "#f0a46b", "#ffffff", *drawing.BLUES[2:4]])
-        colours = look.shades() if look.colours else signed
+        colours = style.shades() if style.colours else signed
         most = float(abs(table).max()) or 1.0
         image = axes.imshow(
             table,
@@ -173,4 +175,4 @@ def save_positions(table: NDArray[Any], path: str | Path, title: str, look: Look
         figure.text(left, 0.93, shown, fontsize=12 * by.text, color=drawing.INK, va="bottom")
         place = (1 - bar + 0.025 * wider, low, 0.016 * wider, axes.get_position().height)
         drawing.colour_bar(figure, image, place, "value", by.text)
-        drawing.save_figure(figure, path, shown or printable(title), look)
+        drawing.save_figure(figure, path, shown or printable(title), style)

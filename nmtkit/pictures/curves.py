@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from nmtkit.core.errors import NmtkitError
 from nmtkit.pictures import drawing
-from nmtkit.pictures.drawing import PLAIN, Look
+from nmtkit.pictures.drawing import DEFAULT_STYLE, FigureStyle
 from nmtkit.pictures.fonts import printable
 from nmtkit.pictures.pages import picture_format
 
@@ -48,11 +48,11 @@ class Training:
     """Name of each stage of training and its last update so far; empty if there are no stages."""
 
 
-def save_training(runs: Sequence[Training], path: str | Path, look: Look = PLAIN) -> None:
+def save_training(runs: Sequence[Training], path: str | Path, style: FigureStyle = DEFAULT_STYLE) -> None:
     """Writes one figure of several runs: loss, perplexity, a score and learning rate over the updates.
 
     A run has a colour; thin lines are training batches, thick ones the validation set, dotted ones borders of stages.
-    There is no title unless the `look` has one.
+    There is no title unless the `style` has one.
 
     Raises:
         NmtkitError: The format is unknown, there is nothing to draw, or the file cannot be written.
@@ -63,16 +63,16 @@ def save_training(runs: Sequence[Training], path: str | Path, look: Look = PLAIN
     names = [printable(run.name) for run in runs]
     from matplotlib.figure import Figure
 
-    shown = printable(look.title or "")
-    with drawing.settings("".join((*names, shown)), suffix, look.font):
-        colours = look.series(len(runs))
-        by = look.factors(WIDTH, HEIGHT, 10.0)
+    shown = printable(style.title or "")
+    with drawing.settings("".join((*names, shown)), suffix, style.font):
+        colours = style.series(len(runs))
+        by = style.factors(WIDTH, HEIGHT, 10.0)
         wider = by.text / by.length  # than where text and lengths go together
         columns = max(1, round(LEGEND_COLUMNS / wider))
         lines = -(-(len(names) + 2) // columns)
         titled = 0.35 if shown else 0.0
         height = HEIGHT + (0.28 * lines + titled) * wider
-        by = look.factors(WIDTH, height, 10.0)
+        by = style.factors(WIDTH, height, 10.0)
         drawing.scale_lines(by.text)
         figure = Figure(figsize=(WIDTH * by.length, height * by.length), facecolor="white")
         below = 1 - (0.35 + 0.28 * lines + titled) * wider / height
@@ -87,7 +87,7 @@ def save_training(runs: Sequence[Training], path: str | Path, look: Look = PLAIN
             _stages(axes, runs, colours, named=number == 0, text=by.text)
             if number > 1:
                 axes.set_xlabel("updates", fontsize=10 * by.text, color=drawing.FAINT)
-        drawing.save_figure(figure, path, shown or f"Training of {', '.join(names)}", look)
+        drawing.save_figure(figure, path, shown or f"Training of {', '.join(names)}", style)
 
 
 def _panels(runs: Sequence[Training]) -> list[tuple[str, Curves]]:

@@ -38,7 +38,7 @@ LONGEST_SIDE_PIXELS = 60_000
 LONGEST_SIDE_PDF = 200.0
 
 
-class Factors(NamedTuple):
+class ScaleFactors(NamedTuple):
     """What the lengths of a figure and its text are multiplied with."""
 
     length: float = 1.0
@@ -46,7 +46,7 @@ class Factors(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Look:
+class FigureStyle:
     """How a figure is to look; what is not said stays as the figure chooses it."""
 
     title: str | None = None
@@ -83,10 +83,10 @@ class Look:
         """Dots per inch of .png: of a figure whose size in print is known, as many as print asks for."""
         return BEST_DPI if self.size is None else PRINT_DPI
 
-    def factors(self, width: float, height: float, font_size: float) -> Factors:
+    def factors(self, width: float, height: float, font_size: float) -> ScaleFactors:
         """For a figure of this natural size, in inches, whose words have `font_size` points."""
         room = 1.0 if self.size is None else self.room(width, height)
-        return Factors(room, room if self.font_size is None else self.font_size / font_size)
+        return ScaleFactors(room, room if self.font_size is None else self.font_size / font_size)
 
     def room(self, width: float, height: float) -> float:
         """What a sheet of this size, in inches, is to be multiplied with."""
@@ -113,7 +113,7 @@ class Look:
             given = [to_hex(one) for one in getattr(self.shades(), "colors", self.shades()(range(0, 256, 32)))]
         return [to_hex(given[number % len(given)]) for number in range(count)]
 
-    def style(self) -> str:
+    def css(self) -> str:
         """The same for a page: a style sheet."""
         from matplotlib.colors import to_rgb
 
@@ -136,7 +136,7 @@ def _near(name: str, known: Sequence[str]) -> str:
     return f": did you mean {next(one for one in known if one.lower() == near[0])!r}?" if near else ""
 
 
-PLAIN = Look()
+DEFAULT_STYLE = FigureStyle()
 """As each figure chooses it."""
 
 
@@ -218,7 +218,7 @@ def content(figures: Iterable[Figure], suffix: str, best_dpi: float = BEST_DPI) 
     return buffer.getvalue()
 
 
-def save_figure(figure: Figure, path: str | Path, title: str, look: Look = PLAIN) -> None:
+def save_figure(figure: Figure, path: str | Path, title: str, style: FigureStyle = DEFAULT_STYLE) -> None:
     """Writes a figure that is not a heat-map of a sentence, within the `settings` that it was made in.
 
     The `title` says what it shows to those who read .html without seeing.
@@ -231,7 +231,7 @@ def save_figure(figure: Figure, path: str | Path, title: str, look: Look = PLAIN
         image = b64encode(content([figure], ".svg")).decode("ascii")
         write_picture(render("pictures/figure.html", {"title": title, "image": image}).encode(), path)
     else:
-        write_picture(content([figure], suffix, look.dpi), path)
+        write_picture(content([figure], suffix, style.dpi), path)
 
 
 def colour_bar(

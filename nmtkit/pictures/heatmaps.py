@@ -12,8 +12,8 @@ import numpy as np
 
 from nmtkit.core.errors import NmtkitError
 from nmtkit.pictures import drawing
-from nmtkit.pictures.attended import AttentionPicture
-from nmtkit.pictures.drawing import PLAIN, Factors, Look
+from nmtkit.pictures.attention import AttentionPicture
+from nmtkit.pictures.drawing import DEFAULT_STYLE, FigureStyle, ScaleFactors
 from nmtkit.pictures.fonts import printable
 from nmtkit.pictures.pages import attention_page, picture_format, write_picture
 from nmtkit.pictures.panels import Panel, SummaryPanel, TranslationPanel
@@ -29,7 +29,10 @@ NEAR_ENOUGH = 1.005
 
 
 def save(
-    pictures: AttentionPicture | Sequence[AttentionPicture], path: str | Path, grid: bool = False, look: Look = PLAIN
+    pictures: AttentionPicture | Sequence[AttentionPicture],
+    path: str | Path,
+    grid: bool = False,
+    style: FigureStyle = DEFAULT_STYLE,
 ) -> None:
     """Writes pictures to one file; its suffix chooses the format.
 
@@ -45,24 +48,24 @@ def save(
         path: The file.
         grid: Whether they all stand on one sheet (one page of .pdf, side by side in .html) in rows and columns that
             line up, with cells of one size.
-        look: How it is to look; a size is that of the whole sheet.
+        style: How it is to look; a size is that of the whole sheet.
 
     Raises:
         NmtkitError: The format is unknown, the file cannot be written, there is nothing to draw, a weight is not a
             finite number, a known alignment is outside the sentence, the sheet is too large to be read, or
-            its words have no room at the size and font size of the `look`.
+            its words have no room at the size and font size of the `style`.
 
     Warns:
         PictureWarning: No installed font can show some of the letters of a .png or .pdf.
     """
     suffix = picture_format(path)
     pictures = [pictures] if isinstance(pictures, AttentionPicture) else list(pictures)
-    pictures = [picture.under(look.title) for picture in pictures]
+    pictures = [picture.under(style.title) for picture in pictures]
     _check(pictures, path)
     if suffix == ".html":
-        write_picture(attention_page(pictures, grid, look.style()).encode(), path)
+        write_picture(attention_page(pictures, grid, style.css()).encode(), path)
     else:
-        write_picture(_sheet_image(pictures, suffix, path, grid, look), path)
+        write_picture(_sheet_image(pictures, suffix, path, grid, style), path)
 
 
 def _check(pictures: Sequence[AttentionPicture], path: str | Path) -> None:
@@ -96,14 +99,16 @@ class _Sheet(NamedTuple):
     height: float
 
 
-def _sheet_image(pictures: Sequence[AttentionPicture], suffix: str, path: str | Path, grid: bool, look: Look) -> bytes:
+def _sheet_image(
+    pictures: Sequence[AttentionPicture], suffix: str, path: str | Path, grid: bool, style: FigureStyle
+) -> bytes:
     """The content of a .png, .svg or .pdf file; `path` is for messages."""
     headings = [printable(picture.heading) for picture in pictures]
     words = (printable(word) for picture in pictures for word in (*picture.src_words, *picture.tgt_words))
-    with drawing.settings("".join((*headings, *words)), suffix, look.font) as families:
+    with drawing.settings("".join((*headings, *words)), suffix, style.font) as families:
         longest = max(max(picture.weights.shape) for picture in pictures)
 
-        def build(by: Factors) -> list[_Sheet]:
+        def build(by: ScaleFactors) -> list[_Sheet]:
             panels = [
                 SummaryPanel(picture, families, pictures if grid else [picture], by)
                 if picture.is_summary
@@ -114,39 +119,39 @@ def _sheet_image(pictures: Sequence[AttentionPicture], suffix: str, path: str | 
                 return [_grid(panels)]
             return [_shelves(part) for part in ([[panel] for panel in panels] if suffix == ".pdf" else [panels])]
 
-        sheets = _fitted(build, look, path)
+        sheets = _fitted(build, style, path)
         for sheet in sheets:
             drawing.check_sheet(sheet.width, sheet.height, suffix, path)
-        shades = look.shades()
-        return drawing.content((_figure(sheet, shades) for sheet in sheets), suffix, look.dpi)
+        shades = style.shades()
+        return drawing.content((_figure(sheet, shades) for sheet in sheets), suffix, style.dpi)
 
 
-def _fitted(build: Callable[[Factors], list[_Sheet]], look: Look, path: str | Path) -> list[_Sheet]:
+def _fitted(build: Callable[[ScaleFactors], list[_Sheet]], style: FigureStyle, path: str | Path) -> list[_Sheet]:
     """The sheets with the size and the font size that are wanted; all of one scale, the largest sheet's."""
-    sheets = build(Factors())
+    sheets = build(ScaleFactors())
     points = max(panel.font_sizes[0] for sheet in sheets for panel, _, _ in sheet.places)
-    if look.size is None:
-        return sheets if look.font_size is None else build(Factors(*[look.font_size / points] * 2))
+    if style.size is None:
+        return sheets if style.font_size is None else build(ScaleFactors(*[style.font_size / points] * 2))
 
     def room(text: float) -> float:
-        return min(look.room(sheet.width, sheet.height) for sheet in build(Factors(1.0, text)))
+        return min(style.room(sheet.width, sheet.height) for sheet in build(ScaleFactors(1.0, text)))
 
     least, most = 1.0, 1.0
-    if look.font_size is not None:  # of words in another proportion to the cells: the larger they are, the less room
+    if style.font_size is not None:  # of words in another proportion to the cells: the larger they are, the less room
         least, most = LEAST_TEXT, MOST_TEXT
-        if (found := points * most * room(most)) < look.font_size / NEAR_ENOUGH:
+        if (found := points * most * room(most)) < style.font_size / NEAR_ENOUGH:
             raise NmtkitError(
                 f"{path}: in this size the words have room at {found:.1f} points at most; take a smaller font size or "
                 "more inches"
             )
         while most / least > NEAR_ENOUGH:
             middle = math.sqrt(least * most)
-            least, most = (middle, most) if points * middle * room(middle) < look.font_size else (least, middle)
+            least, most = (middle, most) if points * middle * room(middle) < style.font_size else (least, middle)
     found = room(least)
     # Letters are not quite as wide as their size says: once more, and the last hundredth goes to the margins.
-    found *= min(look.room(sheet.width, sheet.height) for sheet in build(Factors(found, least * found)))
-    sheets = build(Factors(found, least * found))
-    return [sheet._replace(width=look.size[0]) for sheet in sheets] if look.size[1] is None else sheets
+    found *= min(style.room(sheet.width, sheet.height) for sheet in build(ScaleFactors(found, least * found)))
+    sheets = build(ScaleFactors(found, least * found))
+    return [sheet._replace(width=style.size[0]) for sheet in sheets] if style.size[1] is None else sheets
 
 
 def _shelves(panels: Sequence[Panel]) -> _Sheet:

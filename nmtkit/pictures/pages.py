@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.core.errors import NmtkitError
-from nmtkit.pictures.attended import AttentionPicture, LayeredPicture
+from nmtkit.pictures.attention import AttentionPicture, HeadsPicture
 from nmtkit.pictures.fonts import printable
 
 if TYPE_CHECKING:
@@ -106,10 +106,10 @@ def pack(weights: NDArray[np.floating]) -> str:
 # ----------------------------------------------------------------------------------------------------------- attention
 
 
-def attention_page(pictures: Sequence[AttentionPicture], grid: bool, style: str = "") -> str:
+def attention_page(pictures: Sequence[AttentionPicture], grid: bool, css: str = "") -> str:
     """The page as text: a section for each sentence pair or article; those of a `grid` stand side by side.
 
-    The `style` is a style sheet of the user's, below ours.
+    The `css` is a style sheet of the user's, below ours.
     """
     kinds = {"translation": not all(p.is_summary for p in pictures), "summary": any(p.is_summary for p in pictures)}
     unit = "sentences" if kinds["translation"] else "articles"
@@ -121,7 +121,7 @@ def attention_page(pictures: Sequence[AttentionPicture], grid: bool, style: str 
         "copying": any(picture.p_gen is not None for picture in pictures),
         "pictures": [_summary(picture) if picture.is_summary else _translation(picture) for picture in pictures],
         "grid": grid,
-        "own": _as_style(style),
+        "own": _as_style(css),
     }
     return render("pictures/attention.html", facts)
 
@@ -213,11 +213,11 @@ def _summary_word(picture: AttentionPicture, row: int) -> Word:
 # -------------------------------------------------------------------------------------------------------- all the heads
 
 
-def save_layered(pictures: LayeredPicture | Sequence[LayeredPicture], path: str | Path, style: str = "") -> None:
+def save_heads(pictures: HeadsPicture | Sequence[HeadsPicture], path: str | Path, css: str = "") -> None:
     """Writes the attention of every layer and head as one .html file.
 
     The page shows encoder self-attention, decoder self-attention and cross-attention: all heads as small squares, and
-    one of them, or the mean of a layer's heads, word by word. It works by mouse and by keyboard. The `style` is a style
+    one of them, or the mean of a layer's heads, word by word. It works by mouse and by keyboard. The `css` is a style
     sheet of the user's, below ours.
 
     Raises:
@@ -226,7 +226,7 @@ def save_layered(pictures: LayeredPicture | Sequence[LayeredPicture], path: str 
     """
     if picture_format(path) != ".html":
         raise NmtkitError(f"{path}: all layers and heads are shown by a page with buttons; let the name end in .html")
-    pictures = [pictures] if isinstance(pictures, LayeredPicture) else list(pictures)
+    pictures = [pictures] if isinstance(pictures, HeadsPicture) else list(pictures)
     if not pictures:
         raise NmtkitError(f"{path}: no sentences were given, so there is nothing to draw")
     sentences = []
@@ -241,7 +241,7 @@ def save_layered(pictures: LayeredPicture | Sequence[LayeredPicture], path: str 
         sentences.append(_sentence(picture, printable(picture.heading) or f"Sentence {number}"))
     title = sentences[0]["heading"] if len(sentences) == 1 else f"Attention: {len(sentences)} sentences"
     write_picture(
-        render("pictures/explorer.html", {"title": title, "sentences": sentences, "own": _as_style(style)}).encode(),
+        render("pictures/explorer.html", {"title": title, "sentences": sentences, "own": _as_style(css)}).encode(),
         path,
     )
 
@@ -250,7 +250,7 @@ def _are_weights(weights: NDArray[Any]) -> bool:
     return bool(((weights > -1e-3) & (weights < 1 + 1e-3)).all())  # a weight that is not a number is neither
 
 
-def _sentence(picture: LayeredPicture, heading: str) -> dict[str, Any]:
+def _sentence(picture: HeadsPicture, heading: str) -> dict[str, Any]:
     src, tgt = ([printable(token) for token in tokens] for tokens in (picture.src_tokens, picture.tgt_tokens))
     kinds = {"encoder": picture.encoder, "decoder": picture.decoder, "cross": picture.cross}
     return {

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.pictures import drawing, fonts
-from nmtkit.pictures.attended import AttentionPicture, condense
-from nmtkit.pictures.drawing import Factors
+from nmtkit.pictures.attention import AttentionPicture, condense
+from nmtkit.pictures.drawing import ScaleFactors
 from nmtkit.pictures.fonts import printable
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Panel(ABC):
     beside = 0.0  # between the cells and the colour bar
     below = 0.0  # between the cells and the notes
     notes: Sequence[str] = ()  # the lines at the foot
-    by = Factors()
+    by = ScaleFactors()
 
     def _measure(self, families: list[str], least_left: float = 0.0) -> None:
         """Measures what the subclass has set, the title, and where the cells begin."""
@@ -155,7 +155,7 @@ class Panel(ABC):
 class TranslationPanel(Panel):
     """A translation; the longest side that is drawn in cells of its size has `longest` words."""
 
-    def __init__(self, picture: AttentionPicture, families: list[str], longest: int, by: Factors) -> None:
+    def __init__(self, picture: AttentionPicture, families: list[str], longest: int, by: ScaleFactors) -> None:
         self.by = by
         cell, size = (0.42, 11.0) if longest <= 12 else (0.3, 10.0) if longest <= 30 else (0.24, 9.0)
         self.picture, self.matrix = picture, picture.weights
@@ -213,7 +213,7 @@ class SummaryPanel(Panel):
         picture: AttentionPicture,
         families: list[str],
         alike: Sequence[AttentionPicture],
-        by: Factors,
+        by: ScaleFactors,
     ) -> None:
         self.by = by
         self.beside, self.below = (GAP + STRIP) * by.text, (GAP + STRIP + 0.1) * by.text
@@ -284,7 +284,7 @@ def _quiet(axes: Axes, text: float) -> None:
     axes.tick_params(labelsize=NOTE_SIZE * text, length=2 * text, pad=1, colors=drawing.FAINT)
 
 
-def _fit_title(heading: str, families: list[str], width: float, by: Factors) -> tuple[str, float, float]:
+def _fit_title(heading: str, families: list[str], width: float, by: ScaleFactors) -> tuple[str, float, float]:
     """Breaks a heading into lines for a panel that is `width` inches wide without it.
 
     Returns:

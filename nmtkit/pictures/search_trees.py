@@ -15,7 +15,7 @@ COLUMN, ROW, NODE_WIDTH, NODE_HEIGHT, TOP = 148, 58, 116, 46, 28
 
 
 @dataclass(frozen=True)
-class Continuation:
+class TreeNode:
     """One token that could follow a hypothesis."""
 
     token: str
@@ -60,7 +60,7 @@ class SearchTree:
     settings: str
     """How was searched, in words."""
     beam_size: int
-    steps: Sequence[Sequence[Continuation]]
+    steps: Sequence[Sequence[TreeNode]]
     """Of each step those that were kept, in their order, then those that ended, were pruned, were blocked."""
     results: Sequence[RankedResult]
     """Best first."""
@@ -87,13 +87,13 @@ def save_search(trees: Sequence[SearchTree], path: str | Path) -> None:
     Raises:
         NmtkitError: the name does not end in .html, or the file cannot be written.
     """
-    require_page(path)
+    require_html(path)
     title = f"Beam search: {trees[0].source}" if len(trees) == 1 else f"Beam search: {len(trees)} sentences"
     facts = {"title": title, "trees": [_drawn(tree) for tree in trees]}
     write_picture(render("pictures/search_trees.html", facts).encode(), path)
 
 
-def require_page(path: str | Path) -> None:
+def require_html(path: str | Path) -> None:
     """Refuses a file whose name does not end in .html; called before the work is done."""
     if picture_format(path) != ".html":
         raise NmtkitError(f"{path}: a search is drawn as a page; let the name end in .html")

@@ -20,11 +20,11 @@ from nmtkit.search.constraints import Constraints
 from nmtkit.search.rules import SearchConfig
 from nmtkit.translation.requests import (
     Request,
-    RequiredTokens,
     Terminology,
-    begins_word,
-    padded_terms,
-    required_tokens,
+    TermTokens,
+    encode_terms,
+    pad_terms,
+    starts_word,
 )
 
 
@@ -48,7 +48,7 @@ class SourceLine:
     """What is asked of its translation; None: nothing."""
     prefix: tuple[int, ...] = ()
     """The tokens that it begins with, extended ids."""
-    terms: RequiredTokens | None = None
+    terms: TermTokens | None = None
     """Those of its terms."""
 
 
@@ -61,7 +61,7 @@ class TargetLine:
     """The same, but words of its source that the vocabulary lacks have their extended ids."""
 
 
-def refuse_one_text(**given: object) -> None:
+def require_list(**given: object) -> None:
     """Refuses a text where lines are meant, by the name of the argument: its letters would be taken for lines."""
     for name, lines in given.items():
         if isinstance(lines, str | bytes):
@@ -80,19 +80,19 @@ sentences share; the caches of a CPU overflow with too many."""
 
 
 # The most bytes of log-probabilities of given targets that are in memory at a time.
-PART_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}
-LEAST_ROWS = {"cpu": 32, "cuda": 128}
-MOST_OVER = {"cpu": 4, "cuda": 16}
+CHUNK_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}
+MIN_ROWS = {"cpu": 32, "cuda": 128}
+MAX_OVERSHOOT = {"cpu": 4, "cuda": 16}
 """A search takes so many rows even where they exceed the budget, by up to so many times. Few articles would fit into
 it, and every step reads the whole matrix of the output layer, however few rows there are."""
-SHORT = 16
+MIN_COUNTED_LENGTH = 16
 """Shorter sentences count as ones of so many tokens: the output layer gives as many numbers for a row of any."""
-FEW = 8
+MIN_SENTENCES_PER_SEARCH = 8
 """A search of fewer sentences is not worth a core of its own."""
 
 
 @dataclass(frozen=True)
-class SearchWay:
+class SearchSpeedConfig:
     """One way to search."""
 
     precision: Precision
@@ -107,9 +107,9 @@ class SearchWay:
         return f"{self.precision}, batches of {self.batch_tokens}, {cores}"
 
 
-def usual(device: torch.device, precision: Precision = "fp32") -> SearchWay:
+def usual(device: torch.device, precision: Precision = "fp32") -> SearchSpeedConfig:
     """The way where nothing was measured."""
-    return SearchWay(precision, BATCH_TOKENS.get(device.type, 4096), device.type == "cpu")
+    return SearchSpeedConfig(precision, BATCH_TOKENS.get(device.type, 4096), device.type == "cpu")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -128,7 +128,7 @@ class TextModel:
     """Only so many tokens of a source are read; None reads all."""
     batch_tokens: int | None = None
     """Padded source tokens in a batch; None takes what the way says, and more for long sources."""
-    way: SearchWay | None = None
+    way: SearchSpeedConfig | None = None
     """None takes what is right for most machines."""
     parameters: int = 0
     """How many numbers the model has learned; 0 counts them, which is too late once it was laid out for reading."""
@@ -153,14 +153,14 @@ class TextModel:
         return self.tokenizers.tgt.vocabulary.tokens[EOS]
 
     @property
-    def chosen_way(self) -> SearchWay:
+    def speed_config(self) -> SearchSpeedConfig:
         """The way that is given, or that is right for most."""
         return self.way or usual(self.device)
 
     @property
     def batch_budget(self) -> int:
         """Padded source tokens in a batch, as given or as the way says."""
-        return self.batch_tokens or self.chosen_way.batch_tokens
+        return self.batch_tokens or self.speed_config.batch_tokens
 
     def require_attention(self, purpose: str) -> None:
         """Raises NmtkitError if the model has no attention, which the purpose needs."""
@@ -213,7 +213,7 @@ class TextModel:
                 if not source.ids:
                     raise DataError(f"{request.where}: a prefix or terms, and no source to translate")
                 (prefix,) = self.targets([request.prefix], [source])
-                terms = required_tokens(request, self.tokenizers.tgt, source.oov, config.max_length)
+                terms = encode_terms(request, self.tokenizers.tgt, source.oov, config.max_length)
                 own = terms if terms.must or terms.must_not else None
                 if own is not None:
                     config.reject_constraints()
@@ -271,7 +271,7 @@ class TextModel:
             src = [sources[number] for number in numbers]
             yield numbers, make_batch(src, None if targets is None else [targets[number] for number in numbers])
 
-    def read_targets(self, batch: Batch, attend: bool) -> tuple[DecoderOutput, Tensor]:
+    def score_targets(self, batch: Batch, attend: bool) -> tuple[DecoderOutput, Tensor]:
         """All steps over the targets of a batch on the CPU, and the log-probability of each target `(B,T)`, on the CPU.
 
         The output layer is gone through in parts: all log-probabilities of a batch, `(B,T,X)`, may not fit into memory.
@@ -283,7 +283,7 @@ class TextModel:
         readout = self.model.unroll(moved, memory, attend)
         kept = readout.gather(batch.tgt_mask)
         targets = batch.tgt_extended[batch.tgt_mask].to(self.device, non_blocking=True)  # (M,)
-        size = PART_BYTES.get(self.device.type, PART_BYTES["cpu"])
+        size = CHUNK_BYTES.get(self.device.type, CHUNK_BYTES["cpu"])
         rows = max(1, size // (4 * (self.model.sizes.tgt + batch.n_oov)))
         parts = []
         for first in range(0, len(targets), rows):
@@ -295,7 +295,7 @@ class TextModel:
         return readout, chosen
 
 
-def roomy(columns: int) -> int:
+def bucket_width(columns: int) -> int:
     """At least so many columns, of few widths: 16, 20, 24, 32, 40, 48, 64, ...; steps are recorded for each anew."""
     power = 16
     while 2 * power < columns:
@@ -332,18 +332,18 @@ def _with_requests(batch: Batch, sources: Sequence[SourceLine]) -> Batch:
     if sources[0].extended is not None:
         copied = torch.zeros(batch.src.shape, dtype=torch.bool)
         for row, source in enumerate(sources):
-            copied[row, : len(source.tokens)] = torch.tensor([begins_word(token) for token in source.tokens])
-    terms = [source.terms or RequiredTokens((), (), False) for source in sources]
+            copied[row, : len(source.tokens)] = torch.tensor([starts_word(token) for token in source.tokens])
+    terms = [source.terms or TermTokens((), (), False) for source in sources]
     asked = Constraints(
-        positive=padded_terms([one.must for one in terms], 1),
+        positive=pad_terms([one.must for one in terms], 1),
         in_order=torch.tensor([one.in_order for one in terms]),
-        negative=padded_terms([one.must_not for one in terms], 0),
+        negative=pad_terms([one.must_not for one in terms], 0),
         copied_starts=copied,
     )
     return replace(batch, prefix=prefix, terms=asked)
 
 
-def words_that_may_repeat(config: SearchConfig, tokenizer: Tokenizer, device: torch.device) -> Tensor | None:
+def repeatable_tokens(config: SearchConfig, tokenizer: Tokenizer, device: torch.device) -> Tensor | None:
     """The tokens that `no_repeat_except` names `(V,)`, bool, whether they begin a word or not; None: it names none.
 
     Raises:

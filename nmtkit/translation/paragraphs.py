@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import overload
 
-from nmtkit.translation.inputs import refuse_one_text
+from nmtkit.translation.inputs import require_list
 from nmtkit.translation.result import Translation
 from nmtkit.translation.translator import Translator
 
@@ -33,7 +33,7 @@ PARAGRAPH_SENTENCES, PARAGRAPH_BYTES = 3, 100
 sentences."""
 
 
-def sentences_of(line: str) -> list[str]:
+def segment_sentences(line: str) -> list[str]:
     """The sentences of a line, in order; an empty line has none.
 
     A sentence ends at ". ! ? …", and the quotes and brackets that close there, where white space and then no small
@@ -79,10 +79,12 @@ def join_sentences(sentences: Iterable[str]) -> str:
 
 def looks_like_paragraph(line: str) -> bool:
     """Whether a line holds far more than the lines that models are trained on; see `PARAGRAPH_SENTENCES`."""
-    return len(line.encode("utf-8", "replace")) >= PARAGRAPH_BYTES and len(sentences_of(line)) >= PARAGRAPH_SENTENCES
+    return (
+        len(line.encode("utf-8", "replace")) >= PARAGRAPH_BYTES and len(segment_sentences(line)) >= PARAGRAPH_SENTENCES
+    )
 
 
-def stream_in_pieces(
+def stream_segments(
     translator: Translator,
     windows: Iterable[Sequence[str]],
     cut: Callable[[str], list[str]],
@@ -132,7 +134,7 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class ParagraphTranslator:
-    """Cuts each line into sentences as `sentences_of` does, and translates each by itself; lines stay lines."""
+    """Cuts each line into sentences as `segment_sentences` does, and translates each by itself; lines stay lines."""
 
     translator: Translator
 
@@ -146,7 +148,7 @@ class ParagraphTranslator:
         """The translation of each line, or of the one that is given by itself; an empty line gives an empty line."""
         if isinstance(lines, str):
             return self.translate([lines])[0]
-        refuse_one_text(lines=lines)
+        require_list(lines=lines)
         with closing(self.stream([lines])) as groups:
             return [found.text for group in groups for found in group]
 
@@ -154,6 +156,6 @@ class ParagraphTranslator:
         self, windows: Iterable[Sequence[str]], need_copies: bool = False
     ) -> Generator[list[Paragraph], None, None]:
         """What is found for lines that arrive, in order; see `Translator.stream`."""
-        with closing(stream_in_pieces(self.translator, windows, sentences_of, need_copies)) as groups:
+        with closing(stream_segments(self.translator, windows, segment_sentences, need_copies)) as groups:
             for group in groups:
                 yield [Paragraph(join_sentences(one.text for one in found), found) for found in group]

@@ -85,7 +85,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class RequiredTokens:
+class TermTokens:
     """A request's terms as a search takes them: extended ids."""
 
     must: tuple[tuple[int, ...], ...]
@@ -105,24 +105,24 @@ def words_of(text: str) -> list[str]:
     return _word().findall(text)
 
 
-def begins_word(token: str) -> bool:
+def starts_word(token: str) -> bool:
     """Whether a token begins a word, or is none of its letters: the word before it then is whole."""
     return token.startswith(WORD_START) or words_of("x" + token)[0] == "x"
 
 
 def word_starts(tokenizer: Tokenizer, device: torch.device) -> Tensor:
     """Which tokens of a vocabulary begin a word, or are none of its letters `(V,)`, bool."""
-    rest = [begins_word(token) for token in tokenizer.vocabulary.tokens[len(SPECIALS) :]]
+    rest = [starts_word(token) for token in tokenizer.vocabulary.tokens[len(SPECIALS) :]]
     return torch.tensor([False] * len(SPECIALS) + rest, device=device)
 
 
-def where_in_a_row(term: Sequence[str], words: Sequence[str], begin: int = 0) -> int:
+def find_sublist(term: Sequence[str], words: Sequence[str], begin: int = 0) -> int:
     """Where words stand in a row among others, from `begin`; -1 where they do not."""
     size = len(term)
     return next((at for at in range(begin, len(words) - size + 1) if list(words[at : at + size]) == list(term)), -1)
 
 
-def amiss(request: Request, tokenizer: Tokenizer, text: str) -> list[str]:
+def unmet_constraints(request: Request, tokenizer: Tokenizer, text: str) -> list[str]:
     """What a translation lacks of its request, or has against it, in words; terms are read as the tokenizer does."""
 
     def words_of_term(term: str) -> list[str]:
@@ -131,12 +131,12 @@ def amiss(request: Request, tokenizer: Tokenizer, text: str) -> list[str]:
     words, begin, found = words_of(text), 0, []
     for term in request.must:
         own = words_of_term(term)
-        at = where_in_a_row(own, words, begin)
+        at = find_sublist(own, words, begin)
         if at < 0:
             found.append(f"lacks {term!r}" + (" in its place" if begin else ""))
         elif request.in_order:
             begin = at + len(own)
-    return found + [f"has {term!r}" for term in request.must_not if where_in_a_row(words_of_term(term), words) >= 0]
+    return found + [f"has {term!r}" for term in request.must_not if find_sublist(words_of_term(term), words) >= 0]
 
 
 def term_tokens(tokenizer: Tokenizer, term: str) -> list[str]:
@@ -148,7 +148,7 @@ def term_tokens(tokenizer: Tokenizer, term: str) -> list[str]:
     return tokens
 
 
-def required_tokens(request: Request, tokenizer: Tokenizer, oov: Sequence[str], longest: int) -> RequiredTokens:
+def encode_terms(request: Request, tokenizer: Tokenizer, oov: Sequence[str], longest: int) -> TermTokens:
     """The terms of a request in tokens.
 
     Args:
@@ -180,12 +180,12 @@ def required_tokens(request: Request, tokenizer: Tokenizer, oov: Sequence[str], 
     must_not = tuple(ids for term in request.must_not if (ids := of(term, True)))
     for ids, term in zip(must, distinct, strict=True):
         for refused in must_not:
-            if where_in_a_row(list(map(str, refused)), list(map(str, ids))) >= 0:
+            if find_sublist(list(map(str, refused)), list(map(str, ids))) >= 0:
                 raise DataError(f"{request.where}: the term {term!r} holds one that the translation must not contain")
     room = sum(len(ids) + 1 for ids in must) + len(tokenizer.tokens(request.prefix)) + 1
     if must and room > longest:
         raise DataError(f"{request.where}: its terms take {room} tokens, more than max_length {longest}: raise it")
-    return RequiredTokens(must, must_not, request.in_order)
+    return TermTokens(must, must_not, request.in_order)
 
 
 class Terminology:
@@ -235,7 +235,7 @@ class Terminology:
         return replace(request, must=(*request.must, *more))
 
 
-def padded_terms(terms: Sequence[Sequence[Sequence[int]]], least: int) -> Tensor:
+def pad_terms(terms: Sequence[Sequence[Sequence[int]]], least: int) -> Tensor:
     """Terms of B sentences as `(B,U,L)`, U at least `least`, PAD behind them."""
     count = max(least, *map(len, terms))
     length = max((len(term) for of_one in terms for term in of_one), default=1)

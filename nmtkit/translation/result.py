@@ -42,17 +42,17 @@ class Translation:
     """One a token, EOS last: how likely the model was to generate and not to copy. None where it does not copy, or was
     not asked, here and below."""
     copied: list[int | None] | None = None
-    """For each of `tokens` which of `src_tokens` it was copied from, or None; see `copied_from`."""
+    """For each of `tokens` which of `src_tokens` it was copied from, or None; see `copied_positions`."""
     src_left_out: int = 0
     """Tokens at the end of the source that were not read; see `TextModel`."""
-    amiss: tuple[str, ...] = ()
+    unmet_constraints: tuple[str, ...] = ()
     """What `text` lacks of the terms that were asked for, or has against them, in words."""
 
 
-def best_of_all(found: Sequence[Translation], config: SearchConfig) -> list[Translation]:
+def merge_and_rerank(found: Sequence[Translation], config: SearchConfig) -> list[Translation]:
     """All that was found for a line, each text once; with `mbr` those first that are most like all others.
 
-    See `nmtkit.metrics.risk`. Samples count as often as they were drawn, hypotheses of a beam by their probabilities.
+    See `nmtkit.metrics.mbr`. Samples count as often as they were drawn, hypotheses of a beam by their probabilities.
     """
     first: dict[str, Translation] = {}
     weights: dict[str, float] = {}
@@ -97,7 +97,7 @@ class CopiedSpan:
     """Those that the source tokens belong to; white space separates words."""
 
 
-def copied_from(
+def copied_positions(
     ids: Sequence[int],
     log_probs: Sequence[float],
     p_gen: Sequence[float],
@@ -133,7 +133,7 @@ def copied_spans(
 ) -> list[CopiedSpan]:
     """Joins copied tokens to spans: a span goes on while the next target token was copied from the next source token.
 
-    The tokenizer is that of the target, and `copied` is what `copied_from` gives.
+    The tokenizer is that of the target, and `copied` is what `copied_positions` gives.
     """
     words = [word for word, span in enumerate(word_spans(src_tokens)) for _ in span]
     spans = []

@@ -9,28 +9,35 @@ from threading import Condition, Lock, Semaphore, Thread
 import torch
 
 from nmtkit.core import device as devices
-from nmtkit.translation.inputs import FEW, LEAST_ROWS, MOST_OVER, SHORT, SourceLine, TextModel
+from nmtkit.translation.inputs import (
+    MAX_OVERSHOOT,
+    MIN_COUNTED_LENGTH,
+    MIN_ROWS,
+    MIN_SENTENCES_PER_SEARCH,
+    SourceLine,
+    TextModel,
+)
 from nmtkit.translation.requests import Request
 from nmtkit.translation.result import EMPTY, Translation
 
-PATIENCE = 0.1
+IDLE_SECONDS = 0.1
 """Seconds for which searches that have nothing to do wait for more lines before they end."""
-USUAL_BEAM = range(4, 17)
+TYPICAL_BEAM = range(4, 17)
 """The budget of a batch is meant for so many hypotheses of a sentence: more need more memory, fewer leave room."""
-AHEAD = 3
+PREFETCH_WINDOWS = 3
 """Windows that are read before all answers of the first of them are out."""
 
-Taken = Sequence[tuple[int, SourceLine]]
+NumberedSources = Sequence[tuple[int, SourceLine]]
 """Some sources with their numbers."""
-Take = Callable[[int | None, int | None], Taken]
+BatchSource = Callable[[int | None, int | None], NumberedSources]
 """Gives sources that wait: a new bank of them, or at most so many that fit so many columns; see the engine's `Feed`."""
-Answer = Callable[[], list[Translation]]
+PendingResult = Callable[[], list[Translation]]
 """Makes the answer to one line of what was found, outside of the search."""
-Search = Callable[[Take], Iterator[tuple[int, Answer]]]
+Search = Callable[[BatchSource], Iterator[tuple[int, PendingResult]]]
 """Searches for all that it can take; gives numbers and answers as they are found."""
 
 
-class Waiting:
+class RequestQueue:
     """Sources that wait to be searched, window after window, in each the longest first.
 
     Several searches may take of them at the same time, while others are put.
@@ -43,8 +50,8 @@ class Waiting:
     """
 
     def __init__(self, reader: TextModel, place: torch.device, searches: int, hypotheses: int = 1) -> None:
-        self._reader, self._least_rows, self._searches = reader, LEAST_ROWS.get(place.type, 32), searches
-        self._most_over = MOST_OVER.get(place.type, MOST_OVER["cpu"])
+        self._reader, self._least_rows, self._searches = reader, MIN_ROWS.get(place.type, 32), searches
+        self._most_over = MAX_OVERSHOOT.get(place.type, MAX_OVERSHOOT["cpu"])
         self._hypotheses = hypotheses
         self._windows: deque[deque[tuple[int, SourceLine]]] = deque()
         self._left: deque[int] = deque()  # tokens of each window that nobody has taken
@@ -86,8 +93,8 @@ class Waiting:
             self._idle, self._is_over = 0, not count
             return self._running if count else 0
 
-    def take(self, count: int | None, width: int | None) -> Taken:
-        """What a search takes, see `Take`; where it begins a bank and nothing waits, it waits for more."""
+    def take(self, count: int | None, width: int | None) -> NumberedSources:
+        """What a search takes, see `BatchSource`; where it begins a bank and nothing waits, it waits for more."""
         with self._changed:
             if count is None:
                 self._wait()
@@ -117,21 +124,23 @@ class Waiting:
         if self._reader.batch_tokens:
             fitting = budget // columns
         else:
-            fitting = budget // max(min(columns, budget // self._least_rows), columns // self._most_over, SHORT)
-            fitting = fitting * USUAL_BEAM[0] // min(self._hypotheses, USUAL_BEAM[0])
-            fitting //= max(1, self._hypotheses // USUAL_BEAM[-1])
+            fitting = budget // max(
+                min(columns, budget // self._least_rows), columns // self._most_over, MIN_COUNTED_LENGTH
+            )
+            fitting = fitting * TYPICAL_BEAM[0] // min(self._hypotheses, TYPICAL_BEAM[0])
+            fitting //= max(1, self._hypotheses // TYPICAL_BEAM[-1])
         return max(1, fitting)
 
     def _worth(self, count: int) -> int:
         """How many searches are worth it for so many sentences."""
-        return max(1, min(self._searches, count // FEW))
+        return max(1, min(self._searches, count // MIN_SENTENCES_PER_SEARCH))
 
     def _wait(self) -> None:
         """Waits for sentences, until every search has waited in vain."""
         self._idle += 1
         while not (self._windows or self._closed or self._is_over):
             last = self._idle == self._running
-            if not self._changed.wait(PATIENCE if last else None) and not self._windows:
+            if not self._changed.wait(IDLE_SECONDS if last else None) and not self._windows:
                 self._is_over = True
                 self._changed.notify_all()
         self._idle -= 1
@@ -159,16 +168,16 @@ class LineStream:
     def __init__(
         self,
         read: Callable[[Sequence[str | Request]], list[SourceLine]],
-        waiting: Waiting,
+        waiting: RequestQueue,
         searches: Sequence[Search],
         here: bool,
         stop: Callable[[], None] = lambda: None,
     ) -> None:
         self._read, self._waiting, self._searches, self._here, self._stop = read, waiting, searches, here, stop
-        self._answers: dict[int, Answer] = {}  # that were found and are not out
+        self._answers: dict[int, PendingResult] = {}  # that were found and are not out
         self._next = 0  # the line that is to be answered next
         self._ends: deque[int] = deque()  # of the windows that are not all out
-        self._ahead = Semaphore(AHEAD)
+        self._ahead = Semaphore(PREFETCH_WINDOWS)
         self._fault: BaseException | None = None
         self._cutting = Lock()  # while a window is cut into tokens and put
         self._is_left = False
@@ -232,13 +241,13 @@ class LineStream:
             self._ahead.release()
         return ready
 
-    def _found(self) -> Generator[tuple[int, Answer]]:
+    def _found(self) -> Generator[tuple[int, PendingResult]]:
         """What searches find until nothing waits; several, and those elsewhere, run in threads of their own."""
         searches = self._searches[: self._waiting.begin()]
         if len(searches) == 1 and self._here:
             yield from searches[0](self._waiting.take)
             return
-        found: SimpleQueue[tuple[int, Answer] | BaseException | None] = SimpleQueue()
+        found: SimpleQueue[tuple[int, PendingResult] | BaseException | None] = SimpleQueue()
         cores = torch.get_num_threads()
         threads = [Thread(target=self._search, args=(search, found), daemon=True) for search in searches]
         for thread in threads:
@@ -262,7 +271,7 @@ class LineStream:
             if self._here:
                 torch.set_num_threads(cores)
 
-    def _search(self, search: Search, found: "SimpleQueue[tuple[int, Answer] | BaseException | None]") -> None:
+    def _search(self, search: Search, found: "SimpleQueue[tuple[int, PendingResult] | BaseException | None]") -> None:
         """One search, in its thread; the last that it finds is its end."""
         end: BaseException | None = None
         try:

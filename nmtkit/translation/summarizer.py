@@ -8,8 +8,8 @@ from typing import overload
 
 from nmtkit.data.tokenizer import Tokenizer
 from nmtkit.metrics import split_sentences
-from nmtkit.translation.inputs import refuse_one_text
-from nmtkit.translation.paragraphs import stream_in_pieces
+from nmtkit.translation.inputs import require_list
+from nmtkit.translation.paragraphs import stream_segments
 from nmtkit.translation.result import Translation
 from nmtkit.translation.translator import Translator
 
@@ -51,7 +51,7 @@ class Summarizer:
 
     def search(self, articles: Sequence[str], need_copies: bool = False) -> list[Summary]:
         """The summary of each article with what was found for its windows; see `Translator.search`."""
-        refuse_one_text(articles=articles)
+        require_list(articles=articles)
         with closing(self.stream([articles], need_copies)) as groups:
             return [summary for group in groups for summary in group]
 
@@ -61,7 +61,7 @@ class Summarizer:
         """What `search` finds for articles that arrive, in order; see `Translator.stream`."""
         whole, tokenizer = replace(self.translator, max_source_tokens=None), self.translator.tokenizers.src
         cut = partial(article_windows, tokenizer=tokenizer, size=self.window)
-        with closing(stream_in_pieces(whole, windows, cut, need_copies)) as groups:
+        with closing(stream_segments(whole, windows, cut, need_copies)) as groups:
             for group in groups:
                 yield [Summary(" ".join(one.text for one in read if one.text), read) for read in group]
 

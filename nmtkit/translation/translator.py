@@ -12,33 +12,33 @@ import torch
 from nmtkit.core.errors import DataError
 from nmtkit.data.batch import Batch
 from nmtkit.data.shortlist import Shortlist
-from nmtkit.pictures import AttentionPicture, LayeredPicture
+from nmtkit.pictures import AttentionPicture, HeadsPicture
 from nmtkit.search.engine import FEW_SENTENCES, Engine, StepMode
 from nmtkit.search.hypotheses import Hypothesis
 from nmtkit.search.rules import SearchConfig, score_given
 from nmtkit.search.state import TokenInfo
-from nmtkit.translation import attending
+from nmtkit.translation import attention_views
 from nmtkit.translation.inputs import (
     SourceLine,
     TargetLine,
     TextModel,
+    bucket_width,
     make_batch,
-    refuse_one_text,
+    repeatable_tokens,
+    require_list,
     require_pairs,
-    roomy,
-    words_that_may_repeat,
 )
-from nmtkit.translation.requests import Request, Terminology, amiss, word_starts
-from nmtkit.translation.result import EMPTY, Translation, best_of_all, copied_from
-from nmtkit.translation.stream import Answer, LineStream, Search, Take, Waiting
+from nmtkit.translation.requests import Request, Terminology, unmet_constraints, word_starts
+from nmtkit.translation.result import EMPTY, Translation, copied_positions, merge_and_rerank
+from nmtkit.translation.stream import BatchSource, LineStream, PendingResult, RequestQueue, Search
 from nmtkit.translation.unknowns import UnknownReplacer
 from nmtkit.translation.workers import WorkerPool, Workers
 
 WINDOW = {"cpu": 1024, "cuda": 16384}
 """Lines that are searched together at a time, as many as make batches of nearly one length."""
-FEW_WORKERS = 8
+WORKERS_PER_WINDOW = 8
 """So many share a window."""
-SOON = 64
+FIRST_LINES = 64
 """Lines of the first window that are searched before the others, so that first results come early."""
 
 
@@ -85,7 +85,7 @@ class Translator(TextModel):
         """
         if isinstance(lines, str):
             return self.translate([lines])[0]
-        refuse_one_text(lines=lines)
+        require_list(lines=lines)
         return [best[0].text for best in self.search(list(lines))]
 
     def search(
@@ -111,7 +111,7 @@ class Translator(TextModel):
             DataError: one text is given by itself and not in a list, the prefixes are not as many as the lines, or a
                 request cannot be met.
         """
-        refuse_one_text(lines=lines, prefixes=prefixes)
+        require_list(lines=lines, prefixes=prefixes)
         require_pairs(lines, prefixes, "prefix")
         asked = [Request.of(line, f"line {number}") for number, line in enumerate(lines, start=1)]
         if prefixes is not None:
@@ -144,7 +144,7 @@ class Translator(TextModel):
         """
         coming = iter(windows)
         first = next(coming, [])
-        parts = chain([part for part in (first[:SOON], first[SOON:]) if part], coming)
+        parts = chain([part for part in (first[:FIRST_LINES], first[FIRST_LINES:]) if part], coming)
         yield from self._streamed(parts, _Wanted(n_best, need_attention, need_copies), len(first))
 
     def _streamed(
@@ -157,12 +157,12 @@ class Translator(TextModel):
             make = partial(_search_there, there, self.config, self.replacer, wanted) if there else lambda _: searching
             with WorkerPool(self.workers, make) as pool:
                 place, count = torch.device(self.workers.places[0]), len(pool.searches)
-                waiting = Waiting(self, place, count, self.config.hypotheses)
+                waiting = RequestQueue(self, place, count, self.config.hypotheses)
                 yield from LineStream(self._asked, waiting, pool.searches, False, pool.end).run(windows)
             return
         on_cpu = self.device.type == "cpu"
-        count = torch.get_num_threads() if on_cpu and self.chosen_way.one_a_core else 1
-        waiting = Waiting(self, self.device, count, self.config.hypotheses)
+        count = torch.get_num_threads() if on_cpu and self.speed_config.one_a_core else 1
+        waiting = RequestQueue(self, self.device, count, self.config.hypotheses)
         yield from LineStream(self._asked, waiting, [searching] * count, on_cpu).run(windows)
 
     def _asked(self, lines: Sequence[str | Request]) -> list[SourceLine]:
@@ -181,12 +181,12 @@ class Translator(TextModel):
                 steps=self.steps,
                 shortlist=self.shortlist,
                 token_info=TokenInfo(
-                    words_that_may_repeat(self.config, self.tokenizers.tgt, self.device),
+                    repeatable_tokens(self.config, self.tokenizers.tgt, self.device),
                     cache(partial(word_starts, self.tokenizers.tgt, self.device)),
                 ),
             )
 
-        def search(take: Take) -> Iterator[tuple[int, Answer]]:
+        def search(take: BatchSource) -> Iterator[tuple[int, PendingResult]]:
             taken: dict[int, SourceLine] = {}
 
             def feed(count: int | None, width: int | None) -> tuple[list[int], Batch] | None:
@@ -197,7 +197,7 @@ class Translator(TextModel):
                 longest = max(len(source.ids) for _, source in given) + 1
                 # Steps that are recorded want few widths of sources.
                 is_recorded = self.device.type != "cpu" or (len(given) <= FEW_SENTENCES and self.steps == "auto")
-                columns = roomy(longest) if is_recorded else longest
+                columns = bucket_width(longest) if is_recorded else longest
                 return [number for number, _ in given], make_batch(
                     [source for _, source in given], None, width or columns
                 )
@@ -214,9 +214,12 @@ class Translator(TextModel):
         if self.replacer is not None:
             found = [_without_unknown(self.replacer, source.text, one) for one in found]
         if (request := source.request) is not None:
-            found = [replace(one, amiss=tuple(amiss(request, self.tokenizers.tgt, one.text))) for one in found]
+            found = [
+                replace(one, unmet_constraints=tuple(unmet_constraints(request, self.tokenizers.tgt, one.text)))
+                for one in found
+            ]
         if self.config.chooses_afterwards:
-            found = best_of_all(found, self.config)[: wanted.n_best]
+            found = merge_and_rerank(found, self.config)[: wanted.n_best]
         return found if wanted.attention else [replace(one, attention=None) for one in found]
 
     @property
@@ -224,7 +227,7 @@ class Translator(TextModel):
         """How many lines a window of a `stream` should have where as many are there."""
         place = self.device.type if self.workers is None else torch.device(self.workers.places[0]).type
         several = 1 if self.workers is None else len(self.workers.places)
-        return WINDOW.get(place, WINDOW["cuda"]) * max(1, several // FEW_WORKERS)
+        return WINDOW.get(place, WINDOW["cuda"]) * max(1, several // WORKERS_PER_WINDOW)
 
     def replacing_unknown(self, dictionary: Mapping[str, str] | None = None) -> "Translator":
         """A translator whose `translate` and `search` write source words in place of unknown words.
@@ -248,7 +251,7 @@ class Translator(TextModel):
         log_probs = [float(value) for value in hypothesis.token_log_probs]
         copied = None
         if hypothesis.p_gen is not None and attention is not None and source.extended is not None:
-            copied = copied_from(ids, log_probs, hypothesis.p_gen, attention, source.extended)
+            copied = copied_positions(ids, log_probs, hypothesis.p_gen, attention, source.extended)
         return Translation(
             text=tokenizer.decode(ids, source.oov),
             score=hypothesis.score,
@@ -285,14 +288,14 @@ class Translator(TextModel):
             DataError: the sides differ in length, a source is empty and its target is not, or a translation has tokens
                 that the vocabulary lacks.
         """
-        refuse_one_text(sources=sources, targets=targets)
+        require_list(sources=sources, targets=targets)
         require_pairs(sources, targets)
         src = self.sources(sources)
         tgt = self._given(src, targets, first)
         attend = need_attention or self.config.coverage_penalty > 0
         found: list[Translation] = [EMPTY for _ in src]
         for numbers, batch in self.batches(src, tgt):
-            readout, chosen = self.read_targets(batch, attend)
+            readout, chosen = self.score_targets(batch, attend)
             attention = None if readout.attention is None else readout.attention.float().cpu().numpy()  # (B,T,S)
             gates = None if readout.copy_gate is None else readout.copy_gate[..., 0].float().cpu()  # (B,T)
             for row, number in enumerate(numbers):
@@ -332,7 +335,7 @@ class Translator(TextModel):
 
     # ------------------------------------------------------------------------------------- what is looked at for them
 
-    align = attending.align
+    align = attention_views.align
 
     def pictures(self, sources: Sequence[str], targets: Sequence[str | None] | None = None) -> list[AttentionPicture]:
         """The attention of each pair as a picture, subwords merged to words.
@@ -345,9 +348,9 @@ class Translator(TextModel):
         """
         self.require_attention("draw")
         found = self._found(sources, targets, need_attention=True)
-        return [attending.picture(self, translation, number) for number, translation in enumerate(found, start=1)]
+        return [attention_views.picture(self, translation, number) for number, translation in enumerate(found, start=1)]
 
-    def layered(self, sources: Sequence[str], targets: Sequence[str | None] | None = None) -> list[LayeredPicture]:
+    def head_pictures(self, sources: Sequence[str], targets: Sequence[str | None] | None = None) -> list[HeadsPicture]:
         """Where every head of every layer of a Transformer looks, for each pair; tokens are not merged to words.
 
         Row t of `decoder` and `cross` is the step that *writes* target token t, so that it belongs to that token.
@@ -357,14 +360,14 @@ class Translator(TextModel):
             NmtkitError: the model has no layers of attention heads.
             DataError: a line is empty, or the sides differ in length.
         """
-        attending.require_heads(self)
-        return attending.layered(self, sources, self._found(sources, targets))
+        attention_views.require_heads(self)
+        return attention_views.head_pictures(self, sources, self._found(sources, targets))
 
     def _found(
         self, sources: Sequence[str], targets: Sequence[str | None] | None, need_attention: bool = False
     ) -> list[Translation]:
         """The given translation of each source, or the model's own where none is given."""
-        refuse_one_text(sources=sources, targets=targets)
+        require_list(sources=sources, targets=targets)
         require_pairs(sources, targets)
         for side, lines in (("source", sources), ("target", targets or [])):
             for number, line in enumerate(lines, start=1):

@@ -18,7 +18,7 @@ from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.processes import WorkerProcess, start_workers
 from nmtkit.translation.result import Translation
-from nmtkit.translation.stream import Answer, Search, Take
+from nmtkit.translation.stream import BatchSource, PendingResult, Search
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class _Worker:
     place: str
     process: WorkerProcess
 
-    def __call__(self, take: Take) -> Iterator[tuple[int, Answer]]:
+    def __call__(self, take: BatchSource) -> Iterator[tuple[int, PendingResult]]:
         connection, name = self.process.connection, f"{self.name} (process {self.process.pid}, {self.place})"
         try:
             connection.send(True)
@@ -104,7 +104,7 @@ class _Worker:
 
 @dataclass(frozen=True)
 class _Given:
-    """The `Answer` that a worker has made already."""
+    """The `PendingResult` that a worker has made already."""
 
     translations: list[Translation]
 

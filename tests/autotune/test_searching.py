@@ -18,7 +18,7 @@ from nmtkit.experiment.loading import ModelOptions, open_autotuned
 from nmtkit.layers import inference
 from nmtkit.layers.inference import PrecisionChoice
 from nmtkit.runs.saved import find_run
-from nmtkit.translation.inputs import SearchWay, usual
+from nmtkit.translation.inputs import SearchSpeedConfig, usual
 
 CPU = torch.device("cpu")
 LINES = [f"line {number}" for number in range(100)]
@@ -73,11 +73,11 @@ def test_a_precision_whose_products_are_slow_here_is_not_tried_unless_it_is_name
 class Search:
     """Takes a thousandth of a second a line, in the quickest way a part of that."""
 
-    def __init__(self, quickest: SearchWay, same: bool = True, part: float = 0.3) -> None:
+    def __init__(self, quickest: SearchSpeedConfig, same: bool = True, part: float = 0.3) -> None:
         self.quickest, self.same, self.part = quickest, same, part
         self.searched = 0
 
-    def __call__(self, way: SearchWay, lines: Sequence[str], most: float) -> list[str]:
+    def __call__(self, way: SearchSpeedConfig, lines: Sequence[str], most: float) -> list[str]:
         CLOCK.now += len(lines) * 0.001 * (self.part if way == self.quickest else 1)
         self.searched += len(lines)
         return [line if self.same or way != self.quickest else line.upper() for line in lines]
@@ -128,7 +128,7 @@ def test_what_is_too_short_is_not_measured() -> None:
 def test_a_way_that_runs_out_of_memory_is_not_taken(failing: list[int]) -> None:
     search, hungry = Search(ways_to_search(CPU)[2]), [ways_to_search(CPU)[number] for number in failing]
 
-    def with_little_memory(way: SearchWay, lines: Sequence[str], most: float) -> list[str]:
+    def with_little_memory(way: SearchSpeedConfig, lines: Sequence[str], most: float) -> list[str]:
         if way in hungry and len(lines) > max(searching._PIECES):
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate a test")
         return search(way, lines, most)
@@ -147,7 +147,7 @@ def test_a_way_that_is_far_too_slow_is_given_up_after_a_few_lines(times: int) ->
     slow = next(way for way in ways_to_search(CPU) if way.precision == "int8")
     others, asked = Search(ways_to_search(CPU)[2]), []
 
-    def search(way: SearchWay, lines: Sequence[str], most: float) -> list[str]:
+    def search(way: SearchSpeedConfig, lines: Sequence[str], most: float) -> list[str]:
         if way != slow:
             return others(way, lines, most)
         asked.append(len(lines))
@@ -166,7 +166,7 @@ def test_a_way_that_is_far_too_slow_is_given_up_after_a_few_lines(times: int) ->
 def test_measuring_ends_within_its_share_where_every_way_is_slow(planned: float) -> None:
     begun = CLOCK.now
 
-    def search(way: SearchWay, lines: Sequence[str], most: float) -> list[str]:
+    def search(way: SearchSpeedConfig, lines: Sequence[str], most: float) -> list[str]:
         CLOCK.now += min(most, 3.0 * len(lines))
         if most < 3.0 * len(lines):
             raise TooSlowError

@@ -38,7 +38,7 @@ SOURCE, TARGET = 399, 99
 TRAINED_TOGETHER = 8
 UNKNOWN = 0.05
 """Share of an article's tokens that the vocabulary lacks."""
-PART_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}
+CHUNK_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}
 """What the training loop allows the log-probabilities."""
 BEAM = 4
 IMPOSSIBLE = -1e4
@@ -128,7 +128,7 @@ def training(
 def update(model: Seq2Seq, optimizer: torch.optim.Optimizer, batch: Batch, place: torch.device) -> Tensor:
     """One update of the pointer-generator; gives the sums of its losses."""
     optimizer.zero_grad(set_to_none=True)
-    chunk_bytes = PART_BYTES.get(place.type, PART_BYTES["cpu"])
+    chunk_bytes = CHUNK_BYTES.get(place.type, CHUNK_BYTES["cpu"])
     counts = {"tokens": batch.n_tokens}
     sums = GradientAccumulator(model, [Likelihood(), CoverageLoss()], counts, place, chunk_bytes).backward(batch)
     torch.nn.utils.clip_grad_norm_(model.parameters(), 2.0)

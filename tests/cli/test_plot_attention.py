@@ -15,7 +15,7 @@ from nmtkit import Translator
 from nmtkit.cli import cli
 from nmtkit.core.errors import NmtkitError
 from nmtkit.models.base import MODELS
-from nmtkit.translation.attending import positions
+from nmtkit.translation.attention_views import positions
 
 TRANSFORMER = (
     "model: {kind: transformer, hidden_size: 32, feed_forward_size: 64, heads: 4, encoder_layers: 3, decoder_layers: 2}"
@@ -208,7 +208,7 @@ def test_one_layer_and_head_of_many(transformer: Path, tmp_path: Path) -> None:
         assert done.exit_code == 0, done.output
         pages[layer, head] = [float(number) for number in re.findall(r">(0\.\d\d|1\.00)</td>", place.read_text())]
     assert len({tuple(numbers) for numbers in pages.values()}) == 3
-    picture = Translator.load(str(transformer), device="cpu").layered(["ba ce di"], ["DI CE BA"])[0]
+    picture = Translator.load(str(transformer), device="cpu").head_pictures(["ba ce di"], ["DI CE BA"])[0]
     for (layer, head), numbers in pages.items():
         weights = picture.cross[layer - 1, head - 1]  # one piece a word: nothing is merged
         np.testing.assert_allclose(numbers, [w for w in weights.ravel() if w >= 0.005], atol=0.0051)
@@ -226,8 +226,8 @@ def test_a_layer_or_head_that_is_not_there(transformer: Path, trained: Path) -> 
 def test_several_files_of_one_picture(trained: Path, tmp_path: Path) -> None:
     names = [tmp_path / f"a.{suffix}" for suffix in ("svg", "png", "html")]
     outputs = [word for name in names for word in ("-o", name)]
-    look = ["--no-title", "--size", "3.3", "--font-size", "7", "--colours", "Greys"]
-    done = plot("-m", trained, "ba ce di", *outputs, *look)
+    style = ["--no-title", "--size", "3.3", "--font-size", "7", "--colours", "Greys"]
+    done = plot("-m", trained, "ba ce di", *outputs, *style)
     assert done.exit_code == 0, done.output
     assert all(f"wrote {name}" in done.output for name in names)
     assert done.output.count("model ") == 1

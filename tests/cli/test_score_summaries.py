@@ -1,4 +1,4 @@
-"""`nmtkit score-summaries` as a user meets it: ROUGE, the quality report, wanted words, messages."""
+"""`nmtkit score-summaries` as a user meets it: ROUGE, the quality report, term recall, messages."""
 
 import gzip
 import json
@@ -99,13 +99,13 @@ def test_several_references(score: Command) -> None:
     assert row(done.out, "of the summaries") == ["new", "gold", "new"]
 
 
-def test_jsonl_and_wanted_words(score: Command) -> None:
+def test_jsonl_and_term_recall(score: Command) -> None:
     args = ["--ref", "all.jsonl.gz", "--source", "all.jsonl.gz", "--terms", "all.jsonl.gz", "--n-samples", 20]
     done = score("new", "old", *args)
     assert done.code == 0
     # new: dog and 3-2 of three; old: none.
-    assert row(done.out, "wanted words ") == ["66.67", "0.00"]
-    assert "wanted:3|examples:2|case:mixed" in done.out
+    assert row(done.out, "term recall ") == ["66.67", "0.00"]
+    assert "terms:3|examples:2|case:mixed" in done.out
     plain = score("new", "old", "--ref", "gold", "--source", "articles", "--n-samples", 20)
     for name in ("ROUGE-Lsum ", "novel 1-grams", "article: words copied from"):
         assert row(done.out, name) == row(plain.out, name)

@@ -14,7 +14,7 @@ from rich.cells import cell_len
 from rich.text import Text
 from terminal import in_terminal
 
-from nmtkit.console import LineProgress, TrainingDisplay, WorkDisplay
+from nmtkit.console import LineProgress, ProgressDisplay, TrainingDisplay
 
 METRICS = {
     "loss": 2.3456,
@@ -135,13 +135,13 @@ def test_line_progress_is_silent_elsewhere():
 
 def test_without_a_terminal_lines_come_now_and_then():
     stream = io.StringIO()
-    with WorkDisplay(stream, seconds_between_lines=0.0) as display:
+    with ProgressDisplay(stream, seconds_between_lines=0.0) as display:
         display.update("1 of 4 MB", 0.25)
         display.message("a word in between")
         display.update("2 of 4 MB", 0.5)
     assert stream.getvalue() == "1 of 4 MB\na word in between\n2 of 4 MB\n"
     rare = io.StringIO()
-    with WorkDisplay(rare, seconds_between_lines=1000.0) as display:
+    with ProgressDisplay(rare, seconds_between_lines=1000.0) as display:
         for step in range(100):
             display.update(f"{step} MB", step / 100)
     assert rare.getvalue() == ""
@@ -161,7 +161,7 @@ def test_in_a_terminal_there_is_one_live_line(monkeypatch):
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     ours, theirs = pty.openpty()
-    with os.fdopen(theirs, "w", encoding="utf-8") as stream, WorkDisplay(stream) as display:
+    with os.fdopen(theirs, "w", encoding="utf-8") as stream, ProgressDisplay(stream) as display:
         display.update("2.0 of 4.0 MB", 0.5)  # too early to be drawn
         display.update("4.0 of 4.0 MB", 1.0)
         display.message("done")

@@ -4,7 +4,7 @@ import pytest
 from rich.cells import cell_len
 
 from nmtkit.console.trees import show_search
-from nmtkit.pictures.search_trees import Continuation, RankedResult, SearchTree
+from nmtkit.pictures.search_trees import RankedResult, SearchTree, TreeNode
 
 
 def tree(steps: int, beam: int = 2, word: str = "▁Gehsteige") -> SearchTree:
@@ -12,11 +12,11 @@ def tree(steps: int, beam: int = 2, word: str = "▁Gehsteige") -> SearchTree:
     parents = [1, 0, *range(2, beam)] if beam > 1 else [0]
     made = []
     for step in range(steps):
-        kept = [Continuation(word, parents[slot] if step else 0, "kept", -1.0, -2.5, 0.5, -1.0) for slot in range(beam)]
-        pruned = Continuation("▁der", 0, "pruned", -1.0, -3.25, -0.25, -1.0)
-        blocked = Continuation("▁die", 0, "blocked", -1.0, -2.0, 1.0, None, "no_repeat_ngram")
+        kept = [TreeNode(word, parents[slot] if step else 0, "kept", -1.0, -2.5, 0.5, -1.0) for slot in range(beam)]
+        pruned = TreeNode("▁der", 0, "pruned", -1.0, -3.25, -0.25, -1.0)
+        blocked = TreeNode("▁die", 0, "blocked", -1.0, -2.0, 1.0, None, "no_repeat_ngram")
         made.append([*kept, pruned, blocked])
-    made.append([Continuation("</s>", beam - 1, "ended", -0.5, -3.0, 0.0, -0.123)])
+    made.append([TreeNode("</s>", beam - 1, "ended", -0.5, -3.0, 0.0, -0.123)])
     best = RankedResult("die Gehsteige der Stadt", -0.123456, -3.0, True, steps, 0)
     return SearchTree("the pavements", "demo", "beam size 2", beam, made, [best], "The search stopped: 1 ended")
 

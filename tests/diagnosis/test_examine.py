@@ -12,8 +12,8 @@ import real_looking
 
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.faults import KINDS
-from nmtkit.diagnosis.characters import read_again
-from nmtkit.diagnosis.examine import examine, verdicts
+from nmtkit.diagnosis.characters import fix_mojibake
+from nmtkit.diagnosis.examine import examine, examine_blocks
 from nmtkit.diagnosis.findings import Diagnosis, Finding, SplitDiagnosis
 
 PUBLIC = Path(os.environ.get("NMTKIT_DATA", Path(__file__).parents[3] / "shared" / "data"))
@@ -120,8 +120,8 @@ def test_what_only_looks_like_mojibake_or_markup(tmp_path: Path, text: str) -> N
 def test_mojibake_is_read_again(text: str, encoding: str) -> None:
     broken = "".join(bytes([byte]).decode(encoding, "ignore") or chr(byte) for byte in text.encode("utf-8"))
     assert broken != text
-    assert read_again(broken) == text
-    assert read_again(text) == text
+    assert fix_mojibake(broken) == text
+    assert fix_mojibake(text) == text
 
 
 def test_pairs(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_overlap_of_the_splits(tmp_path: Path) -> None:
     diagnosis = Diagnosis()
     held_out = [
         (block.split, block.line(row))
-        for block in verdicts(splits, diagnosis)
+        for block in examine_blocks(splits, diagnosis)
         for fault in block.faults
         if fault.kind.name == "held-out"
         for row in fault.rows.tolist()
@@ -334,7 +334,7 @@ def test_blocks_hold_every_line_once(tmp_path: Path) -> None:
     }
     seen: dict[str, list[int]] = {"train": [], "valid": []}
     order = []
-    for block in verdicts(splits, Diagnosis()):
+    for block in examine_blocks(splits, Diagnosis()):
         order.append(block.split)
         seen[block.split] += [block.line(row) for row in range(len(block))]
     assert seen == {"train": list(range(1, 15_001)), "valid": list(range(1, 201))}

@@ -8,7 +8,7 @@ import real_looking
 
 from nmtkit.diagnosis.characters import TextArrays
 from nmtkit.diagnosis.examine import examine
-from nmtkit.diagnosis.language import FEW_LINES, FUNCTION_WORDS, OwnWords
+from nmtkit.diagnosis.language import FEW_LINES, FUNCTION_WORDS, KnownWords
 
 LINES = {
     "German": [
@@ -40,8 +40,8 @@ ALL = [line for lines in LINES.values() for line in lines]
 SRC, TGT = real_looking.pairs(3000)
 
 
-def learned(lines: list[str]) -> OwnWords:
-    own = OwnWords.learn([TextArrays.of(lines)])
+def learned(lines: list[str]) -> KnownWords:
+    own = KnownWords.learn([TextArrays.of(lines)])
     assert own is not None
     return own
 
@@ -84,9 +84,9 @@ def test_one_line_of_a_word_over_and_over_does_not_teach_it() -> None:
 
 
 def test_nothing_is_learned_from_few_lines() -> None:
-    assert OwnWords.learn([]) is None
-    assert OwnWords.learn([TextArrays.of(SRC[: FEW_LINES - 1])]) is None
-    assert OwnWords.learn([TextArrays.of(["1 2 3"] * FEW_LINES)]) is not None
+    assert KnownWords.learn([]) is None
+    assert KnownWords.learn([TextArrays.of(SRC[: FEW_LINES - 1])]) is None
+    assert KnownWords.learn([TextArrays.of(["1 2 3"] * FEW_LINES)]) is not None
 
 
 def test_lists_hold_words_once_and_in_small_letters() -> None:

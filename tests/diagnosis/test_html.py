@@ -9,7 +9,7 @@ import pytest
 from nmtkit.corpus.faults import DUPLICATE, ENCODING, FaultLocation
 from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis
 from nmtkit.diagnosis.html import diagnosis_page
-from nmtkit.diagnosis.report import Sheet
+from nmtkit.diagnosis.report import ReportTable
 
 
 class Reader(HTMLParser):
@@ -70,7 +70,7 @@ def diagnosis() -> Diagnosis:
 
 
 def test_the_page_says_all_that_was_found(diagnosis: Diagnosis) -> None:
-    sheet = Sheet("What preprocessing will do", ("split", "pairs"), (("train", "1,000"),), "A note.")
+    sheet = ReportTable("What preprocessing will do", ("split", "pairs"), (("train", "1,000"),), "A note.")
     reader = read(diagnosis_page(diagnosis, "Data check: <mine>", "train.en", [sheet]))
     for said in (
         "Data check: <mine>",

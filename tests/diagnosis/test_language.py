@@ -12,7 +12,7 @@ from nmtkit.corpus.reading import SplitReader
 from nmtkit.corpus.text import SCRIPTS
 from nmtkit.diagnosis.characters import TextArrays
 from nmtkit.diagnosis.examine import examine
-from nmtkit.diagnosis.language import FEW_LINES, Languages, in_other_script, own_scripts
+from nmtkit.diagnosis.language import FEW_LINES, Languages, in_foreign_script, main_scripts
 from nmtkit.diagnosis.norms import learn_norms
 
 SRC, TGT = real_looking.pairs(3000)
@@ -71,11 +71,11 @@ def script(name: str) -> int:
 
 def test_the_scripts_of_a_side() -> None:
     latin, greek, han, kana = map(script, ("Latin", "Greek", "Han", "Hiragana"))
-    assert own_scripts({latin: 1000, greek: 3}) == {latin}
-    assert own_scripts({latin: 1000, greek: 300}) == {latin, greek}
-    assert own_scripts({han: 500, kana: 500}) == {han, kana, script("Katakana")}
-    assert own_scripts({han: 500, latin: 4}) == {han}
-    assert own_scripts({}) == frozenset()
+    assert main_scripts({latin: 1000, greek: 3}) == {latin}
+    assert main_scripts({latin: 1000, greek: 300}) == {latin, greek}
+    assert main_scripts({han: 500, kana: 500}) == {han, kana, script("Katakana")}
+    assert main_scripts({han: 500, latin: 4}) == {han}
+    assert main_scripts({}) == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -95,8 +95,8 @@ def test_the_scripts_of_a_side() -> None:
     ids=["symbol", "cyrillic", "name", "han", "numbers", "product", "untranslated", "mixed", "right", "empty"],
 )
 def test_lines_in_another_script(own: str, line: str, foreign: bool) -> None:
-    assert in_other_script(TextArrays.of([line]), frozenset({script(own)})).tolist() == [foreign]
-    assert in_other_script(TextArrays.of([line]), frozenset()).tolist() == [False]
+    assert in_foreign_script(TextArrays.of([line]), frozenset({script(own)})).tolist() == [foreign]
+    assert in_foreign_script(TextArrays.of([line]), frozenset()).tolist() == [False]
 
 
 def test_swapped_files_are_told_once(tmp_path: Path) -> None:

@@ -118,17 +118,17 @@ def test_a_text_alone_has_lines() -> None:
 
 
 def test_what_fix_puts_right_is_no_longer_wrong() -> None:
-    assert not report.is_wrong(diagnosis(ENCODING), fixed=True)
-    assert not report.is_wrong(diagnosis(EMPTY), strict=True, fixed=True)
-    assert report.is_wrong(diagnosis(LINE_COUNTS), fixed=True)
+    assert not report.has_problems(diagnosis(ENCODING), fixed=True)
+    assert not report.has_problems(diagnosis(EMPTY), strict=True, fixed=True)
+    assert report.has_problems(diagnosis(LINE_COUNTS), fixed=True)
 
 
 @pytest.mark.parametrize(
     ("kind", "wrong", "wrong_if_strict"), [(ENCODING, True, True), (EMPTY, False, True), (NOTE, False, False)]
 )
 def test_what_a_script_should_stop_at(kind: FaultKind, wrong: bool, wrong_if_strict: bool) -> None:
-    assert report.is_wrong(diagnosis(kind)) is wrong
-    assert report.is_wrong(diagnosis(kind), strict=True) is wrong_if_strict
+    assert report.has_problems(diagnosis(kind)) is wrong
+    assert report.has_problems(diagnosis(kind), strict=True) is wrong_if_strict
 
 
 def test_what_fix_does_depends_on_the_split() -> None:
@@ -181,7 +181,7 @@ def test_rare_scripts_are_told_together() -> None:
 
 
 def test_values_for_json_have_stable_keys() -> None:
-    values = report.as_values(diagnosis(EMPTY), strict=True)
+    values = report.as_json(diagnosis(EMPTY), strict=True)
     assert set(values) == {"wrong", "verdict", "errors", "warnings", "notes", "seconds", "vocabulary", "splits"}
     assert (values["wrong"], values["errors"], values["warnings"], values["notes"]) == (True, 0, 3, 0)
     (finding,) = values["splits"]["train"]["findings"]
@@ -194,7 +194,7 @@ def test_values_are_plain_and_in_order() -> None:
     split.src.words.update({12: 2, 3: 1})
     split.src.scripts.update({"Greek": 1, "Latin": 40})
     split.find(ENCODING, FaultLocation("a.en", 2, 7, "x\ud800"))
-    values = report.as_values(Diagnosis({"train": split}, {"src": 100}, 1.23456))
+    values = report.as_json(Diagnosis({"train": split}, {"src": 100}, 1.23456))
     assert json.loads(json.dumps(values)) == values
     assert values["seconds"] == 1.235
     train = values["splits"]["train"]

@@ -9,7 +9,7 @@ import pytest
 
 from nmtkit.corpus.text import SCRIPTS
 from nmtkit.diagnosis import findings
-from nmtkit.diagnosis.characters import BOM, CONTROL, NUL, REPLACED, SEPARATOR, TextArrays, classes
+from nmtkit.diagnosis.characters import BOM, CONTROL, NUL, REPLACED, SEPARATOR, TextArrays, character_classes
 from nmtkit.diagnosis.findings import MOST, MOST_RATIO, SplitDiagnosis
 
 LINES = [
@@ -68,11 +68,11 @@ def test_letters_by_script(line: str, letters: dict[str, int]) -> None:
 
 
 def test_words_where_no_space_stands_between_them() -> None:
-    assert TextArrays.of(["明日は雨です", "two words"]).all_words().tolist() == [1 + 1 + 2, 2]
+    assert TextArrays.of(["明日は雨です", "two words"]).word_counts().tolist() == [1 + 1 + 2, 2]
 
 
 def test_odd_characters_have_classes_of_their_own() -> None:
-    table = classes()
+    table = character_classes()
     # What str.splitlines takes for the end of a line, but for the line feed, is a separator; nothing else is.
     separators = {code for code in range(0x110000) if len(f"a{chr(code)}b".splitlines()) > 1} - {10}
     assert set(np.flatnonzero(table == SEPARATOR).tolist()) == separators

@@ -117,7 +117,7 @@ def test_what_is_left_out_is_found_at_its_line(config: DataConfig) -> None:
     }
     assert "10 and 10 tokens, dropped" in train["over-long"].places[0].text
     assert diagnosis.splits["valid"].findings["over-long"].count == 1
-    sheet = report.sheets(diagnosis)[0]
+    sheet = report.tables(diagnosis)[0]
     assert ("train", "over-long", "1", "11.1%", "dropped") in sheet.rows
     assert ("train", "kept", "6", "66.7%", "") in sheet.rows
 
@@ -160,7 +160,7 @@ def test_a_quick_tokenizer_is_as_the_settings_say(config: DataConfig) -> None:
     sample = tokens.quick_sample(settings)
     for block in read_blocks("train", config.train):
         sample.add_block(block)
-    learned = tokens.learn_quickly(settings, sample, config.train)
+    learned = tokens.train_on_sample(settings, sample, config.train)
     assert len(learned.src.vocabulary) == 60
 
 

@@ -51,7 +51,7 @@ LINES = ["ba ce", "du", "", "ce ba du ba", "du du ba ce ba", "ba"] * 4
 def test_a_precision_gives_the_same_texts_in_batches_of_every_size(trained: Path, precision: Precision) -> None:
     how = ModelOptions(str(trained), "cpu", precision=precision)
     translator = load_from_options(how)
-    assert translator.chosen_way.precision == precision
+    assert translator.speed_config.precision == precision
     assert any(isinstance(part, InferenceLinear | InferenceCell) for part in translator.model.modules())
     together = [best[0] for best in translator.search(LINES)]
     alone = [best[0] for best in load_from_options(replace(how, batch_tokens=1)).search(LINES)]
@@ -61,7 +61,7 @@ def test_a_precision_gives_the_same_texts_in_batches_of_every_size(trained: Path
 
 
 def test_nothing_less_exact_is_taken_unless_it_was_measured(trained: Path) -> None:
-    assert load_from_options(ModelOptions(str(trained), "cpu")).chosen_way.precision == "fp32"
+    assert load_from_options(ModelOptions(str(trained), "cpu")).speed_config.precision == "fp32"
 
 
 @pytest.mark.parametrize("slow", [True, False])
@@ -72,7 +72,7 @@ def test_a_precision_that_is_slow_here_is_taken_where_it_is_named_and_said_once(
     monkeypatch.setattr(loading, "is_slow", lambda precision: slow and precision == named)
     said: list[str] = []
     translator = load_from_options(ModelOptions(str(trained), "cpu", precision=named), "translation", said.append)
-    assert translator.chosen_way.precision == named
+    assert translator.speed_config.precision == named
     told = f"precision {named}: its products are slow on this processor; take fp32, or auto"
     assert said.count(told) == slow
     load_from_options(ModelOptions(str(trained), "cpu"), "translation", said.append)

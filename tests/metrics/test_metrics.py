@@ -228,7 +228,7 @@ def test_lead_is_the_first_sentences_on_one_line() -> None:
 
 
 def test_outside_rouge_counts_lines_with_dropped_letters() -> None:
-    assert metrics.outside_rouge(["plain, text!", "schön", "“quotes” – only", "日本"]) == 2
+    assert metrics.count_outside_rouge(["plain, text!", "schön", "“quotes” – only", "日本"]) == 2
 
 
 def test_unknown_sentence_rule() -> None:
@@ -404,7 +404,7 @@ def test_by_length_refuses_what_does_not_fit() -> None:
             metrics.by_length(["a"], [["a"]], ["a"], edges)
 
 
-# ---- wanted words
+# ---- terms
 
 
 @pytest.mark.parametrize(
@@ -427,26 +427,26 @@ def test_by_length_refuses_what_does_not_fit() -> None:
         ("", "Amawaki", False),
     ],
 )
-def test_a_wanted_word_stands_as_whole_tokens(summary: str, phrase: str, found: bool) -> None:
-    assert metrics.copied_right([summary], [[phrase]]).value == (100 if found else 0)
+def test_a_term_stands_as_whole_tokens(summary: str, phrase: str, found: bool) -> None:
+    assert metrics.term_recall([summary], [[phrase]]).value == (100 if found else 0)
 
 
 def test_copied_right_is_a_share_over_the_corpus() -> None:
     wanted = [["Rome", "Oslo", "Rome"], [], ["7"]]
-    score = metrics.copied_right(["rome and Oslo", "Bonn", "7 of 7"], wanted)
-    assert score.name == "wanted words"
+    score = metrics.term_recall(["rome and Oslo", "Bonn", "7 of 7"], wanted)
+    assert score.name == "term recall"
     assert score.value == pytest.approx(100 * 2 / 3)
-    assert score.signature.startswith("wanted:3|examples:2|case:mixed|version:nmtkit-")
-    assert metrics.copied_right(["rome and Oslo", "Bonn", "7 of 7"], wanted, lowercase=True).value == 100
+    assert score.signature.startswith("terms:3|examples:2|case:mixed|version:nmtkit-")
+    assert metrics.term_recall(["rome and Oslo", "Bonn", "7 of 7"], wanted, lowercase=True).value == 100
 
 
-def test_copied_right_refuses_what_cannot_be_found() -> None:
+def test_term_recall_refuses_what_cannot_be_found() -> None:
     with pytest.raises(DataError, match="1 summaries, but 2 lists"):
-        metrics.copied_right(["a"], [["a"], ["b"]])
+        metrics.term_recall(["a"], [["a"], ["b"]])
     with pytest.raises(DataError, match="nothing to look for"):
-        metrics.copied_right(["a"], [[]])
-    with pytest.raises(DataError, match="example 2: the wanted '--' holds no letter or digit"):
-        metrics.copied_right(["a", "b"], [["a"], ["--"]])
+        metrics.term_recall(["a"], [[]])
+    with pytest.raises(DataError, match="example 2: the term '--' holds no letter or digit"):
+        metrics.term_recall(["a", "b"], [["a"], ["--"]])
 
 
 # ---- alignments

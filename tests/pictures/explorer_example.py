@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from nmtkit.pictures import LayeredPicture
+from nmtkit.pictures import HeadsPicture
 
 SRC = ["▁The", "▁cat", "s", "▁sat", "</s>"]
 TGT = ["▁Die", "▁Katz", "en", "</s>"]
@@ -13,11 +13,11 @@ def softmax(energies: np.ndarray) -> np.ndarray:
     return shares / shares.sum(-1, keepdims=True)
 
 
-def layered(src: list[str] = SRC, tgt: list[str] = TGT, title: str = "made up", seed: int = 0) -> LayeredPicture:
+def head_pictures(src: list[str] = SRC, tgt: list[str] = TGT, title: str = "made up", seed: int = 0) -> HeadsPicture:
     draw = np.random.default_rng(seed)
     columns, rows = len(src), len(tgt)
     causal = np.where(np.tril(np.ones((rows, rows), dtype=bool)), 0.0, -np.inf)
-    return LayeredPicture(
+    return HeadsPicture(
         src,
         tgt,
         encoder=softmax(draw.normal(0, 2, (3, 2, columns, columns))),

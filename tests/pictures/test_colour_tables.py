@@ -7,8 +7,15 @@ from PIL import Image
 
 from nmtkit.core.errors import NmtkitError
 from nmtkit.layers.transformer import sinusoids
-from nmtkit.pictures import AttentionPicture, LayeredPicture
-from nmtkit.pictures.colour_tables import Entropies, entropy, of_heads, of_words, save_entropies, save_positions
+from nmtkit.pictures import AttentionPicture, HeadsPicture
+from nmtkit.pictures.colour_tables import (
+    Entropies,
+    entropy,
+    head_entropies,
+    save_entropies,
+    save_positions,
+    word_entropies,
+)
 
 
 def test_entropy_by_hand():
@@ -22,7 +29,7 @@ def test_a_model_with_one_attention_has_one_value():
     """Rows of ln 2, 0 and ln 3: their mean; looking everywhere alike they would have ln 2, ln 2 and ln 3."""
     two = AttentionPicture(["a", "b"], ["x", "y"], np.array([[0.5, 0.5], [1.0, 0.0]]))
     three = AttentionPicture(["a", "b", "c"], ["x"], np.full((1, 3), 1 / 3))
-    (found,) = of_words([two, three])
+    (found,) = word_entropies([two, three])
     assert found.values.shape == (1, 1)
     assert found.values[0, 0] == pytest.approx((math.log(2) + math.log(3)) / 3)
     assert found.uniform == pytest.approx((2 * math.log(2) + math.log(3)) / 3)
@@ -36,10 +43,10 @@ def spread(layers: int, heads: int, rows: int, columns: int) -> np.ndarray:
     return weights / weights.sum(-1, keepdims=True)
 
 
-def layered(rows: int, columns: int) -> LayeredPicture:
+def head_pictures(rows: int, columns: int) -> HeadsPicture:
     causal = np.tril(np.ones((rows, rows)))
     causal /= causal.sum(-1, keepdims=True)
-    return LayeredPicture(
+    return HeadsPicture(
         [f"s{i}" for i in range(columns)],
         [f"t{i}" for i in range(rows)],
         encoder=spread(3, 2, columns, columns),
@@ -49,7 +56,7 @@ def layered(rows: int, columns: int) -> LayeredPicture:
 
 
 def test_each_head_has_its_entropy():
-    encoder, decoder, cross = of_heads([layered(3, 4), layered(2, 5)])
+    encoder, decoder, cross = head_entropies([head_pictures(3, 4), head_pictures(2, 5)])
     np.testing.assert_allclose(encoder.values, [[0.0, math.log(2)]] * 3, atol=1e-12)
     np.testing.assert_allclose(cross.values, [[0.0, math.log(2), math.log(3), math.log(4)]] * 2, atol=1e-12)
     # The decoder of the examples looks at all it may see alike, which is the most there can be: rows of 1, 2, 3; 1, 2.
@@ -63,7 +70,7 @@ def test_each_head_has_its_entropy():
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf", "html"])
 def test_pictures_of_entropies(tmp_path: Path, suffix: str):
     place = tmp_path / f"a.{suffix}"
-    save_entropies(of_heads([layered(3, 4)]), place, "transformer <entropy>")
+    save_entropies(head_entropies([head_pictures(3, 4)]), place, "transformer <entropy>")
     head = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF", "html": b"<!"}[suffix]
     assert place.read_bytes().startswith(head)
     if suffix == "svg":

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nmtkit.core.errors import NmtkitError
-from nmtkit.pictures import Look, PictureWarning
+from nmtkit.pictures import FigureStyle, PictureWarning
 from nmtkit.pictures.curves import Training, save_by_length, save_training
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -122,8 +122,10 @@ def test_stages_are_named_and_their_borders_drawn(tmp_path: Path) -> None:
 
 
 def test_a_look(tmp_path: Path) -> None:
-    look = Look(title="Both runs", size=(5.0, None), font="DejaVu Serif", font_size=9.0, colours=("navy", "#00ff00"))
-    save_training([ONE, replace(ONE, name="second")], tmp_path / "a.svg", look)
+    style = FigureStyle(
+        title="Both runs", size=(5.0, None), font="DejaVu Serif", font_size=9.0, colours=("navy", "#00ff00")
+    )
+    save_training([ONE, replace(ONE, name="second")], tmp_path / "a.svg", style)
     root = ET.parse(tmp_path / "a.svg").getroot()
     assert root.get("width") == "360pt"
     content = (tmp_path / "a.svg").read_text(encoding="utf-8")
@@ -136,5 +138,5 @@ def test_a_look(tmp_path: Path) -> None:
 
 
 def test_a_map_gives_curves_their_colours() -> None:
-    assert Look(colours=("tab10",)).series(2) == ["#1f77b4", "#ff7f0e"]
-    assert len(set(Look(colours=("viridis",)).series(4))) == 4
+    assert FigureStyle(colours=("tab10",)).series(2) == ["#1f77b4", "#ff7f0e"]
+    assert len(set(FigureStyle(colours=("viridis",)).series(4))) == 4

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from explorer_example import SRC, TGT, layered
+from explorer_example import SRC, TGT, head_pictures
 
 from nmtkit.core.errors import NmtkitError
-from nmtkit.pictures import LayeredPicture
-from nmtkit.pictures.pages import DIGITS, pack, save_layered
+from nmtkit.pictures import HeadsPicture
+from nmtkit.pictures.pages import DIGITS, pack, save_heads
 
 
 class Page(HTMLParser):
@@ -56,8 +56,8 @@ def test_two_signs_a_weight():
 
 
 def test_the_page_holds_all_words_and_weights(tmp_path: Path):
-    given = layered()
-    save_layered(given, tmp_path / "a.html")
+    given = head_pictures()
+    save_heads(given, tmp_path / "a.html")
     page = Page(tmp_path / "a.html")
     (found,) = json.loads(page.scripts[0])
     assert found["heading"] == "made up  (score -1.25)"
@@ -71,7 +71,7 @@ def test_the_page_holds_all_words_and_weights(tmp_path: Path):
 
 
 def test_the_page_stands_alone(tmp_path: Path):
-    save_layered([layered(), layered()], tmp_path / "a.html")
+    save_heads([head_pictures(), head_pictures()], tmp_path / "a.html")
     text = (tmp_path / "a.html").read_text(encoding="utf-8")
     assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)|@import|url\(|fetch\(|import\(", text)
     for _, attributes in Page(tmp_path / "a.html").tags:
@@ -83,7 +83,7 @@ def test_the_page_stands_alone(tmp_path: Path):
 
 def test_no_word_can_end_the_script(tmp_path: Path):
     evil = ["</script><script>alert(1)</script>", "<!--", '"', "\\", "\u2028", "{{ 7 * 7 }}{% raw %}"]
-    save_layered(layered(evil, evil, title=evil[0]), tmp_path / "a.html")
+    save_heads(head_pictures(evil, evil, title=evil[0]), tmp_path / "a.html")
     page = Page(tmp_path / "a.html")
     assert sum(tag == "script" for tag, _ in page.tags) == 2
     (found,) = json.loads(page.scripts[0])
@@ -92,13 +92,13 @@ def test_no_word_can_end_the_script(tmp_path: Path):
 
 
 def test_the_same_picture_gives_the_same_file(tmp_path: Path):
-    save_layered(layered(), tmp_path / "a.html")
-    save_layered(layered(), tmp_path / "b.html")
+    save_heads(head_pictures(), tmp_path / "a.html")
+    save_heads(head_pictures(), tmp_path / "b.html")
     assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
 
 
-def broken(value: float) -> LayeredPicture:
-    given = layered()
+def broken(value: float) -> HeadsPicture:
+    given = head_pictures()
     given.cross[1, 2, 3, 4] = value
     return given
 
@@ -106,10 +106,10 @@ def broken(value: float) -> LayeredPicture:
 @pytest.mark.parametrize(
     ("name", "pictures", "message"),
     [
-        ("a.png", layered(), r"let the name end in \.html"),
-        ("a", layered(), "no suffix"),
+        ("a.png", head_pictures(), r"let the name end in \.html"),
+        ("a", head_pictures(), "no suffix"),
         ("a.html", [], "no sentences"),
-        ("a.html", [layered(), layered(SRC, [])], "sentence 2 has no words"),
+        ("a.html", [head_pictures(), head_pictures(SRC, [])], "sentence 2 has no words"),
         ("a.html", broken(np.nan), "not between 0 and 1"),
         ("a.html", broken(1.1), "not between 0 and 1"),
         ("a.html", broken(-0.1), "not between 0 and 1"),
@@ -117,13 +117,13 @@ def broken(value: float) -> LayeredPicture:
 )
 def test_what_cannot_be_shown(tmp_path: Path, name: str, pictures, message: str):
     with pytest.raises(NmtkitError, match=message):
-        save_layered(pictures, tmp_path / name)
+        save_heads(pictures, tmp_path / name)
     assert not (tmp_path / name).exists()
 
 
 def test_weights_must_fit_the_words():
-    given = layered()
+    given = head_pictures()
     with pytest.raises(AssertionError, match="decoder weights"):
-        LayeredPicture(SRC, TGT, given.encoder, given.cross, given.cross)
+        HeadsPicture(SRC, TGT, given.encoder, given.cross, given.cross)
     with pytest.raises(AssertionError, match="not \\(layers, heads, rows, columns\\)"):
-        LayeredPicture(SRC, TGT, given.encoder[0], given.decoder, given.cross)
+        HeadsPicture(SRC, TGT, given.encoder[0], given.decoder, given.cross)

@@ -16,7 +16,7 @@ from daily import daily
 from PIL import Image
 
 from nmtkit.core.errors import NmtkitError
-from nmtkit.pictures import AttentionPicture, Look, PictureWarning, SourceWindow, picture_format, save
+from nmtkit.pictures import AttentionPicture, FigureStyle, PictureWarning, SourceWindow, picture_format, save
 
 
 def picture(rows: int, columns: int, title: str = "rnnsearch") -> AttentionPicture:
@@ -371,22 +371,22 @@ def size_and_points(path):
 @pytest.mark.parametrize("grid", daily([True, False]))
 def test_a_size_and_a_font_size(tmp_path, grid):
     path = tmp_path / "a.svg"
-    save([picture(4, 5), picture(4, 5)], path, grid, Look(size=(4.0, None)))
+    save([picture(4, 5), picture(4, 5)], path, grid, FigureStyle(size=(4.0, None)))
     (width, height), _ = size_and_points(path)
     assert width == pytest.approx(4.0)
-    save([picture(4, 5), picture(4, 5)], path, grid, Look(size=(4.0, None), font_size=6.0))
+    save([picture(4, 5), picture(4, 5)], path, grid, FigureStyle(size=(4.0, None), font_size=6.0))
     (same, _), sizes = size_and_points(path)
     assert same == pytest.approx(4.0)
     assert any(abs(size - 6.0) < 0.06 for size in sizes)
-    save([picture(4, 5), picture(4, 5)], path, grid, Look(size=(9.0, 2 * height)))
+    save([picture(4, 5), picture(4, 5)], path, grid, FigureStyle(size=(9.0, 2 * height)))
     assert size_and_points(path)[0][1] == pytest.approx(2 * height, rel=0.02)
     with pytest.raises(NmtkitError, match=r"the words have room at \d+\.\d points at most"):
-        save(picture(4, 5), path, grid, Look(size=(2.0, None), font_size=30.0))
+        save(picture(4, 5), path, grid, FigureStyle(size=(2.0, None), font_size=30.0))
 
 
 def test_a_font_size_alone_scales_the_picture(tmp_path):
     save(picture(4, 5), tmp_path / "a.svg")
-    save(picture(4, 5), tmp_path / "b.svg", look=Look(font_size=22.0))
+    save(picture(4, 5), tmp_path / "b.svg", style=FigureStyle(font_size=22.0))
     (one, _), (two, sizes) = size_and_points(tmp_path / "a.svg"), size_and_points(tmp_path / "b.svg")
     assert two[0] == pytest.approx(2 * one[0], rel=0.03)
     assert 22.0 in sizes
@@ -394,17 +394,21 @@ def test_a_font_size_alone_scales_the_picture(tmp_path):
 
 def test_another_title_or_none(tmp_path):
     drawn = replace(picture(4, 5), title="demo", score=-0.37)
-    save(drawn, tmp_path / "a.svg", look=Look(title="Figure 2"))
+    save(drawn, tmp_path / "a.svg", style=FigureStyle(title="Figure 2"))
     assert "Figure 2" in (content := (tmp_path / "a.svg").read_text())
     assert "demo" not in content
     assert "-0.37" not in content
-    save(drawn, tmp_path / "b.svg", look=Look(title=""))
+    save(drawn, tmp_path / "b.svg", style=FigureStyle(title=""))
     assert "demo" not in (tmp_path / "b.svg").read_text()
     assert size_and_points(tmp_path / "b.svg")[0][1] < size_and_points(tmp_path / "a.svg")[0][1]
 
 
 def test_colours_and_fonts_in_a_page(tmp_path):
-    save(picture(4, 5), tmp_path / "a.html", look=Look(colours=("white", "#ff8000"), font="serif", font_size=14.0))
+    save(
+        picture(4, 5),
+        tmp_path / "a.html",
+        style=FigureStyle(colours=("white", "#ff8000"), font="serif", font_size=14.0),
+    )
     page = (tmp_path / "a.html").read_text()
     assert ":root { --hue: 255 128 0; --strong: #000000; }" in page
     assert 'body { font-family: "serif"; }' in page
@@ -412,17 +416,17 @@ def test_colours_and_fonts_in_a_page(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("look", "message"),
+    ("style", "message"),
     [
-        (Look(font="DejaVu San"), "font 'DejaVu San' is not installed: did you mean 'DejaVu Sans'"),
-        (Look(colours=("Grey",)), None),
-        (Look(colours=("greyss",)), "'greyss' is no colour and no map: did you mean 'Greys'"),
-        (Look(colours=("white", "viridis")), "'viridis' is no colour; give names"),
+        (FigureStyle(font="DejaVu San"), "font 'DejaVu San' is not installed: did you mean 'DejaVu Sans'"),
+        (FigureStyle(colours=("Grey",)), None),
+        (FigureStyle(colours=("greyss",)), "'greyss' is no colour and no map: did you mean 'Greys'"),
+        (FigureStyle(colours=("white", "viridis")), "'viridis' is no colour; give names"),
     ],
 )
-def test_fonts_and_colours_that_are_none(look, message):
+def test_fonts_and_colours_that_are_none(style, message):
     if message is None:
-        look.check()
+        style.check()
         return
     with pytest.raises(NmtkitError, match=re.escape(message)):
-        look.check()
+        style.check()

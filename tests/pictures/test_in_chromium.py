@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from browser import CHROMIUM, DRIVER, MISSING, Browser
-from explorer_example import SRC, TGT, layered
+from explorer_example import SRC, TGT, head_pictures
 
 from nmtkit.pictures import AttentionPicture, SourceWindow, save
-from nmtkit.pictures.pages import save_layered
+from nmtkit.pictures.pages import save_heads
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason=MISSING)
 
@@ -48,8 +48,8 @@ def shown(numbers: list[str]) -> list[float]:
 @pytest.fixture
 def explorer(browser: Browser, tmp_path: Path) -> Iterator[Browser]:
     """A page of two sentences, the second in scripts that need care; nothing may have gone wrong at the end."""
-    other = layered(["我", "喜欢", "猫", "</s>"], ["▁أحب", "▁القطط", "</s>"], title="zh-ar", seed=1)
-    save_layered([layered(), other], tmp_path / "a.html")
+    other = head_pictures(["我", "喜欢", "猫", "</s>"], ["▁أحب", "▁القطط", "</s>"], title="zh-ar", seed=1)
+    save_heads([head_pictures(), other], tmp_path / "a.html")
     browser.open(tmp_path / "a.html")
     yield browser
     assert browser.errors() == []
@@ -66,14 +66,14 @@ def test_the_page_opens_on_the_last_layer_of_cross_attention(explorer: Browser):
 
 
 def test_without_a_word_the_strongest_lines_are_drawn(explorer: Browser):
-    mean = layered().cross[1].mean(0)
+    mean = head_pictures().cross[1].mean(0)
     assert explorer.run(READ)["lines"] == int((mean >= mean.max(-1, keepdims=True) / 2).sum())
 
 
 def test_pointing_at_a_word_shows_what_it_looks_at(explorer: Browser):
     explorer.point("#left li:nth-child(2)")
     page = explorer.run(READ)
-    weights = layered().cross[1].mean(0)
+    weights = head_pictures().cross[1].mean(0)
     np.testing.assert_allclose(shown(page["rightNumbers"]), weights[1], atol=0.00101)
     assert page["leftNumbers"] == [""] * len(TGT)
     assert page["lines"] == len(SRC)
@@ -97,7 +97,7 @@ def test_a_click_keeps_a_word(explorer: Browser):
     explorer.point("#heading")
     explorer.run("document.activeElement.blur()")
     page = explorer.run(READ)
-    np.testing.assert_allclose(shown(page["rightNumbers"]), layered().cross[1].mean(0)[0], atol=0.00101)
+    np.testing.assert_allclose(shown(page["rightNumbers"]), head_pictures().cross[1].mean(0)[0], atol=0.00101)
     selected = "return [...document.querySelectorAll('[aria-selected=true]')].map((item) => item.title)"
     assert explorer.run(selected) == ["▁Die"]
     explorer.point("#left li:nth-child(1)", click=True)
@@ -107,7 +107,7 @@ def test_a_click_keeps_a_word(explorer: Browser):
 @pytest.mark.parametrize("view", ["encoder", "decoder", "cross"])
 def test_every_view_layer_and_head(explorer: Browser, view: str):
     explorer.point(f"input[value={view}]", click=True)
-    weights = getattr(layered(), view)
+    weights = getattr(head_pictures(), view)
     explorer.point("input[name=layer][value='0']", click=True)
     explorer.point("input[name=head][value='1']", click=True)
     explorer.point("#left li:nth-child(3)")
@@ -142,7 +142,7 @@ def test_a_square_is_dark_where_its_head_looks(explorer: Browser):
     )
     assert pixels[:2] == [len(SRC), len(TGT)]
     red = np.array(pixels[2:]).reshape(len(TGT), len(SRC), 4)[..., 0]
-    share = np.sqrt(layered().cross[0, 2])
+    share = np.sqrt(head_pictures().cross[0, 2])
     np.testing.assert_allclose(red, 255 + (20 - 255) * share, atol=2.0)  # from white to the blue of the page
 
 
@@ -170,7 +170,7 @@ def test_everything_can_be_done_by_keyboard(explorer: Browser):
 
     explorer.run("document.querySelector('#left li').focus()")
     explorer.press("ArrowDown", "ArrowDown")
-    weights = layered().cross[0, 0]
+    weights = head_pictures().cross[0, 0]
     page = explorer.run(READ)
     assert page["focus"] == "en"
     np.testing.assert_allclose(shown(page["rightNumbers"]), weights[2], atol=0.00051)
@@ -215,7 +215,7 @@ def test_every_control_has_a_name(explorer: Browser):
 
 
 def test_light_and_dark(browser: Browser, tmp_path: Path):
-    save_layered(layered(), tmp_path / "a.html")
+    save_heads(head_pictures(), tmp_path / "a.html")
     grounds = []
     for dark in (False, True):
         browser.open(tmp_path / "a.html", dark=dark)
@@ -238,7 +238,7 @@ def test_light_and_dark(browser: Browser, tmp_path: Path):
 
 def test_a_narrow_window_shows_everything(browser: Browser, tmp_path: Path):
     long = [f"▁Donaudampfschifffahrtsgesellschaft{i}" for i in range(60)]
-    save_layered(layered(long, long[:50]), tmp_path / "a.html")
+    save_heads(head_pictures(long, long[:50]), tmp_path / "a.html")
     browser.open(tmp_path / "a.html", width=520, height=700)
     too_wide = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
     assert browser.run(too_wide) <= 0

@@ -6,19 +6,19 @@ from pathlib import Path
 import pytest
 
 from nmtkit.core.errors import NmtkitError
-from nmtkit.pictures.search_trees import COLUMN, Continuation, RankedResult, SearchTree, save_search
+from nmtkit.pictures.search_trees import COLUMN, RankedResult, SearchTree, TreeNode, save_search
 
 
 def tree() -> SearchTree:
     steps = [
         [
-            Continuation("▁<b>", 0, "kept", -0.5, -0.5, 1.0, -0.5),
-            Continuation("▁two", 0, "kept", -1.5, -1.5, 0.0, -1.5),
-            Continuation("▁three", 0, "pruned", -2.0, -2.0, -0.5, -2.0),
+            TreeNode("▁<b>", 0, "kept", -0.5, -0.5, 1.0, -0.5),
+            TreeNode("▁two", 0, "kept", -1.5, -1.5, 0.0, -1.5),
+            TreeNode("▁three", 0, "pruned", -2.0, -2.0, -0.5, -2.0),
         ],
         [
-            Continuation("</s>", 0, "ended", -0.25, -0.75, 0.5, -0.375),
-            Continuation("▁two", 1, "blocked", -0.5, -2.0, 0.75, None, "no_repeat_ngram"),
+            TreeNode("</s>", 0, "ended", -0.25, -0.75, 0.5, -0.375),
+            TreeNode("▁two", 1, "blocked", -0.5, -2.0, 0.75, None, "no_repeat_ngram"),
         ],
     ]
     best = RankedResult("<b>", -0.375, -0.75, True, 1, 0)

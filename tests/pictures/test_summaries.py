@@ -15,7 +15,7 @@ from summary_example import ARTICLE, COVERAGE, P_GEN, SUMMARY, WEIGHTS, long_sum
 
 from nmtkit.core.errors import NmtkitError
 from nmtkit.pictures import AttentionPicture, SourceWindow, drawing, panels, save
-from nmtkit.pictures.attended import condense
+from nmtkit.pictures.attention import condense
 from nmtkit.pictures.panels import COPIED, COPYING, GENERATING, MOST_ROWS
 
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from nmtkit.pictures import SourceWindow
-from nmtkit.translation.attending import merge_gates, merge_subwords, merge_windows
+from nmtkit.translation.attention_views import merge_gates, merge_subwords, merge_windows
 
 # Merging, by hand: two target pieces over the four source pieces.
 SRC_PIECES = ["▁un", "seen", "▁cat", "</s>"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nmtkit.translation.paragraphs import join_sentences, looks_like_paragraph, sentences_of
+from nmtkit.translation.paragraphs import join_sentences, looks_like_paragraph, segment_sentences
 
 
 @pytest.mark.parametrize(
@@ -24,19 +24,19 @@ from nmtkit.translation.paragraphs import join_sentences, looks_like_paragraph, 
     ],
 )
 def test_sentences(line: str, ends: int) -> None:
-    found = sentences_of(line)
+    found = segment_sentences(line)
     assert len(found) == ends, found
     assert join_sentences(found) == line.strip(), "nothing is lost"
 
 
 def test_white_space_between_sentences_becomes_one_space() -> None:
-    assert sentences_of("  One.   Two.\t\tThree. ") == ["One.", "Two.", "Three."]
+    assert segment_sentences("  One.   Two.\t\tThree. ") == ["One.", "Two.", "Three."]
     assert join_sentences(["One.", "", "Two."]) == "One. Two."
 
 
 def test_odd_lines_take_no_long_time() -> None:
     for line in ("." * 100_000, "a. " * 30_000, "A. B " * 30_000, " " * 100_000, "。」" * 30_000):
-        assert join_sentences(sentences_of(line)).split() == line.split() or "。" in line
+        assert join_sentences(segment_sentences(line)).split() == line.split() or "。" in line
 
 
 def test_what_looks_like_a_paragraph() -> None:

@@ -13,7 +13,7 @@ from nmtkit.data.tokenizer import SentencePieceTokenizer, TokenizerConfig
 from nmtkit.data.vocabulary import UNK
 from nmtkit.experiment.loading import ModelOptions, load_from_options
 from nmtkit.layers.copying import number_by_position
-from nmtkit.translation.requests import Request, Terminology, amiss, begins_word, term_tokens, words_of
+from nmtkit.translation.requests import Request, Terminology, starts_word, term_tokens, unmet_constraints, words_of
 from nmtkit.translation.translator import Translator
 
 SOURCES = ["ba ce di", "fo gu ha na", "je ki lo"]
@@ -41,8 +41,8 @@ def test_a_word_is_whole() -> None:
         "x",
     ]
     tokens = {"▁Hund": True, "e": False, ".": True, "▁": True, "'s": True, "3": False, "_": False, "機": True}
-    assert {token: begins_word(token) for token in tokens} == tokens
-    assert not begins_word("\u0308")  # belongs to the letter before it
+    assert {token: starts_word(token) for token in tokens} == tokens
+    assert not starts_word("\u0308")  # belongs to the letter before it
 
 
 def test_prefixes_and_terms_stand_in_the_text(translator: Translator) -> None:
@@ -55,9 +55,9 @@ def test_prefixes_and_terms_stand_in_the_text(translator: Translator) -> None:
     found = [best[0] for best in translator.search(requests)]
     assert found[0].text.startswith("HA BA ")
     assert "FO" in free[1]
-    assert [one.amiss for one in found] == [(), (), ()]
-    assert amiss(requests[0], translator.tokenizers.tgt, "HA BA CE CE LO") == ["lacks 'CE CE' in its place"]
-    assert amiss(requests[1], translator.tokenizers.tgt, "A FO") == ["has 'FO'"]
+    assert [one.unmet_constraints for one in found] == [(), (), ()]
+    assert unmet_constraints(requests[0], translator.tokenizers.tgt, "HA BA CE CE LO") == ["lacks 'CE CE' in its place"]
+    assert unmet_constraints(requests[1], translator.tokenizers.tgt, "A FO") == ["has 'FO'"]
     # Lines that ask for nothing are translated as ever beside those that do.
     assert [best[0].text for best in translator.search([*SOURCES, requests[0]])][:3] == free
     by_prefix = translator.search(SOURCES, prefixes=["HA", "", "unheard"])
@@ -88,7 +88,7 @@ def test_a_subword_that_goes_on_is_no_term() -> None:
     """The tokens of a term may begin a longer word; in a script without spaces they have no mark before them."""
     config = TokenizerConfig(kind="char", vocab_size=60)
     tokenizer = SentencePieceTokenizer.learn(config, ["Hund Hunde 機械 翻訳", "Hunde 翻 機"])
-    assert amiss(Request("", must=("Hund",)), tokenizer, "Zwei Hunde.") == ["lacks 'Hund'"]
+    assert unmet_constraints(Request("", must=("Hund",)), tokenizer, "Zwei Hunde.") == ["lacks 'Hund'"]
     assert term_tokens(tokenizer, "Hund") == ["▁", *"Hund"]
 
 

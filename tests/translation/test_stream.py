@@ -30,9 +30,9 @@ from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.models.base import MODELS, VocabularySizes
 from nmtkit.search.rules import SearchConfig
 from nmtkit.translation import stream
-from nmtkit.translation.inputs import roomy
+from nmtkit.translation.inputs import bucket_width
 from nmtkit.translation.result import EMPTY, Translation
-from nmtkit.translation.stream import Answer, LineStream, Search, Take, Waiting
+from nmtkit.translation.stream import BatchSource, LineStream, PendingResult, RequestQueue, Search
 from nmtkit.translation.summarizer import Summarizer
 from nmtkit.translation.translator import Translator
 from nmtkit.translation.workers import WorkerPool, Workers
@@ -183,9 +183,9 @@ def test_few_windows_are_read_ahead() -> None:
     out = 0
     for _ in range(60):
         out += len(next(groups))
-        assert 3 * (read - 1) <= out + 3 * (stream.AHEAD + 1)
+        assert 3 * (read - 1) <= out + 3 * (stream.PREFETCH_WINDOWS + 1)
     time.sleep(0.2)
-    assert 3 * (read - 1) <= out + 3 * (stream.AHEAD + 1)
+    assert 3 * (read - 1) <= out + 3 * (stream.PREFETCH_WINDOWS + 1)
     groups.close()
     before = read
     time.sleep(0.1)
@@ -212,7 +212,7 @@ def test_the_thread_that_reads_ahead_keeps_no_model() -> None:
 
 @pytest.mark.usefixtures("two_threads")
 def test_a_fault_of_one_search_ends_the_others() -> None:
-    def search(take: Take) -> Iterator[tuple[int, Answer]]:
+    def search(take: BatchSource) -> Iterator[tuple[int, PendingResult]]:
         while taken := take(None, None):
             if any(number > 20 for number, _ in taken):
                 raise RuntimeError("the search broke")
@@ -220,7 +220,7 @@ def test_a_fault_of_one_search_ends_the_others() -> None:
                 yield number, lambda: [EMPTY]
 
     translator = made()
-    waiting = Waiting(translator, torch.device("cpu"), 2)
+    waiting = RequestQueue(translator, torch.device("cpu"), 2)
     begun = threading.active_count()
     with pytest.raises(RuntimeError, match="the search broke"):
         list(LineStream(translator.sources, waiting, [search] * 2, here=True).run(windows(LINES, 30)))
@@ -233,23 +233,23 @@ def test_one_search_waits_for_more_while_another_works() -> None:
     arrived = threading.Event()
     takers: list[str] = []
 
-    def search(name: str, take: Take) -> Iterator[tuple[int, Answer]]:
+    def search(name: str, take: BatchSource) -> Iterator[tuple[int, PendingResult]]:
         while taken := take(None, None):
             takers.append(name)
             if len(takers) == 1:
                 assert arrived.wait(120)
-                time.sleep(5 * stream.PATIENCE)
+                time.sleep(5 * stream.IDLE_SECONDS)
             for number, _ in taken:
                 yield number, lambda: [EMPTY]
 
     def lines() -> Iterator[list[str]]:
         yield ["the"] * 16
-        time.sleep(3 * stream.PATIENCE)
+        time.sleep(3 * stream.IDLE_SECONDS)
         yield ["a"] * 16
         arrived.set()
 
     translator = replace(made(), batch_tokens=1024)
-    waiting = Waiting(translator, torch.device("cpu"), 2)
+    waiting = RequestQueue(translator, torch.device("cpu"), 2)
     searches = [partial(search, name) for name in "ab"]
     found = [
         one for group in LineStream(translator.sources, waiting, searches, here=False).run(lines()) for one in group
@@ -308,12 +308,12 @@ def children() -> list[int]:
     return sorted({number for number in found if number is not None})
 
 
-def memory_is_short(take: Take) -> Iterator[tuple[int, Answer]]:
+def memory_is_short(take: BatchSource) -> Iterator[tuple[int, PendingResult]]:
     raise MemoryError("you tried to allocate 7 bytes")
     yield from ()
 
 
-def breaks(take: Take) -> Iterator[tuple[int, Answer]]:
+def breaks(take: BatchSource) -> Iterator[tuple[int, PendingResult]]:
     raise ValueError("not foreseen")
     yield from ()
 
@@ -321,7 +321,7 @@ def breaks(take: Take) -> Iterator[tuple[int, Answer]]:
 def tells(search: Search, kind: type[Exception], message: str) -> None:
     translator = made()
     with WorkerPool(Workers(["cpu"]), lambda _: search) as pool:
-        waiting = Waiting(translator, torch.device("cpu"), 1)
+        waiting = RequestQueue(translator, torch.device("cpu"), 1)
         found = LineStream(translator.sources, waiting, pool.searches, False, pool.end).run(windows(LINES, 30))
         with pytest.raises(kind, match=message):
             list(found)
@@ -353,10 +353,10 @@ def test_a_process_that_has_computed_in_threads_is_not_forked() -> None:
 
 
 def test_few_widths_serve_all_lengths() -> None:
-    widths = [roomy(columns) for columns in range(1, 400)]
+    widths = [bucket_width(columns) for columns in range(1, 400)]
     assert all(width >= columns for columns, width in enumerate(widths, start=1))
     assert sorted(set(widths)) == [16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512]
-    # What has a width fits beside all others of it, see `Waiting.take`.
+    # What has a width fits beside all others of it, see `RequestQueue.take`.
     assert all(3 * width <= 4 * columns for columns, width in enumerate(widths, start=1) if columns >= 12)
 
 
@@ -394,7 +394,7 @@ def test_the_risk_is_of_all_that_was_drawn_and_groups_say_nothing_twice() -> Non
 
 def test_searches_come_to_the_end_of_a_window_together() -> None:
     translator = replace(made(), batch_tokens=100_000)
-    waiting = Waiting(translator, torch.device("cpu"), 2)
+    waiting = RequestQueue(translator, torch.device("cpu"), 2)
     waiting.put(enumerate(translator.sources(LINES * 4)))
     assert waiting.begin() == 2
     taken = [0, 0]
@@ -402,4 +402,4 @@ def test_searches_come_to_the_end_of_a_window_together() -> None:
     while part := waiting.take(None, None):  # by the search that has had less work so far
         taken[taken.index(min(taken))] += sum(len(source.ids) for _, source in part)
     assert sum(taken) == 4 * sum(len(line.split()) for line in LINES)
-    assert abs(taken[0] - taken[1]) <= 20 * stream.FEW
+    assert abs(taken[0] - taken[1]) <= 20 * stream.MIN_SENTENCES_PER_SEARCH

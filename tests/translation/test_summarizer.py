@@ -16,8 +16,8 @@ from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.search.rules import SearchConfig
 from nmtkit.translation.inputs import SourceLine
 from nmtkit.translation.requests import Request
-from nmtkit.translation.result import CopiedSpan, Translation, copied_from, copied_spans, moses_line
-from nmtkit.translation.stream import Waiting
+from nmtkit.translation.result import CopiedSpan, Translation, copied_positions, copied_spans, moses_line
+from nmtkit.translation.stream import RequestQueue
 from nmtkit.translation.summarizer import article_windows
 from nmtkit.translation.translator import Translator
 
@@ -88,9 +88,9 @@ def test_copied_is_what_copying_made_more_likely_than_generating() -> None:
     ids, p_gen = [7, 7, 20, 9], [0.5, 0.5, 0.5, 0.0]
     for total, decided in ((0.69, True), (0.71, False)):
         log_probs = [math.log(total), math.log(total), math.log(0.4), math.log(0.1), 0.0]
-        found = copied_from(ids, log_probs, [*p_gen, 0.5], attention, [7, 20, 7])
+        found = copied_positions(ids, log_probs, [*p_gen, 0.5], attention, [7, 20, 7])
         assert found == [0 if decided else None, 2 if decided else None, 1, None]
-    assert copied_from([], [], [], np.zeros((0, 3)), [7, 20, 7]) == []
+    assert copied_positions([], [], [], np.zeros((0, 3)), [7, 20, 7]) == []
 
 
 def test_spans_are_in_a_row_on_both_sides() -> None:
@@ -208,7 +208,7 @@ def test_long_articles_are_searched_by_many_at_a_time() -> None:
     sources = [SourceLine([4] * length, [], [4] * length) for length in lengths]
 
     def fed(translator: Translator, hypotheses: int = 5) -> list[list[int]]:
-        waiting = Waiting(translator, torch.device("cpu"), 1, hypotheses)
+        waiting = RequestQueue(translator, torch.device("cpu"), 1, hypotheses)
         waiting.put(enumerate(sources))
         waiting.close()
         return [[number for number, _ in taken] for taken in iter(lambda: waiting.take(None, None), [])]
@@ -228,7 +228,7 @@ def test_long_articles_are_searched_by_many_at_a_time() -> None:
 
 def test_free_slots_are_for_sources_of_nearly_one_length() -> None:
     sources = [SourceLine([4] * length, [], [4] * length) for length in (19, 15, 14, 13, 5)]
-    waiting = Waiting(Translator(copier().model, WORDS, SearchConfig()), torch.device("cuda"), searches=1)
+    waiting = RequestQueue(Translator(copier().model, WORDS, SearchConfig()), torch.device("cuda"), searches=1)
     waiting.put(enumerate(sources))
     waiting.close()
 
@@ -243,7 +243,7 @@ def test_free_slots_are_for_sources_of_nearly_one_length() -> None:
 
 def test_free_slots_are_not_for_sources_with_a_request() -> None:
     free, asking = SourceLine([4] * 9, [], [4] * 9), Request("four", must=("four",))
-    waiting = Waiting(Translator(copier().model, WORDS, SearchConfig()), torch.device("cuda"), searches=1)
+    waiting = RequestQueue(Translator(copier().model, WORDS, SearchConfig()), torch.device("cuda"), searches=1)
     waiting.put(enumerate([free, free, replace(free, request=asking), free]))
     waiting.close()
     taken = [[number for number, _ in waiting.take(count, width)] for count, width in ((1, None), (9, 10), (9, 10))]

@@ -21,7 +21,7 @@ from nmtkit.interchange.exporting import EARLY_STOPPING, require_comparable
 from nmtkit.layers.inference import Precision, supported_precisions
 from nmtkit.runs.saved import find_run
 from nmtkit.search.rules import SearchConfig, max_lengths
-from nmtkit.translation.inputs import SearchWay, SourceLine, make_batch
+from nmtkit.translation.inputs import SearchSpeedConfig, SourceLine, make_batch
 from nmtkit.translation.result import Translation
 from nmtkit.translation.translator import Translator
 
@@ -94,7 +94,7 @@ class Ours(Contestant):
         self._setting: Setting | None = None
         self._stream: _Stream | None = None  # of the last setting with several searches
 
-    def _possible(self) -> list[SearchWay]:
+    def _possible(self) -> list[SearchSpeedConfig]:
         given = self.reader.batch_tokens
         ways = ways_to_search(self.place, self._how.precision)
         return list(dict.fromkeys(replace(way, batch_tokens=given) if given else way for way in ways))
@@ -113,7 +113,7 @@ class Ours(Contestant):
         precision = next(way.precision for way in self._possible() if way.precision == setting.precision)
         if precision not in self._opened:
             self._opened[precision] = open_translator(self._run, replace(self._how, precision=precision))
-        way = SearchWay(precision, setting.batch, setting.searches > 1)
+        way = SearchSpeedConfig(precision, setting.batch, setting.searches > 1)
         self._setting, self.reader = setting, replace(self._opened[precision], way=way)
         if setting.searches > 1 and (self._stream is None or self._stream.setting != setting):
             if self._stream is not None:

@@ -38,7 +38,7 @@ def translator(model: Transformer, tokenizers: TokenizerPair, **settings: object
 
 def test_each_pair_has_the_weights_of_its_own_forward(model: Transformer, tokenizers: TokenizerPair) -> None:
     targets = ["Otto and the dog", "dogs", "Anna sees Anna sees Anna"]
-    pictures = translator(model, tokenizers).layered(LINES, targets)
+    pictures = translator(model, tokenizers).head_pictures(LINES, targets)
     for source, target, picture in zip(LINES, targets, pictures, strict=True):
         src, tgt = tokenizers.src.encode(source), tokenizers.tgt.encode(target)
         with torch.no_grad():
@@ -67,7 +67,7 @@ def test_without_targets_the_models_own_are_shown(
     using = translator(model, tokenizers, max_length=8)
     found = [best[0] for best in using.search(LINES, need_attention=True)]
     assert [translation.finished for translation in found] == [finished] * 3
-    for translation, picture in zip(found, using.layered(LINES), strict=True):
+    for translation, picture in zip(found, using.head_pictures(LINES), strict=True):
         assert picture.tgt_tokens == translation.tokens + ["</s>"] * translation.finished
         assert picture.score == translation.score
         assert translation.attention is not None  # of the one layer of the decoder, mean of its heads
@@ -76,8 +76,8 @@ def test_without_targets_the_models_own_are_shown(
 
 def test_some_targets_may_be_given_and_some_not(model: Transformer, tokenizers: TokenizerPair) -> None:
     using = translator(model, tokenizers, max_length=8)
-    mixed = using.layered(LINES, [None, "dogs", None])
-    own, given = using.layered(LINES), using.layered(LINES[1:2], ["dogs"])
+    mixed = using.head_pictures(LINES, [None, "dogs", None])
+    own, given = using.head_pictures(LINES), using.head_pictures(LINES[1:2], ["dogs"])
     assert [one.tgt_tokens for one in mixed] == [own[0].tgt_tokens, given[0].tgt_tokens, own[2].tgt_tokens]
     for one, other in zip(mixed, (own[0], given[0], own[2]), strict=True):
         np.testing.assert_allclose(one.cross, other.cross, rtol=0, atol=1e-6)
@@ -85,13 +85,13 @@ def test_some_targets_may_be_given_and_some_not(model: Transformer, tokenizers: 
 
 def test_what_cannot_be_drawn_is_refused(model: Transformer, tokenizers: TokenizerPair) -> None:
     with pytest.raises(DataError, match="source line 2 is empty"):
-        translator(model, tokenizers).layered(["dog", " "])
+        translator(model, tokenizers).head_pictures(["dog", " "])
     with pytest.raises(DataError, match="target line 1 is empty"):
-        translator(model, tokenizers).layered(["dog"], [""])
+        translator(model, tokenizers).head_pictures(["dog"], [""])
     with pytest.raises(DataError, match="2 source lines but 1 target"):
-        translator(model, tokenizers).layered(["dog", "dogs"], ["dog"])
+        translator(model, tokenizers).head_pictures(["dog", "dogs"], ["dog"])
     size = len(tokenizers.src.vocabulary)
     config = RnnSearchConfig(embedding_size=4, hidden_size=4, attention_size=4, maxout_size=4)
     other = RnnSearch(config, VocabularySizes(size, size, shared=True)).eval()
     with pytest.raises(NmtkitError, match=r"'toy' \(rnnsearch\) has no layers of attention heads"):
-        Translator(other, tokenizers, SearchConfig(), name="toy").layered(["dog"])
+        Translator(other, tokenizers, SearchConfig(), name="toy").head_pictures(["dog"])

@@ -11,9 +11,9 @@ import pytest
 from nmtkit.core.errors import NmtkitError
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.reading import read_pairs
-from nmtkit.diagnosis.characters import put_right
+from nmtkit.diagnosis.characters import repair_line
 from nmtkit.diagnosis.examine import examine
-from nmtkit.diagnosis.mend import LOG, MendedSplit, mend
+from nmtkit.diagnosis.repair import LOG, RepairedSplit, repair
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 ZAHLEN = ["eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun", "zehn"]
@@ -35,7 +35,7 @@ def log(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (out / LOG).read_text(encoding="utf-8").splitlines()]
 
 
-def new(done: MendedSplit, out: Path) -> list[tuple[str, str | None]]:
+def new(done: RepairedSplit, out: Path) -> list[tuple[str, str | None]]:
     """The pairs that were written."""
     return [(pair.src, pair.tgt) for pair in read_pairs(done.files.resolved(str(out)))]
 
@@ -54,18 +54,18 @@ def new(done: MendedSplit, out: Path) -> list[tuple[str, str | None]]:
     ids=["clean", "separators", "nul", "controls", "end", "mojibake", "French"],
 )
 def test_a_line_is_put_right(text: str, mended: str, kinds: list[str]) -> None:
-    assert put_right(text) == (mended, kinds)
-    assert put_right(mended) == (mended, [])
+    assert repair_line(text) == (mended, kinds)
+    assert repair_line(mended) == (mended, [])
 
 
 def test_clean_files_are_copied_as_they_are(tmp_path: Path) -> None:
     given = files(tmp_path / "old", "train", PAIRS)
     packed = files(tmp_path / "old", "test.gz", PAIRS[:0], packed=True)
-    done = mend({"train": given, "test": packed}, tmp_path / "new")
+    done = repair({"train": given, "test": packed}, tmp_path / "new")
     for side in ("en", "de"):
         assert (tmp_path / f"new/train.{side}").read_bytes() == (tmp_path / f"old/train.{side}").read_bytes()
         assert gzip.decompress((tmp_path / f"new/test.gz.{side}").read_bytes()) == b""
-    assert done["train"] == MendedSplit(SplitFiles(src=["train.en"], tgt=["train.de"]), kept=100)
+    assert done["train"] == RepairedSplit(SplitFiles(src=["train.en"], tgt=["train.de"]), kept=100)
     assert log(tmp_path / "new") == []
 
 
@@ -78,7 +78,7 @@ def test_pairs_of_test_that_are_in_valid_stay(tmp_path: Path) -> None:
         "test": files(tmp_path / "old", "test", [*PAIRS[80:], PAIRS[70]]),
     }
     assert examine(splits).splits["test"].findings["in-valid"].count == 1
-    done = mend(splits, tmp_path / "new")
+    done = repair(splits, tmp_path / "new")
     assert {name: split.kept for name, split in done.items()} == {"train": 60, "valid": 20, "test": 21}
     assert log(tmp_path / "new") == []
 
@@ -92,7 +92,7 @@ def test_what_is_left_out_and_what_is_mended_is_logged(tmp_path: Path) -> None:
     given = files(tmp_path / "old", "train", pairs)
     before = {path: path.read_bytes() for path in (tmp_path / "old").iterdir()}
     out = tmp_path / "new"
-    done = mend({"train": given}, out)["train"]
+    done = repair({"train": given}, out)["train"]
     expected = [pair for number, pair in enumerate(pairs) if number not in (2, 4, 8)]
     expected[4] = ("six and", "sechs und")
     assert new(done, out) == expected
@@ -124,7 +124,7 @@ def test_what_was_fixed_is_not_found_again(tmp_path: Path) -> None:
     found = {finding.kind.name for _, finding in examine(splits).findings()}
     assert {"encoding", "duplicate", "separator", "nul"} <= found
     out = tmp_path / "new"
-    done = mend(splits, out)
+    done = repair(splits, out)
     again = examine({name: split.files.resolved(str(out)) for name, split in done.items()})
     assert again.findings() == []
     assert done["train"].dropped == {"duplicate": 2, "empty": 1, "encoding": 1, "held-out": 1}
@@ -135,7 +135,7 @@ def test_a_test_set_stays_the_same_set(tmp_path: Path) -> None:
     """Of valid and test only what cannot be read or is empty is left out."""
     pairs = [*PAIRS[:10], PAIRS[0], ("the same", "the same"), ("caf\udce9", "Kaffee"), ("", "leer")]
     splits = {"train": files(tmp_path, "train", PAIRS[50:]), "test": files(tmp_path, "test", pairs)}
-    done = mend(splits, tmp_path / "new")
+    done = repair(splits, tmp_path / "new")
     assert new(done["test"], tmp_path / "new") == pairs[:12]
     assert done["test"].dropped == {"encoding": 1, "empty": 1}
 
@@ -144,7 +144,7 @@ def test_files_of_different_length_are_refused_and_the_others_written(tmp_path: 
     train = files(tmp_path, "train", PAIRS)
     (tmp_path / "train.de").write_text("".join(tgt + "\n" for _, tgt in PAIRS[1:]), encoding="utf-8")
     out = tmp_path / "new"
-    done = mend({"train": train, "valid": files(tmp_path, "valid", PAIRS[:5])}, out)
+    done = repair({"train": train, "valid": files(tmp_path, "valid", PAIRS[:5])}, out)
     assert "files differ in their number of lines" in done["train"].refused
     assert "train." in done["train"].refused
     assert done["train"].files == train
@@ -160,7 +160,7 @@ def test_alignments_go_with_their_pairs(tmp_path: Path) -> None:
     text = files(tmp_path, "train", pairs)
     (tmp_path / "train.align").write_text("".join(f"0-{n % 2}\n" for n in range(100)), encoding="utf-8")
     given = text.model_copy(update={"alignment": [str(tmp_path / "train.align")]})
-    done = mend({"train": given}, tmp_path / "new")["train"]
+    done = repair({"train": given}, tmp_path / "new")["train"]
     links = [pair.links for pair in read_pairs(done.files.resolved(str(tmp_path / "new")))]
     assert links == [{(0, n % 2)} for n in range(100) if n not in (3, 5)]
     assert done.dropped == {"empty": 1, "nul": 1}
@@ -172,7 +172,7 @@ def test_alignments_of_another_length_are_refused(lines: int, tmp_path: Path) ->
     text = files(tmp_path, "train", PAIRS)
     (tmp_path / "train.align").write_text("0-0\n" * lines, encoding="utf-8")
     given = text.model_copy(update={"alignment": [str(tmp_path / "train.align")]})
-    done = mend({"train": given}, tmp_path / "new")["train"]
+    done = repair({"train": given}, tmp_path / "new")["train"]
     assert "train.align" in done.refused
     assert not (tmp_path / "new").exists()
     assert not (tmp_path / "new.part").exists()
@@ -185,7 +185,7 @@ def test_json_lines_keep_their_other_fields(tmp_path: Path) -> None:
     lines[5] = "{broken"
     (tmp_path / "train.jsonl").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     given = SplitFiles(jsonl=[str(tmp_path / "train.jsonl")], src_field="article", tgt_field="summary")
-    done = mend({"train": given}, tmp_path / "new")["train"]
+    done = repair({"train": given}, tmp_path / "new")["train"]
     written = (tmp_path / "new/train.jsonl").read_text(encoding="utf-8").splitlines()
     assert len(written) == 99
     assert written[0] == lines[0]
@@ -200,7 +200,7 @@ def test_stories_become_json_lines(tmp_path: Path) -> None:
     for n in range(5):
         (folder / f"{n}.story").write_text(f"Article {n}\u2028goes on.\n\n@highlight\n\nIt is {n}\n", encoding="utf-8")
     (folder / "5.story").write_text("No summary.\n", encoding="utf-8")
-    done = mend({"train": SplitFiles(stories=[str(folder)])}, tmp_path / "new", monolingual=True)["train"]
+    done = repair({"train": SplitFiles(stories=[str(folder)])}, tmp_path / "new", monolingual=True)["train"]
     assert done.files == SplitFiles(jsonl=["train.jsonl"], src_field="article", tgt_field="summary")
     assert new(done, tmp_path / "new")[0] == ("Article 0 goes on.", "It is 0.")
     assert done.kept == 5
@@ -212,7 +212,7 @@ def test_weights_of_stories_are_not_lost_in_silence(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "1.story").write_text("TextArrays.\n\n@highlight\n\nShort\n", encoding="utf-8")
     given = SplitFiles(stories=[str(tmp_path / "a"), str(tmp_path / "b")], weights=[1.0, 3.0])
-    done = mend({"train": given}, tmp_path / "new", monolingual=True)["train"]
+    done = repair({"train": given}, tmp_path / "new", monolingual=True)["train"]
     assert "weights" in done.refused
     assert not (tmp_path / "new").exists()
     assert not (tmp_path / "new.part").exists()
@@ -224,7 +224,7 @@ def test_several_files_keep_their_names_and_one_named_twice_gets_another(tmp_pat
     train = SplitFiles(src=one.src + empty.src + two.src, tgt=one.tgt + empty.tgt + two.tgt)
     valid = files(tmp_path, "valid", [("a sentence", "ein Satz")])
     out = tmp_path / "new"
-    done = mend({"train": train, "valid": valid, "test": valid}, out)
+    done = repair({"train": train, "valid": valid, "test": valid}, out)
     assert done["train"].files.src == ["one/train.en", "none/train.en", "two/train.en"]
     assert new(done["train"], out) == PAIRS
     assert done["valid"].files.src == ["valid.en"]
@@ -235,7 +235,7 @@ def test_several_files_keep_their_names_and_one_named_twice_gets_another(tmp_pat
 def test_a_source_alone_is_cleaned(tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_bytes(b"one\r\ntwo\xe2\x80\xa8two\n\nfour\n")
-    done = mend({"data": SplitFiles(src=[str(path)])}, tmp_path / "new")["data"]
+    done = repair({"data": SplitFiles(src=[str(path)])}, tmp_path / "new")["data"]
     assert (tmp_path / "new/text").read_bytes() == b"one\ntwo two\nfour\n"
     assert done.mended == {"separator": 1, "line-ends": 1}
     assert done.dropped == {"empty": 1}
@@ -245,12 +245,12 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     given = {"train": files(tmp_path / "old", "train", PAIRS)}
     before = {path.name: path.read_bytes() for path in (tmp_path / "old").iterdir()}
     with pytest.raises(NmtkitError, match="is not overwritten"):
-        mend(given, tmp_path / "old")
+        repair(given, tmp_path / "old")
     with pytest.raises(NmtkitError, match="is not overwritten"):
-        mend(given, tmp_path / "old/train.en")
+        repair(given, tmp_path / "old/train.en")
     assert {path.name: path.read_bytes() for path in (tmp_path / "old").iterdir()} == before
     (tmp_path / "new").mkdir()
-    mend(given, tmp_path / "new")  # an empty folder is as good as none
+    repair(given, tmp_path / "new")  # an empty folder is as good as none
     assert (tmp_path / "new/train.en").exists()
 
 
@@ -261,7 +261,7 @@ def test_a_stop_leaves_nothing_behind(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        mend(given, tmp_path / "new", progress=stop)
+        repair(given, tmp_path / "new", progress=stop)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["old"]
 
 
@@ -270,4 +270,4 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     given = {"train": files(tmp_path / "old", "train", PAIRS)}
     (tmp_path / "locked").mkdir(mode=0o500)
     with pytest.raises(NmtkitError, match="locked"):
-        mend(given, tmp_path / "locked/new")
+        repair(given, tmp_path / "locked/new")

@@ -9,7 +9,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.style import Style
 from rich.text import Text
 
-from nmtkit.console.tables import console_on
+from nmtkit.console.tables import plain_console
 from nmtkit.pictures import AttentionPicture
 from nmtkit.pictures.fonts import printable
 
@@ -39,7 +39,7 @@ def show_attention(picture: AttentionPicture, width: int | None = None) -> None:
         picture: What to show.
         width: The columns to fit into; the terminal's own width if not given (80 where there is no terminal).
     """
-    console = console_on(sys.stdout)
+    console = plain_console(sys.stdout)
     width = width or console.width
     heading = printable(picture.heading)
     lines = list(Text(heading, style="bold").wrap(console, width)) if heading else []

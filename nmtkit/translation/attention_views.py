@@ -17,14 +17,14 @@ from nmtkit.data.batch import Batch, bucket_by_length
 from nmtkit.data.tokenizer import WORD_START
 from nmtkit.data.words import PieceShare, cut_words, display_word_spans, known_ids, merge_to_words
 from nmtkit.models.base import HeadedModel, as_headed
-from nmtkit.pictures import AttentionPicture, LayeredPicture, SourceWindow
+from nmtkit.pictures import AttentionPicture, HeadsPicture, SourceWindow
 from nmtkit.translation.inputs import (
     BATCH_TOKENS,
     SourceLine,
     TargetLine,
     TextModel,
     make_batch,
-    refuse_one_text,
+    require_list,
     require_pairs,
 )
 from nmtkit.translation.result import Translation
@@ -59,7 +59,7 @@ def align(
         DataError: the sides differ in length, or a line of words does not spell its text.
     """
     reader.require_attention("align words by")
-    refuse_one_text(sources=sources, targets=targets, src_words=src_words, tgt_words=tgt_words)
+    require_list(sources=sources, targets=targets, src_words=src_words, tgt_words=tgt_words)
     for what, lines in (("target", targets), ("source word", src_words), ("target word", tgt_words)):
         require_pairs(sources, lines, what)
     numbers = range(first, first + len(sources))
@@ -146,8 +146,8 @@ def require_heads(reader: TextModel) -> HeadedModel:
 
 
 @torch.no_grad()
-def layered(reader: TextModel, sources: Sequence[str], translations: Sequence[Translation]) -> list[LayeredPicture]:
-    """Where every head of every layer looks while given translations are read; see `Translator.layered`."""
+def head_pictures(reader: TextModel, sources: Sequence[str], translations: Sequence[Translation]) -> list[HeadsPicture]:
+    """Where every head of every layer looks while given translations are read; see `Translator.head_pictures`."""
     model = require_heads(reader)
     src = reader.sources(sources)
     for number, source in enumerate(src, start=1):
@@ -155,7 +155,7 @@ def layered(reader: TextModel, sources: Sequence[str], translations: Sequence[Tr
             raise _nothing_known(number)
     pairs = zip(translations, src, strict=True)
     tgt = [reader.target(translation.tokens, one, number) for number, (translation, one) in enumerate(pairs, start=1)]
-    drawn: dict[int, LayeredPicture] = {}
+    drawn: dict[int, HeadsPicture] = {}
     few = partial(bucket_by_length, batch_tokens=BATCH_TOKENS["cpu"])  # since all weights of all layers are kept
     for numbers, batch in reader.batches(src, tgt, few):
         found = model.attentions(batch.to(reader.device))
@@ -166,7 +166,7 @@ def layered(reader: TextModel, sources: Sequence[str], translations: Sequence[Tr
             translation = translations[number]
             tgt_tokens = [*translation.tokens, *([reader.end] if translation.finished else [])]
             columns, rows = len(src[number].ids) + 1, len(tgt_tokens)
-            drawn[number] = LayeredPicture(
+            drawn[number] = HeadsPicture(
                 [*translation.src_tokens, reader.end],
                 tgt_tokens,
                 encoder[row, :, :, :columns, :columns],

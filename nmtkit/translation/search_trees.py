@@ -5,12 +5,12 @@ from dataclasses import replace
 
 from nmtkit.core.errors import DataError
 from nmtkit.data.vocabulary import EOS
-from nmtkit.pictures.search_trees import Continuation, Fate, RankedResult, SearchTree
+from nmtkit.pictures.search_trees import Fate, RankedResult, SearchTree, TreeNode
 from nmtkit.search.rules import SearchConfig
 from nmtkit.search.state import TokenInfo
 from nmtkit.search.tracing import SearchTrace, SearchTracer, TracedCandidate
-from nmtkit.translation.inputs import SourceLine, make_batch, words_that_may_repeat
-from nmtkit.translation.result import Translation, best_of_all
+from nmtkit.translation.inputs import SourceLine, make_batch, repeatable_tokens
+from nmtkit.translation.result import Translation, merge_and_rerank
 from nmtkit.translation.translator import Translator
 
 
@@ -39,7 +39,7 @@ def search_tree(translator: Translator, line: str, place: str = "the sentence") 
         need_attention=translator.copies,
         steps="eager",
         shortlist=translator.shortlist,
-        token_info=TokenInfo(words_that_may_repeat(translator.config, translator.tokenizers.tgt, translator.device)),
+        token_info=TokenInfo(repeatable_tokens(translator.config, translator.tokenizers.tgt, translator.device)),
     )
     watched = engine.trace(make_batch([source]))
     found = [translator.translation(hypothesis, source) for hypothesis in watched.hypotheses]
@@ -47,12 +47,12 @@ def search_tree(translator: Translator, line: str, place: str = "the sentence") 
     results = _results(steps, found)
     if translator.config.chooses_afterwards:
         first = {one.text: result for one, result in reversed([*zip(found, results, strict=True)])}
-        found = best_of_all(found, translator.config)
+        found = merge_and_rerank(found, translator.config)
         results = [replace(first[one.text], score=one.score) for one in found]
     tree = SearchTree(
         source=line.strip(),
         name=translator.name,
-        settings=search_in_words(translator.config),
+        settings=describe_search(translator.config),
         beam_size=translator.config.hypotheses,
         steps=steps,
         results=results,
@@ -61,7 +61,7 @@ def search_tree(translator: Translator, line: str, place: str = "the sentence") 
     return tree, found
 
 
-def search_in_words(config: SearchConfig) -> str:
+def describe_search(config: SearchConfig) -> str:
     """How was searched: the beam, the length penalty, and what else is not as it is by default."""
     penalty = "" if config.length_penalty == "none" else f":{config.alpha:g}"
     width = f"samples {config.samples}" if config.samples else f"beam size {config.beam_size}"
@@ -75,18 +75,18 @@ def search_in_words(config: SearchConfig) -> str:
 ORDER: tuple[Fate, ...] = ("kept", "ended", "pruned", "blocked")
 
 
-def _sorted(translator: Translator, step: Sequence[TracedCandidate], source: SourceLine) -> list[Continuation]:
+def _sorted(translator: Translator, step: Sequence[TracedCandidate], source: SourceLine) -> list[TreeNode]:
     """The continuations of a step, those that were kept first, by their slots."""
     config = translator.config
 
-    def continuation(one: TracedCandidate) -> Continuation:
+    def continuation(one: TracedCandidate) -> TreeNode:
         (token,) = translator.tokenizers.tgt.pieces([one.token], source.oov) or [translator.end]
         chosen = [other for other in step if not other.rule and other.group == one.group]
         if one.token == EOS and not one.rule:
             last = [other.log_prob for other in chosen[: config.hypotheses // config.diversity_groups]][-1:]
         else:
             last = [other.log_prob for other in chosen if other.slot is not None][-1:]
-        return Continuation(
+        return TreeNode(
             token=token,
             parent=one.parent,
             fate=_fate(one),
@@ -107,7 +107,7 @@ def _fate(one: TracedCandidate) -> Fate:
     return "ended" if one.ended else "pruned" if one.slot is None else "kept"
 
 
-def _results(steps: Sequence[Sequence[Continuation]], found: Sequence[Translation]) -> list[RankedResult]:
+def _results(steps: Sequence[Sequence[TreeNode]], found: Sequence[Translation]) -> list[RankedResult]:
     """What was found, with the places of the last tokens: those that ended are ranked by score, the earlier first."""
     places = [(step, number) for step, several in enumerate(steps) for number in range(len(several))]
     ended = [(step, number) for step, number in places if steps[step][number].fate == "ended"]

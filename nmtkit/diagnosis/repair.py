@@ -23,10 +23,10 @@ from nmtkit.corpus.blocks import Block
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.faults import LINE_ENDS
 from nmtkit.corpus.reading import COMPANIONS
-from nmtkit.diagnosis.characters import put_right
-from nmtkit.diagnosis.examine import verdicts
+from nmtkit.diagnosis.characters import repair_line
+from nmtkit.diagnosis.examine import examine_blocks
 from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis
-from nmtkit.diagnosis.report import leaves_out, short_names, storable
+from nmtkit.diagnosis.report import drops_pairs, short_names, storable
 
 LOG = "dropped.jsonl"
 """The log, one JSON object for every pair that was left out or mended."""
@@ -36,7 +36,7 @@ _HIDDEN = re.compile("[\x7f-\x9f\u2028\u2029\ufeff]")
 
 
 @dataclass
-class MendedSplit:
+class RepairedSplit:
     """What became of one split."""
 
     files: SplitFiles
@@ -61,12 +61,12 @@ def require_new(out: Path) -> None:
         raise NmtkitError(f"{out}: it exists already and is not overwritten; name another folder")
 
 
-def mend(
+def repair(
     splits: Mapping[str, SplitFiles],
     out: Path,
     monolingual: bool = False,
     progress: Callable[[int], object] = lambda count: None,
-) -> dict[str, MendedSplit]:
+) -> dict[str, RepairedSplit]:
     """Writes cleaned copies of all files, under their own names, into a new folder, which holds all of them or nothing.
 
     Memory does not grow with the corpus but as that of the examination does.
@@ -104,7 +104,7 @@ def mend(
 
 def _written(
     splits: Mapping[str, SplitFiles], folder: Path, monolingual: bool, progress: Callable[[int], object]
-) -> dict[str, MendedSplit]:
+) -> dict[str, RepairedSplit]:
     names = _new_names(path for files in splits.values() for path in files.paths())
     diagnosis = Diagnosis()
     with ExitStack() as stack:
@@ -116,7 +116,7 @@ def _written(
         def see(block: Block) -> None:
             writers[block.split].prepare(block)
 
-        for block in verdicts(splits, diagnosis, monolingual, progress=progress, see=see):
+        for block in examine_blocks(splits, diagnosis, monolingual, progress=progress, see=see):
             writers[block.split].take(block)
         for name, writer in writers.items():
             writer.finish(diagnosis.splits[name])
@@ -169,7 +169,7 @@ class SplitWriter:
         else:
             for kind in ("src", "tgt", "jsonl", *COMPANIONS):
                 new[kind] = [names(path) for path in getattr(files, kind)]
-        self.done = MendedSplit(files.model_copy(update=new))
+        self.done = RepairedSplit(files.model_copy(update=new))
         if files.stories and files.weights:
             self.done.refused = "its stories have weights, and all would become one file; clean each folder by itself"
 
@@ -178,7 +178,7 @@ class SplitWriter:
         self._before, self._lost = {}, {}
         sides = _sides(block)
         for row, old in enumerate(zip(*sides, strict=True)):
-            new = [put_right(text) for text in old]
+            new = [repair_line(text) for text in old]
             kinds = list(dict.fromkeys(kind for _, found in new for kind in found))
             if kinds and row not in block.unreadable:
                 same = (len(text.split()) == len(mended.split()) for text, (mended, _) in zip(old, new, strict=True))
@@ -209,7 +209,7 @@ class SplitWriter:
         self.close()
         for finding in found.findings.values():
             kind = finding.kind
-            if kind.severity == "error" and not (leaves_out(kind, self._split) or kind.mends):
+            if kind.severity == "error" and not (drops_pairs(kind, self._split) or kind.mends):
                 first = finding.places[0]
                 self.done.refused = f"{first.file}, line {first.line}: {kind.title}. {kind.remedy}"
         if self.done.refused:
@@ -217,7 +217,7 @@ class SplitWriter:
             for path in new.texts() + [path for kind in COMPANIONS for path in getattr(new, kind)]:
                 (self._folder / path).unlink(missing_ok=True)
             self.log.unlink()
-            self.done = MendedSplit(self._old, refused=self.done.refused)
+            self.done = RepairedSplit(self._old, refused=self.done.refused)
         elif LINE_ENDS.name in found.findings:
             self.done.mended[LINE_ENDS.name] += found.findings[LINE_ENDS.name].count
 
@@ -253,7 +253,7 @@ class SplitWriter:
     def _write(self, block: Block) -> None:
         out = dict(self._lost)
         for fault in block.faults:
-            if leaves_out(fault.kind, self._split):
+            if drops_pairs(fault.kind, self._split):
                 for row in fault.rows.tolist():
                     out.setdefault(row, fault.kind.name)
         columns = self._columns(block)

@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from rich.text import Text
 from terminal import in_terminal
 
-from nmtkit.console.shading import BLOCKS, COLOURS, show_attention
+from nmtkit.console.heatmaps import BLOCKS, COLOURS, show_attention
 from nmtkit.pictures import AttentionPicture, SourceWindow
 
 SHARP = np.array([[0.1, 0.9, 0.0], [0.5, 0.2, 0.3]])
@@ -101,7 +101,7 @@ def test_no_words(capsys, article):
 
 COLOUR_PROGRAM = """
 import numpy as np
-from nmtkit.console.shading import show_attention
+from nmtkit.console.heatmaps import show_attention
 from nmtkit.pictures import AttentionPicture
 weights = np.array([[0.1, 0.9, 0.0], [0.5, 0.2, 0.3]])
 show_attention(AttentionPicture(["the", "cat", "sat"], ["le", "chat"], weights))
@@ -197,7 +197,7 @@ def test_no_weight_at_all(capsys):
 
 SUMMARY_PROGRAM = """
 import numpy as np
-from nmtkit.console.shading import show_attention
+from nmtkit.console.heatmaps import show_attention
 from nmtkit.pictures import AttentionPicture
 weights = np.array([[0.0, 0.9, 0.0], [0.0, 0.0, 0.5]])
 facts = {"p_gen": np.array([0.1, 1]), "copied": frozenset({0})}

@@ -114,7 +114,7 @@ class AttentionPicture:
 
 
 @dataclass(frozen=True, eq=False)
-class LayeredPicture:
+class HeadsPicture:
     """One sentence pair and where each head of each layer of a Transformer looked.
 
     Attributes:
@@ -151,7 +151,7 @@ class LayeredPicture:
         """The title with the score behind it."""
         return with_score(self.title, self.score)
 
-    def under(self, title: str | None) -> "LayeredPicture":
+    def under(self, title: str | None) -> "HeadsPicture":
         """The same picture with this title alone as its heading; None leaves it as it is."""
         return self if title is None else replace(self, title=title, score=None)
 

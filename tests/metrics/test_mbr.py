@@ -6,9 +6,9 @@ import pytest
 import sacrebleu
 
 from nmtkit.metrics import expected_utilities
-from nmtkit.metrics.risk import Utility, sentence_scores
+from nmtkit.metrics.mbr import Utility, sentence_scores
 from nmtkit.search.rules import SearchConfig
-from nmtkit.translation.result import Translation, best_of_all
+from nmtkit.translation.result import Translation, merge_and_rerank
 
 WORDS = ["the", "old", "man", "sees", "a", "dog,", "who", "sleeps", "in", "his", "house.", "Über", "3.5", "don't"]
 
@@ -39,16 +39,16 @@ def translation(text: str, log_prob: float = -1.0) -> Translation:
 
 @pytest.mark.parametrize("kind", ["chrf", "bleu"])
 def test_what_equal_texts_say_is_what_they_are(kind: Utility) -> None:
-    (best,) = best_of_all([translation("a dog sleeps")] * 7, SearchConfig(samples=7, mbr=kind))
+    (best,) = merge_and_rerank([translation("a dog sleeps")] * 7, SearchConfig(samples=7, mbr=kind))
     assert (best.text, best.score) == ("a dog sleeps", pytest.approx(100.0))
 
 
 def test_samples_count_as_often_as_they_were_drawn_and_beams_by_their_probabilities() -> None:
     found = [translation("a dog sleeps", -0.1), *[translation("the man sees", -3.0)] * 2, translation("the man", -3.0)]
-    by_count = best_of_all(found, SearchConfig(samples=4, mbr="chrf"))
+    by_count = merge_and_rerank(found, SearchConfig(samples=4, mbr="chrf"))
     assert [one.text for one in by_count] == ["the man sees", "the man", "a dog sleeps"]
-    by_share = best_of_all(found, SearchConfig(mbr="chrf"))[:2]
+    by_share = merge_and_rerank(found, SearchConfig(mbr="chrf"))[:2]
     assert [one.text for one in by_share] == ["a dog sleeps", "the man sees"]
     assert by_share[0].log_prob == -0.1
-    by_score = best_of_all(found, SearchConfig(beam_size=4, diversity_groups=2))
+    by_score = merge_and_rerank(found, SearchConfig(beam_size=4, diversity_groups=2))
     assert [one.text for one in by_score] == ["a dog sleeps", "the man sees", "the man"]

@@ -8,7 +8,7 @@ from untrained_copying import COPYING, LINES, learned_words, untrained
 from nmtkit.core.errors import DataError
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.search.rules import SearchConfig
-from nmtkit.translation.decisions import search_in_words, search_tree
+from nmtkit.translation.search_trees import describe_search, search_tree
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def test_why_it_ended(words: TokenizerPair) -> None:
 
 def test_the_settings_in_words() -> None:
     config = SearchConfig(beam_size=2, length_penalty="gnmt", alpha=0.6, no_repeat_ngram=3)
-    assert search_in_words(config) == "beam size 2, length penalty gnmt:0.6, no_repeat_ngram 3"
+    assert describe_search(config) == "beam size 2, length penalty gnmt:0.6, no_repeat_ngram 3"
 
 
 def test_nothing_to_search_for(words: TokenizerPair) -> None:
