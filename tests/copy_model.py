@@ -57,7 +57,7 @@ class CopyModel(Seq2Seq):
         last = mask.sum(1) - 1
         at = torch.minimum(state.position, last)[:, None]
         others = mask.scatter(1, last[:, None], False).scatter(1, at, False).double()
-        weights = (1 - self.sure) * others / others.checksum(1, keepdim=True).clamp(min=1)
+        weights = (1 - self.sure) * others / others.sum(1, keepdim=True).clamp(min=1)
         weights = weights.scatter_add(1, at, torch.full_like(weights, self.sure))
         weights = weights / weights.sum(1, keepdim=True)
         gate = torch.full((len(tokens), 1), self.p_gen, dtype=torch.float64)
