@@ -96,6 +96,7 @@ class HuggingFaceConfig(Settings):
             unknown: id of the unknown token.
         """
         limit = self.max_new_tokens or self.max_length - 1  # max_length counts the decoder's first input
+        least = max(self.min_length - 1, self.min_new_tokens)
         search = {
             "beam_size": self.num_beams,
             "stop": {"True": "first_k", "False": "huggingface", "never": "exact"}[str(self.early_stopping)],
@@ -103,7 +104,7 @@ class HuggingFaceConfig(Settings):
             "alpha": self.length_penalty,
             "max_length": limit,
             "max_length_ratio": 0.0,
-            "min_length": min(max(self.min_length - 1, self.min_new_tokens), limit - 1),
+            "min_length": min(least, limit - 1),
             "no_repeat_ngram": self.no_repeat_ngram_size,
             "forbid_unknown": unknown in self.suppressed_tokens,
         }
@@ -113,6 +114,7 @@ class HuggingFaceConfig(Settings):
         ignored = {
             "bad_words_ids": any(len(one) != 1 or one[0] not in known for one in self.bad_words_ids),
             "forced_eos_token_id": self.forced_eos_token_id not in (None, self.eos_token_id),
+            "min_length": least >= limit,  # then none of their texts ends by itself
         }
         return search, [key for key, differs in ignored.items() if differs]
 

@@ -334,7 +334,9 @@ class Trainer:
 
     def stopped(self, reason: Reason) -> Stopped:
         """The last event: why and where training ends."""
-        scheduled = self.config.scheduled(self.update, self.seconds, self.stream.epoch)
+        # The minutes are over also where the last validation took less time than was left for it.
+        seconds = 60 * (self.config.max_minutes or 0.0) if reason == "max_minutes" else self.seconds
+        scheduled = self.config.scheduled(self.update, seconds, self.stream.epoch)
         return Stopped(reason, self.update, self.lr, self.peak_lr, self.seconds, scheduled)
 
     def restore(self, seed: int) -> Resumed:

@@ -37,9 +37,9 @@ from nmtkit.training.tensor_files import write_bare_tensors
 
 SEARCH = {"beam_size": 4, "stop": "first_k", "max_length": 40}
 MARIANS: list[dict[str, Any]] = [
-    {"end": 1.0},
+    {"end": 1.0, "stops": False},
     {"bias": False, "share_encoder_decoder_embeddings": False, "activation_function": "relu", "end": 4.0},
-    {"two": True, "share_encoder_decoder_embeddings": False, "activation_function": "gelu"},
+    {"two": True, "share_encoder_decoder_embeddings": False, "activation_function": "gelu", "stops": "never"},
     {"tie_word_embeddings": False, "share_encoder_decoder_embeddings": False, "scale_embedding": False, "spread": 0.8},
     {"two": True, "bias": False, "tie_word_embeddings": False, "share_encoder_decoder_embeddings": False},
     {"d_model": 24, "encoder_layers": 3, "decoder_layers": 1, "heads": 3, "file": "pytorch_model.bin", "end": 4.0},
@@ -74,8 +74,8 @@ def marian(folder: Path, kind: dict[str, Any]) -> Any:
     library.logging.set_verbosity_error()
     library.utils.logging.disable_progress_bar()
     given = {"d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "activation_function": "swish"} | kind
-    rest = {"two": False, "bias": True, "heads": 2, "file": "", "end": 2.0, "spread": 0.4}
-    two, bias, heads, file, end, spread = (given.pop(key, other) for key, other in rest.items())
+    rest = {"two": False, "bias": True, "heads": 2, "file": "", "end": 2.0, "spread": 0.4, "stops": True}
+    two, bias, heads, file, end, spread, stops = (given.pop(key, other) for key, other in rest.items())
     src, tgt = write_tokenizers(folder, two)
     sides = {f"{side}_attention_heads": heads for side in ("encoder", "decoder")}
     sides |= {f"{side}_ffn_dim": 20 for side in ("encoder", "decoder")}
@@ -95,7 +95,8 @@ def marian(folder: Path, kind: dict[str, Any]) -> Any:
             model.final_logits_bias.normal_()
         row = model.lm_head.weight[0]
         model.model.decoder.layers[-1].final_layer_norm.bias.add_(row * end / row.square().sum())
-    model.generation_config.bad_words_ids = [[2]]
+    how = {"num_beams": 4, "early_stopping": stops, "max_new_tokens": 40, "bad_words_ids": [[2]]}
+    model.generation_config.update(**how, length_penalty=1.0, do_sample=False)
     model.save_pretrained(folder)
     if file:
         (folder / "model.safetensors").unlink()
@@ -108,7 +109,7 @@ def marian(folder: Path, kind: dict[str, Any]) -> Any:
 def test_a_marian_model_computes_and_finds_what_it_did(kind: dict[str, Any], tmp_path: Path) -> None:
     theirs = marian(tmp_path / "theirs", kind)
     import_run(tmp_path / "theirs", str(tmp_path / "run"))
-    ours = opened(tmp_path / "run", search_settings=SEARCH)
+    ours = opened(tmp_path / "run")
     tokenizer = conversion.library("huggingface").MarianTokenizer.from_pretrained(tmp_path / "theirs")
     sources = [f">>de<< {one}" if number % 7 == 0 else one for number, one in enumerate(SOURCES)]
     batch = tokenizer(sources, text_target=TARGETS, return_tensors="pt", padding=True)
@@ -117,19 +118,15 @@ def test_a_marian_model_computes_and_finds_what_it_did(kind: dict[str, Any], tmp
     with torch.inference_mode():
         given = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
         logits = theirs(**given, decoder_input_ids=torch.cat([begin, batch.labels[:, :-1]], 1)).logits.log_softmax(-1)
-        written = theirs.generate(
-            **given, num_beams=4, max_new_tokens=40, early_stopping=True, length_penalty=1.0, do_sample=False
-        )
+        written = theirs.generate(**given)
     expected = logits.gather(2, batch.labels[..., None])[..., 0]
     for row, found in enumerate(ours.rescore(sources, TARGETS)):
         wanted = expected[row, : len(found.token_log_probs)].tolist()
         assert found.token_log_probs == pytest.approx(wanted, abs=1e-4)
-    # What has not ended by the limit they rank among what has.
-    texts = zip(tokenizer.batch_decode(written, skip_special_tokens=True), ours.translate(sources), strict=True)
-    ended = [pair for pair, row in zip(texts, written[:, 1:].tolist(), strict=True) if 0 in row]
-    assert len(ended) > 35
-    assert len(set(ended)) >= 5
-    assert all(one == other for one, other in ended)
+    texts = tokenizer.batch_decode(written, skip_special_tokens=True)
+    assert sum(0 in row for row in written[:, 1:].tolist()) > 10, "some end"
+    assert len(set(texts)) >= 5
+    assert [one.replace("<unk>", "") for one in ours.translate(sources)] == texts  # which they leave out
 
 
 @pytest.fixture(scope="module")

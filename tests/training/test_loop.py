@@ -404,6 +404,19 @@ def test_the_end_says_how_much_of_the_schedule_is_done(tmp_path, given, schedule
     assert events[-1].scheduled == scheduled
 
 
+def test_a_schedule_over_the_budget_is_complete_where_the_last_validation_takes_less_time_than_was_left(tmp_path):
+    pace, seconds = Pace(1), iter([10, 5])
+
+    def quicker(model):
+        pace.now += next(seconds)
+        return {"score": 1.0}
+
+    schedule = {"kind": "cosine", "over": "budget", "warmup_share": 0.1}
+    config = settings(max_updates=None, max_minutes=1, validate_every=30, schedule=schedule)
+    _, events = run(tmp_path, config, tiny_model(), pace, quicker)
+    assert (ended(events)[0], events[-1].lr, events[-1].scheduled) == ("max_minutes", 0.0, 1.0)
+
+
 def test_a_score_that_is_not_a_number_is_the_worst(tmp_path):
     config = settings(max_updates=6, validate_every=2, keep_best=2)
     _, events = run(tmp_path, config, evaluate=Scores([math.nan, 1.0, math.nan]))
