@@ -194,7 +194,6 @@ def _times_of_threads() -> dict[str, tuple[int, int]]:
 
 @cache
 def _be_courteous() -> None:
-    """Starts `Courtesy` once, where the kernel tells what it needs."""
     with suppress(OSError):
         courtesy = Courtesy(_times_of_threads)
         courtesy.start()

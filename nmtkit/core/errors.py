@@ -16,7 +16,7 @@ class RecipeError(NmtkitError):
     """
 
     MOST = 20
-    """How many faults are told in full."""
+    """How many faults a message shows in full."""
 
     def __init__(self, *faults: str, more: int = 0) -> None:
         self.faults = faults[: self.MOST]

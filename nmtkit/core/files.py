@@ -30,11 +30,7 @@ def bundled_path(folder: str, name: str = "") -> Path:
 
 @contextmanager
 def write_errors(path: str | Path) -> Iterator[None]:
-    """Gives a fault of the system in this block the name of what is written in it: that of a full disk has none.
-
-    Raises:
-        NmtkitError: there was such a fault.
-    """
+    """Turns an `OSError` in this block into an NmtkitError that names the path; that of a full disk names none."""
     try:
         yield
     except OSError as fault:
@@ -82,9 +78,6 @@ def new_folder(path: Path, remedy: str) -> Iterator[Path]:
     Args:
         path: where nothing is yet but perhaps an empty folder.
         remedy: how another place is named.
-
-    Raises:
-        NmtkitError: there is something, or it cannot be written.
     """
     if os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir())):
         raise NmtkitError(f"{path}: it exists already; {remedy}")
@@ -101,17 +94,13 @@ def new_folder(path: Path, remedy: str) -> Iterator[Path]:
 
 
 def atomic_write_text(path: Path, text: str, durable: bool = False) -> None:
-    """Writes a text file by `atomic_path` it.
-
-    Raises:
-        NmtkitError: it cannot be written.
-    """
+    """Writes a text file through `atomic_path`."""
     with write_errors(path), atomic_path(path, durable=durable) as beside:
         beside.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, data: Any, durable: bool = False) -> None:
-    """Writes JSON as `atomic_write_text` writes text."""
+    """Writes JSON through `atomic_write_text`."""
     atomic_write_text(path, json.dumps(data, ensure_ascii=False, indent=1) + "\n", durable)
 
 
@@ -124,7 +113,7 @@ def _force_to_disk(path: Path) -> None:
 
 
 def bytes_checksum(data: bytes) -> str:
-    """The checksum of a small file. It is against damage, not against forgery."""
+    """The checksum of a small file; it detects damage, not forgery."""
     return hashlib.sha256(data).hexdigest()[:32]
 
 
@@ -151,11 +140,7 @@ def with_checksum(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def verify_checksum(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The values without their checksum, which is compared if it is there.
-
-    Raises:
-        ValueError: the values are not those that were signed.
-    """
+    """The values without their checksum, which is compared if it is there."""
     plain = {key: value for key, value in facts.items() if key != SUM}
     if SUM in facts and facts[SUM] != _of_facts(plain):
         raise ValueError("it is not as it was written: its checksum is another")

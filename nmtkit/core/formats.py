@@ -206,9 +206,6 @@ def parse_json(text: str | bytes, place: str) -> Any:
     """The value that a JSON text from outside holds; every string in it can be written as UTF-8.
 
     Messages call the text by its place: a file and its line.
-
-    Raises:
-        DataError: it is not JSON, nested too deeply, or has half a character or a number of thousands of digits in it.
     """
     try:
         if isinstance(text, bytes):

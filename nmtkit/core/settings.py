@@ -121,7 +121,6 @@ S = TypeVar("S", bound=Settings)
 
 @cache
 def _texts_under_fields(cls: type[Settings]) -> dict[str, str]:
-    """The texts under the fields that a class declares itself, by their names."""
     found = {}
     for field, text in pairwise(ast.parse(dedent(inspect.getsource(cls))).body[0].body):  # type: ignore[attr-defined]
         match field, text:

@@ -1,6 +1,6 @@
-"""What a model is for: the words for it, how its output is judged, and how its files are laid out.
+"""Tasks: their words, their metrics, and the layout of their files.
 
-A recipe names its task (`task: summarization`). What differs from task to task is asked of this table, nowhere else.
+A recipe names its task (`task: summarization`). All that differs between tasks is in this table.
 """
 
 from dataclasses import dataclass

@@ -36,11 +36,7 @@ _MAY_CHANGE = (
 
 
 def dry_run(recipe: Recipe) -> list[tuple[str, str]]:
-    """Builds the recipe's model without memory for its weights, and looks for its files; what and value of each.
-
-    Raises:
-        RecipeError: a stage's model does not fit the one before.
-    """
+    """Builds the recipe's model without memory for its weights, and looks for its files; what and value of each."""
     require_fitting_stages(recipe)
     sizes, training = recipe.max_vocabulary_sizes, recipe.training
     parameters = _count(_shapes(list(recipe.by_stage().values())[-1]))
@@ -67,7 +63,6 @@ def dry_run(recipe: Recipe) -> list[tuple[str, str]]:
 
 
 def _flat(changes: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """The single values in nested groups by their dotted keys."""
     for key, value in changes.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{path}{key}.")

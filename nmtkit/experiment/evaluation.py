@@ -1,4 +1,4 @@
-"""How a run's model is judged: on the validation set while it trains, on the test set after it, beside other runs."""
+"""Evaluation of a run: validation while it trains, the test set after training, comparison with other runs."""
 
 import statistics
 import time
@@ -37,7 +37,7 @@ WARM_UP = 64
 
 
 class Validation:
-    """What training calls to judge the model: loss over the validation set, and the metrics of a real search.
+    """Validation in training: loss over the validation set, and the metrics of a real search.
 
     The run of the folder is preprocessed; the recipe is that of the run, or of a stage.
     """
@@ -75,7 +75,7 @@ class Validation:
 
 
 def require_validation_files(recipe: Recipe) -> SplitFiles:
-    """The text that training judges the model by; raises RecipeError if the recipe names none."""
+    """The validation set; raises RecipeError if the recipe names none."""
     files = recipe.data.splits().get("valid")
     if files is None:
         raise RecipeError(f"recipe {recipe.name}: `data.valid` is missing: training judges the model by it")
@@ -143,7 +143,6 @@ def translate_test_set(
 def _alignment_error_rate(
     translator: Translator, files: SplitFiles, pairs: Sequence[Example], notify: Notify
 ) -> metrics.Score:
-    """AER of the model's attention on given pairs against the gold alignments that their files name."""
     base = files.alignment_base
     gold = []
     for path in files.alignment:
@@ -203,9 +202,6 @@ def compare_run(
         longer_than: a sentence is long if its source has more words than this.
         edges: longest length of each range of `by_length` but the last, in words.
         threads: CPU threads; None is one a core.
-
-    Raises:
-        RecipeError: the recipe names no test set with targets.
     """
     files = run.recipe.data.splits().get("test")
     if files is None:

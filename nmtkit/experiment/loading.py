@@ -1,4 +1,4 @@
-"""Opening the model of a run to translate with it."""
+"""Loading the model of a run to translate with it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
@@ -37,13 +37,13 @@ PROBED = 64
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """Which trained model is wanted, where, and what it is to do."""
+    """Options of loading a trained model: which run, on which device, and how it decodes."""
 
     model: str | Path | Sequence[str | Path] | None = None
     """The run's folder or its name under `runs/`; None takes `$NMTKIT_MODEL`, else the newest finished run. Several
     search together, as an ensemble."""
     ensemble: Mean = "probabilities"
-    """Of what an ensemble takes the mean, see `nmtkit.models.ensemble`."""
+    """The mean that an ensemble takes, see `nmtkit.models.ensemble`."""
     ensemble_weights: Sequence[float] | None = None
     """How much each run of an ensemble counts; None: all the same."""
     device: str = "auto"
@@ -100,9 +100,6 @@ def load_from_options(
         how: which one, and what for.
         task: what it must be trained for; None for whatever it is.
         notify: told which run, weights and device it is, and what differs from its recipe.
-
-    Raises:
-        NmtkitError: the run cannot be opened, or is of another task.
     """
     run, why = find_run(how.model, task=task, mean=how.ensemble, weights=how.ensemble_weights)
     for one in run.members():
@@ -194,7 +191,7 @@ def build_workers(how: ModelOptions, place: torch.device, way: SearchSpeedConfig
 def _for_workers(
     run: SavedRun, how: ModelOptions, places: Sequence[torch.device], notify: Callable[[str], None] | None
 ) -> Translator:
-    """A translator that has others, each in a process of its own, search on their devices."""
+    """A translator whose searches run in a process for each device."""
     if how.workers is not None and how.workers > 1:
         raise NmtkitError("--workers is for one CPU, and --device names several devices: leave one of them out")
     how = replace(how, model=[str(one.folder.path) for one in run.members()], workers=1)
@@ -209,7 +206,6 @@ def _for_workers(
 
 
 def _open_on_device(how: ModelOptions, device: str) -> Translator:
-    """What a process from scratch opens."""
     return load_from_options(replace(how, device=device, workers=1))
 
 
@@ -234,7 +230,7 @@ def _requested_precision(model: Seq2Seq, precision: PrecisionChoice) -> Precisio
 
 @torch.no_grad()
 def fits_fp16(model: Seq2Seq) -> bool:
-    """Whether what fp16 makes of a source of words from all over the vocabulary is finite."""
+    """Whether encoding in fp16 stays finite for a source of tokens from all over the vocabulary."""
     halved = deepcopy(model)
     cast_to_16_bits(halved, torch.float16)
     ids = torch.linspace(UNK, model.sizes.src - 1, PROBED).long().tolist()

@@ -57,9 +57,6 @@ class Run(SavedRun):
             path: the folder; None is `runs/` and the recipe's name.
             overwrite: replace an earlier run; it is kept until the new training has saved its first state.
             notify: told in a sentence what is done beside that.
-
-        Raises:
-            NmtkitError: the folder is not free, or cannot be written.
         """
         folder = RunFolder.at(path, recipe.name)
         folder.require_own()
@@ -212,9 +209,6 @@ class Run(SavedRun):
             learned_before: keep the tokenizers that are there, for a model that was trained with them.
             processes: how many cut the text of a large corpus; None: one a core. The result does not depend on it.
             allow_new_data: with `learned_before`, take text that is another than before.
-
-        Raises:
-            NmtkitError: the text is missing, damaged, unfit, or another than before; or the folder cannot be written.
         """
         work = Preprocessing(self, notify)
         if work.is_done():

@@ -121,7 +121,6 @@ class StagedTraining:
             self.notify(f"{average}: removed, since training resumes; average again when it is over")
 
     def _stage(self, stages: list[SavedStage], number: int, going_on: bool) -> Iterator[Event]:
-        """Trains one stage."""
         if distributed.rank() == 0 and not going_on:
             self._forget_average()
         stage, recipe = stages[number], stages[number].recipe
@@ -171,7 +170,6 @@ class StagedTraining:
         return optimizer_state
 
     def _stream(self, stage: SavedStage, seed: int, going_on: bool) -> BatchStream:
-        """The text of a stage, in its batches."""
         recipe = stage.recipe
         store = Store.open(self.run.folder.data, "train")
         store.require_vocabulary(self.tokenizers.checksum)
@@ -192,7 +190,6 @@ class StagedTraining:
 
 
 def _write_result(folder: RunFolder, stages: list[SavedStage], event: Event) -> None:
-    """Writes how training ended."""
     assert isinstance(event, Stopped)
     ended = {"reason": event.reason, "scheduled": event.scheduled, "updates": event.update}
     result = {**ended, **_best_and_kept(stages[-1].checkpoints)}
@@ -249,7 +246,6 @@ def _take_over(model: Seq2Seq, stages: list[SavedStage], number: int, notify: No
 def _begin_embeddings(
     model: Seq2Seq, tokenizers: TokenizerPair, recipe: Recipe, config: EmbeddingsConfig, notify: Notify
 ) -> None:
-    """Puts the recipe's word vectors into a model that was just made."""
     for side, path in config.files().items():
         vocabulary = (tokenizers.src if side == "src" else tokenizers.tgt).vocabulary
         weight = model.embedding(side).weight

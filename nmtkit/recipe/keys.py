@@ -23,7 +23,7 @@ _PLAIN = {NoneType: "null", bool: "true, false", int: "a number", float: "a numb
 
 @dataclass(frozen=True)
 class KeyChoice:
-    """One of the things that may stand for a key."""
+    """One possible value of a key."""
 
     name: str
     meaning: str = ""
@@ -34,7 +34,7 @@ class KeyChoice:
 
 @dataclass(frozen=True)
 class RecipeKey:
-    """A key that a recipe may have, in a group that it has not."""
+    """A key of a recipe, with the kinds of its group that have it."""
 
     path: str
     kinds: tuple[str, ...]
@@ -112,7 +112,6 @@ def _groups(cls: Any, above: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _owners(path: Sequence[str]) -> list[Any]:
-    """The classes of settings that may stand at a path."""
     here: list[Any] = [Recipe]
     for part in path:
         here = [group for cls in here if part in cls.model_fields for group in group_classes(cls.model_fields[part])]
@@ -141,7 +140,6 @@ def _kinds(groups: Sequence[Any]) -> list[KeyChoice]:
 
 
 def _members(field: Any) -> list[KeyChoice]:
-    """The members of the registry that a field names."""
     registry = next((one for one in field.metadata if isinstance(one, Registry)), None)
     if registry is None:
         return []

@@ -81,7 +81,6 @@ class Layer:
 
 
 def _kind_of_model(layer: Layer) -> str:
-    """The kind of model that it names; empty if it names none that there is."""
     model = layer.data.get("model")
     kind = model.get("kind") if isinstance(model, dict) else None
     return kind if isinstance(kind, str) and kind in MODELS.names() else ""

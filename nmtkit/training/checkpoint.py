@@ -140,11 +140,7 @@ class CheckpointManager:
         return self.folder / f"weights-{update:08d}.safetensors"
 
     def save_last(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Replaces the full state: tensors under WEIGHTS, EMA and OPTIMIZER, and whatever else there is as JSON values.
-
-        Raises:
-            CheckpointError: it cannot be written; the state saved before is untouched.
-        """
+        """Replaces the full state: tensors under WEIGHTS, EMA and OPTIMIZER, everything else as JSON."""
         write_tensors(self.last, tensors, {**facts, "kind": "state"}, self.vocabulary)
 
     def load_last(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -159,11 +155,7 @@ class CheckpointManager:
             return read_tensors(file, header), header.facts
 
     def read_metadata(self) -> dict[str, Any]:
-        """The facts alone of what `save_last` wrote, those of `StateMetadata`: where training stands.
-
-        Raises:
-            CheckpointError: there is no such file, it is damaged, or a fact is not what it should be.
-        """
+        """The facts alone of what `save_last` wrote, those of `StateMetadata`: where training stands."""
         with self._open_last() as (_, header):
             try:
                 return parse(StateMetadata, header.facts, "its training state").model_dump()
@@ -187,11 +179,7 @@ class CheckpointManager:
         return name_file_in_errors(self.last, f"copy the file again, or train anew in another folder (--run DIR){use}")
 
     def kept(self) -> list[KeptWeights]:
-        """The kept weights files, oldest first.
-
-        Raises:
-            CheckpointError: the list cannot be read.
-        """
+        """The kept weights files, oldest first."""
         return self._read_index().kept
 
     def best(self) -> list[Path]:
@@ -205,11 +193,7 @@ class CheckpointManager:
         return [self.weights_path(entry.update) for entry in reversed(self.kept())]
 
     def verify_kept(self) -> None:
-        """Reads the kept weights once, before training goes on: it will choose among them at its end.
-
-        Raises:
-            CheckpointError: as `read_weights`.
-        """
+        """Reads the kept weights once, before training goes on: it will choose among them at its end."""
         for path in self.recent():
             try:
                 read_weights(path, self.vocabulary)
@@ -224,9 +208,6 @@ class CheckpointManager:
 
         Returns:
             The file, or None if it is not among them.
-
-        Raises:
-            CheckpointError: a file cannot be written; those before it are untouched.
         """
         known, metric, higher_is_better = self._read_index(), keeping.metric, keeping.higher_is_better
         same = known.metric == metric and known.higher_is_better == higher_is_better

@@ -120,7 +120,7 @@ def max_over_ranks(numbers: Sequence[float]) -> list[float]:
 
 
 def broadcast_object(value: T | None) -> T:
-    """The value that process 0 gives, in every process; the others give None."""
+    """The value of process 0 in every process; the others pass None."""
     said: list[Any] = [value]
     if _is_initialized():
         dist.broadcast_object_list(said, 0)

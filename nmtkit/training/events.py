@@ -1,4 +1,4 @@
-"""What a training tells of itself, event by event."""
+"""Events of a training."""
 
 from dataclasses import dataclass, fields
 from typing import Literal
@@ -30,7 +30,7 @@ class Step:
     loss: float
     """What is minimised: the weighted means of all objectives; of the likelihood in nats per target token."""
     terms: dict[str, float]
-    """What the objectives tell of themselves, by name: `nll` in nats per target token without smoothing, `ppl`, ..."""
+    """Metrics of the objectives by name: `nll` in nats per target token without smoothing, `ppl`, ..."""
     tokens: int
     """Target tokens, EOS included, padding not."""
     tokens_per_second: float

@@ -155,10 +155,6 @@ def restore_state(optimizer: Optimizer, parameters: Mapping[str, nn.Parameter], 
     """Puts back what `read_state` gave, into a new optimizer of the same kind over parameters of the same shapes.
 
     Parameters that the state knows nothing of stay as they are in a new optimizer.
-
-    Raises:
-        CheckpointError: a tensor belongs to no parameter of the model, or has another shape; or what belongs to it is
-            missing.
     """
     state: dict[str, dict[str, Tensor]] = {}
     for full_name, tensor in tensors.items():

@@ -38,11 +38,7 @@ def get_rng_states(device: torch.device) -> dict[str, Any]:
 
 
 def set_rng_states(states: dict[str, Any], device: torch.device) -> None:
-    """Puts back what `get_rng_states` gave. A CUDA state is skipped where the device is not a CUDA device.
-
-    Raises:
-        CheckpointError: it is something else.
-    """
+    """Puts back what `get_rng_states` gave. A CUDA state is skipped where the device is not a CUDA device."""
     try:
         version, numbers, gauss = states["python"]
         random.setstate((version, tuple(numbers), gauss))
@@ -90,9 +86,6 @@ def deterministic(device: torch.device, wanted: bool) -> Iterator[None]:
 
     torch warns where it has only a kernel that does not. Its fused attention kernels are left out: their gradients are
     sums in any order.
-
-    Raises:
-        TrainingError: as `require_cublas_workspace`.
     """
     if not wanted or device.type != "cuda":
         yield

@@ -39,7 +39,7 @@ _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True)
 class Header:
-    """What a file says of itself."""
+    """Metadata of a file."""
 
     facts: dict[str, Any]
     """But for the next three."""
@@ -68,7 +68,7 @@ class Header:
         return cls(facts, facts.pop("kind", "state") == "state", facts.pop("vocabulary", ""), known)
 
     def require_vocabulary(self, vocabulary: str) -> None:
-        """Makes sure that the file is of this vocabulary, where both are known."""
+        """Refuses a file of another vocabulary, if both are known."""
         if vocabulary and self.vocabulary and vocabulary != self.vocabulary:
             raise CheckpointError(
                 "trained with another vocabulary than it is to be used with, so they are of different runs"
@@ -76,7 +76,7 @@ class Header:
 
 
 def read_tensors(file: Any, header: Header, prefixes: tuple[str, ...] = ("",)) -> dict[str, Tensor]:
-    """The tensors of an open file whose names begin so; they are as they were written, and finite."""
+    """The tensors of an open file whose names begin with a prefix, after a check of checksums and finite numbers."""
     names = list(file.keys())  # the file is no mapping: it cannot be gone through by itself
     if header.sums is not None and header.sums.keys() != set(names):
         raise ValueError("it has other tensors than were written")
@@ -125,11 +125,7 @@ def sibling_checkpoints(path: Path) -> str:
 
 @contextlib.contextmanager
 def open_checkpoint(path: Path) -> Iterator[tuple[Any, Header]]:
-    """An open file of weights or of a state, and its head.
-
-    Raises:
-        CheckpointError: there is none, or it is damaged, as may show while it is read.
-    """
+    """An open file of weights or of a state, and its head."""
     if not os.path.lexists(path):
         raise CheckpointError(f"{path}: not found; name a checkpoint file, or train first")
     others = sibling_checkpoints(path)
@@ -143,11 +139,7 @@ def open_checkpoint(path: Path) -> Iterator[tuple[Any, Header]]:
 
 @contextlib.contextmanager
 def open_tensors(path: Path) -> Iterator[Any]:
-    """An open file; messages do not name it.
-
-    Raises:
-        CheckpointError: it is no file, or damaged, as may show while it is read.
-    """
+    """An open file; messages do not name it."""
     if not path.is_file():
         raise CheckpointError("not a file that can be read")
     try:
@@ -158,11 +150,7 @@ def open_tensors(path: Path) -> Iterator[Any]:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], vocabulary: str) -> None:
-    """Writes a file with the checksums of all that is in it.
-
-    Raises:
-        CheckpointError: it cannot be written; what was there before is untouched.
-    """
+    """Writes a file with the checksums of all that is in it."""
     ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     known = {"vocabulary": vocabulary} if vocabulary else {}
     header = with_checksum({**facts, **known, "tensors": tensor_checksums(ready)})
@@ -170,11 +158,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str,
 
 
 def write_bare_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Writes a file without facts, as other libraries write and expect it.
-
-    Raises:
-        CheckpointError: it cannot be written.
-    """
+    """Writes a file without facts, as other libraries write and expect it."""
     ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     write_file(path, lambda place: save_file(ready, place, {"format": "pt"}))
 
@@ -195,10 +179,10 @@ def write_file(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def dtype_class(tensor: Tensor) -> tuple[bool, bool]:
-    """What two tensors must have in common for one to take the place of the other."""
+    """Two tensors must agree in this for one to replace the other."""
     return tensor.is_floating_point(), tensor.dtype == torch.bool
 
 
 def dtype_name(tensor: Tensor) -> str:
-    """What a tensor holds, in words."""
+    """The type of a tensor for messages."""
     return f"numbers of type {str(tensor.dtype).removeprefix('torch.')}"

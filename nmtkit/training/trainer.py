@@ -70,7 +70,7 @@ class _PendingUpdate:
     update: int
     position: dict[str, Any]
     counts: dict[str, int]
-    """What its sums are means over."""
+    """The normalizers of its sums."""
     numbers: Tensor
     """The sums of all names in `Trainer.normalizers`, then the gradient's norm, and 1 if the update was called off."""
 
@@ -120,7 +120,7 @@ class Trainer:
 
     @property
     def has_unreported(self) -> bool:
-        """Whether updates were made that no `Step` has told of."""
+        """Whether updates were made since the last `Step`."""
         return bool(self._pending)
 
     @property
@@ -197,7 +197,6 @@ class Trainer:
         self._busy += self._clock() - begun
 
     def _coming_share(self) -> float:
-        """`TrainingProgress.share` of the coming update."""
         limit = 60 * (self.config.max_minutes or 0.0)
         lasting = self._used / self.update if self.update else _FIRST_UPDATE * limit
         return self.config.share(self.update + 1, self._used + lasting + self._validating) or 0.0
@@ -209,7 +208,7 @@ class Trainer:
             raise TrainingError("there are no batches to train on: the training data is empty") from None
 
     def _count(self, batches: Sequence[Batch]) -> dict[str, int]:
-        """What the sums are means over: what there is of it in these batches and in those of all other processes."""
+        """The normalizers of the update: counts over its batches in all processes."""
         counts: Counter[str] = Counter()
         for batch in batches:
             counts.update({"tokens": batch.n_tokens, "sentences": batch.size})
@@ -253,7 +252,7 @@ class Trainer:
         return Step(self.update, epoch, loss, terms, tokens, speed, self.lr, norm, self.seconds, skipped)
 
     def _mean_losses(self, good: Sequence[tuple[_PendingUpdate, Sequence[float]]]) -> tuple[float, dict[str, float]]:
-        """What was minimised in these updates, given with their sums, and what the objectives tell of themselves."""
+        """The mean loss of these updates, given with their sums, and the metrics of the objectives."""
         means = {}
         for number, (name, count) in enumerate(self.normalizers.items()):
             total = sum(sums[number] for _, sums in good)
@@ -371,7 +370,7 @@ class Trainer:
         return Resumed(self.update, self.stream.epoch, self.seconds)
 
     def _require_sense(self, facts: Mapping[str, Any]) -> None:
-        """Makes sure that the numbers of a state fit each other, as far as it can be told."""
+        """Refuses a state whose numbers contradict each other."""
         update, epoch = facts["update"], facts["stream"]["epoch"]
         steps = max_steps(self.optimizer)
         # So many updates in a row without a step would have ended the training. Steps may be those of earlier stages.

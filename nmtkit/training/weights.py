@@ -38,11 +38,7 @@ def count_parameters(model: nn.Module) -> int:
 
 
 def save_weights(path: Path, weights: Mapping[str, Tensor], vocabulary: str = "") -> None:
-    """Writes weights to a file of their own, with the checksum of their vocabulary, if it is known.
-
-    Raises:
-        CheckpointError: it cannot be written; what was there before is untouched.
-    """
+    """Writes weights to a file of their own, with the checksum of their vocabulary, if it is known."""
     write_tensors(path, weights, {"kind": "weights"}, vocabulary)
 
 
@@ -67,31 +63,23 @@ def read_weights(path: Path, vocabulary: str = "") -> dict[str, Tensor]:
 
 
 def read_vocabulary_checksum(path: Path) -> str:
-    """The checksum of the vocabulary that a checkpoint was trained with; empty if it does not say.
-
-    Raises:
-        CheckpointError: the file is missing or damaged.
-    """
+    """The checksum of the vocabulary that a checkpoint was trained with; empty if it does not say."""
     with open_checkpoint(path) as (_, header):
         return header.vocabulary
 
 
 def load_weights(model: nn.Module, path: Path, vocabulary: str = "") -> None:
-    """Fills the model with the weights in a checkpoint of either kind.
-
-    Raises:
-        CheckpointError: as `read_weights`; or they are of a model of another shape.
-    """
+    """Fills the model with the weights in a checkpoint of either kind."""
     assign_weights(model, read_weights(path, vocabulary), path)
 
 
 class SkipInit(TorchFunctionMode):
-    """Inside, what a model would draw for its first weights is zero: for one that is filled with others at once."""
+    """Skips the random initialization of a model built inside: its weights are zero until they are assigned."""
 
     _DRAWS = ("uniform_", "normal_", "trunc_normal_", "kaiming_uniform_")
 
     def __torch_function__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
-        """See `TorchFunctionMode`; asked about `torch.nn.init` and about the methods that models call."""
+        """See `TorchFunctionMode`; intercepts `torch.nn.init` and the methods that models call."""
         given = kwargs or {}
         if getattr(func, "__name__", "") in self._DRAWS:
             return nn.init.zeros_(args[0] if args else given["tensor"])
@@ -115,9 +103,6 @@ def assign_matching_weights(model: nn.Module, weights: Mapping[str, Tensor], pat
 
     Returns:
         The names of the model's weights that are not among those given, and of those given that it does not have.
-
-    Raises:
-        CheckpointError: a weight that both have is of another shape or kind of number; as `assign_weights`.
     """
     own = get_weights(model)
     both = {name: tensor for name, tensor in own.items() if name in weights}
@@ -159,9 +144,6 @@ def average_weights(paths: Sequence[Path], model: nn.Module | None = None, vocab
         paths: of the files.
         model: that the average must fit; None: any.
         vocabulary: as `read_weights` takes it.
-
-    Raises:
-        CheckpointError: no file is given, one cannot be read (see `read_weights`), or they are not of one model.
     """
     if not paths:
         raise CheckpointError("there are no checkpoints to average")
@@ -218,11 +200,7 @@ class Ema:
             _fill(self._parameters, own)
 
     def restore(self, averages: Mapping[str, Tensor]) -> None:
-        """Takes over averages that were saved; without any they start from the weights as they are now.
-
-        Raises:
-            CheckpointError: some are missing, or of other shapes.
-        """
+        """Takes over averages that were saved; without any they start from the weights as they are now."""
         for name, average in self.averages.items():
             saved = averages.get(name) if averages else self._parameters[name].detach()
             if saved is None or saved.shape != average.shape:
