@@ -247,9 +247,8 @@ class Trainer:
             good.append((made, sums))
         tokens, skipped = sum(made.counts["tokens"] for made in self._pending), len(rows) - len(good)
         loss, terms = self._mean_losses(good)
-        speed, self._pending, self._busy = tokens / max(busy, 1e-9), [], 0.0
-        epoch, norm = self.stream.epoch, self._grad_norm
-        return Step(self.update, epoch, loss, terms, tokens, speed, self.lr, norm, self.seconds, skipped)
+        speed, epoch, self._pending, self._busy = tokens / max(busy, 1e-9), self.stream.epoch, [], 0.0
+        return Step(self.update, epoch, loss, terms, tokens, speed, self.lr, self._grad_norm, self.seconds, skipped)
 
     def _mean_losses(self, good: Sequence[tuple[_PendingUpdate, Sequence[float]]]) -> tuple[float, dict[str, float]]:
         """The mean loss of these updates, given with their sums, and the metrics of the objectives."""
