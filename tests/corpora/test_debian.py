@@ -22,7 +22,7 @@ def publish(site: Site, folder: Path) -> DebianPackage:
     return DebianPackage(package="tool", mirror=mirror, release="stable")
 
 
-def test_a_mirror_is_that_of_apt_or_of_the_variable(
+def test_a_mirror_is_named_by_apt_or_by_a_variable(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "sources.list.d").mkdir()
@@ -31,7 +31,7 @@ def test_a_mirror_is_that_of_apt_or_of_the_variable(
     (tmp_path / "sources.list.d/debian.sources").write_text(
         "Types: deb\nURIs: https://three.example/debian/\nSuites: a\n"
     )
-    assert list(apt_mirrors(tmp_path)) == ["http://one.example/debian", "https://three.example/debian/"]
+    assert list(apt_mirrors(tmp_path)) == ["https://one.example/debian", "https://three.example/debian/"]
     assert list(apt_mirrors(tmp_path / "none")) == []
 
     source, (context, _) = publish(site, tmp_path), fetch_context(tmp_path / "downloads")
