@@ -69,9 +69,14 @@ DOORS = {
     "triton": {"layers/triton_kernels.py"},
 }
 
-# Imports that do not stand at the top of a file: lazy commands, and heavy libraries in their one door.
+# Imports that do not stand at the top of a file: lazy commands, heavy libraries in their one door, and what the
+# translation of a line does without.
 LAZY = {
     "cli/__init__.py",
+    "cli/translate.py",
+    "translation/attention_views.py",
+    "translation/result.py",
+    "translation/summarizer.py",
     "pictures",
     "runs/folder.py",
     "runs/metrics_log.py",

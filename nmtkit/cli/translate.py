@@ -9,7 +9,6 @@ import cloup
 from click.core import ParameterSource
 
 from nmtkit.cli import inference, options, results
-from nmtkit.cli.interactive import converse, require_terminal
 from nmtkit.cli.options import FILE
 from nmtkit.cli.reading import text_windows
 from nmtkit.cli.reporting import is_quiet, note, tell
@@ -148,6 +147,8 @@ def command(
       nmtkit translate --beam-size 12 --search diversity_groups=4 --n-best 4 input.txt
     """
     if interactive:
+        from nmtkit.cli.interactive import converse
+
         forms = {"format": form != "text", "scores": scores, "json": as_json, "split-sentences": split_sentences}
         _require_plain(files, {**forms, "prefix, --jsonl and --terms": bool(constraints)})
         given = click.get_current_context().get_parameter_source("n_best") is not ParameterSource.DEFAULT
@@ -173,6 +174,8 @@ def command(
 
 def _require_plain(files: tuple[Path, ...], forms: dict[str, bool]) -> None:
     """Refuses options that `--interactive` does not support."""
+    from nmtkit.cli.interactive import require_terminal
+
     if unfit := [name for name, given in forms.items() if given]:
         raise click.UsageError(f"--interactive shows results in its own way: leave --{unfit[0]} out")
     if files:

@@ -1,9 +1,11 @@
 """What a model looks at while it writes: alignments of words, pictures of attention, views of every head."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,7 +19,6 @@ from nmtkit.data.batch import Batch, bucket_by_length
 from nmtkit.data.tokenizer import WORD_START
 from nmtkit.data.words import PieceShare, cut_words, display_word_spans, known_ids, merge_to_words
 from nmtkit.models.base import HeadedModel, as_headed
-from nmtkit.pictures import AttentionPicture, HeadsPicture, SourceWindow
 from nmtkit.translation.inputs import (
     BATCH_TOKENS,
     SourceLine,
@@ -28,6 +29,9 @@ from nmtkit.translation.inputs import (
     require_pairs,
 )
 from nmtkit.translation.result import Translation
+
+if TYPE_CHECKING:
+    from nmtkit.pictures import AttentionPicture, HeadsPicture, SourceWindow
 
 
 def align(
@@ -95,6 +99,8 @@ def align(
 
 def picture(reader: TextModel, translation: Translation, number: int) -> AttentionPicture:
     """The attention of a translation, of the source line of this number; subwords are merged to words."""
+    from nmtkit.pictures import AttentionPicture
+
     if translation.attention is None:
         raise _nothing_known(number)
     src_tokens = [*translation.src_tokens, reader.end]
@@ -124,6 +130,8 @@ def _windows(reader: TextModel, translation: Translation, rows: int) -> list[Sou
 
     The pair is read once more, since a search does not keep where the centres were.
     """
+    from nmtkit.pictures import SourceWindow
+
     half_width = reader.model.window_half_width
     if half_width is None:
         return []
@@ -148,6 +156,8 @@ def require_heads(reader: TextModel) -> HeadedModel:
 @torch.no_grad()
 def head_pictures(reader: TextModel, sources: Sequence[str], translations: Sequence[Translation]) -> list[HeadsPicture]:
     """Where every head of every layer looks while given translations are read; see `Translator.head_pictures`."""
+    from nmtkit.pictures import HeadsPicture
+
     model = require_heads(reader)
     src = reader.sources(sources)
     for number, source in enumerate(src, start=1):
@@ -220,6 +230,8 @@ def merge_windows(
     piece is as wide as its word's column divided by its pieces, or as a column outside of the text. The centre of a
     target word is the mean of its pieces' centres, and its window spans all that any of them could see.
     """
+    from nmtkit.pictures import SourceWindow
+
     if not windows:
         return []
     assert len(windows) == len(tgt_pieces), f"{len(windows)} windows for {len(tgt_pieces)} pieces"

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from nmtkit.data.tokenizer import Tokenizer
 from nmtkit.data.words import word_spans
-from nmtkit.metrics import expected_utilities
 from nmtkit.search.rules import SearchConfig
 from nmtkit.translation.unknowns import Replacement
 
@@ -63,6 +62,8 @@ def merge_and_rerank(found: Sequence[Translation], config: SearchConfig) -> list
         weights[one.text] = weights.get(one.text, 0.0) + share
     if config.mbr == "none":
         return list(first.values())
+    from nmtkit.metrics.mbr import expected_utilities
+
     utilities = expected_utilities(list(first), list(weights.values()), config.mbr)
     weighed = [replace(one, score=utility) for one, utility in zip(first.values(), utilities, strict=True)]
     return sorted(weighed, key=lambda one: -one.score)

@@ -7,7 +7,6 @@ from functools import partial
 from typing import overload
 
 from nmtkit.data.tokenizer import Tokenizer
-from nmtkit.metrics import split_sentences
 from nmtkit.translation.inputs import require_list
 from nmtkit.translation.paragraphs import stream_segments
 from nmtkit.translation.result import Translation
@@ -72,6 +71,8 @@ def article_windows(article: str, tokenizer: Tokenizer, size: int) -> list[str]:
     Sentences are those of `nmtkit.metrics.split_sentences`. One that is longer than a window is cut between words; a
     word, as white space separates them, is never cut.
     """
+    from nmtkit.metrics import split_sentences
+
     sentences = split_sentences(article)
     pieces: list[tuple[str, int]] = []
     for sentence, ids in zip(sentences, tokenizer.encode_many(sentences), strict=True):

@@ -5,14 +5,13 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import chain
-from typing import ClassVar, overload
+from typing import TYPE_CHECKING, ClassVar, overload
 
 import torch
 
 from nmtkit.core.errors import DataError
 from nmtkit.data.batch import Batch
 from nmtkit.data.shortlist import Shortlist
-from nmtkit.pictures import AttentionPicture, HeadsPicture
 from nmtkit.search.engine import FEW_SENTENCES, Engine, StepMode
 from nmtkit.search.hypotheses import Hypothesis
 from nmtkit.search.rules import SearchConfig, score_given
@@ -33,6 +32,9 @@ from nmtkit.translation.result import EMPTY, Translation, copied_positions, merg
 from nmtkit.translation.stream import BatchSource, LineStream, PendingResult, RequestQueue, Search
 from nmtkit.translation.unknowns import UnknownReplacer
 from nmtkit.translation.workers import WorkerPool, Workers
+
+if TYPE_CHECKING:
+    from nmtkit.pictures import AttentionPicture, HeadsPicture
 
 WINDOW = {"cpu": 1024, "cuda": 16384}
 """Lines that are searched together at a time, as many as make batches of nearly one length."""
@@ -197,10 +199,8 @@ class Translator(TextModel):
                 longest = max(len(source.ids) for _, source in given) + 1
                 # Steps that are recorded want few widths of sources.
                 is_recorded = self.device.type != "cpu" or (len(given) <= FEW_SENTENCES and self.steps == "auto")
-                columns = bucket_width(longest) if is_recorded else longest
-                return [number for number, _ in given], make_batch(
-                    [source for _, source in given], None, width or columns
-                )
+                width = width or (bucket_width(longest) if is_recorded else longest)
+                return [number for number, _ in given], make_batch([source for _, source in given], width=width)
 
             # A CPU takes as long for each row of few as of many, so that no slot need be filled again.
             for number, hypotheses in engine.run(feed, refill=self.device.type != "cpu"):
@@ -337,7 +337,7 @@ class Translator(TextModel):
 
     align = attention_views.align
 
-    def pictures(self, sources: Sequence[str], targets: Sequence[str | None] | None = None) -> list[AttentionPicture]:
+    def pictures(self, sources: Sequence[str], targets: Sequence[str | None] | None = None) -> "list[AttentionPicture]":
         """The attention of each pair as a picture, subwords merged to words.
 
         Without a given translation, of one source or of all, the model's own is drawn.
@@ -350,7 +350,9 @@ class Translator(TextModel):
         found = self._found(sources, targets, need_attention=True)
         return [attention_views.picture(self, translation, number) for number, translation in enumerate(found, start=1)]
 
-    def head_pictures(self, sources: Sequence[str], targets: Sequence[str | None] | None = None) -> list[HeadsPicture]:
+    def head_pictures(
+        self, sources: Sequence[str], targets: Sequence[str | None] | None = None
+    ) -> "list[HeadsPicture]":
         """Where every head of every layer of a Transformer looks, for each pair; tokens are not merged to words.
 
         Row t of `decoder` and `cross` is the step that *writes* target token t, so that it belongs to that token.
@@ -381,11 +383,10 @@ class Translator(TextModel):
         return [found[number] for number in range(len(sources))]
 
 
-def _without_unknown(replacer: UnknownReplacer, line: str, translation: Translation) -> Translation:
-    assert translation.attention is not None
-    read = len(translation.src_tokens)
-    text, replaced = replacer.replace(line, translation.tokens, translation.attention[:, :read])
-    return replace(translation, text=text, replaced=replaced)
+def _without_unknown(replacer: UnknownReplacer, line: str, one: Translation) -> Translation:
+    assert one.attention is not None
+    text, replaced = replacer.replace(line, one.tokens, one.attention[:, : len(one.src_tokens)])
+    return replace(one, text=text, replaced=replaced)
 
 
 def _search_there(
