@@ -22,9 +22,7 @@ def publish(site: Site, folder: Path) -> DebianPackage:
     return DebianPackage(package="tool", mirror=mirror, release="stable")
 
 
-def test_a_mirror_is_named_by_apt_or_by_a_variable(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mirror_is_named_by_apt_or_by_a_variable(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sources.list.d").mkdir()
     old = "# a comment\ndeb [arch=amd64 signed-by=/a.gpg] http://one.example/debian bookworm main\n"
     (tmp_path / "sources.list").write_text(old + "deb http://two.example/debian-security bookworm-security main\n")
