@@ -78,7 +78,7 @@ bench: $(READY)
 # Decoding of a run beside CTranslate2 and Hugging Face, which are installed into .venv.   make ARGS='-m RUN' bench-peers
 bench-peers: $(READY)
 	$(BIN)/python -m pip install --quiet -e ".[peers]"
-	$(BIN)/nmtkit bench decode --against ctranslate2,huggingface $(ARGS)
+	$(BIN)/python -m tests.bench decode --against ctranslate2,huggingface $(ARGS)
 
 data: $(READY)
 	$(BIN)/python data/generate.py

@@ -1,4 +1,4 @@
-"""The command: `make bench`, or `python -m tests.bench --help`."""
+"""The command: `make bench`, or `python -m tests.bench --help`; `decode` and `train` are commands of `peers`."""
 
 import argparse
 import sys
@@ -15,11 +15,11 @@ from nmtkit.core import device
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import write_json
 from nmtkit.data.store import Store
-from nmtkit.experiment.bench import machine
 from nmtkit.experiment.run import Run
 from nmtkit.runs.folder import RunFolder
+from tests.bench import machine
 
-from . import captions, preprocessing, summarization, training
+from . import captions, peers, preprocessing, summarization, training
 
 PARTS = ["transformer", "rnnsearch", "summarization"]
 ON_REQUEST = ["preprocess"]
@@ -33,7 +33,7 @@ def options() -> argparse.Namespace:
         prog="python -m tests.bench",
         description="How fast nmtkit trains beside networks in bare torch, and trains and decodes the "
         "pointer-generator. Every engine gets the same work in the same process, in turns. Wants a quiet machine. "
-        "`nmtkit bench` measures decoding beside other engines, and the training of any recipe.",
+        "`python -m tests.bench decode` measures decoding beside other engines, `train` the training of any recipe.",
     )
     parser.add_argument(
         "--device", default="cpu", metavar="NAME", help="cpu, cuda, cuda:1, ... or auto (default: %(default)s)"
@@ -164,6 +164,12 @@ def on_captions(
 
 
 def main() -> int:
+    if sys.argv[1:2] in (["decode"], ["train"]):
+        try:
+            peers.command(prog_name="python -m tests.bench")
+        except NmtkitError as fault:
+            console.say(f"error: {fault}", stderr=True)
+            return 2
     given = options()
     begun = time.monotonic()
     try:

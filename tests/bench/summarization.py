@@ -20,7 +20,7 @@ from nmtkit.core import device
 from nmtkit.core.errors import NmtkitError
 from nmtkit.data.batch import Batch, collate
 from nmtkit.data.vocabulary import EOS, UNK
-from nmtkit.experiment.bench import machine
+from nmtkit.experiment.bench import peak_memory_mib, read_clock, reset_peak_memory, spread
 from nmtkit.models.base import Seq2Seq, VocabularySizes
 from nmtkit.models.pointer_generator import PointerGenerator, PointerGeneratorConfig
 from nmtkit.search.engine import beam_search
@@ -54,7 +54,7 @@ class Speed:
     per_second: list[float]
     """Target tokens a second in training, articles a second in decoding; one figure a round."""
     peak_mib: float
-    """The most memory until then, or on a CUDA device while it ran; see `machine.peak_mib`."""
+    """The most memory until then, or on a CUDA device while it ran; see `peak_memory_mib`."""
     ratio: float | None = None
     """To one article at a time."""
     identical: str = "-"
@@ -62,7 +62,7 @@ class Speed:
 
     def row(self) -> list[str]:
         ratio = "-" if self.ratio is None else f"{self.ratio:.1f}"
-        speed = [f"{median(self.per_second):,.2f}", machine.spread(self.per_second, 2)]
+        speed = [f"{median(self.per_second):,.2f}", spread(self.per_second, 2)]
         return [self.what, self.how, *speed, f"{self.peak_mib:,.0f}", ratio, self.identical]
 
 
@@ -112,16 +112,16 @@ def training(
             part = sources[first : first + TRAINED_TOGETHER]
             batches.append(batch_of(part, [source[:TARGET] for source in part]))
         speeds = []
-        machine.forget_peak(place)
+        reset_peak_memory(place)
         for number in range(rounds + 1):  # the first is thrown away
-            begun = machine.now(place)
+            begun = read_clock(place)
             sums = torch.stack([update(model, optimizer, batch, place) for batch in batches])
-            seconds = machine.now(place) - begun
+            seconds = read_clock(place) - begun
             if not bool(sums.isfinite().all()):
                 raise NmtkitError("the loss is not a number: nothing was measured")
             if number > 0:
                 speeds.append(sum(batch.n_tokens for batch in batches) / seconds)
-        rows.append(Speed("training, tokens/s", _arithmetic(precision), speeds, machine.peak_mib(place)))
+        rows.append(Speed("training, tokens/s", _arithmetic(precision), speeds, peak_memory_mib(place)))
     return rows
 
 
@@ -165,16 +165,16 @@ def decoding(
         if place.type != "cpu":  # where the first batch of a size pays for memory as well
             decode(model, sources[:together], together, longest, place)
         for _ in range(rounds):
-            machine.forget_peak(place)
-            begun = machine.now(place)
+            reset_peak_memory(place)
+            begun = read_clock(place)
             single = decode(model, sources[:alone], 1, longest, place)
-            one_by_one.append(alone / (machine.now(place) - begun))
-            peaks[0] = peaks[0] or machine.peak_mib(place)
-            machine.forget_peak(place)
-            begun = machine.now(place)
+            one_by_one.append(alone / (read_clock(place) - begun))
+            peaks[0] = peaks[0] or peak_memory_mib(place)
+            reset_peak_memory(place)
+            begun = read_clock(place)
             whole = decode(model, sources, together, longest, place)
-            in_batches.append(count / (machine.now(place) - begun))
-            peaks[1] = machine.peak_mib(place)
+            in_batches.append(count / (read_clock(place) - begun))
+            peaks[1] = peak_memory_mib(place)
         same = sum(one == other for one, other in zip(single, whole[:alone], strict=True))
         ratio = median(in_batches) / median(one_by_one)
         arithmetic = _arithmetic(precision)

@@ -15,7 +15,7 @@ from nmtkit.core import device
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.data.batch import Batch, BatchConfig, BatchStream
 from nmtkit.data.store import Store
-from nmtkit.experiment.bench import machine
+from nmtkit.experiment.bench import peak_memory_mib, read_clock, reset_peak_memory, spread
 from nmtkit.models.base import MODELS, ModelConfig, Seq2Seq, VocabularySizes
 from nmtkit.models.rnnsearch import RnnSearchConfig
 from nmtkit.models.transformer import TransformerConfig
@@ -91,11 +91,11 @@ class Speed:
     ratios: list[float]
     """To the floor's block of the same round; empty for the floor itself."""
     peak_mib: float
-    """The most memory while it ran; what the other engines keep there is in it. See `machine.peak_mib`."""
+    """The most memory while it ran; what the other engines keep there is in it. See `peak_memory_mib`."""
 
     def row(self) -> list[str]:
         ratios = [f"{value:.2f}" for value in _spread(self.ratios)] if self.ratios else ["-", "-", "-"]
-        speed = [f"{median(self.tokens_per_second):,.0f}", machine.spread(self.tokens_per_second)]
+        speed = [f"{median(self.tokens_per_second):,.0f}", spread(self.tokens_per_second)]
         return [self.model, self.arithmetic, self.engine, *speed, *ratios, f"{self.peak_mib:,.0f}"]
 
 
@@ -217,11 +217,11 @@ def in_turns(model: str, how: Arithmetic, floor: Bare | None, ours: Sequence[Tra
         tokens = {}
         for engine in [*engines[first:], *engines[:first]]:
             device.prepare(work.device, how.matmul, work.threads)
-            machine.forget_peak(work.device)
-            begun = machine.now(work.device)
+            reset_peak_memory(work.device)
+            begun = read_clock(work.device)
             tokens[engine.name] = engine.block()
-            seconds = machine.now(work.device) - begun
-            peaks[engine.name] = max(peaks[engine.name], machine.peak_mib(work.device))
+            seconds = read_clock(work.device) - begun
+            peaks[engine.name] = max(peaks[engine.name], peak_memory_mib(work.device))
             if number > 0:
                 speeds[engine.name].append(tokens[engine.name] / seconds)
             if isinstance(engine, Bare):

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from nmtkit.data.batch import Batch
-from nmtkit.experiment.bench import machine
+from nmtkit.experiment.bench import peak_memory_mib, read_clock, reset_peak_memory
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 from nmtkit.search.engine import Engine, StepMode
 from nmtkit.search.rules import SearchConfig
@@ -68,16 +68,16 @@ def look(told: Given, name: str) -> None:
     for steps, arithmetic in ways:
         engine = Engine(model.half() if arithmetic == "fp16" else model, config, steps=steps)
         decoded(engine, batch)
-        machine.forget_peak(place)
+        reset_peak_memory(place)
         taken = []
         for _ in range(1 if told.quick else ROUNDS):
-            begun = machine.now(place)
+            begun = read_clock(place)
             outputs[steps, arithmetic] = decoded(engine, batch)
-            taken.append(machine.now(place) - begun)
+            taken.append(read_clock(place) - begun)
         least[steps, arithmetic] = min(taken)
         speeds = [together / one for one in taken]
         ms = [1e3 * one / written for one in taken]
-        figure = f"{middle(speeds, 'a second', 1)}, {middle(ms, 'ms a step', 2)}, {machine.peak_mib(place):,.0f} MiB"
+        figure = f"{middle(speeds, 'a second', 1)}, {middle(ms, 'ms a step', 2)}, {peak_memory_mib(place):,.0f} MiB"
         way = f"{name}, {together} together, {steps}, {arithmetic}"
         told.results.add(way, None, figure, per_second=speeds, ms_per_step=ms)
     if len(ways) > 1:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 
 from nmtkit.core import device
-from nmtkit.experiment.bench import machine
+from nmtkit.experiment.bench import read_clock
 
 from .results import Given, given, middle
 
@@ -22,10 +22,10 @@ def rounds(work: Callable[[], object], place: torch.device, times: int) -> list[
     """Seconds of one call of `work`, by round; the first round is thrown away."""
     seconds = []
     for _ in range(ROUNDS + 1):
-        begun = machine.now(place)
+        begun = read_clock(place)
         for _ in range(times):
             work()
-        seconds.append((machine.now(place) - begun) / times)
+        seconds.append((read_clock(place) - begun) / times)
     return seconds[1:]
 
 

@@ -16,8 +16,7 @@ from nmtkit.data.batch import Batch, bucket_by_length, collate
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.data.vocabulary import BOS, EOS, PAD
-from nmtkit.experiment.bench import machine
-from nmtkit.experiment.bench.engines import generate
+from nmtkit.experiment.bench import peak_memory_mib, read_clock, reset_peak_memory
 from nmtkit.interchange import conversion
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 from nmtkit.models.transformer import TransformerConfig
@@ -25,6 +24,7 @@ from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun
 from nmtkit.search.engine import Engine, StepMode
 from nmtkit.search.rules import SearchConfig
+from tests.bench.engines import generate
 from tests.bench.training import SMALL
 
 BATCH_SIZE = 64
@@ -54,7 +54,7 @@ class Speed:
     way: Way
     seconds: list[float] = field(default_factory=list)
     peak_mib: float = 0.0
-    """The most memory while it ran; see `machine.peak_mib`."""
+    """The most memory while it ran; see `peak_memory_mib`."""
     found: Ids = field(default_factory=list)
 
 
@@ -233,11 +233,11 @@ def measure(work: Work, beam_size: int, others: Sequence[str], rounds: int) -> l
     for number in range(rounds + 1):
         first = number % len(speeds)
         for speed in [*speeds[first:], *speeds[:first]]:
-            machine.forget_peak(work.device)
-            begun = machine.now(work.device)
+            reset_peak_memory(work.device)
+            begun = read_clock(work.device)
             speed.found = speed.way.decode()
-            seconds = machine.now(work.device) - begun
-            speed.peak_mib = max(speed.peak_mib, machine.peak_mib(work.device))
+            seconds = read_clock(work.device) - begun
+            speed.peak_mib = max(speed.peak_mib, peak_memory_mib(work.device))
             if number > 0:
                 speed.seconds.append(seconds)
     return speeds

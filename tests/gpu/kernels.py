@@ -9,7 +9,7 @@ from torch.autograd.profiler_util import FunctionEvent
 from torch.profiler import ProfilerActivity, profile
 
 from nmtkit import console
-from nmtkit.experiment.bench import machine
+from nmtkit.experiment.bench import read_clock
 from tests.bench import training as bench
 
 from . import fixed_length, work
@@ -32,7 +32,7 @@ def look(told: Given, name: str, job: Callable[[], object], steps: int = 1) -> N
     cuda = told.place.type == "cuda"
     with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]) as recorded:
         job()
-        machine.now(told.place)
+        read_clock(told.place)
     events = [event for event in recorded.events() or [] if is_kernel(event, cuda)]
     spans = sorted((event.time_range.start, event.time_range.end) for event in events)  # microseconds
     assert spans, "the profiler saw no kernel"

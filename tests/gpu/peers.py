@@ -1,4 +1,4 @@
-"""`nmtkit bench decode` of a trained run, beside the engines of others that are installed, from text to text."""
+"""`python -m tests.bench decode` of a trained run, beside other engines that are installed, from text to text."""
 
 import argparse
 import json
@@ -28,10 +28,10 @@ def main(told: Given) -> None:
         except NmtkitError as fault:
             told.results.add(f"{name} is not measured", None, str(fault))
     file = told.scratch / "figures.json"
-    words = ["bench", "decode", "-m", str(told.rest.run), "--device", str(told.place), "-o", str(file)]
+    words = ["decode", "-m", str(told.rest.run), "--device", str(told.place), "-o", str(file)]
     words += ["--against", ",".join(others)] if others else []
     words += ["--lines", "20", "--rounds", "1", "--alone", "2"] if told.quick else []
-    subprocess.run([sys.executable, "-m", "nmtkit", *words], check=True)
+    subprocess.run([sys.executable, "-m", "tests.bench", *words], check=True)
     figures = json.loads(file.read_text(encoding="utf-8"))
     for row in figures["rows"]:
         told.results.add(

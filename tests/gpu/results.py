@@ -24,7 +24,8 @@ import torch
 from nmtkit import console
 from nmtkit.core import device
 from nmtkit.core.errors import NmtkitError
-from nmtkit.experiment.bench import machine
+from nmtkit.experiment.bench import spread
+from tests.bench import machine
 
 SHOWN = 10
 """Failed tests of a part that are listed one by one."""
@@ -113,7 +114,7 @@ def given(part: str, about: str, add: Callable[[argparse.ArgumentParser], None] 
 
 def middle(values: list[float], unit: str, digits: int = 0) -> str:
     """The median, and the least and the most beside it."""
-    return f"{median(values):,.{digits}f} {unit} ({machine.spread(values, digits)})"
+    return f"{median(values):,.{digits}f} {unit} ({spread(values, digits)})"
 
 
 def begin(path: Path, name: str) -> int:

@@ -10,13 +10,14 @@ from portable import needs
 from nmtkit.core.errors import NmtkitError
 from nmtkit.data.batch import collate
 from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS
-from nmtkit.experiment.bench.engines import generate, require_comparable
 from nmtkit.interchange import conversion
+from nmtkit.interchange.exporting import require_comparable
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 from nmtkit.models.rnnsearch import RnnSearchConfig
 from nmtkit.models.transformer import TransformerConfig
 from nmtkit.search.engine import beam_search
 from nmtkit.search.rules import SearchConfig
+from tests.bench.engines import generate
 
 VOCABULARY = 40
 TOKENS = [*SPECIALS, *(f"w{number}" for number in range(len(SPECIALS), VOCABULARY))]

@@ -8,25 +8,23 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from statistics import median
 from typing import Any
 
-import numpy as np
-
-from nmtkit import metrics
 from nmtkit.autotune.turns import in_turns
 from nmtkit.core import device as devices
-from nmtkit.core.errors import DataError, NmtkitError
+from nmtkit.core.errors import NmtkitError
 from nmtkit.core.processes import WorkerProcess, call, call_each
 from nmtkit.core.task import TASKS
-from nmtkit.experiment.bench import machine
-from nmtkit.experiment.bench.engines import CONTESTANTS, EXACT, Contestant, Decoded, Ours, Setting
-from nmtkit.experiment.bench.products import Products
+from nmtkit.experiment.bench import DecodingSpeed, peak_memory_mib, read_clock, require_lines, reset_peak_memory
 from nmtkit.experiment.loading import ModelOptions
 from nmtkit.interchange import conversion
 from nmtkit.interchange.exporting import require_comparable
 from nmtkit.runs.saved import SavedRun, find_run
 from nmtkit.translation.result import Translation
+
+from . import machine
+from .engines import CONTESTANTS, EXACT, Contestant, Decoded, Ours, Setting
+from .products import Products
 
 TRIED = 1000
 """Lines by which the best way of each engine is found."""
@@ -57,59 +55,37 @@ class DecodingWork:
 
 
 @dataclass
-class DecodingSpeed:
-    """One row of the result: an engine in one of its ways."""
+class EngineSpeed(DecodingSpeed):
+    """One row of the result: an engine in one of its configurations."""
 
     engine: str
     setting: Setting
     alone_threads: int = 1
-    """What is quickest for one sentence at a time."""
-    seconds: list[float] = field(default_factory=list)
-    """For all lines, one figure a round."""
+    """What is fastest for one sentence at a time."""
     cpu_seconds: list[float] = field(default_factory=list)
-    """Of all threads and workers, which say more than the clock where other processes want the cores too."""
-    alone: list[float] = field(default_factory=list)
-    """Seconds of every line that was decoded by itself, in all rounds."""
+    """Of all threads and workers; they say more than the clock where other processes want the cores too."""
     bare: list[float] = field(default_factory=list)
-    """Seconds of the matrix products alone, one figure a round; of nmtkit only."""
+    """Seconds of the matrix products alone in each round; of nmtkit only."""
     gflop: float = 0.0
     """Of these products."""
     gigabytes: float = 0.0
     """That they read and write."""
-    peak_mib: float = 0.0
-    """The most memory over that of a process which has only loaded torch; of tensors on a CUDA device, where that of
-    CTranslate2 is not known: 0."""
-    found: list[Decoded] = field(default_factory=list)
     differing: int = 0
     """Lines unlike those of nmtkit's first row."""
     ties: int = 0
-    """Of them those whose two translations have nearly one score."""
+    """Differing lines whose two translations have nearly one score."""
     cut: int = 0
-    """Of them those that did not end before a length limit, which is not the same for all engines."""
-    scores: dict[str, float] = field(default_factory=dict)
-    """By the references, if there are any."""
+    """Differing lines that did not end before a length limit, which is not the same for all engines."""
 
     @property
     def share(self) -> list[float]:
-        """The floor's part of the time, in each round."""
+        """The products' part of the time, in each round."""
         return [bare / seconds for bare, seconds in zip(self.bare, self.seconds, strict=False)]
 
-    def figures(self) -> dict[str, object]:
-        """All that is worth keeping, lines apart."""
-        lines, tokens = len(self.found), sum(len(one.tokens) + one.finished for one in self.found)
-        found = {key: value for key, value in asdict(self).items() if key not in ("found", "alone", "seconds", "bare")}
-        return {
-            **found,
-            "way": str(self.setting),
-            "seconds": self.seconds,
-            "tokens": tokens,
-            "sentences_per_second": [lines / one for one in self.seconds],
-            "tokens_per_second": [tokens / one for one in self.seconds],
-            "latency_ms_median": 1e3 * median(self.alone) if self.alone else None,
-            "latency_ms_p95": 1e3 * float(np.quantile(self.alone, 0.95)) if self.alone else None,
-            "floor_seconds": self.bare,
-            "share_of_floor": self.share,
-        }
+    def figures(self) -> dict[str, Any]:
+        """The measurements under plain names, without the translations."""
+        more = {"setting": asdict(self.setting), "way": str(self.setting), "share_of_floor": self.share}
+        return {**super().figures(), **more, "floor_seconds": self.bare}
 
 
 @dataclass
@@ -117,7 +93,7 @@ class DecodingResult:
     """All that was measured."""
 
     facts: dict[str, object]
-    rows: list[DecodingSpeed]
+    rows: list[EngineSpeed]
     cold: dict[str, list[float]]
     """Seconds from the start of a process to its end: of `nmtkit translate` with one line, and of `import torch`."""
     examples: list[dict[str, str]]
@@ -137,7 +113,7 @@ class Service:
         """Answers."""
         method, arguments = asked
         if self.contestant is None:
-            self._empty = machine.peak_mib(devices.choose("cpu"))
+            self._empty = peak_memory_mib(devices.choose("cpu"))
             self.contestant = CONTESTANTS[self.name](self.how)
         return getattr(self, f"_{method}")(self.contestant, *arguments)
 
@@ -150,12 +126,12 @@ class Service:
         """Seconds, those of the CPU, memory and what was found."""
         engine.take(setting)
         engine.decode(lines[:WARM])
-        machine.forget_peak(engine.place)
-        begun, cpu_begun = machine.now(engine.place), machine.cpu_seconds()
+        reset_peak_memory(engine.place)
+        begun, cpu_begun = read_clock(engine.place), machine.cpu_seconds()
         found = engine.decode(lines)
-        seconds, cpu = machine.now(engine.place) - begun, machine.cpu_seconds() - cpu_begun
+        seconds, cpu = read_clock(engine.place) - begun, machine.cpu_seconds() - cpu_begun
         before = 0.0 if engine.place.type == "cuda" else self._empty
-        peak = machine.peak_mib(engine.place) + machine.peak_of_workers_mib()
+        peak = peak_memory_mib(engine.place) + machine.peak_of_workers_mib()
         return seconds, cpu, max(0.0, peak - before), found
 
     def _alone(self, engine: Contestant, setting: Setting, lines: Sequence[str]) -> list[float]:
@@ -164,9 +140,9 @@ class Service:
         engine.decode(lines[:1])
         taken = []
         for line in lines:
-            begun = machine.now(engine.place)
+            begun = read_clock(engine.place)
             engine.decode([line])
-            taken.append(machine.now(engine.place) - begun)
+            taken.append(read_clock(engine.place) - begun)
         return taken
 
     def _record(self, engine: Contestant, setting: Setting, lines: Sequence[str]) -> tuple[float, float]:
@@ -229,10 +205,7 @@ def measure_decoding(work: DecodingWork, notify: Callable[[str], None]) -> Decod
 
 
 def _refuse_what_cannot_be_done(work: DecodingWork, run: SavedRun) -> None:
-    if not any(line.strip() for line in work.sources):
-        raise DataError("there is no line to translate: all are empty")
-    if work.references is not None and len(work.references) != len(work.sources):
-        raise DataError(f"{len(work.sources)} source lines but {len(work.references)} references: they must be pairs")
+    require_lines(work.sources, work.references)
     config = run.newest_stage().recipe
     for name in work.against:
         conversion.require_convertible(config.model, name)
@@ -253,7 +226,7 @@ def _started(name: str, how: ModelOptions, stack: ExitStack) -> Ask:
     return lambda method, *arguments: call(worker, (method, arguments), remedy)
 
 
-def _best(name: str, work: DecodingWork, notify: Callable[[str], None]) -> list[DecodingSpeed]:
+def _best(name: str, work: DecodingWork, notify: Callable[[str], None]) -> list[EngineSpeed]:
     """The quickest exact way of an engine, and the quickest of all if it is another."""
     lines = _filled(work)[:TRIED]
     with ExitStack() as stack:
@@ -269,7 +242,7 @@ def _best(name: str, work: DecodingWork, notify: Callable[[str], None]) -> list[
         exact = best([setting for setting in settings if setting.precision == EXACT])
         others = [setting for setting in settings if setting.precision != EXACT]
         chosen = dict.fromkeys([exact, best([exact, *others]) if others else exact])
-    return [DecodingSpeed(name, setting) for setting in chosen]
+    return [EngineSpeed(name, setting) for setting in chosen]
 
 
 def _filled(work: DecodingWork) -> list[str]:
@@ -284,36 +257,37 @@ def _threads_alone(setting: Setting, ask: Ask, work: DecodingWork) -> int:
     return in_turns(list(ways), lambda way, *_: sum(ask("alone", way, lines)), SECONDS_TO_TRY / 10).best.threads
 
 
-def _turn(row: DecodingSpeed, ask: Ask, work: DecodingWork) -> None:
+def _turn(row: EngineSpeed, ask: Ask, work: DecodingWork) -> None:
     """An engine's part of a round."""
-    seconds, cpu, peak, row.found = ask("decode", row.setting, work.sources)
+    seconds, cpu, peak, row.translations = ask("decode", row.setting, work.sources)
     row.seconds.append(seconds)
     row.cpu_seconds.append(cpu)
     row.peak_mib = max(row.peak_mib, peak)
     lines = _filled(work)[: work.alone]
-    row.alone += ask("alone", replace(row.setting, searches=1, threads=row.alone_threads), lines)
+    row.latencies += ask("alone", replace(row.setting, searches=1, threads=row.alone_threads), lines)
 
 
-def _compare(rows: Sequence[DecodingSpeed], ask: Ask, work: DecodingWork) -> list[dict[str, str]]:
+def _compare(rows: Sequence[EngineSpeed], ask: Ask, work: DecodingWork) -> list[dict[str, str]]:
     """Counts in the rows what differs from the first, scores all of them; gives some of the lines that differ."""
     examples = []
-    first = rows[0].found
+    first = rows[0].translations
     for row in rows:
-        others = [n for n, (one, other) in enumerate(zip(row.found, first, strict=True)) if one.tokens != other.tokens]
+        found = row.translations
+        others = [n for n, (one, other) in enumerate(zip(found, first, strict=True)) if one.tokens != other.tokens]
         row.differing = len(others)
         lines = [work.sources[number] for number in others]
-        own, expected = (ask("rescore", lines, [found[n] for n in others]) for found in (row.found, first))
+        own, expected = (ask("rescore", lines, [some[n] for n in others]) for some in (found, first))
         row.ties = sum(abs(a - b) < TIE for a, b in zip(own, expected, strict=True))
-        row.cut = sum(not (row.found[n].finished and first[n].finished) for n in others)
+        row.cut = sum(not (found[n].finished and first[n].finished) for n in others)
         for number in others[:SHOWN]:
-            shown = {"source": work.sources[number], "nmtkit": first[number].text, "other": row.found[number].text}
+            shown = {
+                "source": work.sources[number],
+                "nmtkit": first[number].text,
+                "other": found[number].text,
+            }
             examples.append({"engine": f"{row.engine}, {row.setting}", "line": str(number + 1), **shown})
         if work.references is not None:
-            texts, recipe = [one.text for one in row.found], find_run(work.how.model)[0].recipe
-            found = metrics.score_all(
-                texts, [work.references], recipe.test_metrics, recipe.evaluation.options, work.sources
-            )
-            row.scores = {score.name: score.value for score in found}
+            row.score(find_run(work.how.model)[0], work.sources, work.references)
     return examples
 
 

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from nmtkit.core import device as devices
-from nmtkit.experiment.bench import machine
+from nmtkit.experiment.bench import read_clock
 
 _FIRST = {
     **dict.fromkeys(("mm", "bmm", "mv", "linear", "mkldnn_linear", "_linear_pointwise", "_int_mm"), 0),
@@ -154,7 +154,7 @@ def _seconds_of(product: Product, count: int, device: torch.device) -> float:
         return 0.0
     leaves = [leaf.made() if isinstance(leaf, _Like) else leaf for leaf in product.leaves]
     arguments, keywords = tree_unflatten(leaves, product.structure)
-    begun = machine.now(device)
+    begun = read_clock(device)
     for _ in range(count):
         product.operator(*arguments, **keywords)
-    return machine.now(device) - begun
+    return read_clock(device) - begun

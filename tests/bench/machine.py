@@ -1,25 +1,17 @@
-"""What figures were measured on, the clock and the memory, and whether anybody else was using the machine."""
+"""What figures were measured on, CPU time and memory of workers, and whether another program was using the machine."""
 
-import importlib.metadata
 import multiprocessing
 import os
-import platform
 import re
-import resource
 import shutil
 import subprocess
-import sys
-import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import torch
 
-from nmtkit.autotune.found import processor
-from nmtkit.core import device
-from nmtkit.core.processes import available_cores
+from nmtkit.experiment.bench import library_version, machine_facts
 
 CPU_PRESSURE = Path("/proc/pressure/cpu")
 QUIET = 5.0
@@ -38,23 +30,9 @@ def pressure() -> float | None:
 
 
 def facts(threads: int, place: torch.device) -> dict[str, object]:
-    """Versions, processor, device, threads, by what a table calls them."""
-    found = {
-        **{name: _version(name) for name in ("nmtkit", "torch", *PEERS)},
-        "python": platform.python_version(),
-        "processor": processor(),
-        "cores": available_cores(),
-        "threads": threads,
-        "device": device.describe(place),
-    }
+    """`machine_facts`, with the versions of other engines and what a GPU is allowed to do."""
+    found = machine_facts(threads, place) | {name: library_version(name) for name in PEERS}
     return found | (_cuda_facts(place) if place.type == "cuda" else {})
-
-
-def _version(name: str) -> str:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
 
 
 def _cuda_facts(place: torch.device) -> dict[str, object]:
@@ -78,37 +56,6 @@ def _cuda_facts(place: torch.device) -> dict[str, object]:
     if told.returncode:
         return found | {"clocks": f"not known: {told.stdout.strip() or told.stderr.strip()}"}
     return found | dict(zip(asked, told.stdout.strip().split(", "), strict=False))
-
-
-def now(place: torch.device) -> float:
-    """Seconds on a clock that is read once the device has done all that it was given."""
-    if place.type == "cuda":
-        torch.cuda.synchronize(place)
-    elif place.type == "mps":
-        torch.mps.synchronize()
-    return time.perf_counter()
-
-
-def forget_peak(place: torch.device) -> None:
-    """From now on `peak_mib` means the time from now on; a process on a CPU forgets on Linux only."""
-    if place.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(place)
-    else:
-        device.trim_malloc()
-        with suppress(OSError):
-            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak becomes what there is now
-
-
-def peak_mib(place: torch.device) -> float:
-    """The most memory since `forget_peak`: of tensors on a CUDA device, elsewhere of the whole process."""
-    if place.type == "cuda":
-        return torch.cuda.max_memory_allocated(place) / (1 << 20)
-    with suppress(OSError):
-        found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"))
-        if found:
-            return int(found[1]) / 1024
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most / (1 << 20 if sys.platform == "darwin" else 1 << 10)
 
 
 def cpu_seconds() -> float:
@@ -139,11 +86,6 @@ def _own_mib(worker: BaseProcess) -> float:
     return sum(map(int, re.findall(r"^Private_\w+:\s+(\d+) kB", found, re.MULTILINE))) / 1024
 
 
-def spread(values: Sequence[float], digits: int = 0) -> str:
-    """The least and the most of some figures, to stand beside their median."""
-    return f"{min(values):,.{digits}f}-{max(values):,.{digits}f}"
-
-
 class Watch:
     """Looks at the pressure before each part of the work, and tells when somebody else is working here."""
 
@@ -153,11 +95,11 @@ class Watch:
 
     def look(self, when: str) -> None:
         """Looks once; `when` is what the message calls this moment."""
-        now = self.seen[when] = pressure()
-        if now is None:
+        share = self.seen[when] = pressure()
+        if share is None:
             self._notify(f"{when}: {CPU_PRESSURE} is not there: whether the machine is quiet is not known")
-        elif now > QUIET:
+        elif share > QUIET:
             self._notify(
-                f"!!! NOT QUIET {when}: processes waited for a core in {now:.0f}% of the last 10 seconds. "
+                f"!!! NOT QUIET {when}: processes waited for a core in {share:.0f}% of the last 10 seconds. "
                 "The figures are too low and the ratios uncertain."
             )

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from nmtkit.experiment.bench.products import Products
+from tests.bench.products import Products
 
 CPU = torch.device("cpu")
 

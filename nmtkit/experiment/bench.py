@@ -1,0 +1,290 @@
+"""Decoding speed of a run and training speed of a recipe on this machine, for `nmtkit bench`."""
+
+import importlib.metadata
+import math
+import platform
+import re
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+
+from nmtkit import metrics
+from nmtkit.autotune.found import processor
+from nmtkit.autotune.training import (
+    Repeated,
+    TrainingWay,
+    Trial,
+    made_up_trial,
+    quickest_training,
+    trial_of,
+)
+from nmtkit.core import device as devices
+from nmtkit.core.errors import DataError, NmtkitError
+from nmtkit.core.processes import available_cores
+from nmtkit.experiment import checks
+from nmtkit.experiment.loading import ModelOptions, open_autotuned
+from nmtkit.experiment.run import Run
+from nmtkit.recipe import Recipe
+from nmtkit.runs.folder import Notify, RunFolder, ignore
+from nmtkit.runs.saved import SavedRun, find_run
+from nmtkit.training.checkpoint import CheckpointManager
+from nmtkit.training.trainer import Trainer
+
+LENGTHS = (25, 25)
+"""Tokens of a random source and target, unless the recipe's limits are shorter."""
+WARM_UP = 256
+"""Lines decoded before the first measurement."""
+
+
+@dataclass(kw_only=True)
+class DecodingSpeed:
+    """Measurements of one engine in one configuration."""
+
+    seconds: list[float] = field(default_factory=list)
+    """Of each round, for all lines."""
+    latencies: list[float] = field(default_factory=list)
+    """Seconds of each line decoded by itself, in all rounds."""
+    peak_mib: float = 0.0
+    """Peak memory; see `peak_memory_mib`."""
+    translations: Sequence[Any] = ()
+    """The best one of each line: `Translation`, or anything with its `text`, `tokens` and `finished`."""
+    scores: dict[str, float] = field(default_factory=dict)
+    """By the references, if there are any."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the translations, EOS counted."""
+        return sum(len(one.tokens) + one.finished for one in self.translations)
+
+    def figures(self) -> dict[str, Any]:
+        """The measurements under plain names, without the translations."""
+        values = {key: value for key, value in vars(self).items() if key not in ("translations", "latencies")}
+        return {
+            **values,
+            "tokens": self.tokens,
+            "sentences_per_second": [len(self.translations) / one for one in self.seconds],
+            "tokens_per_second": [self.tokens / one for one in self.seconds],
+            "latency_ms_median": 1e3 * median(self.latencies) if self.latencies else None,
+            "latency_ms_p95": 1e3 * float(np.quantile(self.latencies, 0.95)) if self.latencies else None,
+        }
+
+    def score(self, run: SavedRun, sources: Sequence[str], references: Sequence[str]) -> None:
+        """Scores the translations with the test metrics of the run's recipe."""
+        recipe, texts = run.recipe, [one.text for one in self.translations]
+        scores = metrics.score_all(texts, [references], recipe.test_metrics, recipe.evaluation.options, sources)
+        self.scores = {score.name: score.value for score in scores}
+
+
+def require_lines(sources: Sequence[str], references: Sequence[str] | None) -> None:
+    """Refuses text that cannot be decoded or scored."""
+    if not any(line.strip() for line in sources):
+        raise DataError("there is no line to translate: all are empty")
+    if references is not None and len(references) != len(sources):
+        raise DataError(f"{len(sources)} source lines but {len(references)} references: they must be pairs")
+
+
+def measure_decoding(
+    options: ModelOptions,
+    sources: Sequence[str],
+    references: Sequence[str] | None,
+    rounds: int,
+    alone: int,
+    notify: Notify,
+) -> tuple[dict[str, object], str, DecodingSpeed]:
+    """Decodes the lines in this process, in the fastest configuration.
+
+    Args:
+        options: the model and how to search with it.
+        sources: lines of text.
+        references: their translations, to score the output.
+        rounds: measured repetitions.
+        alone: so many lines are also decoded one by one.
+        notify: receives the speed of each configuration that was tried.
+
+    Returns:
+        facts about the machine, the configuration and its speed.
+    """
+    require_lines(sources, references)
+    run, filled = find_run(options.model)[0], [line for line in sources if line.strip()]
+    translator, tuned = open_autotuned(run, options, filled, math.inf)
+    for sentence in tuned.sentences():
+        notify(sentence)
+    place = translator.device
+    speed = DecodingSpeed()
+    translator.search(filled[:WARM_UP])
+    for _ in range(rounds):
+        reset_peak_memory(place)
+        started = read_clock(place)
+        hypotheses = translator.search(sources)
+        speed.seconds.append(read_clock(place) - started)
+        speed.translations = [ranked[0] for ranked in hypotheses]
+        speed.peak_mib = max(speed.peak_mib, peak_memory_mib(place))
+        for line in filled[:alone]:
+            started = read_clock(place)
+            translator.search([line])
+            speed.latencies.append(read_clock(place) - started)
+    if references is not None:
+        speed.score(run, sources, references)
+    config = replace(translator.speed_config, batch_tokens=translator.batch_budget)
+    return machine_facts(options.threads or devices.cpu_threads(), place), str(config), speed
+
+
+@dataclass
+class TrainingSpeed:
+    """Measurements of a recipe's updates."""
+
+    facts: dict[str, object]
+    data: str
+    """Where the batches come from, in words."""
+    way: TrainingWay
+    updates: int
+    """In a round."""
+    tokens: int
+    """Target tokens of a round, EOS counted, padding not."""
+    seconds: list[float] = field(default_factory=list)
+    """Of each round."""
+    peak_mib: float = 0.0
+    """Peak memory of an update; see `peak_memory_mib`."""
+
+    @property
+    def tokens_per_second(self) -> list[float]:
+        """In each round."""
+        return [self.tokens / seconds for seconds in self.seconds]
+
+    def figures(self) -> dict[str, Any]:
+        """The measurements under plain names."""
+        per_update = [1e3 * seconds / self.updates for seconds in self.seconds]
+        return {**asdict(self), "tokens_per_second": self.tokens_per_second, "ms_per_update": per_update}
+
+
+def training_workload(
+    recipe: Recipe, run_path: str | None, device: torch.device, stack: ExitStack, notify: Notify
+) -> tuple[Trial, str]:
+    """The training of the recipe, and where its batches come from: its run, its text, or random words.
+
+    Args:
+        recipe: neither it nor a run of it is changed.
+        run_path: the run's folder; None is `runs/` and the recipe's name.
+        device: where to train.
+        stack: keeps temporary files until it is closed.
+        notify: receives the reason where a source of batches cannot be used.
+    """
+    folder = RunFolder.at(run_path, recipe.name)
+    if folder.has_training():
+        try:
+            run = Run.open(str(folder.path), same_as=recipe)
+            return trial_of(run, device), f"the data of {folder.path}"
+        except NmtkitError as fault:
+            if run_path is not None:
+                raise
+            notify(f"the data of {folder.path} are not taken: {fault}")
+    try:
+        checks.require_data(recipe)
+    except DataError as fault:
+        notify(str(fault))
+        src, tgt = recipe.data.truncation or LENGTHS
+        data = f"random words, {src} and {tgt} a line, for its text is not here"
+        return made_up_trial(recipe, (src, tgt), device), data
+    scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nmtkit-bench-"))) / recipe.name
+    run = Run.create(recipe, str(scratch))
+    run.preprocess(notify, ignore)
+    return trial_of(run, device), "its text"
+
+
+class TrainingBenchmark:
+    """Makes the same updates in every round, with the recipe's settings or the fastest ones that it leaves open."""
+
+    def __init__(self, workload: Trial, data: str, updates: int, notify: Notify) -> None:
+        chosen = quickest_training(workload)
+        for sentence in chosen.sentences():
+            notify(sentence)
+        config, self.device = chosen.way, workload.device
+        devices.prepare(self.device, config.matmul_precision, config.threads)
+        count = updates * workload.config.accumulate
+        batches = workload.first_batches(count)
+        self._stream = Repeated(batches)
+        self._trainer = Trainer(workload.build(), self._stream, workload.config, CheckpointManager(Path()), self.device)
+        self._trainer.in_bf16 = config.precision == "bf16"
+        tokens = sum(batches[number % len(batches)].n_tokens for number in range(count))
+        self.speed = TrainingSpeed(machine_facts(config.threads, self.device), data, config, updates, tokens)
+        self.make_updates()  # the first ones allocate memory
+
+    def make_updates(self) -> None:
+        """The updates of one round."""
+        self._stream.next = 0
+        for _ in range(self.speed.updates):
+            self._trainer.make_update()
+
+    def measure_round(self) -> None:
+        """Adds a round to `speed`."""
+        reset_peak_memory(self.device)
+        started = read_clock(self.device)
+        self.make_updates()
+        self.speed.seconds.append(read_clock(self.device) - started)
+        self.speed.peak_mib = max(self.speed.peak_mib, peak_memory_mib(self.device))
+
+
+def machine_facts(threads: int, device: torch.device) -> dict[str, object]:
+    """Versions, processor, device and threads, under the names of a table."""
+    return {
+        **{name: library_version(name) for name in ("nmtkit", "torch")},
+        "python": platform.python_version(),
+        "processor": processor(),
+        "cores": available_cores(),
+        "threads": threads,
+        "device": devices.describe(device),
+    }
+
+
+def library_version(name: str) -> str:
+    """The version of an installed package."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def read_clock(device: torch.device) -> float:
+    """Seconds on a clock that is read once the device has finished its queue."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+    return time.perf_counter()
+
+
+def reset_peak_memory(device: torch.device) -> None:
+    """Starts `peak_memory_mib` anew; on a CPU this works on Linux only."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    else:
+        devices.trim_malloc()
+        with suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+
+def peak_memory_mib(device: torch.device) -> float:
+    """Peak memory since `reset_peak_memory`: of tensors on a CUDA device, elsewhere of the whole process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / (1 << 20)
+    with suppress(OSError):
+        peak = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"))
+        if peak:
+            return int(peak[1]) / 1024
+    peak_rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak_rss / (1 << 20 if sys.platform == "darwin" else 1 << 10)
+
+
+def spread(values: Sequence[float], digits: int = 0) -> str:
+    """The minimum and maximum of some figures, to stand beside their median."""
+    return f"{min(values):,.{digits}f}-{max(values):,.{digits}f}"

@@ -1,0 +1,120 @@
+"""`python -m tests.bench decode` and `train`: the table and the JSON say what was measured beside what."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from commands import RECIPE, ROOT, Command, Finished, environment, succeeded
+
+from nmtkit.experiment.loading import ModelOptions
+from nmtkit.interchange.conversion import LIBRARIES
+
+from . import decoding
+from .__main__ import main
+from .decoding import Ask, Service
+
+THERE = [engine for engine, library in LIBRARIES.items() if importlib.util.find_spec(library)]
+SHORT = ["--lines", "12", "--rounds", "2", "--alone", "2", "--device", "cpu"]
+SPOKEN = "model: {kind: transformer, hidden_size: 32, feed_forward_size: 48, heads: 2, encoder_layers: 1, tie: all}"
+
+
+def in_process_of_its_own(*arguments: object, stdin: str | None = None) -> Finished:
+    words = [sys.executable, "-m", "tests.bench", *map(str, arguments)]
+    done = subprocess.run(words, input=stdin, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
+    return Finished(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture(params=["one process", pytest.param("their own", marks=pytest.mark.slow)])
+def bench(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
+    """The command line, where engines and cold starts have processes of their own, or none: each one loads torch."""
+    if request.param == "their own":
+        return in_process_of_its_own
+
+    def started(name: str, how: ModelOptions, stack: ExitStack) -> Ask:
+        service = Service(name, how)
+        return lambda method, *arguments: service((method, arguments))
+
+    def at_once(program: list[str], **given: object) -> "subprocess.CompletedProcess[str]":
+        return subprocess.CompletedProcess(program, 0)
+
+    def run(*arguments: object) -> Finished:
+        monkeypatch.setattr(sys, "argv", ["tests.bench", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            sys.exit(main())
+        return Finished(int(ended.value.code or 0), *capsys.readouterr())
+
+    monkeypatch.setattr(decoding, "_started", started)
+    monkeypatch.setattr(decoding, "subprocess", SimpleNamespace(run=at_once))
+    return run
+
+
+def test_decoding_is_measured_beside_its_floor(trained: Path, bench: Command, tmp_path: Path) -> None:
+    figures = tmp_path / "figures.json"
+    done = bench("decode", "-m", trained, *SHORT, "--threads", "1", "-o", figures)
+    assert done.code == 0, done
+    assert "decoding 12 lines, 2 rounds" in done.out
+    for word in ("sentences/s", "tokens/s", "alone, ms", "of floor", "BLEU", "import torch", "nmtkit translate"):
+        assert word in done.out
+    found = json.loads(figures.read_text(encoding="utf-8"))
+    assert found["facts"]["threads"] == 1
+    assert {"nmtkit", "torch", "processor", "device"} <= found["facts"].keys()
+    assert {len(taken) for taken in found["cold_start_seconds"].values()} == {2}
+    for row in found["rows"]:
+        assert row["engine"] == "nmtkit"
+        assert row["gflop"] > 0
+        assert row["gigabytes"] > 0
+        assert all(share > 0 for share in row["share_of_floor"])
+        assert len(row["seconds"]) == len(row["sentences_per_second"]) == 2
+        assert row["latency_ms_median"] <= row["latency_ms_p95"]
+        assert (
+            row["peak_mib"] > 0 or bench is not in_process_of_its_own
+        )  # a process of tests has had more memory before
+        assert row["scores"].keys() >= {"BLEU"}
+    assert found["rows"][0]["differing"] == 0
+
+
+@pytest.mark.skipif(not THERE, reason="neither ctranslate2 nor transformers is installed (pip install 'nmtkit[peers]')")
+def test_the_same_weights_give_the_same_lines_elsewhere(corpus: Path, nmtkit: Command, tmp_path: Path) -> None:
+    first, _, rest = RECIPE.partition("model:")
+    recipe = corpus / "spoken.yaml"
+    recipe.write_text(first + SPOKEN + "\n" + rest.partition("\n")[2], encoding="utf-8")
+    run, figures = tmp_path / "run", tmp_path / "figures.json"
+    succeeded(nmtkit("train", recipe, "--run", run))
+    lines = "".join((corpus / "test.src").read_text(encoding="utf-8").splitlines(keepends=True)[:11]) + "\n"
+    asked = ["--source", "-", *SHORT, "--against", ",".join(THERE), "-o", figures]
+    done = succeeded(in_process_of_its_own("decode", "-m", run, *asked, stdin=lines))
+    found = json.loads(figures.read_text(encoding="utf-8"))
+    exact = [row for row in found["rows"] if row["setting"]["precision"] == "fp32"]
+    assert {row["engine"] for row in exact} == {"nmtkit", *THERE}
+    assert len({row["tokens"] for row in exact if not row["differing"]}) == 1
+    assert [row["differing"] - row["ties"] - row["cut"] for row in exact] == [0] * len(exact), done
+
+
+def test_an_engine_that_cannot_do_it_is_refused_at_once(trained: Path) -> None:
+    for engine, fault in {
+        "huggingface": "huggingface has no counterpart of a rnnsearch",
+        "opennmt": "there is no engine 'opennmt': take ctranslate2 or huggingface",
+    }.items():
+        done = in_process_of_its_own("decode", "-m", trained, "--against", engine)
+        assert (done.code, done.out) == (2, ""), done
+        assert fault in " ".join(done.err.split())
+
+
+def test_updates_are_measured_beside_their_products(
+    corpus: Path, trained: Path, bench: Command, tmp_path: Path
+) -> None:
+    figures, short = tmp_path / "figures.json", ["--updates", "2", "--rounds", "2", "--device", "cpu", "--threads", "1"]
+    done = succeeded(bench("train", corpus / "tiny.yaml", "--run", trained, *short, "-o", figures))
+    assert "of floor" in done.out
+    found = json.loads(figures.read_text(encoding="utf-8"))
+    assert len(found["bare"]) == 2
+    assert all(share > 0 for share in found["share_of_floor"])
+    assert found["gflop"] > 0
+    assert found["gigabytes"] > 0
