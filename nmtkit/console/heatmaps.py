@@ -130,7 +130,6 @@ class _HeatMap(_Shaded):
         return Text((number.rjust(width - 1).ljust(width)[:width] + mark).ljust(self.cell), _style(level))
 
     def _legend(self) -> list[Text]:
-        """The numbered source words."""
         lines: list[str] = []
         for number, word in enumerate(self.src_words, start=1):
             entry = f"{number} {_then_left_to_right(word)}"
@@ -195,7 +194,6 @@ class _Summary(_Shaded):
 
 
 def _style(level: int) -> Style:
-    """A background colour, and ink that can be read on it."""
     ink = "color(232)" if level >= len(COLOURS) // 2 else "color(252)"
     return Style.parse(f"{ink} on color({COLOURS[level]})")
 

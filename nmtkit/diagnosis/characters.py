@@ -106,7 +106,6 @@ class TextArrays:
 
 
 def _per_line(chosen: NDArray[np.bool_], ends: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many chosen characters each line has."""
     return np.diff(np.searchsorted(np.flatnonzero(chosen), ends), prepend=0)
 
 

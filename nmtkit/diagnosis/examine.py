@@ -200,7 +200,6 @@ class Overlap:
         return {kind: some for kind, some in rows.items() if len(some)}
 
     def _whole(self, split: str) -> tuple[PairHashes, Mask]:
-        """What is remembered of all pairs of a split."""
         parts, usable = zip(*self._held[split], strict=True)
         columns = (np.concatenate([getattr(part, side) for part in parts]) for side in ("pairs", "src", "tgt"))
         return PairHashes(*columns), np.concatenate(usable)

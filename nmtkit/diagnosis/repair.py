@@ -52,11 +52,7 @@ class RepairedSplit:
 
 
 def require_new(out: Path) -> None:
-    """Makes sure that the folder can be written without touching anything that is there.
-
-    Raises:
-        NmtkitError: there is something.
-    """
+    """Makes sure that the folder can be written without touching anything that is there."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise NmtkitError(f"{out}: it exists already and is not overwritten; name another folder")
 
@@ -79,10 +75,6 @@ def repair(
 
     Returns:
         What became of each split.
-
-    Raises:
-        NmtkitError: there is something in the folder, it cannot be written, or a file of alignments is missing, broken
-            or shorter than its text.
     """
     require_new(out)
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -82,12 +82,10 @@ class SacrebleuMetric(TextMetric):
 
 
 def _float(value: Any) -> float | None:
-    """A number of numpy as one of Python."""
     return None if value is None else float(value)
 
 
 def _score(metric: Any, texts: Texts) -> Score:
-    """The score by a metric of sacrebleu that holds the references."""
     found = metric.corpus_score(texts.hyps, None)
     score = Score(found.name, found.score, str(metric.get_signature()))
     if not isinstance(metric, _sacrebleu().BLEU):
@@ -137,7 +135,6 @@ def _bleu(options: Options, references: Sequence[Sequence[str]]) -> Any:
 
 
 def _spm_remedy(name: str) -> str:
-    """How to get the model of a tokenizer."""
     from sacrebleu.tokenizers.tokenizer_spm import SPM_MODELS
     from sacrebleu.utils import SACREBLEU_DIR
 
@@ -178,10 +175,6 @@ def bleu(hyps: Sequence[str], refs: Sequence[Sequence[str]], tokenize: str = "13
     Papineni et al. 2002, "BLEU: a Method for Automatic Evaluation of Machine Translation", section 2.3:
     brevity penalty times the geometric mean of the clipped 1- to 4-gram precisions; an order without a match is
     smoothed as in mteval-v13a.
-
-    Raises:
-        DataError: no lines, no references, or different numbers of lines.
-        NmtkitError: an unknown tokenizer, or one whose packages are not installed.
     """
     return BLEU.score(Texts(hyps, refs), Options(tokenize=tokenize, lowercase=lowercase))
 
@@ -191,9 +184,6 @@ def chrf(hyps: Sequence[str], refs: Sequence[Sequence[str]], word_order: int = 0
 
     Popović 2015, "chrF: character n-gram F-score for automatic MT evaluation", equation 1 with beta 2 and
     character n-grams up to 6; Popović 2017 adds word n-grams.
-
-    Raises:
-        DataError: no lines, no references, or different numbers of lines.
     """
     return replace(CHRF, build=_chrf(word_order)).score(Texts(hyps, refs), Options(lowercase=lowercase))
 
@@ -203,9 +193,6 @@ def ter(hyps: Sequence[str], refs: Sequence[Sequence[str]]) -> Score:
 
     Snover et al. 2006, "A Study of Translation Edit Rate with Targeted Human Annotation", section 2: edits
     (insertion, deletion, substitution, shift of a block) over the average number of reference words.
-
-    Raises:
-        DataError: no lines, no references, or different numbers of lines.
     """
     return TER.score(Texts(hyps, refs), Options())
 
@@ -239,10 +226,6 @@ def by_length(
         lengths_of: the texts, usually the sources, whose length in words (split at white space) sorts the examples.
         edges: longest length of each bucket but the last, rising; the first starts at 0, the last has no end.
         options: how BLEU compares texts.
-
-    Raises:
-        DataError: no lines, no references, or different numbers of lines.
-        NmtkitError: edges that do not rise from at least 0.
     """
     Texts(hyps, refs)
     if len(lengths_of) != len(hyps):

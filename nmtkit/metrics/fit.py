@@ -22,9 +22,6 @@ def perplexity(log_prob: float, n_tokens: int) -> Score:
     Args:
         log_prob: sum of the log-probabilities of all tokens in nats, so at most 0.
         n_tokens: how many tokens were predicted, ends of sentence included.
-
-    Raises:
-        DataError: no tokens.
     """
     if n_tokens < 1:
         raise DataError("perplexity is not defined: there are no tokens")
@@ -55,9 +52,6 @@ def aer(predicted: Sequence[Links], gold: Sequence[Alignment]) -> AlignmentScore
     Args:
         predicted: the links of each sentence pair.
         gold: the gold alignment of each sentence pair.
-
-    Raises:
-        DataError: different numbers of sentence pairs, or no links at all.
     """
     if len(predicted) != len(gold):
         raise DataError(f"{len(predicted)} sentence pairs have a predicted alignment, but {len(gold)} a gold one")

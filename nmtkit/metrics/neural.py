@@ -33,11 +33,7 @@ class ModelMetric(ExampleMetric):
         return f"nrefs:{n_refs}{drawn}|model:{self.model}|version:{self.library}-{version(self.library)}"
 
     def loaded(self, load: Callable[[str], Any]) -> Any:
-        """The model, by the function that loads it.
-
-        Raises:
-            NmtkitError: it cannot be loaded or downloaded, or its library cannot.
-        """
+        """The model, by the function that loads it."""
         try:
             return load(self.model)
         except ImportError as error:
@@ -57,11 +53,7 @@ class Comet(ModelMetric):
     """COMET with a reference: Rei et al. 2020, "COMET: A Neural Framework for MT Evaluation", section 2.4."""
 
     def statistics(self, texts: Texts, options: Options) -> npt.NDArray[np.float64]:
-        """The score of each example, `(examples, 1)`.
-
-        Raises:
-            DataError: several references, of which COMET reads one.
-        """
+        """The score of each example, `(examples, 1)`."""
         if len(texts.refs) > 1 or texts.sources is None:
             raise DataError(f"metric {self.name!r} reads the source and one reference; name one --ref")
         model = self.loaded(_comet)

@@ -89,9 +89,6 @@ def quality(
         summaries: one text per example.
         articles: one text per example.
         references: `references[r][i]` is reference `r` of example `i`; only their lengths count.
-
-    Raises:
-        DataError: no summaries, or different numbers of lines.
     """
     if not summaries:
         raise DataError("there are no summaries to describe")
@@ -214,9 +211,6 @@ def term_recall(summaries: Sequence[str], terms: Sequence[Sequence[str]], lowerc
         summaries: one text per example.
         terms: the terms that each summary should contain; may be empty.
         lowercase: whether case is ignored.
-
-    Raises:
-        DataError: different numbers of lines, a term without a letter or digit, or no terms at all.
     """
     if len(summaries) != len(terms):
         raise DataError(f"there are {len(summaries)} summaries, but {len(terms)} lists of terms")

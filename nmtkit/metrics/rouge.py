@@ -30,9 +30,6 @@ def split_sentences(text: str, rule: str = "auto") -> list[str]:
     * "punctuation": at white space after ".", "!" or "?" and the quotes and brackets that close there. Abbreviations
       are not known, so "Mr. Smith" is cut too.
     * "auto": by tags if the text has any, else by newlines if it has any, else by punctuation.
-
-    Raises:
-        NmtkitError: an unknown rule.
     """
     if rule not in SENTENCE_RULES:
         raise NmtkitError(f"unknown sentence rule {rule!r}: {suggest_names(rule, SENTENCE_RULES)}")
@@ -51,9 +48,6 @@ def lead(article: str, n: int) -> str:
     """The first `n` sentences of an article on one line: the summary that every other has to beat.
 
     Sentences are those of `split_sentences`; an article with fewer is its own lead.
-
-    Raises:
-        NmtkitError: `n` is below 1.
     """
     if n < 1:
         raise NmtkitError(f"a lead has at least 1 sentence, not {n}")
@@ -147,10 +141,6 @@ def rouge(
         stem: whether Porter stems are compared.
         sentences: the rule of `split_sentences`.
         types: which of `ROUGE_METRICS`, in the order of the answer.
-
-    Raises:
-        DataError: no lines, no references, or different numbers of lines.
-        NmtkitError: an unknown rule.
     """
     kin = [ROUGE[name] for name in types]
     scores = RougeMetric.score_examples(kin, Texts(hyps, refs), Options(stem=stem, sentences=sentences), None)
@@ -163,11 +153,7 @@ def count_outside_rouge(lines: Iterable[str]) -> int:
 
 
 def _per_example(types: Sequence[str], texts: Texts, options: Options) -> npt.NDArray[np.float64]:
-    """Precision, recall and F1 (last axis), 0 to 100, of each type (axis 0) and example (axis 1).
-
-    Raises:
-        NmtkitError: an unknown sentence rule.
-    """
+    """Precision, recall and F1 (last axis), 0 to 100, of each type (axis 0) and example (axis 1)."""
     from rouge_score.rouge_scorer import RougeScorer  # on use: with what it loads it takes as long as torch
 
     scorer = RougeScorer(list(types), tokenizer=_CachedTokenizer(options.stem))

@@ -98,11 +98,7 @@ def named(path: str) -> str:
 
 
 def require_equal_counts(files: Sequence[tuple[str, Sized]], why: str = "") -> None:
-    """Makes sure that files, each a path and its lines, have equally many lines; `why` is what that is needed for.
-
-    Raises:
-        DataError: they have not.
-    """
+    """Makes sure that files, each a path and its lines, have equally many lines; `why` is what that is needed for."""
     (first, lines), *others = files
     for path, other in others:
         if len(other) != len(lines):

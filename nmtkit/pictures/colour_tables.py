@@ -77,11 +77,7 @@ def head_entropies(pictures: Sequence[HeadsPicture]) -> list[Entropies]:
 def save_entropies(
     parts: Sequence[Entropies], path: str | Path, title: str, style: FigureStyle = DEFAULT_STYLE
 ) -> None:
-    """Writes a table of colours for each kind of attention: a row for each layer, a column for each head.
-
-    Raises:
-        NmtkitError: The format is unknown, a value is not a number, or the file cannot be written.
-    """
+    """Writes a table of colours for each kind of attention: a row for each layer, a column for each head."""
     suffix = picture_format(path)
     if not all(np.isfinite(part.values).all() for part in parts):
         raise NmtkitError(f"{path}: the attention has weights that are not finite numbers; use an earlier checkpoint")
@@ -138,11 +134,7 @@ def _draw_table(axes: Axes, part: Entropies, top: float, shades: Any, text: floa
 
 
 def save_positions(table: NDArray[Any], path: str | Path, title: str, style: FigureStyle = DEFAULT_STYLE) -> None:
-    """Writes a table of position vectors (Vaswani et al. 2017, 3.5), (positions, width of the model), as colours.
-
-    Raises:
-        NmtkitError: The format is unknown, or the file cannot be written.
-    """
+    """Writes a table of position vectors (Vaswani et al. 2017, 3.5), (positions, width of the model), as colours."""
     suffix = picture_format(path)
     shown = printable(title if style.title is None else style.title)
     from matplotlib.colors import LinearSegmentedColormap

@@ -53,9 +53,6 @@ def save_training(runs: Sequence[Training], path: str | Path, style: FigureStyle
 
     A run has a colour; thin lines are training batches, thick ones the validation set, dotted ones borders of stages.
     There is no title unless the `style` has one.
-
-    Raises:
-        NmtkitError: The format is unknown, there is nothing to draw, or the file cannot be written.
     """
     suffix = picture_format(path)
     if not any(points for run in runs for points in (run.loss, run.valid_loss)):
@@ -201,9 +198,6 @@ def save_by_length(
         path: Its suffix chooses the format.
         counts: How many sentences each range has, written below its label.
         metric: What the scores are.
-
-    Raises:
-        NmtkitError: The format is unknown, there is nothing to draw, or the file cannot be written.
     """
     suffix = picture_format(path)
     assert all(len(scores) == len(ranges) for _, scores in systems), "a score for each range"

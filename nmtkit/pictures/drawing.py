@@ -61,11 +61,7 @@ class FigureStyle:
     """Of shades, from nothing to the most, or one colour map of matplotlib; of curves, one after the other."""
 
     def check(self) -> None:
-        """Makes sure that the font and the colours exist.
-
-        Raises:
-            NmtkitError: one of them does not.
-        """
+        """Makes sure that the font and the colours exist."""
         import matplotlib
         from matplotlib.colors import is_color_like
 
@@ -131,7 +127,6 @@ class FigureStyle:
 
 
 def _near(name: str, known: Sequence[str]) -> str:
-    """The known name that is most like one that is not known."""
     near = get_close_matches(name.lower(), [one.lower() for one in known], 1)
     return f": did you mean {next(one for one in known if one.lower() == near[0])!r}?" if near else ""
 
@@ -222,9 +217,6 @@ def save_figure(figure: Figure, path: str | Path, title: str, style: FigureStyle
     """Writes a figure that is not a heat-map of a sentence, within the `settings` that it was made in.
 
     The `title` says what it shows to those who read .html without seeing.
-
-    Raises:
-        NmtkitError: The format is unknown, or the file cannot be written.
     """
     suffix = picture_format(path)
     if suffix == ".html":

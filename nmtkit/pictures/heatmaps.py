@@ -50,11 +50,6 @@ def save(
             line up, with cells of one size.
         style: How it is to look; a size is that of the whole sheet.
 
-    Raises:
-        NmtkitError: The format is unknown, the file cannot be written, there is nothing to draw, a weight is not a
-            finite number, a known alignment is outside the sentence, the sheet is too large to be read, or
-            its words have no room at the size and font size of the `style`.
-
     Warns:
         PictureWarning: No installed font can show some of the letters of a .png or .pdf.
     """

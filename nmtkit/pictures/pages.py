@@ -219,10 +219,6 @@ def save_heads(pictures: HeadsPicture | Sequence[HeadsPicture], path: str | Path
     The page shows encoder self-attention, decoder self-attention and cross-attention: all heads as small squares, and
     one of them, or the mean of a layer's heads, word by word. It works by mouse and by keyboard. The `css` is a style
     sheet of the user's, below ours.
-
-    Raises:
-        NmtkitError: The name does not end in .html, there is nothing to draw, a weight is not between 0 and 1, or the
-            file cannot be written.
     """
     if picture_format(path) != ".html":
         raise NmtkitError(f"{path}: all layers and heads are shown by a page with buttons; let the name end in .html")

@@ -82,11 +82,7 @@ class SearchTree:
 
 
 def save_search(trees: Sequence[SearchTree], path: str | Path) -> None:
-    """Writes the searches of some sentences as one .html file.
-
-    Raises:
-        NmtkitError: the name does not end in .html, or the file cannot be written.
-    """
+    """Writes the searches of some sentences as one .html file."""
     require_html(path)
     title = f"Beam search: {trees[0].source}" if len(trees) == 1 else f"Beam search: {len(trees)} sentences"
     facts = {"title": title, "trees": [_drawn(tree) for tree in trees]}
@@ -125,7 +121,6 @@ def _drawn(tree: SearchTree) -> dict[str, object]:
 
 
 def _words(tree: SearchTree, step: int, number: int) -> list[str]:
-    """The tokens from the start to this one."""
     ends_here = RankedResult("", 0.0, 0.0, False, step, number)
     return [tree.steps[at][which].token for at, which in tree.path(ends_here)]
 

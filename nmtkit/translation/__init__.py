@@ -1,1 +1,1 @@
-"""Text to text with any model: translations, summaries, what was looked at for them."""
+"""Text to text with any model: translations, summaries, and the attention behind them."""

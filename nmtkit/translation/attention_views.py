@@ -57,10 +57,6 @@ def align(
             model reads `sources` all the same. See `nmtkit.data.words.cut_words`.
         tgt_words: the same for the targets.
         first: the number of the first pair, for messages.
-
-    Raises:
-        NmtkitError: the model has no attention.
-        DataError: the sides differ in length, or a line of words does not spell its text.
     """
     reader.require_attention("align words by")
     require_list(sources=sources, targets=targets, src_words=src_words, tgt_words=tgt_words)
@@ -189,11 +185,7 @@ def head_pictures(reader: TextModel, sources: Sequence[str], translations: Seque
 
 
 def positions(reader: TextModel, most: int) -> tuple[NDArray[np.float32], str]:
-    """The first position vectors of the model's source `(P,H)`, at most so many, and a title for them.
-
-    Raises:
-        NmtkitError: the model has none.
-    """
+    """The first position vectors of the model's source `(P,H)`, at most so many, and a title for them."""
     model = as_headed(reader.model)
     if model is None:
         raise NmtkitError(

@@ -1,4 +1,4 @@
-"""Text as a model reads it: ids of both sides, those that copying needs, batches of them, and how much at a time."""
+"""Text as model input: token ids of both sides, extended ids for copying, and batches within a token budget."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
@@ -45,11 +45,11 @@ class SourceLine:
     text: str = ""
     """The line itself."""
     request: Request | None = None
-    """What is asked of its translation; None: nothing."""
+    """The constraints of its translation; None if there are none."""
     prefix: tuple[int, ...] = ()
-    """The tokens that it begins with, extended ids."""
+    """Forced first target tokens, extended ids."""
     terms: TermTokens | None = None
-    """Those of its terms."""
+    """Lexical constraints as tokens."""
 
 
 @dataclass(frozen=True)
@@ -93,14 +93,14 @@ MIN_SENTENCES_PER_SEARCH = 8
 
 @dataclass(frozen=True)
 class SearchSpeedConfig:
-    """One way to search."""
+    """Speed settings of a search."""
 
     precision: Precision
-    """Of the products."""
+    """Precision of matrix products."""
     batch_tokens: int
     """Padded source tokens in a batch."""
     one_a_core: bool
-    """On a CPU: as many searches at a time as there are cores, not one that takes all of them."""
+    """On a CPU: one single-threaded search per core instead of one search on all cores."""
 
     def __str__(self) -> str:
         cores = "one search a core" if self.one_a_core else "all cores one search"
@@ -108,13 +108,13 @@ class SearchSpeedConfig:
 
 
 def usual(device: torch.device, precision: Precision = "fp32") -> SearchSpeedConfig:
-    """The way where nothing was measured."""
+    """Default settings, used where nothing was measured."""
     return SearchSpeedConfig(precision, BATCH_TOKENS.get(device.type, 4096), device.type == "cpu")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TextModel:
-    """A model and how it reads text."""
+    """A model with its tokenizers."""
 
     model: Seq2Seq
     """In evaluation mode, on its device."""
@@ -139,7 +139,7 @@ class TextModel:
 
     @property
     def device(self) -> torch.device:
-        """The model's."""
+        """Device of the model."""
         return next(self.model.parameters()).device
 
     @property
@@ -149,17 +149,17 @@ class TextModel:
 
     @property
     def end(self) -> str:
-        """The mark at the end of a target."""
+        """The EOS token."""
         return self.tokenizers.tgt.vocabulary.tokens[EOS]
 
     @property
     def speed_config(self) -> SearchSpeedConfig:
-        """The way that is given, or that is right for most."""
+        """The given speed settings, or the defaults."""
         return self.way or usual(self.device)
 
     @property
     def batch_budget(self) -> int:
-        """Padded source tokens in a batch, as given or as the way says."""
+        """Padded source tokens in a batch, as given or by the speed settings."""
         return self.batch_tokens or self.speed_config.batch_tokens
 
     def require_attention(self, purpose: str) -> None:
@@ -296,7 +296,7 @@ class TextModel:
 
 
 def bucket_width(columns: int) -> int:
-    """At least so many columns, of few widths: 16, 20, 24, 32, 40, 48, 64, ...; steps are recorded for each anew."""
+    """Columns rounded up to 16, 20, 24, 32, 40, 48, 64, ...: steps are captured once per width."""
     power = 16
     while 2 * power < columns:
         power *= 2
@@ -322,7 +322,6 @@ def make_batch(
 
 
 def _with_requests(batch: Batch, sources: Sequence[SourceLine]) -> Batch:
-    """The batch with what is asked of the translations."""
     prefix = copied = None
     longest = max(len(source.prefix) for source in sources)
     if longest:

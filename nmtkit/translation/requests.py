@@ -1,4 +1,4 @@
-"""What a user asks of the translation of a line: how it begins, which terms it must contain, and which it must not."""
+"""Constraints on the translation of a line: its prefix, and terms that it must or must not contain."""
 
 import re
 import unicodedata
@@ -22,7 +22,7 @@ _UNSPACED = (
 
 @dataclass(frozen=True)
 class Request:
-    """A source line, and what is asked of its translation."""
+    """A source line with constraints on its translation."""
 
     source: str
     prefix: str = ""
@@ -80,13 +80,13 @@ class Request:
 
     @property
     def asks(self) -> bool:
-        """Whether anything is asked."""
+        """Whether there is any constraint."""
         return bool(self.prefix or self.must or self.must_not)
 
 
 @dataclass(frozen=True)
 class TermTokens:
-    """A request's terms as a search takes them: extended ids."""
+    """Terms of a request as extended token ids."""
 
     must: tuple[tuple[int, ...], ...]
     must_not: tuple[tuple[int, ...], ...]

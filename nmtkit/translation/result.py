@@ -1,4 +1,4 @@
-"""What was found for one line: a translation or summary, and which of its words were copied from its source."""
+"""Result of one line: a translation or summary, and the words copied from its source."""
 
 import math
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ class Translation:
     src_left_out: int = 0
     """Tokens at the end of the source that were not read; see `TextModel`."""
     unmet_constraints: tuple[str, ...] = ()
-    """What `text` lacks of the terms that were asked for, or has against them, in words."""
+    """Messages about terms that `text` should contain and lacks, or contains and should not."""
 
 
 def merge_and_rerank(found: Sequence[Translation], config: SearchConfig) -> list[Translation]:

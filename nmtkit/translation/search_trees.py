@@ -26,9 +26,6 @@ def search_tree(translator: Translator, line: str, place: str = "the sentence") 
         translator: whose search.
         line: a source line.
         place: what a message calls it.
-
-    Raises:
-        DataError: the line has no letters that the tokenizer knows.
     """
     (source,) = translator.sources([line])
     if not source.ids:
@@ -134,7 +131,6 @@ _WHY = {
 
 
 def _why(config: SearchConfig, watched: SearchTrace) -> str:
-    """Why the search ended."""
     ended = sum(one.ended for step in watched.steps for one in step)
     told = f"{ended} {'hypothesis' if ended == 1 else 'hypotheses'} ended"
     if config.samples and ended == config.samples:

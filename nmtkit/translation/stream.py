@@ -1,4 +1,4 @@
-"""Lines that are searched while others arrive: what waits, who takes of it, and the answers in order."""
+"""Streaming translation: a queue of encoded lines, searches that take batches from it, and results in input order."""
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -21,32 +21,32 @@ from nmtkit.translation.requests import Request
 from nmtkit.translation.result import EMPTY, Translation
 
 IDLE_SECONDS = 0.1
-"""Seconds for which searches that have nothing to do wait for more lines before they end."""
+"""Seconds that idle searches wait for more lines before they end."""
 TYPICAL_BEAM = range(4, 17)
-"""The budget of a batch is meant for so many hypotheses of a sentence: more need more memory, fewer leave room."""
+"""Beam sizes that the token budget of a batch is meant for; wider beams get fewer sentences, narrower ones more."""
 PREFETCH_WINDOWS = 3
-"""Windows that are read before all answers of the first of them are out."""
+"""Windows that are read ahead of the window whose results are being written."""
 
 NumberedSources = Sequence[tuple[int, SourceLine]]
-"""Some sources with their numbers."""
+"""Encoded sources with their line numbers."""
 BatchSource = Callable[[int | None, int | None], NumberedSources]
 """Gives sources that wait: a new bank of them, or at most so many that fit so many columns; see the engine's `Feed`."""
 PendingResult = Callable[[], list[Translation]]
-"""Makes the answer to one line of what was found, outside of the search."""
+"""Builds the translations of one line from its hypotheses, outside the search."""
 Search = Callable[[BatchSource], Iterator[tuple[int, PendingResult]]]
-"""Searches for all that it can take; gives numbers and answers as they are found."""
+"""Decodes all that it can take; yields line numbers and results as they finish."""
 
 
 class RequestQueue:
-    """Sources that wait to be searched, window after window, in each the longest first.
+    """Queue of encoded source lines, window after window, the longest of a window first.
 
-    Several searches may take of them at the same time, while others are put.
+    Several searches may take from it while lines are added.
 
     Args:
-        reader: what the sources were read for.
-        place: where they are searched.
-        searches: how many searches there may be at a time.
-        hypotheses: of each sentence; where there are many, fewer sentences are searched together, where few, more.
+        reader: the model that the lines were encoded for.
+        place: the device of the searches.
+        searches: the most searches at a time.
+        hypotheses: beam size of each sentence; the wider the beam, the fewer sentences in a batch.
     """
 
     def __init__(self, reader: TextModel, place: torch.device, searches: int, hypotheses: int = 1) -> None:
@@ -60,7 +60,7 @@ class RequestQueue:
         self._running = self._idle = 0
 
     def put(self, sources: Iterable[tuple[int, SourceLine]]) -> None:
-        """Adds a window; those that are empty do not wait."""
+        """Adds a window, without its empty lines."""
         filled = sorted((one for one in sources if one[1].ids), key=lambda one: -len(one[1].ids))
         with self._changed:
             if filled:
@@ -70,7 +70,7 @@ class RequestQueue:
             self._changed.notify_all()
 
     def close(self, drop: bool = False) -> None:
-        """Says that no more are put; `drop` forgets those that wait."""
+        """Ends the queue; `drop` also discards the lines that still wait."""
         with self._changed:
             self._closed = True
             if drop:
@@ -119,7 +119,7 @@ class RequestQueue:
             return taken
 
     def slots(self, columns: int) -> int:
-        """How many sentences of so many tokens are searched together; long ones count as shorter."""
+        """How many sentences of this length make a batch; long ones count as shorter."""
         budget = self._reader.batch_budget
         if self._reader.batch_tokens:
             fitting = budget // columns
@@ -132,11 +132,11 @@ class RequestQueue:
         return max(1, fitting)
 
     def _worth(self, count: int) -> int:
-        """How many searches are worth it for so many sentences."""
+        """How many searches pay off for this number of sentences."""
         return max(1, min(self._searches, count // MIN_SENTENCES_PER_SEARCH))
 
     def _wait(self) -> None:
-        """Waits for sentences, until every search has waited in vain."""
+        """Waits for sentences until all searches are idle."""
         self._idle += 1
         while not (self._windows or self._closed or self._is_over):
             last = self._idle == self._running
@@ -147,7 +147,7 @@ class RequestQueue:
 
 
 def _columns(window: deque[tuple[int, SourceLine]]) -> int:
-    """Those of the longest of a window, its end counted."""
+    """Tokens of the longest line of a window, EOS included."""
     return len(window[0][1].ids) + 1
 
 
@@ -231,7 +231,7 @@ class LineStream:
                 self._waiting.close()
 
     def _ready(self) -> list[list[Translation]]:
-        """The answers that all before them are out of."""
+        """Results whose predecessors have all been written."""
         ready = []
         while (answer := self._answers.pop(self._next, None)) is not None:
             ready.append(answer())
@@ -242,7 +242,7 @@ class LineStream:
         return ready
 
     def _found(self) -> Generator[tuple[int, PendingResult]]:
-        """What searches find until nothing waits; several, and those elsewhere, run in threads of their own."""
+        """Results of the searches until the queue is empty; several searches, or those of workers, run in threads."""
         searches = self._searches[: self._waiting.begin()]
         if len(searches) == 1 and self._here:
             yield from searches[0](self._waiting.take)
@@ -272,7 +272,7 @@ class LineStream:
                 torch.set_num_threads(cores)
 
     def _search(self, search: Search, found: "SimpleQueue[tuple[int, PendingResult] | BaseException | None]") -> None:
-        """One search, in its thread; the last that it finds is its end."""
+        """Thread of one search; it ends with None or with the exception that ended it."""
         end: BaseException | None = None
         try:
             if self._here:
@@ -286,5 +286,4 @@ class LineStream:
 
 
 def _nothing() -> list[Translation]:
-    """The answer to an empty line."""
     return [EMPTY]

@@ -168,11 +168,9 @@ class Translator(TextModel):
         yield from LineStream(self._asked, waiting, [searching] * count, on_cpu).run(windows)
 
     def _asked(self, lines: Sequence[str | Request]) -> list[SourceLine]:
-        """Cuts source lines into tokens, and what is asked of their translations."""
         return self.requested([Request.of(line) for line in lines], self.terminology, self.config)
 
     def _searching(self, wanted: _Wanted) -> Search:
-        """The search in this process."""
         engine = self._engines.get(wanted)
         if engine is None:
             engine = self._engines[wanted] = Engine(
@@ -319,7 +317,6 @@ class Translator(TextModel):
     def _given(
         self, sources: Sequence[SourceLine], targets: Sequence[str | Translation], first: int
     ) -> list[TargetLine]:
-        """The targets as the model reads them, checked."""
         texts = {number: target for number, target in enumerate(targets) if isinstance(target, str)}
         cut = self.targets(list(texts.values()), [sources[number] for number in texts])
         read = dict(zip(texts, cut, strict=True))

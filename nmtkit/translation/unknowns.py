@@ -128,11 +128,7 @@ def _bare(word: str) -> str:
 
 
 def parse_dictionary(lines: Iterable[str], place: str) -> dict[str, str]:
-    """Reads translations of words from the file `place`: "SOURCE TAB TARGET" on each line; empty lines are left out.
-
-    Raises:
-        DataError: a line has not two sides, or a word has two translations.
-    """
+    """Reads translations of words from the file `place`: "SOURCE TAB TARGET" on each line; empty lines are left out."""
     found: dict[str, str] = {}
     for number, line in enumerate(lines, start=1):
         if not line.strip():
