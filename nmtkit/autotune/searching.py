@@ -9,9 +9,16 @@ from typing import Any
 
 import torch
 
-from nmtkit.autotune import found
-from nmtkit.autotune.found import Found
-from nmtkit.autotune.turns import GIVEN_UP, MOST_SECONDS, MOST_SHARE, TooSlowError, Turns, in_turns
+from nmtkit.autotune import cache
+from nmtkit.autotune.cache import TuningResult
+from nmtkit.autotune.timing import (
+    GIVEN_UP,
+    MOST_SECONDS,
+    MOST_SHARE,
+    InterleavedTimings,
+    TooSlowError,
+    time_interleaved,
+)
 from nmtkit.core import device as devices
 from nmtkit.layers.inference import PrecisionChoice, is_slow, supported_precisions
 from nmtkit.models.base import ModelConfig
@@ -22,14 +29,14 @@ _WORTH = 1.1
 """A less exact way is taken only where the quickest exact one takes at least so many times its time."""
 _PIECES = (FEW_SENTENCES + 1, 8)
 """So many lines are searched first, to know how long a line takes, and which ways cannot be worth more of them. Fewer
-are searched from tapes, which `at_most` cannot end."""
+are searched from tapes, which `time_limit` cannot end."""
 _FAR, _SOON = 10.0, 1.0
 """Times of the usual way's seconds, but so many at least, after which such a piece is given up."""
 _FEWEST = 48
 """With fewer lines the batches that are compared would not be those of real work."""
 
 
-def ways_to_search(device: torch.device, asked: PrecisionChoice = "auto") -> list[SearchSpeedConfig]:
+def candidate_search_configs(device: torch.device, asked: PrecisionChoice = "auto") -> list[SearchSpeedConfig]:
     """The usual way in the precision that was asked for, and those that differ from it in one thing.
 
     `auto` is fp32, and lets the precision differ too, but for those whose products are slow here.
@@ -45,7 +52,7 @@ def ways_to_search(device: torch.device, asked: PrecisionChoice = "auto") -> lis
     return possible
 
 
-def search_work(
+def search_workload_key(
     model: ModelConfig,
     vocabulary: int,
     beam_size: int,
@@ -54,19 +61,19 @@ def search_work(
     asked: PrecisionChoice,
 ) -> dict[str, Any]:
     """What a finding is kept for: all that decides how quick the ways to search are, and which there are."""
-    work = found.work_of("search", model, device)
+    work = cache.workload_key("search", model, device)
     work["machine"] |= {"threads": threads} if threads else {}
     return {**work, "vocabularies": [vocabulary, vocabulary], "batch": [beam_size], "precision": asked}
 
 
-def quickest_search(
+def tune_search(
     search: Callable[[SearchSpeedConfig, Sequence[str], float], Sequence[str]],
     lines: Sequence[str],
     device: torch.device,
     work: Mapping[str, Any],
     planned_seconds: float,
     again: bool = False,
-) -> Found[SearchSpeedConfig]:
+) -> TuningResult[SearchSpeedConfig]:
     """The quickest way to search, as it was once found on this machine, else by searching some lines in every way.
 
     A less exact way is taken only where it finds the same texts for all of these lines and is quicker than every exact
@@ -77,12 +84,12 @@ def quickest_search(
 
     `search` is given the seconds that it may take, and raises TooSlowError where it takes longer.
     """
-    known = None if again else found.look_up(work, SearchSpeedConfig)
+    known = None if again else cache.get(work, SearchSpeedConfig)
     if known is not None:
         return known
     begun = time.monotonic()
-    possible = ways_to_search(device, work.get("precision", "auto"))
-    unmeasured = Found("search", possible[0], "sentences/s")
+    possible = candidate_search_configs(device, work.get("precision", "auto"))
+    unmeasured = TuningResult("search", possible[0], "sentences/s")
     limit = MOST_SECONDS if again else min(MOST_SECONDS, MOST_SHARE * planned_seconds)
     texts: dict[SearchSpeedConfig, Sequence[str]] = {}
 
@@ -114,8 +121,10 @@ def quickest_search(
     speed = measured.slower[measured.best] * count * len(turns) / sum(turns)
     speeds = {str(way): speed / slower for way, slower in measured.slower.items()}
     seconds = time.monotonic() - begun
-    result = Found("search", best, "sentences/s", speeds, seconds, measured.is_noisy, lines=count, differing=differing)
-    found.keep(work, result)
+    result = TuningResult(
+        "search", best, "sentences/s", speeds, seconds, measured.is_noisy, lines=count, differing=differing
+    )
+    cache.put(work, result)
     return result
 
 
@@ -124,7 +133,7 @@ def _measure(
     seconds_of: Callable[[SearchSpeedConfig, Sequence[str], float], float],
     lines: Sequence[str],
     left: Callable[[], float],
-) -> tuple[Turns[SearchSpeedConfig] | None, int]:
+) -> tuple[InterleavedTimings[SearchSpeedConfig] | None, int]:
     """The ways in turns, and how many of the lines each searched; None where what is left of the time is too little."""
     try:
         for piece in _PIECES:
@@ -144,6 +153,6 @@ def _measure(
             too_slow.append(way)
     sample = lines[:: len(lines) // count][:count]
     others = [way for way in possible if way not in too_slow]
-    turns = in_turns(others, lambda way, _, most: seconds_of(way, sample, most), left())
+    turns = time_interleaved(others, lambda way, _, most: seconds_of(way, sample, most), left())
     slower = {way: GIVEN_UP if way in too_slow else turns.slower[way] for way in possible}
     return replace(turns, slower=slower), count

@@ -13,9 +13,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nmtkit.autotune import found
-from nmtkit.autotune.found import Found
-from nmtkit.autotune.turns import MOST_SECONDS, MOST_SHARE, ROUNDS, TooSlowError, Turns, at_most, in_turns
+from nmtkit.autotune import cache
+from nmtkit.autotune.cache import TuningResult
+from nmtkit.autotune.timing import (
+    MOST_SECONDS,
+    MOST_SHARE,
+    ROUNDS,
+    InterleavedTimings,
+    TooSlowError,
+    time_interleaved,
+    time_limit,
+)
 from nmtkit.core import device as devices
 from nmtkit.data.batch import Batch, BatchStream, collate
 from nmtkit.data.store import Store
@@ -45,8 +53,8 @@ OPEN_KEYS = ("precision", "matmul_precision", "threads")
 
 
 @dataclass(frozen=True)
-class TrainingWay:
-    """One way to make an update; the fields are keys of the recipe's group `training`."""
+class TrainingSpeedConfig:
+    """Settings that change the speed of an update; the fields are keys of the recipe's group `training`."""
 
     precision: Literal["fp32", "bf16"]
     matmul_precision: devices.MatmulPrecision
@@ -57,11 +65,11 @@ class TrainingWay:
         return f"{kind}, {self.threads} thread{'s' if self.threads > 1 else ''}"
 
 
-def training_work(recipe: Recipe, sizes: VocabularySizes, device: torch.device) -> dict[str, Any]:
+def training_workload_key(recipe: Recipe, sizes: VocabularySizes, device: torch.device) -> dict[str, Any]:
     """What a finding is kept for: all that decides how quick the ways to train are."""
     deciding = {"accumulate", "optimizer", "guided_alignment", "coverage_weight", "reinforce", "ema_decay"}
     return {
-        **found.work_of("training", recipe.model, device),
+        **cache.workload_key("training", recipe.model, device),
         "processes": distributed.size(),
         "vocabularies": [sizes.src, sizes.tgt],
         "batch": [recipe.batch.batch_tokens, recipe.batch.batch_size],
@@ -70,7 +78,9 @@ def training_work(recipe: Recipe, sizes: VocabularySizes, device: torch.device) 
     }
 
 
-def ways_to_train(config: TrainingConfig, device: torch.device, bf16_allowed: bool) -> list[TrainingWay]:
+def candidate_training_configs(
+    config: TrainingConfig, device: torch.device, bf16_allowed: bool
+) -> list[TrainingSpeedConfig]:
     """The ways that the settings leave open, the ones that one would rather take first: exact ones, with all threads.
 
     A CPU computes float32 exactly or, where its library can, with bfloat16 inside; a GPU also with tf32.
@@ -90,14 +100,14 @@ def ways_to_train(config: TrainingConfig, device: torch.device, bf16_allowed: bo
     if config.matmul_precision != "auto":
         exactness = [config.matmul_precision]
     return [
-        TrainingWay(kind, matmul, count)
+        TrainingSpeedConfig(kind, matmul, count)
         for kind in kinds
         for matmul in (exactness if kind == "fp32" else exactness[:1])  # in bf16 hardly a product is left in float32
         for count in dict.fromkeys(threads)
     ]
 
 
-class Repeated:
+class CyclingStream:
     """A stream of some batches over and over; to every way it gives those of the round, or a piece of each."""
 
     epoch = 0
@@ -122,7 +132,7 @@ class Repeated:
         self.next = state["batch"]
 
 
-class _Surviving(Trainer):
+class OOMSafeTrainer(Trainer):
     """Makes updates that may need more memory or time than there is: they are called off, and training could go on.
 
     Weights, gradients and the optimizer's state take the same memory in every way to train; it is the pass through the
@@ -144,8 +154,8 @@ class _Surviving(Trainer):
 
 
 @dataclass(frozen=True)
-class Trial:
-    """A training of which the quickest way is wanted."""
+class TrainingWorkload:
+    """A training whose fastest settings are wanted."""
 
     build: Callable[[], Seq2Seq]
     """Makes the model."""
@@ -155,7 +165,7 @@ class Trial:
     """What it names is not varied."""
     device: torch.device
     work: Mapping[str, Any]
-    """What the finding is kept for; see `training_work`."""
+    """What the finding is kept for; see `training_workload_key`."""
     updates_an_epoch: float
     """Roughly."""
 
@@ -163,10 +173,10 @@ class Trial:
     def plan(self) -> dict[str, Any]:
         """The work together with how long it will be done: what is kept for just this training."""
         limits = self.config.model_dump(mode="json", include={"max_updates", "max_epochs", "max_minutes"})
-        return {**self.work, found.PLAN: limits | {"updates_an_epoch": self.updates_an_epoch}}
+        return {**self.work, cache.PLAN: limits | {"updates_an_epoch": self.updates_an_epoch}}
 
 
-def quickest_training(trial: Trial, again: bool = False) -> Found[TrainingWay]:
+def tune_training(trial: TrainingWorkload, again: bool = False) -> TuningResult[TrainingSpeedConfig]:
     """The quickest way to train, as it was once found on this machine, else by measuring it now.
 
     A fresh model is updated with the first batches of the data in every way that the settings leave open, in turns;
@@ -180,13 +190,13 @@ def quickest_training(trial: Trial, again: bool = False) -> Found[TrainingWay]:
     begun, is_first = time.monotonic(), distributed.rank() == 0
     with randomness.fork_rng(trial.device):
         model = trial.build()
-        possible = ways_to_train(trial.config, trial.device, model.config.bf16_allowed)
-        unmeasured = Found("training", possible[0], "target tokens/s")
+        possible = candidate_training_configs(trial.config, trial.device, model.config.bf16_allowed)
+        unmeasured = TuningResult("training", possible[0], "target tokens/s")
         if len(possible) == 1:
             return unmeasured
         known = None
         if not again and is_first:
-            known = found.look_up(trial.plan, TrainingWay) or found.look_up(trial.work, TrainingWay)
+            known = cache.get(trial.plan, TrainingSpeedConfig) or cache.get(trial.work, TrainingSpeedConfig)
         known = distributed.broadcast_object(known)
         if known is not None:
             return known
@@ -195,25 +205,25 @@ def quickest_training(trial: Trial, again: bool = False) -> Found[TrainingWay]:
     if isinstance(measured, float):
         unmeasured = replace(unmeasured, rough_speed=measured)
         if is_first:
-            found.keep(trial.plan, unmeasured)
+            cache.put(trial.plan, unmeasured)
         return unmeasured
     way, speeds, is_noisy = measured
     if not speeds:
         return unmeasured
-    result = Found("training", way, "target tokens/s", speeds, time.monotonic() - begun, is_noisy)
+    result = TuningResult("training", way, "target tokens/s", speeds, time.monotonic() - begun, is_noisy)
     if is_first:
         if again:
-            found.forget_plans(trial.work)
-        found.keep(trial.work, result)
+            cache.evict_plans(trial.work)
+        cache.put(trial.work, result)
     return result
 
 
-def find_training_way(run: SavedRun, device: torch.device, again: bool = False) -> Found[TrainingWay]:
-    """How this machine trains the model of a run, which is preprocessed, quickest: see `quickest_training`."""
-    return quickest_training(trial_of(run, device), again)
+def tune_training_of_run(run: SavedRun, device: torch.device, again: bool = False) -> TuningResult[TrainingSpeedConfig]:
+    """How this machine trains the model of a run, which is preprocessed, quickest: see `tune_training`."""
+    return tune_training(workload_of_run(run, device), again)
 
 
-def trial_of(run: SavedRun, device: torch.device) -> Trial:
+def workload_of_run(run: SavedRun, device: torch.device) -> TrainingWorkload:
     """The training of a run, which is preprocessed; where its recipe has stages, the first one."""
     first = next(iter(run.recipe.by_stage().values()))
     tokenizers = run.load_tokenizers()
@@ -233,24 +243,24 @@ def trial_of(run: SavedRun, device: torch.device) -> Trial:
 
     tokens = int(np.maximum(store.lengths("src"), store.lengths("tgt")).sum()) + len(store)
     a_pass = tokens / first.batch.batch_tokens / first.training.accumulate / distributed.size()
-    return Trial(
+    return TrainingWorkload(
         build=lambda: build_model(first, tokenizers),
         first_batches=first_batches,
         config=first.training,
         device=device,
-        work=training_work(first, sizes_of(tokenizers), device),
+        work=training_workload_key(first, sizes_of(tokenizers), device),
         updates_an_epoch=a_pass,
     )
 
 
 def tokens_a_minute(
     recipe: Recipe, lengths: tuple[int, int], device: torch.device
-) -> tuple[Found[TrainingWay], float | None]:
-    """What `quickest_training` found, and if known how many padded tokens, of the longer side, it is in a minute.
+) -> tuple[TuningResult[TrainingSpeedConfig], float | None]:
+    """What `tune_training` found, and if known how many padded tokens, of the longer side, it is in a minute.
 
-    There is no tokenizer yet: see `made_up_trial`.
+    There is no tokenizer yet: see `synthetic_workload`.
     """
-    found_here = quickest_training(made_up_trial(recipe, lengths, device))
+    found_here = tune_training(synthetic_workload(recipe, lengths, device))
     src, tgt = _cut(recipe, lengths)
     speed = found_here.speed or found_here.rough_speed
     return found_here, None if speed is None else 60 * speed * (max(src, tgt) + 1) / (tgt + 1)
@@ -261,7 +271,7 @@ def _cut(recipe: Recipe, lengths: tuple[int, int]) -> tuple[int, int]:
     return min(src, lengths[0]), min(tgt, lengths[1])
 
 
-def made_up_trial(recipe: Recipe, lengths: tuple[int, int], device: torch.device) -> Trial:
+def synthetic_workload(recipe: Recipe, lengths: tuple[int, int], device: torch.device) -> TrainingWorkload:
     """The training of a recipe without its text: random words are learned, by a model as large as it may become.
 
     The lengths are those of a usual source and a usual target, in tokens. Of a recipe's stages the first counts.
@@ -278,12 +288,12 @@ def made_up_trial(recipe: Recipe, lengths: tuple[int, int], device: torch.device
 
         return [collate(words(src, sizes.src), words(tgt, sizes.tgt)) for _ in range(count)]
 
-    return Trial(
+    return TrainingWorkload(
         build=lambda: MODELS.get(first.model.kind)(first.model, sizes),
         first_batches=made_up,
         config=first.training,
         device=device,
-        work=training_work(first, sizes, device),
+        work=training_workload_key(first, sizes, device),
         updates_an_epoch=float("inf"),
     )
 
@@ -296,23 +306,23 @@ def planned_seconds(config: TrainingConfig, seconds_an_update: float, updates_an
 
 
 def _measure(
-    model: Seq2Seq, trial: Trial, possible: Sequence[TrainingWay], again: bool
-) -> tuple[TrainingWay, dict[str, float], bool] | float:
+    model: Seq2Seq, trial: TrainingWorkload, possible: Sequence[TrainingSpeedConfig], again: bool
+) -> tuple[TrainingSpeedConfig, dict[str, float], bool] | float:
     """The best way, the speed of each and whether the turns disagreed; where the training is too short only a speed.
 
     A way that runs out of memory has speed 0, and if all do there are no speeds. One that cannot win is given up.
     """
     config, device = trial.config, trial.device
-    stream = Repeated(trial.first_batches(ROUNDS * config.accumulate))
-    training = _Surviving(model, stream, config, CheckpointManager(Path()), device, time.monotonic)
+    stream = CyclingStream(trial.first_batches(ROUNDS * config.accumulate))
+    training = OOMSafeTrainer(model, stream, config, CheckpointManager(Path()), device, time.monotonic)
 
-    def seconds_of(way: TrainingWay, number: int, most: float) -> float:
+    def seconds_of(way: TrainingSpeedConfig, number: int, most: float) -> float:
         devices.prepare(device, way.matmul_precision, way.threads)
         training.in_bf16, training.lacked = way.precision == "bf16", None
         stream.next = number * config.accumulate
         _wait_for(device)
         begun = time.monotonic()
-        with at_most(most, model):
+        with time_limit(most, model):
             training.make_update()
         _wait_for(device)
         taken = time.monotonic() - begun if distributed.rank() == 0 else 0.0
@@ -349,7 +359,7 @@ def _measure(
     if limit < max(_LEAST_SECONDS, wanted / 2 * piece):
         return speed_at(whole)
     stream.every = max(1, min(_PIECE, round(wanted * whole / limit)))
-    turns = in_turns(possible, seconds_of, limit)
+    turns = time_interleaved(possible, seconds_of, limit)
     if math.isinf(turns.slower[turns.best]):
         return possible[0], {}, False
     speeds = _speeds(turns, stream, config.accumulate)
@@ -358,7 +368,7 @@ def _measure(
     return distributed.broadcast_object(best), speeds, turns.is_noisy  # each process has looked at batches of its own
 
 
-def _speeds(turns: Turns[TrainingWay], stream: Repeated, accumulate: int) -> dict[str, float]:
+def _speeds(turns: InterleavedTimings[TrainingSpeedConfig], stream: CyclingStream, accumulate: int) -> dict[str, float]:
     """Target tokens a second of every way, by the batches that the turns of the best one had."""
     taken = turns.turns[turns.best]
     tokens = sum(_target_tokens(stream, number, accumulate) for number in range(len(taken)))
@@ -366,15 +376,19 @@ def _speeds(turns: Turns[TrainingWay], stream: Repeated, accumulate: int) -> dic
     return {str(way): distributed.size() * speed / slower for way, slower in turns.slower.items()}
 
 
-def _target_tokens(stream: Repeated, number: int, accumulate: int) -> int:
+def _target_tokens(stream: CyclingStream, number: int, accumulate: int) -> int:
     """How many target tokens the update of a round has."""
     stream.next = number * accumulate
     return sum(int(mask.sum()) for _ in range(accumulate) if (mask := next(stream).tgt_mask) is not None)
 
 
 def _exact_enough(
-    model: Seq2Seq, sample: Batch, turns: Turns[TrainingWay], possible: Sequence[TrainingWay], device: torch.device
-) -> TrainingWay:
+    model: Seq2Seq,
+    sample: Batch,
+    turns: InterleavedTimings[TrainingSpeedConfig],
+    possible: Sequence[TrainingSpeedConfig],
+    device: torch.device,
+) -> TrainingSpeedConfig:
     """The best way; where its loss of a batch is too far from the exact one, the best of the exact ways."""
     best = turns.best
     if _loss(model, sample, best, device) > _SAME_LOSS * _loss(model, sample, possible[0], device):
@@ -384,7 +398,7 @@ def _exact_enough(
 
 
 @torch.no_grad()
-def _loss(model: Seq2Seq, batch: Batch, way: TrainingWay, device: torch.device) -> float:
+def _loss(model: Seq2Seq, batch: Batch, way: TrainingSpeedConfig, device: torch.device) -> float:
     """The loss of a batch, computed in this way, in nats per target token."""
     devices.prepare(device, way.matmul_precision, way.threads)
     model.eval()

@@ -9,8 +9,8 @@ import click
 import torch
 
 from nmtkit import console
-from nmtkit.autotune import found as kept
-from nmtkit.autotune.training import TrainingWay
+from nmtkit.autotune import cache
+from nmtkit.autotune.training import TrainingSpeedConfig
 from nmtkit.core import device
 from nmtkit.core.processes import available_cores
 from nmtkit.core.version import __version__
@@ -33,7 +33,7 @@ def command(clear: bool) -> None:
       nmtkit doctor --clear
     """
     if clear:
-        console.say(f"{kept.clear()} forgotten: {kept.kept_folder()} is empty")
+        console.say(f"{cache.clear()} forgotten: {cache.cache_folder()} is empty")
         return
     rows = [["nmtkit", __version__], ["Python", f"{platform.python_version()} ({sys.executable})"]]
     rows += [["system", platform.platform()], ["torch", torch.__version__]]
@@ -47,7 +47,7 @@ def command(clear: bool) -> None:
 
     devices = [
         ["CUDA", "yes" if torch.cuda.is_available() else f"no: {_why_no_cuda()}"],
-        ["CPU", f"{kept.processor()}, with {torch.backends.cpu.get_cpu_capability()}"],
+        ["CPU", f"{cache.processor()}, with {torch.backends.cpu.get_cpu_capability()}"],
         ["CPU cores this process may use", str(available_cores())],
         ["CPU threads torch uses", str(torch.get_num_threads())],
         *([name, device.describe(torch.device(name))] for name in device.available()),
@@ -58,14 +58,14 @@ def command(clear: bool) -> None:
     devices.append(["will be used", f"{device.describe(chosen)}, because {why}; --device chooses another"])
     console.table("devices", ["what", "found"], devices)
     settings = []
-    for entry in kept.everything():
+    for entry in cache.entries():
         try:
             settings.append(_settings(entry))
         except (KeyError, TypeError):
             settings.append(["of another version of nmtkit", "", "", "", "", ""])
     if settings:
         columns = ["work", "model, vocabulary, batch or beam", "machine", "taken", "tokens/s or sentences/s", "day"]
-        console.table(f"measured settings, kept in {kept.kept_folder()}", columns, settings)
+        console.table(f"measured settings, kept in {cache.cache_folder()}", columns, settings)
 
 
 def _settings(entry: dict[str, Any]) -> list[str]:
@@ -74,8 +74,8 @@ def _settings(entry: dict[str, Any]) -> list[str]:
     machine = dict(work["machine"])
     names = [str(machine.pop(key)) for key in ("device", "processor") if key in machine]
     threads = f"{machine.pop('threads')} cores"
-    changed = [f"{key}={value}" for key, value in machine.items() if key in kept.VARIABLES and "OMP" not in key]
-    way = {"training": TrainingWay, "search": SearchSpeedConfig}[work["work"]](**found["way"])
+    changed = [f"{key}={value}" for key, value in machine.items() if key in cache.VARIABLES and "OMP" not in key]
+    way = {"training": TrainingSpeedConfig, "search": SearchSpeedConfig}[work["work"]](**found["way"])
     model = f"{work['model']['kind']}, {max(work['vocabularies']):,}, {work['batch'][0]:,}"
     speed = f"{found['speeds'][str(way)]:,.0f}"
     return [work["work"], model, ", ".join([*names, threads, *changed]), str(way), speed, found["day"]]

@@ -5,8 +5,8 @@ from typing import Any
 import click
 
 from nmtkit import console, recipe
-from nmtkit.autotune.found import Found
-from nmtkit.autotune.training import find_training_way
+from nmtkit.autotune.cache import TuningResult
+from nmtkit.autotune.training import tune_training_of_run
 from nmtkit.cli import options
 from nmtkit.cli.diagnosing import show_diagnosis
 from nmtkit.cli.reporting import show_report, tell
@@ -51,7 +51,7 @@ def command(name: str, overrides: tuple[str, ...], run_path: str | None, device:
     else:
         work = Run.create(loaded, run_path, notify=tell)
     work.preprocess(tell, show_report, show_diagnosis, learned_before=folder.has_training())
-    found = find_training_way(work, place, again=True)
+    found = tune_training_of_run(work, place, again=True)
     if found.speeds:
         _show(found, f"training {loaded.name} on {devices.describe(place)}")
     else:
@@ -68,7 +68,7 @@ def command(name: str, overrides: tuple[str, ...], run_path: str | None, device:
         tell(f"{len(lines)} validation sentences are too few to measure the search with")
 
 
-def _show(found: Found[Any], title: str) -> None:
+def _show(found: TuningResult[Any], title: str) -> None:
     """The configurations, the fastest first."""
     quickest = max(found.speeds.values())
     rows = []

@@ -19,14 +19,14 @@ import numpy as np
 import torch
 
 from nmtkit import metrics
-from nmtkit.autotune.found import processor
+from nmtkit.autotune.cache import processor
 from nmtkit.autotune.training import (
-    Repeated,
-    TrainingWay,
-    Trial,
-    made_up_trial,
-    quickest_training,
-    trial_of,
+    CyclingStream,
+    TrainingSpeedConfig,
+    TrainingWorkload,
+    synthetic_workload,
+    tune_training,
+    workload_of_run,
 )
 from nmtkit.core import device as devices
 from nmtkit.core.errors import DataError, NmtkitError
@@ -146,7 +146,7 @@ class TrainingSpeed:
     facts: dict[str, object]
     data: str
     """Where the batches come from, in words."""
-    way: TrainingWay
+    way: TrainingSpeedConfig
     updates: int
     """In a round."""
     tokens: int
@@ -169,7 +169,7 @@ class TrainingSpeed:
 
 def training_workload(
     recipe: Recipe, run_path: str | None, device: torch.device, stack: ExitStack, notify: Notify
-) -> tuple[Trial, str]:
+) -> tuple[TrainingWorkload, str]:
     """The training of the recipe, and where its batches come from: its run, its text, or random words.
 
     Args:
@@ -183,7 +183,7 @@ def training_workload(
     if folder.has_training():
         try:
             run = Run.open(str(folder.path), same_as=recipe)
-            return trial_of(run, device), f"the data of {folder.path}"
+            return workload_of_run(run, device), f"the data of {folder.path}"
         except NmtkitError as fault:
             if run_path is not None:
                 raise
@@ -194,25 +194,25 @@ def training_workload(
         notify(str(fault))
         src, tgt = recipe.data.truncation or LENGTHS
         data = f"random words, {src} and {tgt} a line, for its text is not here"
-        return made_up_trial(recipe, (src, tgt), device), data
+        return synthetic_workload(recipe, (src, tgt), device), data
     scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nmtkit-bench-"))) / recipe.name
     run = Run.create(recipe, str(scratch))
     run.preprocess(notify, ignore)
-    return trial_of(run, device), "its text"
+    return workload_of_run(run, device), "its text"
 
 
 class TrainingBenchmark:
     """Makes the same updates in every round, with the recipe's settings or the fastest ones that it leaves open."""
 
-    def __init__(self, workload: Trial, data: str, updates: int, notify: Notify) -> None:
-        chosen = quickest_training(workload)
+    def __init__(self, workload: TrainingWorkload, data: str, updates: int, notify: Notify) -> None:
+        chosen = tune_training(workload)
         for sentence in chosen.sentences():
             notify(sentence)
         config, self.device = chosen.way, workload.device
         devices.prepare(self.device, config.matmul_precision, config.threads)
         count = updates * workload.config.accumulate
         batches = workload.first_batches(count)
-        self._stream = Repeated(batches)
+        self._stream = CyclingStream(batches)
         self._trainer = Trainer(workload.build(), self._stream, workload.config, CheckpointManager(Path()), self.device)
         self._trainer.in_bf16 = config.precision == "bf16"
         tokens = sum(batches[number % len(batches)].n_tokens for number in range(count))

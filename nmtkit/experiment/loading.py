@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
-from nmtkit.autotune.found import Found, look_up
-from nmtkit.autotune.searching import quickest_search, search_work
-from nmtkit.autotune.turns import at_most
+from nmtkit.autotune import cache
+from nmtkit.autotune.cache import TuningResult
+from nmtkit.autotune.searching import search_workload_key, tune_search
+from nmtkit.autotune.timing import time_limit
 from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError, RecipeError
 from nmtkit.core.task import TASKS
@@ -144,8 +145,8 @@ def open_translator(run: SavedRun, how: ModelOptions, notify: Callable[[str], No
             raise RecipeError(f"{model.config.kind} has one attention, not layers of heads to choose from")
         of_heads.show(how.layer, "mean" if how.head is None else how.head)
     asked = _requested_precision(model, how.precision)
-    work = search_work(trained.model, model.sizes.tgt, config.beam_size, how.threads, place, asked)
-    known = look_up(work, SearchSpeedConfig) if len(model.models()) == 1 else None
+    work = search_workload_key(trained.model, model.sizes.tgt, config.beam_size, how.threads, place, asked)
+    known = cache.get(work, SearchSpeedConfig) if len(model.models()) == 1 else None
     way = known.way if known else usual(place, "fp32" if asked == "auto" else asked)
     devices.prepare(place, threads=how.threads)
     if notify is not None and place.type == "cpu" and how.precision != "auto" and is_slow(how.precision):
@@ -198,8 +199,9 @@ def _for_workers(
     # Here no line is searched: only text is cut into tokens and put together again.
     translator = open_translator(run, replace(how, device="cpu", precision="fp32"), notify)
     vocabulary, beam = translator.model.sizes.tgt, translator.config.beam_size
-    known = look_up(
-        search_work(run.inference.model, vocabulary, beam, how.threads, places[0], how.precision), SearchSpeedConfig
+    known = cache.get(
+        search_workload_key(run.inference.model, vocabulary, beam, how.threads, places[0], how.precision),
+        SearchSpeedConfig,
     )
     workers = Workers([str(place) for place in places], partial(_open_on_device, how))
     return replace(translator, way=known.way if known else usual(places[0]), workers=workers)
@@ -246,8 +248,8 @@ def fits_fp16(model: Seq2Seq) -> bool:
 
 def open_autotuned(
     run: SavedRun, how: ModelOptions, lines: Sequence[str], planned_seconds: float, again: bool = False
-) -> tuple[Translator, Found[SearchSpeedConfig]]:
-    """Opens a run to search as this machine does it quickest, and says what was found; see `quickest_search`.
+) -> tuple[Translator, TuningResult[SearchSpeedConfig]]:
+    """Opens a run to search as this machine does it quickest, and says what was found; see `tune_search`.
 
     The process is made ready for it.
     """
@@ -262,12 +264,12 @@ def open_autotuned(
     opened[usually.speed_config.precision] = usually
     model, config, device = usually.model, usually.config, usually.device
     asked = how.precision if device.type == "cpu" else usually.speed_config.precision
-    work = search_work(run.inference.model, model.sizes.tgt, config.beam_size, how.threads, device, asked)
+    work = search_workload_key(run.inference.model, model.sizes.tgt, config.beam_size, how.threads, device, asked)
 
     def search(way: SearchSpeedConfig, some: Sequence[str], most: float) -> list[str]:
         translator = take(way)
-        with at_most(most, translator.model):
+        with time_limit(most, translator.model):
             return translator.translate(some)
 
-    found = quickest_search(search, lines, device, work, planned_seconds, again)
+    found = tune_search(search, lines, device, work, planned_seconds, again)
     return take(found.way), found

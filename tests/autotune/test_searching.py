@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from nmtkit.autotune import searching
-from nmtkit.autotune.searching import quickest_search, ways_to_search
-from nmtkit.autotune.turns import MOST_SHARE, TooSlowError
+from nmtkit.autotune.searching import candidate_search_configs, tune_search
+from nmtkit.autotune.timing import MOST_SHARE, TooSlowError
 from nmtkit.core import device as devices
 from nmtkit.experiment.loading import ModelOptions, open_autotuned
 from nmtkit.layers import inference
@@ -51,7 +51,7 @@ def two_cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_the_usual_way_comes_first_and_the_others_differ_in_one_thing(
     device: str, asked: PrecisionChoice, count: int
 ) -> None:
-    first, *others = ways_to_search(torch.device(device), asked)
+    first, *others = candidate_search_configs(torch.device(device), asked)
     precision = "fp32" if asked == "auto" else asked
     assert first == usual(torch.device(device), precision)
     assert first.precision == precision
@@ -66,8 +66,8 @@ def test_a_precision_whose_products_are_slow_here_is_not_tried_unless_it_is_name
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(searching, "is_slow", lambda precision: precision == "int8")
-    assert {way.precision for way in ways_to_search(CPU)} == {"fp32", "bf16"}
-    assert {way.precision for way in ways_to_search(CPU, "int8")} == {"int8"}
+    assert {way.precision for way in candidate_search_configs(CPU)} == {"fp32", "bf16"}
+    assert {way.precision for way in candidate_search_configs(CPU, "int8")} == {"int8"}
 
 
 class Search:
@@ -84,23 +84,23 @@ class Search:
 
 
 def test_the_quickest_is_found_and_used_again() -> None:
-    quickest = ways_to_search(CPU)[2]
+    quickest = candidate_search_configs(CPU)[2]
     search = Search(quickest)
-    found = quickest_search(search, LINES, CPU, {"test": "again"}, planned_seconds=100)
+    found = tune_search(search, LINES, CPU, {"test": "again"}, planned_seconds=100)
     assert found.way == quickest
     assert found.speeds[str(quickest)] > 2 * found.speeds[str(usual(CPU))]
     searched = search.searched
-    assert quickest_search(search, LINES, CPU, {"test": "again"}, planned_seconds=100).way == quickest
+    assert tune_search(search, LINES, CPU, {"test": "again"}, planned_seconds=100).way == quickest
     assert search.searched == searched
 
 
 def test_a_less_exact_way_that_finds_other_texts_is_refused_and_told() -> None:
-    less_exact, _ = [way for way in ways_to_search(CPU) if way.precision != "fp32"]
-    found = quickest_search(Search(less_exact), LINES, CPU, {"test": "same"}, 100)
+    less_exact, _ = [way for way in candidate_search_configs(CPU) if way.precision != "fp32"]
+    found = tune_search(Search(less_exact), LINES, CPU, {"test": "same"}, 100)
     assert found.way == less_exact
     assert not any("--precision" in sentence for sentence in found.sentences())
-    quickest_search(Search(less_exact, same=False), LINES, CPU, {"test": "other"}, 100)
-    again = quickest_search(Search(less_exact, same=False), LINES, CPU, {"test": "other"}, 100)
+    tune_search(Search(less_exact, same=False), LINES, CPU, {"test": "other"}, 100)
+    again = tune_search(Search(less_exact, same=False), LINES, CPU, {"test": "other"}, 100)
     assert again.kept
     assert again.way.precision == "fp32"
     (told,) = [sentence for sentence in again.sentences() if "--precision" in sentence]
@@ -109,43 +109,48 @@ def test_a_less_exact_way_that_finds_other_texts_is_refused_and_told() -> None:
 
 @pytest.mark.parametrize(("part", "taken"), [(0.85, True), (0.93, False)])
 def test_a_less_exact_way_is_taken_for_a_gain_of_a_tenth_only(part: float, taken: bool) -> None:
-    usually, *others = ways_to_search(CPU)
+    usually, *others = candidate_search_configs(CPU)
     less_exact, _ = [way for way in others if way.precision != "fp32"]
-    found = quickest_search(Search(less_exact, part=part), LINES, CPU, {"test": "tenth"}, 100)
+    found = tune_search(Search(less_exact, part=part), LINES, CPU, {"test": "tenth"}, 100)
     assert found.way == (less_exact if taken else usually)
     assert found.speeds[str(less_exact)] == max(found.speeds.values())
-    assert quickest_search(Search(others[0], part=part), LINES, CPU, {"test": "exact"}, 100).way == others[0]
+    assert tune_search(Search(others[0], part=part), LINES, CPU, {"test": "exact"}, 100).way == others[0]
 
 
 def test_what_is_too_short_is_not_measured() -> None:
-    assert not quickest_search(Search(ways_to_search(CPU)[2]), LINES, CPU, {"test": "short"}, planned_seconds=1).speeds
-    assert not quickest_search(
-        Search(ways_to_search(CPU)[2]), LINES[: searching._FEWEST - 1], CPU, {"test": "few"}, 100
+    assert not tune_search(
+        Search(candidate_search_configs(CPU)[2]), LINES, CPU, {"test": "short"}, planned_seconds=1
+    ).speeds
+    assert not tune_search(
+        Search(candidate_search_configs(CPU)[2]), LINES[: searching._FEWEST - 1], CPU, {"test": "few"}, 100
     ).speeds
 
 
 @pytest.mark.parametrize("failing", [[0], [1, 2], [2, 3, 4], [0, 1, 2, 3, 4, 5]])
 def test_a_way_that_runs_out_of_memory_is_not_taken(failing: list[int]) -> None:
-    search, hungry = Search(ways_to_search(CPU)[2]), [ways_to_search(CPU)[number] for number in failing]
+    search, hungry = (
+        Search(candidate_search_configs(CPU)[2]),
+        [candidate_search_configs(CPU)[number] for number in failing],
+    )
 
     def with_little_memory(way: SearchSpeedConfig, lines: Sequence[str], most: float) -> list[str]:
         if way in hungry and len(lines) > max(searching._PIECES):
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate a test")
         return search(way, lines, most)
 
-    found = quickest_search(with_little_memory, LINES, CPU, {"test": "memory"}, planned_seconds=100)
-    if len(hungry) == len(ways_to_search(CPU)):
+    found = tune_search(with_little_memory, LINES, CPU, {"test": "memory"}, planned_seconds=100)
+    if len(hungry) == len(candidate_search_configs(CPU)):
         assert (found.way, found.speeds) == (usual(CPU), {})
     else:
         assert found.way not in hungry
-        assert [way for way in ways_to_search(CPU) if not found.speeds[str(way)]] == hungry
+        assert [way for way in candidate_search_configs(CPU) if not found.speeds[str(way)]] == hungry
 
 
 @pytest.mark.parametrize("times", [15, 1000])
 def test_a_way_that_is_far_too_slow_is_given_up_after_a_few_lines(times: int) -> None:
     """It has no more of the time than a piece of the usual way's, whatever it is asked for."""
-    slow = next(way for way in ways_to_search(CPU) if way.precision == "int8")
-    others, asked = Search(ways_to_search(CPU)[2]), []
+    slow = next(way for way in candidate_search_configs(CPU) if way.precision == "int8")
+    others, asked = Search(candidate_search_configs(CPU)[2]), []
 
     def search(way: SearchSpeedConfig, lines: Sequence[str], most: float) -> list[str]:
         if way != slow:
@@ -155,8 +160,8 @@ def test_a_way_that_is_far_too_slow_is_given_up_after_a_few_lines(times: int) ->
         raise TooSlowError
 
     begun = CLOCK.now
-    found = quickest_search(search, LINES, CPU, {"test": f"slow {times}"}, planned_seconds=100)
-    assert found.way == ways_to_search(CPU)[2]
+    found = tune_search(search, LINES, CPU, {"test": f"slow {times}"}, planned_seconds=100)
+    assert found.way == candidate_search_configs(CPU)[2]
     assert asked == [searching._PIECES[0]]
     assert CLOCK.now - begun < 5
     assert f"{slow} at most " in next(found.sentences())
@@ -172,7 +177,7 @@ def test_measuring_ends_within_its_share_where_every_way_is_slow(planned: float)
             raise TooSlowError
         return list(lines)
 
-    assert not quickest_search(search, LINES, CPU, {"test": f"all {planned}"}, planned_seconds=planned).speeds
+    assert not tune_search(search, LINES, CPU, {"test": f"all {planned}"}, planned_seconds=planned).speeds
     assert CLOCK.now - begun <= MOST_SHARE * planned * 1.001
 
 

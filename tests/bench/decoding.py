@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from nmtkit.autotune.turns import in_turns
+from nmtkit.autotune.timing import time_interleaved
 from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.processes import WorkerProcess, call, call_each
@@ -234,7 +234,7 @@ def _best(name: str, work: DecodingWork, notify: Callable[[str], None]) -> list[
         settings: list[Setting] = ask("settings")
 
         def best(among: list[Setting]) -> Setting:
-            turns = in_turns(among, lambda setting, *_: float(ask("decode", setting, lines)[0]), SECONDS_TO_TRY)
+            turns = time_interleaved(among, lambda setting, *_: float(ask("decode", setting, lines)[0]), SECONDS_TO_TRY)
             tried = "; ".join(f"{setting}: {turns.slower[setting]:.2f}" for setting in among)
             notify(f"{name}, by {len(lines)} lines, times of the quickest way: {tried}")
             return turns.best
@@ -254,7 +254,7 @@ def _threads_alone(setting: Setting, ask: Ask, work: DecodingWork) -> int:
     """How many threads are quickest for one line at a time."""
     ways = dict.fromkeys(replace(setting, searches=1, threads=n) for n in (1, setting.threads * setting.searches))
     lines = _filled(work)[:FIRST]
-    return in_turns(list(ways), lambda way, *_: sum(ask("alone", way, lines)), SECONDS_TO_TRY / 10).best.threads
+    return time_interleaved(list(ways), lambda way, *_: sum(ask("alone", way, lines)), SECONDS_TO_TRY / 10).best.threads
 
 
 def _turn(row: EngineSpeed, ask: Ask, work: DecodingWork) -> None:

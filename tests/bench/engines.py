@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from nmtkit.autotune.searching import ways_to_search
+from nmtkit.autotune.searching import candidate_search_configs
 from nmtkit.core import device as devices
 from nmtkit.data.batch import Batch, bucket_by_length
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
@@ -96,7 +96,7 @@ class Ours(Contestant):
 
     def _possible(self) -> list[SearchSpeedConfig]:
         given = self.reader.batch_tokens
-        ways = ways_to_search(self.place, self._how.precision)
+        ways = candidate_search_configs(self.place, self._how.precision)
         return list(dict.fromkeys(replace(way, batch_tokens=given) if given else way for way in ways))
 
     def settings(self) -> list[Setting]:

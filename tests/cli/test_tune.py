@@ -7,7 +7,7 @@ import torch
 from commands import Command, refused, succeeded
 
 from nmtkit import recipe
-from nmtkit.autotune import found
+from nmtkit.autotune import cache
 from nmtkit.autotune import training as tuning
 from nmtkit.cli import doctor, train
 from nmtkit.core import device as devices
@@ -58,7 +58,7 @@ def test_what_is_tuned_is_used_shown_and_cleared(
     done = console("doctor")
     assert "rnnsearch" in done.out
     assert f"{again}, 1 thread" in done.out
-    (other,) = found.kept_folder().glob("*.json")
+    (other,) = cache.cache_folder().glob("*.json")
     other.with_name("other.json").write_text('{"work": {"what": 1}, "found": {}}', encoding="utf-8")
     assert "of another version of nmtkit" in console("doctor").out
     assert console("doctor", "--clear").out.startswith("2 forgotten")
@@ -72,7 +72,7 @@ def test_a_resumed_run_uses_what_it_was_begun_with(corpus: Path, console: Comman
     more = ["--set", "training.max_updates=6", "--resume"]
     succeeded(console(*given, *more))
     assert recipe.load(tmp_path / "run" / "recipe.yaml").training.matmul_precision == "high"
-    assert found.everything() == []
+    assert cache.entries() == []
     refused(
         console(*given, *more, "--set", "training.matmul_precision=medium"),
         "`training.matmul_precision` was 'high' and is 'medium'",
@@ -82,7 +82,7 @@ def test_a_resumed_run_uses_what_it_was_begun_with(corpus: Path, console: Comman
 def test_nothing_is_left_to_find(corpus: Path, console: Command) -> None:
     done = succeeded(console("tune", corpus / "tiny.yaml", *ONE, *EXACT))
     assert "the recipe leaves nothing open on cpu: fp32 highest, 1 thread" in done.err
-    assert found.everything() == []
+    assert cache.entries() == []
 
 
 @pytest.mark.parametrize("threads", ["0", "many", "1.5", "true"])

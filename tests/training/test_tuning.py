@@ -13,10 +13,16 @@ import torch
 from test_distributed import start_two
 from tiny_training import TinyModel
 
-from nmtkit.autotune import found as kept
+from nmtkit.autotune import cache
 from nmtkit.autotune import training as tuning
-from nmtkit.autotune.found import Found
-from nmtkit.autotune.training import TrainingWay, Trial, planned_seconds, quickest_training, ways_to_train
+from nmtkit.autotune.cache import TuningResult
+from nmtkit.autotune.training import (
+    TrainingSpeedConfig,
+    TrainingWorkload,
+    candidate_training_configs,
+    planned_seconds,
+    tune_training,
+)
 from nmtkit.core import device as devices
 from nmtkit.data.batch import Batch, collate
 from nmtkit.models.base import Seq2Seq, VocabularySizes
@@ -38,8 +44,8 @@ def four_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("four_threads")
 def test_every_way_that_is_left_open() -> None:
-    found = ways_to_train(config(), CPU, bf16_allowed=True)
-    assert found[0] == TrainingWay("fp32", "highest", 4)
+    found = candidate_training_configs(config(), CPU, bf16_allowed=True)
+    assert found[0] == TrainingSpeedConfig("fp32", "highest", 4)
     assert {(way.precision, way.matmul_precision) for way in found} == {
         ("fp32", "highest"),
         ("fp32", "medium"),
@@ -51,27 +57,31 @@ def test_every_way_that_is_left_open() -> None:
 
 @pytest.mark.usefixtures("four_threads")
 def test_what_is_named_is_not_varied() -> None:
-    assert {way.precision for way in ways_to_train(config(), CPU, bf16_allowed=False)} == {"fp32"}
-    assert {way.threads for way in ways_to_train(config(threads=3), CPU, True)} == {3}
-    assert {way.matmul_precision for way in ways_to_train(config(matmul_precision="high"), CPU, True)} == {"high"}
+    assert {way.precision for way in candidate_training_configs(config(), CPU, bf16_allowed=False)} == {"fp32"}
+    assert {way.threads for way in candidate_training_configs(config(threads=3), CPU, True)} == {3}
+    assert {way.matmul_precision for way in candidate_training_configs(config(matmul_precision="high"), CPU, True)} == {
+        "high"
+    }
     named = config(precision="bf16", matmul_precision="medium", threads=2)
-    assert ways_to_train(named, CPU, False) == [TrainingWay("bf16", "medium", 2)]
+    assert candidate_training_configs(named, CPU, False) == [TrainingSpeedConfig("bf16", "medium", 2)]
 
 
 @pytest.mark.usefixtures("four_threads")
 def test_threads_that_the_user_set_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
-    assert {way.threads for way in ways_to_train(config(), CPU, True)} == {4}
+    assert {way.threads for way in candidate_training_configs(config(), CPU, True)} == {4}
 
 
 @pytest.mark.usefixtures("four_threads")
 def test_a_gpu_varies_what_a_gpu_has() -> None:
-    assert ways_to_train(config(), CUDA, True) == [
-        TrainingWay("fp32", "highest", 4),
-        TrainingWay("fp32", "high", 4),
-        TrainingWay("bf16", "highest", 4),
+    assert candidate_training_configs(config(), CUDA, True) == [
+        TrainingSpeedConfig("fp32", "highest", 4),
+        TrainingSpeedConfig("fp32", "high", 4),
+        TrainingSpeedConfig("bf16", "highest", 4),
     ]
-    assert ways_to_train(config(), torch.device("mps"), True) == [TrainingWay("fp32", "highest", 4)]
+    assert candidate_training_configs(config(), torch.device("mps"), True) == [
+        TrainingSpeedConfig("fp32", "highest", 4)
+    ]
 
 
 def test_planned_time_is_the_nearest_limit() -> None:
@@ -108,7 +118,7 @@ def batches(count: int) -> Sequence[Batch]:
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def cache_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing was found before, and nothing is left to others."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
@@ -120,12 +130,12 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     Counted.passes = Counted.in_bf16 = 0
 
 
-def trial(build: Callable[[], Seq2Seq], config: TrainingConfig, name: str) -> Trial:
-    return Trial(build, batches, config, CPU, {"test": name}, updates_an_epoch=100)
+def trial(build: Callable[[], Seq2Seq], config: TrainingConfig, name: str) -> TrainingWorkload:
+    return TrainingWorkload(build, batches, config, CPU, {"test": name}, updates_an_epoch=100)
 
 
-def find(config: TrainingConfig, name: str, again: bool = False) -> Found[TrainingWay]:
-    return quickest_training(trial(build, config, name), again)
+def find(config: TrainingConfig, name: str, again: bool = False) -> TuningResult[TrainingSpeedConfig]:
+    return tune_training(trial(build, config, name), again)
 
 
 @pytest.mark.usefixtures("quick")
@@ -149,7 +159,7 @@ def test_what_was_found_is_used_again() -> None:
 @pytest.mark.usefixtures("quick")
 def test_what_the_recipe_names_is_not_measured() -> None:
     found = find(config(precision="fp32", matmul_precision="highest", threads=1), "named")
-    assert (found.way, found.speeds) == (TrainingWay("fp32", "highest", 1), {})
+    assert (found.way, found.speeds) == (TrainingSpeedConfig("fp32", "highest", 1), {})
     assert Counted.passes == 0
     assert not list(found.sentences())
 
@@ -194,7 +204,7 @@ def test_measuring_takes_a_twentieth_of_the_time_at_most(
         return Slow(Slow.Config(), VocabularySizes(12, 12, False))
 
     chosen = config(max_updates=1000, threads=1)
-    found = quickest_training(trial(build, chosen, "share"))
+    found = tune_training(trial(build, chosen, "share"))
     assert bool(found.speeds) == is_measured
     assert clock.now <= tuning.MOST_SHARE * 1000 * (fixed + 64 * a_sentence)
 
@@ -209,12 +219,12 @@ def test_a_training_that_was_too_short_stays_so(monkeypatch: pytest.MonkeyPatch)
             clock.now += seconds
             return super().unroll(*arguments, **named)
 
-    def found_for(max_updates: int, again: bool = False) -> Found[TrainingWay]:
+    def found_for(max_updates: int, again: bool = False) -> TuningResult[TrainingSpeedConfig]:
         def build() -> Seq2Seq:
             return Slow(Slow.Config(), VocabularySizes(12, 12, False))
 
         chosen = config(max_updates=max_updates, threads=1)
-        return quickest_training(trial(build, chosen, "plan"), again)
+        return tune_training(trial(build, chosen, "plan"), again)
 
     def is_measured(max_updates: int, again: bool = False) -> bool:
         return bool(found_for(max_updates, again).speeds)
@@ -227,7 +237,7 @@ def test_a_training_that_was_too_short_stays_so(monkeypatch: pytest.MonkeyPatch)
     seconds = 0.06
     assert found_for(1000).rough_speed == short.rough_speed
     assert not is_measured(1000)
-    assert kept.everything() == []
+    assert cache.entries() == []
     assert is_measured(1001)
     assert not is_measured(1000)
     assert is_measured(1000, again=True)
@@ -247,14 +257,14 @@ def test_no_random_number_of_the_training_is_used() -> None:
 def test_a_less_exact_way_with_another_loss_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """However quick it is: here only bfloat16 is quick, and its loss is twice the exact one."""
     monkeypatch.setattr(tuning, "_loss", lambda model, batch, way, device: 2.0 if way.precision == "bf16" else 1.0)
-    quickest = TrainingWay("bf16", "highest", 1)
-    real = tuning.in_turns
+    quickest = TrainingSpeedConfig("bf16", "highest", 1)
+    real = tuning.time_interleaved
 
-    def only_bf16_is_quick(possible: Sequence[TrainingWay], seconds_of: Any, limit: float) -> Any:
+    def only_bf16_is_quick(possible: Sequence[TrainingSpeedConfig], seconds_of: Any, limit: float) -> Any:
         return real(possible, lambda way, *_: 1.0 if way == quickest else 3.0, limit)
 
-    monkeypatch.setattr(tuning, "in_turns", only_bf16_is_quick)
-    assert find(config(max_minutes=1, threads=1), "loss").way == TrainingWay("fp32", "highest", 1)
+    monkeypatch.setattr(tuning, "time_interleaved", only_bf16_is_quick)
+    assert find(config(max_minutes=1, threads=1), "loss").way == TrainingSpeedConfig("fp32", "highest", 1)
 
 
 def test_the_loss_is_that_of_a_token() -> None:
@@ -263,7 +273,7 @@ def test_the_loss_is_that_of_a_token() -> None:
     for parameter in model.parameters():
         torch.nn.init.zeros_(parameter)
     for rows in ([[5, 6, 7]], [[5], [8, 9, 10, 11], [4, 4]]):
-        loss = tuning._loss(model, collate(rows, rows), TrainingWay("fp32", "highest", 1), CPU)
+        loss = tuning._loss(model, collate(rows, rows), TrainingSpeedConfig("fp32", "highest", 1), CPU)
         assert loss == pytest.approx(math.log(12), abs=1e-5)
     assert model.training
 
@@ -285,9 +295,9 @@ def test_a_way_that_runs_out_of_memory_is_not_taken(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Hungry, "most", 8)  # an eighth of a batch fits
     model = Hungry(Hungry.Config(), VocabularySizes(12, 12, False))
     chosen = config(max_minutes=1, threads=1, matmul_precision="highest", accumulate=accumulate)
-    found = quickest_training(trial(lambda: model, chosen, "memory"))
-    assert found.way == TrainingWay("bf16", "highest", 1)
-    assert found.speeds[str(TrainingWay("fp32", "highest", 1))] == 0
+    found = tune_training(trial(lambda: model, chosen, "memory"))
+    assert found.way == TrainingSpeedConfig("bf16", "highest", 1)
+    assert found.speeds[str(TrainingSpeedConfig("fp32", "highest", 1))] == 0
     assert found.speeds[str(found.way)] > 0
     assert all(parameter.isfinite().all() and parameter.grad is None for parameter in model.parameters())
     assert "fp32 highest, 1 thread out of memory" in next(found.sentences())
@@ -298,9 +308,9 @@ def test_a_way_that_runs_out_of_memory_is_not_taken(monkeypatch: pytest.MonkeyPa
 def test_where_no_way_has_the_memory_nothing_is_found(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     monkeypatch.setattr(Hungry, "most", most)
     named = config(max_minutes=1, threads=1, precision="fp32")
-    found = quickest_training(trial(lambda: Hungry(Hungry.Config(), VocabularySizes(12, 12, False)), named, "none"))
-    assert (found.way, found.speeds) == (TrainingWay("fp32", "highest", 1), {})
-    assert not list(kept.kept_folder().glob("*")), "next time there may be more"
+    found = tune_training(trial(lambda: Hungry(Hungry.Config(), VocabularySizes(12, 12, False)), named, "none"))
+    assert (found.way, found.speeds) == (TrainingSpeedConfig("fp32", "highest", 1), {})
+    assert not list(cache.cache_folder().glob("*")), "next time there may be more"
 
 
 def one_of_two(rank: int, port: int, folder: str) -> None:
@@ -311,9 +321,9 @@ def one_of_two(rank: int, port: int, folder: str) -> None:
     Hungry.most = 8 if rank == 1 else 64
     chosen = config(max_minutes=1, threads=1, matmul_precision="highest")
     sizes = VocabularySizes(12, 12, False)
-    found = quickest_training(trial(lambda: Hungry(Hungry.Config(), sizes), chosen, "two"))
-    assert found.way == TrainingWay("bf16", "highest", 1)
-    assert found.speeds[str(TrainingWay("fp32", "highest", 1))] == 0
+    found = tune_training(trial(lambda: Hungry(Hungry.Config(), sizes), chosen, "two"))
+    assert found.way == TrainingSpeedConfig("bf16", "highest", 1)
+    assert found.speeds[str(TrainingSpeedConfig("fp32", "highest", 1))] == 0
     distributed.leave()
 
 
@@ -341,8 +351,8 @@ def test_an_update_that_is_far_too_slow_is_given_up_in_its_middle(monkeypatch: p
     monkeypatch.setattr(SlowInHalf, "waits", 0)
     model = SlowInHalf(SlowInHalf.Config(), VocabularySizes(12, 12, False))
     chosen = config(max_minutes=100, threads=1, matmul_precision="highest")
-    found = quickest_training(trial(lambda: model, chosen, "slow"))
-    assert found.way == TrainingWay("fp32", "highest", 1)
+    found = tune_training(trial(lambda: model, chosen, "slow"))
+    assert found.way == TrainingSpeedConfig("fp32", "highest", 1)
     assert 0 < SlowInHalf.waits < 500, "of 1000 for each update"
     assert "bf16, 1 thread at most " in next(found.sentences())
     assert all(parameter.isfinite().all() and parameter.grad is None for parameter in model.parameters())

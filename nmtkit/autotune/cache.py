@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from nmtkit.autotune.turns import GIVEN_UP
+from nmtkit.autotune.timing import GIVEN_UP
 from nmtkit.core.device import cpu_threads, describe
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.core.files import atomic_path
@@ -36,20 +36,20 @@ VARIABLES = (
     "OMP_WAIT_POLICY",
     "ONEDNN_MAX_CPU_ISA",
 )
-"""Variables that make another machine of this one."""
+"""Environment variables that change this machine's speed; part of the cache key."""
 PLAN = "planned"
 """Key of a work that is kept for one plan to do it: it was too short to be measured."""
 
-AnyWay = TypeVar("AnyWay")
+AnyConfig = TypeVar("AnyConfig")
 
 
 @dataclass(frozen=True)
-class Found(Generic[AnyWay]):
-    """The way to do a work, and what it rests on."""
+class TuningResult(Generic[AnyConfig]):
+    """The fastest configuration for a workload, and the timings behind it."""
 
     what: str
     """Training or search."""
-    way: AnyWay
+    way: AnyConfig
     """The quickest, a dataclass of plain values."""
     unit: str
     """Of its speed."""
@@ -102,12 +102,12 @@ class Found(Generic[AnyWay]):
             )
 
 
-def kept_folder() -> Path:
-    """Where findings are."""
+def cache_folder() -> Path:
+    """The folder of the cached results."""
     return user_cache() / "settings"
 
 
-def work_of(kind: str, model: ModelConfig, device: torch.device) -> dict[str, Any]:
+def workload_key(kind: str, model: ModelConfig, device: torch.device) -> dict[str, Any]:
     """What every finding is kept for: the versions, the machine, the model's shape; its kind of work adds to it."""
     return {
         "work": kind,
@@ -128,7 +128,7 @@ def machine(device: torch.device) -> dict[str, Any]:
 
 
 def processor() -> str:
-    """The processor's name."""
+    """The name of the processor."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
             lines = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
@@ -139,21 +139,21 @@ def processor() -> str:
 
 def _path(work: Mapping[str, Any]) -> Path:
     key = json.dumps(work, sort_keys=True).encode("utf-8")
-    return kept_folder() / f"{hashlib.sha256(key).hexdigest()[:24]}.json"
+    return cache_folder() / f"{hashlib.sha256(key).hexdigest()[:24]}.json"
 
 
-def look_up(work: Mapping[str, Any], way: Callable[..., AnyWay]) -> Found[AnyWay] | None:
-    """What `keep` was given for this work, if its file is whole; `way` is the class of its ways."""
+def get(work: Mapping[str, Any], way: Callable[..., AnyConfig]) -> TuningResult[AnyConfig] | None:
+    """What `put` was given for this work, if its file is whole; `way` is the class of its ways."""
     entry = _read(_path(work))
     if entry is None or entry["work"] != json.loads(json.dumps(work)):
         return None
     try:
-        return replace(Found(**{**entry["found"], "way": way(**entry["found"]["way"])}), kept=True)
+        return replace(TuningResult(**{**entry["found"], "way": way(**entry["found"]["way"])}), kept=True)
     except TypeError:
         return None
 
 
-def keep(work: Mapping[str, Any], found: Found[Any]) -> bool:
+def put(work: Mapping[str, Any], found: TuningResult[Any]) -> bool:
     """Keeps what was found for a work, over what was found before; whether it could be written.
 
     Where no file can be written the work is measured again next time, which is no reason to stop it.
@@ -166,18 +166,18 @@ def keep(work: Mapping[str, Any], found: Found[Any]) -> bool:
     return True
 
 
-def forget_plans(work: Mapping[str, Any]) -> None:
+def evict_plans(work: Mapping[str, Any]) -> None:
     """Forgets which plans to do this work were too short to be measured."""
-    for path in kept_folder().glob("*.json"):
+    for path in cache_folder().glob("*.json"):
         entry = _read(path)
         if entry is not None and entry["work"].pop(PLAN, None) and entry["work"] == json.loads(json.dumps(work)):
             path.unlink(missing_ok=True)
 
 
-def everything() -> list[dict[str, Any]]:
+def entries() -> list[dict[str, Any]]:
     """All that was found by measuring, the newest first: `work` and `found` of each."""
     try:
-        paths = sorted(kept_folder().glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+        paths = sorted(cache_folder().glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
     except OSError:
         return []
     return [entry for path in paths if (entry := _read(path)) is not None and PLAN not in entry["work"]]
@@ -185,7 +185,7 @@ def everything() -> list[dict[str, Any]]:
 
 def clear() -> int:
     """Forgets everything; how many works that were."""
-    paths = list(kept_folder().glob("*.json"))
+    paths = list(cache_folder().glob("*.json"))
     for path in paths:
         path.unlink(missing_ok=True)
     return len(paths)

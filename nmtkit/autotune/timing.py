@@ -1,4 +1,4 @@
-"""Measuring several ways to do the same work side by side: in turns, so that noise comes over all of them."""
+"""Interleaved timing of several configurations, so that noise of the machine falls on all of them."""
 
 import math
 import time
@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 from torch import nn
 
-AnyWay = TypeVar("AnyWay", bound=Hashable)
+AnyConfig = TypeVar("AnyConfig", bound=Hashable)
 
 MOST_SECONDS = 30.0
 """Measuring takes no longer than this ..."""
@@ -30,19 +30,19 @@ NEARLY = 1.03
 """Of ways that differ by no more than this the one that was named first is taken."""
 
 DISAGREE = 1.3
-"""Turns of one way, beside the best one of their round, that differ by more than this: something else was busy."""
+"""Turns of one configuration, relative to the best one of their round, that differ by more than this are noisy."""
 
 
 @dataclass(frozen=True)
-class Turns(Generic[AnyWay]):
-    """What was found."""
+class InterleavedTimings(Generic[AnyConfig]):
+    """The seconds of several configurations in the same rounds, and the fastest configuration."""
 
-    best: AnyWay
+    best: AnyConfig
     """The first of the ways that are nearly as quick as the quickest."""
-    slower: dict[AnyWay, float]
+    slower: dict[AnyConfig, float]
     """For every way how many times the quickest one's time it took, the median over its rounds; infinite where it
     failed in one of them, and `GIVEN_UP`, at least, where it was given up."""
-    turns: dict[AnyWay, list[float]]
+    turns: dict[AnyConfig, list[float]]
     """The seconds of every way's turns, one a round until it was out of the question."""
     spread: float
     """How far the turns of one way differ, at most: its largest over its smallest share of a round's best time."""
@@ -54,12 +54,12 @@ class Turns(Generic[AnyWay]):
 
 
 class TooSlowError(Exception):
-    """Something took longer than it may."""
+    """A time limit has passed."""
 
 
 @contextmanager
-def at_most(seconds: float, model: nn.Module) -> Iterator[None]:
-    """Whatever is done with a model inside is given up when it has taken so long, in the middle of a step or an update.
+def time_limit(seconds: float, model: nn.Module) -> Iterator[None]:
+    """A time limit for everything that a model computes inside, even in the middle of a step or an update.
 
     Every layer looks at the clock before it computes; steps that are played from a tape call none.
 
@@ -80,7 +80,9 @@ def at_most(seconds: float, model: nn.Module) -> Iterator[None]:
             hook.remove()
 
 
-def in_turns(ways: Sequence[AnyWay], seconds_of: Callable[[AnyWay, int, float], float], limit: float) -> Turns[AnyWay]:
+def time_interleaved(
+    ways: Sequence[AnyConfig], seconds_of: Callable[[AnyConfig, int, float], float], limit: float
+) -> InterleavedTimings[AnyConfig]:
     """Measures ways in rounds: in each all that are still in question do the same piece of work, one after the other.
 
     Where every way fails the first of them is the best, with `slower` infinite.
@@ -93,8 +95,8 @@ def in_turns(ways: Sequence[AnyWay], seconds_of: Callable[[AnyWay, int, float], 
         limit: seconds; a round that would probably go over it is not begun. The first is always made.
     """
     assert ways, "there is something to measure"
-    taken: dict[AnyWay, list[float]] = {way: [] for way in ways}
-    left, spent, begun, given_up = list(ways), 0.0, time.monotonic(), set[AnyWay]()
+    taken: dict[AnyConfig, list[float]] = {way: [] for way in ways}
+    left, spent, begun, given_up = list(ways), 0.0, time.monotonic(), set[AnyConfig]()
     for number in range(ROUNDS):
         for way in left:
             # A way that was once quick enough may be held up, so that one turn does not put it out.
@@ -121,10 +123,10 @@ def in_turns(ways: Sequence[AnyWay], seconds_of: Callable[[AnyWay, int, float], 
     compared = {way: value / fewest if value < math.inf else value for way, value in slower.items()}
     if fewest < math.inf:
         compared |= dict.fromkeys(given_up, GIVEN_UP)
-    return Turns(best, compared, taken, spread)
+    return InterleavedTimings(best, compared, taken, spread)
 
 
-def _shares(taken: dict[AnyWay, list[float]], way: AnyWay) -> list[float]:
+def _shares(taken: dict[AnyConfig, list[float]], way: AnyConfig) -> list[float]:
     """In each of its rounds, how many times the quickest way's time this one took; infinitely many where it failed."""
     return [
         seconds / max(min(times[number] for times in taken.values() if len(times) > number), 1e-9)

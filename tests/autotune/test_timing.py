@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 from torch import nn
 
-from nmtkit.autotune import turns
-from nmtkit.autotune.turns import GIVEN_UP, ROUNDS, TooSlowError, at_most, in_turns
+from nmtkit.autotune import timing
+from nmtkit.autotune.timing import GIVEN_UP, ROUNDS, TooSlowError, time_interleaved, time_limit
 
 
 class Machine:
@@ -28,7 +28,7 @@ class Machine:
 
 def test_the_quickest_is_found_whatever_the_rounds_hold() -> None:
     machine = Machine({"a": 2.0, "b": 1.0, "c": 4.0}, work=[1, 5, 2, 1, 3, 1])
-    found = in_turns(["a", "b", "c"], machine, limit=100)
+    found = time_interleaved(["a", "b", "c"], machine, limit=100)
     assert found.best == "b"
     assert found.slower == pytest.approx({"a": 2.0, "b": 1.0, "c": 4.0})
     assert found.spread == pytest.approx(1.0)
@@ -37,45 +37,47 @@ def test_the_quickest_is_found_whatever_the_rounds_hold() -> None:
 
 def test_those_clearly_slower_are_out_after_their_first_turn() -> None:
     machine = Machine({"a": 1.0, "b": 1.05, "c": 1.6})
-    in_turns(["a", "b", "c"], machine, limit=100)
+    time_interleaved(["a", "b", "c"], machine, limit=100)
     assert machine.turns[:3] == ["a", "b", "c"]
     assert machine.turns.count("c") == 1
     assert machine.turns.count("a") == machine.turns.count("b") == ROUNDS
 
 
 def test_of_equals_the_first_is_taken() -> None:
-    assert in_turns(["exact", "quick"], Machine({"exact": 1.02, "quick": 1.0}), limit=100).best == "exact"
-    assert in_turns(["exact", "quick"], Machine({"exact": 1.05, "quick": 1.0}), limit=100).best == "quick"
+    assert time_interleaved(["exact", "quick"], Machine({"exact": 1.02, "quick": 1.0}), limit=100).best == "exact"
+    assert time_interleaved(["exact", "quick"], Machine({"exact": 1.05, "quick": 1.0}), limit=100).best == "quick"
 
 
 def test_no_round_is_begun_that_would_go_over_the_limit() -> None:
     machine = Machine({"a": 1.0, "b": 1.01})
-    in_turns(["a", "b"], machine, limit=5)
+    time_interleaved(["a", "b"], machine, limit=5)
     assert len(machine.turns) == 4  # the third round would end at 6.03 seconds
 
 
 def test_the_first_round_is_always_made() -> None:
-    assert in_turns(["a", "b"], Machine({"a": 3.0, "b": 1.0}), limit=0).best == "b"
+    assert time_interleaved(["a", "b"], Machine({"a": 3.0, "b": 1.0}), limit=0).best == "b"
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_noisy_machine_does_not_hide_what_matters(seed: int) -> None:
     """Every turn takes up to a quarter longer by chance: a way that takes 1.4 times as long is never taken."""
     machine = Machine({"a": 1.4, "b": 1.0, "c": 1.5}, noise=0.25, seed=seed)
-    assert in_turns(["a", "b", "c"], machine, limit=100).best == "b"
+    assert time_interleaved(["a", "b", "c"], machine, limit=100).best == "b"
 
 
 def test_turns_that_disagree_are_noticed() -> None:
     """In one round something else takes the machine while the second way has its turn."""
     busy = [1.0, 1.0, 2.0, 1.0, 1.0, 1.0]
-    found = in_turns(["a", "b"], lambda way, n, _: busy[n] if way == "b" else 1.0, limit=100)
+    found = time_interleaved(["a", "b"], lambda way, n, _: busy[n] if way == "b" else 1.0, limit=100)
     assert found.is_noisy
     assert found.best == "a"
 
 
 def test_ways_that_take_turns_at_being_the_quickest_stay_in_question() -> None:
     """Each of three has one good round: none is within the bound of the best of every round, and one is taken."""
-    found = in_turns(["a", "b", "c"], lambda way, number, _: 1.0 if "abc"[number % 3] == way else 1.2, limit=100)
+    found = time_interleaved(
+        ["a", "b", "c"], lambda way, number, _: 1.0 if "abc"[number % 3] == way else 1.2, limit=100
+    )
     assert found.best == "a"
     assert found.slower == pytest.approx({"a": 1.0, "b": 1.0, "c": 1.0})
 
@@ -95,7 +97,7 @@ class Failing(Machine):
 @pytest.mark.parametrize("since", [0, 1, 2, 5])
 def test_a_way_that_fails_is_not_taken(since: int) -> None:
     machine = Failing({"a": 1.0, "b": 1.01, "c": 1.02}, {"a": since})
-    found = in_turns(["a", "b", "c"], machine, limit=100)
+    found = time_interleaved(["a", "b", "c"], machine, limit=100)
     assert found.best == "b"
     assert machine.turns.count("a") == since + 1
     assert machine.turns.count("b") == ROUNDS, "what fails takes no time"
@@ -105,13 +107,13 @@ def test_a_way_that_fails_is_not_taken(since: int) -> None:
 
 @pytest.mark.parametrize("since", [0, 2, 5])
 def test_where_every_way_fails_the_first_is_named(since: int) -> None:
-    found = in_turns(["a", "b"], Failing({"a": 1.0, "b": 1.0}, {"a": since, "b": since}), limit=100)
+    found = time_interleaved(["a", "b"], Failing({"a": 1.0, "b": 1.0}, {"a": since, "b": since}), limit=100)
     assert (found.best, found.slower) == ("a", {"a": math.inf, "b": math.inf})
     assert found.spread == pytest.approx(1.0)
 
 
 def test_a_slow_way_is_taken_where_all_quicker_ones_fail() -> None:
-    assert in_turns(["a", "b", "c"], Failing({"a": 1.0, "b": 1.0, "c": 2.0}, {"a": 2, "b": 2}), 100).best == "c"
+    assert time_interleaved(["a", "b", "c"], Failing({"a": 1.0, "b": 1.0, "c": 2.0}, {"a": 2, "b": 2}), 100).best == "c"
 
 
 class GivingUp(Machine):
@@ -126,7 +128,7 @@ class GivingUp(Machine):
 
 def test_a_way_that_cannot_win_is_given_up_in_its_first_turn() -> None:
     machine = GivingUp({"a": 1.0, "b": 100.0, "c": 0.9, "d": 1.9})
-    found = in_turns(["a", "b", "c", "d"], machine, limit=100)
+    found = time_interleaved(["a", "b", "c", "d"], machine, limit=100)
     assert found.best == "c"
     assert found.slower == pytest.approx({"a": 1 / 0.9, "b": GIVEN_UP, "c": 1.0, "d": GIVEN_UP})
     assert (machine.turns.count("b"), machine.turns.count("d")) == (1, 1)
@@ -134,14 +136,14 @@ def test_a_way_that_cannot_win_is_given_up_in_its_first_turn() -> None:
 
 def test_a_turn_that_is_held_up_once_is_not_given_up() -> None:
     machine = GivingUp({"a": 1.0, "b": 1.1}, work=[1, 1, 30, 1, 1, 1])
-    found = in_turns(["a", "b"], machine, limit=1000)
+    found = time_interleaved(["a", "b"], machine, limit=1000)
     assert found.slower == pytest.approx({"a": 1.0, "b": 1.1})
 
 
 def test_what_a_model_does_ends_in_the_middle_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every layer takes a second; after three and a half the fifth is not called."""
     now, called = [0.0], []
-    monkeypatch.setattr(turns, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(timing, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
     class Layer(nn.Module):
         def forward(self, inputs: int) -> int:
@@ -150,10 +152,10 @@ def test_what_a_model_does_ends_in_the_middle_when_its_time_is_over(monkeypatch:
             return inputs + 1
 
     model = nn.Sequential(*[Layer() for _ in range(9)])
-    with pytest.raises(TooSlowError), at_most(3.5, model):
+    with pytest.raises(TooSlowError), time_limit(3.5, model):
         model(0)
     assert called == [0, 1, 2, 3]
-    with at_most(20.0, model):
+    with time_limit(20.0, model):
         assert model(0) == 9
     assert model(0) == 9, "nothing is left behind"
     assert not any(layer._forward_pre_hooks for layer in model)
