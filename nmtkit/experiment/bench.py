@@ -237,7 +237,8 @@ class TrainingBenchmark:
 def machine_facts(threads: int, device: torch.device) -> dict[str, object]:
     """Versions, processor, device and threads, under the names of a table."""
     return {
-        **{name: library_version(name) for name in ("nmtkit", "torch")},
+        "nmtkit": library_version("nmtkit"),
+        "torch": str(torch.__version__),  # with its build, as 2.13.0+cu130, which the installed version may leave out
         "python": platform.python_version(),
         "processor": processor(),
         "cores": available_cores(),

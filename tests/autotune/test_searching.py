@@ -200,6 +200,6 @@ def test_a_real_search_whose_products_are_slow_makes_few_of_them(
     monkeypatch.setattr(inference, "_of_whole_numbers", slow)
     how = ModelOptions(device="cpu", threads=1)
     _, found = open_autotuned(find_run(str(trained))[0], how, ["ba ce du ba", "du"] * 40, math.inf, again=True)
-    assert found.way.precision == "fp32"
+    assert found.way.precision != "int8"
     assert 0 < made[0] <= 45, "of some thousand"
     assert any(way.startswith("int8") for way in found.speeds)

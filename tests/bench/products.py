@@ -7,7 +7,7 @@ The operands of a product that comes often stay in the caches, so that the floor
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
@@ -37,7 +37,7 @@ class Product:
     operator: Any
     leaves: tuple[Any, ...]
     """Its arguments; in the place of a dense tensor what is needed to make one like it."""
-    structure: Any
+    structure: Any = field(hash=False)  # torch 2.6 cannot hash it
     flops: int
     bytes: int
     """Of its operands and its result."""
