@@ -171,10 +171,11 @@ class RunLock:
     Linux passes on to their servers. `notify` is told when an earlier run is restored, or files cannot be locked.
     """
 
+    _file: int | None = None  # of the class: a signal may end `__init__` before its first line, and `__del__` asks
+
     def __init__(self, folder: RunFolder, notify: Notify) -> None:
         self._folder = folder
         self._notify = notify
-        self._file: int | None = None  # first, for `__del__` where it cannot be locked
         self._file = self._lock()
         self.commit_or_rollback()
 
