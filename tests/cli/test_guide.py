@@ -336,7 +336,8 @@ def test_commands_within_sentences_can_be_given(page: str, place: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_python_and_recipes_of_a_page(page: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(METRICS, "_members", dict(METRICS._members))  # a page registers its own
+    for registry in (METRICS, OBJECTIVES):  # a page registers its own
+        monkeypatch.setattr(registry, "_members", dict(registry._members))
     names: dict[str, object] = {"__name__": page}
     for text in blocks(page, "python"):
         if text.partition("\n")[0] not in RUN_ELSEWHERE:
