@@ -109,8 +109,9 @@ class Trainer:
         self.is_saved, self._saved_at = False, 0
         self._validating = 0.0  # seconds of the last validation; as `_used`, the same in all processes
         self._clock, self._started = clock, clock()
-        # Seconds before this process; at the end of the last update; of updates since the last report.
-        self._seconds_before = self._used = self._busy = 0.0
+        # Seconds before this process; at the end of the last update; at that of the one before, which all processes
+        # know alike; of updates since the last report.
+        self._seconds_before = self._used = self._agreed = self._busy = 0.0
         model.train()
 
     @property
@@ -139,8 +140,8 @@ class Trainer:
         if limit is None:
             return regular
         if not self.validations:
-            return regular or self._used >= 30 * limit
-        return regular and self._used + 2 * self._validating < 60 * limit  # one more follows at the end
+            return regular or self._agreed >= 30 * limit
+        return regular and self._agreed + 2 * self._validating < 60 * limit  # one more follows at the end
 
     def reason_to_stop(self, stop: Callable[[], bool] | None) -> Reason | None:
         """Why no further update is to be made; None while there is none. The same in all processes."""
@@ -193,7 +194,7 @@ class Trainer:
         self._pending.append(_PendingUpdate(self.update, position, counts, numbers))
         if self.device.type == "cpu" and self.update % _TRIM_EVERY == 0:
             trim_malloc()
-        self._used = self.seconds
+        self._agreed, self._used = self._used, self.seconds
         self._busy += self._clock() - begun
 
     def _coming_share(self) -> float:

@@ -167,6 +167,7 @@ def write_texts(folder: Path) -> None:
     }.items():
         shutil.copy(folder / name, folder / copy)
     write_lines(folder / "names.tsv", ["ba\tBO"])
+    write_lines(folder / "terms.tsv", ["ba\tBA"])
     write_lines(folder / "vectors.txt", ["ba 0.1 0.2 0.3 0.4", "ce 0.4 0.3 0.2 0.1"])
     told = sentence_pairs(40, 6)
     write_lines(folder / "articles.txt", [source for source, _ in told])
@@ -235,6 +236,8 @@ def as_tested(words: list[str], number: int) -> list[str]:
     """A training with limits, in a folder of its own unless it goes on; a question is answered."""
     if words[:2] in (["runs", "mv"], ["runs", "rm"]):
         return [*words, "--yes"]
+    if words[0] == "preprocess" and "--run" not in words:
+        return [*words, "--run", f"runs/{number}"]  # that of the page's recipe has been trained
     if words[0] != "train" or "--resume" in words:
         return words
     own = [] if "--run" in words else ["--run", f"runs/{number}"]

@@ -249,7 +249,7 @@ def test_a_training_whose_last_validation_would_be_its_first_ends_within_its_min
 
     config = settings(max_updates=None, max_minutes=1, validate_every=1000)
     _, events = run(tmp_path, config, tiny_model(), pace, slow)
-    assert (ended(events)[0], begun, pace.now - Pace(1).now) == ("max_minutes", [30, 50], 60)
+    assert (ended(events)[0], begun, pace.now - Pace(1).now) == ("max_minutes", [31, 50], 60)
 
 
 @pytest.mark.parametrize("kind", ["linear", "cosine"])
