@@ -13,13 +13,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "nmtkit"
 FILES = sorted(PACKAGE.rglob("*.py"))
 ENTRANCES = {"__init__.py", "__main__.py"}
-SHORT = 60
-"""A file with fewer lines is a short one."""
 SCREEN = 50
 """A function with more lines does not fit on a screen."""
 
@@ -145,57 +144,72 @@ def functions() -> Iterator[tuple[int, str]]:
 
 
 COUNTING = """
-import atexit, json, os, sys
-opened = {}
-def see(event, about):
-    if event == "open" and not isinstance(about[0], int):
-        name = os.path.basename(os.fsdecode(about[0]))
+import atexit, json, os, sys, threading
+opened, entered = {}, set()
+def note_open(event, arguments):
+    if event == "open" and not isinstance(arguments[0], int):
+        name = os.path.basename(os.fsdecode(arguments[0]))
         opened[name] = opened.get(name, 0) + 1
-atexit.register(lambda: print(json.dumps([opened, [*sys.modules]]), file=sys.stderr))
-sys.addaudithook(see)
+def note_call(frame, event, argument):
+    code = frame.f_code
+    if event == "call" and code.co_flags & 3 == 3 and os.sep + "nmtkit" + os.sep in code.co_filename:  # a function
+        entered.add(code.co_filename)
+atexit.register(lambda: print(json.dumps([opened, [*sys.modules], [*entered]]), file=sys.stderr))
+sys.addaudithook(note_open)
+threading.setprofile(note_call)
+sys.setprofile(note_call)
 from nmtkit.cli import cli
 cli(sys.argv[1:])
 """
 
 
-def opened_and_imported(*arguments: str, text: str = "") -> tuple[Counter[str], set[str]]:
-    """How often a command opens the files of each name, and the modules that it imports."""
+class Trace(NamedTuple):
+    """What a command did in a process of its own."""
+
+    opened: Counter[str]
+    """How often it opened the files of each name."""
+    imported: set[str]
+    """The modules that it imported."""
+    entered: set[str]
+    """The files of the package in which it called a function."""
+
+
+def traced(*arguments: str, text: str = "") -> Trace:
+    """Runs a command."""
     command = [sys.executable, "-c", COUNTING, *arguments]
-    done = subprocess.run(command, input=text, capture_output=True, text=True, encoding="utf-8", check=True)
-    opened, imported = json.loads(done.stderr.splitlines()[-1])
-    return Counter(opened), set(imported)
+    done = subprocess.run(command, input=text, capture_output=True, text=True, encoding="utf-8", check=False)
+    assert done.returncode == 0, done.stderr
+    opened, imported, entered = json.loads(done.stderr.splitlines()[-1])
+    return Trace(Counter(opened), set(imported), {name for name in entered if Path(name).is_relative_to(PACKAGE)})
 
 
-def opened_by(*arguments: str, text: str = "") -> Counter[str]:
-    """How often a command opens the files of each name."""
-    return opened_and_imported(*arguments, text=text)[0]
-
-
-def reads() -> tuple[int, int]:
-    """How often `translate` reads its recipe, and `preprocess` each file of the training text at most."""
+def reads() -> dict[str, object]:
+    """What `preprocess` and the translation of one line read and enter."""
     with tempfile.TemporaryDirectory() as folder:
-        run = ["--run", str(Path(folder, "run"))]
+        run = str(Path(folder, "run"))
         quick = ("training.max_updates=1", "evaluation.max_sentences=1", "data.test=null")
-        of_text = opened_by("preprocess", "demo", *run)
-        opened_by("train", "demo", *run, "--device", "cpu", *(word for one in quick for word in ("--set", one)))
-        of_recipe = opened_by("translate", *run, "--device", "cpu", text="a b\n")["recipe.yaml"]
-        return of_recipe, max(count for name, count in of_text.items() if name in ("train.en.gz", "train.fr.gz"))
+        text = traced("preprocess", "demo", "--run", run).opened
+        traced("train", "demo", "--run", run, "--device", "cpu", *(word for one in quick for word in ("--set", one)))
+        line = traced("translate", "-m", run, "--device", "cpu", text="a b\n")
+    return {
+        "preprocess reads the text": max(text["train.en.gz"], text["train.fr.gz"]),
+        "translate reads its recipe": line.opened["recipe.yaml"],
+        "translate imports, enters": f"{sum(name.split('.')[0] == 'nmtkit' for name in line.imported)} modules, "
+        f"{len(line.entered)} files",
+    }
 
 
 def main() -> None:
     lengths = sorted(((length_of(path), name_of(path)) for path in FILES), reverse=True)
     loose = [name for _, name in lengths if "/" not in name and name not in ENTRANCES]
     longest = sorted(functions(), reverse=True)
-    of_recipe, of_text = reads()
     rows = {
         "rooms, floors, arrows": f"{len(rooms())}, {max(floors().values())}, {sum(map(len, arrows().values()))}",
         "loose modules at the top": f"{len(loose)}: {', '.join(sorted(loose))}",
         "files, lines": f"{len(lengths)}, {sum(length for length, _ in lengths):,}",
-        f"files under {SHORT} lines": sum(length < SHORT for length, _ in lengths),
         f"functions over {SCREEN} lines": sum(length > SCREEN for length, _ in longest),
         "names defined twice in a room": f"{len(names_defined_twice())} {names_defined_twice() or ''}",
-        "translate reads its recipe": of_recipe,
-        "preprocess reads the text": of_text,
+        **reads(),
         "modules of one name": f"{len(modules_named_twice())} {modules_named_twice() or ''}",
         "longest files": ", ".join(f"{name} {length}" for length, name in lengths[:10]),
         "longest functions": ", ".join(f"{name} {length}" for length, name in longest[:10]),

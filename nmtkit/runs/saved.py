@@ -51,13 +51,18 @@ class SavedRun:
 
         return load(self.folder.recipe)
 
+    @cached_property
+    def _saved_inference(self) -> InferenceConfig | None:
+        return read_inference(self.folder)
+
     @property
     def inference(self) -> InferenceConfig:
         """What decoding needs of the recipe; of the newest stage that was validated."""
-        return read_inference(self.folder) or InferenceConfig.of(self.newest_stage().recipe)
+        return self._saved_inference or InferenceConfig.of(self.newest_stage().recipe)
 
     def save_inference(self) -> None:
         """Writes `inference` beside the recipe, for a run whose training has ended."""
+        self.__dict__.pop("_saved_inference", None)
         stage = self.newest_stage()
         write_inference(self.folder, stage.recipe, stage.checkpoints.folder)
 
@@ -88,7 +93,7 @@ class SavedRun:
             which: `best`, `last`, `average`, the name of a stage (its best), or a file; `auto` is the average if one
                 was made, else the best, else the last. Best and last are of the newest stage that was validated.
         """
-        known = read_inference(self.folder) if which in ("auto", "best", "last", "average") else None
+        known = self._saved_inference if which in ("auto", "best", "last", "average") else None
         stages = [] if known else self.stages()
         checkpoints = (
             CheckpointManager(self.folder.path / known.checkpoints) if known else self.newest_stage().checkpoints
@@ -128,7 +133,7 @@ class SavedRun:
         self, device: torch.device, which: str = "auto"
     ) -> tuple[Seq2Seq, TokenizerPair, InferenceConfig]:
         """As `open_model`, with only the settings that decoding needs."""
-        known = read_inference(self.folder)
+        known = self._saved_inference
         if known is None or which not in ("auto", "best", "last", "average"):
             model, tokenizers, recipe = self.open_model(device, which)
             return model, tokenizers, InferenceConfig.of(recipe)

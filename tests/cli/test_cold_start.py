@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from nmtkit.core.device import Courtesy
-from tests.house import opened_and_imported
+from tests.house import traced
 
 NEEDLESS = {"jinja2", "matplotlib", "numpy.random", "requests", "rouge_score", "sacrebleu"}
 OURS_NEEDLESS = {"nmtkit.corpora", "nmtkit.diagnosis", "nmtkit.training.trainer", "nmtkit.autotune.training"}
@@ -25,12 +25,13 @@ def bare(trained: Path, folder: Path) -> Path:
 
 
 def test_a_line_is_translated_with_what_it_needs(trained: Path, tmp_path: Path) -> None:
-    opened, imported = opened_and_imported("translate", "-m", str(bare(trained, tmp_path)), text="ba ce\n")
+    opened, imported, entered = traced("translate", "-m", str(bare(trained, tmp_path)), text="ba ce\n")
     vocabulary = {path.name for path in (trained / "vocabulary").iterdir()}
     assert opened["recipe.yaml"] == 1
     assert {name for name in vocabulary if opened[name] > 2} == set(), "for its checksum, and for what it holds"
     assert "torch" in imported
     assert not imported & (NEEDLESS | OURS_NEEDLESS)
+    assert 20 < len(entered) < 80
     torch_alone = subprocess.run(
         [sys.executable, "-c", "import torch, sys; print(*sys.modules)"], capture_output=True, text=True, check=True
     )
