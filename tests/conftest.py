@@ -16,7 +16,7 @@ from processes import Server
 
 from nmtkit.cli import main
 
-# What was found on this machine must not decide what a test sees, nor a test what is found.
+# What was measured on this machine must not decide what a test sees, nor a test what is measured.
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="nmtkit-tests-")
 THREADS = int(os.environ.get("OMP_NUM_THREADS", "1"))
 MATMUL_PRECISION = os.environ.get("NMTKIT_TEST_MATMUL", "highest")
@@ -58,24 +58,24 @@ def pytest_runtest_setup() -> None:
     torch.set_float32_matmul_precision(MATMUL_PRECISION)
 
 
-@pytest.fixture(scope="session")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with train, valid and test of the made-up language, and `tiny.yaml` for them."""
-    folder = tmp_path_factory.mktemp("corpus")
-    for name, count, seed in (("train", 1500, 1), ("valid", 30, 2), ("test", 40, 3)):
+def written_corpus(folder: Path, train: int, valid: int) -> Path:
+    """Train, valid and test of the made-up language, and `tiny.yaml` for them."""
+    for seed, (name, count) in enumerate({"train": train, "valid": valid, "test": 40}.items(), start=1):
         write_pairs(folder, name, sentence_pairs(count, seed))
     (folder / "tiny.yaml").write_text(RECIPE, encoding="utf-8")
     return folder
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus from which a model learns something."""
+    return written_corpus(tmp_path_factory.mktemp("corpus"), train=1500, valid=30)
 
 
 @pytest.fixture(scope="session")
 def small_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same with a fifth of the text, for those who need no model that has learned something."""
-    folder = tmp_path_factory.mktemp("small-corpus")
-    for name, count, seed in (("train", 300, 1), ("valid", 10, 2), ("test", 40, 3)):
-        write_pairs(folder, name, sentence_pairs(count, seed))
-    (folder / "tiny.yaml").write_text(RECIPE, encoding="utf-8")
-    return folder
+    """A fifth of the text, for tests that need no model that has learned something."""
+    return written_corpus(tmp_path_factory.mktemp("small-corpus"), train=300, valid=10)
 
 
 @pytest.fixture(scope="session")
@@ -100,15 +100,8 @@ def nmtkit(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Command:
         given = stdin.encode("utf-8") if isinstance(stdin, str) else stdin
         if not all(name.startswith("NMTKIT_") for name in changes):
             alone = [sys.executable, "-m", "nmtkit", *map(str, arguments)]
-            done = subprocess.run(
-                alone,
-                input=given,
-                capture_output=True,
-                cwd=cwd,
-                env=environment(**changes),
-                check=False,
-                timeout=300,
-            )
+            env = environment(**changes)
+            done = subprocess.run(alone, input=given, capture_output=True, cwd=cwd, env=env, check=False, timeout=300)
             return Finished(done.returncode, done.stdout.decode("utf-8"), done.stderr.decode("utf-8"))
         for file, content in zip(files, (given, b"", b""), strict=True):
             file.write_bytes(content)

@@ -52,6 +52,7 @@ SMOKE = {
     "clean": Smoke(in_a_copy=True, slow=False),
 }
 """Targets that do more than give pytest its arguments."""
+INSTALLED = ("mypy", "nmtkit", "ruff")
 
 
 def command_lines(target: str, arguments: str = "") -> list[list[str]]:
@@ -59,24 +60,17 @@ def command_lines(target: str, arguments: str = "") -> list[list[str]]:
     ready = ["TORCH=any", "-o", ".venv/.ready-any"]
     words = ["make", "-n", *ready, f"ARGS={arguments}", target]
     plain = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
-    told = subprocess.run(words, cwd=ROOT, env=plain, capture_output=True, encoding="utf-8", check=True)
-    lines = [shlex.split(line) for line in told.stdout.replace("\\\n", " ").splitlines()]
+    printed = subprocess.run(words, cwd=ROOT, env=plain, capture_output=True, encoding="utf-8", check=True)
+    lines = [shlex.split(line) for line in printed.stdout.replace("\\\n", " ").splitlines()]
     return [with_this_python(words) for words in lines if "pip" not in words]
 
 
 def with_this_python(words: Sequence[str]) -> list[str]:
-    found = []
-    for word in words:
-        program = word.removeprefix(".venv/bin/")
-        if program == word:
-            found.append(word)
-        else:
-            found += [sys.executable, *([] if program == "python" else ["-m", program])]
-    return found
-
-
-def runs_pytest(lines: Sequence[Sequence[str]]) -> bool:
-    return all("pytest" in words for words in lines)
+    run = {
+        ".venv/bin/python": [sys.executable],
+        **{f".venv/bin/{name}": [sys.executable, "-m", name] for name in INSTALLED},
+    }
+    return [part for word in words for part in run.get(word, [word])]
 
 
 def run(words: Sequence[str], folder: Path) -> Finished:
@@ -100,7 +94,11 @@ pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is no
 def test_every_target_is_tried() -> None:
     phony = re.findall(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)
     assert sorted(" ".join(phony).split()) == sorted(TARGETS)
-    unknown = [target for target in TARGETS if target not in SMOKE and not runs_pytest(command_lines(target))]
+    unknown = [
+        target
+        for target in TARGETS
+        if target not in SMOKE and not all("pytest" in words for words in command_lines(target))
+    ]
     assert not unknown, "say in SMOKE with which small arguments they are tried"
     assert set(SMOKE) <= set(TARGETS)
 

@@ -32,9 +32,9 @@ PAGE = Path(__file__).resolve().parents[1] / "nmtkit" / "guide" / "extending.md"
 def shown(heading: str) -> str:
     """The first block of Python below a heading of the guide's page."""
     page = PAGE.read_text(encoding="utf-8")
-    found = re.search(rf"^## {heading}$.*?^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
-    assert found is not None
-    return found[1]
+    block = re.search(rf"^## {heading}$.*?^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    assert block is not None
+    return block[1]
 
 
 @contextmanager
@@ -74,14 +74,14 @@ def test_the_guides_model_reads_and_searches(tmp_path: Path) -> None:
     with added_model(tmp_path) as bags:
         model = bags.Bag(bags.BagConfig(hidden_size=8), VocabularySizes(20, 20, shared=True)).eval()
         sources = [[5, 6, 7], [8]]
-        found = beam_search(model, collate(sources), SearchConfig(beam_size=3, max_length=4))
-        batch = collate(sources, [best.ids for best, *_ in found])
+        n_best = beam_search(model, collate(sources), SearchConfig(beam_size=3, max_length=4))
+        batch = collate(sources, [best.ids for best, *_ in n_best])
         with torch.no_grad():
             log_probs = model(batch).log_probs
         torch.testing.assert_close(log_probs.exp().sum(-1), torch.ones(log_probs.shape[:2]))
-        for (best, *_), walked, wanted in zip(found, log_probs, batch.tgt_out, strict=True):
-            told = torch.tensor(best.token_log_probs)
-            torch.testing.assert_close(walked.gather(1, wanted[:, None])[: len(told), 0], told)
+        for (best, *_), walked, wanted in zip(n_best, log_probs, batch.tgt_out, strict=True):
+            expected = torch.tensor(best.token_log_probs)
+            torch.testing.assert_close(walked.gather(1, wanted[:, None])[: len(expected), 0], expected)
 
 
 def test_a_model_that_came_later_is_named_trained_and_translates(corpus: Path, tmp_path: Path) -> None:

@@ -11,18 +11,6 @@ from pathlib import Path
 import pytest
 from commands import Finished, copied_checkout, environment
 
-LEFT_OUT = (
-    ".git",
-    ".venv",
-    "runs",
-    "corpora",
-    "build",
-    "__pycache__",
-    ".*_cache",
-    ".hypothesis",
-    ".work",
-    "*.egg-info",
-)
 QUICKLY = "--set training.max_updates=2 --set evaluation.max_sentences=2 --set search.max_length=4 --set data.test=null"
 
 
