@@ -18,14 +18,14 @@ from commands import environment
 # its own.
 SERVER = """\
 import gc, importlib, json, os, signal, socket, sys
-from nmtkit.cli import COMMANDS, main
+from nmtkit.cli import COMMANDS, cli, main
 from nmtkit.recipe.loading import load
 
 later = ["torch._dynamo", "torch.utils.tensorboard", "sacrebleu"]
 for name in [*later, *(f"matplotlib.backends.backend_{kind}" for kind in ("agg", "pdf", "svg"))]:
     importlib.import_module(name)
 for name in COMMANDS:
-    importlib.import_module("nmtkit.cli." + name.replace("-", "_"))
+    cli.get_command(None, name)
 load("demo")
 gc.freeze()
 orders = socket.socket(fileno=int(sys.argv[1]))

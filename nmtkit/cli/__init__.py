@@ -1,4 +1,4 @@
-"""The command line: one small file per command, loaded only when that command runs."""
+"""The command line: commands of one subject in one file, loaded only when one of them runs."""
 
 import gc
 import importlib
@@ -60,7 +60,17 @@ SECTIONS = {
         "doctor": "Show versions, devices, and which device is used and why.",
     },
 }
-"""Commands by purpose, with the line of `nmtkit --help`; each is `command` in the module of its name."""
+"""Commands by purpose, with the line of `nmtkit --help`; each is `command` in the module of its name, or stands in:"""
+SHARED_MODULES = {
+    "tokenize": "tokens",
+    "detokenize": "tokens",
+    "average": "weights",
+    "import": "weights",
+    "export": "weights",
+    "plot-attention": "plots",
+    "plot-training": "plots",
+}
+"""Modules of several commands, which are called after the command there: `tokenize_command`."""
 COMMANDS = [name for section in SECTIONS.values() for name in section]
 ALIASES = {"visualize-alignment": "plot-attention"}
 """Other names of commands."""
@@ -91,7 +101,9 @@ class LazyGroup(click.Group):
         name = ALIASES.get(cmd_name, cmd_name)
         if name not in COMMANDS:
             return None
-        command = _imported(f"nmtkit.cli.{name.replace('-', '_')}").command
+        word = name.replace("-", "_")
+        module = _imported(f"nmtkit.cli.{SHARED_MODULES.get(name, word)}")
+        command = getattr(module, f"{word}_command" if name in SHARED_MODULES else "command")
         assert isinstance(command, click.Command)
         return command
 

@@ -187,7 +187,7 @@ def serve(small_shards: bool) -> None:
     signal.alarm(0)  # it lives as long as who gives the orders
     for name in [name for name in os.environ if name.startswith("NMTKIT_")]:
         del os.environ[name]
-    from nmtkit.cli import COMMANDS
+    from nmtkit.cli import COMMANDS, cli
     from nmtkit.corpus import text
     from nmtkit.data import encoding, store
     from nmtkit.recipe.loading import load
@@ -199,7 +199,7 @@ def serve(small_shards: bool) -> None:
     for name in [*later, *drawing]:  # what commands load later on
         importlib.import_module(name)
     for name in COMMANDS:
-        importlib.import_module("nmtkit.cli." + name.replace("-", "_"))
+        cli.get_command(None, name)
     load("demo")  # it makes what every recipe is checked with
     gc.freeze()
     _prctl(36)  # PR_SET_CHILD_SUBREAPER: who is left behind becomes a child of this process

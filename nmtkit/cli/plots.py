@@ -1,0 +1,274 @@
+"""`nmtkit plot-attention` and `nmtkit plot-training`."""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import click
+import cloup
+
+from nmtkit import console, pictures
+from nmtkit.cli import completing, inference, options
+from nmtkit.cli.figures import collect_style, figure_group, save_pictures
+from nmtkit.cli.reading import STDIN, stdin_lines
+from nmtkit.cli.reporting import note, tell
+from nmtkit.console.heatmaps import show_attention
+from nmtkit.core.errors import DataError
+from nmtkit.corpus.json_records import EXTRACT_HINT, refuse_json_lines
+from nmtkit.experiment.loading import ModelOptions
+from nmtkit.metrics import text_metrics
+from nmtkit.models.base import as_headed
+from nmtkit.pictures.colour_tables import Entropies, head_entropies, save_entropies, save_positions, word_entropies
+from nmtkit.pictures.curves import Points, Training, save_training
+from nmtkit.pictures.drawing import FigureStyle
+from nmtkit.pictures.pages import save_heads
+from nmtkit.runs.metrics_log import training_curves
+from nmtkit.runs.saved import find_run
+from nmtkit.translation import attention_views
+from nmtkit.translation.translator import Translator
+
+Pairs = tuple[list[str], list[str | None]]
+"""Sentences, and the translation of each, if one is given."""
+
+POSITIONS = 100
+
+
+@cloup.command("plot-attention")
+@click.argument("source", required=False)
+@click.argument("target", required=False)
+@cloup.option_group(
+    "Common",
+    options.models,
+    inference.checkpoint,
+    options.picture_file("-o", "--output", meaning="Draw into a file instead of the terminal", several=True),
+    click.option(
+        "--grid",
+        is_flag=True,
+        help="All sentences on one sheet. Default: a page each in .pdf, one below the other elsewhere.",
+    ),
+    click.option("--layers", is_flag=True, help="Transformer: all layers and heads, by subwords, as an .html page."),
+    inference.layer,
+    inference.head,
+    click.option(
+        "--what",
+        type=click.Choice(["attention", "positions", "entropy"]),
+        default="attention",
+        show_default=True,
+        help=f"positions: the first {POSITIONS} position vectors of a Transformer. entropy: of each head's attention, "
+        "in nats, over all sentences.",
+    ),
+    options.device,
+)
+@figure_group
+@cloup.option_group(
+    "Search", inference.search_flags("beam_size", "length_penalty"), inference.search, inference.precision("fp32")
+)
+@options.quiet
+@collect_style
+@inference.opens_model
+def plot_attention_command(
+    how: ModelOptions,
+    source: str | None,
+    target: str | None,
+    output: tuple[Path, ...],
+    grid: bool,
+    layers: bool,
+    what: str,
+    style: FigureStyle,
+) -> None:
+    """Draw a model's attention: a row for each target word, a column for each source word.
+
+    SOURCE is a sentence or an article. TARGET is its translation; without TARGET the model translates. Without SOURCE,
+    each line of standard input is a sentence, or "SOURCE TAB TARGET". The attention of subwords is merged to words:
+    rows of a target word are averaged, columns of a source word added. Local attention is drawn with its windows. A
+    Transformer shows the mean of the heads of its alignment layer, or what --layer and --head choose.
+
+    A model that copies or summarizes has a column for each word of the summary (bold: copied) and a row for each word
+    of the article, with the word's coverage beside it; a strip shows p_gen, the probability of generating a word
+    instead of copying it. A long article has 60 rows: the words with the most coverage, and what lies between them,
+    added up. In .html, point at a word of the summary to see where the model looked.
+
+    `nmtkit visualize-alignment` is another name of this command.
+
+    \b
+    Examples:
+      nmtkit plot-attention "The old woman sleeps."
+      nmtkit plot-attention "The old woman sleeps." "La vieille femme dort." -o attention.png -o attention.html
+      nmtkit plot-attention "The old woman sleeps." --no-title --size 3.3 --font-size 8 --colours Greys -o paper.pdf
+      head -6 test.en | nmtkit plot-attention -m runs/mine --grid -o six.pdf
+      head -1 articles.txt | nmtkit plot-attention -m runs/news -o summary.html
+      paste articles.txt summaries.txt | head -3 | nmtkit plot-attention -m runs/news -o given.pdf
+      nmtkit plot-attention -m runs/transformer "The old woman sleeps." --layers -o layers.html
+      head -100 test.en | nmtkit plot-attention --what entropy -o entropy.svg
+      nmtkit plot-attention -m runs/transformer --what positions -o positions.png
+    """
+    _require_fitting_options(output, grid, layers, what, source, bool(how.layer or how.head))
+    translator = inference.open_model(how)
+    pairs = ([], []) if what == "positions" else _read_pairs(source, target)
+    if output:
+        save_pictures(output, _picture_saver(translator, pairs, grid, layers, what, style), style)
+        if what == "attention" and not layers and as_headed(translator.model) and any(map(_is_html, output)):
+            note("this is the mean of one layer's heads; --layers shows every layer and head")
+    elif what == "entropy":
+        _print_entropies(*_entropies(translator, pairs, style.title))
+    else:
+        for picture in translator.pictures(*pairs):
+            show_attention(picture.under(style.title))
+
+
+def _require_fitting_options(
+    output: Sequence[Path], grid: bool, layers: bool, what: str, source: str | None, one_chosen: bool
+) -> None:
+    """Refuses options that exclude or need each other; `one_chosen`: a layer or head is."""
+    whole, positions = what == "attention", what == "positions"
+    only_html = output and all(map(_is_html, output))
+    for wrong, fault in (
+        (grid and not whole, "--grid is for --what attention only; leave one of them out"),
+        (layers and not whole, "--layers is for --what attention only; leave one of them out"),
+        (grid and layers, "--layers shows one sentence at a time: leave --grid out"),
+        (grid and not output, "--grid lays out a sheet: name it with -o FILE"),
+        (layers and not only_html, "--layers writes a page with buttons: name it with -o FILE.html"),
+        (positions and source is not None, "--what positions reads no sentence: leave SOURCE out"),
+        (positions and not output, "--what positions draws a picture: name it with -o FILE"),
+        (one_chosen and (layers or not whole), "--layer and --head choose one attention; this draws all of them"),
+    ):
+        if wrong:
+            raise click.UsageError(fault)
+    for path in output:
+        pictures.picture_format(path)
+
+
+def _is_html(output: Path) -> bool:
+    return output.suffix.lower() == ".html"
+
+
+def _picture_saver(
+    translator: Translator, pairs: Pairs, grid: bool, layers: bool, what: str, style: FigureStyle
+) -> Callable[[Path], object]:
+    """The function that saves the picture to a file."""
+    if what == "positions":
+        table, title = attention_views.positions(translator, POSITIONS)
+        return partial(save_positions, table, title=title, style=style)
+    if what == "entropy":
+        parts, title = _entropies(translator, pairs)
+        return partial(save_entropies, parts, title=title, style=style)
+    if layers:
+        pages = [page.under(style.title) for page in translator.head_pictures(*pairs)]
+        return partial(save_heads, pages, css=style.css())
+    drawn = translator.pictures(*pairs)
+    unread = [
+        f"{picture.left_out:,} source tokens of picture {number}"
+        for number, picture in enumerate(drawn, start=1)
+        if picture.left_out
+    ]
+    if style.title is not None and unread:
+        tell("the end of an article was not read; the title does not say so: " + ", ".join(unread))
+    return partial(pictures.save, drawn, grid=grid, style=style)
+
+
+def _read_pairs(source: str | None, target: str | None) -> Pairs:
+    """The sentences of the command line, or of standard input."""
+    if source is not None:
+        return [source], [target]
+    lines = list(stdin_lines())
+    refuse_json_lines(lines, STDIN, EXTRACT_HINT)
+    if not lines:
+        raise click.UsageError("nothing to draw: standard input is empty; give SOURCE or lines on standard input")
+    sources: list[str] = []
+    targets: list[str | None] = []
+    for number, line in enumerate(lines, start=1):
+        first, tab, second = line.partition("\t")
+        if not first.strip() or (tab and not second.strip()):
+            raise DataError(f"{STDIN}, line {number}: an empty side; there is nothing to draw")
+        sources.append(first)
+        targets.append(second if tab else None)
+    return sources, targets
+
+
+def _entropies(translator: Translator, pairs: Pairs, title: str | None = None) -> tuple[list[Entropies], str]:
+    """The entropy of each attention, and a title if none is given."""
+    if as_headed(translator.model) is not None:
+        parts = head_entropies(translator.head_pictures(*pairs))
+    else:
+        parts = word_entropies(translator.pictures(*pairs))
+    count = "1 sentence" if len(pairs[0]) == 1 else f"{len(pairs[0]):,} sentences"
+    return parts, f"{translator.name}: entropy of attention over {count}" if title is None else title
+
+
+def _print_entropies(parts: Sequence[Entropies], title: str) -> None:
+    heads = max(part.values.shape[1] for part in parts)
+    names = [f"head {head + 1}" for head in range(heads)] if heads > 1 else ["entropy"]
+    rows = []
+    for part in parts:
+        for layer, values in enumerate(part.values):
+            cells = [f"{value:.3f}" for value in values] + [""] * (heads - len(values))
+            rows.append([part.name, layer + 1, *cells, f"{part.uniform:.3f}"])
+    console.table(f"{title} (nats)".strip(), ["attention", "layer", *names, "uniform"], rows)
+
+
+@cloup.command("plot-training")
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True, shell_complete=completing.runs)
+@cloup.option_group(
+    "Common", options.picture_file("-o", "--output", meaning="Draw a figure instead of printing a table", several=True)
+)
+@figure_group
+@collect_style
+def plot_training_command(runs: tuple[str, ...], output: tuple[Path, ...], style: FigureStyle) -> None:
+    """Draw the course of trainings: loss, perplexity, a validation score and learning rate over the updates.
+
+    RUN is the folder of a run, or its name under runs/; it may still be training. Several runs share one figure; each
+    has its own colour and the name of its folder. The score is the one by which the recipe chooses weights
+    (training.best_metric), else BLEU or ROUGE-L. Dotted lines separate stages of training. A validation loss that rises
+    while the training loss still falls shows overfitting.
+
+    \b
+    Examples:
+      nmtkit plot-training runs/demo
+      nmtkit plot-training runs/demo -o training.png
+      nmtkit plot-training runs/rnnsearch runs/luong runs/transformer -o compared.svg
+      nmtkit plot-training runs/mine -o mine.pdf -o mine.png --size 6.5 --font-size 8 --font serif --colours tab10
+    """
+    for path in output:
+        pictures.picture_format(path)
+    trainings = [training_curves(find_run(run)[0], name) for name, run in zip(_names(runs), runs, strict=True)]
+    if output:
+        save_pictures(output, partial(save_training, trainings, style=style), style)
+    else:
+        _print_trainings(trainings)
+
+
+def _names(runs: tuple[str, ...]) -> list[str]:
+    """The names of the folders, with enough of their parents to be distinct."""
+    paths = [Path(run).absolute().parts[1:] for run in runs]
+    depth = 1
+    while depth < max(map(len, paths)) and len({path[-depth:] for path in paths}) < len(set(paths)):
+        depth += 1
+    return ["/".join(path[-depth:]) for path in paths]
+
+
+def _print_trainings(trainings: Sequence[Training]) -> None:
+    metrics = {training.metric for training in trainings}
+    falling = {metric.title for metric in text_metrics().values() if not metric.higher_is_better}
+    rows = [
+        (
+            training.name,
+            f"{max([0, *(points[-1][0] for points in (training.loss, training.valid_loss) if points)]):,}",
+            f"{training.loss[-1][1]:.3f}" if training.loss else "-",
+            _best(training.valid_loss, min, ".3f"),
+            _best(training.valid_perplexity, min, ".2f"),
+            _best(training.valid_score, min if training.metric in falling else max, ".2f")
+            + (f" {training.metric}" if len(metrics) > 1 else ""),
+        )
+        for training in trainings
+    ]
+    score = f"best {min(metrics)}" if len(metrics) == 1 else "best score"
+    console.table("", ["run", "updates", "loss", "best valid. loss", "best perplexity", score], rows)
+
+
+def _best(points: Points, choose: Callable[..., tuple[int, float]], digits: str) -> str:
+    known = [point for point in points if not math.isnan(point[1])]
+    if not known:
+        return "-"
+    update, value = choose(known, key=lambda point: point[1])
+    return f"{value:{digits}} at {update:,}"
