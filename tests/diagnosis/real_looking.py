@@ -4,6 +4,7 @@ import gzip
 from pathlib import Path
 
 from nmtkit.corpus.config import SplitFiles
+from nmtkit.diagnosis.findings import SplitDiagnosis
 
 FOLDER = Path(__file__).resolve().parent.parent.parent / "data" / "demo-en-fr"
 
@@ -23,3 +24,8 @@ def write(folder: Path, name: str, src: list[str], tgt: list[str]) -> SplitFiles
     for path, lines in zip(paths, (src, tgt), strict=True):
         path.write_bytes("".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape"))
     return SplitFiles(src=str(paths[0]), tgt=str(paths[1]))
+
+
+def lines_by_kind(split: SplitDiagnosis) -> dict[str, list[int]]:
+    """The lines of the examples of each fault in a split."""
+    return {kind: [place.line for place in finding.places] for kind, finding in split.findings.items()}

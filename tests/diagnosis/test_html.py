@@ -27,11 +27,8 @@ class Reader(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags[tag] += 1
-        for name, value in attrs:
-            if name == "id":
-                self.ids.append(value or "")
-            if name in ("href", "src"):
-                self.links.append(value or "")
+        self.ids += [value or "" for name, value in attrs if name == "id"]
+        self.links += [value or "" for name, value in attrs if name in ("href", "src")]
         if tag not in self.VOID:
             self.open.append(tag)
 
@@ -105,16 +102,11 @@ def test_the_page_needs_nothing_else(diagnosis: Diagnosis) -> None:
     page.encode("utf-8")
 
 
-def test_a_clean_corpus_makes_a_short_page() -> None:
-    split = SplitDiagnosis("data", pairs=3)
-    split.src.words = Counter({4: 3})
+def test_a_clean_or_empty_corpus_makes_a_short_page() -> None:
+    split = SplitDiagnosis("data")
+    assert "Nothing wrong was found in 0 lines." in read(diagnosis_page(Diagnosis({"data": split}))).text
+    split.pairs, split.src.words = 3, Counter({4: 3})
     reader = read(diagnosis_page(Diagnosis({"data": split})))
     assert "Nothing wrong was found in 3 lines." in reader.text
     assert "Where, and what to do" not in reader.text
     assert reader.tags["svg"] == 1
-
-
-def test_an_empty_corpus_makes_a_page() -> None:
-    assert (
-        "Nothing wrong was found in 0 lines." in read(diagnosis_page(Diagnosis({"data": SplitDiagnosis("data")}))).text
-    )

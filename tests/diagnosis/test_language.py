@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import real_looking
+from real_looking import lines_by_kind
 
 from nmtkit.corpus.reading import SplitReader
 from nmtkit.corpus.text import SCRIPTS
@@ -55,10 +56,8 @@ def test_empty_and_single_lines_have_scores() -> None:
     languages = learned(SRC, TGT)
     assert languages is not None
     assert languages.scores(TextArrays.of([""])).tolist() == [0.0]
-    together, alone = (
-        languages.scores(TextArrays.of(["", SRC[0], TGT[0], ""])),
-        languages.scores(TextArrays.of([SRC[0]])),
-    )
+    together = languages.scores(TextArrays.of(["", SRC[0], TGT[0], ""]))
+    alone = languages.scores(TextArrays.of([SRC[0]]))
     assert together[0] == together[3] == 0
     assert together[1] > 0 > together[2]
     # The line before a line and the line behind it do not matter much: only its ends touch them.
@@ -102,13 +101,10 @@ def test_lines_in_another_script(own: str, line: str, foreign: bool) -> None:
 def test_swapped_files_are_told_once(tmp_path: Path) -> None:
     """Not for every line, and the other way round counts as usual: nothing else is found."""
     valid_src, valid_tgt = real_looking.pairs(300, "valid")
-    splits = {
-        "train": real_looking.write(tmp_path, "train", SRC, TGT),
-        "valid": real_looking.write(tmp_path, "valid", valid_tgt, valid_src),
-    }
-    diagnosis = examine(splits)
-    assert {name: finding.count for name, finding in diagnosis.splits["valid"].findings.items()} == {"swapped-files": 1}
-    assert not diagnosis.splits["train"].findings
+    sides = {"train": (SRC, TGT), "valid": (valid_tgt, valid_src)}
+    splits = examine({name: real_looking.write(tmp_path, name, *texts) for name, texts in sides.items()}).splits
+    assert not splits["train"].findings
+    assert splits["valid"].findings["swapped-files"].count == len(splits["valid"].findings) == 1
 
 
 def test_one_side_in_another_script_throughout_is_no_fault(tmp_path: Path) -> None:
@@ -124,10 +120,7 @@ def test_one_side_in_another_script_throughout_is_no_fault(tmp_path: Path) -> No
     tgt[99] = SRC[98] + " " + SRC[99]
     src[199], tgt[199] = tgt[198] + tgt[199], SRC[198] + " " + SRC[199]
     found = examine({"train": real_looking.write(tmp_path, "train", src, tgt)}).splits["train"]
-    assert {name: [place.line for place in finding.places] for name, finding in found.findings.items()} == {
-        "script": [100],
-        "swapped": [200],
-    }
+    assert lines_by_kind(found) == {"script": [100], "swapped": [200]}
 
 
 def test_where_source_and_target_are_in_one_language_nothing_is_doubted(tmp_path: Path) -> None:

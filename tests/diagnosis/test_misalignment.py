@@ -30,10 +30,7 @@ def parted(folder: Path, src: list[str], tgt: list[str]) -> FaultLocation:
     return finding.places[0]
 
 
-@pytest.mark.parametrize(
-    ("side", "seed"),
-    daily([("src", 0), ("tgt", 0), ("tgt", 1), ("src", 1)]),
-)
+@pytest.mark.parametrize(("side", "seed"), daily([("src", 0), ("tgt", 0), ("tgt", 1), ("src", 1)]))
 def test_lines_taken_out_at_random_places(tmp_path: Path, side: str, seed: int) -> None:
     rng = random.Random(seed)
     src, tgt = list(SRC), list(TGT)
@@ -52,10 +49,13 @@ def test_the_first_of_several_places_is_given(tmp_path: Path) -> None:
     assert abs(parted(tmp_path, src, tgt).line - 4_322) <= 8
 
 
-def test_a_line_too_much_in_a_small_file(tmp_path: Path) -> None:
+def test_the_place_is_found_in_small_files(tmp_path: Path) -> None:
     src, tgt = SRC[:400], TGT[:400]
     tgt.insert(150, "Une ligne de trop.")
     assert abs(parted(tmp_path, src, tgt).line - 151) <= 8
+    src, tgt = SRC[:1000], TGT[:1000]
+    del src[985]
+    assert 970 <= parted(tmp_path, src, tgt).line <= 1000
 
 
 def test_a_file_that_was_cut_off(tmp_path: Path) -> None:
@@ -65,25 +65,22 @@ def test_a_file_that_was_cut_off(tmp_path: Path) -> None:
     assert re.search(r"up to the end of the shorter one they may belong together$", found.text)
 
 
-def test_a_difference_in_the_last_lines(tmp_path: Path) -> None:
-    src, tgt = SRC[:1000], TGT[:1000]
-    del src[985]
-    assert 970 <= parted(tmp_path, src, tgt).line <= 1000
-
-
 def test_files_of_nothing_but_one_line(tmp_path: Path) -> None:
     """Where no line differs from another nothing can be told, but the counts are."""
     assert parted(tmp_path, ["a b c"] * 500, ["d e f"] * 501).line == 501
     assert parted(tmp_path, [], ["d e f"]).line == 1
 
 
-def test_a_shift_in_the_middle_of_files_of_equal_length(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [100, 1000, 6000])
+def test_a_shift_between_files_of_equal_length(count: int, tmp_path: Path) -> None:
+    """The shifted stretch may be as short as a window, or go over several blocks."""
     src, tgt = list(SRC), list(TGT)
-    del src[5_000], tgt[9_000]
+    src.insert(2000, "A line too much, which nobody has translated.")
+    del src[2000 + count]
     findings = diagnose(tmp_path, src, tgt).findings
     assert set(findings) <= {"shift", "ratio"}  # wrongly paired lines are of unlike length, too
-    assert abs(findings["shift"].places[0].line - 5_001) <= 8
-    assert 3_900 <= findings["shift"].count <= 4_300
+    assert abs(findings["shift"].count - count) <= 20
+    assert abs(findings["shift"].places[0].line - 2001) <= 8
 
 
 @pytest.mark.parametrize("seed", daily([0, 1, 2]))

@@ -35,6 +35,16 @@ def log(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (out / LOG).read_text(encoding="utf-8").splitlines()]
 
 
+def with_links(folder: Path, pairs: list[tuple[str, str]], links: list[str]) -> SplitFiles:
+    text = files(folder, "train", pairs)
+    (folder / "train.align").write_text("".join(line + "\n" for line in links), encoding="utf-8")
+    return text.model_copy(update={"alignment": [str(folder / "train.align")]})
+
+
+def nothing_written(folder: Path) -> bool:
+    return not (folder / "new").exists() and not (folder / "new.part").exists()
+
+
 def new(done: RepairedSplit, out: Path) -> list[tuple[str, str | None]]:
     """The pairs that were written."""
     return [(pair.src, pair.tgt) for pair in read_pairs(done.files.resolved(str(out)))]
@@ -66,20 +76,6 @@ def test_clean_files_are_copied_as_they_are(tmp_path: Path) -> None:
         assert (tmp_path / f"new/train.{side}").read_bytes() == (tmp_path / f"old/train.{side}").read_bytes()
         assert gzip.decompress((tmp_path / f"new/test.gz.{side}").read_bytes()) == b""
     assert done["train"] == RepairedSplit(SplitFiles(src=["train.en"], tgt=["train.de"]), kept=100)
-    assert log(tmp_path / "new") == []
-
-
-def test_pairs_of_test_that_are_in_valid_stay(tmp_path: Path) -> None:
-    """So that scores can be compared; they are told."""
-    valid = files(tmp_path / "old", "valid", PAIRS[60:80])
-    splits = {
-        "train": files(tmp_path / "old", "train", PAIRS[:60]),
-        "valid": valid,
-        "test": files(tmp_path / "old", "test", [*PAIRS[80:], PAIRS[70]]),
-    }
-    assert examine(splits).splits["test"].findings["in-valid"].count == 1
-    done = repair(splits, tmp_path / "new")
-    assert {name: split.kept for name, split in done.items()} == {"train": 60, "valid": 20, "test": 21}
     assert log(tmp_path / "new") == []
 
 
@@ -132,11 +128,15 @@ def test_what_was_fixed_is_not_found_again(tmp_path: Path) -> None:
 
 
 def test_a_test_set_stays_the_same_set(tmp_path: Path) -> None:
-    """Of valid and test only what cannot be read or is empty is left out."""
-    pairs = [*PAIRS[:10], PAIRS[0], ("the same", "the same"), ("caf\udce9", "Kaffee"), ("", "leer")]
-    splits = {"train": files(tmp_path, "train", PAIRS[50:]), "test": files(tmp_path, "test", pairs)}
+    """Test loses only what cannot be read or is empty, so that scores can be compared: not what is in valid, too."""
+    valid = PAIRS[30:50]
+    pairs = [*PAIRS[:10], PAIRS[0], PAIRS[40], ("the same", "the same"), ("caf\udce9", "Kaffee"), ("", "leer")]
+    texts = {"train": PAIRS[50:], "valid": valid, "test": pairs}
+    splits = {name: files(tmp_path, name, text) for name, text in texts.items()}
+    assert examine(splits).splits["test"].findings["in-valid"].count == 1
     done = repair(splits, tmp_path / "new")
-    assert new(done["test"], tmp_path / "new") == pairs[:12]
+    assert new(done["valid"], tmp_path / "new") == valid
+    assert new(done["test"], tmp_path / "new") == pairs[:13]
     assert done["test"].dropped == {"encoding": 1, "empty": 1}
 
 
@@ -157,9 +157,7 @@ def test_alignments_go_with_their_pairs(tmp_path: Path) -> None:
     pairs[3] = ("", "leer")
     pairs[5] = ("one \0 two", "eins zwei")  # three words now, two once it is mended: its links would point elsewhere
     pairs[7] = ("one\u2028two", "eins\0 zwei")
-    text = files(tmp_path, "train", pairs)
-    (tmp_path / "train.align").write_text("".join(f"0-{n % 2}\n" for n in range(100)), encoding="utf-8")
-    given = text.model_copy(update={"alignment": [str(tmp_path / "train.align")]})
+    given = with_links(tmp_path, pairs, [f"0-{n % 2}" for n in range(100)])
     done = repair({"train": given}, tmp_path / "new")["train"]
     links = [pair.links for pair in read_pairs(done.files.resolved(str(tmp_path / "new")))]
     assert links == [{(0, n % 2)} for n in range(100) if n not in (3, 5)]
@@ -169,13 +167,9 @@ def test_alignments_go_with_their_pairs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lines", [99, 101], ids=["fewer", "more"])
 def test_alignments_of_another_length_are_refused(lines: int, tmp_path: Path) -> None:
-    text = files(tmp_path, "train", PAIRS)
-    (tmp_path / "train.align").write_text("0-0\n" * lines, encoding="utf-8")
-    given = text.model_copy(update={"alignment": [str(tmp_path / "train.align")]})
-    done = repair({"train": given}, tmp_path / "new")["train"]
+    done = repair({"train": with_links(tmp_path, PAIRS, ["0-0"] * lines)}, tmp_path / "new")["train"]
     assert "train.align" in done.refused
-    assert not (tmp_path / "new").exists()
-    assert not (tmp_path / "new.part").exists()
+    assert nothing_written(tmp_path)
 
 
 def test_json_lines_keep_their_other_fields(tmp_path: Path) -> None:
@@ -214,8 +208,7 @@ def test_weights_of_stories_are_not_lost_in_silence(tmp_path: Path) -> None:
     given = SplitFiles(stories=[str(tmp_path / "a"), str(tmp_path / "b")], weights=[1.0, 3.0])
     done = repair({"train": given}, tmp_path / "new", monolingual=True)["train"]
     assert "weights" in done.refused
-    assert not (tmp_path / "new").exists()
-    assert not (tmp_path / "new.part").exists()
+    assert nothing_written(tmp_path)
 
 
 def test_several_files_keep_their_names_and_one_named_twice_gets_another(tmp_path: Path) -> None:
@@ -244,10 +237,9 @@ def test_a_source_alone_is_cleaned(tmp_path: Path) -> None:
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     given = {"train": files(tmp_path / "old", "train", PAIRS)}
     before = {path.name: path.read_bytes() for path in (tmp_path / "old").iterdir()}
-    with pytest.raises(NmtkitError, match="is not overwritten"):
-        repair(given, tmp_path / "old")
-    with pytest.raises(NmtkitError, match="is not overwritten"):
-        repair(given, tmp_path / "old/train.en")
+    for place in ("old", "old/train.en"):
+        with pytest.raises(NmtkitError, match="is not overwritten"):
+            repair(given, tmp_path / place)
     assert {path.name: path.read_bytes() for path in (tmp_path / "old").iterdir()} == before
     (tmp_path / "new").mkdir()
     repair(given, tmp_path / "new")  # an empty folder is as good as none

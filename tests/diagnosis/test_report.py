@@ -10,6 +10,7 @@ from nmtkit.corpus.faults import (
     EMPTY,
     ENCODING,
     IN_TRAIN,
+    KINDS,
     LINE_COUNTS,
     SEPARATOR,
     SHIFT,
@@ -17,7 +18,7 @@ from nmtkit.corpus.faults import (
     FaultLocation,
 )
 from nmtkit.diagnosis import report
-from nmtkit.diagnosis.findings import Diagnosis, Finding, Side, SplitDiagnosis
+from nmtkit.diagnosis.findings import EXAMPLES, Diagnosis, Finding, Side, SplitDiagnosis
 
 NOTE = FaultKind("odd", "note", "something odd", "Look at it.", drops=False)
 
@@ -58,18 +59,11 @@ def test_long_text_is_cut_and_never_within_a_name() -> None:
 
 
 def test_short_names_are_enough_to_tell_files_apart() -> None:
-    assert report.short_names(["/a/b/train.en", "/a/b/train.de"]) == {
-        "/a/b/train.en": "train.en",
-        "/a/b/train.de": "train.de",
-    }
-    assert report.short_names(["/a/en/text", "/a/de/text"]) == {"/a/en/text": "en/text", "/a/de/text": "de/text"}
+    for files, names in ((["/a/b/t.en", "/a/b/t.de"], ["t.en", "t.de"]), (["/a/en/t", "/a/de/t"], ["en/t", "de/t"])):
+        assert list(report.short_names(files).items()) == list(zip(files, names, strict=True))
     assert report.short_names([]) == {}
-
-
-def test_places_are_written_as_compilers_do() -> None:
     names = {"data/train.en": "train.en"}
     assert report.place_name(FaultLocation("data/train.en", 3, 5), names) == "train.en:3:5"
-    assert report.place_name(FaultLocation("data/train.en", 3), names) == "train.en:3"
     assert report.place_name(FaultLocation("other", 3), names) == "other:3"
 
 
@@ -89,16 +83,32 @@ def test_a_share_never_hides_what_is_there(count: int, total: int, said: str) ->
     assert report.share(count, total) == said
 
 
-def test_findings_are_told_worst_first() -> None:
+def test_the_first_places_are_kept_and_all_are_counted() -> None:
+    split = SplitDiagnosis("train")
+    for line in range(1, 21):
+        split.find(ENCODING, FaultLocation("a.en", line, 3, "x"))
+    split.find(ENCODING, FaultLocation("a.en", 30), 100)
+    finding = split.findings["encoding"]
+    assert finding.count == 120
+    assert [place.line for place in finding.places] == list(range(1, EXAMPLES + 1))
+
+
+def test_findings_are_told_worst_first_and_then_in_the_order_of_the_splits() -> None:
     rows = report.rows(diagnosis(NOTE, DUPLICATE, ENCODING))
     assert [row[0] for row in rows] == ["error", "warning", "note"]
     assert rows[0] == ("error", "train", ENCODING.title, "3", "1.5%", "train.en:7:4")
+    both = Diagnosis({name: SplitDiagnosis(name) for name in ("train", "valid")})
+    for name, kind in (("valid", DUPLICATE), ("train", DUPLICATE), ("valid", ENCODING)):
+        both.splits[name].find(kind, FaultLocation("f", 1), 500)
+    assert [row[1] for row in report.rows(both)] == ["valid", "train", "valid"]
+    assert report.rows(both)[0][4] == ""  # more faults than pairs: they are not counted in pairs
 
 
-def test_a_count_that_is_not_of_pairs_has_no_share() -> None:
-    found = diagnosis()
-    found.splits["train"].find(NOTE, FaultLocation("train.en", 1), 500)
-    assert report.rows(found)[0][4] == ""
+def test_the_table_of_kinds() -> None:
+    assert len(KINDS) >= 25
+    for kind in KINDS.values():
+        assert kind.remedy.endswith(".")
+        assert not (kind.drops and kind.mends)
 
 
 def test_the_verdict_says_whether_one_can_train() -> None:
@@ -106,40 +116,43 @@ def test_the_verdict_says_whether_one_can_train() -> None:
     assert report.verdict(diagnosis(NOTE)) == "No errors and no warnings in 200 pairs."
     assert report.verdict(diagnosis(EMPTY)) == "No errors in 200 pairs, but 3 warnings to look at before training."
     assert report.verdict(diagnosis(EMPTY, ENCODING)) == "Not ready to train on: 3 errors in 200 pairs, and 3 warnings."
+    split = SplitDiagnosis("data", pairs=1)
+    split.src.words[3] = 1
+    assert report.verdict(Diagnosis({"data": split})) == "Nothing wrong was found in 1 line."
     found = diagnosis(EMPTY, ENCODING)
     found.splits["train"].find(SHIFT, FaultLocation("train.en", 5), 1999)
     assert report.verdict(found).startswith("Not ready to train on: 2,002 errors of 2 kinds in 200 pairs, and 3 ")
 
 
-def test_a_text_alone_has_lines() -> None:
-    split = SplitDiagnosis("data", pairs=1)
-    split.src.words[3] = 1
-    assert report.verdict(Diagnosis({"data": split})) == "Nothing wrong was found in 1 line."
-
-
-def test_what_fix_puts_right_is_no_longer_wrong() -> None:
-    assert not report.has_problems(diagnosis(ENCODING), fixed=True)
-    assert not report.has_problems(diagnosis(EMPTY), strict=True, fixed=True)
-    assert report.has_problems(diagnosis(LINE_COUNTS), fixed=True)
-
-
 @pytest.mark.parametrize(
-    ("kind", "wrong", "wrong_if_strict"), [(ENCODING, True, True), (EMPTY, False, True), (NOTE, False, False)]
+    ("kind", "wrong", "wrong_if_strict", "wrong_if_fixed"),
+    [
+        (ENCODING, True, True, False),
+        (EMPTY, False, True, False),
+        (NOTE, False, False, False),
+        (LINE_COUNTS, True, True, True),
+    ],
 )
-def test_what_a_script_should_stop_at(kind: FaultKind, wrong: bool, wrong_if_strict: bool) -> None:
+def test_what_a_script_should_stop_at(
+    kind: FaultKind, wrong: bool, wrong_if_strict: bool, wrong_if_fixed: bool
+) -> None:
     assert report.has_problems(diagnosis(kind)) is wrong
     assert report.has_problems(diagnosis(kind), strict=True) is wrong_if_strict
+    assert report.has_problems(diagnosis(kind), strict=True, fixed=True) is wrong_if_fixed
 
 
 def test_what_fix_does_depends_on_the_split() -> None:
     """Test sets stay comparable: of them only what cannot be read, or is empty, is left out."""
-    assert report.remedy_note(Finding(SEPARATOR), "test") == "--fix mends it"
-    assert report.remedy_note(Finding(ENCODING), "test") == "--fix leaves it out"
-    assert report.remedy_note(Finding(EMPTY), "valid") == "--fix leaves it out"
-    assert report.remedy_note(Finding(DUPLICATE), "train") == "--fix leaves it out"
-    assert report.remedy_note(Finding(DUPLICATE), "test") == ""
-    assert report.remedy_note(Finding(IN_TRAIN), "test") == "--fix takes it out of train"
-    assert report.remedy_note(Finding(NOTE), "train") == ""
+    for kind, split, note in (
+        (SEPARATOR, "test", "--fix mends it"),
+        (ENCODING, "test", "--fix leaves it out"),
+        (EMPTY, "valid", "--fix leaves it out"),
+        (DUPLICATE, "train", "--fix leaves it out"),
+        (DUPLICATE, "test", ""),
+        (IN_TRAIN, "test", "--fix takes it out of train"),
+        (NOTE, "train", ""),
+    ):
+        assert report.remedy_note(Finding(kind), split) == note
 
 
 def test_histograms_hold_every_line_once() -> None:
@@ -156,22 +169,14 @@ def test_histograms_hold_every_line_once() -> None:
     assert sum(ratios.series[0][1]) == 100
 
 
-def test_a_histogram_of_one_length_is_one_bar() -> None:
+def test_histograms_of_little_and_of_much() -> None:
     split = SplitDiagnosis("data", pairs=4)
+    assert report.histograms(split) == []
     split.src.words = Counter({0: 4})
     (words,) = report.histograms(split)
-    assert words.labels == ("0",)
-    assert words.series == (("source", (4,)),)
-
-
-def test_what_is_longer_than_is_counted_is_not_told_as_its_length() -> None:
-    split = SplitDiagnosis("data", pairs=1)
+    assert (words.labels, words.series) == (("0",), (("source", (4,)),))
     split.src.words = Counter({1000: 1})
     assert report.histograms(split)[0].notes[0].endswith("longest 1000 or more")
-
-
-def test_an_empty_split_has_no_histograms() -> None:
-    assert report.histograms(SplitDiagnosis("data")) == []
 
 
 def test_rare_scripts_are_told_together() -> None:
@@ -180,23 +185,15 @@ def test_rare_scripts_are_told_together() -> None:
     assert report.scripts(Side()) == []
 
 
-def test_values_for_json_have_stable_keys() -> None:
-    values = report.as_json(diagnosis(EMPTY), strict=True)
-    assert set(values) == {"wrong", "verdict", "errors", "warnings", "notes", "seconds", "vocabulary", "splits"}
-    assert (values["wrong"], values["errors"], values["warnings"], values["notes"]) == (True, 0, 3, 0)
-    (finding,) = values["splits"]["train"]["findings"]
-    assert finding["kind"] == "empty"
-    assert finding["places"][0] == {"file": "data/train.en", "line": 7, "byte": None, "text": "text"}
-
-
-def test_values_are_plain_and_in_order() -> None:
+def test_values_for_json_are_plain_and_have_stable_keys() -> None:
     split = SplitDiagnosis("train", pairs=3)
     split.src.words.update({12: 2, 3: 1})
     split.src.scripts.update({"Greek": 1, "Latin": 40})
     split.find(ENCODING, FaultLocation("a.en", 2, 7, "x\ud800"))
     values = report.as_json(Diagnosis({"train": split}, {"src": 100}, 1.23456))
     assert json.loads(json.dumps(values)) == values
-    assert values["seconds"] == 1.235
+    assert set(values) == {"wrong", "verdict", "errors", "warnings", "notes", "seconds", "vocabulary", "splits"}
+    assert (values["wrong"], values["errors"], values["warnings"], values["seconds"]) == (True, 1, 0, 1.235)
     train = values["splits"]["train"]
     assert list(train["src"]["words"].items()) == [("3", 1), ("12", 2)]
     assert list(train["src"]["scripts"]) == ["Latin", "Greek"]

@@ -60,18 +60,9 @@ def config(tmp_path: Path) -> DataConfig:
 def test_the_numbers_are_those_of_preprocessing(kind: str, over_long: str, tmp_path: Path) -> None:
     train, valid = files(tmp_path, "train", TRAIN * 5), files(tmp_path, "valid", VALID)
     data = {"folder": "", "train": train.model_dump(), "valid": valid.model_dump(), "test": None}
-    loaded = load(
-        "demo",
-        [
-            f"data={json.dumps(data)}",
-            f"data.over_long={over_long}",
-            "data.max_length=8",
-            "data.max_ratio=2.0",
-            "data.drop_duplicates=true",
-            f"tokenizer.kind={kind}",
-            "tokenizer.vocab_size=100",
-        ],
-    )
+    changes = [f"data={json.dumps(data)}", f"data.over_long={over_long}", "data.max_length=8", "data.max_ratio=2.0"]
+    changes += ["data.drop_duplicates=true", f"tokenizer.kind={kind}", "tokenizer.vocab_size=100"]
+    loaded = load("demo", changes)
     run = Run.create(loaded, str(tmp_path / "run"))
     reports: list[DataReport] = []
     tokenizers = run.preprocess(lambda text: None, reports.append)
@@ -91,6 +82,8 @@ def test_unknown_words_and_those_that_can_be_copied(config: DataConfig) -> None:
     assert valid.src.unknown == 1
     assert valid.tgt.unknown == 4  # Xerxes, schlummert, viele, Zahlen
     assert valid.tgt.copyable == 1  # Xerxes
+    assert diagnosis.splits["train"].src.tokens == {3: 3, 5: 1, 10: 1, 1: 1, 4: 2}  # of the pairs without an empty side
+    assert valid.tgt.tokens == {4: 1, 3: 2, 2: 1}
 
 
 def test_what_of_the_vocabulary_occurs(config: DataConfig) -> None:
@@ -102,12 +95,6 @@ def test_what_of_the_vocabulary_occurs(config: DataConfig) -> None:
     assert diagnosis.vocabulary == {"src": len(tokenizers.src.vocabulary), "tgt": len(tokenizers.tgt.vocabulary)}
 
 
-def test_lengths_in_tokens_are_of_what_is_not_empty(config: DataConfig) -> None:
-    _, diagnosis, _ = look(config, WORDS)
-    assert diagnosis.splits["train"].src.tokens == {3: 3, 5: 1, 10: 1, 1: 1, 4: 2}
-    assert diagnosis.splits["valid"].tgt.tokens == {4: 1, 3: 2, 2: 1}
-
-
 def test_what_is_left_out_is_found_at_its_line(config: DataConfig) -> None:
     report, diagnosis, _ = look(config, WORDS)
     train = diagnosis.splits["train"].findings
@@ -117,6 +104,7 @@ def test_what_is_left_out_is_found_at_its_line(config: DataConfig) -> None:
     }
     assert "10 and 10 tokens, dropped" in train["over-long"].places[0].text
     assert diagnosis.splits["valid"].findings["over-long"].count == 1
+    assert set(json.loads(json.dumps(report.as_dict()))) == {"tokenizer", "data", "unused_entries", "unseen_characters"}
     sheet = report.tables(diagnosis)[0]
     assert ("train", "over-long", "1", "11.1%", "dropped") in sheet.rows
     assert ("train", "kept", "6", "66.7%", "") in sheet.rows
@@ -162,9 +150,3 @@ def test_a_quick_tokenizer_is_as_the_settings_say(config: DataConfig) -> None:
         sample.add_block(block)
     learned = tokens.train_on_sample(settings, sample, config.train)
     assert len(learned.src.vocabulary) == 60
-
-
-def test_a_report_is_plain_values(config: DataConfig) -> None:
-    report, _, _ = look(config, WORDS)
-    values = json.loads(json.dumps(report.as_dict()))
-    assert set(values) == {"tokenizer", "data", "unused_entries", "unseen_characters"}
