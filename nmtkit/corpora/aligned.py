@@ -123,12 +123,7 @@ class AlignedReader(Reader):
     parts: list[ParallelFiles] = Field(min_length=1)
 
     def pairs(self, files: Sequence[Path], dropped: Counter[str]) -> Iterator[Pair]:
-        """The pairs of all parts.
-
-        Raises:
-            DataError: a text is missing or damaged, the sides differ in their number of lines or segments, or two
-                segments belong to different documents.
-        """
+        """The pairs of all parts."""
         for part in self.parts:
             yield from _pairs(part, files, dropped)
 

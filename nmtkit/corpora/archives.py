@@ -69,10 +69,6 @@ def members(path: Path, limits: ArchiveLimits = LIMITS) -> Iterator[Member]:
     """The regular files of an archive, one at a time; any other file is its own only member.
 
     The format is detected from the first bytes. Folders are skipped.
-
-    Raises:
-        DataError: it cannot be read, is damaged, encrypted or too large, or a member has an unsafe or repeated name or
-            is a link or a device. Also raised while a member is read.
     """
     budget = _Budget(path, limits)
     with budget.clear_messages():

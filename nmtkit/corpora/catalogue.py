@@ -179,9 +179,6 @@ class Catalogue:
 
     Args:
         extra: the user's catalogue; its entries replace those of the same name.
-
-    Raises:
-        NmtkitError: a file cannot be read or an entry is not valid; the message gives the line.
     """
 
     def __init__(self, extra: Path | None = None) -> None:

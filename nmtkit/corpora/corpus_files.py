@@ -89,9 +89,6 @@ def write_pairs(
         folder: for the files.
         dropped: the reader's counts of skipped items by reason; filtered pairs are added.
         progress: takes the number of training pairs written so far.
-
-    Raises:
-        DataError: a file is faulty, or nothing is left for train.
     """
     counter = CorpusCounter()
     given: dict[str, list[Pair]] = {"valid": [], "test": []}

@@ -112,11 +112,7 @@ class DebianIndexes(_ReleaseSource):
 
 
 def stanzas(path: Path, fields: Sequence[str]) -> Iterator[dict[str, str]]:
-    """The stanzas of an index, each with the given fields that it has; continuation lines follow a line feed.
-
-    Raises:
-        DataError: it cannot be read, or is not text in stanzas.
-    """
+    """The stanzas of an index, each with the given fields that it has; continuation lines follow a line feed."""
     stanza: dict[str, str] = {}
     name = ""
     [index] = members(path)
@@ -139,11 +135,7 @@ def stanzas(path: Path, fields: Sequence[str]) -> Iterator[dict[str, str]]:
 
 
 def package_files(deb: Path) -> Iterator[tuple[str, bytes]]:
-    """The regular files of a package, one at a time: path from the root, and content. Nothing is written to disk.
-
-    Raises:
-        DataError: it is not a package, or is damaged.
-    """
+    """The regular files of a package, one at a time: path from the root, and content. Nothing is written to disk."""
     try:
         with deb.open("rb") as file:
             if file.read(8) != b"!<arch>\n":

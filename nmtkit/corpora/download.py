@@ -132,9 +132,6 @@ def download(url: str, target: Path, policy: DownloadPolicy, sha256: str = "", s
         policy: callbacks and time limits.
         sha256: expected checksum; empty accepts any.
         size: expected bytes, if known.
-
-    Raises:
-        DataError: the file cannot be downloaded or written, or differs from what was expected.
     """
     with requests.Session() as session, _clear_messages(url, target):
         part = PartialFile(target, url)

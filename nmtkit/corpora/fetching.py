@@ -78,9 +78,6 @@ def fetch(corpus: Corpus, folder: Path, work: FetchContext, command: str) -> Fet
 
     The files are written to a temporary folder that takes the folder's place when they are complete. Files of an
     earlier fetch are replaced, other files in the folder stay.
-
-    Raises:
-        DataError: it cannot be downloaded, read or written.
     """
     earlier = _earlier_card(corpus, folder)
     _make(work.folder)

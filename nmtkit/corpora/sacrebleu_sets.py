@@ -29,10 +29,6 @@ def load_sacrebleu_set(name: str) -> SacrebleuSet:
 
     Args:
         name: test set and language pair, such as "wmt14/en-de" or "wmt14/full/en-de".
-
-    Raises:
-        DataError: there is no such test set or language pair.
-        NmtkitError: it cannot be downloaded.
     """
     test_set, _, pair = name.rpartition("/")
     if test_set not in DATASETS:

@@ -108,9 +108,6 @@ def parse_alignments(lines: Iterable[str], place: str, base: int | None = None) 
     pairs would have that length.
 
     `place` names the file in messages. Words are counted from `base`, 0 or 1; None stands for `DEFAULT_BASE`.
-
-    Raises:
-        DataError: a line is malformed, or has a word 0 where words are counted from 1; names file and line.
     """
     numbered = enumerate(lines, start=1)
     before: list[tuple[int, str]] = []

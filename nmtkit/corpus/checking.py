@@ -182,11 +182,7 @@ class PairChecker:
         self._other_sources.add(hashes.src)
 
     def judge(self, block: Block) -> FilterDecision:
-        """Checks the text of the next pairs: empty sides, duplicates, overlap with train.
-
-        Raises:
-            DataError: a reference is empty that must not be.
-        """
+        """Checks the text of the next pairs: empty sides, duplicates, overlap with train."""
         lines, empty, hashes = block.lines, block.empty(), block.hashes()
         if block.split == "train":
             keep = ~empty

@@ -37,9 +37,6 @@ def text_of(record: Mapping[str, Any], name: str, where: str, remedy: str, joint
     """The text of a field: a string, or a list of strings joined by `joint`.
 
     With a space as joint the text becomes one line, since an example is one line in references and hypotheses.
-
-    Raises:
-        DataError: the field is missing or has another type.
     """
     value = field_of(record, name, where, remedy)
     text = joint.join(value) if is_list_of_strings(value) else value
@@ -52,9 +49,6 @@ def refuse_json_lines(lines: Sequence[str], where: str, remedy: str) -> None:
     """Refuses JSON lines where plain text is expected: a model would answer braces and keys without complaint.
 
     The first lines are JSON lines if all that are not empty are objects with keys.
-
-    Raises:
-        DataError: they are JSON lines.
     """
     keys: list[str] = []
     for line in filter(str.strip, lines[:LOOKED_AT]):

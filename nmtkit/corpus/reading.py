@@ -194,10 +194,6 @@ def read_blocks(
     """The pairs of one split in blocks, with their links; stops at the first fault.
 
     Targets that are JSON texts are refused unless `json_target`.
-
-    Raises:
-        DataError: a file cannot be read, line-aligned files differ in length or are JSON lines, a JSONL line lacks a
-            field, a link is malformed or outside of its sentence, or a file is not a story.
     """
     for item in SplitReader(split, files, watch, pipes=True):
         if isinstance(item, FileFault):
@@ -259,11 +255,7 @@ def parse_story(lines: Iterable[str], where: str) -> tuple[str, str]:
 
 
 def story_files(files: SplitFiles) -> Iterator[tuple[int, Path]]:
-    """The stories of a split with the index of their folder, in the order of the lists, or by name without lists.
-
-    Raises:
-        DataError: there are none, or a listed one is missing.
-    """
+    """The stories of a split with the index of their folder, in the order of the lists, or by name without lists."""
     if not files.story_lists:
         for position, folder in enumerate(files.stories):
             found = sorted(Path(folder).glob("*.story"))

@@ -139,9 +139,6 @@ def choose_hold_out(pairs: Iterable[Example], with_test: bool, train: Callable[[
 
     Memory holds the pairs of some thousand sources, however large the corpus. All other pairs go to `train`, in another
     order.
-
-    Raises:
-        DataError: there are too few different sources.
     """
     purposes = 2 if with_test else 1
     enough = (purposes + 1) * MOST  # sources known by then; those that are not held out are for training
@@ -179,9 +176,6 @@ def write_splits(
     """Writes the pairs of each split into a new folder; returns their numbers.
 
     Train has a file for each name in `names`, the others are valid and test; `ends` are the file suffixes.
-
-    Raises:
-        NmtkitError: the pairs cannot be read or written.
     """
     counts: Counter[str] = Counter()
     with write_errors(folder), ExitStack() as opened:

@@ -124,11 +124,7 @@ def not_utf8_message(where: str, line: str, mark: int = 0, remedy: str = "; conv
 
 
 def read_lines(path: str | Path) -> Iterator[str]:
-    """The lines of a text file or pipe, plain or gzip-compressed, one at a time, without line ends.
-
-    Raises:
-        DataError: the file is missing, not UTF-8 (with the line), or a broken gzip file.
-    """
+    """The lines of a text file or pipe, plain or gzip-compressed, one at a time, without line ends."""
     try:
         with open(path, "rb") as raw:
             yield from read_stream_lines(_unpacked(raw, None, FEW_BYTES), str(path))
@@ -145,9 +141,7 @@ def read_stream_lines(
 ) -> Iterator[str]:
     """The lines of an open stream, which messages call `where`; a fault is raised after the lines before it.
 
-    Raises:
-        DataError: a line is not UTF-8 (the remedy is `convert`), is longer than `longest` bytes, or the gzip file is
-            broken (the remedy is `again`).
+    `convert` is the remedy for a line that is not UTF-8, `again` that for a broken gzip file.
     """
     count = 0
     try:

@@ -324,9 +324,6 @@ class BatchStream(Iterator[Batch]):
 
     Tokenizers that sample cut every batch anew from the stored text, seeded by (seed, epoch, batch). Budgets count the
     tokens of the best cut, so such a batch may be somewhat wider.
-
-    Raises:
-        DataError: the store has no targets, or no text although the tokenizers sample.
     """
 
     def __init__(
@@ -379,9 +376,6 @@ class BatchStream(Iterator[Batch]):
 
         With other batch sizes the epoch continues after as many examples, give or take a batch. With other data it
         starts again.
-
-        Raises:
-            CheckpointError: an epoch has fewer examples than the state.
         """
         epoch, examples = state["epoch"], state["examples"]
         self._begin(epoch)

@@ -70,10 +70,6 @@ def read_vectors(path: str | Path, vocabulary: Vocabulary, size: int, setting: s
     the same piece, else that of the piece with or without "▁", unless this is another token.
 
     Case matters. The first of repeated words counts.
-
-    Raises:
-        DataError: the file cannot be read, has vectors of another size, a malformed line, fewer lines than announced,
-            or no vector for the vocabulary.
     """
     wanted = {form for token in vocabulary.tokens for form in (token, _twin(token)) if form}
     found: dict[str, npt.NDArray[np.float32]] = {}

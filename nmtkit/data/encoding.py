@@ -108,11 +108,7 @@ class PairEncoder:
         return self.config.truncation[0 if side == "src" else 1] if self.config.truncation else None
 
     def __call__(self, chunk: EncodingBatch) -> EncodedBatch:
-        """Encodes one chunk.
-
-        Raises:
-            DataError: words given beside the text do not spell it.
-        """
+        """Encodes one chunk."""
         texts = {"src": chunk.src} if chunk.tgt is None else {"src": chunk.src, "tgt": chunk.tgt}
         lengths, unknown, columns = {}, {}, {}
         for side, lines in texts.items():
@@ -190,9 +186,6 @@ def encode_blocks(
     """Checks and encodes the blocks of a split, in order. To be closed if it is not read to its end.
 
     A block is counted in the report when it is settled. The result does not depend on the number of processes.
-
-    Raises:
-        DataError: the text is faulty.
     """
     judged: deque[tuple[EncodingBatch, FilterDecision]] = deque()
 
@@ -282,11 +275,7 @@ class PreprocessingProgress:
         self.shards, self.read, self.report = 0, 0, None
 
     def save(self) -> None:
-        """Writes the file.
-
-        Raises:
-            DataError: it cannot be written.
-        """
+        """Writes the file."""
         try:
             write_manifest(self.path, {key: value for key, value in vars(self).items() if key != "path"}, durable=True)
         except OSError as fault:
@@ -319,9 +308,6 @@ def encode_split(
 
     One checker sees all splits, train first; it drops pairs of train and fills its report. Complete shards are recorded
     in `progress`; those recorded already are skipped.
-
-    Raises:
-        DataError: the input is faulty, no example is left, or the folder cannot be written.
     """
     name, tokenizers = encoder.split, encoder.tokenizers
     if progress is not None and progress.report is not None:

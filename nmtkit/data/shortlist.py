@@ -138,9 +138,6 @@ def shortlist_writer(path: Path, tokenizers: TokenizerPair, best: int, frequent:
     """Counts links in its block, and writes the shortlist at the end; a path that cannot be written fails at once.
 
     `best` and `frequent` limit the candidates of a source token and of all sentences.
-
-    Raises:
-        NmtkitError: the file cannot be written.
     """
     counts = LinkCounts(len(tokenizers.src.vocabulary), len(tokenizers.tgt.vocabulary))
     with ExitStack() as opened:

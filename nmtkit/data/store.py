@@ -54,9 +54,6 @@ class StoreWriter:
 
     The manifest keeps V (`tgt_size`), the fingerprint and the checksum of the vocabulary, empty if unknown. `shards`
     are complete already.
-
-    Raises:
-        DataError: the folder cannot be written.
     """
 
     def __init__(

@@ -142,9 +142,6 @@ class SentencePieceTokenizer(Tokenizer):
         model: the content of a `.model` file.
         table: the vocabulary, if the model's own ids are not used, as in Marian; then a language tag, `>>fr<<`, may
         precede the text.
-
-    Raises:
-        CheckpointError: not a sentencepiece model, or, without a table, not one with our four special ids.
     """
 
     suffix = ".model"
@@ -164,10 +161,6 @@ class SentencePieceTokenizer(Tokenizer):
         """Learns a model from lines, which messages call `what`; deterministic on all machines.
 
         bpe: Sennrich et al. 2016, Algorithm 1. unigram: Kudo 2018, the language model of section 3.2.
-
-        Raises:
-            RecipeError: `vocab_size` is too large or too small for the text.
-            DataError: there is no text.
         """
         model = io.BytesIO()
         try:

@@ -69,12 +69,7 @@ def learn_tokenizers(
 def learn_from_sample(
     config: TokenizerConfig, sample: TokenizerSample, report: DataReport | None = None
 ) -> TokenizerPair:
-    """Learns tokenizers from a sample, and records their sizes in the report.
-
-    Raises:
-        RecipeError: `vocab_size` does not fit the text, or tokenizers of this kind cannot be learned.
-        DataError: there is no text.
-    """
+    """Learns tokenizers from a sample, and records their sizes in the report."""
     if config.kind == "marian":
         raise RecipeError("tokenizer.kind: marian comes with an imported model and cannot be learned; take bpe")
     src_lines = [pair.src for pair in sample.kept]

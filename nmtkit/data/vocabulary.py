@@ -13,11 +13,7 @@ SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
 
 
 class Vocabulary:
-    """Tokens by id. The first four are PAD, UNK, BOS and EOS; tokens are distinct and not empty.
-
-    Raises:
-        CheckpointError: the list is not such a vocabulary.
-    """
+    """Tokens by id. The first four are PAD, UNK, BOS and EOS; tokens are distinct and not empty."""
 
     def __init__(self, tokens: Sequence[str]) -> None:
         if tuple(tokens[: len(SPECIALS)]) != SPECIALS:

@@ -46,9 +46,6 @@ def cut_words(
 
     A line of `given` has the same text with further white space between words: "l' homme ." for "l'homme."; None:
     without. A token across the end of such a word is shared by both, by characters.
-
-    Raises:
-        DataError: a line of `given` does not spell the text; names it as in `places`.
     """
     cuts = []
     for line in _cut_apart(tokenizer, lines, given, places):

@@ -25,464 +25,120 @@ def lines(name: str) -> list[str]:
     return gzip.open(DATA / "demo-en-fr" / f"{name}.gz", "rt", encoding="utf-8").read().splitlines()
 
 
-# Short ways to build phrases by hand.
+# The language by hand: a sentence for each kind of rule. The regeneration of the files below covers all of them.
 
 
 def np(noun: str, number: str = "s", det: str = "the", **options: Any) -> Any:
     return n.noun_phrase(lexicon.noun(noun), number, det, **options)
 
 
-def adj(en: str) -> Any:
-    return lexicon.adjective(en)
-
-
 def name(text: str) -> Any:
     return n.person(next(entry for entry in [*lexicon.MEN, *lexicon.WOMEN] if entry.text == text))
-
-
-def pro(key: str) -> Any:
-    return n.pronoun(key)
 
 
 def direct(verb: str, thing: Any, tail: str = "") -> Any:
     return c.transitive(lexicon.verb(verb, "direct", tail), thing)
 
 
-def alone(verb: str, tail: str = "", frame: str = "none") -> Any:
-    return c.predicate(lexicon.verb(verb, frame, tail))
+def alone(verb: str, tail: str = "") -> Any:
+    return c.predicate(lexicon.verb(verb, "none", tail))
 
 
 def said(subject: Any, pred: Any, tense: Any, negation: str = "") -> Any:
     return c.clause(subject, pred, tense, negation).statement
 
 
-def both(pair: Any) -> tuple[str, str]:
-    en, fr, _, _ = generate.render(pair)
-    return en, fr
+def adjectives() -> Any:
+    small, red = lexicon.adjective("small"), lexicon.adjective("red")
+    car = np("car", det="a", before=small, after=(red,))
+    return said(n.pronoun("he"), direct("buy", car), Tense.PAST)
 
 
-def impersonal(parts: tuple[Any, Any], tense: Any, negation: str = "") -> Any:
-    subject, pred = parts
-    return said(subject, pred, tense, negation)
+def partitive() -> Any:
+    return said(n.pronoun("I"), direct("eat", np("meat", det="some")), Tense.PRESENT, "never")
 
 
-def whose_sister(owner: Any) -> Any:
-    return np("sister", det="owner", owner=owner)
+def participle() -> Any:
+    return said(n.pronoun("I"), direct("see", n.pronoun("she")), Tense.PAST, "not")
 
 
-HAND_CHECKED: list[tuple[Callable[[], Any], str, str]] = [
-    # articles, agreement, place of adjectives
-    (
-        lambda: said(np("woman"), direct("see", np("tree")), Tense.PRESENT),
-        "The woman sees the tree",
-        "La femme voit l'arbre",
-    ),
-    (
-        lambda: said(
-            pro("he"), direct("buy", np("car", det="a", before=adj("small"), after=(adj("red"),))), Tense.PAST
-        ),
-        "He bought a small red car",
-        "Il a acheté une petite voiture rouge",
-    ),
-    (
-        lambda: said(pro("she"), direct("see", np("tree", "p", "bare", before=adj("beautiful"))), Tense.PRESENT),
-        "She sees beautiful trees",
-        "Elle voit de beaux arbres",
-    ),
-    (
-        lambda: said(pro("she"), direct("see", np("tree", det="a", before=adj("old"))), Tense.PRESENT),
-        "She sees an old tree",
-        "Elle voit un vieil arbre",
-    ),
-    (
-        lambda: said(pro("she"), direct("find", np("bag", "p", "the", after=(adj("white"),))), Tense.FUTURE),
-        "She will find the white bags",
-        "Elle trouvera les sacs blancs",
-    ),
-    (
-        lambda: said(
-            np("apple", "p"),
-            c.adjectival(lexicon.verb("be", "adjective"), adj("delicious"), np("apple", "p")),
-            Tense.PAST,
-        ),
-        "The apples were delicious",
-        "Les pommes étaient délicieuses",
-    ),
-    (lambda: said(pro("I"), direct("eat", np("bean", "p")), Tense.PRESENT), "I eat the beans", "Je mange les haricots"),
-    # determiners
-    (lambda: said(np("man", det="this"), alone("sleep"), Tense.PRESENT), "This man sleeps", "Cet homme dort"),
-    (
-        lambda: said(pro("she"), direct("lose", np("watch", det="owner", owner=pro("she"))), Tense.PAST),
-        "She lost her watch",
-        "Elle a perdu sa montre",
-    ),
-    (
-        lambda: said(pro("he"), direct("find", np("plate", det="owner", owner=pro("he"))), Tense.PAST),
-        "He found his plate",
-        "Il a trouvé son assiette",
-    ),
-    (
-        lambda: said(whose_sister(np("teacher")), alone("arrive"), Tense.PAST),
-        "The teacher's sister arrived",
-        "La sœur du professeur est arrivée",
-    ),
-    (
-        lambda: said(np("house", det="owner", owner=np("student", "p")), c.price(30), Tense.PRESENT),
-        "The students' house costs 30 euros",
-        "La maison des étudiants coûte 30 euros",
-    ),
-    (
-        lambda: said(np("girl", "p", "number", count=21), alone("sing"), Tense.PRESENT),
-        "Twenty-one girls sing",
-        "Vingt et une filles chantent",
-    ),
-    (
-        lambda: said(pro("we"), direct("see", np("friend", "p", "many")), Tense.PRESENT),
-        "We see many friends",
-        "Nous voyons beaucoup d'amis",
-    ),
-    # partitives and likes
-    (
-        lambda: said(pro("I"), direct("drink", np("water", det="some")), Tense.PAST),
-        "I drank some water",
-        "J'ai bu de l'eau",
-    ),
-    (
-        lambda: said(pro("I"), direct("eat", np("meat", det="some")), Tense.PRESENT, "never"),
-        "I never eat any meat",
-        "Je ne mange jamais de viande",
-    ),
-    (
-        lambda: said(pro("we"), direct("like", np("cheese", det="generic")), Tense.PRESENT, "not"),
-        "We do not like cheese",
-        "Nous n'aimons pas le fromage",
-    ),
-    (
-        lambda: said(pro("you"), c.oblique(lexicon.verb("need", "de"), np("bread", det="some")), Tense.PRESENT),
-        "You need some bread",
-        "Vous avez besoin de pain",
-    ),
-    # negation
-    (
-        lambda: said(np("king"), direct("open", np("letter", det="a")), Tense.PAST, "not"),
-        "The king did not open a letter",
-        "Le roi n'a pas ouvert de lettre",
-    ),
-    (lambda: said(pro("they-f"), alone("leave"), Tense.PAST, "not"), "They did not leave", "Elles ne sont pas parties"),
-    (lambda: said(pro("he"), alone("work"), Tense.PRESENT, "no longer"), "He no longer works", "Il ne travaille plus"),
-    (
-        lambda: said(pro("she"), alone("eat", frame="direct"), Tense.PAST, "nothing"),
-        "She did not eat anything",
-        "Elle n'a rien mangé",
-    ),
-    # pronouns before the verb, agreement of the participle
-    (
-        lambda: said(name("Paul"), direct("look", pro("she"), "at"), Tense.PRESENT),
-        "Paul looks at her",
-        "Paul la regarde",
-    ),
-    (lambda: said(pro("I"), direct("see", pro("she")), Tense.PAST, "not"), "I did not see her", "Je ne l'ai pas vue"),
-    (
-        lambda: said(pro("he"), direct("wait", pro("they-m"), "for"), Tense.GOING_TO),
-        "He is going to wait for them",
-        "Il va les attendre",
-    ),
-    (
-        lambda: said(pro("she"), c.oblique(lexicon.verb("phone", "à"), pro("he")), Tense.PAST),
-        "She phoned him",
-        "Elle lui a téléphoné",
-    ),
-    (
-        lambda: said(
-            name("Anne"), c.ditransitive(lexicon.verb("give", "give"), np("book"), pro("they-m")), Tense.FUTURE
-        ),
-        "Anne will give them the book",
-        "Anne leur donnera le livre",
-    ),
-    (
-        lambda: said(pro("he"), c.ditransitive(lexicon.verb("show", "give"), pro("it-f"), pro("I")), Tense.PAST),
-        "He showed it to me",
-        "Il me l'a montrée",
-    ),
-    (
-        lambda: said(pro("he"), c.ditransitive(lexicon.verb("sell", "give"), pro("it-m"), pro("she")), Tense.PRESENT),
-        "He sells it to her",
-        "Il le lui vend",
-    ),
-    # verbs with prepositions
-    (
-        lambda: said(pro("I"), c.oblique(lexicon.verb("answer", "à"), np("child", "p")), Tense.PRESENT),
-        "I answer the children",
-        "Je réponds aux enfants",
-    ),
-    (
-        lambda: said(
-            pro("she"),
-            c.oblique(lexicon.verb("talk", "à", "to"), n.enumeration((name("Paul"), np("judge")))),
-            Tense.WAS_DOING,
-        ),
-        "She was talking to Paul and the judge",
-        "Elle parlait à Paul et au juge",
-    ),
-    (
-        lambda: said(
-            np("boy"), c.ditransitive(lexicon.verb("ask", "ask"), np("key", det="a"), name("Marie")), Tense.PAST
-        ),
-        "The boy asked Marie for a key",
-        "Le garçon a demandé une clé à Marie",
-    ),
-    # reflexive verbs, être, tenses
-    (lambda: said(np("queen", "p"), alone("get", "up"), Tense.PAST), "The queens got up", "Les reines se sont levées"),
-    (lambda: said(pro("we"), alone("hurry"), Tense.PRESENT), "We hurry", "Nous nous dépêchons"),
-    (
-        lambda: said(name("Julie"), alone("come", "back"), Tense.JUST),
-        "Julie has just come back",
-        "Julie vient de revenir",
-    ),
-    (lambda: said(pro("I"), direct("know", name("Paul")), Tense.PAST), "I knew Paul", "Je connaissais Paul"),
-    (lambda: said(pro("they-m"), alone("be", "hungry"), Tense.FUTURE), "They will be hungry", "Ils auront faim"),
-    (
-        lambda: said(
-            np("letter", "p"), c.passive(lexicon.verb("write", "direct"), np("letter", "p"), name("Claire")), Tense.PAST
-        ),
-        "The letters were written by Claire",
-        "Les lettres ont été écrites par Claire",
-    ),
-    (
-        lambda: said(np("girl"), c.age(80), Tense.PRESENT),
-        "The girl is eighty years old",
-        "La fille a quatre-vingts ans",
-    ),
-    (
-        lambda: said(name("Sophie"), c.profession(lexicon.noun("nurse"), name("Sophie")), Tense.PRESENT),
-        "Sophie is a nurse",
-        "Sophie est infirmière",
-    ),
-    # comparison
-    (
-        lambda: said(name("Marie"), c.compared(adj("tall"), name("Marie"), "more", pro("he")), Tense.PRESENT),
-        "Marie is taller than him",
-        "Marie est plus grande que lui",
-    ),
-    (
-        lambda: said(
-            name("Marie"),
-            c.located(
-                lexicon.verb("be", "adjective"),
-                text.Pair(*_np_sides(n.superlative(adj("honest"), lexicon.noun("girl"), "s"))),
-            ),
-            Tense.PRESENT,
-        ),
-        "Marie is the most honest girl",
-        "Marie est la fille la plus honnête",
-    ),
-    # infinitives
-    (
-        lambda: said(
-            pro("he"), c.control(lexicon.verb("try", "de-inf"), direct("open", pro("it-m")), 3), Tense.PRESENT
-        ),
-        "He tries to open it",
-        "Il essaie de l'ouvrir",
-    ),
-    (
-        lambda: said(
-            pro("we"), c.control(lexicon.verb("decide", "de-inf"), alone("leave"), 4, negated=True), Tense.PAST
-        ),
-        "We decided not to leave",
-        "Nous avons décidé de ne pas partir",
-    ),
-    (
-        lambda: said(pro("I"), c.control(lexicon.verb("can", "inf"), alone("rest"), 1), Tense.PRESENT, "not"),
-        "I cannot rest",
-        "Je ne peux pas me reposer",
-    ),
-    # subordinate clauses
-    (
-        lambda: said(
-            name("Laura"), c.wanted(said(np("boy", "p"), alone("come", "back"), Tense.TO_SUBJUNCTIVE)), Tense.PRESENT
-        ),
-        "Laura wants the boys to come back",
-        "Laura veut que les garçons reviennent",
-    ),
-    (
-        lambda: text.join(
-            text.phrase("although", "bien que"),
-            said(pro("he"), c.adjectival(lexicon.verb("be", "adjective"), adj("tired"), pro("he")), Tense.SUBJUNCTIVE),
-        ),
-        "Although he is tired",
-        "Bien qu'il soit fatigué",
-    ),
-    (
-        lambda: text.join(text.phrase("if", "si"), said(pro("they-m"), alone("arrive"), Tense.PRESENT)),
-        "If they arrive",
-        "S'ils arrivent",
-    ),
-    (
-        lambda: text.join(text.phrase("when", "quand"), said(pro("she"), alone("arrive"), Tense.WHEN_FUTURE)),
-        "When she arrives",
-        "Quand elle arrivera",
-    ),
-    # relative clauses
-    (
-        lambda: said(
-            np("man", modifier=said(c.relative_subject(np("man"), True), alone("sing"), Tense.PRESENT)),
-            alone("be", "hungry"),
-            Tense.PRESENT,
-        ),
-        "The man who sings is hungry",
-        "L'homme qui chante a faim",
-    ),
-    (
-        lambda: np(
-            "flower",
-            "p",
-            modifier=c.object_relative(lexicon.verb("buy", "direct"), np("flower", "p"), name("Paul"), Tense.PAST),
-        ),
-        "The flowers that Paul bought",
-        "Les fleurs que Paul a achetées",
-    ),
-    (
-        lambda: np("book", modifier=c.oblique_relative(lexicon.verb("need", "de"), pro("he"), Tense.PRESENT)),
-        "The book that he needs",
-        "Le livre dont il a besoin",
-    ),
-    (
-        lambda: np("doctor", modifier=c.oblique_relative(lexicon.verb("talk", "à", "to"), pro("she"), Tense.PRESENT)),
-        "The doctor that she talks to",
-        "Le médecin à qui elle parle",
-    ),
-    (
-        lambda: np("city", modifier=c.place_relative(said(pro("I"), alone("work"), Tense.PRESENT))),
-        "The city where I work",
-        "La ville où je travaille",
-    ),
-    (
-        lambda: np(
-            "lady",
-            modifier=said(
-                c.whose(lexicon.noun("car"), "s"),
-                c.adjectival(lexicon.verb("be", "adjective"), adj("green"), c.whose(lexicon.noun("car"), "s")),
-                Tense.PRESENT,
-            ),
-        ),
-        "The lady whose car is green",
-        "La dame dont la voiture est verte",
-    ),
-    # questions, orders
-    (
-        lambda: c.yes_no(np("actor"), alone("sleep"), Tense.PAST),
-        "Did the actor sleep?",
-        "Est-ce que l'acteur a dormi ?",
-    ),
-    (
-        lambda: c.wh_adverb("where", pro("they-m"), alone("work"), Tense.PRESENT),
-        "Where do they work?",
-        "Où est-ce qu'ils travaillent ?",
-    ),
-    (
-        lambda: c.wh_object(
-            lexicon.verb("read", "direct"),
-            c.which(lexicon.noun("letter"), "p"),
-            np("letter", "p"),
-            pro("you"),
-            Tense.PERFECT,
-        ),
-        "Which letters have you read?",
-        "Quelles lettres est-ce que vous avez lues ?",
-    ),
-    (lambda: c.how_old(name("Emma")), "How old is Emma?", "Quel âge a Emma ?"),
-    (
-        lambda: c.imperative(direct("close", np("door")), please=True),
-        "Close the door, please.",
-        "Fermez la porte, s'il vous plaît.",
-    ),
-    (
-        lambda: c.imperative(direct("wait", pro("he"), "for"), negated=True),
-        "Do not wait for him.",
-        "Ne l'attendez pas.",
-    ),
-    # there is, weather
-    (
-        lambda: impersonal(c.existential(np("cat", "p", "number", count=2)), Tense.PRESENT),
-        "There are two cats",
-        "Il y a deux chats",
-    ),
-    (
-        lambda: impersonal(c.existential(np("salt", det="some")), Tense.PAST, "not"),
-        "There was not any salt",
-        "Il n'y avait pas de sel",
-    ),
-    (lambda: impersonal(c.weather(lexicon.verb("snow", "weather")), Tense.FUTURE), "It will snow", "Il neigera"),
-]
+def two_pronouns() -> Any:
+    given = c.ditransitive(lexicon.verb("sell", "give"), n.pronoun("it-m"), n.pronoun("she"))
+    return said(n.pronoun("he"), given, Tense.PRESENT)
 
 
-def _np_sides(nominal: Any) -> tuple[Any, Any]:
-    return nominal.en, nominal.fr
+def comparison() -> Any:
+    taller = c.compared(lexicon.adjective("tall"), name("Marie"), "more", n.pronoun("he"))
+    return said(name("Marie"), taller, Tense.PRESENT)
 
 
-@pytest.mark.parametrize(("build", "en", "fr"), HAND_CHECKED, ids=[row[1] for row in HAND_CHECKED])
+def infinitive() -> Any:
+    tries = c.control(lexicon.verb("try", "de-inf"), direct("open", n.pronoun("it-m")), 3)
+    return said(n.pronoun("he"), tries, Tense.PRESENT)
+
+
+def subjunctive() -> Any:
+    return said(
+        name("Laura"), c.wanted(said(np("boy", "p"), alone("come", "back"), Tense.TO_SUBJUNCTIVE)), Tense.PRESENT
+    )
+
+
+def relative() -> Any:
+    bought = c.object_relative(lexicon.verb("buy", "direct"), np("flower", "p"), name("Paul"), Tense.PAST)
+    return np("flower", "p", modifier=bought)
+
+
+def order() -> Any:
+    return c.imperative(direct("wait", n.pronoun("he"), "for"), negated=True)
+
+
+def whose_sister() -> Any:
+    return np("sister", det="owner", owner=np("teacher"))
+
+
+@pytest.mark.parametrize(
+    ("build", "en", "fr"),
+    [
+        (adjectives, "He bought a small red car", "Il a acheté une petite voiture rouge"),
+        (partitive, "I never eat any meat", "Je ne mange jamais de viande"),
+        (participle, "I did not see her", "Je ne l'ai pas vue"),
+        (two_pronouns, "He sells it to her", "Il le lui vend"),
+        (comparison, "Marie is taller than him", "Marie est plus grande que lui"),
+        (infinitive, "He tries to open it", "Il essaie de l'ouvrir"),
+        (subjunctive, "Laura wants the boys to come back", "Laura veut que les garçons reviennent"),
+        (relative, "The flowers that Paul bought", "Les fleurs que Paul a achetées"),
+        (order, "Do not wait for him.", "Ne l'attendez pas."),
+        (whose_sister, "The teacher's sister", "La sœur du professeur"),
+    ],
+)
 def test_hand_checked_sentence(build: Callable[[], Any], en: str, fr: str) -> None:
     made = build()
-    assert both(text.Pair(made.en, made.fr)) == (en, fr)
+    assert generate.render(text.Pair(made.en, made.fr))[:2] == (en, fr)
 
 
 @pytest.mark.parametrize(
     ("verb", "forms"),
     [
         ("manger", "mange mange mangeons mangez mangent mangeait mangions mangera mange mangé"),
-        (
-            "commencer",
-            "commence commence commençons commencez commencent commençait commencions commencera commence commencé",
-        ),
-        ("acheter", "achète achète achetons achetez achètent achetait achetions achètera achète acheté"),
         ("préférer", "préfère préfère préférons préférez préfèrent préférait préférions préférera préfère préféré"),
         ("appeler", "appelle appelle appelons appelez appellent appelait appelions appellera appelle appelé"),
-        ("nettoyer", "nettoie nettoie nettoyons nettoyez nettoient nettoyait nettoyions nettoiera nettoie nettoyé"),
         ("envoyer", "envoie envoie envoyons envoyez envoient envoyait envoyions enverra envoie envoyé"),
-        ("étudier", "étudie étudie étudions étudiez étudient étudiait étudiions étudiera étudie étudié"),
         ("finir", "finis finit finissons finissez finissent finissait finissions finira finisse fini"),
         ("perdre", "perds perd perdons perdez perdent perdait perdions perdra perde perdu"),
-        (
-            "comprendre",
-            "comprends comprend comprenons comprenez comprennent comprenait comprenions comprendra comprenne compris",
-        ),
-        ("devenir", "deviens devient devenons devenez deviennent devenait devenions deviendra devienne devenu"),
         ("être", "suis est sommes êtes sont était étions sera soit été"),
-        ("aller", "vais va allons allez vont allait allions ira aille allé"),
         ("vouloir", "veux veut voulons voulez veulent voulait voulions voudra veuille voulu"),
-        ("peindre", "peins peint peignons peignez peignent peignait peignions peindra peigne peint"),
     ],
 )
 def test_conjugation(verb: str, forms: str) -> None:
-    present = [french.conjugate(verb, "présent", slot) for slot in (1, 3, 4, 5, 6)]
-    others = [
-        french.conjugate(verb, "imparfait", 3),
-        french.conjugate(verb, "imparfait", 4),
-        french.conjugate(verb, "futur", 3),
-        french.conjugate(verb, "subjonctif", 3),
-        french.participle(verb),
-    ]
-    assert [*present, *others] == forms.split()
-
-
-def test_subjunctive_of_nous_is_like_the_imparfait() -> None:
-    assert french.conjugate("prendre", "subjonctif", 4) == "prenions"
-    assert french.conjugate("voir", "subjonctif", 5) == "voyiez"
-    assert french.conjugate("avoir", "subjonctif", 4) == "ayons"
+    slots = [("présent", slot) for slot in (1, 3, 4, 5, 6)]
+    slots += [("imparfait", 3), ("imparfait", 4), ("futur", 3), ("subjonctif", 3)]
+    made = [french.conjugate(verb, tense, slot) for tense, slot in slots]
+    assert [*made, french.participle(verb)] == forms.split()
 
 
 def test_numbers() -> None:
-    expected = {
-        17: ("seventeen", "dix-sept"),
-        21: ("twenty-one", "vingt et un"),
-        70: ("seventy", "soixante-dix"),
-        71: ("seventy-one", "soixante et onze"),
-        80: ("eighty", "quatre-vingts"),
-        81: ("eighty-one", "quatre-vingt-un"),
-        99: ("ninety-nine", "quatre-vingt-dix-neuf"),
-        100: ("one hundred", "cent"),
-    }
-    assert {k: (english.number(k), french.number(k)) for k in expected} == expected
+    numbers = {21: ("twenty-one", "vingt et un"), 71: ("seventy-one", "soixante et onze"), 100: ("one hundred", "cent")}
+    assert {k: (english.number(k), french.number(k)) for k in numbers} == numbers
 
 
 def test_words_splits_elision_possessive_and_punctuation() -> None:
@@ -495,26 +151,15 @@ def test_words_splits_elision_possessive_and_punctuation() -> None:
 
 
 def test_alignment_of_a_negated_question_by_hand() -> None:
-    pair = c.yes_no(pro("he"), direct("eat", np("bread", det="some")), Tense.PAST, "not")
+    pair = c.yes_no(n.pronoun("he"), direct("eat", np("bread", det="some")), Tense.PAST, "not")
     en, fr, links, _ = generate.render(pair)
     assert (en, fr) == ("Did he not eat any bread?", "Est-ce qu'il n'a pas mangé de pain ?")
-    pairs = [(words(en)[i], words(fr)[j]) for i, j in links]
-    assert pairs == [
-        ("Did", "Est-ce"),
-        ("Did", "qu'"),
-        ("Did", "a"),
-        ("he", "il"),
-        ("not", "n'"),
-        ("not", "pas"),
-        ("eat", "mangé"),
-        ("any", "de"),
-        ("bread", "pain"),
-        ("?", "?"),
-    ]
+    linked = "Did-Est-ce Did-qu' Did-a he-il not-n' not-pas eat-mangé any-de bread-pain ?-?"
+    assert " ".join(f"{words(en)[i]}-{words(fr)[j]}" for i, j in links) == linked
 
 
 def test_contraction_keeps_both_links() -> None:
-    en, fr, links, _ = generate.render(whose_sister(np("teacher")))
+    en, fr, links, _ = generate.render(whose_sister())
     assert words(fr) == ["La", "sœur", "du", "professeur"]
     assert [words(en)[i] for i, j in links if j == 2] == ["The", "'s"]
 
