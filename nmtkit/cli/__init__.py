@@ -69,6 +69,8 @@ SHARED_MODULES = {
     "export": "weights",
     "plot-attention": "plots",
     "plot-training": "plots",
+    "score": "score",
+    "score-alignments": "score",
 }
 """Modules of several commands, which are called after the command there: `tokenize_command`."""
 COMMANDS = [name for section in SECTIONS.values() for name in section]

@@ -11,7 +11,7 @@ import cloup
 
 from nmtkit.cli import completing, inference, options, results, scoring
 from nmtkit.cli.options import FILE
-from nmtkit.cli.reading import field_lines, windows
+from nmtkit.cli.reading import windows
 from nmtkit.cli.reporting import note, tell
 from nmtkit.cli.summarize import LINES_PER_ARTICLE
 from nmtkit.corpora.sacrebleu_sets import load_sacrebleu_set
@@ -46,8 +46,8 @@ class TestSetOptions:
             published = load_sacrebleu_set(self.test_set)
             return published.sources, published.references
         assert self.source is not None
-        sources = _texts(self.source, self.article_field, "--article-field", " ")
-        refs = [_texts(path, self.summary_field, "--summary-field", "\n") for path in self.ref]
+        sources = scoring.read_texts(self.source, "--article-field", self.article_field, joint=" ")
+        refs = [scoring.read_texts(path, "--summary-field", self.summary_field) for path in self.ref]
         require_equal_counts([(str(self.source), sources), *zip(map(str, self.ref), refs, strict=True)])
         return sources, refs
 
@@ -55,13 +55,6 @@ class TestSetOptions:
     def name(self) -> str:
         """The name of the test set."""
         return self.test_set or str(self.source)
-
-
-def _texts(path: Path, field: str, option: str, joint: str) -> list[str]:
-    """The lines of a text file, or one field of a file whose name ends in .jsonl or .jsonl.gz."""
-    if path.name.endswith((".jsonl", ".jsonl.gz")):
-        return list(field_lines([path], field, option, joint))
-    return scoring.read_texts(str(path), f"give a file whose name ends in .jsonl, and {option} KEY")
 
 
 @dataclass(frozen=True)

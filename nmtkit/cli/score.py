@@ -1,7 +1,7 @@
-"""`nmtkit score`."""
+"""`nmtkit score` and `nmtkit score-alignments`."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
@@ -10,14 +10,23 @@ import cloup
 from nmtkit import console
 from nmtkit.cli import scoring
 from nmtkit.cli.figures import draw_lengths, show_lengths
-from nmtkit.cli.options import picture_file
+from nmtkit.cli.options import Number, picture_file
+from nmtkit.cli.reporting import tell
+from nmtkit.core.errors import DataError
+from nmtkit.corpus.alignments import Alignment, AlignmentFile, parse_alignments, reverse_links
 from nmtkit.corpus.json_records import EXTRACT_HINT
-from nmtkit.metrics import METRICS, LengthBucket, Options, Resampling, by_length
-from nmtkit.metrics.significance import SIGNIFICANT
-from nmtkit.metrics.systems import ScoredSystem, bleu_table, require_equal_counts, score_systems, score_table
+from nmtkit.metrics import METRICS, Options, Resampling, aer, by_length
+from nmtkit.metrics.systems import bleu_table, named, require_equal_counts, score_systems, titles
 from nmtkit.pictures import picture_format
 
 REMEDY = f"{EXTRACT_HINT} (only score-summaries reads a .jsonl file by itself)"
+
+
+def _parse_edges(ctx: click.Context, parameter: click.Parameter, given: str) -> list[int]:
+    try:
+        return [int(edge) for edge in given.split(",")]
+    except ValueError as error:
+        raise click.BadParameter(f"{given!r} is not a list of whole numbers such as 10,20,30") from error
 
 
 @click.command("score", cls=scoring.MetricsCommand)
@@ -32,10 +41,17 @@ REMEDY = f"{EXTRACT_HINT} (only score-summaries reads a .jsonl file by itself)"
 @cloup.option_group(
     "By length",
     click.option("--by-length", "lengths_shown", is_flag=True, help="BLEU by words of the source, or of REF."),
-    click.option("--edges", metavar="LIST", default="10,20,30,40,50", show_default=True, help="Ends of the ranges."),
+    click.option(
+        "--edges",
+        metavar="LIST",
+        default="10,20,30,40,50",
+        show_default=True,
+        callback=_parse_edges,
+        help="Ends of the ranges.",
+    ),
     picture_file("--plot", meaning="Draw --by-length"),
 )
-def command(
+def score_command(
     hyps: tuple[str, ...],
     ref_paths: tuple[str, ...],
     source: str | None,
@@ -44,7 +60,7 @@ def command(
     draws: Resampling | None,
     width: int,
     lengths_shown: bool,
-    edges: str,
+    edges: list[int],
     plot: Path | None,
     as_json: bool,
 ) -> None:
@@ -65,7 +81,6 @@ def command(
       nmtkit score baseline.de new.de --ref test.de --paired-ar
       nmtkit score rnn.de attention.de --ref test.de --source test.en --by-length --plot length.png
     """
-    length_edges = _parse_edges(edges)
     needs_source = any(METRICS.get(name).needs == "texts and sources" for name in metrics)
     if source is not None and not lengths_shown and not needs_source:
         raise click.UsageError("--source is only read for --by-length; give both or neither")
@@ -81,38 +96,125 @@ def command(
     source_lines = None if source is None else refs.pop()
 
     systems = score_systems(outputs, refs, metrics, options, draws, source_lines)
+    names = [system.title for system in systems]
     measured = refs[0] if source_lines is None else source_lines
-    buckets = [by_length(lines, refs, measured, length_edges, options) for _, lines in outputs if lengths_shown]
+    buckets = [by_length(lines, refs, measured, edges, options) for _, lines in outputs if lengths_shown]
     scoring.say_notes(metrics, refs)
     if as_json:
         ranges = [{"by_length": [asdict(bucket) for bucket in row]} for row in buckets] or [{} for _ in systems]
         records = [system.record() | more for system, more in zip(systems, ranges, strict=True)]
         scoring.print_json(ref_paths, systems=records)
     else:
-        _print_tables(systems, buckets, draws, width)
+        scoring.show_scores(systems, draws, width)
+        head, rows = bleu_table(systems)
+        if rows:
+            console.table("BLEU in parts", head, rows)
+        if buckets:
+            show_lengths(names, buckets)
+        scoring.say_lines(systems, width)
     if plot is not None:
-        draw_lengths([system.title for system in systems], buckets, plot)
+        draw_lengths(names, buckets, plot)
 
 
-def _print_tables(
-    systems: Sequence[ScoredSystem], buckets: Sequence[Sequence[LengthBucket]], draws: Resampling | None, width: int
+@dataclass(frozen=True)
+class _System:
+    """A file of alignments."""
+
+    path: str
+    file: AlignmentFile
+
+    @property
+    def links(self) -> int:
+        return sum(len(pair.possible) for pair in self.file.pairs)
+
+    @property
+    def sure(self) -> int:
+        return sum(len(pair.sure) for pair in self.file.pairs)
+
+    def filled(self, n_pairs: int) -> list[Alignment]:
+        """The alignments, with empty ones at the end up to `n_pairs`."""
+        none = Alignment(frozenset(), frozenset())
+        return [*self.file.pairs, *[none] * (n_pairs - len(self.file.pairs))]
+
+
+def _one_ref(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> str:
+    if len(given) > 1:
+        raise click.UsageError("score-alignments takes one --ref")
+    return given[0]
+
+
+@click.command("score-alignments")
+@scoring.hyps
+@click.option("--ref", metavar="REF", multiple=True, required=True, callback=_one_ref, help="The gold alignment.")
+@click.option("--hyp-base", type=Number(0, 1), help="The HYPs count words from 0 or 1. Default: 0 (naacl: 1).")
+@click.option("--ref-base", type=Number(0, 1), help="REF counts words from 0 or 1. Default: as above.")
+@click.option("--reverse-hyp", is_flag=True, help="The HYPs have links as target-source.")
+@scoring.as_json
+def score_alignments_command(
+    hyps: tuple[str, ...], ref: str, hyp_base: int | None, ref_base: int | None, reverse_hyp: bool, as_json: bool
 ) -> None:
-    console.table("scores", *score_table(systems, width))
-    if draws is not None and len(systems) > 1:
-        interval = "" if systems[0].scores[0].interval is None else "; ± is the 95% interval"
-        console.say(f"* p < {SIGNIFICANT} against {systems[0].title} ({draws.title}{interval})")
-    head, rows = bleu_table(systems)
-    if rows:
-        console.table("BLEU in parts", head, rows)
-    if buckets:
-        show_lengths([system.title for system in systems], buckets)
-    scoring.say_lines(systems, width)
+    """Score word alignments: alignment error rate (Och and Ney 2003), precision and recall. A lower AER is better.
+
+    The pharaoh format (also talp) has a line for each sentence pair, "0-0 1-2 2?2". In REF, "?" or "p" instead of "-"
+    marks a possible link; in a HYP every link counts. The naacl format has a line for each link, "PAIR SOURCE TARGET
+    S", S (sure) or P (possible), with pairs counted from 1. One HYP may be "-" for standard input.
+
+    \b
+    Examples:
+      nmtkit score-alignments mine.align --ref test.align
+      nmtkit score-alignments giza.talp fast_align.talp --ref gold.wa --ref-base 1
+    """
+    *systems, gold = [
+        _read_alignments(path, option, base)
+        for path, option, base in [*((path, "--hyp-base", hyp_base) for path in hyps), (ref, "--ref-base", ref_base)]
+    ]
+    n_pairs = _number_of_pairs([gold, *systems])
+    scores = []
+    for system in systems:
+        links = [pair.possible for pair in system.filled(n_pairs)]
+        rates = aer([reverse_links(one) for one in links] if reverse_hyp else links, gold.filled(n_pairs))
+        scores.append((rates.aer, rates.precision, rates.recall))
+    if as_json:
+        records = [
+            {"system": named(one.path), "scores": [asdict(score) for score in row], "links": one.links}
+            | {"format": one.file.format, "base": one.file.base}
+            for one, row in zip(systems, scores, strict=True)
+        ]
+        facts = {"sure": gold.sure, "possible": gold.links, "format": gold.file.format, "base": gold.file.base}
+        scoring.print_json([gold.path], gold=facts, systems=records)
+        return
+    rows = []
+    for title, one, row in zip(titles([one.path for one in systems]), systems, scores, strict=True):
+        values = [f"{score.value:.2f}" for score in row]
+        rows.append([title, *values, str(one.links), one.file.format, str(one.file.base)])
+    console.table("alignments", ["system", "AER", "precision", "recall", "links", "format", "counts from"], rows)
+    console.say(
+        f"against {gold.path} ({gold.file.format}, counts from {gold.file.base}): {n_pairs} sentence pairs, "
+        f"{gold.sure} sure links and {gold.links - gold.sure} that are only possible; a lower AER is better"
+    )
 
 
-def _parse_edges(text: str) -> list[int]:
-    try:
-        return [int(edge) for edge in text.split(",")]
-    except ValueError as error:
-        raise click.BadParameter(
-            f"{text!r} is not a list of whole numbers such as 10,20,30", param_hint="--edges"
-        ) from error
+def _read_alignments(path: str, option: str, base: int | None) -> _System:
+    """Reads a file of alignments; a note on stderr says if it seems to count from 1 and its base was not given."""
+    file = parse_alignments(scoring.read_texts(path, EXTRACT_HINT), named(path), base)
+    if base is None and (doubt := file.base_warning):
+        tell(
+            f"note: {named(path)} was read as counting words from 0, but {doubt}; if it counts from 1, say "
+            f"{option} 1, if it is right so, {option} 0; if only one side counts from 1, let both count alike"
+        )
+    return _System(path, file)
+
+
+def _number_of_pairs(files: Sequence[_System]) -> int:
+    """A pharaoh file has a line for each pair; a naacl file says only which pairs have links."""
+    lined = [(one.path, one.file.pairs) for one in files if one.file.format == "pharaoh"]
+    if not lined:
+        return max(len(one.file.pairs) for one in files)
+    require_equal_counts(lined, "each needs a line for every sentence pair, an empty one where it has no link")
+    first, n_pairs = named(lined[0][0]), len(lined[0][1])
+    for one in files:
+        if len(one.file.pairs) > n_pairs:
+            raise DataError(
+                f"{named(one.path)} has a sentence pair {len(one.file.pairs)}, but {first} ends with pair {n_pairs}"
+            )
+    return n_pairs

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
 import click
 import cloup
@@ -11,18 +10,11 @@ from nmtkit import console
 from nmtkit.cli import scoring
 from nmtkit.cli.reporting import tell
 from nmtkit.core.errors import DataError
-from nmtkit.corpus.json_records import field_of, is_list_of_strings, parse_record, text_of
+from nmtkit.corpus.json_records import field_of, is_list_of_strings, parse_record
 from nmtkit.corpus.text import read_lines
 from nmtkit.metrics import Comparison, Options, Resampling, split_sentences, term_recall
 from nmtkit.metrics.quality import QualityReport, quality
-from nmtkit.metrics.significance import SIGNIFICANT
-from nmtkit.metrics.systems import (
-    ScoredSystem,
-    named,
-    require_equal_counts,
-    score_systems,
-    score_table,
-)
+from nmtkit.metrics.systems import ScoredSystem, named, require_equal_counts, score_systems
 
 
 @click.command("score-summaries", cls=scoring.MetricsCommand)
@@ -70,123 +62,87 @@ def command(
       nmtkit score-summaries lead.txt mine.txt --ref gold.txt --source articles.txt
       nmtkit score-summaries mine.txt --ref test.jsonl.gz --source test.jsonl.gz --terms test.jsonl.gz
     """
-    outputs = [(path, _texts(path, summary_field, "--summary-field")) for path in hyps]
-    refs = [_texts(path, summary_field, "--summary-field") for path in ref_paths]
-    articles = None if source is None else _texts(source, article_field, "--article-field")
-    phrases = None if terms is None else _phrases(terms, terms_field)
-    beside = [(path, lines) for path, lines in ((source, articles), (terms, phrases)) if path and lines]
-    require_equal_counts([*outputs, *zip(ref_paths, refs, strict=True), *beside])
-    for path, lines in zip(ref_paths, refs, strict=True):
-        _refuse_empty(path, lines)
-    systems = score_systems(outputs, refs, metrics, options, draws, articles)
-    if phrases is not None:
+    outputs, refs = (
+        [(path, scoring.read_texts(path, "--summary-field", summary_field)) for path in paths]
+        for paths in (hyps, ref_paths)
+    )
+    articles = None if source is None else scoring.read_texts(source, "--article-field", article_field)
+    term_lists = None if terms is None else _read_terms(terms, terms_field)
+    beside = [(path, lines) for path, lines in ((source, articles), (terms, term_lists)) if path and lines]
+    require_equal_counts([*outputs, *refs, *beside])
+    _refuse_empty(refs)
+    ref_lines = [lines for _, lines in refs]
+    systems = score_systems(outputs, ref_lines, metrics, options, draws, articles)
+    if term_lists is not None:
         for system, (_, lines) in zip(systems, outputs, strict=True):
-            system.scores.append(Comparison(term_recall(lines, phrases, options.lowercase)))
-    reports = [] if articles is None else [quality(lines, articles, refs) for _, lines in outputs]
-    described = [] if articles is None else [quality(lines, articles) for lines in refs]
+            system.scores.append(Comparison(term_recall(lines, term_lists, options.lowercase)))
+    reports = [] if articles is None else [quality(lines, articles, ref_lines) for _, lines in outputs]
+    ref_reports = [] if articles is None else [quality(lines, articles) for lines in ref_lines]
 
     empty = [sum(map(_is_empty, lines)) for _, lines in outputs]
-    _say_what_counts_less([*zip(hyps, empty, strict=True)], len(refs[0]), articles)
-    scoring.say_notes(metrics, refs)
+    for path, count in zip(hyps, empty, strict=True):
+        if count:
+            tell(
+                f"note: {count} of {len(ref_lines[0])} summaries of {named(path)} are empty; ROUGE counts them as 0, "
+                "and the quality report only in its number of words"
+            )
+    if articles is not None and (count := sum(map(_is_empty, articles))):
+        tell(f"note: {count} of {len(articles)} articles are empty; all in their summaries counts as new")
+    scoring.say_notes(metrics, ref_lines)
     if as_json:
-        _print_json(ref_paths, systems, empty, reports, described)
-    else:
-        _print_scores(systems, draws, width)
-        _print_quality(ref_paths, systems, reports, described)
-        scoring.say_lines(systems, width)
+        records = [system.record(empty=count) for system, count in zip(systems, empty, strict=True)]
+        for record, report in zip(records, reports, strict=False):  # there are none without articles
+            record["quality"] = asdict(report)
+        more = {"quality_of_references": [asdict(report) for report in ref_reports]} if ref_reports else {}
+        scoring.print_json(ref_paths, systems=records, **more)
+        return
+    scoring.show_scores(systems, draws, width)
+    if ref_reports:
+        _print_quality(ref_paths, systems, reports, ref_reports)
+    scoring.say_lines(systems, width)
 
 
-def _texts(path: str, field: str, option: str) -> list[str]:
-    """The lines of a text file, or one field of a file whose name ends in .jsonl or .jsonl.gz."""
-    if not path.endswith((".jsonl", ".jsonl.gz")):
-        return scoring.read_texts(path, f"give a file whose name ends in .jsonl, and {option} KEY")
-    # A list holds the sentences one by one; newlines keep them apart for ROUGE-Lsum.
-    return [text_of(record, field, where, f"say {option}", joint="\n") for where, record in _records(path)]
-
-
-def _phrases(path: str, field: str) -> list[list[str]]:
-    """The term lists in a JSONL file."""
-    lists = []
-    for where, record in _records(path):
-        value = field_of(record, field, where, "say --terms-field")
-        if not is_list_of_strings(value):
+def _read_terms(path: str, field: str) -> list[list[str]]:
+    """The list of terms on each line of a JSONL file."""
+    term_lists = []
+    for number, line in enumerate(read_lines(path), start=1):
+        where = f"{path}, line {number}"
+        terms = field_of(parse_record(line, where), field, where, "say --terms-field")
+        if not is_list_of_strings(terms):
             raise DataError(f"{where}: field {field!r} is not a list of strings")
-        lists.append(value)
-    return lists
-
-
-def _records(path: str) -> list[tuple[str, dict[str, Any]]]:
-    """The objects of a JSONL file, each after its place."""
-    lines = ((f"{path}, line {number}", line) for number, line in enumerate(read_lines(path), start=1))
-    records = [(where, parse_record(line, where)) for where, line in lines]
-    if not records:
+        term_lists.append(terms)
+    if not term_lists:
         raise DataError(f"{path}: no lines; there is nothing to score")
-    return records
+    return term_lists
 
 
 def _is_empty(text: str) -> bool:
     return not split_sentences(text)
 
 
-def _refuse_empty(path: str, lines: Sequence[str]) -> None:
-    empty = [number for number, line in enumerate(lines, start=1) if _is_empty(line)]
-    if empty:
-        more = f" (and {len(empty) - 1} more)" if len(empty) > 1 else ""
-        raise DataError(
-            f"{path}, line {empty[0]}{more}: the reference is empty; no summary can be scored against it: "
-            "take the example out of all files"
-        )
-
-
-def _say_what_counts_less(empty: Sequence[tuple[str, int]], n_lines: int, articles: Sequence[str] | None) -> None:
-    """Notes on stderr about empty summaries and articles."""
-    for path, count in empty:
-        if count:
-            tell(
-                f"note: {count} of {n_lines} summaries of {named(path)} are empty; ROUGE counts them as 0, and the "
-                "quality report only in its number of words"
+def _refuse_empty(refs: Sequence[tuple[str, Sequence[str]]]) -> None:
+    for path, lines in refs:
+        empty = [number for number, line in enumerate(lines, start=1) if _is_empty(line)]
+        if empty:
+            more = f" (and {len(empty) - 1} more)" if len(empty) > 1 else ""
+            raise DataError(
+                f"{path}, line {empty[0]}{more}: the reference is empty; no summary can be scored against it: "
+                "take the example out of all files"
             )
-    if articles is not None and (without := sum(map(_is_empty, articles))):
-        tell(f"note: {without} of {n_lines} articles are empty; all in their summaries counts as new")
-
-
-def _print_json(
-    ref_paths: Sequence[str],
-    systems: Sequence[ScoredSystem],
-    empty: Sequence[int],
-    reports: Sequence[QualityReport],
-    described: Sequence[QualityReport],
-) -> None:
-    records = [system.record(empty=count) for system, count in zip(systems, empty, strict=True)]
-    for record, report in zip(records, reports, strict=False):  # there are none without articles
-        record["quality"] = asdict(report)
-    more = {"quality_of_references": [asdict(report) for report in described]} if described else {}
-    scoring.print_json(ref_paths, systems=records, **more)
-
-
-def _print_scores(systems: Sequence[ScoredSystem], draws: Resampling | None, width: int) -> None:
-    console.table("scores", *score_table(systems, width))
-    notes = ["± is half the 95% confidence interval"] if systems[0].scores[0].interval is not None else []
-    if draws is not None and len(systems) > 1:
-        notes.append(f"* p < {SIGNIFICANT} against {systems[0].title} ({draws.title})")
-    if notes:
-        console.say("; ".join(notes))
 
 
 def _print_quality(
     ref_paths: Sequence[str],
     systems: Sequence[ScoredSystem],
     reports: Sequence[QualityReport],
-    described: Sequence[QualityReport],
+    ref_reports: Sequence[QualityReport],
 ) -> None:
-    if not described:
-        return
-    columns = [_quality_cells(report) for report in (*reports, *described)]
+    columns = [_quality_cells(report) for report in (*reports, *ref_reports)]
     names = [*(system.title for system in systems), *(("reference",) if len(ref_paths) == 1 else ref_paths)]
     cells = [[label, *(column[row][1] for column in columns)] for row, (label, _) in enumerate(columns[0])]
     console.table("quality", ["of the summaries", *names], cells)
     console.say("copied fragments: runs of words that stand in the article too (Grusky et al. 2018)")
-    console.say(f"quality|{described[0].signature}")
+    console.say(f"quality|{ref_reports[0].signature}")
 
 
 def _quality_cells(report: QualityReport) -> list[tuple[str, str]]:

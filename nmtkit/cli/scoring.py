@@ -1,8 +1,9 @@
 """Options and files of the commands that score."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import wraps
+from pathlib import Path
 from typing import Any
 
 import click
@@ -11,7 +12,7 @@ import cloup
 from nmtkit import console
 from nmtkit.cli import options
 from nmtkit.cli.options import Decorator, Number, collect, together
-from nmtkit.cli.reading import stdin_lines
+from nmtkit.cli.reading import field_lines, stdin_lines
 from nmtkit.cli.reporting import tell
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.json_records import refuse_json_lines
@@ -28,7 +29,8 @@ from nmtkit.metrics import (
     metric_names,
     text_metrics,
 )
-from nmtkit.metrics.systems import ScoredSystem, named, notes, score_lines
+from nmtkit.metrics.significance import SIGNIFICANT
+from nmtkit.metrics.systems import ScoredSystem, named, notes, score_lines, score_table
 
 
 def _one_stdin(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
@@ -65,35 +67,20 @@ class MetricsCommand(cloup.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Joins the names of metrics that follow `--metrics`."""
-        return super().parse_args(ctx, [*_joined(args)])
-
-
-def _joined(args: Sequence[str]) -> Iterator[str]:
-    families = {metric.family for metric in text_metrics().values()}
-    known = {*text_metrics(), *filter(None, families)}
-    names: list[str] = []
-    for place, word in enumerate(args):
-        if place and args[place - 1] in _METRICS:
-            names = [word]
-        elif names and word in known:
-            names.append(word)
-        else:
-            yield from filter(None, [",".join(names), word])
-            names = []
-    yield from filter(None, [",".join(names)])
+        known = {name for key, metric in text_metrics().items() for name in (key, metric.family)}
+        joined: list[str] = []
+        names_follow = False
+        for before, word in zip(["", *args], args, strict=False):
+            if names_follow and word in known:
+                joined[-1] += f",{word}"
+            else:
+                joined.append(word)
+                names_follow = before in _METRICS
+        return super().parse_args(ctx, joined)
 
 
 def _names(ctx: click.Context, parameter: click.Parameter, given: Sequence[str]) -> list[str]:
     return metric_names(name.strip() for names in given for name in names.split(",") if name.strip())
-
-
-def _test(n_hyps: int, bootstrap: bool | None, randomize: bool, always: bool) -> type[Resampling] | None:
-    """The test of significance."""
-    if randomize and (n_hyps < 2 or bootstrap is not None):
-        reason = "compares several HYPs" if n_hyps < 2 else "replaces the bootstrap: leave the other option out"
-        raise click.UsageError(f"--paired-ar {reason}")
-    wanted = always or n_hyps > 1 if bootstrap is None else bootstrap
-    return Randomization if randomize else Bootstrap if wanted else None
 
 
 def scoring(summaries: bool) -> Decorator:
@@ -102,9 +89,9 @@ def scoring(summaries: bool) -> Decorator:
     `summaries`: ROUGE, always with intervals; else BLEU, chrF and TER, with intervals for several systems.
     """
 
-    def decide(command: Callable[..., Any]) -> Callable[..., Any]:
+    def with_draws(command: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(command)
-        def with_draws(
+        def run(
             hyps: tuple[str, ...],
             significance: bool | None,
             paired_ar: bool,
@@ -112,95 +99,122 @@ def scoring(summaries: bool) -> Decorator:
             seed: int,
             **given: Any,
         ) -> Any:
-            test = _test(len(hyps), significance, paired_ar, always=summaries)
-            draws = test and (test(seed=seed) if n_samples is None else test(n_samples, seed))
-            return command(hyps=hyps, draws=draws, **given)
+            if paired_ar and len(hyps) < 2:
+                raise click.UsageError("--paired-ar compares several HYPs")
+            if paired_ar and significance is not None:
+                raise click.UsageError("--paired-ar replaces the bootstrap: leave the other option out")
+            tested = summaries or len(hyps) > 1 if significance is None else significance
+            test = Randomization if paired_ar else Bootstrap
+            draws = test(seed=seed) if n_samples is None else test(n_samples, seed)
+            return command(hyps=hyps, draws=draws if paired_ar or tested else None, **given)
 
-        return with_draws
+        return run
 
+    own = [name for name, metric in text_metrics().items() if not metric.extra]
+    extra = [name for name, metric in text_metrics().items() if metric.extra]
     return together(
-        cloup.option_group("Metrics", *_about_texts(summaries)),
-        cloup.option_group("Significance", *_about_tests(summaries)),
+        cloup.option_group(
+            "Metrics",
+            click.option(
+                *_METRICS,
+                metavar="LIST",
+                multiple=True,
+                default=["rouge"] if summaries else ["bleu", "chrf", "ter"],
+                show_default=True,
+                callback=_names,
+                help=f"{', '.join(own)}, rouge (all four); with an extra {', '.join(extra)}. In the order to print.",
+            ),
+            tokenize_option("13a", "BLEU's tokenizer. Default: 13a.", "-tok", hidden=summaries),
+            click.option(
+                "-lc",
+                "--lowercase",
+                is_flag=True,
+                help="Terms, BLEU and chrF ignore case. ROUGE always does."
+                if summaries
+                else "BLEU and chrF ignore case, as sacrebleu does with -lc --chrf-lowercase. TER always does.",
+            ),
+            click.option(
+                "-w", "--width", type=Number(0, 9), default=2, show_default=True, help="Digits after the point."
+            ),
+            click.option(
+                "--stem/--no-stem",
+                default=True,
+                show_default=True,
+                hidden=not summaries,
+                help="ROUGE compares English Porter stems.",
+            ),
+            click.option(
+                "--sentences",
+                type=click.Choice(SENTENCE_RULES),
+                default="auto",
+                show_default=True,
+                hidden=not summaries,
+                help="Where ROUGE-Lsum cuts sentences. tags: at <t>, <s> or <q>, which are removed; newline: at ends "
+                "of lines; punctuation: after . ! ?; auto: the first of these that applies to a text.",
+            ),
+        ),
+        cloup.option_group(
+            "Significance",
+            click.option(
+                "--paired-bs/--no-significance",
+                "--significance",
+                "significance",
+                default=None,
+                help="Paired bootstrap against the first HYP, with 95% intervals. Default: on"
+                + ("." if summaries else " with several HYPs."),
+            ),
+            click.option("--paired-ar", is_flag=True, help="Paired approximate randomization instead; no intervals."),
+            click.option(
+                "--n-samples",
+                type=Number(1, MOST_SAMPLES),
+                help="Draws of the test. Default: 1,000 of the bootstrap, 10,000 of the randomization.",
+            ),
+            click.option("--seed", type=Number(1), default=12345, show_default=True, help="Seed of the test."),
+        ),
         collect(Options, "options"),
-        decide,
+        with_draws,
     )
 
 
-def _about_texts(summaries: bool) -> list[Decorator]:
-    own = [name for name, metric in text_metrics().items() if not metric.extra]
-    more = [name for name, metric in text_metrics().items() if metric.extra]
-    return [
-        click.option(
-            *_METRICS,
-            metavar="LIST",
-            multiple=True,
-            default=["rouge"] if summaries else ["bleu", "chrf", "ter"],
-            show_default=True,
-            callback=_names,
-            help=f"{', '.join(own)}, rouge (all four); with an extra {', '.join(more)}. In the order to print.",
-        ),
-        tokenize_option("13a", "BLEU's tokenizer. Default: 13a.", "-tok", hidden=summaries),
-        click.option(
-            "-lc",
-            "--lowercase",
-            is_flag=True,
-            help="Terms, BLEU and chrF ignore case. ROUGE always does."
-            if summaries
-            else "BLEU and chrF ignore case, as sacrebleu does with -lc --chrf-lowercase. TER always does.",
-        ),
-        click.option("-w", "--width", type=Number(0, 9), default=2, show_default=True, help="Digits after the point."),
-        click.option(
-            "--stem/--no-stem",
-            default=True,
-            show_default=True,
-            hidden=not summaries,
-            help="ROUGE compares English Porter stems.",
-        ),
-        click.option(
-            "--sentences",
-            type=click.Choice(SENTENCE_RULES),
-            default="auto",
-            show_default=True,
-            hidden=not summaries,
-            help="Where ROUGE-Lsum cuts sentences. tags: at <t>, <s> or <q>, which are removed; newline: at ends "
-            "of lines; punctuation: after . ! ?; auto: the first of these that applies to a text.",
-        ),
-    ]
+def read_texts(path: str | Path, remedy: str, field: str | None = None, joint: str = "\n") -> list[str]:
+    """The lines of a text file, or of standard input for "-"; or one field of a .jsonl or .jsonl.gz file.
+
+    Args:
+        path: the file.
+        remedy: the advice if a text file holds JSON lines; for a `field` the option that names it.
+        field: the key of JSON lines; None: they are refused.
+        joint: joins a field that is a list of strings; a newline keeps sentences apart for ROUGE-Lsum.
+    """
+    name = str(path)
+    if field is not None:
+        if name.endswith((".jsonl", ".jsonl.gz")):
+            return _not_empty(list(field_lines([Path(name)], field, remedy, joint)), name)
+        remedy = f"give a file whose name ends in .jsonl, and {remedy} KEY"
+    lines = _not_empty(list(stdin_lines() if name == "-" else read_lines(name)), name)
+    refuse_json_lines(lines, named(name), remedy)
+    return lines
 
 
-def _about_tests(summaries: bool) -> list[Decorator]:
-    return [
-        click.option(
-            "--paired-bs/--no-significance",
-            "--significance",
-            "significance",
-            default=None,
-            help="Paired bootstrap against the first HYP, with 95% intervals. Default: on"
-            + ("." if summaries else " with several HYPs."),
-        ),
-        click.option("--paired-ar", is_flag=True, help="Paired approximate randomization instead; no intervals."),
-        click.option(
-            "--n-samples",
-            type=Number(1, MOST_SAMPLES),
-            help="Draws of the test. Default: 1,000 of the bootstrap, 10,000 of the randomization.",
-        ),
-        click.option("--seed", type=Number(1), default=12345, show_default=True, help="Seed of the test."),
-    ]
+def _not_empty(lines: list[str], path: str) -> list[str]:
+    if not lines:
+        raise DataError(f"{named(path)}: no lines; there is nothing to score")
+    return lines
+
+
+def show_scores(systems: Sequence[ScoredSystem], draws: Resampling | None, width: int) -> None:
+    """The table of scores, and what its marks mean."""
+    console.table("scores", *score_table(systems, width))
+    marks = ["± is half the 95% confidence interval"] if systems[0].scores[0].interval is not None else []
+    if draws is not None and len(systems) > 1:
+        marks.append(f"* p < {SIGNIFICANT} against {systems[0].title} ({draws.title})")
+    if marks:
+        console.say("; ".join(marks))
 
 
 def say_lines(systems: Sequence[ScoredSystem], width: int) -> None:
     """Prints the one-line form of every score, unwrapped."""
     for line in score_lines(systems, width):
         console.say(line)
-
-
-def read_texts(path: str, remedy: str) -> list[str]:
-    """The lines of a text file, or of standard input for "-"; `remedy` is the advice if they are JSON lines."""
-    lines = list(stdin_lines() if path == "-" else read_lines(path))
-    if not lines:
-        raise DataError(f"{named(path)}: no lines; there is nothing to score")
-    refuse_json_lines(lines, named(path), remedy)
-    return lines
 
 
 def say_notes(metrics: Sequence[str], refs: Sequence[Sequence[str]]) -> None:
