@@ -1,13 +1,13 @@
 """Every way through every model on a CUDA device: a pretended one everywhere, a real one where there is one."""
 
-import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from types import MethodType
 from typing import Any
 
 import pytest
 import torch
+from comparing import for_model, same
 from gradients import backward
 from pretended_cuda import CUDA, Fault, PretendedCuda, pretended_cuda
 from test_models import SOURCES, TARGETS, batch_of
@@ -21,7 +21,6 @@ from nmtkit.data.vocabulary import BOS
 from nmtkit.layers.transformer import sinusoids
 from nmtkit.models.base import Seq2Seq
 from nmtkit.search.engine import beam_search
-from nmtkit.search.hypotheses import Hypothesis
 from nmtkit.search.rules import SearchConfig
 
 LENGTH = 5
@@ -30,19 +29,13 @@ AROUND = {"begin", "poll_finished", "gather", "extended_ids"}
 """The functions of a search that may wait: what sends the limits before its first step, what looks at times at which
 sentences are done, and what reads the results."""
 
+BLOCKING = {"no_repeat_ngram": 2, "min_length_ratio": 0.3, "forbid_unknown": True}
 SEARCHES: list[dict[str, Any]] = [
     {"beam_size": 1},
     {"beam_size": 3},
     {"beam_size": 3, "stop": "huggingface", "at_limit": "end"},
     {"beam_size": 3, "stop": "joeynmt", "at_limit": "compete"},
-    {
-        "beam_size": 3,
-        "no_repeat_ngram": 2,
-        "min_length_ratio": 0.3,
-        "forbid_unknown": True,
-        "coverage_penalty": 0.2,
-        "stop": "exact",
-    },
+    {"beam_size": 3, **BLOCKING, "coverage_penalty": 0.2, "stop": "exact"},
     {"samples": 3, "top_k": 5, "top_p": 0.9, "epsilon": 0.01},
 ]
 
@@ -155,22 +148,13 @@ def test_search(cuda: PretendedCuda, name: str, searches: list[dict[str, Any]]) 
     model, given = there(cuda, name), batch_of(SOURCES)
     on_cpu = build(*EVERY[name]).eval()
     for settings in searches:
-        config = SearchConfig.model_validate({**settings, "max_length": LENGTH})
-        if not model.has_attention:
-            config = config.model_copy(update={"coverage_penalty": 0.0})
+        config = for_model({**settings, "max_length": LENGTH}, model)
         n_best = config.hypotheses
         batch = given.to(CUDA)
         cuda.waits.clear()
         found = beam_search(model, batch, config, n_best, need_attention=True)
         assert {wait.split(":")[0] for wait in cuda.waits} <= AROUND
-        same(found, beam_search(on_cpu, given, config, n_best, need_attention=True))
-
-
-def same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]]) -> None:
-    assert [[one.ids for one in best] for best in found] == [[one.ids for one in best] for best in expected]
-    for best, others in zip(found, expected, strict=True):
-        for one, other in zip(best, others, strict=True):
-            assert math.isclose(one.score, other.score, abs_tol=1e-5)
+        same(found, beam_search(on_cpu, given, config, n_best, need_attention=True), within=1e-5)
 
 
 def test_positions_are_made_before_the_search(cuda: PretendedCuda) -> None:
@@ -187,62 +171,44 @@ def test_positions_are_made_before_the_search(cuda: PretendedCuda) -> None:
 # --- The contract can fail: each kind of fault, planted into a model that has none. ---
 
 
-def planted(cuda: PretendedCuda, fault: str) -> Seq2Seq:
-    """A pointer-generator with one fault in every step."""
-    model = there(cuda, "pointer-generator-coverage", torch.bfloat16 if fault == "drifting type" else torch.float32)
+FAULTS: dict[str, tuple[Callable[[Tensor, Tensor], object], str]] = {
+    "tensor of the CPU": (
+        lambda tokens, features: features + torch.zeros(1, 1),
+        "add.Tensor: a tensor of the CPU among those of the device",
+    ),
+    "index of the CPU": (
+        lambda tokens, features: features[torch.arange(len(tokens))],
+        "index.Tensor: a tensor of the CPU among those of the device",
+    ),
+    "array": (lambda tokens, features: tokens.numpy(), "numpy: of a tensor on the device"),
+    "item": (lambda tokens, features: tokens.max().item(), "step: aten._local_scalar_dense.default"),
+    "truth": (lambda tokens, features: bool((tokens >= 0).all()), "_local_scalar_dense.default"),
+    "list": (lambda tokens, features: tokens.tolist(), "step: tolist"),
+    "copy to the CPU": (lambda tokens, features: tokens.cpu(), "step: copy to the CPU"),
+    "copy to the device": (lambda tokens, features: torch.ones(2).to(tokens.device), "step: blocking copy to the dev"),
+    "nonzero": (lambda tokens, features: (tokens >= 0).nonzero(), "aten.nonzero.default"),
+    "boolean index": (lambda tokens, features: tokens[tokens >= 0], "aten.index.Tensor"),
+}
+"""What a step could do to words and features, and what is said of it."""
+
+
+@pytest.mark.parametrize("fault", [*FAULTS, "drifting type"])
+def test_a_planted_fault_is_found(cuda: PretendedCuda, fault: str) -> None:
+    drifts = fault == "drifting type"
+    model = there(cuda, "pointer-generator-coverage", torch.bfloat16 if drifts else torch.float32)
     right = model.advance
 
-    def advance(_: Seq2Seq, tokens: Tensor, state: Any, memory: Any, cache: Any, need_attention: bool = False) -> Any:
-        readout, state = right(tokens, state, memory, cache, need_attention)
-        match fault:
-            case "tensor of the CPU":
-                readout = replace(readout, features=readout.features + torch.zeros(1, 1))
-            case "index of the CPU":
-                readout = replace(readout, features=readout.features[torch.arange(len(tokens))])
-            case "item":
-                assert tokens.max().item() >= 0
-            case "truth":
-                assert (tokens >= 0).all()
-            case "list":
-                assert tokens.tolist()
-            case "array":
-                assert tokens.numpy() is not None
-            case "copy to the CPU":
-                assert len(tokens.cpu())
-            case "copy to the device":
-                assert len(torch.ones(2).to(tokens.device))
-            case "nonzero":
-                assert (tokens >= 0).nonzero().numel()
-            case "boolean index":
-                assert len(tokens[tokens >= 0])
-            case "drifting type":
-                state = replace(state, context=state.context.float())
+    def advance(_: Seq2Seq, tokens: Tensor, *others: Any) -> Any:
+        readout, state = right(tokens, *others)
+        if drifts:
+            return readout, replace(state, context=state.context.float())
+        FAULTS[fault][0](tokens, readout.features)
         return readout, state
 
     model.advance = MethodType(advance, model)  # type: ignore[method-assign]
-    return model
-
-
-@pytest.mark.parametrize(
-    ("fault", "message"),
-    [
-        ("tensor of the CPU", "add.Tensor: a tensor of the CPU among those of the device"),
-        ("index of the CPU", "index.Tensor: a tensor of the CPU among those of the device"),
-        ("array", "numpy: of a tensor on the device"),
-        ("item", "step: aten._local_scalar_dense.default"),
-        ("truth", "_local_scalar_dense.default"),
-        ("list", "step: tolist"),
-        ("copy to the CPU", "step: copy to the CPU"),
-        ("copy to the device", "step: blocking copy to the device"),
-        ("nonzero", "aten.nonzero.default"),
-        ("boolean index", "aten.index.Tensor"),
-        ("drifting type", "context"),
-    ],
-)
-def test_a_planted_fault_is_found(cuda: PretendedCuda, fault: str, message: str) -> None:
     with pytest.raises(AssertionError) as found:
-        walk_on(planted(cuda, fault), cuda)
-    assert message in str(found.value)
+        walk_on(model, cuda)
+    assert ("context" if drifts else FAULTS[fault][1]) in str(found.value)
 
 
 def test_recurrent_layers_that_cuda_would_not_run(cuda: PretendedCuda) -> None:
@@ -334,7 +300,7 @@ def test_float32_gives_what_float64_gives(name: str, device: str) -> None:
     config = SearchConfig(beam_size=3, max_length=LENGTH)
     best = beam_search(model, batch.to(device), config, need_attention=True)
     assert [len(one) for one in best] == [1] * batch.size
-    same(best, beam_search(model.cpu(), batch, config, need_attention=True))
+    same(best, beam_search(model.cpu(), batch, config, need_attention=True), within=1e-5)
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -1,15 +1,15 @@
 """Several models as one, of every kind: what the contract asks of a model, and what the plain search finds."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from itertools import product
 
 import pytest
-import reference_search
 import test_models as contract
 import test_shortlists as shortlists
 import torch
-from test_models import SOURCES, agree, batch_of, model
+from comparing import agree, for_model, same, together
+from test_models import SOURCES, batch_of, model
 from variants import VARIANTS, VOCABULARY, enlarged, in_turns
 from walk import Walk
 
@@ -80,31 +80,15 @@ def test_the_search_finds_what_the_reference_finds(
     ensemble: Ensemble, searches: list[tuple[bool, dict[str, object]]]
 ) -> None:
     for listed, settings in searches:
-        config = SearchConfig.model_validate({**settings, "max_length": 5})
-        if not ensemble.has_attention:
-            config = config.changed({"coverage_penalty": 0.0})
+        config = for_model({**settings, "max_length": 5}, ensemble)
         shortlist = shortlists.SHORTLIST if listed else None
         found = shortlists.searched(ensemble, SOURCES[:3], config, shortlist)
         for line, hypotheses in enumerate(found):
-            sentence = _together(ensemble, SOURCES[line], listed)
-            if config.samples:
-                plain = reference_search.sampled(sentence, config, line, VOCABULARY)
-            else:
-                plain = reference_search.search(sentence, config, config.beam_size)
-            agree(hypotheses, plain, str(config))
-
-
-def _together(ensemble: Ensemble, source: Sequence[int], listed: bool) -> reference_search.Together:
-    copies, candidates = ensemble.config.copies, None
-    if listed:
-        (candidates,) = shortlists.SHORTLIST.candidates(batch_of([source]), copies)
-    members = [
-        reference_search.Sentence(one, lambda ids: batch_of([source], [ids]), candidates) for one in ensemble.models()
-    ]
-    config = ensemble.config
-    assert isinstance(config, Ensemble.Config)
-    shares = [weight / sum(config.weights) for weight in config.weights]
-    return reference_search.Together(members, shares, config.mean == "log-probabilities")
+            own = [contract.sentences(one)[line] for one in ensemble.models()]
+            if listed:
+                (candidates,) = shortlists.SHORTLIST.candidates(batch_of([SOURCES[line]]), ensemble.config.copies)
+                own = [one.among(candidates) for one in own]
+            agree(hypotheses, together(ensemble, own), config, line)
 
 
 MEANS = in_turns(["probabilities", "log-probabilities"], few=True)
@@ -113,23 +97,12 @@ MEANS = in_turns(["probabilities", "log-probabilities"], few=True)
 @pytest.mark.parametrize(("model", "means"), MEANS, indirect=["model"])
 @torch.no_grad()
 def test_a_model_with_itself_is_itself(model: Seq2Seq, means: list[Mean]) -> None:
-    for mean in means:
-        is_the_same(Ensemble([model, model], mean, [1.0, 3.0]), model)
-
-
-def is_the_same(twice: Ensemble, model: Seq2Seq) -> None:
-    assert (twice.has_attention, twice.config.copies) == (model.has_attention, model.config.copies)
     config = SearchConfig(beam_size=4, max_length=6)
-    found, alone = (
-        beam_search(one, batch_of(SOURCES), config, 4, need_attention=model.has_attention) for one in (twice, model)
-    )
-    for several, others in zip(found, alone, strict=True):
-        assert [one.ids for one in several] == [one.ids for one in others]
-        for one, other in zip(several, others, strict=True):
-            assert one.token_log_probs == pytest.approx(other.token_log_probs, abs=1e-6)
-            assert one.p_gen == (None if other.p_gen is None else pytest.approx(other.p_gen, abs=1e-6))
-            if one.attention is not None:
-                assert one.attention == pytest.approx(other.attention, abs=1e-6)
+    alone = beam_search(model, batch_of(SOURCES), config, 4, need_attention=model.has_attention)
+    for mean in means:
+        twice = Ensemble([model, model], mean, [1.0, 3.0])
+        assert (twice.has_attention, twice.config.copies) == (model.has_attention, model.config.copies)
+        same(beam_search(twice, batch_of(SOURCES), config, 4, need_attention=model.has_attention), alone, within=1e-6)
 
 
 @torch.no_grad()
@@ -140,9 +113,7 @@ def test_large_vocabularies_are_searched_without_log_probabilities(
     expected = beam_search(ensemble, batch_of(SOURCES), config, 4)
     monkeypatch.setattr("nmtkit.search.decoding_batch.MANY_LOGITS", 1)
     found = beam_search(ensemble, batch_of(SOURCES), config, 4)
-    assert [[one.ids for one in several] for several in found] == [[one.ids for one in row] for row in expected]
-    for several, others in zip(found, expected, strict=True):
-        assert [one.score for one in several] == pytest.approx([one.score for one in others], abs=1e-9)
+    same(found, expected)
 
 
 def test_what_does_not_fit_together_is_refused() -> None:

@@ -4,29 +4,16 @@ Of any two features it is written here whether they go together, are two values 
 with which message. All that go together stand in some row, which is a search with many features at once.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import combinations
 
 import pytest
-import reference_search
 import torch
+from comparing import agree, for_model, together
 from reference_search import Asked, Sentence, Together
-from test_models import (
-    MAY_REPEAT,
-    SOURCES,
-    STARTS,
-    agree,
-    batch_of,
-    for_model,
-    model,
-    of_all,
-    padded,
-    readable,
-    sentences,
-    shared,
-)
+from test_models import MAY_REPEAT, SOURCES, batch_of, model, padded, sentences, shared
 from test_shortlists import SHORTLIST
 from torch import Tensor
 from variants import ONE_OF_EACH_THAT_COPIES, VOCABULARY, in_turns
@@ -34,6 +21,7 @@ from walk import source_of
 
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.batch import Batch
+from nmtkit.data.vocabulary import UNK
 from nmtkit.models.base import Seq2Seq
 from nmtkit.models.ensemble import Ensemble
 from nmtkit.search.constraints import Constraints
@@ -44,6 +32,8 @@ from nmtkit.search.state import TokenInfo
 __all__ = ["model"]  # a fixture
 
 LINES = SOURCES[:3]
+STARTS = [4, 5, 6, 9, 10, 14]
+"""Tokens that begin a word."""
 
 
 @dataclass(frozen=True)
@@ -193,7 +183,7 @@ class Search:
             settings |= feature.settings
         if "samples" in settings:
             settings["samples"] = settings["beam_size"]
-        config = for_model(SearchConfig.model_validate(settings), model)
+        config = for_model(settings, model)
         copies, asked = model.config.copies, []
         for number, source in enumerate(LINES):
             of_line: dict[str, object] = {}
@@ -225,16 +215,27 @@ class Search:
         return source_of(self.batch(copies), self.slots)
 
 
+def readable(ids: list[object], source: list[int], copies: bool) -> list[object]:
+    """Words that only a source has are UNK to a model that does not copy, and to a source that lacks them."""
+
+    def one(token: object) -> object:
+        if isinstance(token, list):
+            return readable(token, source, copies)
+        return UNK if token >= VOCABULARY and not (copies and token in source) else token
+
+    return [one(token) for token in ids]
+
+
+def of_all(terms: Sequence[Sequence[Sequence[int]]]) -> Tensor:
+    """`(B,U,L)`."""
+    count = max(1, *map(len, terms))
+    length = max([1, *(len(term) for of_one in terms for term in of_one)])
+    return torch.stack([padded([*of_one, *[[]] * (count - len(of_one))], length) for of_one in terms]).long()
+
+
 def flags(tokens: Iterable[int]) -> Tensor:
     """Which words of the vocabulary are among these."""
     return torch.tensor([token in tokens for token in range(VOCABULARY)])
-
-
-def plainly(sentence: Sentence | Together, search: Search, number: int) -> list[reference_search.Plain]:
-    config, asked = search.config, search.asked[number]
-    if config.samples:
-        return reference_search.sampled(sentence, config, number, VOCABULARY, asked)[: search.n_best]
-    return reference_search.search(sentence, config, search.n_best, asked)
 
 
 def listed(model: Seq2Seq, search: Search, number: int) -> Tensor:
@@ -267,13 +268,8 @@ def test_the_engine_finds_what_the_reference_finds_with_many_features(model: Seq
             own = [sentences(one)[number] for one in whole.models()]
             if shortlist is not None:
                 own = [one.among(listed(whole, search, number)) for one in own]
-            sentence: Sentence | Together = own[0]
-            if whole is not model:
-                config = whole.config
-                assert isinstance(config, Ensemble.Config)
-                shares = [weight / sum(config.weights) for weight in config.weights]
-                sentence = Together(own, shares, config.mean == "log-probabilities")
-            agree(found[number], plainly(sentence, search, number), f"{row} line {number}")
+            sentence: Sentence | Together = together(whole, own) if isinstance(whole, Ensemble) else own[0]
+            agree(found[number], sentence, search.config, number, search.asked[number], search.n_best)
 
 
 # -------------------------------------------------------------------------------------------------- what is refused

@@ -1,9 +1,7 @@
 """The contract of a model (see nmtkit/models/base.py), asked of every registered model in all its variants."""
 
-import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import pytest
 import reference_search
 import safetensors.torch
 import torch
+from comparing import agree, for_model, same
 from daily import daily
 from seeds import moved
 from torch import Tensor
@@ -18,7 +17,6 @@ from variants import (
     ASKED,
     EVERY,
     ONE_OF_EACH,
-    ONE_OF_EACH_THAT_COPIES,
     SIZES,
     VARIANTS,
     VOCABULARY,
@@ -32,9 +30,7 @@ from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.layers import kv_cache
 from nmtkit.models.base import MODELS, Memory, ModelConfig, Seq2Seq
-from nmtkit.search.constraints import Constraints
 from nmtkit.search.engine import Engine, beam_search
-from nmtkit.search.hypotheses import Hypothesis
 from nmtkit.search.rules import SearchConfig
 from nmtkit.search.state import TokenInfo
 from nmtkit.search.tracing import SearchTracer, TracedCandidate
@@ -337,17 +333,6 @@ def test_bfloat16_autocast_stays_near(name: str) -> None:
     torch.testing.assert_close(near, exact, rtol=0, atol=0.1)
 
 
-@torch.no_grad()
-@pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_cuda_gives_what_the_cpu_gives(model: Seq2Seq) -> None:
-    batch = batch_of(SOURCES, TARGETS)
-    expected = model(batch).log_probs
-    assert batch.tgt_mask is not None
-    there = copy.deepcopy(model).cuda()(batch.to("cuda")).log_probs.cpu()
-    torch.testing.assert_close(there[batch.tgt_mask], expected[batch.tgt_mask], rtol=0, atol=1e-8)
-
-
 @pytest.mark.parametrize(("model", "beams"), in_turns([1, 3]), indirect=["model"])
 def test_together_and_in_slots_that_are_free_equals_alone(
     model: Seq2Seq, beams: list[int], request: pytest.FixtureRequest
@@ -370,18 +355,10 @@ def alone_and_together(model: Seq2Seq, beam_size: int, long: bool) -> None:
         sources = [SOURCES[number] for number in numbers]
         return (numbers, batch_of(sources, extra=width - max(map(len, sources)) - 1)) if sources else None
 
-    together = beam_search(model, batch_of(SOURCES), config, **how)
+    alone = [beam_search(model, batch_of([source]), config, **how)[0] for source in SOURCES]
+    same(beam_search(model, batch_of(SOURCES), config, **how), alone)
     in_slots = dict(Engine(model, config, **how).run(feed))
-    for number, source in enumerate(SOURCES):
-        (alone,) = beam_search(model, batch_of([source]), config, **how)
-        for found in (together[number], in_slots[number]):
-            assert [hypothesis.ids for hypothesis in found] == [hypothesis.ids for hypothesis in alone]
-            for one, other in zip(found, alone, strict=True):
-                assert one.score == pytest.approx(other.score, abs=1e-9)
-                assert one.token_log_probs == pytest.approx(other.token_log_probs, abs=1e-9)
-                if one.attention is not None:
-                    assert one.attention == pytest.approx(other.attention, abs=1e-6)
-                assert one.p_gen == (None if other.p_gen is None else pytest.approx(other.p_gen, abs=1e-9))
+    same([in_slots[number] for number in range(len(SOURCES))], alone)
 
 
 RULES: list[dict[str, object]] = [
@@ -413,58 +390,13 @@ def test_the_engine_finds_what_the_reference_finds(
     """The reference reads every prefix as a given target, one sentence and one hypothesis at a time."""
     monkeypatch.setattr(kv_cache, "COMPACT_EVERY", 1)
     monkeypatch.setattr(kv_cache, "COMPACT_BELOW", 1.0)  # whatever nobody sees is forgotten at once
-    sources, may_repeat = SOURCES[:3], torch.zeros(model.sizes.tgt, dtype=torch.bool)
+    may_repeat = torch.zeros(model.sizes.tgt, dtype=torch.bool)
     may_repeat[MAY_REPEAT] = True
-    asked = [reference_search.Asked(may_repeat=MAY_REPEAT)] * len(sources)
     for settings in rules:
-        config = for_model(SearchConfig.model_validate({**settings, "max_length": 6}), model)
-        if not config.samples:
-            tables = TokenInfo(may_repeat)
-            found = beam_search(model, batch_of(sources), config, config.beam_size, token_info=tables)
-            same_as_the_reference(found, sentences(model)[:3], config, asked)
-            continue
-        found = beam_search(model, batch_of(sources), config, config.samples)
+        config = for_model({**settings, "max_length": 6}, model)
+        found = beam_search(model, batch_of(SOURCES[:3]), config, config.hypotheses, token_info=TokenInfo(may_repeat))
         for line, (sentence, hypotheses) in enumerate(zip(sentences(model)[:3], found, strict=True)):
-            agree(hypotheses, reference_search.sampled(sentence, config, line, VOCABULARY), str(config))
-
-
-def agree(hypotheses: Sequence[Hypothesis], plain: Sequence[reference_search.Plain], what: str) -> None:
-    written = [one.ids + [EOS] * one.finished for one in hypotheses]
-    assert written == [list(one.tokens) for one in plain], what
-    for one, other in zip(hypotheses, plain, strict=True):
-        assert one.score == pytest.approx(other.score, abs=1e-9), what
-        assert one.token_log_probs == pytest.approx(other.log_probs, abs=1e-9), what
-
-
-def for_model(config: SearchConfig, model: Seq2Seq) -> SearchConfig:
-    return config if model.has_attention else config.changed({"coverage_penalty": 0.0})
-
-
-def same_as_the_reference(
-    found: Sequence[Sequence[Hypothesis]],
-    sentences: Sequence[reference_search.Sentence],
-    config: SearchConfig,
-    asked: Sequence[reference_search.Asked],
-) -> None:
-    for sentence, hypotheses, of_one in zip(sentences, found, asked, strict=True):
-        agree(hypotheses, reference_search.search(sentence, config, config.beam_size, of_one), str(config))
-
-
-STARTS = [4, 5, 6, 9, 10, 14]
-AskedOf = list[tuple[dict[str, object], list[dict[str, object]]]]
-ASKED_OF: AskedOf = [
-    ({"beam_size": 1}, [{"required": [[7, 8], [5]]}, {"required": [[4]], "prefix": [9]}, {"refused": [[6], [7, 7]]}]),
-    (
-        {"beam_size": 4, "no_repeat_ngram": 1, "min_length": 4},
-        [{"required": [[7, 8], [7, 5]], "in_order": True}, {}, {"required": [[12, 9]], "refused": [[9, 6], [10]]}],
-    ),
-    (
-        {"beam_size": 10, "repetition_penalty": 1.5, "prefix_bias": 0.6},
-        [{"prefix": [7, 13, 5]}, {"prefix": [4, 6]}, {"prefix": [8], "required": [[8, 8], [11]], "refused": [[5]]}],
-    ),
-    ({"beam_size": 3, "stop": "exact", "max_length": 5}, [{"required": [[14, 4], [4, 6]]}, {"prefix": [8, 5]}, {}]),
-]
-"""Settings, and what is asked of each sentence."""
+            agree(hypotheses, sentence, config, line, reference_search.Asked(may_repeat=MAY_REPEAT))
 
 
 @torch.no_grad()
@@ -487,56 +419,8 @@ def test_slots_that_nobody_sees_are_forgotten(model: Seq2Seq, monkeypatch: pytes
     assert min(read) < 0
     monkeypatch.setattr(kv_cache, "COMPACT_BELOW", 0.0)
     read.clear()
-    for one, other in zip(forgetful, beam_search(model, batch_of(SOURCES), config, 4), strict=True):
-        assert [found.ids for found in one] == [found.ids for found in other]
-        assert [found.score for found in one] == pytest.approx([found.score for found in other], abs=1e-9)
+    same(forgetful, beam_search(model, batch_of(SOURCES), config, 4))
     assert set(read) == {0}
-
-
-@torch.no_grad()
-@pytest.mark.parametrize(("model", "asked_of"), in_turns(ASKED_OF, 2, ONE_OF_EACH_THAT_COPIES), indirect=["model"])
-def test_with_prefixes_and_terms_too(model: Seq2Seq, asked_of: AskedOf) -> None:
-    sources = SOURCES[:3]
-    starts = torch.zeros(model.sizes.tgt, dtype=torch.bool)
-    starts[[token for token in STARTS if token < VOCABULARY]] = True
-    copies = model.config.copies
-    for settings, of_lines in asked_of:
-        config = SearchConfig.model_validate({"max_length": 8, **settings})
-        # Words that only the source has are UNK to a model that does not copy, and to a source that lacks them.
-        own = [
-            {key: readable(value, source, copies) if isinstance(value, list) else value for key, value in line.items()}
-            for line, source in zip(of_lines, sources, strict=True)
-        ]
-        asked = [reference_search.Asked(**line, starts=STARTS if copies else STARTS[:-1]) for line in own]
-        batch = batch_of(sources)
-        terms = Constraints(
-            positive=of_all([list(one.required) for one in asked]),
-            in_order=torch.tensor([one.in_order for one in asked]),
-            negative=of_all([list(one.refused) for one in asked]),
-            copied_starts=(batch.src_extended[..., None] == torch.tensor(STARTS)).any(2) if copies else None,
-        )
-        prefix = padded([list(one.prefix) for one in asked], max(1, *(len(one.prefix) for one in asked)))
-        batch = replace(batch, terms=terms)
-        found = beam_search(
-            model, batch, config, config.beam_size, prefix=prefix, token_info=TokenInfo(starts=lambda: starts)
-        )
-        same_as_the_reference(found, sentences(model)[:3], config, asked)
-
-
-def readable(ids: list[object], source: list[int], copies: bool) -> list[object]:
-    def one(token: object) -> object:
-        if isinstance(token, list):
-            return readable(token, source, copies)
-        return UNK if token >= VOCABULARY and not (copies and token in source) else token
-
-    return [one(token) for token in ids]
-
-
-def of_all(terms: Sequence[Sequence[Sequence[int]]]) -> Tensor:
-    """`(B,U,L)`."""
-    count = max(1, *map(len, terms))
-    length = max([1, *(len(term) for of_one in terms for term in of_one)])
-    return torch.stack([padded([*of_one, *[[]] * (count - len(of_one))], length) for of_one in terms]).long()
 
 
 @torch.no_grad()

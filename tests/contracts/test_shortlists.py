@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-import reference_search
 import torch
+from comparing import agree, same
 from test_models import SOURCES, batch_of, model, sentences
 from torch import Tensor
 from variants import EVERY, FEW, ONE_OF_EACH_THAT_COPIES, VOCABULARY, build, in_turns
@@ -25,16 +25,7 @@ from nmtkit.search.rules import SearchConfig
 __all__ = ["model"]  # a fixture
 
 CONFIG = SearchConfig(beam_size=3, max_length_ratio=1.0, max_length_offset=3)
-LISTED: dict[int, list[int]] = {
-    UNK: [12],
-    4: [6, 9],
-    5: [7, 12],
-    6: [4],
-    7: [5, 8],
-    9: [11, 12],
-    11: [4, 5, 6],
-    12: [7],
-}
+LISTED = {UNK: [12], 4: [6, 9], 5: [7, 12], 6: [4], 7: [5, 8], 9: [11, 12], 11: [4, 5, 6], 12: [7]}
 SHORTLIST = Shortlist.of([LISTED.get(word, []) for word in range(VOCABULARY)], [10], VOCABULARY)
 """No source of `SOURCES` has all words."""
 WHOLE = Shortlist.of([[]] * VOCABULARY, range(VOCABULARY), VOCABULARY)
@@ -51,15 +42,6 @@ def searched(
     engine = Engine(model, config, config.hypotheses, need_attention=model.has_attention, shortlist=shortlist)
     found = dict(engine.run(source_of(replace(batch_of(sources), prefix=prefix), slots)))
     return [found[number] for number in range(len(sources))]
-
-
-def same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]]) -> None:
-    assert [[one.ids for one in row] for row in found] == [[one.ids for one in row] for row in expected]
-    for row, other in zip(found, expected, strict=True):
-        for one, two in zip(row, other, strict=True):
-            assert one.token_log_probs == pytest.approx(two.token_log_probs, abs=1e-9)
-            assert one.score == pytest.approx(two.score, abs=1e-9)
-            assert one.p_gen == (None if two.p_gen is None else pytest.approx(two.p_gen, abs=1e-9))
 
 
 def allowed(model: Seq2Seq, source: Sequence[int]) -> set[int]:
@@ -91,16 +73,8 @@ def test_the_engine_equals_a_plain_search_among_the_candidates(model: Seq2Seq, a
         config = CONFIG.changed(settings)
         found = searched(model, SOURCES, config)
         for line, (source, sentence, hypotheses) in enumerate(zip(SOURCES, listed, found, strict=True)):
-            if config.samples:
-                plain = reference_search.sampled(sentence, config, line, VOCABULARY)
-            else:
-                plain = reference_search.search(sentence, config, config.beam_size)
-            written = [one.ids + [EOS] * one.finished for one in hypotheses]
-            assert written == [list(one.tokens) for one in plain], rules
-            for one, other in zip(hypotheses, plain, strict=True):
-                assert one.score == pytest.approx(other.score, abs=1e-9), rules
-                assert one.token_log_probs == pytest.approx(other.log_probs, abs=1e-9), rules
-                assert set(one.ids) <= allowed(model, source), rules
+            agree(hypotheses, sentence, config, line)
+            assert all(set(one.ids) <= allowed(model, source) for one in hypotheses), rules
 
 
 BESIDE: list[dict[str, object]] = [{"no_repeat_ngram": 1}, {"stop": "exact", "min_length": 2}]

@@ -1,0 +1,63 @@
+"""Hypotheses of the engine beside those of another search, and beside those of the reference."""
+
+from collections.abc import Sequence
+
+import pytest
+import reference_search
+from reference_search import NOTHING_ASKED, Asked, Sentence, Together
+from variants import VOCABULARY
+
+from nmtkit.data.vocabulary import EOS
+from nmtkit.models.base import Seq2Seq
+from nmtkit.models.ensemble import Ensemble
+from nmtkit.search.hypotheses import Hypothesis
+from nmtkit.search.rules import SearchConfig
+
+
+def same(found: Sequence[Sequence[Hypothesis]], expected: Sequence[Sequence[Hypothesis]], within: float = 1e-9) -> None:
+    """Asserts that two searches of the same sentences found the same hypotheses."""
+    assert [[(one.ids, one.finished) for one in row] for row in found] == [
+        [(one.ids, one.finished) for one in row] for row in expected
+    ]
+    for row, others in zip(found, expected, strict=True):
+        for one, other in zip(row, others, strict=True):
+            assert one.score == pytest.approx(other.score, abs=within)
+            assert one.token_log_probs == pytest.approx(other.token_log_probs, abs=within)
+            assert one.p_gen == (None if other.p_gen is None else pytest.approx(other.p_gen, abs=within))
+            assert (one.attention is None) == (other.attention is None)
+            assert one.attention is None or one.attention == pytest.approx(other.attention, abs=max(within, 1e-6))
+
+
+def agree(
+    hypotheses: Sequence[Hypothesis],
+    sentence: Sentence | Together,
+    config: SearchConfig,
+    line: int,
+    asked: Asked = NOTHING_ASKED,
+    n_best: int | None = None,
+) -> None:
+    """Asserts that the engine found for a line what the reference finds; by default all hypotheses of the beam."""
+    wanted = n_best or config.hypotheses
+    if config.samples:
+        plain = reference_search.sampled(sentence, config, line, VOCABULARY, asked)[:wanted]
+    else:
+        plain = reference_search.search(sentence, config, wanted, asked)
+    what = f"line {line}: {config}"
+    assert [one.ids + [EOS] * one.finished for one in hypotheses] == [list(one.tokens) for one in plain], what
+    for one, other in zip(hypotheses, plain, strict=True):
+        assert one.score == pytest.approx(other.score, abs=1e-9), what
+        assert one.token_log_probs == pytest.approx(other.log_probs, abs=1e-9), what
+
+
+def for_model(settings: dict[str, object], model: Seq2Seq) -> SearchConfig:
+    """The settings of a search; a model without attention has no coverage to penalize."""
+    config = SearchConfig.model_validate(settings)
+    return config if model.has_attention else config.changed({"coverage_penalty": 0.0})
+
+
+def together(ensemble: Ensemble, sentences: Sequence[Sentence]) -> Together:
+    """One sentence as each member reads it, for the reference."""
+    config = ensemble.config
+    assert isinstance(config, Ensemble.Config)
+    shares = [weight / sum(config.weights) for weight in config.weights]
+    return Together(sentences, shares, config.mean == "log-probabilities")
