@@ -1,4 +1,4 @@
-"""What lies between ROUGE programs: `python tests/metrics/rouge_programs.py` prints the tables of recipes/scores.md.
+"""The difference between ROUGE programs, as recipes/scores.md tells it.
 
 ROUGE-1.5.5, the Perl program of Lin 2004 that most published figures come from, differs from rouge-score in its stems
 alone, as far as these data show: it takes an irregular form to its base by WordNet's lists of exceptions ("were" and
@@ -20,99 +20,29 @@ from nltk.stem.porter import PorterStemmer
 from rouge_score.rouge_scorer import RougeScorer
 from rouge_score.tokenizers import DefaultTokenizer, Tokenizer
 
-from nmtkit import console, metrics
+from nmtkit import metrics
 
 DATA = Path(os.environ.get("NMTKIT_DATA", Path(__file__).parents[3] / "shared" / "data")) / "metric-outputs"
 
 # The irregular forms of more than three letters that occur at least 20 times in the texts under DATA.
-IRREGULAR = {
-    form: base
-    for base, forms in {
-        "be": "been were",
-        "say": "said",
-        "find": "found",
-        "make": "made",
-        "medium": "media",
-        "tell": "told",
-        "woman": "women",
-        "leave": "left leaving",
-        "child": "children",
-        "give": "given gave",
-        "take": "taken took",
-        "hold": "held",
-        "come": "came",
-        "big": "biggest bigger",
-        "shoot": "shot",
-        "see": "seen",
-        "lose": "lost",
-        "hear": "heard",
-        "little": "least less",
-        "good": "best better",
-        "know": "known knew",
-        "fall": "fell fallen",
-        "pay": "paid",
-        "bear": "born",
-        "go": "went gone goes",
-        "late": "later latest",
-        "spend": "spent",
-        "send": "sent",
-        "strike": "struck",
-        "grind": "ground",
-        "sell": "sold",
-        "rise": "rose risen",
-        "early": "earlier",
-        "catch": "caught",
-        "break": "broke broken",
-        "fight": "fought",
-        "become": "became becoming",
-        "begin": "began begun",
-        "far": "further",
-        "think": "thought",
-        "do": "does done",
-        "datum": "data",
-        "build": "built",
-        "steal": "stolen stole",
-        "bring": "brought",
-        "life": "lives",
-        "buy": "bought",
-        "bad": "worst",
-        "beat": "beaten",
-        "show": "shown",
-        "feel": "felt",
-        "keep": "kept",
-        "mean": "meant",
-        "draw": "drew",
-        "bacterium": "bacteria",
-        "write": "written wrote",
-        "choose": "chosen",
-        "withdraw": "withdrawn",
-        "drive": "driven drove",
-        "stand": "stood",
-        "speak": "spoken spoke",
-        "hide": "hidden",
-        "grow": "grew",
-        "throw": "thrown",
-        "thief": "thieves",
-        "flee": "fled",
-        "wolf": "wolves",
-        "deal": "dealt",
-        "freeze": "frozen",
-        "sweep": "swept",
-        "stick": "stuck",
-        "lie": "lying",
-        "foot": "feet",
-        "bind": "bound",
-        "fly": "flew flown",
-        "seek": "sought",
-        "die": "dying",
-        "tooth": "teeth",
-        "leaf": "leaves",
-        "wind": "wound",
-        "swear": "sworn",
-        "busy": "busiest",
-    }.items()
-    for form in forms.split()
+IRREGULAR = """
+be: been were; say: said; find: found; make: made; medium: media; tell: told; woman: women; leave: left leaving;
+child: children; give: given gave; take: taken took; hold: held; come: came; big: biggest bigger; shoot: shot;
+see: seen; lose: lost; hear: heard; little: least less; good: best better; know: known knew; fall: fell fallen;
+pay: paid; bear: born; go: went gone goes; late: later latest; spend: spent; send: sent; strike: struck; grind:
+ground; sell: sold; rise: rose risen; early: earlier; catch: caught; break: broke broken; fight: fought; become:
+became becoming; begin: began begun; far: further; think: thought; do: does done; datum: data; build: built;
+steal: stolen stole; bring: brought; life: lives; buy: bought; bad: worst; beat: beaten; show: shown; feel:
+felt; keep: kept; mean: meant; draw: drew; bacterium: bacteria; write: written wrote; choose: chosen; withdraw:
+withdrawn; drive: driven drove; stand: stood; speak: spoken spoke; hide: hidden; grow: grew; throw: thrown;
+thief: thieves; flee: fled; wolf: wolves; deal: dealt; freeze: frozen; sweep: swept; stick: stuck; lie: lying;
+foot: feet; bind: bound; fly: flew flown; seek: sought; die: dying; tooth: teeth; leaf: leaves; wind: wound;
+swear: sworn; busy: busiest
+"""
+BASES = {
+    form: base.strip() for base, forms in (entry.split(":") for entry in IRREGULAR.split(";")) for form in forms.split()
 }
+"""The base of each irregular form."""
 
 
 class LikeRouge155(Tokenizer):  # type: ignore[misc]  # rouge-score has no types
@@ -121,7 +51,7 @@ class LikeRouge155(Tokenizer):  # type: ignore[misc]  # rouge-score has no types
     def __init__(self, irregular: bool = True) -> None:
         self._words = DefaultTokenizer(use_stemmer=False)
         self._porter = PorterStemmer(mode=PorterStemmer.ORIGINAL_ALGORITHM)
-        self._stems: dict[str, str] = dict(IRREGULAR) if irregular else {}
+        self._stems: dict[str, str] = dict(BASES) if irregular else {}
 
     def tokenize(self, text: str) -> list[str]:
         return [word if len(word) <= 3 else self._stem(word) for word in self._words.tokenize(text)]
@@ -172,11 +102,9 @@ def tagged(text: str) -> str:
 
 # ---- xsum-test: figures of ROUGE-1.5.5 over 11,334 one-sentence summaries
 
-XSUM_TYPES = ("rouge1", "rouge2", "rouge3", "rougeL")
-
 
 def xsum_official(system: str) -> npt.NDArray[np.float64]:
-    """Precision, recall and F1 (last axis) of XSUM_TYPES."""
+    """Precision, recall and F1 (last axis) of ROUGE-1, 2, 3 and L."""
     text = (DATA / "xsum-test" / f"{system}-test-output.rouge").read_text()
     by_name = {line.split()[0]: line.split(": ")[1].split("/")[:4] for line in text.splitlines()}
     return np.array([by_name[name] for name in ("precision", "recall", "f-score")], dtype=float).T
@@ -184,8 +112,8 @@ def xsum_official(system: str) -> npt.NDArray[np.float64]:
 
 def xsum(system: str, tokenizer: Tokenizer) -> npt.NDArray[np.float64]:
     """The same by another program."""
-    refs = lines("xsum-test/gold-test-sentences.txt.gz")
-    return rouge(tokenizer, lines(f"xsum-test/{system}-test-output.txt.gz"), refs, XSUM_TYPES).mean(axis=0)
+    hyps, refs = (lines(f"xsum-test/{name}.txt.gz") for name in (f"{system}-test-output", "gold-test-sentences"))
+    return rouge(tokenizer, hyps, refs, ("rouge1", "rouge2", "rouge3", "rougeL")).mean(axis=0)
 
 
 # ---- realsumm-abs: ROUGE-1.5.5 of 100 documents by 14 systems, each by itself
@@ -247,49 +175,3 @@ def tensorflow_rouge_l() -> float:
         squared = (precision / recall) ** 2
         scores = (1 + squared) * recall * precision / (recall + squared * precision)
     return 100 * float(np.nan_to_num(scores).mean())
-
-
-def main() -> None:
-    """Prints the tables."""
-    for system in ("lead", "ptgen"):
-        rows = [("ROUGE-1.5.5, as published", xsum_official(system))]
-        rows += [(name, xsum(system, tokenizer)) for name, tokenizer in PROGRAMS.items()]
-        for place, kind in ((2, "F1"), (0, "precision"), (1, "recall")):
-            table = [[name, *(f"{value:.2f}" for value in figures[:, place])] for name, figures in rows]
-            console.table(f"xsum-test, {system}, {kind}", ["program", "1", "2", "3", "L"], table)
-    pairs = realsumm()
-    same, split = ~pairs.other_text, ~pairs.other_text & ~pairs.run_together
-    console.say(
-        f"realsumm-abs: {len(same)} pairs, {same.sum()} of the same text, {split.sum()} of them not run together"
-    )
-    table = [["ROUGE-1.5.5, as published", *(f"{value:.2f}" for value in pairs.official.mean(axis=0)), *[""] * 6]]
-    for name, tokenizer in PROGRAMS.items():
-        found = rouge(tokenizer, pairs.hyps, pairs.refs, REALSUMM_TYPES)[:, :, 2]
-        equal = np.abs(found - pairs.official) < 0.01
-        shares = [*equal.mean(axis=0), *equal[same, :2].mean(axis=0), equal[split, 2].mean()]
-        table.append([name, *(f"{v:.2f}" for v in found.mean(axis=0)), *(f"{100 * share:.1f}%" for share in shares)])
-    columns = [
-        "1",
-        "2",
-        "Lsum",
-        "1 equal",
-        "2 equal",
-        "Lsum equal",
-        "1, same text",
-        "2, same text",
-        "Lsum, own sentences",
-    ]
-    console.table("realsumm-abs, mean F1 and share of equal pairs", ["program", *columns], table)
-    console.say(f"tf-nmt: ROUGE-L as tensorflow/nmt computes it {tensorflow_rouge_l():.10f}")
-    refs = [line.replace("@@ ", "") for line in lines("tf-nmt/deen_ref_bpe.gz")]
-    hyps = lines("tf-nmt/deen_output.gz")
-    for stem in (False, True):
-        (score,) = metrics.rouge(hyps, [refs], stem=stem, types=["rougeL"])
-        console.say(f"tf-nmt: ROUGE-L by nmtkit, {'Porter stems' if stem else 'no stemmer'}: {score.value:.2f}")
-    console.say(f"tf-nmt: BLEU by nmtkit {metrics.bleu(hyps, [refs], 'none').value:.4f}")
-    filled = [line or "EMPTY" for line in hyps]  # tensorflow/nmt splits at each blank: an empty line has one word
-    console.say(f"tf-nmt: BLEU with a word in each empty line {metrics.bleu(filled, [refs], 'none').value:.10f}")
-
-
-if __name__ == "__main__":
-    main()

@@ -98,9 +98,7 @@ def test_bleu_is_that_of_multeval() -> None:
 @pytest.mark.slow
 def test_ter_is_that_of_multeval_but_for_one_edit() -> None:
     hyps, refs, gold = _multeval("ter")
-    assert len(refs[0]) == 2489
-    # One edit more in 62,774 reference words is 1.6e-5.
-    assert metrics.ter(hyps, refs).value / 100 == pytest.approx(gold, abs=2e-5)
+    assert metrics.ter(hyps, refs).value / 100 == pytest.approx(gold, abs=2e-5)  # of 62,774 words one is 1.6e-5
 
 
 @published
@@ -113,21 +111,6 @@ def test_bleu_and_rouge_of_tensorflow_nmt() -> None:
     filled = [line or "EMPTY" for line in hyps]
     assert metrics.bleu(filled, refs, tokenize="none").value == pytest.approx(22.5855084573, abs=1e-9)
     assert tensorflow_rouge_l() == pytest.approx(50.8429782599, abs=1e-9)
-
-
-@published
-@pytest.mark.slow
-@pytest.mark.parametrize(("system", "most"), [("lead", 0.30), ("ptgen", 0.37)])
-def test_rouge_of_xsum_is_just_below_rouge_155(system: str, most: float) -> None:
-    # ROUGE-1.5.5 also takes irregular forms to their base by a word list, which rouge-score does not have; so it is the
-    # higher one, by as much as `most` points in ROUGE-1.
-    hyps, refs = lines(f"xsum-test/{system}-test-output.txt.gz"), [lines("xsum-test/gold-test-sentences.txt.gz")]
-    found = [score.value for score in metrics.rouge(hyps, refs, types=["rouge1", "rouge2", "rougeL"])]
-    gaps = xsum_official(system)[[0, 1, 3], 2] - found
-    assert all(gaps > -0.005)
-    assert gaps[0] < most
-    assert gaps[1] < 0.05
-    assert gaps[2] < 0.21
 
 
 @published
@@ -159,12 +142,3 @@ def test_rouge_of_single_summaries_is_that_of_rouge_155() -> None:
 
     ours = metrics.rouge(pairs.hyps, [pairs.refs], types=REALSUMM_TYPES, sentences="tags")
     assert [score.value for score in ours] == pytest.approx(list(google.mean(axis=0)), abs=1e-9)
-
-
-@published
-@pytest.mark.slow
-def test_rouge_of_cnndm_treats_tagged_references_as_untagged() -> None:
-    hyps = lines("cnndm-test/cnndm_outputs_baseline.txt.gz")[:1000]
-    refs = lines("cnndm-test/reference.tagged.txt.gz")[:1000]
-    by_hand = ["\n".join(piece.replace("<t>", "").strip() for piece in ref.split("</t>")) for ref in refs]
-    assert metrics.rouge(hyps, [refs]) == metrics.rouge(hyps, [by_hand])

@@ -30,12 +30,10 @@ def test_fragments_end_with_their_sentence_and_never_overlap() -> None:
 def test_an_extract_is_all_copied() -> None:
     report = quality(["A dog barked at the cat."], [ARTICLE])
     assert report.novel == (0, 0, 0, 0)
+    assert (report.words, report.empty, report.summaries, report.repeated_trigrams) == (6, 0, 1, 0)
     assert report.copied == pytest.approx(100)
     assert report.density == pytest.approx(6)  # one fragment of six words
-    assert report.repeated_trigrams == 0
-    assert (report.words, report.empty, report.summaries) == (6, 0, 1)
-    assert report.length_to_article == pytest.approx(100 * 6 / 15)
-    assert report.source_words == pytest.approx(100 * 6 / 15)
+    assert report.length_to_article == report.source_words == pytest.approx(100 * 6 / 15)
     assert report.source_sentences == pytest.approx(100 / 3)
 
 
@@ -78,18 +76,16 @@ def test_means_are_over_the_summaries_that_have_such_ngrams() -> None:
 def test_nothing_is_none_and_not_a_number() -> None:
     report = quality([""], [""], [[""]])
     assert report.novel == (None, None, None, None)
-    assert report.copied is None
-    assert report.density is None
-    assert report.source_words is None
-    assert report.length_to_article is None
-    assert report.length_to_reference is None
+    assert {report.copied, report.density, report.source_words} == {None}
+    assert {report.length_to_article, report.length_to_reference} == {None}
     assert quality(["a b"], [""]).copied == 0
 
 
 def test_lines_must_pair() -> None:
-    with pytest.raises(DataError, match="2 summaries, but 1 articles"):
-        quality(["a", "b"], ["a"])
-    with pytest.raises(DataError, match="1 summaries, but 2 references"):
-        quality(["a"], ["a"], [["a", "b"]])
-    with pytest.raises(DataError, match="no summaries"):
-        quality([], [])
+    for summaries, articles, references, message in (
+        (["a", "b"], ["a"], [], "2 summaries, but 1 articles"),
+        (["a"], ["a"], [["a", "b"]], "1 summaries, but 2 references"),
+        ([], [], [], "no summaries"),
+    ):
+        with pytest.raises(DataError, match=message):
+            quality(summaries, articles, references)

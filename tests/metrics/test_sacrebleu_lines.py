@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Command
+from commands import Command, succeeded, write_lines
 from rouge_programs import DATA
 
 SACREBLEU = """
@@ -65,7 +65,7 @@ def five_systems() -> tuple[list[str], list[str]]:
             if chance.random() < 0.1 * number:
                 words = words[1:] + words[:1]
             lines.append(" ".join(words))
-        Path(name).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+        write_lines(name, lines)
     return names, refs
 
 
@@ -82,14 +82,12 @@ def compare(console: Command, names: Sequence[str], ref: str) -> int:
     printed = sacrebleu(calls)
     compared = 0
     for (name, metrics, _, ours), theirs in zip(singles, printed, strict=False):
-        done = console("score", name, "--ref", ref, "-m", *metrics.split(), *ours.split())
-        assert done.code == 0, done.err
+        done = succeeded(console("score", name, "--ref", ref, "-m", *metrics.split(), *ours.split()))
         found = [line for line in done.out.splitlines() if "|nrefs:" in line]
         assert found == [line.lstrip() for line in theirs.splitlines()]  # sacrebleu moves lines below each other's "="
         compared += len(found)
     for (metrics, _, ours), theirs in zip(SEVERAL, printed[len(singles) :], strict=True):
-        done = console("score", *names, "--ref", ref, "--json", "-m", *metrics.split(), *ours.split())
-        assert done.code == 0, done.err
+        done = succeeded(console("score", *names, "--ref", ref, "--json", "-m", *metrics.split(), *ours.split()))
         systems = json.loads(done.out)["systems"]
         rows = [[cell.strip(" \\") for cell in line.split("&")[1:]] for line in theirs.splitlines() if " & " in line]
         assert [[as_theirs(score) for score in system["scores"]] for system in systems] == rows[1:]
@@ -109,7 +107,7 @@ def as_theirs(score: dict[str, Any]) -> str:
 
 def test_the_lines_are_those_of_sacrebleu(console: Command) -> None:
     names, refs = five_systems()
-    Path("ref").write_text("".join(line + "\n" for line in refs), encoding="utf-8")
+    write_lines("ref", refs)
     assert compare(console, names, "ref") == COMPARED
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from click.testing import CliRunner
+from commands import write_lines
 
 from nmtkit import metrics, recipe
 from nmtkit.cli import cli
@@ -50,7 +51,7 @@ def run(*words: object) -> str:
 def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for name, lines in {"src": SOURCES * 20, "hyp": HYPS * 20, "good": REFS * 20, "ref": REFS * 20}.items():
-        Path(name).write_text("".join(line + "\n" for line in lines))
+        write_lines(name, lines)
     return tmp_path
 
 
