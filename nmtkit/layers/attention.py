@@ -1,20 +1,26 @@
 """Attention over a source: energies -> mask -> softmax -> context.
 
 Three axes make a mechanism. The *score* says how well a query matches a key; scores live in `SCORES`, one class each.
-The *window* says where a query may look: all of the source, or a part of it (see `windows.py`). The *history* says what
-earlier steps have seen: nothing, or the coverage, the sum of their weights, which `CoveredAdditive` reads. `Attention`
-is the place where the axes meet: a window narrows the mask before the softmax and may weaken what comes out of it, a
-history changes the energies before it.
+The *window* says where a query may look: all of the source, or a part of it. The *history* says what earlier steps have
+seen: nothing, or the coverage, the sum of their weights, which `CoveredAdditive` reads. `Attention` is the place where
+the axes meet: a window narrows the mask before the softmax and may weaken what comes out of it, a history changes the
+energies before it.
 
 A query belongs to one row of memory, and a row of memory takes Q queries at once: the K hypotheses of a sentence share
 its keys and values, which are never copied. Keys are projected once per sentence.
 
-Letters: B sentences, Q queries per sentence, S source length, A attention size, Hq query size, Hm memory size.
+A local window (Luong et al. 2015, section 3.2) has a centre p_t, one for every query, and a half-width D. The query
+looks at the real positions s with `|s - p_t| <= D`, at most 2D+1 of them, and the softmax is taken over these alone
+(eq. 7). Positions count the tokens of a source from 0; its end mark is one of them. S is the length of the sentence
+itself: padding is outside every window and moves none, and at the ends of a sentence a window is simply shorter.
+
+Letters: B sentences, Q queries per sentence, S source length, A attention size, Hq query size, Hm memory size, D
+half-width of a window.
 """
 
 import math
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -23,9 +29,11 @@ from torch.nn import functional
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.core.registry import Registry
 from nmtkit.core.settings import registry_name
+from nmtkit.layers.elementary import at_least_float32
 from nmtkit.layers.inference import UnquantizedLinear
 from nmtkit.layers.kernels import additive_energies, masked_softmax
-from nmtkit.layers.windows import LocalWindow
+
+WindowKind = Literal["global", "local_m", "local_p"]
 
 
 class AttentionScore(nn.Module, ABC):
@@ -160,11 +168,7 @@ class Location(AttentionScore):
         self.positions = UnquantizedLinear(query_size, max_positions, bias=False)
 
     def project(self, values: Tensor) -> Tensor:
-        """The encoder states themselves, `(B,S,Hm)`, of which only S will count.
-
-        Raises:
-            DataError: S is larger than `max_positions`.
-        """
+        """The encoder states themselves, `(B,S,Hm)`, of which only S will count; at most `max_positions`."""
         length, known = values.shape[1], self.positions.out_features
         if length > known:
             raise DataError(
@@ -195,17 +199,16 @@ class Cosine(AttentionScore):
 
     def project(self, values: Tensor) -> Tensor:
         """`h_j / |h_j|`, `(B,S,Hm)`."""
-        return _of_length_one(values)
+        return _normalized(values)
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
         """Energies `(B,Q,S)`."""
         beta = functional.softplus(self.sharpness(queries) + self.base)  # (B,Q,1)
-        wanted = _of_length_one(self.query(queries))  # (B,Q,Hm)
-        return beta * torch.matmul(wanted, keys.transpose(1, 2))
+        return beta * torch.matmul(_normalized(self.query(queries)), keys.transpose(1, 2))
 
 
-def _of_length_one(vectors: Tensor) -> Tensor:
-    """Vectors `(...,H)` over their lengths; zeros, as padding is, stay zeros also where 1e-12 is rounded to zero."""
+def _normalized(vectors: Tensor) -> Tensor:
+    # Zeros, as padding is, stay zeros also where 1e-12 is rounded to zero.
     return functional.normalize(vectors, dim=-1, eps=max(1e-12, torch.finfo(vectors.dtype).tiny))
 
 
@@ -216,13 +219,98 @@ else:
 """The name of a score."""
 
 
+class LocalWindow(nn.Module, ABC):
+    """A local window of `half_width` D >= 1 tokens to either side."""
+
+    def __init__(self, half_width: int) -> None:
+        super().__init__()
+        self.half_width, self.width = half_width, 2 * half_width + 1
+
+    @abstractmethod
+    def forward(self, queries: Tensor, positions: Tensor, lengths: Tensor) -> Tensor:
+        """The centres p_t `(B,Q)`, in source positions; float32 or wider.
+
+        Args:
+            queries: `(B,Q,Hq)`.
+            positions: `(B,Q)`, int64: t, how many target words stand before the one that the query is for.
+            lengths: `(B,)`, int64: the real tokens of each source.
+        """
+
+    def factor(self, distances: Tensor) -> Tensor | None:
+        """What weights are multiplied with after the softmax, for distances `s - p_t`; None, as here, for nothing."""
+        return None
+
+    def weights(self, energies: Tensor, mask: Tensor, distances: Tensor) -> Tensor:
+        """Softmax over the positions inside the window, then its factor: eqs. 7 and 10."""
+        weights = masked_softmax(energies, mask & (distances.detach().abs() <= self.half_width))
+        factor = self.factor(distances)
+        return weights if factor is None else weights * factor
+
+    def positions(self, centres: Tensor, length: int) -> Tensor:
+        """W positions `(B,Q,W)` in a row that cover the windows about `(B,Q,1)`, all of them between 0 and S-1."""
+        first = (centres.detach() - self.half_width).ceil().long().clamp(0, length - self.width)
+        return first + torch.arange(self.width, device=centres.device)
+
+    def picks(self, queries: int, length: int, costly: bool) -> tuple[bool, bool]:
+        """Whether to pick out the keys of a window, and whether the values; see `AttentionScore.costly`.
+
+        Products gain by it where a source is several times as long as the window and there are few queries; with many
+        they lose far more. Additive energies gain with any number of queries.
+        """
+        pick_values = queries <= 16 and length >= 4 * self.width
+        return pick_values or (costly and length >= 2 * self.width), pick_values
+
+
+class LocalM(LocalWindow):
+    """Monotonic: `p_t = t`, source and target words stand in the same order. No factor: the paper's `local-m`.
+
+    Once the target is longer than the source, the window stays at the source's last token: `p_t = min(t, S-1)`.
+    """
+
+    def forward(self, queries: Tensor, positions: Tensor, lengths: Tensor) -> Tensor:
+        """The centres `(B,Q)`; the queries have no say."""
+        last = (lengths - 1).clamp(min=0).unsqueeze(1)  # (B,1)
+        return torch.minimum(positions, last).to(at_least_float32(queries))
+
+
+class LocalP(LocalWindow):
+    """Predictive: `p_t = S sigmoid(v^T tanh(W h_t))`, eq. 9, with a Gaussian about it, eq. 10: the paper's `local-p`.
+
+    Weights are multiplied with `exp(-(s - p_t)^2 / (2 sigma^2))`, sigma = D/2, after the softmax; they sum to less
+    than one. v and W learn through this factor alone: which positions are inside the window has no gradient.
+    """
+
+    def __init__(self, half_width: int, query_size: int) -> None:
+        super().__init__(half_width)
+        self.hidden = nn.Linear(query_size, query_size, bias=False)
+        self.centre = nn.Parameter(torch.empty(query_size).uniform_(-1, 1) / math.sqrt(query_size))
+
+    def forward(self, queries: Tensor, positions: Tensor, lengths: Tensor) -> Tensor:
+        """The centres `(B,Q)`; the positions have no say."""
+        # Not a matrix product, which would have 16 bits under autocast: too few to tell words of a long source apart.
+        hidden = torch.tanh(self.hidden(queries)).to(at_least_float32(queries))  # (B,Q,Hq)
+        return lengths.unsqueeze(1) * torch.sigmoid((hidden * self.centre).sum(-1))
+
+    def factor(self, distances: Tensor) -> Tensor:
+        """The Gaussian of eq. 10."""
+        sigma = self.half_width / 2
+        return torch.exp(distances.square() * (-0.5 / sigma**2))
+
+
+def build_window(kind: WindowKind, query_size: int, half_width: int) -> LocalWindow | None:
+    """A window by its name; None for a global attention. Only `local_p` uses the size of queries Hq."""
+    if kind == "global":
+        return None
+    return LocalM(half_width) if kind == "local_m" else LocalP(half_width, query_size)
+
+
 class Attention(nn.Module):
     """Weighs the encoder's states by how well they match a query, and sums them up.
 
     With a local window a query needs only W = 2D+1 positions. Picking those out is cheaper than passing over all S
     where S is several times W, but not always: all queries of a sentence share one matrix product over all S, while
-    every query picks vectors of its own, and moving a vector costs more than multiplying it. `_picks` decides; what
-    comes out is the same. Without a window a query may look at all of the source.
+    every query picks vectors of its own, and moving a vector costs more than multiplying it. `LocalWindow.picks`
+    decides; what comes out is the same.
     """
 
     def __init__(self, score: AttentionScore, window: LocalWindow | None = None) -> None:
@@ -263,55 +351,30 @@ class Attention(nn.Module):
         if self.window is not None:
             assert centres is not None, "a local window needs the centres"
             assert coverage is None, "coverage is of the whole source"
-            return self._look_locally(queries, keys, values, mask.unsqueeze(1), centres)
+            return self._look_locally(self.window, queries, keys, values, mask.unsqueeze(1), centres)
         energies = self.score(queries, keys) if coverage is None else self.score(queries, keys, coverage)  # (B,Q,S)
         weights = masked_softmax(energies, mask.unsqueeze(1))  # (B,Q,S)
         return torch.matmul(weights.to(values.dtype), values), weights
 
     def _look_locally(
-        self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, centres: Tensor
+        self, window: LocalWindow, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, centres: Tensor
     ) -> tuple[Tensor, Tensor]:
         centres = centres.unsqueeze(2)  # (B,Q,1)
         length = values.shape[1]
-        pick_keys, pick_values = self._picks(queries.shape[1], length)
+        pick_keys, pick_values = window.picks(queries.shape[1], length, self.score.costly)
         if not pick_keys:
             distances = torch.arange(length, device=values.device) - centres  # (B,Q,S)
-            weights = self._narrow_weights(self.score(queries, keys), mask, distances)  # (B,Q,S)
+            weights = window.weights(self.score(queries, keys), mask, distances)  # (B,Q,S)
             return torch.matmul(weights.to(values.dtype), values), weights
-        positions = self._positions(centres, length)  # (B,Q,W)
+        positions = window.positions(centres, length)  # (B,Q,W)
         real = mask.expand(-1, positions.shape[1], -1).gather(2, positions)  # (B,Q,W)
         energies = self.score(queries.flatten(0, 1).unsqueeze(1), gather_window(keys, positions)).view(positions.shape)
-        narrow = self._narrow_weights(energies, real, positions - centres)  # (B,Q,W)
+        narrow = window.weights(energies, real, positions - centres)  # (B,Q,W)
         weights = narrow.new_zeros(*positions.shape[:2], length).scatter(2, positions, narrow)  # (B,Q,S)
         if not pick_values:
             return torch.matmul(weights.to(values.dtype), values), weights
         contexts = torch.matmul(narrow.to(values.dtype).flatten(0, 1).unsqueeze(1), gather_window(values, positions))
         return contexts.view(*positions.shape[:2], -1), weights
-
-    def _narrow_weights(self, energies: Tensor, mask: Tensor, distances: Tensor) -> Tensor:
-        """Softmax over the positions inside the window, then its factor: Luong et al. 2015, eqs. 7 and 10."""
-        assert self.window is not None
-        weights = masked_softmax(energies, mask & (distances.detach().abs() <= self.window.half_width))
-        factor = self.window.factor(distances)
-        return weights if factor is None else weights * factor
-
-    def _positions(self, centres: Tensor, length: int) -> Tensor:
-        """W positions `(B,Q,W)` in a row that cover the windows about `(B,Q,1)`, all of them between 0 and S-1."""
-        assert self.window is not None
-        width = 2 * self.window.half_width + 1
-        first = (centres.detach() - self.window.half_width).ceil().long().clamp(0, length - width)
-        return first + torch.arange(width, device=centres.device)
-
-    def _picks(self, queries: int, length: int) -> tuple[bool, bool]:
-        """Whether to pick out the keys of a window, and whether the values.
-
-        Products gain by it where a source is several times as long as the window and there are few queries; with many
-        they lose far more. Additive energies gain with any number of queries.
-        """
-        assert self.window is not None
-        width = 2 * self.window.half_width + 1
-        pick_values = queries <= 16 and length >= 4 * width
-        return pick_values or (self.score.costly and length >= 2 * width), pick_values
 
 
 def gather_window(sequence: Tensor, positions: Tensor) -> Tensor:

@@ -319,9 +319,6 @@ def quantize_for_inference(model: nn.Module, precision: Precision, read_by_rows:
         model: on its final device.
         precision: one of `supported_precisions`.
         read_by_rows: maps whose matrices are read by rows (a shortlist); on a CPU they stay in float32.
-
-    Raises:
-        RecipeError: the precision is not supported here.
     """
     device = next(model.parameters()).device
     # float32 needs no trial.

@@ -149,8 +149,8 @@ class RecurrentEncoder(nn.Module):
         Args:
             inputs: `(B,S,I)`.
             mask: `(B,S)`, True where a token is real; the real tokens come first, and there is at least one.
-            lengths: `(B,)`, the real tokens of each sentence, on the CPU. An LSTM's memory cells need them there; where
-                they are not given, the CPU waits for the device to count them.
+            lengths: `(B,)`, the real tokens of each sentence, on the CPU, where an LSTM's memory cells need them. None:
+                the CPU waits for the device to count them.
             need_cell: whether an LSTM's memory cells must be given, which costs it some time.
         """
         turned = reversed_positions(mask)
@@ -181,22 +181,16 @@ class RecurrentEncoder(nn.Module):
 def run_to_final_states(
     layer: nn.Module, inputs: Tensor, lengths: Tensor, need_cell: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Runs one recurrent layer over padded sentences, from a state of zero.
+    """Runs one recurrent layer of one direction over padded sentences `(B,S,I)`, from a state of zero.
 
     The final hidden state is picked from among all states; but torch returns an LSTM's memory cells after the last
     column only. A GPU gives the right ones for packed sequences. On a CPU an LSTM takes far longer for packed sequences
     than for padded ones: there all sentences run together up to the end of the shortest, the others from there to the
     next end, and so on. The sentences of a batch are of nearly one length: such spans are few.
 
-    Args:
-        layer: a GRU or LSTM of one layer and direction.
-        inputs: `(B,S,I)`.
-        lengths: `(B,)`; on the CPU where cells are needed, else on the device of the inputs.
-        need_cell: whether the memory cells of an LSTM are needed.
-
-    Returns:
-        The states `(B,S,H)`, undefined at padding; and at each sentence's own end the hidden state `(B,H)` and the
-        memory cell `(B,H)`, or None.
+    `lengths` `(B,)` are on the CPU where cells are needed, else on the device of the inputs. Returns the states
+    `(B,S,H)`, undefined at padding; and at each sentence's own end the hidden state `(B,H)` and the memory cell
+    `(B,H)`, or None.
     """
     if not need_cell:
         states, _ = run_rnn(layer, inputs)
@@ -278,17 +272,11 @@ def check_bridge(kind: BridgeKind, final_size: int, final_layers: int, hidden_si
     `final_size` counts the numbers in the final state of each of the `final_layers` of the encoder, all directions
     together; `hidden_size` and `layers` are the decoder's.
     """
-    if kind != "copy":
-        return
-    if final_size != hidden_size:
+    if kind == "copy" and (final_size, final_layers) != (hidden_size, layers):
         raise ValueError(
-            f"bridge: copy hands the encoder's final states on as they are, and they have {final_size} numbers a layer "
-            f"where the decoder's have {hidden_size}: read the source in one direction, or set bridge to tanh or linear"
-        )
-    if final_layers != layers:
-        raise ValueError(
-            f"bridge: copy hands the encoder's final states on layer by layer, and it has {final_layers} layers where "
-            f"the decoder has {layers}: make them equal, or set bridge to tanh or linear"
+            f"bridge: copy hands on the encoder's final states, {final_layers} x {final_size} numbers (layers x units) "
+            f"where the decoder has {layers} x {hidden_size}: make them equal, read the source in one direction, or "
+            "set bridge to tanh or linear"
         )
 
 
@@ -300,13 +288,9 @@ class Bridge(nn.Module):
     `linear`: the same without the tanh. `copy`: the final states as they are, layer by layer: Sutskever et al. 2014,
     Luong et al. 2015. `zero`: zeros, so that nothing but attention tells the decoder of the source.
 
-    Args:
-        kind: which.
-        cell: the decoder's cell; an LSTM's memory cells can be copied only from an LSTM.
-        input_size: I, the length of x: the last so many numbers of the final state. With two directions the whole
-            state is both, and its second half the backward direction's alone, which is what Bahdanau et al. read.
-        hidden_size: H, of the decoder.
-        layers: L, of the decoder.
+    An LSTM's memory cells can be copied only from an LSTM. x is the last `input_size` numbers of the final state: with
+    two directions the whole state is both, and its second half the backward direction's alone, which is what Bahdanau
+    et al. read. Cell, H and L are those of the decoder.
     """
 
     def __init__(self, kind: BridgeKind, cell: CellKind, input_size: int, hidden_size: int, layers: int) -> None:

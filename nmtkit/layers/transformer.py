@@ -56,8 +56,7 @@ class SinusoidalPositions(nn.Module):
     def reserve(self, length: int) -> Tensor:
         """The table, with at least so many rows.
 
-        A longer table is made on the CPU and gets another address. A search would wait for the GPU there, so it
-        reserves what it may need before it begins.
+        A longer table is made on the CPU, and a GPU waits for it: a search reserves what it may need before it begins.
         """
         table = self.table  # another thread may put another one in its place
         if length > table.shape[0]:
@@ -108,8 +107,7 @@ def attention_weights(query: Tensor, keys: Tensor, mask: Tensor | None) -> Tenso
     return energies.softmax(-1)
 
 
-def _past(query: Tensor) -> Tensor:
-    """The causal mask `(Q,Q)` of a sequence."""
+def _causal_mask(query: Tensor) -> Tensor:
     length = query.shape[-2]
     return torch.ones(length, length, dtype=torch.bool, device=query.device).tril()
 
@@ -134,16 +132,16 @@ def attend(
 
     Args:
         query: `(B,A,Q,D)`.
-        keys: `(B,A,S,D)`.
+        keys: `(B,A,S,D)`, as the values.
         values: `(B,A,S,D)`.
-        mask: broadcasts to `(B,1,Q,S)`: True where a key may be read, or a bias on the energies; None reads all.
+        mask: see `attention_weights`; None reads all.
         causal: query i reads keys 0 to i only; needs Q = S and no mask.
         rate: dropout of the weights.
     """
     if _fused_pays(query, rate):
         return F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, dropout_p=rate, is_causal=causal)
     if causal:
-        mask = _past(query)
+        mask = _causal_mask(query)
     context: Tensor = dropout(attention_weights(query, keys, mask), rate, True) @ values
     return context
 
@@ -184,7 +182,7 @@ class SelfAttention(nn.Module):
     def weights(self, states: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
         """The weights `(B,A,Q,Q)` behind `forward`, which does not compute them; without dropout."""
         query, keys, _ = self._project(states).to(states.dtype).transpose(1, 3).unbind(2)  # (B,A,Q,D)
-        return attention_weights(query, keys, _past(query) if causal else mask)
+        return attention_weights(query, keys, _causal_mask(query) if causal else mask)
 
     def step(self, states: Tensor, cache: KVCache, layer: int) -> Tensor:
         """The newest position of N = B*K sequences, `(B,K,H)`; keys and values go into `layer` of the cache."""
@@ -217,17 +215,10 @@ class CrossAttention(nn.Module):
     def forward(
         self, states: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, shown: slice | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Q queries per sentence: the positions of a target, or the hypotheses of a beam.
+        """Q queries `(B,Q,H)` per sentence: the positions of a target, or the hypotheses of a beam.
 
-        Args:
-            states: `(B,Q,H)`.
-            keys: `(B,A,S,D)` from `project`.
-            values: `(B,A,S,D)` from `project`.
-            mask: `(B,1,1,S)`, the real source tokens; see `attend`.
-            shown: the a heads whose weights are returned, None for none.
-
-        Returns:
-            `(B,Q,H)`, and the weights `(B,a,Q,S)` if asked for, before dropout.
+        Returns `(B,Q,H)`, and the weights `(B,a,Q,S)` of the a heads `shown`, if any are, before dropout. Keys and
+        values are those of `project`; `mask` is `(B,1,1,S)`, see `attend`.
         """
         query = split_heads(self.query(states), self.heads)  # (B,A,Q,D)
         context = attend(query, keys, values, mask, rate=self.rate if self.training else 0.0)
@@ -252,16 +243,12 @@ class FeedForward(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         """`(...,H)` to `(...,H)`."""
-        if (
-            self.activation == "relu"
-            and isinstance(self.inner, InferenceLinear)
-            and isinstance(self.out, InferenceLinear)
-        ):
+        if self.activation != "relu":
+            inner = (F.silu if self.activation == "silu" else F.gelu)(self.inner(states))
+        elif isinstance(self.inner, InferenceLinear) and isinstance(self.out, InferenceLinear):
             inner = self.inner.forward_relu(states)
         else:
-            inner = self.inner(states)
-            smooth = F.silu if self.activation == "silu" else F.gelu
-            inner = F.relu(inner, inplace=True) if self.activation == "relu" else smooth(inner)
+            inner = F.relu(self.inner(states), inplace=True)
         out: Tensor = self.out(self.dropout(inner))
         return out
 
@@ -307,23 +294,16 @@ class LayerConfig:
     """The settings that all layers of a model share."""
 
     width: int
-    """H."""
     heads: int
-    """A."""
     inner: int
     """Width of the feed-forward part."""
     norm: Norm
-    """Where normalization stands."""
     activation: Activation
-    """Of the feed-forward part."""
     rate: float
-    """Dropout of the sub-layers' results."""
+    """Dropout of the sub-layers' results; below those of attention weights, and after the activation."""
     attention_rate: float
-    """Dropout of attention weights."""
     activation_rate: float
-    """Dropout after the activation."""
     norm_epsilon: float = 1e-5
-    """What a normalization adds to the variance."""
 
 
 class EncoderLayer(nn.Module):
@@ -369,18 +349,11 @@ class DecoderLayer(nn.Module):
         cache: tuple[KVCache, int] | None = None,
         shown: slice | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Whole targets at once, or one step of a beam.
+        """Whole targets `(B,T,H)` at once, or one step of a beam.
 
-        Args:
-            states: `(B,T,H)`, all positions of B targets; or with a cache `(B,K,H)`, one position of N = B*K targets.
-            keys: `(B,A,S,D)`, this layer's projection of the memory.
-            values: `(B,A,S,D)`, likewise.
-            mask: `(B,1,1,S)`, the real source tokens; see `attend`.
-            cache: the earlier positions, and the number of this layer in the cache.
-            shown: the a heads whose weights over the memory are returned; None for none.
-
-        Returns:
-            States of the same shape, and the weights `(B,a,T,S)` or `(B,a,K,S)` if asked for.
+        A step is `(B,K,H)`, one position of N = B*K targets; then `cache` has the earlier positions, and the number of
+        this layer. Keys, values, mask and `shown` are those of `CrossAttention.forward`. Returns states of the same
+        shape, and the weights that it returns.
         """
         around = self.around_self_attention
         entering = around.before(states)

@@ -211,17 +211,11 @@ class Seq2Seq(nn.Module, ABC, Generic[M, S]):
 
     @torch.no_grad()
     def init_embedding(self, side: Side, ids: Tensor, vectors: Tensor, rescale: bool) -> float:
-        """Initialises some words of one side with pretrained vectors; the others keep their random ones.
+        """Initialises words `ids` `(M,)` of one side with pretrained vectors `(M,E)`, which are not all zero.
 
-        Args:
-            side: which embedding.
-            ids: the words `(M,)`.
-            vectors: their vectors `(M,E)`, not all zero.
-            rescale: multiply all of them by one factor, so that the mean square of their elements becomes that of the
-                embedding before. Then the rows are as long as the model, which may scale them further, was made for.
-
-        Returns:
-            The factor; 1 without rescaling.
+        With `rescale` all of them are multiplied by one factor, so that the mean square of their elements becomes that
+        of the embedding before: then the rows are as long as the model, which may scale them further, was made for.
+        Returns the factor, 1 without rescaling.
         """
         weight = self.embedding(side).weight
         factor = float(weight.square().mean().sqrt() / vectors.square().mean().sqrt()) if rescale else 1.0
@@ -266,13 +260,7 @@ class Seq2Seq(nn.Module, ABC, Generic[M, S]):
         """
 
     def output_layer(self, memory: M) -> tuple[Tensor, Tensor]:
-        """The matrix `(V,*)` and the bias `(V,)` that `logits` ends in: by default those of `output`.
-
-        They may have more rows, which mean nothing.
-
-        Raises:
-            RecipeError: it ends in something else.
-        """
+        """The matrix `(V,*)` and the bias `(V,)` that `logits` ends in; further rows mean nothing."""
         output = getattr(self, "output", None)
         weight, bias = getattr(output, "weight", None), getattr(output, "bias", None)
         if not isinstance(weight, Tensor) or bias is None or weight.layout != torch.strided:  # packed for one product
@@ -342,15 +330,7 @@ class HeadedModel(Seq2Seq[M, S]):
 
     @abstractmethod
     def show(self, layer: int | None = None, heads: Literal["mean"] | int = "mean") -> None:
-        """Chooses the attention that `need_attention` returns, in training and search, like the settings.
-
-        Args:
-            layer: from 1; None is the model's own choice.
-            heads: the mean of all heads of the layer, or one of them, from 1.
-
-        Raises:
-            RecipeError: there is no such layer or head.
-        """
+        """Chooses the attention that `need_attention` returns: of a layer, from 1, and of all or one of its heads."""
 
 
 def as_headed(model: Seq2Seq) -> HeadedModel | None:
@@ -373,10 +353,7 @@ def extended_to_unk(ids: Tensor, sizes: VocabularySizes) -> Tensor:
 def with_copies(
     vocab_log_probs: Tensor, readout: DecoderOutput, memory: Memory, excess: Tensor | None = None
 ) -> Tensor:
-    """The end of `predict` in a model that copies: `(...,X)` from the vocabulary's log-probabilities `(...,V)`.
-
-    It copies by the attention of the output; see `nmtkit.layers.copying.mix`, also for `excess`.
-    """
+    """The end of `predict` in a model that copies: `(...,X)` from log-probabilities `(...,V)`; see `copying.mix`."""
     assert readout.attention is not None, "a model that copies shows where it looks"
     assert readout.copy_gate is not None, "a model that copies has a gate"
     src = memory.src_extended if readout.sentence is None else memory.src_extended[readout.sentence]

@@ -94,9 +94,6 @@ class Ensemble(Seq2Seq[EnsembleMemory, EnsembleState]):
         members: models in evaluation mode, on one device.
         mean: what is averaged.
         weights: of the members; None: all the same.
-
-    Raises:
-        RecipeError: there is not a weight above zero for each, or their vocabularies are not of one size.
     """
 
     Config = EnsembleConfig
@@ -185,14 +182,13 @@ class Ensemble(Seq2Seq[EnsembleMemory, EnsembleState]):
         return log_probs if excess is None else log_probs - excess
 
     def _joined(self, readouts: Sequence[DecoderOutput], need_attention: bool) -> EnsembleDecoderOutput:
-        looks = [(one.attention, share) for one, share in zip(readouts, self._shares, strict=True)]
-        seen = [(look, share) for look, share in looks if look is not None]
+        shared = list(zip(readouts, self._shares, strict=True))
+        looks = [(one.attention, share) for one, share in shared if one.attention is not None]
         attention = gate = None
-        if seen and (need_attention or self.config.copies):
-            total = sum(share for _, share in seen)
-            attention = torch.stack([look.to(at_least_float32(look)) * (share / total) for look, share in seen]).sum(0)
-        gates = [(one.copy_gate, share) for one, share in zip(readouts, self._shares, strict=True)]
+        if looks and (need_attention or self.config.copies):
+            total = sum(share for _, share in looks)
+            attention = torch.stack([look.to(at_least_float32(look)) * (share / total) for look, share in looks]).sum(0)
         if self.config.copies:
-            mean = torch.stack([one * share for one, share in gates if one is not None]).sum(0)
-            gate = mean + sum(share for one, share in gates if one is None)
+            mean = torch.stack([one.copy_gate * share for one, share in shared if one.copy_gate is not None]).sum(0)
+            gate = mean + sum(share for one, share in shared if one.copy_gate is None)
         return EnsembleDecoderOutput(readouts[0].features, attention, gate, members=tuple(readouts))

@@ -28,6 +28,9 @@ Where this differs from the paper:
   words that is the same: there is only one way.
 * The first state of the decoder is "h_n" of the encoder. Here each direction gives the state in which it ended, the
   backward one at the first word, since at the last it has read one word only; and the memory cell is handed on as well.
+* Eq. 3 divides the exponential of an energy by the sum of the exponentials that the same place had in earlier steps.
+  In float32 an energy of 100 makes that infinite, one of -110 makes it zero over zero. Here everything stays in
+  logarithms: the *past* of a place, log(sum_j exp(e_j)) over the earlier steps, is subtracted from its energy.
 * The paper names no initialisation and no dropout. Weights start as in the other models; dropout is on embeddings, on
   encoder states and before the output.
 """
@@ -49,10 +52,58 @@ from nmtkit.layers.inference import UnquantizedLinear
 from nmtkit.layers.kernels import masked_softmax
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.recurrent import RecurrentEncoder, build_rnn, init_weights, layers_first, rnn_step, run_rnn
-from nmtkit.layers.temporal import EMPTY_SUM, IntraDecoderAttention, accumulate, accumulated_before, penalize
 from nmtkit.models.base import MODELS, DecoderOutput, Tie, VocabularySizes, extended_to_unk, rows_per_sentence
 from nmtkit.models.output import project_to_vocabulary
 from nmtkit.models.recurrent import AttentionMemory, RecurrentConfig, RecurrentModel, RecurrentState
+
+EMPTY_SUM = -math.inf
+"""The past of a place before the first step: the logarithm of an empty sum."""
+
+
+def penalize(energies: Tensor, past: Tensor) -> Tensor:
+    """`log e'_ti` of equation 3, from energies `e_ti` `(...,S)` and their accumulated past, `EMPTY_SUM` at first."""
+    return energies - past.masked_fill(past == EMPTY_SUM, 0.0)
+
+
+def accumulate(energies: Tensor, past: Tensor) -> Tensor:
+    """The past of the next step, `(...,S)`."""
+    return torch.logaddexp(past, energies)
+
+
+def accumulated_before(energies: Tensor) -> Tensor:
+    """The past of every step of `(B,T,S)` at once: `accumulate` step by step, from `EMPTY_SUM` on."""
+    sums = torch.logcumsumexp(energies[:, :-1], 1)  # (B,T-1,S)
+    return F.pad(sums, (0, 0, 1, 0), value=EMPTY_SUM)
+
+
+class IntraDecoderAttention(nn.Module):
+    """Looks at the decoder's own earlier states: equations 6 to 8.
+
+    `e_tt' = h_t^T W h_t'`, a softmax over all t' < t, and the weighted sum of those states; zero in the first step,
+    which has none. W is multiplied with the query, so that earlier states serve as keys and values as they are.
+    """
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        self.query = nn.Linear(hidden_size, hidden_size, bias=False)
+
+    def forward(self, states: Tensor, written: Tensor, visible: Tensor) -> Tensor:
+        """One step: contexts `(B,K,H)` of `h_t`, which sees its own `h_1 ... h_{t-1}` among all states written so far.
+
+        Args:
+            states: `(B,K,H)`.
+            written: `(B,*,H)`.
+            visible: `(B,K,*)`, bool; a hypothesis that sees nothing gets zero.
+        """
+        energies = torch.matmul(self.query(states), written.transpose(1, 2))
+        return torch.matmul(masked_softmax(energies, visible).to(written.dtype), written)
+
+    def all_steps(self, states: Tensor) -> Tensor:
+        """All steps at once: contexts `(B,T,H)` of states `(B,T,H)`, each of which sees those before it."""
+        steps = states.shape[1]
+        before = torch.ones(steps, steps, dtype=torch.bool, device=states.device).tril(-1)  # (T,T)
+        energies = torch.matmul(self.query(states), states.transpose(1, 2))  # (B,T,T)
+        return torch.matmul(masked_softmax(energies, before).to(states.dtype), states)
 
 
 class IntraAttentionConfig(RecurrentConfig):
@@ -115,10 +166,10 @@ class IntraAttentionMemory(AttentionMemory):
 
 @dataclass(frozen=True)
 class IntraAttentionState(RecurrentState):
-    """The decoder between two words; its earlier states are its past."""
+    """The decoder between two words; its earlier states are in the cache."""
 
-    looked: Tensor | None
-    """log(sum of exp) of the energies so far `(N,S)`; None without intra-temporal attention."""
+    past: Tensor | None
+    """Of the source positions `(N,S)`, see `penalize`; None without intra-temporal attention."""
 
 
 @MODELS.register("intra_attention")
@@ -149,30 +200,14 @@ class IntraAttention(RecurrentModel[IntraAttentionMemory, IntraAttentionState]):
 
     def encode(self, batch: Batch) -> IntraAttentionMemory:
         """Runs the encoder, projects the keys, and makes the output layer of eq. 13, each once."""
-        encoded = self.encode_source(batch)
-        values = self.dropout(encoded.states)  # (B,S,H)
+        memory = self.attention_memory(batch, self.score.project, lambda hidden, cell: (hidden, cell))
         made = None if self.projection is None else torch.tanh(self.projection(self.tgt_embedding.weight))  # (V,*)
-        return IntraAttentionMemory(
-            mask=batch.src_mask,
-            src_extended=batch.src_extended,
-            n_oov=batch.n_oov,
-            values=values,
-            keys=self.score.project(values),
-            hidden=encoded.hidden,
-            cell=encoded.cell,
-            output_weight=made,
-        )
+        return IntraAttentionMemory(**vars(memory), output_weight=made)
 
     def start(self, memory: IntraAttentionMemory) -> IntraAttentionState:
         """The encoder's last states; nothing has been looked at or written yet."""
-        hidden = memory.hidden
-        return IntraAttentionState(
-            hidden=hidden,
-            cell=memory.cell,
-            looked=torch.full_like(memory.mask, EMPTY_SUM, dtype=at_least_float32(hidden))
-            if self.intra_temporal
-            else None,
-        )
+        past = torch.full_like(memory.mask, EMPTY_SUM, dtype=at_least_float32(memory.hidden))
+        return IntraAttentionState(memory.hidden, memory.cell, past if self.intra_temporal else None)
 
     def advance(
         self,
@@ -187,15 +222,15 @@ class IntraAttention(RecurrentModel[IntraAttentionMemory, IntraAttentionState]):
         hidden, cell = rnn_step(self.decoder, self._embedded(tokens), state.hidden, state.cell)  # (N,1,H)
         states = hidden.view(-1, beam, hidden.shape[2])  # (B,K,H)
         energies = self._energies(states, memory)  # (B,K,S)
-        looked = None if state.looked is None else state.looked.view(energies.shape)
-        contexts, weights = self._look(energies, looked, memory)
+        past = None if state.past is None else state.past.view(energies.shape)
+        contexts, weights = self._look(energies, past, memory)
         features = [states, contexts]
         if self.intra_decoder is not None:
             cache.append(0, hidden.squeeze(1))
             features.append(self.intra_decoder(states, cache.read(0), cache.visible_before()))
-        looked = None if looked is None else accumulate(energies, looked).flatten(0, 1)
+        past = None if past is None else accumulate(energies, past).flatten(0, 1)
         readout = self._readout(torch.cat(features, -1).flatten(0, 1), weights.flatten(0, 1))
-        return readout, IntraAttentionState(hidden, cell, looked)
+        return readout, IntraAttentionState(hidden, cell, past)
 
     def unroll(self, batch: Batch, memory: IntraAttentionMemory, need_attention: bool = False) -> DecoderOutput:
         """All steps at once; in training, first finds the words of its own that it reads."""
@@ -204,8 +239,8 @@ class IntraAttention(RecurrentModel[IntraAttentionMemory, IntraAttentionState]):
         states, _ = run_rnn(self.decoder, self._embedded(read), layers_first(memory.hidden, memory.cell))
         energies = self._energies(states, memory)  # (B,T,S)
         contexts, weights = self._look(energies, accumulated_before(energies) if self.intra_temporal else None, memory)
-        looked = [contexts] if self.intra_decoder is None else [contexts, self.intra_decoder.all_steps(states)]
-        return self._readout(torch.cat([states, *looked], -1), weights)
+        own = [] if self.intra_decoder is None else [self.intra_decoder.all_steps(states)]
+        return self._readout(torch.cat([states, contexts, *own], -1), weights)
 
     def logits(self, readout: DecoderOutput, memory: IntraAttentionMemory) -> Tensor:
         """`(...,V)`, before the softmax of eq. 9; eq. 12 is `predict`'s."""
@@ -219,7 +254,6 @@ class IntraAttention(RecurrentModel[IntraAttentionMemory, IntraAttentionState]):
         return weight, self.output_bias
 
     def _embedded(self, tokens: Tensor) -> Tensor:
-        """Word vectors `(N,T,E)` of words `(N,T)`."""
         embedded: Tensor = self.dropout(self.tgt_embedding(extended_to_unk(tokens, self.sizes)))
         return embedded
 

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from nmtkit.core.settings import Field, Width, model_validator
 from nmtkit.data.batch import Batch
-from nmtkit.layers.attention import SCORES, Attention, ScoreKind
+from nmtkit.layers.attention import SCORES, Attention, ScoreKind, WindowKind, build_window
 from nmtkit.layers.elementary import mask_without_eos
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.recurrent import (
@@ -40,7 +40,6 @@ from nmtkit.layers.recurrent import (
     rows_first,
     run_rnn,
 )
-from nmtkit.layers.windows import WindowKind, build_window
 from nmtkit.models.base import MODELS, DecoderOutput, VocabularySizes
 from nmtkit.models.output import project_to_vocabulary
 from nmtkit.models.recurrent import AttentionMemory, RecurrentModel, RecurrentState, StackedConfig
@@ -140,19 +139,8 @@ class Luong(RecurrentModel[LuongMemory, LuongState]):
         if not self.source_end:
             lengths = (batch.src_lengths - 1).clamp(min=1)
             batch = replace(batch, src_mask=mask_without_eos(batch.src_mask), src_lengths=lengths)
-        encoded = self.encode_source(batch, self.bridge.reads_cell)
-        values = self.dropout(encoded.states)  # (B,S,M)
-        hidden, cell = self.bridge(encoded.hidden, encoded.cell)
-        return LuongMemory(
-            mask=batch.src_mask,
-            src_extended=batch.src_extended,
-            n_oov=batch.n_oov,
-            values=values,
-            keys=self.attention.project(values),
-            lengths=batch.src_mask.sum(1),
-            hidden=hidden,
-            cell=cell,
-        )
+        memory = self.attention_memory(batch, self.attention.project, self.bridge, self.bridge.reads_cell)
+        return LuongMemory(**vars(memory), lengths=batch.src_mask.sum(1))
 
     def start(self, memory: LuongMemory) -> LuongState:
         """The encoder's last state; nothing has been looked at yet."""
@@ -183,10 +171,9 @@ class Luong(RecurrentModel[LuongMemory, LuongState]):
             features.append(part)
             looks.append(weights)
             centres += [] if places is None else [places]
-        if not need_attention:
-            return DecoderOutput(torch.cat(features, 1))
+        attention = torch.cat(looks, 1) if need_attention else None
         return DecoderOutput(
-            torch.cat(features, 1), torch.cat(looks, 1), centres=torch.cat(centres, 1) if centres else None
+            torch.cat(features, 1), attention, centres=torch.cat(centres, 1) if centres and need_attention else None
         )
 
     def logits(self, readout: DecoderOutput, memory: LuongMemory) -> Tensor:
@@ -196,11 +183,7 @@ class Luong(RecurrentModel[LuongMemory, LuongState]):
     def _update_then_look(
         self, embedded: Tensor, state: LuongState, memory: LuongMemory
     ) -> tuple[Tensor, Tensor, Tensor | None, LuongState]:
-        """Reads words `(N,T,E)`; with input feeding T is 1.
-
-        Returns:
-            Attentional states `(N,T,H)`, weights `(N,T,S)`, centres `(N,T)` or None, and the state after the last word.
-        """
+        """From words `(N,T,E)`, one with input feeding, to what `_look` gives and the state after the last word."""
         inputs = embedded if state.fed is None else torch.cat([embedded, state.fed.unsqueeze(1)], -1)
         states, final = run_rnn(self.decoder, inputs, layers_first(state.hidden, state.cell))  # (N,T,H)
         attentional, weights, centres = self._look(states, state.position, memory)
@@ -209,11 +192,7 @@ class Luong(RecurrentModel[LuongMemory, LuongState]):
         return attentional, weights, centres, after
 
     def _look(self, states: Tensor, position: Tensor, memory: LuongMemory) -> tuple[Tensor, Tensor, Tensor | None]:
-        """From T states `(N,T,H)`, the first of them at a position `(N,)`, to eq. 5.
-
-        Returns:
-            Attentional states `(N,T,H)`, weights `(N,T,S)`, and centres `(N,T)` or None.
-        """
+        """From T states `(N,T,H)`, the first at a position `(N,)`: the states of eq. 5, weights `(N,T,S)`, centres."""
         rows, steps, _ = states.shape
         sentences = memory.mask.shape[0]
         queries = states.reshape(sentences, -1, states.shape[2])  # (B,Q,H), Q = K*T

@@ -87,13 +87,8 @@ class PointerGeneratorState(RecurrentState):
 class StateReduction(nn.Module):
     """The decoder's first state from where both directions of the encoder ended: See et al. 2017, section 2.1.
 
-    One layer of ReLUs makes the hidden state from both hidden states, another the memory cell from both cells.
-
-    Args:
-        cell: of the encoder and of the decoder.
-        memory_size: M, of an encoder state; 2H in the paper.
-        hidden_size: H.
-        layers: L, of the decoder; all of them start from the encoder's top layer.
+    One layer of ReLUs makes the hidden state from both hidden states, another the memory cell from both cells; all L
+    layers of the decoder start from the encoder's top layer. An encoder state has M numbers, 2H in the paper.
     """
 
     def __init__(self, cell: CellKind, memory_size: int, hidden_size: int, layers: int) -> None:
@@ -158,25 +153,13 @@ class PointerGenerator(RecurrentModel[AttentionMemory, PointerGeneratorState]):
 
     def encode(self, batch: Batch) -> AttentionMemory:
         """Runs the encoder, projects the keys once, and reduces the last states."""
-        encoded = self.encode_source(batch)
-        values = self.dropout(encoded.states)  # (B,S,M)
-        hidden, cell = self.reduce(encoded.hidden, encoded.cell)
-        return AttentionMemory(
-            mask=batch.src_mask,
-            src_extended=batch.src_extended,
-            n_oov=batch.n_oov,
-            values=values,
-            keys=self.attention.project(values),
-            hidden=hidden,
-            cell=cell,
-        )
+        return self.attention_memory(batch, self.attention.project, self.reduce)
 
     def start(self, memory: AttentionMemory) -> PointerGeneratorState:
         """The reduced state; nothing has been looked at yet."""
-        covered = isinstance(self.attention.score, CoveredAdditive)
-        coverage = (
-            torch.zeros_like(memory.mask, dtype=at_least_float32(memory.hidden)) if covered else None
-        )  # as the weights
+        coverage = None
+        if isinstance(self.attention.score, CoveredAdditive):
+            coverage = torch.zeros_like(memory.mask, dtype=at_least_float32(memory.hidden))  # as the weights
         return PointerGeneratorState(memory.hidden, memory.cell, torch.zeros_like(memory.values[:, 0]), coverage)
 
     def advance(

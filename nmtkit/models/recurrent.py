@@ -1,6 +1,7 @@
 """What the models with a recurrent encoder have in common: settings, embeddings, the encoder, memory and state."""
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
@@ -155,19 +156,29 @@ class RecurrentModel(Seq2Seq[M, S]):
         self.reverse_source = reverse_source
         self.dropout = Dropout(config.dropout)
         self.tgt_embedding = nn.Embedding(sizes.tgt, config.embedding_size)
-        one = config.tie in ("embeddings", "all")
-        self.src_embedding = self.tgt_embedding if one else nn.Embedding(sizes.src, config.embedding_size)
+        shared = config.tie in ("embeddings", "all")
+        self.src_embedding = self.tgt_embedding if shared else nn.Embedding(sizes.src, config.embedding_size)
         self.encoder = config.encoder()
 
     def encode_source(self, batch: Batch, need_cell: bool = True) -> RecurrentEncoderOutput:
-        """Runs the encoder over the source; whichever way it reads, its states stand in the order of the words.
-
-        Args:
-            batch: the sentences.
-            need_cell: whether an LSTM's memory cells must be given.
-        """
+        """Runs the encoder over the source; whichever way it reads, its states stand in the order of the words."""
         order = reversed_positions(batch.src_mask) if self.reverse_source else None
         src = batch.src if order is None else batch.src.gather(1, order)
         embedded = self.dropout(self.src_embedding(src))  # (B,S,E)
         encoded: RecurrentEncoderOutput = self.encoder(embedded, batch.src_mask, batch.src_lengths, need_cell)
         return encoded if order is None else replace(encoded, states=gather_positions(encoded.states, order))
+
+    def attention_memory(
+        self,
+        batch: Batch,
+        project: Callable[[Tensor], Tensor],
+        first_state: Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor | None]],
+        need_cell: bool = True,
+    ) -> AttentionMemory:
+        """Runs the encoder, projects the keys once, and makes the decoder's first state of the encoder's last."""
+        encoded = self.encode_source(batch, need_cell)
+        values = self.dropout(encoded.states)  # (B,S,M)
+        hidden, cell = first_state(encoded.hidden, encoded.cell)
+        return AttentionMemory(
+            batch.src_mask, batch.src_extended, batch.n_oov, values, project(values), hidden=hidden, cell=cell
+        )

@@ -86,18 +86,7 @@ class RnnSearch(RecurrentModel[AttentionMemory, RecurrentState]):
 
     def encode(self, batch: Batch) -> AttentionMemory:
         """Runs the encoder and projects the keys once."""
-        encoded = self.encode_source(batch, self.bridge.reads_cell)
-        values = self.dropout(encoded.states)  # (B,S,M)
-        hidden, cell = self.bridge(encoded.hidden, encoded.cell)
-        return AttentionMemory(
-            mask=batch.src_mask,
-            src_extended=batch.src_extended,
-            n_oov=batch.n_oov,
-            values=values,
-            keys=self.attention.project(values),
-            hidden=hidden,
-            cell=cell,
-        )
+        return self.attention_memory(batch, self.attention.project, self.bridge, self.bridge.reads_cell)
 
     def start(self, memory: AttentionMemory) -> RecurrentState:
         """`s_0 = tanh(W_s h_1)` of the backward encoder, A.2.2, or what else the bridge made."""

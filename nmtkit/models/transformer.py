@@ -186,8 +186,8 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
         self.width, self.scale = width, math.sqrt(width) if config.scale_embeddings else 1.0
         self.source_end, (self.alignment_layer, self.shown_heads) = config.source_end, config.shown
         self.tgt_embedding = self._embedding(sizes.tgt)
-        one = config.tie in ("embeddings", "all")
-        self.src_embedding = self.tgt_embedding if one else self._embedding(sizes.src)
+        shared = config.tie in ("embeddings", "all")
+        self.src_embedding = self.tgt_embedding if shared else self._embedding(sizes.src)
         self.src_positions, self.tgt_positions = self._positions(config), self._positions(config)
         self.dropout = Dropout(config.dropout)
 
@@ -220,11 +220,7 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
         self.copy_gate = nn.Linear(3 * width, 1) if config.copies else None
 
     def show(self, layer: int | None = None, heads: Literal["mean"] | int = "mean") -> None:
-        """Changes `alignment_layer` and `alignment_heads`; what is learned stays as it is.
-
-        Raises:
-            RecipeError: there is no such layer or head, or the model copies by what it shows.
-        """
+        """Changes `alignment_layer` and `alignment_heads`; what is learned stays as it is."""
         if self.copy_gate is not None:
             raise RecipeError(
                 "this model copies by the attention that it shows, so no other layer or head can be shown"
@@ -318,14 +314,9 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
         return self._read(states, words, weights[:, self.shown_heads], memory), weights
 
     def attentions(self, batch: Batch) -> LayerAttentions:
-        """See `LayerAttentions` for rows and columns; in evaluation mode the numbers are without any dropout.
-
-        This is a pass of its own, so that no other way through the model makes weights that nobody asked for.
-        """
+        """A pass of its own, so that no other pass makes weights that nobody asked for."""
         assert batch.tgt_mask is not None
-        encoder: list[Tensor] = []
-        decoder: list[Tensor] = []
-        cross: list[Tensor] = []
+        encoder, decoder, cross = [], [], []
         memory = self.encode(batch)
         states = self._enter(self.src_embedding, batch.src, self.src_positions(batch.src.shape[1]))
         for reading in self.encoder:
@@ -360,13 +351,9 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
         return self.shown_heads if by_heads or (need_attention and self.copy_query is None) else None
 
     def _read(self, states: Tensor, words: Tensor, weights: Tensor | None, memory: TransformerMemory) -> DecoderOutput:
-        """The readout of Q queries a sentence; see the head of this file for the gate.
+        """The readout of Q queries a sentence, from `states` and `words` of the decoder's last and first layer.
 
-        Args:
-            states: the decoder's last, `(B,Q,H)`.
-            words: what its first layer read, `(B,Q,H)`.
-            weights: of the heads shown, `(B,a,Q,S)`; None where nobody asked for them.
-            memory: B rows.
+        The weights `(B,a,Q,S)` are of the heads shown, None where nobody asked. The head of this file has the gate.
         """
         attention = None if weights is None else weights.mean(1)  # (B,Q,S)
         if self.copy_gate is None:
@@ -387,12 +374,11 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
     def _decode(
         self, states: Tensor, memory: TransformerMemory, cache: KVCache | None, shown: slice | None
     ) -> tuple[Tensor, Tensor | None]:
-        """The decoder's layers over `(B,T,H)`, or with a cache over one step `(B,K,H)`.
+        """The last states, and the weights of the `shown` heads of the alignment layer, `(B,a,T,S)` or `(B,a,K,S)`.
 
-        Returns:
-            The last states, and the weights of the `shown` heads of the alignment layer, `(B,a,T,S)` or `(B,a,K,S)`.
+        The decoder's layers run over `(B,T,H)`, or with a cache over one step `(B,K,H)`.
         """
-        found = None
+        shown_weights = None
         for number, layer in enumerate(self.decoder):
             states, weights = layer(
                 states,
@@ -402,8 +388,8 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
                 None if cache is None else (cache, number),
                 shown if number == self.alignment_layer else None,
             )
-            found = found if weights is None else weights
-        return self.decoder_norm(states), found
+            shown_weights = shown_weights if weights is None else weights
+        return self.decoder_norm(states), shown_weights
 
     def logits(self, readout: DecoderOutput, memory: TransformerMemory) -> Tensor:
         """The output layer, `(...,V)`."""

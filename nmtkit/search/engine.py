@@ -63,10 +63,6 @@ class Engine:
         token_info: properties of the tokens of the vocabulary.
         shortlist: candidates for the words of the sources, on the model's device. Each sentence has only its own
             candidates, and log-probabilities are over them. Its steps are never captured. None: the whole vocabulary.
-
-    Raises:
-        RecipeError: `n_best` is more than `beam_size`, a coverage penalty for a model without attention, or graphs
-            where there are none.
     """
 
     def __init__(
@@ -106,9 +102,6 @@ class Engine:
         Args:
             source: see `BatchSource`. Slots of sentences with a prefix or constraints are not refilled.
             refill: whether free slots are given to other sentences; where they are not, a CPU compacts its cache.
-
-        Raises:
-            CheckpointError: the model gives log-probabilities that are not numbers.
         """
         assert not self.model.training, "the model is in training mode: call model.eval() first"
         keeps_layout = refill or self.device.type != "cpu" or graphs.supports_cuda_graphs(self.device)
@@ -237,10 +230,6 @@ def beam_search(
 
     Returns:
         For each sentence its hypotheses, best first. At least one; fewer than `n_best` only where no more exist.
-
-    Raises:
-        RecipeError: `n_best` is more than `beam_size`, or a coverage penalty for a model without attention.
-        CheckpointError: the model gives log-probabilities that are not numbers.
     """
     waiting = [(range(batch.size), replace(batch, prefix=prefix))]
     engine = Engine(model, config, n_best, need_attention, steps="eager", token_info=token_info)

@@ -102,11 +102,7 @@ class _Ranking:
 
 
 class _Steps:
-    """The steps of finished sentences, on the CPU.
-
-    Raises:
-        CheckpointError: a log-probability was not a number.
-    """
+    """The steps of finished sentences, on the CPU."""
 
     def __init__(self, sentences: Sequence[LoggedSentence], spans: Sequence[StepSpan]) -> None:
         self._sentences, self._spans = sentences, spans
@@ -215,9 +211,6 @@ def read_hypotheses(
         n_best: n.
         size: V.
         config: the search settings.
-
-    Raises:
-        CheckpointError: a log-probability was not a number.
     """
     steps = _Steps(sentences, spans)
     ranking = steps.rank(n_best, config)

@@ -58,11 +58,7 @@ class SearchTracer(Engine):
 
     @torch.no_grad()
     def trace(self, batch: Batch) -> SearchTrace:
-        """The search of the one sentence of a batch, with the same hypotheses as `run`.
-
-        Raises:
-            CheckpointError: the model gives log-probabilities that are not numbers.
-        """
+        """The search of the one sentence of a batch, with the same hypotheses as `run`."""
         assert batch.size == 1, f"{batch.size} sentences where one is traced"
         batch = batch.to(self.device)
         decoding = DecodingBatch.begin(self.model, batch, self.config, self.n_best, self._token_info, self.shortlist)

@@ -198,10 +198,6 @@ class TextModel:
             requests: the lines.
             terminology: terms for all of them, or None.
             config: how translations are searched.
-
-        Raises:
-            DataError: a request cannot be met; with its line.
-            RecipeError: such a search cannot keep to terms.
         """
         if terminology is not None:
             config.reject_constraints()
@@ -228,11 +224,7 @@ class TextModel:
         return [TargetLine(ids, ids) for ids in tokenizer.encode_many(list(lines))]
 
     def target(self, tokens: Sequence[str], source: SourceLine, number: int) -> TargetLine:
-        """A translation that is given token for token; `number` is the pair's, for the message.
-
-        Raises:
-            DataError: neither the vocabulary nor the source has one of the tokens.
-        """
+        """A translation that is given token for token; `number` is the pair's, for the message."""
         target = self._target(tokens, source)
         known = self.tokenizers.tgt.pieces(target.extended, source.oov)
         if known != list(tokens):
@@ -343,11 +335,7 @@ def _with_requests(batch: Batch, sources: Sequence[SourceLine]) -> Batch:
 
 
 def repeatable_tokens(config: SearchConfig, tokenizer: Tokenizer, device: torch.device) -> Tensor | None:
-    """The tokens that `no_repeat_except` names `(V,)`, bool, whether they begin a word or not; None: it names none.
-
-    Raises:
-        RecipeError: the vocabulary lacks one.
-    """
+    """The tokens that `no_repeat_except` names `(V,)`, bool, whether they begin a word or not; None: it names none."""
     words = config.no_repeat_except.split()
     if not words:
         return None

@@ -45,11 +45,7 @@ class Request:
 
     @classmethod
     def of_fields(cls, line: str, where: str) -> "Request":
-        """Reads SOURCE TAB PREFIX; without a tab there is no prefix.
-
-        Raises:
-            DataError: there are more tabs.
-        """
+        """Reads SOURCE TAB PREFIX; without a tab there is no prefix."""
         source, _, prefix = line.partition("\t")
         if "\t" in prefix:
             raise DataError(f"{where}: more than one tab; expected SOURCE TAB PREFIX")
@@ -57,11 +53,7 @@ class Request:
 
     @classmethod
     def of_json(cls, line: str, where: str) -> "Request":
-        """Reads an object with "source", and if wanted "prefix", "must", "must_not" and "in_order".
-
-        Raises:
-            DataError: the line is nothing of the kind.
-        """
+        """Reads an object with "source", and if wanted "prefix", "must", "must_not" and "in_order"."""
         if not line.strip():
             return cls("", where=where)
         record = parse_record(line, where)
@@ -156,9 +148,6 @@ def encode_terms(request: Request, tokenizer: Tokenizer, oov: Sequence[str], lon
         tokenizer: of the target.
         oov: words of the source that the vocabulary lacks and the model can copy.
         longest: the most tokens of a translation, EOS counted.
-
-    Raises:
-        DataError: a term cannot be written, or not beside the others; with the line.
     """
     vocabulary = tokenizer.vocabulary
 
@@ -205,11 +194,7 @@ class Terminology:
 
     @classmethod
     def parse(cls, lines: Iterable[str], where: str) -> "Terminology":
-        """Reads SOURCE TERM TAB TARGET TERM on each line; empty lines are skipped.
-
-        Raises:
-            DataError: a line is nothing of the kind, or gives a term another translation; with the line.
-        """
+        """Reads SOURCE TERM TAB TARGET TERM on each line; empty lines are skipped."""
         entries: dict[str, str] = {}
         for number, line in enumerate(lines, start=1):
             if not line.strip():

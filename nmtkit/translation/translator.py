@@ -108,10 +108,6 @@ class Translator(TextModel):
             need_attention: whether to keep the attention.
             need_copies: whether to say of a model that copies what it copied, and its p_gen; also with attention.
             prefixes: for each line how its translation begins, "" where that is open; or None.
-
-        Raises:
-            DataError: one text is given by itself and not in a list, the prefixes are not as many as the lines, or a
-                request cannot be met.
         """
         require_list(lines=lines, prefixes=prefixes)
         require_pairs(lines, prefixes, "prefix")
@@ -139,10 +135,6 @@ class Translator(TextModel):
             n_best: how many of each, at most the beam size.
             need_attention: whether to keep the attention.
             need_copies: whether to say of a model that copies what it copied, and its p_gen; also with attention.
-
-        Raises:
-            NmtkitError: a worker was lost. A fault of the windows, or a request that cannot be met, is raised after
-                what was found for those before it.
         """
         coming = iter(windows)
         first = next(coming, [])
@@ -233,9 +225,6 @@ class Translator(TextModel):
         Each is the word that the attention points to, or its translation by the dictionary; see `UnknownReplacer`.
         `Translation.text` has them, `Translation.replaced` says which, and `Translation.tokens` stay the model's. The
         search may write the unknown word, even if the recipe forbids it.
-
-        Raises:
-            NmtkitError: the model has no attention.
         """
         self.require_attention("find the source of unknown words by")
         config = self.config.changed({"forbid_unknown": False})
@@ -281,10 +270,6 @@ class Translator(TextModel):
             targets: a translation of each: text, or what `search` found.
             need_attention: whether to keep the attention, and to say of a model that copies what it copied.
             first: the number of the first pair, for messages.
-
-        Raises:
-            DataError: the sides differ in length, a source is empty and its target is not, or a translation has tokens
-                that the vocabulary lacks.
         """
         require_list(sources=sources, targets=targets)
         require_pairs(sources, targets)
@@ -338,10 +323,6 @@ class Translator(TextModel):
         """The attention of each pair as a picture, subwords merged to words.
 
         Without a given translation, of one source or of all, the model's own is drawn.
-
-        Raises:
-            NmtkitError: the model has no attention.
-            DataError: a line is empty, or the sides differ in length.
         """
         self.require_attention("draw")
         found = self._found(sources, targets, need_attention=True)
@@ -354,10 +335,6 @@ class Translator(TextModel):
 
         Row t of `decoder` and `cross` is the step that *writes* target token t, so that it belongs to that token.
         Without a given translation, of one source or of all, the model's own is read.
-
-        Raises:
-            NmtkitError: the model has no layers of attention heads.
-            DataError: a line is empty, or the sides differ in length.
         """
         attention_views.require_heads(self)
         return attention_views.head_pictures(self, sources, self._found(sources, targets))

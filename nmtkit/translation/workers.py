@@ -43,9 +43,6 @@ class WorkerPool:
     Args:
         workers: their places.
         make: makes the search of a device; picklable unless the workers are forks.
-
-    Raises:
-        NmtkitError: no process can be started.
     """
 
     def __init__(self, workers: Workers, make: Callable[[str], Search]) -> None:

@@ -8,9 +8,8 @@ import pytest
 from pydantic import ValidationError
 from variants import CHOICES, EVERY, ONE_OF_EACH, OTHERS, VARIANTS, in_turns, settings_of
 
-from nmtkit.layers.attention import SCORES
+from nmtkit.layers.attention import SCORES, WindowKind
 from nmtkit.layers.recurrent import BridgeKind
-from nmtkit.layers.windows import WindowKind
 from nmtkit.models.base import MODELS, ModelConfig
 
 Choice = tuple[str, Any]

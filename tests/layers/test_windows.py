@@ -7,8 +7,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmtkit.layers.attention import SCORES, Attention, ScoreKind
-from nmtkit.layers.windows import LocalM, LocalP, LocalWindow, WindowKind, build_window
+from nmtkit.layers.attention import (
+    SCORES,
+    Attention,
+    LocalM,
+    LocalP,
+    LocalWindow,
+    ScoreKind,
+    WindowKind,
+    build_window,
+)
 
 LENGTHS = torch.tensor([7, 3, 1])
 SOURCE = 9  # columns, of which two are padding even in the longest row
@@ -142,7 +150,7 @@ def test_picking_a_window_out_changes_nothing(score: ScoreKind, queries: int, mo
     ]
     found = []
     for picks in ((False, False), (True, False), (True, True)):
-        monkeypatch.setattr(attention, "_picks", lambda queries, length, picks=picks: picks)
+        monkeypatch.setattr(attention.window, "picks", lambda queries, length, costly, picks=picks: picks)
         looker, values, places = leaves
         centres = torch.sigmoid(places) * lengths[:, None]
         contexts, weights = attention(looker, attention.project(values), values, mask, centres)
@@ -156,12 +164,12 @@ def test_picking_a_window_out_changes_nothing(score: ScoreKind, queries: int, mo
 
 def test_which_way_is_taken() -> None:
     """A window of 21: additive energies are picked from a source of 42 on, products from 84 on if queries are few."""
-    products, sums = attention_of("dot", "local_p", 10), attention_of("additive", "local_p", 10)
-    assert [products._picks(1, length) for length in (41, 42, 83, 84)] == [(False, False)] * 3 + [(True, True)]
-    assert products._picks(16, 200) == (True, True)
-    assert products._picks(17, 200) == (False, False)
-    assert [sums._picks(17, length) for length in (41, 42, 200)] == [(False, False), (True, False), (True, False)]
-    assert sums._picks(5, 84) == (True, True)
+    assert [SCORES.get(score).costly for score in ("dot", "additive")] == [False, True]
+    picks = LocalM(10).picks
+    assert [picks(1, length, False) for length in (41, 42, 83, 84)] == [(False, False)] * 3 + [(True, True)]
+    assert [picks(queries, 200, False) for queries in (16, 17)] == [(True, True), (False, False)]
+    assert [picks(17, length, True) for length in (41, 42, 200)] == [(False, False), (True, False), (True, False)]
+    assert picks(5, 84, True) == (True, True)
 
 
 def test_the_centre_learns_by_the_gaussian_alone() -> None:

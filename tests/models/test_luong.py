@@ -14,8 +14,7 @@ from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.core.settings import parse
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import BOS, EOS
-from nmtkit.layers.attention import SCORES
-from nmtkit.layers.windows import WindowKind
+from nmtkit.layers.attention import SCORES, WindowKind
 from nmtkit.models.base import VocabularySizes
 from nmtkit.models.luong import Luong, LuongConfig
 from nmtkit.search.engine import beam_search

@@ -118,8 +118,8 @@ def test_tied_sizes_must_agree(settings: dict[str, object], message: str) -> Non
     [
         ({"residual": True}, "residual: an encoder of one layer has none to connect; set layers or encoder_layers"),
         ({"feed_context": False, "bridge": "zero"}, "bridge: zero hides the source from the decoder; set feed_context"),
-        ({"feed_context": False, "bidirectional": True}, "they have 512 numbers a layer where the decoder's have 256"),
-        ({"feed_context": False, "encoder_layers": 3}, "it has 3 layers where the decoder has 1: make them equal"),
+        ({"feed_context": False, "bidirectional": True}, "1 x 512 numbers.*where the decoder has 1 x 256"),
+        ({"feed_context": False, "encoder_layers": 3}, "3 x 256 numbers.*where the decoder has 1 x 256"),
         ({"bidirectional": True, "reverse_source": True}, "reverse_source: a bidirectional encoder reads the source"),
     ],
 )

@@ -147,8 +147,11 @@ def test_a_copied_state_is_the_encoders() -> None:
             {"score": "scaled_dot", "bidirectional": False, "encoder_hidden_size": 8},
             "with encoder states of 8: set encoder_hidden_size to 256, or set score to",
         ),
-        ({"bridge": "copy"}, "they have 512 numbers a layer where the decoder's have 256"),
-        ({"bridge": "copy", "bidirectional": False, "encoder_layers": 2}, "it has 2 layers where the decoder has 1"),
+        ({"bridge": "copy"}, "1 x 512 numbers.*where the decoder has 1 x 256"),
+        (
+            {"bridge": "copy", "bidirectional": False, "encoder_layers": 2},
+            "2 x 256 numbers.*the decoder has 1 x 256",
+        ),
         ({"residual": True}, "residual: an encoder of one layer has none to connect"),
         ({"reverse_source": True}, "reverse_source: a bidirectional encoder reads the source both ways"),
         ({"score": "dots"}, "did you mean 'dot'"),

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.layers.kernels import masked_softmax
-from nmtkit.layers.temporal import EMPTY_SUM, IntraDecoderAttention, accumulate, accumulated_before, penalize
+from nmtkit.models.intra_attention import EMPTY_SUM, IntraDecoderAttention, accumulate, accumulated_before, penalize
 
 # Exponentials of the energies are small whole numbers: (T=3, S=2).
 EXPONENTIALS = [[1.0, 3.0], [2.0, 6.0], [9.0, 3.0]]
