@@ -69,6 +69,10 @@ SHARED_MODULES = {
     "export": "weights",
     "plot-attention": "plots",
     "plot-training": "plots",
+    "tune": "machine",
+    "doctor": "machine",
+    "align": "pairs",
+    "rescore": "pairs",
     "score": "score",
     "score-alignments": "score",
 }
@@ -185,10 +189,8 @@ def main() -> None:
     except BrokenPipeError:  # whoever read our output has enough
         code = 1
     except OSError as fault:  # a full disk, mostly
-        name = fault.filename
-        where = "a file" if name is None else os.fsdecode(name) if isinstance(name, bytes) else name
-        did = "write" if name == streams.STDOUT else "read or write"
-        click.echo(f"nmtkit: error: {where}: cannot {did} it: {fault.strerror or fault}", err=True)
+        where = "a file" if fault.filename is None else os.fsdecode(fault.filename)
+        click.echo(f"nmtkit: error: {where}: cannot read or write it: {fault.strerror or fault}", err=True)
         code = 2
     except Exception as fault:
         code = _ended_by(fault)

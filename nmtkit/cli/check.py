@@ -2,6 +2,8 @@
 
 import importlib
 import json
+import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,21 +16,24 @@ import cloup
 from nmtkit import console
 from nmtkit.cli import completing
 from nmtkit.cli import options as shared
-from nmtkit.cli.diagnosing import show_examination, write_report
+from nmtkit.cli.reports import show_diagnosis
 from nmtkit.core.errors import DataError, NmtkitError
+from nmtkit.core.files import write_errors
 from nmtkit.core.task import TASKS
 from nmtkit.corpus.blocks import Block
 from nmtkit.corpus.config import SplitFiles
+from nmtkit.corpus.faults import LINE_COUNTS, SHIFT
 from nmtkit.corpus.reading import require_plain_text
 from nmtkit.diagnosis import report
 from nmtkit.diagnosis.examine import examine
-from nmtkit.diagnosis.findings import Diagnosis
+from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis
 from nmtkit.diagnosis.html import diagnosis_page
 from nmtkit.diagnosis.repair import LOG, repair, require_new
 from nmtkit.diagnosis.report import ReportTable
 
+WIDTH = 80
+"""Columns of running text and plots."""
 SPLIT_OPTIONS = ("--valid", "--test")
-RECIPE_ENDS = (".yaml", ".yml")
 JSONL_ENDS = (".jsonl", ".json", ".jsonl.gz", ".json.gz")
 AS_JSON_LINES = (
     "check JSON lines as one file whose name ends in .jsonl, with --src-field KEY and --tgt-field KEY (in a recipe: "
@@ -43,7 +48,6 @@ class CheckedCorpus:
     title: str
     """The recipe's name, or the files."""
     splits: dict[str, SplitFiles]
-    """The files by split."""
     monolingual: bool
     """Whether both sides are in one language, as summaries and their sources are."""
     recipe: Any = None
@@ -57,7 +61,7 @@ class CheckedCorpus:
 
 
 class _CheckCommand(cloup.Command):
-    """Lets --valid and --test take one file or two; click knows only fixed numbers of values."""
+    """A command whose --valid and --test take one file or two; click knows only fixed numbers of values."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         spread: list[str] = []
@@ -147,34 +151,33 @@ def command(
       nmtkit check mine.yaml --html report.html
       nmtkit check train.en train.de --valid valid.en valid.de --test test.en test.de
       nmtkit check corpus.jsonl --src-field article --tgt-field summary
-      nmtkit check monolingual.txt
       nmtkit check mine.yaml --fix clean && nmtkit train clean/mine.yaml
       nmtkit check mine.yaml --strict --json - | jq .verdict
     """
     fields = {"src_field": src_field, "tgt_field": tgt_field}
-    subject = _subject(names, {"valid": valid, "test": test}, fields, task, overrides, run_path)
+    corpus = _find_corpus(names, {"valid": valid, "test": test}, fields, task, overrides, run_path)
     fixed = Path(fix_path) if fix_path else None
     if fixed is not None:
         require_new(fixed)
     with console.LineProgress("MB") as display:
-        see = partial(subject.see, with_tokens=with_tokens)
-        diagnosis = examine(subject.splits, subject.monolingual, progress=_by_megabyte(display), see=see)
-    tables, tokens, failed = _count_tokens(subject, diagnosis) if with_tokens else ([], None, False)
-    files = ", ".join(path for group in subject.splits.values() for path in group.texts())
+        see = partial(corpus.see, with_tokens=with_tokens)
+        diagnosis = examine(corpus.splits, corpus.monolingual, progress=_by_megabyte(display), see=see)
+    tables, tokens, failed = _count_tokens(corpus, diagnosis) if with_tokens else ([], None, False)
     if html_path:
-        write_report(html_path, diagnosis_page(diagnosis, f"Data check: {subject.title}", files, tables))
+        files = ", ".join(path for split in corpus.splits.values() for path in split.texts())
+        _write_report(html_path, diagnosis_page(diagnosis, f"Data check: {corpus.title}", files, tables))
         console.say(f"wrote {html_path}", stderr=True)
     if json_path:
         values = report.as_json(diagnosis, strict) | {"tokens": tokens}
-        write_report(json_path, json.dumps(values, ensure_ascii=False, indent=1) + "\n")
+        _write_report(json_path, json.dumps(values, ensure_ascii=False, indent=1) + "\n")
     if json_path != "-":
-        show_examination(diagnosis, tables)
-    refused = fixed is not None and _fix(subject, fixed, "stderr" if json_path == "-" else "stdout")
+        _show_examination(diagnosis, tables)
+    refused = fixed is not None and _fix(corpus, fixed, "stderr" if json_path == "-" else "stdout")
     wrong = refused or report.has_problems(diagnosis, strict, fixed=fixed is not None)
     return 1 if wrong else 2 if failed else 0
 
 
-def _subject(
+def _find_corpus(
     names: Sequence[str],
     others: Mapping[str, Sequence[str]],
     fields: Mapping[str, str],
@@ -184,7 +187,7 @@ def _subject(
 ) -> CheckedCorpus:
     """The corpus of a recipe, or of files."""
     name = names[0]
-    if len(names) == 1 and (name.endswith(RECIPE_ENDS) or not Path(name).exists()):
+    if len(names) == 1 and (name.endswith((".yaml", ".yml")) or not Path(name).exists()):
         if any(others.values()) or task:
             raise click.UsageError(
                 "--valid, --test and --task go with files; a recipe names its own (or --set data.valid.src=FILE)"
@@ -228,26 +231,24 @@ def _by_megabyte(display: console.LineProgress) -> Callable[[int], None]:
     return add
 
 
-def _count_tokens(
-    subject: CheckedCorpus, diagnosis: Diagnosis
-) -> tuple[list[ReportTable], dict[str, Any] | None, bool]:
+def _count_tokens(corpus: CheckedCorpus, diagnosis: Diagnosis) -> tuple[list[ReportTable], dict[str, Any] | None, bool]:
     """Statistics of a recipe's tokens, as tables and for JSON; and whether only the tokenizer failed."""
-    if subject.recipe is None:
+    if corpus.recipe is None:
         return [], None, False
     try:
         with console.LineProgress("pairs") as display:
             notify = partial(console.say, stderr=True)
-            counts = subject.recipe.count_tokens(diagnosis, notify, display.advance)
+            counts = corpus.recipe.count_tokens(diagnosis, notify, display.advance)
         return counts.tables(diagnosis), counts.as_dict(), False
     except NmtkitError as fault:
         console.say(f"the text was not cut into tokens: {fault}", stderr=True)
         return [], None, not report.has_problems(diagnosis)
 
 
-def _fix(subject: CheckedCorpus, out: Path, stream: console.Stream) -> bool:
+def _fix(corpus: CheckedCorpus, out: Path, stream: console.Stream) -> bool:
     """Writes cleaned files and prints a table of them; returns whether a split was refused."""
     with console.LineProgress("MB") as display:
-        done = repair(subject.splits, out, subject.monolingual, _by_megabyte(display))
+        done = repair(corpus.splits, out, corpus.monolingual, _by_megabyte(display))
     rows = []
     for name, split in done.items():
         if split.refused:
@@ -267,7 +268,75 @@ def _fix(subject: CheckedCorpus, out: Path, stream: console.Stream) -> bool:
         return True
     if any(split.dropped or split.mended for split in done.values()):
         console.say(f"every pair that was left out or mended is in {out / LOG}", to_stderr)
-    if subject.recipe is not None:
-        path = subject.recipe.write(out, {name: split.files for name, split in done.items()})
+    if corpus.recipe is not None:
+        path = corpus.recipe.write(out, {name: split.files for name, split in done.items()})
         console.say(f"the recipe for it is {path}; next: nmtkit train {path}", to_stderr)
     return bool(refused)
+
+
+def _show_examination(diagnosis: Diagnosis, tables: Sequence[ReportTable]) -> None:
+    """The whole report: plots, tables, findings with examples and remedies, and the verdict last."""
+    for number, split in enumerate(diagnosis.splits.values()):
+        _show_lengths(split, plots=number == 0)
+    for table in tables:
+        console.table(table.title, table.columns, table.rows)
+        _say_wrapped(table.note)
+        console.say("")
+    _show_places(diagnosis)
+    show_diagnosis(diagnosis, "stdout")
+
+
+def _show_lengths(split: SplitDiagnosis, plots: bool) -> None:
+    """Lengths and scripts of a split; the caller plots the first split only, since splits are alike."""
+    for histogram in report.histograms(split):
+        if plots:
+            console.histogram(f"{split.name}: {histogram.title}", histogram.labels, histogram.series, WIDTH)
+        else:
+            console.say(f"{split.name}: {histogram.title}")
+        for note in histogram.notes:
+            _say_wrapped(note)
+        if plots:
+            console.say("")
+    for name, side in (("source", split.src), ("target", split.tgt)):
+        if side.scripts:
+            console.say(f"{split.name}: letters of the {name}")
+            _say_wrapped(", ".join(f"{script} {part}" for script, part in report.scripts(side)))
+    if split.src.words:
+        console.say("")
+
+
+def _show_places(diagnosis: Diagnosis) -> None:
+    """Every finding with its remedy and its first places."""
+    names = report.names_of(diagnosis)
+    for split, finding in reversed(diagnosis.findings()):  # the worst is nearest to the end
+        kind = finding.kind
+        console.say(f"{kind.severity}: {kind.title} ({split}, {finding.count:,})")
+        note = report.remedy_note(finding, split)
+        _say_wrapped(kind.remedy + (f" ({note})" if note else ""))
+        places = [report.place_name(place, names) for place in finding.places]
+        margin = max(map(len, places), default=0)
+        for name, place in zip(places, finding.places, strict=True):
+            if kind in (LINE_COUNTS, SHIFT):  # not an example but sentences, which are told whole
+                console.say(f"    {name}")
+                for line in textwrap.wrap(report.visible(place.text, len(place.text) * 9), WIDTH - 6):
+                    console.say(f"      {line}")
+                continue
+            console.say(f"    {name.ljust(margin)}  {report.visible(place.text, max(24, WIDTH - margin - 6))}".rstrip())
+        more = finding.count - len(finding.places)
+        if more > 0:
+            console.say(f"    and {more:,} more")
+        console.say("")
+
+
+def _say_wrapped(text: str) -> None:
+    for line in textwrap.wrap(text, WIDTH - 2):
+        console.say(f"  {line}")
+
+
+def _write_report(path: str, text: str) -> None:
+    """Writes a report to a file, or to standard output if that is "-"."""
+    if path == "-":
+        sys.stdout.write(text)
+        return
+    with write_errors(path):
+        Path(path).write_text(text, encoding="utf-8", errors="backslashreplace")

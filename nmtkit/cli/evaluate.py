@@ -2,7 +2,7 @@
 
 import json
 import time
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -13,7 +13,6 @@ from nmtkit.cli import completing, inference, options, results, scoring
 from nmtkit.cli.options import FILE
 from nmtkit.cli.reading import windows
 from nmtkit.cli.reporting import note, tell
-from nmtkit.cli.summarize import LINES_PER_ARTICLE
 from nmtkit.corpora.sacrebleu_sets import load_sacrebleu_set
 from nmtkit.experiment.loading import ModelOptions
 from nmtkit.metrics import Comparison, Score, metric_names, score_all
@@ -140,8 +139,7 @@ def command(
         if kept is not None:
             kept.writelines(text + "\n" for text in texts)
     cut, unfinished = sum(one.src_left_out > 0 for one in outputs), sum(not one.finished for one in outputs)
-    if cut:
-        tell(f"{cut} of {len(outputs)} sources were longer than {translator.max_source_tokens} tokens and were cut")
+    results.tell_cut(cut, len(outputs), "sources", translator)
     if unfinished:
         tell(f"{unfinished} of {len(outputs)} outputs reached the length limit; --max-length raises it")
     runs = " + ".join(str(one.folder.path) for one in saved.members())
@@ -159,7 +157,10 @@ def command(
 
 def _outputs(translator: Translator, sources: list[str]) -> list[Translation]:
     """The best output for each source, in the same batches as by `translate` or `summarize`."""
-    most = translator.window if translator.task == "translation" else max(1, translator.window // LINES_PER_ARTICLE)
     outputs: list[Translation] = []
-    results.write_stream(translator.stream(windows(sources, most)), lambda best: outputs.append(best[0]), "lines")
+    stream = translator.stream(windows(sources, inference.window_lines(translator)))
+    with results.progress("lines") as display, closing(stream):
+        for batch in stream:
+            outputs += [best for best, *_ in batch]
+            display.advance(len(batch))
     return outputs

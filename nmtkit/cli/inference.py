@@ -124,6 +124,15 @@ def opens_model(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_model
 
 
+LINES_PER_ARTICLE = 4
+"""An article is about as long as so many lines, when they are read together."""
+
+
+def window_lines(translator: Translator) -> int:
+    """How many lines of input are read together."""
+    return max(1, translator.window // (1 if translator.task == "translation" else LINES_PER_ARTICLE))
+
+
 def open_model(how: ModelOptions, task: str | None = None) -> Translator:
     """Opens the run, and says on stderr which run, weights and device it is."""
     return load_from_options(how, task, note)
@@ -191,7 +200,6 @@ shortlist: Decorator = click.option(
     metavar="FILE",
     help="Search only target words of a file by `align --shortlist`.",
 )
-source_file: Decorator = click.option("--source", required=True, type=options.FILE, help="Source lines, plain or .gz.")
 workers: Decorator = click.option(
     "--workers",
     type=Number(1, MAX_THREADS, word="auto"),

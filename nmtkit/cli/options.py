@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from typing_extensions import override
 
 from nmtkit.cli import completing
 from nmtkit.core.errors import DataError
@@ -25,15 +26,10 @@ QUIET = "nmtkit.quiet"
 
 
 class Number(click.ParamType):  # type: ignore[type-arg]  # newer versions of click have one
-    """A number within bounds.
+    """A number from `least` to `most`; with `above`, `least` itself is refused.
 
-    Args:
-        least: the smallest, or what it must be above.
-        most: the largest; None: the bound of every setting.
-        whole: whether it is an integer.
-        above: whether `least` itself is refused.
-        word: a word that may stand for it, which becomes `meaning`.
-        remedy: added to the message about a number out of bounds.
+    A `word` may stand for it, which becomes `meaning`. The `remedy` is added to the message about a number out of
+    bounds.
     """
 
     def __init__(
@@ -47,20 +43,18 @@ class Number(click.ParamType):  # type: ignore[type-arg]  # newer versions of cl
         remedy: str = "",
     ) -> None:
         self.name = f"N|{word}" if word else "integer" if whole else "float"
-        self._least, self._above, self._whole = least, above, whole
-        self._most = most if most is not None else MAX_INT if whole else sys.float_info.max
-        self._word, self._meaning, self._remedy = word, meaning, remedy
+        self.least, self.most = least, most if most is not None else MAX_INT if whole else sys.float_info.max
+        self.whole, self.above, self.word, self.meaning, self.remedy = whole, above, word, meaning, remedy
 
+    @override
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | None:
-        """See `click.ParamType`."""
-        if self._word and value in (self._word, self._meaning):
-            return self._meaning
-        number: float = (click.INT if self._whole else click.FLOAT).convert(value, param, ctx)
-        least, most = self._least, self._most
-        if not least <= number <= most or (self._above and number == least):  # so NaN is refused
-            ends = f"{least:,} to {most:,}" if self._whole else f"{least:g} to {most:g}"
-            begun = "above" if self._above else "from"
-            self.fail(f"{value} is not in the range {begun} {ends}{self._remedy}", param, ctx)
+        if self.word and value in (self.word, self.meaning):
+            return self.meaning
+        number: float = (click.INT if self.whole else click.FLOAT).convert(value, param, ctx)
+        if not self.least <= number <= self.most or (self.above and number == self.least):  # so NaN is refused
+            form = "," if self.whole else "g"
+            bounds = f"{'above' if self.above else 'from'} {self.least:{form}} to {self.most:{form}}"
+            self.fail(f"{value} is not in the range {bounds}{self.remedy}", param, ctx)
         return number
 
 
@@ -113,16 +107,11 @@ def _input_files(ctx: click.Context, parameter: click.Parameter, given: tuple[Pa
         if os.path.isdir(path):
             raise DataError(f"{path}: cannot read it: it is a folder")
         if not os.path.exists(path):  # nor where a text is longer than any file's name
-            raise DataError(f"{shorten(str(path))}: cannot read it: there is no such file{_as_text(path, ctx)}")
+            name = shorten(str(path))
+            is_text = " " in name or not path.suffix
+            remedy = f"; text is read from standard input: echo {shlex.quote(name)} | {ctx.command_path}"
+            raise DataError(f"{name}: cannot read it: there is no such file{remedy if is_text else ''}")
     return given
-
-
-def _as_text(path: Path, ctx: click.Context) -> str:
-    """How to pass a text that was given in place of a file; empty if it looks like a file's name."""
-    if path.suffix and " " not in str(path):
-        return ""
-    text = shlex.quote(shorten(str(path)))
-    return f"; text is read from standard input: echo {text} | {ctx.command_path}"
 
 
 def with_threads(overrides: tuple[str, ...], threads: int | None) -> tuple[str, ...]:

@@ -4,9 +4,9 @@ import click
 
 from nmtkit import recipe
 from nmtkit.cli import options
-from nmtkit.cli.diagnosing import show_diagnosis
 from nmtkit.cli.options import Number
-from nmtkit.cli.reporting import show_report, tell
+from nmtkit.cli.reporting import tell
+from nmtkit.cli.reports import show_diagnosis, show_report
 from nmtkit.core.settings import MAX_THREADS
 from nmtkit.experiment import checks
 from nmtkit.experiment.run import Run

@@ -16,26 +16,16 @@ import click
 from nmtkit import console
 from nmtkit.cli.options import NEW_FILE, Decorator
 from nmtkit.cli.reporting import is_quiet, note, tell
+from nmtkit.cli.streams import NamedOutput
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import atomic_path, write_errors
 from nmtkit.data.tokenizer import Tokenizer
 from nmtkit.translation.paragraphs import Paragraph
 from nmtkit.translation.result import Translation, copied_spans, moses_line
 from nmtkit.translation.summarizer import Summary
+from nmtkit.translation.translator import Translator
 
 Written = TypeVar("Written")
-
-
-class _Output(io.FileIO):
-    """A temporary file of results; an error of writing it names the file that it will become."""
-
-    def __init__(self, path: Path, final: Path) -> None:
-        super().__init__(path, "w")
-        self._final = final
-
-    def write(self, data: object, /) -> int:
-        with write_errors(self._final):
-            return super().write(data)  # type: ignore[arg-type]  # a buffer, a type that Python 3.11 cannot name
 
 
 @contextmanager
@@ -51,7 +41,7 @@ def output_file(path: Path, inputs: Iterable[Path]) -> Iterator[TextIO]:
     with ExitStack() as stack:
         with write_errors(path):
             temporary = stack.enter_context(atomic_path(path))
-            raw: BinaryIO = stack.enter_context(io.BufferedWriter(_Output(temporary, path)))
+            raw: BinaryIO = stack.enter_context(io.BufferedWriter(NamedOutput(temporary, str(path))))
         if path.suffix == ".gz":  # without name and time in its header, so that equal text makes equal files
             raw = cast(BinaryIO, stack.enter_context(gzip.GzipFile("", "wb", 6, raw, mtime=0)))
         yield stack.enter_context(io.TextIOWrapper(raw, encoding="utf-8", newline="\n"))
@@ -97,15 +87,15 @@ class Prompt:
 
     Args:
         files: read instead of standard input.
-        what: a line, such as "an article".
+        line: what a line is, such as "an article".
         done: a participle, such as "translated".
     """
 
-    def __init__(self, files: Sequence[Path], what: str, done: str) -> None:
+    def __init__(self, files: Sequence[Path], line: str, done: str) -> None:
         typed = not files and all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
         self._asks = typed and not is_quiet()
         if self._asks:
-            console.say(f"type {what} on each line; it is {done} at once. Ctrl-D ends.", stderr=True)
+            console.say(f"type {line} on each line; it is {done} at once. Ctrl-D ends.", stderr=True)
         self._asks = self._asks and sys.stdout.isatty()  # else the results are not seen, and the progress stands here
 
     def ask(self) -> None:
@@ -163,21 +153,15 @@ class Printer:
         else:
             _write(best.text)
 
-    def write_windows(self, summary: Summary) -> None:
-        """Writes the summary of one article that was read in windows."""
-        self._write_pieces(summary.text, "windows", summary.windows)
-
-    def write_sentences(self, paragraph: Paragraph) -> None:
-        """Writes the translation of one line that was split into sentences."""
-        self._write_pieces(paragraph.text, "sentences", paragraph.sentences)
-
-    def _write_pieces(self, text: str, name: str, pieces: Sequence[Translation]) -> None:
-        self._count(pieces)
+    def write_joined(self, result: Summary | Paragraph) -> None:
+        """Writes the summary of an article that was read in windows, or the translation of a line of sentences."""
+        name, parts = ("windows", result.windows) if isinstance(result, Summary) else ("sentences", result.sentences)
+        self._count(parts)
         if self.as_json:
-            records = [{"source_tokens": one.src_tokens, "best": self.record(one)} for one in pieces]
-            write_json_line({"line": self.lines, "text": text, name: records})
+            records = [{"source_tokens": one.src_tokens, "best": self.record(one)} for one in parts]
+            write_json_line({"line": self.lines, "text": result.text, name: records})
         else:
-            _write(text)
+            _write(result.text)
 
     def report(self, outputs: str, remedy: str) -> None:
         """Says on stderr how many lines reached the length limit, or have fewer outputs than asked for."""
@@ -212,21 +196,24 @@ def write_stream(
     batches: Generator[Sequence[Written], None, None],
     write: Callable[[Written], None],
     unit: str,
-    prompt: Prompt | None = None,
+    prompt: Prompt,
 ) -> None:
     """Writes results as soon as they are there, with a line on stderr that says how many `unit` are done."""
-    if prompt:
-        prompt.ask()
+    prompt.ask()
     with progress(unit) as display, closing(batches):
         for batch in batches:
             for one in batch:
                 write(one)
             sys.stdout.flush()
             display.advance(len(batch))
-            if prompt:
-                prompt.ask()
-    if prompt:
-        prompt.end()
+            prompt.ask()
+    prompt.end()
+
+
+def tell_cut(cut: int, total: int, inputs: str, translator: Translator, remedy: str = "") -> None:
+    """Says on stderr how many inputs were not read to their end, if any."""
+    if cut:
+        tell(f"{cut} of {total} {inputs} were longer than {translator.max_source_tokens} tokens and were cut{remedy}")
 
 
 def write_json_line(record: dict[str, Any]) -> None:

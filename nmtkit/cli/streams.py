@@ -7,28 +7,39 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import TextIO
 
-STDOUT = "standard output"
-"""File name in errors of writing results."""
+from typing_extensions import override
+
+from nmtkit.core.errors import NmtkitError
 
 
-class _Results(io.FileIO):
-    """Standard output; errors of writing it have its name."""
+class NamedOutput(io.FileIO):
+    """Standard output, or a file; an error of writing it has the name by which the user knows it."""
 
+    def __init__(self, file: int | Path, name: str = "standard output") -> None:
+        super().__init__(file, "w", closefd=not isinstance(file, int))
+        self._known_as = name
+
+    @override
     def write(self, data: object, /) -> int:
         try:
             return super().write(data)  # type: ignore[arg-type]  # a buffer, a type that Python 3.11 cannot name
-        except OSError as fault:
-            fault.filename = STDOUT
-            if fault.errno == errno.EBADF:
-                fault.strerror = "it is closed"
+        except BrokenPipeError:  # whoever read it has enough
             raise
+        except OSError as fault:
+            why = "it is closed" if fault.errno == errno.EBADF else fault.strerror
+            raise NmtkitError(f"{self._known_as}: cannot write it: {why}") from fault
 
 
 class _Messages(io.FileIO):
     """Standard error; messages that cannot be written are dropped, so that no work is lost for them."""
 
+    def __init__(self, file: int) -> None:
+        super().__init__(file, "w", closefd=False)
+
+    @override
     def write(self, data: object, /) -> int:
         with suppress(OSError):
             super().write(data)  # type: ignore[arg-type]  # a buffer
@@ -54,14 +65,14 @@ def _prepare() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, flags)  # the lowest number that is free: this one
-    sys.stdout = _made(sys.stdout, 1, _Results, "strict")
-    sys.stderr = _made(sys.stderr, 2, _Messages, "backslashreplace")
+    sys.stdout = _as_file(sys.stdout, 1, NamedOutput, "strict")
+    sys.stderr = _as_file(sys.stderr, 2, _Messages, "backslashreplace")
 
 
-def _made(stream: TextIO | None, number: int, kind: Callable[..., io.FileIO], errors: str) -> TextIO:
+def _as_file(stream: TextIO | None, number: int, kind: Callable[[int], io.FileIO], errors: str) -> TextIO:
     """The stream as a file of this kind; a stream that is no file, as in a notebook or a test, is returned as it is."""
     if stream is None:
-        return io.TextIOWrapper(io.BufferedWriter(kind(number, "w", closefd=False)), "utf-8", errors)
+        return io.TextIOWrapper(io.BufferedWriter(kind(number)), "utf-8", errors)
     if not isinstance(stream, io.TextIOWrapper):
         return stream
     stream.reconfigure(encoding="utf-8", errors=errors)  # text is UTF-8 on the way in, so it is on the way out
@@ -69,7 +80,7 @@ def _made(stream: TextIO | None, number: int, kind: Callable[..., io.FileIO], er
     if type(raw) is not io.FileIO or raw.fileno() != number:
         return stream
     stream.flush()
-    file = kind(number, "w", closefd=False)
+    file = kind(number)
     return io.TextIOWrapper(
         file if raw is stream.buffer else io.BufferedWriter(file),  # the first by PYTHONUNBUFFERED
         "utf-8",
@@ -83,6 +94,6 @@ def flush_results() -> None:
     """Flushes standard output, or drops its buffer if that fails: Python must not try again."""
     try:
         sys.stdout.flush()
-    except (OSError, ValueError):
+    except (NmtkitError, OSError, ValueError):
         with suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -11,15 +11,12 @@ import cloup
 from nmtkit.cli import inference, options, results
 from nmtkit.cli.options import FILE, Number
 from nmtkit.cli.reading import field_lines, text_windows, windows
-from nmtkit.cli.reporting import tell
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.experiment.loading import ModelOptions
 from nmtkit.metrics import lead as lead_of
 from nmtkit.translation.summarizer import Summarizer
 
-LINES_PER_ARTICLE = 4
-"""An article is about as long as so many lines, when they are read together."""
 AT_ONCE = 256
 """Articles read together by `--lead`."""
 
@@ -45,9 +42,10 @@ class ArticleOptions:
             return windows(field_lines(self.files, self.article_field), most)
         return text_windows(self.files, "name the key of the articles with --article-field KEY", most)
 
-    def prompt(self) -> results.Prompt | None:
+    def prompt(self) -> results.Prompt:
         """The prompt for articles that are typed."""
-        return None if self.stories is not None else results.Prompt(self.files, "an article", "summarized")
+        files = self.files if self.stories is None else [self.stories]
+        return results.Prompt(files, "an article", "summarized")
 
 
 @cloup.command()
@@ -119,16 +117,12 @@ def command(
     translator = inference.open_model(how, "summarization")
     printer = results.Printer(translator.tokenizers.tgt, how.n_best, as_json, form=form)
     prompt = articles.prompt()
-    given = articles.windows(max(1, translator.window // LINES_PER_ARTICLE))
+    given = articles.windows(inference.window_lines(translator))
     if window is None:
         stream = translator.stream(given, how.n_best, need_copies=as_json)
         results.write_stream(stream, printer.write, "articles", prompt)
     else:
         summaries = Summarizer(translator, window).stream(given, as_json)
-        results.write_stream(summaries, printer.write_windows, "articles", prompt)
-    if printer.cut:
-        tell(
-            f"{printer.cut} of {printer.lines} articles were longer than {translator.max_source_tokens} tokens "
-            "and were cut; --window reads them whole"
-        )
+        results.write_stream(summaries, printer.write_joined, "articles", prompt)
+    results.tell_cut(printer.cut, printer.lines, "articles", translator, "; --window reads them whole")
     printer.report("summaries", "--max-length")

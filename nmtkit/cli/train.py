@@ -6,7 +6,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from pathlib import Path
 from types import FrameType
 
 import click
@@ -15,9 +14,9 @@ import torch
 
 from nmtkit import console, recipe
 from nmtkit.cli import completing, options
-from nmtkit.cli.diagnosing import show_diagnosis
 from nmtkit.cli.options import Number
-from nmtkit.cli.reporting import show_changes, show_report, tell
+from nmtkit.cli.reporting import tell
+from nmtkit.cli.reports import show_changes, show_diagnosis, show_report
 from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.processes import available_cores
@@ -49,7 +48,7 @@ def _text(option: str, meaning: str) -> options.Decorator:
 
 
 class _TrainCommand(cloup.Command):
-    """`--resume` takes the word after it only if that is `auto`: any other is the recipe."""
+    """A command whose `--resume` takes the word after it only if that is `auto`: any other is the recipe."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         alone = [word == "--resume" and args[n + 1 : n + 2] != ["auto"] for n, word in enumerate(args)]
@@ -143,9 +142,6 @@ def command(
       nmtkit train --source help.en --target help.de --init-from runs/general
       nmtkit train --task summarization --source articles.txt --target summaries.txt --run runs/news
       nmtkit train mine.yaml --set training.lr=0.0005 --set model.layers=2 --run runs/two-layers
-      nmtkit train mine.yaml --set pretrained_embeddings.src=vectors.txt.gz
-      nmtkit train mine.yaml --set data.train.alignment=train.align --set training.guided_alignment.weight=0.05
-      nmtkit train demo-news-pointer-generator --set stages.coverage.training.max_updates=500
       nmtkit train mine.yaml --resume
       nmtkit train mine.yaml --resume --set training.max_minutes=90
       torchrun --nproc-per-node 4 -m nmtkit train mine.yaml --resume auto
@@ -155,31 +151,28 @@ def command(
     with ExitStack() as ending:
         ending.callback(distributed.leave)
         journal = ending.enter_context(journalled())
-        if name is None:
-            path = str(RunFolder.at(run_path, name_of_run(request)).path)
-            resume = _resume(resuming, path, device)
-            held = propose_recipe(
+        loaded = None if name is None else recipe.load(name, settings)
+        folder = RunFolder.at(run_path, name_of_run(request) if loaded is None else loaded.name)
+        path = str(folder.path)
+        resume = _resume(resuming, folder, device)
+        if loaded is None:
+            lock = propose_recipe(
                 request, path, overrides, resume=resume, overwrite=overwrite, device=device, notify=tell
             )
-            if held is not None:
-                ending.enter_context(held)
-            name = str(RunFolder(Path(path)).chosen)
-            loaded = recipe.load(name, settings)
-        else:
-            loaded = recipe.load(name, settings)
-            path = str(RunFolder.at(run_path, loaded.name).path)
-            resume = _resume(resuming, path, device)
+            if lock is not None:
+                ending.enter_context(lock)
+            loaded = recipe.load(str(folder.chosen), settings)
         place = choose_device(device, loaded)
-        work = begin_training(loaded, path, resume, overwrite, allow_new_data)
-        ending.callback(work.close)
+        run = begin_training(loaded, path, resume, overwrite, allow_new_data)
+        ending.callback(run.close)
         if distributed.rank() == 0:
-            score_before(work, place, threads, tell)
-        stopped = train_run(work, place, resume, journal)
+            score_before(run, place, threads, tell)
+        stopped = train_run(run, place, resume, journal)
         if distributed.rank() == 0:
-            own = _test(work, place, threads)
-            show_changes(score_after(work, place, own, threads), len(work.recipe.data.train.weights) > 1)
+            own = _test(run, place, threads)
+            show_changes(score_after(run, place, own, threads), len(run.recipe.data.train.weights) > 1)
             tell(f"training took {stopped.seconds / 60:.1f} minutes")
-            if advice := more_time_advice(work, stopped):
+            if advice := more_time_advice(run, stopped):
                 tell(advice)
 
 
@@ -202,14 +195,14 @@ def _require_fitting_options(
         raise click.UsageError(fault)
 
 
-def _resume(resuming: str | None, path: str, device: str) -> bool:
+def _resume(resuming: str | None, folder: RunFolder, device: str) -> bool:
     """Whether to continue the run in a folder; process 0 looks, before it changes anything there."""
     if resuming != "auto":
         return resuming is not None
     distributed.join(devices.choose(device))
-    begun = distributed.broadcast_object(RunFolder(Path(path)).has_training() if distributed.rank() == 0 else None)
+    begun = distributed.broadcast_object(folder.has_training() if distributed.rank() == 0 else None)
     if distributed.rank() == 0:
-        tell(f"{path}: {'resuming the training in this folder' if begun else 'nothing to resume: beginning'}")
+        tell(f"{folder.path}: {'resuming the training in this folder' if begun else 'nothing to resume: beginning'}")
     return begun
 
 
@@ -242,24 +235,31 @@ def begin_training(
     )
 
 
-def train_run(work: Run, place: torch.device, resume: bool, journal: TrainLog) -> Stopped:
+def train_run(run: Run, place: torch.device, resume: bool, journal: TrainLog) -> Stopped:
     """Trains a run and shows its progress; ends the program when a signal stops it."""
     first = distributed.rank() == 0
     if first:
-        journal.open(work.folder)
+        journal.open(run.folder)
     say = tell if first else ignore
-    work.resolve_auto(place, say)
-    say(f"training {work.recipe.name} in {work.folder.path}, on {devices.describe(place)}")
+    run.resolve_auto(place, say)
+    say(f"training {run.recipe.name} in {run.folder.path}, on {devices.describe(place)}")
     stop = threading.Event()
-    _stop_on_signals(stop)
+
+    def stop_once(number: int, frame: FrameType | None) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+        tell("stopping after this update; the state will be saved (once more to stop at once)")
+
+    _on_signals(stop_once)
     stopped, stage = None, None
     with console.TrainingDisplay() as display:
-        for event in work.train(place, display.message if first else ignore, resume, stop.is_set):
+        for event in run.train(place, display.message if first else ignore, resume, stop.is_set):
             if isinstance(event, StageStarted):
                 stage = event
                 continue
             if first:
-                _show(display, event, work.recipe.training, stage)
+                show_event(display, event, run.recipe.training, stage)
             if isinstance(event, Stopped):
                 stopped = event
     _on_signals(signal.default_int_handler)
@@ -271,6 +271,11 @@ def train_run(work: Run, place: torch.device, resume: bool, journal: TrainLog) -
     if stage is None and (warning := _warning(stopped)):
         say(warning)
     return stopped
+
+
+def _on_signals(handler: Callable[[int, FrameType | None], None]) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handler)
 
 
 ENDS = {
@@ -294,40 +299,26 @@ def _warning(stopped: Stopped) -> str | None:
     """A warning if a limit cut the learning rate's schedule short."""
     if stopped.scheduled in (None, 1) or stopped.reason in ("patience", "interrupted"):
         return None
-    what = "the clock stopped training" if stopped.reason == "max_minutes" else f"{stopped.reason} ended training"
+    cause = "the clock stopped training" if stopped.reason == "max_minutes" else f"{stopped.reason} ended training"
     return (
-        f"warning: {what} at {stopped.scheduled:.0%} of the learning rate's schedule; the rate was still "
+        f"warning: {cause} at {stopped.scheduled:.0%} of the learning rate's schedule; the rate was still "
         f"{stopped.lr:.2g} of {stopped.peak_lr:.2g}. Raise training.{stopped.reason}, or let the schedule end with the "
         "training (training.schedule.over: budget)"
     )
 
 
-def _stop_on_signals(stop: threading.Event) -> None:
-    """The first signal asks training to save and stop; a second one stops at once."""
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-        tell("stopping after this update; the state will be saved (once more to stop at once)")
-
-    _on_signals(handle)
-
-
-def _on_signals(handler: Callable[[int, FrameType | None], None]) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, handler)
-
-
-def _show(display: console.TrainingDisplay, event: Event, config: TrainingConfig, stage: StageStarted | None) -> None:
+def show_event(
+    display: console.TrainingDisplay, event: Event, config: TrainingConfig, stage: StageStarted | None
+) -> None:
+    """Shows what the training loop yields; `config` holds where training has no stages."""
     if stage is not None:
         config = stage.training
     if isinstance(event, Step | Resumed):
         updates, seconds = event.update, event.seconds
         if stage is not None:
             updates, seconds = updates - stage.updates_before, seconds - stage.seconds_before
-        shown = _figures(event) if isinstance(event, Step) else {}
-        display.update(event.update, config.share(updates, seconds, event.epoch), shown, seconds)
+        share = config.share(updates, seconds, event.epoch)
+        display.update(event.update, share, _figures(event) if isinstance(event, Step) else {}, seconds)
         if isinstance(event, Step) and event.skipped:
             display.message(f"update {event.update}: {event.skipped} updates left out, their loss was not finite")
     elif isinstance(event, Evaluated):
@@ -341,42 +332,34 @@ def _show(display: console.TrainingDisplay, event: Event, config: TrainingConfig
 
 def _figures(step: Step) -> dict[str, float]:
     """The figures of a step; without `nll`, the logarithm of `ppl`."""
-    return {
-        "tokens_per_second": step.tokens_per_second,
-        "loss": step.loss,
-        **{name: term for name, term in step.terms.items() if name != "nll"},
-        "learning_rate": step.lr,
-        "gradient_norm": step.grad_norm,
-    }
+    terms = {name: term for name, term in step.terms.items() if name != "nll"}
+    rest = {"learning_rate": step.lr, "gradient_norm": step.grad_norm}
+    return {"tokens_per_second": step.tokens_per_second, "loss": step.loss} | terms | rest
 
 
 def _measured(metrics: Mapping[str, float], best_metric: str) -> str:
     """The figures of a validation; the loss, the logarithm of `ppl`, only if it chooses the best weights."""
-    names = {"perplexity": "ppl"}
-    shown = [
-        f"{names.get(key, key)} {value:.2f}"
-        for key, value in metrics.items()
-        if key != "seconds" and (key != "loss" or best_metric == key)
-    ]
-    return "  ".join([*shown, f"{metrics['seconds']:.1f} s"] if "seconds" in metrics else shown)
+    hidden = {"seconds"} if best_metric == "loss" else {"seconds", "loss"}
+    figures = {"ppl" if key == "perplexity" else key: value for key, value in metrics.items() if key not in hidden}
+    seconds = [f"{metrics['seconds']:.1f} s"] if "seconds" in metrics else []
+    return "  ".join([*(f"{name} {value:.2f}" for name, value in figures.items()), *seconds])
 
 
-def _test(work: Run, place: torch.device, threads: int | None) -> Score | None:
+def _test(run: Run, place: torch.device, threads: int | None) -> Score | None:
     """Translates or summarizes the test set, scores it, and shows examples; returns the first score."""
-    result = work.test(place, tell, threads)
+    result = run.test(place, tell, threads)
     if result is None:
         return None
-    speed = len(result.sources) / max(result.seconds, 1e-9)
-    task = TASKS.get(work.recipe.task)
-    tell(f"{task.done} the test set: {len(result.sources)} lines at {speed:.0f} lines/s, in {work.folder.test_output}")
+    lines = len(result.sources)
+    task = TASKS.get(run.recipe.task)
+    speed = lines / max(result.seconds, 1e-9)
+    tell(f"{task.done} the test set: {lines} lines at {speed:.0f} lines/s, in {run.folder.test_output}")
     if result.cut:
         tell(f"of {result.cut} of them only the beginning was read, as in training (data.over_long: truncate)")
     if not result.scores:
         return None
-    step = max(len(result.sources) // EXAMPLES_SHOWN, 1)
-    for number in range(0, len(result.sources), step)[:EXAMPLES_SHOWN]:
-        console.say("")
-        console.say(f"source       {result.sources[number]}")
+    for number in range(0, lines, max(lines // EXAMPLES_SHOWN, 1))[:EXAMPLES_SHOWN]:
+        console.say(f"\nsource       {result.sources[number]}")
         console.say(f"reference    {result.references[number]}")
         console.say(f"{task.result:11}  {result.translations[number].text}")
     console.say("")

@@ -164,7 +164,7 @@ def command(
     windows = text_windows(files, "" if constraints.jsonl else EXTRACT_HINT, translator.window)
     if split_sentences:
         paragraphs = ParagraphTranslator(translator).stream(windows, as_json)
-        results.write_stream(paragraphs, printer.write_sentences, "lines", prompt)
+        results.write_stream(paragraphs, printer.write_joined, "lines", prompt)
     else:
         lines = constraints.requests(windows) if constraints else _noting_paragraphs(windows)
         stream = translator.stream(lines, how.n_best, need_copies=as_json)

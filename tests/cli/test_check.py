@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from commands import Command, refused, succeeded
 
-from nmtkit.cli.diagnosing import show_diagnosis
+from nmtkit.cli.reports import show_diagnosis
 from nmtkit.corpus.faults import EMPTY, FaultLocation
 from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis
 

@@ -13,7 +13,7 @@ from tiny_training import constant_score, ended, run, steps, tiny_batch, tiny_mo
 from torch import Tensor
 from torch.optim import RMSprop
 
-from nmtkit.cli.train import _show
+from nmtkit.cli.train import show_event
 from nmtkit.console import TrainingDisplay
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.registry import Registry
@@ -156,7 +156,7 @@ def test_its_terms_are_in_the_log_and_in_the_display(tmp_path: Path) -> None:
         for event in events:
             log.add(event)
             if isinstance(event, Step):
-                _show(display, event, recipe.training, None)
+                show_event(display, event, recipe.training, None)
     logged = [logged.event for logged in log.read()]
     assert [one.terms["confidence"] for one in steps(logged)] == [one.terms["confidence"] for one in steps(events)]
     assert "confidence" in stream.getvalue()

@@ -1,4 +1,4 @@
-"""`nmtkit align`."""
+"""`nmtkit align` and `nmtkit rescore`: what a model says of given translations."""
 
 import sys
 from collections.abc import Iterator
@@ -11,10 +11,11 @@ import click
 import cloup
 
 from nmtkit.cli import completing, inference, options, results
-from nmtkit.cli.options import FILE, NEW_FILE, Number
+from nmtkit.cli.options import FILE, NEW_FILE, Decorator, Number
 from nmtkit.cli.reading import pair_windows
 from nmtkit.cli.reporting import tell
 from nmtkit.core.errors import DataError
+from nmtkit.core.formats import parse_json
 from nmtkit.corpus.alignments import (
     SYMMETRIZATIONS,
     SoftAlignment,
@@ -26,6 +27,8 @@ from nmtkit.corpus.text import read_lines
 from nmtkit.data.shortlist import LinkCounts, shortlist_writer
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.experiment.loading import ModelOptions
+from nmtkit.metrics import perplexity
+from nmtkit.translation.result import Translation
 from nmtkit.translation.translator import Translator
 
 
@@ -64,21 +67,29 @@ class ShortlistOptions:
         return shortlist_writer(self.shortlist_file, tokenizers, self.best or BEST, most)
 
 
-@cloup.command()
-@cloup.option_group(
-    "Common",
-    options.models,
-    inference.checkpoint,
-    inference.source_file,
-    click.option("--target", required=True, type=FILE, help="Their translations, line by line."),
-    results.output,
+def _common(target: str, *more: Decorator) -> Decorator:
+    """The group Common; `target` is the help of `--target`."""
+    return cloup.option_group(
+        "Common",
+        options.models,
+        inference.checkpoint,
+        click.option("--source", required=True, type=FILE, help="Source lines, plain or .gz."),
+        click.option("--target", required=True, type=FILE, help=target),
+        results.output,
+        *more,
+        options.device,
+    )
+
+
+@cloup.command("align")
+@_common(
+    "Their translations, line by line.",
     click.option(
         "--threshold",
         type=Number(0, 1, whole=False, above=True),
         help="Link all words with at least this weight. Default: each target word to its best source word.",
     ),
     click.option("--soft", type=NEW_FILE, metavar="FILE", help="Also write the weights: FILE.json or FILE.npz."),
-    options.device,
 )
 @cloup.option_group(
     "Words",
@@ -139,15 +150,15 @@ class ShortlistOptions:
 @results.into_output
 @inference.opens_model
 @options.collect(PairFiles, "texts")
-@options.collect(ShortlistOptions, "listing")
-def command(
+@options.collect(ShortlistOptions, "shortlist")
+def align_command(
     how: ModelOptions,
     texts: PairFiles,
     threshold: float | None,
     method: Symmetrization | None,
     reverse_model: str | None,
     soft: Path | None,
-    listing: ShortlistOptions,
+    shortlist: ShortlistOptions,
 ) -> None:
     """Align the words of given translations by a model's attention.
 
@@ -182,7 +193,7 @@ def command(
         backward = inference.open_model(replace(how, model=reverse_model, ensemble_weights=None))
         method = method or "grow-diag"
     half_empty = 0
-    with results.progress("pairs") as display, file as write, listing.counting(translator.tokenizers) as counts:
+    with results.progress("pairs") as display, file as write, shortlist.counting(translator.tokenizers) as counts:
         for one, reverse in _aligned(translator, backward, texts):
             half_empty += bool(one.src_words) != bool(one.tgt_words)
             links = one.links(threshold) if method is None else one.symmetrized(method, reverse)
@@ -201,11 +212,11 @@ def _aligned(
 ) -> Iterator[tuple[SoftAlignment, SoftAlignment | None]]:
     """The alignment of each pair by the model, and by the model of the other direction if there is one."""
     paths = (texts.source_words, texts.target_words)
-    words = [None if path is None else read_lines(path) for path in paths]
+    files = [None if path is None else read_lines(path) for path in paths]
     count = 0
     for window in pair_windows(texts.source, texts.target):
         src, tgt = [pair.src for pair in window], [pair.tgt or "" for pair in window]
-        src_words, tgt_words = (None if lines is None else list(islice(lines, len(window))) for lines in words)
+        src_words, tgt_words = (None if file is None else list(islice(file, len(window))) for file in files)
         for path, lines in zip(paths, (src_words, tgt_words), strict=True):
             if lines is not None and len(lines) < len(window):
                 raise DataError(
@@ -218,6 +229,95 @@ def _aligned(
             raise DataError(f"{texts.source} and {texts.target}: {fault}") from fault
         yield from zip(aligned, others, strict=True)
         count += len(window)
-    for path, rest in zip(paths, words, strict=True):
-        if rest is not None and next(rest, None) is not None:
+    for path, file in zip(paths, files, strict=True):
+        if file is not None and next(file, None) is not None:
             raise DataError(f"{path} has more than the {count} lines of {texts.source}: they must be pairs")
+
+
+@cloup.command("rescore")
+@_common(
+    "Their translations, line by line; or .jsonl, printed by `translate` or `summarize --json`.",
+    options.as_json("Print a JSON object for each pair, with scores of its tokens."),
+    inference.search_flags("length_penalty"),
+    inference.search,
+)
+@cloup.option_group("Speed", inference.precision("fp32"), inference.batch_tokens, options.threads)
+@options.quiet
+@results.into_output
+@inference.opens_model
+def rescore_command(how: ModelOptions, source: Path, target: Path, as_json: bool) -> None:
+    """Print the log-probabilities of given translations or summaries under a model.
+
+    Prints "SCORE TAB LOG-PROBABILITY" for each pair, as `translate --scores` does for the same pair. The score is the
+    log-probability after the length penalty; both are in nats. The sum and the perplexity go to stderr. If the model
+    copies, a source word that the vocabulary lacks has the probability of copying it.
+
+    Plain text is cut by the tokenizer; a search may have built the same text from other subwords. What `translate
+    --json` printed names its tokens, and is rescored token for token.
+
+    \b
+    Examples:
+      nmtkit rescore --source test.en --target test.de -o scores.tsv
+      nmtkit rescore -m runs/mine --source test.en.gz --target system.de --json
+      nmtkit translate --json test.en -o found.jsonl && nmtkit rescore --source test.en --target found.jsonl
+    """
+    translator = inference.open_model(how)
+    log_prob, n_tokens, n_pairs, n_cut = 0.0, 0, 0, 0
+    with results.progress("pairs") as display:
+        for scored in _rescored(translator, source, target):
+            for one in scored:
+                n_pairs += 1
+                n_cut += one.src_left_out > 0
+                log_prob, n_tokens = log_prob + one.log_prob, n_tokens + len(one.token_log_probs)
+                if as_json:
+                    numbers = {"line": n_pairs, "score": one.score, "log_prob": one.log_prob}
+                    results.write_json_line(numbers | {"tokens": one.tokens, "token_log_probs": one.token_log_probs})
+                else:
+                    sys.stdout.write(f"{one.score:.6f}\t{one.log_prob:.6f}\n")
+            display.advance(len(scored))
+    results.tell_cut(n_cut, n_pairs, "sources", translator)
+    if n_tokens:
+        level = perplexity(log_prob, n_tokens).value
+        tell(f"{n_pairs} pairs, {n_tokens} tokens: {log_prob:.2f} nats, perplexity {level:.3f}")
+
+
+def _rescored(translator: Translator, source: Path, target: Path) -> Iterator[list[Translation]]:
+    """The pairs of two files with their scores, some at a time."""
+    in_json = bool({".json", ".jsonl"} & set(target.suffixes[-2:]))  # the last may be .gz
+    for window in pair_windows(source, target, in_json):
+        targets: list[str | Translation] = [
+            _read_translation(pair.tgt or "", f"{target}, line {pair.line}") if in_json else pair.tgt or ""
+            for pair in window
+        ]
+        try:
+            yield translator.rescore([pair.src for pair in window], targets, first=window[0].line)
+        except DataError as fault:
+            raise DataError(f"{source} and {target}: {fault}") from fault
+
+
+def _read_translation(line: str, where: str) -> Translation:
+    """The best translation of a line that `nmtkit translate --json` printed."""
+    plain = "for translations in plain text take another suffix, such as .txt"
+    try:
+        record = parse_json(line, where)
+    except DataError as fault:
+        raise DataError(f"{fault}, so it is not what `nmtkit translate --json` prints; {plain}") from fault
+    if isinstance(record, dict) and (pieces := {"windows", "sentences"} & record.keys()):
+        what, option = ("summary", "--window") if "windows" in pieces else ("translation", "--split-sentences")
+        raise DataError(
+            f"{where}: a {what} of several {pieces.pop()}, each read by itself, cannot be rescored as one; "
+            f"leave {option} out, or write plain text"
+        )
+    try:
+        best = record["best"]
+        return Translation(
+            text=str(best["text"]),
+            score=float(best["score"]),
+            log_prob=float(best["log_prob"]),
+            tokens=[str(token) for token in best["tokens"]],
+            token_log_probs=[],
+            src_tokens=[],
+            finished=bool(best["finished"]),
+        )
+    except (ValueError, KeyError, TypeError, OverflowError) as fault:
+        raise DataError(f"{where}: not what `nmtkit translate --json` prints ({fault!r}); {plain}") from fault

@@ -1,0 +1,51 @@
+"""Reports of data and training that several commands show."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from nmtkit import console
+from nmtkit.cli.reporting import tell
+from nmtkit.console import Stream
+from nmtkit.corpus.checking import DataReport
+from nmtkit.diagnosis import report as diagnosis_report
+from nmtkit.diagnosis.findings import Diagnosis
+
+if TYPE_CHECKING:  # torch, which `check` of files does without, comes with it
+    from nmtkit.presets.forgetting import TestChange
+
+
+def show_diagnosis(diagnosis: Diagnosis, stream: Stream = "stderr") -> None:
+    """The findings as a table, the worst first, and the verdict; the verdict alone if there are none."""
+    if rows := diagnosis_report.rows(diagnosis):
+        columns = ["severity", "split", "fault", "count", "share", "first place"]
+        console.table("findings", columns, rows, stream=stream)
+    console.say(diagnosis_report.verdict(diagnosis), stderr=stream == "stderr")
+
+
+def show_report(report: DataReport) -> None:
+    """Prints the report of preprocessing on stderr."""
+    tell(report.line())
+    if rows := report.left_out():
+        console.table("left out or cut", ["split", "fault", "pairs", "first line", "done"], rows, stream="stderr")
+
+
+def show_changes(changes: Sequence["TestChange"], mixed: bool) -> None:
+    """Prints the scores before and after fine-tuning, and warns of forgetting; `mixed`: with general text."""
+    if not changes:
+        return
+    rows = [[one.text, f"{one.before:.2f}", f"{one.after:.2f}", f"{one.after - one.before:+.2f}"] for one in changes]
+    console.say("")
+    console.table(f"{changes[0].metric} before and after fine-tuning", ["test set", "before", "after", "change"], rows)
+    if not any(one.of_general_text for one in changes):
+        tell(
+            "forgetting was not measured without a test set of general text: name one with "
+            "--general-test-source and --general-test-target (init_from.test in a recipe)"
+        )
+    for one in changes:
+        if not one.fell:
+            continue
+        fault, remedy = "fine-tuning made it worse", "Lower training.lr, or bring more text"
+        if one.of_general_text:
+            more = "more general text (data.train.weights)" if mixed else "general text (--general-source FILE)"
+            fault, remedy = "catastrophic forgetting", f"Mix in {more}, lower training.lr, or make fewer updates"
+        tell(f"warning: {fault}: {one.metric} on {one.text} fell from {one.before:.2f} to {one.after:.2f}. {remedy}")
