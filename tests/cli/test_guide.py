@@ -62,7 +62,6 @@ PARSED = {
     "nmtkit translate -m runs/mine --device cuda --precision bf16 --batch-tokens 50000 test.en -o new.de": GPU,
     "nmtkit translate -m runs/mine --device cuda --search engine=graph test.en -o new.de": GPU,
     "nmtkit translate -m runs/mine --workers 2 test.en -o new.de": SEVERAL,
-    "nmtkit preprocess mine.yaml --workers 2": SEVERAL,
     "torchrun --nproc-per-node 4 -m nmtkit train mine.yaml": SEVERAL,
     "torchrun --nproc-per-node 4 -m nmtkit train mine.yaml --resume auto": SEVERAL,
     "srun --nodes=2 --ntasks-per-node=4 --gres=gpu:4 nmtkit train mine.yaml --resume auto": SLURM,
