@@ -3,12 +3,14 @@
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from nmtkit.core.errors import CheckpointError
+from nmtkit.core.settings import parse
 from nmtkit.core.wording import shorten
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.interchange.external_files import ExternalWeights
@@ -17,6 +19,8 @@ from nmtkit.layers.transformer import sinusoids
 from nmtkit.models.base import MODELS, ModelConfig
 from nmtkit.runs.saved import sizes_of
 from nmtkit.training.weights import get_weights
+
+C = TypeVar("C", bound=ModelConfig)
 
 SUPPRESSED_BIAS = -1000.0
 """Output bias of a token that must never be written; finite, as all weights are."""
@@ -33,23 +37,24 @@ class ImportedModel:
     """As `import --from` names it."""
     architecture: str
     """What the toolkit calls it."""
-    description: str
     model: ModelConfig
     tensors: Mapping[str, Tensor]
     """By our names."""
     tokenizers: TokenizerPair
     search: Mapping[str, Any]
     """The toolkit's search, as `search` settings of a recipe."""
+    notes: Sequence[str]
+    """Sentences for the user."""
     task: str = "translation"
     licence: str | None = None
-    notes: Sequence[str] = ()
-    """Sentences for the user."""
 
 
 @dataclass(frozen=True)
 class ExternalCheckpoint:
     """Weights of another toolkit with the tokenizers of their model; each shape is checked before a tensor is read."""
 
+    place: Path
+    """Where the model's settings are, for messages."""
     weights: ExternalWeights
     tokenizers: TokenizerPair
     vocabularies: Maps
@@ -71,29 +76,29 @@ class ExternalCheckpoint:
             raise self.fault(f"{shorten(repr(name))} {fault} should have {list(shape)}")
         return self.weights.tensor(name)
 
-    def word_matrices(self, src: str, tgt: str, output: str, width: int, hidden: int) -> dict[str, Tensor]:
-        """Both embeddings and the output layer, with our rows, under our names."""
-        matrices = (
-            ("src_embedding.weight", src, width, 0),
-            ("tgt_embedding.weight", tgt, width, 1),
-            ("output.weight", output, hidden, 1),
-        )
+    def word_weights(
+        self, src: str, tgt: str, output: str, width: int, hidden: int, bias: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """Both embeddings and the output layer, with our rows, under our names.
+
+        Tokens that must never be written get the bias `SUPPRESSED_BIAS`.
+        """
+        matrices = {
+            "src_embedding.weight": (src, width, 0),
+            "tgt_embedding.weight": (tgt, width, 1),
+            "output.weight": (output, hidden, 1),
+        }
         ordered = {}
-        for ours, name, columns, side in matrices:
-            one = self.vocabularies[side]
-            matrix = self.tensor(name, (one.size, columns))
-            ordered[ours] = torch.cat([matrix, torch.zeros(1, columns)])[one.rows]
+        for ours, (name, columns, side) in matrices.items():
+            vocabulary = self.vocabularies[side]
+            matrix = self.tensor(name, (vocabulary.size, columns))
+            ordered[ours] = torch.cat([matrix, torch.zeros(1, columns)])[vocabulary.rows]
+        bias = torch.zeros(vocabulary.size) if bias is None else bias
+        ordered["output.bias"] = torch.cat([bias, torch.tensor([SUPPRESSED_BIAS])])[vocabulary.rows]
+        ordered["output.bias"][vocabulary.suppressed] = SUPPRESSED_BIAS
         return ordered
 
-    def output_bias(self, bias: Tensor | None = None) -> Tensor:
-        """The output bias with our rows; None: zeros. Tokens that must never be written get `SUPPRESSED_BIAS`."""
-        one = self.vocabularies[1]
-        bias = torch.zeros(one.size) if bias is None else bias
-        ordered = torch.cat([bias, torch.tensor([SUPPRESSED_BIAS])])[one.rows]
-        ordered[one.suppressed] = SUPPRESSED_BIAS
-        return ordered
-
-    def tie(self, matrices: Mapping[str, Tensor]) -> str:
+    def _tie(self, matrices: Mapping[str, Tensor]) -> str:
         """The model setting `tie`: which of the matrices of words are one."""
         src, tgt, output = (matrices[f"{name}.weight"] for name in ("src_embedding", "tgt_embedding", "output"))
         embeddings = self.tokenizers.shared and torch.equal(src, tgt)
@@ -110,22 +115,19 @@ class ExternalCheckpoint:
             tables: the toolkit's names by ours, the source's first.
             width: of the model.
         """
-        found: dict[str, Tensor] = {}
-        for ours, name in tables.items():
-            shape = self.weights.shapes.get(name)
-            if shape is not None and shape[-1:] != (width,):
-                raise self.fault(f"{name!r} has shape {list(shape)}, and should have {width} numbers a position")
-            if shape is not None:
-                found[ours] = self.tensor(name, shape).reshape(-1, width)
-        kinds = {_position_kind(table) for table in found.values()}
-        if not kinds:
-            return {}, {}
-        kind = kinds.pop() if len(kinds) == 1 else "learned"
-        if kind != "learned":
-            return {"positions": kind}, found
-        if lacking := [name for ours, name in tables.items() if ours not in found]:
-            raise self.fault(f"{lacking[0]!r} is missing, and the other positions are learned")
-        return {"positions": kind, "max_positions": len(next(iter(found.values())))}, found
+        shapes = {ours: self.weights.shapes[name] for ours, name in tables.items() if name in self.weights.shapes}
+        converted: dict[str, Tensor] = {}
+        for ours, shape in shapes.items():
+            if shape[-1:] != (width,):
+                raise self.fault(f"{tables[ours]!r} has shape {list(shape)}, not {width} numbers a position")
+            converted[ours] = self.tensor(tables[ours], shape).reshape(-1, width)
+        kinds = {_position_kind(table) for table in converted.values()}
+        if len(kinds) == 1 and kinds != {"learned"}:
+            return {"positions": kinds.pop()}, converted
+        if kinds and len(shapes) < len(tables):
+            raise self.fault("one side has learned positions, and those of the other are missing")
+        sizes = {len(table) for table in converted.values()}
+        return ({"positions": "learned", "max_positions": max(sizes)} if sizes else {}), converted
 
     def require_sinusoids(self, tables: Sequence[str], width: int) -> None:
         """Refuses other position tables than sinusoids."""
@@ -136,21 +138,24 @@ class ExternalCheckpoint:
 
     def convert(
         self,
-        model: ModelConfig,
+        kind: type[C],
+        settings: Mapping[str, Any],
         own: Mapping[str, Tensor],
         source_names: SourceNames,
         ignored: Collection[str] = (),
         optional: Callable[[str], bool] = lambda _: False,
-    ) -> dict[str, Tensor]:
-        """All weights of our model.
+    ) -> tuple[C, dict[str, Tensor]]:
+        """The settings of our model, and all its weights.
 
         Args:
-            model: its settings.
+            kind: of our model.
+            settings: all but `tie`, which the weights of words tell.
             own: weights that are made already, by our names; those that the model does not have are left out.
             source_names: the parts of the others.
             ignored: the toolkit's tensors that may be left over.
             optional: whether one of its tensors may be missing, and is zero then.
         """
+        model = parse(kind, {**settings, "tie": self._tie(own)}, str(self.place))
         with torch.device("meta"):
             network = MODELS.get(model.kind)(model, sizes_of(self.tokenizers))
         converted = {}
@@ -166,7 +171,7 @@ class ExternalCheckpoint:
                 raise self.fault(f"{name}: its parts have {list(converted[name].shape)} numbers, not {list(shape)}")
         if left := self.weights.shapes.keys() - self.used - {*ignored}:
             raise self.fault(f"{shorten(repr(min(left)))} is not part of such a model")
-        return converted
+        return model, converted
 
 
 def _position_kind(table: Tensor) -> str:
@@ -200,9 +205,7 @@ def transformer_names(encoder: str, decoder: str, modules: Mapping[str, Sequence
     return source_names
 
 
-def recurrent_names(
-    others: Mapping[str, str], decoder: str = "decoder.rnn.{kind}_l{layer}"
-) -> Callable[[str], list[str]]:
+def recurrent_names(others: Mapping[str, str], decoder: str = "decoder.rnn.{kind}_l{layer}") -> SourceNames:
     """Names of the weights of a recurrent model whose encoder is a module `rnn` of torch.
 
     Args:

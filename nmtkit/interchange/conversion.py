@@ -2,23 +2,25 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from functools import reduce
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from nmtkit.core.errors import NmtkitError
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
-from nmtkit.interchange.checkpoint import transformer_names
+from nmtkit.interchange.checkpoint import SUPPRESSED_BIAS, transformer_names
 from nmtkit.models.base import ModelConfig, Seq2Seq, as_headed
 from nmtkit.models.transformer import TransformerConfig
 
 LIBRARIES = {"ctranslate2": "ctranslate2", "huggingface": "transformers"}
 """The engines that weights can be converted for, and the library of each."""
+
+_ARCHITECTURES = {"pre": ("pegasus", "PegasusForConditionalGeneration"), "post": ("marian", "MarianMTModel")}
+"""Model type and class of `transformers`, by where layers normalize."""
 
 huggingface_names = transformer_names(
     "model.encoder.layers",
@@ -114,73 +116,67 @@ def _layer_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 # ------------------------------------------------------------------------------------------------------- Hugging Face
 
 
-def to_hugging_face(model: Seq2Seq, longest: int) -> Any:
-    """The same network in `transformers`, in evaluation mode on the CPU, in float32.
-
-    A pre-norm model becomes an M2M100, a post-norm one a Marian model. Parts that differ are replaced: the table of
-    positions, the output layer, which has no bias there, and embeddings that are not shared. It is for use at once: a
-    saved file would not have these.
+def to_hugging_face(model: Seq2Seq, longest: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The same network in `transformers`: its settings, as `config.json` has them, and its weights in float32.
 
     Args:
         model: a Transformer without copying, as it was trained, not prepared for inference.
         longest: positions of a source or a target.
     """
-    config, theirs = require_convertible(model.config, "huggingface"), library("huggingface")
-    theirs.logging.set_verbosity_error()
-    kinds = {"pre": ("M2M100Config", "M2M100ForConditionalGeneration"), "post": ("MarianConfig", "MarianMTModel")}
-    settings, network = (getattr(theirs, name) for name in kinds[config.norm])
-    found = network(settings(**hugging_face_settings(model, config, longest))).eval()
-    weights = plain_weights(model)
-    found.load_state_dict(hugging_face_layers(weights), strict=False)
+    config, weights = require_convertible(model.config, "huggingface"), plain_weights(model)
+    pre_norm = config.norm == "pre"
+    src, tgt, output = (weights[f"{name}.weight"] for name in ("src_embedding", "tgt_embedding", "output"))
+    bias = weights["output.bias"][:, None]
+    rows = max(model.sizes.src, model.sizes.tgt) if pre_norm else 0  # Pegasus has one size for both sides
+    src, tgt, output = (_padded(matrix, rows, 0.0) for matrix in (src, tgt, output))
+    one_matrix, tied = config.tie in ("all", "embeddings"), config.tie in ("all", "decoder")
+    if pre_norm:  # what ties anything in Pegasus ties everything
+        tied = config.tie == "all"
+    tensors = {"final_logits_bias": _padded(bias, rows, SUPPRESSED_BIAS).t().clone()}
+    for name, weight in _layer_weights(weights).items():
+        parts = huggingface_names(name)
+        tensors |= dict(zip(parts, weight.chunk(len(parts)), strict=True))
     for side, name in (("encoder", "src"), ("decoder", "tgt")):
-        stack = getattr(found.model, side)
-        stack.embed_tokens = deepcopy(stack.embed_tokens)
-        stack.embed_tokens.weight = _fixed(weights[f"{name}_embedding.weight"])
-        table, places = position_table(model, weights, name, longest), stack.embed_positions
-        if config.norm == "pre":  # its first position is behind the one of padding
-            before = PAD + 1
-            places.weights = torch.cat([table.new_zeros(before, table.shape[1]), table])
-        else:
-            places.weight = _fixed(table)
-    found.lm_head = nn.Linear(config.hidden_size, model.sizes.tgt)
-    found.lm_head.weight, found.lm_head.bias = _fixed(weights["output.weight"]), _fixed(weights["output.bias"])
-    return found.eval()
-
-
-def _fixed(values: Tensor) -> nn.Parameter:
-    return nn.Parameter(values, requires_grad=False)
-
-
-def hugging_face_settings(model: Seq2Seq, config: TransformerConfig, longest: int) -> dict[str, Any]:
-    """The settings of the same network in `transformers`, with the target's vocabulary size for both sides."""
-    sides = {"encoder": config.encoder_layers, "decoder": config.decoder_layers}
-    of_sides: dict[str, Any] = {}
-    for side, layers in sides.items():
-        of_sides |= {f"{side}_layers": layers, f"{side}_attention_heads": config.heads}
-        of_sides |= {f"{side}_ffn_dim": config.feed_forward_size}
-    return {
-        **of_sides,
-        "vocab_size": model.sizes.tgt,
-        "decoder_vocab_size": model.sizes.tgt,
+        # Saved since `transformers` orders sinusoids differently.
+        table = position_table(model, weights, name, longest)
+        tensors[f"model.{side}.embed_positions.weight"] = table[:longest].clone()
+    if one_matrix or pre_norm:
+        tensors["model.shared.weight"] = src.clone()
+    if not (one_matrix and tied):
+        tensors["model.encoder.embed_tokens.weight"] = src.clone()
+        tensors["model.decoder.embed_tokens.weight"] = tgt.clone()
+    if not tied:
+        tensors["lm_head.weight"] = output.clone()
+    model_type, architecture = _ARCHITECTURES[config.norm]
+    settings = {
+        "model_type": model_type,
+        "architectures": [architecture],
+        "vocab_size": len(src),
         "d_model": config.hidden_size,
         "max_position_embeddings": longest,
         "activation_function": config.activation,
         "scale_embedding": config.scale_embeddings,
+        "tie_word_embeddings": tied,
         "pad_token_id": PAD,
         "bos_token_id": BOS,
         "eos_token_id": EOS,
         "decoder_start_token_id": BOS,
         "forced_eos_token_id": None,
+        "dropout": config.dropout,
+        "attention_dropout": config.attention_dropout,
+        "activation_dropout": config.activation_dropout,
+        "dtype": "float32",
     }
+    if not pre_norm:
+        settings |= {"decoder_vocab_size": len(tgt), "share_encoder_decoder_embeddings": one_matrix}
+    for side, layers in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
+        settings |= {f"{side}_layers": layers, f"{side}_attention_heads": config.heads}
+        settings |= {f"{side}_ffn_dim": config.feed_forward_size}
+    return settings, tensors
 
 
-def hugging_face_layers(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of the layers by the names of `transformers`."""
-    converted: dict[str, Tensor] = {}
-    for name, weight in _layer_weights(weights).items():
-        parts = huggingface_names(name)
-        converted |= dict(zip(parts, weight.chunk(len(parts)), strict=True))
-    return converted
+def _padded(matrix: Tensor, rows: int, value: float) -> Tensor:
+    return torch.cat([matrix, matrix.new_full((max(0, rows - len(matrix)), matrix.shape[1]), value)])
 
 
 # --------------------------------------------------------------------------------------------------------- CTranslate2
@@ -197,7 +193,7 @@ def to_ctranslate2(model: Seq2Seq, src_tokens: Sequence[str], tgt_tokens: Sequen
     """
     config = require_convertible(model.config, "ctranslate2")
     specs = library("ctranslate2").specs
-    found = specs.TransformerSpec.from_config(
+    spec = specs.TransformerSpec.from_config(
         (config.encoder_layers, config.decoder_layers),
         config.heads,
         pre_norm=config.norm == "pre",
@@ -205,24 +201,24 @@ def to_ctranslate2(model: Seq2Seq, src_tokens: Sequence[str], tgt_tokens: Sequen
     )
     weights = plain_weights(model)
     for side, name in (("encoder", "src"), ("decoder", "tgt")):
-        stack = getattr(found, side)
+        stack = getattr(spec, side)
         embeddings = stack.embeddings[0] if isinstance(stack.embeddings, list) else stack.embeddings
         embeddings.weight = weights[f"{name}_embedding.weight"].numpy()
         stack.scale_embeddings = config.scale_embeddings
         stack.position_encodings.encodings = position_table(model, weights, name, longest).numpy()
     for name, weight in _layer_weights(weights).items():
-        _set(found, _ctranslate2_attribute(name), weight)
+        _set(spec, _ctranslate2_attribute(name), weight)
     for kind in ("weight", "bias"):
-        _set(found, f"decoder.projection.{kind}", weights[f"output.{kind}"])
-    found.register_source_vocabulary(list(src_tokens))
-    found.register_target_vocabulary(list(tgt_tokens))
-    found.config.add_source_eos = config.source_end
-    found.config.layer_norm_epsilon = config.norm_epsilon
-    found.config.unk_token, found.config.bos_token, found.config.eos_token = (tgt_tokens[i] for i in (UNK, BOS, EOS))
-    found.config.decoder_start_token = tgt_tokens[BOS]
-    found.validate()
-    found.optimize()
-    return found
+        _set(spec, f"decoder.projection.{kind}", weights[f"output.{kind}"])
+    spec.register_source_vocabulary(list(src_tokens))
+    spec.register_target_vocabulary(list(tgt_tokens))
+    spec.config.add_source_eos = config.source_end
+    spec.config.layer_norm_epsilon = config.norm_epsilon
+    spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = (tgt_tokens[i] for i in (UNK, BOS, EOS))
+    spec.config.decoder_start_token = tgt_tokens[BOS]
+    spec.validate()
+    spec.optimize()
+    return spec
 
 
 def _set(specification: Any, path: str, value: Tensor) -> None:

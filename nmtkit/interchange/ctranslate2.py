@@ -13,22 +13,16 @@ from typing import Any
 from torch import Tensor
 
 from nmtkit.core.errors import CheckpointError
-from nmtkit.core.settings import Settings, parse
+from nmtkit.core.settings import parse
 from nmtkit.core.wording import shorten
 from nmtkit.data.tokenizer import WORD_START, Tokenizer, TokenizerPair
 from nmtkit.data.vocabulary import BOS, PAD, SPECIALS, UNK
 from nmtkit.interchange.checkpoint import ExternalCheckpoint, ImportedModel
 from nmtkit.interchange.conversion import ctranslate2_names
-from nmtkit.interchange.ctranslate2_file import CTranslate2File, open_ctranslate2
-from nmtkit.interchange.external_files import parse_known, read_json, read_json_object, read_text
+from nmtkit.interchange.ctranslate2_file import CTranslate2File, read_ctranslate2_file
+from nmtkit.interchange.external_files import ExternalSettings, read_json, read_text, unsupported
 from nmtkit.interchange.huggingface import exported_task, license_of
-from nmtkit.interchange.vocabulary import (
-    Maps,
-    map_vocabulary,
-    sentencepiece_tokenizers,
-    tokenizer_config,
-    word_tokenizers,
-)
+from nmtkit.interchange.vocabulary import Maps, build_tokenizers, map_vocabulary
 from nmtkit.models.transformer import TransformerConfig
 
 _ACTIVATIONS = {0: "relu", 2: "silu", 3: "gelu"}
@@ -51,7 +45,7 @@ _NORM_EPSILON = 1e-5
 """Where the file says nothing."""
 
 
-class CTranslate2Config(Settings):
+class CTranslate2Config(ExternalSettings):
     """The keys of `config.json` that are read."""
 
     unk_token: str = SPECIALS[UNK]
@@ -68,19 +62,20 @@ def read_ctranslate2(folder: Path) -> ImportedModel:
     Args:
         folder: with config.json, model.bin, vocabularies, source.spm and target.spm; a model of words has no .spm.
     """
-    given = read_json_object(folder / "config.json")
-    config = parse_known(CTranslate2Config, given, folder / "config.json")
-    _require_supported(folder / "config.json", config)
-    with open_ctranslate2(folder / "model.bin") as file:
-        from_zeros = bool(file.scalars.get(_START, 0))
-        maps = _maps(folder, config, file, from_zeros)
-        tokenizers, notes = _tokenizers(folder, given, maps)
-        # Marian's sources always end with </s>, which its tokenizer adds.
-        more = {
-            "source_end": config.add_source_eos or from_zeros,
-            "norm_epsilon": config.layer_norm_epsilon or _NORM_EPSILON,
-        }
-        model, tensors = _convert(file, ExternalCheckpoint(file.weights, tokenizers, maps), more)
+    place = folder / "config.json"
+    given = read_json(place, dict)
+    config = parse(CTranslate2Config, given, str(place))
+    if config.add_source_bos:
+        raise unsupported(place, "add_source_bos true", "here sources have no first token of their own")
+    if config.decoder_start_token is None:
+        raise unsupported(place, "decoder_start_token null", "here all targets begin with the same token")
+    if config.unk_token != SPECIALS[UNK]:
+        raise unsupported(place, f"unk_token {shorten(repr(config.unk_token))}", f"here it is {SPECIALS[UNK]}")
+    file = read_ctranslate2_file(folder / "model.bin")
+    maps = _maps(folder, config, file)
+    tokenizers, notes = _tokenizers(folder, given, maps)
+    checkpoint = ExternalCheckpoint(file.weights.path, file.weights, tokenizers, maps)
+    model, tensors = _convert(file, checkpoint, config)
     if file.quantized:
         notes.append(
             f"its {file.quantized} weights became float32; what CTranslate2 computes in {file.quantized} may differ a "
@@ -93,44 +88,20 @@ def read_ctranslate2(folder: Path) -> ImportedModel:
         "max_length": min(256, model.max_positions) if model.positions == "learned" else 256,
         "max_length_ratio": 0.0,
     }
-    return ImportedModel(
-        "ctranslate2",
-        "CTranslate2",
-        f"a CTranslate2 model of {model.encoder_layers}+{model.decoder_layers} layers of {model.hidden_size}",
-        model,
-        tensors,
-        tokenizers,
-        search,
-        exported_task(given),
-        license_of(folder),
-        notes,
-    )
-
-
-def _require_supported(place: Path, config: CTranslate2Config) -> None:
-    faults = {
-        "add_source_bos true": config.add_source_bos,
-        "decoder_start_token null": config.decoder_start_token is None,
-        f"unk_token {shorten(repr(config.unk_token))}": config.unk_token != SPECIALS[UNK],
-    }
-    for fault, present in faults.items():
-        if present:
-            raise CheckpointError(
-                f"{place}: {fault} is not supported: here sources have no first token of their own, all targets begin "
-                f"with the same token, and {SPECIALS[UNK]} is the unknown token"
-            )
+    origin = exported_task(given), license_of(folder)
+    return ImportedModel("ctranslate2", "CTranslate2", model, tensors, tokenizers, search, notes, *origin)
 
 
 # ---------------------------------------------------------------------------------------------------------- vocabulary
 
 
-def _maps(folder: Path, config: CTranslate2Config, file: CTranslate2File, from_zeros: bool) -> Maps:
+def _maps(folder: Path, config: CTranslate2Config, file: CTranslate2File) -> Maps:
     shared, maps = _tokens(folder, "shared_vocabulary"), []
     for side, name in zip(("source", "target"), _EMBEDDINGS, strict=True):
         tokens = _tokens(folder, f"{side}_vocabulary") if shared is None else shared
         if tokens is None:
             raise CheckpointError(
-                f"{folder}: no {side}_vocabulary.json, and no shared_vocabulary.json; name the whole folder"
+                f"{folder}: no {side}_vocabulary.json or shared_vocabulary.json; name the whole folder"
             )
         rows = _shape(file, name)[0]
         if len(tokens) != rows:
@@ -142,7 +113,8 @@ def _maps(folder: Path, config: CTranslate2Config, file: CTranslate2File, from_z
         if end is None or start is None or unknown is None:
             names = (config.eos_token, config.decoder_start_token, config.unk_token)
             raise CheckpointError(f"{folder}: one of {shorten(repr(names))} is no {side} token")
-        special = (ids.get(SPECIALS[PAD], unknown), rows if from_zeros and decodes else start, end)
+        start = rows if decodes and _starts_from_zeros(file) else start
+        special = (ids.get(SPECIALS[PAD], unknown), start, end)
         maps.append(map_vocabulary(folder, dict(enumerate(tokens)), special, rows))
     return (maps[0] if shared is None else maps[1], maps[1])
 
@@ -151,8 +123,8 @@ def _tokens(folder: Path, name: str) -> list[str] | None:
     """The tokens of a vocabulary file by their ids: a JSON list, or lines; None if there is no such file."""
     path = folder / f"{name}.json"
     if path.exists():
-        tokens = read_json(path)
-        if not isinstance(tokens, list) or not all(type(token) is str for token in tokens):
+        tokens = read_json(path, list)
+        if not all(type(token) is str for token in tokens):
             raise CheckpointError(f"{path}: not a list of tokens")
         return tokens
     path = path.with_suffix(".txt")
@@ -166,11 +138,9 @@ def _tokenizers(folder: Path, given: Mapping[str, Any], maps: Maps) -> tuple[Tok
     exported = exported if isinstance(exported, dict) else {}
     more = {key: exported[key] for key in ("lowercase", "normalization") if key in exported}
     models = [folder / "source.spm", folder / "target.spm"]
-    pieces = any(path.exists() for path in models)
-    config = tokenizer_config("marian" if pieces else "word", maps, folder / "config.json", **more)
-    if pieces:
-        return sentencepiece_tokenizers(models, config, maps), []
-    pair = word_tokenizers(config, maps)
+    if any(path.exists() for path in models):
+        return build_tokenizers("marian", maps, folder / "config.json", models, **more), []
+    pair = build_tokenizers("word", maps, folder / "config.json", **more)
     if exported.get("kind") == "word":
         return pair, []
     if exported or not all(map(_cuts_words, (pair.src, pair.tgt))):
@@ -183,31 +153,29 @@ def _tokenizers(folder: Path, given: Mapping[str, Any], maps: Maps) -> tuple[Tok
 
 def _cuts_words(tokenizer: Tokenizer) -> bool:
     """Whether the vocabulary looks like words: each stays whole when it is cut, and few begin within another."""
-    words = [word for word in tokenizer.vocabulary.tokens[len(SPECIALS) :] if not word.startswith("<")]
-    letters = [word for word in words if word.removeprefix(WORD_START).isalpha()]
-    whole = sum(
-        tokenizer.tokens(word.removeprefix(WORD_START)) == [WORD_START + word.removeprefix(WORD_START)]
-        for word in words
-    )
-    return whole == len(words) and 4 * sum(word.startswith(WORD_START) for word in letters) > 3 * len(letters)
+    tokens = [token for token in tokenizer.vocabulary.tokens[len(SPECIALS) :] if not token.startswith("<")]
+    words = [token.removeprefix(WORD_START) for token in tokens]
+    whole = all(tokenizer.tokens(word) == [WORD_START + word] for word in words)
+    beginnings = [token.startswith(WORD_START) for token, word in zip(tokens, words, strict=True) if word.isalpha()]
+    return whole and 4 * sum(beginnings) > 3 * len(beginnings)
 
 
 # ------------------------------------------------------------------------------------------------------------- weights
 
 
-def _fault(file: CTranslate2File, reason: str) -> CheckpointError:
-    return CheckpointError(f"{file.weights.path}: {reason}")
+def _starts_from_zeros(file: CTranslate2File) -> bool:
+    return bool(file.scalars.get(_START, 0))
 
 
 def _shape(file: CTranslate2File, name: str) -> tuple[int, ...]:
     shape = file.weights.shapes.get(name, ())
     if len(shape) != 2:
-        raise _fault(file, f"{name!r} is missing, or is no matrix")
+        raise CheckpointError(f"{file.weights.path}: {name!r} is missing, or is no matrix")
     return shape
 
 
 def _convert(
-    file: CTranslate2File, checkpoint: ExternalCheckpoint, more: Mapping[str, Any]
+    file: CTranslate2File, checkpoint: ExternalCheckpoint, config: CTranslate2Config
 ) -> tuple[TransformerConfig, dict[str, Tensor]]:
     numbers = _numbers(file)
     width = _shape(file, _EMBEDDINGS[0])[1]
@@ -215,47 +183,50 @@ def _convert(
     for side in ("encoder", "decoder"):
         matches = (re.match(rf"{side}/layer_(\d+)/", name) for name in file.weights.shapes)
         layers[f"{side}_layers"] = 1 + max((int(match[1][:9]) for match in matches if match), default=-1)
-    own = checkpoint.word_matrices(*_EMBEDDINGS, f"{_OUTPUT}/weight", width, width)
     bias = checkpoint.tensor(f"{_OUTPUT}/bias", (checkpoint.vocabularies[1].size,), optional=True)
-    own["output.bias"] = checkpoint.output_bias(bias)
+    own = checkpoint.word_weights(*_EMBEDDINGS, f"{_OUTPUT}/weight", width, width, bias)
     for name in _POSITIONS.values():
         if name not in file.weights.shapes:
-            raise _fault(file, f"{name!r} is missing: CTranslate2 then takes sinusoids of other wavelengths")
+            raise checkpoint.fault(f"{name!r} is missing: CTranslate2 then takes sinusoids of other wavelengths")
     positions, tables = checkpoint.positions(_POSITIONS, width)
     settings = {
         "hidden_size": width,
         "feed_forward_size": _shape(file, "encoder/layer_0/ffn/linear_0/weight")[0],
         "heads": numbers["num_heads"],
         "norm": "pre" if numbers["pre_norm"] else "post",
+        "norm_epsilon": config.layer_norm_epsilon or _NORM_EPSILON,
         "scale_embeddings": _scales_embeddings(file, width),
-        "tie": checkpoint.tie(own),
         "activation": _ACTIVATIONS[int(numbers["activation"])],
+        # Marian's sources always end with </s>, which its tokenizer adds.
+        "source_end": config.add_source_eos or _starts_from_zeros(file),
     }
     layer, heads = (file.scalars.get(name, default) for name, default in _ALIGNMENT.items())
     if layer >= 0:
         settings |= {"alignment_layer": int(layer) + 1, "alignment_heads": 1 if heads == 1 else "mean"}
-    model = parse(TransformerConfig, settings | layers | positions | dict(more), str(file.weights.path))
-    return model, checkpoint.convert(
-        model, own | tables, ctranslate2_names, optional=lambda name: name.endswith("/bias")
+    return checkpoint.convert(
+        TransformerConfig,
+        settings | layers | positions,
+        own | tables,
+        ctranslate2_names,
+        optional=lambda name: name.endswith("/bias"),
     )
 
 
 def _numbers(file: CTranslate2File) -> dict[str, int | float]:
     """The numbers that encoder and decoder have alike; those without counterpart here are refused."""
+    path = file.weights.path
     sides = {f"{side}/{name}" for side in ("encoder", "decoder") for name in (*_ALIKE, "scale_embeddings")}
     for name, value in file.scalars.items():
         if name not in sides | _NO_EFFECT | _ZERO | {_START, *_ALIGNMENT} or (name in _ZERO and value):
-            raise _fault(file, f"{shorten(repr(name))} is {value}, and Transformers here have nothing like it")
+            raise unsupported(path, f"{shorten(repr(name))} is {value}")
     numbers = {}
     for name in _ALIKE:
         left, right = (file.scalars.get(f"{side}/{name}") for side in ("encoder", "decoder"))
         if left is None or left != right:
-            raise _fault(file, f"'{name}' of encoder and decoder differ or are missing ({left} and {right})")
+            raise unsupported(path, f"'{name}' of encoder and decoder differ or are missing ({left} and {right})")
         numbers[name] = left
     if numbers["activation"] not in _ACTIVATIONS:
-        raise _fault(
-            file, f"activation {numbers['activation']} is not supported; supported: relu (0), swish (2), gelu (3)"
-        )
+        raise unsupported(path, f"activation {numbers['activation']}", "supported: relu (0), swish (2), gelu (3)")
     return numbers
 
 
@@ -266,8 +237,9 @@ def _scales_embeddings(file: CTranslate2File, width: int) -> bool:
         scale = file.scalars.get(f"{side}/scale_embeddings", 1)
         scale = (root if scale else 1.0) if isinstance(scale, int) else scale
         if scale != 1.0 and not math.isclose(scale, root, rel_tol=1e-3):
-            raise _fault(file, f"'{side}/scale_embeddings' is {scale}, not 1 or the square root of the width")
+            what = f"'{side}/scale_embeddings' is {scale}, not 1 or the square root of the width"
+            raise unsupported(file.weights.path, what)
         scaled.add(scale != 1.0)
     if len(scaled) > 1:
-        raise _fault(file, "'scale_embeddings' of encoder and decoder differ, which is not supported")
+        raise unsupported(file.weights.path, "'scale_embeddings' of encoder and decoder differ")
     return scaled.pop()

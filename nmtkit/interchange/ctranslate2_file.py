@@ -12,19 +12,17 @@ one for each row or one for all, and stands for Q / s.
 
 import math
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from nmtkit.core.errors import CheckpointError
 from nmtkit.core.wording import shorten
-from nmtkit.interchange.external_files import ExternalWeights
+from nmtkit.interchange.external_files import ExternalWeights, unsupported
 
 _VERSION, _SPECIFICATION, _REVISION = 6, "TransformerSpec", 7
 _TYPES = {"float32": "<f4", "int8": "<i1", "int16": "<i2", "int32": "<i4", "float16": "<f2", "bfloat16": "<u2"}
@@ -48,139 +46,116 @@ class CTranslate2File:
 class _Variable:
     shape: tuple[int, ...]
     kind: str
-    content: int
-    """Offset of its numbers in the file."""
+    content: npt.NDArray[np.uint8]
+    """Its bytes, read from the file when they are needed."""
 
     @property
-    def size(self) -> int:
-        """In bytes."""
-        return math.prod(self.shape) * np.dtype(_TYPES[self.kind]).itemsize
+    def is_integer_matrix(self) -> bool:
+        return bool(self.shape) and self.kind in _WHOLE
+
+    def floats(self) -> Tensor:
+        numbers = self.content.view(_TYPES[self.kind])
+        if self.kind == "bfloat16":  # the upper half of a float32
+            numbers = (numbers.astype("<u4") << 16).view("<f4")
+        return torch.from_numpy(numbers.astype(np.float32)).reshape(self.shape)
 
 
 class _Reader:
     """Reads a file in sequence, never beyond its end."""
 
-    def __init__(self, file: BinaryIO, path: Path) -> None:
-        self._file, self._path = file, path
-        self._size = path.stat().st_size
+    def __init__(self, path: Path) -> None:
+        self.path, self._at = path, 0
+        self._content = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8)
 
     def fault(self, what: str) -> CheckpointError:
-        return CheckpointError(f"{self._path}: {what}; it is damaged or cut: download it again")
+        return CheckpointError(f"{self.path}: {what}; it is damaged or cut: download it again")
 
-    def bytes(self, count: int) -> bytes:
-        found = self._file.read(count) if count <= self._size - self._file.tell() else b""
-        if len(found) != count:
-            raise self.fault(f"ends within {count:,} bytes at byte {self._file.tell():,}")
-        return found
+    def bytes(self, count: int) -> npt.NDArray[np.uint8]:
+        if count > len(self._content) - self._at:
+            raise self.fault(f"ends within {count:,} bytes at byte {self._at:,}")
+        self._at += count
+        return self._content[self._at - count : self._at]
 
     def number(self, kind: str) -> int:
-        found: int = struct.unpack(f"<{kind}", self.bytes(struct.calcsize(f"<{kind}")))[0]
-        return found
+        return int(struct.unpack(f"<{kind}", self.bytes(struct.calcsize(f"<{kind}")).tobytes())[0])
 
     def text(self) -> str:
-        raw = self.bytes(self.number("H"))
-        try:
-            found = raw[:-1].decode("utf-8")
-        except UnicodeDecodeError:
-            found = "\0"
-        if not raw.endswith(b"\0") or "\0" in found:
-            raise self.fault(f"holds no name in UTF-8 before byte {self._file.tell():,}")
-        return found
+        raw = self.bytes(self.number("H")).tobytes()
+        if not raw.endswith(b"\0") or b"\0" in raw[:-1]:
+            raise self.fault(f"holds no name before byte {self._at:,}")
+        return raw[:-1].decode("utf-8", "replace")
 
     def variable(self, name: str) -> _Variable:
         shape = tuple(self.number("I") for _ in range(self.number("B")))
-        kind, size = self.number("B"), self.number("I")
-        if kind >= len(_TYPES):
-            raise self.fault(f"{shorten(repr(name))} has numbers of type {kind}, and the types are 0 to 5")
-        found = _Variable(shape, [*_TYPES][kind], self._file.tell())
-        if size != found.size:
+        code, size = self.number("B"), self.number("I")
+        if code >= len(_TYPES):
+            raise self.fault(f"{shorten(repr(name))} has numbers of type {code}, and the types are 0 to 5")
+        kind = [*_TYPES][code]
+        expected = math.prod(shape) * np.dtype(_TYPES[kind]).itemsize
+        if size != expected:
             of = shorten(str([*shape]))
-            raise self.fault(f"{shorten(repr(name))} of shape {of} would have {found.size:,} bytes, not {size:,}")
-        if size > self._size - found.content:
-            raise self.fault(f"ends within {shorten(repr(name))}")
-        self._file.seek(size, 1)
-        return found
-
-    def floats(self, one: _Variable) -> Tensor:
-        self._file.seek(one.content)
-        raw = np.frombuffer(self.bytes(one.size), _TYPES[one.kind])
-        if one.kind == "bfloat16":  # the upper half of a float32
-            raw = (raw.astype("<u4") << 16).view("<f4")
-        return torch.from_numpy(raw.astype(np.float32)).reshape(one.shape)
+            raise self.fault(f"{shorten(repr(name))} of shape {of} would have {expected:,} bytes, not {size:,}")
+        return _Variable(shape, kind, self.bytes(size))
 
     def end(self) -> None:
-        if self._file.tell() != self._size:
-            raise self.fault(f"has {self._size - self._file.tell():,} bytes behind its end")
+        if self._at != len(self._content):
+            raise self.fault(f"has {len(self._content) - self._at:,} bytes behind its end")
 
 
-@contextmanager
-def open_ctranslate2(path: Path) -> Iterator[CTranslate2File]:
-    """The file at `path`; numbers are read when they are needed."""
+def read_ctranslate2_file(path: Path) -> CTranslate2File:
+    """The content of `model.bin`; numbers are read when they are needed."""
     if not path.is_file():  # a pipe would be waited for
         raise CheckpointError(f"{path}: missing, or no file; name the folder that CTranslate2's converter wrote")
-    with path.open("rb") as file:
-        reader = _Reader(file, path)
-        _require_known(reader, path)
-        found = _variables(reader)
-        scales = {f"{name}_scale" for name, one in found.items() if one.shape and one.kind in _WHOLE}
-        for name, one in found.items():
-            scale = found.get(f"{name}_scale")
-            if one.shape and one.kind in _WHOLE and (scale is None or scale.shape not in ((), one.shape[:1])):
-                raise CheckpointError(
-                    f"{path}: {shorten(repr(name))} holds {one.kind} numbers without a scale for each row, which is "
-                    "not supported; convert with another --quantization"
-                )
+    variables = _variables(_Reader(path))
+    integers = {name for name, one in variables.items() if one.is_integer_matrix}
+    for name in integers:
+        scale = variables.get(f"{name}_scale")
+        if scale is None or scale.shape not in ((), variables[name].shape[:1]):
+            what = f"{shorten(repr(name))} holds {variables[name].kind} numbers without a scale for each row"
+            raise unsupported(path, what, "convert with another --quantization")
 
-        def read(name: str) -> Tensor:
-            one = found[name]
-            numbers = reader.floats(one)
-            if one.kind not in _WHOLE:
-                return numbers
-            scale = reader.floats(found[f"{name}_scale"]).reshape(-1, *[1] * (len(one.shape) - 1))
-            return numbers / scale
+    def read(name: str) -> Tensor:
+        numbers = variables[name].floats()
+        if name not in integers:
+            return numbers
+        return numbers / variables[f"{name}_scale"].floats().reshape(-1, *[1] * (numbers.dim() - 1))
 
-        shapes = {name: one.shape for name, one in found.items() if one.shape and name not in scales}
-        numbers = {name: one for name, one in found.items() if not one.shape and name not in scales}
-        kinds = {found[name].kind for name in shapes} & {*_WHOLE}
-        yield CTranslate2File(
-            ExternalWeights(path, shapes, read),
-            {name: (int if one.kind in _WHOLE else float)(reader.floats(one)) for name, one in numbers.items()},
-            min(kinds, default=""),
-        )
-
-
-def _require_known(reader: _Reader, path: Path) -> None:
-    version = reader.number("I")
-    if version != _VERSION:
-        raise CheckpointError(
-            f"{path}: of binary version {version}, not {_VERSION}; convert the model with CTranslate2 3 or 4"
-        )
-    specification, revision = reader.text(), reader.number("I")
-    if specification != _SPECIFICATION or revision != _REVISION:
-        raise CheckpointError(
-            f"{path}: a {shorten(specification)} of revision {revision} is not supported; supported: {_SPECIFICATION} "
-            f"of revision {_REVISION}, an encoder and a decoder"
-        )
+    scales = {f"{name}_scale" for name in integers}
+    kept = {name: one for name, one in variables.items() if name not in scales}
+    shapes = {name: one.shape for name, one in kept.items() if one.shape}
+    scalars = {
+        name: (int if one.kind in _WHOLE else float)(one.floats()) for name, one in kept.items() if not one.shape
+    }
+    quantized = min((variables[name].kind for name in integers), default="")
+    return CTranslate2File(ExternalWeights(path, shapes, read), scalars, quantized)
 
 
 def _variables(reader: _Reader) -> dict[str, _Variable]:
     """All variables by name; an alias of a matrix has its scales too."""
-    found: dict[str, _Variable] = {}
+    version = reader.number("I")
+    if version != _VERSION:
+        remedy = "convert the model with CTranslate2 3 or 4"
+        raise unsupported(reader.path, f"binary version {version}, not {_VERSION}", remedy)
+    specification, revision = reader.text(), reader.number("I")
+    if (specification, revision) != (_SPECIFICATION, _REVISION):
+        remedy = f"supported: {_SPECIFICATION} of revision {_REVISION}, an encoder and a decoder"
+        raise unsupported(reader.path, f"a {shorten(specification)} of revision {revision}", remedy)
+    variables: dict[str, _Variable] = {}
 
     def add(name: str, one: _Variable) -> None:
-        if name in found:
+        if name in variables:
             raise reader.fault(f"{shorten(repr(name))} is defined twice")
-        found[name] = one
+        variables[name] = one
 
     for _ in range(reader.number("I")):
         name = reader.text()
         add(name, reader.variable(name))
     for _ in range(reader.number("I")):
         alias, name = reader.text(), reader.text()
-        if name not in found:
+        if name not in variables:
             raise reader.fault(f"{shorten(repr(alias))} stands for {shorten(repr(name))}, which is missing")
-        add(alias, found[name])
-        if f"{name}_scale" in found:
-            add(f"{alias}_scale", found[f"{name}_scale"])
+        add(alias, variables[name])
+        if f"{name}_scale" in variables:
+            add(f"{alias}_scale", variables[f"{name}_scale"])
     reader.end()
-    return found
+    return variables

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import atomic_write_text, new_folder, write_errors, write_json
@@ -14,15 +13,7 @@ from nmtkit.core.version import __version__
 from nmtkit.corpus.config import FILE_KINDS, SplitFiles
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
-from nmtkit.interchange.checkpoint import SUPPRESSED_BIAS
-from nmtkit.interchange.conversion import (
-    hugging_face_layers,
-    hugging_face_settings,
-    plain_weights,
-    position_table,
-    require_convertible,
-    to_ctranslate2,
-)
+from nmtkit.interchange.conversion import require_convertible, to_ctranslate2, to_hugging_face
 from nmtkit.interchange.model_card import model_card
 from nmtkit.models.base import Seq2Seq
 from nmtkit.models.transformer import TransformerConfig
@@ -36,9 +27,6 @@ from nmtkit.training.weights import get_weights, save_weights
 
 _LONGEST = 1024
 """Fewest positions of an exported model with sinusoids."""
-
-_ARCHITECTURES = {"pre": ("pegasus", "PegasusForConditionalGeneration"), "post": ("marian", "MarianMTModel")}
-"""Model type and class of `transformers`, by where layers normalize."""
 
 EARLY_STOPPING: dict[str, bool | str] = {"first_k": True, "huggingface": False, "exact": "never"}
 """`early_stopping` of `transformers` for our `stop`, where it has a counterpart."""
@@ -104,34 +92,31 @@ def require_comparable(engine: str, config: SearchConfig) -> None:
 
 def _hugging_face(model: Seq2Seq, tokenizers: TokenizerPair, recipe: Recipe, folder: Path) -> None:
     config = require_convertible(model.config, "huggingface")
-    _require_pieces(tokenizers)
+    cut = tokenizers.src.config
+    if cut.cuts_words or cut.lowercase:
+        what = "words" if cut.cuts_words else "text that was turned into lower case"
+        raise NmtkitError(
+            f"huggingface has no tokenizer like this one, of {what}; take --to safetensors, or train with a tokenizer "
+            "of kind bpe or unigram that leaves case as it is"
+        )
     longest = _longest(recipe, config)
-    kind, name = _ARCHITECTURES[config.norm]
-    tensors, sizes = _tensors(model, config, longest)
-    search = _search(recipe.search)
-    told = hugging_face_settings(model, config, longest) | {
-        "model_type": kind,
-        "architectures": [name],
-        "dropout": config.dropout,
-        "attention_dropout": config.attention_dropout,
-        "activation_dropout": config.activation_dropout,
-        "dtype": "float32",
-        "nmtkit": _origin(recipe),
-        **sizes,
-    }
-    write_json(folder / "config.json", told)
-    write_json(folder / "generation_config.json", search)
+    settings, tensors = to_hugging_face(model, longest)
+    write_json(folder / "config.json", settings | {"nmtkit": _origin(recipe)})
+    write_json(folder / "generation_config.json", _generation_config(recipe.search))
     write_bare_tensors(folder / "model.safetensors", tensors)
     _write_pieces(tokenizers, folder)
     tables = {"vocab.json": tokenizers.src} | ({} if tokenizers.shared else {"target_vocab.json": tokenizers.tgt})
     for file, one in tables.items():
         write_json(folder / file, {word: number for number, word in enumerate(one.vocabulary.tokens)})
-    marks = {"pad_token": PAD, "unk_token": UNK, "bos_token": BOS, "eos_token": EOS}
-    how = {key: SPECIALS[number] for key, number in marks.items()}
-    more = {"separate_vocabs": not tokenizers.shared, "model_max_length": longest}
+    special = {"pad_token": PAD, "unk_token": UNK, "bos_token": BOS, "eos_token": EOS}
+    tokenizer_settings: dict[str, Any] = {
+        "tokenizer_class": "MarianTokenizer",
+        "clean_up_tokenization_spaces": False,
+        "separate_vocabs": not tokenizers.shared,
+        "model_max_length": longest,
+    }
     write_json(
-        folder / "tokenizer_config.json",
-        {"tokenizer_class": "MarianTokenizer", "clean_up_tokenization_spaces": False, **how, **more},
+        folder / "tokenizer_config.json", tokenizer_settings | {key: SPECIALS[row] for key, row in special.items()}
     )
 
 
@@ -140,23 +125,13 @@ def _origin(recipe: Recipe) -> dict[str, Any]:
     return {"version": __version__, "recipe": recipe.name, "task": recipe.task}
 
 
-def _require_pieces(tokenizers: TokenizerPair) -> None:
-    config = tokenizers.src.config
-    if config.cuts_words or config.lowercase:
-        what = "words" if config.cuts_words else "text that was turned into lower case"
-        raise NmtkitError(
-            f"huggingface has no tokenizer like this one, of {what}; take --to safetensors, or train with a tokenizer "
-            "of kind bpe or unigram that leaves case as it is"
-        )
-
-
 def _longest(recipe: Recipe, config: TransformerConfig) -> int:
     if config.positions == "learned":
         return config.max_positions
     return max(_LONGEST, recipe.search.max_length + 1, *recipe.data.limits)
 
 
-def _search(search: SearchConfig) -> dict[str, Any]:
+def _generation_config(search: SearchConfig) -> dict[str, Any]:
     """Settings of `generate` closest to the recipe's; it has no limits by the length of the source."""
     never = [PAD, BOS, *([UNK] if search.forbid_unknown else [])]
     return {
@@ -173,37 +148,6 @@ def _search(search: SearchConfig) -> dict[str, Any]:
         "length_penalty": search.alpha if search.length_penalty == "average" else 0.0,
         "no_repeat_ngram_size": search.no_repeat_ngram,
     }
-
-
-def _tensors(model: Seq2Seq, config: TransformerConfig, longest: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The weights by the names of `transformers`, and the settings of the vocabularies."""
-    weights, sizes = plain_weights(model), model.sizes
-    src, tgt, output = (weights[f"{name}.weight"] for name in ("src_embedding", "tgt_embedding", "output"))
-    bias = weights["output.bias"][None]
-    found = hugging_face_layers(weights)
-    for side, name in (("encoder", "src"), ("decoder", "tgt")):
-        # Saved since `transformers` orders sinusoids differently.
-        found[f"model.{side}.embed_positions.weight"] = position_table(model, weights, name, longest)[:longest].clone()
-    rows = max(sizes.src, sizes.tgt) if config.norm == "pre" else 0  # those have one size for both sides
-    src, tgt, output = (_padded(one, rows, 0.0) for one in (src, tgt, output))
-    found["final_logits_bias"] = _padded(bias.t(), rows, SUPPRESSED_BIAS).t().clone()
-    one_matrix, tied = config.tie in ("all", "embeddings"), config.tie in ("all", "decoder")
-    told = {"vocab_size": len(src), "decoder_vocab_size": len(tgt), "share_encoder_decoder_embeddings": one_matrix}
-    if config.norm == "pre":
-        tied = config.tie == "all"  # what ties anything there ties everything
-        told = {"vocab_size": len(src)}
-    if one_matrix or config.norm == "pre":
-        found["model.shared.weight"] = src.clone()
-    if not (one_matrix and tied):
-        found["model.encoder.embed_tokens.weight"] = src.clone()
-        found["model.decoder.embed_tokens.weight"] = tgt.clone()
-    if not tied:
-        found["lm_head.weight"] = output.clone()
-    return found, told | {"tie_word_embeddings": tied}
-
-
-def _padded(matrix: Tensor, rows: int, value: float) -> Tensor:
-    return torch.cat([matrix, matrix.new_full((max(0, rows - len(matrix)), matrix.shape[1]), value)])
 
 
 def _write_pieces(tokenizers: TokenizerPair, folder: Path) -> None:

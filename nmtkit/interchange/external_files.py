@@ -6,17 +6,20 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from nmtkit.core.errors import CheckpointError, DataError
 from nmtkit.core.formats import parse_json
-from nmtkit.core.settings import Locations, S, Settings, group_classes, parse
+from nmtkit.core.settings import Settings, model_validator
 from nmtkit.core.wording import shorten
 from nmtkit.training.tensor_files import open_tensors
+
+J = TypeVar("J", dict[str, Any], list[Any])
 
 _MAX_BYTES = 1 << 28
 """Size limit of a file other than weights; the largest vocabularies have some MiB."""
@@ -68,36 +71,39 @@ def read_text(path: Path) -> str:
         raise CheckpointError(f"{path}: not UTF-8 at byte {fault.start}; download it again") from fault
 
 
-def read_json(path: Path) -> Any:
-    """As `read_file`, parsed as JSON."""
+def read_json(path: Path, kind: type[J]) -> J:
+    """As `read_file`, parsed as JSON; raises CheckpointError unless it holds a value of this kind."""
     try:
-        return parse_json(read_file(path), str(path))
+        content = parse_json(read_file(path), str(path))
     except DataError as fault:
         raise CheckpointError(str(fault)) from fault
-
-
-def read_json_object(path: Path) -> dict[str, Any]:
-    """As `read_json`, for a file that must hold an object."""
-    content = read_json(path)
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{path}: holds a {type(content).__name__}, not an object of keys and values")
+    if not isinstance(content, kind):
+        raise CheckpointError(f"{path}: holds a {type(content).__name__}, not a {kind.__name__}")
     return content
 
 
-def parse_known(cls: type[S], given: Any, place: Path | str, lines: Locations | None = None) -> S:
-    """Settings from another toolkit's configuration; keys that the class does not declare are ignored."""
-    return parse(cls, _known_keys(cls, given), str(place), lines)
+def unsupported(place: Path, what: str, remedy: str = "") -> CheckpointError:
+    """For a setting of another toolkit that has no counterpart here."""
+    return CheckpointError(f"{place}: {what}, which is not supported{remedy and '; '}{remedy}")
 
 
-def _known_keys(cls: type[Settings], given: Any) -> Any:
-    if not isinstance(given, Mapping):
-        return given
-    known = {}
-    for key, field in cls.model_fields.items():
-        if given.get(key) is not None:
-            inner = group_classes(field)
-            known[key] = _known_keys(cast(type[Settings], inner[0]), given[key]) if inner else given[key]
-    return known
+def require_equal(place: Path, settings: Settings, names: Mapping[str, str]) -> None:
+    """Refuses settings with another value than those beside them; names are dotted."""
+    for name, other in names.items():
+        value, expected = attrgetter(name, other)(settings)
+        if value != expected:
+            raise unsupported(place, f"{name}: {value} beside {other} {expected}")
+
+
+class ExternalSettings(Settings, extra="ignore"):
+    """Settings of another toolkit's configuration; other keys are ignored, and null stands for the default."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping):
+            return given
+        return {key: value for key, value in given.items() if value is not None}
 
 
 @contextmanager
@@ -123,7 +129,7 @@ def open_weights(folder: Path) -> Iterator[ExternalWeights]:
 
 
 def _shards(index: Path) -> list[Path]:
-    named = read_json_object(index).get("weight_map")
+    named = read_json(index, dict).get("weight_map")
     files = {str(one) for one in named.values()} if isinstance(named, dict) else set()
     outside = [one for one in sorted(files) if not re.fullmatch(r"[\w-][\w.-]*\.safetensors", one)]
     if outside or not files:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.core.errors import CheckpointError
-from nmtkit.core.settings import Beam, Depth, Field, Length, Settings, Width, parse
+from nmtkit.core.settings import Beam, Depth, Field, Length, Width, parse
 from nmtkit.core.task import TASKS
 from nmtkit.core.wording import shorten
 from nmtkit.data.tokenizer import MAX_VOCAB_SIZE, TokenizerPair
@@ -17,13 +17,15 @@ from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
 from nmtkit.interchange.checkpoint import SUPPRESSED_BIAS, ExternalCheckpoint, ImportedModel
 from nmtkit.interchange.conversion import huggingface_names
 from nmtkit.interchange.external_files import (
+    ExternalSettings,
     ExternalWeights,
     open_weights,
-    parse_known,
-    read_json_object,
+    read_json,
     read_text,
+    require_equal,
+    unsupported,
 )
-from nmtkit.interchange.vocabulary import Maps, map_vocabulary, sentencepiece_tokenizers, tokenizer_config
+from nmtkit.interchange.vocabulary import Maps, build_tokenizers, map_vocabulary
 from nmtkit.models.transformer import TransformerConfig
 
 _NORMS: dict[str, Literal["pre", "post"]] = {"marian": "post", "pegasus": "pre"}
@@ -43,10 +45,10 @@ _POSITIONS = {
     "tgt_positions.table": "model.decoder.embed_positions.weight",
 }
 _SHARED, _LM_HEAD = "model.shared.weight", "lm_head.weight"
-_EMBEDDINGS = {side: f"model.{side}.embed_tokens.weight" for side in ("encoder", "decoder")}
+_EMBEDDINGS = [f"model.{side}.embed_tokens.weight" for side in ("encoder", "decoder")]
 
 
-class HuggingFaceConfig(Settings):
+class HuggingFaceConfig(ExternalSettings):
     """The keys of `config.json` and `generation_config.json` that are read."""
 
     d_model: Width = Field(ge=2)
@@ -108,11 +110,11 @@ class HuggingFaceConfig(Settings):
             "no_repeat_ngram": self.no_repeat_ngram_size,
             "forbid_unknown": unknown in self.suppressed_tokens,
         }
-        known = {unknown, self.pad_token_id, self.decoder_start_token_id}
+        never_written = {unknown, self.pad_token_id, self.decoder_start_token_id}
         if self.renormalize_logits:
-            known |= self.suppressed_tokens
+            never_written |= self.suppressed_tokens
         ignored = {
-            "bad_words_ids": any(len(one) != 1 or one[0] not in known for one in self.bad_words_ids),
+            "bad_words_ids": any(len(one) != 1 or one[0] not in never_written for one in self.bad_words_ids),
             "forced_eos_token_id": self.forced_eos_token_id not in (None, self.eos_token_id),
             "min_length": least >= limit,  # then none of their texts ends by itself
         }
@@ -125,43 +127,31 @@ def read_huggingface(folder: Path) -> ImportedModel:
     Args:
         folder: with config.json, weights, source.spm, target.spm and vocab.json.
     """
-    given = read_json_object(folder / "config.json")
-    kind, config, ignored = _config(folder, given)
+    place, path = folder / "config.json", folder / "generation_config.json"
+    given = read_json(place, dict)
+    generation = read_json(path, dict) if path.exists() else {}
+    architecture = str(given.get("model_type"))
+    if architecture not in _NORMS:
+        reason = f" ({_UNSUPPORTED[architecture]})" if architecture in _UNSUPPORTED else ""
+        remedy = f"supported: {', '.join(_NORMS)}"
+        raise unsupported(place, f"a model of type {shorten(architecture)!r}{reason}", remedy)
+    config = parse(HuggingFaceConfig, given | generation, str(place))
+    require_equal(place, config, {f"decoder_{key}": f"encoder_{key}" for key in ("attention_heads", "ffn_dim")})
     with open_weights(folder) as weights:
         tokenizers, maps = _tokenizers(folder, config, weights)
-        checkpoint = ExternalCheckpoint(weights, tokenizers, maps)
-        model, tensors = _convert(_NORMS[kind], config, checkpoint)
-    search, no_counterpart = config.search_settings(int(maps[1].rows[UNK]))
+        checkpoint = ExternalCheckpoint(place, weights, tokenizers, maps)
+        model, tensors = _convert(_NORMS[architecture], config, checkpoint)
+    search, ignored = config.search_settings(int(maps[1].rows[UNK]))
+    known = {*HuggingFaceConfig.model_fields, *_NO_EFFECT}
+    ignored += [key for key, value in generation.items() if value and key not in known]
     notes = []
-    if ignored := [*no_counterpart, *ignored]:
+    if ignored:
         keys = shorten(", ".join(ignored), 200)
         notes.append(f"ignored in generation_config.json: {keys}; generate may write other texts")
     if config.max_new_tokens is None and "max_length" not in config.model_fields_set:
         notes.append("the folder sets no max_length, so generate writes 20 tokens at most: raise search.max_length")
-    description = f"a {kind} model of {model.encoder_layers}+{model.decoder_layers} layers of {model.hidden_size}"
-    task, licence = exported_task(given), license_of(folder)
-    return ImportedModel("huggingface", kind, description, model, tensors, tokenizers, search, task, licence, notes)
-
-
-def _config(folder: Path, given: dict[str, Any]) -> tuple[str, HuggingFaceConfig, list[str]]:
-    """The architecture, its settings, and which keys of `generation_config.json` are ignored."""
-    place, kind = folder / "config.json", str(given.get("model_type"))
-    if kind not in _NORMS:
-        why = f": {_UNSUPPORTED[kind]}" if kind in _UNSUPPORTED else ""
-        raise CheckpointError(
-            f"{place}: a model of type {shorten(kind)!r} is not supported{why}; supported: {', '.join(_NORMS)}"
-        )
-    path = folder / "generation_config.json"
-    generation = read_json_object(path) if path.exists() else {}
-    config = parse_known(HuggingFaceConfig, given | generation, place)
-    for key in ("attention_heads", "ffn_dim"):
-        left, right = (getattr(config, f"{side}_{key}") for side in ("encoder", "decoder"))
-        if left != right:
-            raise CheckpointError(
-                f"{place}: {key} of encoder and decoder differ ({left} and {right}), which is not supported"
-            )
-    read = {*HuggingFaceConfig.model_fields, *_NO_EFFECT}
-    return kind, config, [key for key, value in generation.items() if value and key not in read]
+    origin = exported_task(given), license_of(folder)
+    return ImportedModel("huggingface", architecture, model, tensors, tokenizers, search, notes, *origin)
 
 
 def exported_task(given: Mapping[str, Any]) -> str:
@@ -186,43 +176,38 @@ def license_of(folder: Path) -> str | None:
 
 
 def _tokenizers(folder: Path, config: HuggingFaceConfig, weights: ExternalWeights) -> tuple[TokenizerPair, Maps]:
-    separate = (folder / "target_vocab.json").exists()
+    place, separate = folder / "config.json", (folder / "target_vocab.json").exists()
     sizes = {config.vocab_size, config.tgt_vocab_size}
-    lacking = [rows for rows in sizes if (rows, config.d_model) not in weights.shapes.values()]
-    if lacking or (len(sizes) > 1 and not separate):
-        what = f"{lacking[0]:,} tokens of {config.d_model} numbers" if lacking else "two vocabularies"
-        raise CheckpointError(f"{folder / 'config.json'}: sets {what}, but the other files have none")
+    missing = [rows for rows in sizes if (rows, config.d_model) not in weights.shapes.values()]
+    if missing or (len(sizes) > 1 and not separate):
+        what = f"{missing[0]:,} tokens of {config.d_model} numbers" if missing else "two vocabularies"
+        raise CheckpointError(f"{place}: sets {what}, but the other files have none")
     tokens = _tokens(folder / ("target_vocab.json" if separate else "vocab.json"), config.tgt_vocab_size)
     special = (config.pad_token_id, config.decoder_start_token_id, config.eos_token_id)
     if max(special) >= config.tgt_vocab_size:
-        raise CheckpointError(
-            f"{folder / 'config.json'}: a special token has the id {max(special)}, of {config.tgt_vocab_size} tokens"
-        )
+        raise CheckpointError(f"{place}: a special token has the id {max(special)}, of {config.tgt_vocab_size} tokens")
     bias = weights.tensor("final_logits_bias").flatten() if "final_logits_bias" in weights.shapes else torch.zeros(0)
     padding = {*(bias <= SUPPRESSED_BIAS).nonzero().flatten().tolist()} - {*tokens, *special}
     tgt = src = map_vocabulary(folder, tokens, special, config.tgt_vocab_size, padding)
     if separate:
-        place = folder / "vocab.json"
-        tokens = _tokens(place, config.vocab_size)
+        tokens = _tokens(folder / "vocab.json", config.vocab_size)
         ids = {token: row for row, token in tokens.items()}
         pad, eos = ids.get(SPECIALS[PAD], -1), ids.get(SPECIALS[EOS], -1)
         if min(pad, eos) < 0:
-            raise CheckpointError(f"{place}: {SPECIALS[PAD]} or {SPECIALS[EOS]} is missing in it")
-        special, unnamed = (pad, ids.get(SPECIALS[BOS], pad), eos), {*range(config.vocab_size)} - {*tokens}
-        src = map_vocabulary(folder, tokens, special, config.vocab_size, unnamed)
-    settings = tokenizer_config("marian", (src, tgt), folder, normalization="none")
-    return sentencepiece_tokenizers([folder / "source.spm", folder / "target.spm"], settings, (src, tgt)), (src, tgt)
+            raise CheckpointError(f"{folder / 'vocab.json'}: {SPECIALS[PAD]} or {SPECIALS[EOS]} is missing in it")
+        unnamed = {*range(config.vocab_size)} - {*tokens}
+        src = map_vocabulary(folder, tokens, (pad, ids.get(SPECIALS[BOS], pad), eos), config.vocab_size, unnamed)
+    models = [folder / "source.spm", folder / "target.spm"]
+    return build_tokenizers("marian", (src, tgt), folder, models, normalization="none"), (src, tgt)
 
 
 def _tokens(path: Path, size: int) -> dict[int, str]:
     """The tokens of a vocabulary file by their ids."""
     tokens: dict[int, str] = {}
-    for token, row in read_json_object(path).items():
+    for token, row in read_json(path, dict).items():
         if type(row) is not int or not 0 <= row < size or row in tokens:
-            raise CheckpointError(
-                f"{path}: {shorten(repr(token))} has the id {shorten(repr(row))}: outside 0 to {size - 1}, or the "
-                "id of another token"
-            )
+            fault = f"{shorten(repr(token))} has the id {shorten(repr(row))}"
+            raise CheckpointError(f"{path}: {fault}: outside 0 to {size - 1}, or the id of another token")
         tokens[row] = token
     return tokens
 
@@ -234,15 +219,14 @@ def _convert(
     norm: str, config: HuggingFaceConfig, checkpoint: ExternalCheckpoint
 ) -> tuple[TransformerConfig, dict[str, Tensor]]:
     shapes, width = checkpoint.weights.shapes, config.d_model
-    src, tgt = (name if name in shapes else _SHARED for name in _EMBEDDINGS.values())
+    src, tgt = (name if name in shapes else _SHARED for name in _EMBEDDINGS)
     separate = _LM_HEAD in shapes or not config.tie_word_embeddings
-    own = checkpoint.word_matrices(src, tgt, _LM_HEAD if separate else tgt, width, width)
-    if config.tie_word_embeddings and not torch.equal(own["output.weight"], own["tgt_embedding.weight"]):
-        raise checkpoint.fault("config.json says that the output layer is the target's embedding, and they differ")
     bias = checkpoint.tensor("final_logits_bias", (1, config.tgt_vocab_size), optional=True)[0]
     if config.renormalize_logits:  # as if these tokens did not exist
         bias[[*config.suppressed_tokens]] = SUPPRESSED_BIAS
-    own["output.bias"] = checkpoint.output_bias(bias)
+    own = checkpoint.word_weights(src, tgt, _LM_HEAD if separate else tgt, width, width, bias)
+    if config.tie_word_embeddings and not torch.equal(own["output.weight"], own["tgt_embedding.weight"]):
+        raise checkpoint.fault("config.json says that the output layer is the target's embedding, and they differ")
     positions, tables = checkpoint.positions(_POSITIONS, width)
     settings = {
         "hidden_size": width,
@@ -256,9 +240,7 @@ def _convert(
         "norm": norm,
         "positions": "sinusoidal_halves",
         "scale_embeddings": config.scale_embedding,
-        "tie": checkpoint.tie(own),
         "activation": {"swish": "silu"}.get(config.activation_function, config.activation_function),
     }
-    model = parse(TransformerConfig, settings | positions, f"{checkpoint.weights.path.parent / 'config.json'}")
-    ignored = (_SHARED, _LM_HEAD, *_EMBEDDINGS.values())
-    return model, checkpoint.convert(model, own | tables, huggingface_names, ignored)
+    ignored = (_SHARED, _LM_HEAD, *_EMBEDDINGS)
+    return checkpoint.convert(TransformerConfig, settings | positions, own | tables, huggingface_names, ignored)

@@ -57,8 +57,11 @@ def import_run(source: Path, path: str | None = None, notify: Notify = ignore, t
         _write(RunFolder(unfinished), imported, name, title if is_valid_name(title) else "imported")
     src, tgt = (len(side.vocabulary) for side in (imported.tokenizers.src, imported.tokenizers.tgt))
     weights = sum(map(torch.numel, imported.tensors.values()))
+    config = imported.model.model_dump()
+    depth = config.get("decoder_layers") or config["layers"]
+    layers = f"{config.get('encoder_layers') or depth}+{depth} layers of {config['hidden_size']}"
     search = ", ".join(f"{key} {value}" for key, value in imported.search.items())
-    notify(f"{imported.description}, {src:,} source and {tgt:,} target tokens, {weights:,} weights")
+    notify(f"{imported.architecture} model of {layers}, {src:,} source and {tgt:,} target tokens, {weights:,} weights")
     for note in (f"it searches as {imported.toolkit} does: {search}", *imported.notes):
         notify(note)
     return run

@@ -8,16 +8,18 @@ from torch import Tensor
 
 from nmtkit.core.errors import CheckpointError
 from nmtkit.core.formats import load_yaml
-from nmtkit.core.settings import Beam, Depth, Field, Length, Settings, Width, parse
+from nmtkit.core.settings import Beam, Depth, Field, Length, Width, parse
 from nmtkit.data.tokenizer import WORD_START
 from nmtkit.interchange.checkpoint import ExternalCheckpoint, ImportedModel, recurrent_names, transformer_names
 from nmtkit.interchange.external_files import (
+    ExternalSettings,
     ExternalWeights,
     load_pickle,
     named_tensors,
-    parse_known,
     read_file,
     read_text,
+    require_equal,
+    unsupported,
 )
 from nmtkit.interchange.vocabulary import ExternalVocabulary, find_sentencepiece_models, toolkit_tokenizers
 from nmtkit.models.base import ModelConfig
@@ -57,15 +59,15 @@ _RECURRENT_NAMES = recurrent_names(
 )
 
 
-class _Embeddings(Settings):
+class _Embeddings(ExternalSettings):
     embedding_dim: Width = Field(ge=1)
     scale: bool = False
 
 
-class _Stack(Settings):
-    """The encoder or the decoder; a setting of only one architecture is None unless it is given."""
+class _Encoder(ExternalSettings):
+    """A setting of only one architecture is None unless it is given."""
 
-    type: Literal["recurrent", "transformer"] | None = None
+    type: Literal["recurrent", "transformer"] = "recurrent"
     embeddings: _Embeddings
     hidden_size: Width = Field(ge=1)
     num_layers: Depth = Field(default=1, ge=1)
@@ -77,23 +79,27 @@ class _Stack(Settings):
     alpha: float = Field(default=1.0, ge=1.0, le=1.0)
     rnn_type: Literal["gru", "lstm"] = "gru"
     bidirectional: Literal[True] = True
+
+
+class _Decoder(_Encoder):
+    type: Literal["recurrent", "transformer"] = "transformer"
     attention: Literal["bahdanau", "luong"] = "bahdanau"
     init_hidden: Literal["bridge", "zero", "last"] = "bridge"
     input_feeding: bool = True
 
 
-class _Model(Settings):
-    encoder: _Stack
-    decoder: _Stack
+class _Model(ExternalSettings):
+    encoder: _Encoder
+    decoder: _Decoder
     tied_embeddings: bool = False
 
 
-class _Pieces(Settings):
+class _Pieces(ExternalSettings):
     model_file: str | None = None
     pretokenizer: Literal["none"] = "none"
 
 
-class _Side(Settings):
+class _Side(ExternalSettings):
     level: str
     lowercase: bool = False
     normalize: Literal[False] = False
@@ -102,7 +108,7 @@ class _Side(Settings):
     tokenizer_cfg: _Pieces = _Pieces()
 
 
-class _Specials(Settings):
+class _Specials(ExternalSettings):
     unk_id: int = 0
     unk_token: str = "<unk>"
     pad_id: int = 1
@@ -115,13 +121,13 @@ class _Specials(Settings):
     lang_tags: list[str] = Field(default=[], max_length=0)
 
 
-class _Data(Settings):
+class _Data(ExternalSettings):
     src: _Side
     trg: _Side
     special_symbols: _Specials = _Specials()
 
 
-class _Testing(Settings):
+class _Testing(ExternalSettings):
     beam_size: Beam = Field(default=1, ge=1)
     beam_alpha: float = -1.0
     min_output_length: Length = Field(default=1, ge=0)
@@ -147,17 +153,8 @@ class _Testing(Settings):
             "forbid_unknown": not self.generate_unk,
         }
 
-    def notes(self) -> list[str]:
-        """Sentences about settings that have no counterpart."""
-        differing = ["repetition_penalty"] if self.repetition_penalty > 1 else []
-        differing += ["no_repeat_ngram_size"] if self.no_repeat_ngram_size > 1 else []
-        if not differing:
-            return []
-        what = "repetition_penalty is ignored, and no_repeat_ngram_size blocks n-grams of the target alone"
-        return [f"testing: {', '.join(differing)}: {what}; Joey NMT may write other texts"]
 
-
-class JoeyConfig(Settings):
+class JoeyConfig(ExternalSettings):
     """The keys of `config.yaml` that are read."""
 
     model: _Model
@@ -175,39 +172,22 @@ def read_joey(folder: Path) -> ImportedModel:
     place = folder / "config.yaml"
     read_file(place)
     given, lines = load_yaml(place)
-    config = parse_known(JoeyConfig, given, place, lines)
+    config = parse(JoeyConfig, given, str(place), lines)
+    kind, testing = config.model.encoder.type, config.testing
+    require_equal(
+        place, config, {"data.trg.lowercase": "data.src.lowercase", "model.decoder.type": "model.encoder.type"}
+    )
     src, tgt = (_vocabulary(folder / f"{side}_vocab.txt", config.data.special_symbols) for side in ("src", "trg"))
     models, notes = _sentencepiece_models(folder, config.data, place, any(WORD_START in token for token in tgt.tokens))
     tokenizers, maps = toolkit_tokenizers(src, tgt, models, config.data.src.lowercase, restrict=True)
-    checkpoint = ExternalCheckpoint(_weights(folder), tokenizers, maps)
-    encoder, decoder = config.model.encoder, config.model.decoder
-    kind, other = encoder.type or "recurrent", decoder.type or "transformer"
-    if kind != other:
-        raise _unsupported(place, "model.decoder.type", f"{other} over an encoder that is {kind}")
-    model, tensors = (_transformer if kind == "transformer" else _recurrent)(checkpoint, config.model, place)
-    layers = f"{encoder.num_layers}+{decoder.num_layers} layers of {decoder.hidden_size}"
-    notes += config.testing.notes()
-    return ImportedModel(
-        "joeynmt",
-        f"Joey NMT {kind}",
-        f"a {kind} of Joey NMT of {layers}",
-        model,
-        tensors,
-        tokenizers,
-        config.testing.search_settings(),
-        notes=notes,
-    )
-
-
-def _unsupported(place: Path, key: str, what: str, remedy: str = "") -> CheckpointError:
-    return CheckpointError(f"{place}: {key}: {what}, which is not supported{remedy and '; '}{remedy}")
-
-
-def _require_alike(place: Path, config: _Model, *keys: str) -> None:
-    for key in keys:
-        left, right = getattr(config.encoder, key), getattr(config.decoder, key)
-        if left != right:
-            raise _unsupported(place, f"model.decoder.{key}", f"{right} beside {left} in the encoder")
+    checkpoint = ExternalCheckpoint(place, _weights(folder), tokenizers, maps)
+    model, tensors = (_transformer if kind == "transformer" else _recurrent)(checkpoint, config)
+    if testing.repetition_penalty > 1 or testing.no_repeat_ngram_size > 1:
+        notes.append(
+            "testing: repetition_penalty is ignored, and no_repeat_ngram_size blocks n-grams of the target alone; Joey "
+            "NMT may write other texts"
+        )
+    return ImportedModel("joeynmt", f"Joey NMT {kind}", model, tensors, tokenizers, testing.search_settings(), notes)
 
 
 # ---------------------------------------------------------------------------------------------------------- vocabulary
@@ -217,8 +197,6 @@ def _sentencepiece_models(
     folder: Path, data: _Data, place: Path, pieces: bool
 ) -> tuple[tuple[Path, Path] | None, list[str]]:
     """The sentencepiece models of both sides, or None and a note; `pieces` says whether the tokens are pieces."""
-    if data.src.lowercase != data.trg.lowercase:
-        raise _unsupported(place, "data.trg.lowercase", "not the same on both sides")
     names: list[str] = []
     for side, text in (("src", data.src), ("trg", data.trg)):
         kind = text.tokenizer_type or text.bpe_type or "sentencepiece"
@@ -226,15 +204,15 @@ def _sentencepiece_models(
             names.append(Path(text.tokenizer_cfg.model_file).name)
         elif text.level == "bpe" and kind == "subword-nmt":
             remedy = "cut the text with subword-nmt yourself, and set level to word"
-            raise _unsupported(place, f"data.{side}.tokenizer_type", "subword-nmt", remedy)
+            raise unsupported(place, f"data.{side}.tokenizer_type: subword-nmt", remedy)
         elif text.level != "word":
             what = repr(text.level) if text.level != "bpe" else "bpe without tokenizer_cfg.model_file"
-            raise _unsupported(place, f"data.{side}.level", what, "supported: word, and bpe of sentencepiece")
+            raise unsupported(place, f"data.{side}.level: {what}", "supported: word, and bpe of sentencepiece")
     if len(names) == 1:
-        raise _unsupported(place, "data.trg.level", "not the same on both sides")
-    return (
-        find_sentencepiece_models(folder, names or ["source.model", "target.model"]) if names or pieces else (None, [])
-    )
+        raise unsupported(place, "data.trg.level: not the same on both sides")
+    if not names and not pieces:
+        return None, []
+    return find_sentencepiece_models(folder, names or ["source.model", "target.model"])
 
 
 def _vocabulary(path: Path, special: _Specials) -> ExternalVocabulary:
@@ -266,56 +244,55 @@ def _weights(folder: Path) -> ExternalWeights:
     return ExternalWeights.of(path, named_tensors(path, state["model_state"], _REMEDY))
 
 
-def _transformer(checkpoint: ExternalCheckpoint, config: _Model, place: Path) -> tuple[ModelConfig, dict[str, Tensor]]:
-    encoder, decoder = config.encoder, config.decoder
-    _require_alike(place, config, "hidden_size", "ff_size", "num_heads", "layer_norm", "activation")
+def _require_alike(checkpoint: ExternalCheckpoint, config: JoeyConfig, *keys: str) -> None:
+    require_equal(checkpoint.place, config, {f"model.decoder.{key}": f"model.encoder.{key}" for key in keys})
+
+
+def _transformer(checkpoint: ExternalCheckpoint, config: JoeyConfig) -> tuple[ModelConfig, dict[str, Tensor]]:
+    encoder, tied = config.model.encoder, config.model.tied_embeddings
+    _require_alike(checkpoint, config, "hidden_size", "ff_size", "num_heads", "layer_norm", "activation")
     for key in ("ff_size", "num_heads", "layer_norm"):
         if getattr(encoder, key) is None:
-            raise _unsupported(place, f"model.encoder.{key}", "not set", "set it as the model was trained")
-    if not config.tied_embeddings and decoder.embeddings.scale != encoder.embeddings.scale:
-        raise _unsupported(place, "model.decoder.embeddings.scale", "not the same on both sides")
+            raise unsupported(checkpoint.place, f"model.encoder.{key}: not set", "set it as the model was trained")
+    if not tied:
+        _require_alike(checkpoint, config, "embeddings.scale")
     width, activation = encoder.hidden_size, encoder.activation or "relu"
     checkpoint.require_sinusoids(_POSITIONS, width)
-    own = checkpoint.word_matrices(*_EMBEDDINGS, width, width) | {"output.bias": checkpoint.output_bias()}
+    own = checkpoint.word_weights(*_EMBEDDINGS, width, width)
     settings = {
         "hidden_size": width,
         "feed_forward_size": encoder.ff_size,
         "heads": encoder.num_heads,
         "encoder_layers": encoder.num_layers,
-        "decoder_layers": decoder.num_layers,
+        "decoder_layers": config.model.decoder.num_layers,
         "dropout": encoder.dropout,
         "attention_dropout": encoder.dropout,
         "activation_dropout": encoder.dropout,
         "norm": encoder.layer_norm,
         "norm_epsilon": _NORM_EPSILON,
         "scale_embeddings": encoder.embeddings.scale,
-        "tie": checkpoint.tie(own),
         "activation": {"swish": "silu"}.get(activation, activation),
     }
-    model = parse(TransformerConfig, settings, str(place))
-    return model, checkpoint.convert(model, own, _TRANSFORMER_NAMES)
+    return checkpoint.convert(TransformerConfig, settings, own, _TRANSFORMER_NAMES)
 
 
-def _recurrent(checkpoint: ExternalCheckpoint, config: _Model, place: Path) -> tuple[ModelConfig, dict[str, Tensor]]:
+def _recurrent(checkpoint: ExternalCheckpoint, config: JoeyConfig) -> tuple[ModelConfig, dict[str, Tensor]]:
     """A Luong model: the decoder's state is updated before it attends, with Bahdanau's score as well."""
-    encoder, decoder = config.encoder, config.decoder
+    encoder, decoder = config.model.encoder, config.model.decoder
     width, hidden, memory = encoder.embeddings.embedding_dim, decoder.hidden_size, 2 * encoder.hidden_size
-    _require_alike(place, config, "rnn_type")
-    if decoder.embeddings.embedding_dim != width:
-        raise _unsupported(place, "model.decoder.embeddings.embedding_dim", "not the same on both sides")
-    for side, stack in (("encoder", encoder), ("decoder", decoder)):
-        if stack.embeddings.scale:
-            raise _unsupported(place, f"model.{side}.embeddings.scale", "true in a recurrent model")
+    _require_alike(checkpoint, config, "rnn_type", "embeddings.embedding_dim")
+    if encoder.embeddings.scale or decoder.embeddings.scale:
+        raise unsupported(checkpoint.place, "embeddings.scale: true in a recurrent model")
     if decoder.activation not in (None, "tanh"):
-        raise _unsupported(place, "model.decoder.activation", f"{decoder.activation} in a recurrent model")
-    own = checkpoint.word_matrices(*_EMBEDDINGS, width, hidden) | {"output.bias": checkpoint.output_bias()}
+        raise unsupported(checkpoint.place, f"model.decoder.activation: {decoder.activation} in a recurrent model")
+    own = checkpoint.word_weights(*_EMBEDDINGS, width, hidden)
     state_first = checkpoint.tensor("decoder.att_vector_layer.weight", (hidden, hidden + memory))
     own["attentional.weight"] = torch.cat([state_first[:, hidden:], state_first[:, :hidden]], 1)
     additive = decoder.attention == "bahdanau"
     if additive:
         own["attention.score.energy"] = checkpoint.tensor("decoder.attention.energy_layer.weight", (1, hidden))[0]
         own["attention.score.key.bias"] = torch.zeros(hidden)
-    bridge, bridge_weights = _bridge(checkpoint, decoder, memory, place)
+    bridge, bridge_weights = _bridge(checkpoint, decoder, memory)
     settings = {
         "embedding_size": width,
         "hidden_size": hidden,
@@ -325,18 +302,16 @@ def _recurrent(checkpoint: ExternalCheckpoint, config: _Model, place: Path) -> t
         "cell": encoder.rnn_type,
         "bidirectional": True,
         "dropout": encoder.dropout,
-        "tie": checkpoint.tie(own),
         "bridge": bridge,
         "score": "additive" if additive else "general",
         "attention_size": hidden,
         "input_feeding": decoder.input_feeding,
         "attentional_bias": True,
     }
-    model = parse(LuongConfig, settings, str(place))
-    return model, checkpoint.convert(model, own | bridge_weights, _RECURRENT_NAMES)
+    return checkpoint.convert(LuongConfig, settings, own | bridge_weights, _RECURRENT_NAMES)
 
 
-def _bridge(checkpoint: ExternalCheckpoint, decoder: _Stack, memory: int, place: Path) -> tuple[str, dict[str, Tensor]]:
+def _bridge(checkpoint: ExternalCheckpoint, decoder: _Decoder, memory: int) -> tuple[str, dict[str, Tensor]]:
     """The map to the decoder's first state, which all its layers, and an LSTM's memory cells, share."""
     if decoder.init_hidden == "zero":
         return "zero", {}
@@ -347,8 +322,8 @@ def _bridge(checkpoint: ExternalCheckpoint, decoder: _Stack, memory: int, place:
     elif memory in (decoder.hidden_size, 2 * decoder.hidden_size):
         weight, bias = torch.eye(*size), torch.zeros(size[0])
     else:
-        what = f"last of {memory} numbers for {decoder.hidden_size}"
-        raise _unsupported(place, "model.decoder.init_hidden", what)
+        what = f"model.decoder.init_hidden: last of {memory} numbers for {decoder.hidden_size}"
+        raise unsupported(checkpoint.place, what)
     layers = {"weight": weight.repeat(decoder.num_layers, 1), "bias": bias.repeat(decoder.num_layers)}
     states = ("hidden", "cell") if decoder.rnn_type == "lstm" else ("hidden",)
     weights = {f"bridge.{state}.{kind}": tensor.clone() for state in states for kind, tensor in layers.items()}

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.core.errors import CheckpointError
-from nmtkit.core.settings import Depth, Field, Settings, Width, parse
+from nmtkit.core.settings import Depth, Field, Width, parse
 from nmtkit.core.wording import shorten
 from nmtkit.data.tokenizer import WORD_START
 from nmtkit.interchange.checkpoint import (
@@ -25,7 +25,14 @@ from nmtkit.interchange.checkpoint import (
     recurrent_names,
     transformer_names,
 )
-from nmtkit.interchange.external_files import ExternalWeights, load_pickle, named_tensors, parse_known
+from nmtkit.interchange.external_files import (
+    ExternalSettings,
+    ExternalWeights,
+    load_pickle,
+    named_tensors,
+    require_equal,
+    unsupported,
+)
 from nmtkit.interchange.vocabulary import ExternalVocabulary, find_sentencepiece_models, toolkit_tokenizers
 from nmtkit.models.base import ModelConfig
 from nmtkit.models.luong import LuongConfig
@@ -64,7 +71,18 @@ _EMBEDDINGS = [f"{side}.embeddings.make_embedding.emb_luts.0.weight" for side in
 _POSITIONS = [f"{side}.embeddings.make_embedding.pe.pe" for side in ("encoder", "decoder")]
 
 
-class OpenNmtOptions(Settings):
+_OFF = {
+    "both": ("lora_layers", "lora_embedding", "quant_layers"),
+    "transformer": (
+        *("max_relative_positions", "relative_positions_buckets", "multiquery", "num_kv", "parallel_residual"),
+        *("sliding_window", "num_experts"),
+    ),
+    "recurrent": ("position_encoding", "bridge", "context_gate", "coverage_attn", "copy_attn"),
+}
+"""Options without a counterpart here: they must be false, 0, empty or null."""
+
+
+class OpenNmtOptions(ExternalSettings):
     """The options that are read, with OpenNMT-py's defaults for those that older checkpoints lack."""
 
     model_task: Literal["seq2seq"] = "seq2seq"
@@ -78,10 +96,6 @@ class OpenNmtOptions(Settings):
     src_word_vec_size: Width = Field(ge=1)
     tgt_word_vec_size: Width = Field(ge=1)
     parallel_mode: Literal["data_parallel"] = "data_parallel"
-    lora_layers: list[str] = Field(default=[], max_length=0)
-    lora_embedding: Literal[False] = False
-    quant_layers: list[str] = Field(default=[], max_length=0)
-    copy_attn: bool = False
     dropout: list[float] | float = 0.0
     transforms: list[str] = Field(default=[])
     src_subword_model: str | None = None
@@ -91,42 +105,29 @@ class OpenNmtOptions(Settings):
 
 
 class _TransformerOptions(OpenNmtOptions):
-    """Options of Transformers."""
-
     decoder_type: Literal["transformer"]
     heads: int = Field(ge=1)
     transformer_ff: Width = Field(ge=1)
     position_encoding: Literal[True]
     position_encoding_type: Literal["SinusoidalInterleaved"] = "SinusoidalInterleaved"
     self_attn_type: Literal["scaled-dot", "scaled-dot-flash"] = "scaled-dot"
-    max_relative_positions: int = Field(default=0, ge=0, le=0)
-    relative_positions_buckets: int = Field(default=0, ge=0, le=0)
     pos_ffn_activation_fn: Literal["relu", "gelu"] = "relu"
     add_qkvbias: bool = False
     add_ffnbias: bool = True
-    multiquery: Literal[False] = False
-    num_kv: int = Field(default=0, ge=0, le=0)
-    parallel_residual: Literal[False] = False
     layer_norm: Literal["standard"] = "standard"
     norm_eps: float = Field(default=1e-6, gt=0.0, le=1e-2)
-    sliding_window: int = Field(default=0, ge=0, le=0)
-    num_experts: int = Field(default=0, ge=0, le=0)
     attention_dropout: list[float] | float = 0.0
+    copy_attn: bool = False
 
 
 class _RecurrentOptions(OpenNmtOptions):
-    """Options of recurrent models. Attention of kind mlp has no counterpart here: no tanh follows it."""
+    """Attention of kind mlp has no counterpart here: no tanh follows it."""
 
     decoder_type: Literal["rnn"]
     rnn_type: Literal["LSTM", "GRU"] = "LSTM"
-    position_encoding: Literal[False] = False
-    bridge: Literal[False] = False
     input_feed: int = Field(default=1, ge=0, le=1)
     global_attention: Literal["general", "dot"] = "general"
     global_attention_function: Literal["softmax"] = "softmax"
-    context_gate: None = None
-    coverage_attn: Literal[False] = False
-    copy_attn: Literal[False] = False
 
 
 def read_opennmt(path: Path) -> ImportedModel:
@@ -138,9 +139,13 @@ def read_opennmt(path: Path) -> ImportedModel:
     path = _checkpoint_file(path)
     state = _load(path)
     given = vars(state["opt"])
-    recurrent = given.get("encoder_type") in ("rnn", "brnn")
-    options: OpenNmtOptions = parse_known(
-        _RecurrentOptions if recurrent else _TransformerOptions, given, f"{path} (its options)"
+    kind = "recurrent" if given.get("encoder_type") in ("rnn", "brnn") else "transformer"
+    for key in (*_OFF["both"], *_OFF[kind]):
+        value = given.get(key)
+        if isinstance(value, Tensor) or value:
+            raise unsupported(path, f"the option {key}: {shorten(repr(value))}")
+    options: OpenNmtOptions = parse(
+        _RecurrentOptions if kind == "recurrent" else _TransformerOptions, given, f"{path} (its options)"
     )
     src, tgt = (_vocabulary(path, state["vocab"], side) for side in ("src", "tgt"))
     models, notes = _sentencepiece_models(path, options, given, tgt)
@@ -149,17 +154,13 @@ def read_opennmt(path: Path) -> ImportedModel:
         f"generator.{name}".replace("generator.0.", "generator."): one for name, one in state["generator"].items()
     }
     weights = ExternalWeights.of(path, named_tensors(path, state["model"] | generator, _REMEDY))
-    checkpoint = ExternalCheckpoint(weights, tokenizers, maps)
-    if isinstance(options, _RecurrentOptions):
-        kind, (model, tensors) = "recurrent", _recurrent(checkpoint, options, path)
-    else:
-        kind, (model, tensors) = "transformer", _transformer(checkpoint, cast(_TransformerOptions, options), path)
-    description = (
-        f"a {kind} model of OpenNMT-py of {options.enc_layers}+{options.dec_layers} layers of {options.enc_hid_size}"
+    checkpoint = ExternalCheckpoint(path, weights, tokenizers, maps)
+    model, tensors = (
+        _recurrent(checkpoint, options)
+        if isinstance(options, _RecurrentOptions)
+        else _transformer(checkpoint, cast(_TransformerOptions, options))
     )
-    return ImportedModel(
-        "opennmt-py", f"OpenNMT-py {kind}", description, model, tensors, tokenizers, _SEARCH, notes=notes
-    )
+    return ImportedModel("opennmt-py", f"OpenNMT-py {kind}", model, tensors, tokenizers, _SEARCH, notes)
 
 
 def _checkpoint_file(path: Path) -> Path:
@@ -194,19 +195,15 @@ def _load(path: Path) -> dict[str, Any]:
     return state
 
 
-def _unsupported(path: Path, key: str, what: object) -> CheckpointError:
-    return CheckpointError(f"{path}: {key}: {what}, which is not supported")
-
-
 # ---------------------------------------------------------------------------------------------------------- vocabulary
 
 
 def _vocabulary(path: Path, vocabularies: Mapping[Any, Any], side: str) -> ExternalVocabulary:
     if vocabularies.get("src_feats"):
-        raise _unsupported(path, "src_feats", "source words with features")
+        raise unsupported(path, "src_feats: source words with features")
     task = vocabularies.get("data_task", "seq2seq")
     if task != "seq2seq":
-        raise _unsupported(path, "data_task", shorten(str(task)))
+        raise unsupported(path, f"data_task: {shorten(str(task))}")
     tokens = vocabularies.get(side)
     if not isinstance(tokens, list) or not all(type(token) is str for token in tokens):
         raise CheckpointError(f"{path}: its vocabulary {side!r} is no list of words; download it again")
@@ -218,8 +215,8 @@ def _vocabulary(path: Path, vocabularies: Mapping[Any, Any], side: str) -> Exter
     else:
         start = rows.get(str(vocabularies.get("decoder_start_token", "<s>")), -1)
     if min(start, *special.values()) < 0:
-        lacking = f"{', '.join(_SPECIALS.values())} or the decoder's first token"
-        raise CheckpointError(f"{path}: its vocabulary {side!r} lacks {lacking}")
+        needed = f"{', '.join(_SPECIALS.values())} or the decoder's first token"
+        raise CheckpointError(f"{path}: its vocabulary {side!r} lacks {needed}")
     return ExternalVocabulary(path, tokens, start=start, **special)
 
 
@@ -230,15 +227,15 @@ def _sentencepiece_models(
     corpora = given.get("data")
     transforms = {*options.transforms}
     for corpus in corpora.values() if isinstance(corpora, dict) else ():
-        named = corpus.get("transforms") if isinstance(corpus, dict) else None
-        transforms |= {*map(str, named)} if isinstance(named, list) else set()
+        listed = corpus.get("transforms") if isinstance(corpus, dict) else None
+        transforms |= {*map(str, listed)} if isinstance(listed, list) else set()
     if "prefix" in transforms:
-        raise _unsupported(path, "transforms", "prefix, which puts words before every source")
+        raise unsupported(path, "transforms: prefix, which puts words before every source")
     pieces = "sentencepiece" in transforms
     if not pieces and sum(token.startswith(WORD_START) for token in tgt.tokens) * 4 < len(tgt.tokens):
         return None, []
     if pieces and max(options.src_vocab_threshold, options.tgt_vocab_threshold) > 0:
-        raise _unsupported(path, "src_vocab_threshold", "sentencepiece with a threshold")
+        raise unsupported(path, "src_vocab_threshold: sentencepiece with a threshold")
     src = options.src_subword_model
     names = (src or "source.model", options.tgt_subword_model or src or "target.model")
     return find_sentencepiece_models(path.parent, [re.split(r"[/\\]", name)[-1] for name in names])
@@ -253,23 +250,14 @@ def _first(value: list[float] | float) -> float:
 
 
 def _word_weights(checkpoint: ExternalCheckpoint, output: str, width: int, hidden: int) -> dict[str, Tensor]:
-    src, tgt = _EMBEDDINGS
-    matrices = checkpoint.word_matrices(src, tgt, f"{output}.weight", width, hidden)
     bias = checkpoint.tensor(f"{output}.bias", (checkpoint.vocabularies[1].size,))
-    return matrices | {"output.bias": checkpoint.output_bias(bias)}
+    src, tgt = _EMBEDDINGS
+    return checkpoint.word_weights(src, tgt, f"{output}.weight", width, hidden, bias)
 
 
-def _require_equal(path: Path, options: OpenNmtOptions, key: str, other: str) -> None:
-    one, wanted = getattr(options, key), getattr(options, other)
-    if one != wanted:
-        raise _unsupported(path, key, f"{one} beside {other} {wanted}")
-
-
-def _transformer(
-    checkpoint: ExternalCheckpoint, options: _TransformerOptions, path: Path
-) -> tuple[ModelConfig, dict[str, Tensor]]:
-    for key in ("dec_hid_size", "src_word_vec_size", "tgt_word_vec_size"):
-        _require_equal(path, options, key, "enc_hid_size")
+def _transformer(checkpoint: ExternalCheckpoint, options: _TransformerOptions) -> tuple[ModelConfig, dict[str, Tensor]]:
+    widths = ("dec_hid_size", "src_word_vec_size", "tgt_word_vec_size")
+    require_equal(checkpoint.place, options, dict.fromkeys(widths, "enc_hid_size"))
     width = options.enc_hid_size
     checkpoint.require_sinusoids(_POSITIONS, width)
     own = _word_weights(checkpoint, "generator.linear" if options.copy_attn else "generator", width, width)
@@ -285,7 +273,6 @@ def _transformer(
         "norm": "pre",
         "norm_epsilon": options.norm_eps,
         "source_end": False,
-        "tie": checkpoint.tie(own),
         "activation": options.pos_ffn_activation_fn,
     }
     if options.copy_attn:
@@ -295,22 +282,18 @@ def _transformer(
         own["copy_gate.weight"] = torch.cat([zeros, -weight, zeros], 1)
         own["copy_gate.bias"] = -checkpoint.tensor("generator.linear_copy.bias", (1,))
         own["output.bias"][0] = SUPPRESSED_BIAS  # padding is no word there
-    model = parse(TransformerConfig, settings, str(path))
 
     def optional(name: str) -> bool:
         attention = "_attn." in name and not options.add_qkvbias
         return name.endswith(".bias") and (attention or (".w_" in name and not options.add_ffnbias))
 
-    return model, checkpoint.convert(model, own, _TRANSFORMER_NAMES, optional=optional)
+    return checkpoint.convert(TransformerConfig, settings, own, _TRANSFORMER_NAMES, optional=optional)
 
 
-def _recurrent(
-    checkpoint: ExternalCheckpoint, options: _RecurrentOptions, path: Path
-) -> tuple[ModelConfig, dict[str, Tensor]]:
+def _recurrent(checkpoint: ExternalCheckpoint, options: _RecurrentOptions) -> tuple[ModelConfig, dict[str, Tensor]]:
     """A Luong model: the decoder's state is updated before it attends."""
     pairs = {"tgt_word_vec_size": "src_word_vec_size", "enc_hid_size": "dec_hid_size", "dec_layers": "enc_layers"}
-    for key, other in pairs.items():
-        _require_equal(path, options, key, other)
+    require_equal(checkpoint.place, options, pairs)
     width, hidden, both = options.src_word_vec_size, options.dec_hid_size, options.encoder_type == "brnn"
     own = _word_weights(checkpoint, "generator", width, hidden)
     if options.global_attention == "general":  # it maps the decoder's state, ours the encoder's
@@ -324,13 +307,11 @@ def _recurrent(
         "cell": options.rnn_type.lower(),
         "bidirectional": both,
         "dropout": _first(options.dropout),
-        "tie": checkpoint.tie(own),
         "bridge": "copy",
         "score": options.global_attention,
         "input_feeding": bool(options.input_feed),
         "source_end": False,
     }
-    model = parse(LuongConfig, settings, str(path))
     cells = "decoder.rnn.layers.{layer}.{kind}" if options.input_feed else "decoder.rnn.{kind}_l{layer}"
     names = recurrent_names({"attentional.weight": "decoder.attn.linear_out.weight"}, cells)
-    return model, checkpoint.convert(model, own, names)
+    return checkpoint.convert(LuongConfig, settings, own, names)

@@ -17,7 +17,7 @@ from nmtkit.core.errors import CheckpointError
 from nmtkit.core.settings import parse
 from nmtkit.data.tokenizer import WORD_START, SentencePieceTokenizer, TokenizerConfig, TokenizerPair, WordTokenizer
 from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
-from nmtkit.interchange.external_files import read_file
+from nmtkit.interchange.external_files import read_file, unsupported
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def map_vocabulary(
     """
     unknown = [row for row, token in tokens.items() if token == SPECIALS[UNK]]
     if not unknown:
-        raise CheckpointError(f"{place}: the vocabulary has no {SPECIALS[UNK]}, which is not supported")
+        raise unsupported(place, f"the vocabulary has no {SPECIALS[UNK]}")
     row_of = {PAD: special[0], UNK: unknown[0], BOS: special[1], EOS: special[2]}
     owner: dict[int, int] = {}
     for ours in (EOS, UNK, PAD, BOS):  # the first of these keeps a row that two share
@@ -96,8 +96,19 @@ class ExternalVocabulary:
 # ---------------------------------------------------------------------------------------------------------- tokenizers
 
 
-def tokenizer_config(kind: str, maps: Maps, place: Path, **more: Any) -> TokenizerConfig:
-    """Settings of tokenizers over these vocabularies."""
+def build_tokenizers(
+    kind: str, maps: Maps, place: Path, models: Sequence[Path] | None = None, restrict: bool = False, **more: Any
+) -> TokenizerPair:
+    """Tokenizers over these vocabularies.
+
+    Args:
+        kind: of the tokenizers.
+        maps: the vocabularies.
+        place: for messages.
+        models: files of both sides' sentencepiece models; None: the tokenizers need none.
+        restrict: use only pieces of the models that the vocabularies have.
+        more: other settings of the tokenizers.
+    """
     src, tgt = maps
     settings = {
         "kind": kind,
@@ -105,40 +116,27 @@ def tokenizer_config(kind: str, maps: Maps, place: Path, **more: Any) -> Tokeniz
         "tgt_vocab_size": None if src is tgt else max(5, len(tgt.vocabulary)),
         "joint": src is tgt,
     }
-    return parse(TokenizerConfig, settings | more, str(place))
+    config = parse(TokenizerConfig, settings | more, str(place))
+    if models is not None:
+        pairs = zip(models, maps, strict=True)
+        return TokenizerPair(*(_sentencepiece_tokenizer(path, config, one.vocabulary, restrict) for path, one in pairs))
+    words = WordTokenizer(config, src.vocabulary)
+    return TokenizerPair(words, words if src is tgt else WordTokenizer(config, tgt.vocabulary))
 
 
-def word_tokenizers(config: TokenizerConfig, maps: Maps) -> TokenizerPair:
-    """Tokenizers that need no sentencepiece model."""
-    src, tgt = maps
-    left = WordTokenizer(config, src.vocabulary)
-    return TokenizerPair(left, left if src is tgt else WordTokenizer(config, tgt.vocabulary))
-
-
-def sentencepiece_tokenizers(
-    models: Sequence[Path], config: TokenizerConfig, maps: Maps, pieces: Sequence[Collection[str]] | None = None
-) -> TokenizerPair:
-    """Tokenizers of the sentencepiece models of both sides.
-
-    Args:
-        models: their files.
-        config: their settings.
-        maps: their tokens.
-        pieces: for each side the pieces that text is cut into; the others of the model stay unused. None: all.
-    """
-    sides = []
-    for side, (path, one) in enumerate(zip(models, maps, strict=True)):
-        content = read_file(path)
-        try:
-            tokenizer = SentencePieceTokenizer(config, content, one.vocabulary)
-        except CheckpointError as fault:
-            raise CheckpointError(f"{path}: {fault}") from fault
-        if "<0x00>" in tokenizer.own_pieces:
-            raise CheckpointError(f"{path}: cuts unknown characters into bytes, which is not supported")
-        if pieces is not None:
-            tokenizer = SentencePieceTokenizer(config, _restricted(content, pieces[side]), one.vocabulary)
-        sides.append(tokenizer)
-    return TokenizerPair(*sides)
+def _sentencepiece_tokenizer(
+    path: Path, config: TokenizerConfig, vocabulary: Vocabulary, restrict: bool
+) -> SentencePieceTokenizer:
+    content = read_file(path)
+    try:
+        tokenizer = SentencePieceTokenizer(config, content, vocabulary)
+    except CheckpointError as fault:
+        raise CheckpointError(f"{path}: {fault}") from fault
+    if "<0x00>" in tokenizer.own_pieces:
+        raise unsupported(path, "cuts unknown characters into bytes")
+    if not restrict:
+        return tokenizer
+    return SentencePieceTokenizer(config, _restricted(content, {*vocabulary.tokens}), vocabulary)
 
 
 def toolkit_tokenizers(
@@ -157,15 +155,12 @@ def toolkit_tokenizers(
         lowercase: turn text into lower case first.
         restrict: use only pieces of the models that the vocabularies have.
     """
-    cut = any(token.startswith(WORD_START) for token in (*src.tokens, *tgt.tokens))
-    of_tgt = tgt.mapped(cut or models is not None)
-    maps = (of_tgt if [*src.tokens] == [*tgt.tokens] else src.mapped(cut or models is not None), of_tgt)
-    kind = "marian" if models else "pieces" if cut else "whitespace"
-    config = tokenizer_config(kind, maps, src.place, lowercase=lowercase, normalization="none")
-    if models is None:
-        return word_tokenizers(config, maps), maps
-    pieces = [{*src.tokens}, {*tgt.tokens}] if restrict else None
-    return sentencepiece_tokenizers(models, config, maps, pieces), maps
+    pieces = any(token.startswith(WORD_START) for token in (*src.tokens, *tgt.tokens))
+    kind = "marian" if models else "pieces" if pieces else "whitespace"
+    right = tgt.mapped(kind != "whitespace")
+    maps = (right if [*src.tokens] == [*tgt.tokens] else src.mapped(kind != "whitespace"), right)
+    settings = {"lowercase": lowercase, "normalization": "none"}
+    return build_tokenizers(kind, maps, src.place, models, restrict, **settings), maps
 
 
 def find_sentencepiece_models(folder: Path, names: Sequence[str]) -> tuple[tuple[Path, Path] | None, list[str]]:

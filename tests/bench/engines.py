@@ -19,6 +19,7 @@ from nmtkit.experiment.loading import ModelOptions, build_workers, open_translat
 from nmtkit.interchange import conversion
 from nmtkit.interchange.exporting import EARLY_STOPPING, require_comparable
 from nmtkit.layers.inference import Precision, supported_precisions
+from nmtkit.models.base import Seq2Seq
 from nmtkit.runs.saved import find_run
 from nmtkit.search.rules import SearchConfig, max_lengths
 from nmtkit.translation.inputs import SearchSpeedConfig, SourceLine, make_batch
@@ -216,12 +217,12 @@ class HuggingFace(_Peer):
         devices.prepare(self.place, "highest", setting.threads)
 
     def _convert(self, longest: int) -> None:
-        self._networks = {torch.float32: conversion.to_hugging_face(self.reader.model, longest).to(self.place)}
+        self._networks = {torch.float32: hugging_face_network(self.reader.model, longest).to(self.place)}
 
     def _search(self, sources: list[SourceLine], limit: int) -> list[list[int]]:
         kind = self._TYPES[self._setting.precision]
         if kind not in self._networks:
-            self._networks[kind] = conversion.to_hugging_face(self.reader.model, self._longest).to(self.place, kind)
+            self._networks[kind] = hugging_face_network(self.reader.model, self._longest).to(self.place, kind)
         found: list[list[int]] = [[] for _ in sources]
         lengths = np.array([len(source.ids) + 1 for source in sources])
         for numbers in bucket_by_length(lengths, 1 << 30, self._setting.batch):
@@ -233,9 +234,19 @@ class HuggingFace(_Peer):
         return found
 
 
+def hugging_face_network(model: Seq2Seq, longest: int) -> Any:
+    """The network that export writes for `transformers`, in evaluation mode on the CPU."""
+    settings, tensors = conversion.to_hugging_face(model, longest)
+    library = conversion.library("huggingface")
+    library.logging.set_verbosity_error()
+    network = library.AutoModelForSeq2SeqLM.from_config(library.AutoConfig.for_model(**settings))
+    network.load_state_dict(tensors, strict=False)
+    return network.eval()
+
+
 @torch.inference_mode()
 def generate(network: Any, batch: Batch, config: SearchConfig, limit: int) -> list[list[int]]:
-    """The best translations by a network of `conversion.to_hugging_face`, as ids without EOS.
+    """The best translations by a network of `hugging_face_network`, as ids without EOS.
 
     Args:
         network: on the batch's device.

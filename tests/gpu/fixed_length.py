@@ -24,7 +24,7 @@ from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun
 from nmtkit.search.engine import Engine, StepMode
 from nmtkit.search.rules import SearchConfig
-from tests.bench.engines import generate
+from tests.bench.engines import generate, hugging_face_network
 from tests.bench.training import SMALL
 
 BATCH_SIZE = 64
@@ -152,7 +152,7 @@ def ours(work: Work, beam_size: int, steps: StepMode, dtype: torch.dtype) -> Cal
 
 def hugging_face(work: Work, beam_size: int, dtype: torch.dtype) -> Callable[[], Ids]:
     longest = max(work.longest, padded(max(map(len, work.sources)) + 1))  # with fewer it makes positions of its own
-    model = conversion.to_hugging_face(work.model, longest).to(work.device, dtype)
+    model = hugging_face_network(work.model, longest).to(work.device, dtype)
     config = work.settings(beam_size)
 
     def decode() -> Ids:

@@ -27,11 +27,14 @@ KINDS: list[dict[str, Any]] = [
     {"tie": "decoder", "positions": "learned", "max_positions": 64},
     {"norm": "post", "tie": "decoder", "two": True},
     {"tie": "none", "two": True},
+    {"tie": "none", "more source tokens": True},
 ]
 
 
 def run_of(kind: dict[str, Any], folder: Path) -> SavedRun:
-    settings = {key: value for key, value in kind.items() if key != "two"}
+    settings = {key: value for key, value in kind.items() if key not in ("two", "more source tokens")}
+    if "more source tokens" in kind:
+        return made_run(folder, settings, learned(joint=False, vocab_size=38, tgt_vocab_size=34))
     return made_run(folder, settings, tokenizers(kind.get("two", False)))
 
 

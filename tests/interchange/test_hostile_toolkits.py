@@ -53,18 +53,18 @@ def reset(config: Path, path: str, value: Any) -> None:
 
 SETTINGS: dict[str, tuple[Any, str]] = {
     "data.src.normalize": (True, "data.src.normalize"),
-    "data.src.lowercase": (True, "data.trg.lowercase: not the same on both sides"),
+    "data.src.lowercase": (True, "data.trg.lowercase: False beside data.src.lowercase True"),
     "data.src.level": ("char", "data.src.level: 'char'.*word, and bpe of sentencepiece"),
     "data.trg.tokenizer_cfg": ({"pretokenizer": "moses"}, "data.trg.tokenizer_cfg.pretokenizer"),
     "data.special_symbols": ({"sep_token": "<sep>"}, "sep_token"),
     "data.special_symbols.unk_id": (7, "src_vocab.txt: '<unk>' does not have the id 7"),
-    "model.encoder.type": ("recurrent", "transformer over an encoder that is recurrent"),
+    "model.encoder.type": ("recurrent", "model.decoder.type: transformer beside model.encoder.type recurrent"),
     "model.encoder.alpha": (0.8, "model.encoder.alpha"),
-    "model.encoder.layer_norm": (None, "model.decoder.layer_norm: pre beside None"),
-    "model.encoder.activation": ("tanh", "model.decoder.activation: None beside tanh"),
+    "model.encoder.layer_norm": (None, "model.decoder.layer_norm: pre beside model.encoder.layer_norm None"),
+    "model.encoder.activation": ("tanh", "model.decoder.activation: None beside model.encoder.activation tanh"),
     "model.encoder.num_layers": (9, "encoder.layers.2.*missing"),
     "model.encoder.hidden_size": (1 << 40, "model.encoder.hidden_size"),
-    "model.decoder.ff_size": (25, "model.decoder.ff_size: 25 beside 24"),
+    "model.decoder.ff_size": (25, "model.decoder.ff_size: 25 beside model.encoder.ff_size 24"),
     "model.decoder.num_layers": (10**9, "model.decoder.num_layers"),
     "model.decoder.embeddings.scale": (False, "model.decoder.embeddings.scale"),
     "model.decoder": ([], "model.decoder"),
@@ -168,7 +168,7 @@ OPTIONS: dict[str, tuple[Any, str]] = {
     "dec_layers": (10**9, "dec_layers"),
     "heads": (3, "hidden_size 16 is not a multiple of heads 3"),
     "add_qkvbias": (True, "self_attn.*bias' is missing"),
-    "copy_attn": (True, "generator.linear.weight.*missing"),
+    "copy_attn": (True, "generator.linear.bias.*missing"),
 }
 
 
@@ -215,7 +215,7 @@ OPENNMT_HOSTILE: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "features": (lambda state: state["vocab"].update(src_feats=[["a"]]), "src_feats"),
     "a language model": (lambda state: state["vocab"].update(data_task="lm"), "data_task: lm"),
     "no first word": (lambda state: state["vocab"].update(decoder_start_token=""), "'tgt' lacks"),
-    "more words": (lambda state: state["vocab"]["tgt"].append("more"), "emb_luts.*has shape.*should have"),
+    "more words": (lambda state: state["vocab"]["tgt"].append("more"), "generator.bias.*has shape.*should have"),
 }
 
 
