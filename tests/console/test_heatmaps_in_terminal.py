@@ -76,10 +76,8 @@ def test_heatmap_fits_the_width(capsys, width, longest):
 
 def test_joining_scripts_are_numbered(capsys):
     lines = printed(capsys, ["أحب", "القطط"], ["I", "cats"], [[0.0, 1.0], [0.5, 0.5]])
-    assert lines[0] == "     1 2"
-    assert lines[1] == "   I   ██"
-    assert lines[2] == "cats ▒▒▒▒"
-    assert [word for word in ("أحب", "القطط") if any(word in line for line in lines[3:])] == ["أحب", "القطط"]
+    assert lines[:3] == ["     1 2", "   I   ██", "cats ▒▒▒▒"]
+    assert all(any(word in line for line in lines[3:]) for word in ("أحب", "القطط"))
 
 
 def test_wide_letters_keep_the_columns(capsys):
@@ -88,14 +86,10 @@ def test_wide_letters_keep_the_columns(capsys):
 
 
 @pytest.mark.parametrize("article", [False, True])
-def test_control_characters_do_not_reach_the_terminal(capsys, article):
+def test_control_characters_and_no_words(capsys, article):
     out = "\n".join(printed(capsys, ["\x1b[2J"], ["a\rb"], [[1.0]], title="\x07", article=article))
     assert not re.search(r"[\x00-\x09\x0b-\x1f]", out)
     assert "a�b" in out
-
-
-@pytest.mark.parametrize("article", [False, True])
-def test_no_words(capsys, article):
     assert printed(capsys, ["a"], [], np.zeros((0, 1)), article=article) == ["(no words)"]
 
 
@@ -103,24 +97,30 @@ COLOUR_PROGRAM = """
 import numpy as np
 from nmtkit.console.heatmaps import show_attention
 from nmtkit.pictures import AttentionPicture
-weights = np.array([[0.1, 0.9, 0.0], [0.5, 0.2, 0.3]])
-show_attention(AttentionPicture(["the", "cat", "sat"], ["le", "chat"], weights))
+show_attention(AttentionPicture(["the", "cat", "sat"], ["le", "chat"], np.array([[0.1, 0.9, 0.0], [0.5, 0.2, 0.3]])))
+facts = {"p_gen": np.array([0.1, 1]), "copied": frozenset({0})}
+weights = np.array([[0.0, 0.9, 0.0], [0.0, 0.0, 0.5]])
+show_attention(AttentionPicture(["the", "cat", "sat"], ["cat", "."], weights, **facts))
 """
 
 
-def test_heatmap_in_colours():
+def test_in_colours():
     lines = in_terminal(COLOUR_PROGRAM).splitlines()
-    row = lines[3]
-    assert Text.from_ansi(row).plain.rstrip() == "  le 10 90"
-    backgrounds = [int(colour) for colour in re.findall(r"48;5;(\d+)m", row)]
-    assert backgrounds == [COLOURS[1], COLOURS[-1], COLOURS[0]]
+    plain = [Text.from_ansi(line).plain.rstrip() for line in lines]
+    backgrounds = [[int(colour) for colour in re.findall(r"48;5;(\d+)m", line)] for line in lines]
+    assert plain[3] == "  le 10 90"
+    assert backgrounds[3] == [COLOURS[1], COLOURS[-1], COLOURS[0]]
+    article = plain.index("the cat sat")
+    assert backgrounds[article] == [COLOURS[-1], COLOURS[round(0.5 / 0.9 * (len(COLOURS) - 1))]]
+    assert "\x1b[1mcat" in lines[article + 3]  # copied words are bold
+    assert plain[article + 3] == "0.10 cat*  cat 0.90"
     assert not set(BLOCKS[1:]) & set("".join(lines))
 
 
 def test_no_color_is_respected():
     out = in_terminal(COLOUR_PROGRAM, NO_COLOR="1")
     assert "48;5;" not in out
-    assert "  le   ██  " in out.splitlines()
+    assert {"  le   ██  ", "    ███ ▒▒▒"} <= {Text.from_ansi(line).plain for line in out.splitlines()}
 
 
 # ----------------------------------------------------------------------------------------------------------- summaries
@@ -131,17 +131,8 @@ WEIGHTS = np.array([[0.9, 0.0, 0.1, 0.0], [0.1, 0.6, 0.1, 0.2], [0.0, 0.004, 0.0
 
 
 def test_summary_in_plain_characters(capsys):
-    lines = printed(
-        capsys,
-        ARTICLE,
-        WORDS,
-        WEIGHTS,
-        p_gen=np.array([0.05, 0.8, 1.0]),
-        copied=frozenset({0}),
-        title="news",
-        score=-1.5,
-    )
-    assert lines == [
+    facts = {"p_gen": np.array([0.05, 0.8, 1.0]), "copied": frozenset({0}), "title": "news", "score": -1.5}
+    assert printed(capsys, ARTICLE, WORDS, WEIGHTS, **facts) == [
         "news  (score -1.50)",
         "Ravensmoor beat Westbrook 4-2.",
         "▓▓▓▓▓▓▓▓▓▓ ▒▒▒▒ ░░░░░░░░░ ████",
@@ -153,17 +144,9 @@ def test_summary_in_plain_characters(capsys):
         "Columns: p_gen, the probability of generating; word of the summary, * if copied;",
         "words of the article with the largest weights",
     ]
-
-
-def test_a_model_that_cannot_copy(capsys):
-    lines = printed(capsys, ARTICLE, WORDS, WEIGHTS, article=True)
-    assert lines[0] == " ".join(ARTICLE)
-    assert lines[4:] == [
-        "Ravensmoor   Ravensmoor 0.90  Westbrook 0.10",
-        "      won.   beat 0.60  4-2. 0.20  Ravensmoor 0.10  Westbrook 0.10",
-        "      </s>   4-2. 1.00",
-        "Columns: word of the summary; words of the article with the largest weights",
-    ]
+    lines = printed(capsys, ARTICLE, WORDS, WEIGHTS, article=True)  # of a model that cannot copy
+    assert lines[4] == "Ravensmoor   Ravensmoor 0.90  Westbrook 0.10"
+    assert lines[7] == "Columns: word of the summary; words of the article with the largest weights"
 
 
 @pytest.mark.parametrize("width", [24, 50, 80, 200])
@@ -189,33 +172,4 @@ def test_a_long_article_fits_the_width_and_nothing_of_it_is_lost(capsys, width: 
 def test_shades_stand_below_their_words(capsys):
     lines = printed(capsys, ["黑猫", "b", "cc"], ["x"], [[1.0, 0.0, 0.5]], width=30, article=True)
     assert lines[:2] == ["黑猫 b cc", "████   ▒▒"]
-
-
-def test_no_weight_at_all(capsys):
     assert printed(capsys, ["a"], ["b"], np.zeros((1, 1)), article=True)[:2] == ["a", "coverage ░▒▓█ to 0.00"]
-
-
-SUMMARY_PROGRAM = """
-import numpy as np
-from nmtkit.console.heatmaps import show_attention
-from nmtkit.pictures import AttentionPicture
-weights = np.array([[0.0, 0.9, 0.0], [0.0, 0.0, 0.5]])
-facts = {"p_gen": np.array([0.1, 1]), "copied": frozenset({0})}
-show_attention(AttentionPicture(["the", "cat", "sat"], ["cat", "."], weights, **facts))
-"""
-
-
-def test_summary_in_colours():
-    lines = in_terminal(SUMMARY_PROGRAM).splitlines()
-    assert Text.from_ansi(lines[0]).plain == "the cat sat"
-    half = round(0.5 / 0.9 * (len(COLOURS) - 1))
-    assert [int(colour) for colour in re.findall(r"48;5;(\d+)m", lines[0])] == [COLOURS[-1], COLOURS[half]]
-    assert "\x1b[1mcat" in lines[3]  # copied words are bold
-    assert Text.from_ansi(lines[3]).plain.rstrip() == "0.10 cat*  cat 0.90"
-    assert not set(BLOCKS[1:]) & set("".join(lines))
-
-
-def test_no_color_is_respected_by_summaries():
-    out = in_terminal(SUMMARY_PROGRAM, NO_COLOR="1")
-    assert "48;5;" not in out
-    assert "    ███ ▒▒▒" in [Text.from_ansi(line).plain for line in out.splitlines()]

@@ -13,7 +13,6 @@ from typing import Any
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
-MISSING = "needs Chromium and chromedriver (Debian: apt-get install chromium chromium-driver)"
 
 KEYS = {"Tab": "\ue004", "ArrowLeft": "\ue012", "ArrowUp": "\ue013", "ArrowRight": "\ue014", "ArrowDown": "\ue015"}
 KEYS |= {"Enter": "\ue007", "Escape": "\ue00c", "Home": "\ue011", "End": "\ue010", "Shift": "\ue008", " ": " "}

@@ -5,13 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from browser import CHROMIUM, DRIVER, MISSING, Browser
+from browser import Browser
 from explorer_example import SRC, TGT, head_pictures
 
 from nmtkit.pictures import AttentionPicture, SourceWindow, save
 from nmtkit.pictures.pages import save_heads
-
-pytestmark = pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason=MISSING)
 
 # What the page shows, read from its elements.
 READ = """
@@ -32,13 +30,6 @@ return {
     (document.activeElement.firstElementChild || document.activeElement).textContent,
 };
 """
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    window = Browser()
-    yield window
-    window.close()
 
 
 def shown(numbers: list[str]) -> list[float]:
@@ -63,11 +54,8 @@ def test_the_page_opens_on_the_last_layer_of_cross_attention(explorer: Browser):
     assert page["pressed"] == "layer 2, mean of heads"
     assert page["heading"] == "made up  (score -1.25)"
     assert explorer.run("return performance.getEntriesByType('resource').length") == 0
-
-
-def test_without_a_word_the_strongest_lines_are_drawn(explorer: Browser):
-    mean = head_pictures().cross[1].mean(0)
-    assert explorer.run(READ)["lines"] == int((mean >= mean.max(-1, keepdims=True) / 2).sum())
+    mean = head_pictures().cross[1].mean(0)  # while no word is chosen the strongest lines are drawn
+    assert page["lines"] == int((mean >= mean.max(-1, keepdims=True) / 2).sum())
 
 
 def test_pointing_at_a_word_shows_what_it_looks_at(explorer: Browser):
@@ -135,13 +123,13 @@ def test_every_view_layer_and_head(explorer: Browser, view: str):
 def test_a_square_is_dark_where_its_head_looks(explorer: Browser):
     explorer.point("#squares [aria-label='layer 1, head 3']", click=True)
     assert explorer.run(READ)["head"] == "2"
-    pixels = explorer.run(
+    width, height, *pixels = explorer.run(
         """const canvas = document.querySelector("[aria-label='layer 1, head 3'] canvas");
         return [canvas.width, canvas.height,
           ...canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data];"""
     )
-    assert pixels[:2] == [len(SRC), len(TGT)]
-    red = np.array(pixels[2:]).reshape(len(TGT), len(SRC), 4)[..., 0]
+    assert (width, height) == (len(SRC), len(TGT))
+    red = np.array(pixels).reshape(len(TGT), len(SRC), 4)[..., 0]
     share = np.sqrt(head_pictures().cross[0, 2])
     np.testing.assert_allclose(red, 255 + (20 - 255) * share, atol=2.0)  # from white to the blue of the page
 

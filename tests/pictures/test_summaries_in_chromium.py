@@ -5,12 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from browser import CHROMIUM, DRIVER, MISSING, Browser
+from browser import Browser
 from summary_example import ARTICLE, COVERAGE, P_GEN, SUMMARY, WEIGHTS, long_summary, summary
 
 from nmtkit.pictures import AttentionPicture, save
-
-pytestmark = pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason=MISSING)
 
 # What each section shows: shades as a browser sees them (the alpha of the layer over the word), what is read out.
 READ = """
@@ -32,13 +30,6 @@ return [...document.querySelectorAll("section.summary")].map((section) => {
   };
 });
 """
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    window = Browser()
-    yield window
-    window.close()
 
 
 @pytest.fixture
