@@ -79,10 +79,7 @@ def read_segments(lines: Iterator[str], where: str, dropped: Counter[str]) -> It
 
 
 def unescape_entities(text: str) -> str:
-    """Replaces character references such as `&amp;` and `&#39;`.
-
-    Stricter than `html.unescape`: a reference needs its semicolon, so that other ampersands stay.
-    """
+    """Replaces character references such as `&#39;`, which need their semicolon, unlike in `html.unescape`."""
     return _ENTITY.sub(lambda found: html5.get(f"{found[1]};", found[0]) if found[1] else unescape(found[0]), text)
 
 

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 BUFFER = 1 << 18
 FREE_BYTES = 16 << 20
 """The compression ratio is not checked below this size."""
-MAX_NAME_BYTES = 4096
-"""Bytes of a member's name; names are read into memory."""
 DAMAGES = (zipfile.BadZipFile, tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError, NotImplementedError)
 """What the standard library raises for damaged archives and unknown compression methods."""
 
@@ -53,6 +51,12 @@ DECOMPRESSORS: Mapping[bytes, Callable[[Path], io.BufferedIOBase]] = {
     b"\xfd7zXZ\0": lzma.LZMAFile,
 }
 """By the first bytes of a file."""
+
+
+_LARGEST_HEADERS = {
+    **dict.fromkeys((tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK), 1 << 12),
+    **dict.fromkeys((tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE), 1 << 20),
+}
 
 
 @dataclass(frozen=True)
@@ -231,15 +235,10 @@ def _zip_members(path: Path, budget: _Budget) -> Iterator[Member]:
 
 
 class _Header(tarfile.TarInfo):
-    """A header with a limit on the length of names."""
+    """A header with a limit on the length of names, which are read into memory."""
 
     def _proc_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo | tarfile.TarFile:
-        if self.type in (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK) and self.size > MAX_NAME_BYTES:
-            raise tarfile.ReadError(f"a name of {self.size:,} bytes")
-        if (
-            self.type in (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
-            and self.size > 256 * MAX_NAME_BYTES
-        ):
+        if self.size > _LARGEST_HEADERS.get(self.type, self.size):
             raise tarfile.ReadError(f"a header of {self.size:,} bytes")
         found: tarfile.TarInfo = super()._proc_member(tar)  # type: ignore[misc]  # not in typeshed; the only hook
         return found

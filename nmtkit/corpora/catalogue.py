@@ -1,6 +1,5 @@
 """The catalogue of public corpora: what each is, where it comes from, and what is made of it."""
 
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -175,11 +174,7 @@ class _Template:
 
 
 class Catalogue:
-    """The corpora of nmtkit and of a catalogue of the user.
-
-    Args:
-        extra: the user's catalogue; its entries replace those of the same name.
-    """
+    """The corpora of nmtkit and of the user's own catalogue, whose entries replace those of the same name."""
 
     def __init__(self, extra: Path | None = None) -> None:
         self._templates = {**_own_templates(), **(_templates(extra) if extra else {})}
@@ -215,12 +210,9 @@ class Catalogue:
                     raise RecipeError(
                         f"unknown corpus {name!r}: {{{key}}} of {entry_name}: {suggest_names(value, allowed)}"
                     )
-        whole = [example for entry_name in self._templates for example in self.examples(entry_name)]
-        near = difflib.get_close_matches(name, [*whole, *self._templates], n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]!r}? " if near else ""
+        known = [example for entry_name in self._templates for example in self.examples(entry_name)]
         raise RecipeError(
-            f"unknown corpus {name!r}: {hint}corpora: {', '.join(self.names())}; `nmtkit fetch --list` "
-            "says what each is"
+            f"unknown corpus {name!r}: {suggest_names(name, known, most=0)}; `nmtkit fetch --list` says what there is"
         )
 
     def _make(self, name: str, entry_name: str, values: Mapping[str, str]) -> Corpus:

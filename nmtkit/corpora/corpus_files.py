@@ -81,14 +81,8 @@ def write_pairs(
 ) -> WriteResult:
     """Filters, splits and writes the pairs of a corpus.
 
-    Train is streamed; validation and test are kept in memory until all of train is known.
-
-    Args:
-        entry: settings of the corpus.
-        pairs: the pairs from its reader.
-        folder: for the files.
-        dropped: the reader's counts of skipped items by reason; filtered pairs are added.
-        progress: takes the number of training pairs written so far.
+    Train is streamed; validation and test are kept in memory until all of train is known. `dropped` has the reader's
+    counts of skipped items by reason; filtered pairs are added. `progress` takes the training pairs written so far.
     """
     counter = CorpusCounter()
     given: dict[str, list[Pair]] = {"valid": [], "test": []}

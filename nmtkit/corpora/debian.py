@@ -12,6 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
+from typing_extensions import override
+
 from nmtkit.core.errors import DataError
 from nmtkit.core.settings import Field
 from nmtkit.corpora.archives import DAMAGES, members
@@ -79,8 +81,8 @@ class DebianPackage(_ReleaseSource):
     package: str = Field(pattern=r"^[a-z0-9][a-z0-9+.-]+$")
     """Its name."""
 
+    @override
     def label(self) -> str:
-        """See `CorpusSource`."""
         return f"Debian package {self.package} ({self.release})"
 
     def obtain(self, context: FetchContext) -> list[SourceFile]:
@@ -102,8 +104,8 @@ class DebianIndexes(_ReleaseSource):
     languages: list[Annotated[str, Field(pattern=r"^[a-z]{2,3}(_[A-Z]{2})?$")]] = Field(min_length=1)
     """Debian's language codes: en, pt_BR."""
 
+    @override
     def label(self) -> str:
-        """See `CorpusSource`."""
         return f"Debian's package descriptions ({', '.join(self.languages)}; {self.release})"
 
     def obtain(self, context: FetchContext) -> list[SourceFile]:

@@ -239,14 +239,19 @@ def _joined(
 
 @dataclass
 class _Span:
-    """An open span within a block; a switch contains variants of a text."""
+    """An open element: the block itself, or a span within it. A switch contains variants of a text."""
 
     name: str
-    kind: Literal["plain", "switch", "variant"]
-    outer: list[str]
-    """Pieces of the enclosing text."""
-    variants: list[tuple[str, list[str]]] = field(default_factory=list)
-    """Id and text pieces of each variant of a switch."""
+    kind: Literal["plain", "switch", "variant"] = "plain"
+    pieces: list[str] = field(default_factory=list)
+    variants: list[tuple[str, str]] = field(default_factory=list)
+    """Id and text of each variant of a switch."""
+
+    def text(self) -> str:
+        if self.kind == "switch":  # only white space is between the variants
+            common = [text for name, text in self.variants if name.startswith("default")]
+            return (common or [text for _, text in self.variants] or ["".join(self.pieces)])[0]
+        return "".join(self.pieces)
 
 
 class _PageParser(HTMLParser):
@@ -255,58 +260,42 @@ class _PageParser(HTMLParser):
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
         self.texts: dict[str, list[str]] = {}
-        self._name = ""  # id of the open block
         self._tag = ""
-        self._pieces: list[str] = []  # the text of the innermost switch or variant, or of the block
-        self._spans: list[_Span] = []
+        self._open: list[_Span] = []  # the block and the spans in it, the innermost last
 
     @override
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if not self._name:
-            if tag in _BLOCKS:
-                self._open_block(tag, dict(attrs))
+        attributes = dict(attrs)
+        name = attributes.get("id") or ""
+        if not self._open:
+            is_text = name.startswith(("par_", "hd_")) and attributes.get("class") not in _CODE
+            if tag in _BLOCKS and is_text:
+                self._tag = tag
+                self._open.append(_Span(name))
         elif tag == "span":
-            self._open_span(dict(attrs))
+            is_switch, is_variant = attributes.get("class") in _SWITCHES, "hidden" in attributes
+            self._open.append(_Span(name, "switch" if is_switch else "variant" if is_variant else "plain"))
         elif tag == "br":
-            self._pieces.append(" ")
+            self._open[-1].pieces.append(" ")
 
     @override
     def handle_endtag(self, tag: str) -> None:
-        if self._name and tag == "span" and self._spans:
-            self._close_span(self._spans.pop())
-        elif self._name and tag == self._tag:
-            while self._spans:
-                self._close_span(self._spans.pop())
-            self.texts.setdefault(self._name, []).append(" ".join("".join(self._pieces).split()))
-            self._name = ""
+        if tag == "span" and len(self._open) > 1:
+            self._close_span()
+        elif self._open and tag == self._tag:
+            while len(self._open) > 1:
+                self._close_span()
+            block = self._open.pop()
+            self.texts.setdefault(block.name, []).append(" ".join(block.text().split()))
 
     @override
     def handle_data(self, data: str) -> None:
-        if self._name:
-            self._pieces.append(data)
+        if self._open:
+            self._open[-1].pieces.append(data)
 
-    def _open_block(self, tag: str, attributes: dict[str, str | None]) -> None:
-        name = attributes.get("id") or ""
-        if name.startswith(("par_", "hd_")) and attributes.get("class") not in _CODE:
-            self._name, self._tag, self._pieces = name, tag, []
-
-    def _open_span(self, attributes: dict[str, str | None]) -> None:
-        span = _Span(attributes.get("id") or "", "plain", self._pieces)
-        if attributes.get("class") in _SWITCHES:
-            span.kind = "switch"
-        elif "hidden" in attributes:
-            span.kind = "variant"
-        if span.kind != "plain":
-            self._pieces = []
-        self._spans.append(span)
-
-    def _close_span(self, span: _Span) -> None:
-        if span.kind == "plain":
-            return
-        if span.kind == "variant" and self._spans and self._spans[-1].kind == "switch":
-            self._spans[-1].variants.append((span.name, self._pieces))
-        elif span.kind == "switch":
-            # Only white space is between the variants.
-            common = [pieces for name, pieces in span.variants if name.startswith("default")]
-            span.outer.extend((common or [pieces for _, pieces in span.variants] or [self._pieces])[0])
-        self._pieces = span.outer
+    def _close_span(self) -> None:
+        span, outer = self._open.pop(), self._open[-1]
+        if span.kind != "variant":
+            outer.pieces.append(span.text())
+        elif outer.kind == "switch":
+            outer.variants.append((span.name, span.text()))

@@ -10,7 +10,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from urllib.parse import urljoin, urlsplit
@@ -20,6 +20,7 @@ from urllib3 import Retry
 from urllib3.exceptions import HTTPError, InvalidHeader, NewConnectionError
 
 from nmtkit.core.errors import DataError
+from nmtkit.core.files import write_errors
 from nmtkit.core.formats import parse_json
 from nmtkit.core.version import __version__
 
@@ -99,15 +100,16 @@ def sha256_of(path: Path) -> str:
 
 
 class RetryableError(Exception):
-    """A failure after which another attempt may succeed; `wait`: the seconds the server asks for."""
+    """A failure after which another attempt may succeed.
 
-    def __init__(self, why: str, wait: float | None = None) -> None:
+    `wait`: the seconds the server asks for. `connected`: without a connection another attempt is made only if there was
+    one a moment ago.
+    """
+
+    def __init__(self, why: str, wait: float | None = None, connected: bool = True) -> None:
         super().__init__(why)
         self.wait = wait
-
-
-class UnreachableError(RetryableError):
-    """No connection at all: retried only if there was one a moment ago."""
+        self.connected = connected
 
 
 @dataclass(frozen=True)
@@ -124,16 +126,11 @@ class DownloadPolicy:
 
 
 def download(url: str, target: Path, policy: DownloadPolicy, sha256: str = "", size: int | None = None) -> str:
-    """Downloads a file, resuming an earlier attempt; returns its SHA-256 checksum.
+    """Downloads a file into an existing folder, resuming an earlier attempt; returns its SHA-256 checksum.
 
-    Args:
-        url: http or https; redirects from https to http are refused.
-        target: a path in an existing folder.
-        policy: callbacks and time limits.
-        sha256: expected checksum; empty accepts any.
-        size: expected bytes, if known.
+    `sha256` and `size`, in bytes, are what is expected; an empty checksum accepts any.
     """
-    with requests.Session() as session, _clear_messages(url, target):
+    with requests.Session() as session, write_errors(target):
         part = PartialFile(target, url)
         failures, initial, furthest = 0, part.size, part.size
         while True:
@@ -141,7 +138,7 @@ def download(url: str, target: Path, policy: DownloadPolicy, sha256: str = "", s
                 digest = _download_rest(session, url, part, policy, sha256, size)
                 break
             except RetryableError as fault:
-                if isinstance(fault, UnreachableError) and furthest == initial:
+                if not fault.connected and furthest == initial:
                     raise DataError(str(fault)) from fault
                 failures = 0 if part.size > furthest else failures + 1
                 furthest = max(furthest, part.size)
@@ -254,14 +251,11 @@ def _body(response: requests.Response) -> Iterator[bytes]:
 def _version(response: requests.Response, url: str) -> RemoteVersion:
     headers = response.headers
     etag = headers.get("ETag", "")
-    total = headers.get("Content-Range", "").rpartition("/")[2] if response.status_code == 206 else ""
-    length = total or headers.get("Content-Length", "")
-    return RemoteVersion(
-        url,
-        "" if etag.startswith("W/") else etag,
-        headers.get("Last-Modified", ""),
-        int(length) if length.isdecimal() else None,
-    )
+    length = headers.get("Content-Length", "")
+    if response.status_code == 206:
+        length = headers.get("Content-Range", "").rpartition("/")[2] or length
+    total = int(length) if length.isdecimal() else None
+    return RemoteVersion(url, "" if etag.startswith("W/") else etag, headers.get("Last-Modified", ""), total)
 
 
 def _wrong_size(url: str, actual: str, size: int, part: PartialFile) -> DataError:
@@ -279,23 +273,21 @@ def _request_error(fault: requests.RequestException, url: str, part: PartialFile
         return RetryableError("no answer in time")
     if isinstance(fault, requests.exceptions.ConnectionError):
         if any(isinstance(cause, NewConnectionError) for cause in _causes(fault)):
-            return UnreachableError(
+            return RetryableError(
                 f"cannot reach {host} ({why}): is this machine online? Behind a proxy, set HTTPS_PROXY; or download "
-                f"{part.version.url} elsewhere and put it at {part.target}"
+                f"{part.version.url} elsewhere and put it at {part.target}",
+                connected=False,
             )
         return RetryableError(f"the connection broke ({why})")
     return DataError(f"{url}: cannot download it: {fault}")
 
 
 def _causes(fault: BaseException) -> Iterator[BaseException]:
-    """The error and the errors it wraps; urllib3 keeps them in several attributes."""
-    queue, seen = [fault], set[int]()
-    for one in queue:
-        if id(one) not in seen:
-            seen.add(id(one))
-            yield one
-            wrapped = [one.__cause__, one.__context__, getattr(one, "reason", None), *one.args]
-            queue += [other for other in wrapped if isinstance(other, BaseException)]
+    """The error, and those it was raised from."""
+    cause: BaseException | None = fault
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__
 
 
 def _root_cause(fault: BaseException) -> str:
@@ -303,13 +295,3 @@ def _root_cause(fault: BaseException) -> str:
     causes = list(_causes(fault))
     words = (cause.strerror for cause in causes if isinstance(cause, OSError) and cause.strerror)
     return next(words, str(causes[-1]) or type(causes[-1]).__name__)
-
-
-@contextmanager
-def _clear_messages(url: str, target: Path) -> Iterator[None]:
-    try:
-        yield
-    except requests.RequestException as fault:
-        raise DataError(f"{url}: cannot download it: {_root_cause(fault)}") from fault
-    except OSError as fault:
-        raise DataError(f"{fault.filename or target}: cannot write it: {fault.strerror or fault}") from fault

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit.core.errors import DataError
-from nmtkit.core.files import bundled_path
+from nmtkit.core.files import bundled_path, write_errors
 from nmtkit.core.formats import dump_yaml, load_yaml
 from nmtkit.corpora.catalogue import Corpus
 from nmtkit.corpora.corpus_files import (
@@ -80,30 +80,34 @@ def fetch(corpus: Corpus, folder: Path, work: FetchContext, command: str) -> Fet
     earlier fetch are replaced, other files in the folder stay.
     """
     earlier = _earlier_card(corpus, folder)
-    _make(work.folder)
     obtained = [one for source in corpus.entry.sources for one in source.obtain(work)]
     _compare(obtained, earlier, folder)
-    _make(folder.parent)
     temporary = folder.parent / f".{folder.name}-{os.getpid()}"
     try:
-        temporary.mkdir()
-        work.notify("reading and writing the pairs")
-        dropped, read = Counter[str](), Counter[str]()
-        pairs = _tallied(corpus.entry.read.pairs([one.path for one in obtained], dropped), read)
-        written = write_pairs(corpus.entry, pairs, temporary, dropped, work.count)
-        for split, count in corpus.entry.expected.items():
-            if read[split] != count:
-                work.notify(f"{split} has {read[split]:,} pairs as it was published, but {count:,} were expected")
-        card = make_card(corpus, obtained, written, command)
-        write_card(card, temporary)
-        recipe = temporary / f"{corpus.name}.yaml"
-        recipe.write_text(corpus_recipe(corpus, written), encoding="utf-8")
-        _put_in_place(temporary, folder, {*(earlier or card)["files"], CARD_JSON, CARD_TEXT, recipe.name})
-    except OSError as fault:
-        raise DataError(f"{fault.filename or folder}: cannot read or write it: {fault.strerror or fault}") from fault
+        with write_errors(folder):
+            temporary.mkdir(parents=True)
+            card = _write(corpus, obtained, temporary, work, command)
+            _put_in_place(temporary, folder, {*(earlier or card)["files"], CARD_JSON, CARD_TEXT, f"{corpus.name}.yaml"})
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return FetchedCorpus(folder, folder / recipe.name, card)
+    return FetchedCorpus(folder, folder / f"{corpus.name}.yaml", card)
+
+
+def _write(
+    corpus: Corpus, obtained: Sequence[SourceFile], folder: Path, work: FetchContext, command: str
+) -> dict[str, Any]:
+    """Writes the splits, the card and the recipe into an empty folder; returns the content of the card."""
+    work.notify("reading and writing the pairs")
+    dropped, read = Counter[str](), Counter[str]()
+    pairs = _tallied(corpus.entry.read.pairs([one.path for one in obtained], dropped), read)
+    written = write_pairs(corpus.entry, pairs, folder, dropped, work.count)
+    for split, count in corpus.entry.expected.items():
+        if read[split] != count:
+            work.notify(f"{split} has {read[split]:,} pairs as it was published, but {count:,} were expected")
+    card = make_card(corpus, obtained, written, command)
+    write_card(card, folder)
+    (folder / f"{corpus.name}.yaml").write_text(corpus_recipe(corpus, written), encoding="utf-8")
+    return card
 
 
 def _tallied(pairs: Iterable[Pair], read: Counter[str]) -> Iterator[Pair]:
@@ -140,13 +144,6 @@ def _compare(obtained: Sequence[SourceFile], earlier: dict[str, Any] | None, fol
                 f"{one.origin}: it is not the file it was when {folder} was fetched: its sum was {old} and now is "
                 f"{one.sha256}. If you trust the new one, fetch it into another folder with --to DIR"
             )
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as fault:
-        raise DataError(f"{folder}: cannot make this folder: {fault.strerror or fault}") from fault
 
 
 def _put_in_place(temporary: Path, folder: Path, ours: set[str]) -> None:

@@ -13,7 +13,6 @@ under its `kind`, and the file in `nmtkit/corpora/__init__.py`:
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -63,9 +62,23 @@ READERS: Registry[type[Reader]] = Registry("reader")
 
 
 def text_lines(files: Sequence[Path], place: str) -> Iterator[str]:
-    """The lines of one text, one at a time, without line ends and byte-order mark."""
-    with _opened(files, place) as stream:
-        yield from decode_stream(stream, place)
+    """The lines of FILE, or FILE:MEMBER for a member of an archive, without line ends and byte-order mark."""
+    name, _, member = place.partition(":")
+    path = find_file(files, name)
+    # What is no archive is its own only member, without the ending where it is packed.
+    wanted = (member,) if member else (path.name, path.stem)
+    others: list[str] = []
+    for found in members(path):
+        if found.name in wanted:
+            with found.open() as stream:
+                yield from decode_stream(decompressed(stream, place), place)
+            return
+        others.append(found.name)
+    more = f" and {len(others) - 10} more" if len(others) > 10 else ""
+    content = f"{', '.join(others[:10])}{more}" or "nothing"
+    if not member:
+        raise DataError(f"{path}: this is an archive of {content}: name one as {name}:MEMBER in the entry")
+    raise DataError(f"{path}: it has no member {member}, only {content}; has it been published again?")
 
 
 def decode_stream(stream: BinaryIO, where: str) -> Iterator[str]:
@@ -80,26 +93,3 @@ def find_file(files: Sequence[Path], name: str) -> Path:
         given = ", ".join(path.name for path in files)
         raise DataError(f"{name}: no source of the corpus gives a file of this name, only {given}; correct the entry")
     return found
-
-
-@contextmanager
-def _opened(files: Sequence[Path], place: str) -> Iterator[BinaryIO]:
-    """The stream of FILE, or FILE:MEMBER for a member of an archive, decompressed."""
-    name, _, member = place.partition(":")
-    path = find_file(files, name)
-    # What is no archive is its own only member, without the ending where it is packed.
-    wanted = (member,) if member else (path.name, path.stem)
-    seen: list[str] = []
-    count = 0
-    for found in members(path):
-        if found.name in wanted:
-            with found.open() as stream:
-                yield decompressed(stream, place)
-            return
-        count += 1
-        if count <= 10:
-            seen.append(found.name)
-    there = (", ".join(seen) + (f" and {count - 10} more" if count > 10 else "")) or "nothing"
-    if not member:
-        raise DataError(f"{path}: this is an archive of {there}: name one as {name}:MEMBER in the entry")
-    raise DataError(f"{path}: it has no member {member}, only {there}; has it been published again?")

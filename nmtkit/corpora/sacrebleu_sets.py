@@ -25,10 +25,9 @@ class SacrebleuSet:
 
 
 def load_sacrebleu_set(name: str) -> SacrebleuSet:
-    """A test set of sacrebleu, downloaded the first time and kept in ~/.sacrebleu, or $SACREBLEU.
+    """A test set of sacrebleu, such as "wmt14/en-de" or "wmt14/full/en-de".
 
-    Args:
-        name: test set and language pair, such as "wmt14/en-de" or "wmt14/full/en-de".
+    It is downloaded the first time and kept in ~/.sacrebleu, or $SACREBLEU.
     """
     test_set, _, pair = name.rpartition("/")
     if test_set not in DATASETS:

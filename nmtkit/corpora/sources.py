@@ -12,7 +12,9 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 from urllib.parse import unquote, urlsplit
 
-from nmtkit.core.errors import DataError
+from typing_extensions import override
+
+from nmtkit.core.files import write_errors
 from nmtkit.core.registry import Registry
 from nmtkit.core.settings import Field, Settings, field_validator, is_valid_name, model_validator
 from nmtkit.corpora.download import DownloadPolicy, download, sha256_of
@@ -114,8 +116,8 @@ class UrlSource(CorpusSource):
             raise ValueError("give the file's `sha256`, or say in `no_checksum` why there is none")
         return self
 
+    @override
     def label(self) -> str:
-        """See `CorpusSource`."""
         return self.url
 
     @property
@@ -129,7 +131,7 @@ class UrlSource(CorpusSource):
         # Many files of the web have the same name, so each URL has its own folder.
         folder = context.folder / hashlib.sha256(self.url.encode("utf-8")).hexdigest()[:16]
         target, checksum_file = folder / self.file_name, folder / "sha256"
-        try:
+        with write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
             checksum = self._cached(target, checksum_file, context)
             if checksum is None:
@@ -138,10 +140,6 @@ class UrlSource(CorpusSource):
                 checksum = download(self.url, target, policy, self.sha256, self.size)
                 checksum_file.write_text(checksum + "\n", encoding="ascii")
             size = target.stat().st_size
-        except OSError as fault:
-            raise DataError(
-                f"{fault.filename or folder}: cannot read or write it: {fault.strerror or fault}"
-            ) from fault
         if not self.sha256:
             context.notify(f"{self.file_name} is not verified: {self.no_checksum}. Its SHA-256 checksum is {checksum}")
         return [SourceFile(target, self.url, checksum, size, verified=bool(self.sha256))]

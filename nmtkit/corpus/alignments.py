@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TextIO, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +31,9 @@ AlignmentFormat = Literal["pharaoh", "naacl"]
 DEFAULT_BASE: dict[AlignmentFormat, int] = {"pharaoh": 0, "naacl": 1}
 """The usual index of the first word in each format."""
 
-_LINK = re.compile(r"(\d+)([-?p])(\d+)", re.ASCII)
-_NAACL_LINE = re.compile(r"(\d+)\s+(\d+)\s+(\d+)(?:\s+([SP]))?(?:\s+[\d.]+)?", re.ASCII)
+# No text has words of ten digits.
+_LINK = re.compile(r"(\d{1,9})([-?p])(\d{1,9})", re.ASCII)
+_NAACL_LINE = re.compile(r"(\d{1,9})\s+(\d{1,9})\s+(\d{1,9})(?:\s+([SP]))?(?:\s+[\d.]+)?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,6 @@ def base_warning(alignments: Iterable[Links]) -> str:
 
 # --------------------------------------------------------------------------------------------------------- formats
 
-DIGITS = 9
 LONGEST = 40
 """Characters of a malformed link that a message quotes."""
 FAR = 100
@@ -148,7 +148,7 @@ def _parse_naacl(lines: Iterable[tuple[int, str]], place: str, base: int) -> lis
         what = f"{place}, line {number}: {_shown(line.strip())}"
         if match is None:
             raise DataError(f"{what} is not a link; write PAIR SOURCE TARGET and S or P, such as 12 3 4 S")
-        pair = _number(match[1], what)
+        pair = int(match[1])
         if pair == 0:
             raise DataError(f"{place}, line {number}: sentence pair 0; sentence pairs are counted from 1")
         last, said, links = max(pair, last), number if pair > last else said, links + 1
@@ -166,7 +166,7 @@ def _parse_naacl(lines: Iterable[tuple[int, str]], place: str, base: int) -> lis
 
 
 def _counted(source: str, target: str, base: int, what: str) -> Link:
-    link = (_number(source, what) - base, _number(target, what) - base)
+    link = (int(source) - base, int(target) - base)
     if min(link) < 0:
         raise DataError(
             f"{what} holds a word 0, but words are counted from 1; if the file counts from 0, say so "
@@ -174,12 +174,6 @@ def _counted(source: str, target: str, base: int, what: str) -> Link:
             "word, take the link out"
         )
     return link
-
-
-def _number(digits: str, what: str) -> int:
-    if len(digits) > DIGITS:
-        raise DataError(f"{what} holds a number of {len(digits)} digits; no text has so many words: correct the link")
-    return int(digits)
 
 
 def _shown(text: str) -> str:
@@ -260,27 +254,28 @@ def _writing(path: Path) -> Iterator[WritePair]:
     with ExitStack() as opened:
         with write_errors(path):
             beside = opened.enter_context(atomic_path(path))
-            is_json = path.suffix == ".json"
-            text = opened.enter_context(beside.open("w", encoding="utf-8")) if is_json else None
-            archive = None if is_json else opened.enter_context(zipfile.ZipFile(beside, "w", zipfile.ZIP_DEFLATED))
+            file: zipfile.ZipFile | TextIO = (
+                beside.open("w", encoding="utf-8")
+                if path.suffix == ".json"
+                else zipfile.ZipFile(beside, "w", zipfile.ZIP_DEFLATED)
+            )
+            opened.enter_context(file)
 
         def write(alignment: SoftAlignment, reverse: SoftAlignment | None) -> None:
             nonlocal count
             count += 1
             weights = {"weights": alignment.weights} | ({} if reverse is None else {"reverse_weights": reverse.weights})
             with write_errors(path):
-                if text is not None:
-                    rounded = {
-                        key: [[round(one, 6) for one in row] for row in weights[key].tolist()] for key in weights
-                    }
-                    record = {"source": alignment.src_words, "target": alignment.tgt_words, **rounded}
-                    text.write(("[\n" if count == 1 else ",\n") + json.dumps(record, ensure_ascii=False))
-                elif archive is not None:
+                if isinstance(file, zipfile.ZipFile):
                     for key, array in weights.items():
                         packed = io.BytesIO()
                         np.save(packed, array.astype(np.float32))
                         name = f"{count}.npy" if key == "weights" else f"{count}.reverse.npy"
-                        archive.writestr(name, packed.getvalue())
+                        file.writestr(name, packed.getvalue())
+                    return
+                rows = {key: [[round(one, 6) for one in row] for row in weights[key].tolist()] for key in weights}
+                record = {"source": alignment.src_words, "target": alignment.tgt_words, **rows}
+                file.write(("[\n" if count == 1 else ",\n") + json.dumps(record, ensure_ascii=False))
 
         try:
             yield write
@@ -289,8 +284,8 @@ def _writing(path: Path) -> Iterator[WritePair]:
                 opened.pop_all().__exit__(type(fault), fault, fault.__traceback__)
             raise
         with write_errors(path), opened.pop_all():
-            if text is not None:
-                text.write("\n]\n" if count else "[\n]\n")
+            if not isinstance(file, zipfile.ZipFile):
+                file.write("\n]\n" if count else "[\n]\n")
 
 
 # ------------------------------------------------------------------------------------------------- two directions

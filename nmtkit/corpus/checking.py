@@ -77,13 +77,9 @@ class SplitReport:
         """The shares of unknown tokens in source and target."""
         return self.src_unknown / max(1, self.src_tokens), self.tgt_unknown / max(1, self.tgt_tokens)
 
-    def as_dict(self) -> dict[str, Any]:
-        """The report as plain values, for JSON."""
-        return {**vars(self), "findings": {kind: dict(vars(finding)) for kind, finding in self.findings.items()}}
-
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "SplitReport":
-        """The inverse of `as_dict`; TypeError for other values."""
+        """The inverse of `dataclasses.asdict`; TypeError for other values."""
         findings = {kind: FaultCount(**finding) for kind, finding in values["findings"].items()}
         return cls(**{**values, "findings": findings})
 
@@ -112,10 +108,8 @@ class DataReport:
         parts += [f"found and kept: {', '.join(kept)}"] if kept else []
         if t := self.tokenizer:
             sizes = f"{t['src_size']:,}" if t["src_size"] == t["tgt_size"] else f"{t['src_size']:,}/{t['tgt_size']:,}"
-            learned = (
-                f" learned from {t['pairs_used']:,} of {t['pairs']:,} pairs" if t["pairs_used"] != t["pairs"] else ""
-            )
-            parts.append(f"{t['kind']} tokenizer of {sizes}{learned}")
+            sample = f" learned from {t['pairs_used']:,} of {t['pairs']:,} pairs"
+            parts.append(f"{t['kind']} tokenizer of {sizes}{sample if t['pairs_used'] != t['pairs'] else ''}")
         return "; ".join(parts)
 
     def left_out(self) -> list[tuple[str, str, str, str, str]]:
@@ -129,14 +123,6 @@ class DataReport:
             for name, split in self.splits.items()
             for kind, finding in split.findings.items()
         ]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {
-            "tokenizer": dict(self.tokenizer),
-            "files": self.files,
-            "splits": {name: split.as_dict() for name, split in self.splits.items()},
-        }
 
 
 def read_checksums(report: Path) -> dict[str, dict[str, str]]:
@@ -216,20 +202,18 @@ class PairChecker:
 
         With `over_long: truncate` the caller truncates longer ones.
         """
-        report = self.report.splits[split]
+        report, config = self.report.splits[split], self.config
         action = "dropped" if split == "train" else "kept"
-        drop = np.zeros(len(lines), dtype=bool)
-        src_limit, tgt_limit = self.config.limits
+        src_limit, tgt_limit = config.limits
         over = src > src_limit
         if tgt is not None:
             over |= tgt > tgt_limit
-        truncate = self.config.over_long == "truncate"
-        report.add_fault(OVER_LONG, lines[over], "truncated" if truncate else action)
-        if action == "dropped" and not truncate:
-            drop |= over
-        if self.config.max_ratio is not None and tgt is not None:
-            uneven = ~drop & (np.maximum(src, tgt) > self.config.max_ratio * np.minimum(src, tgt))
+        truncates = config.over_long == "truncate"
+        report.add_fault(OVER_LONG, lines[over], "truncated" if truncates else action)
+        keep = np.ones_like(over) if truncates or action == "kept" else ~over
+        if config.max_ratio is not None and tgt is not None:
+            uneven = keep & (np.maximum(src, tgt) > config.max_ratio * np.minimum(src, tgt))
             report.add_fault(TOKEN_RATIO, lines[uneven], action)
             if action == "dropped":
-                drop |= uneven
-        return ~drop
+                keep &= ~uneven
+        return keep

@@ -11,6 +11,7 @@ import re
 import unicodedata
 import zlib
 from collections.abc import Callable, Iterator
+from io import BufferedReader
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeAlias, cast
@@ -127,7 +128,7 @@ def read_lines(path: str | Path) -> Iterator[str]:
     """The lines of a text file or pipe, plain or gzip-compressed, one at a time, without line ends."""
     try:
         with open(path, "rb") as raw:
-            yield from read_stream_lines(_unpacked(raw, None, FEW_BYTES), str(path))
+            yield from read_stream_lines(_unpacked(raw), str(path))
     except OSError as fault:
         raise DataError(f"{path}: cannot read it: {fault.strerror or fault}") from fault
 
@@ -141,22 +142,17 @@ def read_stream_lines(
 ) -> Iterator[str]:
     """The lines of an open stream, which messages call `where`; a fault is raised after the lines before it.
 
-    `convert` is the remedy for a line that is not UTF-8, `again` that for a broken gzip file.
+    `convert` is the remedy for a line that is not UTF-8, `again` that for a broken gzip file. A line that is longer
+    than `longest` bytes is refused as soon as so many bytes were read without a line end.
     """
     count = 0
     try:
         for lines, faulty, mark, _ in read_text_blocks(stream, FEW_BYTES, longest):
-            good = lines[: faulty[0]] if faulty else lines
-            if longest is not None and max(map(len, good), default=0) > longest:
-                good = good[: next(row for row, line in enumerate(good) if len(line) > longest)]
-                faulty = []
-            yield from good
-            count += len(good)
+            yield from lines[: faulty[0]] if faulty else lines
             if faulty:
-                bom = 0 if count else mark
-                raise DataError(not_utf8_message(f"{where}, line {count + 1}", lines[len(good)], bom, convert))
-            if len(good) < len(lines):
-                raise _LineTooLong
+                number, bom = count + faulty[0] + 1, 0 if count + faulty[0] else mark
+                raise DataError(not_utf8_message(f"{where}, line {number}", lines[faulty[0]], bom, convert))
+            count += len(lines)
     except _LineTooLong:
         raise DataError(
             f"{where}, line {count + 1}: more than {longest:,} bytes without a line end; this is not text"
@@ -168,34 +164,29 @@ def read_stream_lines(
 # ------------------------------------------------------------------------------------------------- text with its faults
 
 
-class _Watched:
-    """A file with lookahead whose bytes are observed."""
+class _Observed:
+    """A file whose bytes are observed while they are read."""
 
-    def __init__(self, raw: BinaryIO, told: Callable[[bytes], object] | None, size: int) -> None:
-        self._raw = raw
-        self._told = told
-        self._ahead = self._tell(raw.read1(max(2, size)))  # type: ignore[attr-defined]  # a pipe cannot be wound back
-        self.is_packed = self._ahead[:2] == b"\x1f\x8b"
-
-    def _tell(self, data: bytes) -> bytes:
-        if self._told is not None:
-            self._told(data)
-        return data
+    def __init__(self, file: BinaryIO, observe: Callable[[bytes], object]) -> None:
+        self._file = file
+        self._observe = observe
 
     def read(self, size: int) -> bytes:
-        if not self._ahead:
-            return self._tell(self._raw.read(size))
-        data, self._ahead = self._ahead[:size], self._ahead[size:]
+        data = self._file.read(size)
+        self._observe(data)
         return data
 
     def read1(self, size: int) -> bytes:
-        return self.read(size) if self._ahead else self._tell(self._raw.read1(size))  # type: ignore[attr-defined]
+        data: bytes = self._file.read1(size)  # type: ignore[attr-defined]
+        self._observe(data)
+        return data
 
 
-def _unpacked(raw: BinaryIO, told: Callable[[bytes], object] | None, size: int) -> BinaryIO:
-    """The file, decompressed if it is gzip."""
-    watched: Any = _Watched(raw, told, size)
-    return cast(BinaryIO, gzip.GzipFile(fileobj=watched) if watched.is_packed else watched)
+def _unpacked(file: BufferedReader, observe: Callable[[bytes], object] | None = None) -> BinaryIO:
+    """The file, decompressed if it is gzip. It may be a pipe, which cannot be wound back."""
+    packed = file.peek(2)[:2] == b"\x1f\x8b"
+    source: Any = file if observe is None else _Observed(file, observe)
+    return cast(BinaryIO, gzip.GzipFile(fileobj=source) if packed else source)
 
 
 class TextFile:
@@ -248,8 +239,8 @@ class TextFile:
             if not self._pipes and not Path(self.path).is_file() and Path(self.path).exists():
                 raise OSError("it is not a file")
             with open(self.path, "rb") as raw:
-                told = self._watch and self._watch(self.path)
-                for block in read_text_blocks(_unpacked(raw, told, BYTES), BYTES):
+                observe = self._watch and self._watch(self.path)
+                for block in read_text_blocks(_unpacked(raw, observe), BYTES):
                     if not self.count:
                         if block.data.startswith(_UTF16_MARKS):
                             self._broken(UTF16, 1, "", "not UTF-8 (byte 1 of the line); convert it", ", line 1")
@@ -315,29 +306,23 @@ class _LineEnds:
 def explain_bad_bytes(line: str) -> str:
     """Explains a line that is not UTF-8, and how it reads in another encoding."""
     raw, start = line.encode("utf-8", "surrogateescape"), first_bad_byte(line)
-    what = _what(raw, start)
-    if what == "a stray byte":
-        for encoding, name in (("cp1252", "Windows-1252"), ("latin-1", "Latin-1")):
-            try:
-                return f"{what}; as {name}: {excerpt(raw.decode(encoding), start)}"
-            except UnicodeDecodeError:
-                continue
-    return f"{what}: {excerpt(line, len(raw[:start].decode('utf-8')))}"  # up to the first fault it is sound
+    if _is_cut_off(raw, start):
+        return f"a cut-off character: {excerpt(line, len(raw[:start].decode('utf-8')))}"  # up to there it is sound
+    try:
+        text, encoding = raw.decode("cp1252"), "Windows-1252"
+    except UnicodeDecodeError:
+        text, encoding = raw.decode("latin-1"), "Latin-1"
+    return f"a stray byte; as {encoding}: {excerpt(text, start)}"
 
 
-def _what(line: bytes, start: int) -> str:
+def _is_cut_off(line: bytes, start: int) -> bool:
+    """Whether a character of several bytes begins there and is not complete."""
     lead = line[start]
-    follows = len(list(takewhile(lambda byte: 0x80 <= byte < 0xC0, line[start + 1 : start + 4])))
-    if follows >= {0xC0: 1, 0xC1: 1, 0xE0: 2, 0xF0: 3}.get(lead, 4):
-        return "an overlong sequence"
-    if lead == 0xED and follows >= 2:
-        return "a lone surrogate"
     needed = 1 if 0xC2 <= lead < 0xE0 else 2 if 0xE0 <= lead < 0xF0 else 3 if 0xF0 <= lead < 0xF5 else 0
+    follow = len(list(takewhile(lambda byte: 0x80 <= byte < 0xC0, line[start + 1 : start + 4])))
     # A letter behind the lead byte speaks for another encoding; the end of the line, or a part of what is needed, for
     # a character that was cut.
-    if needed and follows < needed and (follows or start + 1 == len(line)):
-        return "a cut-off character"
-    return "a stray byte"
+    return follow < needed and (follow > 0 or start + 1 == len(line))
 
 
 # ------------------------------------------------------------------------------------------------------------- scripts

@@ -7,13 +7,14 @@ import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
 from nmtkit.core.errors import DataError
+from nmtkit.core.files import write_errors
 from nmtkit.core.formats import parse_json
 from nmtkit.core.processes import ordered_map
 from nmtkit.corpus.alignments import Links
@@ -267,7 +268,7 @@ class PreprocessingProgress:
 
     def complete_shard(self, shards: int, report: SplitReport) -> None:
         """Records one more shard, and saves."""
-        self.shards, self.read, self.report = shards, report.read, report.as_dict()
+        self.shards, self.read, self.report = shards, report.read, asdict(report)
         self.save()
 
     def reset_shards(self) -> None:
@@ -276,10 +277,8 @@ class PreprocessingProgress:
 
     def save(self) -> None:
         """Writes the file."""
-        try:
+        with write_errors(self.path):
             write_manifest(self.path, {key: value for key, value in vars(self).items() if key != "path"}, durable=True)
-        except OSError as fault:
-            raise DataError(f"{self.path}: cannot write it: {fault.strerror}") from fault
 
     @classmethod
     def load(cls, path: Path, fingerprint: str) -> "PreprocessingProgress | None":

@@ -173,48 +173,39 @@ def _made_for(tokenizers: TokenizerPair) -> str:
 
 def read_shortlist(path: Path, tokenizers: TokenizerPair) -> Shortlist:
     """Reads a file; DataError, with the line, if it is no shortlist, damaged, or of other vocabularies."""
-    sizes = len(tokenizers.src.vocabulary), len(tokenizers.tgt.vocabulary)
+    src_size, tgt_size = len(tokenizers.src.vocabulary), len(tokenizers.tgt.vocabulary)
     lines = read_lines(path)
     if next(lines, "")[: len(HEAD) + 1] != HEAD:
         raise DataError(f"{path}, line 1: not {HEAD!r}, so it is not a shortlist of this version; {MAKE}")
-    made_for = next(lines, "")
-    if made_for != _made_for(tokenizers):
-        raise DataError(
-            f"{path}, line 2: it belongs to other vocabularies than this run's; {MAKE} for it"
-            if made_for.startswith("vocabularies ")
-            else f"{path}, line 2: no line of vocabularies; {MAKE}"
-        )
+    if next(lines, "") != _made_for(tokenizers):
+        raise DataError(f"{path}, line 2: it belongs to other vocabularies than this run's; {MAKE} for it")
     name, *rest = next(lines, "").split(" ")
-    if name != "frequent":
-        raise DataError(f"{path}, line 3: no line of frequent tokens; {MAKE}")
-    frequent = _ids(rest, sizes[1], f"{path}, line 3")
+    frequent = _ids(rest, tgt_size)
+    if name != "frequent" or frequent is None:
+        raise DataError(f"{path}, line 3: expected the frequent tokens; {MAKE}")
     candidates: list[list[int]] = []
     for number, line in enumerate(lines, start=4):
-        place = f"{path}, line {number}"
         if line == END and next(lines, None) is None:
             break
-        source, *rest = line.split(" ")
-        (src,) = _ids([source], sizes[0], place)
-        if src < len(candidates):
-            raise DataError(f"{place}: the source tokens are not in the order of their ids; {MAKE}")
-        candidates += [[] for _ in range(src - len(candidates))]
-        candidates.append(_ids(rest, sizes[1], place))
+        first, *rest = line.split(" ")
+        src, tgt = _ids([first], src_size), _ids(rest, tgt_size)
+        if src is None or tgt is None or src[0] < len(candidates):
+            raise DataError(
+                f"{path}, line {number}: expected the id of a source token, in order, and those of target tokens "
+                f"(0 to {tgt_size - 1}), each once; {MAKE}"
+            )
+        candidates += [[] for _ in range(src[0] - len(candidates))]
+        candidates.append(tgt)
     else:
         raise DataError(f"{path}: truncated: its last line is not {END!r}; copy it again")
-    return Shortlist.of(candidates + [[] for _ in range(sizes[0] - len(candidates))], frequent, sizes[1])
+    return Shortlist.of(candidates + [[] for _ in range(src_size - len(candidates))], frequent, tgt_size)
 
 
-def _ids(numbers: Sequence[str], size: int, place: str) -> list[int]:
-    """Ids below `size`, without repetition."""
-    digits = len(str(size))
-    # All at once, since there are millions; which one is at fault is looked for where one is.
-    sound = all(map(str.isascii, numbers)) and all(map(str.isdecimal, numbers))
-    if not sound or max(map(len, numbers), default=0) > digits:
-        wrong = next(one for one in numbers if not (one.isascii() and one.isdecimal() and len(one) <= digits))
-        raise DataError(f"{place}: {wrong[:20]!r} is not the id of a token; {MAKE}")
-    found = [*map(int, numbers)]
-    if max(found, default=0) >= size:
-        raise DataError(f"{place}: {max(found)} is not the id of a token: they are 0 to {size - 1}; {MAKE}")
-    if len(set(found)) < len(found):
-        raise DataError(f"{place}: a token is repeated; {MAKE}")
-    return found
+def _ids(numbers: Sequence[str], size: int) -> list[int] | None:
+    """Distinct ids below `size`; None for anything else."""
+    # All at once, since there are millions.
+    is_number = all(map(str.isascii, numbers)) and all(map(str.isdecimal, numbers))
+    if not is_number or max(map(len, numbers), default=0) > len(str(size)):
+        return None
+    ids = [*map(int, numbers)]
+    return ids if max(ids, default=0) < size and len(set(ids)) == len(ids) else None

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nmtkit.core.errors import DataError
-from nmtkit.core.files import with_checksum
+from nmtkit.core.files import with_checksum, write_errors
 from nmtkit.data.shards import (
     VERSION,
     Ids,
@@ -98,48 +98,42 @@ class StoreWriter:
         The columns are "src", "tgt", "src_extended", "tgt_extended" (ids), "alignment" (links), "src.text", "tgt.text".
         `by_file` says how many of them come from each file of the split, `cut` by side how many were cut to be stored.
         """
-        try:
+        with write_errors(self._folder):
             self._shard.add(columns)
-        except OSError as fault:
-            raise self._unwritable(fault) from fault
         self._by_file = [sum(pair) for pair in zip_longest(self._by_file, by_file, fillvalue=0)]
         for side, count in (cut or {}).items():
             self._cut[side] = self._cut.get(side, 0) + count
 
     def end_shard(self) -> None:
         """Publishes the examples so far as a shard."""
-        try:
+        with write_errors(self._folder):
             manifest_path(self._folder, self._name).unlink(missing_ok=True)
             self._publish(_shard_name(self._name, self.shards), durable=True)
-        except OSError as fault:
-            raise self._unwritable(fault) from fault
         self.shards += 1
         self._begin()
 
     def _publish(self, name: str, durable: bool) -> None:
         self._shard.publish(name, {**self._facts, "cut": self._cut, "by_file": self._by_file}, durable)
 
-    def _unwritable(self, fault: OSError) -> DataError:
-        return DataError(f"{self._folder}: cannot write the data there: {fault.strerror}")
-
     def __exit__(
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if kind is not None:
-                return
-            if not self.shards:
-                self._publish(self._name, durable=False)
-            else:
-                if self._shard.length:
-                    self.end_shard()
-                manifest = {"version": VERSION, **self._facts, "shards": self.shards}
-                write_manifest(manifest_path(self._folder, self._name), with_checksum(manifest), durable=True)
-            self._sweep()
-        except OSError as error:
-            raise self._unwritable(error) from error
+            if kind is None:
+                with write_errors(self._folder):
+                    self._finish()
         finally:
             self._shard.discard()
+
+    def _finish(self) -> None:
+        if not self.shards:
+            self._publish(self._name, durable=False)
+        else:
+            if self._shard.length:
+                self.end_shard()
+            manifest = {"version": VERSION, **self._facts, "shards": self.shards}
+            write_manifest(manifest_path(self._folder, self._name), with_checksum(manifest), durable=True)
+        self._sweep()
 
     def _sweep(self) -> None:
         """Removes the files of an older store of that name, and of an interrupted write."""
@@ -147,8 +141,8 @@ class StoreWriter:
         for path in self._folder.iterdir():
             stem, _, rest = path.name.partition(".")
             own = stem == self._name or (stem.startswith(f"{self._name}-") and stem[len(self._name) + 1 :].isdigit())
-            manifest = stem == self._name and rest == "json"
-            if own and not manifest and (stem not in kept or rest.endswith(".new")):
+            is_manifest = path.name == f"{self._name}.json"
+            if own and not is_manifest and (stem not in kept or rest.endswith(".new")):
                 path.unlink()
 
 

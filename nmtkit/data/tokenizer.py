@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 import sentencepiece
+from typing_extensions import override
 
 from nmtkit.core.errors import CheckpointError, DataError, RecipeError
-from nmtkit.core.files import bytes_checksum
+from nmtkit.core.files import bytes_checksum, write_errors
 from nmtkit.core.formats import parse_json
 from nmtkit.core.settings import Field, Settings, model_validator, parse
 from nmtkit.data.vocabulary import BOS, EOS, PAD, RESTORE_HINT, SPECIALS, UNK, Vocabulary, read_vocabulary_file
@@ -135,13 +136,10 @@ _LANGUAGE = re.compile(r">>\S+?<<")
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """Subwords or characters by a sentencepiece model.
+    """Subwords or characters by a sentencepiece model, `model` being the content of its file.
 
-    Args:
-        config: its settings.
-        model: the content of a `.model` file.
-        table: the vocabulary, if the model's own ids are not used, as in Marian; then a language tag, `>>fr<<`, may
-        precede the text.
+    With a `table`, as in Marian, the ids are of this vocabulary and not the model's own, and a language tag such as
+    `>>fr<<` may precede the text.
     """
 
     suffix = ".model"
@@ -187,7 +185,7 @@ class SentencePieceTokenizer(Tokenizer):
         return cls(config, model.getvalue())
 
     def encode_many(self, texts: Sequence[str], seed: int | None = None) -> list[list[int]]:
-        """See `Tokenizer`. Sampling is Provilkov et al. 2020, Algorithm 1 (bpe), or Kudo 2018 (unigram)."""
+        """Sampling is Provilkov et al. 2020, Algorithm 1 (bpe), or Kudo 2018 (unigram)."""
         if self._only_cuts:
             assert seed is None, "a tokenizer of kind marian does not sample"
             return [self.vocabulary.ids(self.tokens(text)) for text in texts]
@@ -204,15 +202,15 @@ class SentencePieceTokenizer(Tokenizer):
             )
         return sampled
 
+    @override
     def tokens(self, text: str) -> list[str]:
-        """See `Tokenizer`."""
         text = self._prepared(text)
         language = _LANGUAGE.match(text) if self._only_cuts else None
         tokens: list[str] = self._processor.encode(text[language.end() if language else 0 :], out_type=str)
         return [language.group(), *tokens] if language else tokens
 
+    @override
     def content(self) -> bytes:
-        """The model."""
         return self._model
 
 
@@ -265,18 +263,21 @@ class WordTokenizer(Tokenizer):
             raise DataError(f"tokenizer: no words to learn from: the {what} is empty, or min_frequency too high")
         return cls(config, vocabulary)
 
+    @override
     def encode_many(self, texts: Sequence[str], seed: int | None = None) -> list[list[int]]:
-        """See `Tokenizer`; `seed` must be None."""
         assert seed is None, "a word tokenizer cannot sample"
         return [[n if n >= len(SPECIALS) else UNK for n in self.vocabulary.ids(self.tokens(one))] for one in texts]
 
+    @override
     def tokens(self, text: str) -> list[str]:
-        """See `Tokenizer`."""
-        text = self._prepared(text if (kind := self.config.kind) == "pieces" else text.replace(WORD_START, " "))
+        kind = self.config.kind
+        text = self._prepared(text if kind == "pieces" else text.replace(WORD_START, " "))
         if self.config.normalization == "nfkc":
             text = unicodedata.normalize("NFKC", text)
-        if kind in ("whitespace", "pieces"):
-            return [word if kind == "pieces" else WORD_START + word for word in text.split()]
+        if kind == "pieces":
+            return text.split()
+        if kind == "whitespace":
+            return [WORD_START + word for word in text.split()]
         tokens: list[str] = []
         for word in text.split():
             first = len(tokens)
@@ -284,15 +285,15 @@ class WordTokenizer(Tokenizer):
             tokens[first] = WORD_START + tokens[first]
         return tokens
 
+    @override
     def pieces(self, ids: Iterable[int], oov: Sequence[str] = ()) -> list[str]:
-        """See `Tokenizer`."""
-        unknown, pieces = SPECIALS[UNK], super().pieces(ids, oov)
-        return (
-            pieces if self.config.kind == "pieces" else [WORD_START + one if one == unknown else one for one in pieces]
-        )
+        pieces = super().pieces(ids, oov)
+        if self.config.kind == "pieces":
+            return pieces
+        return [WORD_START + piece if piece == SPECIALS[UNK] else piece for piece in pieces]
 
+    @override
     def content(self) -> bytes:
-        """The vocabulary."""
         return self.vocabulary.content()
 
 
@@ -332,10 +333,10 @@ class TokenizerPair:
         return found
 
     def save(self, folder: Path) -> None:
-        """Writes all files that `load` needs into the folder; CheckpointError if it cannot be written."""
+        """Writes all files that `load` needs into the folder."""
         settings = json.dumps(self.src.config.model_dump(), indent=2, ensure_ascii=False) + "\n"
         contents = {**self._contents(), _SETTINGS: settings.encode("utf-8")}
-        try:
+        with write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
             # The checksums go first and come last: at no moment are there those of other files.
             (folder / _SUMS).unlink(missing_ok=True)
@@ -343,8 +344,6 @@ class TokenizerPair:
                 (folder / name).write_bytes(content)
             of_files = {name: bytes_checksum(content) for name, content in contents.items()}
             (folder / _SUMS).write_text(json.dumps(of_files, indent=1) + "\n", encoding="utf-8")
-        except OSError as fault:
-            raise CheckpointError(f"{folder}: cannot write the tokenizer: {fault.strerror}") from fault
 
     @classmethod
     def load(cls, folder: Path) -> "TokenizerPair":

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.alignments import Link
+from nmtkit.corpus.text import SCRIPTS, UNSPACED, script_of
 from nmtkit.data.tokenizer import WORD_START, Tokenizer
 from nmtkit.data.vocabulary import BOS, EOS, SPECIALS, UNK
 
@@ -204,15 +205,14 @@ def word_spans(tokens: Sequence[str]) -> list[range]:
 def display_word_spans(tokens: Sequence[str]) -> list[range]:
     """Words as a reader sees them, each as a range of tokens.
 
-    Like `word_spans`, but "<s>" and "</s>" are words of their own. In scripts written without spaces (Han, kana, Thai,
-    Lao, Khmer, Burmese) every token is one; punctuation joins what stands before it.
+    Like `word_spans`, but "<s>" and "</s>" are words of their own. In scripts written without spaces (such as Han,
+    kana and Thai) every token is one; punctuation joins what stands before it.
     """
     starts = [i for i in range(len(tokens)) if i == 0 or _is_shown_apart(tokens[i - 1], tokens[i])]
     return [range(*span) for span in pairwise([*starts, len(tokens)])]
 
 
 _STANDALONE = (SPECIALS[BOS], SPECIALS[EOS])
-_UNSPACED = ("CJK UNIFIED", "CJK COMPAT", "HIRAGANA", "KATAKANA", "THAI", "LAO ", "KHMER", "MYANMAR")
 
 
 def _is_shown_apart(before: str, token: str) -> bool:
@@ -220,4 +220,4 @@ def _is_shown_apart(before: str, token: str) -> bool:
         return True
     if before == WORD_START or unicodedata.category(token[:1] or " ")[0] not in "LN":
         return False
-    return any(unicodedata.name(character, "").startswith(_UNSPACED) for character in (*token[:1], *before[-1:]))
+    return any(SCRIPTS[script_of(character)] in UNSPACED for character in (*token[:1], *before[-1:]))

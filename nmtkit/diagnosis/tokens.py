@@ -3,7 +3,7 @@
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
@@ -89,7 +89,7 @@ class TokenReport:
         """The same as plain values, for JSON."""
         return {
             "tokenizer": self.tokenizer,
-            "data": self.data.as_dict(),
+            "data": asdict(self.data),
             "unused_entries": {name: {"unused": unused, "of": size} for name, (unused, size) in self.unused.items()},
             "unseen_characters": self.unseen,
         }

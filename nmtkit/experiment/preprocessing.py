@@ -1,6 +1,7 @@
 """Preprocessing: the text of a recipe is read once to be looked at, and once more to be encoded and stored."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from nmtkit.core.errors import DataError
@@ -148,7 +149,7 @@ class Preprocessing:
                 notify=self._notify,
             )
             self._report.files[name] = sums.of(files.paths())
-        write_json(self._folder.report, self._report.as_dict())
+        write_json(self._folder.report, asdict(self._report))
         self._folder.progress.unlink(missing_ok=True)
         return self._report
 

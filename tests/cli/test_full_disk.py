@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from commands import Command, refused
 
-from nmtkit.core.errors import DataError, NmtkitError
+from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import atomic_write_text
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.reading import read_pairs
@@ -48,7 +48,7 @@ def test_arrays(tmp_path: Path, rows: int) -> None:
     columns = {side: RaggedArray.of([[4, 5, 6]] * rows, "<u2") for side in ("src", "tgt")}
     with (
         largest_file(10),
-        pytest.raises(DataError, match="data: cannot write the data there: "),
+        pytest.raises(NmtkitError, match="data: cannot write it: "),
         StoreWriter(tmp_path / "data", "train", "<u2", 10) as writer,
     ):
         writer.add(columns)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from nmtkit.core.errors import DataError
+from nmtkit.core.errors import NmtkitError
 from nmtkit.corpora import download as module
 from nmtkit.corpora.download import DownloadPolicy, download, sha256_of
 
@@ -58,7 +58,7 @@ def left(target: Path) -> list[str]:
 
 
 def refused(call: Callable[[], object]) -> str:
-    with pytest.raises(DataError) as fault:
+    with pytest.raises(NmtkitError) as fault:
         call()
     return str(fault.value)
 

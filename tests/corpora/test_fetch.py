@@ -14,7 +14,7 @@ import pytest
 from debian_archive import build, fetch_context, package, write_release
 
 from nmtkit import recipe
-from nmtkit.core.errors import DataError
+from nmtkit.core.errors import NmtkitError
 from nmtkit.corpora import fetching as module
 from nmtkit.corpora.catalogue import Catalogue, Corpus
 from nmtkit.corpora.fetching import cache_folder, fetch, find_fetched
@@ -75,7 +75,7 @@ def desk(site, tmp_path):
 
 
 def refused(call: Callable[[], object]) -> str:
-    with pytest.raises(DataError) as fault:
+    with pytest.raises(NmtkitError) as fault:
         call()
     return str(fault.value)
 
@@ -205,7 +205,7 @@ def test_stopped_in_the_middle_nothing_is_left(desk, monkeypatch, fault):
         raise fault
 
     monkeypatch.setattr(module, "write_card", stop)
-    with pytest.raises((KeyboardInterrupt, DataError)) as raised:
+    with pytest.raises((KeyboardInterrupt, NmtkitError)) as raised:
         desk.fetch(desk.corpus(packed(LINES)))
     assert desk.left() == {"catalogue.yaml"}
     if isinstance(fault, OSError):
@@ -262,7 +262,7 @@ def test_a_folder_that_has_another_corpus_or_a_part_of_one(desk):
 def test_a_folder_that_cannot_be_made_is_named(desk):
     corpus = desk.corpus(packed(LINES))
     desk.folder = desk.folder.parent / "catalogue.yaml" / "pairs"
-    assert "cannot make this folder" in refused(lambda: desk.fetch(corpus))
+    assert "cannot write it" in refused(lambda: desk.fetch(corpus))
 
 
 def test_the_folder_may_be_read_by_whom_the_user_allows(desk):

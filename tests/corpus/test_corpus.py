@@ -1,5 +1,6 @@
 import gzip
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -234,7 +235,7 @@ def test_the_report_as_a_line_as_table_and_as_json() -> None:
     assert line.startswith("the data: train 6 of 8 pairs (0.7 and 0.0 tokens a pair, at most 3 and 0); unknown ")
     assert "unknown source and target tokens: train 50.0% and 0.0%; left out or cut: see below" in line
     assert line.endswith("found and kept: 2 duplicate in train; bpe tokenizer of 100/90 learned from 6 of 8 pairs")
-    plain = json.loads(json.dumps(report.as_dict()))
+    plain = json.loads(json.dumps(asdict(report)))
     assert plain["splits"]["train"]["src_tokens"] == 4
     assert plain["splits"]["train"]["src_longest"] == 3
     assert plain["splits"]["train"]["findings"]["duplicate"] == {"count": 2, "first_line": 3, "action": "kept"}

@@ -5,6 +5,7 @@ import os
 import pickle
 import signal
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 from stored import blocks_of, write_store
@@ -63,4 +64,4 @@ def preprocess(folder: Path, place: str, processes: int) -> None:
     write_store(data, "train", read(), tokenizers, checker, True, False, "mark", processes, before, size=60)
     write_store(data, "valid", pairs[20:23], tokenizers, checker, True, False, "mark")
     path.unlink()
-    (folder / "told").write_text(json.dumps([going_on, checker.report.as_dict()]))
+    (folder / "told").write_text(json.dumps([going_on, asdict(checker.report)]))

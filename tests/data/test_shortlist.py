@@ -94,41 +94,33 @@ def test_a_file_holds_it(tokenizers: TokenizerPair, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "says"),
+    ("before", "after", "line"),
     [
-        ("nmtkit shortlist 1", "nmtkit shortlist 2", "line 1: not 'nmtkit shortlist 1'"),
-        ("nmtkit shortlist 1", "nmtkit shortlist 11", "line 1: not 'nmtkit shortlist 1'"),
-        ("vocabularies ", "vocabularies 0", "line 2: it belongs to other vocabularies"),
-        ("vocabularies ", "", "line 2: no line of vocabularies"),
-        ("frequent", "rare", "line 3: no line of frequent tokens"),
-        ("frequent 30", "frequent x", "line 3: 'x' is not the id of a token"),
-        ("4 9 8", "4 9 999", "line 4: 999 is not the id of a token"),
-        ("4 9 8", "4 9 -8", "line 4: '-8' is not"),
-        ("4 9 8", "4 9 8.", "line 4: '8.' is not"),
-        ("4 9 8", "4 9  8", "line 4: '' is not"),
-        ("4 9 8", "4 9 \u0668", "line 4: '\u0668' is not"),
-        ("4 9 8", "4 9 1_0", "line 4: '1_0' is not"),
-        ("4 9 8", "4 9 " + 9999 * "1", "line 4: '11111111111111111111' is not"),
-        ("4 9 8", "4 9 9", "line 4: a token is repeated"),
-        ("4 9 8", "999 9 8", "line 4: 999 is not the id of a token"),
-        ("4 9 8", "", "line 4: '' is not"),
-        ("50 7", "4 7", "line 5: the source tokens are not in the order of their ids"),
-        ("50 7", "3 7", "line 5: the source tokens are not in the order"),
-        ("end\n", "", "truncated: its last line is not 'end'"),
-        ("end", "end\n51 7", "line 6: 'end' is not"),
+        ("nmtkit shortlist 1", "nmtkit shortlist 11", 1),
+        ("vocabularies ", "vocabularies 0", 2),
+        ("frequent", "rare", 3),
+        ("frequent 30", "frequent x", 3),
+        ("4 9 8", "4 9 999", 4),
+        ("4 9 8", "4 9 -8", 4),
+        ("4 9 8", "4 9  8", 4),
+        ("4 9 8", "4 9 \u0668", 4),
+        ("4 9 8", "4 9 " + 9999 * "1", 4),
+        ("4 9 8", "4 9 9", 4),
+        ("4 9 8", "999 9 8", 4),
+        ("4 9 8", "", 4),
+        ("50 7", "4 7", 5),
+        ("50 7", "3 7", 5),
+        ("end", "end\n51 7", 6),
     ],
 )
-def test_a_damaged_file(before: str, after: str, says: str, tokenizers: TokenizerPair, tmp_path: Path) -> None:
+def test_a_damaged_file(before: str, after: str, line: int, tokenizers: TokenizerPair, tmp_path: Path) -> None:
     path = tmp_path / "list"
     write(path, tokenizers, {4: [9, 8], 50: [7]}, [30, 20])
     text = path.read_text()
     assert before in text
     path.write_text(text.replace(before, after, 1), encoding="utf-8")
-    with pytest.raises(DataError) as fault:
+    with pytest.raises(DataError, match=rf"^{path}, line {line}: .*`nmtkit align --shortlist FILE` makes one"):
         read_shortlist(path, tokenizers)
-    assert says in str(fault.value)
-    assert str(path) in str(fault.value)
-    assert len(str(fault.value)) < 400
 
 
 def test_what_is_no_shortlist(tokenizers: TokenizerPair, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from stored import write_store
 
-from nmtkit.core.errors import DataError
+from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.checking import DataReport, PairChecker
 from nmtkit.corpus.config import DataConfig
@@ -187,7 +187,7 @@ def test_no_store_says_what_to_do(tmp_path: Path) -> None:
 
 def test_an_unwritable_folder_is_a_fault(tokenizers: TokenizerPair, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match="cannot write"):
+    with pytest.raises(NmtkitError, match="cannot write it"):
         write_store(tmp_path / "file", "train", [Example("a", "b", 1)], tokenizers, checker())
 
 

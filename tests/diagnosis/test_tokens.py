@@ -1,6 +1,7 @@
 """What only a tokenizer can tell; the numbers are those of preprocessing."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -69,7 +70,7 @@ def test_the_numbers_are_those_of_preprocessing(kind: str, over_long: str, tmp_p
     diagnosis = Diagnosis({name: SplitDiagnosis(name) for name in ("train", "valid")})
     found = tokens.count_tokens(loaded.storage_config, tokenizers, diagnosis, "The run's.")
     written = json.loads(run.folder.report.read_text(encoding="utf-8"))["splits"]
-    assert found.data.as_dict()["splits"] == written
+    assert asdict(found.data)["splits"] == written
     assert {"empty side", "duplicate", "over-long", "length ratio"} <= set(written["train"]["findings"])
     assert diagnosis.splits["valid"].tgt.unknown == written["valid"]["tgt_unknown"]
 
