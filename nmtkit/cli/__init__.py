@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import click
+from typing_extensions import override
 
 from nmtkit.cli import streams
 from nmtkit.core.errors import NmtkitError
@@ -62,19 +63,13 @@ SECTIONS = {
 }
 """Commands by purpose, with the line of `nmtkit --help`; each is `command` in the module of its name, or stands in:"""
 SHARED_MODULES = {
-    "tokenize": "tokens",
-    "detokenize": "tokens",
-    "average": "weights",
-    "import": "weights",
-    "export": "weights",
-    "plot-attention": "plots",
-    "plot-training": "plots",
-    "tune": "machine",
-    "doctor": "machine",
-    "align": "pairs",
-    "rescore": "pairs",
-    "score": "score",
-    "score-alignments": "score",
+    **dict.fromkeys(("align", "rescore"), "pairs"),
+    **dict.fromkeys(("average", "import", "export"), "weights"),
+    **dict.fromkeys(("plot-attention", "plot-training"), "plots"),
+    **dict.fromkeys(("score", "score-alignments"), "score"),
+    **dict.fromkeys(("tokenize", "detokenize"), "tokens"),
+    **dict.fromkeys(("translate", "summarize"), "translate"),
+    **dict.fromkeys(("tune", "doctor"), "machine"),
 }
 """Modules of several commands, which are called after the command there: `tokenize_command`."""
 COMMANDS = [name for section in SECTIONS.values() for name in section]
@@ -83,7 +78,7 @@ ALIASES = {"visualize-alignment": "plot-attention"}
 
 
 def _imported(module: str) -> ModuleType:
-    """Imports a module without garbage collection, which would walk through all of torch again and again.
+    """Imports a module without garbage collection, which walks through all of torch again and again.
 
     This saves a fifth of the time of a start.
     """
@@ -98,12 +93,12 @@ def _imported(module: str) -> ModuleType:
 class LazyGroup(click.Group):
     """A group whose commands are imported on use, so that `--help` stays quick."""
 
+    @override
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All names, in the order of the sections."""
         return COMMANDS
 
+    @override
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Imports the command's module."""
         name = ALIASES.get(cmd_name, cmd_name)
         if name not in COMMANDS:
             return None
@@ -113,18 +108,18 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    @override
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, with the nearest name in the message."""
         if args and args[0] not in {*COMMANDS, *ALIASES} and not args[0].startswith("-"):
             from nmtkit.core.registry import suggest_names
 
             raise click.UsageError(f"no such command {args[0]!r}: {suggest_names(args[0], [*COMMANDS, *ALIASES])}", ctx)
         return super().resolve_command(ctx, args)
 
+    @override
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The sections above, without loading the commands."""
         width = max(map(len, COMMANDS))
         for title, commands in SECTIONS.items():
             with formatter.section(title):
@@ -156,7 +151,7 @@ def cli() -> None:
     """
 
 
-_NO_WORDS: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
+_NO_COMMAND: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
 """What newer versions of click raise where no command is named; older ones show the help by themselves."""
 
 
@@ -172,7 +167,7 @@ def main() -> None:
             signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was begun is cleared away, as after Ctrl-C
         code = cli.main(prog_name="nmtkit", standalone_mode=False)
         sys.stdout.flush()
-    except _NO_WORDS as fault:  # who gives no command is shown which there are, and has made no mistake
+    except _NO_COMMAND as fault:  # no mistake: the commands are listed
         click.echo(fault.format_message())
         code = 0
     except NmtkitError as fault:
@@ -199,7 +194,7 @@ def main() -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-_TWO_FILES = {
+_FILE_OPTIONS = {
     **dict.fromkeys(("train", "preprocess", "align", "rescore"), ("--source", "--target")),
     "evaluate": ("--source", "--ref"),
     **dict.fromkeys(("score", "score-summaries", "score-alignments"), ("", "--ref")),
@@ -210,10 +205,10 @@ _TWO_FILES = {
 def _hint(words: list[str]) -> str:
     """The command that was probably meant by one that gave two files without their options."""
     name, *rest = words or [""]
-    first, second = _TWO_FILES.get(name, ("", ""))
+    first, second = _FILE_OPTIONS.get(name, ("", ""))
     plain = [n for n, word in enumerate(rest) if not word.startswith("-") and not rest[max(0, n - 1)].startswith("-")]
-    several = not first or name == "evaluate"  # outputs that are compared, or the run before the files
-    if not second or second in rest or len(plain) < 2 or (len(plain) > 2 and not several):
+    takes_more = not first or name == "evaluate"  # outputs that are compared, or the run before the files
+    if not second or second in rest or len(plain) < 2 or (len(plain) > 2 and not takes_more):
         return ""
     files = dict(zip(plain[-2:], (first, second), strict=True))
     if not all(os.path.isfile(rest[n]) or Path(rest[n]).suffix not in ("", ".yaml", ".yml") for n in files):
@@ -229,13 +224,16 @@ def _stopped() -> int:
 
 def _ended_by(fault: Exception) -> int:
     """Reports Ctrl-C and exhausted memory; raises any other error again."""
-    if KeyboardInterrupt.__name__ in str(fault):  # a library that it came in the middle of made this of it
+    text = str(fault)
+    if KeyboardInterrupt.__name__ in text:  # a library that it came in the middle of made this of it
         return _stopped()
-    if not _is_out_of_memory(fault):
+    # That the machine's memory was exhausted torch reports only in its message.
+    in_torch = isinstance(fault, RuntimeError) and ("out of memory" in text or "can't allocate memory" in text)
+    if not in_torch and not isinstance(fault, MemoryError):
         raise fault
-    said = str(fault).splitlines()[0] if str(fault) else "MemoryError"
+    first = text.splitlines()[0] if text else "MemoryError"
     click.echo(
-        f"nmtkit: error: out of memory: {said}\nTake smaller batches (batch.batch_tokens in a recipe, with "
+        f"nmtkit: error: out of memory: {first}\nTake smaller batches (batch.batch_tokens in a recipe, with "
         "training.accumulate for updates of the same size; --batch-tokens elsewhere), a smaller model, or another "
         "device. A run that was training goes on with --resume, also with other batches: `--resume --set "
         "batch.batch_tokens=N --set training.accumulate=M`.",
@@ -251,23 +249,15 @@ SPINS = "20000"
 def _bound_waiting() -> None:
     """Makes OpenMP's threads wait by spinning for a moment and then asleep; before torch is loaded.
 
-    Threads that spin on keep the cores from whatever else runs, another training above all; threads that sleep at once
-    are woken for every small product, which halves the speed of small models. Variables that the user set stay. See
-    `nmtkit.core.device.Courtesy` for what happens where the cores are busy.
+    Threads that spin on keep the cores from other programs; threads that sleep at once are woken for every small
+    product, which halves the speed of small models. Variables that the user set stay. See `nmtkit.core.device.Courtesy`
+    for what happens where the cores are busy.
     """
     if "OMP_WAIT_POLICY" not in os.environ and "GOMP_SPINCOUNT" not in os.environ:
         os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": SPINS, "NMTKIT_WAITING": "bounded"}
 
 
 def _refuse_broken_arguments() -> None:
-    """Refuses arguments that are not UTF-8."""
     for number, argument in enumerate(sys.argv[1:], start=1):
         if any("\udc80" <= letter <= "\udcff" for letter in argument):  # how Python keeps bytes that are not UTF-8
             raise NmtkitError(f"argument {number} is not UTF-8: {argument!r}; convert it, or rename the file")
-
-
-def _is_out_of_memory(fault: Exception) -> bool:
-    """Whether the memory of a GPU or of the machine was exhausted; torch reports the latter only in its message."""
-    if not isinstance(fault, RuntimeError):
-        return isinstance(fault, MemoryError)
-    return "out of memory" in str(fault) or "can't allocate memory" in str(fault)

@@ -37,8 +37,6 @@ rounds = click.option(
     help="Measured repetitions; the table has their median and spread.",
 )
 output = click.option("-o", "--output", type=NEW_FILE, metavar="FILE", help="Write all figures there as JSON as well.")
-
-
 decode_options = (
     options.model,
     inference.checkpoint,
@@ -59,9 +57,7 @@ decode_options = (
 
 @click.group()
 def command() -> None:
-    """Measure how fast this machine decodes and trains.
-
-    Other running programs make the figures worse.
+    """Measure how fast this machine decodes and trains. Other running programs make the figures worse.
 
     \b
     Examples:
@@ -93,8 +89,7 @@ def bench_decoding(
     \b
     Examples:
       nmtkit bench decode -m runs/mine
-      nmtkit bench decode --source test.en --ref test.de --beam-size 5
-      nmtkit bench decode --lines 300 -o figures.json
+      nmtkit bench decode --source test.en --ref test.de --beam-size 5 --lines 300 -o figures.json
     """
     sources, references = read_test_lines(how, source, ref, lines)
     facts, config, speed = measure_decoding(how, sources, references, rounds, alone, tell)
@@ -170,7 +165,7 @@ def read_test_lines(
 
 
 def show_machine(facts: dict[str, object]) -> None:
-    """The table of the machine."""
+    """Prints the table of the machine."""
     console.table("machine", ["what", "value"], [[name, str(value)] for name, value in facts.items()])
 
 
@@ -208,6 +203,6 @@ def show_training(name: str, speed: TrainingSpeed, **more: str) -> None:
 
 
 def write_figures(path: Path, figures: dict[str, Any]) -> None:
-    """All figures as JSON."""
+    """Writes all figures as JSON."""
     write_json(path, figures)
     tell(f"wrote {path}")

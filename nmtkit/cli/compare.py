@@ -68,21 +68,24 @@ def command(
         if not folder.result.exists():
             place = choose_device(device, one)
             resume = folder.has_training()
-            with journalled() as journal, closing(begin_training(one, str(folder.path), resume)) as work:
-                train_run(work, place, resume, journal)
+            with journalled() as journal, closing(begin_training(one, str(folder.path), resume)) as run:
+                train_run(run, place, resume, journal)
     measured: list[ComparedRun] = []
     for folder, one in chosen:
-        run = Run.open(str(folder.path), same_as=one)
         path = folder.path
         name = str(path.relative_to(runs) if path.is_relative_to(runs) else path)
         tell(f"measuring {name}")
+        run = Run.open(str(path), same_as=one)
         measured.append(replace(compare_run(run, choose_device(device, one), longer_than, EDGES, threads), name=name))
+    shown, by_length = [one.name for one in measured], [one.by_length for one in measured]
     if as_json:
         console.say(json.dumps([asdict(one) for one in measured], indent=2, ensure_ascii=False))
     else:
-        _show(measured, longer_than)
+        _show_runs(measured, longer_than)
+        console.say("")
+        show_lengths(shown, by_length)
     if plot is not None:
-        draw_lengths([one.name for one in measured], [one.by_length for one in measured], plot)
+        draw_lengths(shown, by_length, plot)
 
 
 def _chosen(name: str, overrides: tuple[str, ...], settings: tuple[str, ...], runs: Path) -> tuple[RunFolder, Recipe]:
@@ -110,12 +113,14 @@ def _test_set(chosen: Recipe) -> str:
     files = chosen.data.splits().get("test")
     if files is None:
         return ""
-    inside = {path: bytes_checksum(Path(path).read_bytes()) for path in files.paths() if Path(path).is_file()}
-    settings = files.model_dump().values()
-    return repr([[inside.get(path, path) for path in one] if isinstance(one, list) else one for one in settings])
+    settings = repr(files.model_dump())
+    for path in files.paths():
+        if Path(path).is_file():
+            settings = settings.replace(repr(path), bytes_checksum(Path(path).read_bytes()))
+    return settings
 
 
-def _show(measured: list[ComparedRun], longer_than: int) -> None:
+def _show_runs(measured: list[ComparedRun], longer_than: int) -> None:
     head = ["recipe", "BLEU", f"BLEU > {longer_than} words", "AER"]
     head += ["train tok/s", "beam tok/s", "parameters", "minutes"]
     rows = [
@@ -132,5 +137,3 @@ def _show(measured: list[ComparedRun], longer_than: int) -> None:
         for one in measured
     ]
     console.table("comparison on the test set", head, rows)
-    console.say("")
-    show_lengths([one.name for one in measured], [one.by_length for one in measured])

@@ -3,7 +3,7 @@
 import json
 import time
 from contextlib import closing, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
@@ -15,65 +15,11 @@ from nmtkit.cli.reading import windows
 from nmtkit.cli.reporting import note, tell
 from nmtkit.corpora.sacrebleu_sets import load_sacrebleu_set
 from nmtkit.experiment.loading import ModelOptions
-from nmtkit.metrics import Comparison, Score, metric_names, score_all
+from nmtkit.metrics import Comparison, metric_names, score_all
 from nmtkit.metrics.systems import require_equal_counts
-from nmtkit.recipe import Recipe
 from nmtkit.runs.saved import find_run
 from nmtkit.translation.result import Translation
 from nmtkit.translation.translator import Translator
-
-
-@dataclass(frozen=True)
-class TestSetOptions:
-    """The test set: files, or a set of sacrebleu."""
-
-    source: Path | None
-    ref: tuple[Path, ...]
-    test_set: str | None
-    article_field: str
-    summary_field: str
-
-    def __post_init__(self) -> None:
-        if (self.test_set is None) != (self.source is not None and bool(self.ref)) or (
-            self.test_set is not None and (self.source is not None or self.ref)
-        ):
-            raise click.UsageError("give --source FILE and --ref FILE, or --test-set NAME alone")
-
-    def read(self) -> tuple[list[str], list[list[str]]]:
-        """The sources, and a list for each reference."""
-        if self.test_set is not None:
-            published = load_sacrebleu_set(self.test_set)
-            return published.sources, published.references
-        assert self.source is not None
-        sources = scoring.read_texts(self.source, "--article-field", self.article_field, joint=" ")
-        refs = [scoring.read_texts(path, "--summary-field", self.summary_field) for path in self.ref]
-        require_equal_counts([(str(self.source), sources), *zip(map(str, self.ref), refs, strict=True)])
-        return sources, refs
-
-    @property
-    def name(self) -> str:
-        """The name of the test set."""
-        return self.test_set or str(self.source)
-
-
-@dataclass(frozen=True)
-class MetricOptions:
-    """Metrics and their settings; None: the recipe's."""
-
-    metrics: str | None
-    tokenize: str | None
-    lowercase: bool | None
-
-    def score(self, texts: list[str], refs: list[list[str]], sources: list[str], recipe: Recipe) -> list[Score]:
-        """The scores, in order."""
-        defaults = recipe.evaluation.options
-        lowercase = defaults.lowercase if self.lowercase is None else self.lowercase
-        chosen = replace(defaults, tokenize=self.tokenize or defaults.tokenize, lowercase=lowercase)
-        return score_all(texts, refs, self.names(recipe), chosen, sources)
-
-    def names(self, recipe: Recipe) -> list[str]:
-        """The names of the metrics."""
-        return metric_names(recipe.test_metrics if self.metrics is None else self.metrics.replace(",", " ").split())
 
 
 @cloup.command()
@@ -101,13 +47,17 @@ class MetricOptions:
 )
 @options.quiet
 @inference.opens_model
-@options.collect(TestSetOptions, "files")
-@options.collect(MetricOptions, "metrics")
 def command(
     how: ModelOptions,
     run: str | None,
-    files: TestSetOptions,
-    metrics: MetricOptions,
+    source: Path | None,
+    ref: tuple[Path, ...],
+    test_set: str | None,
+    article_field: str,
+    summary_field: str,
+    metrics: str | None,
+    tokenize: str | None,
+    lowercase: bool | None,
     output: Path | None,
     as_json: bool,
 ) -> None:
@@ -125,11 +75,19 @@ def command(
     """
     if run is not None and how.model is not None:
         raise click.UsageError("RUN and -m name the same thing: give one of them")
+    if (test_set is None) != (source is not None and bool(ref)) or (test_set is not None and (source or ref)):
+        raise click.UsageError("give --source FILE and --ref FILE, or --test-set NAME alone")
     how = replace(how, model=run or how.model)
     saved, _ = find_run(how.model)
-    metrics.names(saved.recipe)
-    sources, refs = files.read()
-    read = results.paths_in({"source": files.source, "ref": files.ref})
+    names = metric_names(saved.recipe.test_metrics if metrics is None else metrics.replace(",", " ").split())
+    if source is None:
+        published = load_sacrebleu_set(test_set or "")
+        sources, refs = published.sources, published.references
+    else:
+        sources = scoring.read_texts(source, "--article-field", article_field, joint=" ")
+        refs = [scoring.read_texts(path, "--summary-field", summary_field) for path in ref]
+        require_equal_counts([(str(source), sources), *zip(map(str, ref), refs, strict=True)])
+    read = results.paths_in({"source": source, "ref": ref})
     with nullcontext() if output is None else results.output_file(output, read) as kept:
         translator = inference.open_model(how)
         begun = time.monotonic()
@@ -142,17 +100,19 @@ def command(
     results.tell_cut(cut, len(outputs), "sources", translator)
     if unfinished:
         tell(f"{unfinished} of {len(outputs)} outputs reached the length limit; --max-length raises it")
-    runs = " + ".join(str(one.folder.path) for one in saved.members())
-    scores = metrics.score(texts, refs, sources, saved.recipe)
+    runs, test_name = " + ".join(str(one.folder.path) for one in saved.members()), test_set or str(source)
+    defaults = saved.recipe.evaluation.options
+    lowercase = defaults.lowercase if lowercase is None else lowercase
+    chosen = replace(defaults, tokenize=tokenize or defaults.tokenize, lowercase=lowercase)
+    scores = score_all(texts, refs, names, chosen, sources)
     if as_json:
-        facts = {"run": runs, "test_set": files.name, "lines": len(texts), "seconds": seconds}
+        facts = {"run": runs, "test_set": test_name, "lines": len(texts), "seconds": seconds}
         record = facts | {"sources_cut": cut, "unfinished": unfinished, "scores": [asdict(score) for score in scores]}
         click.echo(json.dumps(record, indent=2, ensure_ascii=False))
         return
     for score in scores:
         note(Comparison(score).line(width=2))
-    figures = (f"{score.name} {score.value:.2f}" for score in scores)
-    click.echo("  ".join([runs, files.name, *figures]))
+    click.echo("  ".join([runs, test_name, *(f"{score.name} {score.value:.2f}" for score in scores)]))
 
 
 def _outputs(translator: Translator, sources: list[str]) -> list[Translation]:

@@ -20,7 +20,6 @@ from nmtkit.experiment.loading import ModelOptions
 from nmtkit.pictures.search_trees import SearchTree, require_html, save_search
 from nmtkit.translation import search_trees
 from nmtkit.translation.result import Translation
-from nmtkit.translation.translator import Translator
 
 MOST = 50
 """Sentences of one call."""
@@ -69,8 +68,7 @@ def command(
     \b
     Examples:
       nmtkit explain --beam-size 2 "The old woman sleeps."
-      nmtkit explain -m runs/mine --beam-size 2 "The old woman sleeps." -o search.html
-      nmtkit explain --no-repeat-ngram 3 --steps all "The old woman sleeps."
+      nmtkit explain --no-repeat-ngram 3 --steps all "The old woman sleeps." -o search.html
       sed -n 7p test.en | nmtkit explain --length-penalty none --json
     """
     if output is not None:
@@ -79,29 +77,28 @@ def command(
         require_html(output)
     lines = list(_lines(sentence, source))
     translator = inference.open_model(how)
-    explained = [_explained(translator, line, number) for number, line in enumerate(lines, start=1)]
+    trees, outputs = [], []
+    for number, line in enumerate(lines, start=1):
+        tree, translations = search_trees.search_tree(translator, line, f"line {number}")
+        if translations[0].src_left_out:
+            tell(f"line {number}: the last {translations[0].src_left_out:,} source tokens were not read")
+        trees.append(tree)
+        outputs.append(translations)
     if output is not None:
-        save_search([tree for tree, _ in explained], output)
+        save_search(trees, output)
         note(f"wrote {output}")
     elif as_json:
         printer = Printer(translator.tokenizers.tgt, 1, True)
-        for number, (tree, translations) in enumerate(explained, start=1):
+        for number, (tree, translations) in enumerate(zip(trees, outputs, strict=True), start=1):
             write_json_line(_record(printer, number, tree, translations))
     else:
-        show_trees([tree for tree, _ in explained], steps)
+        show_trees(trees, steps)
 
 
 def show_trees(trees: Sequence[SearchTree], steps: int | None = None) -> None:
     """Prints the trees, and notes on stderr if steps were left out."""
     if sum(show_search(tree, steps) for tree in trees) and steps is None:
         note("--steps all shows every step; -o FILE.html draws them on a page")
-
-
-def _explained(translator: Translator, line: str, number: int) -> tuple[SearchTree, list[Translation]]:
-    tree, translations = search_trees.search_tree(translator, line, f"line {number}")
-    if translations[0].src_left_out:
-        tell(f"line {number}: the last {translations[0].src_left_out:,} source tokens were not read")
-    return tree, translations
 
 
 def _record(printer: Printer, number: int, tree: SearchTree, translations: Sequence[Translation]) -> dict[str, Any]:

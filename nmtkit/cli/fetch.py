@@ -46,8 +46,7 @@ def command(
     \b
     Examples:
       nmtkit fetch --list
-      nmtkit fetch libreoffice-help-en-de
-      nmtkit fetch tatoeba-en-fr --to data/tatoeba --yes
+      nmtkit fetch tatoeba-en-fr --to data/tatoeba
       nmtkit fetch ours --catalogue ours.yaml
     """
     known = Catalogue(catalogue)
@@ -84,23 +83,20 @@ def _list(known: Catalogue) -> None:
     rows = []
     for name in known.names():
         entry = known.get(known.examples(name)[0]).entry
-        rows.append([name, entry.task, _languages(name, entry), entry.size, entry.licence.partition(";")[0]])
+        rows.append([name, entry.task, _languages(entry), entry.size, entry.licence.partition(";")[0]])
     console.table("", ["name", "task", "languages", "size", "licence"], rows)
 
 
-def _languages(name: str, entry: Entry) -> str:
+def _languages(entry: Entry) -> str:
     """The languages of a corpus, or the parameters in the name of a family of corpora."""
     if not entry.parameters:
         return entry.src if entry.src == entry.tgt else f"{entry.src}-{entry.tgt}"
-    said = []
+    choices = []
     for key, parameter in entry.parameters.items():
-        if not parameter.values:
-            said.append(f"{key}: any, such as {parameter.example}")
-            continue
-        values = list(parameter.values)
-        more = f" and {len(values) - VALUES_SHOWN} more" if len(values) > VALUES_SHOWN else ""
-        said.append(f"{key}: {' '.join(values[:VALUES_SHOWN])}{more}")
-    return "; ".join(said)
+        shown = " ".join([*parameter.values][:VALUES_SHOWN]) or f"any, such as {parameter.example}"
+        more = len(parameter.values) - VALUES_SHOWN
+        choices.append(f"{key}: {shown}" + (f" and {more} more" if more > 0 else ""))
+    return "; ".join(choices)
 
 
 def _show(corpus: Corpus, stderr: bool) -> None:

@@ -95,15 +95,11 @@ def show_lengths(names: Sequence[str], buckets: Sequence[Sequence[LengthBucket]]
 
 
 def draw_lengths(names: Sequence[str], buckets: Sequence[Sequence[LengthBucket]], output: Path) -> None:
-    """BLEU by length as a figure, a line for each system; ranges without lines are left out."""
-    systems = [
-        (name, [bucket.score.value for bucket in row if bucket.score is not None])
-        for name, row in zip(names, buckets, strict=True)
-    ]
+    """The same as a figure, a line for each system."""
+    scores = [[bucket.score.value for bucket in row if bucket.score is not None] for row in buckets]
     filled = [bucket for bucket in buckets[0] if bucket.count]
-    ranges = [_range(bucket) for bucket in filled]
-    counts = [bucket.count for bucket in filled]
-    save_picture(output, lambda path: save_by_length(ranges, systems, path, counts))
+    ranges, counts = [_range(bucket) for bucket in filled], [bucket.count for bucket in filled]
+    save_picture(output, lambda path: save_by_length(ranges, [*zip(names, scores, strict=True)], path, counts))
 
 
 def _range(bucket: LengthBucket) -> str:

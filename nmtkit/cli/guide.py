@@ -39,11 +39,7 @@ _LINK = re.compile(r"\[([^]]+)\]\(([a-z-]+)\.md(?:#[a-z-]+)?\)")
 
 
 def page(topic: str) -> str:
-    """A page as Markdown.
-
-    Raises:
-        NmtkitError: there is no such topic.
-    """
+    """A page as Markdown."""
     if topic == REFERENCE:
         return reference()
     if topic not in PAGES:
@@ -107,9 +103,7 @@ def command(topic: str | None) -> None:
 
     \b
     Examples:
-      nmtkit guide
       nmtkit guide first
-      nmtkit guide second | less
       nmtkit guide reference > reference.md
     """
     if topic is None:

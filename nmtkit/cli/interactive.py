@@ -29,16 +29,13 @@ Any other line is translated; put a blank before one that begins with a colon.""
 
 
 def require_terminal() -> None:
-    """Raises click.UsageError unless standard input and output are a terminal."""
+    """Refuses to begin unless standard input and output are a terminal."""
     if not all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout)):
         raise click.UsageError("--interactive needs a terminal; files and pipes are translated without it")
 
 
 def converse(translator: Translator, results: int | None) -> None:
-    """Translates lines that are typed, until the end of input.
-
-    `results` of each line are shown; None: a few, at most as many as the beam is wide.
-    """
+    """Translates lines that are typed, and shows `results` of each; None: a few, if the beam is as wide."""
     with suppress(ImportError):  # not every Python has it; lines are then typed without editing and history
         importlib.import_module("readline")
     note(":help shows the commands, Ctrl-D ends.")
@@ -47,17 +44,14 @@ def converse(translator: Translator, results: int | None) -> None:
     talk = _Conversation(translator, results or min(ALTERNATIVES, translator.config.hypotheses))
     try:
         while talk.goes_on:
-            talk.answer(_read_line())
+            try:
+                line = input("> ")
+            except UnicodeDecodeError:
+                tell("that line is not UTF-8; set the terminal to UTF-8")
+            else:
+                talk.answer(line)
     except (EOFError, KeyboardInterrupt):
         click.echo()  # ends the line on which nothing more was typed
-
-
-def _read_line() -> str:
-    try:
-        return input("> ")
-    except UnicodeDecodeError:
-        tell("that line is not UTF-8; set the terminal to UTF-8")
-        return ""
 
 
 class _Conversation:
@@ -104,8 +98,8 @@ class _Conversation:
         width = beam or -(-widest // config.diversity_groups) * config.diversity_groups
         config = config.changed({"samples" if config.samples else "beam_size": width})
         self._translator, self._results = replace(self._translator, config=config), min(results or self._results, width)
-        what = "samples" if config.samples else "beam size"
-        tell(f"{what} {width}, {self._results} {'result' if self._results == 1 else 'results'}")
+        unit = "samples" if config.samples else "beam size"
+        tell(f"{unit} {width}, {self._results} {'result' if self._results == 1 else 'results'}")
 
     def _show(self, translations: Sequence[Translation]) -> None:
         best = translations[0]

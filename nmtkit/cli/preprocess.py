@@ -30,26 +30,23 @@ def command(name: str, overrides: tuple[str, ...], run_path: str | None, workers
     Different line counts, invalid UTF-8 and broken files are errors. So is an empty reference of validation or test in
     a recipe for summaries. `train` does all this by itself if it was not done before.
 
-    Text is line pairs, JSON lines with fields of any name, or folders of CNN/DailyMail stories: see
-    `nmtkit recipe explain data.train`.
-
-    A large corpus is read and written piece by piece, by all cores; memory hardly grows with it. The same command goes
-    on where it was stopped.
+    Text is line pairs, JSON lines with fields of any name, or folders of CNN/DailyMail stories: see `nmtkit recipe
+    explain data.train`. A large corpus is read and written piece by piece, by all cores; memory hardly grows with it.
+    The same command goes on where it was stopped.
 
     \b
     Examples:
       nmtkit preprocess demo
       nmtkit preprocess mine.yaml --set tokenizer.vocab_size=4000 --run runs/small
-      nmtkit preprocess cnndm-pointer-generator --set data.folder=$PWD/cnndm
       nmtkit preprocess large.yaml --workers 16 --set 'data.train.weights=[1, 3]'
     """
     loaded = recipe.load(name, overrides)
     checks.require_data(loaded)
-    work = Run.create(loaded, run_path, notify=tell)
+    run = Run.create(loaded, run_path, notify=tell)
     try:
-        work.preprocess(tell, show_report, show_diagnosis, processes=workers)
+        run.preprocess(tell, show_report, show_diagnosis, processes=workers)
     except KeyboardInterrupt:
         tell("stopped; what is complete is kept, and the same command goes on from there")
         raise SystemExit(130) from None
     same = "".join(f" --set {text}" for text in overrides) + (f" --run {run_path}" if run_path else "")
-    tell(f"{work.folder.data} and {work.folder.vocabulary} are ready; next: nmtkit train {name}{same}")
+    tell(f"{run.folder.data} and {run.folder.vocabulary} are ready; next: nmtkit train {name}{same}")

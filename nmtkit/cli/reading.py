@@ -20,11 +20,7 @@ PAIRS_AT_ONCE = 2048
 
 
 def stdin_lines() -> Iterator[str]:
-    r"""The lines of standard input without their ends; only \n and \r\n end a line, a byte-order mark is left out.
-
-    Raises:
-        DataError: it is closed or cannot be read, or a line is not UTF-8.
-    """
+    r"""The lines of standard input without their ends; only \n and \r\n end a line, a byte-order mark is left out."""
     if sys.stdin is None:
         raise DataError(f"{STDIN}: it is closed, and the text is read from it; give it a file with `< FILE`")
     try:
@@ -39,10 +35,7 @@ def stdin_lines() -> Iterator[str]:
 def text_windows(files: Sequence[Path], remedy: str, most: int) -> Iterator[list[str]]:
     """Lines of files one after the other, or of standard input without files, in windows to translate together.
 
-    `remedy` is the advice if they hold JSON lines; "" allows those.
-
-    Raises:
-        DataError: one cannot be read, or holds JSON lines by the looks of its beginning.
+    `remedy` is the advice if they hold JSON lines by the looks of their beginning; "" allows those.
     """
     if files:
         yield from windows(chain.from_iterable(_text_of_file(file, remedy) for file in files), most)
@@ -64,9 +57,6 @@ def field_lines(files: Sequence[Path], name: str, option: str = "--article-field
     """The values of one key of JSON lines, in files or standard input; an empty line has an empty value.
 
     A list of strings is joined with `joint`. Messages name the `option` of the key.
-
-    Raises:
-        DataError: a line is no such object, or its value is neither a string nor a list of strings.
     """
     for place, lines in [(str(file), read_lines(file)) for file in files] or [(STDIN, stdin_lines())]:
         for number, line in enumerate(lines, start=1):

@@ -22,11 +22,8 @@ def command() -> None:
     """List, show, check and explain recipes.
 
     \b
-    Examples:
-      nmtkit recipe ls
+    Example:
       nmtkit recipe show multi30k-en-de-transformer > mine.yaml
-      nmtkit recipe check mine.yaml --set training.lr=0.001
-      nmtkit recipe explain training.schedule
     """
 
 
@@ -70,8 +67,7 @@ def show_recipe(name: str, resolved: bool, overrides: tuple[str, ...]) -> None:
     """Print a recipe, to start your own from.
 
     \b
-    Examples:
-      nmtkit recipe show demo
+    Example:
       nmtkit recipe show multi30k-en-de-rnnsearch --resolved > mine.yaml
     """
     if resolved or overrides:
@@ -90,13 +86,11 @@ def check_keys(name: str, overrides: tuple[str, ...]) -> None:
     reported too, but are no fault.
 
     \b
-    Examples:
-      nmtkit recipe check mine.yaml
-      nmtkit recipe check wmt14-en-de-transformer-base
+    Example:
+      nmtkit recipe check mine.yaml --set training.lr=0.001
     """
     loaded = recipe.load(name, overrides)
-    rows = [[key, value] for key, value in checks.dry_run(loaded)]
-    console.table(loaded.name, ["what", "value"], rows)
+    console.table(loaded.name, ["what", "value"], [[*row] for row in checks.dry_run(loaded)])
 
 
 @command.command("explain")
@@ -119,18 +113,16 @@ def explain_keys(key: str | None, name: str) -> None:
     Examples:
       nmtkit recipe explain
       nmtkit recipe explain model.kind
-      nmtkit recipe explain model.transformer
-      nmtkit recipe explain training.schedule.kind
       nmtkit recipe explain optimizer
-      nmtkit recipe explain search
       nmtkit recipe explain model.attention_size --recipe multi30k-en-de-rnnsearch
       nmtkit recipe explain stages --recipe demo-news-pointer-generator
     """
     loaded = recipe.load(name)
-    every = _rows(loaded, "")
     wanted = key or ""
     rows = [
-        row for row in every if not wanted or f".{row[0]}.".endswith(f".{wanted}.") or row[0].startswith(f"{wanted}.")
+        row
+        for row in _rows(loaded)
+        if not wanted or f".{row[0]}.".endswith(f".{wanted}.") or row[0].startswith(f"{wanted}.")
     ]
     shown = [(row[0], row[3]) for row in rows]
     for one in recipe.find_keys(wanted):
@@ -142,30 +134,32 @@ def explain_keys(key: str | None, name: str) -> None:
         paths = {path if "." in wanted else path[-1:] for path in key_paths(recipe.Recipe)}
         keys = {".".join(map(str, path)) for path in paths}
         raise RecipeError(f"no key `{key}` in a recipe: {suggest_names(wanted, keys, MAX_KEYS)}")
-    if wanted not in [row[0] for row in rows] and (group := recipe.describe_key(wanted)):
+    names = [row[0] for row in rows]
+    if wanted not in names and (group := recipe.describe_key(wanted)):
         console.say(f"{wanted}: {' '.join(group.split())}\n")
     console.table("", ["key", f"in {loaded.name}", "default", "meaning"], rows)
-    for path in dict.fromkeys([wanted, *(row[0] for row in rows if row[0].endswith(f".{wanted}"))]):
+    for path in dict.fromkeys([wanted, *(name for name in names if name.endswith(f".{wanted}"))]):
         _show_choices(path, recipe.choices(path))
 
 
 def _show_choices(key: str, choices: Sequence[recipe.KeyChoice]) -> None:
-    """The choices of a key, a line each."""
+    """Prints the choices of a key, a line each if they have a meaning."""
     if not choices:
         return
     console.say("")
     if not any(one.meaning for one in choices):
         console.say(f"{key} is one of: {', '.join(one.name for one in choices)}")
-        return
-    with_keys = any(one.keys for one in choices)
-    rows = [[one.name, one.meaning, *([", ".join(one.keys)] if with_keys else [])] for one in choices]
-    console.table("", [key, "what it is", *(["its keys"] if with_keys else [])], rows)
-    if with_keys:
+    elif any(one.keys for one in choices):
+        rows = [[one.name, one.meaning, ", ".join(one.keys)] for one in choices]
+        console.table("", [key, "what it is", "its keys"], rows)
         group = key.removesuffix(".kind")
         console.say(f"\nmore of the keys of one kind: nmtkit recipe explain {group}.{choices[-1].name}")
+    else:
+        console.table("", [key, "what it is"], [[one.name, one.meaning] for one in choices])
 
 
-def _rows(settings: Any, prefix: str) -> list[list[str]]:
+def _rows(settings: Any, prefix: str = "") -> list[list[str]]:
+    """Key, value, default and meaning of all settings."""
     rows = []
     for key, field in type(settings).model_fields.items():
         value = getattr(settings, key)
@@ -174,27 +168,20 @@ def _rows(settings: Any, prefix: str) -> list[list[str]]:
         elif key == "stages" and value:
             rows += _rows_of_stages(settings)
         else:
-            rows.append(
-                [
-                    f"{prefix}{key}",
-                    _short(value),
-                    _short(recipe.default_value(field)),
-                    " ".join(type(settings).meaning(key).split()),
-                ]
-            )
+            meaning = " ".join(type(settings).meaning(key).split())
+            rows.append([f"{prefix}{key}", _short(value), _short(recipe.default_value(field)), meaning])
     return rows
 
 
 def _rows_of_stages(whole: recipe.Recipe) -> list[list[str]]:
     """The keys that each stage changes, with the value before in place of the default."""
-    usual = {row[0]: row for row in _rows(whole.model_copy(update={"stages": []}), "")}
-    rows = []
-    for name, one in whole.by_stage().items():
-        for row in _rows(one, ""):
-            before = usual.get(row[0], [row[0], "-", row[2], row[3]])
-            if row[1] != before[1] and row[0] != "stages":
-                rows.append([f"stages.{name}.{row[0]}", row[1], f"{before[1]} (before)", row[3]])
-    return rows
+    before = {row[0]: row[1] for row in _rows(whole.model_copy(update={"stages": []}))}
+    return [
+        [f"stages.{name}.{key}", value, f"{before.get(key, '-')} (before)", meaning]
+        for name, stage in whole.by_stage().items()
+        for key, value, _, meaning in _rows(stage)
+        if value != before.get(key, "-") and key != "stages"
+    ]
 
 
 def _short(value: Any) -> str:

@@ -29,11 +29,8 @@ def command(ctx: click.Context, runs: Path, as_json: bool) -> None:
     the test set, its size on disk, and when it last changed.
 
     \b
-    Examples:
-      nmtkit runs
+    Example:
       nmtkit runs --json | jq '.[] | select(.state == "finished") | .name'
-      nmtkit runs rm old-try another-try
-      nmtkit runs mv demo demo-first
     """
     ctx.obj = runs
     if ctx.invoked_subcommand is not None:
@@ -67,9 +64,8 @@ def remove(runs: Path, names: tuple[str, ...], yes: bool) -> None:
     Other files in their folders stay. A run that is being trained is not removed.
 
     \b
-    Examples:
-      nmtkit runs rm old-try another-try
-      nmtkit runs rm old-try --yes
+    Example:
+      nmtkit runs rm old-try another-try --yes
     """
     folders = [require_run(name, runs) for name in names]
     listed = ", ".join(str(folder.path) for folder in folders)
@@ -90,9 +86,8 @@ def rename(runs: Path, old: str, new: str, yes: bool) -> None:
     To resume a run that was renamed, name it: `nmtkit train RECIPE --run runs/NEW --resume`.
 
     \b
-    Examples:
-      nmtkit runs mv demo demo-first
-      nmtkit runs mv demo elsewhere/demo --yes
+    Example:
+      nmtkit runs mv demo elsewhere/demo
     """
     folder = require_run(old, runs)
     _agree(f"Rename {folder.path} to {new}?", yes)

@@ -1,6 +1,7 @@
-"""`nmtkit translate`."""
+"""`nmtkit translate` and `nmtkit summarize`."""
 
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -9,122 +10,122 @@ import cloup
 from click.core import ParameterSource
 
 from nmtkit.cli import inference, options, results
-from nmtkit.cli.options import FILE
-from nmtkit.cli.reading import text_windows
+from nmtkit.cli.options import FILE, Decorator, Number
+from nmtkit.cli.reading import field_lines, text_windows, windows
 from nmtkit.cli.reporting import is_quiet, note, tell
+from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.json_records import EXTRACT_HINT
+from nmtkit.corpus.reading import read_pairs
 from nmtkit.corpus.text import read_lines
 from nmtkit.experiment.loading import ModelOptions
 from nmtkit.translation.paragraphs import ParagraphTranslator, looks_like_paragraph
 from nmtkit.translation.requests import Request, Terminology
+from nmtkit.translation.summarizer import Summarizer
 from nmtkit.translation.translator import Translator
 from nmtkit.translation.unknowns import parse_dictionary
 
+LEAD_ARTICLES = 256
+"""Articles read together by `--lead`."""
+
+
+def _decoding(common: Sequence[Decorator], *groups: Decorator, output: Sequence[Decorator] = ()) -> Decorator:
+    """The options of both commands; `common` and `output` are more of the groups Common and Output."""
+    return options.together(
+        options.files,
+        cloup.option_group(
+            "Common",
+            options.models,
+            inference.checkpoint,
+            results.output,
+            inference.search_flags("beam_size"),
+            inference.n_best,
+            *common,
+            options.devices,
+        ),
+        *groups,
+        inference.search_groups(inference.workers),
+        cloup.option_group("Output", inference.format_option, *output),
+        options.quiet,
+        results.into_output,
+        inference.opens_model,
+    )
+
 
 @dataclass(frozen=True)
-class UnknownWordOptions:
-    """How words that the target vocabulary lacks are replaced."""
+class TranslationOptions:
+    """Constraints on translations, and what becomes of words that the target vocabulary lacks."""
 
+    prefix: bool
+    jsonl: bool
+    terms: Path | None
     replace_unknown: bool
     dictionary: Path | None
 
     def __post_init__(self) -> None:
+        if self.prefix and self.jsonl:
+            raise click.UsageError('--jsonl gives prefixes as "prefix": leave --prefix out')
         if self.dictionary is not None and not self.replace_unknown:
             raise click.UsageError("--dictionary is for --replace-unknown; give both")
+
+    @property
+    def constrained(self) -> bool:
+        """Whether lines have prefixes or terms."""
+        return self.prefix or self.jsonl or self.terms is not None
 
     def open(self, how: ModelOptions) -> Translator:
         """Opens the run with these options."""
         path = self.dictionary
         entries = None if path is None else parse_dictionary(read_lines(path), str(path))
         translator = inference.open_model(how, "translation")
-        if not self.replace_unknown:
-            return translator
-        if translator.config.forbid_unknown:
-            note("the recipe's search.forbid_unknown is off, for --replace-unknown")
-        return translator.replacing_unknown(entries)
+        if self.replace_unknown:
+            if translator.config.forbid_unknown:
+                note("the recipe's search.forbid_unknown is off, for --replace-unknown")
+            translator = translator.replacing_unknown(entries)
+        if self.terms is not None:
+            translator.config.reject_constraints()
+            translator = replace(translator, terminology=Terminology.parse(read_lines(self.terms), str(self.terms)))
+        return translator
 
-
-@dataclass(frozen=True)
-class ConstraintOptions:
-    """Constraints on translations: prefixes and terms."""
-
-    prefix: bool
-    jsonl: bool
-    terms: Path | None
-
-    def __post_init__(self) -> None:
-        if self.prefix and self.jsonl:
-            raise click.UsageError('--jsonl gives prefixes as "prefix": leave --prefix out')
-
-    def __bool__(self) -> bool:
-        return self.prefix or self.jsonl or self.terms is not None
-
-    def apply(self, translator: Translator) -> Translator:
-        """The translator with the terms."""
-        if self.terms is None:
-            return translator
-        translator.config.reject_constraints()
-        return replace(translator, terminology=Terminology.parse(read_lines(self.terms), str(self.terms)))
-
-    def requests(self, windows: Iterable[list[str]]) -> Iterator[list[Request]]:
-        """The lines as requests."""
+    def requests(self, text: Iterable[list[str]]) -> Iterator[list[Request]]:
+        """The windows of lines as requests."""
         read = Request.of_json if self.jsonl else Request.of_fields if self.prefix else Request.of
         count = 0
-        for window in windows:
+        for window in text:
             yield [read(line, f"line {number}") for number, line in enumerate(window, start=count + 1)]
             count += len(window)
 
 
-@cloup.command()
-@options.files
-@cloup.option_group(
-    "Common",
-    options.models,
-    inference.checkpoint,
-    results.output,
-    inference.search_flags("beam_size"),
-    inference.n_best,
-    click.option("--scores", is_flag=True, help="Print score and log-probability first."),
-    options.as_json("Print a JSON object for each line."),
-    click.option("--split-sentences", is_flag=True, help="Translate each sentence of a line by itself."),
-    click.option("--interactive", is_flag=True, help="Type lines; shows alignment and alternatives."),
-    options.devices,
-)
-@cloup.option_group(
-    "Constraints",
-    click.option("--terms", type=FILE, metavar="FILE", help="Glossary, SOURCE TAB TARGET on each line."),
-    click.option("--prefix", is_flag=True, help="Lines are SOURCE TAB PREFIX; outputs begin with PREFIX."),
-    click.option(
-        "--jsonl",
-        is_flag=True,
-        help='Lines are JSON: "source", "prefix", "must", "must_not", "in_order".',
+@cloup.command("translate")
+@_decoding(
+    [
+        click.option("--scores", is_flag=True, help="Print score and log-probability first."),
+        options.as_json("Print a JSON object for each line."),
+        click.option("--split-sentences", is_flag=True, help="Translate each sentence of a line by itself."),
+        click.option("--interactive", is_flag=True, help="Type lines; shows alignment and alternatives."),
+    ],
+    cloup.option_group(
+        "Constraints",
+        click.option("--terms", type=FILE, metavar="FILE", help="Glossary, SOURCE TAB TARGET on each line."),
+        click.option("--prefix", is_flag=True, help="Lines are SOURCE TAB PREFIX; outputs begin with PREFIX."),
+        click.option(
+            "--jsonl", is_flag=True, help='Lines are JSON: "source", "prefix", "must", "must_not", "in_order".'
+        ),
     ),
+    output=[
+        click.option("--replace-unknown", is_flag=True, help="Replace <unk> by the most attended source word."),
+        click.option(
+            "--dictionary", type=FILE, metavar="FILE", help="For --replace-unknown: SOURCE TAB TARGET a line."
+        ),
+    ],
 )
-@inference.search_groups(inference.workers)
-@cloup.option_group(
-    "Output",
-    inference.format_option,
-    click.option("--replace-unknown", is_flag=True, help="Replace <unk> by the most attended source word."),
-    click.option(
-        "--dictionary",
-        type=FILE,
-        metavar="FILE",
-        help="For --replace-unknown: SOURCE TAB TARGET a line.",
-    ),
-)
-@options.quiet
-@results.into_output
-@inference.opens_model
-@options.collect(UnknownWordOptions, "unknown")
-@options.collect(ConstraintOptions, "constraints")
-def command(
+@options.collect(TranslationOptions, "how_to_translate")
+def translate_command(
     how: ModelOptions,
     files: tuple[Path, ...],
     form: str,
     scores: bool,
     as_json: bool,
-    unknown: UnknownWordOptions,
-    constraints: ConstraintOptions,
+    how_to_translate: TranslationOptions,
     split_sentences: bool,
     interactive: bool,
 ) -> None:
@@ -137,56 +138,50 @@ def command(
     \b
     Examples:
       nmtkit translate input.txt -o output.txt
-      nmtkit translate -m runs/mine part1.txt part2.txt.gz -o output.txt
       cat input.txt | nmtkit translate --n-best 3
       nmtkit translate --beam-size 10 --length-penalty gnmt:0.6 input.txt
       nmtkit translate --json input.txt | jq .best.score
-      nmtkit translate --terms glossary.tsv input.txt
-      nmtkit translate -m runs/seed1 -m runs/seed2 -m runs/seed3 input.txt
+      nmtkit translate -m runs/seed1 -m runs/seed2 input.txt
       nmtkit translate --samples 5 --top-p 0.9 --temperature 0.8 --seed 7 input.txt
       nmtkit translate --beam-size 12 --search diversity_groups=4 --n-best 4 input.txt
     """
+    constrained = how_to_translate.constrained
     if interactive:
-        from nmtkit.cli.interactive import converse
+        from nmtkit.cli.interactive import converse, require_terminal
 
         forms = {"format": form != "text", "scores": scores, "json": as_json, "split-sentences": split_sentences}
-        _require_plain(files, {**forms, "prefix, --jsonl and --terms": bool(constraints)})
-        given = click.get_current_context().get_parameter_source("n_best") is not ParameterSource.DEFAULT
-        converse(unknown.open(how), how.n_best if given else None)
+        for option, given in {**forms, "prefix, --jsonl and --terms": constrained}.items():
+            if given:
+                raise click.UsageError(f"--interactive shows results in its own way: leave --{option} out")
+        if files:
+            raise click.UsageError("--interactive asks for lines: leave FILE out")
+        require_terminal()
+        n_best_given = click.get_current_context().get_parameter_source("n_best") is not ParameterSource.DEFAULT
+        converse(how_to_translate.open(how), how.n_best if n_best_given else None)
         return
     if split_sentences and (how.n_best > 1 or scores):
         raise click.UsageError("--split-sentences joins one translation of each sentence: leave --n-best, --scores out")
-    if split_sentences and constraints:
+    if split_sentences and constrained:
         raise click.UsageError("--split-sentences translates parts of lines: leave --prefix, --jsonl and --terms out")
-    translator = constraints.apply(unknown.open(how))
-    printer = results.Printer(translator.tokenizers.tgt, how.n_best, as_json, scores, form, unknown.replace_unknown)
+    translator = how_to_translate.open(how)
+    replaced = how_to_translate.replace_unknown
+    printer = results.Printer(translator.tokenizers.tgt, how.n_best, as_json, scores, form, replaced)
     prompt = results.Prompt(files, "a sentence", "translated")
-    windows = text_windows(files, "" if constraints.jsonl else EXTRACT_HINT, translator.window)
+    text = text_windows(files, "" if how_to_translate.jsonl else EXTRACT_HINT, inference.window_lines(translator))
     if split_sentences:
-        paragraphs = ParagraphTranslator(translator).stream(windows, as_json)
+        paragraphs = ParagraphTranslator(translator).stream(text, as_json)
         results.write_stream(paragraphs, printer.write_joined, "lines", prompt)
     else:
-        lines = constraints.requests(windows) if constraints else _noting_paragraphs(windows)
+        lines = how_to_translate.requests(text) if constrained else _noting_paragraphs(text)
         stream = translator.stream(lines, how.n_best, need_copies=as_json)
         results.write_stream(stream, printer.write, "lines", prompt)
     printer.report("translations", "--max-length or --search max_length_ratio=R")
 
 
-def _require_plain(files: tuple[Path, ...], forms: dict[str, bool]) -> None:
-    """Refuses options that `--interactive` does not support."""
-    from nmtkit.cli.interactive import require_terminal
-
-    if unfit := [name for name, given in forms.items() if given]:
-        raise click.UsageError(f"--interactive shows results in its own way: leave --{unfit[0]} out")
-    if files:
-        raise click.UsageError("--interactive asks for lines: leave FILE out")
-    require_terminal()
-
-
-def _noting_paragraphs(windows: Iterable[list[str]]) -> Iterator[list[str]]:
+def _noting_paragraphs(text: Iterable[list[str]]) -> Iterator[list[str]]:
     """The windows as they are; warns of the first line that looks like a paragraph."""
     count, warned = 0, is_quiet()
-    for window in windows:
+    for window in text:
         first = None if warned else next((row for row, line in enumerate(window) if looks_like_paragraph(line)), None)
         if first is not None:
             warned = True
@@ -196,3 +191,92 @@ def _noting_paragraphs(windows: Iterable[list[str]]) -> Iterator[list[str]]:
             )
         count += len(window)
         yield window
+
+
+@cloup.command("summarize")
+@_decoding(
+    [options.as_json("Print a JSON object for each article: scores, tokens, copied spans.")],
+    cloup.option_group(
+        "Input",
+        click.option(
+            "--article-field", metavar="KEY", help="Read JSON lines with the article under KEY, not plain text."
+        ),
+        click.option(
+            "--stories", type=FILE, metavar="DIR", help="Read the .story files of a folder, without highlights."
+        ),
+        click.option(
+            "--max-source-tokens",
+            type=Number(1),
+            metavar="N",
+            help="Read only the first N tokens of an article. Default: as in training.",
+        ),
+        click.option(
+            "--window",
+            type=Number(1),
+            metavar="N",
+            help="Summarize whole articles window by window, N tokens at most each.",
+        ),
+        click.option("--lead", type=Number(1), metavar="N", help="Print the first N sentences; needs no model."),
+    ),
+)
+def summarize_command(
+    how: ModelOptions,
+    files: tuple[Path, ...],
+    article_field: str | None,
+    stories: Path | None,
+    form: str,
+    as_json: bool,
+    window: int | None,
+    lead: int | None,
+) -> None:
+    """Summarize FILEs, or standard input: one line out for each article in, in order.
+
+    FILEs are plain or .gz and are read as one text; every line is an article. An empty line gives an empty line.
+    --n-best K prints "NUMBER TAB SCORE TAB LOG-PROBABILITY TAB SUMMARY", with articles counted from 1. A model that
+    was trained on the beginnings of articles (data.over_long: truncate) reads as many tokens here; --window reads all.
+    `nmtkit guide decoding` explains windows, copied spans, sampling and ensembles.
+
+    \b
+    Examples:
+      nmtkit summarize articles.txt -o summaries.txt
+      nmtkit summarize -m runs/mine --article-field article test.jsonl.gz -o summaries.txt
+      cat articles.txt | nmtkit summarize --min-length 35 --max-length 100 --no-repeat-ngram 3
+      nmtkit summarize --window 400 reports.txt | nmtkit summarize -o short.txt
+      nmtkit summarize --json articles.txt | jq '.best.copied_spans[].text'
+    """
+    if stories is not None and (files or article_field is not None):
+        raise click.UsageError("--stories reads a folder, FILE and --article-field do not: leave one of them out")
+    if lead is not None:
+        if any((how.model, how.search_settings, how.max_source_tokens, how.n_best > 1, as_json, window, how.shortlist)):
+            raise click.UsageError("--lead copies sentences without a model: leave the options of a model out")
+        from nmtkit.metrics import lead as lead_of
+
+        for part in _articles(files, article_field, stories, LEAD_ARTICLES):
+            sys.stdout.write("".join(lead_of(article, lead) + "\n" for article in part))
+            sys.stdout.flush()
+        return
+    if window is not None and (how.max_source_tokens is not None or how.n_best > 1):
+        raise click.UsageError("--window reads whole articles, for one summary each: leave the other option out")
+    translator = inference.open_model(how, "summarization")
+    printer = results.Printer(translator.tokenizers.tgt, how.n_best, as_json, form=form)
+    prompt = results.Prompt(files if stories is None else [stories], "an article", "summarized")
+    articles = _articles(files, article_field, stories, inference.window_lines(translator))
+    if window is None:
+        stream = translator.stream(articles, how.n_best, need_copies=as_json)
+        results.write_stream(stream, printer.write, "articles", prompt)
+    else:
+        summaries = Summarizer(translator, window).stream(articles, as_json)
+        results.write_stream(summaries, printer.write_joined, "articles", prompt)
+    results.tell_cut(printer.cut, printer.lines, "articles", translator, "; --window reads them whole")
+    printer.report("summaries", "--max-length")
+
+
+def _articles(
+    files: tuple[Path, ...], article_field: str | None, stories: Path | None, most: int
+) -> Iterator[list[str]]:
+    """The articles, each as one line, at most `most` together."""
+    if stories is not None:
+        return windows((story.src for story in read_pairs(SplitFiles(stories=[str(stories)]))), most)
+    if article_field is not None:
+        return windows(field_lines(files, article_field), most)
+    return text_windows(files, "name the key of the articles with --article-field KEY", most)
