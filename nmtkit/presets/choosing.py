@@ -1,7 +1,7 @@
 """Chooses the preset for a text by its size, the device and the minutes. Nothing here needs torch."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable
 
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.registry import suggest_names
@@ -19,19 +19,13 @@ MANY_PAIRS = 100_000
 """From so many pairs on a GPU gets `base`."""
 
 
-def smaller_preset(name: str) -> str | None:
-    """The next smaller preset, if there is one."""
-    names = list(PRESETS)
-    return names[names.index(name) - 1] if names.index(name) else None
-
-
 def choose_preset(
     task: str,
     size: CorpusStatistics,
     preset: str | None = None,
     gpu: bool = False,
     minutes: float | None = None,
-    tokens_a_minute: Mapping[str, float] | None = None,
+    measure: Callable[[FittedPreset], float | None] = lambda _: None,
 ) -> FittedPreset:
     """Settings for a corpus, by the size of its training text.
 
@@ -41,7 +35,7 @@ def choose_preset(
         preset: one of `PRESETS`; None chooses by the corpus and the device.
         gpu: whether training will be on a GPU.
         minutes: stop training after so many; a smaller preset is taken where they are too few for the one that fits.
-        tokens_a_minute: padded tokens that the machine trains on in a minute with a preset, where that was measured.
+        measure: gives the padded tokens that the machine trains on in a minute with a preset; None: not known.
 
     Raises:
         RecipeError: there is no such task or preset, or the task has no presets.
@@ -55,22 +49,22 @@ def choose_preset(
         )
     if preset is not None and preset not in PRESETS:
         raise RecipeError(f"no preset {preset!r}: {suggest_names(preset, PRESETS)}")
-    speeds = tokens_a_minute or {}
 
     def fitted(name: str, because: str) -> FittedPreset:
-        preset = FittedPreset(task, size, name, because, minutes, speeds.get(name))
-        preset.warnings += _warnings(preset, gpu, minutes)
-        return preset
+        speed = measure(FittedPreset(task, size, name, because, minutes, None))
+        return FittedPreset(task, size, name, because, minutes, speed)
 
-    if preset is not None:
-        return fitted(preset, "you asked for it")
-    found = fitted(*_suited(size, gpu))
-    while minutes and not found.is_useful and (less := smaller_preset(found.name)) in speeds:
-        assert less is not None
-        times = f"{found.passes:.2g}"
-        because = f"in {minutes:g} min the preset {found.name} would read the text only {times} times on this machine"
-        found = fitted(less, because)
-    return found
+    chosen = fitted(*(_suited(size, gpu) if preset is None else (preset, "you asked for it")))
+    names = list(PRESETS)
+    while preset is None and minutes and not chosen.is_useful and names.index(chosen.name):
+        times = f"{chosen.passes:.2g}"
+        because = f"in {minutes:g} min the preset {chosen.name} would read the text only {times} times on this machine"
+        smaller = fitted(names[names.index(chosen.name) - 1], because)
+        if smaller.speed is None:
+            break
+        chosen = smaller
+    chosen.warnings += _warnings(chosen, gpu, minutes)
+    return chosen
 
 
 def _suited(size: CorpusStatistics, gpu: bool) -> tuple[str, str]:
@@ -85,20 +79,19 @@ def _suited(size: CorpusStatistics, gpu: bool) -> tuple[str, str]:
 
 
 def _warnings(preset: FittedPreset, gpu: bool, limit: float | None) -> list[str]:
-    found, pairs = [], preset.size.pairs
+    warnings, pairs = [], preset.size.pairs
     if limit and preset.minutes and preset.total_minutes and preset.passes and preset.passes < 1:
-        one = preset.minutes / preset.passes
-        passes = preset.total_minutes / one
-        found.append(
+        a_pass = preset.minutes / preset.passes
+        warnings.append(
             f"{limit:g} min read the text only {preset.passes:.2g} times, which gives no usable model: one pass takes "
-            f"{format_minutes(one)} on this machine, and the preset {preset.name} is meant to make {passes:.3g} "
-            f"(--minutes {math.ceil(preset.total_minutes)})"
+            f"{format_minutes(a_pass)} on this machine, and the preset {preset.name} is meant to make "
+            f"{preset.total_minutes / a_pass:.3g} (--minutes {math.ceil(preset.total_minutes)})"
         )
     if pairs < FEW_PAIRS:
-        found.append(
+        warnings.append(
             f"{pairs:,} pairs are few: the model will hardly learn more than the sentences that it sees; useful "
             f"results begin above {FEW_PAIRS:,}"
         )
     if preset.name == "base" and not gpu:
-        found.append("preset base takes days on a CPU; --preset small is made for it")
-    return found
+        warnings.append("preset base takes days on a CPU; --preset small is made for it")
+    return warnings

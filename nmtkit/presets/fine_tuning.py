@@ -49,32 +49,27 @@ class FineTuningRecipe(ProposedRecipe):
         super().__init__(size)
         self.source = source
         self.weight = 1.0
-        """How often a pair of general text comes in an epoch."""
+        """How often a pair of general text comes in an epoch, so that such text gives half of the pairs."""
         self._before: Recipe = source.newest_stage().recipe
-        self._limit = minutes
         self._name = source.folder.path.resolve().name
         self.explain(
             "model, tokenizer, search", f"those of {self._name}", "its weights fit no others; dropout stays as it was"
         )
-        self._mix(general)
-        self._training = self._fit(2 if general else 1)
-
-    def _mix(self, general: int) -> None:
-        """Weighs general text so that it gives half of the pairs."""
-        if not general:
+        if general:
+            self.weight = float(f"{min(self.size.pairs / general, 10_000):.3g}")
+            self.explain(
+                "data.train.weights",
+                f"{self.weight:g} for general text",
+                "an epoch then has as many general pairs as new ones, and the model forgets less (Chu et al. 2017)",
+            )
+        else:
             self.warnings.append(
                 "without general text the model may forget what it could translate before; name some with "
                 "--general-source and --general-target"
             )
-            return
-        self.weight = float(f"{min(self.size.pairs / general, 10_000):.3g}")
-        self.explain(
-            "data.train.weights",
-            f"{self.weight:g} for general text",
-            "an epoch then has as many general pairs as new ones, and the model forgets less (Chu et al. 2017)",
-        )
+        self._training = self._fit(2 if general else 1, minutes)
 
-    def _fit(self, times: int) -> dict[str, Any]:
+    def _fit(self, times: int, minutes: float | None) -> dict[str, Any]:
         """The training; an epoch has so many times the tokens of the new text."""
         words = max(self.size.src.words, self.size.tgt.words)
         padded = padded_tokens(self.size.pairs, words)
@@ -87,31 +82,26 @@ class FineTuningRecipe(ProposedRecipe):
         updates = max(50, round(passes * a_pass))
         before = self._before.training
         lr = _rate(before)
-        self.explain(
-            "training.lr", f"{lr:g}", f"large steps forget more; the highest of {self._name} was {_peak(before):.2g}"
-        )
+        because = f"large steps forget more; the highest of {self._name} was {_peak(before):.2g}"
+        self.explain("training.lr", f"{lr:g}", because)
         self.explain("training.schedule", "linear, to zero", "weights that are good already need no long warm-up")
-        told = f"the text is then read {updates / a_pass:.3g} times at most"
-        self.explain("training.max_updates", f"{updates:,}", told)
-        if self._limit:
-            self.explain(
-                "training.max_minutes",
-                f"{self._limit:g}",
-                "you asked for it; the learning rate falls to zero within it",
-            )
-        every = max(20, updates // 20)
-        held_out = (
+        because = f"the text is then read {updates / a_pass:.3g} times at most"
+        self.explain("training.max_updates", f"{updates:,}", because)
+        if minutes:
+            because = "you asked for it; the learning rate falls to zero within it"
+            self.explain("training.max_minutes", f"{minutes:g}", because)
+        because = (
             f"training ends after {_PATIENCE} validations in a row that did not lower the loss: a model soon overfits "
             "little text"
         )
-        self.explain("training.patience", f"{_PATIENCE}", held_out)
+        self.explain("training.patience", f"{_PATIENCE}", because)
         return {
             **before.model_dump(mode="json", include=set(_KEPT)),
             "lr": lr,
             "schedule": {"kind": "linear", "over": "budget", "warmup_share": 0.05},
             "max_updates": updates,
-            **({"max_minutes": float(self._limit)} if self._limit else {}),
-            "validate_every": every,
+            **({"max_minutes": float(minutes)} if minutes else {}),
+            "validate_every": max(20, updates // 20),
             "patience": _PATIENCE,
             "best_metric": "loss",
             "higher_is_better": False,
@@ -119,22 +109,20 @@ class FineTuningRecipe(ProposedRecipe):
 
     def text(self, name: str, data: Mapping[str, Any], test: Mapping[str, Any] | None = None) -> str:
         """The recipe in YAML with its reasons; `data` names the files, `test` those of general text to test with."""
-        size, before = self.size, self._before
+        size, before = self.size, self._before.model_dump(mode="json")
         head = [
             f"Fine-tunes {self._name} on {size.pairs:,} pairs of {size.src.words:,} and {size.tgt.words:,} words. All "
             "settings can be changed but those of model and tokenizer; `nmtkit recipe explain` says what they mean.",
         ]
-        run = {"run": str(self.source.folder.path.resolve()), **({"test": dict(test)} if test else {})}
-        about = {"name": name, "description": f"{self._name}, fine-tuned on other text", "task": before.task}
+        about = {"name": name, "description": f"{self._name}, fine-tuned on other text", "task": before["task"]}
         limits = ("max_length", "max_tgt_length", "over_long", "max_ratio")
-        given: dict[str, Any] = {key: before.model_dump(mode="json")[key] for key in ("tokenizer", "model", "search")}
         groups = {
-            "init_from": run,
-            "data": {**data, **before.data.model_dump(mode="json", include=set(limits))},
-            **given,
-            "batch": {**before.batch.model_dump(mode="json"), "batch_tokens": self.batch_tokens},
+            "init_from": {"run": str(self.source.folder.path.resolve()), **({"test": dict(test)} if test else {})},
+            "data": {**data, **{key: before["data"][key] for key in limits}},
+            **{key: before[key] for key in ("tokenizer", "model", "search")},
+            "batch": {**before["batch"], "batch_tokens": self.batch_tokens},
             "training": self._training,
-            "evaluation": {**before.evaluation.model_dump(mode="json"), "max_sentences": 200},
+            "evaluation": {**before["evaluation"], "max_sentences": 200},
         }
         return self.yaml(head, about, groups, self.reasons)
 

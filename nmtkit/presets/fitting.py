@@ -14,8 +14,7 @@ file, and guesses; `base` was never trained by us.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from nmtkit.core.files import bundled_path
 from nmtkit.core.formats import load_yaml
@@ -47,13 +46,11 @@ _SHORT = 8  # passes: with fewer, more and smaller updates learn more
 _PADDING = 1.1  # padded tokens for each real one, in batches of alike length, roughly
 
 
-@dataclass(frozen=True)
-class Plan:
-    """A preset's model and how long it is trained."""
+class Plan(NamedTuple):
+    """How long a preset is trained."""
 
-    model: str
-    """In words."""
     because: str
+    """Why its model has this size."""
     passes: tuple[float, int]
     """Passes over one text that were right, and the padded tokens of that text."""
     bounds: tuple[int, int]
@@ -64,44 +61,27 @@ class Plan:
 
 PLANS = {
     "preset-tiny": Plan(
-        model="Transformer, 2+2 layers of 128",
-        because="it is large enough for 20,000 simple pairs (recipe compare-transformer)",
-        passes=(22, 520_000),
-        bounds=(1, 60),
+        "it is large enough for 20,000 simple pairs (recipe compare-transformer)", (22, 520_000), (1, 60)
     ),
     "preset-small": Plan(
-        model="Transformer, 3+3 layers of 256",
-        because="with 29,000 pairs it reached 38 BLEU (recipe multi30k-en-de-transformer)",
-        passes=(22, 520_000),
-        bounds=(3, 60),
-        fewest_useful=5,
+        "with 29,000 pairs it reached 38 BLEU (recipe multi30k-en-de-transformer)", (22, 520_000), (3, 60), 5
     ),
+    # 100,000 updates with the 4.5 million pairs of WMT14, as in the paper
     "preset-base": Plan(
-        model="Transformer, 6+6 layers of 512",
-        because="these are the sizes of the base model in Vaswani et al. 2017, table 3 (not trained by us)",
-        passes=(19, 130_000_000),  # 100,000 updates with the 4.5 million pairs of WMT14, as in the paper
-        bounds=(10, 60),
-        fewest_useful=1.5,
+        "these are the sizes of the base model in Vaswani et al. 2017, table 3 (not trained by us)",
+        (19, 130_000_000),
+        (10, 60),
+        1.5,
     ),
     "preset-summaries-tiny": Plan(
-        model="pointer-generator of 128",
-        because="it is large enough for 10,000 made-up news (recipe demo-news-pointer-generator)",
-        passes=(7, 1_000_000),
-        bounds=(1, 20),
+        "it is large enough for 10,000 made-up news (recipe demo-news-pointer-generator)", (7, 1_000_000), (1, 20)
     ),
     "preset-summaries-small": Plan(
-        model="pointer-generator of 128",
-        because="it learned from 3,392 news what is told of the recipe inshorts-pointer-generator",
-        passes=(7, 1_000_000),
-        bounds=(5, 20),
-        fewest_useful=1.5,
+        "it learned from 3,392 news what is told of the recipe inshorts-pointer-generator", (7, 1_000_000), (5, 20), 1.5
     ),
+    # 230,000 updates with the 287,000 articles of CNN/DailyMail, as in the paper
     "preset-summaries-base": Plan(
-        model="pointer-generator of 256",
-        because="these are the sizes of See et al. 2017, section 5 (not trained by us)",
-        passes=(13, 115_000_000),  # 230,000 updates with the 287,000 articles of CNN/DailyMail, as in the paper
-        bounds=(8, 20),
-        fewest_useful=1.5,
+        "these are the sizes of See et al. 2017, section 5 (not trained by us)", (13, 115_000_000), (8, 20), 1.5
     ),
 }
 """By the recipe of the preset."""
@@ -129,8 +109,7 @@ class FittedPreset(ProposedRecipe):
     ) -> None:
         super().__init__(size)
         self.explain("preset", name, because)
-        self.task = task
-        self.name = name
+        self.task, self.name, self.speed, self._limit = task, name, speed, limit
         self.extends = f"{TASKS.get(task).presets}{name}"
         """The recipe of the preset."""
         self.passes: float | None = None
@@ -139,13 +118,11 @@ class FittedPreset(ProposedRecipe):
         """For all planned updates, without the limit."""
         self._plan = PLANS[self.extends]
         self._preset = load_yaml(bundled_path("recipes", f"{self.extends}.yaml"))[0]
-        self._limit = limit
-        self._speed = speed
         self._words = max(size.src.words, size.tgt.words)
         if "stages" in self._preset:
             self._fit_stages()
         else:
-            self._fit_whole()
+            self._fit_one_stage()
         self.changes = {group: self.changes[group] for group in self._preset if group in self.changes}
 
     @property
@@ -161,12 +138,7 @@ class FittedPreset(ProposedRecipe):
             data: train, valid and test as a recipe names them; limits of length come from the preset.
             description: of the recipe.
         """
-        about = {
-            "extends": self.extends,
-            "name": name,
-            "description": description or f"{self.task}, preset {self.name}",
-        }
-        size = self.size
+        size, description = self.size, description or f"{self.task}, preset {self.name}"
         head = [
             f"For {size.pairs:,} pairs of {size.src.words:,} and {size.tgt.words:,} words: preset {self.name} "
             f"({PRESETS[self.name]}), because {self.reasons[0].because}. Only settings that differ from it are here; "
@@ -175,8 +147,8 @@ class FittedPreset(ProposedRecipe):
         ]
         if self.minutes is not None:
             head.append(f"Training takes {format_minutes(self.minutes)} on the machine where this was written.")
-        groups = {"data": {**data, **self.changes.get("data", {})}}
-        groups |= {group: value for group, value in self.changes.items() if group != "data"}
+        about = {"extends": self.extends, "name": name, "description": description}
+        groups = {"data": {}} | self.changes | {"data": {**data, **self.changes.get("data", {})}}
         return self.yaml(head, about, groups, self.reasons[1:])
 
     def _set(self, group: str, **values: Any) -> None:
@@ -187,10 +159,10 @@ class FittedPreset(ProposedRecipe):
         if differing:
             self.changes.setdefault(group, {}).update(differing)
 
-    def _fit_whole(self) -> None:
+    def _fit_one_stage(self) -> None:
         joint = self._subwords()
-        self.explain("model", self._plan.model, self._plan.because)
-        batch_tokens = self._preset["batch"]["batch_tokens"]
+        self._explain_model()
+        preset_tokens = batch_tokens = self._preset["batch"]["batch_tokens"]
         if self.name == "small" and self._words < 200_000:
             batch_tokens = 2_048
             because = "little text is learned better in small batches (Sennrich and Zhang)"
@@ -198,24 +170,27 @@ class FittedPreset(ProposedRecipe):
         padded = padded_tokens(self.size.pairs, self._words)
         if self._limit and self.name != "tiny":
             # Nobody knows yet how far the minutes reach: it is measured with the batches of a short time.
-            reach = self._limit * self._speed / padded if self._speed else 0.0
+            reach = self._limit * self.speed / padded if self.speed else 0.0
             if reach < _SHORT:
-                batch_tokens = min(batch_tokens, self._preset["batch"]["batch_tokens"] // 2)
-                told = f"{reach:.2g} passes over the text" if self._speed else "the minutes that are given"
-                because = f"in {told} many small updates teach more than a few large ones"
+                batch_tokens = min(batch_tokens, preset_tokens // 2)
+                time = f"{reach:.2g} passes over the text" if self.speed else "the minutes that are given"
+                because = f"in {time} many small updates teach more than a few large ones"
                 self.explain("batch.batch_tokens", f"{batch_tokens:,}", because)
         self._set("batch", batch_tokens=batch_tokens)
         updates = self._updates(padded, batch_tokens, self._limit)
-        read = self._expected_updates(updates, batch_tokens, self._limit) * batch_tokens / padded
-        self._set("model", dropout=self._dropout(read), tie="all" if joint else "decoder")
+        passes = self._expected_updates(updates, batch_tokens, self._limit) * batch_tokens / padded
+        # Between the points of 12, 22 and 90 passes that were measured.
+        dropout = 0.1 if passes < 15 or self._words >= 20_000_000 else 0.2 if passes < 40 else 0.3
+        because = f"it counters overfitting: the text is read about {passes:.2g} times"
+        self.explain("model.dropout", f"{dropout}", because)
+        self._set("model", dropout=dropout, tie="all" if joint else "decoder")
         self._set("training", **self._training(updates, batch_tokens, self._limit))
         # Where the time is given, validations must not use it up: a search costs as much as several updates.
         self._set("evaluation", max_sentences=200 if self._limit else 500)
         if not self.size.tgt.spaced:
             self._set("evaluation", tokenize="char")
-            self.explain(
-                "evaluation.tokenize", "char", "the target has no spaces between words, so BLEU counts characters"
-            )
+            because = "the target has no spaces between words, so BLEU counts characters"
+            self.explain("evaluation.tokenize", "char", because)
 
     def _fit_stages(self) -> None:
         src, tgt = self.size.src, self.size.tgt
@@ -231,11 +206,11 @@ class FittedPreset(ProposedRecipe):
             self._whole_words()
         elif not self._subwords():
             self._set("model", tie="decoder")
-        self.explain("model", self._plan.model, self._plan.because)
-        share = (0.8 * self._limit, 0.2 * self._limit) if self._limit else (None, None)
-        read = min(self.size.pairs * longest[0], round(1.2 * src.words))
+        self._explain_model()
+        minutes, second_minutes = (0.8 * self._limit, 0.2 * self._limit) if self._limit else (None, None)
+        words = min(self.size.pairs * longest[0], round(1.2 * src.words))
         batch_tokens = self._preset["batch"]["batch_tokens"]
-        updates = self._updates(round(_PADDING * (self.size.pairs + read)), batch_tokens, share[0])
+        updates = self._updates(round(_PADDING * (self.size.pairs + words)), batch_tokens, minutes)
         covering = max(20, updates // 5)
         if self.minutes is not None and self.total_minutes is not None:
             self.minutes *= 1 + covering / updates
@@ -245,23 +220,21 @@ class FittedPreset(ProposedRecipe):
             f"{updates:,} updates, then {covering:,} with coverage",
             "coverage makes summaries repeat themselves less",
         )
-        whole = {"max_minutes": float(self._limit)} if self._limit else {}
-        training = self._training(updates, batch_tokens, share[0])
-        self._set("training", **{**training, **whole})
+        training = self._training(updates, batch_tokens, minutes)
+        self._set("training", **training | ({"max_minutes": float(self._limit)} if self._limit else {}))
         self._set("search", max_length=longest[1] + 20)
         *first, last = self._preset["stages"]
-        second = {**last["training"], **self._training(covering, batch_tokens, share[1])}
+        second = {**last["training"], **self._training(covering, batch_tokens, second_minutes)}
         if second["schedule"] == training["schedule"]:
             del second["schedule"]
         self.changes["stages"] = [*first, {**last, "training": second}]
 
-    def _dropout(self, passes: float) -> float:
-        """More where the text is read more often; between the points of 12, 22 and 90 passes that were measured."""
-        dropout = 0.1 if passes < 15 or self._words >= 20_000_000 else 0.2 if passes < 40 else 0.3
-        self.explain(
-            "model.dropout", f"{dropout}", f"it counters overfitting: the text is read about {passes:.2g} times"
-        )
-        return dropout
+    def _explain_model(self) -> None:
+        model = self._preset["model"]
+        name = "pointer-generator of {hidden_size}"
+        if model["kind"] == "transformer":
+            name = "Transformer, {encoder_layers}+{decoder_layers} layers of {hidden_size}"
+        self.explain("model", name.format_map(model), self._plan.because)
 
     def _whole_words(self) -> None:
         """The tokenizer of a model that copies what its vocabulary lacks; it serves both sides."""
@@ -304,33 +277,32 @@ class FittedPreset(ProposedRecipe):
 
         `padded` are the padded tokens of the text. How many updates the time allows, says `_expected_updates`.
         """
-        (right, once), (fewest, most) = self._plan.passes, self._plan.bounds
-        passes = min(max(right * math.sqrt(once / padded), fewest), most)
+        (right, tokens), (fewest, most) = self._plan.passes, self._plan.bounds
+        passes = min(max(right * math.sqrt(tokens / padded), fewest), most)
         a_pass = max(1, math.ceil(padded / batch_tokens))
         most_updates = self._preset["training"]["max_updates"]
         updates = int(min(max(round(passes * a_pass), 100), most_updates))
         rule = "the less text, the more often it is read" if updates < most_updates else "this preset makes no more"
-        self.explain(
-            "training.max_updates", f"{updates:,}", f"the text is then read {updates / a_pass:.3g} times; {rule}"
-        )
+        because = f"the text is then read {updates / a_pass:.3g} times; {rule}"
+        self.explain("training.max_updates", f"{updates:,}", because)
         expected = self._expected_updates(updates, batch_tokens, minutes)
         if minutes:
             because = "you asked for it; the learning rate falls to zero within it, however fast the machine is"
-            if self._speed:
-                made = f"; this one makes about {expected:,} updates in {minutes:g} min"
-                because += f"{made}, which read the text {expected / a_pass:.2g} times"
+            if self.speed:
+                because += f"; this one makes about {expected:,} updates in {minutes:g} min, which read the text "
+                because += f"{expected / a_pass:.2g} times"
             self.explain("training.max_minutes", f"{self._limit:g}", because)
-        if self._speed:
-            self.minutes = expected * batch_tokens / self._speed
+        if self.speed:
+            self.minutes = expected * batch_tokens / self.speed
             self.passes = expected / a_pass
-            self.total_minutes = updates * batch_tokens / self._speed
+            self.total_minutes = updates * batch_tokens / self.speed
         return updates
 
     def _expected_updates(self, updates: int, batch_tokens: int, minutes: float | None) -> int:
         """How many of the updates this machine makes in the time given; all, where nobody has measured it."""
-        if not minutes or not self._speed:
+        if not minutes or not self.speed:
             return updates
-        return max(1, min(updates, round(minutes * self._speed / batch_tokens)))
+        return max(1, min(updates, round(minutes * self.speed / batch_tokens)))
 
     def _training(self, updates: int, batch_tokens: int, minutes: float | None) -> dict[str, Any]:
         """How long a training, or a stage, is."""
@@ -339,18 +311,12 @@ class FittedPreset(ProposedRecipe):
             schedule = {"kind": "cosine", "over": "budget", "warmup_share": 0.1}
         elif "warmup" in schedule:
             schedule = {**schedule, "warmup": min(schedule["warmup"], max(1, updates // 5))}
-        return {
-            "schedule": schedule,
-            "max_updates": updates,
-            **({"max_minutes": float(minutes)} if minutes else {}),
-            "validate_every": self._validate_every(updates, batch_tokens, minutes),
-        }
-
-    def _validate_every(self, updates: int, batch_tokens: int, minutes: float | None) -> int:
-        """Often enough that several checkpoints are there to be averaged, also where nobody knows the updates made."""
-        if minutes and not self._speed:
-            return max(25, updates // 20)
-        return max(50, self._expected_updates(updates, batch_tokens, minutes) // (5 if minutes else 10))
+        # Often enough that several checkpoints are there to be averaged, also where nobody knows the updates made.
+        every = max(50, self._expected_updates(updates, batch_tokens, minutes) // (5 if minutes else 10))
+        if minutes and not self.speed:
+            every = max(25, updates // 20)
+        limit = {"max_minutes": float(minutes)} if minutes else {}
+        return {"schedule": schedule, "max_updates": updates, **limit, "validate_every": every}
 
 
 def _room(text: SideStatistics, wanted: int, rare: bool) -> int:

@@ -1,6 +1,5 @@
 """What fine-tuning has taught and what it has cost: scores before and after, on the new text and on the general one."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -73,25 +72,24 @@ def score_after(
         own: the score of its own test set, if that is known.
         threads: of a CPU; None is torch's choice.
     """
-    origin = read_origin(run.folder)
-    return [] if origin is None else list(_changes(run, origin, ModelOptions(device=str(device), threads=threads), own))
-
-
-def _changes(run: SavedRun, origin: Origin, how: ModelOptions, own: metrics.Score | None) -> Iterator[TestChange]:
-    tests = _tests(run.recipe, origin)
+    origin, changes = read_origin(run.folder), []
+    if origin is None:
+        return []
+    how, tests = ModelOptions(device=str(device), threads=threads), _tests(run.recipe, origin)
     for text, before in origin.before.items():
         if text in tests:
             after = own if text == OWN and own is not None else _score(run, how, tests[text], run.recipe)
-            yield TestChange(text, after.name, before, after.value)
+            changes.append(TestChange(text, after.name, before, after.value))
+    return changes
 
 
 def _tests(recipe: Recipe, origin: Origin) -> dict[str, SplitFiles]:
     """The test sets that have targets; one that is both is the new text's."""
-    found = {OWN: recipe.data.splits().get("test"), GENERAL: origin.test}
-    own = found[OWN]
-    if own is not None and origin.test is not None and own.texts() == origin.test.texts():
-        del found[GENERAL]
-    return {text: files for text, files in found.items() if files is not None and (files.tgt or not files.src)}
+    own, general = recipe.data.splits().get("test"), origin.test
+    if own is not None and general is not None and own.texts() == general.texts():
+        general = None
+    tests = {OWN: own, GENERAL: general}
+    return {text: files for text, files in tests.items() if files is not None and (files.tgt or not files.src)}
 
 
 def _score(run: SavedRun, how: ModelOptions, files: SplitFiles, like: Recipe) -> metrics.Score:

@@ -43,9 +43,9 @@ class ProposedRecipe:
         """The recipe: a head of sentences, what it is, and its groups, each below the reasons for its settings."""
         sentences: dict[str, list[str]] = {}
         for one in reasons:
-            text = f"{one.setting}: {one.value}, because {one.because}."
-            sentences.setdefault(re.split(r"\W", one.setting)[0], []).append(text)
-        parts = [_comment([*head, *(f"Note: {warning}." for warning in self.warnings)]), dump_yaml(dict(about))]
+            group = re.split(r"\W", one.setting)[0]
+            sentences.setdefault(group, []).append(f"{one.setting}: {one.value}, because {one.because}.")
+        parts = [_comment([*head, *(f"Note: {warning}." for warning in self.warnings)]), dump_yaml(about)]
         for group in dict.fromkeys((*groups, *sentences)):
             parts.append(_comment(sentences.get(group, [])))
             parts += [dump_yaml({group: groups[group]})] if group in groups else []

@@ -6,8 +6,7 @@ import shlex
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import chain
 from pathlib import Path
@@ -25,11 +24,10 @@ from nmtkit.core.settings import is_valid_name
 from nmtkit.core.wording import format_minutes
 from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.config import SplitFiles
-from nmtkit.corpus.faults import LINE_COUNTS, FileFault
-from nmtkit.corpus.reading import SplitReader, read_pairs
+from nmtkit.corpus.reading import read_pairs
 from nmtkit.corpus.splitting import HoldOut, choose_hold_out, write_splits
 from nmtkit.corpus.statistics import CorpusCounter, CorpusStatistics
-from nmtkit.presets.choosing import choose_preset, smaller_preset
+from nmtkit.presets.choosing import choose_preset
 from nmtkit.presets.fine_tuning import FineTuningRecipe
 from nmtkit.presets.fitting import FittedPreset
 from nmtkit.presets.proposal import ProposedRecipe
@@ -80,9 +78,17 @@ class RecipeRequest:
             "test": (self.test_source, self.test_target),
         }
 
+    @property
+    def general(self) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
+        """The files of general text for training and for tests, both sides."""
+        return {
+            "general": (self.general_source, self.general_target),
+            "general-test": (self.general_test_source, self.general_test_target),
+        }
+
     def given(self) -> dict[str, Any]:
         """The options that are not left out, as a user writes them, and their values."""
-        values = {f"--{one.name.rstrip('_').replace('_', '-')}": getattr(self, one.name) for one in fields(self)}
+        values = {f"--{one.name.replace('_', '-')}": getattr(self, one.name) for one in fields(self)}
         return {option: value for option, value in values.items() if value}
 
     def fault(self) -> str | None:
@@ -99,14 +105,6 @@ class RecipeRequest:
         if self.init_from is not None and (self.preset or self.task):
             return f"--init-from takes model and task of {self.init_from}: leave --preset and --task out"
         return None
-
-    @property
-    def general(self) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
-        """The files of general text for training and for tests, both sides."""
-        return {
-            "general": (self.general_source, self.general_target),
-            "general-test": (self.general_test_source, self.general_test_target),
-        }
 
     def splits(self) -> dict[str, SplitFiles]:
         """The files of train, and of valid and test if there are any."""
@@ -148,8 +146,7 @@ def propose_recipe(
             _require_same(folder, request)
             return
         folder.require_free(overwrite)
-        proposal = _Proposal if request.init_from is None else _FineTuningProposal
-        locks.append(proposal(request, folder, overrides, place, notify).write(overwrite))
+        locks.append(_Proposal(request, folder, overrides, place, notify).write(overwrite))
 
     distributed.run_on_rank_zero(prepare)
     return locks[0] if locks else None
@@ -205,11 +202,8 @@ class _Proposal:
     def __init__(
         self, request: RecipeRequest, folder: RunFolder, overrides: Sequence[str], place: torch.device, notify: Notify
     ) -> None:
-        self.request = request
-        self.folder = folder
-        self.overrides = overrides
-        self.place = place
-        self.notify = notify
+        self.request, self.folder, self.overrides = request, folder, overrides
+        self.place, self.notify = place, notify
         splits = request.splits()
         paths = [path for files in splits.values() for path in files.paths()]
         for path in (*paths, *chain(*chain(*request.general.values()))):
@@ -228,23 +222,20 @@ class _Proposal:
         # One name for each corpus, so that a recipe can give them weights.
         several = [f"train-{number}" for number in range(1, len(request.source) + 1)]
         self.names = several if len(several) > 1 else ["train"]
-        sides = {split: (one.src, one.tgt) for split, one in splits.items()}
+        self.data = {split: _named(files.src, files.tgt) for split, files in splits.items()}
         if self.hold_out is not None:
-            held = {"train": self.names, **{split: [split] for split in self.hold_out.splits}}
-            for split, names in held.items():
-                src_paths, tgt_paths = ([f"text/{name}.{end}" for name in names] for end in self.ends)
-                sides[split] = src_paths, tgt_paths
-        self.data = {split: _named(src, tgt) for split, (src, tgt) in sides.items()}
+            for split, names in {"train": self.names, **{one: [one] for one in self.hold_out.splits}}.items():
+                self.data[split] = _named(*([f"text/{name}.{end}" for name in names] for end in self.ends))
 
     def write(self, overwrite: bool) -> RunLock:
         """Writes the recipe and the pairs that are held out, and explains them."""
         folder = self.folder
-        proposed, text = self._propose()
+        proposed, text = self._propose() if self.request.init_from is None else self._propose_fine_tuning()
         find_origin(_parsed(text, self.overrides), folder)
-        held, counts = lock_run(folder, self.notify), None
+        lock, counts = lock_run(folder, self.notify), None
         try:
             folder.require_free(overwrite)
-            held.set_aside()
+            lock.set_aside()
             if folder.text.is_dir():
                 shutil.rmtree(folder.text)
             folder.request.unlink(missing_ok=True)
@@ -253,75 +244,66 @@ class _Proposal:
                 counts = write_splits(self.request.splits()["train"], self.hold_out, folder.text, self.names, self.ends)
             write_json(folder.request, self.request.given())
         except BaseException:
-            held.close()
+            lock.close()
             raise
         for sentence in _sentences(proposed, folder, counts, self.overrides):
             self.notify(sentence)
-        return held
+        return lock
+
+    @property
+    def _name(self) -> str:
+        return Path(os.path.abspath(self.folder.path)).name
 
     def _propose(self) -> tuple[ProposedRecipe, str]:
-        preset = self._by_speed()
+        request, on_gpu = self.request, self.place.type == "cuda"
+        task = request.task or "translation"
+        preset = choose_preset(task, self.size, request.preset, on_gpu, request.minutes, self._speed_of)
         return preset, self._text_of(preset)
 
     def _text_of(self, preset: FittedPreset) -> str:
-        about = f"{preset.task} by preset {preset.name}, chosen by the size of the text"
-        return preset.text(Path(os.path.abspath(self.folder.path)).name, self.data, about)
-
-    def _fitted(self, preset: str | None, speeds: Mapping[str, float]) -> FittedPreset:
-        request, on_gpu = self.request, self.place.type == "cuda"
-        return choose_preset(request.task or "translation", self.size, preset, on_gpu, request.minutes, speeds)
-
-    def _by_speed(self) -> FittedPreset:
-        """The preset by the measured speed, which is measured of smaller ones too while the minutes are too few."""
-        request, speeds = self.request, dict[str, float]()
-        preset = self._fitted(request.preset, speeds)
-        if distributed.size() > 1:
-            return preset  # one process alone says nothing of what several will do
-        while (speed := self._speed_of(preset)) is not None:
-            speeds[preset.name] = speed
-            less = smaller_preset(preset.name)
-            if request.preset or not request.minutes or less is None or self._fitted(preset.name, speeds).is_useful:
-                break
-            preset = self._fitted(less, speeds)
-        return self._fitted(request.preset, speeds)
+        description = f"{preset.task} by preset {preset.name}, chosen by the size of the text"
+        return preset.text(self._name, self.data, description)
 
     def _speed_of(self, preset: FittedPreset) -> float | None:
         """Padded tokens a minute that this machine trains on; None if there is no time to measure it."""
+        if distributed.size() > 1:
+            return None  # one process alone says nothing of what several will do
         # Subwords are a third more than words.
         src, tgt = (max(1, round(1.3 * side.words / self.size.pairs)) for side in (self.size.src, self.size.tgt))
-        trial = _parsed(self._text_of(preset), self.overrides)
-        found, speed = tokens_a_minute(trial, (src, tgt), self.place)
-        for sentence in found.sentences():
+        result, speed = tokens_a_minute(_parsed(self._text_of(preset), self.overrides), (src, tgt), self.place)
+        for sentence in result.sentences():
             self.notify(sentence)
         return speed
 
-
-class _FineTuningProposal(_Proposal):
-    def _propose(self) -> tuple[ProposedRecipe, str]:
+    def _propose_fine_tuning(self) -> tuple[ProposedRecipe, str]:
         request, train = self.request, self.data["train"]
         general, test = (_named(src, tgt) for src, tgt in request.general.values())
         pairs = 0
         if general:
             files = SplitFiles(**general)
             self.notify(f"reading {' '.join(files.paths())}")
-            pairs = sum(1 for _ in read_pairs(files))
-            if not pairs:
-                raise DataError(f"{' '.join(files.paths())}: there is nothing in these files")
-        source = find_run(request.init_from)[0]
-        proposed = FineTuningRecipe(source, self.size, pairs, request.minutes)
+            pairs = _count_pairs(files)
+        proposed = FineTuningRecipe(find_run(request.init_from)[0], self.size, pairs, request.minutes)
         if general:
             own = {side: [train[side]] if isinstance(train[side], str) else [*train[side]] for side in ("src", "tgt")}
             both = {"src": [*own["src"], *request.general_source], "tgt": [*own["tgt"], *request.general_target]}
             weights = [1.0] * len(own["src"]) + [proposed.weight] * len(request.general_source)
             self.data["train"] = {**both, "weights": weights}
-        return proposed, proposed.text(Path(os.path.abspath(self.folder.path)).name, self.data, test)
+        return proposed, proposed.text(self._name, self.data, test)
+
+
+def _count_pairs(files: SplitFiles) -> int:
+    pairs = sum(1 for _ in read_pairs(files))
+    if not pairs:
+        raise DataError(f"{' '.join(files.paths())}: there is nothing in these files")
+    return pairs
 
 
 def _measure(splits: dict[str, SplitFiles]) -> tuple[HoldOut | None, CorpusStatistics]:
     """The pairs to hold out, if there is no validation set, and the size of the others."""
     for split in ("valid", "test"):
-        if split in splits and not sum(1 for _ in read_pairs(splits[split])):
-            raise DataError(f"{' '.join(splits[split].paths())}: there is nothing in these files")
+        if split in splits:
+            _count_pairs(splits[split])
     counts = CorpusCounter()
 
     def count(pair: Example) -> None:
@@ -340,17 +322,8 @@ def _with_advice(fault: DataError, splits: dict[str, SplitFiles]) -> DataError:
     for files in splits.values():
         for pair in zip(files.src, files.tgt or files.src, strict=True):
             if any(path in str(fault) for path in pair) and all(map(os.path.isfile, pair)):
-                told = "".join(f"{message}\n" for message in dict.fromkeys((str(fault), *_differing(*pair))))
-                return DataError(f"{told}`nmtkit check {shlex.join(pair)}` finds every fault of these files")
+                return DataError(f"{fault}\n`nmtkit check {shlex.join(pair)}` finds every fault of these files")
     return fault
-
-
-def _differing(src: str, tgt: str) -> Iterator[str]:
-    """The fault of two files with different numbers of lines."""
-    with suppress(DataError):
-        for item in SplitReader("train", SplitFiles(src=[src], tgt=[tgt])):
-            if isinstance(item, FileFault) and item.kind is LINE_COUNTS:
-                yield item.message
 
 
 def _parsed(text: str, overrides: Sequence[str]) -> recipe.Recipe:
