@@ -1,188 +1,256 @@
-"""The command: `make bench`, or `python -m tests.bench --help`; `decode` and `train` are commands of `peers`."""
+"""The commands: `make bench`, or `python -m tests.bench --help`; `decode` and `train` measure a run and a recipe."""
 
-import argparse
 import sys
 import tempfile
 import time
-from dataclasses import asdict
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from statistics import median
+from typing import Any
 
-import torch
+import click
+import cloup
 
-from nmtkit import console
+from nmtkit import console, recipe
+from nmtkit.cli import bench, inference, options
+from nmtkit.cli.options import Number, with_threads
+from nmtkit.cli.reporting import tell
 from nmtkit.core import device
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import write_json
 from nmtkit.data.store import Store
-from nmtkit.experiment.run import Run
-from nmtkit.runs.folder import RunFolder
-from tests.bench import machine
+from nmtkit.experiment.bench import spread, training_workload
+from nmtkit.experiment.loading import ModelOptions
+from nmtkit.experiment.run import Run, choose_device
+from nmtkit.interchange.conversion import LIBRARIES
 
-from . import captions, peers, preprocessing, summarization, training
+from . import machine, made_text, preprocessing, search, training
+from .decoding import DecodingWork, EngineSpeed, measure_decoding
 
 PARTS = ["transformer", "rnnsearch", "summarization"]
 ON_REQUEST = ["preprocess"]
-"""Parts that are not among those of a run without --only: they need minutes, gigabytes, or both."""
-
+"""Parts that need minutes, gigabytes, or both: only with --only."""
 TOY_PAIRS = {"train": 100, "valid": 10, "test": 10}
 
 
-def options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.bench",
-        description="How fast nmtkit trains beside networks in bare torch, and trains and decodes the "
-        "pointer-generator. Every engine gets the same work in the same process, in turns. Wants a quiet machine. "
-        "`python -m tests.bench decode` measures decoding beside other engines, `train` the training of any recipe.",
-    )
-    parser.add_argument(
-        "--device", default="cpu", metavar="NAME", help="cpu, cuda, cuda:1, ... or auto (default: %(default)s)"
-    )
-    parser.add_argument("--run", type=Path, help="a run's folder: its data, and its weights if it has been trained")
-    parser.add_argument("--data", type=Path, help="the data/ folder of a preprocessed run to train on")
-    parser.add_argument(
-        "--only",
-        choices=[*PARTS, *ON_REQUEST],
-        help="one part instead of the first three; the others run by --only alone",
-    )
-    parser.add_argument(
-        "--threads",
-        type=int,
-        default=2,
-        help="of torch, for every engine, and workers of preprocess (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--shape",
-        choices=training.SHAPES,
-        default="small",
-        help="of the Transformer: nmtkit's default, or the paper's base; `toy` makes networks and text so small that "
-        "the figures come in seconds and mean nothing (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--batch-tokens",
-        type=int,
-        default=training.BATCH_TOKENS,
-        help="padded tokens a side of a batch in training on captions; a GPU wants 25000 (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--arithmetic",
-        choices=training.ARITHMETICS,
-        nargs="+",
-        default=list(training.ARITHMETICS),
-        help="of the Transformer; a processor without bfloat16 takes very long for bf16 (default: all)",
-    )
-    parser.add_argument("--blocks", type=int, default=5, help="measured blocks of training (default: %(default)s)")
-    parser.add_argument("--updates", type=int, default=6, help="updates in a block (default: %(default)s)")
-    parser.add_argument(
-        "--rounds", type=int, default=3, help="how often the pointer-generator decodes (default: %(default)s)"
-    )
-    parser.add_argument("--articles", type=int, default=128, help="to summarize in batches (default: %(default)s)")
-    parser.add_argument("--alone", type=int, default=32, help="of them also one at a time (default: %(default)s)")
-    parser.add_argument("--together", type=int, default=32, help="articles in a batch (default: %(default)s)")
-    parser.add_argument(
-        "--lines",
-        type=lambda text: [int(number) for number in text.split(",")],
-        default=[10_000, 1_000_000],
-        metavar="N,N,...",
-        help="pairs of each corpus that is checked and preprocessed, 0.7 KB of disk for each (default: 10000,1000000)",
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there as well")
-    given = parser.parse_args()
-    for name in (
-        "threads",
-        "blocks",
-        "updates",
-        "rounds",
-        "articles",
-        "alone",
-        "together",
-        "batch_tokens",
-    ):
-        if getattr(given, name) < 1:
-            parser.error(f"--{name} must be at least 1")
-    if given.alone > given.articles:
-        parser.error("--alone cannot be more than --articles")
-    return given
+def integers(ctx: click.Context, parameter: click.Parameter, given: str) -> list[int]:
+    return [int(number) for number in given.split(",")]
 
 
-def bench(given: argparse.Namespace, scratch: Path) -> dict[str, object]:
-    place = device.choose(given.device)
-    device.prepare(place, threads=given.threads)
-    parts = [given.only] if given.only else PARTS
-    facts = machine.facts(given.threads, place)
-    console.table("machine", ["what", "value"], list(facts.items()))
-    watch = machine.Watch(partial(console.say, stderr=True))
+def count(name: str, default: int, about: str) -> Any:
+    return click.option(name, type=Number(1), default=default, show_default=True, help=about)
+
+
+@click.group(invoke_without_command=True)
+@click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1, ... or auto.")
+@click.option("--run", type=click.Path(path_type=Path), help="A preprocessed run: train on its data.")
+@click.option("--only", type=click.Choice([*PARTS, *ON_REQUEST]), help="One part instead of the first three.")
+@count("--threads", 2, "CPU threads of every engine, and workers of preprocess.")
+@click.option(
+    "--shape",
+    type=click.Choice(list(training.SHAPES)),
+    default="small",
+    show_default=True,
+    help="Of the Transformer: nmtkit's default, or the paper's base. With `toy` the figures come in seconds and mean "
+    "nothing.",
+)
+@count("--batch-tokens", training.BATCH_TOKENS, "Padded tokens a side of a batch; a GPU wants 25000.")
+@click.option(
+    "--arithmetic",
+    type=click.Choice(list(training.ARITHMETICS)),
+    multiple=True,
+    default=list(training.ARITHMETICS),
+    show_default="all",
+    help="Of the Transformer. A processor without bfloat16 takes very long for bf16.",
+)
+@count("--blocks", 5, "Measured blocks of training.")
+@count("--updates", 6, "Updates in a block.")
+@count("--rounds", 3, "How often the pointer-generator is measured.")
+@count("--articles", 128, "Articles to summarize in batches of 32.")
+@count("--alone", 32, "Articles of them to summarize one at a time as well.")
+@click.option(
+    "--lines",
+    default="10000,1000000",
+    show_default=True,
+    callback=integers,
+    metavar="N,N,...",
+    help="Pairs of each corpus to check and preprocess; 0.7 KB of disk for each.",
+)
+@click.option("--json", "output", type=click.Path(path_type=Path), metavar="FILE", help="Write all figures there too.")
+@click.pass_context
+def command(ctx: click.Context, only: str | None, output: Path | None, **given: Any) -> None:
+    """Measure nmtkit beside bare torch, its own matrix products and other engines.
+
+    Without a command: training beside networks in bare torch, and a pointer-generator. Every engine gets the same work,
+    in turns. Needs a quiet machine, and says so if other programs are running.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    begun = time.monotonic()
+    place = device.choose(given["device"])
+    device.prepare(place, threads=given["threads"])
+    facts = machine.facts(given["threads"], place)
+    bench.show_machine(facts)
+    watch = machine.PressureWatch(partial(console.say, stderr=True))
     watch.look("before")
-    result: dict[str, object] = {"machine": facts, "settings": {key: str(value) for key, value in vars(given).items()}}
-    if "preprocess" in parts:
-        sizes = [preprocessing.measure(lines, scratch / str(lines), given.threads) for lines in given.lines]
-        watch.look("after preprocessing")
-        preprocessing.show(sizes, given.threads)
-        result["preprocess"] = [asdict(row) for row in sizes]
-    if set(parts) & {"transformer", "rnnsearch"}:
-        result |= on_captions(given, scratch, parts, watch, place)
-    if "summarization" in parts:
-        config = summarization.TOY if given.shape == "toy" else summarization.PAPER
-        rows = summarization.training(given.updates, given.rounds, given.threads, place, config)
-        watch.look("after training the pointer-generator")
-        sizes = (given.articles, given.alone, given.together, given.rounds, given.threads)
-        rows += summarization.decoding(*sizes, place, config=config)
-        watch.look("after decoding with it")
-        summarization.show(rows)
-        result["summarization"] = summarization.as_dicts(rows)
-    result["cpu pressure"] = watch.seen
-    return result
+    figures: dict[str, Any] = {"machine": facts, "settings": {key: str(value) for key, value in given.items()}}
+    with tempfile.TemporaryDirectory(prefix="nmtkit-bench-") as scratch:
+        for part in [only] if only else PARTS:
+            figures[part] = run_part(part, Path(scratch), place, **given)
+            watch.look(f"after {part}")
+    if output is not None:
+        write_json(output, {**figures, "cpu pressure": watch.shares})
+        console.say(f"wrote {output}")
+    console.say(f"{time.monotonic() - begun:.0f} seconds in all")
 
 
-def on_captions(
-    given: argparse.Namespace, scratch: Path, parts: list[str], watch: machine.Watch, place: torch.device
-) -> dict[str, object]:
-    """The parts that work on a run's data, or on made-up captions."""
-    if given.run is not None:
-        run = Run.open(str(given.run)).folder
+def run_part(part: str, scratch: Path, place: Any, *, threads: int, rounds: int, **given: Any) -> Any:
+    """Measures a part, shows its table and gives its figures."""
+    toy = given["shape"] == "toy"
+    if part == "preprocess":
+        corpora = [preprocessing.measure(lines, scratch / str(lines), threads) for lines in given["lines"]]
+        preprocessing.show(corpora, threads)
+        return corpora
+    if part == "summarization":
+        network = search.TOY if toy else search.POINTER_GENERATOR
+        trained = training.pointer_generator(place, threads, given["updates"], rounds, toy)
+        for row in trained:
+            show_training("the pointer-generator", row)
+        rows = search.measure_summaries(network, given["articles"], given["alone"], 32, rounds, threads, place)
+        search.show_summaries(rows)
+        return {"training": [row.figures() for row in trained], "decoding": rows}
+    if given["run"] is not None:
+        folder = Run.open(str(given["run"])).folder
+    elif (scratch / "run").is_dir():
+        folder = made_text.RunFolder(scratch / "run")
     else:
-        toy = given.shape == "toy"
-        run = RunFolder(captions.make(scratch, 100, TOY_PAIRS) if toy else captions.make(scratch))
-        console.say("text: made up, with the lengths of image captions (see tests/bench/captions.py)")
-    result: dict[str, object] = {}
-    speeds: list[training.Speed] = []
-    if "transformer" in parts or "rnnsearch" in parts:
-        store = Store.open(given.data or run.data, "train")
-        training.check_store(store)
-        console.say(f"training on {len(store):,} pairs of {store.folder}, vocabulary {store.tgt_size:,}")
-        how = training.Work(store, scratch, place, given.threads, given.blocks, given.updates, given.batch_tokens)
-        if "transformer" in parts:
-            arithmetics = [training.ARITHMETICS[name] for name in given.arithmetic]
-            speeds += training.transformer(how, training.SHAPES[given.shape], arithmetics)
-            watch.look("after the transformer")
-        if "rnnsearch" in parts:
-            speeds += training.rnnsearch(how, training.TOY_RNNSEARCH if given.shape == "toy" else training.RNNSEARCH)
-            watch.look("after rnnsearch")
-        training.show(speeds, how)
-        result["training"] = training.as_dicts(speeds)
-    return result
+        sizes = (100, TOY_PAIRS) if toy else ()
+        folder = made_text.make_captions(scratch, {"kind": "transformer"}, *sizes)
+    store = Store.open(folder.data, "train")
+    training.check_store(store)
+    console.say(f"training on {len(store):,} pairs of {store.folder}, vocabulary {store.tgt_size:,}")
+    setup = training.Setup(store, scratch, place, threads, given["blocks"], given["updates"], given["batch_tokens"])
+    if part == "transformer":
+        arithmetics = [training.ARITHMETICS[name] for name in given["arithmetic"]]
+        speeds = training.transformer(setup, training.SHAPES[given["shape"]], arithmetics)
+    else:
+        speeds = training.rnnsearch(setup, training.TOY_RNNSEARCH if toy else training.RNNSEARCH)
+    training.show(speeds, setup)
+    return training.as_dicts(speeds)
+
+
+def engine_names(ctx: click.Context, parameter: click.Parameter, given: str | None) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in (given or "").split(",") if name.strip()))
+    for name in names:
+        if name not in LIBRARIES:
+            raise click.BadParameter(f"there is no engine {name!r}: take {' or '.join(LIBRARIES)}")
+    return names
+
+
+@command.command("decode", cls=cloup.Command)
+@cloup.option_group(
+    "Common",
+    *bench.decode_options,
+    click.option(
+        "--against",
+        metavar="ENGINE,...",
+        callback=engine_names,
+        help="Other engines with the same weights: ctranslate2, huggingface (pip install 'nmtkit[peers]').",
+    ),
+)
+@inference.search_groups()
+@inference.opens_model
+def decode(
+    how: ModelOptions,
+    source: str | None,
+    ref: Path | None,
+    lines: int | None,
+    alone: int,
+    rounds: int,
+    output: Path | None,
+    against: tuple[str, ...],
+) -> None:
+    """Measure how fast a trained model translates, beside other engines with the same weights.
+
+    Some of the lines are decoded in every configuration of an engine: precision, batch, threads. A row is its fastest
+    exact configuration (fp32), a second one its fastest of all. Every row has a process of its own, which stays, and
+    gets the same lines of text, in turns.
+
+    "CPU s" are the seconds of all threads for all lines. "alone" is the time of a line that is decoded by itself. "MiB"
+    is what the process needs beyond loading torch. "of floor": the time of the matrix products alone, of the same
+    shapes, in bare torch, as part of nmtkit's time.
+
+    "differ": lines unlike those of nmtkit's first row; "ties": those of them that the model scores equally; "cut":
+    those that reached a length limit. These differ by rule: the others have one limit for all lines, and rank what has
+    not ended among what has. --max-length 100 --search max_length_ratio=100 gives nmtkit one limit for all lines too.
+    """
+    sources, references = bench.read_test_lines(how, source, ref, lines)
+    result = measure_decoding(DecodingWork(how, sources, references, against, rounds, alone), tell)
+    bench.show_machine(result.facts)
+    columns = ["engine", "way", "CPU s", "of floor", "differ", "ties", "cut", *bench.DECODING_COLUMNS]
+    title = f"decoding {len(sources):,} lines, {rounds} rounds"
+    console.table(title, [*columns, *result.rows[0].scores], [decoding_row(row) for row in result.rows])
+    cold = [[name, f"{median(taken):.2f}", spread(taken, 2)] for name, taken in result.cold.items()]
+    console.table("one line, from a cold start", ["process", "seconds", "min-max"], cold)
+    for one in result.examples:
+        tell(f"{one['engine']}, line {one['line']}: {one['other']}\n  nmtkit: {one['nmtkit']}")
+    if output is not None:
+        figures: dict[str, Any] = {"facts": result.facts, "rows": [row.figures() for row in result.rows]}
+        figures |= {"cold_start_seconds": result.cold, "differing": result.examples, "cpu_pressure": result.pressure}
+        bench.write_figures(output, figures)
+
+
+def decoding_row(row: EngineSpeed) -> list[str]:
+    return [
+        row.engine,
+        str(row.setting),
+        f"{median(row.cpu_seconds):,.1f}",
+        f"{median(row.share_of_floor):.0%}" if row.matmul_seconds else "-",
+        *(f"{number:,}" for number in (row.differing, row.ties, row.cut)),
+        *bench.decoding_cells(row),
+    ]
+
+
+@command.command("train")
+@options.recipe
+@options.overrides
+@options.run_folder
+@options.device
+@options.training_threads
+@click.option("--updates", type=Number(1, 1000), default=5, show_default=True, help="Updates in a round.")
+@bench.rounds
+@bench.output
+def train(
+    name: str,
+    overrides: tuple[str, ...],
+    run_path: str | None,
+    device: str,
+    threads: int | None,
+    updates: int,
+    rounds: int,
+    output: Path | None,
+) -> None:
+    """`nmtkit bench train`, and how much of the time the matrix products of the same updates take alone."""
+    loaded = recipe.load(name, with_threads(overrides, threads))
+    with ExitStack() as stack:
+        workload, data = training_workload(loaded, run_path, choose_device(device, loaded), stack, tell)
+        measured = training.beside_products(workload, data, updates, rounds, tell)
+    show_training(loaded.name, measured)
+    if output is not None:
+        bench.write_figures(output, measured.figures())
+
+
+def show_training(name: str, measured: training.BesideProducts) -> None:
+    bench.show_training(name, measured.speed, **{"of floor": f"{median(measured.share_of_floor):.0%}"})
 
 
 def main() -> int:
-    if sys.argv[1:2] in (["decode"], ["train"]):
-        try:
-            peers.command(prog_name="python -m tests.bench")
-        except NmtkitError as fault:
-            console.say(f"error: {fault}", stderr=True)
-            return 2
-    given = options()
-    begun = time.monotonic()
     try:
-        with tempfile.TemporaryDirectory(prefix="nmtkit-bench-") as scratch:
-            result = bench(given, Path(scratch))
-        if given.json is not None:
-            write_json(given.json, result)
-            console.say(f"wrote {given.json}")
+        command(prog_name="python -m tests.bench", standalone_mode=True)
     except NmtkitError as fault:
         console.say(f"error: {fault}", stderr=True)
-        return 2
-    console.say(f"{time.monotonic() - begun:.0f} seconds in all")
-    return 0
+    return 2
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, ClassVar
 
@@ -15,6 +14,7 @@ from nmtkit.autotune.searching import candidate_search_configs
 from nmtkit.core import device as devices
 from nmtkit.data.batch import Batch, bucket_by_length
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
+from nmtkit.experiment.bench import peak_memory_mib, read_clock, reset_peak_memory
 from nmtkit.experiment.loading import ModelOptions, build_workers, open_translator
 from nmtkit.interchange import conversion
 from nmtkit.interchange.exporting import EARLY_STOPPING, require_comparable
@@ -26,13 +26,18 @@ from nmtkit.translation.inputs import SearchSpeedConfig, SourceLine, make_batch
 from nmtkit.translation.result import Translation
 from nmtkit.translation.translator import Translator
 
+from . import machine
+from .matmuls import MatmulTrace
+
 EXACT = "fp32"
+WARM_UP = 256
+"""Lines decoded before each measurement: in memory that has been used little a process is slower."""
 _BATCHES = {"cpu": (32, 64, 128), "cuda": (64, 256, 512)}
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One way for an engine to work."""
+    """One configuration of an engine."""
 
     precision: str
     """`EXACT`, or less."""
@@ -59,179 +64,228 @@ class Decoded:
     finished: bool
 
 
-class Contestant(ABC):
-    """An engine with the weights of a run."""
+@dataclass(frozen=True)
+class Measured:
+    """What decoding some lines took."""
+
+    seconds: float
+    cpu_seconds: float
+    peak_mib: float
+    """Beyond what the process had before it opened the engine."""
+    lines: list[Decoded]
+
+
+class Engine(ABC):
+    """An engine with the weights of a run; `empty_mib` is the memory of the process before it was opened."""
 
     name: ClassVar[str]
+    empty_mib = 0.0
     reader: Translator
-    """Cuts text into tokens and puts tokens together, for every engine alike."""
+    """Cuts text into tokens and joins tokens, for every engine alike."""
     place: torch.device
+
+    def __init__(self) -> None:
+        self._traces: dict[Setting, MatmulTrace] = {}
 
     @abstractmethod
     def settings(self) -> list[Setting]:
-        """The ways to work that are worth trying, exact ones first."""
+        """The configurations that are worth trying, exact ones first."""
 
     @abstractmethod
-    def take(self, setting: Setting) -> None:
-        """Makes ready to work so."""
+    def use(self, setting: Setting) -> None:
+        """Prepares to decode so."""
 
     @abstractmethod
     def decode(self, lines: Sequence[str]) -> list[Decoded]:
         """The best translation of each line; an empty line gives an empty one."""
 
+    def measure(self, setting: Setting, lines: Sequence[str]) -> Measured:
+        self.use(setting)
+        self.decode(lines[:WARM_UP])
+        reset_peak_memory(self.place)
+        begun, cpu_begun = read_clock(self.place), machine.cpu_seconds()
+        decoded = self.decode(lines)
+        seconds, cpu_seconds = read_clock(self.place) - begun, machine.cpu_seconds() - cpu_begun
+        peak = peak_memory_mib(self.place) + machine.peak_of_workers_mib()
+        return Measured(seconds, cpu_seconds, max(0.0, peak - self.empty_mib), decoded)
 
-class Ours(Contestant):
+    def latencies(self, setting: Setting, lines: Sequence[str]) -> list[float]:
+        """Seconds of each line by itself."""
+        self.use(setting)
+        self.decode(lines[:1])
+        seconds = []
+        for line in lines:
+            begun = read_clock(self.place)
+            self.decode([line])
+            seconds.append(read_clock(self.place) - begun)
+        return seconds
+
+    def trace(self, setting: Setting, lines: Sequence[str]) -> tuple[float, float]:
+        """Records the products for `matmul_seconds`; gives their GFLOP and gigabytes."""
+        trace = self._traces[setting] = MatmulTrace()
+        self.use(replace(setting, searches=1, threads=1))  # one search in this thread sees them all
+        self.reader = replace(self.reader, steps="eager")  # graphs would hide them
+        trace.record(lambda: self.decode(lines))
+        return trace.gflop, trace.gigabytes
+
+    def matmul_seconds(self, setting: Setting) -> float:
+        self.use(setting)
+        return self._traces[setting].seconds(self.place, setting.searches)
+
+    def rescore(self, lines: Sequence[str], decoded: Sequence[Decoded]) -> list[float]:
+        """The model's scores of some translations."""
+        translations = [Translation(one.text, 0.0, 0.0, one.tokens, [], [], one.finished) for one in decoded]
+        self.use(self.settings()[0])
+        return [one.score for one in self.reader.rescore(lines, translations)]
+
+
+class NmtkitEngine(Engine):
     """nmtkit, from text to text, as `translate` does it: lines come as a stream, to workers that stay."""
 
     name = "nmtkit"
 
     def __init__(self, how: ModelOptions) -> None:
-        how = replace(how, workers=None)  # a process a core, as `translate` has them
-        self._run, self._how = find_run(how.model)[0], how
-        self.reader = open_translator(self._run, how)
+        super().__init__()
+        self._how = replace(how, workers=None)  # one process per core, as `translate` has them
+        self._run = find_run(how.model)[0]
+        self.reader = open_translator(self._run, self._how)
         self.place = self.reader.device
         self._threads = how.threads or devices.cpu_threads()
         self._opened: dict[Precision, Translator] = {}
         self._setting: Setting | None = None
         self._stream: _Stream | None = None  # of the last setting with several searches
 
-    def _possible(self) -> list[SearchSpeedConfig]:
-        given = self.reader.batch_tokens
-        ways = candidate_search_configs(self.place, self._how.precision)
-        return list(dict.fromkeys(replace(way, batch_tokens=given) if given else way for way in ways))
+    def _candidates(self) -> list[SearchSpeedConfig]:
+        budget = self.reader.batch_tokens
+        configs = candidate_search_configs(self.place, self._how.precision)
+        return list(dict.fromkeys(replace(one, batch_tokens=budget) if budget else one for one in configs))
 
     def settings(self) -> list[Setting]:
-        """As a tuned search would try them."""
-        found = []
-        for way in self._possible():
-            searches = self._threads if way.one_a_core else 1
-            found.append(Setting(way.precision, way.batch_tokens, "tokens", searches, self._threads // searches))
-        return found
+        """Those that tuning a search would try."""
+        settings = []
+        for config in self._candidates():
+            searches = self._threads if config.one_a_core else 1
+            shared = searches, self._threads // searches
+            settings.append(Setting(config.precision, config.batch_tokens, "tokens", *shared))
+        return settings
 
-    def take(self, setting: Setting) -> None:
-        """Takes the way of that precision, with that batch and those threads."""
+    def use(self, setting: Setting) -> None:
         devices.prepare(self.place, threads=setting.searches * setting.threads)
-        precision = next(way.precision for way in self._possible() if way.precision == setting.precision)
+        precision = next(one.precision for one in self._candidates() if one.precision == setting.precision)
         if precision not in self._opened:
             self._opened[precision] = open_translator(self._run, replace(self._how, precision=precision))
-        way = SearchSpeedConfig(precision, setting.batch, setting.searches > 1)
-        self._setting, self.reader = setting, replace(self._opened[precision], way=way)
+        config = SearchSpeedConfig(precision, setting.batch, setting.searches > 1)
+        self._setting, self.reader = setting, replace(self._opened[precision], way=config)
         if setting.searches > 1 and (self._stream is None or self._stream.setting != setting):
             if self._stream is not None:
                 self._stream.close()
-            workers = build_workers(self._how, self.place, way)
+            workers = build_workers(self._how, self.place, config)
             self._stream = _Stream(setting, replace(self.reader, workers=workers))
 
     def decode(self, lines: Sequence[str]) -> list[Decoded]:
         """The first lines decide whether a stream has workers: they should be many."""
-        stream = self._stream if self._stream is not None and self._stream.setting == self._setting else None
-        found = self.reader.search(lines) if stream is None else stream.decode(lines)
-        return [Decoded(best[0].text, best[0].tokens, best[0].finished) for best in found]
+        has_stream = self._stream is not None and self._stream.setting == self._setting
+        ranked = self._stream.decode(lines) if has_stream else self.reader.search(lines)
+        return [Decoded(best[0].text, best[0].tokens, best[0].finished) for best in ranked]
 
 
 class _Stream:
-    """Lines that come now and then, searched as those of a file are."""
+    """Searches lines that come at any time, as those of a file are searched."""
 
     def __init__(self, setting: Setting, reader: Translator) -> None:
         self.setting, self._size = setting, reader.window
         self._windows: SimpleQueue[Sequence[str]] = SimpleQueue()
-        self._found = reader.stream(iter(self._windows.get, None))
+        self._results = reader.stream(iter(self._windows.get, None))
 
     def decode(self, lines: Sequence[str]) -> list[list[Translation]]:
         for first in range(0, len(lines), self._size):
             self._windows.put(lines[first : first + self._size])
-        found: list[list[Translation]] = []
-        while len(found) < len(lines):
-            found += next(self._found)
-        return found
+        ranked: list[list[Translation]] = []
+        while len(ranked) < len(lines):
+            ranked += next(self._results)
+        return ranked
 
     def close(self) -> None:
         self._windows.put([])  # the thread that reads them waits for a window
-        self._found.close()
+        self._results.close()
 
 
-class _Peer(Contestant):
-    """Another engine: the model is converted, and what is the same for all of them stands here."""
+class ExternalEngine(Engine):
+    """An engine of another library, with a converted model."""
 
     def __init__(self, how: ModelOptions) -> None:
+        super().__init__()
         run = find_run(how.model)[0]
         model, tokenizers, trained = run.open_for_inference(torch.device("cpu"), how.weights)
         config = trained.search.changed(how.search_settings or {})
-        most = how.max_source_tokens or trained.max_source_tokens
-        self.reader = Translator(model, tokenizers, config, max_source_tokens=most)
+        require_comparable(self.name, config)
+        limit = how.max_source_tokens or trained.max_source_tokens
+        self.reader = Translator(model, tokenizers, config, max_source_tokens=limit)
         self.place = devices.choose(how.device)
         self._threads = how.threads or devices.cpu_threads()
-        self._longest = 0
-        require_comparable(self.name, config)
+        self._positions = 0
+        self._setting = self.settings()[0]
 
     def decode(self, lines: Sequence[str]) -> list[Decoded]:
         """In batches of the engine's own; the limits of the longest line hold for all."""
         sources = self.reader.sources(lines)
-        found = [Decoded("", [], True)] * len(lines)
+        decoded = [Decoded("", [], True)] * len(lines)
         filled = [number for number, source in enumerate(sources) if source.ids]
         if not filled:
-            return found
+            return decoded
         lengths = torch.tensor([len(sources[number].ids) + 1 for number in filled])
         limit = int(max_lengths(self.reader.config, lengths, None).max())
-        self._require_positions(max(limit, int(lengths.max())))
+        longest = max(limit, int(lengths.max()))
+        if longest > self._positions:
+            self._positions = max(longest, 512)
+            self._convert(self._positions)
         tokenizer = self.reader.tokenizers.tgt
         for number, ids in zip(filled, self._search([sources[number] for number in filled], limit), strict=True):
-            found[number] = Decoded(tokenizer.decode(ids), tokenizer.pieces(ids), len(ids) < limit)
-        return found
-
-    def _require_positions(self, longest: int) -> None:
-        """Converts the model anew where it has too few positions for these lines."""
-        if longest > self._longest:
-            self._longest = max(longest, 512)
-            self._convert(self._longest)
+            decoded[number] = Decoded(tokenizer.decode(ids), tokenizer.pieces(ids), len(ids) < limit)
+        return decoded
 
     @abstractmethod
-    def _convert(self, longest: int) -> None: ...
+    def _convert(self, positions: int) -> None:
+        """Makes the library's model, with so many positions."""
 
     @abstractmethod
     def _search(self, sources: list[SourceLine], limit: int) -> list[list[int]]:
-        """Ids without EOS, at most so many with it."""
+        """Ids without EOS, at most `limit` with it."""
 
 
-class HuggingFace(_Peer):
+class HuggingFace(ExternalEngine):
     """`generate` of Hugging Face's `transformers`."""
 
     name = "huggingface"
     _TYPES: ClassVar = {EXACT: torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
-    def __init__(self, how: ModelOptions) -> None:
-        super().__init__(how)
-        self._setting = self.settings()[0]
-        self._networks: dict[torch.dtype, Any] = {}
-
     def settings(self) -> list[Setting]:
         """In half precision too, where that may pay."""
         half: Precision = "fp16" if self.place.type == "cuda" else "bf16"
-        kinds = [EXACT, half] if half in supported_precisions(self.place) else [EXACT]
+        precisions = [EXACT, half] if half in supported_precisions(self.place) else [EXACT]
         sizes = _BATCHES.get(self.place.type, _BATCHES["cpu"])
-        return [Setting(kind, size, "sentences", 1, self._threads) for kind in kinds for size in sizes]
+        return [Setting(kind, size, "sentences", 1, self._threads) for kind in precisions for size in sizes]
 
-    def take(self, setting: Setting) -> None:
-        """The weights are rounded when the first line comes."""
+    def use(self, setting: Setting) -> None:
         self._setting = setting
         devices.prepare(self.place, "highest", setting.threads)
 
-    def _convert(self, longest: int) -> None:
-        self._networks = {torch.float32: hugging_face_network(self.reader.model, longest).to(self.place)}
+    def _convert(self, positions: int) -> None:
+        self._networks: dict[torch.dtype, Any] = {}
 
     def _search(self, sources: list[SourceLine], limit: int) -> list[list[int]]:
         kind = self._TYPES[self._setting.precision]
         if kind not in self._networks:
-            self._networks[kind] = hugging_face_network(self.reader.model, self._longest).to(self.place, kind)
-        found: list[list[int]] = [[] for _ in sources]
+            network = hugging_face_network(self.reader.model, self._positions)
+            self._networks[kind] = network.to(self.place, kind)
+        decoded: list[list[int]] = [[] for _ in sources]
         lengths = np.array([len(source.ids) + 1 for source in sources])
         for numbers in bucket_by_length(lengths, 1 << 30, self._setting.batch):
             batch = make_batch([sources[number] for number in numbers]).to(self.place)
-            for number, ids in zip(
-                numbers, generate(self._networks[kind], batch, self.reader.config, limit), strict=True
-            ):
-                found[number] = ids
-        return found
+            rows = generate(self._networks[kind], batch, self.reader.config, limit)
+            for number, ids in zip(numbers, rows, strict=True):
+                decoded[number] = ids
+        return decoded
 
 
 def hugging_face_network(model: Seq2Seq, longest: int) -> Any:
@@ -259,7 +313,7 @@ def generate(network: Any, batch: Batch, config: SearchConfig, limit: int) -> li
     beam |= {"forced_eos_token_id": EOS} if config.at_limit == "end" else {}
     rules = {"no_repeat_ngram_size": config.no_repeat_ngram} if config.no_repeat_ngram else {}
     rules |= {"min_new_tokens": config.min_length} if config.min_length else {}
-    rows = network.generate(
+    output = network.generate(
         input_ids=batch.src,
         attention_mask=batch.src_mask.long(),
         num_beams=config.beam_size,
@@ -269,42 +323,41 @@ def generate(network: Any, batch: Batch, config: SearchConfig, limit: int) -> li
         **beam,
         **rules,
     )
-    found = (row[1:] for row in rows.tolist())
-    return [row[: row.index(EOS)] if EOS in row else row for row in found]
+    rows = (row[1:] for row in output.tolist())
+    return [row[: row.index(EOS)] if EOS in row else row for row in rows]
 
 
-class CTranslate2(_Peer):
+class CTranslate2(ExternalEngine):
     """CTranslate2's batches of sentences, on as many translators as there are searches."""
 
     name = "ctranslate2"
     _TYPES: ClassVar = {EXACT: "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "int8"}
 
     def __init__(self, how: ModelOptions) -> None:
-        super().__init__(how)
         self._library = conversion.library(self.name)
         self._folder = tempfile.TemporaryDirectory(prefix="nmtkit-ctranslate2-")
-        self._setting = self.settings()[0]
-        self._opened: Setting | None = None
         self._translator: Any = None
+        self._opened: Setting | None = None
+        super().__init__(how)
 
     def settings(self) -> list[Setting]:
-        """Every precision that it has here, one search a core or one on all."""
-        here = self._library.get_supported_compute_types(self.place.type)
-        kinds = [name for name, kind in self._TYPES.items() if kind in here]
+        """Every precision that it has here, with one search per core or one on all cores."""
+        supported = self._library.get_supported_compute_types(self.place.type)
+        precisions = [name for name, kind in self._TYPES.items() if kind in supported]
         cores = dict.fromkeys([(self._threads, 1), (1, self._threads)]) if self.place.type == "cpu" else [(1, 1)]
-        sizes = _BATCHES.get(self.place.type, (32,))[-3:] if self.place.type == "cuda" else (32, 64)
-        found = [(kind, size, *shared) for kind in kinds for size in sizes for shared in cores]
-        return [Setting(kind, size, "sentences", searches, threads) for kind, size, searches, threads in found]
+        sizes = _BATCHES["cuda"] if self.place.type == "cuda" else (32, 64)
+        settings = [(kind, size, *shared) for kind in precisions for size in sizes for shared in cores]
+        return [Setting(kind, size, "sentences", searches, threads) for kind, size, searches, threads in settings]
 
-    def take(self, setting: Setting) -> None:
-        """The model is read anew where precision or threads differ."""
+    def use(self, setting: Setting) -> None:
+        """Reads the model again where precision or threads differ."""
         self._setting = setting
-        if self._longest:
+        if self._positions:
             self._open()
 
-    def _convert(self, longest: int) -> None:
-        src, tgt = (one.vocabulary.tokens for one in (self.reader.tokenizers.src, self.reader.tokenizers.tgt))
-        conversion.to_ctranslate2(self.reader.model, src, tgt, longest).save(self._folder.name)
+    def _convert(self, positions: int) -> None:
+        src, tgt = self.reader.tokenizers.src.vocabulary, self.reader.tokenizers.tgt.vocabulary
+        conversion.to_ctranslate2(self.reader.model, src.tokens, tgt.tokens, positions).save(self._folder.name)
         self._opened = None
         self._open()
 
@@ -313,7 +366,7 @@ class CTranslate2(_Peer):
         if wanted == self._opened:
             return
         self._translator = self._library.Translator(
-            str(Path(self._folder.name)),
+            self._folder.name,
             device=self.place.type,
             device_index=self.place.index or 0,
             compute_type=self._TYPES[wanted.precision],
@@ -323,10 +376,10 @@ class CTranslate2(_Peer):
         self._opened = wanted
 
     def _search(self, sources: list[SourceLine], limit: int) -> list[list[int]]:
-        config, tokens = self.reader.config, self.reader.tokenizers.src.vocabulary.tokens
-        marks = self.reader.tokenizers.tgt.vocabulary.tokens
+        config, tokenizers = self.reader.config, self.reader.tokenizers
+        src, tgt = tokenizers.src.vocabulary, tokenizers.tgt.vocabulary
         results = self._translator.translate_batch(
-            [[tokens[word] for word in source.ids] for source in sources],
+            [[src.tokens[word] for word in source.ids] for source in sources],
             max_batch_size=self._setting.batch,
             batch_type="examples",
             beam_size=config.beam_size,
@@ -336,9 +389,9 @@ class CTranslate2(_Peer):
             max_input_length=0,  # it would cut long lines in silence
             no_repeat_ngram_size=config.no_repeat_ngram,
             disable_unk=config.forbid_unknown,
-            suppress_sequences=[[marks[PAD]], [marks[BOS]]],
+            suppress_sequences=[[tgt.tokens[PAD]], [tgt.tokens[BOS]]],
         )
-        return [self.reader.tokenizers.tgt.vocabulary.ids(result.hypotheses[0]) for result in results]
+        return [tgt.ids(result.hypotheses[0]) for result in results]
 
 
 def _alpha(config: SearchConfig) -> float:
@@ -346,7 +399,6 @@ def _alpha(config: SearchConfig) -> float:
     return config.alpha if config.length_penalty == "average" else 0.0
 
 
-CONTESTANTS: dict[str, type[Ours] | type[HuggingFace] | type[CTranslate2]] = {
-    kind.name: kind for kind in (Ours, CTranslate2, HuggingFace)
+ENGINES: dict[str, type[NmtkitEngine] | type[ExternalEngine]] = {
+    kind.name: kind for kind in (NmtkitEngine, CTranslate2, HuggingFace)
 }
-"""By name; all but the first are optional."""

@@ -24,7 +24,7 @@ LONGEST = 512
 
 @dataclass(frozen=True)
 class Loaded:
-    """A batch on the floor's device, with what would make that device wait looked up before, on the CPU."""
+    """A batch on the floor's device. What would make that device wait was looked up before, on the CPU."""
 
     src: Tensor
     """`(B,S)`."""

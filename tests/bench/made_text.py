@@ -6,17 +6,28 @@ with a capital and end with a mark, a few have a comma or a number. A target say
 invented language, neighbours exchanged now and then, a word more or less at the end. Nothing in it means anything.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from nmtkit.core.formats import dump_yaml
+from nmtkit.experiment.run import Run
+from nmtkit.recipe import load
+from nmtkit.runs.folder import RunFolder
+
 WORDS = 20
 """Words of a source on average."""
+CAPTION = 12
+"""Words of an image caption on average."""
 VOCABULARY = 50_000
 BLOCK = 20_000
 """Sentences that are made at a time; memory does not grow with their number."""
+CAPTIONS = {"train": 29_000, "valid": 100, "test": 1_000}
+"""Pairs of each split, as many as Multi30k has."""
+FAR = 1 << 40
+"""The number of the first sentence of a held-out split: no training set is so long."""
 
 
 def _language(draw: np.random.Generator, consonants: str, vowels: Sequence[str]) -> list[str]:
@@ -29,17 +40,38 @@ def _language(draw: np.random.Generator, consonants: str, vowels: Sequence[str])
     return list(words)
 
 
-def write_pairs(src: Path, tgt: Path, count: int, seed: int = 1, first: int = 0) -> None:
-    """Writes line-aligned text.
+def make_captions(
+    folder: Path, model: Mapping[str, object], vocabulary: int = 8000, pairs: Mapping[str, int] = CAPTIONS
+) -> RunFolder:
+    """Writes text as short as image captions and preprocesses it for a model, with one vocabulary of that size."""
+    data = {}
+    for number, (split, count) in enumerate(pairs.items()):
+        data[split] = {"src": f"{split}.src", "tgt": f"{split}.tgt"}
+        write_pairs(folder / f"{split}.src", folder / f"{split}.tgt", count, number * FAR, CAPTION)
+    recipe = {
+        "name": "captions",
+        "data": data,
+        "tokenizer": {"kind": "word", "vocab_size": vocabulary, "joint": True},
+        "model": dict(model),
+        "training": {"max_updates": 1},
+    }
+    (folder / "captions.yaml").write_text(dump_yaml(recipe), encoding="utf-8")
+    run = Run.create(load(folder / "captions.yaml"), str(folder / "run"))
+    run.preprocess(lambda text: None, lambda report: None)
+    return run.folder
+
+
+def write_pairs(src: Path, tgt: Path, count: int, first: int = 0, words: int = WORDS) -> None:
+    """Writes line-aligned text, the same on every machine.
 
     Args:
         src: the file of the sources.
         tgt: the file of the targets.
         count: how many pairs.
-        seed: of the two languages; the same gives the same text on every machine.
         first: the number of the first sentence: other numbers are other sentences of the same languages.
+        words: of a source on average.
     """
-    draw = np.random.default_rng(seed)
+    draw = np.random.default_rng(1)
     languages = [
         _language(draw, "bdfgklmnprstvz", ("a", "e", "i", "o", "u", "an", "er", "is", "on")),
         _language(draw, "bdfghklmnprstw", ("ä", "e", "i", "o", "ü", "en", "ich", "au", "ar")),
@@ -51,9 +83,9 @@ def write_pairs(src: Path, tgt: Path, count: int, seed: int = 1, first: int = 0)
         open(tgt, "w", encoding="utf-8", newline="\n") as tgt_file,
     ):
         for begin in range(0, count, BLOCK):
-            draw = np.random.default_rng((seed, first + begin))
+            draw = np.random.default_rng((1, first + begin))
             size = min(BLOCK, count - begin)
-            lengths = np.clip(np.rint(draw.gamma(6.0, WORDS / 6.0, size)), 2, 100).astype(np.int64)
+            lengths = np.clip(np.rint(draw.gamma(6.0, words / 6.0, size)), 2, 100).astype(np.int64)
             ranks = np.minimum(np.searchsorted(until, draw.random(int(lengths.sum()))), VOCABULARY - 1)
             commas, numbers = draw.random(size) < 0.3, draw.integers(0, 30_000, size)
             src_file.write(_sentences(languages[0], ranks, lengths, commas, numbers))

@@ -8,15 +8,14 @@ import torch
 from nmtkit.core.errors import NmtkitError
 from nmtkit.data.batch import Batch, collate
 from nmtkit.data.store import Store
-from nmtkit.models.base import Seq2Seq, VocabularySizes
-from nmtkit.models.pointer_generator import PointerGenerator, PointerGeneratorConfig
+from nmtkit.models.base import Seq2Seq
 from nmtkit.models.rnnsearch import RnnSearchConfig
 from nmtkit.models.transformer import TransformerConfig
-from nmtkit.runs.folder import RunFolder
 
-from . import captions, summarization
 from .floors import BareRnnSearch, BareTransformer, Floor, load
-from .training import TOY_RNNSEARCH, Work, build, check_same_function, rnnsearch
+from .made_text import make_captions
+from .search import Network, summarize
+from .training import TOY_RNNSEARCH, Setup, build, check_same_function, rnnsearch
 
 CPU = torch.device("cpu")
 VOCABULARY = 40
@@ -24,6 +23,7 @@ TRANSFORMER = TransformerConfig(
     hidden_size=16, feed_forward_size=24, heads=2, encoder_layers=3, decoder_layers=2, tie="all"
 )
 RNNSEARCH = RnnSearchConfig(embedding_size=8, hidden_size=12, attention_size=10, maxout_size=6)
+SUMMARIZER = Network("pointer_generator", {"coverage": True, "embedding_size": 8, "hidden_size": 8}, 40, 30, 6)
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def batch() -> Batch:
     return collate([[5, 6, 7, 8], [9, 10]], [[11, 12], [13, 14, 15, 16, 17]])
 
 
-def shaken(model: Seq2Seq) -> Seq2Seq:
+def randomized(model: Seq2Seq) -> Seq2Seq:
     """Every weight random, so that none can be left out or taken for another unseen."""
     with torch.no_grad():
         for parameter in model.parameters():
@@ -48,9 +48,9 @@ def shaken(model: Seq2Seq) -> Seq2Seq:
     ids=["transformer", "rnnsearch"],
 )
 def test_a_floor_computes_the_models_loss_with_every_weight(model: Seq2Seq, floor: Floor, batch: Batch) -> None:
-    assert "parameters" in check_same_function(shaken(model), floor, batch)
+    assert "parameters" in check_same_function(randomized(model), floor, batch)
     floor.zero_grad()
-    floor.loss(load(batch, CPU)).backward()  # type: ignore[no-untyped-call]  # torch does not type it
+    floor.loss(load(batch, CPU)).backward()
     assert all(parameter.grad is not None for parameter in floor.parameters())
 
 
@@ -63,29 +63,26 @@ def test_a_floor_that_does_less_is_found_out(batch: Batch) -> None:
 
 def test_every_block_of_every_engine_is_measured(tmp_path: Path) -> None:
     """They get the same batches, which the bench itself asserts."""
-    run = RunFolder(captions.make(tmp_path, 100, {"train": 100, "valid": 5, "test": 5}))
-    work = Work(Store.open(run.data, "train"), tmp_path, CPU, threads=1, blocks=2, updates=3, batch_tokens=100)
-    floor, ours = rnnsearch(work, TOY_RNNSEARCH)
+    folder = make_captions(tmp_path, {"kind": "transformer"}, 100, {"train": 100, "valid": 5, "test": 5})
+    setup = Setup(Store.open(folder.data, "train"), tmp_path, CPU, threads=1, blocks=2, updates=3, batch_tokens=100)
+    floor, ours = rnnsearch(setup, TOY_RNNSEARCH)
     assert len(floor.tokens_per_second) == len(ours.tokens_per_second) == len(ours.ratios) == 2
     assert floor.ratios == []
 
 
 def test_batches_of_articles_give_the_text_of_one_at_a_time() -> None:
-    """Of articles that are unlike in length too; the bench's own, which are not, are too large for a test."""
-    torch.manual_seed(1)
-    config = PointerGeneratorConfig(embedding_size=8, hidden_size=8, coverage=True)
-    model = PointerGenerator(config, VocabularySizes(VOCABULARY, VOCABULARY, shared=True)).eval()
+    """Of articles that are unlike in length too."""
     sources = [[5, 6, 7, 8], [9], [], [10, 6, 11, 12, 13, 14]]
-    assert summarization.decode(model, sources, 4, 6, CPU) == summarization.decode(model, sources, 1, 6, CPU)
+    model = SUMMARIZER.build()
+    assert summarize(model, SUMMARIZER, sources, 4, CPU) == summarize(model, SUMMARIZER, sources, 1, CPU)
 
 
-def test_articles_are_numbered_as_they_must_be() -> None:
-    found = summarization.articles(3, 100, seed=1)
-    assert [len(article) for article in found] == [100] * 3
-    for article in found:
-        unknown = [word for word in article if word >= summarization.VOCABULARY]
-        assert unknown == list(range(summarization.VOCABULARY, summarization.VOCABULARY + len(unknown)))
-        assert 0 < len(unknown) < 20
-    batch = summarization.batch_of(found, found)
-    assert batch.n_oov == max(map(max, found)) - summarization.VOCABULARY + 1
-    assert int(batch.src.max()) < summarization.VOCABULARY <= int(batch.src_extended.max())
+def test_unknown_words_of_an_article_are_numbered_in_order() -> None:
+    sources = SUMMARIZER.sources(3)
+    for source in sources:
+        unknown = [word for word in source if word >= VOCABULARY]
+        assert unknown == list(range(VOCABULARY, VOCABULARY + len(unknown)))
+    assert any(max(source) >= VOCABULARY for source in sources)
+    batch = SUMMARIZER.batch(sources)
+    assert batch.n_oov == max(map(max, sources)) - VOCABULARY + 1
+    assert int(batch.src.max()) < VOCABULARY <= int(batch.src_extended.max())

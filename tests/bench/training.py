@@ -1,21 +1,22 @@
-"""Training speed of nmtkit's own training loop beside the floors, on the same batches, in turns."""
+"""Training speed: of nmtkit's loop beside bare torch on the same batches, and of a recipe beside its products."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from statistics import median
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
-from nmtkit import console
+from nmtkit import console, recipe
+from nmtkit.autotune.training import TrainingWorkload, synthetic_workload
 from nmtkit.core import device
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.data.batch import Batch, BatchConfig, BatchStream
 from nmtkit.data.store import Store
-from nmtkit.experiment.bench import peak_memory_mib, read_clock, reset_peak_memory, spread
+from nmtkit.experiment.bench import TrainingBenchmark, TrainingSpeed, spread
 from nmtkit.models.base import MODELS, ModelConfig, Seq2Seq, VocabularySizes
 from nmtkit.models.rnnsearch import RnnSearchConfig
 from nmtkit.models.transformer import TransformerConfig
@@ -25,7 +26,10 @@ from nmtkit.training.events import Step
 from nmtkit.training.loop import train
 from nmtkit.training.objectives.likelihood import likelihood
 
+from . import machine
 from .floors import SMOOTHING, BareRnnSearch, BareTransformer, Floor, load
+from .matmuls import MatmulTrace
+from .timing import time_in_turns
 
 BATCH_TOKENS = 2048
 SEED = 1
@@ -57,7 +61,7 @@ ARITHMETICS = {"fp32": FP32, "medium": Arithmetic("fp32, matmul medium", "medium
 
 
 @dataclass(frozen=True)
-class Work:
+class Setup:
     """What is trained on, where, and for how long."""
 
     store: Store
@@ -74,7 +78,7 @@ class Work:
     def stream(self) -> BatchStream:
         return BatchStream(self.store, BatchConfig(batch_tokens=self.batch_tokens), SEED)
 
-    def some_batch(self) -> Batch:
+    def small_batch(self) -> Batch:
         """Small enough for a CPU."""
         return next(BatchStream(self.store, BatchConfig(batch_tokens=BATCH_TOKENS), SEED))
 
@@ -91,38 +95,33 @@ class Speed:
     ratios: list[float]
     """To the floor's block of the same round; empty for the floor itself."""
     peak_mib: float
-    """The most memory while it ran; what the other engines keep there is in it. See `peak_memory_mib`."""
 
     def row(self) -> list[str]:
-        ratios = [f"{value:.2f}" for value in _spread(self.ratios)] if self.ratios else ["-", "-", "-"]
+        ratios = [f"{of(self.ratios):.2f}" if self.ratios else "-" for of in (min, median, max)]
         speed = [f"{median(self.tokens_per_second):,.0f}", spread(self.tokens_per_second)]
         return [self.model, self.arithmetic, self.engine, *speed, *ratios, f"{self.peak_mib:,.0f}"]
 
 
-def _spread(values: Sequence[float]) -> list[float]:
-    return [min(values), median(values), max(values)]
+class NmtkitTraining:
+    """A block is so many updates of `nmtkit.training.loop.train`, loading included."""
 
-
-class Trained:
-    """nmtkit: a block is so many updates of `nmtkit.training.loop.train`, loading included."""
-
-    def __init__(self, name: str, config: ModelConfig, how: Arithmetic, work: Work, folder: Path) -> None:
+    def __init__(self, name: str, config: ModelConfig, arithmetic: Arithmetic, setup: Setup, folder: Path) -> None:
         self.name = name
         training = TrainingConfig(
             lr=LR,
             betas=list(BETAS),
             label_smoothing=SMOOTHING,
             clip_norm=1.0,
-            precision=how.autocast,
-            matmul_precision=how.matmul,
-            log_every=work.updates,
+            precision=arithmetic.autocast,
+            matmul_precision=arithmetic.matmul,
+            log_every=setup.updates,
             validate_every=10**9,
             save_every=10**9,
             max_updates=10**9,
         )
-        model = build(config, work.store.tgt_size)
-        self._events = train(model, work.stream(), training, _no_evaluation, CheckpointManager(folder), work.device)
-        self._updates = work.updates
+        model = build(config, setup.store.tgt_size)
+        self._events = train(model, setup.stream(), training, _no_validation, CheckpointManager(folder), setup.device)
+        self._updates = setup.updates
         next(self._events)  # the state before the first update is saved
 
     def block(self) -> int:
@@ -136,37 +135,34 @@ class Trained:
         return tokens
 
 
-def _no_evaluation(model: Seq2Seq) -> dict[str, float]:
+def _no_validation(model: Seq2Seq) -> dict[str, float]:
     raise AssertionError("no validation is due")
 
 
-class Bare:
+class BareTraining:
     """A floor: forward, backward, one step of fused Adam. Its batches are loaded before the clock starts."""
 
-    def __init__(self, floor: Floor, how: Arithmetic, work: Work) -> None:
-        self.name = "bare torch (the floor)"
-        self._floor = floor.to(work.device).train()
-        self._device = work.device
-        self._bf16 = how.autocast == "bf16"
-        self._stream = work.stream()
-        self._updates = work.updates
+    name = "bare torch (the floor)"
+
+    def __init__(self, floor: Floor, arithmetic: Arithmetic, setup: Setup) -> None:
+        self._floor = floor.to(setup.device).train()
+        self._autocast = torch.autocast(setup.device.type, torch.bfloat16, enabled=arithmetic.autocast == "bf16")
         self._optimizer = torch.optim.Adam(self._floor.parameters(), lr=LR, betas=BETAS, fused=True)
-        self.load()
+        stream, updates = setup.stream(), setup.updates
+        self._blocks = iter(
+            [[load(batch, setup.device) for batch in islice(stream, updates)] for _ in range(setup.blocks + 1)]
+        )
 
     def block(self) -> int:
         tokens = 0
-        for batch in self._loaded:
+        for batch in next(self._blocks):
             self._optimizer.zero_grad(set_to_none=True)
-            with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
+            with self._autocast:
                 loss = self._floor.loss(batch)
             torch.autograd.backward(loss)
             self._optimizer.step()
             tokens += batch.tokens
         return tokens
-
-    def load(self) -> None:
-        """The batches of the next block."""
-        self._loaded = [load(batch, self._device) for batch in islice(self._stream, self._updates)]
 
 
 def build(config: ModelConfig, vocabulary: int) -> Seq2Seq:
@@ -175,25 +171,19 @@ def build(config: ModelConfig, vocabulary: int) -> Seq2Seq:
 
 
 def check_store(store: Store) -> None:
-    """The models here have one vocabulary for both sides.
-
-    Raises:
-        DataError: the data were preprocessed with two.
-    """
-    most = max(int(store.ids("src", number).max(initial=0)) for number in range(len(store)))
-    if most >= store.tgt_size:
+    """Refuses data with two vocabularies: the models here have one for both sides."""
+    highest = max(int(store.ids("src", number).max(initial=0)) for number in range(len(store)))
+    if highest >= store.tgt_size:
         raise DataError(
             f"{store.folder}: source and target have vocabularies of their own; preprocess with a joint one"
         )
 
 
 def check_same_function(model: Seq2Seq, floor: Floor, batch: Batch) -> str:
-    """Gives the floor our model's weights and compares their losses without dropout: they must do the same work.
-
-    All on the CPU, whatever device is to be measured: what they compute is the same there.
+    """Gives the floor our model's weights and compares their losses without dropout, on the CPU.
 
     Raises:
-        NmtkitError: they do not.
+        NmtkitError: they do not do the same work.
     """
     kind = model.config.kind
     floor.take_weights(model.state_dict())
@@ -207,69 +197,106 @@ def check_same_function(model: Seq2Seq, floor: Floor, batch: Batch) -> str:
     return f"{kind}: {sizes.pop():,} parameters; with equal weights the loss is {mean:.5f}, the floor's {theirs:.5f}"
 
 
-def in_turns(model: str, how: Arithmetic, floor: Bare | None, ours: Sequence[Trained], work: Work) -> list[Speed]:
-    """Block after block, each engine once a round, in an order that turns; the first round is thrown away."""
-    engines: list[Bare | Trained] = [*([] if floor is None else [floor]), *ours]
-    speeds: dict[str, list[float]] = {engine.name: [] for engine in engines}
-    peaks = dict.fromkeys(speeds, 0.0)
-    for number in range(work.blocks + 1):
-        first = number % len(engines)
-        tokens = {}
-        for engine in [*engines[first:], *engines[:first]]:
-            device.prepare(work.device, how.matmul, work.threads)
-            reset_peak_memory(work.device)
-            begun = read_clock(work.device)
-            tokens[engine.name] = engine.block()
-            seconds = read_clock(work.device) - begun
-            peaks[engine.name] = max(peaks[engine.name], peak_memory_mib(work.device))
-            if number > 0:
-                speeds[engine.name].append(tokens[engine.name] / seconds)
-            if isinstance(engine, Bare):
-                engine.load()
-        assert len(set(tokens.values())) == 1, f"not the same batches: {tokens}"
+def beside_floor(arithmetic: Arithmetic, floor: Floor, configs: dict[str, ModelConfig], setup: Setup) -> list[Speed]:
+    """The floor and nmtkit's training of each model in turns; they must get the same batches."""
+    kind = next(iter(configs.values())).kind
+    engines = [BareTraining(floor, arithmetic, setup)]
+    for name, config in configs.items():
+        folder = setup.folder / f"{kind}, {arithmetic.name}, {name}"
+        engines.append(NmtkitTraining(name, config, arithmetic, setup, folder))
+    device.prepare(setup.device, arithmetic.matmul, setup.threads)
+    timings = time_in_turns({engine.name: engine.block for engine in engines}, setup.blocks, setup.device)
+    tokens = {name: timing.results for name, timing in timings.items()}
+    base = timings[BareTraining.name]
+    assert all(counts == base.results for counts in tokens.values()), f"not the same batches: {tokens}"
     rows = []
-    for engine in engines:
-        own = speeds[engine.name]
-        base = own if floor is None or engine is floor else speeds[floor.name]
-        ratios = [] if base is own else [a / b for a, b in zip(own, base, strict=True)]
-        rows.append(Speed(model, how.name, engine.name, own, ratios, peaks[engine.name]))
+    for name, timing in timings.items():
+        speeds = [count / seconds for count, seconds in zip(timing.results, timing.seconds, strict=True)]
+        ratios = [a / b for a, b in zip(base.seconds, timing.seconds, strict=True)] if timing is not base else []
+        rows.append(Speed(kind, arithmetic.name, name, speeds, ratios, timing.peak_mib))
     return rows
 
 
-def transformer(
-    work: Work, config: TransformerConfig = SMALL, arithmetics: Iterable[Arithmetic] = tuple(ARITHMETICS.values())
-) -> Iterator[Speed]:
+def transformer(setup: Setup, config: TransformerConfig, arithmetics: Iterable[Arithmetic]) -> list[Speed]:
     """The floor drops out everywhere at 0.1; nmtkit does so too, or as it does by default."""
     by_default = config.changed({"attention_dropout": 0.0, "activation_dropout": 0.0})
-    vocabulary = work.store.tgt_size
-    floor = BareTransformer(config, vocabulary, config.dropout)
-    console.say(check_same_function(build(config, vocabulary), floor, work.some_batch()))
-    weights = build(config, vocabulary).state_dict()
-    for how in arithmetics:
-        place = work.folder / how.name
-        ours = [
-            Trained("nmtkit, dropout as the floor", config, how, work, place / "same"),
-            Trained("nmtkit, its default dropout", by_default, how, work, place / "default"),
-        ]
-        floor.take_weights(weights)
-        yield from in_turns("transformer", how, Bare(floor, how, work), ours, work)
+    configs = {"nmtkit, dropout as the floor": config, "nmtkit, its default dropout": by_default}
+    model = build(config, setup.store.tgt_size)
+    floor = BareTransformer(config, setup.store.tgt_size, config.dropout)
+    console.say(check_same_function(model, floor, setup.small_batch()))
+    rows = []
+    for arithmetic in arithmetics:
+        floor.take_weights(model.state_dict())
+        rows += beside_floor(arithmetic, floor, configs, setup)
+    return rows
 
 
-def rnnsearch(work: Work, config: RnnSearchConfig = RNNSEARCH) -> Iterator[Speed]:
+def rnnsearch(setup: Setup, config: RnnSearchConfig = RNNSEARCH) -> list[Speed]:
     """The floor drops out where nmtkit does."""
-    floor = BareRnnSearch(config, work.store.tgt_size, config.dropout)
-    console.say(check_same_function(build(config, work.store.tgt_size), floor, work.some_batch()))
-    ours = [Trained("nmtkit", config, FP32, work, work.folder / "rnnsearch")]
-    yield from in_turns("rnnsearch", FP32, Bare(floor, FP32, work), ours, work)
+    floor = BareRnnSearch(config, setup.store.tgt_size, config.dropout)
+    console.say(check_same_function(build(config, setup.store.tgt_size), floor, setup.small_batch()))
+    return beside_floor(FP32, floor, {"nmtkit": config}, setup)
 
 
-def show(speeds: Sequence[Speed], work: Work) -> None:
+def show(speeds: Sequence[Speed], setup: Setup) -> None:
     console.table(
-        f"training, target tokens a second (batches of {work.batch_tokens:,} padded tokens a side, Adam, smoothing "
+        f"training, target tokens a second (batches of {setup.batch_tokens:,} padded tokens a side, Adam, smoothing "
         f"{SMOOTHING}; nmtkit also clips at 1.0 and loads its batches); ratio to the floor's block of the same round",
         ["model", "arithmetic", "engine", "tok/s", "min-max", "ratio min", "median", "max", "peak MiB"],
         [speed.row() for speed in speeds],
     )
+
+
+@dataclass(frozen=True)
+class BesideProducts:
+    """The updates of a recipe, and its matrix products alone in the same rounds."""
+
+    speed: TrainingSpeed
+    trace: MatmulTrace
+    matmul_seconds: list[float]
+
+    @property
+    def share_of_floor(self) -> list[float]:
+        return [alone / whole for alone, whole in zip(self.matmul_seconds, self.speed.seconds, strict=True)]
+
+    def figures(self) -> dict[str, Any]:
+        products = {"gflop": self.trace.gflop, "gigabytes": self.trace.gigabytes, "bare": self.matmul_seconds}
+        return {**self.speed.figures(), **products, "share_of_floor": self.share_of_floor}
+
+
+def beside_products(
+    workload: TrainingWorkload, data: str, updates: int, rounds: int, notify: Callable[[str], None]
+) -> BesideProducts:
+    watch, trace, matmul_seconds = machine.PressureWatch(notify), MatmulTrace(), []
+    benchmark = TrainingBenchmark(workload, data, updates, notify)
+    trace.record(benchmark.make_updates)
+    for number in range(rounds):
+        watch.look(f"before round {number + 1}")
+        benchmark.measure_round()
+        matmul_seconds.append(trace.seconds(benchmark.device))
+    return BesideProducts(benchmark.speed, trace, matmul_seconds)
+
+
+def made_up_workload(
+    name: str, lengths: tuple[int, int], place: torch.device, threads: int, overrides: Sequence[str] = ()
+) -> TrainingWorkload:
+    """The training of a recipe with random words of these lengths, in fp32 unless the overrides say otherwise."""
+    fixed = (f"training.threads={threads}", "training.matmul_precision=highest", "training.precision=fp32")
+    return synthetic_workload(recipe.load(name, [*fixed, *overrides]), lengths, place)
+
+
+def pointer_generator(
+    place: torch.device, threads: int, updates: int, rounds: int, toy: bool = False
+) -> list[BesideProducts]:
+    """See et al. 2017 with coverage on articles of 400 tokens, 8 a batch, with exact products and with faster ones."""
+    overrides = ["stages=[]", "model.coverage=true", "training.coverage_weight=1.0", "batch.batch_tokens=3208"]
+    overrides += ["model.embedding_size=8", "model.hidden_size=8"] if toy else []
+    rows = []
+    for precision in ("highest", "medium"):
+        given = [*overrides, f"training.matmul_precision={precision}"]
+        workload = made_up_workload("cnndm-pointer-generator", (400, 100), place, threads, given)
+        rows.append(beside_products(workload, "random words", updates, rounds, console.say))
+    return rows
 
 
 def as_dicts(speeds: Sequence[Speed]) -> list[dict[str, object]]:

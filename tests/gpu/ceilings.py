@@ -5,9 +5,9 @@ from collections.abc import Callable
 import torch
 
 from nmtkit.core import device
-from nmtkit.experiment.bench import read_clock
+from tests.bench.timing import summary, time_in_turns
 
-from .results import Given, given, middle
+from .results import Part, start
 
 ROUNDS = 5
 PRODUCTS: dict[str, tuple[device.MatmulPrecision, torch.dtype]] = {
@@ -18,22 +18,21 @@ PRODUCTS: dict[str, tuple[device.MatmulPrecision, torch.dtype]] = {
 }
 
 
-def rounds(work: Callable[[], object], place: torch.device, times: int) -> list[float]:
-    """Seconds of one call of `work`, by round; the first round is thrown away."""
-    seconds = []
-    for _ in range(ROUNDS + 1):
-        begun = read_clock(place)
+def seconds_of(job: Callable[[], object], place: torch.device, times: int) -> list[float]:
+    """Seconds of one call of `job`, by round."""
+
+    def repeated() -> None:
         for _ in range(times):
-            work()
-        seconds.append((read_clock(place) - begun) / times)
-    return seconds[1:]
+            job()
+
+    return [seconds / times for seconds in time_in_turns({"": repeated}, ROUNDS, place)[""].seconds]
 
 
 def copied(place: torch.device, mib: int) -> list[float]:
     """Bytes read and written in a second."""
     source = torch.ones(mib << 18, device=place)
     target = torch.empty_like(source)
-    return [2 * source.nbytes / seconds for seconds in rounds(lambda: target.copy_(source), place, 10)]
+    return [2 * source.nbytes / seconds for seconds in seconds_of(lambda: target.copy_(source), place, 10)]
 
 
 def multiplied(place: torch.device, kind: str, size: int) -> list[float]:
@@ -42,27 +41,26 @@ def multiplied(place: torch.device, kind: str, size: int) -> list[float]:
     device.prepare(place, precision)
     one, other = (torch.randn(size, size, device=place).to(dtype) for _ in range(2))
     out = torch.empty_like(one)
-    times = 10
-    found = [2 * size**3 / seconds for seconds in rounds(lambda: torch.mm(one, other, out=out), place, times)]
+    seconds = seconds_of(lambda: torch.mm(one, other, out=out), place, 10)
     device.prepare(place)
-    return found
+    return [2 * size**3 / one for one in seconds]
 
 
 def ceiling(place: torch.device, kind: str, quick: bool) -> list[float]:
     return multiplied(place, kind, 512 if quick else 8192)
 
 
-def main(told: Given) -> None:
-    place, results = told.place, told.results
-    speeds = [value / 1e9 for value in copied(place, 32 if told.quick else 2048)]
-    results.add("copy within the device", None, middle(speeds, "GB/s"), gb_per_second=speeds)
+def main(part: Part) -> None:
+    place, results = part.place, part.results
+    speeds = [value / 1e9 for value in copied(place, 32 if part.quick else 2048)]
+    results.add("copy within the device", None, summary(speeds, "GB/s"), gb_per_second=speeds)
     for kind in PRODUCTS:
-        speeds = [value / 1e12 for value in ceiling(place, kind, told.quick)]
-        results.add(f"products in {kind}", None, middle(speeds, "TFLOP/s", 2), tflops=speeds)
+        speeds = [value / 1e12 for value in ceiling(place, kind, part.quick)]
+        results.add(f"products in {kind}", None, summary(speeds, "TFLOP/s", 2), tflops=speeds)
     small = torch.zeros(16, device=place)
-    launches = [1e6 * value for value in rounds(lambda: small.add_(1), place, 1000)]
-    results.add("one small kernel after another", None, middle(launches, "us each", 2), us=launches)
+    launches = [1e6 * value for value in seconds_of(lambda: small.add_(1), place, 1000)]
+    results.add("one small kernel after another", None, summary(launches, "us each", 2), us=launches)
 
 
 if __name__ == "__main__":
-    main(given("ceilings", __doc__))
+    main(start("ceilings", __doc__))

@@ -1,80 +1,100 @@
-"""How fast sentences are translated: steps one by one and as CUDA graphs, beside the engines of others.
+"""How fast models with random weights write outputs of one length: steps one by one, and as CUDA graphs."""
 
-All have the same weights, random ones that write so many tokens, the same batches and the same limits. Hugging Face
-and CTranslate2 are measured where they are installed; where they cannot be, a row says why.
-"""
-
+import copy
 from dataclasses import replace
+from functools import partial
 from statistics import median
 
-from . import fixed_length, work
-from .results import Given, given, middle
+import torch
 
-SENTENCES = {1: 8, 32: 64, 512: 1024}
-"""How many are decoded, by the size of the batch."""
-QUICK = {1: 2, 4: 8}
-CLAIMED = 32
-"""The size of batch at which graphs must pay."""
+from nmtkit.data.batch import Batch
+from nmtkit.search.engine import Engine
+from tests.bench.search import POINTER_GENERATOR, TOY, Network, measure_summaries, run_engine
+from tests.bench.timing import summary, time_in_turns
+from tests.bench.training import BASE
+
+from .results import Part, start
+
+NETWORKS = {
+    "transformer": Network("transformer", BASE.model_dump(), 32_000, 15, 30),
+    "rnnsearch": Network(
+        "rnnsearch",
+        {"embedding_size": 620, "hidden_size": 1000, "attention_size": 1000, "maxout_size": 500},
+        30_000,
+        30,
+        30,
+    ),
+    "luong, local-p": Network(
+        "luong", {"embedding_size": 1000, "hidden_size": 1000, "layers": 4, "window": "local_p"}, 50_000, 30, 30
+    ),
+    "pointer-generator": POINTER_GENERATOR,
+    "intra-attention": Network("intra_attention", {}, source=799),
+}
+BATCHES = {"transformer": [(size, beam) for size in (1, 32, 512) for beam in (4, 1)]}
+"""Sizes of batch and beam, unless they are `USUAL`."""
+USUAL = [(128, 4)]
+CLAIMED = ("transformer", 32)
+"""Where graphs must pay."""
 GAIN = 3.0
-"""How many times as quick as single steps they must be there."""
+"""How many times as fast as single steps they must be there."""
 
 
-def batch_of(told: Given, whole: fixed_length.Work, batch_size: int, beam_size: int, others: list[str]) -> None:
-    """A row for every way, and one for what graphs gain."""
-    count = (QUICK if told.quick else SENTENCES)[batch_size]
-    part = replace(whole.first(count), batch_size=batch_size)
-    steps = part.longest * len(part.batches())
-    name = f"batch {batch_size}, {f'beam {beam_size}' if beam_size > 1 else 'greedy'}"
-    speeds = fixed_length.measure(part, beam_size, others, 1 if told.quick else 3)
-    taken = {(speed.way.engine, speed.way.arithmetic): median(speed.seconds) for speed in speeds}
-    found = {(speed.way.engine, speed.way.arithmetic): speed.found for speed in speeds}
-    first = speeds[0].found
-    for speed in speeds:
-        tokens = sum(map(len, speed.found))
-        per_second = [tokens / seconds for seconds in speed.seconds]
-        ms = [1e3 * seconds / steps for seconds in speed.seconds]
-        equal = sum(a == b for a, b in zip(speed.found, first, strict=True))
-        figure = f"{middle(per_second, 'tok/s')}, {middle(ms, 'ms a step', 2)}, {speed.peak_mib:,.0f} MiB, "
-        figure += f"{equal} of {count} as the first"
-        told.results.add(
-            f"{name}, {speed.way.engine}, {speed.way.arithmetic}",
-            None,
-            figure,
-            tokens_per_second=per_second,
-            ms_per_step=ms,
-            peak_mib=speed.peak_mib,
-            tokens=tokens,
-            equal=equal,
-        )
-    for arithmetic in dict.fromkeys(arithmetic for engine, arithmetic in taken if engine == "nmtkit, graph"):
-        one, recorded = ("nmtkit, eager", arithmetic), ("nmtkit, graph", arithmetic)
-        same = sum(a == b for a, b in zip(found[one], found[recorded], strict=True))
-        told.results.add(f"{name}, {arithmetic}: graph writes what eager writes", same == count, f"{same} of {count}")
-        gain = taken[one] / taken[recorded]
-        claimed = gain >= GAIN if batch_size == CLAIMED else None
-        told.results.add(f"{name}, {arithmetic}: graph by eager", claimed, f"{gain:.2f} times as quick", gain=gain)
-    best = min((taken[way], way) for way in taken if way[0].startswith("nmtkit"))
-    for other in others:
-        peer = next(way for way in taken if way[0] == other)
-        gain = taken[peer] / best[0]
-        figure = f"{gain:.2f} times as quick ({', '.join(best[1])} by {', '.join(peer)})"
-        told.results.add(f"{name}, nmtkit by {other}", None, figure, gain=gain)
+def engines(network: Network, beam_size: int, place: torch.device) -> dict[str, Engine]:
+    """In every arithmetic and with both kinds of steps, those one by one first."""
+    model, config = network.build().to(place), network.search_config(beam_size)
+    if place.type != "cuda":
+        return {"eager, fp32": Engine(model, config, steps="eager")}
+    models = {"fp32": model, "fp16": copy.deepcopy(model).half()}
+    return {
+        f"{steps}, {kind}": Engine(one, config, steps=steps)
+        for kind, one in models.items()
+        for steps in ("eager", "graph")
+    }
 
 
-def main(told: Given) -> None:
-    sizes = QUICK if told.quick else SENTENCES
-    whole = work.to_decode(told, max(sizes.values()))
-    others = []
-    for name in fixed_length.OTHERS:
-        why = fixed_length.unfit(whole, name)
-        if why is None:
-            others.append(name)
-        else:
-            told.results.add(f"{name} is not measured", None, why)
-    for batch_size in sizes:
-        for beam_size in (4, 1):
-            batch_of(told, whole, batch_size, beam_size, others)
+def batch_of(network: Network, size: int, place: torch.device) -> Batch:
+    sources = network.sources(size)
+    if network.kind in ("transformer", "rnnsearch", "luong"):  # which cannot copy
+        sources = [[min(word, network.vocabulary - 1) for word in source] for source in sources]
+    return network.batch(sources).to(place)
+
+
+def look(part: Part, name: str, size: int, beam_size: int) -> None:
+    """A row for every engine, and one for what graphs gain."""
+    network = NETWORKS[name]
+    if part.quick:
+        size, network = min(size, 2), replace(network, source=9, output=4)
+    batch = batch_of(network, size, part.place)
+    jobs = {way: partial(run_engine, one, batch) for way, one in engines(network, beam_size, part.place).items()}
+    timings = time_in_turns(jobs, 1 if part.quick else 3, part.place)
+    title = f"{name}, batch {size}, beam {beam_size}"
+    first = timings["eager, fp32"].results[-1]
+    for way, timing in timings.items():
+        tokens, ms = timing.per_second(size * network.output), [1e3 * one / network.output for one in timing.seconds]
+        equal = sum(map(list.__eq__, timing.results[-1], first))
+        figure = f"{summary(tokens, 'tok/s')}, {summary(ms, 'ms a step', 2)}, {timing.peak_mib:,.0f} MiB"
+        values = {"tokens_per_second": tokens, "ms_per_step": ms, "peak_mib": timing.peak_mib, "equal": equal}
+        part.results.add(f"{title}, {way}", None, f"{figure}, {equal} of {size} as the first", **values)
+    for kind in ("fp32", "fp16") if part.place.type == "cuda" else ():
+        eager, graph = timings[f"eager, {kind}"], timings[f"graph, {kind}"]
+        same = eager.results[-1] == graph.results[-1]
+        part.results.add(f"{title}, {kind}: graph writes what eager writes", same, "yes" if same else "no")
+        gain = median(eager.seconds) / median(graph.seconds)
+        holds = gain >= GAIN if (name, size) == CLAIMED else None
+        part.results.add(f"{title}, {kind}: graph by eager", holds, f"{gain:.2f} times as fast", gain=gain)
+
+
+def main(part: Part) -> None:
+    for name in NETWORKS:
+        for size, beam_size in BATCHES.get(name, USUAL)[: 1 if part.quick else None]:
+            look(part, name, size, beam_size)
+    network, sizes = (TOY, (2, 1, 2, 1)) if part.quick else (POINTER_GENERATOR, (128, 2, 128, 2))
+    for row in measure_summaries(network, *sizes, torch.get_num_threads(), part.place):
+        figure = summary(row["articles_per_second"], "articles/s", 2)
+        if "ratio" in row:
+            figure += f", {row['ratio']:.1f} x one at a time, {row['identical']} equal"
+        part.results.add(f"summaries, {row['way']}", None, figure, **row)
 
 
 if __name__ == "__main__":
-    main(given("decoding", __doc__))
+    main(start("decoding", __doc__))

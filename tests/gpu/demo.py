@@ -5,7 +5,7 @@ from nmtkit.experiment.loading import ModelOptions, open_translator
 from nmtkit.experiment.run import Run, choose_device
 from nmtkit.training.events import Step, Stopped
 
-from .results import Given, given
+from .results import Part, start
 
 ENOUGH = 80.0
 """BLEU that the demo promises."""
@@ -13,31 +13,30 @@ COMPARED = 200
 """Sentences that both devices translate."""
 
 
-def main(told: Given) -> None:
-    limits = ["training.max_updates=4", "evaluation.max_sentences=4"] if told.quick else []
-    what = recipe.load("demo", limits)
-    place = choose_device(told.rest.device, what)
-    folder = told.scratch / "run"
-    work = Run.begin(what, str(folder))
-    work.resolve_auto(place, print)
+def main(part: Part) -> None:
+    limits = ["training.max_updates=4", "evaluation.max_sentences=4"] if part.quick else []
+    loaded = recipe.load("demo", limits)
+    place = choose_device(part.options.device, loaded)
+    run = Run.begin(loaded, str(part.scratch / "run"))
+    run.resolve_auto(place, print)
     speeds, reason = [], ""
-    for event in work.train(place):
+    for event in run.train(place):
         if isinstance(event, Step):
             speeds.append(event.tokens_per_second)
         if isinstance(event, Stopped):
             reason = f"{event.update} updates ({event.reason})"
-    told.results.add("training", None, f"{reason}, {max(speeds):,.0f} tok/s at best", tokens_per_second=speeds)
-    result = work.test(place)
+    part.results.add("training", None, f"{reason}, {max(speeds):,.0f} tok/s at best", tokens_per_second=speeds)
+    result = run.test(place)
     assert result is not None
     scores = {score.name: score.value for score in result.scores}
-    holds = None if told.quick else scores["BLEU"] >= ENOUGH
-    told.results.add("test set", holds, ", ".join(f"{name} {value:.1f}" for name, value in scores.items()), **scores)
-    count = 4 if told.quick else COMPARED
-    on_cpu = open_translator(work, ModelOptions(device="cpu")).translate(result.sources[:count])
+    holds = None if part.quick else scores["BLEU"] >= ENOUGH
+    part.results.add("test set", holds, ", ".join(f"{name} {value:.1f}" for name, value in scores.items()), **scores)
+    count = 4 if part.quick else COMPARED
+    on_cpu = open_translator(run, ModelOptions(device="cpu")).translate(result.sources[:count])
     found = [translation.text for translation in result.translations[:count]]
     same = sum(one == other for one, other in zip(on_cpu, found, strict=True))
-    told.results.add("same text on the CPU", None, f"{same} of {count}", same=same, of=count)
+    part.results.add("same text on the CPU", None, f"{same} of {count}", same=same, of=count)
 
 
 if __name__ == "__main__":
-    main(given("demo", __doc__))
+    main(start("demo", __doc__))

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from torch.autograd import DeviceType
 from torch.autograd.profiler_util import FunctionEvent
@@ -10,14 +11,17 @@ from torch.profiler import ProfilerActivity, profile
 
 from nmtkit import console
 from nmtkit.experiment.bench import read_clock
+from nmtkit.models.luong import LuongConfig
 from tests.bench import training as bench
+from tests.bench.search import run_engine
 
-from . import fixed_length, work
-from .results import Given, given
+from . import decoding, material
+from .results import Part, start
 
 TOP = 15
 BATCH = 32
 BEAM = 4
+LUONG = {"embedding_size": 1000, "hidden_size": 1000, "layers": 4, "window": "local_p", "dropout": 0.2}
 
 
 def is_kernel(event: FunctionEvent, cuda: bool) -> bool:
@@ -27,18 +31,18 @@ def is_kernel(event: FunctionEvent, cuda: bool) -> bool:
     return not event.cpu_children
 
 
-def look(told: Given, name: str, job: Callable[[], object], steps: int = 1) -> None:
+def look(part: Part, name: str, job: Callable[[], object], steps: int = 1) -> None:
     """Profiles the job, which was done before."""
-    cuda = told.place.type == "cuda"
+    cuda = part.place.type == "cuda"
     with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]) as recorded:
         job()
-        read_clock(told.place)
+        read_clock(part.place)
     events = [event for event in recorded.events() or [] if is_kernel(event, cuda)]
     spans = sorted((event.time_range.start, event.time_range.end) for event in events)  # microseconds
     assert spans, "the profiler saw no kernel"
     busy, until = 0.0, spans[0][0]
-    for start, end in spans:
-        busy += max(0.0, end - max(start, until))
+    for first, end in spans:
+        busy += max(0.0, end - max(first, until))
         until = max(until, end)
     whole = until - spans[0][0]
     dearest: dict[str, list[float]] = defaultdict(list)
@@ -47,7 +51,7 @@ def look(told: Given, name: str, job: Callable[[], object], steps: int = 1) -> N
     top = sorted(dearest.items(), key=lambda item: -sum(item[1]))[:TOP]
     each = "a step" if steps > 1 else "in all"
     figure = f"{len(events) / steps:,.0f} kernels, {whole / steps / 1000:.2f} ms {each}, {1 - busy / whole:.0%} gaps"
-    told.results.add(
+    part.results.add(
         name,
         None,
         figure,
@@ -61,19 +65,21 @@ def look(told: Given, name: str, job: Callable[[], object], steps: int = 1) -> N
     console.table(f"{name}: the dearest", ["kernel", "calls", "us"], rows)
 
 
-def main(told: Given) -> None:
-    to_decode = replace(work.to_decode(told, BATCH), batch_size=BATCH)
-    for way in fixed_length.ways(to_decode, BEAM, []):
-        way.decode()
-        name = f"transformer, {way.engine}, {way.arithmetic}, beam {BEAM}, batch {BATCH}, with its encoder"
-        look(told, name, way.decode, to_decode.longest)
-
-    to_train = work.to_train(told, updates=1)
-    for label, config in (("transformer", work.transformer(told)), ("luong", work.luong(told))):
-        trained = bench.Trained(label, config, bench.BF16, to_train, told.scratch / label)
+def main(part: Part) -> None:
+    network = decoding.NETWORKS["transformer"]
+    if part.quick:
+        network = replace(network, settings=material.transformer(part).model_dump(), output=4)
+    batch = decoding.batch_of(network, BATCH, part.place)
+    for way, engine in decoding.engines(network, BEAM, part.place).items():
+        run_engine(engine, batch)
+        job = partial(run_engine, engine, batch)
+        look(part, f"transformer, {way}, beam {BEAM}, batch {BATCH}, with its encoder", job, network.output)
+    setup = material.training_setup(part, updates=1)
+    for config in (material.transformer(part), LuongConfig(**({"hidden_size": 16} if part.quick else LUONG))):
+        trained = bench.NmtkitTraining(config.kind, config, bench.BF16, setup, part.scratch / config.kind)
         trained.block()
-        look(told, f"{label}, an update of {to_train.batch_tokens:,} tokens, bf16", trained.block)
+        look(part, f"{config.kind}, an update of {setup.batch_tokens:,} tokens, bf16", trained.block)
 
 
 if __name__ == "__main__":
-    main(given("kernels", __doc__))
+    main(start("kernels", __doc__))

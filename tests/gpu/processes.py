@@ -16,7 +16,7 @@ from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Stopped
 from nmtkit.training.loop import train
 
-from .results import Given, given
+from .results import Part, start
 
 VOCABULARY = 200
 SHAPES: dict[str, dict[str, object]] = {
@@ -91,26 +91,26 @@ def one_of_two(rank: int, place: torch.device, folder: Path) -> None:
     dist.destroy_process_group()
 
 
-def main(told: Given) -> None:
+def main(part: Part) -> None:
     context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=one_of_two, args=(rank, told.place, told.scratch)) for rank in range(2)]
+    processes = [context.Process(target=one_of_two, args=(rank, part.place, part.scratch)) for rank in range(2)]
     for process in processes:
         process.start()
     for process in processes:
         process.join()
     codes = [process.exitcode for process in processes]
-    told.results.add("both processes come to their end", codes == [0, 0], f"exit codes {codes}")
+    part.results.add("both processes come to their end", codes == [0, 0], f"exit codes {codes}")
     if codes != [0, 0]:
         return
     for kind in SHAPES:
-        two = [torch.load(told.scratch / f"{kind}-{rank}.pt") for rank in range(2)]
-        alone = trained(kind, told.place, told.scratch / f"{kind}-alone")
+        two = [torch.load(part.scratch / f"{kind}-{rank}.pt") for rank in range(2)]
+        alone = trained(kind, part.place, part.scratch / f"{kind}-alone")
         moved = float((alone - flat(build(kind))).abs().max())
         apart = float((two[0] - alone).abs().max())
         holds = torch.equal(*two) and moved > 0 and apart <= CLOSE * moved
         figure = f"weights apart by up to {apart:.1e}, moved by up to {moved:.1e}"
-        told.results.add(f"{kind}: equal in both, and to one process", holds, figure, apart=apart, moved=moved)
+        part.results.add(f"{kind}: equal in both, and to one process", holds, figure, apart=apart, moved=moved)
 
 
 if __name__ == "__main__":
-    main(given("processes", __doc__))
+    main(start("processes", __doc__))

@@ -15,7 +15,7 @@ from torch import Tensor
 from nmtkit.layers import kernels
 
 from . import ceilings
-from .results import Given, given
+from .results import Part, start
 
 SIZES = {"sentences": 64, "queries": 4, "length": 400, "attention": 512, "rows": 2048, "columns": 50_048}
 """Of the pointer-generator, its vocabulary padded; 512 sentences of 4 hypotheses."""
@@ -62,7 +62,7 @@ def loops(place: torch.device, sizes: dict[str, int], dtype: torch.dtype) -> lis
 def seconds_of(job: Callable[[], object], place: torch.device) -> float:
     """The median of the rounds; on a CUDA device of a captured graph, so that launches are not what is measured."""
     if place.type != "cuda":
-        return median(ceilings.rounds(job, place, 1))
+        return median(ceilings.seconds_of(job, place, 1))
     aside = torch.cuda.Stream(place)
     aside.wait_stream(torch.cuda.current_stream(place))
     with torch.cuda.stream(aside):
@@ -72,17 +72,17 @@ def seconds_of(job: Callable[[], object], place: torch.device) -> float:
     with torch.cuda.device(place), torch.cuda.graph(graph):
         for _ in range(TIMES):
             job()
-    return median(ceilings.rounds(graph.replay, place, 3)) / TIMES
+    return median(ceilings.seconds_of(graph.replay, place, 3)) / TIMES
 
 
-def look(told: Given, loop: Loop, kind: str, copy: float) -> None:
+def look(part: Part, loop: Loop, kind: str, copy: float) -> None:
     """A row of both ways."""
     found, expected = loop.results(loop.program), loop.results(loop.plain)
     apart = max(float((one.float() - other.float()).abs().max()) for one, other in zip(found, expected, strict=True))
     moved = sum(tensor.nbytes for tensor in [*loop.arguments, *found] if isinstance(tensor, Tensor))
-    program, plain = (seconds_of(lambda way=way: loop.results(way), told.place) for way in (loop.program, loop.plain))
+    program, plain = (seconds_of(lambda way=way: loop.results(way), part.place) for way in (loop.program, loop.plain))
     share = moved / program / copy
-    told.results.add(
+    part.results.add(
         f"{loop.name}, {kind}",
         apart <= loop.near,
         f"{1e6 * program:,.1f} us, {moved / 1e6:,.1f} MB, {share:.0%} of a copy's speed, "
@@ -95,17 +95,17 @@ def look(told: Given, loop: Loop, kind: str, copy: float) -> None:
 
 
 @torch.no_grad()
-def main(told: Given) -> None:
-    place, sizes = told.place, QUICK if told.quick else SIZES
-    copy = median(ceilings.copied(place, 32 if told.quick else 2048))
+def main(part: Part) -> None:
+    place, sizes = part.place, QUICK if part.quick else SIZES
+    copy = median(ceilings.copied(place, 32 if part.quick else 2048))
     if place.type == "cuda":
         works = kernels._triton_kernels(torch.device("cuda", place.index or 0)) is not None
-        told.results.add("Triton works here", works, "yes" if works else "no: torch's operations compute")
+        part.results.add("Triton works here", works, "yes" if works else "no: torch's operations compute")
     torch.manual_seed(1)
     for kind, dtype in TYPES.items():
         for loop in loops(place, sizes, dtype):
-            look(told, loop, kind, copy)
+            look(part, loop, kind, copy)
 
 
 if __name__ == "__main__":
-    main(given("programs", __doc__))
+    main(start("programs", __doc__))

@@ -1,4 +1,4 @@
-"""The file to which every part of a slot appends what it found, and the table made of it.
+"""The file to which every part of a slot appends its results, and the table made of it.
 
 python -m tests.gpu.results begin  FILE DEVICE                  what the machine is; exit code 2 without the device
 python -m tests.gpu.results pytest FILE PART XML                what a run of pytest said
@@ -8,14 +8,12 @@ python -m tests.gpu.results table  FILE                         the table; exit 
 
 import argparse
 import json
-import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from statistics import median
 from typing import Any
 from xml.etree import ElementTree
 
@@ -24,7 +22,7 @@ import torch
 from nmtkit import console
 from nmtkit.core import device
 from nmtkit.core.errors import NmtkitError
-from nmtkit.experiment.bench import spread
+from nmtkit.core.files import atomic_write_text
 from tests.bench import machine
 
 SHOWN = 10
@@ -35,7 +33,7 @@ OUT_OF_TIME = {124, 137}
 
 @dataclass(frozen=True)
 class Row:
-    """One thing that was looked at."""
+    """One result."""
 
     part: str
     name: str
@@ -48,7 +46,7 @@ class Row:
 
 
 class Results:
-    """One part's door to the file. Each row is written at once, so that a part that is stopped keeps what it had."""
+    """The results of one part. Each row is written at once, so that a part that is stopped keeps what it had."""
 
     def __init__(self, path: Path, part: str) -> None:
         self.path = path
@@ -65,15 +63,11 @@ class Results:
 
 
 def read(path: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return content
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
-def write(path: Path, content: Mapping[str, Any]) -> None:
-    """Whole or not at all."""
-    unfinished = path.with_name(f"{path.name}.new")
-    unfinished.write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
-    os.replace(unfinished, path)
+def write(path: Path, content: dict[str, Any]) -> None:
+    atomic_write_text(path, json.dumps(content, indent=1, default=str) + "\n")
 
 
 def append(path: Path, row: Row) -> None:
@@ -83,8 +77,8 @@ def append(path: Path, row: Row) -> None:
 
 
 @dataclass(frozen=True)
-class Given:
-    """What every part is told."""
+class Part:
+    """What every part is given."""
 
     place: torch.device
     quick: bool
@@ -92,33 +86,27 @@ class Given:
     results: Results
     scratch: Path
     """A folder for whatever the part writes."""
-    rest: argparse.Namespace
-    """Arguments of its own."""
+    options: argparse.Namespace
 
 
-def given(part: str, about: str, add: Callable[[argparse.ArgumentParser], None] = lambda parser: None) -> Given:
-    """Reads the arguments that every part takes, and what `add` adds; the part is called after `--part`, if given."""
+def start(name: str, about: str, add: Callable[[argparse.ArgumentParser], None] = lambda parser: None) -> Part:
+    """Reads the arguments that every part takes, and those that `add` adds."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--device", default="cuda:0", metavar="NAME")
     parser.add_argument("--quick", action="store_true", help="small enough for a CPU")
     parser.add_argument("--results", type=Path, required=True, metavar="FILE", help="begun by tests.gpu.results")
-    parser.add_argument("--part", default=part, help="what the part is called in the file (default: %(default)s)")
+    parser.add_argument("--part", default=name, help="the part's name in the file (default: %(default)s)")
     add(parser)
-    rest = parser.parse_args()
-    place = device.choose(rest.device)
-    scratch = rest.results.parent / f"scratch-{rest.part}"
+    options = parser.parse_args()
+    place = device.choose(options.device)
+    scratch = options.results.parent / f"scratch-{options.part}"
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir()
-    return Given(place, rest.quick, Results(rest.results, rest.part), scratch, rest)
-
-
-def middle(values: list[float], unit: str, digits: int = 0) -> str:
-    """The median, and the least and the most beside it."""
-    return f"{median(values):,.{digits}f} {unit} ({spread(values, digits)})"
+    return Part(place, options.quick, Results(options.results, options.part), scratch, options)
 
 
 def begin(path: Path, name: str) -> int:
-    """Begins a file anew."""
+    """Begins a file."""
     try:
         place = device.choose(name)
     except NmtkitError as fault:
@@ -133,35 +121,27 @@ def begin(path: Path, name: str) -> int:
 
 def from_pytest(path: Path, part: str, report: Path) -> None:
     """A row for all tests together, and one for each of the first that failed."""
-    cases = list(ElementTree.parse(report).getroot().iter("testcase"))  # pytest wrote it a moment ago
-    bad, skipped = [], []
-    for case in cases:
-        trouble = case.find("failure") if case.find("failure") is not None else case.find("error")
-        if trouble is not None:
-            bad.append((case, trouble))
-        elif (skip := case.find("skipped")) is not None:
-            skipped.append(skip.get("message", ""))
-    passed = len(cases) - len(bad) - len(skipped)
-    figure = f"{passed} passed, {len(bad)} failed, {len(skipped)} skipped"
-    if skipped:
-        figure += f" ({', '.join(sorted(set(skipped)))})"
+    cases = list(ElementTree.parse(report).getroot().iter("testcase"))
+    outcomes = [(case, next(iter([*case.iter("failure"), *case.iter("error")]), None)) for case in cases]
+    failed = [(case, fault) for case, fault in outcomes if fault is not None]
+    reasons = [skip.get("message", "") for case in cases for skip in case.iter("skipped")]
+    passed = len(cases) - len(failed) - len(reasons)
+    figure = f"{passed} passed, {len(failed)} failed, {len(reasons)} skipped"
+    figure += f" ({', '.join(sorted(set(reasons)))})" if reasons else ""
     seconds = sum(float(case.get("time", 0)) for case in cases)
-    holds = None if not passed and not bad else not bad
-    append(path, Row(part, "tests", holds, figure, seconds, {"passed": passed, "failed": len(bad)}))
-    for case, trouble in bad[:SHOWN]:
-        message = trouble.get("message", "").splitlines() or ["failed"]
+    holds = not failed if passed or failed else None
+    append(path, Row(part, "tests", holds, figure, seconds, {"passed": passed, "failed": len(failed)}))
+    for case, fault in failed[:SHOWN]:
+        message = fault.get("message", "").splitlines() or ["failed"]
         append(path, Row(part, str(case.get("name")), False, message[0][:100], float(case.get("time", 0))))
 
 
 def ended(path: Path, part: str, code: int, seconds: float, log: Path) -> None:
     """A row that says whether the part came to its end, with the last line of its log where it did not."""
-    figure = "came to its end"
-    if code in OUT_OF_TIME:
-        figure = "stopped: out of time"
-    elif code:
-        lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log.exists() else []
-        last = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
-        figure = f"exit code {code}: {last[:100]}"
+    figure = "stopped: out of time" if code in OUT_OF_TIME else "came to its end"
+    if code and code not in OUT_OF_TIME:
+        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() if log.exists() else []
+        figure = f"exit code {code}: {lines[-1][:100] if lines else 'it said nothing'}"
     append(path, Row(part, "the whole part", code == 0, figure, seconds, {"exit code": code}))
 
 
@@ -172,30 +152,25 @@ def table(path: Path) -> int:
     words = {True: "yes", False: "NO", None: "-"}
     cells = [[row.part, row.name, words[row.holds], row.figure, f"{row.seconds:.1f}"] for row in rows]
     about = content["machine"]
-    console.table(
-        f"{about.get('device', about['processor'])}, torch {about['torch']}",
-        ["part", "what", "holds", "figure", "seconds"],
-        cells,
-    )
-    bad = [row for row in rows if row.holds is False]
-    held = sum(row.holds is True for row in rows)
-    console.say(f"{held} hold, {len(bad)} do not, {len(rows) - held - len(bad)} only measured; all figures: {path}")
-    return 1 if bad else 0
+    title = f"{about.get('device', about['processor'])}, torch {about['torch']}"
+    console.table(title, ["part", "what", "holds", "figure", "seconds"], cells)
+    held, failed = (sum(row.holds is answer for row in rows) for answer in (True, False))
+    console.say(f"{held} hold, {failed} do not, {len(rows) - held - failed} only measured; all figures: {path}")
+    return 1 if failed else 0
 
 
 def main() -> int:
-    what, path, *rest = sys.argv[1:]
-    file = Path(path)
-    if what == "begin":
-        return begin(file, rest[0])
-    if what == "pytest":
-        from_pytest(file, rest[0], Path(rest[1]))
-    elif what == "ended":
-        ended(file, rest[0], int(rest[1]), float(rest[2]), Path(rest[3]))
-    elif what == "table":
-        return table(file)
-    else:
-        raise SystemExit(__doc__)
+    match sys.argv[1:]:
+        case ["begin", path, name]:
+            return begin(Path(path), name)
+        case ["pytest", path, part, report]:
+            from_pytest(Path(path), part, Path(report))
+        case ["ended", path, part, code, seconds, log]:
+            ended(Path(path), part, int(code), float(seconds), Path(log))
+        case ["table", path]:
+            return table(Path(path))
+        case _:
+            raise SystemExit(__doc__)
     return 0
 
 

@@ -16,7 +16,7 @@ from nmtkit.experiment.run import Run, choose_device
 from nmtkit.runs.folder import RunFolder
 from nmtkit.training.events import Stopped
 
-from .results import Given, given
+from .results import Part, start
 
 SIZES = {"hidden_size": 128, "dropout": 0.1}
 MODELS: dict[str, dict[str, object]] = {
@@ -28,7 +28,7 @@ HALF = 3
 """Updates before and after the stop."""
 
 
-def written(told: Given, name: str, precision: str) -> recipe.Recipe:
+def written(part: Part, name: str, precision: str) -> recipe.Recipe:
     overrides = {
         "model": MODELS[name],
         "tokenizer": {"kind": "word", "vocab_size": 2000, "joint": True},
@@ -43,7 +43,7 @@ def written(told: Given, name: str, precision: str) -> recipe.Recipe:
         "evaluation": {"max_sentences": 2},
     }
     values = [f"{key}={dump_yaml(value).strip()}" for key, value in overrides.items()]
-    if told.rest.deterministic:
+    if part.options.deterministic:
         values.append("training.deterministic=true")
     return recipe.load("demo", values)
 
@@ -63,29 +63,29 @@ def weights(what: recipe.Recipe, folder: Path) -> dict[str, torch.Tensor]:
     return Run(RunFolder(folder), what).stages()[-1].checkpoints.load_last()[0]
 
 
-def compare(told: Given, name: str, precision: str, ready: Path) -> None:
+def compare(part: Part, name: str, precision: str, ready: Path) -> None:
     """One model, once straight and once stopped and resumed."""
-    what = written(told, name, precision)
-    folders = [told.scratch / f"{name}-{precision}-{way}" for way in ("straight", "stopped")]
+    what = written(part, name, precision)
+    folders = [part.scratch / f"{name}-{precision}-{way}" for way in ("straight", "stopped")]
     for folder in folders:
         shutil.copytree(ready, folder)
-        train(what, folder, told.rest.device, until=HALF if folder is folders[1] else None)
-    train(what, folders[1], told.rest.device, resume=True)
+        train(what, folder, part.options.device, until=HALF if folder is folders[1] else None)
+    train(what, folders[1], part.options.device, resume=True)
     one, other = (weights(what, folder) for folder in folders)
     assert one.keys() == other.keys()
     same = all(torch.equal(one[key], other[key]) for key in one)
     far = max(float((one[key].double() - other[key].double()).abs().max()) for key in one if key.startswith("weights/"))
-    promised = told.rest.deterministic or told.place.type == "cpu"
+    promised = part.options.deterministic or part.place.type == "cpu"
     figure = "bit for bit" if same else f"weights differ by up to {far:.1e}"
-    told.results.add(f"{name}, {precision}", same if promised else None, figure, difference=far)
+    part.results.add(f"{name}, {precision}", same if promised else None, figure, difference=far)
 
 
-def main(told: Given) -> None:
+def main(part: Part) -> None:
     for name in MODELS:
-        ready = told.scratch / name
-        Run.create(written(told, name, "fp32"), str(ready)).preprocess(lambda text: None, lambda report: None)
-        for precision in ("fp32",) if told.quick else ("fp32", "bf16"):
-            compare(told, name, precision, ready)
+        ready = part.scratch / name
+        Run.create(written(part, name, "fp32"), str(ready)).preprocess(lambda text: None, lambda report: None)
+        for precision in ("fp32",) if part.quick else ("fp32", "bf16"):
+            compare(part, name, precision, ready)
 
 
 def own(parser: argparse.ArgumentParser) -> None:
@@ -93,4 +93,4 @@ def own(parser: argparse.ArgumentParser) -> None:
 
 
 if __name__ == "__main__":
-    main(given("resume", __doc__, own))
+    main(start("resume", __doc__, own))

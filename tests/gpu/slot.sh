@@ -100,8 +100,7 @@ tests cuda-tests 120 tests --ignore=tests/contracts
 script resume 90 resume
 script resume-deterministic 90 resume --deterministic
 script processes 60 processes
-script decoding 180 decoding
-script articles 120 articles
+script decoding 300 decoding
 script peers 180 peers ${run[@]+"${run[@]}"}
 script training 150 training
 script demo 240 demo

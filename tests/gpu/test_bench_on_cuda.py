@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from nmtkit.data.batch import collate
-from tests.bench import floors, summarization
+from tests.bench import floors
+from tests.bench.search import Network, summarize
 from tests.bench.training import RNNSEARCH, SMALL
 from tests.contracts.pretended_cuda import CUDA, pretended_cuda
 
@@ -34,12 +35,9 @@ def test_a_floor_trains_there_and_hardly_waits(floor: floors.Floor, waits: int) 
 
 
 def test_articles_are_decoded_there() -> None:
-    model = summarization.PointerGenerator(
-        summarization.PointerGeneratorConfig(embedding_size=8, hidden_size=8, coverage=True),
-        summarization.VocabularySizes(40, 40, shared=True),
-    ).eval()
-    sources = [[5, 6, 7, 8], [9], [10, 6, 11, 12, 13, 14]]
-    expected = summarization.decode(model, sources, 2, 6, torch.device("cpu"))
+    network = Network("pointer_generator", {"coverage": True, "embedding_size": 8, "hidden_size": 8}, 40, 6, 6)
+    model, sources = network.build(), [[5, 6, 7, 8], [9], [10, 6, 11, 12, 13, 14]]
+    expected = summarize(model, network, sources, 2, torch.device("cpu"))
     with pretended_cuda() as cuda:
         cuda.take(model)
-        assert summarization.decode(model, sources, 2, 6, CUDA) == expected
+        assert summarize(model, network, sources, 2, CUDA) == expected

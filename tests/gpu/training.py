@@ -1,88 +1,54 @@
 """How fast models are trained, beside bare torch (the Transformer), and as a share of what the device can multiply."""
 
-from collections.abc import Callable
-from dataclasses import replace
 from statistics import median
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
-from nmtkit.models.base import ModelConfig
-from nmtkit.training.objectives.likelihood import Likelihood
-from nmtkit.training.objectives.objective import GradientAccumulator
-from nmtkit.training.optimizers import OptimizerConfig, build_optimizer
-from tests.bench import summarization
 from tests.bench import training as bench
+from tests.bench.timing import summary
 
-from . import work
+from . import material
 from .ceilings import ceiling
-from .results import Given, given, middle
+from .results import Part, start
 
 ENOUGH = 0.85
 """Share of bare torch's speed that nmtkit must reach."""
 
 
-def operations(update: Callable[[], object]) -> int:
-    """Floating point operations of all matrix products; recurrent layers must go without cuDNN to be seen."""
-    without_mkldnn = torch.backends.mkldnn.flags(enabled=False)
-    with torch.backends.cudnn.flags(enabled=False), without_mkldnn, FlopCounterMode(display=False) as counter:
-        update()
-    return int(counter.get_total_flops())
-
-
-def per_token(config: ModelConfig, how: bench.Arithmetic, of: bench.Work) -> float:
-    """Operations for a target token, in the first batch."""
-    model, batch = bench.build(config, of.store.tgt_size).to(of.device).train(), next(of.stream())
-    tokens, objectives = batch.n_tokens, [Likelihood(smoothing=bench.SMOOTHING)]
-
-    def update() -> None:
-        with torch.autocast(of.device.type, torch.bfloat16, enabled=how.autocast == "bf16"):
-            GradientAccumulator(model, objectives, {"tokens": tokens}, of.device, 1 << 30).backward(batch)
-
-    return operations(update) / tokens
-
-
-def figures(
-    told: Given, row: bench.Speed | summarization.Speed, name: str, each: float, kind: str, holds: bool | None = None
-) -> None:
-    """A row of the results; `each` is the operations of a token, `kind` the products that it is held against."""
-    speeds = row.tokens_per_second if isinstance(row, bench.Speed) else row.per_second
-    achieved = median(speeds) * each / 1e12
-    share = achieved * 1e12 / median(ceiling(told.place, kind, told.quick))
-    words = f"{middle(speeds, 'tok/s')}, {achieved:.1f} TFLOP/s = {share:.0%} of products in {kind}"
-    words += f", {row.peak_mib:,.0f} MiB"
-    ratios = row.ratios if isinstance(row, bench.Speed) else []
-    if ratios:
-        words += f", {middle(ratios, 'of the floor', 2)}"
-    values = {"tokens_per_second": speeds, "tflops": achieved, "share": share, "ratios": ratios}
-    told.results.add(name, holds, words, **values, peak_mib=row.peak_mib)
-
-
-def main(told: Given) -> None:
-    of, config = work.to_train(told), work.transformer(told)
-    each = per_token(config, bench.BF16, of)
-    for row in bench.transformer(of, config, [bench.BF16]):
+def beside_bare_torch(part: Part) -> None:
+    for row in bench.transformer(material.training_setup(part), material.transformer(part), [bench.BF16]):
+        figure = f"{summary(row.tokens_per_second, 'tok/s')}, {row.peak_mib:,.0f} MiB"
+        figure += f", {summary(row.ratios, 'of the floor', 2)}" if row.ratios else ""
         # Other dropout is other work: only the same can be held to the floor.
-        same = row.engine.endswith("as the floor") and not told.quick
+        same = row.engine.endswith("as the floor") and not part.quick
         holds = median(row.ratios) >= ENOUGH if same else None
-        figures(told, row, f"transformer, {row.engine}, {row.arithmetic}", each, "bf16", holds)
+        values = {"tokens_per_second": row.tokens_per_second, "ratios": row.ratios, "peak_mib": row.peak_mib}
+        part.results.add(f"transformer, {row.engine}, {row.arithmetic}", holds, figure, **values)
 
-    luong, smaller = work.luong(told), replace(of, batch_tokens=min(of.batch_tokens, 6528))
-    each = per_token(luong, bench.BF16, smaller)
-    trained = bench.Trained("nmtkit", luong, bench.BF16, smaller, told.scratch / "luong")
-    for row in bench.in_turns("luong", bench.BF16, None, [trained], smaller):
-        figures(told, row, f"luong, {row.arithmetic}", each, "bf16")
 
-    articles = summarization.articles(1 if told.quick else summarization.TRAINED_TOGETHER, summarization.SOURCE, 1)
-    batch = summarization.batch_of(articles, [article[: summarization.TARGET] for article in articles])
-    model = summarization.build().to(told.place).train()
-    optimizer = build_optimizer(OptimizerConfig(optimizer="adagrad", lr=0.15), dict(model.named_parameters()))
-    each = operations(lambda: summarization.update(model, optimizer, batch, told.place)) / batch.n_tokens
-    rounds = (1, 1) if told.quick else (of.updates, of.blocks)
-    for article in summarization.training(*rounds, torch.get_num_threads(), told.place):
-        kind = "fp32" if article.how == "fp32" else "tf32"
-        figures(told, article, f"pointer-generator, {article.how}", each, kind)
+def beside_products(part: Part, name: str, measured: bench.BesideProducts, kind: str) -> None:
+    """A row with the operations a second that were reached; `kind` of product is what they are held against."""
+    speed = measured.speed
+    tflops = measured.trace.gflop / 1e3 / median(speed.seconds)
+    share = tflops * 1e12 / median(ceiling(part.place, kind, part.quick))
+    figure = f"{summary(speed.tokens_per_second, 'tok/s')}, {tflops:.1f} TFLOP/s = {share:.0%} of products in {kind}"
+    values = {"tokens_per_second": speed.tokens_per_second, "tflops": tflops, "share": share}
+    part.results.add(name, None, f"{figure}, {speed.peak_mib:,.0f} MiB", **values, peak_mib=speed.peak_mib)
+
+
+def main(part: Part) -> None:
+    beside_bare_torch(part)
+    threads, (updates, rounds) = torch.get_num_threads(), (1, 1) if part.quick else (5, 3)
+    overrides = ["training.precision=bf16"]
+    overrides += ["model.hidden_size=16", "model.embedding_size=16", "model.layers=1"] if part.quick else []
+    workload = bench.made_up_workload("wmt14-en-de-luong-local-p", (30, 30), part.place, threads, overrides)
+    beside_products(
+        part, "luong, bf16", bench.beside_products(workload, "random words", updates, rounds, print), "bf16"
+    )
+    rows = bench.pointer_generator(part.place, threads, updates, rounds, part.quick)
+    for measured, kind in zip(rows, ("fp32", "tf32"), strict=True):
+        beside_products(part, f"pointer-generator, {kind}", measured, kind)
 
 
 if __name__ == "__main__":
-    main(given("training", __doc__))
+    main(start("training", __doc__))

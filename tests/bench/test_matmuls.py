@@ -1,18 +1,18 @@
-"""The products of a work are counted as they are computed, and nothing else is."""
+"""The products of a job are counted as they are computed, and nothing else is."""
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.bench.products import Products
+from tests.bench.matmuls import MatmulTrace
 
 CPU = torch.device("cpu")
 
 
-def flop_of(work: object) -> int:
-    products = Products()
-    products.record(work)  # type: ignore[arg-type]
-    return round(products.gflop * 1e9)
+def flop_of(job: object) -> int:
+    trace = MatmulTrace()
+    trace.record(job)
+    return round(trace.gflop * 1e9)
 
 
 def test_a_linear_map_is_two_operations_a_weight_and_row() -> None:
@@ -42,13 +42,13 @@ def test_a_layer_of_cells_is_its_maps_at_every_step() -> None:
 
 
 def test_products_are_computed_again_as_often() -> None:
-    products = Products()
+    trace = MatmulTrace()
     values, wide = torch.randn(3, 5), torch.randn(5, 4).t()
-    products.record(lambda: [F.linear(values, wide) for _ in range(7)])
-    (count,) = products.counts.values()
+    trace.record(lambda: [F.linear(values, wide) for _ in range(7)])
+    (count,) = trace.counts.values()
     assert count == 7
-    assert round(products.gigabytes * 1e9) == 7 * 4 * (3 * 5 + 5 * 4 + 3 * 4)
-    again = Products()
-    again.record(lambda: products.seconds(CPU))
-    assert again.counts == products.counts
-    assert products.seconds(CPU, at_a_time=2) > 0
+    assert round(trace.gigabytes * 1e9) == 7 * 4 * (3 * 5 + 5 * 4 + 3 * 4)
+    again = MatmulTrace()
+    again.record(lambda: trace.seconds(CPU))
+    assert again.counts == trace.counts
+    assert trace.seconds(CPU, threads=2) > 0
