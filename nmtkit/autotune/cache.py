@@ -1,7 +1,7 @@
-"""What was once measured on this machine, kept until it is cleared: the same work is done in the same way again.
+"""Settings that were measured on this machine, kept until they are cleared: the same workload runs in the same way.
 
-One small file for each work, in `nmtkit/settings` of $XDG_CACHE_HOME, else of ~/.cache. A work is known by all that
-decides how quick it is: the machine with its variables, torch, the model's shape, the batch's shape, what was asked.
+There is a small file for each workload, in `nmtkit/settings` of $XDG_CACHE_HOME, else of ~/.cache. Its key is all that
+decides how fast it is: the machine with its variables, torch, the model's shape, the batch's shape, the user's options.
 """
 
 import hashlib
@@ -26,19 +26,12 @@ from nmtkit.models.base import ModelConfig
 from nmtkit.runs.folder import user_cache
 
 VARIABLES = (
-    "ATEN_CPU_CAPABILITY",
-    "DNNL_MAX_CPU_ISA",
-    "GOMP_SPINCOUNT",
-    "MKL_CBWR",
-    "MKL_ENABLE_INSTRUCTIONS",
-    "MKL_NUM_THREADS",
-    "OMP_NUM_THREADS",
-    "OMP_WAIT_POLICY",
-    "ONEDNN_MAX_CPU_ISA",
+    *("ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "GOMP_SPINCOUNT", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS"),
+    *("MKL_NUM_THREADS", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "ONEDNN_MAX_CPU_ISA"),
 )
-"""Environment variables that change this machine's speed; part of the cache key."""
+"""Environment variables that change this machine's speed; part of the key."""
 PLAN = "planned"
-"""Key of a work that is kept for one plan to do it: it was too short to be measured."""
+"""Part of the key of one plan to do a workload: it was too short to be measured."""
 
 AnyConfig = TypeVar("AnyConfig")
 
@@ -49,15 +42,15 @@ class TuningResult(Generic[AnyConfig]):
 
     what: str
     """Training or search."""
-    way: AnyConfig
-    """The quickest, a dataclass of plain values."""
+    config: AnyConfig
+    """The fastest, a dataclass of plain values."""
     unit: str
     """Of its speed."""
     speeds: dict[str, float] = field(default_factory=dict)
-    """The speed of every way that was measured, 0 where memory ran out, and the most that it can be where it was given
-    up; none where nothing was."""
+    """The speed of every configuration that was measured: 0 where memory ran out, an upper bound where it was given
+    up. Empty if nothing was measured."""
     rough_speed: float | None = None
-    """Where nothing was measured, for the work is short: the speed of the few updates that showed it."""
+    """The speed of the few updates which showed that the work is too short to be measured."""
     seconds: float = 0.0
     """What measuring took in all."""
     is_noisy: bool = False
@@ -66,33 +59,33 @@ class TuningResult(Generic[AnyConfig]):
     kept: bool = False
     """Whether it was found earlier."""
     lines: int = 0
-    """Of a search: the lines that every way searched."""
+    """Of a search: the lines that every configuration searched."""
     differing: dict[str, int] = field(default_factory=dict)
-    """Of less exact ways to search: how many of them it gave another text."""
+    """Of less exact configurations: how many of the lines got another text."""
 
     @property
     def speed(self) -> float | None:
-        """That of the chosen way, if it was measured."""
-        return self.speeds.get(str(self.way))
+        """That of the chosen configuration, if it was measured."""
+        return self.speeds.get(str(self.config))
 
-    def told(self, way: str) -> str:
-        """The speed of a way, for a person."""
-        speed = self.speeds[way]
-        slow = GIVEN_UP * speed <= 1.001 * max(self.speeds.values())
-        return f"{'at most ' if slow else ''}{speed:,.0f}" if speed else "out of memory"
+    def format_speed(self, config: str) -> str:
+        """The speed of a configuration in words."""
+        speed = self.speeds[config]
+        given_up = GIVEN_UP * speed <= 1.001 * max(self.speeds.values())
+        return f"{'at most ' if given_up else ''}{speed:,.0f}" if speed else "out of memory"
 
     def sentences(self) -> Iterator[str]:
-        """What was found, for a person."""
+        """The result in words."""
         if not self.speeds:
             return
-        ways = sorted(self.speeds, key=lambda way: -self.speeds[way])
-        told = "; ".join(f"{way} {self.told(way)}" for way in ways)
+        fastest_first = sorted(self.speeds, key=lambda config: -self.speeds[config])
+        speeds = "; ".join(f"{config} {self.format_speed(config)}" for config in fastest_first)
         when = f"as found on {self.day}" if self.kept else f"measured in {self.seconds:.1f} s"
-        yield f"{self.what} on this machine: {self.way}, {when} ({self.unit}: {told})"
-        for way, count in self.differing.items():
-            if count and self.speed and (gain := self.speeds[way] / self.speed) > 1:
+        yield f"{self.what} on this machine: {self.config}, {when} ({self.unit}: {speeds})"
+        for config, count in self.differing.items():
+            if count and self.speed and (gain := self.speeds[config] / self.speed) > 1:
                 yield (
-                    f"--precision {way.partition(',')[0]} would be {gain:.1f} times as quick; "
+                    f"--precision {config.partition(',')[0]} would be {gain:.1f} times as quick; "
                     f"{count} of {self.lines} texts differ"
                 )
         if self.is_noisy and not self.kept:
@@ -108,7 +101,7 @@ def cache_folder() -> Path:
 
 
 def workload_key(kind: str, model: ModelConfig, device: torch.device) -> dict[str, Any]:
-    """What every finding is kept for: the versions, the machine, the model's shape; its kind of work adds to it."""
+    """The part of every key: versions, machine and the model's shape. The kind of work adds its own."""
     return {
         "work": kind,
         "nmtkit": __version__,
@@ -119,7 +112,7 @@ def workload_key(kind: str, model: ModelConfig, device: torch.device) -> dict[st
 
 
 def machine(device: torch.device) -> dict[str, Any]:
-    """This machine as far as it decides what is quick on the device: processor, cores, instructions, variables."""
+    """What decides the speed of this machine: processor, cores, instructions, variables, device."""
     facts: dict[str, Any] = {"processor": processor(), "threads": cpu_threads()}
     facts["instructions"] = torch.backends.cpu.get_cpu_capability()
     if device.type != "cpu":
@@ -137,63 +130,61 @@ def processor() -> str:
     return lines[0] if lines else platform.processor() or platform.machine()
 
 
-def _path(work: Mapping[str, Any]) -> Path:
-    key = json.dumps(work, sort_keys=True).encode("utf-8")
-    return cache_folder() / f"{hashlib.sha256(key).hexdigest()[:24]}.json"
-
-
-def get(work: Mapping[str, Any], way: Callable[..., AnyConfig]) -> TuningResult[AnyConfig] | None:
-    """What `put` was given for this work, if its file is whole; `way` is the class of its ways."""
-    entry = _read(_path(work))
-    if entry is None or entry["work"] != json.loads(json.dumps(work)):
+def get(key: Mapping[str, Any], config: Callable[..., AnyConfig]) -> TuningResult[AnyConfig] | None:
+    """What `put` stored under this key, if its file is whole; `config` is the class of its configurations."""
+    entry = _read(_path(key))
+    if entry is None or entry["key"] != json.loads(json.dumps(key)):
         return None
     try:
-        return replace(TuningResult(**{**entry["found"], "way": way(**entry["found"]["way"])}), kept=True)
+        values = entry["result"]
+        return replace(TuningResult(**{**values, "config": config(**values["config"])}), kept=True)
     except TypeError:
         return None
 
 
-def put(work: Mapping[str, Any], found: TuningResult[Any]) -> bool:
-    """Keeps what was found for a work, over what was found before; whether it could be written.
-
-    Where no file can be written the work is measured again next time, which is no reason to stop it.
-    """
+def put(key: Mapping[str, Any], result: TuningResult[Any]) -> bool:
+    """Stores a result over an earlier one; whether it could be written. If not, the workload is measured again."""
     try:
-        with atomic_path(_path(work), suffix=f".{os.getpid()}") as beside:
-            beside.write_text(json.dumps({"work": work, "found": asdict(found)}, indent=1), encoding="utf-8")
+        with atomic_path(_path(key), suffix=f".{os.getpid()}") as beside:
+            beside.write_text(json.dumps({"key": key, "result": asdict(result)}, indent=1), encoding="utf-8")
     except (OSError, NmtkitError):
         return False
     return True
 
 
-def evict_plans(work: Mapping[str, Any]) -> None:
-    """Forgets which plans to do this work were too short to be measured."""
+def evict_plans(key: Mapping[str, Any]) -> None:
+    """Forgets which plans to do this workload were too short to be measured."""
     for path in cache_folder().glob("*.json"):
         entry = _read(path)
-        if entry is not None and entry["work"].pop(PLAN, None) and entry["work"] == json.loads(json.dumps(work)):
+        if entry is not None and entry["key"].pop(PLAN, None) and entry["key"] == json.loads(json.dumps(key)):
             path.unlink(missing_ok=True)
 
 
 def entries() -> list[dict[str, Any]]:
-    """All that was found by measuring, the newest first: `work` and `found` of each."""
+    """All measured results, the newest first: `key` and `result` of each."""
     try:
         paths = sorted(cache_folder().glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
     except OSError:
         return []
-    return [entry for path in paths if (entry := _read(path)) is not None and PLAN not in entry["work"]]
+    return [entry for path in paths if (entry := _read(path)) is not None and PLAN not in entry["key"]]
 
 
 def clear() -> int:
-    """Forgets everything; how many works that were."""
+    """Forgets everything; how many workloads that were."""
     paths = list(cache_folder().glob("*.json"))
     for path in paths:
         path.unlink(missing_ok=True)
     return len(paths)
 
 
+def _path(key: Mapping[str, Any]) -> Path:
+    text = json.dumps(key, sort_keys=True).encode("utf-8")
+    return cache_folder() / f"{hashlib.sha256(text).hexdigest()[:24]}.json"
+
+
 def _read(path: Path) -> dict[str, Any] | None:
     try:
         entry = parse_json(path.read_bytes(), path.name)
-        return entry if isinstance(entry["work"], dict) and isinstance(entry["found"], dict) else None
+        return entry if isinstance(entry["key"], dict) and isinstance(entry["result"], dict) else None
     except (OSError, DataError, KeyError, TypeError):
         return None

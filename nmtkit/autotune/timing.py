@@ -16,19 +16,14 @@ MOST_SECONDS = 30.0
 """Measuring takes no longer than this ..."""
 MOST_SHARE = 0.05
 """... and no more than this share of the time that is planned for the work."""
-
 ROUNDS = 6
-"""Rounds at most; ways that are still equal after so many are equal."""
-
+"""Rounds at most; configurations that are still equal after so many are equal."""
 _OUT_OF_QUESTION = (1.5, 1.3, 1.15, 1.1, 1.07)
-"""After the first, second, ... round a way goes on only if it is at most so many times slower than the best one."""
-
+"""After the first, second, ... round a configuration goes on if it is at most so many times slower than the best."""
 GIVEN_UP = 2.0
-"""A turn is given up once it has taken so many times as long as the round's best one: it is out of the question."""
-
+"""A turn is given up once it has taken so many times as long as the round's best one."""
 NEARLY = 1.03
-"""Of ways that differ by no more than this the one that was named first is taken."""
-
+"""Of configurations that differ by no more than this the one that was named first is taken."""
 DISAGREE = 1.3
 """Turns of one configuration, relative to the best one of their round, that differ by more than this are noisy."""
 
@@ -38,14 +33,14 @@ class InterleavedTimings(Generic[AnyConfig]):
     """The seconds of several configurations in the same rounds, and the fastest configuration."""
 
     best: AnyConfig
-    """The first of the ways that are nearly as quick as the quickest."""
+    """The first of those that are nearly as fast as the fastest."""
     slower: dict[AnyConfig, float]
-    """For every way how many times the quickest one's time it took, the median over its rounds; infinite where it
-    failed in one of them, and `GIVEN_UP`, at least, where it was given up."""
+    """How many times the fastest one's time each took, the median over its rounds; infinite where it failed in one of
+    them, and `GIVEN_UP`, at least, where it was given up."""
     turns: dict[AnyConfig, list[float]]
-    """The seconds of every way's turns, one a round until it was out of the question."""
+    """The seconds of each one's turns, one a round until it was out of the question."""
     spread: float
-    """How far the turns of one way differ, at most: its largest over its smallest share of a round's best time."""
+    """How far the turns of one configuration differ, at most: its largest over its smallest share of a round's best."""
 
     @property
     def is_noisy(self) -> bool:
@@ -61,7 +56,7 @@ class TooSlowError(Exception):
 def time_limit(seconds: float, model: nn.Module) -> Iterator[None]:
     """A time limit for everything that a model computes inside, even in the middle of a step or an update.
 
-    Every layer looks at the clock before it computes; steps that are played from a tape call none.
+    Every layer looks at the clock before it computes; captured steps call none.
 
     Raises:
         TooSlowError: it took longer.
@@ -81,56 +76,56 @@ def time_limit(seconds: float, model: nn.Module) -> Iterator[None]:
 
 
 def time_interleaved(
-    ways: Sequence[AnyConfig], seconds_of: Callable[[AnyConfig, int, float], float], limit: float
+    configs: Sequence[AnyConfig], seconds_of: Callable[[AnyConfig, int, float], float], limit: float
 ) -> InterleavedTimings[AnyConfig]:
-    """Measures ways in rounds: in each all that are still in question do the same piece of work, one after the other.
+    """Measures configurations in rounds: all that are still in question do the same piece of work one after the other.
 
-    Where every way fails the first of them is the best, with `slower` infinite.
+    Where every one fails the first is the best, with `slower` infinite.
 
     Args:
-        ways: the ones that one would rather take first.
-        seconds_of: does the piece of work of this number, from 0, in this way, and gives the seconds that it took;
-            infinitely many if it cannot be done so, which puts the way out of the question. It may raise TooSlowError
-            after the seconds that it is given, by which the way cannot win: this puts it out of the question, too.
+        configs: the preferred ones first.
+        seconds_of: does the piece of work of this number, from 0, and gives its seconds; infinitely many if it cannot
+            be done. It may raise TooSlowError after the seconds that it is given. Both end the configuration's turns.
         limit: seconds; a round that would probably go over it is not begun. The first is always made.
     """
-    assert ways, "there is something to measure"
-    taken: dict[AnyConfig, list[float]] = {way: [] for way in ways}
-    left, spent, begun, given_up = list(ways), 0.0, time.monotonic(), set[AnyConfig]()
+    assert configs, "there is something to measure"
+    taken: dict[AnyConfig, list[float]] = {config: [] for config in configs}
+    left, spent, begun, given_up = list(configs), 0.0, time.monotonic(), set[AnyConfig]()
     for number in range(ROUNDS):
-        for way in left:
-            # A way that was once quick enough may be held up, so that one turn does not put it out.
+        for config in left:
+            # A configuration that was once fast enough may be held up, so that one turn does not put it out.
             least = min((taken[other][-1] for other in left if taken[other]), default=math.inf)
             most = limit if number else max(0.0, min(GIVEN_UP * least, limit - (time.monotonic() - begun)))
             try:
-                seconds = seconds_of(way, number, most)
+                seconds = seconds_of(config, number, most)
             except TooSlowError:
                 seconds = math.inf
-                given_up.add(way)
-            taken[way].append(seconds)
+                given_up.add(config)
+            taken[config].append(seconds)
             spent += seconds if seconds < math.inf else 0.0
-        slower = {way: math.inf if math.inf in taken[way] else median(_shares(taken, way)) for way in ways}
-        fewest = min(slower[way] for way in left)
+        slower = {
+            config: math.inf if math.inf in taken[config] else median(_shares(taken, config)) for config in configs
+        }
+        fewest = min(slower[config] for config in left)
         if number + 1 < ROUNDS:
-            left = [way for way in left if slower[way] <= _OUT_OF_QUESTION[number] * fewest]
-        if len(left) == 1 or fewest == math.inf or spent + sum(taken[way][-1] for way in left) > limit:
+            left = [config for config in left if slower[config] <= _OUT_OF_QUESTION[number] * fewest]
+        if len(left) == 1 or fewest == math.inf or spent + sum(taken[config][-1] for config in left) > limit:
             break
     if fewest == math.inf:  # whatever was left has failed: one that was out for being slow may not have
-        left, fewest = list(ways), min(slower.values())
-    shares = [[share for share in _shares(taken, way) if share < math.inf] for way in ways]
+        left, fewest = list(configs), min(slower.values())
+    shares = [[share for share in _shares(taken, config) if share < math.inf] for config in configs]
     spread = max((max(some) / max(min(some), 1e-9) for some in shares if some), default=1.0)
-    best = next(way for way in left if slower[way] <= NEARLY * fewest)
-    compared = {way: value / fewest if value < math.inf else value for way, value in slower.items()}
+    best = next(config for config in left if slower[config] <= NEARLY * fewest)
     if fewest < math.inf:
-        compared |= dict.fromkeys(given_up, GIVEN_UP)
-    return InterleavedTimings(best, compared, taken, spread)
+        slower = {config: value / fewest for config, value in slower.items()}
+        slower |= dict.fromkeys(given_up, GIVEN_UP)
+    return InterleavedTimings(best, slower, taken, spread)
 
 
-def _shares(taken: dict[AnyConfig, list[float]], way: AnyConfig) -> list[float]:
-    """In each of its rounds, how many times the quickest way's time this one took; infinitely many where it failed."""
-    return [
-        seconds / max(min(times[number] for times in taken.values() if len(times) > number), 1e-9)
-        if seconds < math.inf
-        else seconds
-        for number, seconds in enumerate(taken[way])
-    ]
+def _shares(taken: dict[AnyConfig, list[float]], config: AnyConfig) -> list[float]:
+    """In each of its rounds, how many times the fastest one's time a configuration took; infinity where it failed."""
+    shares = []
+    for number, seconds in enumerate(taken[config]):
+        fastest = min(times[number] for times in taken.values() if len(times) > number)
+        shares.append(seconds / max(fastest, 1e-9) if seconds < math.inf else math.inf)
+    return shares

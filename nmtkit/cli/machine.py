@@ -11,7 +11,7 @@ import torch
 
 from nmtkit import console, recipe
 from nmtkit.autotune import cache
-from nmtkit.autotune.training import TrainingSpeedConfig, tune_training_of_run
+from nmtkit.autotune.training import TrainingSpeedConfig, tune_training, workload_of_run
 from nmtkit.cli import options
 from nmtkit.cli.reporting import tell
 from nmtkit.cli.reports import show_diagnosis, show_report
@@ -62,11 +62,11 @@ def tune_command(name: str, overrides: tuple[str, ...], run_path: str | None, de
     else:
         run = Run.create(loaded, run_path, notify=tell)
     run.preprocess(tell, show_report, show_diagnosis, learned_before=folder.has_training())
-    of_training = tune_training_of_run(run, place, again=True)
+    of_training = tune_training(workload_of_run(run, place), again=True)
     if of_training.speeds:
         _show_speeds(of_training, f"training {loaded.name} on {devices.describe(place)}")
     else:
-        tell(f"the recipe leaves nothing open on {place.type}: {of_training.way}; say `auto` to have it measured")
+        tell(f"the recipe leaves nothing open on {place.type}: {of_training.config}; say `auto` to have it measured")
     if not folder.result.is_file():
         tell("the search is measured once the run is trained: at the end of its training, or here")
         return
@@ -83,8 +83,9 @@ def _show_speeds(result: cache.TuningResult[Any], title: str) -> None:
     """The configurations, the fastest first."""
     fastest = max(result.speeds.values())
     rows = []
-    for way, speed in sorted(result.speeds.items(), key=lambda item: -item[1]):
-        rows.append([way, result.told(way), f"{speed / fastest:.0%}", "taken" if way == str(result.way) else ""])
+    for config, speed in sorted(result.speeds.items(), key=lambda item: -item[1]):
+        taken = "taken" if config == str(result.config) else ""
+        rows.append([config, result.format_speed(config), f"{speed / fastest:.0%}", taken])
     console.table(title, ["way", result.unit, "of the quickest", ""], rows)
     for sentence in result.sentences():
         tell(sentence)
@@ -134,15 +135,15 @@ def doctor_command(clear: bool) -> None:
 def _measured_row(entry: dict[str, Any]) -> list[str]:
     """The measured settings of one workload, as a row."""
     try:
-        work, result = entry["work"], entry["found"]
-        machine = dict(work["machine"])
-        names = [str(machine.pop(key)) for key in ("device", "processor") if key in machine]
-        threads = f"{machine.pop('threads')} cores"
-        changed = [f"{key}={value}" for key, value in machine.items() if key in cache.VARIABLES and "OMP" not in key]
-        way = {"training": TrainingSpeedConfig, "search": SearchSpeedConfig}[work["work"]](**result["way"])
-        model = f"{work['model']['kind']}, {max(work['vocabularies']):,}, {work['batch'][0]:,}"
-        speed = f"{result['speeds'][str(way)]:,.0f}"
-        return [work["work"], model, ", ".join([*names, threads, *changed]), str(way), speed, result["day"]]
+        key, result = entry["key"], entry["result"]
+        machine = key["machine"]
+        facts = [str(machine[name]) for name in ("device", "processor") if name in machine]
+        facts.append(f"{machine['threads']} cores")
+        facts += [f"{name}={machine[name]}" for name in cache.VARIABLES if name in machine and "OMP" not in name]
+        config = {"training": TrainingSpeedConfig, "search": SearchSpeedConfig}[key["work"]](**result["config"])
+        model = f"{key['model']['kind']}, {max(key['vocabularies']):,}, {key['batch'][0]:,}"
+        speed = f"{result['speeds'][str(config)]:,.0f}"
+        return [key["work"], model, ", ".join(facts), str(config), speed, result["day"]]
     except (KeyError, TypeError):
         return ["of another version of nmtkit", "", "", "", "", ""]
 

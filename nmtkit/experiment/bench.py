@@ -208,7 +208,7 @@ class TrainingBenchmark:
         chosen = tune_training(workload)
         for sentence in chosen.sentences():
             notify(sentence)
-        config, self.device = chosen.way, workload.device
+        config, self.device = chosen.config, workload.device
         devices.prepare(self.device, config.matmul_precision, config.threads)
         count = updates * workload.config.accumulate
         batches = workload.first_batches(count)

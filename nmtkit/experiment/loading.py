@@ -147,7 +147,7 @@ def open_translator(run: SavedRun, how: ModelOptions, notify: Callable[[str], No
     asked = _requested_precision(model, how.precision)
     work = search_workload_key(trained.model, model.sizes.tgt, config.beam_size, how.threads, place, asked)
     known = cache.get(work, SearchSpeedConfig) if len(model.models()) == 1 else None
-    way = known.way if known else usual(place, "fp32" if asked == "auto" else asked)
+    way = known.config if known else usual(place, "fp32" if asked == "auto" else asked)
     devices.prepare(place, threads=how.threads)
     if notify is not None and place.type == "cpu" and how.precision != "auto" and is_slow(how.precision):
         notify(f"precision {how.precision}: its products are slow on this processor; take fp32, or auto")
@@ -204,7 +204,7 @@ def _for_workers(
         SearchSpeedConfig,
     )
     workers = Workers([str(place) for place in places], partial(_open_on_device, how))
-    return replace(translator, way=known.way if known else usual(places[0]), workers=workers)
+    return replace(translator, way=known.config if known else usual(places[0]), workers=workers)
 
 
 def _open_on_device(how: ModelOptions, device: str) -> Translator:
@@ -272,4 +272,4 @@ def open_autotuned(
             return translator.translate(some)
 
     found = tune_search(search, lines, device, work, planned_seconds, again)
-    return take(found.way), found
+    return take(found.config), found

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from nmtkit.autotune.training import OPEN_KEYS, tune_training_of_run
+from nmtkit.autotune.training import OPEN_KEYS, tune_training, workload_of_run
 from nmtkit.core import device as devices
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.files import atomic_write_text, write_json
@@ -179,10 +179,10 @@ class Run(SavedRun):
         training = self.recipe.training
         left = [key for key in OPEN_KEYS if getattr(training, key) == "auto"]
         if left:
-            result = tune_training_of_run(self, device)
+            result = tune_training(workload_of_run(self, device))
             for sentence in result.sentences():
                 notify(sentence)
-            chosen = {key: getattr(result.way, key) for key in left}
+            chosen = {key: getattr(result.config, key) for key in left}
             self.recipe = self.recipe.model_copy(update={"training": training.model_copy(update=chosen)})
             if distributed.rank() == 0:
                 atomic_write_text(self.folder.recipe, self.recipe.to_yaml())

@@ -24,8 +24,8 @@ def threads(count: int) -> TuningResult[Way]:
 
 def known(work: dict[str, object]) -> int | None:
     before = cache.get(work, Way)
-    assert before is None or before == replace(threads(before.way.threads), kept=True)
-    return None if before is None else before.way.threads
+    assert before is None or before == replace(threads(before.config.threads), kept=True)
+    return None if before is None else before.config.threads
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +46,7 @@ def test_what_is_kept_is_found_for_the_same_work_only() -> None:
 def test_everything_is_shown_and_cleared(cache_home: Path) -> None:
     for size in (1, 2, 3):
         cache.put(WORK | {"batch": [size, None]}, threads(size))
-    assert sorted(entry["found"]["way"]["threads"] for entry in cache.entries()) == [1, 2, 3]
+    assert sorted(entry["result"]["config"]["threads"] for entry in cache.entries()) == [1, 2, 3]
     assert cache.cache_folder().is_relative_to(cache_home)
     assert cache.clear() == 3
     assert cache.entries() == []
@@ -58,7 +58,7 @@ def test_plans_are_kept_for_themselves_and_forgotten_with_their_work() -> None:
     plans = [work | {cache.PLAN: {"max_updates": number}} for work in (WORK, other) for number in (10, 20)]
     for work in (WORK, *plans):
         cache.put(work, threads(1))
-    assert [entry["work"] for entry in cache.entries()] == [WORK]
+    assert [entry["key"] for entry in cache.entries()] == [WORK]
     cache.evict_plans(WORK)
     assert [known(work) for work in (WORK, *plans)] == [1, None, None, 1, 1]
 
@@ -66,11 +66,11 @@ def test_plans_are_kept_for_themselves_and_forgotten_with_their_work() -> None:
 def test_a_damaged_file_is_as_none() -> None:
     cache.put(WORK, threads(2))
     (path,) = cache.cache_folder().glob("*.json")
-    for text in ("{", "[]", '{"work": {}}', '{"work": {}, "found": 3}'):
+    for text in ("{", "[]", '{"key": {}}', '{"key": {}, "result": 3}'):
         path.write_text(text, encoding="utf-8")
         assert known(WORK) is None
         assert cache.entries() == []
-    path.write_text(json.dumps({"work": WORK, "found": {"way": {"turns": 2}}}), encoding="utf-8")
+    path.write_text(json.dumps({"key": WORK, "result": {"config": {"turns": 2}}}), encoding="utf-8")
     assert known(WORK) is None
 
 

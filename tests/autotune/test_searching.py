@@ -87,22 +87,22 @@ def test_the_quickest_is_found_and_used_again() -> None:
     quickest = candidate_search_configs(CPU)[2]
     search = Search(quickest)
     found = tune_search(search, LINES, CPU, {"test": "again"}, planned_seconds=100)
-    assert found.way == quickest
+    assert found.config == quickest
     assert found.speeds[str(quickest)] > 2 * found.speeds[str(usual(CPU))]
     searched = search.searched
-    assert tune_search(search, LINES, CPU, {"test": "again"}, planned_seconds=100).way == quickest
+    assert tune_search(search, LINES, CPU, {"test": "again"}, planned_seconds=100).config == quickest
     assert search.searched == searched
 
 
 def test_a_less_exact_way_that_finds_other_texts_is_refused_and_told() -> None:
     less_exact, _ = [way for way in candidate_search_configs(CPU) if way.precision != "fp32"]
     found = tune_search(Search(less_exact), LINES, CPU, {"test": "same"}, 100)
-    assert found.way == less_exact
+    assert found.config == less_exact
     assert not any("--precision" in sentence for sentence in found.sentences())
     tune_search(Search(less_exact, same=False), LINES, CPU, {"test": "other"}, 100)
     again = tune_search(Search(less_exact, same=False), LINES, CPU, {"test": "other"}, 100)
     assert again.kept
-    assert again.way.precision == "fp32"
+    assert again.config.precision == "fp32"
     (told,) = [sentence for sentence in again.sentences() if "--precision" in sentence]
     assert re.fullmatch(r"--precision bf16 would be 3\.3 times as quick; 100 of 100 texts differ", told)
 
@@ -112,9 +112,9 @@ def test_a_less_exact_way_is_taken_for_a_gain_of_a_tenth_only(part: float, taken
     usually, *others = candidate_search_configs(CPU)
     less_exact, _ = [way for way in others if way.precision != "fp32"]
     found = tune_search(Search(less_exact, part=part), LINES, CPU, {"test": "tenth"}, 100)
-    assert found.way == (less_exact if taken else usually)
+    assert found.config == (less_exact if taken else usually)
     assert found.speeds[str(less_exact)] == max(found.speeds.values())
-    assert tune_search(Search(others[0], part=part), LINES, CPU, {"test": "exact"}, 100).way == others[0]
+    assert tune_search(Search(others[0], part=part), LINES, CPU, {"test": "exact"}, 100).config == others[0]
 
 
 def test_what_is_too_short_is_not_measured() -> None:
@@ -140,9 +140,9 @@ def test_a_way_that_runs_out_of_memory_is_not_taken(failing: list[int]) -> None:
 
     found = tune_search(with_little_memory, LINES, CPU, {"test": "memory"}, planned_seconds=100)
     if len(hungry) == len(candidate_search_configs(CPU)):
-        assert (found.way, found.speeds) == (usual(CPU), {})
+        assert (found.config, found.speeds) == (usual(CPU), {})
     else:
-        assert found.way not in hungry
+        assert found.config not in hungry
         assert [way for way in candidate_search_configs(CPU) if not found.speeds[str(way)]] == hungry
 
 
@@ -161,7 +161,7 @@ def test_a_way_that_is_far_too_slow_is_given_up_after_a_few_lines(times: int) ->
 
     begun = CLOCK.now
     found = tune_search(search, LINES, CPU, {"test": f"slow {times}"}, planned_seconds=100)
-    assert found.way == candidate_search_configs(CPU)[2]
+    assert found.config == candidate_search_configs(CPU)[2]
     assert asked == [searching._PIECES[0]]
     assert CLOCK.now - begun < 5
     assert f"{slow} at most " in next(found.sentences())
@@ -200,6 +200,6 @@ def test_a_real_search_whose_products_are_slow_makes_few_of_them(
     monkeypatch.setattr(inference, "_of_whole_numbers", slow)
     how = ModelOptions(device="cpu", threads=1)
     _, found = open_autotuned(find_run(str(trained))[0], how, ["ba ce du ba", "du"] * 40, math.inf, again=True)
-    assert found.way.precision != "int8"
+    assert found.config.precision != "int8"
     assert 0 < made[0] <= 45, "of some thousand"
     assert any(way.startswith("int8") for way in found.speeds)

@@ -59,7 +59,7 @@ def test_what_is_tuned_is_used_shown_and_cleared(
     assert "rnnsearch" in done.out
     assert f"{again}, 1 thread" in done.out
     (other,) = cache.cache_folder().glob("*.json")
-    other.with_name("other.json").write_text('{"work": {"what": 1}, "found": {}}', encoding="utf-8")
+    other.with_name("other.json").write_text('{"key": {"what": 1}, "result": {}}', encoding="utf-8")
     assert "of another version of nmtkit" in console("doctor").out
     assert console("doctor", "--clear").out.startswith("2 forgotten")
     assert "rnnsearch" not in console("doctor").out

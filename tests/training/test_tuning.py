@@ -143,8 +143,8 @@ def test_what_was_found_is_used_again() -> None:
     first = find(config(max_minutes=1), "again")
     assert not first.kept
     assert len(first.speeds) >= 3
-    assert first.speed == first.speeds[str(first.way)]
-    assert max(first.speeds.values()) <= 1.03 * first.speeds[str(first.way)]
+    assert first.speed == first.speeds[str(first.config)]
+    assert max(first.speeds.values()) <= 1.03 * first.speeds[str(first.config)]
     assert Counted.in_bf16 > 0
     passes = Counted.passes
     second = find(config(max_minutes=1), "again")
@@ -153,20 +153,20 @@ def test_what_was_found_is_used_again() -> None:
     assert find(config(max_minutes=1), "again", again=True).day
     assert Counted.passes > passes
     (said,) = second.sentences()
-    assert str(first.way) in said
+    assert str(first.config) in said
 
 
 @pytest.mark.usefixtures("quick")
 def test_what_the_recipe_names_is_not_measured() -> None:
     found = find(config(precision="fp32", matmul_precision="highest", threads=1), "named")
-    assert (found.way, found.speeds) == (TrainingSpeedConfig("fp32", "highest", 1), {})
+    assert (found.config, found.speeds) == (TrainingSpeedConfig("fp32", "highest", 1), {})
     assert Counted.passes == 0
     assert not list(found.sentences())
 
 
 def test_a_short_training_is_not_measured() -> None:
     found = find(config(max_updates=20), "short")
-    assert (found.way.precision, found.way.matmul_precision) == ("fp32", "highest")
+    assert (found.config.precision, found.config.matmul_precision) == ("fp32", "highest")
     assert not found.speeds
 
 
@@ -264,7 +264,7 @@ def test_a_less_exact_way_with_another_loss_is_refused(monkeypatch: pytest.Monke
         return real(possible, lambda way, *_: 1.0 if way == quickest else 3.0, limit)
 
     monkeypatch.setattr(tuning, "time_interleaved", only_bf16_is_quick)
-    assert find(config(max_minutes=1, threads=1), "loss").way == TrainingSpeedConfig("fp32", "highest", 1)
+    assert find(config(max_minutes=1, threads=1), "loss").config == TrainingSpeedConfig("fp32", "highest", 1)
 
 
 def test_the_loss_is_that_of_a_token() -> None:
@@ -296,9 +296,9 @@ def test_a_way_that_runs_out_of_memory_is_not_taken(monkeypatch: pytest.MonkeyPa
     model = Hungry(Hungry.Config(), VocabularySizes(12, 12, False))
     chosen = config(max_minutes=1, threads=1, matmul_precision="highest", accumulate=accumulate)
     found = tune_training(trial(lambda: model, chosen, "memory"))
-    assert found.way == TrainingSpeedConfig("bf16", "highest", 1)
+    assert found.config == TrainingSpeedConfig("bf16", "highest", 1)
     assert found.speeds[str(TrainingSpeedConfig("fp32", "highest", 1))] == 0
-    assert found.speeds[str(found.way)] > 0
+    assert found.speeds[str(found.config)] > 0
     assert all(parameter.isfinite().all() and parameter.grad is None for parameter in model.parameters())
     assert "fp32 highest, 1 thread out of memory" in next(found.sentences())
 
@@ -309,7 +309,7 @@ def test_where_no_way_has_the_memory_nothing_is_found(monkeypatch: pytest.Monkey
     monkeypatch.setattr(Hungry, "most", most)
     named = config(max_minutes=1, threads=1, precision="fp32")
     found = tune_training(trial(lambda: Hungry(Hungry.Config(), VocabularySizes(12, 12, False)), named, "none"))
-    assert (found.way, found.speeds) == (TrainingSpeedConfig("fp32", "highest", 1), {})
+    assert (found.config, found.speeds) == (TrainingSpeedConfig("fp32", "highest", 1), {})
     assert not list(cache.cache_folder().glob("*")), "next time there may be more"
 
 
@@ -322,7 +322,7 @@ def one_of_two(rank: int, port: int, folder: str) -> None:
     chosen = config(max_minutes=1, threads=1, matmul_precision="highest")
     sizes = VocabularySizes(12, 12, False)
     found = tune_training(trial(lambda: Hungry(Hungry.Config(), sizes), chosen, "two"))
-    assert found.way == TrainingSpeedConfig("bf16", "highest", 1)
+    assert found.config == TrainingSpeedConfig("bf16", "highest", 1)
     assert found.speeds[str(TrainingSpeedConfig("fp32", "highest", 1))] == 0
     distributed.leave()
 
@@ -352,7 +352,7 @@ def test_an_update_that_is_far_too_slow_is_given_up_in_its_middle(monkeypatch: p
     model = SlowInHalf(SlowInHalf.Config(), VocabularySizes(12, 12, False))
     chosen = config(max_minutes=100, threads=1, matmul_precision="highest")
     found = tune_training(trial(lambda: model, chosen, "slow"))
-    assert found.way == TrainingSpeedConfig("fp32", "highest", 1)
+    assert found.config == TrainingSpeedConfig("fp32", "highest", 1)
     assert 0 < SlowInHalf.waits < 500, "of 1000 for each update"
     assert "bf16, 1 thread at most " in next(found.sentences())
     assert all(parameter.isfinite().all() and parameter.grad is None for parameter in model.parameters())
