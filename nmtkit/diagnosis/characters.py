@@ -1,4 +1,4 @@
-"""The characters of a block of lines as arrays: scripts, words, and what should not stand in a text."""
+"""The characters of a block of lines as arrays: scripts, words, and characters that do not belong in a text."""
 
 import re
 import unicodedata
@@ -13,12 +13,11 @@ from nmtkit.corpus.blocks import Block
 from nmtkit.corpus.faults import FaultKind
 from nmtkit.corpus.text import SCRIPTS, UNSPACED, script_of
 
+# Classes of characters beside the scripts: digits; white space, line feeds and other line separators; and characters
+# that do not belong in a text. All from SEPARATOR on are odd.
 DIGIT = 100
-"""The class of a digit of any script."""
 SPACE, NEWLINE, SEPARATOR = 200, 201, 202
-"""The classes of what stands between words: white space, the end of a line, and what some take for the end of one."""
 NUL, BOM, CONTROL, REPLACED = range(203, 207)
-"""The classes of other characters that should not stand in a text; all classes from `SEPARATOR` on are odd."""
 
 _SEPARATORS = "\v\f\r\x1c\x1d\x1e\x85\u2028\u2029"  # what str.splitlines takes for the end of a line, but for \n
 _FAR = 0x20000  # from here on all letters are Han
@@ -26,7 +25,7 @@ _FAR = 0x20000  # from here on all letters are Han
 
 @cache
 def character_classes() -> NDArray[np.uint8]:
-    """For every code point its class: a script, white space, the end of a line, something odd, or 0."""
+    """The class of every code point: a script, one of the classes above, or 0."""
     table = np.zeros(0x110000, dtype=np.uint8)
     table[_FAR:0x32000] = SCRIPTS.index("Han")
     for code in range(_FAR):
@@ -152,40 +151,33 @@ def _first_in_line(text: TextArrays, places: NDArray[np.int64]) -> dict[int, int
 
 
 def _matches(text: TextArrays, signs: str, pattern: re.Pattern[str]) -> dict[int, int]:
-    """The lines that match, and where; a line without any of the signs is not looked at."""
-    found = {}
+    """The lines that match, and where; only lines with one of the signs are searched."""
+    places = {}
     signed = np.zeros(len(text.codes), dtype=bool)
     for sign in signs:
         signed |= text.codes == ord(sign)
     for row in np.unique(text.line_of(np.flatnonzero(signed))).tolist():
         if match := pattern.search(text.lines[row]):
-            found[row] = match.start()
-    return found
+            places[row] = match.start()
+    return places
 
 
-# What the bytes 0x80 to 0xBF of UTF-8 look like where they were read as Windows-1252, or as Latin-1.
-_LATER = bytes(range(0x80, 0xC0)).decode("cp1252", errors="ignore") + bytes(range(0x80, 0xC0)).decode("latin-1")
-_RUN = re.compile(f"(?:[\\u00c2-\\u00df][{_LATER}]|[\\u00e0-\\u00ef][{_LATER}]{{2}}|[\\u00f0-\\u00f4][{_LATER}]{{3}})+")
-
-
-@cache
-def _is_later() -> NDArray[np.bool_]:
-    table = np.zeros(0x110000, dtype=bool)
-    table[[ord(letter) for letter in _LATER]] = True
-    return table
+# The continuation bytes of UTF-8, 0x80 to 0xBF, read as Windows-1252 or as Latin-1.
+_NEXT = bytes(range(0x80, 0xC0)).decode("cp1252", errors="ignore") + bytes(range(0x80, 0xC0)).decode("latin-1")
+_RUN = re.compile(f"(?:[\\u00c2-\\u00df][{_NEXT}]|[\\u00e0-\\u00ef][{_NEXT}]{{2}}|[\\u00f0-\\u00f4][{_NEXT}]{{3}})+")
 
 
 def _mojibake(text: TextArrays) -> dict[int, int]:
     """The lines that hold UTF-8 read in another encoding, and where it begins."""
     lead = np.flatnonzero((text.codes >= 0xC2) & (text.codes <= 0xF4))
-    lead = lead[_is_later()[text.codes[lead + 1]]]  # the last code is a line feed: there always is a next one
-    found = {}
+    lead = lead[np.isin(text.codes[lead + 1], list(map(ord, _NEXT)))]  # the last code is a line feed
+    places = {}
     for row in np.unique(text.line_of(lead)).tolist():
         line = text.lines[row]
         mended = fix_mojibake(line)
         if mended != line:
-            found[row] = next(place for place, letter in enumerate(line) if mended[place : place + 1] != letter)
-    return found
+            places[row] = next(place for place, letter in enumerate(line) if mended[place : place + 1] != letter)
+    return places
 
 
 def fix_mojibake(line: str) -> str:
@@ -225,24 +217,21 @@ def _byte(letter: str) -> bytes:
 
 
 @cache
-def _replacements() -> dict[int, str]:
-    """What becomes of odd characters that can be mended: a space where they part words, else nothing."""
+def _replacements() -> tuple[re.Pattern[str], dict[int, str]]:
+    """The odd characters that can be mended, and what replaces each: a space where it parts words, else nothing."""
     mended = [number for number, kind in _ODD.items() if kind.mends]
-    codes = np.flatnonzero(np.isin(character_classes(), mended)).tolist()
-    return {code: " " if chr(code).isspace() else "" for code in codes}
-
-
-@cache
-def _mendable() -> re.Pattern[str]:
-    return re.compile("[" + "".join(re.escape(chr(code)) for code in _replacements()) + "]")
+    letters = list(map(chr, np.flatnonzero(np.isin(character_classes(), mended)).tolist()))
+    pattern = re.compile("[" + "".join(map(re.escape, letters)) + "]")
+    return pattern, {ord(letter): " " if letter.isspace() else "" for letter in letters}
 
 
 def repair_line(text: str) -> tuple[str, list[str]]:
-    """A line put right, and by name the kinds of faults that it had; none if it stays as it is."""
-    found = []
-    while (again := fix_mojibake(text)) != text:  # what was read wrongly twice is read again twice
-        text, found = again, [faults.MOJIBAKE.name]
-    odd = {_ODD[int(character_classes()[ord(letter)])].name for letter in _mendable().findall(text)}
+    """The repaired line, and the names of the faults that it had; none if it stays as it is."""
+    kinds = []
+    while (repaired := fix_mojibake(text)) != text:  # a text may have been read wrongly twice
+        text, kinds = repaired, [faults.MOJIBAKE.name]
+    pattern, replacements = _replacements()
+    odd = {_ODD[int(character_classes()[ord(letter)])].name for letter in pattern.findall(text)}
     if odd:
-        text = text.translate(_replacements()).strip()
-    return text, found + sorted(odd)
+        text = text.translate(replacements).strip()
+    return text, kinds + sorted(odd)

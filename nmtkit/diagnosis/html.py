@@ -11,19 +11,19 @@ from nmtkit.pictures.pages import render
 
 COLOURS: dict[Severity, str] = {"error": "bad", "warning": "warn", "note": "note"}
 WIDTH, HEIGHT = 470, 200
-"""Of a histogram, in its own units; it grows and shrinks with the page."""
+"""Of a histogram, in units of its own: it is scaled to the page."""
 LEFT, BOTTOM, TOP = 38, 24, 8
-"""Room for the shares, for the labels, and above the tallest bar."""
+"""Margins of a histogram, for the shares, for the labels, and above the tallest bar."""
 EXAMPLE_WIDTH = 240
-"""Characters of an example that are shown."""
+"""Characters shown of an example."""
 
 
 def diagnosis_page(
     diagnosis: Diagnosis, title: str = "Data check", subtitle: str = "", tables: Sequence[ReportTable] = ()
 ) -> str:
     """The page as text; `tables` are further tables."""
-    found = diagnosis.findings()
-    worst = found[0][1].kind.severity if found else "note"
+    findings = diagnosis.findings()
+    worst = findings[0][1].kind.severity if findings else "note"
     facts = {
         "title": title,
         "subtitle": subtitle,
@@ -31,7 +31,7 @@ def diagnosis_page(
         "verdict": report.verdict(diagnosis),
         "facts": _facts(diagnosis),
         "findings": _findings(diagnosis),
-        "tables": [(sheet, _kinds(sheet)) for sheet in tables],
+        "tables": [(table, _kinds(table)) for table in tables],
         "splits": [_split(split) for split in diagnosis.splits.values() if split.src.words],
     }
     return render("diagnosis/page.html", facts)
@@ -47,29 +47,35 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, str, str]]:
 
 
 def _findings(diagnosis: Diagnosis) -> list[dict[str, object]]:
-    """The rows of the table, each with what is told of it below."""
+    """The rows of the table, each with its details."""
     names = report.names_of(diagnosis)
     columns = ("severity", "split", "what", "count", "share", "first")
-    shown: list[dict[str, object]] = []
+    details: list[dict[str, object]] = []
     for row, (split, finding) in zip(report.rows(diagnosis), diagnosis.findings(), strict=True):
-        places = [(report.place_name(place, names), place.text, _example(place.text)) for place in finding.places]
         more = finding.count - len(finding.places)
-        one: dict[str, object] = dict(zip(columns, row, strict=True))
-        one["colour"] = COLOURS[finding.kind.severity]
-        one["remedy"], one["note"] = finding.kind.remedy, report.remedy_note(finding, split)
-        one["places"], one["more"] = places, f"{more:,}" if more > 0 else ""
-        shown.append(one)
-    return shown
+        details.append(
+            {
+                **dict(zip(columns, row, strict=True)),
+                "colour": COLOURS[finding.kind.severity],
+                "remedy": finding.kind.remedy,
+                "note": report.remedy_note(finding, split),
+                "places": [
+                    (report.place_name(place, names), place.text, _pieces(place.text)) for place in finding.places
+                ],
+                "more": f"{more:,}" if more > 0 else "",
+            }
+        )
+    return details
 
 
-def _example(given: str) -> list[str]:
-    """The text of a place in pieces; every other piece stands for what cannot be seen."""
-    return re.split("(⟨[^⟩]*⟩)", report.visible(given, EXAMPLE_WIDTH))
+def _pieces(text: str) -> list[str]:
+    """An example in pieces; every other piece stands for an invisible character."""
+    return re.split("(⟨[^⟩]*⟩)", report.visible(text, EXAMPLE_WIDTH))
 
 
-def _kinds(sheet: ReportTable) -> list[str]:
+def _kinds(table: ReportTable) -> list[str]:
     """The class of each column: one of numbers alone is set to the right."""
-    columns = ([row[i] for row in sheet.rows] for i in range(len(sheet.columns)))
+    columns = ([row[i] for row in table.rows] for i in range(len(table.columns)))
     return ["number" if all(re.fullmatch(r"[\d.,%<>–-]*", cell) for cell in column) else "" for column in columns]
 
 
@@ -78,17 +84,17 @@ def _split(split: SplitDiagnosis) -> dict[str, object]:
     return {
         "name": split.name,
         "charts": [_chart(histogram) for histogram in report.histograms(split)],
-        "scripts": [(name, found) for name, found in scripts if found],
+        "scripts": [(name, shares) for name, shares in scripts if shares],
     }
 
 
 def _chart(histogram: Histogram) -> dict[str, object]:
-    """A histogram with the places of its lines, labels and bars."""
+    """A histogram for the template: where its lines, labels and bars stand."""
     shares = [[count / (sum(counts) or 1) for count in counts] for _, counts in histogram.series]
     top = max((max(row) for row in shares), default=0.0) or 1.0
     step = next((step for step in (0.01, 0.02, 0.05, 0.1, 0.2, 0.25) if top <= 5 * step), 0.5)
     high = step * -(-top // step)
-    floor, room = HEIGHT - BOTTOM, HEIGHT - BOTTOM - TOP
+    floor, tallest = HEIGHT - BOTTOM, HEIGHT - BOTTOM - TOP
     slot = (WIDTH - LEFT) / len(histogram.labels)
     middles = [LEFT + slot * (place + 0.5) for place in range(len(histogram.labels))]
     labels = [label.replace(" and more", "+") for label in histogram.labels]
@@ -98,15 +104,15 @@ def _chart(histogram: Histogram) -> dict[str, object]:
     for place, (middle, label) in enumerate(zip(middles, histogram.labels, strict=True)):
         for number, (name, counts) in enumerate(histogram.series):
             if counts[place]:
-                tall = max(room * shares[number][place] / high, 1.0)
+                tall = max(tallest * shares[number][place] / high, 1.0)
                 left = middle + bar * (number - len(shares) / 2)
-                said = f"{name}, {label}: {counts[place]:,} ({report.share(counts[place], sum(counts))})"
-                bars.append((number, left, floor - tall, max(bar - 1, 1), tall, said))
+                title = f"{name}, {label}: {counts[place]:,} ({report.share(counts[place], sum(counts))})"
+                bars.append((number, left, floor - tall, max(bar - 1, 1), tall, title))
     return {
         "title": histogram.title,
         "names": [name for name, _ in histogram.series],
         "notes": histogram.notes,
-        "lines": [(floor - room * n * step / high, f"{n * step:.0%}") for n in range(round(high / step) + 1)],
+        "lines": [(floor - tallest * n * step / high, f"{n * step:.0%}") for n in range(round(high / step) + 1)],
         "labels": list(zip(middles, labels, strict=True))[::stride],
         "bars": bars,
         "width": WIDTH,

@@ -1,8 +1,8 @@
-"""Lines that are paired with the wrong neighbours: one side has a line more, and all pairs after it are wrong.
+"""Misaligned lines: one side has an extra line, and all pairs after it are wrong.
 
-Two lines that belong together are of like length, end in the same mark and hold the same numbers and names. That says
-little about one pair, but much about a window of pairs, compared with what a shift by a few lines would give. All
-scores are log-likelihood ratios in nats: two lines that belong together against two that do not.
+Two lines that belong together have similar lengths, end in the same punctuation mark and hold the same numbers and
+names. That says little about one pair, but much about a window of pairs, compared with the pairs that a shift by a few
+lines would give. All scores are log-likelihood ratios in nats: two lines that belong together against two that do not.
 """
 
 from dataclasses import dataclass
@@ -21,21 +21,17 @@ _MARKS = ("?\uff1f\u061f", "!\uff01", ".\u3002\u2026\u0964", ":\uff1a", ",\uff0c
 _DIGIT_WEIGHTS = np.array([40503, 12983, 60013, 25189, 7919, 51407, 33331, 18013, 45007, 56093, *[1] * 6], np.int64)
 _BITS = np.array([number.bit_count() for number in range(256)], dtype=np.uint8)
 SAME_MARK = 0.9
-"""How often the last mark of two lines that belong together is of the same kind."""
+"""How often two lines that belong together end in the same kind of mark."""
 SAME_NUMBERS, OTHER_NUMBERS = 4.0, -1.0
-"""What equal and different numbers say, in nats."""
-SAME_NAME = 0.8
-"""What a word in common says, in nats."""
-MAX_NAMES = 4
-"""More words in common say no more."""
+"""The scores of equal and of different numbers, in nats."""
+SAME_NAME, MAX_NAMES = 0.8, 4
+"""The score of a common word, in nats, and how many of them count."""
 NAME = 5
-"""Words of so many letters are compared, by the first of them: names, and words that the languages share."""
+"""Words of so many letters are compared, by all but the last of these: names, and words that the languages share."""
 
 # In files of equally many lines.
-WINDOWS = (48, 256)
-"""Pairs that are looked at together."""
-SURE_WITHIN = 30.0
-"""Nats by which a shift must be better than none over a window."""
+WINDOWS, SURE_WITHIN = (48, 256), 30.0
+"""Pairs of a window, and by how many nats a shift must be better over it than none."""
 NEAR = (-3, -2, -1, 1, 2, 3)
 """The shifts that are tried."""
 
@@ -43,22 +39,19 @@ NEAR = (-3, -2, -1, 1, 2, 3)
 NEARBY = 8
 """Shifts by so many lines are tried, around none and around the difference of the counts."""
 MOST = 100_000
-"""A greater difference of the counts is tried as none: that much is not missing in one place."""
-WINDOW = 64
-"""Pairs that are looked at together."""
-LASTING = 1024
-"""A shift must be better over so many pairs after the window, too: in sorted files like lines stand side by side."""
-SURE = 15.0
-"""Nats by which a shift must be better than none over a window, and over the pairs after it."""
+"""Greater differences of the counts are not tried: that many lines are not missing in one place."""
+WINDOW, LASTING, SURE = 64, 1024, 15.0
+"""Pairs of a window, pairs after it, and by how many nats a shift must be better over each of both. In sorted files a
+shift may be better over a window alone: similar lines stand side by side."""
 BETTER = 6.0
-"""If no window is so clear: nats by which it must be better from some line up to the end."""
+"""If no window is so clear: by how many nats it must be better from some line up to the end."""
 WIDTH = 60
-"""Characters that are shown of each line."""
+"""Characters shown of each line."""
 
 
 @dataclass(frozen=True)
 class Features:
-    """What n lines are compared by."""
+    """The features that n lines are compared by."""
 
     lengths: NDArray[np.float64]
     """`(n,)`: log of their (softened) characters."""
@@ -106,16 +99,16 @@ def _bits(line: str) -> int:
 
 @dataclass(frozen=True)
 class PairScorer:
-    """How alike two lines are, as far as they speak for belonging together."""
+    """Scores how likely two lines belong together."""
 
     ratio: float
-    """The usual log of target over source in characters."""
+    """The mean log of target over source in characters."""
     near: float
     """The standard deviation of the ratio where two lines belong together."""
     far: float
     """Its standard deviation where they do not."""
     marks: NDArray[np.float64]
-    """What an equal mark of each kind says, in nats; the last is for marks that differ."""
+    """The score of an equal mark of each kind, in nats; the last is for marks that differ."""
 
     @classmethod
     def learn(cls, src: Features, tgt: Features) -> "PairScorer":
@@ -127,7 +120,7 @@ class PairScorer:
         return cls(float(tgt.lengths.mean() - src.lengths.mean()), min(0.3, 0.6 * far), far, marks)
 
     def scores(self, src: Features, tgt: Features) -> NDArray[np.float64]:
-        """`(n,)`: what each pair says for belonging together, in nats."""
+        """`(n,)`: the score of each pair, in nats."""
         apart = (tgt.lengths - src.lengths - self.ratio) ** 2
         scores: NDArray[np.float64] = np.maximum(
             -4.0, np.log(self.far / self.near) + apart / 2 * (self.far**-2 - self.near**-2)
@@ -141,7 +134,7 @@ class PairScorer:
 
 
 def _shifted_scores(
-    likeness: PairScorer, src: Features, tgt: Features, first: int, count: int, shift: int
+    scorer: PairScorer, src: Features, tgt: Features, first: int, count: int, shift: int
 ) -> NDArray[np.float64]:
     """`(count,)`: scores of source lines with the target lines `shift` lines further on; 0 where there is none.
 
@@ -150,9 +143,7 @@ def _shifted_scores(
     start, end = max(first, -shift), min(first + count, len(tgt) - shift)
     scores = np.zeros(count)
     if start < end:
-        scores[start - first : end - first] = likeness.scores(
-            src.part(start, end), tgt.part(start + shift, end + shift)
-        )
+        scores[start - first : end - first] = scorer.scores(src.part(start, end), tgt.part(start + shift, end + shift))
     return scores
 
 
@@ -199,9 +190,9 @@ class ShiftDetector:
 
 def _shifted(src: Features, tgt: Features) -> NDArray[np.bool_]:
     """For each pair, whether it seems to be shifted."""
-    likeness, count = PairScorer.learn(src, tgt), len(src)
-    plain = _shifted_scores(likeness, src, tgt, 0, count, 0)
-    others = [_shifted_scores(likeness, src, tgt, 0, count, shift) for shift in NEAR]
+    scorer, count = PairScorer.learn(src, tgt), len(src)
+    plain = _shifted_scores(scorer, src, tgt, 0, count, 0)
+    others = [_shifted_scores(scorer, src, tgt, 0, count, shift) for shift in NEAR]
     shifted = np.zeros(count, dtype=bool)
     for window in WINDOWS:
         if count < window:
@@ -237,16 +228,16 @@ def _gains(plain: NDArray[np.float64], shifted: NDArray[np.float64], window: int
 
 
 class _Tape:
-    """A file of which a stretch of lines is held, by what they are compared by."""
+    """The features of a stretch of lines of a file."""
 
     def __init__(self, path: str) -> None:
         self._lines = read_lines_lenient(path)
         self.start = 0
-        """The first line that is held, from 0."""
+        """The first line of the stretch, from 0."""
         self.features = Features.of(TextArrays.of([])).part(0, 0)
 
     def reach(self, end: int) -> None:
-        """Reads on until the line before `end` is held, or the file has ended."""
+        """Reads on up to the line before `end`, or to the end of the file."""
         while (missing := end - self.start - len(self.features)) > 0:
             lines = list(islice(self._lines, max(missing, ROWS)))
             if not lines:
@@ -254,7 +245,7 @@ class _Tape:
             self.features = self.features.then(Features.of(TextArrays.of(lines), names=True))
 
     def leave(self, start: int) -> None:
-        """Lets go of the lines before `start`."""
+        """Drops the lines before `start`."""
         self.features = self.features.part(max(0, start - self.start), len(self.features))
         self.start = max(start, self.start)
 
@@ -268,17 +259,15 @@ def first_mismatch(fault: FileFault) -> FaultLocation:
     assert fault.counts is not None
     (src_path, tgt_path), (src_count, tgt_count) = (fault.place.file, fault.other), fault.counts
     line, sure = _first_shifted(src_path, tgt_path, src_count, tgt_count)
-    counts = f"{src_count:,} lines here, {tgt_count:,} in {tgt_path}"
+    text = f"{src_count:,} lines here, {tgt_count:,} in {tgt_path}; "
     if line is None:
         line = min(src_count, tgt_count)
-        return FaultLocation(
-            src_path, line + 1, text=f"{counts}; up to the end of the shorter one they may belong together"
-        )
-    src, tgt = (
-        excerpt(next(islice(read_lines_lenient(path), line, None), ""), width=WIDTH) for path in (src_path, tgt_path)
-    )
-    how = "" if sure else "perhaps "
-    return FaultLocation(src_path, line + 1, text=f"{counts}; they part {how}near line {line + 1:,}: {src} ||| {tgt}")
+        text += "up to the end of the shorter one they may belong together"
+    else:
+        lines = (next(islice(read_lines_lenient(path), line, None), "") for path in (src_path, tgt_path))
+        pair = " ||| ".join(excerpt(text, width=WIDTH) for text in lines)
+        text += f"they part {'' if sure else 'perhaps '}near line {line + 1:,}: {pair}"
+    return FaultLocation(src_path, line + 1, text=text)
 
 
 def _first_shifted(src_path: str, tgt_path: str, src_count: int, tgt_count: int) -> tuple[int | None, bool]:
@@ -288,7 +277,7 @@ def _first_shifted(src_path: str, tgt_path: str, src_count: int, tgt_count: int)
     centres = {0, difference if abs(difference) <= MOST else 0}
     shifts = sorted({centre + near for centre in centres for near in range(-NEARBY, NEARBY + 1)} - {0})
     low, high = min(shifts), max(shifts)
-    likeness: PairScorer | None = None
+    scorer: PairScorer | None = None
     ahead = best = 0.0  # of no shift over the whole difference, summed up to here; and the most of it so far
     best_line = 0
     for first in range(0, src_count, ROWS):
@@ -297,14 +286,14 @@ def _first_shifted(src_path: str, tgt_path: str, src_count: int, tgt_count: int)
         tgt.reach(last + high)
         src.leave(first - WINDOW)
         tgt.leave(first - WINDOW + low)
-        likeness = likeness or PairScorer.learn(src.features, tgt.features)
+        scorer = scorer or PairScorer.learn(src.features, tgt.features)
         begin = src.start
         plain, *others = (
-            _shifted_scores(likeness, src.features, tgt.features, 0, last - begin, shift + begin - tgt.start)
+            _shifted_scores(scorer, src.features, tgt.features, 0, last - begin, shift + begin - tgt.start)
             for shift in [0, *shifts]
         )
-        found = [_first_lasting(plain, shifted) for shifted in others]
-        start = min((place for place in found if place is not None), default=None)
+        starts = [_first_lasting(plain, shifted) for shifted in others]
+        start = min((place for place in starts if place is not None), default=None)
         if start is not None:
             # Several shifts may be better there, if they are much alike.
             best_shift = max(others, key=lambda shifted: float((shifted - plain)[start : start + LASTING].sum()))

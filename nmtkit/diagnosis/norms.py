@@ -1,4 +1,4 @@
-"""What is normal in a corpus, learned from a sample of it, and the pairs that are not: by their two lines alone."""
+"""The norms of a corpus, learned from a sample, and the pairs that deviate from them."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -10,50 +10,35 @@ from operator import eq
 import numpy as np
 from numpy.typing import NDArray
 
+from nmtkit.corpus import faults
 from nmtkit.corpus.blocks import Block
-from nmtkit.corpus.faults import (
-    EMPTY,
-    FOREIGN,
-    IDENTICAL,
-    LANGUAGE,
-    LENGTH,
-    RATIO,
-    SCRIPT,
-    SHORT_TARGET,
-    SWAPPED,
-    FaultKind,
-)
+from nmtkit.corpus.faults import FaultKind
 from nmtkit.corpus.hashes import Mask
 from nmtkit.corpus.reading import SplitReader
 from nmtkit.diagnosis.characters import TextArrays
 from nmtkit.diagnosis.language import TELLING, KnownWords, Languages, in_foreign_script, main_scripts
 
-SAMPLE = 20_000
-"""Pairs of a sample, about."""
-SAMPLE_CHARACTERS = 8_000_000
-"""Characters of a sample of long texts, about."""
+SAMPLE, SAMPLE_CHARACTERS = 20_000, 8_000_000
+"""Size of a sample, about: in pairs, and in characters where texts are long."""
 FEW_PAIRS = 50
 """From fewer pairs nothing is learned about lengths and scripts."""
 SOFTENING = 15
 """Characters that are added to both sides before they are compared: "Yes." may well be 10 characters elsewhere."""
-LEAST_FACTOR = 3.5
-"""A side must be so many times longer than usual, compared with the other, to be far too long."""
-SPREADS = 6.0
-"""And so many times further from the middle than most pairs are."""
+LEAST_FACTOR, SPREADS = 3.5, 6.0
+"""A side is far too long if, compared with the other, it is so many times longer than usual, and so many standard
+deviations away from the median."""
 OUTER_FACTOR = 12.0
 """Where nothing could be learned, a side so many times longer than the other is too long."""
-LENGTH_FACTOR = 6
-"""A line is far too long if it is so many times longer than all but one of a thousand lines..."""
-LEAST_LENGTH = 1000
-"""...and has at least so many characters."""
+LENGTH_FACTOR, LEAST_LENGTH = 6, 1000
+"""A line is far too long if it is so many times longer than all but one of a thousand lines, and has so many
+characters."""
 FEW_SWAPPED = 10
 """Fewer swapped pairs do not make two swapped files."""
 NAME_WORDS = 3
 """So many words may be the same on both sides: names, numbers, "OK"."""
-LONG_SOURCE = 60
-"""A source with so many characters must have more than a word for its target."""
-SHORT_SHARE = 0.15
-"""A target of one word is nearly empty if it has less than this share of the characters to be expected."""
+LONG_SOURCE, SHORT_SHARE = 60, 0.15
+"""A target of one word is nearly empty if its source has so many characters, and it has less than this share of the
+characters to be expected."""
 
 
 @dataclass(frozen=True)
@@ -132,13 +117,13 @@ def learn_norms(reader: SplitReader) -> Norms:
     """Learns from the first pairs of each file of a split."""
     texts = list(first_texts(reader))
     pairs = [(src, tgt) for src, tgt in texts if tgt is not None]
-    told = (_log_ratios(src, tgt)[(src.words > 0) & (tgt.words > 0)] for src, tgt in pairs)
-    ratios = np.concatenate([np.empty(0), *told])
+    logs = (_log_ratios(src, tgt)[(src.words > 0) & (tgt.words > 0)] for src, tgt in pairs)
+    ratios = np.concatenate([np.empty(0), *logs])
     ratio, spread = 0.0, float(np.log(OUTER_FACTOR))
     if len(ratios) >= FEW_PAIRS:
         ratio = float(np.median(ratios))
-        usual = 1.4826 * float(np.median(np.abs(ratios - ratio)))  # the standard deviation, were they normal
-        spread = max(float(np.log(LEAST_FACTOR)), SPREADS * usual)
+        deviation = 1.4826 * float(np.median(np.abs(ratios - ratio)))  # as of a normal distribution
+        spread = max(float(np.log(LEAST_FACTOR)), SPREADS * deviation)
     src, tgt = SideNorms.learn([src for src, _ in texts]), SideNorms.learn([tgt for _, tgt in pairs])
     return Norms(Languages.learn(pairs), src, tgt, ratio, spread)
 
@@ -154,50 +139,45 @@ def _log_ratios(src: TextArrays, tgt: TextArrays) -> NDArray[np.float64]:
 def examine_pairs(block: Block, src: TextArrays, tgt: TextArrays | None, norms: Norms, summaries: bool) -> Mask:
     """Adds the faults of its pairs to a block: empty, identical, far too long, in the wrong language.
 
-    Args:
-        block: gets the faults.
-        src: its sources.
-        tgt: its targets.
-        norms: what is normal in this corpus.
-        summaries: whether the targets are summaries of the sources.
+    `summaries` tells whether the targets are summaries of the sources.
 
     Returns:
         For each pair, whether it could be read and no side of it is empty.
     """
 
-    def add(kind: FaultKind, found: Mask, side: str = "") -> None:
-        block.add(kind, np.flatnonzero(found), partial(block.side, side) if side else None)
+    def add(kind: FaultKind, mask: Mask, side: str = "") -> None:
+        block.add(kind, np.flatnonzero(mask), partial(block.side, side) if side else None)
 
     empty = block.empty()
-    add(EMPTY, empty)
+    add(faults.EMPTY, empty)
     usable = ~empty
     usable[list(block.unreadable)] = False
 
     other_script = {"src": in_foreign_script(src, norms.src.scripts)}
     foreign = {"src": norms.src.foreign(src)}
     too_long = src.lengths > norms.src.longest
-    add(LENGTH, too_long, "src")
+    add(faults.LENGTH, too_long, "src")
     if tgt is not None:
         other_script["tgt"] = in_foreign_script(tgt, norms.tgt.scripts)
         foreign["tgt"] = norms.tgt.foreign(tgt)
-        add(LENGTH, (tgt.lengths > norms.tgt.longest) & ~too_long, "tgt")
+        add(faults.LENGTH, (tgt.lengths > norms.tgt.longest) & ~too_long, "tgt")
         identical = usable & np.fromiter(map(eq, block.src, block.tgt or []), dtype=bool, count=len(block))
-        add(IDENTICAL, identical & (src.word_counts() >= NAME_WORDS) & (src.letter_counts() > 0))
+        add(faults.IDENTICAL, identical & (src.word_counts() >= NAME_WORDS) & (src.letter_counts() > 0))
         short = usable & _nearly_empty(src, tgt, norms, summaries)
-        add(SHORT_TARGET, short)
+        add(faults.SHORT_TARGET, short)
         if not summaries:
-            add(RATIO, usable & ~short & (np.abs(_log_ratios(src, tgt) - norms.ratio) > norms.spread))
+            add(faults.RATIO, usable & ~short & (np.abs(_log_ratios(src, tgt) - norms.ratio) > norms.spread))
         swapped, *wrong = (
             norms.languages.doubts(src, tgt) if norms.languages else [np.zeros(len(block), dtype=bool)] * 3
         )
-        add(SWAPPED, swapped)
+        add(faults.SWAPPED, swapped)
         for side, in_others in zip(("src", "tgt"), wrong, strict=True):
-            add(LANGUAGE, in_others & ~identical & ~other_script[side], side)
+            add(faults.LANGUAGE, in_others & ~identical & ~other_script[side], side)
             other_script[side] &= ~swapped
             foreign[side] &= ~(identical | swapped | in_others)
-    for side, found in other_script.items():
-        add(SCRIPT, found & usable, side)
-        add(FOREIGN, foreign[side] & usable & ~found, side)
+    for side, mask in other_script.items():
+        add(faults.SCRIPT, mask & usable, side)
+        add(faults.FOREIGN, foreign[side] & usable & ~mask, side)
     return usable
 
 

@@ -1,7 +1,7 @@
-"""Cleaned copies of a corpus: what cannot be used is left out, what can be put right is, and every such pair is logged.
+"""Cleaned copies of a corpus: unusable pairs are left out, others are repaired, and every such pair is logged.
 
 Nothing is guessed: a split with a fault that a human must decide about, such as files of different line counts, is not
-written at all. Text is put right before it is examined: a pair may be a duplicate only once it is mended.
+written at all. Text is repaired before it is examined: a pair may become a duplicate by its repair.
 """
 
 import gzip
@@ -24,8 +24,8 @@ from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.faults import LINE_ENDS
 from nmtkit.corpus.reading import COMPANIONS
 from nmtkit.diagnosis.characters import repair_line
-from nmtkit.diagnosis.examine import examine_blocks
-from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis
+from nmtkit.diagnosis.examine import examine
+from nmtkit.diagnosis.findings import SplitDiagnosis
 from nmtkit.diagnosis.report import drops_pairs, short_names, storable
 
 LOG = "dropped.jsonl"
@@ -65,51 +65,42 @@ def repair(
 ) -> dict[str, RepairedSplit]:
     """Writes cleaned copies of all files, under their own names, into a new folder, which holds all of them or nothing.
 
-    Memory does not grow with the corpus but as that of the examination does.
-
-    Args:
-        splits: the files by split.
-        out: the folder; it is made, unless every split is refused.
-        monolingual: as `examine` takes it.
-        progress: as `examine` takes it.
-
-    Returns:
-        What became of each split.
+    The folder is made unless every split is refused. Memory: that of `examine`, which has the other arguments.
     """
     require_new(out)
     out.parent.mkdir(parents=True, exist_ok=True)
-    work = out.with_name(out.name + ".part")
-    if work.exists():
-        raise NmtkitError(f"{work}: left by a --fix that was stopped; remove it, or name another folder")
+    part = out.with_name(out.name + ".part")
+    if part.exists():
+        raise NmtkitError(f"{part}: left by a --fix that was stopped; remove it, or name another folder")
     try:
-        work.mkdir()
-        done = _written(splits, work, monolingual, progress)
-        if not all(split.refused for split in done.values()):
-            os.replace(work, out)
+        part.mkdir()
+        repaired = _written(splits, part, monolingual, progress)
+        if not all(split.refused for split in repaired.values()):
+            os.replace(part, out)
     except OSError as fault:
         raise NmtkitError(f"{out}: cannot write there: {fault.strerror or fault}") from fault
     finally:
-        if work.exists():
-            shutil.rmtree(work)
-    return done
+        if part.exists():
+            shutil.rmtree(part)
+    return repaired
 
 
 def _written(
     splits: Mapping[str, SplitFiles], folder: Path, monolingual: bool, progress: Callable[[int], object]
 ) -> dict[str, RepairedSplit]:
     names = _new_names(path for files in splits.values() for path in files.paths())
-    diagnosis = Diagnosis()
     with ExitStack() as stack:
         writers = {
             name: stack.enter_context(closing(SplitWriter(name, files, folder, names)))
             for name, files in splits.items()
         }
-
-        def see(block: Block) -> None:
-            writers[block.split].prepare(block)
-
-        for block in examine_blocks(splits, diagnosis, monolingual, progress=progress, see=see):
-            writers[block.split].take(block)
+        diagnosis = examine(
+            splits,
+            monolingual,
+            progress=progress,
+            see=lambda block: writers[block.split].prepare(block),
+            take=lambda block: writers[block.split].take(block),
+        )
         for name, writer in writers.items():
             writer.finish(diagnosis.splits[name])
     with open(folder / LOG, "wb") as log:
@@ -182,10 +173,11 @@ class SplitWriter:
 
     def take(self, block: Block) -> None:
         """Writes the pairs of a block that are to be kept."""
-        unsound = [message for row, message in block.messages if row not in block.unreadable]
-        short = [kind for kind in COMPANIONS if len(block.columns.get(kind, block.src)) < len(block)]
-        if unsound or short:  # the latter is found at the end as well, with its place
-            self.done.refused = self.done.refused or (unsound or ["files differ in their number of lines"])[0]
+        refusals = [message for row, message in block.messages if row not in block.unreadable]
+        if any(len(block.columns.get(kind, block.src)) < len(block) for kind in COMPANIONS):
+            refusals.append("files differ in their number of lines")  # `finish` tells the place
+        if refusals:
+            self.done.refused = self.done.refused or refusals[0]
         if self.done.refused:
             return
         if self._position < 0 if self._old.stories else block.first == 1:

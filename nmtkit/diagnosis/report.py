@@ -6,18 +6,16 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 from nmtkit.corpus.faults import EMPTY, IN_TRAIN, FaultKind, FaultLocation, Severity
 from nmtkit.diagnosis.findings import MOST, SEVERITIES, Diagnosis, Finding, Side, SplitDiagnosis
 
-NAMES = {"\0": "NUL", "\t": "TAB", "\n": "LF", "\v": "VT", "\f": "FF", "\r": "CR", "\x1b": "ESC", "\x7f": "DEL"}
-"""Control characters by the names that people know."""
+CONTROL_NAMES = {"\0": "NUL", "\t": "TAB", "\n": "LF", "\v": "VT", "\f": "FF", "\r": "CR", "\x1b": "ESC", "\x7f": "DEL"}
 HIDDEN = ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp")
-"""Categories of characters that cannot be seen, or that would break a line of the report."""
+"""Categories of invisible characters, and of those that would break a line of the report."""
 HELD_OUT_SPLITS = ("valid", "test")
-"""Splits that models are measured by."""
 MOST_BARS = 14
 """Bars of a histogram of lengths."""
 WIDTHS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
@@ -25,7 +23,7 @@ WIDTHS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 RATIO_EDGES = (0, 1, 2, 3, 5, 7, 9, 11, 13, 16, 20, 30, 50)
 """Where the bars of length ratios begin, in tenths."""
 LEAST_SHARE = 0.001
-"""A script with fewer of the letters is not told by name."""
+"""Scripts with a smaller share of the letters are counted together."""
 
 
 def visible(text: str, width: int = 60) -> str:
@@ -35,8 +33,7 @@ def visible(text: str, width: int = 60) -> str:
     """
     parts: list[str] = []
     length = 0
-    for letter in text:
-        part = _visible(letter)
+    for part in map(_visible, text):
         if length + len(part) > width:
             while parts and length > width - 1:
                 length -= len(parts.pop())
@@ -50,7 +47,7 @@ def _visible(letter: str) -> str:
     if "\udc80" <= letter <= "\udcff":
         return f"⟨byte {ord(letter) - 0xDC00:02X}⟩"
     if unicodedata.category(letter) in HIDDEN:
-        return f"⟨{NAMES.get(letter, f'U+{ord(letter):04X}')}⟩"
+        return f"⟨{CONTROL_NAMES.get(letter, f'U+{ord(letter):04X}')}⟩"
     return letter
 
 
@@ -100,10 +97,7 @@ def count_of(severity: Severity, diagnosis: Diagnosis) -> int:
 
 
 def has_problems(diagnosis: Diagnosis, strict: bool = False, fixed: bool = False) -> bool:
-    """Whether a script should stop.
-
-    With `strict` warnings count as errors do; with `fixed` what `--fix` puts right or leaves out does not count.
-    """
+    """Whether a script should stop: with `strict` also for warnings, with `fixed` not for what `--fix` handles."""
     bad = ("error", "warning") if strict else ("error",)
     return any(
         finding.kind.severity in bad and not (fixed and remedy_note(finding, split))
@@ -149,8 +143,7 @@ def _counted(severity: str, count: int, diagnosis: Diagnosis) -> str:
 def drops_pairs(kind: FaultKind, split: str) -> bool:
     """Whether `--fix` leaves such pairs out.
 
-    Of valid and test only what cannot be read or has an empty side: results on a test set can be compared with those
-    of others only as long as it is the same set.
+    Valid and test lose only what cannot be read or has an empty side, so that results stay comparable.
     """
     return kind.drops and (split not in HELD_OUT_SPLITS or kind.severity == "error" or kind.name == EMPTY.name)
 
@@ -196,25 +189,17 @@ class Histogram:
 def histograms(split: SplitDiagnosis) -> list[Histogram]:
     """The histograms of a split: words, tokens if there are any, length ratios; none of an empty one."""
     sides = [(name, side) for name, side in (("source", split.src), ("target", split.tgt)) if side.words]
-    found = []
-    if sides:
-        found.append(_lengths("words a line", [(name, side.words) for name, side in sides]))
+    words = [(name, side.words) for name, side in sides]
     tokens = [(name, side.tokens) for name, side in sides if side.tokens]
-    if tokens:
-        found.append(_lengths("tokens a line", tokens))
-    if split.ratios:
-        found.append(_ratios(split.ratios))
-    return found
+    lengths = [_lengths(f"{unit} a line", counts) for unit, counts in (("words", words), ("tokens", tokens)) if counts]
+    return lengths + ([_ratios(split.ratios)] if split.ratios else [])
 
 
 def percentile(counts: Counter[int], part: float) -> int:
     """The smallest key that no more than `1 - part` of all lines are above."""
-    total, seen = sum(counts.values()), 0
-    for key in sorted(counts):
-        seen += counts[key]
-        if seen >= part * total:
-            return key
-    return 0
+    keys = sorted(counts)
+    sums = accumulate(counts[key] for key in keys)
+    return next((key for key, below in zip(keys, sums, strict=True) if below >= part * counts.total()), 0)
 
 
 def _lengths(title: str, sides: Sequence[tuple[str, Counter[int]]]) -> Histogram:
@@ -234,7 +219,7 @@ def _lengths(title: str, sides: Sequence[tuple[str, Counter[int]]]) -> Histogram
         for length, lines in counts.items():
             heights[min(length // width, bars - 1)] += lines
         series.append((name, tuple(heights)))
-        mean = sum(length * lines for length, lines in counts.items()) / max(1, sum(counts.values()))
+        mean = sum(length * lines for length, lines in counts.items()) / max(1, counts.total())
         longest = f"{max(counts)}" + (" or more" if max(counts) == MOST else "")
         notes.append(
             f"{name}: mean {mean:.1f}, half at most {percentile(counts, 0.5)}, "
@@ -262,10 +247,11 @@ def _ratios(ratios: Counter[int]) -> Histogram:
 
 def scripts(side: Side) -> list[tuple[str, str]]:
     """The scripts of the letters of a side with their shares, the most frequent first; rare ones together."""
-    total = sum(side.scripts.values())
-    named = [(name, count) for name, count in side.scripts.most_common() if count >= LEAST_SHARE * total]
-    rest = total - sum(count for _, count in named)
-    return [(name, share(count, total)) for name, count in [*named, *([("others", rest)] if rest else [])]]
+    total = side.scripts.total()
+    counts = {name: count for name, count in side.scripts.most_common() if count >= LEAST_SHARE * total}
+    if rest := total - sum(counts.values()):
+        counts["others"] = rest
+    return [(name, share(count, total)) for name, count in counts.items()]
 
 
 def as_json(diagnosis: Diagnosis, strict: bool = False) -> dict[str, Any]:

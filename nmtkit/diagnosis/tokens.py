@@ -1,4 +1,4 @@
-"""What only a tokenizer can tell of a corpus: unknown words, what a vocabulary covers, and what a recipe leaves out."""
+"""The check of a corpus with a tokenizer: unknown words, vocabulary coverage, and the pairs that a recipe drops."""
 
 import unicodedata
 from collections import Counter
@@ -24,17 +24,17 @@ from nmtkit.diagnosis.report import ReportTable, share, visible
 SAMPLE = 100_000
 """Pairs that a tokenizer is learned from where there is none yet."""
 MOST_CHARACTERS = 24
-"""Unseen characters that are told."""
+"""Unseen characters that are shown."""
 
 
 @dataclass
 class TokenReport:
-    """What was found by cutting the text into tokens; lengths and unknown tokens stand in the diagnosis itself."""
+    """The results of the tokenizer; the lengths and unknown tokens are in the diagnosis itself."""
 
     tokenizer: str
     """A sentence on where the tokenizer is from."""
     data: DataReport = field(default_factory=DataReport)
-    """What preprocessing will find and do; the same numbers."""
+    """The report of preprocessing: the same numbers."""
     unused: dict[str, tuple[int, int]] = field(default_factory=dict)
     """By vocabulary ("joint", or "src" and "tgt"): entries that never occur in the training text, and all of them."""
     unseen: dict[str, Counter[str]] = field(default_factory=dict)
@@ -78,9 +78,9 @@ class TokenReport:
             part = share(unused, size)
             notes.append(f"{unused:,} of {size:,} entries of {called[name]} never occur in train ({part}).")
         for name, characters in self.unseen.items():
-            told = " ".join(map(visible, list(characters)[:MOST_CHARACTERS]))
+            first = " ".join(map(visible, list(characters)[:MOST_CHARACTERS]))
             more = f" and {len(characters) - MOST_CHARACTERS} more" if len(characters) > MOST_CHARACTERS else ""
-            notes.append(f"Characters of {name} that train never shows: {told}{more}.")
+            notes.append(f"Characters of {name} that train never shows: {first}{more}.")
         columns = ("split", "side", "tokens", "a pair", "longest", "unknown", "copyable")
         note = " ".join(notes) + " Copyable: the share of unknown target tokens that stand in their source."
         return ReportTable("Tokens", columns, tuple(rows), note)
@@ -96,24 +96,18 @@ class TokenReport:
 
 
 def quick_sample(config: TokenizerConfig) -> TokenizerSample:
-    """For a tokenizer as the settings say, but from fewer pairs where learning from all takes long."""
+    """An empty sample for `train_on_sample`: of fewer pairs where learning from all takes long."""
     return TokenizerSample(config.train_lines if config.cuts_words else min(config.train_lines, SAMPLE))
 
 
 def train_on_sample(config: TokenizerConfig, sample: TokenizerSample, files: SplitFiles) -> TokenizerPair:
-    """A tokenizer as the settings say, learned from such a sample of the files.
-
-    Raises:
-        NmtkitError: the text cannot be read, or the settings do not fit it.
-    """
+    """A tokenizer that is learned from a sample of the files, or from all of them where the sample is too small."""
     try:
         return learn_from_sample(config, sample)
-    except RecipeError:
+    except RecipeError:  # perhaps too many tokens for so little text
         if sample.total == len(sample.kept):
             raise
-        return learn_tokenizers(
-            config, read_pairs(files)
-        )  # too many tokens for so little text: there may be enough in all of it
+        return learn_tokenizers(config, read_pairs(files))
 
 
 def count_tokens(
@@ -130,10 +124,7 @@ def count_tokens(
         tokenizers: of both sides.
         diagnosis: gets the lengths, unknown tokens and findings.
         tokenizer: a sentence on where the tokenizers are from.
-        progress: is told how many pairs are done, block by block.
-
-    Raises:
-        DataError: the text cannot be read.
+        progress: is given the number of pairs of each block when it is done.
     """
     report = TokenReport(tokenizer)
     checker = PairChecker(config, report.data)
@@ -162,18 +153,16 @@ def count_tokens(
 
 @dataclass
 class _SplitWalk:
-    """The walk through one split."""
-
     files: SplitFiles
     encoder: PairEncoder
-    found: SplitDiagnosis
+    diagnosis: SplitDiagnosis
     report: TokenReport
     used: Mapping[str, Mask]
     """Of each side's vocabulary, which entries occur in train."""
     alphabets: Mapping[str, set[str]]
     """The characters of train, by side."""
     firsts: dict[FaultKind, tuple[EncodingBatch, int]] = field(default_factory=dict)
-    """The pair that a fault was first found in."""
+    """The first pair with a fault."""
     starts: dict[int, int] = field(default_factory=dict)
     """The lines before each file."""
 
@@ -188,18 +177,18 @@ class _SplitWalk:
         """Counts some pairs."""
         chunk, encoded, name = done.chunk, done.encoded, self.encoder.split
         for kind in (OVER_LONG, TOKEN_RATIO):
-            handled = self.report.data.splits[name].findings.get(kind.counted)
-            if handled is not None and kind not in self.firsts:
-                self.firsts[kind] = chunk, int(np.flatnonzero(chunk.lines == handled.first_line)[0])
-        for side, found in (("src", self.found.src), ("tgt", self.found.tgt)):
+            finding = self.report.data.splits[name].findings.get(kind.counted)
+            if finding is not None and kind not in self.firsts:
+                self.firsts[kind] = chunk, int(np.flatnonzero(chunk.lines == finding.first_line)[0])
+        for side, counts in (("src", self.diagnosis.src), ("tgt", self.diagnosis.tgt)):
             if side in encoded.lengths:
-                add_counts(found.tokens, encoded.lengths[side])
-                found.unknown += int(encoded.unknown[side][stays].sum())
+                add_counts(counts.tokens, encoded.lengths[side])
+                counts.unknown += int(encoded.unknown[side][stays].sum())
                 if name == "train":
                     self.used[side][encoded.columns[side].where(stays).flat] = True
         if chunk.tgt is not None:
             for row in np.flatnonzero(stays & (encoded.unknown["tgt"] > 0)).tolist():
-                self.found.tgt.copyable += self._copyable(chunk.src[row], chunk.tgt[row])
+                self.diagnosis.tgt.copyable += self._copyable(chunk.src[row], chunk.tgt[row])
         self._characters(chunk)
 
     def _copyable(self, source: str, target: str) -> int:
@@ -223,7 +212,7 @@ class _SplitWalk:
                     self.report.unseen.setdefault(self.encoder.split, Counter()).update(here)
                     places.setdefault(row, self._place(chunk, row, side, f"{' '.join(here)} in: {text}"))
         for row in sorted(places):  # each pair once, though both its sides may have some
-            self.found.find(UNSEEN, places[row])
+            self.diagnosis.find(UNSEEN, places[row])
 
     def _is_known(self, character: str, known: set[str]) -> bool:
         """Whether train shows the character in the form that the tokenizer makes of it."""
@@ -234,16 +223,14 @@ class _SplitWalk:
         return all(c in known or (config.lowercase and c.lower() in known) for c in form)
 
     def close(self) -> None:
-        """Adds what the lengths in tokens have shown."""
+        """Adds the faults of lengths in tokens."""
         tokenizers = self.encoder.tokenizers
-        for kind in (OVER_LONG, TOKEN_RATIO):
-            if kind in self.firsts:
-                chunk, row = self.firsts[kind]
-                handled = self.report.data.splits[self.encoder.split].findings[kind.counted]
-                tgt = chunk.tgt[row] if chunk.tgt is not None else ""
-                counts = f"{len(tokenizers.src.encode(chunk.src[row]))} and {len(tokenizers.tgt.encode(tgt))} tokens"
-                place = self._place(chunk, row, "src", f"{counts}, {handled.action}: {chunk.src[row]}")
-                self.found.find(kind, place, handled.count)
+        for kind, (chunk, row) in self.firsts.items():
+            finding = self.report.data.splits[self.encoder.split].findings[kind.counted]
+            tgt = chunk.tgt[row] if chunk.tgt is not None else ""
+            counts = f"{len(tokenizers.src.encode(chunk.src[row]))} and {len(tokenizers.tgt.encode(tgt))} tokens"
+            place = self._place(chunk, row, "src", f"{counts}, {finding.action}: {chunk.src[row]}")
+            self.diagnosis.find(kind, place, finding.count)
 
     def _place(self, chunk: EncodingBatch, row: int, side: str, text: str) -> FaultLocation:
         """The pair's line in its own file: a chunk counts over all files of the split."""

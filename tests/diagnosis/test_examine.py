@@ -10,11 +10,12 @@ import pytest
 import real_looking
 from real_looking import lines_by_kind
 
+from nmtkit.corpus.blocks import Block
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.faults import KINDS
 from nmtkit.diagnosis.characters import fix_mojibake
-from nmtkit.diagnosis.examine import examine, examine_blocks
-from nmtkit.diagnosis.findings import Diagnosis, Finding, SplitDiagnosis
+from nmtkit.diagnosis.examine import examine
+from nmtkit.diagnosis.findings import Finding, SplitDiagnosis
 
 PUBLIC = Path(os.environ.get("NMTKIT_DATA", Path(__file__).parents[3] / "shared" / "data"))
 SRC, TGT = real_looking.pairs(2000)
@@ -85,10 +86,11 @@ def test_overlap_of_the_splits(tmp_path: Path) -> None:
         "valid": real_looking.write(tmp_path, "valid", src, tgt),
         "test": SplitFiles(src=real_looking.write(tmp_path, "test", [*src[30:34], SRC[3]], [""] * 5).src),
     }
-    diagnosis = Diagnosis()
+    blocks: list[Block] = []
+    diagnosis = examine(splits, take=blocks.append)
     held_out = [
         (block.split, block.line(row))
-        for block in examine_blocks(splits, diagnosis)
+        for block in blocks
         for fault in block.faults
         if fault.kind.name == "held-out"
         for row in fault.rows.tolist()
@@ -219,13 +221,10 @@ def test_blocks_hold_every_line_once(tmp_path: Path) -> None:
         "train": real_looking.write(tmp_path, "train", *real_looking.pairs(15_000)),
         "valid": real_looking.write(tmp_path, "valid", *VALID),
     }
-    seen: dict[str, list[int]] = {"train": [], "valid": []}
-    order = []
-    for block in examine_blocks(splits, Diagnosis()):
-        order.append(block.split)
-        seen[block.split] += [block.line(row) for row in range(len(block))]
-    assert seen == {"train": list(range(1, 15_001)), "valid": list(range(1, 201))}
-    assert order == sorted(order, reverse=True)  # valid first: train goes by what is held out
+    lines: list[tuple[str, int]] = []
+    examine(splits, take=lambda block: lines.extend((block.split, block.line(row)) for row in range(len(block))))
+    # Valid comes first: train is compared with it.
+    assert lines == [("valid", n) for n in range(1, 201)] + [("train", n) for n in range(1, 15_001)]
 
 
 def test_bytes_are_counted_with_the_byte_order_mark(tmp_path: Path) -> None:
