@@ -15,8 +15,7 @@ from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.models.base import DecoderOutput, Output, Seq2Seq, with_copies
 from nmtkit.models.output import log_probabilities
-from nmtkit.search.rules import SearchConfig, max_lengths, min_lengths
-from nmtkit.search.scoring import coverage_penalty, length_penalty
+from nmtkit.search.rules import SearchConfig, coverage_penalty, length_penalty, max_lengths, min_lengths
 
 Read = Callable[[Sequence[int]], Batch]
 """The sentence as a batch, with these tokens as its target; EOS follows them."""

@@ -112,19 +112,16 @@ class Fp32Linear(InferenceLinear):
         self.weight = weight.detach().t().contiguous().t()
         self.many = torch.ops.mkldnn._reorder_linear_weight(weight.detach()) if is_supported("fp32") else None
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        """The map."""
-        return self._product(inputs, "none")
+    def forward(self, inputs: Tensor, relu: bool = False) -> Tensor:
+        """The map, and a ReLU behind it where asked for."""
+        if self.many is not None and inputs.dtype == torch.float32 and self._pays(inputs.numel() // self.in_features):
+            return _onednn(inputs, self.many, self.bias, "relu" if relu else "none")
+        result = F.linear(inputs, self.weight, self.bias)
+        return F.relu(result, inplace=True) if relu else result
 
     def forward_relu(self, inputs: Tensor) -> Tensor:
         """In float32."""
-        return self._product(inputs, "relu")
-
-    def _product(self, inputs: Tensor, after: str) -> Tensor:
-        if self.many is not None and inputs.dtype == torch.float32 and self._pays(inputs.numel() // self.in_features):
-            return _onednn(inputs, self.many, self.bias, after)
-        result = F.linear(inputs, self.weight, self.bias)
-        return F.relu(result, inplace=True) if after == "relu" else result
+        return self.forward(inputs, relu=True)
 
     def _pays(self, rows: int) -> bool:
         size = self.in_features * self.out_features
@@ -179,7 +176,7 @@ def quantize_rows(rows: Tensor, form: ActivationFormat) -> tuple[Tensor, Tensor]
 
 
 def _written(whole: Tensor, form: ActivationFormat) -> Tensor:
-    """Whole numbers in a format. In unsigned 8 bits -1 is 255, and sums wrap around at 256."""
+    # In unsigned 8 bits -1 is 255, and sums wrap around at 256.
     return whole.view(torch.uint8).add_(form.zero) if form.zero else whole
 
 
@@ -209,13 +206,13 @@ def activation_format() -> ActivationFormat:
 def is_slow(precision: Precision) -> bool:
     """Whether products of a supported precision are so slow on this CPU that they are used only where asked for."""
     weight = torch.linspace(0.0, 9.0, 384 * 128).cos_().view(384, 128)
-    found, exact = _KINDS[precision](weight, None), Fp32Linear(weight, None)
+    tried, exact = _KINDS[precision](weight, None), Fp32Linear(weight, None)
     with _one_thread():
         for count, times in zip(TRIED_ROWS, (10 * SLOW, SLOW), strict=True):  # few rows are mostly work beside it
             rows = torch.linspace(-2.0, 3.0, count * 128).sin_().view(count, 128)
-            found(rows)  # which makes the kernel
+            tried(rows)  # which makes the kernel
             exact(rows)
-            if _seconds(partial(found, rows)) >= times * _seconds(partial(exact, rows)):
+            if _seconds(partial(tried, rows)) >= times * _seconds(partial(exact, rows)):
                 return True
     return False
 
@@ -269,7 +266,7 @@ class InferenceCell(nn.Module):
     ) -> Tensor | tuple[Tensor, Tensor]:
         """From `(N,I)` and the hidden state `(N,H)` to the new one; for an LSTM both are pairs with its memory cells.
 
-        Further arguments, the weights that torch's cells take, are ignored.
+        The weights that torch's cells take are ignored.
         """
         if isinstance(state, tuple):
             hidden, cell = state
@@ -294,12 +291,12 @@ def is_supported(precision: Precision) -> bool:
     expected = F.linear(rows.double(), weight.double(), bias.double())
     try:
         if precision == "fp32":
-            found = _onednn(rows, torch.ops.mkldnn._reorder_linear_weight(weight), bias, "none")
+            result = _onednn(rows, torch.ops.mkldnn._reorder_linear_weight(weight), bias, "none")
         else:
-            found = _KINDS[precision](weight, bias)(rows)
+            result = _KINDS[precision](weight, bias)(rows)
     except (RuntimeError, AttributeError, KeyError):  # it is not there, or not for this processor
         return False
-    return bool((found - expected).abs().max() < 0.02 * expected.abs().max())
+    return bool((result - expected).abs().max() < 0.02 * expected.abs().max())
 
 
 def supported_precisions(device: torch.device) -> list[Precision]:
@@ -311,14 +308,10 @@ def supported_precisions(device: torch.device) -> list[Precision]:
 
 @torch.no_grad()
 def quantize_for_inference(model: nn.Module, precision: Precision, read_by_rows: Collection[nn.Module] = ()) -> None:
-    """Converts a model in evaluation mode to a precision, in place; it can no longer be trained.
+    """Converts a model in evaluation mode, on its final device, to a precision, in place: it can no longer be trained.
 
-    A map that shared its matrix with an embedding has its own afterwards.
-
-    Args:
-        model: on its final device.
-        precision: one of `supported_precisions`.
-        read_by_rows: maps whose matrices are read by rows (a shortlist); on a CPU they stay in float32.
+    A map that shared its matrix with an embedding has its own afterwards. Maps `read_by_rows` (by a shortlist) stay in
+    float32 on a CPU.
     """
     device = next(model.parameters()).device
     # float32 needs no trial.
@@ -331,15 +324,14 @@ def quantize_for_inference(model: nn.Module, precision: Precision, read_by_rows:
             cast_to_16_bits(model, torch.float16 if precision == "fp16" else torch.bfloat16)
         return
     kind = _KINDS[precision]
-    _pack(model, kind, read_by_rows)
+    _replace_maps(model, kind, read_by_rows)
     for module in model.modules():
         maps = {name: child for name, child in module.named_children() if isinstance(child, InferenceLinear)}
         for name in QUERIES_KEYS_VALUES.get(frozenset(maps), ()):
             maps[name].keeps_16_bits = True
 
 
-def _pack(model: nn.Module, kind: type[InferenceLinear], read_by_rows: Collection[nn.Module]) -> None:
-    """Replaces the linear maps and recurrent cells of a model."""
+def _replace_maps(model: nn.Module, kind: type[InferenceLinear], read_by_rows: Collection[nn.Module]) -> None:
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             if type(child) is nn.Linear and child not in read_by_rows and child.out_features >= FEWEST_OUTPUTS:
@@ -375,7 +367,7 @@ class PaddedLinear(nn.Module):
 
 @torch.no_grad()
 def cast_to_16_bits(model: nn.Module, dtype: torch.dtype) -> None:
-    """Casts a model to 16 bits, and pads its large matrices to a multiple of eight rows."""
+    """Casts a model to 16 bits, and pads its large matrices; see `PaddedLinear`."""
     model.to(dtype)
     for module in list(model.modules()):
         for name, child in list(module.named_children()):

@@ -126,7 +126,7 @@ def block_maxima(logits: Tensor, block: int) -> tuple[Tensor, Tensor]:
     """What a search needs to know of all logits, from one reading: by how much to lower them, and where the best are.
 
     `logits - log_sum_exp` are log-probabilities; the best of them all lie in the blocks with the highest maxima.
-    It is for a search: nothing flows back through it.
+    Nothing flows back through it.
 
     Args:
         logits: `(N,V)`; rows may stand further apart than V.
@@ -134,7 +134,7 @@ def block_maxima(logits: Tensor, block: int) -> tuple[Tensor, Tensor]:
 
     Returns:
         The log-sum-exp of each row `(N,)`, float32 or wider, and the maximum of each block `(N,ceil(V/block))` in the
-        logits' type. A row that holds something that is not a number has such a sum; its maxima are left open.
+        logits' type. A row that holds a NaN has such a sum; its maxima are left open.
     """
     if logits.is_cuda:
         found: tuple[Tensor, Tensor] = torch.ops.nmtkit.block_maxima(logits, block)
@@ -191,17 +191,16 @@ def _kernels_for(longest: int, *tensors: Tensor | None) -> ModuleType | None:
     given = [tensor for tensor in tensors if tensor is not None]
     if any(tensor.dtype == torch.float64 or tensor.numel() == 0 for tensor in given):
         return None
-    found = _triton_kernels(given[0].device)
-    return None if found is None or longest > found.LONGEST_ROW else found
+    kernels = _triton_kernels(given[0].device)
+    return None if kernels is None or longest > kernels.LONGEST_ROW else kernels
 
 
 def _cuda_energies(
     queries: Tensor, keys: Tensor, energy: Tensor, coverage: Tensor | None, coverage_weight: Tensor | None
 ) -> Tensor:
-    found = _kernels_for(keys.shape[2], queries, keys, energy, coverage, coverage_weight)
-    if found is None:
-        return _wide_energies(queries, keys, energy, coverage, coverage_weight)
-    energies: Tensor = found.launch_energies(queries, keys, energy, coverage, coverage_weight)
+    kernels = _kernels_for(keys.shape[2], queries, keys, energy, coverage, coverage_weight)
+    compute = _wide_energies if kernels is None else kernels.launch_energies
+    energies: Tensor = compute(queries, keys, energy, coverage, coverage_weight)
     return energies
 
 
@@ -213,19 +212,15 @@ def _wide_energies(
 
 
 def _cuda_softmax(energies: Tensor, mask: Tensor) -> Tensor:
-    found = _kernels_for(energies.shape[2], energies)
-    if found is None:
-        return _plain_softmax(energies, mask)
-    weights: Tensor = found.launch_softmax(energies, mask)
+    kernels = _kernels_for(energies.shape[2], energies)
+    weights: Tensor = (_plain_softmax if kernels is None else kernels.launch_softmax)(energies, mask)
     return weights
 
 
 def _cuda_maxima(logits: Tensor, block: int) -> tuple[Tensor, Tensor]:
-    found = _kernels_for(block, logits)
-    if found is None:
-        return _plain_maxima(logits, block)
-    pair: tuple[Tensor, Tensor] = found.launch_maxima(logits, block)
-    return pair
+    kernels = _kernels_for(block, logits)
+    maxima: tuple[Tensor, Tensor] = (_plain_maxima if kernels is None else kernels.launch_maxima)(logits, block)
+    return maxima
 
 
 for _schema, _anywhere, _on_cuda in (

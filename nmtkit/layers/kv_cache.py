@@ -14,9 +14,6 @@ Letters as in `models/base.py`, and:
     P  positions that are read: those before and the present one
 """
 
-import math
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -27,31 +24,6 @@ COMPACT_EVERY = 6
 """Positions between two searches for unseen slots."""
 COMPACT_BELOW = 0.66
 """Unseen slots are dropped only where no more than this part of the slots is in use, for the price of a copy."""
-
-
-class BufferPool:
-    """Memory that one cache after another reuses: a page that was touched before costs less than a fresh one."""
-
-    def __init__(self) -> None:
-        self._free: list[Tensor] = []
-
-    def take(self, shape: Sequence[int], like: Tensor) -> Tensor:
-        """An uninitialised tensor of this shape, of the type of `like`."""
-        size = math.prod(shape)
-        of_type = [number for number, buffer in enumerate(self._free) if buffer.dtype == like.dtype]
-        fitting = [number for number in of_type if self._free[number].numel() >= size]
-        if fitting:
-            buffer = self._free.pop(min(fitting, key=lambda number: self._free[number].numel()))
-        else:
-            if of_type:  # the new one takes the place of one that is too small
-                del self._free[of_type[0]]
-            buffer = like.new_empty(size)
-        return buffer[:size].view(*shape)
-
-    def give_back(self, tensor: Tensor) -> None:
-        """Takes back a tensor of its own, or a part of one."""
-        assert tensor._base is not None
-        self._free.append(tensor._base)
 
 
 class KVCache:
@@ -67,9 +39,8 @@ class KVCache:
         room: for how many positions there is room at first.
     """
 
-    buffers: BufferPool | None = None
-    """Where entries get their memory. Only then `compact` works: all sentences begin together, and nothing is trained.
-    """
+    compacts: bool = False
+    """Whether `compact` drops slots: where all sentences begin together, and nothing is trained."""
 
     _bias: Tensor
     """Zero where a hypothesis sees a slot, minus infinity elsewhere: `(B,W,*)`, with room for more positions."""
@@ -94,7 +65,7 @@ class KVCache:
         self._is_fixed = False  # whether its size, and what is read, never change by itself
         self._entries: list[Tensor] = []
         self._written = self._first = 0  # layers, at this position: by all models, and by those before this one
-        self._count()
+        self._number_rows()
 
     def begin_model(self) -> None:
         """The next layers are those of another model, from 0 again; models write in one order at every position."""
@@ -103,25 +74,23 @@ class KVCache:
     def append(self, layer: int, entries: Tensor) -> None:
         """Writes a layer's entries `(N,*)` of this position; layers come in their order."""
         if not self._is_open:
-            self._open(entries.dtype)
+            self._open_position(entries.dtype)
         layer += self._first
         self._written = layer + 1
         if layer == len(self._entries):
-            self._entries.append(self._new(entries, entries.shape[1:]))
+            self._entries.append(entries.new_zeros(self.sentences, self._room, *entries.shape[1:]))
         kept = self._entries[layer]
-        if self.buffers is not None and self.width < self.beam:  # unseen slots must hold numbers, too
-            kept[:, self._columns() - self.beam + self.width : self._columns()] = 0
         if torch.is_grad_enabled():
             self._entries[layer] = kept.flatten(0, 1).index_copy(0, self._rows, entries).view_as(kept)
         elif self._together:  # a CPU copies a part faster than it finds as many rows
-            first = self._columns() - self.beam
+            first = self._read_columns() - self.beam
             kept[:, first : first + self.width] = entries.view(-1, self.width, *entries.shape[1:])
         else:
             kept.flatten(0, 1).index_copy_(0, self._rows, entries)
 
     def read(self, layer: int) -> Tensor:
         """A layer's entries of all positions up to this one: `(B,P*K,*)`, or without dropped slots; a view."""
-        return self._entries[self._first + layer][:, : self._columns()]
+        return self._entries[self._first + layer][:, : self._read_columns()]
 
     def bias(self) -> Tensor | None:
         """Is added to energies, so that a hypothesis sees its own ancestors and itself: `(B,1,W,P*K)`, a view.
@@ -130,11 +99,11 @@ class KVCache:
         """
         if self.beam == 1 and self._together:
             return None
-        return self._bias[:, None, :, : self._columns()]
+        return self._bias[:, None, :, : self._read_columns()]
 
     def visible_before(self) -> Tensor:
         """The slots that a hypothesis sees, without its own of this position: `(B,W,P*K)`, bool."""
-        seen = self._bias[:, :, : self._columns()] == 0
+        seen = self._bias[:, :, : self._read_columns()] == 0
         return seen.scatter_(2, self._slots[:, :, None], False)
 
     def parent_rows(self, parents: Tensor) -> Tensor:
@@ -156,7 +125,7 @@ class KVCache:
             self._bias = self._bias.flatten(0, 1).index_select(0, rows).view(self.sentences, width, -1)
         if width != self.width:
             self.width = width
-            self._count()
+            self._number_rows()
         self.position = (self.position + 1).clamp(max=self.length - 1)
         self._is_open = False
         self._written = self._first = 0
@@ -169,8 +138,12 @@ class KVCache:
         before, self._room = self._room, needed if self._is_fixed else max(needed, 2 * self._room)
         if self._entries:
             self._bias = pad(self._bias, (0, self._room - before), value=-torch.inf)
-            self._entries = [self._longer(kept, before) for kept in self._entries]
-        self._count()
+            entries, self._entries = self._entries, []
+            for kept in entries:
+                longer = kept.new_zeros(self.sentences, self._room, *kept.shape[2:])
+                longer[:, :before] = kept
+                self._entries.append(longer)
+        self._number_rows()
 
     def truncate(self, length: int) -> None:
         """Reads no more than so many positions: the sentences that had come farther are finished."""
@@ -185,11 +158,11 @@ class KVCache:
         if self._entries:
             self._entries = [kept.index_select(0, sentences) for kept in self._entries]
             self._bias = self._bias.index_select(0, sentences)
-        self._count()
+        self._number_rows()
 
     def compact_batch(self, holes: Tensor, movers: Tensor, count: int) -> None:
         """Moves some sentences to the places of others `(M,)`, and goes on with the first `count`."""
-        self.sentences, filled = count, self._columns()
+        self.sentences, filled = count, self._read_columns()
 
         def moved(kept: Tensor) -> Tensor:
             return kept.index_copy_(0, holes, kept.index_select(0, movers))
@@ -200,7 +173,7 @@ class KVCache:
             for kept in self._entries:
                 moved(kept[:, :filled])
             self._entries = [kept[:count] for kept in self._entries]
-        self._count()
+        self._number_rows()
 
     def insert(self, sentences: Tensor, other: "KVCache") -> None:
         """Puts the sentences of another cache, which has the same K and W, in place of these, by number, `(M,)`."""
@@ -214,11 +187,11 @@ class KVCache:
             kept[:, :filled].index_copy_(0, sentences, entries[:, :filled])
 
     def compact(self) -> None:
-        """Drops slots that no hypothesis sees, if they are many; between two steps, and only with `buffers`."""
-        if self.buffers is None or self.length < self._looked + COMPACT_EVERY or self.beam == 1 or not self._entries:
+        """Drops slots that no hypothesis sees, if they are many; between two steps."""
+        if not self.compacts or self.length < self._looked + COMPACT_EVERY or self.beam == 1 or not self._entries:
             return
         self._looked = self.length
-        written = self._columns() - self.beam
+        written = self._read_columns() - self.beam
         seen = (self._bias[:, :, :written] == 0).any(1)  # (B,P*K)
         kept = int(seen.sum(1).max())
         if kept > COMPACT_BELOW * written:
@@ -233,13 +206,6 @@ class KVCache:
         self._bias[:, :, :kept] = bias
         self._dropped += written - kept
 
-    def release(self) -> None:
-        """Gives its memory back to `buffers`; the cache is used no more."""
-        if self.buffers is not None:
-            for kept in self._entries:
-                self.buffers.give_back(kept)
-            self._entries = []
-
     def fix_length(self, length: int) -> None:
         """Makes room for so many positions once and for all. From now on `length` is changed by its owner only."""
         self.reserve(length)
@@ -249,15 +215,13 @@ class KVCache:
         """The tensors that a step replaces."""
         return [self.position, self._bias] if self._entries else [self.position]
 
-    def _count(self) -> None:
-        """Makes the row numbers that a step needs."""
+    def _number_rows(self) -> None:
         device, room = self.position.device, self._room
         self._hypotheses = torch.arange(self.width, device=device)  # (W,)
         sentences = torch.arange(self.sentences, device=device)[:, None]
         self._first_slots, self._first_rows = sentences * room, sentences * self.width  # (B,1)
 
-    def _open(self, dtype: torch.dtype) -> None:
-        """Opens the slots of this position."""
+    def _open_position(self, dtype: torch.dtype) -> None:
         if not self._entries:
             shape = (self.sentences, self.width, self._room)
             self._bias = torch.full(shape, -torch.inf, dtype=dtype, device=self.position.device)
@@ -271,18 +235,5 @@ class KVCache:
             self._bias.scatter_(2, self._slots[:, :, None], 0.0)
         self._is_open = True
 
-    def _columns(self) -> int:
-        """Columns that are read."""
+    def _read_columns(self) -> int:
         return self.length * self.beam - self._dropped
-
-    def _new(self, like: Tensor, shape: Sequence[int]) -> Tensor:
-        """Room for entries of this shape, of the type of `like`."""
-        whole = (self.sentences, self._room, *shape)
-        return like.new_zeros(whole) if self.buffers is None else self.buffers.take(whole, like)
-
-    def _longer(self, kept: Tensor, filled: int) -> Tensor:
-        longer = self._new(kept, kept.shape[2:])
-        longer[:, :filled] = kept
-        if self.buffers is not None:
-            self.buffers.give_back(kept)
-        return longer

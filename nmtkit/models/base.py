@@ -104,6 +104,14 @@ class Memory(Rows):
     shortlist: ShortlistedOutput | None = None
     """Shortlisted rows of the output layer; None means the whole vocabulary."""
 
+    def columns_of(self, ids: Tensor) -> Tensor:
+        """The columns of the distributions that stand for extended ids."""
+        return ids if self.shortlist is None else self.shortlist.index.columns_of(ids)
+
+    def ids_of(self, columns: Tensor) -> Tensor:
+        """The extended ids that columns stand for."""
+        return columns if self.shortlist is None else self.shortlist.index.ids_of(columns)
+
 
 @dataclass(frozen=True)
 class DecoderState(Rows):
@@ -357,5 +365,4 @@ def with_copies(
     assert readout.attention is not None, "a model that copies shows where it looks"
     assert readout.copy_gate is not None, "a model that copies has a gate"
     src = memory.src_extended if readout.sentence is None else memory.src_extended[readout.sentence]
-    src = src if memory.shortlist is None else memory.shortlist.index.columns_of(src)
-    return mix(vocab_log_probs, readout.attention, readout.copy_gate, src, memory.n_oov, excess)
+    return mix(vocab_log_probs, readout.attention, readout.copy_gate, memory.columns_of(src), memory.n_oov, excess)

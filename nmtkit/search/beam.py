@@ -73,17 +73,10 @@ def diverse_beam_step(
     """Diverse beam search: a beam of K/G for each of G groups, one after the other.
 
     The scores of a group are lowered by `strength` at a word for every hypothesis of an earlier group that goes on with
-    it: Vijayakumar et al. 2018, "Diverse Beam Search", algorithm 1 with Hamming diversity.
+    it: Vijayakumar et al. 2018, "Diverse Beam Search", algorithm 1 with Hamming diversity. Group g has the columns
+    g*K/G to (g+1)*K/G-1 of `scores` `(B,W)`, except in the first step.
 
-    Args:
-        log_probs: `(N,X)`.
-        scores: `(B,W)`; group g has the columns g*K/G to (g+1)*K/G-1, except in the first step.
-        beam_size: K.
-        groups: G.
-        strength: of the penalty.
-
-    Returns:
-        The step, with the candidates of all groups in turn, and the penalty of each `(B,C)`.
+    Returns the step, with the candidates of all groups in turn, and the penalty of each `(B,C)`.
     """
     size, width = scores.shape
     each, own = beam_size // groups, max(1, width // groups)
@@ -106,13 +99,10 @@ def diverse_beam_step(
 
 
 def keep_beam_places(step: BeamStep, beam_size: int, ended: Tensor | None) -> BeamStep:
-    """The step by the places of a beam, which ended hypotheses fill, too: only the K best candidates count.
+    """The step of a plain beam by the places of it, which ended hypotheses fill, too: only the K best candidates count.
 
-    Args:
-        step: of a plain beam.
-        beam_size: K.
-        ended: hypotheses that have ended and keep their places, as in Joey NMT, `(B,W)`; None: such a place is free in
-            the next step, as in OpenNMT-py.
+    Hypotheses that have `ended` `(B,W)` keep their places, as in Joey NMT; None: such a place is free in the next step,
+    as in OpenNMT-py.
     """
     if ended is None:
         return replace(step, kept_scores=step.kept_scores.masked_fill(step.kept >= beam_size, -INFINITY))
@@ -137,16 +127,10 @@ def end_at_limit(limit: Tensor, step: BeamStep, scores: Tensor) -> BeamStep:
 
 
 def with_model_scores(step: BeamStep, log_probs: Tensor, scores: Tensor, weighted: Tensor) -> tuple[BeamStep, Tensor]:
-    """Gives candidates that were chosen by weighted scores the model's own log-probabilities.
+    """Gives the candidates of a step that was made by `weighted` scores the model's own log-probabilities.
 
-    Args:
-        step: made by `weighted`.
-        log_probs: the model's `(N,X)`.
-        scores: log-probabilities of the hypotheses, `(B,W)`.
-        weighted: `log_probs` with penalties and preferences.
-
-    Returns:
-        The step, and `weighted` minus `log_probs` for the last token of each candidate `(B,C)`.
+    `weighted` is `log_probs` `(N,X)` with penalties and preferences. Returns the step, and how much these add to the
+    last token of each candidate `(B,C)`.
     """
     places = step.parents * log_probs.shape[1] + step.tokens
 
@@ -154,11 +138,11 @@ def with_model_scores(step: BeamStep, log_probs: Tensor, scores: Tensor, weighte
         return values.reshape(len(places), -1).gather(1, places)
 
     own = of_candidates(log_probs)
-    found = scores.gather(1, step.parents) + own
-    found = found.masked_fill(step.scores == -INFINITY, -INFINITY)  # candidates that stand for none
+    sums = scores.gather(1, step.parents) + own
+    sums = sums.masked_fill(step.scores == -INFINITY, -INFINITY)  # candidates that stand for none
     more = torch.where(own > -INFINITY, of_candidates(weighted) - own, 0.0)
-    kept = found.gather(1, step.kept).masked_fill(step.kept_scores == -INFINITY, -INFINITY)
-    return replace(step, scores=found, kept_scores=kept), more
+    kept = sums.gather(1, step.kept).masked_fill(step.kept_scores == -INFINITY, -INFINITY)
+    return replace(step, scores=sums, kept_scores=kept), more
 
 
 def top_continuations(
@@ -201,12 +185,12 @@ def top_continuations(
     inside = (inside + scores.gather(1, parents)[:, :, None]).view(n_sentences, -1)
     missing = max(0, count - inside.shape[1])
     values, places = stable_topk(inside, count - missing)
-    found = flat.view(n_sentences, -1).gather(1, places)
+    numbers = flat.view(n_sentences, -1).gather(1, places)
     if rest:  # a column behind the end stands for none
-        found = found.clamp(max=last)
+        numbers = numbers.clamp(max=last)
     if missing:
-        values, found = pad(values, (0, missing), value=-INFINITY), pad(found, (0, missing))
-    return values, found
+        values, numbers = pad(values, (0, missing), value=-INFINITY), pad(numbers, (0, missing))
+    return values, numbers
 
 
 def stable_topk(values: Tensor, count: int) -> tuple[Tensor, Tensor]:

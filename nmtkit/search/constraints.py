@@ -74,16 +74,12 @@ class ConstraintProgress(Rows):
 
 @dataclass(frozen=True)
 class ConstraintState:
-    """The constraints of B sentences, and the progress of their N hypotheses.
-
-    Args:
-        terms: the constraints, by the ids of the search.
-        starts: tokens of the vocabulary that begin a word or are no part of one `(V,)`, bool.
-        progress: of N hypotheses.
-    """
+    """The constraints of B sentences, and the progress of their N hypotheses."""
 
     terms: Constraints
+    """By the ids of the search."""
     starts: Tensor
+    """Tokens of the vocabulary that begin a word or are no part of one `(V,)`, bool."""
     progress: ConstraintProgress
 
     @classmethod
@@ -102,27 +98,20 @@ class ConstraintState:
     def forbid(self, log_probs: Tensor, end: Tensor, free: Tensor | None, memory: Memory) -> None:
         """Forbids, in place, the last token of negative constraints, and EOS before all positive ones are met.
 
-        Where nothing else is left EOS is allowed.
-
-        Args:
-            log_probs: `(N,X)`, under all other rules.
-            end: the model's own log-probability of EOS `(N,)`.
-            free: hypotheses without a forced token `(N,)`, bool; None: all.
-            memory: its shortlist says which words the columns stand for.
+        Where nothing else is left EOS is allowed, with the model's own log-probability `end` `(N,)`. `log_probs`
+        `(N,X)` are under all other rules; `free` `(N,)` are hypotheses without a forced token, None: all.
         """
         free = torch.ones_like(log_probs[:, 0], dtype=torch.bool) if free is None else free
         early = free & ~self._is_enough(self.progress)
         log_probs[:, EOS].masked_fill_(early, -INFINITY)
         if self.terms.negative.shape[1]:
-            negative, lengths = (
-                self._of_hypotheses(self.terms.negative),
-                self._of_hypotheses(_lengths(self.terms.negative)),
-            )
+            negative = self._of_hypotheses(self.terms.negative)
+            lengths = _lengths(negative)
             last = (lengths - 1).clamp(min=0)[..., None]  # (N,R,1)
             before = pad(self.progress.negative[..., :-1], (1, 0), value=True).gather(2, last)[..., 0]
             again = before & (lengths > 0) & free[:, None]
             ban = torch.zeros_like(again, dtype=log_probs.dtype).masked_fill_(again, -INFINITY)
-            log_probs.scatter_add_(1, _columns(negative.gather(2, last)[..., 0], memory), ban)
+            log_probs.scatter_add_(1, memory.columns_of(negative.gather(2, last)[..., 0]), ban)
         allow_eos_if_stuck(log_probs, end)
 
     def choose(self, log_probs: Tensor, scores: Tensor, beam_size: int, memory: Memory) -> BeamStep:
@@ -132,19 +121,18 @@ class ConstraintState:
         the 2K best of all other continuations of the sentence. A candidate that ends is finished if it is among the K
         best of its bank. If all candidates are in one bank, the step is that of `beam_step`.
         """
-        found, places = self._candidates(log_probs, scores, beam_size, memory)
+        values, places = self._candidates(log_probs, scores, beam_size, memory)
         parents = places // log_probs.shape[1]
         tokens = places - parents * log_probs.shape[1]
         rows = parents + torch.arange(len(scores), device=scores.device)[:, None] * scores.shape[1]
-        ids = tokens if memory.shortlist is None else memory.shortlist.index.ids_of(tokens)
-        bank = self._bank(self._after(rows, ids))
-        real, is_end = found > -INFINITY, tokens == EOS
+        bank = self._bank(self._after(rows, memory.ids_of(tokens)))
+        real, is_end = values > -INFINITY, tokens == EOS
         kept = _by_turns(bank, real & ~is_end)[:, :beam_size]
         ends = is_end & real & (_turns(bank, real) < beam_size)  # at most one for each hypothesis
         both = torch.cat([kept, ends.sort(dim=1, stable=True, descending=True)[1][:, :beam_size]], 1)  # (B,C)
         ended = ends.gather(1, both)
         ended[:, :beam_size] = False  # where fewer than K go on, what ended fills their places
-        scores = found.gather(1, both)
+        scores = values.gather(1, both)
         going_on = (real & ~is_end).gather(1, kept)
         kept_scores = scores[:, :beam_size].masked_fill(~going_on, -INFINITY)
         places = torch.arange(beam_size, device=scores.device).expand_as(kept)
@@ -168,17 +156,17 @@ class ConstraintState:
         size, (n_sentences, width) = log_probs.shape[1], scores.shape
         whole = log_probs.reshape(n_sentences, width, size)
         starting = whole.masked_fill(~self._columns_that_start(size, memory), -INFINITY).argmax(2).view(-1, 1)
-        own = torch.cat([_columns(self._next(), memory), starting], 1)  # (N,U+1)
+        own = torch.cat([memory.columns_of(self._next()), starting], 1)  # (N,U+1)
         twice = (own[:, :, None] == own[:, None, :]).tril(-1).any(2) | (own == PAD)
         of_own = log_probs.gather(1, own).masked_fill(twice, -INFINITY).view(n_sentences, width, -1)
         of_own = (of_own + scores[:, :, None]).flatten(1)
         first = torch.arange(width, device=scores.device)[:, None] * size
         places = (own.view(n_sentences, width, -1) + first).flatten(1)
         others = top_continuations(log_probs.scatter(1, own, -INFINITY), scores, 2 * beam_size)
-        found, places = torch.cat([of_own, others[0]], 1), torch.cat([places, others[1]], 1)
+        values, places = torch.cat([of_own, others[0]], 1), torch.cat([places, others[1]], 1)
         places, order = places.sort(dim=1, stable=True)
-        found, order = found.gather(1, order).sort(dim=1, stable=True, descending=True)
-        return found, places.gather(1, order)
+        values, order = values.gather(1, order).sort(dim=1, stable=True, descending=True)
+        return values, places.gather(1, order)
 
     def _columns_that_start(self, size: int, memory: Memory) -> Tensor:
         """The columns of words' first tokens: `(X,)` or `(B,1,X)`, bool."""
@@ -236,10 +224,6 @@ class ConstraintState:
         if progress.met.dim() == 2:
             positive = self._of_hypotheses(self.terms.positive)
         return (progress.met | _is_whole(progress.reached, positive)).all(-1)
-
-
-def _columns(ids: Tensor, memory: Memory) -> Tensor:
-    return ids if memory.shortlist is None else memory.shortlist.index.columns_of(ids)
 
 
 def _lengths(ids: Tensor) -> Tensor:

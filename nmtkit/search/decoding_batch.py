@@ -38,10 +38,11 @@ from nmtkit.search.rules import (
     apply_repetition_penalty,
     apply_rules,
     bias_to_prefix,
+    coverage_penalty,
     max_lengths,
+    source_words,
 )
 from nmtkit.search.sampling import sample_keys, sample_step
-from nmtkit.search.scoring import coverage_penalty, source_words
 from nmtkit.search.state import NO_TOKEN_INFO, Beam, SentenceState, TokenInfo
 
 MANY_LOGITS = 1 << 17
@@ -228,7 +229,7 @@ class DecodingBatch:
                 again = may_repeat[history.clamp(min=0, max=len(may_repeat) - 1)]
                 history = history.masked_fill(again, NOTHING)
         written = of_rows(position if history is not None or sentences.min_lengths is not None else None)
-        history, wanted = (None if ids is None else self._columns(ids) for ids in (history, wanted))
+        history, wanted = (None if ids is None else self.memory.columns_of(ids) for ids in (history, wanted))
         constraints = self.constraints
         end, wanted = None if constraints is None else log_probs[:, EOS].clone(), of_rows(wanted)
         log_probs = apply_rules(log_probs, self.config, written, history, wanted, of_rows(sentences.min_lengths))
@@ -280,9 +281,9 @@ class DecodingBatch:
             assert self.beam.history is not None
             ranks, history = ranks + penalties, self.beam.history[:, : self.cache.length - 1]
             if self.sentences.prefix is not None and config.prefix_bias < 1:
-                wanted = self._columns(self.sentences.next_of_kept_prefix(self.cache.position, history))
+                wanted = self.memory.columns_of(self.sentences.next_of_kept_prefix(self.cache.position, history))
                 weighted = bias_to_prefix(weighted, wanted, config.prefix_bias)
-            weighted = apply_repetition_penalty(weighted, self._columns(history), config.repetition_penalty)
+            weighted = apply_repetition_penalty(weighted, self.memory.columns_of(history), config.repetition_penalty)
         if cost is not None:
             ranks = ranks + cost * self._divisor()
         if before is None:
@@ -299,7 +300,7 @@ class DecodingBatch:
         """The candidates by their ids, as `at_limit` and `stop` change them, and their penalties `(B,C)`."""
         config, sentences = self.config, self.sentences
         if self.memory.shortlist is not None:
-            step = replace(step, tokens=self.memory.shortlist.index.ids_of(step.tokens))
+            step = replace(step, tokens=self.memory.ids_of(step.tokens))
         if config.at_limit == "end":
             limit, constraints = (self.cache.position >= sentences.last_position)[:, None], self.constraints
             step = end_at_limit(
@@ -327,10 +328,6 @@ class DecodingBatch:
     def _divisor(self) -> Tensor:
         """The length penalty of hypotheses with the token of this step, `(B,1)`."""
         return self.divisors.index_select(0, self.cache.position)[:, None]
-
-    def _columns(self, ids: Tensor) -> Tensor:
-        """The columns of the distributions that stand for these ids."""
-        return ids if self.memory.shortlist is None else self.memory.shortlist.index.columns_of(ids)
 
     def _coverage_penalty(self, coverage: Tensor) -> Tensor:
         """The coverage penalty of each hypothesis `(B,W)`."""

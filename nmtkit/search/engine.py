@@ -17,7 +17,6 @@ from torch.nn.functional import pad
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.batch import Batch
 from nmtkit.data.shortlist import Shortlist
-from nmtkit.layers.kv_cache import BufferPool
 from nmtkit.models.base import Seq2Seq
 from nmtkit.search import graphs
 from nmtkit.search.beam import StepResult
@@ -60,9 +59,9 @@ class Engine:
         n_best: hypotheses to return for each sentence, at most `beam_size`, or `samples`.
         need_attention: whether to return attention and p_gen.
         steps: see `StepMode`.
-        token_info: properties of the tokens of the vocabulary.
         shortlist: candidates for the words of the sources, on the model's device. Each sentence has only its own
             candidates, and log-probabilities are over them. Its steps are never captured. None: the whole vocabulary.
+        token_info: properties of the tokens of the vocabulary.
     """
 
     def __init__(
@@ -104,37 +103,29 @@ class Engine:
             refill: whether free slots are given to other sentences; where they are not, a CPU compacts its cache.
         """
         assert not self.model.training, "the model is in training mode: call model.eval() first"
-        keeps_layout = refill or self.device.type != "cpu" or graphs.supports_cuda_graphs(self.device)
-        buffers = None if keeps_layout else BufferPool()
         with AsyncReader(self.device) as reader:
             while (given := source(None, None)) is not None:
-                own = None if self._traces(given[1].size) else buffers
-                yield from self._decode_batch(given, source if refill else None, reader, own)
+                yield from self._decode_batch(given, source if refill else None, reader)
             yield from reader.rest()
 
-    def _start(
-        self, numbers: Sequence[int], batch: Batch, buffers: BufferPool | None = None
-    ) -> tuple[DecodingBatch, StepResult]:
+    def _start(self, numbers: Sequence[int], batch: Batch, compacts: bool = False) -> tuple[DecodingBatch, StepResult]:
         """New sentences after their first step."""
         batch = batch.to(self.device, non_blocking=True)
         if batch.terms is not None:
             self.config.reject_constraints()
         decoding = DecodingBatch.begin(self.model, batch, self.config, self.n_best, self._token_info, self.shortlist)
-        decoding.cache.buffers = buffers
+        decoding.cache.compacts = compacts
         number = torch.tensor(numbers).to(self.device, non_blocking=True)
         decoding.sentences = replace(decoding.sentences, number=number)
         return decoding, decoding.step(self.need_attention)
 
     def _decode_batch(
-        self,
-        given: tuple[Sequence[int], Batch],
-        source: BatchSource | None,
-        reader: AsyncReader,
-        buffers: BufferPool | None,
+        self, given: tuple[Sequence[int], Batch], source: BatchSource | None, reader: AsyncReader
     ) -> Iterator[SentenceResult]:
         """Decodes a batch, and the sentences that take its slots."""
-        fresh, result = self._start(*given, buffers)
         size, width = given[1].src.shape
+        compacts = source is None and self.device.type == "cpu" and not self._may_capture(size)
+        fresh, result = self._start(*given, compacts)
         is_plain = given[1].prefix is None and given[1].terms is None
         captured = self._captured(fresh, width) if is_plain else None
         decoding = fresh if captured is None else captured.decoding
@@ -149,7 +140,6 @@ class Engine:
                 if len(live) == 0 or len(log.finished) >= size:
                     yield from reader.submit(log.take_finished(decoding, self.n_best))
                 if len(live) == 0:
-                    decoding.cache.release()
                     self._graphs.give_back(captured, width)
                     return
                 more = None
@@ -176,9 +166,8 @@ class Engine:
 
     def _captured(self, fresh: DecodingBatch, width: int) -> graphs.CapturedBatch | None:
         """Fixed slots that begin with these sentences, of so many columns; None where steps are not captured."""
-        traces = self._traces(len(fresh.limits))
-        may_capture = traces or (self.steps != "eager" and graphs.supports_cuda_graphs(self.device))
-        if not may_capture or self.shortlist is not None:  # it changes the size of the output layer
+        # A shortlist changes the size of the output layer.
+        if not self._may_capture(len(fresh.limits)) or self.shortlist is not None:
             return None
         slots = 1 << (len(fresh.limits) - 1).bit_length()
         if (captured := self._graphs.take(slots, width)) is not None:
@@ -187,7 +176,11 @@ class Engine:
         length = int(max_lengths(self.config, torch.tensor([width]), None))
         if not self.model.reserve_positions(graphs.CapturedBatch.room(length)):
             return None
-        return graphs.CapturedBatch(fresh, slots, length, at_once=traces or self.steps == "graph")
+        at_once = self.steps == "graph" or self._traces(len(fresh.limits))
+        return graphs.CapturedBatch(fresh, slots, length, at_once)
+
+    def _may_capture(self, sentences: int) -> bool:
+        return self._traces(sentences) or (self.steps != "eager" and graphs.supports_cuda_graphs(self.device))
 
     def _traces(self, sentences: int) -> bool:
         """Whether steps of so many sentences are traced on a CPU; sampling reads numbers on the way and cannot be."""
@@ -219,22 +212,22 @@ def beam_search(
     each other: not even by the number of their unknown words, which makes the distributions of all of them wider.
 
     Args:
-        model: any model, in eval mode; it is not changed.
+        model: in eval mode.
         batch: B sentences, on the model's device, with constraints if they have any; targets are not read.
         config: the search settings.
-        n_best: hypotheses to return for each sentence, at most `beam_size`.
-        need_attention: whether to return attention and p_gen.
+        n_best: at most `beam_size`.
+        need_attention: for attention and p_gen.
         prefix: ids that the translations begin with `(B,P)`, padded on the right with PAD; its own log-probability
             counts. It may end in EOS: then the translation is given, and only scored.
-        token_info: properties of the tokens of the vocabulary.
+        token_info: of the vocabulary.
 
     Returns:
         For each sentence its hypotheses, best first. At least one; fewer than `n_best` only where no more exist.
     """
     waiting = [(range(batch.size), replace(batch, prefix=prefix))]
     engine = Engine(model, config, n_best, need_attention, steps="eager", token_info=token_info)
-    found = dict(engine.run(lambda *_: waiting.pop() if waiting else None, refill=False))
-    return [found[number] for number in range(batch.size)]
+    hypotheses = dict(engine.run(lambda *_: waiting.pop() if waiting else None, refill=False))
+    return [hypotheses[number] for number in range(batch.size)]
 
 
 def compaction_order(live: Integers) -> Integers:

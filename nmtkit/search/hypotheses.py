@@ -36,10 +36,8 @@ class Hypothesis:
     token_log_probs: list[float]
     """One for each id, then that of EOS if finished."""
     attention: npt.NDArray[np.float32] | None
-    """One row for each of `token_log_probs`, one column for each source token, EOS included.
-
-    None if not asked for, or if the model has no attention.
-    """
+    """One row for each of `token_log_probs`, one column for each source token, EOS included. None if not asked for, or
+    if the model has no attention."""
     p_gen: list[float] | None = None
     """The probability of generating, not copying, one for each of `token_log_probs`. None where `attention` was not
     asked for, or where the model does not copy."""
@@ -203,14 +201,9 @@ def _best_first(scores: Floats, count: int) -> Integers:
 def read_hypotheses(
     sentences: Sequence[LoggedSentence], spans: Sequence[StepSpan], n_best: int, size: int, config: SearchConfig
 ) -> list[list[Hypothesis]]:
-    """The best hypotheses of finished sentences, at most `n_best` of each.
+    """The best hypotheses of B finished sentences, at most `n_best` of each; `size` is V.
 
-    Args:
-        sentences: B of them.
-        spans: all steps that they have made beside their first.
-        n_best: n.
-        size: V.
-        config: the search settings.
+    The spans are of all steps that they have made beside their first.
     """
     steps = _Steps(sentences, spans)
     ranking = steps.rank(n_best, config)

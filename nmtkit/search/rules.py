@@ -1,7 +1,9 @@
-"""How a search is set, and what may follow a prefix: a rule sets log-probabilities to minus infinity.
+"""How a search is set, what may follow a prefix, and how a hypothesis is scored.
 
-The log-probabilities of what stays allowed are not renormalised: the score of a hypothesis is the model's own. Every
-rule works on all hypotheses at once and writes into `log_probs` `(N,X)`; a rule that is off costs nothing.
+A rule sets log-probabilities to minus infinity. Those of what stays allowed are not renormalised: the score of a
+hypothesis is the model's own. Every rule works on all hypotheses at once and writes into `log_probs` `(N,X)`; a rule
+that is off costs nothing. Beam search divides the summed log-probability by `length_penalty` and adds
+`coverage_penalty`.
 """
 
 import math
@@ -12,13 +14,17 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.settings import Beam, Field, Length, Settings, model_validator
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
-from nmtkit.search.scoring import CoverageKind, LengthPenalty, coverage_penalty, length_penalty
 
 INFINITY = float("inf")
+UNSEEN = 2.0**-24
+"""Attention below this counts as this: the smallest number of the narrowest type that a model computes in."""
+LengthPenalty = Literal["none", "average", "gnmt"]
+CoverageKind = Literal["gnmt", "summary"]
 PLACE_RULES = ("opennmt-py", "joeynmt")
 """Rules about the places of a beam."""
 Stop = Literal["first_k", "exact", "huggingface", "opennmt-py", "joeynmt"]
@@ -156,20 +162,21 @@ class SearchConfig(RuleSettings):
 
     def reject_unused(self, asked: Collection[str]) -> None:
         """Raises a RecipeError for a key in `asked` that has no effect with these settings."""
-        drawing = [key for key in ("temperature", "top_k", "top_p", "epsilon", "seed") if key in asked]
-        if drawing and not self.samples:
-            raise RecipeError(f"{drawing[0]} is for sampling: give samples too, 1 for one translation of each line")
-        beam = [key for key in ("beam_size", "stop", "at_limit", "patience", "diversity_strength") if key in asked]
-        if beam and self.samples:
-            raise RecipeError(f"{beam[0]} is for beam search, and samples are drawn without: leave one of the two out")
-        if "diversity_strength" in asked and self.diversity_groups == 1:
-            raise RecipeError("diversity_strength is for diverse beam search: give diversity_groups too")
-        if "patience" in asked and self.stop != "first_k":
-            raise RecipeError(f"patience is for stop first_k, and stop is {self.stop}: leave one of the two out")
-        if "no_repeat_except" in asked and not self.no_repeat_ngram:
-            raise RecipeError("no_repeat_except is for blocked n-grams: give no_repeat_ngram too")
-        if "coverage_kind" in asked and not self.coverage_penalty:
-            raise RecipeError("coverage_kind is for a coverage penalty: give coverage_penalty too")
+        sampling = "sampling: give samples too, 1 for one translation of each line"
+        beam = "beam search, and samples are drawn without: leave one of the two out"
+        first_k = f"stop first_k, and stop is {self.stop}: leave one of the two out"
+        purposes = [
+            (["temperature", "top_k", "top_p", "epsilon", "seed"], self.samples > 0, sampling),
+            (["beam_size", "stop", "at_limit", "patience", "diversity_strength"], self.samples == 0, beam),
+            (["diversity_strength"], self.diversity_groups > 1, "diverse beam search: give diversity_groups too"),
+            (["patience"], self.stop == "first_k", first_k),
+            (["no_repeat_except"], self.no_repeat_ngram > 0, "blocked n-grams: give no_repeat_ngram too"),
+            (["coverage_kind"], self.coverage_penalty > 0, "a coverage penalty: give coverage_penalty too"),
+        ]
+        for keys, has_effect, purpose in purposes:
+            unused = [key for key in keys if key in asked and not has_effect]
+            if unused:
+                raise RecipeError(f"{unused[0]} is for {purpose}")
 
     def reject_constraints(self) -> None:
         """Raises a RecipeError if this search cannot keep to constraints."""
@@ -249,11 +256,7 @@ def apply_rules(
 def block_repeated_ngrams(log_probs: Tensor, history: Tensor, written: Tensor, size: int) -> None:
     """Forbids, in place, every token that would complete an n-gram of `size` tokens that a hypothesis already has.
 
-    Args:
-        log_probs: `(N,X)`.
-        history: its tokens `(N,t)`, negative behind them and for tokens that may repeat.
-        written: how many they are `(N,)`.
-        size: n, at least 1.
+    Arguments are those of `apply_rules`.
     """
     if history.shape[1] < size:
         return
@@ -281,12 +284,8 @@ def bias_to_prefix(log_probs: Tensor, wanted: Tensor, strength: float) -> Tensor
     """Ranking log-probabilities `(N,X)`, a new tensor, where a prefix is preferred and not forced.
 
     Arivazhagan et al. 2020, "Re-translation versus Streaming for Simultaneous Translation", section 3.2: the
-    distribution is mixed with one that has only the next token of the prefix. What is forbidden stays so.
-
-    Args:
-        log_probs: `(N,X)`.
-        wanted: that token `(N,)`; PAD where a hypothesis has none, or has not kept to the prefix.
-        strength: beta, from 0 to less than 1.
+    distribution is mixed, by beta < 1, with one that has only the next token of the prefix, `wanted` `(N,)`. That is
+    PAD where a hypothesis has none, or has not kept to the prefix. What is forbidden stays so.
     """
     bound, index = (wanted != PAD)[:, None], wanted[:, None]
     own = log_probs.gather(1, index)
@@ -315,16 +314,55 @@ def _possible(log_probs: Tensor) -> Tensor:
     return log_probs.clamp(min=math.log(torch.finfo(log_probs.dtype).tiny))
 
 
+def length_penalty(kind: LengthPenalty, lengths: Tensor, alpha: float) -> Tensor:
+    """Divides the log-probability of a hypothesis; it grows with the length, so that long hypotheses may win.
+
+    - `none`: 1. The log-probability itself, which favours short hypotheses.
+    - `average`: |Y|^alpha. With alpha 1 the mean log-probability of a token.
+    - `gnmt`: ((5 + |Y|) / 6)^alpha, Wu et al. 2016, equation 14.
+
+    Takes |Y| in tokens, EOS included, of any shape; returns float64 in the same shape. With alpha 0 it is always 1.
+    """
+    lengths = lengths.double()
+    if kind == "none":
+        return torch.ones_like(lengths)
+    if kind == "average":
+        return lengths.pow(alpha)
+    return ((5 + lengths) / 6).pow(alpha)
+
+
+def coverage_penalty(kind: CoverageKind, coverage: Tensor, mask: Tensor, beta: float) -> Tensor:
+    """The cost, zero or less, of attention that is spread badly over the source.
+
+    With c_i = sum_j a_ij, the attention of all target words j so far to source word i:
+
+    - `gnmt`: beta * sum_i log(min(c_i, 1)), for words that got less than one word's worth: a translation should leave
+      nothing out. Wu et al. 2016, equation 14. A word without any attention costs as much as one with `UNSEEN`.
+    - `summary`: -beta * sum_i (max(c_i, 1) - 1), for words that got more: a summary may leave out what it likes, but
+      should not say it twice. Gehrmann, Deng and Rush 2018, "Bottom-Up Abstractive Summarization", section 5, where cp
+      is this cost with the other sign.
+
+    Takes c `(...,S)`, and the mask of the source words to be covered, without EOS, which broadcasts to it. Returns
+    `(...)`, finite, in float32 or wider.
+    """
+    coverage = coverage.to(torch.promote_types(coverage.dtype, torch.float32))
+    if kind == "summary":
+        return -beta * (coverage.clamp(min=1.0) - 1.0).masked_fill(~mask, 0.0).sum(-1)
+    return beta * coverage.clamp(min=UNSEEN, max=1.0).log().masked_fill(~mask, 0.0).sum(-1)
+
+
+def source_words(mask: Tensor) -> Tensor:
+    """The mask `(B,S)` of real tokens without the EOS behind them."""
+    return mask & pad(mask[:, 1:], (0, 1))
+
+
 def score_given(
     config: SearchConfig, ids: Sequence[int], log_probs: Tensor, attention: npt.NDArray[np.floating[Any]] | None
 ) -> float:
     """The ranking score of a given hypothesis.
 
-    Args:
-        config: the search settings.
-        ids: its tokens, extended ids for copied words, without EOS.
-        log_probs: their log-probabilities, and that of EOS if it has ended, `(T,)`.
-        attention: `(T,S)`, EOS of the source included; None where there is none.
+    Its tokens `ids` are extended ids, without EOS; `log_probs` `(T,)` have that of EOS, too, if it has ended. Attention
+    is `(T,S)`, EOS of the source included; None where there is none.
     """
     summed = float(log_probs.sum())
     if config.repetition_penalty > 1:

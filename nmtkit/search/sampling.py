@@ -35,12 +35,7 @@ BEST_FIRST = 512
 def sample_step(log_probs: Tensor, scores: Tensor, keys: Tensor, config: SearchConfig, memory: Memory) -> BeamStep:
     """One step of sampling: one continuation of each live hypothesis; in the first step, all from a single one.
 
-    Args:
-        log_probs: `(N,X)`.
-        scores: `(B,W)`, minus infinity for samples that have ended.
-        keys: of the samples `(B,K)`, see `sample_keys`.
-        config: temperature and truncation.
-        memory: its shortlist says which words the columns stand for.
+    Scores `(B,W)` are minus infinity for samples that have ended; keys `(B,K)` are those of `sample_keys`.
     """
     n_sentences, width = scores.shape
     weighed = truncate_distribution(log_probs / config.temperature, config)
@@ -58,18 +53,8 @@ def sample_step(log_probs: Tensor, scores: Tensor, keys: Tensor, config: SearchC
     return BeamStep(tokens, parents, scores, is_end & (scores > -INFINITY), kept, scores.masked_fill(is_end, -INFINITY))
 
 
-# ------------------------------------------------------------------------------------------------------ random numbers
-
-
 def sample_keys(seed: int, lines: Tensor, positions: Tensor, samples: int) -> Tensor:
-    """The keys of the random numbers of each sample in one step, `(B,K)`, int64.
-
-    Args:
-        seed: of the whole search.
-        lines: the number of each sentence `(B,)`, int64.
-        positions: of the sentences `(B,)`, int64.
-        samples: K.
-    """
+    """The keys of the random numbers of each of K samples in one step, `(B,K)`, int64, by line number and position."""
     of_lines = splitmix64(torch.full_like(lines, seed), lines)
     of_samples = splitmix64(of_lines[:, None], torch.arange(samples, device=lines.device))
     return splitmix64(of_samples, positions[:, None])
@@ -114,9 +99,6 @@ def expand_shortlist(log_probs: Tensor, words: Tensor, size: int) -> Tensor:
     whole = log_probs.new_full((len(log_probs), size + log_probs.shape[1] - len(words)), -INFINITY)
     whole[:, size:] = log_probs[:, len(words) :]
     return whole.index_copy_(1, words, log_probs[:, : len(words)])
-
-
-# ---------------------------------------------------------------------------------------------------------- truncation
 
 
 def truncate_distribution(log_probs: Tensor, config: SearchConfig) -> Tensor:

@@ -118,15 +118,9 @@ class SentenceState(Rows):
         divisors: Tensor,
         position: Tensor,
     ) -> "SentenceState":
-        """The sentences after a step; those that are done get scores of minus infinity.
+        """The sentences after a step at a position `(B,)`; those that are done get scores of minus infinity.
 
-        Args:
-            step: the chosen candidates.
-            final: the ranking scores of the candidates `(B,C)`.
-            penalties: see `penalties`, of the candidates `(B,C)`.
-            config: the search settings.
-            divisors: the length penalties of 1, 2, ... tokens.
-            position: the position of the step `(B,)`.
+        Ranking scores `final` and `penalties` are those of the candidates of the step, `(B,C)`.
         """
         groups, ended, filled = config.diversity_groups, self.ended, self.filled
         penalties = None if penalties is None else penalties.gather(1, step.kept)
@@ -177,9 +171,7 @@ class SentenceState(Rows):
     def next_of_kept_prefix(self, position: Tensor, history: Tensor) -> Tensor:
         """`next_of_prefix` for hypotheses that have followed the prefix so far `(N,)`, PAD for the others.
 
-        Args:
-            position: `(B,)`.
-            history: tokens of the hypotheses `(N,t)`; ignored from the position on.
+        Their tokens `history` `(N,t)` are ignored from the position on.
         """
         token = self.next_of_prefix(position)
         assert self.prefix is not None

@@ -19,12 +19,7 @@ SentenceResult = tuple[int, list[Hypothesis]]
 
 
 class StepLog:
-    """Sentences and steps of a decoding batch, from the host's point of view.
-
-    Args:
-        slots: of the decoding batch.
-        device: of the decoding batch.
-    """
+    """Sentences and steps of a decoding batch, from the host's point of view."""
 
     def __init__(self, slots: int, device: torch.device) -> None:
         self.live = np.zeros(slots, dtype=bool)
@@ -108,7 +103,7 @@ class StepLog:
 
         def read() -> list[SentenceResult]:
             hypotheses = read_hypotheses(finished, spans, n_best, size, config) if finished else []
-            return [(one.number, found) for one, found in zip(finished, hypotheses, strict=True)]
+            return list(zip((one.number for one in finished), hypotheses, strict=True))
 
         return read
 

@@ -134,14 +134,13 @@ def _forbidden(decoding: DecodingBatch, count: int) -> list[TracedCandidate]:
     named[:, [PAD, BOS]] = -1
     sums = sums.masked_fill(named < 0, -INFINITY).flatten()
     best, places = sums.sort(descending=True, stable=True)
-    best, places = best[:count], places[:count][best[:count] > -INFINITY]
-    columns, shortlist = places % own.shape[1], decoding.memory.shortlist
-    ids = columns if shortlist is None else shortlist.index.ids_of(columns)
-    rules, values = list(alone), (own.flatten()[places], sums[places], named.flatten()[places])
-    facts = (ids.tolist(), (places // own.shape[1]).tolist(), *(value.tolist() for value in values))
+    places = places[:count][best[:count] > -INFINITY]
+    best = best[: len(places)]
+    ids = decoding.memory.ids_of(places % own.shape[1])
+    rules, columns = list(alone), (ids, places // own.shape[1], own.flatten()[places], best, named.flatten()[places])
     return [
         TracedCandidate(token, parent, log_prob, total, rule=rules[rule])
-        for token, parent, log_prob, total, rule in zip(*facts, strict=True)
+        for token, parent, log_prob, total, rule in zip(*(column.tolist() for column in columns), strict=True)
     ]
 
 

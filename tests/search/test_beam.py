@@ -19,8 +19,7 @@ from nmtkit.search import beam, engine
 from nmtkit.search.beam import stable_topk, top_continuations
 from nmtkit.search.engine import beam_search
 from nmtkit.search.hypotheses import Hypothesis
-from nmtkit.search.rules import SearchConfig, score_given
-from nmtkit.search.scoring import CoverageKind, LengthPenalty
+from nmtkit.search.rules import CoverageKind, LengthPenalty, SearchConfig, score_given
 
 
 @dataclass

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from nmtkit.search.scoring import CoverageKind, LengthPenalty, coverage_penalty, length_penalty, source_words
+from nmtkit.search.rules import CoverageKind, LengthPenalty, coverage_penalty, length_penalty, source_words
 
 
 @pytest.mark.parametrize(
