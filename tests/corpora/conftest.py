@@ -1,16 +1,11 @@
-"""A site on the web, and the real archive of Debian."""
+"""A site on the web."""
 
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from debian_archive import fetch_context
 from web_server import QuietServer, Site, handler_of
-
-from nmtkit.core.errors import DataError
-from nmtkit.corpora.debian import DebianIndexes
-from nmtkit.corpora.sources import FetchContext
 
 
 @pytest.fixture
@@ -30,20 +25,3 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     server.shutdown()
     server.server_close()
     thread.join()
-
-
-@pytest.fixture(scope="session")
-def debian(tmp_path_factory: pytest.TempPathFactory) -> FetchContext:
-    """A cache for what is downloaded from Debian's mirrors, where they can be reached."""
-    context = fetch_context(tmp_path_factory.mktemp("debian"))[0]
-    try:
-        DebianIndexes(languages=["en", "de"]).obtain(context)
-    except DataError as fault:
-        pytest.skip(f"no mirror of Debian can be reached: {fault}")
-    return context
-
-
-@pytest.fixture
-def debian_indexes(debian: FetchContext) -> list[Path]:
-    """The package index, and descriptions in English and German."""
-    return [one.path for one in DebianIndexes(languages=["en", "de"]).obtain(debian)]

@@ -8,6 +8,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from published import gzipped, tarred, zipped
@@ -161,18 +162,14 @@ def wmt16_german(folder: Path) -> Layout:
 
 
 def wmt16_romanian(folder: Path) -> Layout:
-    europarl, setimes = both("ro", "en", "parliament", 5), both("ro", "en", "balkan", 5)
-    prefix = "training-parallel-ep-v8/europarl-v8.ro-en"
-    files = {
-        "training-parallel-ep-v8.tgz": tarred(
-            folder / "training-parallel-ep-v8.tgz",
-            {f"{prefix}.{language}": text for language, text in europarl.items()},
-        ),
-        "en-ro.txt.zip": zipped(
-            folder / "en-ro.txt.zip", {f"SETIMES.en-ro.{language}": text for language, text in setimes.items()}
-        ),
-        "dev.tgz": wmt_dev(folder),
+    prefixes = {
+        "training-parallel-ep-v8.tgz": "training-parallel-ep-v8/europarl-v8.ro-en",
+        "en-ro.txt.zip": "SETIMES.en-ro",
     }
+    files = {"dev.tgz": wmt_dev(folder)}
+    for name, prefix in prefixes.items():
+        members = {f"{prefix}.{language}": text for language, text in both("ro", "en", "balkan", 5).items()}
+        files[name] = (zipped if name.endswith(".zip") else tarred)(folder / name, members)
     return Layout(files, {"train": 10, "valid": 4, "test": 4})
 
 
@@ -237,43 +234,38 @@ def opus(folder: Path, corpus: str, pair: str) -> Layout:
     return Layout({f"{pair}.txt.zip": zipped(folder / f"{pair}.txt.zip", members)}, {"": 600})
 
 
-LAYOUTS: Mapping[str, Mapping[str, Callable[[Path], Layout]]] = {
-    "tatoeba-en-de": {"tatoeba-en-de": lambda folder: tatoeba(folder, "deu", "de")},
-    "tatoeba-de-en": {"tatoeba-de-en": lambda folder: tatoeba(folder, "deu", "de")},
-    "tatoeba-en-{tgt}": {"tatoeba-en-fr": lambda folder: tatoeba(folder, "fra", "fr")},
-    "tatoeba-{src}-en": {"tatoeba-zh-en": lambda folder: tatoeba(folder, "cmn", "zh")},
-    "multi30k-en-de": {"multi30k-en-de": lambda folder: multi30k(folder, "en", "de", "test_2016_flickr")},
-    "multi30k-de-en": {"multi30k-de-en": lambda folder: multi30k(folder, "de", "en", "test_2016_flickr")},
-    "multi30k-{test}-{src}-{tgt}": {
-        "multi30k-flickr2017-en-fr": lambda folder: multi30k(folder, "en", "fr", "test_2017_flickr"),
-        "multi30k-mscoco2017-de-en": lambda folder: multi30k(folder, "de", "en", "test_2017_mscoco"),
-    },
-    "iwslt14-de-en": {"iwslt14-de-en": iwslt14},
-    "iwslt14-en-de": {"iwslt14-en-de": iwslt14},
-    "iwslt15-en-vi": {"iwslt15-en-vi": iwslt15},
-    "iwslt15-vi-en": {"iwslt15-vi-en": iwslt15},
-    "wmt14-en-de": {"wmt14-en-de": lambda folder: wmt14(folder, "de")},
-    "wmt14-de-en": {"wmt14-de-en": lambda folder: wmt14(folder, "de")},
-    "wmt14-en-fr": {"wmt14-en-fr": lambda folder: wmt14(folder, "fr")},
-    "wmt14-fr-en": {"wmt14-fr-en": lambda folder: wmt14(folder, "fr")},
-    "wmt16-en-de": {"wmt16-en-de": wmt16_german},
-    "wmt16-de-en": {"wmt16-de-en": wmt16_german},
-    "wmt16-en-ro": {"wmt16-en-ro": wmt16_romanian},
-    "wmt16-ro-en": {"wmt16-ro-en": wmt16_romanian},
-    "wmt16-dev-test-en-{tgt}": {"wmt16-dev-test-en-cs": wmt16_sets},
-    "wmt16-dev-test-{src}-en": {"wmt16-dev-test-de-en": wmt16_sets},
-    "cnn-dailymail": {"cnn-dailymail": cnn_dailymail},
-    "xsum": {"xsum": xsum},
-    "gigaword": {"gigaword": gigaword},
-    "opus100-en-{tgt}": {
-        "opus100-en-de": lambda folder: opus100(folder, "de-en"),
-        "opus100-en-no": lambda folder: opus100(folder, "en-no"),
-    },
-    "opus100-{src}-en": {"opus100-fr-en": lambda folder: opus100(folder, "en-fr")},
-    "opus-{corpus}-{version}-{src}-{tgt}": {
-        "opus-Books-v1-en-de": lambda folder: opus(folder, "Books", "de-en"),
-        "opus-JRC-Acquis-v3.0-en-fr": lambda folder: opus(folder, "JRC-Acquis", "en-fr"),
-        "opus-Tatoeba-v2023-04-12-pt_BR-en": lambda folder: opus(folder, "Tatoeba", "en-pt_BR"),
-    },
+GERMAN = partial(tatoeba, code="deu", language="de")
+LAYOUTS: Mapping[str, Callable[[Path], Layout]] = {
+    "tatoeba-en-de": GERMAN,
+    "tatoeba-de-en": GERMAN,
+    "tatoeba-en-fr": partial(tatoeba, code="fra", language="fr"),
+    "tatoeba-zh-en": partial(tatoeba, code="cmn", language="zh"),
+    "multi30k-en-de": partial(multi30k, src="en", tgt="de", test="test_2016_flickr"),
+    "multi30k-de-en": partial(multi30k, src="de", tgt="en", test="test_2016_flickr"),
+    "multi30k-flickr2017-en-fr": partial(multi30k, src="en", tgt="fr", test="test_2017_flickr"),
+    "multi30k-mscoco2017-de-en": partial(multi30k, src="de", tgt="en", test="test_2017_mscoco"),
+    "iwslt14-de-en": iwslt14,
+    "iwslt14-en-de": iwslt14,
+    "iwslt15-en-vi": iwslt15,
+    "iwslt15-vi-en": iwslt15,
+    "wmt14-en-de": partial(wmt14, other="de"),
+    "wmt14-de-en": partial(wmt14, other="de"),
+    "wmt14-en-fr": partial(wmt14, other="fr"),
+    "wmt14-fr-en": partial(wmt14, other="fr"),
+    "wmt16-en-de": wmt16_german,
+    "wmt16-de-en": wmt16_german,
+    "wmt16-en-ro": wmt16_romanian,
+    "wmt16-ro-en": wmt16_romanian,
+    "wmt16-dev-test-en-cs": wmt16_sets,
+    "wmt16-dev-test-de-en": wmt16_sets,
+    "cnn-dailymail": cnn_dailymail,
+    "xsum": xsum,
+    "gigaword": gigaword,
+    "opus100-en-de": partial(opus100, pair="de-en"),
+    "opus100-en-no": partial(opus100, pair="en-no"),
+    "opus100-fr-en": partial(opus100, pair="en-fr"),
+    "opus-Books-v1-en-de": partial(opus, corpus="Books", pair="de-en"),
+    "opus-JRC-Acquis-v3.0-en-fr": partial(opus, corpus="JRC-Acquis", pair="en-fr"),
+    "opus-Tatoeba-v2023-04-12-pt_BR-en": partial(opus, corpus="Tatoeba", pair="en-pt_BR"),
 }
-"""By the name of its entry: corpora of it by their whole names, and what makes their files."""
+"""What makes the files of a corpus, by its whole name."""

@@ -6,16 +6,20 @@ import tarfile
 import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TypeAlias
+
+Content: TypeAlias = str | bytes | Iterable[str]
+"""Bytes, a text, or lines without line ends."""
 
 
-def as_bytes(content: str | bytes | Iterable[str]) -> bytes:
+def as_bytes(content: Content) -> bytes:
     """Bytes as they are, a text in UTF-8, or lines with line ends."""
     if isinstance(content, bytes):
         return content
     return (content if isinstance(content, str) else "".join(f"{line}\n" for line in content)).encode()
 
 
-def zipped(path: Path, members: Mapping[str, str | bytes | Iterable[str]]) -> Path:
+def zipped(path: Path, members: Mapping[str, Content]) -> Path:
     """A zip archive."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in members.items():
@@ -23,7 +27,7 @@ def zipped(path: Path, members: Mapping[str, str | bytes | Iterable[str]]) -> Pa
     return path
 
 
-def tarred(path: Path, members: Mapping[str, str | bytes | Iterable[str]]) -> Path:
+def tarred(path: Path, members: Mapping[str, Content]) -> Path:
     """A tar archive, gzip-compressed unless its name ends in .tar, with the folders of its members."""
     with tarfile.open(path, "w" if path.suffix == ".tar" else "w:gz") as archive:
         folders = {str(parent) for name in members for parent in Path(name).parents if str(parent) != "."}
@@ -39,7 +43,7 @@ def tarred(path: Path, members: Mapping[str, str | bytes | Iterable[str]]) -> Pa
     return path
 
 
-def gzipped(path: Path, content: str | bytes | Iterable[str]) -> Path:
+def gzipped(path: Path, content: Content) -> Path:
     """A single compressed file."""
     path.write_bytes(gzip.compress(as_bytes(content), mtime=0))
     return path

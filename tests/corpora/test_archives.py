@@ -5,16 +5,15 @@ import gzip
 import io
 import lzma
 import random
-import shutil
 import stat
 import struct
 import tarfile
 import tracemalloc
 import zipfile
-import zlib
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,25 +27,32 @@ BUILDERS = ["zip", "tar", "tar.gz", "tar.bz2", "tar.xz"]
 
 def build(path: Path, texts: dict[str, bytes], kind: str) -> Path:
     """An archive of plain files, with folders as members of their own."""
-    if kind == "zip":
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
-            packed.writestr("corpus/", b"")
-            for name, content in texts.items():
-                packed.writestr(name, content)
-        return path
-    with tarfile.open(path, f"w:{kind.partition('.')[2]}") as tar:
-        folder = tarfile.TarInfo("corpus")
-        folder.type = tarfile.DIRTYPE
-        tar.addfile(folder)
+    with pack(path, kind) as add:
+        add("corpus", kind=tarfile.DIRTYPE)
         for name, content in texts.items():
-            add(tar, name, content)
+            add(name, content)
     return path
 
 
-def add(tar: tarfile.TarFile, name: str, content: bytes = b"", kind: bytes = tarfile.REGTYPE, to: str = "") -> None:
-    info = tarfile.TarInfo(name)
-    info.size, info.type, info.linkname = len(content), kind, to
-    tar.addfile(info, io.BytesIO(content))
+@contextmanager
+def pack(path: Path, kind: str, **options: Any) -> Iterator[Callable[..., None]]:
+    """A new archive, by a function that adds a member with its content, and in a tar its type and where it links to."""
+    mode = f"w:{kind.partition('.')[2]}"
+    with (
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED)
+        if kind == "zip"
+        else tarfile.open(path, mode, **options) as archive
+    ):
+
+        def add(name: str, content: bytes = b"", kind: bytes = tarfile.REGTYPE, to: str = "") -> None:
+            if isinstance(archive, zipfile.ZipFile):
+                archive.writestr(f"{name}/" if kind == tarfile.DIRTYPE else name, content)
+            else:
+                info = tarfile.TarInfo(name)
+                info.size, info.type, info.linkname = len(content), kind, to
+                archive.addfile(info, io.BytesIO(content))
+
+        yield add
 
 
 def read_all(path: Path, limits: ArchiveLimits = ArchiveLimits()) -> dict[str, bytes]:  # noqa: B008  # frozen
@@ -63,28 +69,6 @@ def refused(call: Callable[[], object]) -> str:
 def test_members_come_with_names_and_bytes(tmp_path, kind):
     path = build(tmp_path / "a", TEXTS, kind)  # no ending: the kind is told by the bytes
     assert read_all(path) == TEXTS
-
-
-def unpack(path: Path, folder: Path, wanted: Callable[[str], bool] = lambda name: True) -> dict[str, Path]:
-    """What a careless reader would do with the members: write each below a folder, by its name."""
-    written = {}
-    for member in members(path):
-        if wanted(member.name):
-            place = folder / member.name
-            place.parent.mkdir(parents=True, exist_ok=True)
-            with member.open() as source, open(place, "xb") as target:
-                shutil.copyfileobj(source, target)
-            written[member.name] = place
-    return written
-
-
-@pytest.mark.parametrize("kind", BUILDERS)
-def test_unpacking_writes_what_is_wanted(tmp_path, kind):
-    path = build(tmp_path / "a", TEXTS, kind)
-    found = unpack(path, tmp_path / "out", wanted=lambda name: name.startswith("corpus/"))
-    assert found == {name: tmp_path / "out" / name for name in TEXTS if name != "README"}
-    assert {name: place.read_bytes() for name, place in found.items()} == {name: TEXTS[name] for name in found}
-    assert sorted(p.name for p in (tmp_path / "out").rglob("*") if p.is_file()) == ["train.de", "train.en"]
 
 
 @pytest.mark.parametrize(
@@ -108,47 +92,23 @@ def test_members_of_a_zip_can_be_read_side_by_side_and_later(tmp_path):
         ]  # fmt: skip
 
 
-def test_members_of_a_tar_may_be_passed_over(tmp_path):
-    path = build(tmp_path / "a.tar.gz", TEXTS, "tar.gz")
-    assert [member.name for member in members(path)] == list(TEXTS)
-
-
-OUTSIDE = {
-    "up": "../evil",
-    "up-from-below": "corpus/../../evil",
-    "absolute": "/etc/evil",
-    "dots": "..",
-    "drive": "C:/evil",
-    "drive-relative": "c:evil",
-    "backslash-up": "..\\evil",
-    "backslash": "a\\b",
-    "end-up": "a/..",
-    "line-end": "a\nb",
-}
-
-
-@pytest.mark.parametrize("name", OUTSIDE.values(), ids=OUTSIDE.keys())
+@pytest.mark.parametrize(
+    "name",
+    ["../evil", "corpus/../../evil", "/etc/evil", "..", "C:/evil", "c:evil", "..\\evil", "a\\b", "a/..", "a\nb"],
+)
 @pytest.mark.parametrize("kind", ["zip", "tar"])
 def test_names_that_lead_out_are_refused(tmp_path, kind, name):
-    path = tmp_path / "out" / "a"
-    path.parent.mkdir()
-    if kind == "zip":
-        with zipfile.ZipFile(path, "w") as packed:
-            packed.writestr(name, b"evil")
-    else:
-        with tarfile.open(path, "w") as tar:
-            add(tar, name, b"evil")
-    said = refused(lambda: unpack(path, tmp_path / "out" / "folder"))
-    assert "refused" in said
-    assert repr(name) in said
-    assert [found for found in tmp_path.rglob("*") if found.is_file()] == [path]
+    with pack(tmp_path / "a", kind) as add:
+        add(name, b"evil")
+    said = refused(lambda: read_all(tmp_path / "a"))
+    assert f"unsafe member name {name!r}; refused" in said
 
 
 @pytest.mark.parametrize("name", ["./a/./b", "a//b", "./a//b"])
 def test_names_are_settled(tmp_path, name):
-    with tarfile.open(tmp_path / "a.tar", "w") as tar:
-        add(tar, name, b"x")
-    assert read_all(tmp_path / "a.tar") == {"a/b": b"x"}
+    with pack(tmp_path / "a", "tar") as add:
+        add(name, b"x")
+    assert read_all(tmp_path / "a") == {"a/b": b"x"}
 
 
 @pytest.mark.parametrize(
@@ -157,21 +117,12 @@ def test_names_are_settled(tmp_path, name):
     ids=["symbolic-link", "hard-link", "character-device", "block-device", "fifo", "unheard-of"],
 )
 def test_a_tar_has_plain_files_only(tmp_path, kind):
-    with tarfile.open(tmp_path / "a.tar", "w") as tar:
-        add(tar, "good", b"good")
-        add(tar, "evil", b"", kind, "/etc/passwd")
-    assert "not a regular file" in refused(lambda: unpack(tmp_path / "a.tar", tmp_path / "out"))
-    assert not (tmp_path / "out" / "evil").exists()
-
-
-def test_writing_through_a_link_is_not_possible(tmp_path):
-    """First a link, then a file "below" it: the link is refused, and nothing is written elsewhere."""
-    with tarfile.open(tmp_path / "a.tar", "w") as tar:
-        add(tar, "way", b"", tarfile.SYMTYPE, str(tmp_path / "elsewhere"))
-        add(tar, "way/evil", b"evil")
-    (tmp_path / "elsewhere").mkdir()
-    assert "not a regular file" in refused(lambda: unpack(tmp_path / "a.tar", tmp_path / "out"))
-    assert not list((tmp_path / "elsewhere").iterdir())
+    """So nothing can be written through a link, either."""
+    with pack(tmp_path / "a", "tar") as add:
+        add("good", b"good")
+        add("evil", b"", kind, "/etc/passwd")
+        add("evil/below", b"evil")
+    assert "'evil' is a link or a device, not a regular file" in refused(lambda: read_all(tmp_path / "a"))
 
 
 @pytest.mark.parametrize("mode", [stat.S_IFLNK, stat.S_IFIFO, stat.S_IFCHR], ids=["link", "fifo", "device"])
@@ -183,20 +134,14 @@ def test_a_zip_has_plain_files_only(tmp_path, mode):
     assert "not a regular file" in refused(lambda: read_all(tmp_path / "a.zip"))
 
 
+@pytest.mark.filterwarnings("ignore:Duplicate name")
 @pytest.mark.parametrize("kind", ["zip", "tar"])
 @pytest.mark.parametrize("second", ["a/b", "./a/b", "a//b"])
 def test_two_members_of_one_name_are_refused(tmp_path, kind, second):
-    path = tmp_path / "a"
-    if kind == "zip":
-        warned = pytest.warns(UserWarning, match="Duplicate name") if second == "a/b" else nullcontext()
-        with warned, zipfile.ZipFile(path, "w") as packed:
-            packed.writestr("a/b", b"1")
-            packed.writestr(second, b"2")
-    else:
-        with tarfile.open(path, "w") as tar:
-            add(tar, "a/b", b"1")
-            add(tar, second, b"2")
-    assert "two members" in refused(lambda: read_all(path))
+    with pack(tmp_path / "a", kind) as add:
+        add("a/b", b"1")
+        add(second, b"2")
+    assert "two members" in refused(lambda: read_all(tmp_path / "a"))
 
 
 @pytest.mark.parametrize("kind", BUILDERS)
@@ -218,13 +163,6 @@ def test_bombs_are_noticed_while_they_are_read(tmp_path, kind, monkeypatch):
 def _drain(stream: io.BufferedIOBase) -> None:
     while stream.read(1 << 16):
         pass
-
-
-def test_a_bomb_is_not_written_to_disk(tmp_path, monkeypatch):
-    monkeypatch.setattr(archives, "FREE_BYTES", 2 << 20)
-    path = build(tmp_path / "a.zip", {"zeros": bytes(12 << 20)}, "zip")
-    refused(lambda: unpack(path, tmp_path / "out"))
-    assert (tmp_path / "out" / "zeros").stat().st_size <= 3 << 20
 
 
 def test_the_headers_of_a_zip_are_not_believed(tmp_path):
@@ -263,34 +201,34 @@ def test_the_limits_are_kept(tmp_path):
         assert "more than 4,000 bytes" in refused(lambda path=path: read_all(path, ArchiveLimits(total_bytes=4000)))
 
 
-@pytest.mark.parametrize("kind", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT], ids=["gnu", "pax"])
-def test_a_name_of_many_megabytes_is_not_read(tmp_path, kind):
-    with tarfile.open(tmp_path / "a.tar", "w", format=kind) as tar:
-        add(tar, "n" * (8 << 20), b"x")
+@pytest.mark.parametrize("form", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT], ids=["gnu", "pax"])
+def test_names_may_be_long_but_not_of_many_megabytes(tmp_path, form):
+    name = "/".join(["folder" * 5] * 12) + "/file"
+    for path, given in ((tmp_path / "long", name), (tmp_path / "endless", "n" * (8 << 20))):
+        with pack(path, "tar", format=form) as add:
+            add(given, b"x")
+    assert read_all(tmp_path / "long") == {name: b"x"}
     tracemalloc.start()
-    said = refused(lambda: read_all(tmp_path / "a.tar"))
+    said = refused(lambda: read_all(tmp_path / "endless"))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert "damaged archive" in said
     assert peak < 2 << 20
 
 
-def test_long_names_of_honest_tars_are_read(tmp_path):
-    name = "/".join(["folder" * 5] * 12) + "/file"
-    for kind in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
-        with tarfile.open(tmp_path / "a.tar", "w", format=kind) as tar:
-            add(tar, name, b"x")
-        assert read_all(tmp_path / "a.tar") == {name: b"x"}
-
-
-def test_an_encrypted_zip_is_refused(tmp_path):
-    path = build(tmp_path / "a.zip", {"secret": b"x" * 100}, "zip")
+def changed_zip(folder: Path, local: int, central: int, value: int) -> Path:
+    """A zip of one member, with a byte changed in both of its headers."""
+    path = build(folder / "a.zip", {"a": b"x" * 100}, "zip")
     data = bytearray(path.read_bytes())
-    for magic, place in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
-        at = data.rindex(magic)
-        data[at + place] |= 1
+    for magic, place in ((b"PK\x03\x04", local), (b"PK\x01\x02", central)):
+        data[data.rindex(magic) + place] = value
     path.write_bytes(data)
-    assert "encrypted" in refused(lambda: read_all(path))
+    return path
+
+
+def test_an_encrypted_zip_and_an_unknown_method_are_refused(tmp_path):
+    assert "encrypted" in refused(lambda: read_all(changed_zip(tmp_path, 6, 8, 1)))
+    assert "damaged archive" in refused(lambda: read_all(changed_zip(tmp_path, 8, 10, 77)))
 
 
 def test_names_of_other_encodings_are_kept_readable(tmp_path):
@@ -306,26 +244,20 @@ def test_names_of_other_encodings_are_kept_readable(tmp_path):
         ["größe"],
         ["größe!!"],
     ]
-    with tarfile.open(tmp_path / "a.tar", "w", encoding="latin-1", format=tarfile.GNU_FORMAT) as tar:
-        add(tar, "größe", b"1")
-    assert list(unpack(tmp_path / "a.tar", tmp_path / "out")) == ["größe"]
+    with pack(tmp_path / "a.tar", "tar", encoding="latin-1", format=tarfile.GNU_FORMAT) as add:
+        add("größe", b"1")
+    assert list(read_all(tmp_path / "a.tar")) == ["größe"]
 
 
-@pytest.mark.parametrize("kind", [one for one in BUILDERS if one != "tar"])
+@pytest.mark.parametrize("kind", BUILDERS)
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.9, 0.99])
 def test_a_cut_archive_is_damaged(tmp_path, kind, share):
     noise = random.Random(3)
     texts = {f"{number}.txt": noise.randbytes(30_000) for number in range(10)}
     data = build(tmp_path / "whole", texts, kind).read_bytes()
-    (tmp_path / "cut").write_bytes(data[: int(len(data) * share)])
-    said = refused(lambda: read_all(tmp_path / "cut"))
-    assert "damaged archive" in said
-    assert "fetch again" in said
-
-
-def test_a_cut_tar_is_damaged(tmp_path):
-    data = build(tmp_path / "whole", {"a": b"x" * 30_000, "b": b"y" * 30_000}, "tar").read_bytes()
-    (tmp_path / "cut").write_bytes(data[:20_000])
+    # A tar ends with blocks of zeros, which may be missing.
+    length = 300_000 if kind == "tar" else len(data)
+    (tmp_path / "cut").write_bytes(data[: int(length * share)])
     assert "damaged archive" in refused(lambda: read_all(tmp_path / "cut"))
 
 
@@ -351,20 +283,3 @@ def test_changed_bytes_are_noticed_or_belong_to_one_plain_file(tmp_path, kind):
 
 def test_what_is_missing_is_said(tmp_path):
     assert "No such file" in refused(lambda: list(members(tmp_path / "none.zip")))
-
-
-def test_a_method_that_nobody_knows_is_said(tmp_path):
-    path = build(tmp_path / "a.zip", {"a": b"x" * 100}, "zip")
-    data = bytearray(path.read_bytes())
-    for magic, place in ((b"PK\x03\x04", 8), (b"PK\x01\x02", 10)):
-        at = data.rindex(magic)
-        data[at + place : at + place + 2] = struct.pack("<H", 77)
-    path.write_bytes(data)
-    assert "damaged archive" in refused(lambda: read_all(path))
-
-
-def test_a_wrong_checksum_is_said(tmp_path):
-    path = build(tmp_path / "a.zip", {"a": b"x" * 100}, "zip")
-    sum_of_it = struct.pack("<I", zlib.crc32(b"x" * 100))
-    path.write_bytes(path.read_bytes().replace(sum_of_it, b"\0\1\2\3"))
-    assert "damaged archive" in refused(lambda: read_all(path))

@@ -139,11 +139,6 @@ def test_a_pattern_that_is_none(tmp_path, pattern):
     assert "pattern" in fault_of(tmp_path, text, "ours-Books-de-en")
 
 
-def test_a_catalogue_that_is_not_there(tmp_path):
-    with pytest.raises(DataError, match="No such file"):
-        Catalogue(tmp_path / "none.yaml")
-
-
 OURS = Catalogue()
 
 
@@ -178,5 +173,7 @@ def test_the_recipes_that_name_a_corpus_find_it():
     assert found >= 3
 
 
-def test_the_catalogue_is_found_in_a_checkout():
+def test_the_catalogue_is_found_in_a_checkout(tmp_path):
     assert bundled_path("data", "corpora.yaml").is_file()
+    with pytest.raises(DataError, match="No such file"):
+        Catalogue(tmp_path / "none.yaml")

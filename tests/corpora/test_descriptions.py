@@ -5,19 +5,9 @@ from pathlib import Path
 import pytest
 
 from nmtkit.core.errors import DataError
-from nmtkit.corpora.catalogue import FilterConfig
 from nmtkit.corpora.debian import stanzas
-from nmtkit.corpora.debian_readers import (
-    DebianDescriptions,
-    DebianSummaries,
-    descriptions,
-    family,
-    paragraphs,
-    units,
-)
-from nmtkit.corpora.filters import filter_pairs
+from nmtkit.corpora.debian_readers import DebianDescriptions, DebianSummaries, descriptions, family, paragraphs, units
 from nmtkit.corpora.readers import Pair
-from nmtkit.corpus.splitting import Splitter
 
 PACKAGES = """\
 Package: frob
@@ -108,25 +98,27 @@ def test_stanzas_have_the_wanted_fields(files: list[Path]) -> None:
     ]
 
 
-def test_a_last_stanza_may_end_with_the_file(tmp_path: Path) -> None:
-    (tmp_path / "index").write_text("\n\nA: 1\n\n\n\nA: 2\nB: 3", encoding="utf-8")
-    assert list(stanzas(tmp_path / "index", ("A",))) == [{"A": "1"}, {"A": "2"}]
+def test_stanzas_end_with_blank_lines_or_the_file_and_lines_with_line_feeds_only(tmp_path: Path) -> None:
+    (tmp_path / "index").write_text(
+        "\n\nA: 1\n\n\nA: 2\u2028two\x85.\n three\r\x0c\nB: 3", encoding="utf-8", newline=""
+    )
+    assert list(stanzas(tmp_path / "index", ("A",))) == [{"A": "1"}, {"A": "2\u2028two\x85.\n three\r\x0c"}]
 
 
-def test_only_a_line_feed_ends_a_line(tmp_path: Path) -> None:
-    (tmp_path / "index").write_text("A: one\u2028two\x85\n three\r\x0cfour\n", encoding="utf-8", newline="")
-    assert list(stanzas(tmp_path / "index", ("A",))) == [{"A": "one\u2028two\n three\r\x0cfour"}]
-
-
-def test_what_is_no_index_is_refused_by_its_line(tmp_path: Path) -> None:
-    (tmp_path / "index").write_text("A: 1\nwhat is this\n", encoding="utf-8")
-    with pytest.raises(DataError, match=r"index, line 2: expected `Field: value`"):
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"A: 1\nwhat is this\n", "index, line 2: expected `Field: value`"),
+        (b"A: f\xfcr\n", r"index, line 1: not UTF-8 \(byte 5 of the line\); fetch it again"),
+        (None, "index: cannot read it: No such file"),
+    ],
+    ids=["other-text", "not-utf-8", "missing"],
+)
+def test_what_is_no_index_is_refused_by_its_line(tmp_path: Path, content: bytes | None, said: str) -> None:
+    if content is not None:
+        (tmp_path / "index").write_bytes(content)
+    with pytest.raises(DataError, match=said):
         list(stanzas(tmp_path / "index", ("A",)))
-    (tmp_path / "index").write_bytes(b"A: f\xfcr\n")
-    with pytest.raises(DataError, match=r"index, line 1: not UTF-8 \(byte 5 of the line\); fetch it again"):
-        list(stanzas(tmp_path / "index", ("A",)))
-    with pytest.raises(DataError, match=r"gone: cannot read it: No such file"):
-        list(stanzas(tmp_path / "gone", ("A",)))
 
 
 def test_paragraphs_are_divided_by_dots() -> None:
@@ -159,29 +151,19 @@ def test_units_of_a_paragraph(lines: list[str], expected: list[str]) -> None:
     assert units(lines) == expected
 
 
-@pytest.mark.parametrize(
-    ("source", "expected"),
-    [
-        ("gcc-12", "gcc"),
-        ("gcc-12-cross", "gcc-cross"),
-        ("python3.11", "python"),
-        ("libsdl1.2", "libsdl"),
-        ("libsdl2", "libsdl"),
-        ("llvm-toolchain-14", "llvm-toolchain"),
-        ("openjdk-17-jre8", "openjdk-jre"),
-        ("0ad", "0ad"),
-        ("7zip", "7zip"),
-        ("mp3info", "mp3info"),
-        ("2048", "2048"),
-    ],
-)
-def test_families(source: str, expected: str) -> None:
-    assert family(source) == expected
+def test_families() -> None:
+    families = {
+        **{"gcc-12": "gcc", "gcc-12-cross": "gcc-cross", "python3.11": "python", "libsdl1.2": "libsdl"},
+        **{"llvm-toolchain-14": "llvm-toolchain", "openjdk-17-jre8": "openjdk-jre"},
+        **{"0ad": "0ad", "7zip": "7zip", "mp3info": "mp3info", "2048": "2048"},
+    }
+    assert {source: family(source) for source in families} == families
 
 
 def test_pairs_are_joined_by_sum_and_by_paragraph(files: list[Path]) -> None:
     dropped: Counter[str] = Counter()
-    assert list(DebianDescriptions(src="en", tgt="de").pairs(files, dropped)) == [
+    pairs = list(DebianDescriptions(src="en", tgt="de").pairs(files, dropped))
+    assert pairs == [
         Pair("frobs widgets", "frobt Teile", group="frob"),
         Pair("Frob is a program that frobs widgets.", "Frob ist ein Programm, das Teile frobt.", group="frob"),
         Pair("It can:", "Es kann:", group="frob"),
@@ -191,12 +173,8 @@ def test_pairs_are_joined_by_sum_and_by_paragraph(files: list[Path]) -> None:
         Pair("knits", "strickt", group="knit"),
     ]
     assert dropped == {"description without a translation": 1, "description with more paragraphs in one language": 1}
-
-
-def test_pairs_the_other_way_round(files: list[Path]) -> None:
-    there = DebianDescriptions(src="en", tgt="de").pairs(files, Counter())
     back = DebianDescriptions(src="de", tgt="en").pairs(files, Counter())
-    assert {(pair.src, pair.tgt) for pair in there} == {(pair.tgt, pair.src) for pair in back}
+    assert {(pair.tgt, pair.src) for pair in back} == {(pair.src, pair.tgt) for pair in pairs}
 
 
 def test_paragraphs_with_other_lists_are_left_out(files: list[Path]) -> None:
@@ -266,44 +244,3 @@ def test_summaries_that_teach_nothing_are_left_out(tmp_path: Path) -> None:
         "package that only points to another one": 2,
         "first paragraph that another package has too": 2,
     }
-
-
-def test_the_fewest_words_can_be_chosen(tmp_path: Path) -> None:
-    files = _english(tmp_path, ("frob-short", "frobs few widgets", " Frobs few widgets.\n"))
-    assert [pair.src for pair in DebianSummaries(min_words=3).pairs(files, Counter())] == ["Frobs few widgets."]
-
-
-@pytest.mark.slow  # it asks a mirror of Debian
-def test_the_real_descriptions(debian_indexes: list[Path]) -> None:
-    dropped: Counter[str] = Counter()
-    found = list(DebianDescriptions(src="en", tgt="de").pairs(debian_indexes, dropped))
-    assert len(found) > 10_000
-    assert dropped["description with more paragraphs in one language"] < len(found) / 100
-    assert dropped["paragraph with more list items in one language"] < len(found) / 50
-    kept = list(
-        filter_pairs(
-            found, FilterConfig(min_words=2, min_letter_ratio=0.5, keep_identical=False), "en", "de", Counter()
-        )
-    )
-    assert len(kept) > 8_000
-    words = Counter(word for pair in kept for word in pair.tgt.lower().split())
-    assert {"die", "und", "der", "dieses", "paket", "enthält"} <= {word for word, _ in words.most_common(30)}
-    assert sum(pair.src.startswith(("* ", "- ")) for pair in kept) < len(kept) / 1000
-
-
-@pytest.mark.slow  # it asks a mirror of Debian
-def test_the_real_summaries(debian_indexes: list[Path]) -> None:
-    dropped: Counter[str] = Counter()
-    found = list(DebianSummaries().pairs(debian_indexes, dropped))
-    assert len(found) > 20_000
-    groups = Counter(pair.group for pair in found)
-    assert len(groups) > 15_000
-    train: list[Pair] = []
-    splitter = Splitter(0.02, 0.02, None, train.append)
-    for pair in found:
-        splitter.add(pair.group or pair.src, pair)
-    trained, tested = (
-        {" ".join(pair.src.lower().split()[:25]) for pair in pairs} for pairs in (train, splitter.held_out("test"))
-    )
-    assert len(tested) > 300
-    assert len(tested & trained) <= len(tested) / 50

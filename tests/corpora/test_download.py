@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,298 +24,260 @@ SUM = hashlib.sha256(CONTENT).hexdigest()
 
 
 @dataclass
-class Heard:
-    """What a download told, and how long it would have waited."""
+class Client:
+    """Downloads to a target, hears what is told of it, and does something in place of each wait."""
 
+    target: Path
+    meanwhile: Callable[[], object] = lambda: None
+    timeout: float = 2.0
     said: list[str] = field(default_factory=list)
-    bytes_there: list[tuple[int, int | None]] = field(default_factory=list)
+    sizes: list[tuple[int, int | None]] = field(default_factory=list)
     waits: list[float] = field(default_factory=list)
 
-    @property
-    def policy(self) -> DownloadPolicy:
-        return DownloadPolicy(
-            self.said.append,
-            lambda there, total: self.bytes_there.append((there, total)),
-            self.waits.append,
-            (2.0, 2.0),
+    def get(self, url: str, sha256: str = "", size: int | None = None) -> str:
+        def wait(seconds: float) -> None:
+            self.waits.append(seconds)
+            self.meanwhile()
+
+        def progress(there: int, total: int | None) -> None:
+            self.sizes.append((there, total))
+
+        return download(
+            url, self.target, DownloadPolicy(self.said.append, progress, wait, (2.0, self.timeout)), sha256, size
         )
 
+    def refused(self, url: str, sha256: str = "", size: int | None = None) -> str:
+        """The message of a download that fails."""
+        with pytest.raises(NmtkitError) as fault:
+            self.get(url, sha256, size)
+        return str(fault.value)
 
-@dataclass
-class Free:
-    """What `shutil.disk_usage` says of a disk that is nearly full."""
-
-    free: int
+    def left(self) -> list[str]:
+        return sorted(path.name for path in self.target.parent.iterdir())
 
 
 @pytest.fixture
-def target(tmp_path: Path) -> Path:
+def client(tmp_path: Path) -> Client:
     (tmp_path / "downloads").mkdir()
-    return tmp_path / "downloads" / "file.bin"
+    return Client(tmp_path / "downloads" / "file.bin")
 
 
-def left(target: Path) -> list[str]:
-    return sorted(path.name for path in target.parent.iterdir())
+def test_a_file_comes_whole_with_its_progress(site, client):
+    assert client.get(site.put("a.bin", CONTENT), SUM, len(CONTENT)) == SUM == sha256_of(client.target)
+    assert client.target.read_bytes() == CONTENT
+    assert client.left() == ["file.bin"]
+    assert client.sizes == sorted(client.sizes)
+    assert (client.sizes[0], client.sizes[-1]) == ((0, len(CONTENT)), (len(CONTENT), len(CONTENT)))
+    assert not client.said
 
 
-def refused(call: Callable[[], object]) -> str:
-    with pytest.raises(NmtkitError) as fault:
-        call()
-    return str(fault.value)
+def test_an_empty_file_is_a_file(site, client):
+    assert client.get(site.put("empty", b"")) == hashlib.sha256(b"").hexdigest()
+    assert client.target.read_bytes() == b""
 
 
-def test_a_file_comes_whole_with_its_progress(site, target):
-    heard = Heard()
-    assert download(site.put("a.bin", CONTENT), target, heard.policy, SUM, len(CONTENT)) == SUM
-    assert target.read_bytes() == CONTENT
-    assert left(target) == ["file.bin"]
-    assert heard.bytes_there[0] == (0, len(CONTENT))
-    assert heard.bytes_there[-1] == (len(CONTENT), len(CONTENT))
-    assert [there for there, _ in heard.bytes_there] == sorted(there for there, _ in heard.bytes_there)
-    assert not heard.said
-    assert sha256_of(target) == SUM
-
-
-def test_an_empty_file_is_a_file(site, target):
-    assert download(site.put("empty", b""), target, Heard().policy) == hashlib.sha256(b"").hexdigest()
-    assert target.read_bytes() == b""
+# ---- resuming
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_cut_at_random_places_it_is_resumed_to_the_same_bytes(site, target, seed):
+def test_cut_at_random_places_it_is_resumed_to_the_same_bytes(site, client, seed):
     """Every attempt begins where the one before was cut, and asks only for the version it has a part of."""
     draw = random.Random(seed)
     site.etags, site.dates = draw.choice([(True, True), (True, False), (False, True)])
-    heard, cuts, rest = Heard(), [], len(CONTENT)
+    cuts, rest = [], len(CONTENT)
     for _ in range(draw.randint(1, 12)):
         cuts.append(draw.randint(0, rest // 2))
         rest -= cuts[-1]
     site.cuts = list(cuts)
-    assert download(site.put("a.bin", CONTENT), target, heard.policy) == SUM  # no sum to mend what went wrong
-    assert target.read_bytes() == CONTENT
-    assert left(target) == ["file.bin"]
+    assert client.get(site.put("a.bin", CONTENT)) == SUM  # no sum to mend what went wrong
+    assert client.target.read_bytes() == CONTENT
+    assert client.left() == ["file.bin"]
     starts = [int(one.range.removeprefix("bytes=").rstrip("-") or 0) for one in site.asked]
     assert starts == [sum(cuts[:n]) for n in range(len(cuts) + 1)]
     assert all(one.if_range for one, start in zip(site.asked, starts, strict=True) if start)
-    assert len(heard.waits) == len(cuts)
+    assert len(client.waits) == len(cuts)
 
 
-def test_stopped_and_started_again_it_goes_on(site, target):
-    """The part of a program that has ended is used by the next."""
+@pytest.mark.parametrize("damaged", [False, True])
+def test_stopped_and_started_again_it_goes_on(site, client, damaged):
+    """The part of a program that has ended is used by the next; damage on disk is found by the sum."""
     url = site.put("a.bin", CONTENT)
-
-    class Stop(Exception):
-        pass
-
-    def stop(seconds: float) -> None:
-        raise Stop
-
     site.cuts = [70_000]
-    with pytest.raises(Stop):
-        download(url, target, DownloadPolicy(print, lambda there, total: None, stop))
-    assert left(target) == ["file.bin.part", "file.bin.part.json"]
-    heard = Heard()
-    assert download(url, target, heard.policy, SUM) == SUM
-    assert site.asked[-1].range == "bytes=70000-"
-    assert heard.bytes_there[0] == (70_000, len(CONTENT))
-    assert target.read_bytes() == CONTENT
+    client.meanwhile = lambda: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        client.get(url)
+    assert client.left() == ["file.bin.part", "file.bin.part.json"]
+    later = Client(client.target)
+    if damaged:
+        part = client.target.with_name("file.bin.part")
+        part.write_bytes(b"x" + part.read_bytes()[1:])
+        assert SUM in later.refused(url, SUM)
+    assert later.get(url, SUM) == SUM
+    assert site.asked[1].range == "bytes=70000-"
+    assert later.sizes[0] == (70_000, len(CONTENT))
+    assert client.target.read_bytes() == CONTENT
 
 
-def test_a_server_that_knows_no_ranges_begins_again(site, target):
+def test_a_server_that_knows_no_ranges_begins_again(site, client):
     site.ranges = False
     site.cuts = [100_000, 120_000]
-    assert download(site.put("a.bin", CONTENT), target, Heard().policy) == SUM
+    assert client.get(site.put("a.bin", CONTENT)) == SUM
     assert [one.status for one in site.asked] == [200, 200, 200]
-    assert target.read_bytes() == CONTENT
+    assert client.target.read_bytes() == CONTENT
 
 
-def test_without_a_mark_of_the_version_only_a_sum_allows_to_go_on(site, target):
+@pytest.mark.parametrize(("known", "range_"), [("", ""), (SUM, "bytes=100000-")], ids=["no-sum", "sum"])
+def test_without_a_mark_of_the_version_only_a_sum_allows_to_go_on(site, client, known, range_):
     site.etags = site.dates = False
-    url = site.put("a.bin", CONTENT)
     site.cuts = [100_000]
-    assert download(url, target, Heard().policy) == SUM
-    assert site.asked[-1].range == ""
-    target.unlink()
-    site.cuts = [100_000]
-    assert download(url, target, Heard().policy, SUM) == SUM
-    assert site.asked[-1].range == "bytes=100000-"
+    assert client.get(site.put("a.bin", CONTENT), known) == SUM
+    assert site.asked[-1].range == range_
 
 
 @pytest.mark.parametrize("honest", [True, False], ids=["server-notices", "server-does-not-notice"])
-def test_a_file_that_changes_in_between_is_not_mixed(site, target, honest):
+def test_a_file_that_changes_in_between_is_not_mixed(site, client, honest):
     other = random.Random(6).randbytes(len(CONTENT))
     site.honours_if_range = honest
     site.cuts = [100_000]
-    url = site.put("a.bin", CONTENT)
-
-    def change(seconds: float) -> None:
-        site.put("a.bin", other)
-
-    policy = DownloadPolicy(lambda text: None, lambda there, total: None, change)
-    assert download(url, target, policy) == hashlib.sha256(other).hexdigest()
-    assert target.read_bytes() == other
+    client.meanwhile = lambda: site.put("a.bin", other)
+    assert client.get(site.put("a.bin", CONTENT)) == hashlib.sha256(other).hexdigest()
+    assert client.target.read_bytes() == other
 
 
-def test_a_part_that_is_already_whole_is_taken(site, target):
+def test_a_part_that_is_already_whole_is_taken(site, client):
     """The connection breaks after the last byte: the server has nothing more, and says so with 416."""
     site.claimed_length = len(CONTENT) + 10
-    url = site.put("a.bin", CONTENT)
-    heard = Heard()
-
-    def mend(seconds: float) -> None:
-        site.claimed_length = None
-        heard.waits.append(seconds)
-
-    policy = DownloadPolicy(heard.said.append, lambda there, total: None, mend)
-    assert download(url, target, policy, SUM) == SUM
+    client.meanwhile = lambda: setattr(site, "claimed_length", None)
+    assert client.get(site.put("a.bin", CONTENT), SUM) == SUM
     assert [one.status for one in site.asked] == [200, 416]
 
 
-def test_a_part_that_is_longer_than_the_file_is_thrown_away(site, target):
+def test_a_part_that_is_longer_than_the_file_is_thrown_away(site, client):
     url = site.put("a.bin", CONTENT)
-    target.with_name("file.bin.part").write_bytes(CONTENT + b"more")
+    client.target.with_name("file.bin.part").write_bytes(CONTENT + b"more")
     facts = {"url": url, "etag": '"old"', "modified": "", "total": None}
-    target.with_name("file.bin.part.json").write_text(json.dumps(facts))
+    client.target.with_name("file.bin.part.json").write_text(json.dumps(facts))
     site.honours_if_range = False
-    assert download(url, target, Heard().policy, SUM) == SUM
+    assert client.get(url, SUM) == SUM
     assert [one.status for one in site.asked] == [416, 200]
 
 
 @pytest.mark.parametrize("facts", ["", "[]", "{}", '{"url": "http://elsewhere/a.bin"}', '{"url": 3, "x": 1}'])
-def test_a_part_of_unknown_origin_is_not_used(site, target, facts):
-    target.with_name("file.bin.part").write_bytes(b"something else")
-    target.with_name("file.bin.part.json").write_text(facts)
-    assert download(site.put("a.bin", CONTENT), target, Heard().policy) == SUM
-    assert target.read_bytes() == CONTENT
+def test_a_part_of_unknown_origin_is_not_used(site, client, facts):
+    client.target.with_name("file.bin.part").write_bytes(b"something else")
+    client.target.with_name("file.bin.part.json").write_text(facts)
+    assert client.get(site.put("a.bin", CONTENT)) == SUM
+    assert client.target.read_bytes() == CONTENT
 
 
-def test_a_wrong_sum_is_refused_with_both_and_nothing_stays(site, target):
-    url = site.put("a.bin", CONTENT[:-1] + b"?")
-    found = hashlib.sha256(CONTENT[:-1] + b"?").hexdigest()
-    said = refused(lambda: download(url, target, Heard().policy, SUM))
+# ---- another file than expected
+
+
+def test_a_wrong_sum_is_refused_with_both_and_nothing_stays(site, client):
+    said = client.refused(site.put("a.bin", CONTENT[:-1] + b"?"), SUM)
     assert SUM in said
-    assert found in said
-    assert left(target) == []
-    site.put("a.bin", CONTENT)
-    assert download(url, target, Heard().policy, SUM) == SUM
+    assert hashlib.sha256(CONTENT[:-1] + b"?").hexdigest() in said
+    assert client.left() == []
+    assert client.get(site.put("a.bin", CONTENT), SUM) == SUM
     assert site.asked[-1].range == ""
 
 
-def test_a_bad_part_does_not_spoil_the_next_download(site, target):
-    """Bytes that were damaged on disk are found by the sum, and the next attempt begins afresh."""
-    url = site.put("a.bin", CONTENT)
-    site.cuts, site.failures = [100_000], []
-    with pytest.raises(ZeroDivisionError):
-        download(url, target, DownloadPolicy(print, lambda there, total: None, lambda seconds: 1 / 0), SUM)
-    part = target.with_name("file.bin.part")
-    part.write_bytes(b"x" + part.read_bytes()[1:])
-    assert SUM in refused(lambda: download(url, target, Heard().policy, SUM))
-    assert download(url, target, Heard().policy, SUM) == SUM
+@pytest.mark.parametrize(("lengths", "size"), [(True, "150,000"), (False, "more")], ids=["told", "endless"])
+def test_another_size_than_expected_is_refused(site, client, lengths, size):
+    site.lengths = lengths
+    assert f"it has {size} bytes, not 1,000" in client.refused(site.put("a.bin", CONTENT), size=1000)
+    assert client.left() == []
+    assert sum(there for there, _ in client.sizes) < len(CONTENT)
 
 
-def test_another_size_than_expected_is_refused_before_it_comes(site, target):
-    said = refused(lambda: download(site.put("a.bin", CONTENT), target, Heard().policy, size=1000))
-    assert "it has 150,000 bytes, not 1,000" in said
-    assert left(target) == []
-
-
-def test_a_server_that_does_not_stop_is_not_listened_to(site, target):
-    site.lengths = False
-    said = refused(lambda: download(site.put("a.bin", CONTENT), target, Heard().policy, size=1000))
-    assert "more bytes, not 1,000" in said
-    assert left(target) == []
-
-
-def test_without_a_length_the_size_of_the_catalogue_tells_the_end(site, target):
+def test_without_a_length_the_size_of_the_catalogue_tells_the_end(site, client):
     site.lengths = False
     site.cuts = [50_000]
-    assert download(site.put("a.bin", CONTENT), target, Heard().policy, size=len(CONTENT)) == SUM
+    assert client.get(site.put("a.bin", CONTENT), size=len(CONTENT)) == SUM
     assert site.asked[-1].range == "bytes=50000-"
 
 
-def test_a_busy_server_is_asked_again_after_ever_longer_waits(site, target):
+# ---- busy and slow servers
+
+
+def test_a_busy_server_is_asked_again_after_ever_longer_waits(site, client):
     site.failures = [(503, {}), (500, {}), (429, {}), (504, {})]
-    heard = Heard()
-    assert download(site.put("a.bin", CONTENT), target, heard.policy) == SUM
-    assert heard.waits == [2.0, 4.0, 8.0, 16.0]
-    assert "503" in heard.said[0]
-    assert "next attempt in 2 s" in heard.said[0]
+    assert client.get(site.put("a.bin", CONTENT)) == SUM
+    assert client.waits == [2.0, 4.0, 8.0, 16.0]
+    assert "503" in client.said[0]
+    assert "next attempt in 2 s" in client.said[0]
 
 
-def test_the_server_says_how_long_to_wait(site, target):
+def test_the_server_says_how_long_to_wait(site, client):
     soon = format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
     site.failures = [(503, {"Retry-After": "7"}), (429, {"Retry-After": soon}), (503, {"Retry-After": "rain"})]
-    heard = Heard()
-    download(site.put("a.bin", CONTENT), target, heard.policy)
-    assert heard.waits[0] == 7.0
-    assert 25.0 < heard.waits[1] <= 30.0
-    assert heard.waits[2] == 8.0
-
-
-def test_a_server_that_asks_for_an_hour_is_not_waited_for(site, target):
+    client.get(site.put("a.bin", CONTENT))
+    assert (client.waits[0], client.waits[2]) == (7.0, 8.0)
+    assert 25.0 < client.waits[1] <= 30.0
     site.failures = [(503, {"Retry-After": "3600"})]
-    heard = Heard()
-    said = refused(lambda: download(site.put("a.bin", CONTENT), target, heard.policy))
-    assert "asks to wait 3600 seconds" in said
-    assert not heard.waits
+    impatient = Client(client.target)
+    assert "asks to wait 3600 seconds" in impatient.refused(site.url("a.bin"))
+    assert not impatient.waits
 
 
-def test_it_ends_after_so_many_attempts_in_a_row(site, target):
+def test_it_ends_after_so_many_attempts_in_a_row(site, client):
     site.failures = [(503, {})] * 100
-    heard = Heard()
-    said = refused(lambda: download(site.put("a.bin", CONTENT), target, heard.policy))
-    assert "503" in said
-    assert "try again later" in said
+    assert "503 Service Unavailable; try again later" in client.refused(site.put("a.bin", CONTENT))
     assert len(site.asked) == module.ATTEMPTS
 
 
-def test_a_server_that_always_cuts_at_the_same_place_is_given_up(site, target):
+def test_a_server_that_always_cuts_at_the_same_place_is_given_up(site, client):
     """It knows no ranges, so nothing is ever won; without the count of attempts this would go on for ever."""
     site.ranges = False
     site.cuts = [1000] * 100
-    said = refused(lambda: download(site.put("a.bin", CONTENT), target, Heard().policy))
-    assert "the connection" in said
+    assert "the connection" in client.refused(site.put("a.bin", CONTENT))
     assert len(site.asked) == module.ATTEMPTS + 1  # the first one brought something
 
 
-def test_a_server_that_stops_in_the_middle_is_left_after_the_timeout(site, target):
+def test_a_server_that_stops_in_the_middle_is_left_after_the_timeout(site, client):
     site.pause = 0.3
-    url = site.put("a.bin", CONTENT)
-    heard = Heard()
-
-    def mend(seconds: float) -> None:
-        site.pause = 0.0
-
-    policy = DownloadPolicy(heard.said.append, lambda there, total: None, mend, (2.0, 0.1))
-    assert download(url, target, policy) == SUM
-    assert heard.said
-    assert "the connection broke" in heard.said[0] or "no answer in time" in heard.said[0]
+    client.timeout = 0.1
+    client.meanwhile = lambda: setattr(site, "pause", 0.0)
+    assert client.get(site.put("a.bin", CONTENT), SUM) == SUM
+    assert "the connection broke" in client.said[0] or "no answer in time" in client.said[0]
 
 
-def test_redirections_are_followed(site, target):
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 410, 451])
+def test_what_is_not_there_is_not_asked_for_again(site, client, status):
+    site.failures = [(status, {})]
+    said = client.refused(site.put("a.bin", CONTENT))
+    assert str(status) in said
+    assert "--catalogue" in said
+    assert not client.waits
+    assert client.left() == []
+
+
+# ---- redirects
+
+
+def test_redirections_are_followed(site, client):
     site.put("a.bin", CONTENT)
     site.redirects = {"/old": "/older", "/older": site.url("a.bin")}
     site.cuts = [1000]
-    assert download(site.url("old"), target, Heard().policy) == SUM
+    assert client.get(site.url("old")) == SUM
     assert [one.path for one in site.asked] == ["/old", "/older", "/a.bin"] * 2
     assert site.asked[-1].range == "bytes=1000-"
 
 
-def test_redirections_in_a_circle_are_refused(site, target):
+def test_redirections_in_a_circle_are_refused(site, client):
     site.redirects = {"/a": "/b", "/b": "/a"}
-    said = refused(lambda: download(site.url("a"), target, Heard().policy))
-    assert f"more than {module.REDIRECTS} times" in said
+    assert f"more than {module.REDIRECTS} times" in client.refused(site.url("a"))
     assert len(site.asked) == module.REDIRECTS + 1
 
 
 @pytest.mark.parametrize("place", ["file:///etc/passwd", "ftp://127.0.0.1/a.bin", "gopher://127.0.0.1/"])
-def test_redirections_lead_only_to_the_web(site, target, place):
+def test_redirections_lead_only_to_the_web(site, client, place):
     site.redirects = {"/a": place}
-    assert "refused" in refused(lambda: download(site.url("a"), target, Heard().policy))
-    assert left(target) == []
+    assert "refused" in client.refused(site.url("a"))
+    assert client.left() == []
 
 
-def test_no_redirection_from_https_to_http(site, target, monkeypatch):
+def test_no_redirection_from_https_to_http(site, client, monkeypatch):
     """The certificate is not what is tested here: the first answer is given as if it came over https."""
     real = module.requests.Session.get
 
@@ -324,20 +287,11 @@ def test_no_redirection_from_https_to_http(site, target, monkeypatch):
     monkeypatch.setattr(module.requests.Session, "get", pretend)
     site.put("a.bin", CONTENT)
     site.redirects = {"/a": site.url("a.bin")}
-    secure = site.url("a").replace("http:", "https:")
-    assert "not as safe" in refused(lambda: download(secure, target, Heard().policy))
-    assert download(site.url("a"), target, Heard().policy) == SUM
+    assert "not as safe" in client.refused(site.url("a").replace("http:", "https:"))
+    assert client.get(site.url("a")) == SUM
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 410, 451])
-def test_what_is_not_there_is_not_asked_for_again(site, target, status):
-    site.failures = [(status, {})]
-    heard = Heard()
-    said = refused(lambda: download(site.put("a.bin", CONTENT), target, heard.policy))
-    assert str(status) in said
-    assert "--catalogue" in said
-    assert not heard.waits
-    assert left(target) == []
+# ---- no connection
 
 
 def free_port() -> int:
@@ -347,72 +301,59 @@ def free_port() -> int:
         return port
 
 
-def test_offline_is_one_sentence_with_host_and_remedy(site, target):
-    heard = Heard()
-    url = f"http://127.0.0.1:{free_port()}/corpora/a.zip"
-    said = refused(lambda: download(url, target, heard.policy))
+def test_offline_is_one_sentence_with_host_and_remedy(site, client):
+    said = client.refused(f"http://127.0.0.1:{free_port()}/corpora/a.zip")
     assert said.startswith("cannot reach 127.0.0.1 (Connection refused): is this machine online?")
-    assert str(target) in said  # where a copy from elsewhere may be put
+    assert str(client.target) in said  # where a copy from elsewhere may be put
     assert "\n" not in said
-    assert not heard.waits
-
-
-def test_a_server_that_is_away_for_a_moment_is_waited_for(site, target):
-    """Unlike one that was never there: a part has come already."""
-    url = site.put("a.bin", CONTENT)
-    site.cuts = [100_000]
-    heard = Heard()
-
-    def away(seconds: float) -> None:
-        heard.waits.append(seconds)
-        site.redirects = {"/a.bin": f"http://127.0.0.1:{free_port()}/"} if len(heard.waits) < 3 else {}
-
-    assert download(url, target, DownloadPolicy(heard.said.append, lambda there, total: None, away)) == SUM
-    assert len(heard.waits) == 3
-    assert "cannot reach" in heard.said[1]
-
-
-def test_a_name_that_nobody_knows(site, target):
-    said = refused(lambda: download("http://no-such-host.invalid/a.zip", target, Heard().policy))
+    assert not client.waits
+    said = client.refused("http://no-such-host.invalid/a.zip")
     assert said.startswith("cannot reach no-such-host.invalid (")
-    assert "online" in said
 
 
-def test_the_proxy_of_the_environment_is_asked(site, target, monkeypatch):
+def test_a_server_that_is_away_for_a_moment_is_waited_for(site, client):
+    """Unlike one that was never there: a part has come already."""
+
+    def away() -> None:
+        site.redirects = {"/a.bin": f"http://127.0.0.1:{free_port()}/"} if len(client.waits) < 3 else {}
+
+    site.cuts = [100_000]
+    client.meanwhile = away
+    assert client.get(site.put("a.bin", CONTENT)) == SUM
+    assert len(client.waits) == 3
+    assert "cannot reach" in client.said[1]
+
+
+def test_the_proxy_of_the_environment_is_asked(site, client, monkeypatch):
     """The site is its own proxy: it is asked for the whole address of a host that does not exist."""
     site.put("http:/no-such-host.invalid/a.bin", CONTENT)
     site.redirects = {"http://no-such-host.invalid/a.bin": site.url("http:/no-such-host.invalid/a.bin")}
     monkeypatch.setenv("http_proxy", site.base)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    assert download("http://no-such-host.invalid/a.bin", target, Heard().policy) == SUM
+    assert client.get("http://no-such-host.invalid/a.bin") == SUM
     assert site.asked[0].path == "http://no-such-host.invalid/a.bin"
-
-
-def test_a_dead_proxy_is_named(site, target, monkeypatch):
     monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")
-    said = refused(lambda: download("http://no-such-host.invalid/a.bin", target, Heard().policy))
+    said = client.refused("http://no-such-host.invalid/a.bin")
     assert "proxy" in said
     assert "HTTP_PROXY" in said
 
 
-def test_too_little_room_is_said_before_the_download(site, target, monkeypatch):
-    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: Free(1000))
-    said = refused(lambda: download(site.put("a.bin", CONTENT), target, Heard().policy))
-    assert "150,000 bytes are needed, and 1,000 are free" in said
+# ---- the disk
 
 
-def test_a_full_disk_is_said_in_words(site, target, monkeypatch):
-    def full(seconds: object) -> None:
+def test_too_little_room_is_said_before_the_download(site, client, monkeypatch):
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
+    assert "150,000 bytes are needed, and 1,000 are free" in client.refused(site.put("a.bin", CONTENT))
+
+
+def test_a_disk_that_cannot_be_written_is_said_in_words(site, client, monkeypatch):
+    url = site.put("a.bin", CONTENT)
+    nowhere = Client(client.target / "a.bin")
+    client.target.write_text("not a folder")
+    assert f"{nowhere.target}: cannot write it: Not a directory" in nowhere.refused(url)
+
+    def full(*given: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    policy = DownloadPolicy(lambda text: None, lambda there, total: full(there))
-    said = refused(lambda: download(site.put("a.bin", CONTENT), target, policy))
-    assert "No space left on device" in said
-    assert str(target) in said
-
-
-def test_a_folder_that_may_not_be_written_is_named(site, tmp_path):
-    (tmp_path / "file").write_text("not a folder")
-    said = refused(lambda: download(site.put("a.bin", CONTENT), tmp_path / "file" / "a.bin", Heard().policy))
-    assert "cannot write it" in said
-    assert str(tmp_path / "file") in said
+    monkeypatch.setattr(module.hashlib, "file_digest", full)
+    assert f"{client.target}: cannot write it: No space left on device" in client.refused(url)

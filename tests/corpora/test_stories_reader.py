@@ -60,13 +60,8 @@ def stories(folder: Path, lists: dict[str, list[str]], **changed: str) -> tuple[
     for split, lines in lists.items():
         files.append(folder / f"all_{split}.txt")
         files[-1].write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return files, StoriesReader.model_validate(
-        {
-            "kind": "stories",
-            "archives": ["cnn.tgz", "dm.tgz"],
-            "lists": {split: [f"all_{split}.txt"] for split in lists},
-        }
-    )
+    named = {split: [f"all_{split}.txt"] for split in lists}
+    return files, StoriesReader.model_validate({"archives": ["cnn.tgz", "dm.tgz"], "lists": named})
 
 
 def read(reader: StoriesReader | XsumReader, files: list[Path]) -> tuple[list[Pair], dict[str, int]]:
@@ -81,23 +76,17 @@ LISTS = {"train": [address("a"), address("c")], "valid": [address("d")], "test":
 def test_stories_go_where_the_lists_say(tmp_path: Path) -> None:
     files, reader = stories(tmp_path, LISTS)
     pairs, dropped = read(reader, files)
-    assert [(pair.group, pair.split) for pair in pairs] == [
-        (stem("a"), "train"),
-        (stem("b"), "test"),
-        (stem("c"), "train"),
-        (stem("d"), "valid"),
-    ]
-    assert pairs[0].src == "A ferry ran aground at a . Nobody was hurt ."
-    assert pairs[0].tgt == "Ferry aground at a. All are safe."
+    splits = {"a": "train", "b": "test", "c": "train", "d": "valid"}
+    assert [(pair.group, pair.split) for pair in pairs] == [(stem(name), split) for name, split in splits.items()]
+    assert (pairs[0].src, pairs[0].tgt) == (
+        "A ferry ran aground at a . Nobody was hurt .",
+        "Ferry aground at a. All are safe.",
+    )
     assert dropped == {}
 
 
 def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
-    lists = {
-        "train": [address("a"), address("c"), address("nowhere")],
-        "valid": [address("c")],
-        "test": [address("b")],
-    }
+    lists = {"train": [*map(address, ("a", "c", "nowhere"))], "valid": [address("c")], "test": [address("b")]}
     files, reader = stories(tmp_path, lists, a="@highlight\n\nOnly a summary\n", b="No summary\n")
     pairs, dropped = read(reader, files)
     assert [(pair.group, pair.split) for pair in pairs] == [(stem("c"), "train")]
@@ -110,12 +99,6 @@ def test_a_story_that_is_not_utf8_is_named(tmp_path: Path) -> None:
     tarred(tmp_path / "cnn.tgz", {f"cnn/stories/{stem('a')}.story": bad})
     with pytest.raises(DataError, match=rf"cnn\.tgz:cnn/stories/{stem('a')}\.story, line 2: not UTF-8"):
         read(reader, files)
-
-
-def test_a_list_that_no_source_gives(tmp_path: Path) -> None:
-    files, reader = stories(tmp_path, LISTS)
-    with pytest.raises(DataError, match=r"all_test\.txt: no source of the corpus gives a file of this name"):
-        read(reader, files[:-1])
 
 
 def pages(folder: Path, splits: object, **changed: str) -> tuple[list[Path], XsumReader]:

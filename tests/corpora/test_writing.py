@@ -14,7 +14,7 @@ from nmtkit.core.settings import parse
 from nmtkit.corpora import filters
 from nmtkit.corpora.catalogue import Entry, FilterConfig
 from nmtkit.corpora.corpus_files import WriteResult, recipe_data, write_pairs
-from nmtkit.corpora.filters import PairFilter, count_words, letter_ratio, single_line
+from nmtkit.corpora.filters import PairFilter, letter_ratio, single_line
 from nmtkit.corpora.readers import Pair
 
 
@@ -75,59 +75,38 @@ def test_summaries_are_lines_of_json(tmp_path):
     }
 
 
-REASONS = {
-    "an empty side": [("", "x y z"), ("x y z", " \u2028 ")],
-    "too few words": [("one", "two words")],
-    "too many words": [("a b c", "a b c d e f")],
-    "lengths too different": [("a b", "a b c d e")],
-    "too few letters": [("1234 5678 9", "ab cd ef"), ("a 1 2 3", "b c d")],
-    "both sides identical": [("same thing", "same thing")],
-    "": [("two words", "zwei Wörter"), ("two (2) words", "zwei (2) Worte")],
-}
-
-
-@pytest.mark.parametrize("reason", REASONS, ids=lambda reason: reason or "kept")
-def test_the_reason_is_the_first_that_fits(reason):
-    keep = FilterConfig(min_words=2, max_words=5, max_ratio=2.0, min_letter_ratio=0.5, keep_identical=False)
-    for src, tgt in REASONS[reason]:
-        assert PairFilter(keep, "en", "de").rejection_reason(Pair(src, tgt)) == reason
-
-
-def test_targets_may_have_limits_of_their_own():
-    judge = PairFilter(FilterConfig(min_words=4, max_words=6, min_tgt_words=1, max_tgt_words=2), "en", "en")
-    assert judge.rejection_reason(Pair("a b c d", "a")) == ""
-    assert judge.rejection_reason(Pair("a b c d", "a b c")) == "too many words"
-    assert judge.rejection_reason(Pair("a b c", "a")) == "too few words"
+STRICT = FilterConfig(min_words=2, max_words=5, max_ratio=2.0, min_letter_ratio=0.5, keep_identical=False)
+TARGETS = FilterConfig(min_words=4, max_words=6, min_tgt_words=1, max_tgt_words=2)
+JAPANESE = FilterConfig(min_words=3, max_words=10)  # two letters count as a word
 
 
 @pytest.mark.parametrize(
-    ("text", "share"),
+    ("config", "src", "tgt", "reason"),
     [
-        ("abc", 1.0),
-        ("ab 12", 0.5),
-        ("", 0.0),
-        ("  ", 0.0),
-        ("नमस्ते", 1.0),
-        ("日本語", 1.0),
-        ("...!", 0.0),
-        ("día½_", 0.6),
+        (STRICT, "", "x y z", "an empty side"),
+        (STRICT, "x y z", " \u2028 ", "an empty side"),
+        (STRICT, "one", "two words", "too few words"),
+        (STRICT, "a b c", "a b c d e f", "too many words"),
+        (STRICT, "a b", "a b c d e", "lengths too different"),
+        (STRICT, "1234 5678 9", "ab cd ef", "too few letters"),
+        (STRICT, "a 1 2 3", "b c d", "too few letters"),
+        (STRICT, "same thing", "same thing", "both sides identical"),
+        (STRICT, "two (2) words", "zwei (2) Worte", ""),
+        (TARGETS, "a b c d", "a", ""),
+        (TARGETS, "a b c d", "a b c", "too many words"),
+        (TARGETS, "a b c", "a", "too few words"),
+        (JAPANESE, "this is Japanese", "これは日本語です", ""),
+        (JAPANESE, "this is Japanese", "日本", "too few words"),
     ],
-    ids=["letters", "digits", "empty", "blank", "marks", "ideographs", "signs", "others"],
 )
-def test_the_share_of_letters(text, share):
-    assert letter_ratio(text) == share
+def test_the_reason_is_the_first_that_fits(config: FilterConfig, src: str, tgt: str, reason: str) -> None:
+    judge = PairFilter(config, "en", "ja_JP" if config is JAPANESE else "de")
+    assert judge.rejection_reason(Pair(src, tgt)) == reason
 
 
-def test_words_of_languages_without_spaces_are_two_letters_each():
-    assert count_words("これは 日本語ですか", unspaced=True) == 5  # nine letters
-    assert count_words("it is English") == 3
-    judge = PairFilter(FilterConfig(min_words=3, max_words=10), "en", "ja")
-    assert judge.rejection_reason(Pair("this is Japanese", "これは日本語です")) == ""
-    assert judge.rejection_reason(Pair("this is Japanese", "日本")) == "too few words"
-    assert (
-        PairFilter(FilterConfig(min_words=3), "zh_CN", "en").rejection_reason(Pair("这是一个中文", "this is Chinese"))
-        == ""
-    )
+def test_the_share_of_letters():
+    shares = {"abc": 1.0, "ab 12": 0.5, "": 0.0, "  ": 0.0, "नमस्ते": 1.0, "日本語": 1.0, "...!": 0.0, "día½_": 0.6}
+    assert {text: letter_ratio(text) for text in shares} == shares
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r", "\v", "\f", "\x1c", "\x85", "\u2028", "\u2029", "\0"], ids=ascii)

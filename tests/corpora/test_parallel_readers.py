@@ -1,0 +1,339 @@
+"""Readers of parallel corpora: aligned lines, marked-up talks and segments, columns; and every fault with its place."""
+
+import gzip
+import tracemalloc
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from published import Content, gzipped, tarred, zipped
+
+from nmtkit.core.errors import DataError
+from nmtkit.corpora import readers
+from nmtkit.corpora.aligned import MARK_UP, AlignedReader, ParallelFiles, TabSeparatedReader, unescape_entities
+from nmtkit.corpora.readers import Pair, Reader
+
+EN = ["A dog runs.", "Two women sing.", "The bus is late."]
+DE = ["Ein Hund rennt.", "Zwei Frauen singen.", "Der Bus hat Verspätung."]
+BOTH = list(zip(EN, DE, strict=True))
+
+
+def read(reader: Reader, *files: Path) -> tuple[list[Pair], dict[str, int]]:
+    """All pairs, and what was left out."""
+    dropped: Counter[str] = Counter()
+    return list(reader.pairs(files, dropped)), dict(dropped)
+
+
+def texts(reader: Reader, *files: Path) -> list[tuple[str, str]]:
+    """The sides of all pairs."""
+    return [(pair.src, pair.tgt) for pair in read(reader, *files)[0]]
+
+
+def sides(archive: str, src: str, tgt: str, **settings: Any) -> AlignedReader:
+    """Reads two members of an archive."""
+    return AlignedReader(parts=[ParallelFiles(src=f"{archive}:{src}", tgt=f"{archive}:{tgt}", **settings)])
+
+
+def aligned(folder: Path, src: Content, tgt: Content, **settings: Any) -> tuple[list[Pair], dict[str, int]]:
+    """The pairs of two texts in one archive."""
+    return read(sides("a.tgz", "a.en", "a.de", **settings), tarred(folder / "a.tgz", {"a.en": src, "a.de": tgt}))
+
+
+def columns(folder: Path, text: Content, **settings: Any) -> tuple[list[Pair], dict[str, int]]:
+    """The pairs of a text with columns."""
+    archive = zipped(folder / "a.zip", {"_about.txt": "No pairs\tin here.", "a.txt": text})
+    return read(TabSeparatedReader(text="a.zip:a.txt", **settings), archive)
+
+
+# ---- lines
+
+
+def test_a_moses_archive_has_two_texts_among_others(tmp_path: Path) -> None:
+    content = {"README": "A corpus.", "Books.de-en.de": DE, "Books.de-en.en": EN, "Books.de-en.xml": "<x/>"}
+    archive = zipped(tmp_path / "de-en.txt.zip", content)
+    pairs, _ = read(sides("de-en.txt.zip", "Books.de-en.en", "Books.de-en.de"), archive)
+    assert pairs == [Pair(en, de) for en, de in BOTH]
+
+
+@pytest.mark.parametrize("name", ["all.tgz", "all.tar"])
+def test_tar_with_folders_whichever_side_comes_first(tmp_path: Path, name: str) -> None:
+    archive = tarred(tmp_path / name, {"training/a.de": DE, "training/b.txt": "x", "training/a.en": EN})
+    assert texts(sides(name, "training/a.en", "training/a.de"), archive) == BOTH
+    assert texts(sides(name, "training/a.de", "training/a.en"), archive) == [(de, en) for en, de in BOTH]
+
+
+def test_single_files_plain_and_packed_and_the_splits_of_the_corpus(tmp_path: Path) -> None:
+    files = [gzipped(tmp_path / "train.en.gz", EN), gzipped(tmp_path / "train.de.gz", DE)]
+    for name, line in (("val.en", EN[0]), ("val.de", DE[0])):
+        (tmp_path / name).write_text(f"{line}\n", encoding="utf-8")
+        files.append(tmp_path / name)
+    train = ParallelFiles(src="train.en.gz", tgt="train.de.gz", split="train")
+    valid = ParallelFiles(src="val.en", tgt="val.de", split="valid")
+    pairs, _ = read(AlignedReader(parts=[train, valid]), *files)
+    assert pairs == [*(Pair(en, de, split="train") for en, de in BOTH), Pair(*BOTH[0], split="valid")]
+
+
+def test_gzip_files_inside_of_a_tar(tmp_path: Path) -> None:
+    packed = {f"{side}.gz": gzip.compress("\n".join(lines).encode()) for side, lines in (("en", EN), ("de", DE))}
+    assert texts(sides("giga.tar", "en.gz", "de.gz"), tarred(tmp_path / "giga.tar", packed)) == BOTH
+
+
+BOMB = gzip.compress((b"x" * 9999 + b"\n") * 2000)
+NUMBERS = gzip.compress("".join(f"{number} words\n" for number in range(2000)).encode())
+
+
+@pytest.mark.parametrize(
+    ("packed", "said"),
+    [(BOMB, "unpacks to more than 200 bytes for each byte of it"), (NUMBERS[:2000], "broken gzip file after line")],
+    ids=["bomb", "broken"],
+)
+def test_faulty_gzip_files_inside_of_a_tar_are_named(tmp_path: Path, packed: bytes, said: str) -> None:
+    archive = tarred(tmp_path / "giga.tar", {"a.gz": packed, "b.gz": packed})
+    with pytest.raises(DataError, match=rf"giga\.tar:a\.gz: {said}"):
+        read(sides("giga.tar", "a.gz", "b.gz"), archive)
+
+
+def test_only_line_feeds_end_a_line_and_empty_lines_keep_their_place(tmp_path: Path) -> None:
+    pairs, _ = aligned(tmp_path, "one\u2028still one\r\n\r\ntwo\x85\vstill two\r\n", "eins\n\nzwei")
+    assert [(pair.src, pair.tgt) for pair in pairs] == [
+        ("one\u2028still one", "eins"),
+        ("", ""),
+        ("two\x85\vstill two", "zwei"),
+    ]
+
+
+@pytest.mark.parametrize(("entities", "text"), [(None, "don &apos;t &amp; won"), (True, "don 't & won")])
+def test_entities_of_lines_stay_unless_they_are_unwanted(tmp_path: Path, entities: bool | None, text: str) -> None:
+    assert aligned(tmp_path, ["don &apos;t &amp; won"], ["x"], entities=entities)[0] == [Pair(text, "x")]
+
+
+@pytest.mark.parametrize(
+    ("src", "tgt", "said"),
+    [
+        (EN, [*EN, "One more.", "And one."], r"a\.tgz:a\.en has 3 lines, but a\.tgz:a\.de has 5"),
+        ([*EN, "One more.", "And one."], EN, r"a\.tgz:a\.en has 5 lines, but a\.tgz:a\.de has 3"),
+        (EN, b"gut\nauch gut\nsp\xe4t\n", r"a\.tgz:a\.de, line 3: not UTF-8 \(byte 3 of the line\)"),
+        ("", "", r"a\.tgz:a\.en: it has no lines"),
+    ],
+    ids=["longer-target", "longer-source", "not-utf-8", "empty"],
+)
+def test_sides_that_do_not_belong_together_are_named(tmp_path: Path, src: Content, tgt: Content, said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        aligned(tmp_path, src, tgt)
+
+
+@pytest.mark.parametrize("pack", [zipped, tarred], ids=["zip", "tar"])
+def test_memory_does_not_grow_with_the_archive(tmp_path: Path, pack: Callable[..., Path]) -> None:
+    lines = [f"{number} bottles hang on the wall" + f" of house {number * 7919}" * 50 for number in range(6000)]
+    archive = pack(tmp_path / "a.arc", {"a.en": lines, "a.de": lines})
+    assert sum(map(len, lines)) > 4 << 20
+    del lines
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in sides("a.arc", "a.en", "a.de").pairs([archive], Counter())) == 6000
+        assert tracemalloc.get_traced_memory()[1] < 3 << 20
+    finally:
+        tracemalloc.stop()
+
+
+# ---- talks and segments
+
+TAGS_DE = """<url>http://www.example.org/talks/7</url>
+<talkid>7</talkid>
+<title>Ada Okafor: Das Meer</title>
+ Das Meer ist tief.
+ Wir wissen wenig davon.
+<url>http://www.example.org/talks/12</url>
+<talkid>12</talkid>
+<reviewer href="http://www.example.org/1">Someone</reviewer>
+ Brot & Butter, 3 < 4.
+"""
+TAGS_EN = """<url>http://www.example.org/talks/7</url>
+<talkid>7</talkid>
+<title>Ada Okafor: The sea</title>
+The sea is deep.
+We know little of it.
+<talkid>12</talkid>
+Bread & butter, 3 < 4.
+"""
+SRC_XML = """<?xml version="1.0" encoding="UTF-8"?>
+<mteval>
+<srcset setid="demo-2010" srclang="german">
+<doc docid="69" genre="lectures">
+<url>http://www.example.org/talks/69</url>
+<title>Ein Titel</title>
+<seg id="1"> Guten Tag. </seg>
+<seg id="2"> Er sagte &quot;R&amp;D&quot; </seg>
+</doc>
+<doc docid="70" genre="lectures">
+<seg id="1"> Zum Schluss. </seg>
+</doc>
+</srcset>
+</mteval>
+"""
+REF_SGM = """<refset setid="demo-2010" srclang="any" trglang="en">
+<DOC sysid="ref" docid="69" genre="lectures" origlang="de">
+<hl>
+<seg id="1">Good day.</seg>
+</hl>
+<p>
+<seg id='2'>He said "R&D"</seg>
+</p>
+</DOC>
+<doc docid=70>
+<seg id=1>In
+the end.
+</seg></doc></refset>
+"""
+
+
+def test_talks_without_the_lines_about_them(tmp_path: Path) -> None:
+    pairs, dropped = aligned(tmp_path, TAGS_DE, TAGS_EN, format="talks")
+    assert pairs == [
+        Pair("Das Meer ist tief.", "The sea is deep.", group="talk 7"),
+        Pair("Wir wissen wenig davon.", "We know little of it.", group="talk 7"),
+        Pair("Brot & Butter, 3 < 4.", "Bread & butter, 3 < 4.", group="talk 12"),
+    ]
+    assert dropped == {MARK_UP: 6}
+
+
+@pytest.mark.parametrize(
+    ("src", "tgt", "said"),
+    [
+        (TAGS_DE, TAGS_EN.replace("We know little of it.\n", ""), "differ at number 2: talk 7 on one side, talk 12 on"),
+        (TAGS_DE + " Noch ein Satz.\n", TAGS_EN, r"a\.en has 4 talks, but a\.tgz:a\.de has 3"),
+    ],
+    ids=["shifted", "longer"],
+)
+def test_talks_that_part_are_named(tmp_path: Path, src: str, tgt: str, said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        aligned(tmp_path, src, tgt, format="talks")
+
+
+def test_segments_of_xml_and_sgml(tmp_path: Path) -> None:
+    pairs, dropped = aligned(tmp_path, SRC_XML, REF_SGM, format="segments", split="test")
+    assert pairs == [
+        Pair("Guten Tag.", "Good day.", group="69", split="test"),
+        Pair('Er sagte "R&D"', 'He said "R&D"', group="69", split="test"),
+        Pair("Zum Schluss.", "In the end.", group="70", split="test"),
+    ]
+    assert dropped == {}
+    kept, _ = aligned(tmp_path, SRC_XML, REF_SGM, format="segments", entities=False)
+    assert kept[1].src == "Er sagte &quot;R&amp;D&quot;"
+
+
+def test_several_segments_in_one_line(tmp_path: Path) -> None:
+    src = '<doc docid="a"><seg id="1">eins</seg><seg id="2">zwei</seg></doc>'
+    pairs, _ = aligned(tmp_path, src, src, format="segments")
+    assert [pair.tgt for pair in pairs] == ["eins", "zwei"]
+
+
+@pytest.mark.parametrize(
+    ("marked", "text"),
+    [
+        ("don&apos;t &amp; &quot;won&#39;t&quot; &lt;b&gt;", "don't & \"won't\" <b>"),
+        ("&#x20AC; 5, caf&eacute;", "\u20ac 5, caf\xe9"),
+        ("R&D, &notit; AT&T; &; &#; &copy 2016", "R&D, &notit; AT&T; &; &#; &copy 2016"),
+        ("&amp;amp;", "&amp;"),
+    ],
+    ids=["common", "others", "none", "once"],
+)
+def test_entities(marked: str, text: str) -> None:
+    assert unescape_entities(marked) == text
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ('<doc docid="70"', '<doc docid="71"', "differ at number 3: document 71, segment 1 on one side"),
+        ('<seg id="2">', '<seg id="3">', "differ at number 2: document 69, segment 3 on one side"),
+        ("Tag. </seg>", "Tag.", r"line 8: <seg id=\"2\"> inside of the segment that begins in line 7"),
+        ("</seg>\n</doc>\n</srcset>", "</srcset>", "line 11: this segment has no end"),
+        ('<seg id="1"> Guten', "Guten", "line 7: </seg> where no segment is open"),
+        ("Tag. </seg>", "</doc> Tag. </seg>", "line 7: </doc> inside of the segment"),
+        ("seg", "s", r"a\.en has 0 segments, but a\.tgz:a\.de has 3"),
+    ],
+    ids=["other-document", "other-segment", "not-closed", "cut", "not-opened", "document-inside", "none"],
+)
+def test_faults_of_segments_are_named(tmp_path: Path, before: str, after: str, said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        aligned(tmp_path, SRC_XML.replace(before, after), REF_SGM, format="segments")
+
+
+# ---- columns
+
+TATOEBA = (
+    "Go.\tGeh.\tCC-BY 2.0 (France) Attribution: tatoeba.org #1 (a) & #2 (b)\n"
+    "Go.\tLos!\tCC-BY 2.0 (France) Attribution: tatoeba.org #1 (a) & #3 (c)\n"
+    "Where is the cat?\tWo ist die Katze?\tCC-BY 2.0 (France) Attribution: tatoeba.org #4 (a) & #5 (b)\n"
+)
+
+
+@pytest.mark.parametrize("group", [1, None])
+def test_columns_in_both_directions(tmp_path: Path, group: int | None) -> None:
+    """Without a group of its own the source is one; with one both directions have the same groups."""
+    there, _ = columns(tmp_path, TATOEBA, group=group)
+    assert [(pair.src, pair.tgt) for pair in there] == [
+        ("Go.", "Geh."),
+        ("Go.", "Los!"),
+        ("Where is the cat?", "Wo ist die Katze?"),
+    ]
+    back, dropped = columns(tmp_path, TATOEBA, src=2, tgt=1, group=group)
+    assert back == [Pair(pair.tgt, pair.src, group=pair.group if group else pair.tgt) for pair in there]
+    assert dropped == {}
+
+
+def test_empty_lines_are_counted_and_only_line_feeds_end_a_line(tmp_path: Path) -> None:
+    pairs, dropped = columns(tmp_path, "\ufeffHi.\tSalut\u2028encore !\r\n\r\nRun!\tCours\x85 !\r\n")
+    assert [(pair.src, pair.tgt) for pair in pairs] == [("Hi.", "Salut\u2028encore !"), ("Run!", "Cours\x85 !")]
+    assert dropped == {"empty lines": 1}
+
+
+def test_a_file_that_is_no_archive(tmp_path: Path) -> None:
+    plain = tmp_path / "pairs.tsv"
+    plain.write_text(TATOEBA, encoding="utf-8")
+    files = [plain, gzipped(tmp_path / "pairs.tsv.gz", TATOEBA)]
+    for file in files:
+        assert len(texts(TabSeparatedReader(text=file.name), *files)) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("one\teins\nno tab here\n", "line 2: expected 2 columns between tabs, found 1"),
+        (b"one\teins\ntwo\tf\xfcnf\n", r"line 2: not UTF-8 \(byte 6 of the line\)"),
+        ("one\teins\n" + "x" * 60_000 + "\n", "line 2: more than 20,000 bytes without a line end"),
+    ],
+    ids=["one-column", "not-utf-8", "endless"],
+)
+def test_lines_that_are_no_pair_are_named(
+    tmp_path: Path, text: Content, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readers, "LONGEST", 20_000)
+    with pytest.raises(DataError, match=rf"a\.zip:a\.txt, {said}"):
+        columns(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("a.zip:b.txt", r"it has no member b\.txt, only 0\.txt, .*, 9\.txt and 15 more;"),
+        ("a.zip", r"an archive of 0\.txt, .* and 15 more: name one as a\.zip:MEMBER"),
+        ("b.zip:0.txt", r"b\.zip: no source of the corpus gives a file of this name, only a\.zip"),
+    ],
+    ids=["other-member", "no-member", "other-file"],
+)
+def test_a_text_that_is_not_there_is_named_with_those_that_are(tmp_path: Path, place: str, said: str) -> None:
+    archive = zipped(tmp_path / "a.zip", {f"{number}.txt": TATOEBA for number in range(25)})
+    with pytest.raises(DataError, match=said):
+        read(TabSeparatedReader(text=place), archive)
+
+
+def test_pairs_come_before_the_end_is_read(tmp_path: Path) -> None:
+    archive = zipped(tmp_path / "a.zip", {"a.txt": "one\teins\n" * 3 + "damaged\n"})
+    pairs = TabSeparatedReader(text="a.zip:a.txt").pairs([archive], Counter())
+    assert [next(pairs).src for _ in range(3)] == ["one"] * 3
+    with pytest.raises(DataError, match="line 4"):
+        next(pairs)
