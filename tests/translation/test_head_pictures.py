@@ -1,17 +1,17 @@
 """All heads of all layers of a translation, as a picture holds them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
+from untrained import learned, untrained
 
 from nmtkit.core.errors import DataError, NmtkitError
-from nmtkit.corpus.blocks import Example
 from nmtkit.data.batch import collate
-from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair
-from nmtkit.data.tokenizer_training import learn_tokenizers
+from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.data.vocabulary import EOS
 from nmtkit.models.base import VocabularySizes
-from nmtkit.models.rnnsearch import RnnSearch, RnnSearchConfig
 from nmtkit.models.transformer import Transformer, TransformerConfig
 from nmtkit.search.rules import SearchConfig
 from nmtkit.translation.translator import Translator
@@ -21,7 +21,7 @@ LINES = ["the dog sees Anna and Otto", "Otto sees the dogs", "dogs and Anna"]
 
 @pytest.fixture(scope="module")
 def tokenizers() -> TokenizerPair:
-    return learn_tokenizers(TokenizerConfig(kind="bpe", vocab_size=40), [Example(line, line, 1) for line in LINES])
+    return learned(LINES, "bpe", vocab_size=40)
 
 
 @pytest.fixture
@@ -90,8 +90,6 @@ def test_what_cannot_be_drawn_is_refused(model: Transformer, tokenizers: Tokeniz
         translator(model, tokenizers).head_pictures(["dog"], [""])
     with pytest.raises(DataError, match="2 source lines but 1 target"):
         translator(model, tokenizers).head_pictures(["dog", "dogs"], ["dog"])
-    size = len(tokenizers.src.vocabulary)
-    config = RnnSearchConfig(embedding_size=4, hidden_size=4, attention_size=4, maxout_size=4)
-    other = RnnSearch(config, VocabularySizes(size, size, shared=True)).eval()
+    other = replace(untrained("rnnsearch", tokenizers), name="toy")
     with pytest.raises(NmtkitError, match=r"'toy' \(rnnsearch\) has no layers of attention heads"):
-        Translator(other, tokenizers, SearchConfig(), name="toy").head_pictures(["dog"])
+        other.head_pictures(["dog"])

@@ -9,23 +9,26 @@ SRC_PIECES = ["▁un", "seen", "▁cat", "</s>"]
 WEIGHTS = np.array([[0.5, 0.25, 0.125, 0.125], [0.0, 0.5, 0.25, 0.25]])
 
 
-def test_source_pieces_of_a_word_are_added():
-    src_words, tgt_words, merged = merge_subwords(SRC_PIECES, ["▁chat", "</s>"], WEIGHTS)
-    assert src_words == ["unseen", "cat", "</s>"]
-    assert tgt_words == ["chat", "</s>"]
-    assert merged.tolist() == [[0.75, 0.125, 0.125], [0.5, 0.25, 0.25]]
-
-
-def test_target_pieces_of_a_word_are_averaged():
-    src_words, tgt_words, merged = merge_subwords(["▁a", "▁b", "▁c", "</s>"], ["▁ch", "at"], WEIGHTS)
-    assert src_words == ["a", "b", "c", "</s>"]
-    assert tgt_words == ["chat"]
-    assert merged.tolist() == [[0.25, 0.375, 0.1875, 0.1875]]
-
-
-def test_both_sides_merge_at_once():
-    _, _, merged = merge_subwords(SRC_PIECES, ["▁ch", "at"], WEIGHTS)
-    assert merged.tolist() == [[0.625, 0.1875, 0.1875]]
+@pytest.mark.parametrize(
+    ("src", "tgt", "src_words", "tgt_words", "weights"),
+    [
+        # Source pieces of a word are added.
+        (
+            SRC_PIECES,
+            ["▁chat", "</s>"],
+            ["unseen", "cat", "</s>"],
+            ["chat", "</s>"],
+            [[0.75, 0.125, 0.125], [0.5, 0.25, 0.25]],
+        ),
+        # Target pieces of a word are averaged.
+        (["▁a", "▁b", "▁c", "</s>"], ["▁ch", "at"], ["a", "b", "c", "</s>"], ["chat"], [[0.25, 0.375, 0.1875, 0.1875]]),
+        (SRC_PIECES, ["▁ch", "at"], ["unseen", "cat", "</s>"], ["chat"], [[0.625, 0.1875, 0.1875]]),
+    ],
+    ids=["source", "target", "both"],
+)
+def test_pieces_are_merged(src, tgt, src_words, tgt_words, weights):
+    merged_src, merged_tgt, merged = merge_subwords(src, tgt, WEIGHTS)
+    assert (merged_src, merged_tgt, merged.tolist()) == (src_words, tgt_words, weights)
 
 
 def test_merged_rows_still_sum_to_one():
@@ -59,34 +62,24 @@ def test_word_borders(pieces, words):
     assert merged.shape == (1, len(words))
 
 
-def test_a_window_moves_with_its_words():
-    """Pieces un|seen|cat|</s> are columns of width 1/2, 1/2, 1 and 1 of the words unseen, cat, </s>."""
-    (window,) = merge_windows(SRC_PIECES, ["▁x"], [SourceWindow(1.0, 1.0)])
-    assert window.centre == pytest.approx(0.25)  # the middle of the second half of column 0
-    assert window.left == pytest.approx(-0.25)  # the middle of its first half
-    assert window.right == pytest.approx(1.0)  # the middle of "cat"
-
-
-def test_a_window_may_reach_beyond_the_sentence():
-    (window,) = merge_windows(SRC_PIECES, ["▁x"], [SourceWindow(3.0, 5.0)])
-    assert window.centre == pytest.approx(2.0)
-    assert window.left == pytest.approx(-2.0)  # 1.5 pieces before the edge at -0.5
-    assert window.right == pytest.approx(7.0)  # 4.5 pieces behind the edge at 2.5
-
-
-def test_the_window_of_a_word_spans_those_of_its_pieces():
-    first, second = merge_windows(
-        ["▁a", "▁b", "▁c"], ["▁x", "y", "▁z"], [SourceWindow(0.0, 0.5), SourceWindow(1.0, 0.5), SourceWindow(2.0, 1.0)]
-    )
-    assert (first.centre, first.left, first.right) == (0.5, -0.5, 1.5)
-    assert (second.centre, second.left, second.right) == (2.0, 1.0, 3.0)
-
-
-def test_windows_over_whole_words_stay_as_they_are():
-    given = [SourceWindow(0.3, 1.5), SourceWindow(2.0, 1.5)]
-    merged = merge_windows(["▁a", "▁b", "▁c"], ["▁x", "▁y"], given)
-    for before, after in zip(given, merged, strict=True):
-        assert (after.centre, after.left, after.right) == pytest.approx((before.centre, before.left, before.right))
+@pytest.mark.parametrize(
+    ("src", "tgt", "windows", "centre_left_right"),
+    [
+        # Pieces un|seen|cat|</s> are columns of width 1/2, 1/2, 1 and 1: the centre is the middle of the second half of
+        # column 0, the left end that of its first half, the right end that of "cat".
+        (SRC_PIECES, ["▁x"], [(1.0, 1.0)], [(0.25, -0.25, 1.0)]),
+        # Beyond the sentence: 1.5 pieces before the edge at -0.5, 4.5 pieces behind the edge at 2.5.
+        (SRC_PIECES, ["▁x"], [(3.0, 5.0)], [(2.0, -2.0, 7.0)]),
+        # The window of a word spans those of its pieces.
+        (["▁a", "▁b", "▁c"], ["▁x", "y", "▁z"], [(0, 0.5), (1, 0.5), (2, 1)], [(0.5, -0.5, 1.5), (2, 1, 3)]),
+        # Windows over whole words stay as they are.
+        (["▁a", "▁b", "▁c"], ["▁x", "▁y"], [(0.3, 1.5), (2, 1.5)], [(0.3, -1.2, 1.8), (2, 0.5, 3.5)]),
+    ],
+    ids=["in a word", "beyond the sentence", "of several pieces", "whole words"],
+)
+def test_windows_move_with_their_words(src, tgt, windows, centre_left_right):
+    merged = merge_windows(src, tgt, [SourceWindow(*window) for window in windows])
+    assert [(one.centre, one.left, one.right) for one in merged] == [pytest.approx(one) for one in centre_left_right]
 
 
 def test_gates_of_words():

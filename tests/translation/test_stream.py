@@ -20,15 +20,10 @@ import pytest
 import torch
 from daily import daily
 from processes import Server
+from untrained import learned, untrained
 
-import nmtkit.models  # noqa: F401  # fills the registry
 from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError
-from nmtkit.corpus.blocks import Example
-from nmtkit.data.tokenizer import TokenizerConfig
-from nmtkit.data.tokenizer_training import learn_tokenizers
-from nmtkit.models.base import MODELS, VocabularySizes
-from nmtkit.search.rules import SearchConfig
 from nmtkit.translation import stream
 from nmtkit.translation.inputs import bucket_width
 from nmtkit.translation.result import EMPTY, Translation
@@ -42,19 +37,9 @@ LINES = [" ".join(WORDS[(7 * n + k) % len(WORDS)] for k in range(n * n % 11)) fo
 FORKS = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks of what uses threads are for Linux only")
 
 
-def made(kind: str = "transformer") -> Translator:
-    torch.manual_seed(4)
-    words = learn_tokenizers(TokenizerConfig(kind="word"), [Example(" ".join(WORDS), " ".join(WORDS), 1)])
-    model_class = MODELS.get(kind)
-    sizes = {"hidden_size": 12, "feed_forward_size": 12, "heads": 2, "encoder_layers": 1, "decoder_layers": 2}
-    settings = sizes if kind == "transformer" else {"embedding_size": 12, "hidden_size": 12}
-    size = len(words.tgt.vocabulary)
-    model = model_class(model_class.Config.model_validate(settings), VocabularySizes(size, size, shared=True))
-    with torch.no_grad():
-        for weights in model.parameters():
-            weights.mul_(3)  # so that different lines have different translations
-    config = SearchConfig.model_validate({"beam_size": 3, "min_length": 3, "max_length": 9})
-    return Translator(model.double().eval(), words, config, batch_tokens=40)
+def made(name: str = "transformer") -> Translator:
+    """Weights are large, so that different lines have different translations."""
+    return untrained(name, learned([" ".join(WORDS)]), scale=3, beam_size=3)
 
 
 def opened(kind: str, place: str) -> Translator:
@@ -72,22 +57,14 @@ def windows(lines: Sequence[str], size: int) -> Iterator[list[str]]:
         yield list(lines[first : first + size])
 
 
-def told(found: Sequence[Sequence[Translation]]) -> list[list[tuple[str, bool]]]:
+def outcomes(found: Sequence[Sequence[Translation]]) -> list[list[tuple[str, bool]]]:
     return [[(one.text, one.finished) for one in some] for some in found]
 
 
 def assert_same(found: Sequence[Sequence[Translation]], wanted: Sequence[Sequence[Translation]]) -> None:
-    assert told(found) == told(wanted)
+    assert outcomes(found) == outcomes(wanted)
     for some, others in zip(found, wanted, strict=True):
         assert [one.score for one in some] == pytest.approx([one.score for one in others], abs=1e-8)
-
-
-@pytest.fixture
-def two_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
 
 
 def fresh(server: Server, work: Callable[..., None], *arguments: object) -> None:
@@ -104,7 +81,7 @@ def finds_the_same(kind: str, processes: int, from_scratch: bool) -> None:
     torch.set_num_threads(1)
     translator = made(kind)
     alone = [translator.search([line], 3)[0] for line in LINES]
-    assert len({text for some in told(alone) for text, _ in some}) > 20
+    assert len({text for some in outcomes(alone) for text, _ in some}) > 20
     workers = Workers(["cpu"] * processes, partial(opened, kind) if from_scratch else None)
     torch.set_num_threads(2)
     using = replace(translator, workers=workers if processes else None)
@@ -115,18 +92,16 @@ def finds_the_same(kind: str, processes: int, from_scratch: bool) -> None:
     assert devices.can_fork() == bool(processes), "forks were wanted, and threads were used, or the other way round"
 
 
-@pytest.mark.parametrize("kind", daily(["transformer", "pointer_generator"]))
+@pytest.mark.parametrize("kind", daily(["transformer", "pointer-generator"]))
 def test_threads_find_the_same(kind: str) -> None:
-    before = torch.get_num_threads()
     finds_the_same(kind, 0, False)
-    torch.set_num_threads(before)
 
 
 @FORKS
 @pytest.mark.parametrize(
     ("kind", "processes", "from_scratch"),
     [
-        ("pointer_generator", 2, False),
+        ("pointer-generator", 2, False),
         pytest.param("transformer", 3, False, marks=pytest.mark.slow),
         pytest.param("transformer", 2, True, marks=pytest.mark.slow),
     ],
@@ -167,7 +142,7 @@ def test_a_fault_of_the_input_comes_after_what_is_before_it() -> None:
 
     with pytest.raises(NmtkitError, match="line 10"):
         read()
-    assert told(found) == told(made().search(LINES[:9]))
+    assert outcomes(found) == outcomes(made().search(LINES[:9]))
 
 
 def test_few_windows_are_read_ahead() -> None:
@@ -210,8 +185,9 @@ def test_the_thread_that_reads_ahead_keeps_no_model() -> None:
     goes_on.set()
 
 
-@pytest.mark.usefixtures("two_threads")
 def test_a_fault_of_one_search_ends_the_others() -> None:
+    torch.set_num_threads(2)
+
     def search(take: BatchSource) -> Iterator[tuple[int, PendingResult]]:
         while taken := take(None, None):
             if any(number > 20 for number, _ in taken):
@@ -262,7 +238,7 @@ def test_one_search_waits_for_more_while_another_works() -> None:
 def summarizes(processes: int) -> None:
     torch.set_num_threads(1)
     articles = [" ".join(LINES[n : n + 6]) for n in range(30)] + ["", "the dog", ""]
-    plain = made("pointer_generator")
+    plain = made("pointer-generator")
     wanted = Summarizer(plain, 8).search(articles)
     using = Summarizer(replace(plain, workers=Workers(["cpu"] * processes)), 8)
     found = [one for group in using.stream(windows(articles, 7)) for one in group]
@@ -336,7 +312,7 @@ def test_a_fault_in_a_worker_is_told(server: Server) -> None:
 
 def test_few_lines_begin_no_process_and_one_that_cannot_open_the_model_says_why() -> None:
     using = replace(made(), workers=Workers(["cpu"], refused, least=20))
-    assert told(using.search(LINES[:19])) == told(made().search(LINES[:19]))
+    assert outcomes(using.search(LINES[:19])) == outcomes(made().search(LINES[:19]))
     with pytest.raises(NmtkitError, match="there is no model for cpu"):
         using.search(LINES[:20])
 
@@ -344,10 +320,8 @@ def test_few_lines_begin_no_process_and_one_that_cannot_open_the_model_says_why(
 def test_a_process_that_has_computed_in_threads_is_not_forked() -> None:
     devices.map_batches(lambda _: None, [1, 2], torch.device("cpu"))
     torch.set_num_threads(2)
-    try:
-        devices.map_batches(lambda _: None, [1, 2], torch.device("cpu"))
-    finally:
-        torch.set_num_threads(1)
+    devices.map_batches(lambda _: None, [1, 2], torch.device("cpu"))
+    torch.set_num_threads(1)
     assert not Workers(["cpu"] * 2).are_for(1000)
     assert Workers(["cpu"] * 2, refused).are_for(1000)
 

@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 import torch
 from copy_model import CopyModel
+from untrained import learned
 
 from nmtkit import Summarizer
 from nmtkit.core.errors import DataError
-from nmtkit.corpus.blocks import Example
-from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair
-from nmtkit.data.tokenizer_training import learn_tokenizers
+from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.search.rules import SearchConfig
 from nmtkit.translation.inputs import SourceLine
 from nmtkit.translation.requests import Request
@@ -25,12 +24,7 @@ KNOWN = ["the dog sees the old man .", "the man , who is old , sleeps ."]
 NAMES = "Zyx sees the dog , Zyx Abc ."
 
 
-def tokenizers(kind: str = "word", **settings: object) -> TokenizerPair:
-    config = TokenizerConfig.model_validate({"kind": kind, **settings})
-    return learn_tokenizers(config, [Example(line, line, number) for number, line in enumerate(KNOWN, start=1)])
-
-
-WORDS = tokenizers()
+WORDS = learned(KNOWN)
 
 
 def copier(
@@ -46,7 +40,7 @@ LINES = ["Zyx sleeps .", "", KNOWN[0], NAMES, "Def , Abc , Zyx sees Ghi .", "   
 
 @pytest.mark.parametrize(
     "pair",
-    [WORDS, tokenizers(joint=False), tokenizers("char", vocab_size=60), tokenizers("bpe", vocab_size=40)],
+    [WORDS, learned(KNOWN, joint=False), learned(KNOWN, "char", vocab_size=60), learned(KNOWN, "bpe", vocab_size=40)],
     ids=["word", "two-vocabularies", "char", "bpe"],
 )
 def test_unknown_words_come_through(pair: TokenizerPair) -> None:
@@ -106,7 +100,7 @@ def test_spans_are_in_a_row_on_both_sides() -> None:
     assert copied_spans(WORDS.tgt, [], source, []) == []
 
 
-@pytest.mark.parametrize("pair", [WORDS, tokenizers("char", vocab_size=60)], ids=["word", "char"])
+@pytest.mark.parametrize("pair", [WORDS, learned(KNOWN, "char", vocab_size=60)], ids=["word", "char"])
 def test_rescoring_gives_the_same_numbers(pair: TokenizerPair) -> None:
     translator = copier(pair)
     searched = [best[0] for best in translator.search(LINES, need_attention=True)]
@@ -168,10 +162,7 @@ ARTICLE = "Zyx sees the dog. The dog sleeps. Abc is a man, who is old. Def sees 
         (100, [ARTICLE]),
         (9, ["Zyx sees the dog. The dog sleeps.", "Abc is a man, who is old.", "Def sees Abc."]),
         (8, ["Zyx sees the dog.", "The dog sleeps.", "Abc is a man, who is", "old. Def sees Abc."]),
-        (
-            1,
-            ARTICLE.split(),
-        ),
+        (1, ARTICLE.split()),
     ],
 )
 def test_windows_are_whole_sentences(size: int, expected: list[str]) -> None:
@@ -226,29 +217,27 @@ def test_long_articles_are_searched_by_many_at_a_time() -> None:
     assert max((lengths[batch[0]] + 1) * len(batch) for batch in asked[1:]) <= 1024
 
 
-def test_free_slots_are_for_sources_of_nearly_one_length() -> None:
-    sources = [SourceLine([4] * length, [], [4] * length) for length in (19, 15, 14, 13, 5)]
+@pytest.mark.parametrize(
+    ("lengths", "asking", "calls", "taken"),
+    [
+        # Sources of nearly one length fill free slots.
+        ((19, 15, 14, 13, 5), None, [(1, None), (10, 20), (10, 20), (None, None)], [[0], [1, 2], [], [3, 4]]),
+        # A source with a request fills none.
+        ((9, 9, 9, 9), 2, [(1, None), (9, 10), (9, 10), (None, None)], [[0], [1], [], [2, 3]]),
+    ],
+    ids=["lengths", "request"],
+)
+def test_what_fills_free_slots(
+    lengths: tuple[int, ...], asking: int | None, calls: list[tuple[int | None, int | None]], taken: list[list[int]]
+) -> None:
+    request = Request("four", must=("four",))
+    sources = [SourceLine([4] * length, [], [4] * length) for length in lengths]
+    if asking is not None:
+        sources[asking] = replace(sources[asking], request=request)
     waiting = RequestQueue(Translator(copier().model, WORDS, SearchConfig()), torch.device("cuda"), searches=1)
     waiting.put(enumerate(sources))
     waiting.close()
-
-    def taken(count: int | None, width: int | None) -> list[int]:
-        return [number for number, _ in waiting.take(count, width)]
-
-    assert taken(1, None) == [0]
-    assert taken(10, 20) == [1, 2]
-    assert taken(10, 20) == []
-    assert taken(None, None) == [3, 4]
-
-
-def test_free_slots_are_not_for_sources_with_a_request() -> None:
-    free, asking = SourceLine([4] * 9, [], [4] * 9), Request("four", must=("four",))
-    waiting = RequestQueue(Translator(copier().model, WORDS, SearchConfig()), torch.device("cuda"), searches=1)
-    waiting.put(enumerate([free, free, replace(free, request=asking), free]))
-    waiting.close()
-    taken = [[number for number, _ in waiting.take(count, width)] for count, width in ((1, None), (9, 10), (9, 10))]
-    assert taken == [[0], [1], []]
-    assert [number for number, _ in waiting.take(None, None)] == [2, 3]
+    assert [[number for number, _ in waiting.take(*call)] for call in calls] == taken
 
 
 def test_the_translator_of_a_summarizer_stays_as_it_was() -> None:

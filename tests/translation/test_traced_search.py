@@ -3,17 +3,23 @@
 from dataclasses import replace
 
 import pytest
-from untrained_copying import COPYING, LINES, learned_words, untrained
+from untrained import COPYING, LINES, learned
+from untrained import untrained as of_any_model
 
 from nmtkit.core.errors import DataError
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.search.rules import SearchConfig
 from nmtkit.translation.search_trees import describe_search, search_tree
+from nmtkit.translation.translator import Translator
 
 
 @pytest.fixture(scope="module")
 def words() -> TokenizerPair:
-    return learned_words()
+    return learned()
+
+
+def untrained(name: str, words: TokenizerPair, **search: object) -> Translator:
+    return of_any_model(name, words, **{"beam_size": 4, "no_repeat_ngram": 2, **search})
 
 
 @pytest.mark.parametrize("name", COPYING)
@@ -51,13 +57,13 @@ def test_fates_and_margins(words: TokenizerPair) -> None:
 
 def test_why_it_ended(words: TokenizerPair) -> None:
     translator = untrained("intra-attention", words)
-    for search, told in (
+    for search, reason in (
         ({"min_length": 8, "max_length": 9}, "length limit of 9 tokens"),
         ({"stop": "exact", "min_length": 0, "max_length": 200}, "no other could become better"),
         ({"beam_size": 1, "min_length": 0, "no_repeat_ngram": 1}, "1 hypothesis ended, and the beam is 1 wide"),
     ):
         tree, found = search_tree(replace(translator, config=translator.config.changed(search)), LINES[0])
-        assert told in tree.stopped
+        assert reason in tree.stopped
         assert len(tree.results) == len(found) > 0
 
 

@@ -2,22 +2,15 @@
 
 import numpy as np
 import pytest
+from untrained import learned
 
 from nmtkit.core.errors import DataError
-from nmtkit.corpus.blocks import Example
-from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair
-from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.translation.unknowns import CLOSE, Replacement, UnknownReplacer, parse_dictionary
 
 TEXT = ["the old man sees Paris , and the dog sleeps .", "the dog sees the old man , and Paris sleeps ."]
 
 
-def tokenizers(kind: str, **settings: object) -> TokenizerPair:
-    config = TokenizerConfig.model_validate({"kind": kind, "vocab_size": 40, **settings})
-    return learn_tokenizers(config, [Example(text, text, number) for number, text in enumerate(TEXT, start=1)])
-
-
-WORDS = tokenizers("word")
+WORDS = learned(TEXT, vocab_size=40)
 UNKNOWN = "▁<unk>"
 
 
@@ -30,33 +23,34 @@ def replaced(
     return UnknownReplacer(WORDS, dictionary).replace(line, ["▁the", UNKNOWN, "▁sees"], attention)
 
 
-def test_the_most_attended_word_is_copied() -> None:
-    text, found = replaced("the dog sees", [0.1, 0.6, 0.2])
-    assert text == "the dog sees"
-    assert found == [Replacement(token=1, source_token=1, source_word="dog", written="dog")]
-
-
-def test_an_unknown_source_word_is_preferred_if_it_is_close() -> None:
-    weights = [0.0, 0.8, 0.8 * CLOSE]
-    assert replaced("the dog Zyx", weights)[0] == "the Zyx sees"
-    assert replaced("the dog Zyx", [0.0, 0.8, 0.8 * CLOSE - 0.01])[0] == "the dog sees"
-    # The most attended of the unknown ones.
-    assert replaced("Abc dog Zyx", [0.21, 0.5, 0.22])[0] == "the Zyx sees"
-
-
-def test_full_stop_and_end_of_sentence_are_passed_over() -> None:
-    assert replaced("Zyx sleeps .", [0.02, 0.01, 0.9])[0] == "the Zyx sees"
-    assert replaced("Zyx sleeps .", [0.02, 0.01, 0.0])[0] == "the Zyx sees"  # 0.97 for EOS
-    assert replaced("the dog , .", [0.0, 0.02, 0.5, 0.4])[0] == "the dog sees"
-    assert replaced(". ,", [0.2, 0.5])[0] == "the , sees"  # there is nothing else
-    assert replaced("dog € .", [0.2, 0.3, 0.4])[0] == "the € sees"  # a mark that the model does not know
+@pytest.mark.parametrize(
+    ("line", "weights", "text"),
+    [
+        ("the dog sees", [0.1, 0.6, 0.2], "the dog sees"),
+        # An unknown source word is preferred if its weight is close, and of several the most attended.
+        ("the dog Zyx", [0.0, 0.8, 0.8 * CLOSE], "the Zyx sees"),
+        ("the dog Zyx", [0.0, 0.8, 0.8 * CLOSE - 0.01], "the dog sees"),
+        ("Abc dog Zyx", [0.21, 0.5, 0.22], "the Zyx sees"),
+        # Punctuation and the end of the sentence are passed over, unless there is nothing else.
+        ("Zyx sleeps .", [0.02, 0.01, 0.9], "the Zyx sees"),
+        ("Zyx sleeps .", [0.02, 0.01, 0.0], "the Zyx sees"),
+        ("the dog , .", [0.0, 0.02, 0.5, 0.4], "the dog sees"),
+        (". ,", [0.2, 0.5], "the , sees"),
+        ("dog € .", [0.2, 0.3, 0.4], "the € sees"),  # a mark that the model does not know
+    ],
+)
+def test_the_most_attended_word_is_copied(line: str, weights: list[float], text: str) -> None:
+    replaced_text, (replacement,) = replaced(line, weights)
+    assert replaced_text == text
+    assert replacement.token == 1
+    assert replacement.written == replacement.source_word == line.split()[replacement.source_token]
 
 
 def test_the_dictionary_is_asked_first() -> None:
     text, found = replaced("the dog sees", [0.1, 0.6, 0.2], {"dog": "perro", "Dog": "Perro"})
     assert text == "the perro sees"
     assert found == [Replacement(1, 1, "dog", "perro")]
-    lower = UnknownReplacer(tokenizers("word", lowercase=True), {"Zyx": "Zyxien"})
+    lower = UnknownReplacer(learned(TEXT, vocab_size=40, lowercase=True), {"Zyx": "Zyxien"})
     assert lower.replace("the ZYX", [UNKNOWN], np.array([[0.1, 0.8, 0.1]]))[0] == "Zyxien"
 
 
@@ -73,7 +67,7 @@ def test_several_unknown_words_and_none() -> None:
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "char"])
 def test_unknown_pieces_of_words(kind: str) -> None:
     """A subword vocabulary lacks characters, not words: only they are copied."""
-    replacer = UnknownReplacer(tokenizers(kind, vocab_size=26))
+    replacer = UnknownReplacer(learned(TEXT, kind, vocab_size=26))
     line = "the 漢字 dog"
     pieces = replacer._tokenizers.src.tokens(line)
     attention = np.full((3, len(pieces) + 1), 0.01)
@@ -84,7 +78,7 @@ def test_unknown_pieces_of_words(kind: str) -> None:
 
 
 def test_a_known_subword_stands_for_its_word() -> None:
-    replacer = UnknownReplacer(tokenizers("char"))
+    replacer = UnknownReplacer(learned(TEXT, "char", vocab_size=40))
     line = "the (old dog)."
     pieces = replacer._tokenizers.src.tokens(line)
     attention = np.full((2, len(pieces) + 1), 0.01)
@@ -99,10 +93,16 @@ def test_dictionary_files() -> None:
         "Haus": "house",
         "Hund": "big dog",
     }
-    with pytest.raises(DataError, match=r"^d\.tsv, line 2: 'Hund dog' is not SOURCE TAB TARGET"):
-        parse_dictionary(["Haus\thouse", "Hund dog"], "d.tsv")
-    for line in ("Haus\t", "\thouse", "a\tb\tc"):
-        with pytest.raises(DataError, match="with a word on both sides"):
-            parse_dictionary([line], "d.tsv")
-    with pytest.raises(DataError, match=r"^d\.tsv, line 2: 'Haus' has the translation 'house' already"):
-        parse_dictionary(["Haus\thouse", "Haus\thome"], "d.tsv")
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["Haus\thouse", "Hund dog"], r"^d\.tsv, line 2: 'Hund dog' is not SOURCE TAB TARGET"),
+        *((["Haus\thouse", line], "with a word on both sides") for line in ("Haus\t", "\thouse", "a\tb\tc")),
+        (["Haus\thouse", "Haus\thome"], r"^d\.tsv, line 2: 'Haus' has the translation 'house' already"),
+    ],
+)
+def test_faults_of_a_dictionary(lines: list[str], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        parse_dictionary(lines, "d.tsv")

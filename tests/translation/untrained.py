@@ -1,4 +1,6 @@
-"""Translators that copy, of every model that can, without learned weights; and lines with words that they lack."""
+"""Translators of every model, without learned weights; and lines with words that their vocabulary lacks."""
+
+from collections.abc import Sequence
 
 import torch
 
@@ -22,25 +24,35 @@ LINES = [
 
 RNN = {"embedding_size": 12, "hidden_size": 12}
 TRANSFORMER = {"hidden_size": 12, "feed_forward_size": 12, "heads": 2, "encoder_layers": 1, "decoder_layers": 2}
-COPYING: dict[str, tuple[str, dict[str, object]]] = {
+SMALL: dict[str, tuple[str, dict[str, object]]] = {
+    "rnnsearch": ("rnnsearch", RNN),
+    "rnn_encdec": ("rnn_encdec", RNN),
+    "luong": ("luong", {**RNN, "reverse_source": True, "window": "local_p", "window_size": 2}),
     "pointer-generator": ("pointer_generator", RNN),
     "pointer-generator-coverage": ("pointer_generator", {**RNN, "coverage": True}),
     "intra-attention": ("intra_attention", RNN),
+    "transformer": ("transformer", TRANSFORMER),
     "transformer-head": ("transformer", {**TRANSFORMER, "copying": "head"}),
     "transformer-learned": ("transformer", {**TRANSFORMER, "copying": "learned"}),
 }
+COPYING = [name for name in SMALL if name.startswith(("pointer", "intra", "transformer-"))]
 
 
-def learned_words() -> TokenizerPair:
-    config = TokenizerConfig(kind="word")
-    return learn_tokenizers(config, [Example(line, line, number) for number, line in enumerate(KNOWN, start=1)])
+def learned(texts: Sequence[str] = KNOWN, kind: str = "word", **settings: object) -> TokenizerPair:
+    """Tokenizers for sentences that are their own translations."""
+    config = TokenizerConfig.model_validate({"kind": kind, **settings})
+    return learn_tokenizers(config, [Example(text, text, number) for number, text in enumerate(texts, start=1)])
 
 
-def untrained(name: str, tokenizers: TokenizerPair, **search: object) -> Translator:
+def untrained(name: str, tokenizers: TokenizerPair, scale: float = 1.0, **search: object) -> Translator:
+    """A translator in float64; weights are `scale` times as large as fresh ones."""
     torch.manual_seed(4)
-    kind, settings = COPYING[name]
+    kind, settings = SMALL[name]
     model_class = MODELS.get(kind)
     size = len(tokenizers.tgt.vocabulary)
     model = model_class(model_class.Config.model_validate(settings), VocabularySizes(size, size, shared=True))
-    config = {"beam_size": 4, "min_length": 3, "max_length": 9, "no_repeat_ngram": 2, **search}
-    return Translator(model.double().eval(), tokenizers, SearchConfig.model_validate(config), batch_tokens=40)
+    with torch.no_grad():
+        for weights in model.parameters():
+            weights.mul_(scale)
+    config = SearchConfig.model_validate({"min_length": 3, "max_length": 9, **search})
+    return Translator(model.double().eval(), tokenizers, config, batch_tokens=40)
