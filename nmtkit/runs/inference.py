@@ -64,6 +64,8 @@ def write_inference(folder: RunFolder, recipe: "Recipe", checkpoints: Path) -> N
 
 def read_inference(folder: RunFolder) -> InferenceConfig | None:
     """What `write_inference` wrote; None if it is missing, damaged or out of date, so that the recipe is to be read."""
+    if not folder.inference.is_file():  # a pipe would be waited for
+        return None
     with suppress(OSError, NmtkitError, TypeError):
         config = parse(InferenceConfig, parse_json(folder.inference.read_bytes(), ""), str(folder.inference))
         if config.recipe_sum == bytes_checksum(folder.recipe.read_bytes()):

@@ -9,94 +9,39 @@ A tied weight is saved once, under its first name.
 
 import contextlib
 import json
-import math
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from nmtkit.core.errors import CheckpointError, RecipeError
-from nmtkit.core.files import verify_checksum, with_checksum
-from nmtkit.core.settings import Field, Settings, field_validator, parse
+from nmtkit.core.errors import CheckpointError
+from nmtkit.core.files import with_checksum
 from nmtkit.training.tensor_files import (
     Header,
     name_file_in_errors,
     open_checkpoint,
     open_tensors,
     read_tensors,
+    require_checksum,
     sibling_checkpoints,
     write_file,
     write_tensors,
 )
 from nmtkit.training.weights import read_weights
 
-
-class StateMetadata(Settings):
-    """What a training state says beside its tensors."""
-
-    update: int = Field(ge=0, le=10**12)
-    """After which update it was saved."""
-    seconds: float = Field(ge=0)
-    """Training time up to there."""
-    used: float = Field(ge=0)
-    """The same at the end of the last update."""
-    validating: float = Field(ge=0)
-    """What the last validation took."""
-    lr: list[float] = Field(min_length=2, max_length=2)
-    """The learning rate of the last update, and the highest of all."""
-    optimizer: str
-    """Its name."""
-    best_metric: list[str | bool] = Field(min_length=2, max_length=2)
-    """The metric that decides, and whether higher is better."""
-    validations: list[list[Any]]
-    """Update and score of each."""
-    stream: dict[str, Any]
-    """Where the training data stand."""
-    random: list[dict[str, Any]] = Field(min_length=1)
-    """The random states of every process."""
-
-    @field_validator("validations")
-    @classmethod
-    def _validations(cls, given: list[list[Any]]) -> list[list[Any]]:
-        for entry in given:
-            whole = len(entry) == 2 and type(entry[0]) is int and type(entry[1]) in (int, float)
-            if not whole or math.isnan(entry[1]):
-                raise ValueError("each must be an update and a score")
-        return given
-
-    @field_validator("stream")
-    @classmethod
-    def _stream(cls, given: dict[str, Any]) -> dict[str, Any]:
-        if not all(type(given.get(key)) is int and given[key] >= 0 for key in ("epoch", "examples")):
-            raise ValueError("`epoch` and `examples` must be numbers from 0")
-        return given
+if TYPE_CHECKING:  # decoding loads no settings of training
+    from nmtkit.training.config import TrainingConfig
 
 
 @dataclass(frozen=True)
 class KeptWeights:
-    """One kept weights file."""
+    """The weights file of an update, and the value of the metric that decides."""
 
     update: int
-    """After which update."""
     value: float
-    """What the metric was."""
-
-
-@dataclass(frozen=True)
-class RetentionPolicy:
-    """Which weights of a training are kept."""
-
-    metric: str
-    """What decides."""
-    higher_is_better: bool = True
-    """Its direction."""
-    best: int = 1
-    """How many of the best files stay."""
-    recent: int = 0
-    """How many of the newest files stay, whatever their value."""
 
 
 @dataclass(frozen=True)
@@ -109,12 +54,12 @@ class _Index:
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> "_Index":
-        """The index in a file; whatever is odd in it raises a ValueError, TypeError or KeyError."""
         kept = [KeptWeights(**entry) for entry in content["kept"]]
-        for entry in kept:
-            if type(entry.update) is not int or type(entry.value) not in (int, float) or math.isnan(entry.value):
-                raise ValueError("an entry is not an update and a value")
-        return cls(content["metric"], bool(content["higher_is_better"]), kept)
+        return cls(content["metric"], content["higher_is_better"], kept)
+
+    def best_first(self) -> list[KeptWeights]:
+        sign = -1 if self.higher_is_better else 1
+        return sorted(self.kept, key=lambda entry: sign * entry.value)
 
 
 class CheckpointManager:
@@ -122,8 +67,8 @@ class CheckpointManager:
 
     Args:
         folder: made on the first save.
-        vocabulary: the checksum of the run's vocabulary, which is written into every file; a state that says another
-            one is refused. Empty: it is not known.
+        vocabulary: the checksum of the run's vocabulary, written into every file and compared when a state is read;
+            empty if it is not known.
     """
 
     def __init__(self, folder: Path, vocabulary: str = "") -> None:
@@ -132,11 +77,11 @@ class CheckpointManager:
 
     @property
     def last(self) -> Path:
-        """Where the full state is; the file may not exist yet."""
+        """The file of the full state, which may not exist yet."""
         return self.folder / "last.safetensors"
 
     def weights_path(self, update: int) -> Path:
-        """Where the weights of an update are, if they were kept."""
+        """The file of the weights of an update, if they were kept."""
         return self.folder / f"weights-{update:08d}.safetensors"
 
     def save_last(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
@@ -144,26 +89,18 @@ class CheckpointManager:
         write_tensors(self.last, tensors, {**facts, "kind": "state"}, self.vocabulary)
 
     def load_last(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Reads what `save_last` wrote.
-
-        Raises:
-            CheckpointError: there is no such file, it is damaged, a number in it is not finite, or it was trained with
-                another vocabulary.
-        """
+        """Reads what `save_last` wrote."""
         with self._open_last() as (file, header):
             header.require_vocabulary(self.vocabulary)
             return read_tensors(file, header), header.facts
 
     def read_metadata(self) -> dict[str, Any]:
-        """The facts alone of what `save_last` wrote, those of `StateMetadata`: where training stands."""
+        """The facts alone of what `save_last` wrote, e.g. `update` and `seconds`."""
         with self._open_last() as (_, header):
-            try:
-                return parse(StateMetadata, header.facts, "its training state").model_dump()
-            except RecipeError as fault:
-                raise CheckpointError("; ".join(str(fault).splitlines())) from fault
+            return header.facts
 
     @contextlib.contextmanager
-    def _open_last(self) -> Iterator[tuple[Any, "Header"]]:
+    def _open_last(self) -> Iterator[tuple[Any, Header]]:
         if not os.path.lexists(self.last):
             raise CheckpointError(f"{self.last}: not found, so there is nothing to resume; train without --resume")
         with self.name_last_in_errors(), open_tensors(self.last) as file:
@@ -173,7 +110,7 @@ class CheckpointManager:
             yield file, header
 
     def name_last_in_errors(self) -> contextlib.AbstractContextManager[None]:
-        """Inside, the message of a fault names the state's file, and what is left of the run."""
+        """Inside, an error names the state's file, and what is left of the run."""
         left = sibling_checkpoints(self.last)
         use = f"; the weights that are there can still be used (--checkpoint FILE): {left}" if left else ""
         return name_file_in_errors(self.last, f"copy the file again, or train anew in another folder (--run DIR){use}")
@@ -184,49 +121,45 @@ class CheckpointManager:
 
     def best(self) -> list[Path]:
         """The kept weights files, best first; of equal ones the older is better."""
-        index = self._read_index()
-        sign = -1 if index.higher_is_better else 1
-        return [self.weights_path(entry.update) for entry in sorted(index.kept, key=lambda kept: sign * kept.value)]
+        return [self.weights_path(entry.update) for entry in self._read_index().best_first()]
 
     def recent(self) -> list[Path]:
         """The kept weights files, newest first."""
         return [self.weights_path(entry.update) for entry in reversed(self.kept())]
 
     def verify_kept(self) -> None:
-        """Reads the kept weights once, before training goes on: it will choose among them at its end."""
+        """Reads the kept weights once, before a training that will choose among them goes on."""
         for path in self.recent():
             try:
                 read_weights(path, self.vocabulary)
             except CheckpointError as fault:
                 raise CheckpointError(f"{fault}; to go on without it, delete it and {self._index_path}") from fault
 
-    def keep(self, weights: Mapping[str, Tensor], update: int, value: float, keeping: RetentionPolicy) -> Path | None:
+    def keep(self, weights: Mapping[str, Tensor], update: int, value: float, config: "TrainingConfig") -> Path | None:
         """Saves weights if they are among the best or the newest, and removes those that no longer are.
 
-        Entries of this or a later update, which a resumed training repeats, are replaced. `value` is that of the metric
-        that decides.
+        Entries of this or a later update, which a resumed training repeats, are replaced. `value` is that of
+        `config.best_metric`.
 
         Returns:
-            The file, or None if it is not among them.
+            The file, or None if they are not saved.
         """
-        known, metric, higher_is_better = self._read_index(), keeping.metric, keeping.higher_is_better
-        same = known.metric == metric and known.higher_is_better == higher_is_better
-        entries = [entry for entry in known.kept if entry.update < update] if same else []
+        known, empty = self._read_index(), _Index(config.best_metric, config.higher_is_better)
+        entries = [entry for entry in known.kept if entry.update < update] if replace(known, kept=[]) == empty else []
         entries.append(KeptWeights(update, value))
-        sign = -1 if higher_is_better else 1
-        staying = {e.update for e in sorted(entries, key=lambda e: sign * e.value)[: keeping.best]}
-        staying |= {e.update for e in entries[-keeping.recent :]} if keeping.recent else set()
-        entries = [e for e in entries if e.update in staying]
-        path = self.weights_path(update) if update in staying else None
-        if path is not None:
-            of_it = {"update": update, "value": value, "metric": metric, "higher_is_better": higher_is_better}
-            write_tensors(path, weights, {**of_it, "kind": "weights"}, self.vocabulary)
-        text = json.dumps(with_checksum(asdict(_Index(metric, higher_is_better, entries))), indent=1)
+        newest = entries[-config.recent_to_keep :] if config.recent_to_keep else []
+        staying = [*replace(empty, kept=entries).best_first()[: config.keep_best], *newest]
+        index = replace(empty, kept=[entry for entry in entries if entry in staying])
+        path, files = self.weights_path(update), [self.weights_path(entry.update) for entry in index.kept]
+        if path in files:
+            facts = {"metric": config.best_metric, "higher_is_better": config.higher_is_better, "kind": "weights"}
+            write_tensors(path, weights, {"update": update, "value": value, **facts}, self.vocabulary)
+        text = json.dumps(with_checksum(asdict(index)), indent=1)
         write_file(self._index_path, lambda place: place.write_text(text, encoding="utf-8"))
         for old in self.folder.glob("weights-*.safetensors"):
-            if old not in {self.weights_path(entry.update) for entry in entries}:
+            if old not in files:
                 old.unlink()
-        return path
+        return path if path in files else None
 
     @property
     def _index_path(self) -> Path:
@@ -238,8 +171,8 @@ class CheckpointManager:
         try:
             if not self._index_path.is_file():
                 raise OSError("not a file")
-            return _Index.of(verify_checksum(json.loads(self._index_path.read_text(encoding="utf-8"))))
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as fault:
+            return _Index.of(require_checksum(json.loads(self._index_path.read_text(encoding="utf-8"))))
+        except (OSError, ValueError, RecursionError) as fault:
             raise CheckpointError(
                 f"{self._index_path}: cannot read it ({fault}); delete it, and the list of kept weights is made anew "
                 "from the files"
@@ -247,15 +180,13 @@ class CheckpointManager:
 
     def _index_of_heads(self) -> _Index:
         """The index from the headers of the weights files, if `kept.json` is missing."""
-        heads = []
+        index = _Index()
         for path in sorted(self.folder.glob("weights-*.safetensors")):
             with open_checkpoint(path) as (_, header):
-                heads.append(header.facts)
-        ours = [header for header in heads if {"update", "value", "metric", "higher_is_better"} <= header.keys()]
-        if not ours:
-            return _Index()
-        metric, higher_is_better = ours[-1]["metric"], ours[-1]["higher_is_better"]
-        same = [
-            header for header in ours if (header["metric"], header["higher_is_better"]) == (metric, higher_is_better)
-        ]
-        return _Index(metric, higher_is_better, [KeptWeights(header["update"], header["value"]) for header in same])
+                facts = header.facts
+            if not {"update", "value", "metric", "higher_is_better"} <= facts.keys():
+                continue
+            if (index.metric, index.higher_is_better) != (facts["metric"], facts["higher_is_better"]):
+                index = _Index(facts["metric"], facts["higher_is_better"])
+            index.kept.append(KeptWeights(facts["update"], facts["value"]))
+        return index

@@ -10,9 +10,6 @@ from nmtkit.training.objectives.reinforcement import ReinforceConfig
 from nmtkit.training.optimizers import OptimizerConfig
 from nmtkit.training.schedules import Constant, DecayToZero, Schedule
 
-DEFAULT_KEEP_RECENT = 5
-"""So many of the newest weights stay where a recipe says nothing of it."""
-
 
 class TrainingConfig(OptimizerConfig):
     """How a model is fitted."""
@@ -97,56 +94,32 @@ class TrainingConfig(OptimizerConfig):
         return objectives
 
     @model_validator(mode="after")
-    def _ends(self) -> "TrainingConfig":
-        if not (self.max_updates or self.max_epochs or self.max_minutes or self.patience):
+    def _consistent(self) -> "TrainingConfig":
+        has_budget = self.max_updates or self.max_minutes
+        if not (has_budget or self.max_epochs or self.patience):
             raise ValueError("training would never end: set max_updates, max_epochs, max_minutes or patience")
-        return self
-
-    @model_validator(mode="after")
-    def _budget(self) -> "TrainingConfig":
-        over_budget = isinstance(self.schedule, DecayToZero) and self.schedule.over == "budget"
-        if over_budget and not (self.max_updates or self.max_minutes):
+        if isinstance(self.schedule, DecayToZero) and self.schedule.over == "budget" and not has_budget:
             raise ValueError("schedule: `over: budget` needs a budget to run over: set max_updates or max_minutes")
-        return self
-
-    @model_validator(mode="after")
-    def _one_teacher(self) -> "TrainingConfig":
         if self.reinforce is not None and self.guided_alignment is not None:
             raise ValueError("reinforce: not together with guided_alignment; give each a stage of its own")
         return self
 
     @property
     def recent_to_keep(self) -> int:
-        """How many of the newest weights files stay."""
+        """The number of the newest weights files that stay."""
         if self.keep_recent is not None:
             return self.keep_recent
-        return DEFAULT_KEEP_RECENT if self.keep_best == 1 else 0
+        return 5 if self.keep_best == 1 else 0
 
     def share(self, updates: int, seconds: float, epochs: int = 0) -> float | None:
-        """The part of the training that is done, from 0 to 1, by the limit that is nearest.
-
-        Args:
-            updates: made so far.
-            seconds: of training so far.
-            epochs: complete so far.
-
-        Returns:
-            None where none of max_updates, max_minutes and max_epochs is set.
-        """
-        shares = []
-        if self.max_updates:
-            shares.append(updates / self.max_updates)
-        if self.max_minutes:
-            shares.append(seconds / (60 * self.max_minutes))
-        if self.max_epochs:
-            shares.append(epochs / self.max_epochs)
+        """The part of the training that is done, from 0 to 1, by the nearest of its limits; None if it has none."""
+        most_seconds = 60 * (self.max_minutes or 0.0)
+        limits = ((updates, self.max_updates), (seconds, most_seconds), (epochs, self.max_epochs))
+        shares = [done / limit for done, limit in limits if limit]
         return min(max(shares), 1.0) if shares else None
 
     def scheduled(self, updates: int, seconds: float, epochs: int = 0) -> float | None:
-        """The part of the learning rate's schedule that is done, from 0 to 1; None where it has no end.
-
-        The arguments are as of `share`.
-        """
+        """The part of the learning rate's schedule that is done, from 0 to 1; None where it has no end."""
         if not isinstance(self.schedule, DecayToZero):
             return None
         if self.schedule.updates is None:

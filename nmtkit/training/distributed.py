@@ -1,7 +1,7 @@
 """Several processes as one training, under torchrun or srun; in a single process every function here is a no-op.
 
-Each process adds up the gradients of its own batches. They are divided by the number of target tokens that all of them
-have together and then added up, so that an update is the one that a single process makes of the same batches.
+Each process adds up the gradients of its own batches, divided by the number of target tokens of all processes. The sum
+over the processes is the gradient that a single process computes from the same batches.
 """
 
 import os
@@ -20,15 +20,15 @@ from nmtkit.core.errors import NmtkitError
 
 T = TypeVar("T")
 
-_PATIENCE = timedelta(hours=3)  # the other processes wait here while the first one validates
-_SEEN_WITHIN = 30.0  # seconds; a file that another machine has written is not seen at once
+_TIMEOUT = timedelta(hours=3)  # the other processes wait while the first one validates
+_VISIBLE_WITHIN = 30.0  # seconds; a file that another machine has written is not visible at once
 
 
 def join(device: torch.device) -> torch.device:
     """Joins the processes that torchrun or srun started; does nothing where there is one, or where they are joined.
 
     Returns:
-        This process's device: the one given, or the GPU of its local rank, or the one GPU that it sees.
+        The device given, or of several GPUs the one of this process.
     """
     if "WORLD_SIZE" not in os.environ:
         os.environ.update(_slurm_environment())
@@ -41,25 +41,25 @@ def join(device: torch.device) -> torch.device:
     if not _is_initialized():
         # Small facts travel between the CPUs, so that reading them does not wait for the GPU.
         if device.type == "cuda":
-            dist.init_process_group("cpu:gloo,cuda:nccl", timeout=_PATIENCE, device_id=device)
+            dist.init_process_group("cpu:gloo,cuda:nccl", timeout=_TIMEOUT, device_id=device)
         else:
-            dist.init_process_group("gloo", timeout=_PATIENCE)
+            dist.init_process_group("gloo", timeout=_TIMEOUT)
     return device
 
 
 def _slurm_environment() -> dict[str, str]:
-    """What torchrun would have set, from what srun has set; nothing where srun did not start several processes."""
-    told = os.environ
-    if int(told.get("SLURM_STEP_NUM_TASKS", "1")) == 1:
+    """The variables that torchrun sets, from those of srun; none where srun did not start several processes."""
+    given = os.environ
+    if int(given.get("SLURM_STEP_NUM_TASKS", "1")) == 1:
         return {}
-    first = re.match(r"([^,\[]+)(?:\[(\d+))?", told["SLURM_STEP_NODELIST"])  # node[07-09,12],other
-    assert first is not None
+    first_node = re.match(r"([^,\[]+)(?:\[(\d+))?", given["SLURM_STEP_NODELIST"])  # node[07-09,12],other
+    assert first_node is not None
     return {
-        "WORLD_SIZE": told["SLURM_STEP_NUM_TASKS"],
-        "RANK": told["SLURM_PROCID"],
-        "LOCAL_RANK": told["SLURM_LOCALID"],
-        "MASTER_ADDR": told.get("MASTER_ADDR", "".join(part or "" for part in first.groups())),
-        "MASTER_PORT": told.get("MASTER_PORT", str(20000 + int(told["SLURM_JOB_ID"]) % 10000)),
+        "WORLD_SIZE": given["SLURM_STEP_NUM_TASKS"],
+        "RANK": given["SLURM_PROCID"],
+        "LOCAL_RANK": given["SLURM_LOCALID"],
+        "MASTER_ADDR": given.get("MASTER_ADDR", "".join(part or "" for part in first_node.groups())),
+        "MASTER_PORT": given.get("MASTER_PORT", str(20000 + int(given["SLURM_JOB_ID"]) % 10000)),
     }
 
 
@@ -114,48 +114,45 @@ def max_over_ranks(numbers: Sequence[float]) -> list[float]:
     """Replaces each number by the largest that any process gives; one message for all of them."""
     if not _is_initialized():
         return list(numbers)
-    found = torch.tensor(numbers, dtype=torch.float64)
-    dist.all_reduce(found, dist.ReduceOp.MAX)
-    return [float(number) for number in found]
+    largest = torch.tensor(numbers, dtype=torch.float64)
+    dist.all_reduce(largest, dist.ReduceOp.MAX)
+    return [float(number) for number in largest]
 
 
 def broadcast_object(value: T | None) -> T:
     """The value of process 0 in every process; the others pass None."""
-    said: list[Any] = [value]
+    values: list[Any] = [value]
     if _is_initialized():
-        dist.broadcast_object_list(said, 0)
-    answer: T = said[0]
-    return answer
+        dist.broadcast_object_list(values, 0)
+    received: T = values[0]
+    return received
 
 
-def run_on_rank_zero(work: Callable[[], None], made: Path | None = None) -> None:
-    """Process 0 does the work while the others wait; where it fails, none goes on.
+def run_on_rank_zero(function: Callable[[], None], made: Path | None = None) -> None:
+    """Process 0 calls `function` while the others wait; where it fails, none goes on.
 
-    Args:
-        work: what to do once.
-        made: a file or folder that the work leaves behind, and every process needs.
-
-    Raises:
-        NmtkitError: as `work`; in the other processes, that process 0 failed; or one of them does not see `made`.
+    `made` is a file or folder that it leaves behind, and every process needs.
     """
     fault: NmtkitError | None = None
     if rank() == 0:
         try:
-            work()
-        except NmtkitError as found:
-            fault = found
+            function()
+        except NmtkitError as raised:
+            fault = raised
     failed = broadcast_object(fault is not None)
     if fault is not None:
         raise fault
     if failed:
         raise NmtkitError("process 0 could not begin; see its message")
-    until = time.monotonic() + _SEEN_WITHIN
-    while made is not None and not made.exists() and time.monotonic() < until:
+    if made is None:
+        return
+    until = time.monotonic() + _VISIBLE_WITHIN
+    while not made.exists() and time.monotonic() < until:
         time.sleep(0.5)
-    unseen = all_gather_objects(made is not None and not made.exists())
-    if any(unseen):
+    visible = all_gather_objects(made.exists())
+    if not all(visible):
         raise NmtkitError(
-            f"{made}: process 0 made it, but process {unseen.index(True)} does not see it: "
+            f"{made}: process 0 made it, but process {visible.index(False)} does not see it: "
             "put it on a file system that all machines share"
         )
 

@@ -9,10 +9,9 @@ Reason = Literal["max_updates", "max_epochs", "max_minutes", "patience", "interr
 
 @dataclass(frozen=True)
 class Resumed:
-    """Training goes on from a saved state."""
+    """Training goes on from the state that was saved after an update."""
 
     update: int
-    """After which update that was saved."""
     epoch: int
     """How many epochs are complete."""
     seconds: float
@@ -46,22 +45,19 @@ class Step:
 
     def figures(self) -> dict[str, float]:
         """All its numbers but the update's, by the names that they have in the log."""
-        found: dict[str, float] = {}
-        for field in fields(self):
+        numbers: dict[str, float] = {}
+        for field in fields(self)[1:]:
             value = getattr(self, field.name)
-            found.update(value if field.name == "terms" else {field.name: value})
-        del found["update"]
-        return found
+            numbers |= value if field.name == "terms" else {field.name: value}
+        return numbers
 
 
 @dataclass(frozen=True)
 class Evaluated:
-    """The model was evaluated."""
+    """The model was evaluated after an update."""
 
     update: int
-    """After which update."""
     metrics: dict[str, float]
-    """What `evaluate` gave."""
     best: bool
     """Whether this is the best so far."""
     seconds: float
@@ -70,22 +66,18 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class Saved:
-    """The full state is on the disk."""
+    """The full state after an update is on the disk."""
 
     path: str
-    """The file."""
     update: int
-    """After which update."""
 
 
 @dataclass(frozen=True)
 class Stopped:
-    """Training is over; always the last event."""
+    """Training is over after an update; always the last event."""
 
     reason: Reason
-    """Why."""
     update: int
-    """After which update."""
     lr: float
     """Learning rate of the last update."""
     peak_lr: float

@@ -36,11 +36,9 @@ def train(
 ) -> Iterator[Event]:
     """Fits the model in place until a limit of the config is reached.
 
-    A state is saved before the first update, so that a folder that cannot be written is found at once and a run that
-    is killed can always be resumed. Resumed with the same settings, data and number of processes, training goes on as
-    if it had never stopped: bit for bit on a CPU, and on CUDA with `deterministic`, else up to rounding. A schedule
-    over the budget goes on by the time that was used before. If there is an EMA, the model has the averaged weights
-    inside `evaluate` and the plain ones when training is over.
+    A state is saved before the first update, so that a run that is killed can always be resumed. Resumed with the same
+    settings, data and number of processes, training goes on as if it had never stopped: bit for bit on a CPU, and on
+    CUDA with `deterministic`, else up to rounding. With an EMA the model has averaged weights inside `evaluate` only.
 
     Args:
         model: is moved to `device`.
@@ -51,20 +49,15 @@ def train(
         checkpoints: where to save.
         device: where to train.
         resume: go on from `checkpoints.last` instead of from the model's weights.
-        stop: asked between updates whether to stop; the state is saved first. A `threading.Event().is_set` fits.
+        stop: asked between updates whether to stop, e.g. `threading.Event().is_set`; the state is saved first.
         seed: of dropout and whatever else is random while training.
-        optimizer_state: what the optimizer of an earlier training knew of some of the weights, as its checkpoint holds
-            it, to begin with. Not looked at where training is resumed.
+        optimizer_state: tensors of an earlier training's optimizer to begin with, by their names in its checkpoint; not
+            used by a training that is resumed.
         clock: gives the seconds since any moment in the past.
 
     Yields:
         `Resumed` where it is; `Step` after the first update, every `log_every` updates, and before every validation and
         save; `Evaluated`, `Saved`, and one `Stopped`.
-
-    Raises:
-        TrainingError: the loss stays not finite (the model keeps the last good weights), or the metric that decides is
-            not among those that `evaluate` gives.
-        CheckpointError: the state cannot be read or written, or the folder holds another training's state.
     """
     with randomness.deterministic(device, config.deterministic):
         training = Trainer(model, stream, config, checkpoints, device, clock)

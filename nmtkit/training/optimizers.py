@@ -11,18 +11,6 @@ from nmtkit.core.errors import CheckpointError
 from nmtkit.core.registry import Registry
 from nmtkit.core.settings import Field, Settings, field_validator, registry_name
 
-_STEP = "step"
-"""A number that most optimizers keep for every parameter: the steps made."""
-
-_KEPT: dict[type[Optimizer], set[str]] = {
-    Adam: {_STEP, "exp_avg", "exp_avg_sq"},
-    AdamW: {_STEP, "exp_avg", "exp_avg_sq"},
-    Adadelta: {_STEP, "square_avg", "acc_delta"},
-    Adagrad: {_STEP, "sum"},
-    SGD: {"momentum_buffer"},
-}
-"""What an optimizer knows of a parameter that it has changed; SGD only with momentum. Of others it is not known."""
-
 Groups = list[dict[str, Any]]
 """Parameters with one weight decay each, as torch takes them."""
 
@@ -106,27 +94,24 @@ def build_optimizer(config: OptimizerConfig, parameters: Mapping[str, nn.Paramet
     """Builds the optimizer over the parameters, each given once, all on one device."""
     matrices = [parameter for parameter in parameters.values() if parameter.ndim >= 2]
     vectors = [parameter for parameter in parameters.values() if parameter.ndim < 2]
-    groups: Groups = [
-        {"params": matrices, "weight_decay": config.weight_decay},
-        {"params": vectors, "weight_decay": 0.0},
-    ]
-    return OPTIMIZERS.get(config.optimizer)(config, [group for group in groups if group["params"]])
+    pairs = ((matrices, config.weight_decay), (vectors, 0.0))
+    groups: Groups = [{"params": several, "weight_decay": decay} for several, decay in pairs if several]
+    return OPTIMIZERS.get(config.optimizer)(config, groups)
 
 
 def skippable_step(bad: Tensor, optimizer: Optimizer, lr: float) -> None:
     """One optimizer step, or none at all if `bad` is true: weights, running means and step counts stay as they are.
 
     Args:
-        bad: a bool scalar on the parameters' device. The fused kernels read it there, so the CPU does not wait for the
-            device; the others need it here.
+        bad: a bool scalar on the parameters' device. The fused kernels read it there, without a wait for the device.
         optimizer: with the gradients in place.
         lr: the learning rate of this step and all that follow.
     """
     for group in optimizer.param_groups:
         group["lr"] = lr
     if optimizer.param_groups[0].get("fused"):
-        # The attribute by which torch's own gradient scaler calls off a fused step; torch's types do not know it.
-        optimizer.found_inf = bad.float()  # type: ignore[attr-defined]  # see above
+        # The attribute by which torch's own gradient scaler calls off a fused step.
+        optimizer.found_inf = bad.float()  # type: ignore[attr-defined]  # torch's types do not know it
         optimizer.step()
     elif not bool(bad):
         optimizer.step()
@@ -134,47 +119,23 @@ def skippable_step(bad: Tensor, optimizer: Optimizer, lr: float) -> None:
 
 def read_state(optimizer: Optimizer, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
     """The optimizer's tensors under names `KEY/PARAMETER`, such as `exp_avg/encoder.weight`."""
-    found = {}
-    for name, parameter in parameters.items():
-        for key, value in optimizer.state.get(parameter, {}).items():
-            if isinstance(value, Tensor):  # torch keeps a None where a momentum is off
-                found[f"{key}/{name}"] = value
-    return found
-
-
-def max_steps(optimizer: Optimizer) -> int | None:
-    """The most steps that were made on any parameter; None where the optimizer does not show it."""
-    if isinstance(optimizer, SGD):
-        return 0 if optimizer.param_groups[0]["momentum"] and not optimizer.state else None
-    if any(_STEP not in entry for entry in optimizer.state.values()):
-        return None
-    return max((int(entry[_STEP]) for entry in optimizer.state.values()), default=0)
+    return {
+        f"{key}/{name}": value
+        for name, parameter in parameters.items()
+        for key, value in optimizer.state.get(parameter, {}).items()
+        if isinstance(value, Tensor)  # torch keeps a None where a momentum is off
+    }
 
 
 def restore_state(optimizer: Optimizer, parameters: Mapping[str, nn.Parameter], tensors: Mapping[str, Tensor]) -> None:
-    """Puts back what `read_state` gave, into a new optimizer of the same kind over parameters of the same shapes.
-
-    Parameters that the state knows nothing of stay as they are in a new optimizer.
-    """
+    """Puts what `read_state` gave into a new optimizer of the same kind; it may know some of the parameters only."""
     state: dict[str, dict[str, Tensor]] = {}
     for full_name, tensor in tensors.items():
         key, _, name = full_name.partition("/")
-        if name not in parameters:
-            raise CheckpointError(f"the optimizer's state is of another model: it knows {name!r}, this model does not")
-        shape = torch.Size() if key == _STEP else parameters[name].shape
-        if tensor.shape != shape:
-            raise CheckpointError(
-                f"the optimizer's state is of another model: {key!r} of {name!r} has shape {list(tensor.shape)} there, "
-                f"{list(shape)} here"
-            )
+        shape = torch.Size() if key == "step" or name not in parameters else parameters[name].shape
+        if name not in parameters or tensor.shape != shape:
+            raise CheckpointError(f"the optimizer's state is of another model: {key} of {name!r} does not fit this one")
         state.setdefault(name, {})[key] = tensor
-    for name, entry in state.items():
-        if entry.keys() != _KEPT.get(type(optimizer), entry.keys()) or not all(
-            map(torch.is_floating_point, entry.values())
-        ):
-            raise CheckpointError(
-                f"the optimizer's state is not whole: of {name!r} it knows {', '.join(sorted(entry))}"
-            )
     numbers = {id(p): n for n, p in enumerate(p for group in optimizer.param_groups for p in group["params"])}
     new = optimizer.state_dict()
     known = {numbers[id(parameters[name])]: entry for name, entry in state.items()}

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from nmtkit.core.errors import CheckpointError, TrainingError
+from nmtkit.core.errors import TrainingError
 
 _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 
@@ -39,21 +39,18 @@ def get_rng_states(device: torch.device) -> dict[str, Any]:
 
 def set_rng_states(states: dict[str, Any], device: torch.device) -> None:
     """Puts back what `get_rng_states` gave. A CUDA state is skipped where the device is not a CUDA device."""
-    try:
-        version, numbers, gauss = states["python"]
-        random.setstate((version, tuple(numbers), gauss))
-        (key, position), (has_gauss, value) = states["numpy"], states["numpy_gauss"]
-        np.random.set_state(("MT19937", np.array(key, dtype=np.uint32), position, has_gauss, value))
-        torch.set_rng_state(torch.tensor(list(bytes.fromhex(states["torch"])), dtype=torch.uint8))
-        if device.type == "cuda" and "cuda" in states:
-            torch.cuda.set_rng_state(torch.tensor(list(bytes.fromhex(states["cuda"])), dtype=torch.uint8), device)
-    except (KeyError, TypeError, ValueError, OverflowError, RuntimeError) as fault:
-        raise CheckpointError(f"the random states (`random`) cannot be put back ({fault})") from fault
+    version, numbers, gauss = states["python"]
+    random.setstate((version, tuple(numbers), gauss))
+    (key, position), (has_gauss, value) = states["numpy"], states["numpy_gauss"]
+    np.random.set_state(("MT19937", np.array(key, dtype=np.uint32), position, has_gauss, value))
+    torch.set_rng_state(torch.tensor(list(bytes.fromhex(states["torch"])), dtype=torch.uint8))
+    if device.type == "cuda" and "cuda" in states:
+        torch.cuda.set_rng_state(torch.tensor(list(bytes.fromhex(states["cuda"])), dtype=torch.uint8), device)
 
 
 @contextmanager
 def fork_rng(device: torch.device) -> Iterator[None]:
-    """Whatever random numbers are drawn inside, those drawn after it are the same."""
+    """Random numbers drawn inside do not change those drawn afterwards."""
     states = get_rng_states(device)
     try:
         yield
@@ -62,19 +59,13 @@ def fork_rng(device: torch.device) -> Iterator[None]:
 
 
 def require_cublas_workspace() -> None:
-    """Tells cuBLAS to repeat its products exactly, which it must know before it starts.
-
-    Raises:
-        TrainingError: CUDA has started without it, or the environment says otherwise.
-    """
+    """Tells cuBLAS to repeat its products exactly, which it must know before it starts."""
     given = os.environ.get(_WORKSPACE)
     if given in (":4096:8", ":16:8"):
         return
-    started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # torch gives it no types
-    if given is not None or started:
-        found = "CUDA has started without it" if given is None else f"it is {given!r}"
+    if given is not None or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch gives it no types
         raise TrainingError(
-            f"training.deterministic: on CUDA {_WORKSPACE} must be :4096:8 from the start, and {found}; "
+            f"training.deterministic: on CUDA {_WORKSPACE} must be :4096:8 from the start; "
             f"begin again with {_WORKSPACE}=:4096:8 in the environment"
         )
     os.environ[_WORKSPACE] = ":4096:8"
@@ -84,8 +75,7 @@ def require_cublas_workspace() -> None:
 def deterministic(device: torch.device, wanted: bool) -> Iterator[None]:
     """Inside, the same work on a CUDA device gives the same numbers, bit for bit; on a CPU it does so anyway.
 
-    torch warns where it has only a kernel that does not. Its fused attention kernels are left out: their gradients are
-    sums in any order.
+    torch warns where it has no such kernel. Its fused attention is not used, which adds up gradients in any order.
     """
     if not wanted or device.type != "cuda":
         yield

@@ -1,7 +1,6 @@
-"""Learning-rate schedules: pure functions of how far training has come.
+"""Learning-rate schedules: pure functions of the progress of a training.
 
-A schedule holds no state: what it depends on is in `TrainingProgress`, which the loop keeps and saves. To add one,
-write a class with a `kind` and a `rate`, and name it in `Schedule`.
+A schedule holds no state. To add one, write a class with a `kind` and a `rate`, and name it in `Schedule`.
 """
 
 import math
@@ -14,7 +13,7 @@ from nmtkit.core.settings import Field, Settings, model_validator
 
 @dataclass(frozen=True)
 class TrainingProgress:
-    """How far training has come when an update is about to be made."""
+    """The progress of a training when an update is about to be made."""
 
     update: int
     """The number of the coming update, from 1."""
@@ -23,33 +22,34 @@ class TrainingProgress:
     scores: Sequence[float] = ()
     """The validation scores so far, oldest first, turned so that higher is better."""
     share: float = 0.0
-    """The part of the whole training that will be done when the coming update is, from 0 to 1: the larger of
-    update / max_updates and time / max_minutes, of those that are set. Time is what was used until now, times
-    update / (update - 1): the coming update is taken to last as long as those before it did on average."""
+    """The part of the whole training that will be done after the coming update, from 0 to 1: the larger of
+    update / max_updates and time / max_minutes, if the update takes as long as those before it did on average."""
 
 
-class Constant(Settings):
+class _WarmUp(Settings):
+    kind: str
+    """Which schedule."""
+    warmup: int = Field(default=0, ge=0)
+    """Updates over which the rate climbs linearly from zero to its highest."""
+
+
+class Constant(_WarmUp):
     """The same rate throughout, after an optional linear warm-up."""
 
     kind: Literal["constant"] = "constant"
-    """Which schedule."""
-    warmup: int = Field(default=0, ge=0)
-    """Updates over which the rate climbs linearly from zero."""
 
     def rate(self, lr: float, progress: TrainingProgress) -> float:
         """Gives lr * min(1, update / warmup)."""
         return lr * _warmup_factor(progress.update, self.warmup)
 
 
-class Noam(Settings):
+class Noam(_WarmUp):
     """Vaswani et al. 2017, equation 3; `lr` is a factor on it (1 in the paper)."""
 
     kind: Literal["noam"] = "noam"
-    """Which schedule."""
+    warmup: int = Field(default=4000, ge=1)
     size: int = Field(ge=1)
     """d_model of the paper: the model's hidden_size."""
-    warmup: int = Field(default=4000, ge=1)
-    """Updates over which the rate climbs linearly from zero."""
 
     def rate(self, lr: float, progress: TrainingProgress) -> float:
         """Gives lr * size^-0.5 * min(update^-0.5, update * warmup^-1.5)."""
@@ -57,47 +57,42 @@ class Noam(Settings):
         return lr / math.sqrt(self.size) * min(1 / math.sqrt(update), update / (warmup * math.sqrt(warmup)))
 
 
-class InverseSqrt(Settings):
+class InverseSqrt(_WarmUp):
     """Climbs linearly to `lr`, then falls with the inverse square root of the update: `noam` with its peak at `lr`."""
 
     kind: Literal["inverse_sqrt"] = "inverse_sqrt"
-    """Which schedule."""
     warmup: int = Field(default=4000, ge=1)
-    """Updates over which the rate climbs linearly from zero to `lr`."""
 
     def rate(self, lr: float, progress: TrainingProgress) -> float:
         """Gives lr * min(update / warmup, sqrt(warmup / update))."""
         return lr * min(progress.update / self.warmup, math.sqrt(self.warmup / progress.update))
 
 
-class DecayToZero(Settings):
+class DecayToZero(_WarmUp):
     """A schedule that has an end, where the rate is zero: at a known update, or where the training's budget ends.
 
-    `over: budget` goes by `TrainingProgress.share`, so the rate comes down on a slow machine as on a fast one, with as
-    many updates as the time allows.
+    `over: budget` goes by `TrainingProgress.share`, so that the rate comes down on a slow machine as on a fast one.
     """
 
-    kind: str
-    """Which schedule."""
+    warmup: int = Field(default=0, ge=0)
+    """Updates over which the rate climbs linearly from zero to `lr`; not with `over: budget`."""
     over: Literal["updates", "budget"] = "updates"
     """What it runs over: `updates`; or the budget, which is training.max_updates or training.max_minutes, of which a
     stage has its part, whichever is used up first. If a run is resumed with higher limits, the budget is the new one: a
     rate that had come down rises again."""
     updates: int | None = Field(default=None, ge=1)
     """The update at which the rate reaches zero; not with `over: budget`."""
-    warmup: int = Field(default=0, ge=0)
-    """Updates over which the rate climbs linearly from zero to `lr`; not with `over: budget`."""
     warmup_share: float = Field(default=0.0, ge=0, lt=1)
     """With `over: budget`: the part of it over which the rate climbs linearly from zero to `lr`, e.g. 0.1."""
 
     @model_validator(mode="after")
     def _one_measure(self) -> "DecayToZero":
-        if self.over == "updates":
-            if self.updates is None:
-                raise ValueError("`updates`, where the rate reaches zero, is missing; or let it run `over: budget`")
-            if self.warmup_share:
-                raise ValueError("`warmup_share` is for `over: budget`; over updates, give `warmup` in updates")
-        elif self.updates is not None or self.warmup:
+        if self.over == "updates" and (self.updates is None or self.warmup_share):
+            raise ValueError(
+                "over updates it needs `updates`, where the rate reaches zero, and takes `warmup` in updates, no "
+                "`warmup_share`; or let it run `over: budget`"
+            )
+        if self.over == "budget" and (self.updates is not None or self.warmup):
             raise ValueError(
                 "over a budget there are no `updates` and no `warmup` in updates: leave them out (`updates: null`, "
                 "`warmup: 0` where the recipe extends one that has them) and give `warmup_share`, e.g. 0.1"
@@ -105,10 +100,10 @@ class DecayToZero(Settings):
         return self
 
     def warmup_and_decay(self, progress: TrainingProgress) -> tuple[float, float]:
-        """How far the warm-up has come, and the part of the way from its end to the schedule's end; both in [0, 1].
+        """The part of the warm-up that is done, and of the way from its end to the schedule's end; both in [0, 1].
 
-        Over updates they are min(1, update / warmup) and (update - warmup) / (updates - warmup); over the budget
-        min(1, share / warmup_share) and (share - warmup_share) / (1 - warmup_share).
+        Over updates they are min(1, update / warmup) and (update - warmup) / (updates - warmup); over the budget the
+        share stands for the update, and 1 for the updates.
         """
         if self.updates is None:
             here, warmup, end = progress.share, self.warmup_share, 1.0
@@ -121,7 +116,6 @@ class LinearDecay(DecayToZero):
     """Climbs linearly to `lr`, then falls linearly to zero."""
 
     kind: Literal["linear"] = "linear"
-    """Which schedule."""
 
     def rate(self, lr: float, progress: TrainingProgress) -> float:
         """Gives lr * climb * (1 - done); see `DecayToZero.warmup_and_decay`."""
@@ -133,7 +127,6 @@ class CosineDecay(DecayToZero):
     """Climbs linearly to `lr`, then falls to zero along half a cosine (Loshchilov and Hutter 2017, equation 5)."""
 
     kind: Literal["cosine"] = "cosine"
-    """Which schedule."""
 
     def rate(self, lr: float, progress: TrainingProgress) -> float:
         """Gives lr * climb * (1 + cos(pi * done)) / 2; see `DecayToZero.warmup_and_decay`."""
@@ -141,17 +134,14 @@ class CosineDecay(DecayToZero):
         return lr * climb * (1 + math.cos(math.pi * done)) / 2
 
 
-class Plateau(Settings):
+class Plateau(_WarmUp):
     """Lowers the rate whenever the validation score has stopped improving."""
 
     kind: Literal["plateau"] = "plateau"
-    """Which schedule."""
     factor: float = Field(default=0.5, gt=0, lt=1)
     """The rate is multiplied by this at each drop."""
     patience: int = Field(default=1, ge=1)
     """Validations in a row without a new best score that make a drop."""
-    warmup: int = Field(default=0, ge=0)
-    """Updates over which the rate climbs linearly from zero to `lr`."""
 
     def rate(self, lr: float, progress: TrainingProgress) -> float:
         """Gives lr * min(1, update / warmup) * factor^drops."""

@@ -2,9 +2,9 @@
 
 Every file is written beside its place, forced to the disk, and then moved into place in one stroke.
 
-The head of a file holds its facts as JSON under one key, in one order, so that files of equal contents are equal. Among
-them is whether it is a state or weights, the checksum of every tensor, that of the vocabulary, and that of the facts
-themselves; they are compared wherever the file is read. Files of other programs have none of this.
+The head of a file holds its facts as JSON under one key, in one order, so that files of equal contents are equal: its
+kind (state or weights), and checksums of every tensor, of the vocabulary, and of the facts themselves, which are
+compared wherever the file is read. Files of other programs have none of this.
 """
 
 import contextlib
@@ -28,10 +28,10 @@ from nmtkit.core.processes import available_cores
 _FACTS = "facts"
 
 _THREADS = 8
-"""The most threads that look at tensors; more would not get them from memory any quicker."""
+"""The most threads that read tensors; more would not get them from memory any quicker."""
 
 _LISTED = 5
-"""So many files are named where a message says which there are."""
+"""The most checkpoints that an error lists."""
 
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 """The types that weights may be kept in."""
@@ -42,30 +42,23 @@ class Header:
     """Metadata of a file."""
 
     facts: dict[str, Any]
-    """But for the next three."""
+    """All but the following."""
     is_state: bool
-    """Or weights alone."""
+    """A full state, not weights alone."""
     vocabulary: str
-    """The checksum of the vocabulary; empty if the file does not know it."""
+    """The checksum of the vocabulary; empty if it is not known."""
     sums: Mapping[str, str] | None
     """The checksum of every tensor; None in a file of another program."""
 
     @classmethod
     def of(cls, file: Any) -> "Header":
-        """The head of an open file.
-
-        Raises:
-            ValueError: it is damaged.
-        """
+        """The head of an open file; one that is damaged raises a ValueError."""
         text = (file.metadata() or {}).get(_FACTS)
         if text is None:
             return cls({}, False, "", None)
-        facts = json.loads(text)
-        if not isinstance(facts, dict) or ("tensors" in facts) != (SUM in facts):
-            raise ValueError("its facts are not what they should be")
-        facts = verify_checksum(facts)
-        known = facts.pop("tensors", None)
-        return cls(facts, facts.pop("kind", "state") == "state", facts.pop("vocabulary", ""), known)
+        facts = require_checksum(json.loads(text))
+        sums = facts.pop("tensors")
+        return cls(facts, facts.pop("kind", "state") == "state", facts.pop("vocabulary", ""), sums)
 
     def require_vocabulary(self, vocabulary: str) -> None:
         """Refuses a file of another vocabulary, if both are known."""
@@ -75,26 +68,32 @@ class Header:
             )
 
 
+def require_checksum(facts: Any) -> dict[str, Any]:
+    """The facts in a file without their checksum; a ValueError where they are not as they were written."""
+    if not isinstance(facts, dict) or SUM not in facts:
+        raise ValueError("it has no checksum")
+    return verify_checksum(facts)
+
+
 def read_tensors(file: Any, header: Header, prefixes: tuple[str, ...] = ("",)) -> dict[str, Tensor]:
     """The tensors of an open file whose names begin with a prefix, after a check of checksums and finite numbers."""
     names = list(file.keys())  # the file is no mapping: it cannot be gone through by itself
     if header.sums is not None and header.sums.keys() != set(names):
         raise ValueError("it has other tensors than were written")
-    found = {name: file.get_tensor(name) for name in names if name.startswith(prefixes)}
-    of_found = {} if header.sums is None else tensor_checksums(found)
-    for name, tensor in found.items():
-        if header.sums is not None and of_found[name] != header.sums[name]:
+    tensors = {name: file.get_tensor(name) for name in names if name.startswith(prefixes)}
+    sums = {} if header.sums is None else _checksums(tensors)
+    for name, tensor in tensors.items():
+        if header.sums is not None and sums[name] != header.sums[name]:
             raise ValueError(f"{name!r} is not as it was written: its checksum is another")
         if tensor.is_complex() or (tensor.is_floating_point() and tensor.dtype not in _FLOATS):
             raise CheckpointError(f"{name!r} holds {dtype_name(tensor)}, which no model has")
-        if not _is_finite(tensor):
+        # One sum is much quicker than to look at each number; where it is too large itself, they are looked at.
+        if not (torch.isfinite(tensor.sum()) or torch.isfinite(tensor).all()):
             raise CheckpointError(f"{name!r} holds a number that is not finite (NaN or infinity)")
-    return found
+    return tensors
 
 
-def tensor_checksums(tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    """The checksum of each; several threads get numbers from memory quicker than one."""
-
+def _checksums(tensors: Mapping[str, Tensor]) -> dict[str, str]:
     def of_one(tensor: Tensor) -> str:
         data = tensor.reshape(-1).view(torch.uint8).numpy()
         return array_checksum(data, f"{tensor.dtype} {list(tensor.shape)}")
@@ -103,14 +102,9 @@ def tensor_checksums(tensors: Mapping[str, Tensor]) -> dict[str, str]:
         return dict(zip(tensors, pool.map(of_one, tensors.values()), strict=True))
 
 
-def _is_finite(tensor: Tensor) -> bool:
-    # One sum is much quicker than to look at each number; where it is too large itself, they are looked at.
-    return bool(torch.isfinite(tensor.sum())) or bool(torch.isfinite(tensor).all())
-
-
 @contextlib.contextmanager
 def name_file_in_errors(path: Path, remedy: str) -> Iterator[None]:
-    """Inside, the message of a fault names this file and the remedy."""
+    """Inside, an error names this file and the remedy."""
     try:
         yield
     except CheckpointError as fault:
@@ -139,7 +133,7 @@ def open_checkpoint(path: Path) -> Iterator[tuple[Any, Header]]:
 
 @contextlib.contextmanager
 def open_tensors(path: Path) -> Iterator[Any]:
-    """An open file; messages do not name it."""
+    """An open file, which errors do not name."""
     if not path.is_file():
         raise CheckpointError("not a file that can be read")
     try:
@@ -151,16 +145,19 @@ def open_tensors(path: Path) -> Iterator[Any]:
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], vocabulary: str) -> None:
     """Writes a file with the checksums of all that is in it."""
-    ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    ready = _ready(tensors)
     known = {"vocabulary": vocabulary} if vocabulary else {}
-    header = with_checksum({**facts, **known, "tensors": tensor_checksums(ready)})
+    header = with_checksum({**facts, **known, "tensors": _checksums(ready)})
     write_file(path, lambda place: save_file(ready, place, {_FACTS: json.dumps(header, sort_keys=True)}))
 
 
 def write_bare_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Writes a file without facts, as other libraries write and expect it."""
-    ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    write_file(path, lambda place: save_file(ready, place, {"format": "pt"}))
+    write_file(path, lambda place: save_file(_ready(tensors), place, {"format": "pt"}))
+
+
+def _ready(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
 
 
 def write_file(path: Path, write: Callable[[Path], object]) -> None:

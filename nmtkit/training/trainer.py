@@ -19,11 +19,11 @@ from nmtkit.core.registry import suggest_names
 from nmtkit.data.batch import Batch
 from nmtkit.models.base import Seq2Seq
 from nmtkit.training import distributed, randomness
-from nmtkit.training.checkpoint import CheckpointManager, RetentionPolicy
+from nmtkit.training.checkpoint import CheckpointManager
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Evaluated, Reason, Resumed, Saved, Step, Stopped
 from nmtkit.training.objectives.objective import LOSS, GradientAccumulator, build_objectives
-from nmtkit.training.optimizers import build_optimizer, max_steps, read_state, restore_state, skippable_step
+from nmtkit.training.optimizers import build_optimizer, read_state, restore_state, skippable_step
 from nmtkit.training.schedules import TrainingProgress
 from nmtkit.training.weights import EMA, OPTIMIZER, WEIGHTS, Ema, assign_weights, get_weights, strip_prefix
 
@@ -31,23 +31,17 @@ _CHUNK_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}
 """Size of the log-probabilities that are in memory at a time: large enough for full speed, on a CPU near its caches."""
 
 _TRIM_EVERY = 50
-"""So many updates on a CPU between two returns of freed memory; more often it costs speed."""
+"""Updates on a CPU between two returns of freed memory; more often costs speed."""
 
 _FIRST_UPDATE = 0.001
-"""The part of max_minutes that the first update is taken to last, before any update has shown how long they take."""
+"""The part of max_minutes that the first update is taken to last, before any has shown how long they take."""
 
 _GIVE_UP_AFTER = 10
-"""So many updates in a row with a loss that is not finite end the training."""
-
-_EPOCHS_PER_UPDATE = 10_000
-"""More epochs cannot have come to their end in an update, however many batches it had and however few the data give."""
+"""Updates in a row with a loss that is not finite, which end the training."""
 
 
 class BatchIterator(Protocol):
-    """An endless source of batches that can be put back to where it was.
-
-    Of several processes each has its own stream, which gives it its own share of the batches of one common sequence.
-    """
+    """An endless source of batches that can be put back to where it was; of several processes each has its share."""
 
     @property
     def epoch(self) -> int:
@@ -57,10 +51,10 @@ class BatchIterator(Protocol):
         """The next batch, with targets, on the CPU."""
 
     def state(self) -> dict[str, Any]:
-        """Where the stream is, `epoch` and `batch` among it; the same in all processes."""
+        """The position in the stream, `epoch` among it; the same in all processes."""
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes to where `state` was taken: the batches that follow are the same, if they are cut as then."""
+        """Goes to where `state` was taken."""
 
 
 @dataclass(frozen=True)
@@ -109,9 +103,11 @@ class Trainer:
         self.is_saved, self._saved_at = False, 0
         self._validating = 0.0  # seconds of the last validation; as `_used`, the same in all processes
         self._clock, self._started = clock, clock()
-        # Seconds before this process; at the end of the last update; at that of the one before, which all processes
-        # know alike; of updates since the last report.
-        self._seconds_before = self._used = self._agreed = self._busy = 0.0
+        self._seconds_before = 0.0  # of earlier sessions
+        self._used = self._agreed = (
+            0.0  # at the end of the last update, and of the one before, which all processes know
+        )
+        self._busy = 0.0  # of updates since the last report
         model.train()
 
     @property
@@ -133,8 +129,8 @@ class Trainer:
     def is_validation_due(self) -> bool:
         """Whether to validate after this update.
 
-        The first validation comes when half of the minutes are over, if not before: the last one must end within them,
-        and how long it takes is known from an earlier one. After a validation there must be time left to train.
+        The last validation must end within the minutes, and how long it takes is known from an earlier one: the first
+        comes when half of them are over, if not before. After a validation there must be time left to train.
         """
         regular, limit = self.update % self.config.validate_every == 0, self.config.max_minutes
         if limit is None:
@@ -269,13 +265,12 @@ class Trainer:
         return (
             f"update {last.update}: the loss or its gradient is not finite, {_GIVE_UP_AFTER} updates in a row; "
             f"the last bad batch is the one at {place} of the training data. "
-            f"The weights of before are kept, and {self.checkpoints.last} holds update {self._saved_at}. "
-            "Lower training.lr, lengthen the schedule's warmup, set training.clip_norm, or use precision fp32; "
-            "then go on with --resume"
+            f"{self.checkpoints.last} holds update {self._saved_at}. Lower training.lr, lengthen the warmup, set "
+            "training.clip_norm, or use precision fp32; then go on with --resume"
         )
 
     def validate(self, evaluate: Callable[[Seq2Seq], dict[str, float]]) -> Evaluated:
-        """Evaluates the model, with the averaged weights if there are some, and keeps them if they are good."""
+        """Evaluates the model, with averaged weights if there are any, and keeps them if they are good."""
         averaged = self.ema.applied() if self.ema else nullcontext()
         begun = self._clock()
         with averaged, randomness.fork_rng(self.device), torch.no_grad():
@@ -290,11 +285,7 @@ class Trainer:
             best = sign * value > max((score for _, score in self.validations), default=-math.inf)
             self.validations.append((self.update, sign * value))
             if distributed.rank() == 0:
-                config = self.config
-                keeping = RetentionPolicy(
-                    config.best_metric, config.higher_is_better, config.keep_best, config.recent_to_keep
-                )
-                self.checkpoints.keep(get_weights(self.model), self.update, value, keeping)
+                self.checkpoints.keep(get_weights(self.model), self.update, value, self.config)
         self.is_saved = False
         return Evaluated(self.update, metrics, best, self.seconds)
 
@@ -332,18 +323,15 @@ class Trainer:
         return Saved(str(self.checkpoints.last), self.update)
 
     def stopped(self, reason: Reason) -> Stopped:
-        """The last event: why and where training ends.
-
-        The minutes are over also where the last validation took less time than was left for it.
-        """
+        """The last event: why and where training ends."""
+        # The minutes are over also where the last validation took less time than was left for it.
         seconds = 60 * (self.config.max_minutes or 0.0) if reason == "max_minutes" else self.seconds
         scheduled = self.config.scheduled(self.update, seconds, self.stream.epoch)
         return Stopped(reason, self.update, self.lr, self.peak_lr, self.seconds, scheduled)
 
     def restore(self, seed: int) -> Resumed:
         """Puts back what `save` saved; `seed` is for processes that were not there then."""
-        facts = self.checkpoints.read_metadata()
-        tensors, _ = self.checkpoints.load_last()
+        tensors, facts = self.checkpoints.load_last()
         last = self.checkpoints.last
         if facts["optimizer"] != self.config.optimizer:
             raise CheckpointError(
@@ -355,7 +343,6 @@ class Trainer:
             restore_state(self.optimizer, self.parameters, strip_prefix(OPTIMIZER, tensors))
             if self.ema:
                 self.ema.restore(strip_prefix(EMA, tensors))
-            self._require_sense(facts)
             self.stream.restore(facts["stream"])
             self.update = facts["update"]
             if distributed.rank() < len(facts["random"]):
@@ -370,13 +357,3 @@ class Trainer:
             self.validations = [(update, score) for update, score in facts["validations"]]
         self._started = self._clock()  # the time that loading took is none of the training's
         return Resumed(self.update, self.stream.epoch, self.seconds)
-
-    def _require_sense(self, facts: Mapping[str, Any]) -> None:
-        """Refuses a state whose numbers contradict each other."""
-        update, epoch = facts["update"], facts["stream"]["epoch"]
-        steps = max_steps(self.optimizer)
-        # So many updates in a row without a step would have ended the training. Steps may be those of earlier stages.
-        if steps is not None and update >= _GIVE_UP_AFTER * (steps + 1):
-            raise CheckpointError(f"`update` is {update}, but the optimizer has made {steps} steps")
-        if epoch > _EPOCHS_PER_UPDATE * (update + 1):
-            raise CheckpointError(f"`stream.epoch` is {epoch} after {update} updates")

@@ -23,17 +23,14 @@ def strip_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor
 
 def get_weights(model: nn.Module) -> dict[str, Tensor]:
     """The weights and persistent buffers of a model, not copied; a tied one once, under its first name."""
-    seen: set[int] = set()
-    found = {}
-    for name, tensor in model.state_dict(keep_vars=True).items():
-        if id(tensor) not in seen:
-            seen.add(id(tensor))
-            found[name] = tensor.detach()
-    return found
+    tensors, first_names = model.state_dict(keep_vars=True), dict[int, str]()
+    for name, tensor in tensors.items():
+        first_names.setdefault(id(tensor), name)
+    return {name: tensors[name].detach() for name in first_names.values()}
 
 
 def count_parameters(model: nn.Module) -> int:
-    """How many numbers the weights file of a model has; to be asked before the model is laid out for reading."""
+    """The number of weights in the file of a model, as long as it is not prepared for inference."""
     return sum(weight.numel() for weight in get_weights(model).values())
 
 
@@ -43,23 +40,17 @@ def save_weights(path: Path, weights: Mapping[str, Tensor], vocabulary: str = ""
 
 
 def read_weights(path: Path, vocabulary: str = "") -> dict[str, Tensor]:
-    """Reads the weights in a checkpoint of either kind, onto the CPU; of a full state the averaged ones, if it has any.
+    """The weights in a checkpoint of either kind, on the CPU; of a full state the averaged ones, if it has any.
 
-    Args:
-        path: of the file.
-        vocabulary: the checksum of the vocabulary that they are to be used with; empty: any.
-
-    Raises:
-        CheckpointError: the file is missing or damaged, a number in it is not finite, or it was trained with another
-            vocabulary.
+    `vocabulary` is the checksum of the vocabulary that they are to be used with; empty: any.
     """
     with open_checkpoint(path) as (file, header):
         header.require_vocabulary(vocabulary)
         if not header.is_state:
             return read_tensors(file, header)
         # Buffers have no average, so the averages are laid over the weights.
-        found = read_tensors(file, header, (WEIGHTS, EMA))
-        return strip_prefix(WEIGHTS, found) | strip_prefix(EMA, found)
+        tensors = read_tensors(file, header, (WEIGHTS, EMA))
+        return strip_prefix(WEIGHTS, tensors) | strip_prefix(EMA, tensors)
 
 
 def read_vocabulary_checksum(path: Path) -> str:
@@ -79,7 +70,7 @@ class SkipInit(TorchFunctionMode):
     _DRAWS = ("uniform_", "normal_", "trunc_normal_", "kaiming_uniform_")
 
     def __torch_function__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
-        """See `TorchFunctionMode`; intercepts `torch.nn.init` and the methods that models call."""
+        """Intercepts `torch.nn.init` and the methods that models call."""
         given = kwargs or {}
         if getattr(func, "__name__", "") in self._DRAWS:
             return nn.init.zeros_(args[0] if args else given["tensor"])
@@ -89,9 +80,7 @@ class SkipInit(TorchFunctionMode):
 def assign_weights(model: nn.Module, weights: Mapping[str, Tensor], path: Path) -> None:
     """Fills the model in place, so that tied weights stay tied and every address stays the same.
 
-    Raises:
-        CheckpointError: a weight is missing, of another shape or kind of number, or one that the model does not have;
-            the message names `path`, where the weights are from.
+    A weight that is missing, unknown, or of another shape or kind of number raises a CheckpointError that names `path`.
     """
     own = get_weights(model)
     _require_fitting(own, weights, path)
@@ -138,12 +127,7 @@ def _require_fitting(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], p
 def average_weights(paths: Sequence[Path], model: nn.Module | None = None, vocabulary: str = "") -> dict[str, Tensor]:
     """The mean of the weights of several checkpoints, added up in float64, in the type of the first.
 
-    Tensors that are not floating-point are taken from the first.
-
-    Args:
-        paths: of the files.
-        model: that the average must fit; None: any.
-        vocabulary: as `read_weights` takes it.
+    Tensors that are not floating-point are taken from the first. `model` is one that the average must fit.
     """
     if not paths:
         raise CheckpointError("there are no checkpoints to average")
@@ -155,9 +139,7 @@ def average_weights(paths: Sequence[Path], model: nn.Module | None = None, vocab
     total = {name: tensor.double() for name, tensor in first.items()}
     for path in paths[1:]:
         weights = read_weights(path, vocabulary)
-        if {name: (tensor.shape, dtype_class(tensor)) for name, tensor in weights.items()} != {
-            name: (tensor.shape, dtype_class(tensor)) for name, tensor in first.items()
-        }:
+        if _shapes(weights) != _shapes(first):
             raise CheckpointError(f"{path}: of another model than {paths[0]}; average checkpoints of one run only")
         for name, tensor in weights.items():
             total[name] += tensor.double()
@@ -167,15 +149,15 @@ def average_weights(paths: Sequence[Path], model: nn.Module | None = None, vocab
     }
 
 
+def _shapes(weights: Mapping[str, Tensor]) -> dict[str, object]:
+    return {name: (tensor.shape, dtype_class(tensor)) for name, tensor in weights.items()}
+
+
 class Ema:
     """An exponential moving average of weights w: a <- d a + (1 - d) w; often a better model than the last weights.
 
     The decay of update n is d = min(decay, (1 + n) / (10 + n)), so that the random first weights are soon forgotten in
-    a short training.
-
-    Args:
-        parameters: by their names, each once.
-        decay: in (0, 1); 1 / (1 - decay) is about the number of updates averaged over.
+    a short training. About 1 / (1 - decay) updates are averaged over.
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], decay: float) -> None:
@@ -191,7 +173,7 @@ class Ema:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """The model has the averages as its weights inside, and its own weights again after it."""
+        """Inside, the model has the averages as its weights."""
         own = {name: parameter.detach().clone() for name, parameter in self._parameters.items()}
         _fill(self._parameters, self.averages)
         try:

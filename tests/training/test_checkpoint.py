@@ -1,96 +1,100 @@
+"""Weights and states on the disk: what is saved comes back, the best stay, and a crash leaves what was there."""
+
 import os
 import resource
 import signal
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tiny_training import run, same_weights, settings, tiny_model
 
-from nmtkit.core.errors import CheckpointError
-from nmtkit.training.checkpoint import CheckpointManager, KeptWeights, RetentionPolicy
-from nmtkit.training.weights import average_weights, get_weights, load_weights, read_weights, save_weights
+from nmtkit.core.errors import CheckpointError, NmtkitError
+from nmtkit.training.checkpoint import CheckpointManager, KeptWeights
+from nmtkit.training.weights import (
+    average_weights,
+    get_weights,
+    load_weights,
+    read_vocabulary_checksum,
+    read_weights,
+    save_weights,
+)
 
 
-def test_tied_weights_are_saved_once_and_come_back_tied(tmp_path):
-    model, other = tiny_model(1), tiny_model(2)
-    path = tmp_path / "w.safetensors"
-    save_weights(path, get_weights(model))
-    assert "output.weight" not in load_file(path)
-    assert "tgt_embedding.weight" in load_file(path)
-    load_weights(other, path)
-    assert same_weights(model, other)
-    assert other.output.weight is other.tgt_embedding.weight
-
-
-def test_buffers_are_saved(tmp_path):
-    model, other = tiny_model(1), tiny_model(2)
+def test_tied_weights_are_saved_once_and_come_back_tied_and_buffers_too(tmp_path):
+    model, other, path = tiny_model(1), tiny_model(2), tmp_path / "w.safetensors"
     model.register_buffer("count", torch.tensor([4]))
     other.register_buffer("count", torch.tensor([0]))
     other.register_buffer("scratch", torch.tensor([7]), persistent=False)
-    save_weights(tmp_path / "w.safetensors", get_weights(model))
-    load_weights(other, tmp_path / "w.safetensors")
-    assert int(other.count) == 4
+    save_weights(path, get_weights(model))
+    assert load_file(path).keys() >= {"tgt_embedding.weight", "count"}
+    assert "output.weight" not in load_file(path)
+    load_weights(other, path)
+    assert same_weights(model, other)
+    assert other.output.weight is other.tgt_embedding.weight
     assert int(other.scratch) == 7
 
 
-def test_weights_are_read_from_a_full_state_too(tmp_path):
+def test_weights_are_read_from_a_full_state_and_from_files_of_other_programs(tmp_path):
     model, _ = run(tmp_path, settings())
-    other = tiny_model(2)
-    load_weights(other, CheckpointManager(tmp_path).last)
-    assert same_weights(model, other)
-
-
-def test_a_missing_file(tmp_path):
-    with pytest.raises(CheckpointError, match=r"nothing\.safetensors: not found; name a checkpoint"):
-        read_weights(tmp_path / "nothing.safetensors")
-
-
-@pytest.mark.parametrize("keep", [0, 5, 300, -1])
-def test_a_truncated_file(tmp_path, keep):
-    path = tmp_path / "w.safetensors"
-    save_weights(path, get_weights(tiny_model()))
-    path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(CheckpointError, match=r"w\.safetensors: damaged or cut short"):
-        read_weights(path)
-
-
-def test_a_truncated_state_cannot_be_resumed(tmp_path):
-    run(tmp_path, settings())
     last = CheckpointManager(tmp_path).last
-    last.write_bytes(last.read_bytes()[:-7])
-    with pytest.raises(CheckpointError, match="damaged or cut short"):
-        run(tmp_path, settings(), resume=True)
+    save_file(read_weights(last), tmp_path / "bare.safetensors", {"update": "4"})
+    for path in (last, tmp_path / "bare.safetensors"):
+        other = tiny_model(2)
+        load_weights(other, path)
+        assert same_weights(model, other)
 
 
-def test_weights_alone_cannot_be_resumed_from(tmp_path):
-    save_weights(CheckpointManager(tmp_path).last, get_weights(tiny_model()))
-    with pytest.raises(CheckpointError, match="no training state"):
-        run(tmp_path, settings(), resume=True)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_weights_of_another_precision_are_taken(tmp_path, dtype):
+    save_weights(tmp_path / "w.safetensors", {name: t.to(dtype) for name, t in get_weights(tiny_model(1)).items()})
+    model = tiny_model(2)
+    load_weights(model, tmp_path / "w.safetensors")
+    assert torch.equal(model.cell.weight_hh, tiny_model(1).cell.weight_hh.to(dtype).float())
 
 
 def test_a_checkpoint_of_another_model_says_what_differs(tmp_path):
-    path = tmp_path / "w.safetensors"
-    weights = get_weights(tiny_model())
+    path, model, weights = tmp_path / "w.safetensors", tiny_model(2), get_weights(tiny_model())
     weights["tgt_embedding.weight"] = torch.zeros(3, 8)
     weights["extra.weight"] = weights.pop("cell.bias_hh")
     save_weights(path, weights)
-    model = tiny_model(2)
     with pytest.raises(CheckpointError) as caught:
         load_weights(model, path)
-    message = str(caught.value)
-    assert "'cell.bias_hh' is missing" in message
-    assert "'extra.weight' is not in the model" in message
-    assert "'tgt_embedding.weight' has shape [3, 8], the model wants [12, 8]" in message
+    for part in (
+        "'cell.bias_hh' is missing",
+        "'extra.weight' is not in the model",
+        "'tgt_embedding.weight' has shape [3, 8], the model wants [12, 8]",
+    ):
+        assert part in str(caught.value)
     assert same_weights(model, tiny_model(2))  # nothing was filled in
+
+
+def test_weights_know_their_vocabulary(tmp_path):
+    checkpoints = CheckpointManager(tmp_path, "one")
+    path = checkpoints.keep({"a": torch.ones(3)}, 1, 2.0, settings())
+    checkpoints.save_last({"weights/a": torch.ones(3)}, {"update": 1})
+    assert read_vocabulary_checksum(path) == read_vocabulary_checksum(checkpoints.last) == "one"
+    assert checkpoints.load_last()[1] == {"update": 1}
+    assert read_weights(path, "one").keys() == read_weights(path).keys() == {"a"}
+    for use in (lambda: read_weights(path, "two"), CheckpointManager(tmp_path, "two").load_last):
+        with pytest.raises(CheckpointError, match=r"\.safetensors: trained with another vocabulary"):
+            use()
+    save_weights(tmp_path / "unknown.safetensors", {"a": torch.ones(3)})
+    assert read_vocabulary_checksum(tmp_path / "unknown.safetensors") == ""
+    assert read_weights(tmp_path / "unknown.safetensors", "two").keys() == {"a"}
+
+
+# -- averages -------------------------------------------------------------------------------------------------------
 
 
 def test_average_is_the_mean_in_float64(tmp_path):
     values = [1.0, 1.0 + 2**-23, 1.0 + 2**-22, 4.0]
-    paths = []
-    for number, value in enumerate(values):
-        paths.append(tmp_path / f"{number}.safetensors")
-        save_weights(paths[-1], {"a": torch.tensor([value, number]), "n": torch.tensor([7])})
+    paths = [tmp_path / f"{number}.safetensors" for number in range(4)]
+    for number, (path, value) in enumerate(zip(paths, values, strict=True)):
+        save_weights(path, {"a": torch.tensor([value, number]), "n": torch.tensor([7])})
     mean = average_weights(paths)
     assert mean["a"].dtype == torch.float32
     assert mean["a"].tolist() == [float(torch.tensor(sum(values) / 4)), 1.5]
@@ -102,114 +106,118 @@ def test_average_refuses_different_models(tmp_path):
     save_weights(tmp_path / "b.safetensors", {"a": torch.zeros(3)})
     with pytest.raises(CheckpointError, match=r"b\.safetensors: of another model than"):
         average_weights([tmp_path / "a.safetensors", tmp_path / "b.safetensors"])
+    with pytest.raises(CheckpointError, match=r"a\.safetensors: the checkpoint is of another model"):
+        average_weights([tmp_path / "a.safetensors"] * 2, tiny_model())
     with pytest.raises(CheckpointError, match="no checkpoints to average"):
         average_weights([])
 
 
-def keep(checkpoints, update, value, best=2, recent=0, higher=True):
-    weights = {"a": torch.tensor([float(update)])}
-    return checkpoints.keep(weights, update, value, RetentionPolicy("bleu", higher, best, recent))
+# -- what is kept ---------------------------------------------------------------------------------------------------
 
 
-def on_disk(checkpoints):
-    return sorted(int(path.stem.split("-")[1]) for path in checkpoints.folder.glob("weights-*.safetensors"))
-
-
-def test_the_best_stay(tmp_path):
+@pytest.mark.parametrize(
+    ("given", "values", "kept", "best"),
+    [
+        ({}, [8, 7, 6, 5, 4, 3, 2, 1], [0, 3, 4, 5, 6, 7], 0),
+        ({"keep_best": 2}, [3, 1, 5, 3, 4], [2, 4], 2),
+        ({"keep_recent": 0}, [8, 7, 6], [0], 0),
+        ({"keep_best": 2, "keep_recent": 1}, [8, 7, 6, 5], [0, 1, 3], 0),
+        ({"keep_best": 2, "higher_is_better": False}, [3, 2, 2, 2], [1, 2], 1),
+        ({"keep_recent": 10}, [8, 7, 6], [0, 1, 2], 0),
+    ],
+    ids=["defaults", "the best", "the best alone", "best and newest", "the lowest, of equals the older", "too few yet"],
+)
+def test_the_best_and_the_newest_stay(tmp_path, given, values, kept, best):
     checkpoints = CheckpointManager(tmp_path)
-    for update, value in enumerate([3.0, 1.0, 5.0, 3.0, 4.0]):
-        keep(checkpoints, update, value)
-    assert on_disk(checkpoints) == [2, 4]
-    assert checkpoints.best() == [checkpoints.weights_path(2), checkpoints.weights_path(4)]
-    assert checkpoints.recent() == [checkpoints.weights_path(4), checkpoints.weights_path(2)]
-    assert checkpoints.kept() == [KeptWeights(2, 5.0), KeptWeights(4, 4.0)]
-    assert keep(checkpoints, 5, 0.0) is None
-    assert read_weights(checkpoints.best()[1])["a"].tolist() == [4.0]
+    for update, value in enumerate(values):
+        path = checkpoints.keep({"a": torch.tensor([float(update)])}, update, float(value), settings(**given))
+        assert (path is None) == (update not in [entry.update for entry in checkpoints.kept()])
+    files = [checkpoints.weights_path(update) for update in kept]
+    assert sorted(tmp_path.glob("weights-*")) == files
+    assert checkpoints.kept() == [KeptWeights(update, values[update]) for update in kept]
+    assert checkpoints.recent() == files[::-1]
+    assert checkpoints.best()[0] == checkpoints.weights_path(best)
+    assert read_weights(checkpoints.best()[0])["a"].tolist() == [best]
 
 
-def test_the_lowest_are_the_best_of_a_loss_and_of_equals_the_older(tmp_path):
-    checkpoints = CheckpointManager(tmp_path)
-    for update, value in enumerate([3.0, 2.0, 2.0, 2.0]):
-        keep(checkpoints, update, value, higher=False)
-    assert checkpoints.best() == [checkpoints.weights_path(1), checkpoints.weights_path(2)]
-
-
-def test_the_newest_stay_as_well(tmp_path):
-    checkpoints = CheckpointManager(tmp_path)
-    for update, value in enumerate([9.0, 5.0, 4.0, 3.0, 2.0]):
-        keep(checkpoints, update, value, best=1, recent=2)
-    assert on_disk(checkpoints) == [0, 3, 4]
-    assert checkpoints.best()[0] == checkpoints.weights_path(0)
-
-
-def test_repeating_an_update_replaces_it_and_what_came_after(tmp_path):
-    checkpoints = CheckpointManager(tmp_path)
+def test_repeating_an_update_replaces_it_and_what_came_after_and_another_metric_starts_anew(tmp_path):
+    checkpoints, weights = CheckpointManager(tmp_path), {"a": torch.zeros(1)}
     for update, value in [(1, 1.0), (2, 9.0), (3, 8.0), (2, 2.0)]:
-        keep(checkpoints, update, value, best=3)
+        checkpoints.keep(weights, update, value, settings(keep_best=3))
     assert checkpoints.kept() == [KeptWeights(1, 1.0), KeptWeights(2, 2.0)]
-    assert on_disk(checkpoints) == [1, 2]
+    assert [path.name for path in tmp_path.glob("*3.safetensors")] == []
+    checkpoints.keep(weights, 4, 2.0, settings(best_metric="loss", higher_is_better=False))
+    assert checkpoints.kept() == [KeptWeights(4, 2.0)]
 
 
-def test_another_metric_starts_a_new_list(tmp_path):
+def test_a_lost_list_is_made_anew(tmp_path):
     checkpoints = CheckpointManager(tmp_path)
-    keep(checkpoints, 1, 30.0)
-    checkpoints.keep({"a": torch.zeros(1)}, 2, 2.0, RetentionPolicy("loss", False, 2))
-    assert checkpoints.kept() == [KeptWeights(2, 2.0)]
+    for update, value in enumerate([3.0, 5.0, 1.0], start=1):
+        checkpoints.keep({"a": torch.ones(3)}, update, value, settings(keep_best=9))
+    (tmp_path / "kept.json").unlink()
+    assert checkpoints.kept() == [KeptWeights(1, 3.0), KeptWeights(2, 5.0), KeptWeights(3, 1.0)]
+    assert checkpoints.best()[0] == checkpoints.weights_path(2)
+    checkpoints.keep({"a": torch.ones(3)}, 4, 2.0, settings(keep_best=9))
+    assert [entry.update for entry in checkpoints.kept()] == [1, 2, 3, 4]
 
 
-def test_a_damaged_list_is_named(tmp_path):
-    (tmp_path / "kept.json").write_text("{")
-    with pytest.raises(CheckpointError, match=r"kept\.json: cannot read it .* delete it"):
-        CheckpointManager(tmp_path).best()
+# -- writing --------------------------------------------------------------------------------------------------------
 
 
-def test_a_crash_while_moving_into_place_leaves_the_old_state(tmp_path, monkeypatch):
-    checkpoints = CheckpointManager(tmp_path)
-    checkpoints.save_last({"weights/a": torch.ones(2)}, {"update": 1})
-
+@contextmanager
+def a_crash_while_moving_into_place() -> Iterator[None]:
     def crash(source, target):
         raise OSError(28, "No space left on device")
 
-    with monkeypatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "replace", crash)
-        with pytest.raises(CheckpointError, match="No space left on device"):
-            checkpoints.save_last({"weights/a": torch.zeros(2)}, {"update": 2})
-    tensors, facts = checkpoints.load_last()
-    assert tensors["weights/a"].tolist() == [1.0, 1.0]
-    assert facts == {"update": 1}
-    assert [path.name for path in tmp_path.iterdir()] == ["last.safetensors"]
+        yield
 
 
-def test_a_full_disk_leaves_the_old_state(tmp_path):
+@contextmanager
+def a_full_disk() -> Iterator[None]:
     """A limit on the size of files makes the write itself fail."""
-    checkpoints = CheckpointManager(tmp_path)
-    checkpoints.save_last({"weights/a": torch.ones(2)}, {"update": 1})
     before, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     assert signal.getsignal(signal.SIGXFSZ) == signal.SIG_IGN, "Python ends no program for a file that is too large"
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, most))
     try:
-        with pytest.raises(CheckpointError, match=r"last\.safetensors: cannot write it .*free some space"):
-            checkpoints.save_last({"weights/a": torch.zeros(100_000)}, {"update": 2})
+        yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (before, most))
+
+
+@pytest.mark.parametrize("fault", [a_crash_while_moving_into_place, a_full_disk])
+def test_a_write_that_fails_leaves_the_old_state(tmp_path, fault):
+    checkpoints = CheckpointManager(tmp_path)
+    checkpoints.save_last({"weights/a": torch.ones(2)}, {"update": 1})
+    with fault(), pytest.raises(CheckpointError, match=r"last\.safetensors: cannot write it .*free some space"):
+        checkpoints.save_last({"weights/a": torch.zeros(100_000)}, {"update": 2})
     tensors, facts = checkpoints.load_last()
-    assert facts == {"update": 1}
     assert tensors["weights/a"].tolist() == [1.0, 1.0]
+    assert facts == {"update": 1}
     assert [path.name for path in tmp_path.iterdir()] == ["last.safetensors"]
 
 
-def test_a_folder_that_cannot_be_made(tmp_path):
+def test_places_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(CheckpointError, match=r"last\.safetensors: cannot write it .*name another folder"):
         run(tmp_path / "file" / "checkpoints", settings())
+    with pytest.raises(NmtkitError, match="a folder; name a file"):
+        save_weights(tmp_path, {"a": torch.ones(3)})
 
 
-def test_the_newest_stay_while_there_are_fewer_than_asked_for(tmp_path):
-    """Ten are to stay, and they come one by one: none may go before the eleventh."""
-    checkpoints = CheckpointManager(tmp_path)
-    weights = {"w": torch.zeros(1)}
-    for update in range(1, 13):
-        value = float(-update)  # each worse than the one before: only being new keeps it
-        checkpoints.keep(weights, update, value, RetentionPolicy("bleu", best=1, recent=10))
-        expected = [n for n in range(1, update + 1) if n == 1 or n > update - 10]
-        assert [entry.update for entry in checkpoints.kept()] == expected
+@pytest.mark.parametrize("umask", [0o022, 0o027, 0o077])
+def test_the_umask_says_who_may_read(tmp_path, umask):
+    before = os.umask(umask)
+    try:
+        path = CheckpointManager(tmp_path).keep({"a": torch.ones(3)}, 1, 2.0, settings())
+    finally:
+        os.umask(before)
+    for file in (path, tmp_path / "kept.json"):
+        assert stat.S_IMODE(file.stat().st_mode) == 0o666 & ~umask
+
+
+def test_equal_weights_give_equal_files(tmp_path):
+    checkpoints = [CheckpointManager(tmp_path / str(number)) for number in range(8)]
+    paths = [each.keep({"a": torch.ones(3)}, 1, 2.0, settings()) for each in checkpoints]
+    assert len({path.read_bytes() for path in paths}) == 1, "the order of facts differs"

@@ -79,7 +79,7 @@ def one_of_srun(rank: int, port: int, folder: str) -> None:
     )
     distributed.join(torch.device("cpu"))
     assert (distributed.rank(), distributed.size()) == (rank, 2)
-    distributed._SEEN_WITHIN = 0.1
+    distributed._VISIBLE_WITHIN = 0.1
     # A folder of its own for each process, as on disks that are not shared.
     made = Path(folder, str(rank))
     with pytest.raises(NmtkitError, match="process 1 does not see it: put it on a file system that all machines share"):

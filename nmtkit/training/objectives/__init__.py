@@ -1,4 +1,4 @@
-"""Losses. Importing this package registers all of them, in the order in which the log reports them."""
+"""Losses, registered in the order in which the log reports them."""
 
 from nmtkit.training.objectives import likelihood as likelihood  # isort: split
 

@@ -39,10 +39,7 @@ class GuidedAlignmentConfig(Settings):
 
 
 def linked_positions(batch: Batch, teacher: AlignmentSource) -> Tensor:
-    """The target positions `(B,T)` whose attention is trained.
-
-    With links from a file, the positions that have one; with links from the model, all words but EOS.
-    """
+    """The target positions `(B,T)` whose attention is trained: those with a link of the file, or all but EOS."""
     if teacher == "file":
         assert batch.alignment is not None, "the batch has no alignments"
         return batch.alignment.any(-1)
@@ -56,16 +53,13 @@ def alignment_loss(attention: Tensor, links: Tensor, kind: AlignmentLoss = "cros
     """Distance of attention from an alignment, summed over the target tokens that have a link.
 
     The k links of a target token make a distribution G of 1/k each. cross_entropy is -sum_s G log A (Chen et al. 2016,
-    Garg et al. 2019), squared_error is sum_s (G - A)^2 (Chen et al. 2016). Target tokens without a link, and padding,
-    have no share in it. A window that hides a linked source token costs a constant: it cannot be learned away.
+    Garg et al. 2019), squared_error is sum_s (G - A)^2 (Chen et al. 2016). A window that hides a linked source token
+    costs a constant.
 
     Args:
         attention: A, weights `(B,T,S)`.
         links: `(B,T,S)`, bool.
         kind: which loss.
-
-    Returns:
-        A scalar; nats for cross_entropy.
     """
     weights = attention.to(at_least_float32(attention))
     counts = links.sum(-1, keepdim=True)  # (B,T,1)
@@ -100,7 +94,7 @@ class GuidedAlignment(Objective):
         return kind(settings=setting, weight=setting.weight)
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """Target tokens whose attention is trained."""
+        """Counts the target tokens whose attention is trained."""
         return {"links": int(linked_positions(batch, self.settings.source).sum())}
 
     def links(self, inputs: ObjectiveInput) -> Tensor:
@@ -131,15 +125,11 @@ def coverage_loss(attention: Tensor, mask: Tensor) -> Tensor:
     """Repeated attention, summed over the target tokens.
 
     See et al. 2017, equations 12 and 13, without the weight lambda: sum_s min(a, c), where the coverage c of a step is
-    the sum of the attention of all steps before it (eq. 10), so that the first step costs nothing and every step at
-    most 1.
+    the sum of the attention of all steps before it (eq. 10). A step costs at most 1.
 
     Args:
         attention: a, weights `(B,T,S)`.
         mask: `(B,T)`, True where a target token is real.
-
-    Returns:
-        A scalar.
     """
     weights = attention.to(at_least_float32(attention))
     before = pad(weights[:, :-1].cumsum(1), (0, 0, 1, 0))  # (B,T,S)

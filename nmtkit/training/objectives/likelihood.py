@@ -18,7 +18,7 @@ _LARGEST = 700.0
 
 @dataclass(frozen=True)
 class Loss:
-    """Sums over the M target tokens of a batch, in nats; divide by a token count to get a mean."""
+    """Sums over the M target tokens of a batch, in nats."""
 
     total: Tensor
     """The smoothed loss, a scalar."""
@@ -51,17 +51,10 @@ def likelihood(
     """Negative log-likelihood of the targets with label smoothing (Szegedy et al. 2016, section 7).
 
     Each target word y becomes the distribution q(x) = (1 - smoothing) [x = y] + smoothing / V over the V words of the
-    vocabulary, y included; the loss is the cross-entropy -sum_x q(x) log p(x). It equals
+    vocabulary, y included; the loss is the cross-entropy -sum_x q(x) log p(x), as of
     `torch.nn.functional.cross_entropy(..., label_smoothing=smoothing, reduction="sum")`. Copied words beyond the
-    vocabulary (X > V) can be targets but get no share of the smoothing: most of them are impossible in most sentences
-    of a batch, and their log-probability is minus infinity there.
-
-    Args:
-        output: log-probabilities `(M,X)`; these and the next two as `negative_log_probs` takes them.
-        batch: the targets.
-        vocabulary_size: V.
-        smoothing: share of the probability that is spread evenly, in [0, 1).
-        part: which positions `output` holds; by default all.
+    vocabulary (X > V) can be targets but get no share of the smoothing: in most sentences of a batch they are
+    impossible, with a log-probability of minus infinity. The arguments are those of `negative_log_probs`.
     """
     log_probs = output.log_probs
     each = negative_log_probs(log_probs, batch, vocabulary_size, part)
@@ -88,7 +81,7 @@ class Likelihood(Objective):
         return None if setting is None else cls(smoothing=setting)
 
     def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
-        """The loss, and the same without smoothing."""
+        """The loss with smoothing and without."""
         assert inputs.log_probs is not None
         loss = likelihood(Output(inputs.log_probs), inputs.batch, inputs.vocabulary_size, self.smoothing, inputs.part)
         return {LOSS: loss.total, "nll": loss.nll}

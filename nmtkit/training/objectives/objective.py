@@ -1,7 +1,7 @@
 """The contract between losses and the training loop, and the backward pass that they share.
 
-An objective returns sums over a batch, each under a name. The loop adds them up by name over batches, processes and
-updates, divides each by its normalizer, and knows nothing else of them. To add one, register a class in `OBJECTIVES`.
+An objective returns sums over a batch by name. The loop adds them up over batches, processes and updates, and divides
+each by its normalizer. To add an objective, register a class in `OBJECTIVES`.
 """
 
 import math
@@ -24,8 +24,7 @@ OBJECTIVES: Registry["type[Objective]"] = Registry("training objective")
 InputKind = Literal["log_probs", "attention", "heads", "none"]
 
 LOSS = "loss"
-"""The name of the minimised sum of an objective that does not report it separately. These sums are added up with their
-weights; objectives with a name of their own add to the minimised loss, but not to this sum."""
+"""The name of the minimised sum of objectives that do not report it separately: it has the sum of all, weighted."""
 
 _Gradient = tuple[Tensor, Tensor | None]
 """A tensor in the graph and the gradient that arrived there; None for a loss."""
@@ -59,11 +58,11 @@ class Objective(ABC):
     """Factor on its mean."""
 
     normalizers: ClassVar[Mapping[str, str]]
-    """The names of its sums, each with the count that it is divided by: `tokens`, `sentences`, or one of `counts`. The
-    first sum is minimised, times the weight; the others are only reported."""
+    """Its sums by name, each with the count that it is divided by: `tokens`, `sentences`, or one of `counts`. The first
+    is minimised, times the weight; the others are only reported."""
     needs: ClassVar[InputKind] = "log_probs"
     """Input of `terms`: log-probabilities, in parts of the batch; the attention of all steps, alone or with all heads
-    of its layer; or none, if all it does is in `custom_backward`."""
+    of its layer; or none, if `custom_backward` does it all."""
 
     @classmethod
     def from_setting(cls, setting: Any) -> "Objective | None":
@@ -124,13 +123,12 @@ class GradientAccumulator:
     def backward(self, batch: Batch, memory: Memory | None = None) -> dict[str, Tensor]:
         """Adds the gradient of one batch to the model's parameters.
 
-        The log-probabilities of a real vocabulary are by far the largest tensors. The output layer is therefore run in
-        parts: each part's loss is taken back to what `predict` reads, the rows of the decoder output and the memory,
-        before the next part begins. The gradient is the same; the space is that of one part, and stays in the caches.
-        Objectives of attention read it whole; their gradient goes back together with that of the parts.
+        Log-probabilities are by far the largest tensors. The output layer is therefore run in parts: backward goes from
+        each part's loss to the input of `predict`, the rows of the decoder output and the memory, before the next part
+        begins. The gradient is the same, in the memory of one part. Attention losses read the attention whole.
 
         Args:
-            batch: with targets; stays on the CPU, so that indexing the positions does not wait for the device.
+            batch: with targets, on the CPU.
             memory: the encoded batch, if it is there already.
 
         Returns:
@@ -163,7 +161,6 @@ class GradientAccumulator:
         return ObjectiveInput(batch, moved, self.model.sizes.tgt, output, heads)
 
     def _attention_losses(self, inputs: ObjectiveInput, totals: dict[str, Tensor]) -> list[_Gradient]:
-        """The losses of objectives that read the attention; adds their sums to the totals."""
         losses: list[_Gradient] = []
         for objective in self.objectives:
             if objective.needs in ("attention", "heads"):
@@ -173,11 +170,7 @@ class GradientAccumulator:
         return losses
 
     def _backward_in_parts(self, inputs: ObjectiveInput, memory: Memory, totals: dict[str, Tensor]) -> list[_Gradient]:
-        """Backward of all losses on log-probabilities as far as the input of the output layer; adds their sums.
-
-        Returns:
-            The tensors of that input, and their gradients.
-        """
+        """Backward of all losses on log-probabilities to the input of the output layer, which it returns."""
         objectives = [objective for objective in self.objectives if objective.needs == "log_probs"]
         if not objectives:
             return []
@@ -201,8 +194,8 @@ class GradientAccumulator:
         total = iter(torch.stack(sums).sum(0).unbind())
         for objective in objectives:
             _add(totals, _weighted(objective, {name: next(total) for name in objective.normalizers}))
-        found = [(tensor, leaf.grad) for tensor, leaf in leaves if leaf.grad is not None]
-        return [*_gradients_of(whole, parts), *found]
+        of_memory = [(tensor, leaf.grad) for tensor, leaf in leaves if leaf.grad is not None]
+        return [*_gradients_of(whole, parts), *of_memory]
 
     def _scale(self, objective: Objective) -> float:
         return objective.weight / max(1, self.counts[objective.normalizers[objective.loss_name]])
@@ -218,7 +211,6 @@ def _add(totals: dict[str, Tensor], sums: Mapping[str, Tensor]) -> None:
 
 
 def _leaf(tensor: Tensor) -> Tensor:
-    """The same numbers as the beginning of a new graph."""
     return tensor.detach().requires_grad_() if tensor.requires_grad else tensor
 
 
@@ -230,17 +222,17 @@ def _leaf_among(leaves: list[tuple[Tensor, Tensor]], tensor: Tensor) -> Tensor:
 
 
 def _gradients_of(whole: DecoderOutput, parts: Sequence[DecoderOutput]) -> list[_Gradient]:
-    """The tensors of a decoder output that the parts' losses reached, and the gradients that arrived there."""
-    found: list[_Gradient] = []
+    """The tensors of a decoder output that the losses of its parts reached, with their gradients."""
+    gradients: list[_Gradient] = []
     for name in (one.name for one in fields(whole)):
         pieces = [getattr(part, name) for part in parts]
         if any(piece is not None and piece.grad is not None for piece in pieces):
-            arrived = [torch.zeros_like(piece) if piece.grad is None else piece.grad for piece in pieces]
-            found.append((getattr(whole, name), torch.cat(arrived)))
-    return found
+            of_pieces = [torch.zeros_like(piece) if piece.grad is None else piece.grad for piece in pieces]
+            gradients.append((getattr(whole, name), torch.cat(of_pieces)))
+    return gradients
 
 
 def _backward(tensors: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
-    """Backward outside of autocast, where torch wants it: each operation has the types it had on the way forward."""
+    """Backward outside of autocast, as torch advises: each operation has the types that it had in the forward pass."""
     with torch.autocast(tensors[0].device.type, enabled=False):
         torch.autograd.backward(tensors, gradients)

@@ -9,14 +9,13 @@ probable word. Where the drawn one is rewarded more than the greedy one it shall
 The reward r is the ROUGE-L F1 between the ids of a summary and those of the reference, from 0 to 1. Ids are extended,
 so that an unknown word which was copied counts; with subwords it is the ROUGE-L of pieces, not of words.
 
-Scale. In the paper both losses are sums over the words of a summary, and gamma weighs one sum against the other. So
-they are here, and both are divided by one and the same number, the target words of the update, as the likelihood alone
-would be: the mean loss per target word of the likelihood, times 1 - gamma, plus the reinforcement in the same unit. A
-mean over the words of y^s would be another loss, in which a word weighs more in a short summary than in a long one.
+Scale. As in the paper both losses are sums over the words of a summary. Both are divided by the target words of the
+update, as the likelihood alone would be. A mean over the words of y^s would be another loss, in which a word weighs
+more in a short summary than in a long one.
 
-Dropout, and words of its own. The gradient of eq. 15 is that of the expected reward only if y^s was drawn from the very
-distribution whose logarithm stands there. So both summaries are written, and y^s is scored, without dropout; and while
-y^s is scored each of its words follows the true one before. The likelihood has both as in any other training.
+Dropout. The gradient of eq. 15 is that of the expected reward only if y^s is drawn from the distribution whose
+logarithm stands there. So both summaries are written, and y^s is scored, without dropout and without words of the
+model's own in place of those before. The likelihood has both as in any other training.
 """
 
 import math
@@ -38,10 +37,10 @@ from nmtkit.training.objectives.likelihood import negative_log_probs
 from nmtkit.training.objectives.objective import LOSS, OBJECTIVES, GradientAccumulator, Objective, ObjectiveInput
 
 _CHECK_EVERY = {"cpu": 1, "cuda": 8}
-"""Steps between two checks for the end of all summaries; on an accelerator a check waits for the device."""
+"""Steps between two checks for the end of all summaries, which wait for the device."""
 
 _NEVER = -1
-"""In place of an unknown word of a reference: an id that no summary has, so that UNK earns no reward."""
+"""The id of an unknown word of a reference, which no summary has: UNK earns no reward."""
 
 
 class ReinforceConfig(Settings):
@@ -73,10 +72,7 @@ class Rollouts:
 
 @torch.no_grad()
 def sample_rollouts(model: Seq2Seq, memory: Memory, limit: int) -> Rollouts:
-    """Decodes both summaries of every article in one pass, as two hypotheses of one sentence, up to `limit` tokens.
-
-    No decoding rule applies: samples must come from the model's own distribution.
-    """
+    """Decodes both summaries of every article, as two hypotheses of one sentence, without any decoding rule."""
     sentences, device = memory.mask.shape[0], memory.mask.device
     model.reserve_positions(limit)
     state = model.start(memory).select(torch.arange(sentences, device=device).repeat_interleave(2))
@@ -113,12 +109,12 @@ def rouge_l(ids: Tensor, lengths: Tensor, references: Tensor, reference_lengths:
 
     Args:
         ids: `(R,T)`.
-        lengths: how many of them count, `(R,)`, n.
+        lengths: n, `(R,)`.
         references: `(R,U)`.
-        reference_lengths: how many of them count, `(R,)`, m.
+        reference_lengths: m, `(R,)`.
 
     Returns:
-        `(R,)`, between 0 and 1; 0 where both are empty.
+        `(R,)`; 0 where both are empty.
     """
     rows, width = references.shape
     counts = torch.arange(width, device=ids.device) < reference_lengths[:, None]  # (R,U)
@@ -148,8 +144,7 @@ def rewards(rollouts: Rollouts, references: Tensor, reference_lengths: Tensor) -
 def without_dropout(model: nn.Module) -> Iterator[None]:
     """Turns dropout off in a model that is differentiated.
 
-    It is in evaluation mode, except torch's recurrent layers: cuDNN can differentiate them in training mode only, so
-    their own dropout is set to zero.
+    cuDNN can differentiate recurrent layers in training mode only, so they stay in it with a dropout of zero.
     """
     modes = [(module, module.training) for module in model.modules()]
     rates = [(module, module.dropout) for module in model.modules() if isinstance(module, nn.RNNBase)]
@@ -221,7 +216,7 @@ class Reinforce(Objective):
         return 1 - self.settings.gamma
 
     def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
-        """Empty: it does not read the given targets."""
+        """Empty: the given targets are not used."""
         return {}
 
     def custom_backward(self, update: GradientAccumulator, batch: Batch) -> dict[str, Tensor]:
