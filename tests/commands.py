@@ -1,11 +1,13 @@
 """What tests of many rooms import: what a command printed, and a tiny made-up language with a recipe for it."""
 
+import json
 import os
 import random
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 WORDS = [first + second for first, second in zip("bcdfghjklmnprstvwxyz", "aeiou" * 4, strict=True)]
@@ -26,8 +28,25 @@ def write_pairs(folder: Path, name: str, pairs: Sequence[tuple[str, str]]) -> No
 def write_lines(path: str | Path, lines: Sequence[str]) -> Path:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    path.write_text(as_text(lines), encoding="utf-8")
     return path
+
+
+def as_text(lines: Iterable[str]) -> str:
+    return "".join(line + "\n" for line in lines)
+
+
+def lines_in(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines()
+
+
+def json_lines(text: str) -> list[Any]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def sets(*changes: str) -> list[str]:
+    """`--set` before each change of a recipe."""
+    return [word for change in changes for word in ("--set", change)]
 
 
 RECIPE = """\

@@ -1,4 +1,4 @@
-"""`nmtkit explain`, and the other name of `plot-attention`."""
+"""`nmtkit explain`."""
 
 import json
 from pathlib import Path
@@ -99,11 +99,3 @@ def test_mistakes(trained: Path, console: Command) -> None:
         done = console("explain", "-m", trained, *words)
         assert (done.code, done.out, done.err.count("nmtkit: error: ")) == (2, "", 1), done
         assert told in done.err, done
-
-
-def test_another_name_of_plot_attention(trained: Path, console: Command) -> None:
-    one, other = (console(name, "-m", trained, SENTENCE) for name in ("plot-attention", "visualize-alignment"))
-    assert one.code == other.code == 0
-    assert one.out == other.out != ""
-    assert "did you mean 'visualize-alignment'" in console("visualise-alignment").err
-    assert "visualize-alignment" in console("plot-attention", "--help").out

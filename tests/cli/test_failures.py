@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from commands import RECIPE, Command, environment, refused, sentence_pairs, succeeded, write_pairs
+from commands import RECIPE, Command, as_text, environment, refused, sentence_pairs, sets, succeeded, write_pairs
 from processes import Server
 from pydantic_core import SchemaValidator, core_schema
 
@@ -17,11 +17,12 @@ from nmtkit.recipe import Recipe
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A small corpus and its recipe, to be damaged."""
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small corpus and its recipe, to be damaged, in the current folder."""
     for name, count, seed in (("train", 40, 1), ("valid", 10, 2), ("test", 10, 3)):
         write_pairs(tmp_path, name, sentence_pairs(count, seed))
     (tmp_path / "tiny.yaml").write_text(RECIPE, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
@@ -31,19 +32,18 @@ def copied(trained: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(trained, tmp_path / "copied"))
 
 
-def test_every_recipe_fault_in_one_message(folder: Path, nmtkit: Command) -> None:
-    recipe = folder / "bad.yaml"
-    text = (
-        RECIPE.replace("hidden_size", "hiden_size").replace("lr: 0.005", "lr: fast").replace("beam_size", "beam_sise")
+def test_every_recipe_fault_in_one_message(folder: Path, console: Command) -> None:
+    text = RECIPE.replace("hidden_size", "hiden_size").replace("lr: 0.005", "lr: fast")
+    text = text.replace("beam_size", "beam_sise") + "traning: {}\n"
+    (folder / "bad.yaml").write_text(text)
+    done = refused(
+        console("train", folder / "bad.yaml"),
+        *("unknown key `model.hiden_size`: did you mean 'hidden_size'?", "`training.lr`", "(given: 'fast')"),
+        *("unknown key `search.beam_sise`: did you mean 'beam_size'?", "unknown key `traning`"),
     )
-    recipe.write_text(text + "traning: {}\n")
-    done = nmtkit("train", recipe)
-    refused(done, "unknown key `model.hiden_size`: did you mean 'hidden_size'?", "`training.lr`", "(given: 'fast')")
-    refused(done, "unknown key `search.beam_sise`: did you mean 'beam_size'?", "unknown key `traning`")
-    lines = text.splitlines()
     for word in ("hiden_size", "lr: fast", "beam_sise"):
-        number = next(number for number, line in enumerate(lines, start=1) if word in line)
-        assert f"{recipe}, line {number}:" in done.err
+        number = next(number for number, line in enumerate(text.splitlines(), start=1) if word in line)
+        assert f"{folder / 'bad.yaml'}, line {number}:" in done.err
 
 
 @pytest.mark.parametrize(
@@ -57,8 +57,8 @@ def test_every_recipe_fault_in_one_message(folder: Path, nmtkit: Command) -> Non
         ("training.max_updates=", ["training would never end"]),
     ],
 )
-def test_overrides_go_through_the_same_parser(folder: Path, nmtkit: Command, override: str, parts: list[str]) -> None:
-    refused(nmtkit("train", folder / "tiny.yaml", "--set", override), "--set", *parts)
+def test_overrides_go_through_the_same_parser(folder: Path, console: Command, override: str, parts: list[str]) -> None:
+    refused(console("train", "tiny.yaml", "--set", override), "--set", *parts)
 
 
 @pytest.mark.parametrize(
@@ -71,116 +71,85 @@ def test_overrides_go_through_the_same_parser(folder: Path, nmtkit: Command, ove
         ("extends: bad.yaml\n", ["circle"]),
     ],
 )
-def test_broken_recipe_files(folder: Path, nmtkit: Command, text: str, parts: list[str]) -> None:
+def test_broken_recipe_files(folder: Path, console: Command, text: str, parts: list[str]) -> None:
     (folder / "bad.yaml").write_text(text)
-    refused(nmtkit("train", folder / "bad.yaml"), "bad.yaml", *parts)
+    refused(console("train", "bad.yaml"), "bad.yaml", *parts)
 
 
-def test_unknown_recipe(nmtkit: Command) -> None:
-    refused(nmtkit("train", "multi30k-en-de-transfomer"), "the nearest are multi30k-en-de-transformer, ")
-
-
-def test_missing_files_are_all_named(folder: Path, nmtkit: Command) -> None:
-    (folder / "train.src").unlink()
-    (folder / "valid.tgt").unlink()
-    done = nmtkit("train", folder / "tiny.yaml", "--run", folder / "run")
-    refused(done, "train.src", "valid.tgt", "data.folder")
-    assert not (folder / "run").exists()
-
-
-def test_text_that_is_not_utf8(folder: Path, nmtkit: Command, trained: Path) -> None:
+def test_text_that_is_missing_or_not_utf8(folder: Path, console: Command, trained: Path) -> None:
     rows = (folder / "train.src").read_bytes().split(b"\n")
     rows[6] = b"gr\xfc\xdfe"
     (folder / "train.src").write_bytes(b"\n".join(rows))
-    done = nmtkit("preprocess", folder / "tiny.yaml", "--run", folder / "run")
-    refused(done, "train.src, line 7", "not UTF-8")
-    done = nmtkit("translate", "-m", trained, stdin=b"gr\xfc\xdfe\n")
-    refused(done, "standard input, line 1", "not UTF-8")
+    refused(console("preprocess", "tiny.yaml"), "train.src, line 7", "not UTF-8")
+    refused(console("translate", "-m", trained, stdin=rows[6] + b"\n"), "standard input, line 1", "not UTF-8")
+    (folder / "train.src").unlink()
+    (folder / "valid.tgt").unlink()
+    refused(console("train", "tiny.yaml", "--run", "run"), "train.src", "valid.tgt", "data.folder")
+    assert not (folder / "run").exists()
 
 
-def test_vocabulary_larger_than_the_text(folder: Path, nmtkit: Command) -> None:
-    options = ["--set", "tokenizer.kind=bpe", "--set", "tokenizer.vocab_size=5000", "--run", folder / "run"]
-    refused(nmtkit("preprocess", folder / "tiny.yaml", *options), "vocab_size")
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["preprocess", "tiny.yaml", *sets("tokenizer.kind=bpe", "tokenizer.vocab_size=5000")], ["vocab_size"]),
+        (["train", "tiny.yaml", "--run", "file/run"], ["cannot write"]),
+        (["train", "tiny.yaml", "--run", "run", "--set", "data.valid="], ["`data.valid` is missing"]),
+        (["train", "tiny.yaml", "--device", "cuda:99"], ["no such device: 'cuda:99'", "cpu"]),
+        (["translate", "-m", "RUN", "--device", "gpu"], ["no such device: 'gpu'"]),
+        (["translate", "-m", "nothing"], ["no such folder"]),
+        (["translate", "-m", "."], ["no recipe.yaml"]),
+        (["translate"], ["no finished run"]),
+        (["translate", "-m", "RUN", "--checkpoint", "average"], ["'average'", "best, last"]),
+        (["translate", "-m", "RUN", "--length-penalty", "gnmd"], ["did you mean 'gnmt'?"]),
+        (["translate", "-m", "RUN", "--n-best", "5", "--beam-size", "2"], ["n_best 5"]),
+        (["rescore", "-m", "RUN", "--source", "half", "--target", "test.tgt"], ["half has 2 lines"]),
+        (["rescore", "-m", "RUN", "--source", "half", "--target", "whole"], ["pair 2", "empty"]),
+        (["plot-attention", "-m", "RUN", "ba ce", "-o", "no/folder.png"], ["folder"]),
+        (["plot-attention", "-m", "RUN", "ba ce", "-o", "picture.bmp"], [".png"]),
+        (["plot-attention", "-m", "RUN", "ba ce", " "], ["target line 1 is empty"]),
+        (["plot-attention", "-m", "RUN"], ["standard input, line 2"]),
+        (["plot-attention", "-m", "RUN", "caf\udce9"], ["argument 4 is not UTF-8"]),
+    ],
+    ids=lambda value: None if isinstance(value, list) else "",
+)
+def test_mistakes(folder: Path, trained: Path, console: Command, words: list[str], parts: list[str]) -> None:
+    for name, text in (("file", ""), ("half", "ba\n\n"), ("whole", "BA\nCE\n")):
+        (folder / name).write_text(text)
+    refused(console(*(trained if word == "RUN" else word for word in words), stdin="ba\n\n"), *parts)
+    assert not (folder / "run").exists()
 
 
-def test_truncated_checkpoint(copied: Path, nmtkit: Command) -> None:
+def test_a_run_that_is_not_whole(copied: Path, console: Command) -> None:
+    def translation_is_refused(*parts: str) -> None:
+        refused(console("translate", "-m", copied, stdin="ba ce\n"), *parts)
+
+    recipe = (copied / "recipe.yaml").read_text()
+    (copied / "recipe.yaml").write_text(recipe.replace("hidden_size: 48", "hidden_size: 64"))
+    translation_is_refused("weights-", "shape")
+    (copied / "recipe.yaml").write_text(recipe)
     for path in (copied / "checkpoints").glob("weights-*"):
         path.write_bytes(path.read_bytes()[:-100])
-    refused(nmtkit("translate", "-m", copied, stdin="ba ce\n"), "weights-", "damaged")
-
-
-def test_checkpoint_of_another_model(copied: Path, nmtkit: Command) -> None:
-    recipe = copied / "recipe.yaml"
-    recipe.write_text(recipe.read_text().replace("hidden_size: 48", "hidden_size: 64"))
-    refused(nmtkit("translate", "-m", copied, stdin="ba ce\n"), "weights-", "shape")
-
-
-def test_model_folder_without_vocabulary(copied: Path, nmtkit: Command) -> None:
+    translation_is_refused("weights-", "damaged")
     shutil.rmtree(copied / "vocabulary")
-    refused(nmtkit("translate", "-m", copied, stdin="ba ce\n"), "vocabulary")
-
-
-def test_model_folder_that_is_none(nmtkit: Command, tmp_path: Path) -> None:
-    refused(nmtkit("translate", "-m", tmp_path / "nothing", stdin="ba ce\n"), "no such folder")
-    refused(nmtkit("translate", "-m", tmp_path, stdin="ba ce\n"), "no recipe.yaml")
-    refused(nmtkit("translate", stdin="ba ce\n", cwd=tmp_path), "no finished run")
-
-
-def test_unwritable_output(folder: Path, trained: Path, nmtkit: Command) -> None:
-    (folder / "file").write_text("")
-    refused(nmtkit("train", folder / "tiny.yaml", "--run", folder / "file" / "run"), "cannot write")
-    refused(nmtkit("plot-attention", "-m", trained, "ba ce", "-o", folder / "no" / "folder.png"), "folder")
-    refused(nmtkit("plot-attention", "-m", trained, "ba ce", "-o", folder / "picture.bmp"), ".png")
-
-
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full to stand for a full disk")
-def test_a_full_disk_is_said(trained: Path, nmtkit: Command) -> None:
-    full = "import os\nos.dup2(os.open('/dev/full', os.O_WRONLY), 1)"
-    refused(nmtkit("translate", "-m", trained, stdin="ba ce\n", first=full), "cannot write")
-
-
-@pytest.mark.parametrize("name", ["cuda:99", "gpu", "tpu:0"])
-def test_no_such_device(folder: Path, trained: Path, nmtkit: Command, name: str) -> None:
-    refused(nmtkit("train", folder / "tiny.yaml", "--device", name), f"no such device: '{name}'", "cpu")
-    refused(nmtkit("translate", "-m", trained, "--device", name, stdin="ba\n"), f"no such device: '{name}'")
+    translation_is_refused("vocabulary")
 
 
 def test_a_reader_that_goes_away_is_no_fault(trained: Path) -> None:
     words = [sys.executable, "-m", "nmtkit", "translate", "-m", str(trained)]
-    text = "".join(source + "\n" for source, _ in sentence_pairs(300, 5)).encode()
-    process = subprocess.Popen(
-        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
-    )
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, env=environment())
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
     process.stdout.close()
     try:
-        process.stdin.write(text)
+        process.stdin.write(as_text(source for source, _ in sentence_pairs(300, 5)).encode())
         process.stdin.close()
     except BrokenPipeError:
         pass
     errors = process.stderr.read()
-    process.wait()
+    assert process.wait() == 1
     assert b"Traceback" not in errors, errors
-    assert process.returncode == 1
-
-
-def test_rescore_of_half_pairs(trained: Path, nmtkit: Command, tmp_path: Path) -> None:
-    (tmp_path / "a").write_text("ba\n\n")
-    (tmp_path / "b").write_text("BA\nCE\n")
-    refused(nmtkit("rescore", "-m", trained, "--source", tmp_path / "a", "--target", tmp_path / "b"), "pair 2", "empty")
-
-
-def test_training_needs_a_validation_set(folder: Path, nmtkit: Command) -> None:
-    done = nmtkit("train", folder / "tiny.yaml", "--run", folder / "run", "--set", "data.valid=")
-    refused(done, "`data.valid` is missing")
-    assert not (folder / "run").exists()
-
-
-def test_nothing_to_draw(trained: Path, nmtkit: Command) -> None:
-    refused(nmtkit("plot-attention", "-m", trained, "ba ce", " "), "target line 1 is empty")
-    refused(nmtkit("plot-attention", "-m", trained, stdin="ba\n\n"), "standard input, line 2")
 
 
 def test_a_variable_that_names_nothing(nmtkit: Command, tmp_path: Path) -> None:
@@ -214,20 +183,10 @@ def test_interrupted_in_a_library_that_makes_an_error_of_it(console: Command, mo
     assert (done.code, done.err) == (130, "nmtkit: stopped\n")
 
 
-def test_unknown_weights(trained: Path, nmtkit: Command) -> None:
-    refused(nmtkit("translate", "-m", trained, "--checkpoint", "average", stdin="ba\n"), "'average'", "best, last")
-
-
-def test_an_unusable_search_setting(trained: Path, nmtkit: Command) -> None:
-    refused(nmtkit("translate", "-m", trained, "--length-penalty", "gnmd", stdin="ba\n"), "did you mean 'gnmt'?")
-    refused(nmtkit("translate", "-m", trained, "--n-best", "5", "--beam-size", "2", stdin="ba\n"), "n_best 5")
-
-
-def test_plot_of_a_model_without_attention(folder: Path, nmtkit: Command) -> None:
-    options = ["--set", "model={kind: rnn_encdec, embedding_size: 16, hidden_size: 16, maxout_size: 16}"]
-    options += ["--set", "training.max_updates=2", "--run", folder / "run"]
-    succeeded(nmtkit("train", folder / "tiny.yaml", *options))
-    refused(nmtkit("plot-attention", "-m", folder / "run", "ba ce"), "no attention")
+def test_plot_of_a_model_without_attention(folder: Path, console: Command) -> None:
+    model = "model={kind: rnn_encdec, embedding_size: 16, hidden_size: 16, maxout_size: 16}"
+    succeeded(console("train", "tiny.yaml", *sets(model, "training.max_updates=2"), "--run", "run"))
+    refused(console("plot-attention", "-m", "run", "ba ce"), "no attention")
 
 
 NARROW = """\
@@ -245,14 +204,10 @@ def test_out_of_memory(folder: Path, nmtkit: Command) -> None:
     refused(nmtkit("train", folder / "tiny.yaml", *wide, first=NARROW), "out of memory", "batch.batch_tokens")
 
 
-def test_an_argument_that_is_not_utf_8(trained: Path, nmtkit: Command) -> None:
-    refused(nmtkit("plot-attention", "-m", trained, "caf\udce9"), "argument 4 is not UTF-8")
-
-
-def test_a_name_cannot_lead_out_of_the_runs(folder: Path, nmtkit: Command) -> None:
+def test_a_name_cannot_lead_out_of_the_runs(folder: Path, console: Command) -> None:
     before = sorted(folder.rglob("*"))
     for command in ("preprocess", "train", "tune", "check"):
-        refused(nmtkit(command, folder / "tiny.yaml", "--set", "name=../escaped", cwd=folder), "`name`")
+        refused(console(command, "tiny.yaml", "--set", "name=../escaped"), "`name`")
     assert sorted(folder.rglob("*")) == before
 
 
@@ -265,8 +220,7 @@ def test_a_device_is_not_replaced_by_a_file(trained: Path, corpus: Path, nmtkit:
         ("soft.json", ["align", "-m", trained, *text, "--soft"]),
     ):
         os.mkfifo(tmp_path / name)
-        done = refused(nmtkit(*command, tmp_path / name))
-        assert f"{tmp_path / name}: cannot write it" in " ".join(done.err.split())
+        refused(nmtkit(*command, tmp_path / name), f"{tmp_path / name}: cannot write it")
         assert (tmp_path / name).is_fifo()
         assert len(list(tmp_path.iterdir())) == 1
         (tmp_path / name).unlink()

@@ -135,12 +135,6 @@ def test_rescore_of_a_wrong_file(trained: Path, nmtkit: Command, tmp_path: Path,
     refused(nmtkit("rescore", "-m", trained, "--source", tmp_path / "in", "--target", tmp_path / "out.jsonl"), said)
 
 
-def test_plot_attention_in_the_terminal_and_from_stdin(trained: Path, nmtkit: Command, tmp_path: Path) -> None:
-    done = succeeded(nmtkit("plot-attention", "-m", trained, stdin="ba ce di\nfo gu\tGU FO\n"))
-    assert "GU" in done.out
-    assert "FO" in done.out
-
-
 def test_average_is_used_by_translate(trained: Path, nmtkit: Command) -> None:
     succeeded(nmtkit("average", "-m", trained, "--best", "2"))
     assert (trained / "average.safetensors").is_file()

@@ -1,60 +1,68 @@
-"""`nmtkit plot-attention` beyond the single heat-map: grids, all layers and heads, entropies, positions."""
+"""`nmtkit plot-attention`: heat-maps, grids, all layers and heads, entropies, positions; and of summaries."""
 
-import os
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from tempfile import TemporaryFile
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
-from commands import RECIPE, Command, succeeded
+from commands import RECIPE, Command, refused, sets, succeeded
 
 from nmtkit import Translator
-from nmtkit.cli import cli
-from nmtkit.core.errors import NmtkitError
+from nmtkit.data.vocabulary import EOS
 from nmtkit.models.base import MODELS
+from nmtkit.pictures.panels import MOST_ROWS
 from nmtkit.translation.attention_views import positions
 
 TRANSFORMER = (
     "model: {kind: transformer, hidden_size: 32, feed_forward_size: 64, heads: 4, encoder_layers: 3, decoder_layers: 2}"
 )
+SUMMARIZER = "model: {kind: pointer_generator, embedding_size: 16, hidden_size: 16}"
+LINES = "ba ce di\nfo gu\tGU FO\nba\n"
+ARTICLE = "ba ce Zanzibar di 4711 fo"  # two words that the model cannot know
+SUMMARY = "4711 CE Zanzibar nowhere"
+
+
+def make_run(corpus: Path, nmtkit: Command, folder: Path, text: str) -> Path:
+    """A run that has seen a few batches: the shapes are right, and no head is like another."""
+    recipe = corpus / f"{folder.name}.yaml"
+    recipe.write_text(text, encoding="utf-8")
+    succeeded(nmtkit("train", recipe, "--run", folder, *sets("training.max_updates=10", "data.test=null")))
+    return folder
 
 
 @pytest.fixture(scope="module")
 def transformer(corpus: Path, nmtkit: Command, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of a Transformer that has seen a few batches: the shapes are right, and no head is like another."""
-    folder = tmp_path_factory.mktemp("transformer") / "heads"
-    recipe = corpus / "heads.yaml"
-    recipe.write_text(re.sub(r"^model: .*$", TRANSFORMER, RECIPE, flags=re.MULTILINE), encoding="utf-8")
-    succeeded(nmtkit("train", recipe, "--run", folder, "--set", "training.max_updates=10", "--set", "data.test=null"))
-    return folder
+    recipe = re.sub(r"^model: .*$", TRANSFORMER, RECIPE, flags=re.MULTILINE)
+    return make_run(corpus, nmtkit, tmp_path_factory.mktemp("transformer") / "heads", recipe)
 
 
-def plot(*words: object, stdin: str = "") -> Result:
-    """The command within this process: loading torch anew for each call would take most of the time."""
-    with TemporaryFile() as given:
-        given.write(stdin.encode())
-        given.seek(0)
-        own = os.dup(0)
-        os.dup2(given.fileno(), 0)  # commands read the descriptor, not `sys.stdin`
-        try:
-            return CliRunner().invoke(cli, ["plot-attention", *map(str, words)])
-        finally:
-            os.dup2(own, 0)
-            os.close(own)
+@pytest.fixture(scope="module")
+def news(corpus: Path, nmtkit: Command, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of a pointer-generator: unknown words are copied whatever it has learned."""
+    recipe = "task: summarization\n" + re.sub(r"^model: .*$", SUMMARIZER, RECIPE, flags=re.MULTILINE)
+    recipe = recipe.replace("training:\n", "training:\n  best_metric: loss\n  higher_is_better: false\n")
+    return make_run(corpus, nmtkit, tmp_path_factory.mktemp("news") / "news", recipe)
 
 
-LINES = "ba ce di\nfo gu\tGU FO\nba\n"
+@pytest.fixture
+def plot(console: Command) -> Command:
+    return partial(console, "plot-attention")
+
+
+def test_in_the_terminal(trained: Path, plot: Command, console: Command) -> None:
+    done = succeeded(plot("-m", trained, stdin=LINES))
+    assert "GU" in done.out
+    assert "FO" in done.out
+    assert succeeded(console("visualize-alignment", "-m", trained, stdin=LINES)).out == done.out
+    assert "did you mean 'visualize-alignment'" in console("visualise-alignment").err
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf", "html"])
-def test_grid(trained: Path, tmp_path: Path, suffix: str) -> None:
-    place = tmp_path / f"a.{suffix}"
-    done = plot("-m", trained, "--grid", "-o", place, stdin=LINES)
-    assert done.exit_code == 0, done.output
-    content = place.read_bytes()
+def test_grid(trained: Path, plot: Command, suffix: str) -> None:
+    succeeded(plot("-m", trained, "--grid", "-o", f"a.{suffix}", stdin=LINES))
+    content = Path(f"a.{suffix}").read_bytes()
     if suffix == "pdf":
         assert len(re.findall(rb"/Type /Page\b", content)) == 1
     if suffix == "html":
@@ -63,27 +71,14 @@ def test_grid(trained: Path, tmp_path: Path, suffix: str) -> None:
         assert all(word in content for word in (b">di<", b">gu<", b">GU<", b">FO<"))
 
 
-def test_layers(transformer: Path, tmp_path: Path) -> None:
-    place = tmp_path / "a.html"
-    done = plot("-m", transformer, "--layers", "-o", place, stdin=LINES)
-    assert done.exit_code == 0, done.output
-    text = place.read_text(encoding="utf-8")
+def test_layers(transformer: Path, trained: Path, plot: Command) -> None:
+    succeeded(plot("-m", transformer, "--layers", "-o", "a.html", stdin=LINES))
+    text = Path("a.html").read_text(encoding="utf-8")
     assert text.count('"layers":{"encoder":3,"decoder":2,"cross":2}') == 3
     assert text.count('"heads":{"encoder":4,"decoder":4,"cross":4}') == 3
     assert '"tgt":["▁GU","▁FO","\\u003c/s\\u003e"]' in text
-
-
-def test_a_page_of_a_transformer_tells_of_its_layers(transformer: Path, trained: Path, tmp_path: Path) -> None:
-    assert "--layers shows every layer" in plot("-m", transformer, "-o", tmp_path / "a.html", "ba ce").output
-    assert "--layers" not in plot("-m", transformer, "-o", tmp_path / "a.svg", "ba ce").output
-    assert "--layers" not in plot("-m", trained, "-o", tmp_path / "a.html", "ba ce").output
-
-
-def test_layers_need_a_transformer(trained: Path, tmp_path: Path) -> None:
-    done = plot("-m", trained, "--layers", "-o", tmp_path / "a.html", "ba ce di")
-    assert isinstance(done.exception, NmtkitError)
-    assert "no layers of attention heads" in str(done.exception)
-    assert not (tmp_path / "a.html").exists()
+    for run, name, noted in ((transformer, "b.html", True), (transformer, "b.svg", False), (trained, "b.html", False)):
+        assert ("--layers shows every layer" in plot("-m", run, "-o", name, "ba ce").err) == noted
 
 
 def table(text: str) -> dict[str, list[list[float]]]:
@@ -96,12 +91,9 @@ def table(text: str) -> dict[str, list[list[float]]]:
     return found
 
 
-def test_entropy_of_heads(transformer: Path) -> None:
-    done = plot("-m", transformer, "--what", "entropy", stdin=LINES)
-    assert done.exit_code == 0, done.output
-    found = table(done.output)
-    shapes = {name: np.array(rows).shape for name, rows in found.items()}
-    assert shapes == {
+def test_entropy_of_heads(transformer: Path, plot: Command) -> None:
+    found = table(succeeded(plot("-m", transformer, "--what", "entropy", stdin=LINES)).out)
+    assert {name: np.array(rows).shape for name, rows in found.items()} == {
         "encoder self-attention": (3, 1 + 4 + 1),
         "decoder self-attention": (2, 1 + 4 + 1),
         "cross-attention": (2, 1 + 4 + 1),
@@ -115,26 +107,20 @@ def test_entropy_of_heads(transformer: Path) -> None:
     assert found["encoder self-attention"][0][-1] == pytest.approx(float(np.log(sizes).mean()), abs=1e-3)
 
 
-def test_entropy_of_one_attention(trained: Path, tmp_path: Path) -> None:
-    done = plot("-m", trained, "--what", "entropy", "ba ce di", "DI CE BA")
-    assert done.exit_code == 0, done.output
-    ((layer, value, uniform),) = table(done.output)["attention over words"]
+def test_entropy_of_one_attention(trained: Path, plot: Command) -> None:
+    words = ["-m", trained, "--what", "entropy", "ba ce di", "DI CE BA"]
+    ((layer, value, uniform),) = table(succeeded(plot(*words)).out)["attention over words"]
     assert layer == 1
     assert 0 < value < uniform
     assert uniform == pytest.approx(np.log(4), abs=1e-3)
-    done = plot("-m", trained, "--what", "entropy", "ba ce di", "DI CE BA", "-o", tmp_path / "a.svg")
-    assert done.exit_code == 0, done.output
-    assert f">{value:.2f}<" in (tmp_path / "a.svg").read_text(encoding="utf-8")
+    succeeded(plot(*words, "-o", "a.svg"))
+    assert f">{value:.2f}<" in Path("a.svg").read_text(encoding="utf-8")
 
 
-def test_positions(transformer: Path, tmp_path: Path) -> None:
-    done = plot("-m", transformer, "--what", "positions", "-o", tmp_path / "a.svg")
-    assert done.exit_code == 0, done.output
-    text = (tmp_path / "a.svg").read_text(encoding="utf-8")
+def test_positions(transformer: Path, plot: Command) -> None:
+    succeeded(plot("-m", transformer, "--what", "positions", "-o", "a.svg"))
+    text = Path("a.svg").read_text(encoding="utf-8")
     assert all(word in text for word in ("sinusoidal positions", ">dimension<", ">80<"))  # of a hundred rows
-
-
-def test_learned_positions(transformer: Path) -> None:
     translator = Translator.load(str(transformer), device="cpu")
     config = translator.model.config.changed({"positions": "learned", "max_positions": 20})
     model = MODELS.get("transformer")(config, translator.model.sizes)
@@ -144,15 +130,10 @@ def test_learned_positions(transformer: Path) -> None:
     assert np.array_equal(table, model.src_positions.table.detach().numpy())
 
 
-def test_positions_need_a_transformer(trained: Path, tmp_path: Path) -> None:
-    done = plot("-m", trained, "--what", "positions", "-o", tmp_path / "a.png")
-    assert isinstance(done.exception, NmtkitError)
-    assert "has no position vectors to draw; name a transformer" in str(done.exception)
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        # Before a model is looked for: there is none here.
         (["--layers", "ba"], "-o FILE.html"),
         (["--layers", "-o", "a.png", "ba"], "-o FILE.html"),
         (["--layers", "--grid", "-o", "a.html", "ba"], "leave --grid out"),
@@ -161,20 +142,29 @@ def test_positions_need_a_transformer(trained: Path, tmp_path: Path) -> None:
         (["--what", "positions", "--layers", "-o", "a.html"], "for --what attention only"),
         (["--what", "positions", "-o", "a.png", "ba"], "leave SOURCE out"),
         (["--what", "positions"], "name it with -o FILE"),
+        (["--what", "positions", "-o", "a.gif"], "not a picture format"),
         (["--layers", "--head", "2", "-o", "a.html", "ba"], "this draws all of them"),
+        (["ba", "--title", "a", "--no-title"], "--title gives the figure a title and --no-title none"),
+        (["ba", "--size", "wide"], "'wide': give a width, or WIDTHxHEIGHT, from 0.5 to 100 inches"),
+        (["ba", "--size", "3x4x5"], "give a width"),
+        (["ba", "--font", "Nowhere"], "font 'Nowhere' is not installed"),
+        (["ba", "--colours", "white,nowhere"], "'nowhere' is no colour"),
+        # Of a model that has no such thing.
+        (["-m", "TRAINED", "--layers", "-o", "a.html", "ba"], "no layers of attention heads"),
+        (
+            ["-m", "TRAINED", "--what", "positions", "-o", "a.png"],
+            "has no position vectors to draw; name a transformer",
+        ),
+        (["-m", "TRAINED", "--head", "1", "ba"], "one attention"),
+        (["-m", "TRANSFORMER", "--layer", "3", "ba"], "alignment_layer 3"),
+        (["-m", "TRANSFORMER", "--head", "5", "ba"], "5"),
     ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_does_not_go_together(words: list[str], message: str) -> None:
-    """It is told before a model is looked for: there is none here."""
-    done = plot(*words)
-    assert done.exit_code == 2
-    assert message in done.output
-
-
-def test_a_format_that_is_none(tmp_path: Path) -> None:
-    done = plot("--what", "positions", "-o", tmp_path / "a.gif")
-    assert isinstance(done.exception, NmtkitError)
-    assert "not a picture format" in str(done.exception)
+def test_mistakes(transformer: Path, trained: Path, plot: Command, words: list[str], message: str) -> None:
+    runs = {"TRAINED": trained, "TRANSFORMER": transformer}
+    refused(plot(*(runs.get(word, word) for word in words)), message)
+    assert not list(Path().glob("a.*"))
 
 
 @pytest.mark.parametrize("window", ["local_m", "local_p"])
@@ -199,14 +189,14 @@ def test_local_attention_has_windows(transformer: Path, window: str) -> None:
         assert [drawn.left for drawn in given.windows] == [-1, 0, 1, 2]
 
 
-def test_one_layer_and_head_of_many(transformer: Path, tmp_path: Path) -> None:
+def test_one_layer_and_head_of_many(transformer: Path, plot: Command) -> None:
     """What the command shows of a head is what a forward says of it; two heads are not alike."""
     pages = {}
     for layer, head in ((1, 1), (1, 2), (2, 1)):
-        place = tmp_path / f"{layer}-{head}.html"
-        done = plot("-m", transformer, "--layer", layer, "--head", head, "-o", place, "ba ce di", "DI CE BA")
-        assert done.exit_code == 0, done.output
-        pages[layer, head] = [float(number) for number in re.findall(r">(0\.\d\d|1\.00)</td>", place.read_text())]
+        chosen = ["--layer", layer, "--head", head, "-o", "one.html"]
+        succeeded(plot("-m", transformer, *chosen, "ba ce di", "DI CE BA"))
+        shown = re.findall(r">(0\.\d\d|1\.00)</td>", Path("one.html").read_text())
+        pages[layer, head] = [float(number) for number in shown]
     assert len({tuple(numbers) for numbers in pages.values()}) == 3
     picture = Translator.load(str(transformer), device="cpu").head_pictures(["ba ce di"], ["DI CE BA"])[0]
     for (layer, head), numbers in pages.items():
@@ -214,39 +204,72 @@ def test_one_layer_and_head_of_many(transformer: Path, tmp_path: Path) -> None:
         np.testing.assert_allclose(numbers, [w for w in weights.ravel() if w >= 0.005], atol=0.0051)
 
 
-def test_a_layer_or_head_that_is_not_there(transformer: Path, trained: Path) -> None:
-    for words, message in ((["--layer", "3"], "alignment_layer 3"), (["--head", "5"], "5")):
-        done = plot("-m", transformer, *words, "ba ce di")
-        assert isinstance(done.exception, NmtkitError)
-        assert message in str(done.exception)
-    done = plot("-m", trained, "--head", "1", "ba ce di")
-    assert "one attention" in str(done.exception)
-
-
-def test_several_files_of_one_picture(trained: Path, tmp_path: Path) -> None:
-    names = [tmp_path / f"a.{suffix}" for suffix in ("svg", "png", "html")]
-    outputs = [word for name in names for word in ("-o", name)]
+def test_several_files_of_one_picture(trained: Path, plot: Command) -> None:
+    names = ["a.svg", "a.png", "a.html"]
     style = ["--no-title", "--size", "3.3", "--font-size", "7", "--colours", "Greys"]
-    done = plot("-m", trained, "ba ce di", *outputs, *style)
-    assert done.exit_code == 0, done.output
-    assert all(f"wrote {name}" in done.output for name in names)
-    assert done.output.count("model ") == 1
-    assert "a.html: --size is for .png, .svg and .pdf" in done.output
-    assert "score" not in names[0].read_text()
-    assert f'width="{3.3 * 72:g}pt"' in names[0].read_text()
+    done = succeeded(plot("-m", trained, "ba ce di", *(word for name in names for word in ("-o", name)), *style))
+    assert all(f"wrote {name}" in done.err for name in names)
+    assert done.err.count("model ") == 1
+    assert "a.html: --size is for .png, .svg and .pdf" in done.err
+    assert "score" not in Path("a.svg").read_text()
+    assert f'width="{3.3 * 72:g}pt"' in Path("a.svg").read_text()
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--title", "a", "--no-title"], "--title gives the figure a title and --no-title none"),
-        (["--size", "wide"], "'wide': give a width, or WIDTHxHEIGHT, from 0.5 to 100 inches"),
-        (["--size", "3x4x5"], "give a width"),
-        (["--font", "Nowhere"], "font 'Nowhere' is not installed"),
-        (["--colours", "white,nowhere"], "'nowhere' is no colour"),
-    ],
-)
-def test_a_look_that_is_none(words: list[str], message: str) -> None:
-    done = plot("-m", "nowhere", "ba", *words)
-    assert done.exit_code != 0
-    assert message in " ".join((done.output + str(done.exception)).split())
+# ------------------------------------------------------------------------------------------------------- of summaries
+
+
+def test_a_picture_says_what_a_forward_says(news: Path) -> None:
+    translator = Translator.load(str(news), device="cpu")
+    (picture,) = translator.pictures([ARTICLE], [SUMMARY])
+    end = translator.tokenizers.tgt.vocabulary.tokens[EOS]
+    assert picture.is_summary
+    assert picture.src_words == [*ARTICLE.split(), end]
+    assert picture.tgt_words == ["4711", "CE", "Zanzibar", "<unk>", end]  # what stands nowhere cannot be copied
+    assert picture.copied == {0, 2}  # words that only copying can write
+    (scored,) = translator.rescore([ARTICLE], [SUMMARY], need_attention=True)
+    assert scored.attention is not None
+    assert scored.p_gen is not None
+    assert picture.p_gen is not None
+    np.testing.assert_allclose(picture.p_gen, scored.p_gen)
+    np.testing.assert_allclose(picture.weights, scored.attention)
+    np.testing.assert_allclose(picture.coverage.sum(), 5.0, rtol=1e-5)
+
+    translator = Translator.load(str(news), device="cpu", max_source_tokens=4)
+    (picture,) = translator.pictures([ARTICLE])
+    assert picture.src_words[:-1] == ["ba", "ce", "Zanzibar", "di"]
+    assert picture.heading.endswith("(the last 2 source tokens were not read)")
+
+
+def test_a_summary_in_the_terminal(news: Path, plot: Command) -> None:
+    lines = succeeded(plot("-m", news, ARTICLE, SUMMARY)).out.splitlines()
+    assert " ".join([*ARTICLE.split(), "</s>"]) in lines
+    rows = [re.match(r"([01]\.\d\d) +(\S+?)(\*?) +\S+ 0\.\d\d", line) for line in lines]
+    marked = [("4711", "*"), ("CE", ""), ("Zanzibar", "*"), ("<unk>", ""), ("</s>", "")]
+    assert [row.group(2, 3) for row in rows if row] == marked
+    assert f"A long article has {MOST_ROWS} rows" in " ".join(plot("--help").out.split())
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg", "pdf", "html"])
+def test_summaries_in_every_format(news: Path, plot: Command, suffix: str) -> None:
+    succeeded(plot("-m", news, "-o", f"a.{suffix}", stdin=f"{ARTICLE}\t{SUMMARY}\nba ce di fo\n"))
+    content = Path(f"a.{suffix}").read_bytes()
+    if suffix == "svg":
+        assert all(word in content for word in (b">p_gen<", b">coverage<", b">Zanzibar<", b"bold: copied"))
+    if suffix == "html":
+        assert content.count(b'<section class="summary"') == 2
+        assert b'class="copied" style="--p:' in content
+    if suffix == "pdf":
+        assert len(re.findall(rb"/Type /Page\b", content)) == 2
+
+
+def test_the_baseline_has_the_same_picture_without_p_gen(news: Path) -> None:
+    """A model that cannot copy; what its picture is like does not depend on what it has learned."""
+    translator = Translator.load(str(news), device="cpu")
+    config = translator.model.config.changed({"copying": False})
+    model = MODELS.get("pointer_generator")(config, translator.model.sizes).eval()
+    baseline = Translator(model, translator.tokenizers, translator.config, task=translator.task)
+    (picture,) = baseline.pictures([ARTICLE], [SUMMARY])
+    assert picture.is_summary
+    assert picture.p_gen is None
+    assert picture.copied == frozenset()
+    assert not Translator(model, translator.tokenizers, translator.config).pictures([ARTICLE])[0].is_summary
