@@ -114,7 +114,7 @@ def plot_attention_command(
         _print_entropies(*_entropies(translator, pairs, style.title))
     else:
         for picture in translator.pictures(*pairs):
-            show_attention(picture.under(style.title))
+            show_attention(picture.with_title(style.title))
 
 
 def _require_fitting_options(
@@ -154,7 +154,7 @@ def _picture_saver(
         parts, title = _entropies(translator, pairs)
         return partial(save_entropies, parts, title=title, style=style)
     if layers:
-        pages = [page.under(style.title) for page in translator.head_pictures(*pairs)]
+        pages = [page.with_title(style.title) for page in translator.head_pictures(*pairs)]
         return partial(save_heads, pages, css=style.css())
     drawn = translator.pictures(*pairs)
     unread = [

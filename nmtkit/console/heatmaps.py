@@ -99,7 +99,7 @@ class _HeatMap(_Shaded):
                 lines.append(Text().join([Text(_fit(word, self.margin) + " "), *cells]))
         if self.numbered:
             lines += [Text(), *self._legend()]
-        lines.append(self.scale(self.picture.top))
+        lines.append(self.scale(self.picture.max_weight))
         if self.picture.windows:
             outside = "" if self.coloured else ", · outside the window"
             lines.append(Text(f"+ centre of the window{outside}"))
@@ -118,10 +118,10 @@ class _HeatMap(_Shaded):
 
     def _cell(self, row: int, column: int) -> Text:
         weight, windows = self.weights[row][column], self.picture.windows
-        if self.picture.outside(row, column):
+        if self.picture.is_outside_window(row, column):
             return Text(("" if self.coloured else "·").ljust(self.cell))
         mark = "+" if windows and -0.5 <= windows[row].centre - column < 0.5 else ""
-        level = self.level(weight / self.picture.top)
+        level = self.level(weight / self.picture.max_weight)
         if not self.coloured:
             return Text(BLOCKS[level] * (self.cell - len(mark)) + mark)
         hundredths = f"{weight * 100:.0f}"
@@ -187,7 +187,7 @@ class _Summary(_Shaded):
                 name = _cut(name, room - 1)[0] + "…"
             if weights[column] < LEAST_WEIGHT or cell_len(name) > room:
                 break
-            style = _style(self.level(weights[column] / picture.top)) if self.coloured else None
+            style = _style(self.level(weights[column] / picture.max_weight)) if self.coloured else None
             line.append(f" {_then_left_to_right(name)}{weight}", style)
         line.rstrip()
         return line

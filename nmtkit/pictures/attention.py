@@ -1,4 +1,4 @@
-"""What the pictures of attention show: sentence pairs with their weights.
+"""Sentence pairs with their attention weights, as pictures show them.
 
 Letters: T target words (rows), S source words (columns), L layers, A heads. A weight says how much of target word t
 came from source word s; each row sums to one.
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class SourceWindow:
-    """The stretch of the source that local attention could see while it wrote one target word (Luong et al. 2015, 3.2).
+    """The window of local attention of one target word (Luong et al. 2015, 3.2).
 
     All in source columns: 0 is the middle of the first column, 0.5 its right edge.
     """
@@ -22,18 +22,18 @@ class SourceWindow:
     centre: float
     """p_t."""
     half_width: float
-    """D, how far the window reaches to the left of the centre, and to the right unless told otherwise."""
+    """D, to the left of the centre, and to the right unless `right_width` is given."""
     right_width: float | None = None
-    """How far it reaches to the right where that differs, as it may once subwords were merged."""
+    """To the right where that differs, as it may once subwords are merged."""
 
     @property
     def left(self) -> float:
-        """Where the window begins; it may lie before the sentence."""
+        """The left edge, which may lie before the sentence."""
         return self.centre - self.half_width
 
     @property
     def right(self) -> float:
-        """Where the window ends; it may lie behind the sentence."""
+        """The right edge, which may lie behind the sentence."""
         return self.centre + (self.half_width if self.right_width is None else self.right_width)
 
 
@@ -45,7 +45,7 @@ class AttentionPicture:
         src_words: The S labels of the columns.
         tgt_words: The T labels of the rows.
         weights: (T, S), not negative.
-        title: What the picture shows, such as the model's name.
+        title: Such as the model's name.
         score: Log-probability of the target (natural log), if known.
         gold: Pairs (source index, target index), from 0, that are known to be right; drawn as outlines.
         windows: The T windows of local attention, one for each row; empty where attention is global.
@@ -71,24 +71,22 @@ class AttentionPicture:
     def __post_init__(self) -> None:
         rows, columns = len(self.tgt_words), len(self.src_words)
         assert self.weights.shape == (rows, columns), f"weights {self.weights.shape} for {rows} x {columns} words"
-        assert len(self.windows) in (0, rows), f"{len(self.windows)} windows for {rows} rows"
-        assert self.p_gen is None or self.p_gen.shape == (rows,), f"p_gen of {self.p_gen!r} for {rows} rows"
-        assert self.p_gen is None or not (self.windows or self.gold), "p_gen beside windows or known alignments"
-        assert self.copied <= set(range(rows)), f"copied rows {sorted(self.copied)} of {rows}"
-        assert self.p_gen is not None or not self.copied, "copied rows without p_gen"
+        assert len(self.windows) in (0, rows)
+        assert self.p_gen is None or self.p_gen.shape == (rows,)
+        assert self.p_gen is None or not (self.windows or self.gold)
 
     @property
     def is_summary(self) -> bool:
         """Whether it is drawn as a summary: the source as a text with its coverage, p_gen under each target word.
 
-        So is every picture of a model that copies, and of any model that summarizes an article; windows of local
-        attention and known alignments are drawn in the heat-map of a translation only.
+        That holds for every model that copies, and for any model that summarizes an article. Windows of local attention
+        and known alignments are drawn in the heat-map of a translation only.
         """
         return self.p_gen is not None or (self.article and not self.windows and not self.gold)
 
     @property
     def coverage(self) -> NDArray[Any]:
-        """How much each source word was looked at in all, (S,): the sum of its column (See et al. 2017, eq. 10)."""
+        """The sum of the weights of each source word, (S,) (See et al. 2017, eq. 10)."""
         return np.asarray(self.weights.sum(axis=0))
 
     @property
@@ -97,19 +95,19 @@ class AttentionPicture:
         unread = f"  (the last {self.left_out:,} source tokens were not read)" if self.left_out else ""
         return (with_score(self.title, self.score) + unread).strip()
 
-    def under(self, title: str | None) -> "AttentionPicture":
-        """The same picture with this title alone as its heading; None leaves it as it is."""
+    def with_title(self, title: str | None) -> "AttentionPicture":
+        """The same picture with this title alone as its heading; None changes nothing."""
         return self if title is None else replace(self, title=title, score=None, left_out=0)
 
-    def outside(self, row: int, column: int) -> bool:
-        """Whether a column was out of the row's sight: outside its window, and without any weight."""
+    def is_outside_window(self, row: int, column: int) -> bool:
+        """Whether a column lies outside the window of the row, and has no weight."""
         if not self.windows or self.weights[row, column] > 0:
             return False
         return not self.windows[row].left <= column <= self.windows[row].right
 
     @property
-    def top(self) -> float:
-        """The weight that gets the strongest colour: the largest one, so that diffuse attention can be seen too."""
+    def max_weight(self) -> float:
+        """The weight that gets the strongest colour: the largest one, so that diffuse attention is visible too."""
         return float(self.weights.max()) or 1.0
 
 
@@ -124,7 +122,7 @@ class HeadsPicture:
         decoder: Decoder self-attention, (L, A, T, T). Row t writes target token t; column u is the decoder's input u:
             the start of the sentence, then target token u - 1. What lies behind the row's own input is zero.
         cross: Attention of the decoder over the source, (L, A, T, S).
-        title: What the picture shows, such as the model's name.
+        title: Such as the model's name.
         score: Log-probability of the target (natural log), if known.
     """
 
@@ -138,21 +136,17 @@ class HeadsPicture:
 
     def __post_init__(self) -> None:
         rows, columns = len(self.tgt_tokens), len(self.src_tokens)
-        for name, weights, shape in (
-            ("encoder", self.encoder, (columns, columns)),
-            ("decoder", self.decoder, (rows, rows)),
-            ("cross", self.cross, (rows, columns)),
-        ):
-            assert weights.ndim == 4, f"{name} weights {weights.shape} are not (layers, heads, rows, columns)"
-            assert weights.shape[2:] == shape, f"{name} weights {weights.shape} for {rows} x {columns} tokens"
+        assert self.encoder.shape[2:] == (columns, columns)
+        assert self.decoder.shape[2:] == (rows, rows)
+        assert self.cross.shape[2:] == (rows, columns)
 
     @property
     def heading(self) -> str:
         """The title with the score behind it."""
         return with_score(self.title, self.score)
 
-    def under(self, title: str | None) -> "HeadsPicture":
-        """The same picture with this title alone as its heading; None leaves it as it is."""
+    def with_title(self, title: str | None) -> "HeadsPicture":
+        """The same picture with this title alone as its heading; None changes nothing."""
         return self if title is None else replace(self, title=title, score=None)
 
 
@@ -162,22 +156,14 @@ def with_score(title: str, score: float | None) -> str:
 
 
 def condense(picture: AttentionPicture, most: int) -> tuple[AttentionPicture, list[int]]:
-    """The same picture with at most `most` source words.
+    """The same picture with at most `most` source words; it has no windows and known alignments.
 
-    The words with the most coverage stay as they are. What stands between them becomes one word a stretch, "… 14
-    words", and its weight is the sum of theirs: looking at a stretch is looking at any of its words, as with the pieces
-    of a word. So rows still sum to one, and nothing is left out.
-
-    Args:
-        picture: Without windows and known alignments, which belong to single words.
-        most: At least one.
+    The words with the most coverage stay as they are. Each stretch between them becomes one word, "… 14 words", with
+    the sum of their weights, so that rows still sum to one.
 
     Returns:
         The picture, and how many of the article's words each of its source words stands for.
     """
-    assert not picture.windows, "windows over stretches"
-    assert not picture.gold, "known alignments of stretches"
-    assert most > 0, f"{most} words"
     by_coverage = np.argsort(-picture.coverage, kind="stable")
     count = len(by_coverage)
     kept = min(count, most)
@@ -194,7 +180,7 @@ def condense(picture: AttentionPicture, most: int) -> tuple[AttentionPicture, li
 
 
 def _starts(kept: np.ndarray[tuple[int, ...], np.dtype[np.int64]], count: int) -> list[int]:
-    """Where the words and the stretches between them begin, of `count` words of which some are kept as they are."""
+    """Where the kept words and the stretches between them begin, of `count` words."""
     alone = np.zeros(count, dtype=bool)
     alone[kept] = True
     return [i for i in range(count) if i == 0 or alone[i] or alone[i - 1]]

@@ -1,4 +1,4 @@
-"""Tables of colours: how spread out attention is, head by head and layer by layer; and vectors of positions."""
+"""Coloured tables: the entropy of attention by layer and head, and position vectors."""
 
 from __future__ import annotations
 
@@ -34,18 +34,15 @@ class Entropies:
     values: NDArray[np.float64]
     """(L, A): the mean over all rows of all sentences."""
     uniform: float
-    """What attention that looks everywhere alike would have, the most there can be."""
+    """The entropy of uniform attention, which is the largest possible."""
 
 
 def entropy(weights: NDArray[Any]) -> NDArray[np.float64]:
-    """Entropy in nats of the distributions along the last axis; a weight of zero counts nothing.
-
-    Zero means that all weight lies on one word; the logarithm of the number of words, that all are looked at alike.
-    """
+    """Entropy in nats of the distributions along the last axis, from 0 to the logarithm of the number of words."""
     weights = weights.astype(np.float64)
     logs = np.log(weights, out=np.zeros_like(weights), where=weights > 0)
-    found: NDArray[np.float64] = np.abs((weights * logs).sum(-1))  # no term is above zero, but a zero has a sign
-    return found
+    entropies: NDArray[np.float64] = np.abs((weights * logs).sum(-1))  # no term is above zero, but a zero has a sign
+    return entropies
 
 
 def word_entropies(pictures: Sequence[AttentionPicture]) -> list[Entropies]:
@@ -57,12 +54,9 @@ def word_entropies(pictures: Sequence[AttentionPicture]) -> list[Entropies]:
 
 def head_entropies(pictures: Sequence[HeadsPicture]) -> list[Entropies]:
     """The entropies of the three kinds of attention of a Transformer."""
-    found = []
-    for name, kind in (
-        ("encoder self-attention", "encoder"),
-        ("decoder self-attention", "decoder"),
-        ("cross-attention", "cross"),
-    ):
+    entropies = []
+    kinds = {"encoder": "encoder self-attention", "decoder": "decoder self-attention", "cross": "cross-attention"}
+    for kind, name in kinds.items():
         values = np.concatenate([entropy(getattr(picture, kind)) for picture in pictures], axis=-1)  # (L, A, rows)
         words = [
             np.arange(1, len(picture.tgt_tokens) + 1)  # the decoder sees what it has written
@@ -70,20 +64,18 @@ def head_entropies(pictures: Sequence[HeadsPicture]) -> list[Entropies]:
             else np.full(getattr(picture, kind).shape[2], len(picture.src_tokens))
             for picture in pictures
         ]
-        found.append(Entropies(name, values.mean(-1), float(np.log(np.concatenate(words)).mean())))
-    return found
+        entropies.append(Entropies(name, values.mean(-1), float(np.log(np.concatenate(words)).mean())))
+    return entropies
 
 
 def save_entropies(
     parts: Sequence[Entropies], path: str | Path, title: str, style: FigureStyle = DEFAULT_STYLE
 ) -> None:
-    """Writes a table of colours for each kind of attention: a row for each layer, a column for each head."""
+    """Writes a coloured table for each kind of attention: a row for each layer, a column for each head."""
     suffix = picture_format(path)
     if not all(np.isfinite(part.values).all() for part in parts):
         raise NmtkitError(f"{path}: the attention has weights that are not finite numbers; use an earlier checkpoint")
     shown = printable(title if style.title is None else style.title)
-    from matplotlib.figure import Figure
-
     with drawing.settings(shown, suffix, style.font) as families:
         title_width = fonts.measure_labels([shown], families, 12.0)[0][0] if shown else 0.0
         widths = [max(part.values.shape[1] * CELL, NARROWEST) for part in parts]
@@ -91,9 +83,7 @@ def save_entropies(
         width = max(LEFT + sum(widths) + BETWEEN * (len(parts) - 1) + RIGHT, title_width + 0.5)
         above = TOP if shown else TOP - TITLE
         height = above + tallest + BOTTOM
-        by = style.factors(width, height, 10.0)
-        drawing.scale_lines(by.text)
-        figure = Figure(figsize=(width * by.length, height * by.length), facecolor="white")
+        figure, by = drawing.new_figure(width, height, style)
         figure.text(0.25 / width, 1 - 0.2 / height, shown, fontsize=12 * by.text, color=drawing.INK, va="top")
         top = max([*(float(part.values.max()) for part in parts), *(part.uniform for part in parts)]) or 1.0
         x = LEFT
@@ -112,7 +102,7 @@ def save_entropies(
 
 
 def _draw_table(axes: Axes, part: Entropies, top: float, shades: Any, text: float) -> Any:
-    """Draws the table of one kind of attention; `top` is the darkest. Gives the mesh."""
+    """Draws the table of one kind of attention, `top` the darkest, and gives its mesh."""
     layers, heads = part.values.shape
     mesh = axes.pcolormesh(part.values, cmap=shades, vmin=0.0, vmax=top, edgecolors="white")
     axes.set_ylim(layers, 0)
@@ -138,13 +128,10 @@ def save_positions(table: NDArray[Any], path: str | Path, title: str, style: Fig
     suffix = picture_format(path)
     shown = printable(title if style.title is None else style.title)
     from matplotlib.colors import LinearSegmentedColormap
-    from matplotlib.figure import Figure
 
     length, size = table.shape
     with drawing.settings(shown, suffix, style.font):
-        by = style.factors(9.0, 5.0, 10.0)
-        drawing.scale_lines(by.text)
-        figure = Figure(figsize=(9.0 * by.length, 5.0 * by.length), facecolor="white")
+        figure, by = drawing.new_figure(9.0, 5.0, style)
         wider = by.text / by.length  # than where text and lengths go together
         left, low, bar = 0.09 * wider, 0.12 * wider, 0.12 * wider
         axes = figure.add_axes((left, low, 1 - left - bar, (0.88 if shown else 0.97) - low))

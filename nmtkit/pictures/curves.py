@@ -1,11 +1,12 @@
-"""Curves: how trainings went, and how systems fare on sentences of each length."""
+"""Curves: the course of trainings, and the scores of systems by sentence length."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nmtkit.core.errors import NmtkitError
 from nmtkit.pictures import drawing
@@ -32,7 +33,7 @@ Curves = Sequence[tuple[Points, Points]]
 
 @dataclass(frozen=True)
 class Training:
-    """What one run logged of its training batches and of the validation set; a list is empty where it logged none."""
+    """What one run logged of its training batches and of the validation set."""
 
     name: str
     loss: Points = ()
@@ -58,8 +59,6 @@ def save_training(runs: Sequence[Training], path: str | Path, style: FigureStyle
     if not any(points for run in runs for points in (run.loss, run.valid_loss)):
         raise NmtkitError(f"{path}: the runs have logged nothing yet, so there is nothing to draw")
     names = [printable(run.name) for run in runs]
-    from matplotlib.figure import Figure
-
     shown = printable(style.title or "")
     with drawing.settings("".join((*names, shown)), suffix, style.font):
         colours = style.series(len(runs))
@@ -69,9 +68,7 @@ def save_training(runs: Sequence[Training], path: str | Path, style: FigureStyle
         lines = -(-(len(names) + 2) // columns)
         titled = 0.35 if shown else 0.0
         height = HEIGHT + (0.28 * lines + titled) * wider
-        by = style.factors(WIDTH, height, 10.0)
-        drawing.scale_lines(by.text)
-        figure = Figure(figsize=(WIDTH * by.length, height * by.length), facecolor="white")
+        figure, by = drawing.new_figure(WIDTH, height, style)
         below = 1 - (0.35 + 0.28 * lines + titled) * wider / height
         _legend(figure, names, colours, (0.06, below + 0.025), columns, by.text)
         figure.text(0.06, 1 - 0.2 * wider / height, shown, fontsize=12 * by.text, color=drawing.INK, va="top")
@@ -131,9 +128,11 @@ def _draw_panel(axes: Axes, title: str, series: Curves, colours: Sequence[str], 
     drawing.plain_axes(axes, text)
     axes.set_title(title, fontsize=11 * text, color=drawing.INK, loc="left", pad=6 * text)
     for colour, (train, valid) in zip(colours, series, strict=True):
-        _curve(axes, train, colour, linewidth=1.0 * text, alpha=0.7, marks=len(train) == 1)
         # Few points are marked, so that each can be seen; many would run into one another.
-        _curve(axes, valid, colour, linewidth=2.2 * text, alpha=1.0, marks=len(valid) <= MOST_MARKS)
+        for points, width, alpha, most in ((train, 1.0 * text, 0.7, 1), (valid, 2.2 * text, 1.0, MOST_MARKS)):
+            style: dict[str, Any] = {"color": colour, "linewidth": width, "alpha": alpha}
+            style |= {"marker": "o" if len(points) <= most else "", "markersize": 1.8 * width}
+            axes.plot(*zip(*points, strict=True), **style)
     axes.xaxis.set_major_formatter(FuncFormatter(_number))
     if title == "perplexity":
         axes.set_yscale("log")
@@ -148,17 +147,8 @@ def _draw_panel(axes: Axes, title: str, series: Curves, colours: Sequence[str], 
         axes.text(0.5, 0.5, "nothing logged", fontsize=size, transform=place, ha="center", color=drawing.FAINT)
 
 
-def _curve(axes: Axes, points: Points, colour: str, linewidth: float, alpha: float, marks: bool) -> None:
-    if points:
-        updates, values = zip(*points, strict=True)
-        marker = "o" if marks else ""
-        axes.plot(
-            updates, values, color=colour, linewidth=linewidth, alpha=alpha, marker=marker, markersize=1.8 * linewidth
-        )
-
-
 def _stages(axes: Axes, runs: Sequence[Training], colours: Sequence[str], named: bool, text: float) -> None:
-    """Draws where stages of training meet, and at the top the name of each, a line of names for each run."""
+    """Draws the borders of the stages of training, and their names at the top, a line for each run."""
     staged = [(run, colour) for run, colour in zip(runs, colours, strict=True) if run.stages]
     for row, (run, colour) in enumerate(staged):
         begin = 0
@@ -190,33 +180,29 @@ def save_by_length(
     counts: Sequence[int] = (),
     metric: str = "BLEU",
 ) -> None:
-    """Writes the score of systems on sentences of each length, the figure of Bahdanau et al. 2015 (figure 2).
+    """Writes the scores of systems by sentence length, as Bahdanau et al. 2015, figure 2.
 
     Args:
         ranges: A label for each range of lengths, such as "1-10".
-        systems: (name, score in each range); None where a range has no sentence leaves a gap.
+        systems: (name, score in each range); None, where a range has no sentence, leaves a gap.
         path: Its suffix chooses the format.
-        counts: How many sentences each range has, written below its label.
-        metric: What the scores are.
+        counts: The number of sentences of each range, written below its label.
+        metric: The name of the scores.
     """
     suffix = picture_format(path)
-    assert all(len(scores) == len(ranges) for _, scores in systems), "a score for each range"
-    assert not counts or len(counts) == len(ranges), "a count for each range"
     if not any(score is not None for _, scores in systems for score in scores):
         raise NmtkitError(f"{path}: no range of lengths has a score, so there is nothing to draw")
     names = [printable(name) for name, _ in systems]
-    from matplotlib.figure import Figure
-
     with drawing.settings("".join(names), suffix):
         height = 4.6 + 0.24 * len(systems)
-        figure = Figure(figsize=(max(7.0, 1.1 * len(ranges) + 1.2), height), facecolor="white")
+        figure, _ = drawing.new_figure(max(7.0, 1.1 * len(ranges) + 1.2), height, DEFAULT_STYLE)
         axes = figure.add_axes((0.1, 0.85 / height, 0.87, 3.4 / height))
         drawing.plain_axes(axes)
         axes.grid(False, axis="x")
         for number, (name, (_, scores)) in enumerate(zip(names, systems, strict=True)):
             axes.plot(
                 range(len(ranges)),
-                [float("nan") if score is None else score for score in scores],
+                [math.nan if score is None else score for score in scores],
                 color=drawing.SERIES[number % len(drawing.SERIES)],
                 marker=MARKERS[number % len(MARKERS)],
                 markersize=6,

@@ -1,4 +1,4 @@
-"""What all matplotlib pictures share: colours, settings, axes, and the bytes of a file."""
+"""Shared by all matplotlib pictures: colours, settings, axes, and the bytes of a file."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from base64 import b64encode
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nmtkit.core.errors import NmtkitError
+from nmtkit.core.registry import suggest_names
 from nmtkit.pictures import fonts
 from nmtkit.pictures.pages import picture_format, render, write_picture
 
@@ -27,19 +27,14 @@ LINE = "#e3e7ec"
 BLUES = ("#ffffff", "#cfe0f7", "#6ea3e0", "#1f5fbf", "#0b2a63")
 SERIES = ("#1f5fbf", "#d1580b", "#1b8a5a", "#8e44ad", "#c2185b", "#7a6a00", "#0e7c8c", "#5b6675")
 
-FEW = 12
-TICKS = ("size", "width", "pad")
-
-BEST_DPI = 150.0
-PRINT_DPI = 300.0
-LEAST_DPI = 60.0
+BEST_DPI, PRINT_DPI, LEAST_DPI = 150.0, 300.0, 60.0
 MOST_PIXELS = 60e6
 LONGEST_SIDE_PIXELS = 60_000
 LONGEST_SIDE_PDF = 200.0
 
 
 class ScaleFactors(NamedTuple):
-    """What the lengths of a figure and its text are multiplied with."""
+    """The factors of the lengths of a figure and of its text."""
 
     length: float = 1.0
     text: float = 1.0
@@ -47,7 +42,7 @@ class ScaleFactors(NamedTuple):
 
 @dataclass(frozen=True)
 class FigureStyle:
-    """How a figure is to look; what is not said stays as the figure chooses it."""
+    """The look of a figure; what is not set stays as the figure chooses it."""
 
     title: str | None = None
     """In place of its own; empty: none."""
@@ -66,32 +61,31 @@ class FigureStyle:
         from matplotlib.colors import is_color_like
 
         if self.font and self.font not in (known := fonts.families()):
-            few = ", ".join(known[:FEW]) + (", ..." if len(known) > FEW else "")
-            raise NmtkitError(f"font {self.font!r} is not installed{_near(self.font, known)}; there are: {few}")
+            raise NmtkitError(f"font {self.font!r} is not installed: {suggest_names(self.font, known)}")
         for colour in self.colours:
             if not is_color_like(colour) and self.colours != (colour,):
                 raise NmtkitError(f"{colour!r} is no colour; give names (navy), hexadecimal ones (#1f5fbf) or grey 0.5")
             if not is_color_like(colour) and colour not in matplotlib.colormaps:
-                raise NmtkitError(f"{colour!r} is no colour and no map{_near(colour, list(matplotlib.colormaps))}")
+                raise NmtkitError(f"{colour!r} is no colour and no map: {suggest_names(colour, matplotlib.colormaps)}")
 
     @property
     def dpi(self) -> float:
-        """Dots per inch of .png: of a figure whose size in print is known, as many as print asks for."""
+        """Dots per inch of .png: those of print if the size is set."""
         return BEST_DPI if self.size is None else PRINT_DPI
 
     def factors(self, width: float, height: float, font_size: float) -> ScaleFactors:
         """For a figure of this natural size, in inches, whose words have `font_size` points."""
-        room = 1.0 if self.size is None else self.room(width, height)
-        return ScaleFactors(room, room if self.font_size is None else self.font_size / font_size)
+        scale = 1.0 if self.size is None else self.scale(width, height)
+        return ScaleFactors(scale, scale if self.font_size is None else self.font_size / font_size)
 
-    def room(self, width: float, height: float) -> float:
-        """What a sheet of this size, in inches, is to be multiplied with."""
+    def scale(self, width: float, height: float) -> float:
+        """The factor that fits a sheet of this size, in inches, into the size that is set."""
         assert self.size is not None
         most = self.size[1]
         return min(self.size[0] / width, self.size[0] / width if most is None else most / height)
 
     def shades(self) -> Any:
-        """The colours of weights: from white, for nothing, to dark blue, for the most, unless others are given."""
+        """The colour map of weights: from white to dark blue, unless colours are set."""
         import matplotlib
         from matplotlib.colors import LinearSegmentedColormap, is_color_like
 
@@ -110,7 +104,7 @@ class FigureStyle:
         return [to_hex(given[number % len(given)]) for number in range(count)]
 
     def css(self) -> str:
-        """The same for a page: a style sheet."""
+        """The style sheet of a page."""
         from matplotlib.colors import to_rgb
 
         rules = []
@@ -126,21 +120,14 @@ class FigureStyle:
         return " ".join(rules)
 
 
-def _near(name: str, known: Sequence[str]) -> str:
-    near = get_close_matches(name.lower(), [one.lower() for one in known], 1)
-    return f": did you mean {next(one for one in known if one.lower() == near[0])!r}?" if near else ""
-
-
 DEFAULT_STYLE = FigureStyle()
-"""As each figure chooses it."""
 
 
 @contextmanager
 def settings(text: str, suffix: str, font: str = "") -> Iterator[list[str]]:
-    """Gives the font families that show `text`, `font` first, and sets matplotlib up for the time of one picture.
+    """Sets matplotlib up for one picture, and gives the font families that show `text`, `font` first.
 
-    Warns:
-        PictureWarning: No installed font can show some of the letters of a .png or .pdf.
+    Warns (PictureWarning) if no installed font can show some of the letters of a .png or .pdf.
     """
     import matplotlib
 
@@ -166,18 +153,25 @@ def settings(text: str, suffix: str, font: str = "") -> Iterator[list[str]]:
             yield families
 
 
-def scale_lines(text: float) -> None:
-    """Makes lines and distances of axes go with the text, within the `settings` of a picture."""
-    import matplotlib
+def new_figure(width: float, height: float, style: FigureStyle) -> tuple[Figure, ScaleFactors]:
+    """A figure of this natural size, in inches, with text of 10 points, scaled as the style says.
 
-    known: Any = matplotlib.rcParams  # its type names every key
-    ticks = [f"{axis}tick.{kind}.{what}" for axis in "xy" for kind in ("major", "minor") for what in TICKS]
-    for name in ("axes.linewidth", "axes.labelpad", "axes.titlepad", *ticks):
-        known[name] *= text
+    Lines and distances of its axes go with the text. Called within the `settings` of a picture.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    by = style.factors(width, height, 10.0)
+    parameters: Any = matplotlib.rcParams  # its type names every key
+    ticks = [f"{axis}tick.{kind}" for axis in "xy" for kind in ("major", "minor")]
+    lengths = [f"{tick}.{part}" for tick in ticks for part in ("size", "width", "pad")]
+    for name in ("axes.linewidth", "axes.labelpad", "axes.titlepad", *lengths):
+        parameters[name] *= by.text
+    return Figure(figsize=(width * by.length, height * by.length), facecolor="white"), by
 
 
 def check_sheet(width: float, height: float, suffix: str, path: str | Path) -> None:
-    """Refuses a sheet (in inches) that nobody could read, before the work of drawing it; `path` is for the message."""
+    """Refuses a sheet (in inches) that nobody could read, before it is drawn."""
     if suffix == ".pdf" and max(width, height) > LONGEST_SIDE_PDF:
         raise NmtkitError(
             f"{path}: a sheet of {width:.0f} x {height:.0f} inches is too large for a page of PDF; write .html instead"
@@ -214,10 +208,7 @@ def content(figures: Iterable[Figure], suffix: str, best_dpi: float = BEST_DPI) 
 
 
 def save_figure(figure: Figure, path: str | Path, title: str, style: FigureStyle = DEFAULT_STYLE) -> None:
-    """Writes a figure that is not a heat-map of a sentence, within the `settings` that it was made in.
-
-    The `title` says what it shows to those who read .html without seeing.
-    """
+    """Writes a figure within its `settings`; the `title` is its description in .html."""
     suffix = picture_format(path)
     if suffix == ".html":
         image = b64encode(content([figure], ".svg")).decode("ascii")
@@ -229,7 +220,7 @@ def save_figure(figure: Figure, path: str | Path, title: str, style: FigureStyle
 def colour_bar(
     figure: Figure, mesh: Any, place: tuple[float, float, float, float], label: str, text: float = 1.0
 ) -> None:
-    """Draws the scale of colours at `place` (left, bottom, width, height, in fractions of the figure)."""
+    """Draws the colour scale at `place` (left, bottom, width, height, in fractions of the figure)."""
     axes = figure.add_axes(place)
     bar = figure.colorbar(mesh, cax=axes)
     bar.outline.set_visible(False)
@@ -238,7 +229,7 @@ def colour_bar(
 
 
 def plain_axes(axes: Axes, text: float = 1.0) -> None:
-    """Axes of a curve: no frame, faint lines across, quiet numbers."""
+    """Styles the axes of a curve: no frame, a faint grid, small numbers."""
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     for side in ("left", "bottom"):

@@ -1,4 +1,4 @@
-"""Letters: which can be shown at all, which installed fonts have them, and how large a text becomes."""
+"""Letters: which are printable, which installed fonts have them, and the size of a text."""
 
 import unicodedata
 import warnings
@@ -15,7 +15,7 @@ SHAPED_SCRIPTS = (
 
 
 class PictureWarning(UserWarning):
-    """A picture was written, but some of its letters cannot be shown as they should."""
+    """A picture was written, but some of its letters are not shown as they should be."""
 
 
 def printable(text: str) -> str:
@@ -46,9 +46,9 @@ def choose_fonts(text: str, first: str = FIRST_FONT) -> tuple[list[str], set[str
     for name, path in _installed_fonts(text):
         if not missing:
             break
-        found = {c for c in missing if ord(c) in _glyphs(path)}
-        missing -= found
-        if found and name not in families:
+        covered = {c for c in missing if ord(c) in _glyphs(path)}
+        missing -= covered
+        if covered and name not in families:
             families.append(name)
     return families, missing
 
@@ -116,7 +116,7 @@ def _glyphs(path: str) -> frozenset[int]:
 def measure_labels(
     labels: Iterable[str], fonts: Sequence[str], font_size: float, bold: Container[int] = ()
 ) -> list[tuple[float, float]]:
-    """Width and height of each label in inches; `bold` has the numbers of those that are written in bold."""
+    """Width and height of each label in inches; `bold` has the numbers of the bold ones."""
     return [_size(label, tuple(fonts), font_size, number in bold) for number, label in enumerate(labels)]
 
 

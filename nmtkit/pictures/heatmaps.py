@@ -36,26 +36,24 @@ def save(
 ) -> None:
     """Writes pictures to one file; its suffix chooses the format.
 
-    A picture that `is_summary` has a heat-map of its own kind in .png, .svg and .pdf, with rows and columns changed
-    over, and two coloured texts in .html. Of an article longer than 60 words the heat-map has a row for each of the
-    words that were looked at most, and adds up the stretches between them.
+    A picture that `is_summary` has a heat-map with rows and columns exchanged in .png, .svg and .pdf, and two coloured
+    texts in .html. The heat-map of an article longer than 60 words has rows for the words with the most coverage, and
+    sums up the stretches between them.
 
     Several pictures fill one sheet line by line in .png and .svg, have a page each in .pdf and follow one another in
     .html. Words longer than 36 letters are shortened in the middle with "…" in .png, .svg and .pdf, never in .html.
+    Warns (PictureWarning) if no installed font can show some of the letters of a .png or .pdf.
 
     Args:
         pictures: One or more.
         path: The file.
-        grid: Whether they all stand on one sheet (one page of .pdf, side by side in .html) in rows and columns that
-            line up, with cells of one size.
-        style: How it is to look; a size is that of the whole sheet.
-
-    Warns:
-        PictureWarning: No installed font can show some of the letters of a .png or .pdf.
+        grid: Whether all stand on one sheet (one page of .pdf, side by side in .html) in rows and columns that line up,
+            with cells of one size.
+        style: The look; a size is that of the whole sheet.
     """
     suffix = picture_format(path)
     pictures = [pictures] if isinstance(pictures, AttentionPicture) else list(pictures)
-    pictures = [picture.under(style.title) for picture in pictures]
+    pictures = [picture.with_title(style.title) for picture in pictures]
     _check(pictures, path)
     if suffix == ".html":
         write_picture(attention_page(pictures, grid, style.css()).encode(), path)
@@ -97,7 +95,7 @@ class _Sheet(NamedTuple):
 def _sheet_image(
     pictures: Sequence[AttentionPicture], suffix: str, path: str | Path, grid: bool, style: FigureStyle
 ) -> bytes:
-    """The content of a .png, .svg or .pdf file; `path` is for messages."""
+    """The content of a .png, .svg or .pdf file."""
     headings = [printable(picture.heading) for picture in pictures]
     words = (printable(word) for picture in pictures for word in (*picture.src_words, *picture.tgt_words))
     with drawing.settings("".join((*headings, *words)), suffix, style.font) as families:
@@ -122,30 +120,30 @@ def _sheet_image(
 
 
 def _fitted(build: Callable[[ScaleFactors], list[_Sheet]], style: FigureStyle, path: str | Path) -> list[_Sheet]:
-    """The sheets with the size and the font size that are wanted; all of one scale, the largest sheet's."""
+    """The sheets with the size and the font size of the style; all of one scale, the largest sheet's."""
     sheets = build(ScaleFactors())
     points = max(panel.font_sizes[0] for sheet in sheets for panel, _, _ in sheet.places)
     if style.size is None:
         return sheets if style.font_size is None else build(ScaleFactors(*[style.font_size / points] * 2))
 
-    def room(text: float) -> float:
-        return min(style.room(sheet.width, sheet.height) for sheet in build(ScaleFactors(1.0, text)))
+    def scale(text: float) -> float:
+        return min(style.scale(sheet.width, sheet.height) for sheet in build(ScaleFactors(1.0, text)))
 
     least, most = 1.0, 1.0
     if style.font_size is not None:  # of words in another proportion to the cells: the larger they are, the less room
         least, most = LEAST_TEXT, MOST_TEXT
-        if (found := points * most * room(most)) < style.font_size / NEAR_ENOUGH:
+        if (largest := points * most * scale(most)) < style.font_size / NEAR_ENOUGH:
             raise NmtkitError(
-                f"{path}: in this size the words have room at {found:.1f} points at most; take a smaller font size or "
-                "more inches"
+                f"{path}: in this size the words have room at {largest:.1f} points at most; take a smaller font size "
+                "or more inches"
             )
         while most / least > NEAR_ENOUGH:
             middle = math.sqrt(least * most)
-            least, most = (middle, most) if points * middle * room(middle) < style.font_size else (least, middle)
-    found = room(least)
+            least, most = (middle, most) if points * middle * scale(middle) < style.font_size else (least, middle)
+    length = scale(least)
     # Letters are not quite as wide as their size says: once more, and the last hundredth goes to the margins.
-    found *= min(style.room(sheet.width, sheet.height) for sheet in build(ScaleFactors(found, least * found)))
-    sheets = build(ScaleFactors(found, least * found))
+    length *= min(style.scale(sheet.width, sheet.height) for sheet in build(ScaleFactors(length, least * length)))
+    sheets = build(ScaleFactors(length, least * length))
     return [sheet._replace(width=style.size[0]) for sheet in sheets] if style.size[1] is None else sheets
 
 

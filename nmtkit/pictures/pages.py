@@ -1,4 +1,4 @@
-"""The files of pictures, and HTML pages that need nothing but a browser, made from the templates beside this file.
+"""Files of pictures, and self-contained HTML pages made from the templates beside this file.
 
 A template shows a value by `{{ value }}`: markup in it is escaped, and control characters become visible.
 """
@@ -23,12 +23,10 @@ if TYPE_CHECKING:
 
 FORMATS = (".png", ".svg", ".pdf", ".html")
 PACKAGE = Path(__file__).parent.parent
-# A weight is rounded to thousandths and written as two of these signs: its number of thousandths to the base of 64.
 DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
-# From these shares of the strongest shade on, a word of a summary is written in black, then in white (in dark: the
-# other way round).
-LIT = 0.1
-STRONG = 0.785
+"""A weight is written as two of these: its thousandths to the base of 64."""
+LIT, STRONG = 0.1, 0.785
+"""From these shares of the strongest shade on a word of a summary is black, then white; in dark mode the reverse."""
 START = "<s>"
 
 Word = tuple[str, dict[str, str]]
@@ -36,7 +34,7 @@ Word = tuple[str, dict[str, str]]
 
 
 def picture_format(path: str | Path) -> str:
-    """The suffix of a picture file; refuses one of no known format, or in no folder. Called before the work is done."""
+    """The suffix of a picture file; refuses an unknown format or a missing folder. Called before the work is done."""
     path = Path(path)
     suffix = path.suffix.lower()
     if suffix not in FORMATS:
@@ -48,7 +46,7 @@ def picture_format(path: str | Path) -> str:
 
 
 def write_picture(content: bytes, path: str | Path) -> None:
-    """Writes a finished picture, or raises an NmtkitError."""
+    """Writes a finished picture."""
     try:
         Path(path).write_bytes(content)
     except OSError as error:
@@ -84,12 +82,12 @@ def _environment() -> Environment:
 
 
 def render(template: str, facts: Mapping[str, object]) -> str:
-    """A page as text: `template` is a file by its path in the package, which shows the `facts`."""
+    """A page as text, from a template by its path in the package."""
     return _environment().get_template(template).render(facts) + "\n"
 
 
 def direction(words: Sequence[str]) -> str:
-    """Which way the line runs, told by its first letter that has a direction."""
+    """The direction of a line, from its first letter that has one."""
     kinds = (unicodedata.bidirectional(letter) for word in words for letter in word)
     first = next((kind for kind in kinds if kind in ("L", "R", "AL")), "L")
     return "ltr" if first == "L" else "rtl"
@@ -107,10 +105,7 @@ def pack(weights: NDArray[np.floating]) -> str:
 
 
 def attention_page(pictures: Sequence[AttentionPicture], grid: bool, css: str = "") -> str:
-    """The page as text: a section for each sentence pair or article; those of a `grid` stand side by side.
-
-    The `css` is a style sheet of the user's, below ours.
-    """
+    """The page as text: a section for each picture, side by side in a `grid`; `css` is the user's style sheet."""
     kinds = {"translation": not all(p.is_summary for p in pictures), "summary": any(p.is_summary for p in pictures)}
     unit = "sentences" if kinds["translation"] else "articles"
     facts = {
@@ -127,7 +122,7 @@ def attention_page(pictures: Sequence[AttentionPicture], grid: bool, css: str = 
 
 
 def _as_style(text: str) -> object:
-    """A style sheet that goes into a page as it is, but for what could end it there."""
+    """A style sheet that cannot end its element."""
     from markupsafe import Markup
 
     return Markup(text.replace("<", ""))
@@ -157,11 +152,11 @@ def _is_upright(word: str) -> bool:
 
 def _cell(picture: AttentionPicture, row: int, column: int, known: bool) -> Word:
     weight = float(picture.weights[row, column])
-    shade = weight / picture.top
+    shade = weight / picture.max_weight
     classes = [name for name, on in (("strong", shade > 0.7), ("gold", known)) if on]
     values = [("w", shade)] if shade >= 0.001 else []
     if picture.windows:
-        if picture.outside(row, column):
+        if picture.is_outside_window(row, column):
             classes.append("outside")
         place = picture.windows[row].centre - column + 0.5  # in widths of this cell, from its left edge
         if 0 <= place < 1:
@@ -182,7 +177,7 @@ def _summary(picture: AttentionPicture) -> dict[str, object]:
         "lit": LIT,
         "strong": STRONG,
         "most": most,
-        "weights": pack(picture.weights / picture.top),
+        "weights": pack(picture.weights / picture.max_weight),
     }
 
 
@@ -217,8 +212,7 @@ def save_heads(pictures: HeadsPicture | Sequence[HeadsPicture], path: str | Path
     """Writes the attention of every layer and head as one .html file.
 
     The page shows encoder self-attention, decoder self-attention and cross-attention: all heads as small squares, and
-    one of them, or the mean of a layer's heads, word by word. It works by mouse and by keyboard. The `css` is a style
-    sheet of the user's, below ours.
+    one of them, or the mean of a layer's heads, word by word. `css` is the user's style sheet.
     """
     if picture_format(path) != ".html":
         raise NmtkitError(f"{path}: all layers and heads are shown by a page with buttons; let the name end in .html")
@@ -236,10 +230,8 @@ def save_heads(pictures: HeadsPicture | Sequence[HeadsPicture], path: str | Path
             )
         sentences.append(_sentence(picture, printable(picture.heading) or f"Sentence {number}"))
     title = sentences[0]["heading"] if len(sentences) == 1 else f"Attention: {len(sentences)} sentences"
-    write_picture(
-        render("pictures/explorer.html", {"title": title, "sentences": sentences, "own": _as_style(css)}).encode(),
-        path,
-    )
+    facts = {"title": title, "sentences": sentences, "own": _as_style(css)}
+    write_picture(render("pictures/explorer.html", facts).encode(), path)
 
 
 def _are_weights(weights: NDArray[Any]) -> bool:

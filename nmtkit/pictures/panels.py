@@ -1,8 +1,8 @@
 """Heat-maps of single sentences as panels, which are measured first and then drawn in their places on a sheet.
 
-That of a translation has a row for each target word, a column for each source word. That of a summary has a column for
-each of its words and a row for each word of the article, so that a long article can be read without turning its words
-on their sides; bars beside the rows show coverage, a strip below shows p_gen.
+A translation has a row for each target word and a column for each source word. A summary has a column for each of its
+words and a row for each word of the article, so that a long article reads from top to bottom; bars beside the rows show
+coverage, a strip below shows p_gen.
 """
 
 from __future__ import annotations
@@ -55,15 +55,14 @@ class Panel(ABC):
     """A picture with its measures; all lengths in inches, fonts in points.
 
     Attributes:
-        picture: What is drawn.
         matrix: Its weights, (rows, columns) as they are drawn.
         columns: Labels above the cells.
         rows: Labels to the left of the cells.
-        cell: Width and height of a cell.
-        font_sizes: Of the labels of columns, and of rows.
-        by: What lengths and text are multiplied with; in the two above that is done.
-        width: All of it, from the labels on the left to the colour bar on the right.
-        height: All of it, title and notes included.
+        cell: Width and height of a cell, scaled.
+        font_sizes: Of the labels of columns, and of rows, scaled.
+        by: The factors of lengths and text.
+        width: From the labels on the left to the colour bar on the right.
+        height: Title and notes included.
     """
 
     picture: AttentionPicture
@@ -97,10 +96,7 @@ class Panel(ABC):
         self.height = self.top + box + self.below + len(self.notes) * NOTE * self.by.text
 
     def draw(self, figure: Figure, x: float, y: float, shades: Any) -> None:
-        """Draws it with its upper left corner `x` from the left edge of the figure and `y` from the upper one.
-
-        The `shades` are a colour map of matplotlib.
-        """
+        """Draws it with its upper left corner at (x, y) from that of the figure; `shades` are a colour map."""
         width, height = map(float, figure.get_size_inches())
 
         def place(right: float, down: float, wide: float, high: float) -> tuple[float, float, float, float]:
@@ -113,7 +109,7 @@ class Panel(ABC):
         wide, high = columns * self.cell[0], rows * self.cell[1]
         axes = figure.add_axes(place(self.left, self.top, wide, high))
         axes.set_axis_off()
-        top, line = self.picture.top, 0.4 * self.by.length
+        top, line = self.picture.max_weight, 0.4 * self.by.length
         mesh = axes.pcolormesh(self.matrix, cmap=shades, vmin=0.0, vmax=top, edgecolors=drawing.LINE, linewidth=line)
         axes.set_xlim(0, columns)
         axes.set_ylim(rows, 0)
@@ -149,11 +145,11 @@ class Panel(ABC):
 
     @abstractmethod
     def _add(self, axes: Axes, place: Place) -> None:
-        """Draws what only pictures of its kind have: on the `axes` of the cells, and about them."""
+        """Draws what only this kind of panel has, on the `axes` of the cells and around them."""
 
 
 class TranslationPanel(Panel):
-    """A translation; the longest side that is drawn in cells of its size has `longest` words."""
+    """A translation; `longest` is the number of words that chooses the size of its cells."""
 
     def __init__(self, picture: AttentionPicture, families: list[str], longest: int, by: ScaleFactors) -> None:
         self.by = by
@@ -177,14 +173,14 @@ class TranslationPanel(Panel):
 
 
 def _draw_windows(axes: Axes, picture: AttentionPicture, length: float) -> None:
-    """Greys out what local attention could not see, outlines the rest, and marks the centre of each row's window."""
+    """Greys out all cells outside the windows of local attention, outlines the rest, and marks each centre."""
     from matplotlib.collections import LineCollection
     from matplotlib.patches import Rectangle
 
     rows, columns = picture.weights.shape
     seen = np.ones((rows, columns), dtype=bool)
     for row, column in np.ndindex(rows, columns):
-        if picture.outside(row, column):
+        if picture.is_outside_window(row, column):
             seen[row, column] = False
             axes.add_patch(Rectangle((column, row), 1, 1, facecolor=OUTSIDE, edgecolor="none"))
     upright = [[(x + 1, y), (x + 1, y + 1)] for y, x in np.argwhere(seen[:, 1:] != seen[:, :-1])]
@@ -205,15 +201,11 @@ def _draw_windows(axes: Axes, picture: AttentionPicture, length: float) -> None:
 class SummaryPanel(Panel):
     """A summary; those `alike`, this one among them, are drawn in cells of one size.
 
-    No more than `MOST_ROWS` words and stretches of the article have rows; `sizes` says how many words each stands for.
+    The article has at most `MOST_ROWS` rows, words and stretches; `sizes` tells how many words each stands for.
     """
 
     def __init__(
-        self,
-        picture: AttentionPicture,
-        families: list[str],
-        alike: Sequence[AttentionPicture],
-        by: ScaleFactors,
+        self, picture: AttentionPicture, families: list[str], alike: Sequence[AttentionPicture], by: ScaleFactors
     ) -> None:
         self.by = by
         self.beside, self.below = (GAP + STRIP) * by.text, (GAP + STRIP + 0.1) * by.text
@@ -285,11 +277,7 @@ def _quiet(axes: Axes, text: float) -> None:
 
 
 def _fit_title(heading: str, families: list[str], width: float, by: ScaleFactors) -> tuple[str, float, float]:
-    """Breaks a heading into lines for a panel that is `width` inches wide without it.
-
-    Returns:
-        The lines, the panel's width with them, and the height that they need: nothing where there is no heading.
-    """
+    """Breaks a heading into lines; gives them, the width of the panel with them, and their height, in inches."""
     heading = printable(heading)
     if not heading:
         return "", width, 0.0

@@ -1,4 +1,4 @@
-"""The tree of a beam search, and its page: what every step kept, ended, pruned, and what a rule blocked."""
+"""The tree of a beam search, and its page: the tokens that every step kept, ended, pruned or blocked by a rule."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from nmtkit.pictures.pages import picture_format, render, write_picture
 
 Fate = Literal["kept", "ended", "pruned", "blocked"]
 COLUMN, ROW, NODE_WIDTH, NODE_HEIGHT, TOP = 148, 58, 116, 46, 28
-"""Pixels of the page: from one step to the next, from one continuation to the next, and of a continuation."""
+"""Pixels of the page: of a step, of a row, of a token, and above the first row."""
 
 
 @dataclass(frozen=True)
@@ -20,24 +20,23 @@ class TreeNode:
 
     token: str
     parent: int
-    """Which of those that the step before kept it continues, from 0; 0 in the first step."""
+    """The hypothesis that it continues, counted from 0 among those that the step before kept."""
     fate: Fate
     token_log_prob: float
-    """Of the token, in nats, as all here."""
+    """In nats, like all here."""
     log_prob: float
     """From the start."""
     margin: float | None
-    """`log_prob` less that of the last one that was let through: the last kept, or for an end the last that could end;
-    None where there is none."""
+    """`log_prob` minus that of the last kept, or for an end of the last that could end; None where there is none."""
     score: float | None = None
-    """What it is ranked by if it ends here: the log-probability after the penalties. None where it is blocked."""
+    """The log-probability after the penalties, if it ends here. None where it is blocked."""
     rule: str = ""
     """The key of the recipe's `search` group that blocked it."""
 
 
 @dataclass(frozen=True)
 class RankedResult:
-    """What the search found, and where its last token stands."""
+    """A result of the search, and the place of its last token."""
 
     text: str
     score: float
@@ -45,9 +44,9 @@ class RankedResult:
     finished: bool
     """False where it was cut at the length limit."""
     step: int
-    """From 0."""
+    """The step of its last token, from 0."""
     number: int
-    """Of the continuation in its step."""
+    """The number of that token in its step."""
 
 
 @dataclass(frozen=True)
@@ -58,10 +57,10 @@ class SearchTree:
     name: str
     """Of the model."""
     settings: str
-    """How was searched, in words."""
+    """Of the search, in words."""
     beam_size: int
     steps: Sequence[Sequence[TreeNode]]
-    """Of each step those that were kept, in their order, then those that ended, were pruned, were blocked."""
+    """For each step the kept tokens in their order, then the ended, the pruned and the blocked ones."""
     results: Sequence[RankedResult]
     """Best first."""
     stopped: str
@@ -69,15 +68,15 @@ class SearchTree:
 
     def path(self, result: RankedResult) -> list[tuple[int, int]]:
         """The step and number of each token of a result, from the first to the last."""
-        number, found = result.number, []
+        number, path = result.number, []
         for step in range(result.step, -1, -1):
-            found.append((step, number))
-            number = self.steps[step][number].parent  # those that were kept come first
-        return found[::-1]
+            path.append((step, number))
+            number = self.steps[step][number].parent  # kept tokens come first
+        return path[::-1]
 
     @cached_property
     def best(self) -> frozenset[tuple[int, int]]:
-        """The tokens of the best result, as of `path`."""
+        """The `path` of the best result."""
         return frozenset(self.path(self.results[0])) if self.results else frozenset()
 
 
@@ -106,8 +105,8 @@ def _drawn(tree: SearchTree) -> dict[str, object]:
             "one": one,
             "text": " ".join(_words(tree, step, number)),
         }
-        for step, found in enumerate(tree.steps)
-        for number, one in enumerate(found)
+        for step, continuations in enumerate(tree.steps)
+        for number, one in enumerate(continuations)
     ]
     return {
         "tree": tree,
@@ -126,10 +125,10 @@ def _words(tree: SearchTree, step: int, number: int) -> list[str]:
 
 
 def _edges(tree: SearchTree) -> Iterator[dict[str, str]]:
-    """A line from every continuation to the one that it continues, those of the best result last: they lie above."""
+    """The lines from every token to the one before it; those of the best result come last, and so lie above."""
     for of_best in (False, True):
-        for step, found in enumerate(tree.steps[1:], start=1):
-            for number, one in enumerate(found):
+        for step, continuations in enumerate(tree.steps[1:], start=1):
+            for number, one in enumerate(continuations):
                 best = (step, number) in tree.best
                 if best is of_best:
                     right, left = step * COLUMN, (step - 1) * COLUMN + NODE_WIDTH

@@ -85,9 +85,11 @@ def test_windows_grey_out_what_cannot_be_seen(tmp_path):
     """SourceWindow 0.5 to 2.5 over four columns: the second and the third have their middles in it."""
     words, weights = list("abcd"), np.array([[0.0, 0.5, 0.5, 0.0]])
     local = AttentionPicture(words, ["x"], weights, windows=[SourceWindow(1.5, 1.0)])
-    assert [local.outside(0, column) for column in range(4)] == [True, False, False, True]
+    assert [local.is_outside_window(0, column) for column in range(4)] == [True, False, False, True]
     # After merging a window may end before the middle of a word of which it saw a piece.
-    assert not AttentionPicture(["a", "b"], ["x"], weights[:, 1:3], windows=[SourceWindow(0.0, 0.75)]).outside(0, 1)
+    assert not AttentionPicture(
+        ["a", "b"], ["x"], weights[:, 1:3], windows=[SourceWindow(0.0, 0.75)]
+    ).is_outside_window(0, 1)
     save(AttentionPicture(words, ["x"], weights), tmp_path / "global.png")
     save(local, tmp_path / "local.png")
     with Image.open(tmp_path / "global.png") as before, Image.open(tmp_path / "local.png") as after:
@@ -344,7 +346,7 @@ def test_fonts_and_colours_that_are_none():
     FigureStyle(colours=("Grey",)).check()
     for style, message in (
         (FigureStyle(font="DejaVu San"), "font 'DejaVu San' is not installed: did you mean 'DejaVu Sans'"),
-        (FigureStyle(colours=("greyss",)), "'greyss' is no colour and no map: did you mean 'Greys'"),
+        (FigureStyle(colours=("viridiss",)), "'viridiss' is no colour and no map: did you mean 'viridis'"),
         (FigureStyle(colours=("white", "viridis")), "'viridis' is no colour; give names"),
     ):
         with pytest.raises(NmtkitError, match=message):
