@@ -41,21 +41,15 @@ def test_a_stage_is_the_recipe_with_a_few_keys_changed(staged: Path) -> None:
     loaded = recipe.load(staged)
     short, coverage = loaded.by_stage().values()
     assert list(loaded.by_stage()) == ["short", "coverage"]
-    assert short.data.limits == (20, 5)
-    assert coverage.data.limits == (50, 50)
-    assert (short.training.coverage_weight, coverage.training.coverage_weight) == (0.0, 1.0)
-    assert coverage.training.lr == 0.1
-    assert coverage.training.schedule.kind == "linear"
-    assert coverage.model.model_dump()["coverage"] is True
-    assert short.model.model_dump()["coverage"] is False
+    assert [one.data.limits for one in (short, coverage)] == [(20, 5), (50, 50)]
+    assert [one.training.coverage_weight for one in (short, coverage)] == [0.0, 1.0]
+    assert [one.model.model_dump()["coverage"] for one in (short, coverage)] == [False, True]
+    assert (coverage.training.lr, coverage.training.schedule.kind) == (0.1, "linear")
     assert short.name == coverage.name == "staged"
     assert short.stages == []
-
-
-def test_without_stages_the_recipe_is_its_only_stage(staged: Path) -> None:
-    loaded = recipe.load(staged, ["stages=[]"])
-    assert loaded.by_stage() == {"": loaded}
-    assert loaded.storage_config is loaded.data
+    alone = recipe.load(staged, ["stages=[]"])
+    assert alone.by_stage() == {"": alone}
+    assert alone.storage_config is alone.data
 
 
 def test_text_is_stored_at_the_longest_limits_and_for_any_stage_that_copies(staged: Path) -> None:
@@ -80,20 +74,13 @@ def test_faults_of_stages_are_told_all_at_once_where_they_stand(staged: Path) ->
     staged.write_text(text.replace("lr: 0.1", "lr: -1"), encoding="utf-8")
     with pytest.raises(RecipeError) as caught:
         recipe.load(staged)
-    lines = str(caught.value).splitlines()
-    assert len(lines) == 3
-    # What all stages take over is told once, under the recipe's own key.
-    assert lines[0].startswith(f"{staged}, line 9: `training.lr`")
-    assert lines[1].startswith(
-        f"{staged}, line 16: unknown key `stages.coverage.model.covrage`: did you mean 'coverage'"
-    )
-    assert lines[2].startswith(f"{staged}, line 19: `stages.coverage.training.schedule.updates`")
-
-
-def test_what_does_not_go_together_names_the_stage(staged: Path) -> None:
-    staged.write_text(TEXT.replace("coverage_weight: 1.0", "best_metric: bleu"), encoding="utf-8")
-    with pytest.raises(RecipeError, match=r"staged.yaml, line 15: stage coverage: .*summarization gives no 'bleu'"):
-        recipe.load(staged)
+    starts = [
+        "line 9: `training.lr`",  # what all stages take over is told once, under the recipe's own key
+        "line 16: unknown key `stages.coverage.model.covrage`: did you mean 'coverage'",
+        "line 19: `stages.coverage.training.schedule.updates`",
+    ]
+    for line, start in zip(str(caught.value).splitlines(), starts, strict=True):
+        assert line.startswith(f"{staged}, {start}")
 
 
 @pytest.mark.parametrize(
@@ -106,8 +93,9 @@ def test_what_does_not_go_together_names_the_stage(staged: Path) -> None:
         ("max_length: 20,", "folder: x,", "stage short: `data.folder` is for all stages"),
         ("model: {coverage: true}", "model: {kind: luong}", "stage coverage: `model.kind` is for all stages"),
         ("  over_long: truncate\n", "", "limits of length in a stage need `data.over_long: truncate`"),
+        ("coverage_weight: 1.0", "best_metric: bleu", "line 15: stage coverage: .*summarization gives no 'bleu'"),
     ],
-    ids=["key", "twice", "word", "name", "folder", "kind", "drop"],
+    ids=["key", "twice", "word", "name", "folder", "kind", "drop", "metric"],
 )
 def test_what_a_stage_may_not_say(staged: Path, old: str, new: str, said: str) -> None:
     staged.write_text(TEXT.replace(old, new), encoding="utf-8")
@@ -115,14 +103,11 @@ def test_what_a_stage_may_not_say(staged: Path, old: str, new: str, said: str) -
         recipe.load(staged)
 
 
-def test_set_reaches_a_stage_by_name_and_by_number(staged: Path) -> None:
+def test_set_reaches_a_stage_by_name_and_by_number_and_all_stages_at_once(staged: Path) -> None:
     loaded = recipe.load(staged, ["stages.coverage.training.lr=0.5", "stages.0.training.max_updates=3"])
     short, coverage = loaded.by_stage().values()
     assert (short.training.lr, coverage.training.lr) == (0.1, 0.5)
     assert (short.training.max_updates, coverage.training.max_updates) == (3, 10)
-
-
-def test_set_of_a_key_holds_in_stages_that_do_not_say_otherwise(staged: Path) -> None:
     short, coverage = recipe.load(staged, ["training.coverage_weight=0.5", "model.coverage=true"]).by_stage().values()
     assert (short.training.coverage_weight, coverage.training.coverage_weight) == (0.5, 1.0)
 
@@ -156,40 +141,36 @@ def test_a_child_replaces_all_stages_or_none(staged: Path) -> None:
     assert list(recipe.load(child).by_stage()) == ["only"]
 
 
-def minutes_of(loaded: recipe.Recipe, *taken: float) -> list[float | None]:
-    """The minutes of each stage, where the first have taken so many."""
-    return [one.training.max_minutes for one in loaded.by_stage([60 * minutes for minutes in taken]).values()]
+THREE = "stages=[{name: a}, {name: b}, {name: c}]"
+SHORT, COVERAGE = ("stages.short.training.max_minutes", "stages.coverage.training.max_minutes")
 
 
-def test_minutes_of_a_recipe_are_those_of_all_its_stages(staged: Path) -> None:
-    whole = ["training.max_minutes=10"]
-    assert minutes_of(recipe.load(staged, whole)) == [5, 5]
-    own = recipe.load(staged, [*whole, "stages.coverage.training.max_minutes=2"])
-    assert minutes_of(own) == [8, 2]
-    own = recipe.load(staged, [*whole, "stages.short.training.max_minutes=2"])
-    assert minutes_of(own) == [2, 8]
-    both = [f"stages.{name}.training.max_minutes=7" for name in ("short", "coverage")]
-    assert minutes_of(recipe.load(staged, both)) == [7, 7]
-    assert minutes_of(recipe.load(staged, ["stages.short.training.max_minutes=2"])) == [2, None]
-    unlimited = recipe.load(staged, [*whole, "stages.short.training.max_minutes=null"])
-    assert minutes_of(unlimited) == [None, 10]
-    assert minutes_of(unlimited, 4) == [None, 6]
-    again = recipe.load(staged, [*whole, "stages.coverage.training.max_minutes=2"]).to_yaml()
-    staged.with_name("again.yaml").write_text(again, encoding="utf-8")
-    assert minutes_of(recipe.load(staged.with_name("again.yaml"))) == [8, 2]
-
-
-def test_time_that_a_stage_leaves_goes_on_to_the_later_ones(staged: Path) -> None:
-    loaded = recipe.load(staged, ["training.max_minutes=9"])
-    third = {"name": "third", "training": {"lr": 0.1}}
-    loaded = loaded.model_copy(update={"stages": [*loaded.stages, recipe.Stage.model_validate(third)]})
-    assert minutes_of(loaded) == [3, 3, 3]
-    assert minutes_of(loaded, 1) == [3, 4, 4]
-    assert minutes_of(loaded, 1, 5) == [3, 4, 3]
-    assert minutes_of(loaded, 5, 2.5) == [3, 2, 1.5]
-    assert minutes_of(loaded, 8, 2) == [3, 0.5, 0]
-    own = recipe.load(staged, ["training.max_minutes=9", "stages.short.training.max_minutes=4"])
-    assert minutes_of(own, 1) == [4, 8]
+@pytest.mark.parametrize(
+    ("overrides", "taken", "minutes"),
+    [
+        (["training.max_minutes=10"], [], [5, 5]),
+        (["training.max_minutes=10", f"{COVERAGE}=2"], [], [8, 2]),
+        (["training.max_minutes=10", f"{SHORT}=2"], [], [2, 8]),
+        ([f"{SHORT}=7", f"{COVERAGE}=7"], [], [7, 7]),
+        ([f"{SHORT}=2"], [], [2, None]),
+        (["training.max_minutes=10", f"{SHORT}=null"], [], [None, 10]),
+        (["training.max_minutes=10", f"{SHORT}=null"], [4], [None, 6]),
+        (["training.max_minutes=9", f"{SHORT}=4"], [1], [4, 8]),
+        (["training.max_minutes=9", THREE], [], [3, 3, 3]),
+        (["training.max_minutes=9", THREE], [1], [3, 4, 4]),
+        (["training.max_minutes=9", THREE], [1, 5], [3, 4, 3]),
+        (["training.max_minutes=9", THREE], [5, 2.5], [3, 2, 1.5]),
+        (["training.max_minutes=9", THREE], [8, 2], [3, 0.5, 0]),
+    ],
+    ids=str,
+)
+def test_minutes_of_a_recipe_are_those_of_all_its_stages(
+    staged: Path, overrides: list[str], taken: list[float], minutes: list[float | None]
+) -> None:
+    """What a stage leaves of its time goes on to the later ones; `taken` are the minutes of the first stages."""
+    staged.with_name("again.yaml").write_text(recipe.load(staged, overrides).to_yaml(), encoding="utf-8")
+    stages = recipe.load(staged.with_name("again.yaml")).by_stage([60 * one for one in taken]).values()
+    assert [one.training.max_minutes for one in stages] == minutes
 
 
 def test_stages_of_their_own_minutes_must_leave_some(staged: Path) -> None:

@@ -49,15 +49,10 @@ def choices(key: str) -> list[KeyChoice]:
     if last == KIND and above and (kinds := choices(".".join(above))):
         return kinds
     for owner in _owners(above):
-        field = owner.model_fields.get(last)
-        if field is None:
-            continue
-        groups = [group for group in group_classes(field) if _kind(group)]
-        if groups:
-            return _kinds(groups)
-        found = _members(field) or _values(field.annotation)
-        if found:
-            return found
+        if field := owner.model_fields.get(last):
+            groups = [group for group in group_classes(field) if _kind(group)]
+            if listed := _kinds(groups) or _members(field) or _values(field.annotation):
+                return listed
     return []
 
 
@@ -68,23 +63,24 @@ def find_keys(key: str) -> list[RecipeKey]:
 
 def all_keys() -> list[RecipeKey]:
     """All keys that a recipe may have, those of all kinds of its groups too, and `kind` once for each group."""
-    found = []
-    for name, field in Recipe.model_fields.items():
-        if not group_classes(field):
-            found.append(RecipeKey(name, (), _short(default_value(field)), Recipe.meaning(name)))
+    plain = [
+        RecipeKey(name, (), _short(default_value(field)), Recipe.meaning(name))
+        for name, field in Recipe.model_fields.items()
+        if not group_classes(field)
+    ]
     kinds = {place: _kind(group) for place, group in _groups(Recipe)}
     chosen = (RecipeKey(f"{place}.{KIND}", (), "-", describe_key(place)) for place, kind in kinds.items() if kind)
-    return [*found, *chosen, *_matching_keys()]
+    return [*plain, *chosen, *_matching_keys()]
 
 
 def _matching_keys(key: str | None = None) -> Iterator[RecipeKey]:
-    """The keys of groups, or those that are asked for; one that is the same in several kinds of a group comes once."""
+    """The keys of groups, or those of this name; one that is the same in several kinds of a group comes once."""
     merged: dict[tuple[str, str, str], tuple[str, ...]] = {}
     for place, group in _groups(Recipe):
         kind = _kind(group)
         for name, field in group.model_fields.items():
-            asked = (name, f"{place}.{name}", *([f"{place}.{kind}", f"{place}.{kind}.{name}"] if kind else [place]))
-            if (name != KIND or not kind) and (key is None or key in asked):
+            names = (name, f"{place}.{name}", *([f"{place}.{kind}", f"{place}.{kind}.{name}"] if kind else [place]))
+            if (name != KIND or not kind) and (key is None or key in names):
                 about = (f"{place}.{name}", _short(default_value(field)), group.meaning(name))
                 merged[about] = (*merged.get(about, ()), *([kind] if kind else []))
     for (path, default, meaning), kinds in merged.items():
@@ -106,16 +102,16 @@ def _groups(cls: Any, above: str = "") -> Iterator[tuple[str, Any]]:
     """Every group of settings below a class, of each kind, with its dotted path."""
     for key, field in cls.model_fields.items():
         for group in group_classes(field):
-            path = f"{above}{key}"
-            yield path, group
-            yield from _groups(group, f"{path}.")
+            yield f"{above}{key}", group
+            yield from _groups(group, f"{above}{key}.")
 
 
 def _owners(path: Sequence[str]) -> list[Any]:
-    here: list[Any] = [Recipe]
+    owners: list[Any] = [Recipe]
     for part in path:
-        here = [group for cls in here if part in cls.model_fields for group in group_classes(cls.model_fields[part])]
-    return here
+        fields = [cls.model_fields[part] for cls in owners if part in cls.model_fields]
+        owners = [group for field in fields for group in group_classes(field)]
+    return owners
 
 
 def _kind(group: Any) -> str:
@@ -131,19 +127,17 @@ def _short(value: Any) -> str:
 def _kinds(groups: Sequence[Any]) -> list[KeyChoice]:
     """The kinds of a group. A class that has its module to itself is described by the module's head."""
     modules = Counter(group.__module__ for group in groups)
-    found = []
+    kinds = []
     for group in groups:
         alone = modules[group.__module__] == 1
         meaning = _first_line(sys.modules[group.__module__] if alone else group)
-        found.append(KeyChoice(_kind(group), meaning, tuple(key for key in group.model_fields if key != KIND)))
-    return found
+        kinds.append(KeyChoice(_kind(group), meaning, tuple(key for key in group.model_fields if key != KIND)))
+    return kinds
 
 
 def _members(field: Any) -> list[KeyChoice]:
-    registry = next((one for one in field.metadata if isinstance(one, Registry)), None)
-    if registry is None:
-        return []
-    return [KeyChoice(name, _first_line(registry.get(name))) for name in registry.names()]
+    registries = [one for one in field.metadata if isinstance(one, Registry)][:1]
+    return [KeyChoice(name, _first_line(one.get(name))) for one in registries for name in one.names()]
 
 
 def _values(annotation: Any) -> list[KeyChoice]:
@@ -155,12 +149,11 @@ def _values(annotation: Any) -> list[KeyChoice]:
     return [KeyChoice(name) for name in (*listed, *(_PLAIN[part] for part in parts if part in _PLAIN))]
 
 
-def _parts(annotation: Any) -> Iterator[Any]:
+def _parts(annotation: Any) -> list[Any]:
+    """A type, or those that it is made of; a `Literal` is one."""
     if get_origin(annotation) is Literal or not get_args(annotation):
-        yield annotation
-    else:
-        for part in get_args(annotation):
-            yield from _parts(part)
+        return [annotation]
+    return [inner for part in get_args(annotation) for inner in _parts(part)]
 
 
 def _first_line(thing: Any) -> str:

@@ -39,26 +39,24 @@ class Layer:
         kind = _kind_of_model(self) or _kind_of_model(base)
         upper, base = self.expand_shorthands(kind), base.expand_shorthands(kind)
         data = deep_merge(base.data, upper.data, replaced)
-        kept = {
-            path: place
-            for path, place in base.places.items()
-            if not any(path[:n] in replaced for n in range(1, len(path) + 1))
-        }
+        gone = {path for path in base.places if any(path[:n] in replaced for n in range(1, len(path) + 1))}
+        kept = {path: place for path, place in base.places.items() if path not in gone}
         return Layer(data, {**kept, **upper.places}, self.name)
 
     def expand_shorthands(self, kind: str) -> "Layer":
         """With the keys of a kind of model in place of one that stands for several, so that each can be replaced."""
         given, places = self.data.get("model"), dict(self.places)
-        model = dict(given) if kind and isinstance(given, dict) else {}
-        for short, keys in MODELS.get(kind).Config.shorthands.items() if model else ():
+        if not kind or not isinstance(given, dict):
+            return self
+        model = dict(given)
+        for short, keys in MODELS.get(kind).Config.shorthands.items():
             if model.get(short) is None or model.keys() & {
                 *keys
             }:  # both are a fault, which is told where it is checked
                 continue
             model |= dict.fromkeys(keys, model.pop(short))
-            for key in keys:
-                places["model", key] = places.get(("model", short), self.name)
-        return replace(self, data={**self.data, "model": model}, places=places) if model else self
+            places |= {("model", key): places.get(("model", short), self.name) for key in keys}
+        return replace(self, data={**self.data, "model": model}, places=places)
 
     def only(self, keys: Collection[str]) -> "Layer":
         """Without the other keys."""
@@ -137,12 +135,8 @@ def _settle_paths(data: dict[str, Any], path: Path) -> None:
     if isinstance(data.get("init_from"), dict):
         _settle(data["init_from"].get("test"), FILE_KINDS, path)
     group = data.get("data")
-    if not isinstance(group, dict):
-        return
-    if "folder" in group:
-        _make_whole(group, path.parent)
-        return
-    for split in ("train", "valid", "test"):
+    _settle_folder(group, path.parent)
+    for split in ("train", "valid", "test") if isinstance(group, dict) and "folder" not in group else ():
         _settle(group.get(split), FILE_KINDS, path)
 
 
@@ -167,19 +161,16 @@ def _whole(name: str, start: Path) -> str:
     One that is whole already stays as it is: a run knows its text by it.
     """
     path = start.resolve() / name
-    if os.path.isabs(name):
-        return str(path)
     plain = os.path.normpath(path)
     same = not os.path.exists(path) or (os.path.exists(plain) and os.path.samefile(path, plain))
-    return plain if same else str(path)
+    return plain if same and not os.path.isabs(name) else str(path)
 
 
-def _make_whole(group: dict[str, Any], start: Path) -> None:
+def _settle_folder(group: Any, start: Path) -> None:
     """Begins `folder` at `start` if there is such a folder, so that it means the same from everywhere."""
-    if isinstance(group.get("folder"), str) and group["folder"]:
-        whole = start.resolve() / group["folder"]
-        if os.path.isdir(whole):
-            group["folder"] = _whole(group["folder"], start)
+    folder = group.get("folder") if isinstance(group, dict) else None
+    if isinstance(folder, str) and folder and os.path.isdir(start.resolve() / folder):
+        group["folder"] = _whole(folder, start)
 
 
 def _settle_run(data: dict[str, Any], start: Path) -> None:
@@ -190,8 +181,8 @@ def _settle_run(data: dict[str, Any], start: Path) -> None:
         return
     name = group.get("run")
     places = (start.resolve() / name, Path(name), Path("runs", name)) if isinstance(name, str) and name else ()
-    found = next((place for place in places if place.is_dir()), None)
-    data["init_from"] = group if found is None else {**group, "run": _whole(str(found), Path())}
+    folders = [_whole(str(place), Path()) for place in places if place.is_dir()]
+    data["init_from"] = {**group, "run": folders[0]} if folders else group
 
 
 def _over_run(layer: Layer) -> Layer:
@@ -232,7 +223,7 @@ def load(recipe: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     data = {"name": path.stem, **layer.data}
     if isinstance(data.get("data"), dict):
         data["data"] = dict(data["data"])
-        _make_whole(data["data"], Path())  # of what --set gave; a recipe's own is whole already
+        _settle_folder(data["data"], Path())  # of what --set gave; a recipe's own is whole already
     _settle_run(data, Path())
     return _checked(_over_run(replace(layer, data=data)))
 
@@ -240,15 +231,13 @@ def load(recipe: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 def _overridden(layer: Layer, text: str) -> Layer:
     """A recipe with one `KEY=VALUE` over it; a stage is named, or counted from 0: `stages.NAME.training.lr=0.001`."""
     key, separator, value = text.partition("=")
-    if not separator or not key.strip():
-        raise RecipeError(f"--set {text!r}: expected KEY=VALUE, e.g. --set training.lr=0.001")
-    text, key = shorten(text), key.strip()
+    key = key.strip()
     keys = key.split(".")
-    if len(keys) > MAX_DEPTH:
-        raise RecipeError(f"--set {text}: no key lies so deep; expected KEY=VALUE, e.g. --set training.lr=0.001")
+    text = shorten(text)
+    if not separator or not key or len(keys) > MAX_DEPTH:
+        raise RecipeError(f"--set {text!r}: expected KEY=VALUE, e.g. --set training.lr=0.001")
     listed = layer.data.get("stages")
-    listed = listed if isinstance(listed, list) else []
-    stages = {number: stage for number, stage in enumerate(listed) if isinstance(stage, dict)}
+    stages = {n: one for n, one in enumerate(listed if isinstance(listed, list) else []) if isinstance(one, dict)}
     if keys[0] == "stages" and len(keys) > 1:
         names = {str(stage.get("name", "")): number for number, stage in reversed(stages.items())}
         number = {**{str(number): number for number in stages}, **names}.get(keys[1])

@@ -179,18 +179,25 @@ class Recipe(Settings):
         return stages
 
     @model_validator(mode="after")
-    def _first_weights(self) -> "Recipe":
+    def _weights_and_stages(self) -> "Recipe":
         if self.init_from is not None and self.pretrained_embeddings is not None:
             raise ValueError(
                 "`init_from` gives the model all weights, word vectors too: leave `pretrained_embeddings` out"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _limits_of_stages(self) -> "Recipe":
         if self.data.over_long != "truncate" and any(stage.data for stage in self.stages):
             raise ValueError("`stages`: limits of length in a stage need `data.over_long: truncate`")
+        whole, given = self.training.max_minutes, [stage.training.get("max_minutes") for stage in self.stages]
+        own = sum(minutes for minutes in given if isinstance(minutes, int | float))
+        others = self._without_own_minutes()
+        if whole is not None and others and own >= whole:
+            raise ValueError(
+                f"`training.max_minutes`: the {whole:g} are those of the whole training, and stages have {own:g} of "
+                f"their own, which leaves none for stage {others[0]}; give more in all, or a max_minutes to each stage"
+            )
         return self
+
+    def _without_own_minutes(self) -> list[str]:
+        return [stage.name for stage in self.stages if "max_minutes" not in stage.training]
 
     @model_validator(mode="after")
     def _best_metric(self) -> "Recipe":
@@ -206,43 +213,29 @@ class Recipe(Settings):
 
     @model_validator(mode="after")
     def _attention(self) -> "Recipe":
-        kind, guided, linked = self.model.kind, self.training.guided_alignment, self.data.train.has_links
-        has_attention = MODELS.get(kind).has_attention
-        if self.training.coverage_weight and not has_attention:
-            raise ValueError(f"`training.coverage_weight`: {kind} has no attention that could cover anything")
-        for name in self.training.objectives if not has_attention else ():
-            if OBJECTIVES.get(name).needs in ("attention", "heads"):
-                raise ValueError(f"`training.objectives.{name}`: {kind} has no attention to compute it from")
+        kind, training, linked = self.model.kind, self.training, self.data.train.has_links
+        guided = training.guided_alignment
+        needed = {"coverage_weight": training.coverage_weight, "guided_alignment": guided}
+        needed |= {
+            f"objectives.{name}": OBJECTIVES.get(name).needs in ("attention", "heads") for name in training.objectives
+        }
+        for key, value in needed.items() if not MODELS.get(kind).has_attention else ():
+            if value:
+                raise ValueError(f"`training.{key}`: {kind} has no attention to compute it from")
         if linked and self.tokenizer.sampling:
             raise ValueError(
                 "`data.train.alignment`: its links are laid between the tokens of one way to cut the text; "
                 "set `tokenizer.sampling` to 0, or leave the alignment out"
             )
-        if guided is None:
-            return self
-        if not has_attention:
-            raise ValueError(f"`training.guided_alignment`: {kind} has no attention that could be taught")
-        if guided.source == "file" and not linked:
+        if guided is not None and guided.source == "file" and not linked:
             raise ValueError(
                 "`training.guided_alignment`: its source is file, so `data.train.alignment` must name Pharaoh files "
                 "(one line of i-j links a pair)"
             )
-        if guided.source == "model" and not self.model.shows_one_head:
+        if guided is not None and guided.source == "model" and not self.model.shows_one_head:
             raise ValueError(
                 "`training.guided_alignment`: with source model all heads of a layer teach one of them, so the model "
                 "must be a transformer and `model.alignment_heads` a head number"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _minutes_of_stages(self) -> "Recipe":
-        whole, given = self.training.max_minutes, [stage.training.get("max_minutes") for stage in self.stages]
-        own = sum(minutes for minutes in given if isinstance(minutes, int | float))
-        others = [stage.name for stage in self.stages if "max_minutes" not in stage.training]
-        if whole is not None and others and own >= whole:
-            raise ValueError(
-                f"`training.max_minutes`: the {whole:g} are those of the whole training, and stages have {own:g} of "
-                f"their own, which leaves none for stage {others[0]}; give more in all, or a max_minutes to each stage"
             )
         return self
 
@@ -260,27 +253,24 @@ class Recipe(Settings):
         """
         if not self.stages:
             return {"": self}
-        found = {}
+        recipes = {}
         for stage in self.stages:
             data = deep_merge(self.model_dump(exclude={"stages"}), stage.changes())
-            found[stage.name] = parse(Recipe, data, f"recipe {self.name}, stage {stage.name}")
-        if self.training.max_minutes is not None:
-            self._share_minutes(self.training.max_minutes, found, taken)
-        return found
-
-    def _share_minutes(self, whole: float, found: dict[str, "Recipe"], taken: Sequence[float]) -> None:
-        """Gives the stages that have no minutes of their own their parts of the whole training's; 0 if none is left."""
-        shared = [stage.name for stage in self.stages if "max_minutes" not in stage.training]
-        left = whole - sum(one.training.max_minutes or 0.0 for name, one in found.items() if name not in shared)
-        for number, (name, one) in enumerate(found.items()):
+            recipes[stage.name] = parse(Recipe, data, f"recipe {self.name}, stage {stage.name}")
+        whole, sharing = self.training.max_minutes, self._without_own_minutes()
+        if whole is None:
+            return recipes
+        left = whole - sum(one.training.max_minutes or 0.0 for name, one in recipes.items() if name not in sharing)
+        for number, (name, one) in enumerate(recipes.items()):
             minutes = one.training.max_minutes or 0.0
-            if name in shared:
-                minutes = max(0.0, left / (len(shared) - shared.index(name)))
+            if name in sharing:
+                minutes = max(0.0, left / (len(sharing) - sharing.index(name)))
                 training = one.training.model_copy(update={"max_minutes": minutes})
-                found[name] = one.model_copy(update={"training": training})
+                recipes[name] = one.model_copy(update={"training": training})
                 left -= minutes
             if number < len(taken):
                 left += minutes - taken[number] / 60
+        return recipes
 
     @property
     def validation_metrics(self) -> list[str]:
