@@ -135,9 +135,10 @@ def _settle_paths(data: dict[str, Any], path: Path) -> None:
     if isinstance(data.get("init_from"), dict):
         _settle(data["init_from"].get("test"), FILE_KINDS, path)
     group = data.get("data")
-    _settle_folder(group, path.parent)
-    for split in ("train", "valid", "test") if isinstance(group, dict) and "folder" not in group else ():
-        _settle(group.get(split), FILE_KINDS, path)
+    if isinstance(group, dict):
+        _settle_folder(group, path.parent)
+        for split in ("train", "valid", "test") if "folder" not in group else ():
+            _settle(group.get(split), FILE_KINDS, path)
 
 
 def _settle(files: Any, kinds: Iterable[str], path: Path) -> None:
@@ -166,9 +167,9 @@ def _whole(name: str, start: Path) -> str:
     return plain if same and not os.path.isabs(name) else str(path)
 
 
-def _settle_folder(group: Any, start: Path) -> None:
+def _settle_folder(group: dict[str, Any], start: Path) -> None:
     """Begins `folder` at `start` if there is such a folder, so that it means the same from everywhere."""
-    folder = group.get("folder") if isinstance(group, dict) else None
+    folder = group.get("folder")
     if isinstance(folder, str) and folder and os.path.isdir(start.resolve() / folder):
         group["folder"] = _whole(folder, start)
 
