@@ -27,6 +27,7 @@ from machines.__main__ import LEFT_OUT, PLACES
 # Room (a file or a folder of the package) -> floor. A room imports from lower floors, and from itself.
 FLOORS = {
     "core": 1,
+    "checkpoints": 2,
     "corpus": 2,
     "layers": 2,
     "pictures": 2,
@@ -63,7 +64,7 @@ DOORS = {
     "matplotlib": {"pictures"},
     "jinja2": {"pictures/pages.py"},
     "markupsafe": {"pictures/pages.py"},
-    "safetensors": {"training/tensor_files.py"},
+    "safetensors": {"checkpoints/tensor_files.py"},
     "requests": {"corpora/download.py"},
     "urllib3": {"corpora/download.py"},
     "triton": {"layers/triton_kernels.py"},

@@ -24,6 +24,7 @@ from nmtkit.autotune.timing import (
     time_interleaved,
     time_limit,
 )
+from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.core import device as devices
 from nmtkit.data.batch import Batch, BatchStream, collate
 from nmtkit.data.store import Store
@@ -32,7 +33,6 @@ from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 from nmtkit.recipe import Recipe
 from nmtkit.runs.saved import SavedRun, build_model, sizes_of
 from nmtkit.training import distributed, randomness
-from nmtkit.training.checkpoint import CheckpointManager
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.objectives.likelihood import likelihood
 from nmtkit.training.objectives.objective import GradientAccumulator

@@ -28,6 +28,7 @@ from nmtkit.autotune.training import (
     tune_training,
     workload_of_run,
 )
+from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.core import device as devices
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.core.processes import available_cores
@@ -37,7 +38,6 @@ from nmtkit.experiment.run import Run
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder, ignore
 from nmtkit.runs.saved import SavedRun, find_run
-from nmtkit.training.checkpoint import CheckpointManager
 from nmtkit.training.trainer import Trainer
 
 LENGTHS = (25, 25)

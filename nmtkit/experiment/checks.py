@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from nmtkit.checkpoints.weights import get_weights
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.core.files import atomic_write_text, bundled_path
 from nmtkit.core.formats import dump_yaml
@@ -26,7 +27,6 @@ from nmtkit.recipe import Recipe, load, locate
 from nmtkit.runs.folder import Notify, RunFolder, ignore
 from nmtkit.runs.origin import Origin, find_origin, origin_tokenizers
 from nmtkit.runs.saved import SavedRun
-from nmtkit.training.weights import get_weights
 
 _MAY_CHANGE = (
     *("max_updates", "max_epochs", "max_minutes", "patience"),

@@ -13,6 +13,7 @@ from nmtkit.autotune import cache
 from nmtkit.autotune.cache import TuningResult
 from nmtkit.autotune.searching import search_workload_key, tune_search
 from nmtkit.autotune.timing import time_limit
+from nmtkit.checkpoints.weights import count_parameters
 from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError, RecipeError
 from nmtkit.core.task import TASKS
@@ -24,7 +25,6 @@ from nmtkit.models.base import Seq2Seq, as_headed
 from nmtkit.models.ensemble import Mean
 from nmtkit.runs.saved import SavedRun, find_run
 from nmtkit.search.engine import StepMode, require_graph_support
-from nmtkit.training.weights import count_parameters
 from nmtkit.translation.inputs import SearchSpeedConfig, usual
 from nmtkit.translation.translator import Translator
 from nmtkit.translation.workers import Workers

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from nmtkit.checkpoints.manager import CheckpointManager
+from nmtkit.checkpoints.weights import OPTIMIZER, assign_matching_weights, read_weights, strip_prefix
 from nmtkit.core.files import write_json
 from nmtkit.core.task import TASKS
 from nmtkit.core.wording import format_minutes
@@ -24,12 +26,10 @@ from nmtkit.runs.metrics_log import MetricsLog, StageTotals
 from nmtkit.runs.origin import load_origin_weights, read_origin
 from nmtkit.runs.saved import SavedRun, SavedStage, build_model
 from nmtkit.training import distributed
-from nmtkit.training.checkpoint import CheckpointManager
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Event, Stopped
 from nmtkit.training.loop import train
 from nmtkit.training.schedules import DecayToZero
-from nmtkit.training.weights import OPTIMIZER, assign_matching_weights, read_weights, strip_prefix
 
 
 @dataclass(frozen=True)

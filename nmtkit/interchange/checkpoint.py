@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from nmtkit.checkpoints.weights import get_weights
 from nmtkit.core.errors import CheckpointError
 from nmtkit.core.settings import parse
 from nmtkit.core.wording import shorten
@@ -18,7 +19,6 @@ from nmtkit.interchange.vocabulary import Maps
 from nmtkit.layers.transformer import sinusoids
 from nmtkit.models.base import MODELS, ModelConfig
 from nmtkit.runs.saved import sizes_of
-from nmtkit.training.weights import get_weights
 
 C = TypeVar("C", bound=ModelConfig)
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from nmtkit.checkpoints.tensor_files import write_bare_tensors
+from nmtkit.checkpoints.weights import get_weights, save_weights
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import atomic_write_text, new_folder, write_errors, write_json
 from nmtkit.core.version import __version__
@@ -22,8 +24,6 @@ from nmtkit.runs.folder import Notify, RunFolder, ignore
 from nmtkit.runs.inference import write_inference
 from nmtkit.runs.saved import SavedRun
 from nmtkit.search.rules import SearchConfig
-from nmtkit.training.tensor_files import write_bare_tensors
-from nmtkit.training.weights import get_weights, save_weights
 
 _LONGEST = 1024
 """Fewest positions of an exported model with sinusoids."""

@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from nmtkit.checkpoints.tensor_files import open_tensors
 from nmtkit.core.errors import CheckpointError, DataError
 from nmtkit.core.formats import parse_json
 from nmtkit.core.settings import Settings, model_validator
 from nmtkit.core.wording import shorten
-from nmtkit.training.tensor_files import open_tensors
 
 J = TypeVar("J", dict[str, Any], list[Any])
 

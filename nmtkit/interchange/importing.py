@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 
+from nmtkit.checkpoints.weights import save_weights
 from nmtkit.core.files import atomic_write_text, new_folder, write_json
 from nmtkit.core.settings import is_valid_name, parse
 from nmtkit.core.task import TASKS
@@ -16,7 +17,6 @@ from nmtkit.interchange.opennmt import read_opennmt
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder, ignore
 from nmtkit.runs.inference import write_inference
-from nmtkit.training.weights import save_weights
 
 READERS: dict[str, Callable[[Path], ImportedModel]] = {
     "huggingface": read_huggingface,

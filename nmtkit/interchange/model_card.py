@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from nmtkit.checkpoints.weights import count_parameters
 from nmtkit.core.errors import DataError
 from nmtkit.core.formats import dump_yaml, parse_json
 from nmtkit.core.task import TASKS
@@ -10,7 +11,6 @@ from nmtkit.core.version import __version__
 from nmtkit.models.base import Seq2Seq
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import RunFolder
-from nmtkit.training.weights import count_parameters
 
 _USE = {
     "huggingface": """\

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from nmtkit.checkpoints.weights import assign_weights, read_vocabulary_checksum, read_weights
 from nmtkit.core.errors import CheckpointError, DataError, RecipeError
 from nmtkit.core.formats import parse_json
 from nmtkit.core.settings import Field, Settings, parse
@@ -19,7 +20,6 @@ from nmtkit.models.base import Seq2Seq
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun, find_run
-from nmtkit.training.weights import assign_weights, read_vocabulary_checksum, read_weights
 
 _OPEN = ("alignment_layer", "alignment_heads")
 """Model settings that may differ, beside dropout: the attention that is shown."""

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from nmtkit.checkpoints.manager import CheckpointManager
+from nmtkit.checkpoints.weights import SkipInit, average_weights, load_weights, read_vocabulary_checksum, save_weights
 from nmtkit.core.errors import CheckpointError, RecipeError
 from nmtkit.core.task import TASKS
 from nmtkit.data.tokenizer import TokenizerPair
@@ -16,8 +18,6 @@ from nmtkit.models.base import MODELS, ModelConfig, Seq2Seq, VocabularySizes
 from nmtkit.models.ensemble import Ensemble, Mean
 from nmtkit.runs.folder import RUNS, RunFolder, suggest_runs
 from nmtkit.runs.inference import InferenceConfig, read_inference, write_inference
-from nmtkit.training.checkpoint import CheckpointManager
-from nmtkit.training.weights import SkipInit, average_weights, load_weights, read_vocabulary_checksum, save_weights
 
 if TYPE_CHECKING:
     from nmtkit.recipe import Recipe

@@ -1,1 +1,1 @@
-"""Fitting any model: the loop, losses, schedules, checkpoints."""
+"""Fitting any model: the loop, losses, optimizers, schedules."""

@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 from torch import Tensor
 
+from nmtkit.checkpoints.manager import CheckpointManager
+from nmtkit.checkpoints.weights import get_weights
 from nmtkit.core.errors import CheckpointError
 from nmtkit.models.base import Seq2Seq
 from nmtkit.training import distributed, randomness
-from nmtkit.training.checkpoint import CheckpointManager
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Event
 from nmtkit.training.optimizers import restore_state
 from nmtkit.training.trainer import BatchIterator, Trainer
-from nmtkit.training.weights import get_weights
 
 
 def train(

@@ -13,19 +13,19 @@ import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
+from nmtkit.checkpoints.manager import CheckpointManager
+from nmtkit.checkpoints.weights import EMA, OPTIMIZER, WEIGHTS, Ema, assign_weights, get_weights, strip_prefix
 from nmtkit.core.device import trim_malloc
 from nmtkit.core.errors import CheckpointError, TrainingError
 from nmtkit.core.registry import suggest_names
 from nmtkit.data.batch import Batch
 from nmtkit.models.base import Seq2Seq
 from nmtkit.training import distributed, randomness
-from nmtkit.training.checkpoint import CheckpointManager
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Evaluated, Reason, Resumed, Saved, Step, Stopped
 from nmtkit.training.objectives.objective import LOSS, GradientAccumulator, build_objectives
 from nmtkit.training.optimizers import build_optimizer, read_state, restore_state, skippable_step
 from nmtkit.training.schedules import TrainingProgress
-from nmtkit.training.weights import EMA, OPTIMIZER, WEIGHTS, Ema, assign_weights, get_weights, strip_prefix
 
 _CHUNK_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}
 """Size of the log-probabilities that are in memory at a time: large enough for full speed, on a CPU near its caches."""

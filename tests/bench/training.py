@@ -12,6 +12,7 @@ import torch
 
 from nmtkit import console, recipe
 from nmtkit.autotune.training import TrainingWorkload, synthetic_workload
+from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.core import device
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.data.batch import Batch, BatchConfig, BatchStream
@@ -20,7 +21,6 @@ from nmtkit.experiment.bench import TrainingBenchmark, TrainingSpeed, spread
 from nmtkit.models.base import MODELS, ModelConfig, Seq2Seq, VocabularySizes
 from nmtkit.models.rnnsearch import RnnSearchConfig
 from nmtkit.models.transformer import TransformerConfig
-from nmtkit.training.checkpoint import CheckpointManager
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Step
 from nmtkit.training.loop import train

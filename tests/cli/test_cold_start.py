@@ -9,8 +9,8 @@ from nmtkit.core.device import Courtesy
 from tests.house import traced
 
 NEEDLESS = {"jinja2", "matplotlib", "numpy.random", "requests", "rouge_score", "sacrebleu"}
-OURS_NEEDLESS = {"nmtkit.corpora", "nmtkit.diagnosis", "nmtkit.training.trainer", "nmtkit.autotune.training"}
-NEEDED = ("recipe.yaml", "vocabulary", "checkpoints")
+OURS_NEEDLESS = {"corpora", "diagnosis", "metrics", "pictures", "training"}
+NEEDED = ("recipe.yaml", "inference.json", "vocabulary", "checkpoints")
 
 
 def bare(trained: Path, folder: Path) -> Path:
@@ -30,7 +30,10 @@ def test_a_line_is_translated_with_what_it_needs(trained: Path, tmp_path: Path) 
     assert opened["recipe.yaml"] == 1
     assert {name for name in vocabulary if opened[name] > 2} == set(), "for its checksum, and for what it holds"
     assert "torch" in imported
-    assert not imported & (NEEDLESS | OURS_NEEDLESS)
+    assert not imported & NEEDLESS
+    rooms = {name.split(".")[1] for name in imported if name.startswith("nmtkit.")}
+    assert "search" in rooms
+    assert not rooms & OURS_NEEDLESS
     assert 20 < len(entered) < 80
     torch_alone = subprocess.run(
         [sys.executable, "-c", "import torch, sys; print(*sys.modules)"], capture_output=True, text=True, check=True

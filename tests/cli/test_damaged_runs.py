@@ -11,7 +11,7 @@ import torch
 from commands import Command, refused, succeeded
 from daily import daily
 
-from nmtkit.training.weights import read_weights
+from nmtkit.checkpoints.weights import read_weights
 
 LONGER = ["--resume", "--set", "training.max_updates=64"]
 

@@ -8,11 +8,11 @@ import pytest
 from commands import Command, Finished, refused
 
 from nmtkit import Translator
+from nmtkit.checkpoints.weights import get_weights, save_weights
 from nmtkit.corpus.blocks import Example
 from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun, build_model
-from nmtkit.training.weights import get_weights, save_weights
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from commands import Command, refused, succeeded
 
+from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.core.task import SUMMARIZATION
 from nmtkit.experiment.run import Run
 from nmtkit.experiment.stages import more_time_advice
 from nmtkit.recipe import load
 from nmtkit.runs.folder import RunFolder
-from nmtkit.training.checkpoint import CheckpointManager
 from nmtkit.training.events import Stopped
 
 RECIPE = """\

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import torch
 
+from nmtkit.checkpoints.weights import get_weights, save_weights
 from nmtkit.core.files import atomic_write_text, write_json
 from nmtkit.corpus.blocks import Example
 from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.recipe import load
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import build_model
-from nmtkit.training.weights import get_weights, save_weights
 
 LINES = ["The old man sees the dog. It sleeps.", "The dog sees the man, who is old. The man sleeps in the old house."]
 SUMMARIZATION = """\

@@ -26,6 +26,7 @@ from variants import (
 )
 from walk import Walk
 
+from nmtkit.checkpoints.weights import SkipInit, assign_weights, get_weights
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.layers import kv_cache
@@ -34,7 +35,6 @@ from nmtkit.search.engine import Engine, beam_search
 from nmtkit.search.rules import SearchConfig
 from nmtkit.search.state import TokenInfo
 from nmtkit.search.tracing import SearchTracer, TracedCandidate
-from nmtkit.training.weights import SkipInit, assign_weights, get_weights
 
 LEARNERS: dict[str, dict[str, object]] = {
     "rnnsearch": {"embedding_size": 48, "hidden_size": 48, "attention_size": 48, "maxout_size": 48},

@@ -10,6 +10,7 @@ import torch
 from commands import Command, sentence_pairs, write_pairs
 
 from nmtkit import recipe
+from nmtkit.checkpoints.weights import read_weights
 from nmtkit.core.errors import CheckpointError, RecipeError
 from nmtkit.experiment.loading import load_translator
 from nmtkit.experiment.run import Run
@@ -17,7 +18,6 @@ from nmtkit.recipe import Recipe
 from nmtkit.runs.origin import read_origin
 from nmtkit.runs.saved import SavedRun
 from nmtkit.training.events import Evaluated, Step
-from nmtkit.training.weights import read_weights
 
 TUNED = """\
 init_from: general

@@ -11,6 +11,7 @@ from daily import daily
 from safetensors import safe_open
 
 from nmtkit import Translator
+from nmtkit.checkpoints.weights import get_weights, save_weights
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.formats import dump_yaml, load_yaml
 from nmtkit.experiment import loading
@@ -18,7 +19,6 @@ from nmtkit.experiment.loading import ModelOptions, fits_fp16, load_from_options
 from nmtkit.layers.inference import InferenceCell, InferenceLinear, Precision, supported_precisions
 from nmtkit.models.base import MODELS
 from nmtkit.runs.saved import build_model, find_run
-from nmtkit.training.weights import get_weights, save_weights
 
 
 def test_the_beam_is_as_wide_as_results_are_wanted(trained: Path) -> None:

@@ -11,6 +11,8 @@ import torch
 from daily import daily
 
 from nmtkit import recipe
+from nmtkit.checkpoints.manager import CheckpointManager
+from nmtkit.checkpoints.weights import read_weights
 from nmtkit.core.errors import CheckpointError, RecipeError
 from nmtkit.core.task import SUMMARIZATION
 from nmtkit.experiment.checks import require_fitting_stages
@@ -19,9 +21,7 @@ from nmtkit.experiment.stages import StageStarted
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun
 from nmtkit.training import trainer as trainers
-from nmtkit.training.checkpoint import CheckpointManager
 from nmtkit.training.events import Evaluated, Event, Saved, Step, Stopped
-from nmtkit.training.weights import read_weights
 
 CPU = torch.device("cpu")
 RECIPE = """\

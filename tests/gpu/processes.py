@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.core import device
 from nmtkit.data.batch import Batch, collate
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
-from nmtkit.training.checkpoint import CheckpointManager
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Stopped
 from nmtkit.training.loop import train

@@ -12,6 +12,7 @@ import pytest
 import torch
 from commands import sentence_pairs
 
+from nmtkit.checkpoints.weights import get_weights, save_weights
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import atomic_write_text
 from nmtkit.core.settings import parse
@@ -26,7 +27,6 @@ from nmtkit.models.base import Seq2Seq
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun, build_model
-from nmtkit.training.weights import get_weights, save_weights
 from nmtkit.translation.translator import Translator
 
 PAIRS = sentence_pairs(120, 5)

@@ -27,13 +27,13 @@ from portable import (
     tokenizers,
 )
 
+from nmtkit.checkpoints.tensor_files import open_tensors as opened_tensors
+from nmtkit.checkpoints.tensor_files import write_bare_tensors
 from nmtkit.core.formats import load_yaml
 from nmtkit.interchange import conversion
 from nmtkit.interchange.checkpoint import SUPPRESSED_BIAS
 from nmtkit.interchange.exporting import export_run
 from nmtkit.interchange.importing import import_run
-from nmtkit.training.tensor_files import open_tensors as opened_tensors
-from nmtkit.training.tensor_files import write_bare_tensors
 
 SEARCH = {"beam_size": 4, "stop": "first_k", "max_length": 40}
 MARIANS: list[dict[str, Any]] = [

@@ -12,9 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from tiny_training import run, same_weights, settings, tiny_model
 
-from nmtkit.core.errors import CheckpointError, NmtkitError
-from nmtkit.training.checkpoint import CheckpointManager, KeptWeights
-from nmtkit.training.weights import (
+from nmtkit.checkpoints.manager import CheckpointManager, KeptWeights
+from nmtkit.checkpoints.weights import (
     average_weights,
     get_weights,
     load_weights,
@@ -22,6 +21,7 @@ from nmtkit.training.weights import (
     read_weights,
     save_weights,
 )
+from nmtkit.core.errors import CheckpointError, NmtkitError
 
 
 def test_tied_weights_are_saved_once_and_come_back_tied_and_buffers_too(tmp_path):

@@ -7,6 +7,7 @@ import torch
 from gradients import backward
 from tiny_training import tiny_model
 
+from nmtkit.checkpoints.weights import assign_matching_weights, get_weights
 from nmtkit.data.batch import collate
 from nmtkit.models.base import Output, VocabularySizes
 from nmtkit.models.pointer_generator import PointerGenerator, PointerGeneratorConfig
@@ -14,7 +15,6 @@ from nmtkit.training.config import TrainingConfig
 from nmtkit.training.objectives.attention import coverage_loss
 from nmtkit.training.objectives.likelihood import likelihood
 from nmtkit.training.optimizers import OptimizerConfig, build_optimizer, read_state, restore_state
-from nmtkit.training.weights import assign_matching_weights, get_weights
 
 # V is 9; the sources have unknown words of their own, 9 and 10, which the targets copy.
 BATCH = collate([[4, 1, 5, 1], [6, 1]], [[1, 4, 1], [1, 6]], [[4, 9, 5, 10], [6, 9]], [[9, 4, 10], [9, 6]], n_oov=2)

@@ -9,9 +9,9 @@ import pytest
 import torch
 from tiny_training import Pace, TinyStream, constant_score, ended, run, settings, tiny_model
 
+from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.core.errors import NmtkitError
 from nmtkit.training import distributed
-from nmtkit.training.checkpoint import CheckpointManager
 from nmtkit.training.loop import train
 
 

@@ -13,12 +13,12 @@ import torch
 from seeds import moved
 from tiny_training import TinyStream, run, same_weights, settings, steps, tiny_model
 
+from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.data.batch import Batch, collate
 from nmtkit.models.base import Seq2Seq, VocabularySizes
 from nmtkit.models.rnnsearch import RnnSearch, RnnSearchConfig
 from nmtkit.models.transformer import Transformer, TransformerConfig
 from nmtkit.training import distributed
-from nmtkit.training.checkpoint import CheckpointManager
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Event
 from nmtkit.training.loop import train

@@ -21,12 +21,12 @@ from tiny_training import (
     tiny_model,
 )
 
+from nmtkit.checkpoints.manager import CheckpointManager
+from nmtkit.checkpoints.weights import read_weights
 from nmtkit.core.errors import CheckpointError, TrainingError
 from nmtkit.data.batch import Batch
-from nmtkit.training.checkpoint import CheckpointManager
 from nmtkit.training.events import Evaluated, Saved
 from nmtkit.training.objectives.likelihood import likelihood
-from nmtkit.training.weights import read_weights
 
 
 class Scores:

@@ -13,6 +13,7 @@ from tiny_training import constant_score, ended, run, steps, tiny_batch, tiny_mo
 from torch import Tensor
 from torch.optim import RMSprop
 
+from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.cli.train import show_event
 from nmtkit.console import TrainingDisplay
 from nmtkit.core.errors import RecipeError
@@ -26,7 +27,6 @@ from nmtkit.models.luong import Luong, LuongConfig
 from nmtkit.recipe import load
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.metrics_log import MetricsLog
-from nmtkit.training.checkpoint import CheckpointManager
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Step
 from nmtkit.training.loop import train

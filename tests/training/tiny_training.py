@@ -10,10 +10,10 @@ import torch
 from seeds import moved
 from torch import Tensor, nn
 
+from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.data.batch import Batch
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.models.base import DecoderOutput, DecoderState, Memory, ModelConfig, Seq2Seq, VocabularySizes
-from nmtkit.training.checkpoint import CheckpointManager
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Event, Step, Stopped
 from nmtkit.training.loop import train

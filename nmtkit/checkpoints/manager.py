@@ -13,13 +13,11 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
-from nmtkit.core.errors import CheckpointError
-from nmtkit.core.files import with_checksum
-from nmtkit.training.tensor_files import (
+from nmtkit.checkpoints.tensor_files import (
     Header,
     name_file_in_errors,
     open_checkpoint,
@@ -30,10 +28,22 @@ from nmtkit.training.tensor_files import (
     write_file,
     write_tensors,
 )
-from nmtkit.training.weights import read_weights
+from nmtkit.checkpoints.weights import read_weights
+from nmtkit.core.errors import CheckpointError
+from nmtkit.core.files import with_checksum
 
-if TYPE_CHECKING:  # decoding loads no settings of training
-    from nmtkit.training.config import TrainingConfig
+
+class RetentionConfig(Protocol):
+    """Which weights of a training are kept; `TrainingConfig` says what each setting means."""
+
+    @property
+    def best_metric(self) -> str: ...  # noqa: D102
+    @property
+    def higher_is_better(self) -> bool: ...  # noqa: D102
+    @property
+    def keep_best(self) -> int: ...  # noqa: D102
+    @property
+    def recent_to_keep(self) -> int: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -135,7 +145,7 @@ class CheckpointManager:
             except CheckpointError as fault:
                 raise CheckpointError(f"{fault}; to go on without it, delete it and {self._index_path}") from fault
 
-    def keep(self, weights: Mapping[str, Tensor], update: int, value: float, config: "TrainingConfig") -> Path | None:
+    def keep(self, weights: Mapping[str, Tensor], update: int, value: float, config: RetentionConfig) -> Path | None:
         """Saves weights if they are among the best or the newest, and removes those that no longer are.
 
         Entries of this or a later update, which a resumed training repeats, are replaced. `value` is that of
