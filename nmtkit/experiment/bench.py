@@ -48,7 +48,7 @@ WARM_UP = 256
 
 @dataclass(kw_only=True)
 class DecodingSpeed:
-    """Measurements of one engine in one configuration."""
+    """Measurements of one configuration."""
 
     seconds: list[float] = field(default_factory=list)
     """Of each round, for all lines."""
@@ -79,7 +79,7 @@ class DecodingSpeed:
         }
 
     def score(self, run: SavedRun, sources: Sequence[str], references: Sequence[str]) -> None:
-        """Scores the translations with the test metrics of the run's recipe."""
+        """Scores the translations with the recipe's test metrics."""
         recipe, texts = run.recipe, [one.text for one in self.translations]
         scores = metrics.score_all(texts, [references], recipe.test_metrics, recipe.evaluation.options, sources)
         self.scores = {score.name: score.value for score in scores}
@@ -101,15 +101,7 @@ def measure_decoding(
     alone: int,
     notify: Notify,
 ) -> tuple[dict[str, object], str, DecodingSpeed]:
-    """Decodes the lines in this process, in the fastest configuration.
-
-    Args:
-        options: the model and how to search with it.
-        sources: lines of text.
-        references: their translations, to score the output.
-        rounds: measured repetitions.
-        alone: so many lines are also decoded one by one.
-        notify: receives the speed of each configuration that was tried.
+    """Decodes lines in this process in the fastest configuration, `alone` of them also one by one.
 
     Returns:
         facts about the machine, the configuration and its speed.
@@ -172,12 +164,7 @@ def training_workload(
 ) -> tuple[TrainingWorkload, str]:
     """The training of the recipe, and where its batches come from: its run, its text, or random words.
 
-    Args:
-        recipe: neither it nor a run of it is changed.
-        run_path: the run's folder; None is `runs/` and the recipe's name.
-        device: where to train.
-        stack: keeps temporary files until it is closed.
-        notify: receives the reason where a source of batches cannot be used.
+    Temporary files stay until `stack` is closed; no run is changed.
     """
     folder = RunFolder.at(run_path, recipe.name)
     if folder.has_training():
@@ -202,7 +189,7 @@ def training_workload(
 
 
 class TrainingBenchmark:
-    """Makes the same updates in every round, with the recipe's settings or the fastest ones that it leaves open."""
+    """The same updates in every round, in the fastest configuration that the recipe leaves open."""
 
     def __init__(self, workload: TrainingWorkload, data: str, updates: int, notify: Notify) -> None:
         chosen = tune_training(workload)
@@ -235,7 +222,7 @@ class TrainingBenchmark:
 
 
 def machine_facts(threads: int, device: torch.device) -> dict[str, object]:
-    """Versions, processor, device and threads, under the names of a table."""
+    """Versions, processor, device and threads by name."""
     return {
         "nmtkit": library_version("nmtkit"),
         "torch": str(torch.__version__),  # with its build, as 2.13.0+cu130, which the installed version may leave out
@@ -287,5 +274,5 @@ def peak_memory_mib(device: torch.device) -> float:
 
 
 def spread(values: Sequence[float], digits: int = 0) -> str:
-    """The minimum and maximum of some figures, to stand beside their median."""
+    """The minimum and maximum of some figures."""
     return f"{min(values):,.{digits}f}-{max(values):,.{digits}f}"

@@ -1,9 +1,8 @@
-"""What can be known of a recipe before anything is begun: its files, its sizes, whether its stages fit."""
+"""Checks of a recipe before anything is begun: its files, its sizes, whether its stages fit."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,13 @@ from nmtkit.corpus.config import FILE_KINDS, SplitFiles
 from nmtkit.corpus.reading import read_blocks
 from nmtkit.data.embeddings import check_size
 from nmtkit.data.tokenizer import TokenizerPair
-from nmtkit.data.tokenizer_training import TokenizerSample
 from nmtkit.data.vocabulary import SPECIALS
 from nmtkit.diagnosis.findings import Diagnosis
 from nmtkit.diagnosis.tokens import TokenReport, count_tokens, quick_sample, train_on_sample
 from nmtkit.models.base import MODELS, VocabularySizes
 from nmtkit.recipe import Recipe, load, locate
 from nmtkit.runs.folder import Notify, RunFolder, ignore
-from nmtkit.runs.origin import Origin, find_origin, origin_tokenizers
+from nmtkit.runs.origin import find_origin, origin_tokenizers
 from nmtkit.runs.saved import SavedRun
 
 _MAY_CHANGE = (
@@ -36,7 +34,7 @@ _MAY_CHANGE = (
 
 
 def dry_run(recipe: Recipe) -> list[tuple[str, str]]:
-    """Builds the recipe's model without memory for its weights, and looks for its files; what and value of each."""
+    """Names and values of a recipe's sizes and files; the model is built without memory for its weights."""
     require_fitting_stages(recipe)
     sizes, training = recipe.max_vocabulary_sizes, recipe.training
     parameters = _count(_shapes(list(recipe.by_stage().values())[-1]))
@@ -51,15 +49,12 @@ def dry_run(recipe: Recipe) -> list[tuple[str, str]]:
     for number, stage in enumerate(recipe.stages, start=1):
         changes = ", ".join(f"{key} {value}" for key, value in _flat(stage.changes()))
         rows.append((f"stage {number}", f"{stage.name}: {changes or 'changes nothing'}"))
-    for name, files in recipe.data.splits().items():
-        for path in files.paths():
-            rows.append((f"data.{name}", path if os.path.exists(path) else f"{path} (not here)"))
+    named = [(f"data.{name}", path) for name, files in recipe.data.splits().items() for path in files.paths()]
+    named += [(f"pretrained_embeddings.{side}", path) for side, path in recipe.embedding_files.items()]
     if recipe.init_from is not None:
         origin = find_origin(recipe) if os.path.isdir(recipe.init_from.run) else None
-        rows.append(("init_from", origin.weights if origin else f"{recipe.init_from.run} (not here)"))
-    for side, path in recipe.embedding_files.items():
-        rows.append((f"pretrained_embeddings.{side}", path if os.path.isfile(path) else f"{path} (not here)"))
-    return rows
+        named.append(("init_from", origin.weights if origin else recipe.init_from.run))
+    return rows + [(key, path if os.path.exists(path) else f"{path} (not here)") for key, path in named]
 
 
 def _flat(changes: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
@@ -71,7 +66,7 @@ def _flat(changes: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def require_data(recipe: Recipe) -> None:
-    """Looks for the recipe's files before anything is begun; raises DataError with all that are missing."""
+    """Raises DataError with all files of the recipe that are missing."""
     missing = [path for path in recipe.data.paths() if not os.path.exists(path)]
     if missing:
         places = f"{recipe.data.folder} and the current folder" if recipe.data.folder else "the current folder"
@@ -86,11 +81,7 @@ def require_data(recipe: Recipe) -> None:
 
 
 def require_fitting_stages(recipe: Recipe) -> None:
-    """Makes sure that every stage can begin with the weights of the one before.
-
-    Raises:
-        RecipeError: a weight that both models have is of another shape in the later one.
-    """
+    """Raises RecipeError if a stage changes the shape of a weight that it takes over from the one before."""
     before: dict[str, torch.Size] = {}
     for name, one in recipe.by_stage().items():
         now = _shapes(one)
@@ -105,10 +96,13 @@ def require_fitting_stages(recipe: Recipe) -> None:
 
 
 def require_memory(recipe: Recipe) -> None:
-    """Refuses a recipe whose weights this machine cannot hold, whatever the text: the kernel would kill the process."""
+    """Refuses a recipe whose weights exceed this machine's memory, whatever the text: the kernel would kill us."""
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for one in recipe.by_stage().values():
-        needed = 4 * _count(_shapes(one, _smallest_vocabularies(one)))
+        sizes = one.max_vocabulary_sizes
+        if one.tokenizer.kind not in ("bpe", "unigram"):  # a vocabulary of words or characters has only what occurs
+            sizes = VocabularySizes(len(SPECIALS), len(SPECIALS), one.tokenizer.joint)
+        needed = 4 * _count(_shapes(one, sizes))
         if needed > there:
             raise RecipeError(
                 f"recipe {recipe.name}: the weights of its model take {needed / 2**30:,.0f} GiB, and this machine has "
@@ -118,7 +112,7 @@ def require_memory(recipe: Recipe) -> None:
 
 
 def _shapes(recipe: Recipe, sizes: VocabularySizes | None = None) -> dict[str, torch.Size]:
-    """The shapes of the model's weights, for which no memory is taken; by default with as many tokens as may be."""
+    """The shapes of the model's weights, which take no memory; by default of the largest vocabulary."""
     with torch.device("meta"):
         model = MODELS.get(recipe.model.kind)(recipe.model, sizes or recipe.max_vocabulary_sizes)
     return {name: weight.shape for name, weight in get_weights(model).items()}
@@ -128,15 +122,8 @@ def _count(shapes: dict[str, torch.Size]) -> int:
     return sum(shape.numel() for shape in shapes.values())
 
 
-def _smallest_vocabularies(recipe: Recipe) -> VocabularySizes:
-    """The sizes that text can make them: a vocabulary of words or characters has only what occurs."""
-    if recipe.tokenizer.kind in ("bpe", "unigram"):
-        return recipe.max_vocabulary_sizes
-    return VocabularySizes(len(SPECIALS), len(SPECIALS), recipe.tokenizer.joint)
-
-
 def require_embeddings(recipe: Recipe) -> None:
-    """Looks whether the recipe's word vectors are there and of the model's size; raises DataError if not."""
+    """Raises DataError if the recipe's word vectors are missing, or of another size than the model's."""
     setting = embedding_size_key(recipe)
     size = recipe.model.model_dump()[setting.removeprefix("model.")]
     for path in recipe.embedding_files.values():
@@ -144,15 +131,15 @@ def require_embeddings(recipe: Recipe) -> None:
 
 
 def embedding_size_key(recipe: Recipe) -> str:
-    """The key of a model's settings that says how many numbers a word has."""
+    """The recipe's key for the size of a word vector."""
     has_own = "embedding_size" in type(recipe.model).model_fields
     return "model.embedding_size" if has_own else "model.hidden_size"
 
 
 def recipe_differences(before: Recipe, now: Recipe, batches: bool = False) -> list[str]:
-    """Where two recipes part in what must stay the same when a run goes on, one sentence a key.
+    """What differs that must stay the same when a run goes on, one sentence for each key.
 
-    That is all but names, limits, what is kept and, unless `batches` says so, how batches are cut.
+    Names, limits, what is kept and, without `batches`, how batches are cut may differ.
     """
     return list(_differences(_without_limits(before, batches), _without_limits(now, batches)))
 
@@ -163,7 +150,6 @@ def is_same_text(before: Recipe, now: Recipe) -> bool:
 
 
 def _without_limits(recipe: Recipe, batches: bool) -> dict[str, Any]:
-    """What must stay the same, stages by their names."""
     data = recipe.model_dump(mode="json", exclude={"name", "description"})
     for group in (data, *data["stages"]):
         for key in _MAY_CHANGE:
@@ -179,14 +165,13 @@ def _differences(before: Any, now: Any, key: str = "") -> Iterator[str]:
     if isinstance(before, dict) and isinstance(now, dict):
         for name in sorted(before.keys() | now.keys()):
             yield from _differences(before.get(name), now.get(name), f"{key}.{name}" if key else name)
-    elif _spelled_alike(before) != _spelled_alike(now):
+    elif _normal_paths(before) != _normal_paths(now):
         yield f"`{key}` was {before!r} and is {now!r}"
 
 
-def _spelled_alike(value: Any) -> Any:
-    """The same for two spellings of one path."""
+def _normal_paths(value: Any) -> Any:
     if isinstance(value, list):
-        return [_spelled_alike(one) for one in value]
+        return [_normal_paths(one) for one in value]
     return os.path.normpath(value) if isinstance(value, str) and "/../" in value else value
 
 
@@ -198,33 +183,18 @@ class DataCheck:
     path: Path
     """Its file."""
     run: SavedRun
-    """Whether there is one or not."""
+    """Of the recipe; it need not exist."""
 
-    @property
-    def splits(self) -> dict[str, SplitFiles]:
-        """The recipe's files."""
-        return self.recipe.data.splits()
-
-    @cached_property
-    def _base(self) -> LinkBaseCheck:
-        return LinkBaseCheck(self.splits["train"])
-
-    @cached_property
-    def _origin(self) -> Origin | None:
-        return find_origin(self.recipe)
-
-    @cached_property
-    def _sample(self) -> TokenizerSample | None:
-        """What a tokenizer is learned from, unless the run has one of these settings."""
+    def __post_init__(self) -> None:
+        self.splits = self.recipe.data.splits()
+        self._base = LinkBaseCheck(self.splits["train"])
+        self._origin = find_origin(self.recipe)
         config, folder = self.recipe.tokenizer, self.run.folder
-        if self._origin is not None:
-            return None
-        if folder.vocabulary.is_dir() and folder.exists() and self.run.recipe.tokenizer == config:
-            return None
-        return quick_sample(config)
+        learned = folder.vocabulary.is_dir() and folder.exists() and self.run.recipe.tokenizer == config
+        self._sample = None if self._origin or learned else quick_sample(config)
 
     def see(self, block: Block) -> None:
-        """Takes of a block that is examined what counting tokens needs."""
+        """Takes what counting tokens needs from a block that is examined."""
         if block.split == "train":
             self._base.add_block(block)
             if self._sample is not None:
@@ -233,9 +203,9 @@ class DataCheck:
     def count_tokens(
         self, diagnosis: Diagnosis, notify: Notify = ignore, progress: Callable[[int], None] = ignore
     ) -> TokenReport:
-        """Cuts the text into tokens as the run will, once all of it has been seen; adds to its diagnosis.
+        """Tokenizes the text as the run will, once all of it has been seen, and adds to its diagnosis.
 
-        `progress` is told how many pairs are done.
+        `progress` receives the number of pairs that are done.
         """
         self._base.require()
         tokenizers, source = self._tokenizers(diagnosis, notify)
@@ -255,19 +225,16 @@ class DataCheck:
         return learned, f"The tokenizer ({config.kind}) was learned for this check."
 
     def write(self, out: Path, splits: Mapping[str, SplitFiles]) -> Path:
-        """Writes a recipe into `out` that is like this one but for its files, and gives its path.
-
-        The paths of the new files, `splits`, begin at this folder, or are whole.
-        """
+        """Writes a recipe with other files into the folder `out`; their paths are absolute, or relative to it."""
         ours = self.path.resolve().parent == bundled_path("recipes").resolve()
         parent = self.path.stem if ours else os.path.relpath(self.path, out)
         data: dict[str, object] = {"folder": "."}
         for name, files in splits.items():
             old: SplitFiles = getattr(self.recipe.data, name)
-            # All that the old recipe says of files is said anew, so that nothing of it is left.
+            # Every key of files that the old recipe has is replaced.
             keys = [key for key in FILE_KINDS if getattr(files, key) or getattr(old, key)]
             keys += ["src_field", "tgt_field"] if files.jsonl else []
-            data[name] = {key: _from(out, getattr(files, key)) for key in keys}
+            data[name] = {key: _relative_to(out, getattr(files, key)) for key in keys}
         path = out / f"{self.path.stem}.yaml"
         text = f"# {self.recipe.name} with the files that `nmtkit check --fix` has cleaned.\n"
         text += dump_yaml({"extends": parent, "name": f"{self.recipe.name}-clean", "data": data})
@@ -276,14 +243,13 @@ class DataCheck:
 
 
 def open_data_check(name: str, overrides: Sequence[str] = (), run_path: str | None = None) -> DataCheck:
-    """Loads a recipe whose data is to be checked; raises NmtkitError if it is not valid or its data is not there."""
+    """Loads a recipe whose data is to be checked."""
     recipe = load(name, overrides)
     require_data(recipe)
     return DataCheck(recipe, locate(name), SavedRun(RunFolder.at(run_path, recipe.name)))
 
 
-def _from(out: Path, value: list[str] | str) -> list[str] | str:
-    """Paths as the recipe in `out` has to say them: whole ones for files that are not there."""
+def _relative_to(out: Path, value: list[str] | str) -> list[str] | str:
     if isinstance(value, str):
         return value
     return [path if (out / path).exists() else os.path.abspath(path) for path in value]

@@ -37,10 +37,7 @@ WARM_UP = 64
 
 
 class Validation:
-    """Validation in training: loss over the validation set, and the metrics of a real search.
-
-    The run of the folder is preprocessed; the recipe is that of the run, or of a stage.
-    """
+    """Validation in training: loss over the validation set, and the metrics of a real search."""
 
     def __init__(self, folder: RunFolder, recipe: Recipe, tokenizers: TokenizerPair, device: torch.device) -> None:
         self.recipe = recipe
@@ -53,21 +50,20 @@ class Validation:
     def __call__(self, model: Seq2Seq) -> dict[str, float]:
         """The metrics of `Recipe.validation_metrics`, loss and perplexity, and the seconds that they took."""
         begun = time.monotonic()
-        how = self.recipe.evaluation
+        recipe, settings = self.recipe, self.recipe.evaluation
         nll, tokens = torch.zeros((), dtype=torch.float64), 0
-        for batch in sorted_batches(self.store, how.batch_tokens, self.recipe.data.truncation):
+        for batch in sorted_batches(self.store, settings.batch_tokens, recipe.data.truncation):
             output = model(batch.to(self.device), keep=batch.tgt_mask)
             loss = likelihood(output, batch, model.sizes.tgt, 0.0)
             nll += loss.nll.cpu()
             tokens += loss.tokens
-        config = self.recipe.search.single_beam(how.beam_size)
-        limit = source_token_limit(self.recipe)
-        translator = Translator(model, self.tokenizers, config, name=self.recipe.name, max_source_tokens=limit)
+        config, limit = recipe.search.single_beam(settings.beam_size), source_token_limit(recipe)
+        translator = Translator(model, self.tokenizers, config, name=recipe.name, max_source_tokens=limit)
         sources, references = zip(*self.pairs, strict=True) if self.pairs else ((), ())
-        hypotheses = translator.translate(sources)
-        scores = metrics.score_all(hypotheses, [references], self.recipe.validation_metrics, how.options, sources)
+        names, texts = recipe.validation_metrics, translator.translate(sources)
+        scores = metrics.score_all(texts, [references], names, settings.options, sources)
         return {
-            **{name: score.value for name, score in zip(self.recipe.validation_metrics, scores, strict=True)},
+            **{name: score.value for name, score in zip(names, scores, strict=True)},
             "loss": float(nll) / max(tokens, 1),
             "perplexity": metrics.perplexity(-float(nll), tokens).value,
             "seconds": time.monotonic() - begun,
@@ -84,7 +80,7 @@ def require_validation_files(recipe: Recipe) -> SplitFiles:
 
 @dataclass(frozen=True)
 class TestResult:
-    """The recipe's test set, translated by the trained model."""
+    """The translated test set of a recipe."""
 
     sources: list[str]
     references: list[str]
@@ -102,42 +98,42 @@ class TestResult:
 def translate_test_set(
     run: SavedRun, device: torch.device, notify: Notify = ignore, threads: int | None = None
 ) -> TestResult | None:
-    """Translates the test set of a run's recipe with the run's weights and scores it; None if the recipe names none.
+    """Translates the test set of a run's recipe and scores it; None if the recipe names none.
 
-    The translations and scores are written into the run's folder. Where nobody has measured how this machine searches
-    quickest with such a model, that is done first, and `notify` is told. `threads` of a CPU are one a core by default.
+    Translations and scores are written into the run's folder. The search is tuned first unless the cache knows it.
     """
     files = run.recipe.data.splits().get("test")
     if files is None:
         return None
     pairs = list(read_pairs(files))
-    sources, references = [pair.src for pair in pairs], [pair.tgt for pair in pairs]
-    # Not as many as the training had: fewer may have been quicker there.
+    sources = [pair.src for pair in pairs]
+    # Not as many as the training had: fewer may have been faster there.
     threads = threads or devices.cpu_threads()
-    how = ModelOptions(device=str(device), threads=threads)
+    options = ModelOptions(device=str(device), threads=threads)
     filled = [source for source in sources if source.strip()]
     spent = sum(stage.checkpoints.read_metadata()["seconds"] for stage in run.stages())
     if filled:
-        translator, found_way = open_autotuned(run, how, filled, spent)
-        for sentence in found_way.sentences():
+        translator, tuned = open_autotuned(run, options, filled, spent)
+        for sentence in tuned.sentences():
             notify(sentence)
     else:
-        translator = open_translator(run, how)
+        translator = open_translator(run, options)
     begun = time.monotonic()
-    found = [best[0] for best in translator.search(sources)]
+    translations = [best[0] for best in translator.search(sources)]
     seconds = time.monotonic() - begun
-    cut = sum(translation.src_left_out > 0 for translation in found)
-    texts = [translation.text for translation in found]
+    cut = sum(translation.src_left_out > 0 for translation in translations)
+    texts = [translation.text for translation in translations]
     atomic_write_text(run.folder.test_output, "".join(text + "\n" for text in texts))
-    given = [reference for reference in references if reference is not None]
+    references = [pair.tgt for pair in pairs if pair.tgt is not None]
     scores: list[metrics.Score] = []
-    if len(given) == len(texts):
-        scores = metrics.score_all(texts, [given], run.recipe.test_metrics, run.recipe.evaluation.options, sources)
+    if len(references) == len(texts):
+        test_metrics, settings = run.recipe.test_metrics, run.recipe.evaluation
+        scores = metrics.score_all(texts, [references], test_metrics, settings.options, sources)
         if files.alignment and translator.model.has_attention:
             scores.append(_alignment_error_rate(translator, files, pairs, notify))
         summary = [asdict(score) for score in scores]
         write_json(run.folder.test_scores, {"scores": summary, "seconds": seconds, "sources_cut": cut})
-    return TestResult(sources, given, found, scores, seconds, cut)
+    return TestResult(sources, references, translations, scores, seconds, cut)
 
 
 def _alignment_error_rate(
@@ -154,16 +150,13 @@ def _alignment_error_rate(
                 "set data.test.alignment_base: 1 (and measure this run with `nmtkit align` and `score-alignments`)"
             )
 
-    def column(name: str) -> list[str]:
-        return [str(getattr(pair, name)) for pair in pairs]
-
-    found = translator.align(
-        column("src"),
-        column("tgt"),
-        column("src_words") if files.src_words else None,
-        column("tgt_words") if files.tgt_words else None,
+    alignments = translator.align(
+        [pair.src for pair in pairs],
+        [str(pair.tgt) for pair in pairs],
+        [str(pair.src_words) for pair in pairs] if files.src_words else None,
+        [str(pair.tgt_words) for pair in pairs] if files.tgt_words else None,
     )
-    return metrics.aer([one.links() for one in found], gold).aer
+    return metrics.aer([one.links() for one in alignments], gold).aer
 
 
 @dataclass(frozen=True)
@@ -194,10 +187,10 @@ class ComparedRun:
 def compare_run(
     run: SavedRun, device: torch.device, longer_than: int, edges: Sequence[int], threads: int | None = None
 ) -> ComparedRun:
-    """Tests a run that was trained.
+    """Tests a trained run.
 
     Args:
-        run: which.
+        run: the trained run.
         device: where to translate.
         longer_than: a sentence is long if its source has more words than this.
         edges: longest length of each range of `by_length` but the last, in words.

@@ -81,11 +81,7 @@ class ModelOptions:
 def load_translator(
     run: str | Path | Sequence[str | Path] | None = None, device: str = "auto", weights: str = "auto", **more: Any
 ) -> Translator:
-    """Opens a trained run; what the arguments mean, and which more there are, says `ModelOptions`.
-
-    Raises:
-        NmtkitError: no such run, weights, device or setting; the message says what there is.
-    """
+    """Opens a trained run; `ModelOptions` explains the arguments and has more of them."""
     return load_from_options(ModelOptions(model=run, device=device, weights=weights, **more))
 
 
@@ -98,9 +94,9 @@ def load_from_options(
     """Finds a trained run and opens it.
 
     Args:
-        how: which one, and what for.
-        task: what it must be trained for; None for whatever it is.
-        notify: told which run, weights and device it is, and what differs from its recipe.
+        how: the run and its settings.
+        task: what it must be trained for; None: anything.
+        notify: receives the run, weights and device, and what differs from the recipe.
     """
     run, why = find_run(how.model, task=task, mean=how.ensemble, weights=how.ensemble_weights)
     for one in run.members():
@@ -112,18 +108,15 @@ def load_from_options(
             )
     translator = open_translator(run, how, notify)
     if notify is not None:
-        place = (
-            ", ".join(dict.fromkeys(how.device.split(",")))
-            if "," in how.device
-            else devices.describe(translator.device)
-        )
+        names = dict.fromkeys(how.device.split(","))
+        place = ", ".join(names) if "," in how.device else devices.describe(translator.device)
         for one in run.members():
             notify(f"model {one.folder.path} ({why}), {_weights_name(one, how.weights)}, on {place}")
     return translator
 
 
 def open_translator(run: SavedRun, how: ModelOptions, notify: Callable[[str], None] | None = None) -> Translator:
-    """Opens a run that was found already; `notify` is told what differs from its recipe."""
+    """Opens a run; `notify` receives what differs from its recipe."""
     places = [devices.choose(name) for name in how.device.split(",")]
     if len(places) > 1:
         return _for_workers(run, how, places, notify)
@@ -140,22 +133,20 @@ def open_translator(run: SavedRun, how: ModelOptions, notify: Callable[[str], No
         config = config.changed({"beam_size": wider})
     config.reject_unused(settings)
     if how.layer is not None or how.head is not None:
-        of_heads = as_headed(model)
-        if of_heads is None:
+        headed = as_headed(model)
+        if headed is None:
             raise RecipeError(f"{model.config.kind} has one attention, not layers of heads to choose from")
-        of_heads.show(how.layer, "mean" if how.head is None else how.head)
-    asked = _requested_precision(model, how.precision)
-    work = search_workload_key(trained.model, model.sizes.tgt, config.beam_size, how.threads, place, asked)
-    known = cache.get(work, SearchSpeedConfig) if len(model.models()) == 1 else None
-    way = known.config if known else usual(place, "fp32" if asked == "auto" else asked)
+        headed.show(how.layer, "mean" if how.head is None else how.head)
+    precision = _requested_precision(model, how.precision)
+    key = search_workload_key(trained.model, model.sizes.tgt, config.beam_size, how.threads, place, precision)
+    known = cache.get(key, SearchSpeedConfig) if len(model.models()) == 1 else None
+    speed_config = known.config if known else usual(place, "fp32" if precision == "auto" else precision)
     devices.prepare(place, threads=how.threads)
     if notify is not None and place.type == "cpu" and how.precision != "auto" and is_slow(how.precision):
         notify(f"precision {how.precision}: its products are slow on this processor; take fp32, or auto")
-    outputs = [getattr(one, "output", None) for one in model.models()]
-    parameters = count_parameters(model)  # laid out they are no parameters any more
-    quantize_for_inference(
-        model, way.precision, () if shortlist is None else [one for one in outputs if one is not None]
-    )
+    outputs = [getattr(one, "output", None) for one in model.models()] if shortlist is not None else []
+    parameters = count_parameters(model)  # quantized they are no parameters any more
+    quantize_for_inference(model, speed_config.precision, list(filter(None, outputs)))
     return Translator(
         model,
         tokenizers,
@@ -165,15 +156,15 @@ def open_translator(run: SavedRun, how: ModelOptions, notify: Callable[[str], No
         max_source_tokens=how.max_source_tokens or trained.max_source_tokens,
         batch_tokens=how.batch_tokens,
         steps=how.engine,
-        way=way,
+        way=speed_config,
         parameters=parameters,
-        workers=build_workers(how, place, way),
+        workers=build_workers(how, place, speed_config),
         shortlist=shortlist,
     )
 
 
-def build_workers(how: ModelOptions, place: torch.device, way: SearchSpeedConfig) -> Workers | None:
-    """The processes that are to search on one device."""
+def build_workers(how: ModelOptions, place: torch.device, config: SearchSpeedConfig) -> Workers | None:
+    """The processes that search on one device."""
     threads = torch.get_num_threads()
     if place.type != "cpu":
         if how.workers is not None and how.workers > 1:
@@ -182,7 +173,7 @@ def build_workers(how: ModelOptions, place: torch.device, way: SearchSpeedConfig
             )
         return None
     if how.workers is None:
-        worth = threads > 1 and way.one_a_core and devices.can_fork()
+        worth = threads > 1 and config.one_a_core and devices.can_fork()
         return Workers(["cpu"] * threads, least=MIN_LINES_FOR_WORKERS) if worth else None
     if how.workers == 1:
         return None
@@ -196,13 +187,11 @@ def _for_workers(
     if how.workers is not None and how.workers > 1:
         raise NmtkitError("--workers is for one CPU, and --device names several devices: leave one of them out")
     how = replace(how, model=[str(one.folder.path) for one in run.members()], workers=1)
-    # Here no line is searched: only text is cut into tokens and put together again.
+    # This process searches no line: it only tokenizes and joins text.
     translator = open_translator(run, replace(how, device="cpu", precision="fp32"), notify)
     vocabulary, beam = translator.model.sizes.tgt, translator.config.beam_size
-    known = cache.get(
-        search_workload_key(run.inference.model, vocabulary, beam, how.threads, places[0], how.precision),
-        SearchSpeedConfig,
-    )
+    key = search_workload_key(run.inference.model, vocabulary, beam, how.threads, places[0], how.precision)
+    known = cache.get(key, SearchSpeedConfig)
     workers = Workers([str(place) for place in places], partial(_open_on_device, how))
     return replace(translator, way=known.config if known else usual(places[0]), workers=workers)
 
@@ -212,16 +201,13 @@ def _open_on_device(how: ModelOptions, device: str) -> Translator:
 
 
 def _weights_name(run: SavedRun, which: str) -> str:
-    """The weights' file, after its stage where training had stages: files of two stages may have one name."""
+    """The weights' file, after the name of its stage, if there is one."""
     path = run.weights(which)
     return f"{path.parent.name}/{path.name}" if path.parent.parent == run.folder.checkpoints else path.name
 
 
 def _requested_precision(model: Seq2Seq, precision: PrecisionChoice) -> PrecisionChoice:
-    """The precision that is asked for; `auto` where it is left to measuring.
-
-    On CUDA it is not: see `ModelOptions.precision`.
-    """
+    """`auto` where measuring decides, which is on a CPU."""
     device = next(model.parameters()).device
     if precision != "auto" or device.type == "cpu":
         return precision
@@ -249,27 +235,22 @@ def fits_fp16(model: Seq2Seq) -> bool:
 def open_autotuned(
     run: SavedRun, how: ModelOptions, lines: Sequence[str], planned_seconds: float, again: bool = False
 ) -> tuple[Translator, TuningResult[SearchSpeedConfig]]:
-    """Opens a run to search as this machine does it quickest, and says what was found; see `tune_search`.
-
-    The process is made ready for it.
-    """
-    opened: dict[str, Translator] = {}
-
-    def take(way: SearchSpeedConfig) -> Translator:
-        if way.precision not in opened:
-            opened[way.precision] = open_translator(run, replace(how, precision=way.precision))
-        return replace(opened[way.precision], way=way)
-
+    """Opens a run in the fastest configuration of this machine, and prepares the process for it; see `tune_search`."""
     usually = open_translator(run, how)
-    opened[usually.speed_config.precision] = usually
-    model, config, device = usually.model, usually.config, usually.device
-    asked = how.precision if device.type == "cpu" else usually.speed_config.precision
-    work = search_workload_key(run.inference.model, model.sizes.tgt, config.beam_size, how.threads, device, asked)
+    opened: dict[str, Translator] = {usually.speed_config.precision: usually}
 
-    def search(way: SearchSpeedConfig, some: Sequence[str], most: float) -> list[str]:
-        translator = take(way)
+    def configured(config: SearchSpeedConfig) -> Translator:
+        if config.precision not in opened:
+            opened[config.precision] = open_translator(run, replace(how, precision=config.precision))
+        return replace(opened[config.precision], way=config)
+
+    def search(config: SearchSpeedConfig, sample: Sequence[str], most: float) -> list[str]:
+        translator = configured(config)
         with time_limit(most, translator.model):
-            return translator.translate(some)
+            return translator.translate(sample)
 
-    found = tune_search(search, lines, device, work, planned_seconds, again)
-    return take(found.config), found
+    vocabulary, beam, device = usually.model.sizes.tgt, usually.config.beam_size, usually.device
+    precision = how.precision if device.type == "cpu" else usually.speed_config.precision
+    key = search_workload_key(run.inference.model, vocabulary, beam, how.threads, device, precision)
+    result = tune_search(search, lines, device, key, planned_seconds, again)
+    return configured(result.config), result

@@ -40,7 +40,7 @@ class Preprocessing:
         self._report = DataReport()
 
     def is_done(self) -> bool:
-        """Whether the arrays are there, and nothing has changed since."""
+        """Whether the arrays exist, and nothing has changed since."""
         return (
             self._folder.vocabulary.is_dir()
             and self._progress is None
@@ -48,27 +48,21 @@ class Preprocessing:
         )
 
     def require_same_text(self) -> None:
-        """Refuses text to train or validate on that is another than when the run was begun."""
+        """Refuses text to train or validate on that has changed since the run was begun."""
         before = read_checksums(self._folder.report)
-        now = {
-            name: FileChecksums().of(self._splits[name].paths()) for name in ("train", "valid") if name in self._splits
-        }
-        sums = [(split, path, known) for split, found in now.items() for path, known in found.items()]
-        others = [path for split, path, known in sums if before.get(split, {}).get(path) != known]
-        if not others:
-            return
-        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
-        what = "not the text" if before else "changed since, or never compared with the text"
-        raise DataError(
-            f"{others[0]}{more}: {what} that {self._folder.path} was begun with, so its training cannot go on as if it "
-            "had not stopped; bring the text back, or go on in the text as it is now with --resume "
-            "--allow-new-data: with the tokenizer of the old text, from the beginning of an epoch"
-        )
+        for split in sorted(self._splits.keys() - {"test"}):
+            for path, checksum in FileChecksums().of(self._splits[split].paths()).items():
+                if before.get(split, {}).get(path) != checksum:
+                    raise DataError(
+                        f"{path}: not the text that {self._folder.path} was begun with; bring that text back, or go on "
+                        "with the new one by --resume --allow-new-data: with the tokenizer of the old text, from the "
+                        "beginning of an epoch"
+                    )
 
     def tokenizers(self, diagnosed: Callable[[Diagnosis], None], learned_before: bool) -> TokenizerPair:
-        """Those of a preprocessing that was stopped, if there is one, else new ones; the text is looked at for them.
+        """Those of a preprocessing that was stopped, if there is one, else new ones; the text is checked first.
 
-        `diagnosed` is given what the data doctor says of it. With `learned_before` the ones that are there stay.
+        `diagnosed` receives the result of that check. With `learned_before` existing tokenizers stay.
         """
         folder, progress = self._folder, self._progress
         if progress is not None:
@@ -90,7 +84,7 @@ class Preprocessing:
             tokenizers = self._run.load_tokenizers()
         else:
             tokenizers = self._new_tokenizers(sample if is_whole else None)
-            # What names the arrays of an earlier tokenizer goes first: never do they pass for those of this one.
+            # First, so that arrays of an earlier tokenizer are never taken for those of this one.
             for path in (folder.progress, *map(folder.manifest, self._splits)):
                 path.unlink(missing_ok=True)
             tokenizers.save(folder.vocabulary)
@@ -99,7 +93,7 @@ class Preprocessing:
         return tokenizers
 
     def _new_tokenizers(self, sample: TokenizerSample | None) -> TokenizerPair:
-        """Those of the run to begin from; without one they are learned: from the sample, or from the text itself."""
+        """Those of the run to begin from, else learned from the sample, else from the text itself."""
         config, train = self._recipe.tokenizer, self._splits["train"]
         if self._origin is not None:
             self._notify(f"the tokenizer ({config.kind}) is that of {self._origin.run}")
@@ -110,7 +104,7 @@ class Preprocessing:
         return learn_tokenizers(config, read_pairs(train), self._report, train.weights)  # which tells the first fault
 
     def _look(self, diagnosed: Callable[[Diagnosis], None], sample: TokenizerSample | None) -> bool:
-        """Looks for faults and takes the tokenizer's sample, in one reading; whether all of train could be read."""
+        """Checks the text and takes the tokenizer's sample in one reading; whether all of train could be read."""
         self._notify("looking for faults in the text")
         base = LinkBaseCheck(self._splits["train"])
 
@@ -121,14 +115,14 @@ class Preprocessing:
                 if sample is not None:
                     sample.add_block(block)
 
-        # The check of what is stored tells duplicates.
-        found = examine(self._splits, self._monolingual, duplicates=False, see=see)
-        diagnosed(found)
+        # Duplicates are found when the text is stored.
+        diagnosis = examine(self._splits, self._monolingual, duplicates=False, see=see)
+        diagnosed(diagnosis)
         base.require()
-        return found.splits["train"].is_readable
+        return diagnosis.splits["train"].is_readable
 
     def store(self, tokenizers: TokenizerPair, processes: int | None) -> DataReport:
-        """Checks, encodes and stores all splits; gives what was found, which is written down as well."""
+        """Checks, encodes and stores all splits; writes and gives the report."""
         recipe, data, sums = self._recipe, self._folder.data, FileChecksums()
         checker = PairChecker(recipe.storage_config, self._report, need_references=self._monolingual)
         for name, files in self._splits.items():

@@ -35,7 +35,7 @@ from nmtkit.training.events import Event, Saved
 class Run(SavedRun):
     """One recipe and the folder it is carried out in; `create`, `begin` and `open` give one.
 
-    `held` is the right to write in the folder, as long as this object lives or until `close`; None to read only.
+    It keeps the folder's lock until `close`; without a lock it only reads.
     """
 
     def __init__(self, folder: RunFolder, recipe: Recipe, held: RunLock | None = None) -> None:
@@ -56,7 +56,7 @@ class Run(SavedRun):
             recipe: what to do.
             path: the folder; None is `runs/` and the recipe's name.
             overwrite: replace an earlier run; it is kept until the new training has saved its first state.
-            notify: told in a sentence what is done beside that.
+            notify: receives messages.
         """
         folder = RunFolder.at(path, recipe.name)
         folder.require_own()
@@ -98,14 +98,10 @@ class Run(SavedRun):
         diagnosed: Callable[[Diagnosis], None] = ignore,
         processes: int | None = None,
     ) -> "Run":
-        """All that comes before training: the folder, and the preprocessed data. Process 0 does the work.
+        """All that comes before training: checks, the folder, the preprocessed data. Process 0 does the work.
 
-        With `resume` the run that is there goes on, and the recipe may differ as `open` says; with `overwrite` it is
-        replaced. The other arguments are as of `create` and `preprocess`.
-
-        Raises:
-            NmtkitError: as `create` and `preprocess`; the recipe has no validation set, or its word vectors are missing
-                or of another size than the model's; or there is no run to go on with, or one of another recipe.
+        With `resume` an existing run goes on, and the recipe may differ as `open` says. The other arguments are those
+        of `create` and `preprocess`.
         """
         place = str(RunFolder.at(path, recipe.name).path)
         begun: list[Run] = []
@@ -117,7 +113,7 @@ class Run(SavedRun):
             require_memory(recipe)
             if not resume:
                 require_embeddings(recipe)
-            run = cls._taken_up(recipe, place, notify) if resume else cls.create(recipe, place, overwrite, notify)
+            run = cls._resume(recipe, place, notify) if resume else cls.create(recipe, place, overwrite, notify)
             begun.append(run)
             run.preprocess(notify, report, diagnosed, resume, processes, allow_new_data)
             for stage in run.stages() if resume else ():
@@ -135,8 +131,7 @@ class Run(SavedRun):
         return run
 
     @classmethod
-    def _taken_up(cls, recipe: Recipe, path: str, notify: Notify) -> "Run":
-        """A run to go on with; `begin` writes the new recipe into its folder."""
+    def _resume(cls, recipe: Recipe, path: str, notify: Notify) -> "Run":
         cls.open(path)  # nothing is made where there is no run
         held = lock_run(RunFolder(Path(path)), notify)
         run = cls.open(path)
@@ -145,8 +140,8 @@ class Run(SavedRun):
         changes = recipe_differences(run.recipe, recipe, batches=True)
         if changes:
             notify(
-                f"{', '.join(changes)}: training goes on with what is left of its epoch, cut into other batches; from "
-                "here on it is no longer the training that was begun, bit for bit"
+                f"{', '.join(changes)}: what is left of the epoch is cut into other batches; from here on it is no "
+                "longer the training that was begun, bit for bit"
             )
         return cls(run.folder, recipe, held)
 
@@ -160,7 +155,7 @@ class Run(SavedRun):
             )
 
     def with_resolved(self, recipe: Recipe) -> Recipe:
-        """The recipe, with what this run has found where it says `auto`, and its own names of the same files."""
+        """The recipe with this run's values where it says `auto`, and with this run's names of the same files."""
         changes: dict[str, Any]
         before, now = self.recipe.training, recipe.training
         known = {key: getattr(before, key) for key in OPEN_KEYS if getattr(now, key) == "auto"}
@@ -168,13 +163,13 @@ class Run(SavedRun):
         changes = {"training": now.model_copy(update=known), "data": data}
         begun, named = self.recipe.init_from, recipe.init_from
         if begun and named and Path(begun.run).name == Path(named.run).name and not Path(named.run).exists():
-            changes["init_from"] = begun  # which is of no more use once training has begun, and may be gone
+            changes["init_from"] = begun  # not needed once training has begun: its run may be gone
         return recipe.model_copy(update=changes)
 
     def resolve_auto(self, device: torch.device, notify: Notify) -> None:
-        """Chooses what the recipe leaves open (`auto`) for this machine, and prepares the process for it.
+        """Chooses the fastest values for `auto` on this machine, and prepares the process for them.
 
-        What was found is said, and written into the run's recipe, so that whoever goes on with the run uses the same.
+        They are written into the run's recipe, so that a resumed training uses the same.
         """
         training = self.recipe.training
         left = [key for key in OPEN_KEYS if getattr(training, key) == "auto"]
@@ -199,25 +194,24 @@ class Run(SavedRun):
     ) -> TokenizerPair:
         """Reads and checks the text, learns the tokenizers, writes the arrays; does nothing where that is done.
 
-        What was stopped before its end goes on after the last shard that is complete.
+        Preprocessing that was stopped goes on after its last complete shard.
 
         Args:
-            notify: told in a sentence what is going on.
-            report: given what was found, when new arrays were written.
-            diagnosed: given what the data doctor says of the text, before anything is made of it. Duplicates and
-                overlap are not in it but in the report.
-            learned_before: keep the tokenizers that are there, for a model that was trained with them.
-            processes: how many cut the text of a large corpus; None: one a core. The result does not depend on it.
-            allow_new_data: with `learned_before`, take text that is another than before.
+            notify: receives messages.
+            report: receives counts and faults when new arrays were written.
+            diagnosed: receives the result of the data check; duplicates and overlap are only in the report.
+            learned_before: keep existing tokenizers, for a model that was trained with them.
+            processes: that tokenize a large corpus; None: one per core. The result does not depend on it.
+            allow_new_data: with `learned_before`, accept other text than before.
         """
-        work = Preprocessing(self, notify)
-        if work.is_done():
+        preprocessing = Preprocessing(self, notify)
+        if preprocessing.is_done():
             notify(f"{self.folder.data}: preprocessed before, and nothing has changed since")
             return self.load_tokenizers()
         if learned_before and not allow_new_data:
-            work.require_same_text()
-        tokenizers = work.tokenizers(diagnosed, learned_before)
-        report(work.store(tokenizers, processes))
+            preprocessing.require_same_text()
+        tokenizers = preprocessing.tokenizers(diagnosed, learned_before)
+        report(preprocessing.store(tokenizers, processes))
         return tokenizers
 
     def train(
@@ -229,12 +223,12 @@ class Run(SavedRun):
     ) -> Iterator[Event | StageStarted]:
         """Trains the recipe's model; gives the events of `nmtkit.training.loop.train`, which are logged as well.
 
-        Where the recipe has stages they follow each other; each begins with a `StageStarted` and ends with a `Stopped`.
-        Updates and seconds are counted from the beginning of the first stage.
+        Each stage of a recipe begins with a `StageStarted` and ends with a `Stopped`. Updates and seconds are counted
+        from the beginning of the first stage.
 
         Args:
             device: where to train.
-            notify: told in a sentence what the model and each stage begin with, and how much text is cut.
+            notify: receives messages.
             resume: go on from the last saved state as if training had never stopped.
             stop: asked between updates whether to stop; the state is saved first.
         """

@@ -102,7 +102,7 @@ class StagedTraining:
 
     def _add_to_log(self, event: Event, stage: SavedStage, done: StageTotals) -> None:
         if self._log is None:
-            # Only now has a state that training goes on from shown itself whole; before, nothing may go.
+            # Nothing is removed before a state was loaded that training goes on from.
             after = None
             if self.resume:
                 self.run.folder.result.unlink(missing_ok=True)
@@ -114,7 +114,6 @@ class StagedTraining:
         self._log.add(event, stage.name)
 
     def _forget_average(self) -> None:
-        """Takes away the average, which is of the weights up to now."""
         average = self.run.folder.average
         if average.exists():
             average.unlink()
@@ -143,7 +142,7 @@ class StagedTraining:
     def _begin(
         self, model: Seq2Seq, stages: list[SavedStage], number: int, going_on: bool
     ) -> dict[str, torch.Tensor] | None:
-        """Gives the model what its stage begins with; what an optimizer is to know of it, if there is any."""
+        """Gives the model its first weights; returns the state that the optimizer begins with, if there is any."""
         stage, recipe = stages[number], stages[number].recipe
         optimizer_state = None
         if recipe.training.max_minutes == 0:
@@ -208,17 +207,16 @@ def _best_and_kept(checkpoints: CheckpointManager) -> dict[str, Any]:
 
 
 def _cuts(store: Store, recipe: Recipe) -> Iterator[str]:
-    """In a sentence a side, how many examples are longer than the recipe's limits."""
+    """How many examples of each side are longer than the recipe's limits."""
     sides = TASKS.get(recipe.task).sides
-    for side, what, limit in zip(("src", "tgt"), sides, recipe.data.truncation or (), strict=False):
-        longer = store.count_longer(side, limit)
-        if longer:
-            of = f"{longer:,} of {len(store):,} {what}"
+    for side, name, limit in zip(("src", "tgt"), sides, recipe.data.truncation or (), strict=False):
+        if longer := store.count_longer(side, limit):
+            of = f"{longer:,} of {len(store):,} {name}"
             yield f"{store.name}: {of} are longer than {limit} tokens and are cut to {limit}"
 
 
 def _take_over(model: Seq2Seq, stages: list[SavedStage], number: int, notify: Notify) -> dict[str, torch.Tensor] | None:
-    """Gives the model of a stage the best weights of the stage before; what its optimizer knew, if it is the same."""
+    """Gives the model the best weights of the stage before; returns the optimizer's state, if it is the same one."""
     before, stage = stages[number - 1], stages[number]
     path = before.checkpoints.best()[0]
     new, gone = assign_matching_weights(model, read_weights(path, before.checkpoints.vocabulary), path)
@@ -227,15 +225,12 @@ def _take_over(model: Seq2Seq, stages: list[SavedStage], number: int, notify: No
     )
     kind = before.recipe.training.optimizer
     same = kind == stage.recipe.training.optimizer
-    said = [f"stage {stage.name} begins ({number + 1} of {len(stages)})"]
-    said.append(f"it starts from the best checkpoint of stage {before.name} (update {update} of that stage)")
-    if new:
-        said.append(f"new weights, drawn at random: {', '.join(new)}")
-    if gone:
-        said.append(f"weights that it does not use: {', '.join(gone)}")
+    message = f"stage {stage.name} begins ({number + 1} of {len(stages)}); it starts from the best checkpoint of stage "
+    message += f"{before.name} (update {update} of that stage)"
+    message += f"; new weights, drawn at random: {', '.join(new)}" if new else ""
+    message += f"; weights that it does not use: {', '.join(gone)}" if gone else ""
     other = stage.recipe.training.optimizer
-    said.append(f"{kind} keeps its state" if same else f"{other} starts without a state, after {kind}")
-    notify("; ".join(said))
+    notify(f"{message}; {kind} keeps its state" if same else f"{message}; {other} starts without a state, after {kind}")
     if not same:
         return None
     state = strip_prefix(OPTIMIZER, before.checkpoints.load_last()[0])
@@ -263,7 +258,7 @@ def _begin_embeddings(
 
 
 def more_time_advice(run: SavedRun, stopped: Stopped) -> str | None:
-    """What more time would give, where a limit ended the training: what to do if it was still getting better."""
+    """What more time would give, where a limit ended the training."""
     stage = run.stages()[-1]
     config, facts = stage.recipe.training, stage.checkpoints.read_metadata()
     if stopped.reason == "max_minutes" and run.folder.chosen.is_file() and (advice := _enough_time(run, config, facts)):
@@ -295,11 +290,7 @@ def more_time_advice(run: SavedRun, stopped: Stopped) -> str | None:
 
 
 def _enough_time(run: SavedRun, config: TrainingConfig, facts: Mapping[str, Any]) -> str | None:
-    """How many minutes are enough, where those given for a text were less than half of them.
-
-    A recipe that was chosen for a text plans as many updates as are right for it; `config` and `facts` are of its last
-    stage.
-    """
+    """How many minutes the updates planned for a text take, where fewer than half of them were made."""
     made, planned, given = facts["update"], config.max_updates, run.recipe.training.max_minutes
     if not made or not planned or not given or 2 * made >= planned:
         return None
