@@ -100,19 +100,13 @@ class RunFolder:
 
     def lock_holder(self) -> str:
         """The process that holds the lock, as "process 7 on a machine"; empty if none does, or it is unknown."""
-        file = None
-        try:
+        with suppress(OSError, ImportError), self.lock.open("rb") as file:
             import fcntl  # there is none on Windows
 
-            file = os.open(self.lock, os.O_RDONLY)
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return _holder(file) if file is not None else ""
-        except (OSError, ImportError):
-            return ""
-        finally:
-            if file is not None:
-                os.close(file)
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return _holder(file.fileno())
         return ""
 
     def has_training(self) -> bool:
@@ -167,8 +161,7 @@ def suggest_runs(given: str, runs: Path = RUNS) -> str:
 class RunLock:
     """The exclusive right to write in a run's folder, which is made if need be; `lock_run` acquires it.
 
-    It ends with `close`, or with the process, however that ends. `flock` also locks on network file systems, which
-    Linux passes on to their servers. `notify` is told when an earlier run is restored, or files cannot be locked.
+    It ends with `close`, or with the process, however that ends. `flock` also locks on network file systems.
     """
 
     _file: int | None = None  # of the class: a signal may end `__init__` before its first line, and `__del__` asks
@@ -207,7 +200,7 @@ class RunLock:
     def set_aside(self) -> None:
         """Moves the results of an earlier training away, until `commit_or_rollback` removes or restores them.
 
-        Text, tokenizers and arrays stay where they are, and are kept with the earlier run as well.
+        Text, tokenizers and arrays stay, and the earlier run gets a copy.
         """
         folder, kept = self._folder, self._folder.replaced
         if not folder.has_training():  # nothing of it could be used
@@ -285,11 +278,7 @@ _LOCKS: WeakValueDictionary[str, RunLock] = WeakValueDictionary()
 
 
 def lock_run(folder: RunFolder, notify: Notify) -> RunLock:
-    """Locks a run's folder for this process, which may do so again while it holds the lock.
-
-    Raises:
-        NmtkitError: another process holds the lock, or the folder cannot be written.
-    """
+    """Locks a run's folder for this process, which may do so again while it holds the lock."""
     place = os.path.realpath(folder.path)
     known = _LOCKS.get(place)
     if known is None or not known.is_open:

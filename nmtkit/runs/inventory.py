@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,26 +67,18 @@ def _of_recipe(folder: RunFolder) -> dict[str, Any]:
 
 def _of_training(folder: RunFolder, metric: str) -> dict[str, Any]:
     updates, best = None, None
-    for event in _events(folder.metrics):
-        updates = int(event["update"])
-        if event.get("best"):
-            best = event.get(f"valid_{metric}")
+    for line in folder.metrics.read_bytes().splitlines() if folder.metrics.is_file() else ():
+        with suppress(NmtkitError):  # the last line may be half written
+            event = parse_json(line, "")
+            updates = int(event["update"])
+            best = event.get(f"valid_{metric}") if event.get("best") else best
     if folder.result.is_file():
         result = _json(folder.result)
         why, share = result["reason"], result.get("scheduled")
-        if share not in (None, 1) and why != "patience":  # the rate of learning had not come down to its end
+        if share not in (None, 1) and why != "patience":  # the learning rate had not decayed to its end
             why = f"cut by {why}"
         return {"state": "finished", "why": why, "updates": result["updates"], "validation": best}
     return {"state": "stopped" if folder.has_checkpoint() else "preprocessed", "updates": updates, "validation": best}
-
-
-def _events(log: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a log; the last one may be half written."""
-    if log.is_file():
-        with log.open("rb") as lines:
-            for line in lines:
-                with suppress(NmtkitError):
-                    yield parse_json(line, str(log))
 
 
 def _json(path: Path) -> Any:
@@ -96,20 +87,19 @@ def _json(path: Path) -> Any:
 
 def _size(folder: Path) -> int:
     """Bytes of all files; hard links count once."""
-    found = {}
+    sizes = {}
     for place, _, names in os.walk(folder):
         for name in names:
             with suppress(OSError):  # a file that was removed meanwhile
                 status = os.lstat(os.path.join(place, name))
-                found[status.st_dev, status.st_ino] = status.st_size
-    return sum(found.values())
+                sizes[status.st_dev, status.st_ino] = status.st_size
+    return sum(sizes.values())
 
 
 def require_run(name: str, runs: Path = RUNS) -> RunFolder:
     """The folder of a run by its name under `runs`, or by its path."""
     folder = RunFolder(runs / name)
-    if not folder.exists():
-        folder = RunFolder(Path(name))
+    folder = folder if folder.exists() else RunFolder(Path(name))
     if not folder.path.is_dir():
         raise NmtkitError(f"{name}: there is no such run; {suggest_runs(name, runs)}")
     marks = (folder.lock, folder.vocabulary, folder.checkpoints, folder.metrics, folder.result)

@@ -38,8 +38,8 @@ class StageTotals:
     def plus(self, stage: SavedStage) -> "StageTotals":
         """With a finished stage."""
         facts = stage.checkpoints.read_metadata()
-        seconds = facts["seconds"]
-        return StageTotals(self.updates + facts["update"], self.seconds + seconds, (*self.by_stage, seconds))
+        update, seconds = facts["update"], facts["seconds"]
+        return StageTotals(self.updates + update, self.seconds + seconds, (*self.by_stage, seconds))
 
     def shift(self, event: Event) -> Event:
         """The event, counted from the beginning of the first stage."""
@@ -49,7 +49,7 @@ class StageTotals:
 
 
 class LoggedEvent(NamedTuple):
-    """A logged event; numbers that were not finite or not logged are NaN."""
+    """A logged event; numbers that were infinite or missing are NaN."""
 
     stage: str
     """Empty where training has none."""
@@ -66,7 +66,7 @@ class MetricsLog:
         self._tensorboard: Any = None
 
     def begin(self, after: int | None = None) -> None:
-        """Opens TensorBoard; a training that resumes `after` an update drops what was logged later."""
+        """Opens TensorBoard; a training that resumes after an update drops what was logged later."""
         if after is not None and os.path.lexists(self.path):
             self.truncate_after(after)
         with suppress(ImportError):
@@ -77,13 +77,13 @@ class MetricsLog:
 
     def add(self, event: Event, stage: str = "") -> None:
         """Writes a `Step` or an `Evaluated`, counted from the first stage; other events are ignored."""
-        if not isinstance(event, Step | Evaluated):
-            return
         if isinstance(event, Step):
-            room, values = "train", event.figures()
-        else:
+            group, values = "train", event.figures()
+        elif isinstance(event, Evaluated):
             measured = {f"{_VALID}{key}": value for key, value in event.metrics.items()}
-            room, values = "valid", {**measured, "best": event.best}
+            group, values = "valid", {**measured, "best": event.best}
+        else:
+            return
         record = {"update": event.update, "event": _kind(type(event)), **({"stage": stage} if stage else {}), **values}
         for key, value in record.items():
             if isinstance(value, float) and not math.isfinite(value):
@@ -92,7 +92,7 @@ class MetricsLog:
             file.write(json.dumps(record, ensure_ascii=False) + "\n")
         if self._tensorboard is not None:
             for key, value in values.items():
-                self._tensorboard.add_scalar(f"{room}/{key.removeprefix(_VALID)}", float(value), event.update)
+                self._tensorboard.add_scalar(f"{group}/{key.removeprefix(_VALID)}", float(value), event.update)
 
     def close(self) -> None:
         """Ends TensorBoard's file."""
@@ -105,9 +105,7 @@ class MetricsLog:
         try:
             lines = self._text(errors="replace").splitlines()
         except OSError as fault:
-            raise NmtkitError(
-                f"{self.path}: cannot read it: {fault.strerror or fault}; move it away to go on"
-            ) from fault
+            raise NmtkitError(f"{self.path}: cannot read it ({fault}); move it away to go on") from fault
         for line in lines:
             with suppress(DataError, TypeError, KeyError):
                 if parse_json(line, "")["update"] <= after:
@@ -118,12 +116,10 @@ class MetricsLog:
         """All events in order; of a running training, without a last line that is incomplete."""
         try:
             lines = self._text().split("\n")
-        except FileNotFoundError as fault:
-            raise DataError(
-                f"{self.path}: there is no such file; name the folder of a run that has begun to train"
-            ) from fault
         except (OSError, UnicodeDecodeError) as fault:
-            raise DataError(f"{self.path}: cannot read it: {fault}") from fault
+            raise DataError(
+                f"{self.path}: cannot read it ({fault}); name the folder of a run that has begun to train"
+            ) from fault
         made, reached = self._updates_made(), 0
         for number, line in enumerate(lines if made else lines[:-1], start=1):
             if not line:
@@ -198,20 +194,20 @@ def training_curves(run: SavedRun, name: str) -> Training:
     metric = next((one for one in (*chosen, "bleu", "rougeL", *measured) if one in measured), "bleu")
     known = text_metrics().get(metric)
 
-    def told(term: str) -> Points:
+    def training(term: str) -> Points:
         return [(step.update, step.terms.get(term, math.nan)) for step in steps]
 
-    def validated(key: str) -> Points:
+    def validation(key: str) -> Points:
         return [(one.update, one.metrics.get(key, math.nan)) for one in validations]
 
     return Training(
         name,
-        loss=told("nll"),
-        perplexity=told("ppl"),
+        loss=training("nll"),
+        perplexity=training("ppl"),
         lr=[(step.update, step.lr) for step in steps],
-        valid_loss=validated("loss"),
-        valid_perplexity=validated("perplexity"),
-        valid_score=[point for point, one in zip(validated(metric), validations, strict=True) if metric in one.metrics],
+        valid_loss=validation("loss"),
+        valid_perplexity=validation("perplexity"),
+        valid_score=[(one.update, one.metrics[metric]) for one in validations if metric in one.metrics],
         metric=known.title if known else metric,
         stages=[*stages.items()],
     )

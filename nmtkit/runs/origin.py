@@ -43,12 +43,7 @@ class Origin(Settings):
 
 
 def find_origin(recipe: Recipe, folder: RunFolder | None = None) -> Origin | None:
-    """The origin that a recipe names with `init_from`; None if it names none.
-
-    Args:
-        recipe: to be trained.
-        folder: of the new run, if known; it must be another one.
-    """
+    """The origin that a recipe names with `init_from`, if any; it must not be `folder`, that of the new run."""
     if recipe.init_from is None:
         return None
     source = find_run(recipe.init_from.run)[0]
@@ -64,19 +59,17 @@ def find_origin(recipe: Recipe, folder: RunFolder | None = None) -> Origin | Non
         raise CheckpointError(
             f"{weights}: of another vocabulary than that of {source.folder.path}; name its own weights"
         )
-    with open(weights, "rb") as file:
-        checksum = hashlib.file_digest(file, "sha256").hexdigest()
     return Origin(
         run=os.path.abspath(source.folder.path),
         weights=os.path.abspath(weights),
-        sha256=checksum,
+        sha256=_sha256(weights),
         vocabulary=vocabulary,
-        test=recipe.init_from.test or _test_of(source.recipe),
+        test=recipe.init_from.test or _absolute_test_set(source.recipe),
     )
 
 
-def _test_of(recipe: Recipe) -> SplitFiles | None:
-    """The test set of a recipe by absolute paths, if its files exist and have targets."""
+def _absolute_test_set(recipe: Recipe) -> SplitFiles | None:
+    """If its files exist and have targets."""
     files = recipe.data.splits().get("test")
     if files is None or not (files.tgt or not files.src) or not all(map(os.path.exists, files.paths())):
         return None
@@ -88,12 +81,11 @@ def _test_of(recipe: Recipe) -> SplitFiles | None:
 def _require_same_model(recipe: Recipe, source: SavedRun) -> None:
     before = source.newest_stage().recipe
     now = next(iter(recipe.by_stage().values()))
-    faults = [*_differing("tokenizer", before, now), *_differing("model", before, now)]
-    if faults:
+    if faults := [*_differing("tokenizer", before, now), *_differing("model", before, now)]:
         raise RecipeError(
             f"recipe {recipe.name}: `init_from` is {source.folder.path}, and its weights fit only its own model and "
-            "tokenizer; leave `model` and `tokenizer` out of the recipe to take those:"
-            + "".join(f"\n  {fault}" for fault in faults)
+            "tokenizer; leave `model` and `tokenizer` out of the recipe to take those:",
+            *(f"  {fault}" for fault in faults),
         )
 
 
@@ -110,30 +102,33 @@ def _differing(group: str, before: Recipe, now: Recipe) -> list[str]:
 
 
 def read_origin(folder: RunFolder) -> Origin | None:
-    """The recorded origin of a run; None if it has none. Raises CheckpointError if the record is damaged."""
-    if not folder.origin.is_file():
+    """The recorded origin of a run, if it has one."""
+    path = folder.origin
+    if not path.is_file():
         return None
     try:
-        return parse(
-            Origin, parse_json(read_vocabulary_file(folder.origin, "it"), folder.origin.name), str(folder.origin)
-        )
+        return parse(Origin, parse_json(read_vocabulary_file(path, "it"), path.name), str(path))
     except (DataError, RecipeError) as fault:
-        raise CheckpointError(f"{folder.origin}: damaged ({fault}); train anew with --overwrite") from fault
+        raise CheckpointError(f"{path}: damaged ({fault}); train anew with --overwrite") from fault
 
 
 def origin_tokenizers(origin: Origin) -> TokenizerPair:
     """The tokenizers of the origin; raises CheckpointError if they are missing or have changed."""
-    found = SavedRun(RunFolder(Path(origin.run))).load_tokenizers()
-    if found.checksum != origin.vocabulary:
+    tokenizers = SavedRun(RunFolder(Path(origin.run))).load_tokenizers()
+    if tokenizers.checksum != origin.vocabulary:
         raise CheckpointError(f"{origin.run}: its vocabulary has changed; begin the training anew")
-    return found
+    return tokenizers
 
 
 def load_origin_weights(model: Seq2Seq, origin: Origin) -> None:
     """Loads the recorded weights; raises CheckpointError if they are missing, changed, or of another model."""
     path = Path(origin.weights)
     weights = read_weights(path, origin.vocabulary)
-    with open(path, "rb") as file:
-        if hashlib.file_digest(file, "sha256").hexdigest() != origin.sha256:
-            raise CheckpointError(f"{path}: changed since this training was prepared; begin it anew with --overwrite")
+    if _sha256(path) != origin.sha256:
+        raise CheckpointError(f"{path}: changed since this training was prepared; begin it anew with --overwrite")
     assign_weights(model, weights, path)
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

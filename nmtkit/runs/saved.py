@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from typing_extensions import override
 
 from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.checkpoints.weights import SkipInit, average_weights, load_weights, read_vocabulary_checksum, save_weights
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from nmtkit.recipe import Recipe
 
 MODEL_VARIABLE = "NMTKIT_MODEL"
+_NAMED_WEIGHTS = ("auto", "average", "best", "last")
 
 
 @dataclass(frozen=True)
@@ -61,13 +63,13 @@ class SavedRun:
         return self._saved_inference or InferenceConfig.of(self.newest_stage().recipe)
 
     def save_inference(self) -> None:
-        """Writes `inference` beside the recipe, for a run whose training has ended."""
+        """Writes the settings for decoding, once training has ended."""
         self.__dict__.pop("_saved_inference", None)
         stage = self.newest_stage()
         write_inference(self.folder, stage.recipe, stage.checkpoints.folder)
 
     def load_tokenizers(self) -> TokenizerPair:
-        """The tokenizers of the run; raises CheckpointError if they are missing or damaged."""
+        """The tokenizers of the run."""
         if not self.folder.vocabulary.is_dir():
             raise CheckpointError(
                 f"{self.folder.vocabulary}: the run has no vocabulary; copy the whole run folder, or train again"
@@ -75,7 +77,7 @@ class SavedRun:
         return TokenizerPair.load(self.folder.vocabulary)
 
     def stages(self, taken: Sequence[float] = (), vocabulary: str = "") -> list[SavedStage]:
-        """The stages in their order; `taken` is as of `Recipe.by_stage`, `vocabulary` as of `CheckpointManager`."""
+        """The stages in order; `taken` is as in `Recipe.by_stage`, `vocabulary` as in `CheckpointManager`."""
         return [
             SavedStage(name, one, CheckpointManager(self.folder.stage(number, name), vocabulary))
             for number, (name, one) in enumerate(self.recipe.by_stage(taken).items(), start=1)
@@ -93,7 +95,7 @@ class SavedRun:
             which: `best`, `last`, `average`, the name of a stage (its best), or a file; `auto` is the average if one
                 was made, else the best, else the last. Best and last are of the newest stage that was validated.
         """
-        known = self._saved_inference if which in ("auto", "best", "last", "average") else None
+        known = self._saved_inference if which in _NAMED_WEIGHTS else None
         stages = [] if known else self.stages()
         checkpoints = (
             CheckpointManager(self.folder.path / known.checkpoints) if known else self.newest_stage().checkpoints
@@ -106,8 +108,7 @@ class SavedRun:
         named |= {name: next(iter(files), None) for name, files in of_stages.items()}
         found = named[which] if which in named else Path(which)
         if found is None or not found.is_file():
-            order = ("average", "best", "last", *of_stages)
-            have = [name for name in order if (path := named[name]) and path.is_file()]
+            have = [name for name in (*_NAMED_WEIGHTS[1:], *of_stages) if (path := named[name]) and path.is_file()]
             there = f"it has: {', '.join(have)}" if have else "it has none yet; train it first"
             missing = f" ({found} is not there)" if found else ""
             raise CheckpointError(f"{self.folder.path}: no checkpoint {which!r}{missing}; {there}")
@@ -118,10 +119,10 @@ class SavedRun:
         return [self]
 
     def open_model(self, device: torch.device, which: str = "auto") -> "tuple[Seq2Seq, TokenizerPair, Recipe]":
-        """The trained model in evaluation mode, its tokenizers and its recipe; `which` is as of `weights`.
+        """The trained model in evaluation mode, its tokenizers and its recipe; `which` is as in `weights`.
 
-        Model and recipe are of the stage that the weights are from; for an average, or a file from elsewhere, of the
-        newest one that was validated.
+        Model and recipe are those of the weights' stage; for an average, or a file from elsewhere, of the newest
+        validated one.
         """
         weights = self.weights(which)
         folder = weights.resolve().parent
@@ -134,7 +135,7 @@ class SavedRun:
     ) -> tuple[Seq2Seq, TokenizerPair, InferenceConfig]:
         """As `open_model`, with only the settings that decoding needs."""
         known = self._saved_inference
-        if known is None or which not in ("auto", "best", "last", "average"):
+        if known is None or which not in _NAMED_WEIGHTS:
             model, tokenizers, recipe = self.open_model(device, which)
             return model, tokenizers, InferenceConfig.of(recipe)
         return *self._load(known.model, self.weights(which), device), known
@@ -148,26 +149,20 @@ class SavedRun:
 
 
 class EnsembleRun(SavedRun):
-    """Several runs that decode as an ensemble; recipe and folder are the first run's.
-
-    Args:
-        runs: at least two.
-        mean: what is averaged, see `nmtkit.models.ensemble.Ensemble`.
-        weights: of each run; None: equal.
-    """
+    """Several runs that decode as an `Ensemble`; recipe and folder are those of the first."""
 
     def __init__(self, runs: Sequence[SavedRun], mean: Mean, weights: Sequence[float] | None) -> None:
         super().__init__(runs[0].folder)
         self.runs, self._mean, self._weights = runs, mean, weights
 
+    @override
     def members(self) -> list[SavedRun]:
-        """The runs."""
         return list(self.runs)
 
+    @override
     def open_for_inference(
         self, device: torch.device, which: str = "auto"
     ) -> tuple[Seq2Seq, TokenizerPair, InferenceConfig]:
-        """The ensemble, with tokenizers and settings of the first run; raises RecipeError if vocabularies differ."""
         opened = [run.open_for_inference(device, which) for run in self.runs]
         first, (_, tokenizers, config) = self.runs[0], opened[0]
         for run, (_, others, _) in zip(self.runs, opened, strict=True):
@@ -199,21 +194,20 @@ def find_run(
     """The run to use, and the reason in words.
 
     Args:
-        model: a run's folder, or its name under `runs`; None takes `$NMTKIT_MODEL`, else the newest finished run. Of
-            several an ensemble.
+        model: a run's folder, or its name under `runs`; None takes `$NMTKIT_MODEL`, else the newest finished run.
+            Several make an ensemble.
         runs: the folder of all runs.
-        task: the newest run is of this task; None: of any.
-        mean: of what an ensemble takes it.
-        weights: how much each run of an ensemble counts; None: all the same.
+        task: of the newest run; None: any.
+        mean: see `nmtkit.models.ensemble.Ensemble`.
+        weights: of the runs of an ensemble; None: equal.
 
     Raises:
-        CheckpointError: there is no finished run, or no folder where `$NMTKIT_MODEL` says.
-        RecipeError: weights for one run.
+        CheckpointError: there is no such run.
     """
     names = [] if model is None else [str(model)] if isinstance(model, str | Path) else [*map(str, model)]
     if len(names) > 1:
-        found = [_named_run(name, runs)[0] for name in names]
-        return EnsembleRun(found, mean, weights), f"one of {len(found)} in an ensemble"
+        members = [_named_run(name, runs)[0] for name in names]
+        return EnsembleRun(members, mean, weights), f"one of {len(members)} in an ensemble"
     if weights is not None:
         raise RecipeError("ensemble_weights are of several runs; name the others with -m RUN as well")
     if names:
@@ -222,10 +216,7 @@ def find_run(
         try:
             return _named_run(given, runs)[0], f"${MODEL_VARIABLE}"
         except CheckpointError as fault:
-            raise CheckpointError(
-                f"${MODEL_VARIABLE} names {given}, and there is no such folder; set it to a run's folder, or name one "
-                f"with -m RUN; {suggest_runs(given, runs)}"
-            ) from fault
+            raise CheckpointError(f"${MODEL_VARIABLE} is {given}: {fault}; or name a run with -m RUN") from fault
     finished = [RunFolder(path.parent) for path in runs.glob("*/result.json")]
     finished.sort(key=lambda folder: folder.result.stat().st_mtime, reverse=True)
     newest = next((run for run in map(SavedRun, finished) if task is None or run.inference.task == task), None)
