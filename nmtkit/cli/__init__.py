@@ -250,8 +250,8 @@ def _bound_waiting() -> None:
     """Makes OpenMP's threads wait by spinning for a moment and then asleep; before torch is loaded.
 
     Threads that spin on keep the cores from other programs; threads that sleep at once are woken for every small
-    product, which halves the speed of small models. Variables that the user set stay. See `nmtkit.core.device.Courtesy`
-    for what happens where the cores are busy.
+    product, which halves the speed of small models. Variables that the user set stay. Where the cores are busy see
+    `nmtkit.core.device.SpinGuard`.
     """
     if "OMP_WAIT_POLICY" not in os.environ and "GOMP_SPINCOUNT" not in os.environ:
         os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": SPINS, "NMTKIT_WAITING": "bounded"}

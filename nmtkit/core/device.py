@@ -31,11 +31,7 @@ def available() -> list[str]:
 
 
 def choose(name: str = "auto") -> torch.device:
-    """The device of that name; `auto` takes the first CUDA device, else the CPU.
-
-    Raises:
-        NmtkitError: there is no such device here; nothing is ever moved to the CPU in silence.
-    """
+    """The device of that name; `auto` takes the first CUDA device, else the CPU."""
     if name == "auto":
         return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
     names = available()
@@ -55,32 +51,28 @@ def describe(device: torch.device) -> str:
 
 
 def cpu_threads() -> int:
-    """How many CPU threads torch should use unless somebody says otherwise: one a core that this process may use."""
+    """CPU threads that torch uses by default: one for each core that this process may use."""
     return _at_most_cores(_TORCH_THREADS)
 
 
 def _at_most_cores(threads: int) -> int:
-    """At most one a core that this process may use, unless the user has set how many there are to be."""
+    """Unless the user has set the number of threads."""
     if "OMP_NUM_THREADS" in os.environ or not hasattr(os, "sched_getaffinity"):
         return threads
     return min(threads, len(os.sched_getaffinity(0)))
 
 
 def _glibc() -> ctypes.CDLL | None:
-    """The C library, if it is the one whose allocator the functions below steer."""
-    if not sys.platform.startswith("linux"):
-        return None
-    try:
-        return ctypes.CDLL("libc.so.6")
-    except OSError:
-        return None
+    with suppress(OSError):
+        return ctypes.CDLL("libc.so.6") if sys.platform.startswith("linux") else None
+    return None
 
 
 def tune_malloc() -> bool:
-    """Tells glibc to keep freed blocks instead of giving every large one back to the kernel at once.
+    """Tells glibc to keep freed blocks; whether it could be set, which needs Linux with glibc.
 
-    A training step on the CPU frees and asks for the same large blocks thousands of times; handing them back costs a
-    page fault for every 4 KiB of each. Returns whether it could be set (Linux with glibc only).
+    A training step on the CPU frees and allocates the same large blocks thousands of times. Giving them back to the
+    kernel costs a page fault for every 4 KiB.
     """
     library = _glibc()
     mmap_max, trim_threshold, top_pad = -4, -1, -2
@@ -92,7 +84,7 @@ def trim_malloc() -> None:
     """Gives the pages of freed blocks back to the kernel; the other half of `tune_malloc`.
 
     glibc does not put an aligned block, as every tensor is, into the gap of a freed one of the same size, so the heap
-    grows with every training update until the gaps are emptied.
+    grows with every training update until then.
     """
     library = _glibc()
     if library is not None:
@@ -103,16 +95,16 @@ WAITING = "NMTKIT_WAITING"
 """The variable by which the command line says that it chose how OpenMP's threads wait, and not the user."""
 
 
-class Courtesy(threading.Thread):
+class SpinGuard(threading.Thread):
     """Keeps OpenMP's threads from spinning while something else wants the cores.
 
-    A thread that spins a moment before it sleeps makes small models quicker on a quiet machine. Where two trainings
-    share the cores it spins while the thread that it waits for has no core, and slows both down. So this looks twice a
-    second at how long the process's threads had to wait for a core. If it was long, it makes libgomp manage more
-    threads than there are cores, by a team of one more thread; then none of them spins. That team ends when the cores
-    have been free for a while. No result depends on it.
+    A thread that spins a moment before it sleeps makes small models faster on a quiet machine. On a busy one it takes
+    the core from the thread that it waits for: beside other trainings a small model was five times as slow. So this
+    looks twice a second at how long the process's threads waited for a core. If that was long, it makes libgomp manage
+    more threads than there are cores, by a team of one more thread; then none of them spins. That team ends when the
+    cores have been free for a while. No result depends on it.
 
-    `read` gives for each thread of the process by its number the nanoseconds it has run and those it has waited to run.
+    `read_times` gives for each thread of the process by its number the nanoseconds it has run and waited to run.
     """
 
     PERIOD = 0.5
@@ -122,10 +114,10 @@ class Courtesy(threading.Thread):
     LOOKS = 20
     """... after so many looks."""
 
-    def __init__(self, read: Callable[[], dict[str, tuple[int, int]]]) -> None:
-        super().__init__(daemon=True, name="courtesy")
-        self._read = read
-        self._before = read()
+    def __init__(self, read_times: Callable[[], dict[str, tuple[int, int]]]) -> None:
+        super().__init__(daemon=True, name="spin guard")
+        self._read_times = read_times
+        self._before = read_times()
         self._free_looks = 0
         self._release: threading.Event | None = None
         self._team: threading.Thread | None = None
@@ -133,7 +125,7 @@ class Courtesy(threading.Thread):
 
     @property
     def holds(self) -> bool:
-        """Whether none spins."""
+        """Whether no thread spins."""
         return self._release is not None
 
     def run(self) -> None:
@@ -142,7 +134,7 @@ class Courtesy(threading.Thread):
             self.look()
 
     def end(self) -> None:
-        """Waits for its threads: Python ends the process by an abort where one of them is within torch at the exit."""
+        """Waits for its threads: Python aborts at its exit if one of them is within torch then."""
         self._ended.set()
         self.join()
         if self._release is not None and self._team is not None:
@@ -151,53 +143,50 @@ class Courtesy(threading.Thread):
 
     def look(self) -> None:
         """One look at what happened since the last one."""
-        now = self._read()
-        ran, waited = (
-            sum(now[thread][kind] - self._before[thread][kind] for thread in now.keys() & self._before.keys())
-            for kind in (0, 1)
-        )
-        self._before = now
+        before, now = self._before, self._read_times()
+        self._before, both = now, now.keys() & before.keys()
+        ran, waited = (sum(now[thread][kind] - before[thread][kind] for thread in both) for kind in (0, 1))
         share = waited / max(ran + waited, 1)
         self._free_looks = self._free_looks + 1 if share < self.FREE else 0
         if share > self.BUSY and self._release is None:
             self._release = threading.Event()
-            self._team = threading.Thread(target=_with_threads_of_its_own, args=(self._release,), daemon=True)
+            self._team = threading.Thread(target=_hold_team, args=(self._release,), daemon=True)
             self._team.start()
         elif self._release is not None and self._free_looks >= self.LOOKS:
             self._release.set()
             self._release = None
 
 
-def _with_threads_of_its_own(release: threading.Event) -> None:
+def _hold_team(release: threading.Event) -> None:
     """Has OpenMP give this thread a team, by an operation that is large enough to be shared out, until `release`.
 
     libgomp counts one thread, and of every team all but its first. So a team of as many threads as there are cores
-    makes the count larger than that, together with any other team of two or more, however few cores that one uses.
+    makes the count larger than that, together with any other team of two or more.
     """
     before = torch.get_num_threads()
-    # Of this thread and of ones to come, none of which is begun yet.
+    # Of this thread and of ones to come, none of which has begun yet.
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     torch.ones(1 << 20).add_(1)
     torch.set_num_threads(before)
     release.wait()
 
 
-def _times_of_threads() -> dict[str, tuple[int, int]]:
-    """What the kernel says of this process's threads: nanoseconds run, and waited for a core; of Linux only."""
-    found = {}
+def _thread_times() -> dict[str, tuple[int, int]]:
+    """Nanoseconds that each thread of this process has run and waited for a core, of Linux only."""
+    times = {}
     for thread in os.listdir("/proc/self/task"):
         with suppress(OSError, ValueError), open(f"/proc/self/task/{thread}/schedstat", encoding="ascii") as file:
             ran, waited, _ = map(int, file.read().split())
-            found[thread] = ran, waited
-    return found
+            times[thread] = ran, waited
+    return times
 
 
 @cache
-def _be_courteous() -> None:
+def _start_spin_guard() -> None:
     with suppress(OSError):
-        courtesy = Courtesy(_times_of_threads)
-        courtesy.start()
-        atexit.register(courtesy.end)
+        guard = SpinGuard(_thread_times)
+        guard.start()
+        atexit.register(guard.end)
 
 
 def prepare(
@@ -207,9 +196,9 @@ def prepare(
 
     Args:
         device: where the work will run.
-        matmul_precision: torch's float32 matrix product setting; below `highest` products may use tf32 or bf16 inside,
-            on CUDA those of cuDNN's recurrent layers as well. `auto`, which nobody has measured here, is `highest`.
-        threads: CPU threads; None leaves those that torch has, as far as there are cores for them.
+        matmul_precision: below `highest` float32 products may use tf32 or bf16 inside, on CUDA those of cuDNN's
+            recurrent layers as well. `auto` is `highest`.
+        threads: CPU threads; None keeps torch's number, as far as there are cores.
     """
     torch.set_float32_matmul_precision("highest" if matmul_precision == "auto" else matmul_precision)
     torch.backends.cudnn.allow_tf32 = torch.get_float32_matmul_precision() != "highest"
@@ -217,7 +206,7 @@ def prepare(
     if device.type == "cpu":
         tune_malloc()
         if torch.get_num_threads() > 1 and WAITING in os.environ:
-            _be_courteous()
+            _start_spin_guard()
 
 
 _IN_THREADS = threading.Event()
@@ -225,16 +214,15 @@ _IN_THREADS = threading.Event()
 
 
 def use_one_thread() -> None:
-    """Makes this thread, one of several that compute side by side, do so with one core."""
+    """For a thread that computes beside others."""
     _IN_THREADS.set()
     torch.set_num_threads(1)
 
 
 def can_fork() -> bool:
-    """Whether a fork of this process can compute, with one core.
+    """Whether a fork of this process can compute, with one core; on Linux only.
 
-    Not once threads have computed side by side: MKL keeps account of every thread's memory under a lock, which a thread
-    of theirs may hold while the process is forked. On other systems than Linux the libraries do not bear a fork at all.
+    Not once threads have computed side by side: one of them may hold MKL's lock of memory during the fork.
     """
     return sys.platform.startswith("linux") and not _IN_THREADS.is_set()
 
@@ -242,18 +230,17 @@ def can_fork() -> bool:
 def map_batches(
     work: Callable[[Work], None], batches: Iterable[Work], device: torch.device, one_a_core: bool = True
 ) -> None:
-    """Calls `work` on every batch; on a CPU on several at a time, each with one core to itself, unless told otherwise.
+    """Calls `work` on every batch; on a CPU on several at a time, each with one core, unless `one_a_core` is False.
 
     The products of one decoding step are so small that two cores at the same product wait for each other.
     """
-    given = list(batches)
-    threads = torch.get_num_threads()
-    if device.type != "cpu" or threads == 1 or len(given) < 2 or not one_a_core:
-        for batch in given:
+    batches, threads = list(batches), torch.get_num_threads()
+    if device.type != "cpu" or threads == 1 or len(batches) < 2 or not one_a_core:
+        for batch in batches:
             work(batch)
         return
     try:
         with ThreadPoolExecutor(threads, initializer=use_one_thread) as pool:
-            list(pool.map(work, given))
+            list(pool.map(work, batches))
     finally:
         torch.set_num_threads(threads)

@@ -39,9 +39,7 @@ def write_errors(path: str | Path) -> Iterator[None]:
 
 @contextmanager
 def atomic_path(path: Path, suffix: str = ".new", durable: bool = False) -> Iterator[Path]:
-    """A place beside a file; what the block writes there takes the file's place at its end, in one stroke.
-
-    A reader sees the old file or the new one, never half of it. A block that fails leaves the old one.
+    """A path beside a file; what the block writes there replaces the file at its end, at once or not at all.
 
     Args:
         path: the file; its folder is made.
@@ -73,11 +71,9 @@ def atomic_path(path: Path, suffix: str = ".new", durable: bool = False) -> Iter
 
 @contextmanager
 def new_folder(path: Path, remedy: str) -> Iterator[Path]:
-    """A folder beside a place; at the end of the block it is moved there, so that it is there whole or not at all.
+    """A folder beside a path; the end of the block moves it there, whole or not at all.
 
-    Args:
-        path: where nothing is yet but perhaps an empty folder.
-        remedy: how another place is named.
+    At the path there may be only an empty folder; `remedy` says how the user names another one.
     """
     if os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir())):
         raise NmtkitError(f"{path}: it exists already; {remedy}")

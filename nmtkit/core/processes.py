@@ -38,8 +38,7 @@ class WorkerProcess:
     """A process that runs a program.
 
     With `main` it is a fork, which shares this process's memory (Linux only) and closes the connections of `siblings`.
-    Without it is a new interpreter that runs the program sent as the first message. It imports only what that needs:
-    it starts quickly, and does not depend on the libraries and threads of this process.
+    Without it is a new interpreter that runs the program sent as the first message, and imports only what that needs.
     """
 
     def __init__(
@@ -106,11 +105,7 @@ def _run(main: Main, connection: Connection) -> None:
 
 
 def start_workers(mains: Sequence[Main], option: str, fork: bool = False) -> list[WorkerProcess]:
-    """Starts a process for each program, all or none.
-
-    Raises:
-        NmtkitError: a process cannot be started; `option` sets their number.
-    """
+    """Starts a process for each program, all or none; `option` sets their number."""
     started: list[WorkerProcess] = []
     # A signal that comes before a fork has its own handlers ends the parent, and the fork by its connection.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS if fork else ())
@@ -168,10 +163,7 @@ def ordered_map(
 
     The first items, up to the size `alone` in all, are mapped in this process; then workers start, and items are read
     ahead by a few for each. A fault of `function` or `items` is raised after the results of the items before it. To be
-    closed if it is not read to its end. `option` is what sets the number of processes.
-
-    Raises:
-        NmtkitError: a process was killed, or none can be started.
+    closed if it is not read to its end. `option` sets the number of processes.
     """
     coming = iter(items)
     done = 0

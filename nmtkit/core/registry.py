@@ -18,14 +18,7 @@ _NEAR = 5
 
 
 def suggest_names(given: str, valid: Iterable[str], most: int = MAX_NAMES, what: str = "valid names") -> str:
-    """Says which valid name is nearest to the one given, and lists them; one sentence each.
-
-    Args:
-        given: the wrong name.
-        valid: the names that there are.
-        most: list so many at most: of more the nearest, and how many others there are.
-        what: what the list is called.
-    """
+    """Says which valid name is nearest to the one given, and lists them, or the nearest of more than `most`."""
     names = sorted(valid)
     close = difflib.get_close_matches(given, names, n=1, cutoff=0.6)
     hint = f"did you mean {close[0]!r}? " if close else ""
@@ -38,7 +31,7 @@ def suggest_names(given: str, valid: Iterable[str], most: int = MAX_NAMES, what:
 class Registry(Generic[T]):
     """A table from names to things, filled by decorators where the things are defined.
 
-    `what` the members are is for messages: "model", "tokenizer".
+    Messages call the members `what`: "model", "tokenizer".
     """
 
     def __init__(self, what: str) -> None:

@@ -75,7 +75,7 @@ def test_more_threads_are_there_than_cores(monkeypatch: pytest.MonkeyPatch, thre
     torch.set_num_threads(threads)
     torch.ones(1 << 20).add_(1)
     before, release = set(os.listdir("/proc/self/task")), threading.Event()
-    holder = threading.Thread(target=device._with_threads_of_its_own, args=(release,), daemon=True)
+    holder = threading.Thread(target=device._hold_team, args=(release,), daemon=True)
 
     def count() -> int:
         """One, and of both teams all but the first."""
@@ -113,12 +113,12 @@ class Kernel:
 
 def test_threads_do_not_spin_while_something_else_wants_the_cores() -> None:
     kernel = Kernel()
-    courtesy = device.Courtesy(kernel.read)
+    guard = device.SpinGuard(kernel.read)
 
     def look(share: float) -> bool:
         kernel.pass_by(share)
-        courtesy.look()
-        return courtesy.holds
+        guard.look()
+        return guard.holds
 
     before = threading.active_count()
     assert not look(0.0)
@@ -127,7 +127,7 @@ def test_threads_do_not_spin_while_something_else_wants_the_cores() -> None:
     assert look(0.0), "not at the first quiet look"
     assert threading.active_count() == before + 1
     assert look(0.05)  # not quiet: the count begins again
-    assert all(look(0.0) for _ in range(device.Courtesy.LOOKS - 1))
+    assert all(look(0.0) for _ in range(device.SpinGuard.LOOKS - 1))
     assert not look(0.0)
     assert look(0.5)
 
@@ -135,8 +135,8 @@ def test_threads_do_not_spin_while_something_else_wants_the_cores() -> None:
 def test_the_kernel_tells_how_long_threads_ran_and_waited() -> None:
     if not os.path.exists("/proc/self/schedstat"):
         pytest.skip("this kernel does not count it")
-    before = device._times_of_threads()
+    before = device._thread_times()
     assert sum(range(2_000_000)) > 0
-    after = device._times_of_threads()
+    after = device._thread_times()
     (own,) = (thread for thread in before if thread == str(threading.get_native_id()))
     assert after[own][0] > before[own][0] > 0
