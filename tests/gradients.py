@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nmtkit.data.batch import Batch
 from nmtkit.models.base import Seq2Seq
@@ -28,7 +28,7 @@ def backward(
         model: in training mode, on the device.
         batch: with targets, on the CPU.
         tokens: target tokens of the whole update.
-        part_bytes: how large the log-probabilities of a part may be.
+        chunk_bytes: how large the log-probabilities of a part may be.
         device: where to compute.
         links: linked target tokens of the whole update.
         training: what differs from the default settings.
@@ -36,3 +36,17 @@ def backward(
     objectives = build_objectives(TrainingConfig.model_validate({"max_updates": 1, **training}))
     counts = {"tokens": tokens, "links": links, "sentences": batch.size}
     return GradientAccumulator(model, objectives, counts, device, chunk_bytes).backward(batch)
+
+
+def gradients(model: nn.Module) -> dict[str, Tensor]:
+    """The gradients by name of parameter, which the model has no longer."""
+    found = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
+    model.zero_grad(set_to_none=True)
+    return found
+
+
+def assert_same_gradients(found: dict[str, Tensor], expected: dict[str, Tensor], within: float = 1e-9) -> None:
+    """Compares gradients in float64."""
+    assert found.keys() == expected.keys()
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, rtol=within, atol=1e-3 * within, msg=name)

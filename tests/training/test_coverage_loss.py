@@ -4,14 +4,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from gradients import backward
+from gradients import assert_same_gradients, backward, gradients
 from tiny_training import tiny_model
 
 from nmtkit.checkpoints.weights import assign_matching_weights, get_weights
 from nmtkit.data.batch import collate
 from nmtkit.models.base import Output, VocabularySizes
 from nmtkit.models.pointer_generator import PointerGenerator, PointerGeneratorConfig
-from nmtkit.training.config import TrainingConfig
 from nmtkit.training.objectives.attention import coverage_loss
 from nmtkit.training.objectives.likelihood import likelihood
 from nmtkit.training.optimizers import OptimizerConfig, build_optimizer, read_state, restore_state
@@ -69,33 +68,9 @@ def test_both_losses_go_back_through_one_attention(rows: int) -> None:
     sums = backward(parted, BATCH, 7, size, label_smoothing=0.1, coverage_weight=0.7)
     expected = {"coverage_loss": covered.item(), "loss": text.total.item(), "nll": text.nll.item()}
     assert {name: total.item() for name, total in sums.items()} == pytest.approx(expected, rel=1e-12)
-    for (name, a), b in zip(whole.named_parameters(), parted.parameters(), strict=True):
-        assert a.grad is not None, name
-        torch.testing.assert_close(b.grad, a.grad, rtol=1e-9, atol=1e-12)
-
-
-def test_the_whole_gradient_is_that_of_finite_differences() -> None:
-    net, weight = model(), 0.7
-    backward(net, BATCH, 1, 1000, coverage_weight=weight)
-
-    def loss() -> float:
-        assert BATCH.tgt_mask is not None
-        output = net(BATCH, keep=BATCH.tgt_mask, need_attention=True)
-        covered = coverage_loss(output.attention, BATCH.tgt_mask)
-        return (likelihood(Output(output.log_probs), BATCH, 9).total + weight * covered).item()
-
-    with torch.no_grad():
-        for name, parameter in net.named_parameters():
-            flat, gradient = parameter.view(-1), parameter.grad
-            assert gradient is not None, name
-            place = int(gradient.abs().argmax())
-            kept, step = flat[place].item(), 1e-6
-            flat[place] = kept + step
-            up = loss()
-            flat[place] = kept - step
-            slope = (up - loss()) / (2 * step)
-            flat[place] = kept
-            assert gradient.view(-1)[place].item() == pytest.approx(slope, rel=1e-5, abs=1e-8), name
+    found = gradients(parted)
+    assert found.keys() == dict(parted.named_parameters()).keys()
+    assert_same_gradients(found, gradients(whole))
 
 
 def test_a_model_takes_over_what_it_knows() -> None:
@@ -127,8 +102,3 @@ def test_an_optimizer_goes_on_for_the_weights_it_knows(optimizer: str) -> None:
     if optimizer == "adagrad":  # 0.1, and 4 for each gradient of 2
         assert known["sum"].flatten()[0].item() == pytest.approx(8.1)
         assert fresh["sum"].flatten()[0].item() == pytest.approx(4.1)
-
-
-def test_reinforcement_and_guidance_do_not_mix() -> None:
-    with pytest.raises(ValueError, match="not together with guided_alignment"):
-        TrainingConfig.model_validate({"max_updates": 1, "guided_alignment": {}, "reinforce": {}})

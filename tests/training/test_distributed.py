@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_training import Pace, TinyStream, constant_score, ended, run, settings, tiny_model
+from tiny_training import Pace, TinyStream, ended, run, settings, steps, tiny_model
 
 from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.core.errors import NmtkitError
 from nmtkit.training import distributed
-from nmtkit.training.loop import train
 
 
 def test_alone_everything_is_itself():
@@ -36,13 +35,8 @@ def test_srun_tells_what_torchrun_would(monkeypatch, nodes, first):
         monkeypatch.setenv(name, value)
     for name in GIVEN:
         monkeypatch.delenv(name, raising=False)
-    assert distributed._slurm_environment() == {
-        "WORLD_SIZE": "4",
-        "RANK": "3",
-        "LOCAL_RANK": "1",
-        "MASTER_ADDR": first,
-        "MASTER_PORT": "24567",
-    }
+    expected = dict(zip(GIVEN, ("4", "3", "1", first, "24567"), strict=True))
+    assert distributed._slurm_environment() == expected
 
 
 def test_one_task_of_slurm_trains_alone(monkeypatch):
@@ -69,14 +63,8 @@ def test_each_process_takes_a_gpu_that_it_sees(monkeypatch, local, seen, taken):
 def one_of_srun(rank: int, port: int, folder: str) -> None:
     for name in GIVEN:
         os.environ.pop(name, None)
-    os.environ.update(
-        SLURM_STEP_NUM_TASKS="2",
-        SLURM_PROCID=str(rank),
-        SLURM_LOCALID=str(rank),
-        SLURM_JOB_ID="1",
-        SLURM_STEP_NODELIST="localhost",
-        MASTER_PORT=str(port),
-    )
+    of_rank = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)}
+    os.environ.update({**SLURM, **of_rank, "SLURM_STEP_NODELIST": "localhost", "MASTER_PORT": str(port)})
     distributed.join(torch.device("cpu"))
     assert (distributed.rank(), distributed.size()) == (rank, 2)
     distributed._VISIBLE_WITHIN = 0.1
@@ -94,13 +82,21 @@ def test_two_processes_of_srun(tmp_path):
     start_two(one_of_srun, tmp_path)
 
 
-def start_two(work, folder: Path) -> None:
-    """Runs `work` in two processes, to its end."""
+def join_as(rank: int, port: int) -> None:
+    """Makes this process one of two."""
+    values = (2, rank, rank, "127.0.0.1", port)
+    os.environ.update({name: str(value) for name, value in zip(GIVEN, values, strict=True)})
+    torch.set_num_threads(1)
+    distributed.join(torch.device("cpu"))
+
+
+def start_two(function, folder: Path) -> None:
+    """Calls a function with rank, port and folder in two processes."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=work, args=(rank, port, str(folder)), daemon=True) for rank in range(2)]
+    processes = [context.Process(target=function, args=(rank, port, str(folder)), daemon=True) for rank in range(2)]
     for process in processes:
         process.start()
     for process in processes:
@@ -109,27 +105,20 @@ def start_two(work, folder: Path) -> None:
 
 
 def one_of_two(rank: int, port: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    os.environ.update(
-        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
-    )
-    device = distributed.join(torch.device("cpu"))
+    join_as(rank, port)
     assert distributed.sum_over_ranks([rank + 1, 10 * rank]) == [3, 10]
     assert distributed.max_over_ranks([rank == 1, -rank, 0.1 + rank]) == [1, 0, 1.1]
     assert distributed.all_gather_objects(rank) == [0, 1]
     assert distributed.broadcast_object("first" if rank == 0 else None) == "first"
 
-    def training(name, resume=False, stop=None, **given):
-        model = tiny_model(7 + rank, given.pop("dropout", 0.0), torch.float64)  # process 0 decides the first weights
+    def training(name, dropout=0.0, resume=False, stop=None, **given):
+        model = tiny_model(7 + rank, dropout, torch.float64)  # process 0 decides the first weights
         stream = TinyStream(per_epoch=8, rank=rank, world=2)
-        config = settings(**given)
-        events = train(
-            model, stream, config, constant_score, CheckpointManager(Path(folder, name)), device, resume, stop
-        )
-        return list(events), model
+        model, events = run(Path(folder, name), settings(**given), model, stream, resume=resume, stop=stop)
+        return events, model
 
     events, model = training("plain", max_updates=6, clip_norm=0.05, schedule={"kind": "constant", "warmup": 3})
-    torch.save([(e.loss, e.tokens, e.grad_norm) for e in events if type(e).__name__ == "Step"], f"{folder}/{rank}.pt")
+    torch.save([(step.loss, step.tokens, step.grad_norm) for step in steps(events)], f"{folder}/{rank}.pt")
     everyone = distributed.all_gather_objects(torch.cat([p.detach().flatten() for p in model.parameters()]))
     assert torch.equal(everyone[0], everyone[1])
 
@@ -142,15 +131,11 @@ def one_of_two(rank: int, port: int, folder: str) -> None:
     assert all(torch.equal(a, b) for a, b in zip(straight.parameters(), resumed.parameters(), strict=True))
 
     # Each has its own clock, and by the second one's all takes three times as long: that of process 0 counts.
-    pace = Pace(10 + 20 * rank, TinyStream(per_epoch=8, rank=rank, world=2))
+    pace = Pace(10 + 20 * rank, per_epoch=8, rank=rank, world=2)
     config = settings(max_updates=99, max_minutes=2.5, log_every=1, schedule={"kind": "linear", "over": "budget"})
-    timed = train(
-        *(tiny_model(), pace, config, constant_score, CheckpointManager(Path(folder, "timed")), device),
-        clock=pace.clock,
-    )
-    found = list(timed)
-    assert ended(found) == ("max_minutes", 15)
-    rates = [event.lr / config.lr for event in found if type(event).__name__ == "Step"]
+    _, events = run(Path(folder, "timed"), config, None, pace)
+    assert ended(events) == ("max_minutes", 15)
+    rates = [step.lr / config.lr for step in steps(events)]
     assert rates == pytest.approx([1 - 1 / 99, *[1 - n / 15 for n in range(2, 16)]], abs=1e-9)
     distributed.leave()
 
@@ -164,7 +149,7 @@ def test_two_processes_train_as_one_with_twice_the_batches(tmp_path):
     saved = CheckpointManager(tmp_path / "plain").load_last()[0]
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(saved[f"weights/{name}"], parameter.detach(), rtol=1e-12, atol=1e-12)
-    alone = [(e.loss, e.tokens, e.grad_norm) for e in events if type(e).__name__ == "Step"]
+    alone = [(step.loss, step.tokens, step.grad_norm) for step in steps(events)]
     for rank in range(2):
         together = torch.load(tmp_path / f"{rank}.pt")
         for one, two in zip(alone, together, strict=True):

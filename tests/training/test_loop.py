@@ -1,6 +1,7 @@
 import math
 import random
 import threading
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -8,11 +9,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tiny_training import (
+    FromList,
     Pace,
     TinyStream,
     constant_score,
     ended,
     run,
+    same_states,
     same_weights,
     settings,
     start,
@@ -26,49 +29,24 @@ from nmtkit.checkpoints.weights import read_weights
 from nmtkit.core.errors import CheckpointError, TrainingError
 from nmtkit.data.batch import Batch
 from nmtkit.training.events import Evaluated, Saved
+from nmtkit.training.loop import train
 from nmtkit.training.objectives.likelihood import likelihood
 
 
 class Scores:
     """Gives the scores of a list, one for each validation."""
 
-    def __init__(self, scores, name="score"):
-        self.left, self.name = list(scores), name
+    def __init__(self, scores):
+        self.left = list(scores)
 
     def __call__(self, model):
-        return {self.name: self.left.pop(0)}
-
-
-class FromList:
-    """A stream of given batches, over and over."""
-
-    def __init__(self, batches):
-        self.batches, self.drawn = batches, 0
-
-    @property
-    def epoch(self):
-        return self.drawn // len(self.batches)
-
-    def __next__(self):
-        batch = self.batches[self.drawn % len(self.batches)]
-        self.drawn += 1
-        return batch
-
-    def state(self):
-        return {"drawn": self.drawn}
-
-    def restore(self, state):
-        self.drawn = state["drawn"]
+        return {"score": self.left.pop(0)}
 
 
 def joined(*batches):
     """One batch of the rows of several of equal widths."""
-
-    def cat(name):
-        return torch.cat([getattr(batch, name) for batch in batches])
-
-    return Batch(*[cat(n) for n in ("src", "src_mask", "src_lengths", "src_extended")],
-                 *[cat(n) for n in ("tgt_in", "tgt_out", "tgt_extended", "tgt_mask")])  # fmt: skip
+    columns = ([getattr(batch, field.name) for batch in batches] for field in fields(Batch))
+    return Batch(*[torch.cat(several) if torch.is_tensor(several[0]) else several[0] for several in columns])
 
 
 def mean_gradient(model, batch, smoothing=0.0):
@@ -79,6 +57,10 @@ def mean_gradient(model, batch, smoothing=0.0):
     gradient = torch.cat([p.grad.flatten() for p in model.parameters()])
     model.zero_grad()
     return gradient
+
+
+def best_of(events):
+    return [event.best for event in events if isinstance(event, Evaluated)]
 
 
 def vector(model):
@@ -95,7 +77,7 @@ def test_the_events_of_a_short_training(tmp_path):
         *[("Step", 4), ("Evaluated", 4), ("Saved", 4)],
         *[("Step", 5), ("Evaluated", 5), ("Saved", 5), ("Stopped", 5)],
     ]
-    assert [event.best for event in events if isinstance(event, Evaluated)] == [True, False]
+    assert best_of(events) == [True, False]
     assert ended(events) == ("max_updates", 5)
     assert all(Path(event.path).is_file() for event in events if isinstance(event, Saved))
 
@@ -133,8 +115,8 @@ def test_accumulating_two_halves_is_one_whole_batch(tmp_path):
     assert len({int(batch.tgt_mask.sum()) for batch in halves}) > 1  # a mean of means would differ
     wholes = [joined(*halves[n : n + 2]) for n in range(0, 8, 2)]
     one, two = tiny_model(dtype=torch.float64), tiny_model(dtype=torch.float64)
-    list(start(tmp_path / "one", settings(max_updates=4), one, FromList(wholes)))
-    list(start(tmp_path / "two", settings(max_updates=4, accumulate=2), two, FromList(halves)))
+    run(tmp_path / "one", settings(max_updates=4), one, FromList(wholes))
+    run(tmp_path / "two", settings(max_updates=4, accumulate=2), two, FromList(halves))
     torch.testing.assert_close(vector(one), vector(two), rtol=1e-10, atol=1e-12)
 
 
@@ -156,100 +138,121 @@ def test_a_gradient_shorter_than_the_limit_is_left_alone(tmp_path):
     assert same_weights(one, two)
 
 
-def test_the_schedule_sets_the_rate_of_every_update(tmp_path):
-    config = settings(lr=1.0, schedule={"kind": "inverse_sqrt", "warmup": 4}, max_updates=6, log_every=1)
-    _, events = run(tmp_path, config)
-    expected = [min(n / 4, math.sqrt(4 / n)) for n in range(1, 7)]
-    assert [step.lr for step in steps(events)] == pytest.approx(expected)
+# -- schedules ------------------------------------------------------------------------------------------------------
 
 
-def test_plateau_follows_the_validations(tmp_path):
-    config = settings(lr=1.0, schedule={"kind": "plateau"}, max_updates=4, log_every=1, validate_every=1)
-    _, events = run(tmp_path, config, evaluate=Scores([1, 2, 1, 3]))
-    assert [step.lr for step in steps(events)] == [1.0, 1.0, 1.0, 0.5]
+@pytest.mark.parametrize(
+    ("schedule", "rates"),
+    [
+        ({"kind": "inverse_sqrt", "warmup": 4}, [1 / 4, 2 / 4, 3 / 4, 1, math.sqrt(4 / 5), math.sqrt(4 / 6)]),
+        ({"kind": "plateau"}, [1.0, 1.0, 1.0, 0.5, 0.5, 0.25]),
+        ({"kind": "luong_halving", "after": 1}, [1.0, 1.0, 0.5, 0.5, 0.25, 0.25]),
+    ],
+    ids=["by updates", "by validations", "by epochs"],
+)
+def test_the_schedule_sets_the_rate_of_every_update(tmp_path, schedule, rates):
+    config = settings(lr=1.0, schedule=schedule, log_every=1, validate_every=1)
+    _, events = run(tmp_path, config, stream=TinyStream(per_epoch=2), evaluate=Scores([1, 2, 1, 3, 2, 1]))
+    assert [step.lr for step in steps(events)] == pytest.approx(rates)
 
 
-def test_luong_halving_follows_the_epochs(tmp_path):
-    schedule = {"kind": "luong_halving", "after": 1}
-    config = settings(lr=1.0, schedule=schedule, max_updates=6, log_every=1)
-    _, events = run(tmp_path, config, stream=TinyStream(per_epoch=2))
-    assert [step.lr for step in steps(events)] == [1.0, 1.0, 0.5, 0.5, 0.25, 0.25]
+class Slowing(Pace):
+    """Each batch takes a second more than the one before."""
 
+    def __next__(self):
+        self.seconds += 1
+        return super().__next__()
 
-# -- schedules over the budget ------------------------------------------------------------------------------------
 
 BUDGET = {"lr": 1.0, "optimizer": "sgd", "clip_norm": 1e-3, "log_every": 1}
 
 
-def linear_rates(tmp_path, pace, evaluate=constant_score, **given):
-    schedule = {"kind": "linear", "over": "budget", "warmup_share": given.pop("warmup_share", 0.0)}
-    config = settings(**{**BUDGET, "schedule": schedule, **given})
-    _, events = run(tmp_path, config, stream=pace, evaluate=evaluate)
+def linear_rates(folder, pace, evaluate=constant_score, warmup_share=0.0, resume=False, **given):
+    schedule = {"kind": "linear", "over": "budget", "warmup_share": warmup_share}
+    _, events = run(folder, settings(**{**BUDGET, "schedule": schedule, **given}), None, pace, evaluate, resume=resume)
     return [step.lr for step in steps(events)], events[-1].reason
 
 
-def test_a_schedule_over_the_budget_ends_at_zero_on_a_slow_machine_and_on_a_fast_one(tmp_path):
-    limits = {"max_updates": 10, "max_minutes": 1}
-    # Fast: the share is update / 10, and 60 s are never used up.
-    rates, reason = linear_rates(tmp_path / "fast", Pace(1), **limits)
-    assert (rates, reason) == (pytest.approx([1 - n / 10 for n in range(1, 11)], abs=1e-12), "max_updates")
-    # Slow: 15 s an update. The first is taken to last 0.06 s, so that its 1 / 10 of the updates counts; before the
-    # second 15 s are used, so it should end at 30 of 60.
-    rates, reason = linear_rates(tmp_path / "slow", Pace(15), **limits)
-    assert (rates, reason) == (pytest.approx([0.9, 0.5, 0.25, 0.0], abs=1e-12), "max_minutes")
-    # By minutes alone.
-    rates, reason = linear_rates(tmp_path / "time", Pace(15), max_updates=None, max_minutes=1)
-    assert (rates, reason) == (pytest.approx([0.999, 0.5, 0.25, 0.0], abs=1e-12), "max_minutes")
-
-
-def test_the_warm_up_over_the_budget_begins_above_zero(tmp_path):
+USED = [n * (n + 1) / 2 for n in range(11)]  # seconds after n updates that slow down; the coming one takes the mean
+BUDGETS = {
+    # The share is update / 10, and 60 s are never used up.
+    "fast": (Pace(1), {"max_updates": 10}, [1 - n / 10 for n in range(1, 11)], "max_updates"),
+    # The first is taken to last 0.06 s, so that its 1 / 10 of the updates counts; before the second 15 s are used, so
+    # it should end at 30 of 60.
+    "slow": (Pace(15), {"max_updates": 10}, [0.9, 0.5, 0.25, 0.0], "max_minutes"),
+    "minutes alone": (Pace(15), {"max_updates": None}, [0.999, 0.5, 0.25, 0.0], "max_minutes"),
     # share 0.001, 2 / 40, 3 / 40, ..., of which the first tenth is warm-up
-    rates, _ = linear_rates(tmp_path, Pace(1.5), max_updates=None, max_minutes=1, warmup_share=0.1)
-    expected = [0.01, 0.5, 0.75, 1.0, *[(40 - n) / 36 for n in range(5, 41)]]
-    assert rates == pytest.approx(expected, abs=1e-12)
+    "warm-up": (
+        Pace(1.5),
+        {"max_updates": None, "warmup_share": 0.1},
+        [0.01, 0.5, 0.75, 1.0, *[(40 - n) / 36 for n in range(5, 41)]],
+        "max_minutes",
+    ),
+    "slowing down": (
+        Slowing(),
+        {"max_updates": 100},
+        [0.99, *[1 - min(1, max((n + 1) / 100, USED[n] * (n + 1) / n / 60)) for n in range(1, 11)]],
+        "max_minutes",
+    ),
+}
 
 
-def test_a_machine_that_slows_down_still_ends_at_zero(tmp_path):
-    class Slowing(Pace):
-        def __next__(self):
-            self.seconds += 1
-            return super().__next__()
-
-    rates, reason = linear_rates(tmp_path, Slowing(), max_updates=100, max_minutes=1)
-    # after n updates n * (n + 1) / 2 seconds are used; the coming one is taken to last (n + 1) / 2 more
-    used = [n * (n + 1) / 2 for n in range(11)]
-    expected = [0.99, *[1 - min(1, max((n + 1) / 100, used[n] * (n + 1) / n / 60)) for n in range(1, 11)]]
-    assert (rates, reason) == (pytest.approx(expected, abs=1e-12), "max_minutes")
+@pytest.mark.parametrize("name", BUDGETS)
+def test_a_schedule_over_the_budget_ends_at_zero_on_every_machine(tmp_path, name):
+    pace, given, rates, reason = BUDGETS[name]
+    assert linear_rates(tmp_path, pace, max_minutes=1, **given) == (pytest.approx(rates, abs=1e-12), reason)
     assert rates[-1] < 0.01
 
 
 def test_validations_use_up_the_budget_as_well(tmp_path):
     pace = Pace(1)
-
-    def slow(model):
-        pace.now += 10
-        return {"score": 1.0}
-
-    rates, reason = linear_rates(tmp_path, pace, slow, max_updates=99, max_minutes=0.5, validate_every=4)
+    rates, reason = linear_rates(tmp_path, pace, pace.evaluation(10), max_updates=99, max_minutes=0.5, validate_every=4)
     # 4 s, a validation: what follows it begins at 14 s, its share still rests on the 4 s before. From now on 10 s are
     # left for the last validation.
     shares = [1 / 99, 2 / 30, 3 / 30, 4 / 30, 15 / 30, (10 + 15 * 6 / 5) / 30, (10 + 16 * 7 / 6) / 30]
     shares += [(10 + 17 * 8 / 7) / 30, 1, 1]
     assert rates == pytest.approx([1 - share for share in shares], abs=1e-12)
-    assert (reason, pace.now - Pace(1).now) == ("max_minutes", 30)
+    assert (reason, pace.spent) == ("max_minutes", 30)
 
 
 def test_a_training_whose_last_validation_would_be_its_first_ends_within_its_minutes(tmp_path):
-    pace, begun = Pace(1), []
-
-    def slow(model):
-        begun.append(pace.now - Pace(1).now)
-        pace.now += 10
-        return {"score": 1.0}
-
+    pace = Pace(1)
     config = settings(max_updates=None, max_minutes=1, validate_every=1000)
-    _, events = run(tmp_path, config, tiny_model(), pace, slow)
-    assert (ended(events)[0], begun, pace.now - Pace(1).now) == ("max_minutes", [31, 50], 60)
+    _, events = run(tmp_path, config, None, pace, pace.evaluation(10))
+    assert [event.seconds for event in events if isinstance(event, Evaluated)] == [31 + 10, 50 + 10]
+    assert (ended(events)[0], pace.spent) == ("max_minutes", 60)
+
+
+def test_a_validation_that_would_take_the_rest_of_the_time_is_left_to_the_end(tmp_path):
+    """Updates of 10 seconds, a validation of 15 after each second one: the one after update 6 is the last."""
+    pace, schedule = Pace(10), {"kind": "linear", "over": "budget"}
+    config = settings(max_updates=None, max_minutes=100 / 60, schedule=schedule, validate_every=2, save_every=50)
+    _, events = run(tmp_path, config, None, pace, pace.evaluation(15))
+    assert [event.update for event in events if isinstance(event, Evaluated)] == [2, 4, 6]
+    assert ended(events) == ("max_minutes", 6)
+    assert pace.spent == 105, "an update is made whole"
+    assert steps(events)[-1].lr < 0.1 * config.lr
+
+
+def test_a_schedule_over_the_budget_is_complete_where_the_last_validation_takes_less_time_than_was_left(tmp_path):
+    pace, schedule = Pace(1), {"kind": "cosine", "over": "budget", "warmup_share": 0.1}
+    config = settings(max_updates=None, max_minutes=1, validate_every=30, schedule=schedule)
+    _, events = run(tmp_path, config, None, pace, pace.evaluation(10, 5))
+    assert (ended(events)[0], events[-1].lr, events[-1].scheduled) == ("max_minutes", 0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "scheduled"),
+    [
+        ({"kind": "linear", "updates": 12}, 0.25),
+        ({"kind": "cosine", "updates": 3}, 1.0),
+        ({"kind": "linear", "over": "budget"}, 1.0),
+        ({"kind": "inverse_sqrt", "warmup": 2}, None),
+    ],
+)
+def test_the_end_says_how_much_of_the_schedule_is_done(tmp_path, schedule, scheduled):
+    _, events = run(tmp_path, settings(max_updates=3, schedule=schedule))
+    assert events[-1].scheduled == scheduled
 
 
 @pytest.mark.parametrize("kind", ["linear", "cosine"])
@@ -270,19 +273,17 @@ def test_over_the_budget_three_updates_and_three_are_six_bit_for_bit(tmp_path, k
     assert [step.lr for step in steps(before + after)] == rates
     assert rates[-1] == pytest.approx(0, abs=1e-12)
     assert (after[-1].lr, after[-1].peak_lr, after[-1].seconds) == (rates[-1], max(rates), 60)
-    tensors_a, facts_a = CheckpointManager(tmp_path / "a").load_last()
-    tensors_b, facts_b = CheckpointManager(tmp_path / "b").load_last()
-    assert facts_a == facts_b
-    assert all(torch.equal(tensors_a[name], tensors_b[name]) for name in tensors_a)
+    assert same_states(tmp_path / "a", tmp_path / "b")
 
 
 def test_where_the_limits_are_raised_the_schedule_runs_over_the_new_budget(tmp_path):
     rates, _ = linear_rates(tmp_path, Pace(15), max_updates=None, max_minutes=1)
     assert rates[-1] == pytest.approx(0, abs=1e-12)
-    schedule = {"kind": "linear", "over": "budget"}
-    config = settings(**BUDGET, schedule=schedule, max_updates=None, max_minutes=2)
-    _, events = run(tmp_path, config, stream=Pace(15), resume=True)
-    assert [step.lr for step in steps(events)] == pytest.approx([3 / 8, 2 / 8, 1 / 8, 0.0], abs=1e-12)
+    rates, _ = linear_rates(tmp_path, Pace(15), resume=True, max_updates=None, max_minutes=2)
+    assert rates == pytest.approx([3 / 8, 2 / 8, 1 / 8, 0.0], abs=1e-12)
+
+
+# -- optimizers and averages ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "adamw", "adadelta", "adagrad", "sgd"])
@@ -310,13 +311,12 @@ def test_ema_by_its_formula(tmp_path):
     model, seen = tiny_model(dtype=torch.float64), []
     config = settings(max_updates=4, ema_decay=0.3, validate_every=4, log_every=1)
     average = vector(model)
-    stream = FromList([tiny_batch(n) for n in range(5)])
 
     def evaluate(evaluated):
         seen.append(vector(evaluated))
         return {"score": 1.0}
 
-    for event in start(tmp_path, config, model, stream, evaluate):
+    for event in start(tmp_path, config, model, TinyStream(), evaluate):
         if type(event).__name__ == "Step":
             n = event.update
             decay = min(0.3, (1 + n) / (10 + n))
@@ -331,95 +331,31 @@ def test_ema_by_its_formula(tmp_path):
         assert torch.equal(torch.cat([saved[name].flatten() for name, _ in model.named_parameters()]), seen[0])
 
 
-def test_a_validation_that_would_take_the_rest_of_the_time_is_left_to_the_end(tmp_path):
-    """Updates of 10 seconds, a validation of 15 after each second one: the one after update 6 is the last."""
-    pace = Pace(10)
-
-    def slow(model):
-        pace.now += 15
-        return {"score": 1.0}
-
-    schedule = {"kind": "linear", "over": "budget"}
-    config = settings(max_updates=None, max_minutes=100 / 60, schedule=schedule, validate_every=2, save_every=50)
-    _, events = run(tmp_path, config, stream=pace, evaluate=slow)
-    assert [event.update for event in events if isinstance(event, Evaluated)] == [2, 4, 6]
-    assert ended(events) == ("max_minutes", 6)
-    assert pace.now - Pace(10).now == 105, "an update is made whole"
-    assert steps(events)[-1].lr < 0.1 * config.lr
+# -- ends and validations -------------------------------------------------------------------------------------------
 
 
-def test_stops_after_epochs(tmp_path):
-    _, events = run(tmp_path, settings(max_updates=None, max_epochs=2), stream=TinyStream(per_epoch=3))
+def test_stops_after_epochs_or_when_the_time_is_up(tmp_path):
+    _, events = run(tmp_path / "epochs", settings(max_updates=None, max_epochs=2), stream=TinyStream(per_epoch=3))
     assert ended(events) == ("max_epochs", 6)
-
-
-def test_stops_when_the_time_is_up(tmp_path):
-    _, events = run(tmp_path, settings(max_updates=None, max_minutes=0.5), stream=Pace(4))
+    _, events = run(tmp_path / "minutes", settings(max_updates=None, max_minutes=0.5), stream=Pace(4))
     assert ended(events) == ("max_minutes", 8)
     assert events[-1].seconds == 32
 
 
-def test_stops_without_patience(tmp_path):
-    # best at the second validation; 2 is not better than 2; three without a new best
-    config = settings(max_updates=None, patience=3, validate_every=2)
-    _, events = run(tmp_path, config, evaluate=Scores([1, 2, 2, 1.5, 1.9, 9]))
-    assert ended(events) == ("patience", 10)
-    assert [event.best for event in events if isinstance(event, Evaluated)] == [True, True, False, False, False]
-    assert CheckpointManager(tmp_path).best()[0] == CheckpointManager(tmp_path).weights_path(4)
-
-
-def test_lower_is_better_for_a_loss(tmp_path):
-    config = settings(max_updates=8, validate_every=2, best_metric="valid_loss", higher_is_better=False, patience=2)
-    _, events = run(tmp_path, config, evaluate=Scores([3.0, 2.0, 2.5, 2.25], "valid_loss"))
-    assert [event.best for event in events if isinstance(event, Evaluated)] == [True, True, False, False]
-    assert ended(events) == ("patience", 8) or ended(events) == ("max_updates", 8)
-    assert CheckpointManager(tmp_path).best()[0] == CheckpointManager(tmp_path).weights_path(4)
-
-
-def kept_of(folder, **given):
-    """The updates whose weights stay where each of eight validations is worse than the one before."""
-    run(folder, settings(max_updates=8, validate_every=1, **given), evaluate=Scores(range(8, 0, -1)))
-    return [entry.update for entry in CheckpointManager(folder).kept()]
-
-
-def test_the_best_weights_stay_and_the_last_five(tmp_path):
-    assert kept_of(tmp_path / "a") == [1, 4, 5, 6, 7, 8]
-    assert kept_of(tmp_path / "b", keep_best=2) == [1, 2]  # whoever says how many has no others
-    assert kept_of(tmp_path / "c", keep_recent=0) == [1]
-    assert kept_of(tmp_path / "d", keep_best=2, keep_recent=1) == [1, 2, 8]
-
-
 @pytest.mark.parametrize(
-    ("given", "scheduled"),
+    ("scores", "given", "is_best", "end"),
     [
-        ({"schedule": {"kind": "linear", "updates": 12}}, 0.25),
-        ({"schedule": {"kind": "cosine", "updates": 3}}, 1.0),
-        ({"schedule": {"kind": "linear", "over": "budget"}}, 1.0),
-        ({"schedule": {"kind": "inverse_sqrt", "warmup": 2}}, None),
+        # best at the second validation; 2 is not better than 2; three without a new best
+        ([1, 2, 2, 1.5, 1.9, 9], {"patience": 3, "max_updates": None}, [1, 1, 0, 0, 0], ("patience", 10)),
+        ([3.0, 2.0, 2.5, 2.25], {"patience": 2, "higher_is_better": False}, [1, 1, 0, 0], ("patience", 8)),
+        ([math.nan, 1.0, math.nan], {"max_updates": 6}, [0, 1, 0], ("max_updates", 6)),
     ],
+    ids=["patience", "lower is better", "not a number"],
 )
-def test_the_end_says_how_much_of_the_schedule_is_done(tmp_path, given, scheduled):
-    _, events = run(tmp_path, settings(max_updates=3, **given))
-    assert events[-1].scheduled == scheduled
-
-
-def test_a_schedule_over_the_budget_is_complete_where_the_last_validation_takes_less_time_than_was_left(tmp_path):
-    pace, seconds = Pace(1), iter([10, 5])
-
-    def quicker(model):
-        pace.now += next(seconds)
-        return {"score": 1.0}
-
-    schedule = {"kind": "cosine", "over": "budget", "warmup_share": 0.1}
-    config = settings(max_updates=None, max_minutes=1, validate_every=30, schedule=schedule)
-    _, events = run(tmp_path, config, tiny_model(), pace, quicker)
-    assert (ended(events)[0], events[-1].lr, events[-1].scheduled) == ("max_minutes", 0.0, 1.0)
-
-
-def test_a_score_that_is_not_a_number_is_the_worst(tmp_path):
-    config = settings(max_updates=6, validate_every=2, keep_best=2)
-    _, events = run(tmp_path, config, evaluate=Scores([math.nan, 1.0, math.nan]))
-    assert [event.best for event in events if isinstance(event, Evaluated)] == [False, True, False]
+def test_the_best_validation(tmp_path, scores, given, is_best, end):
+    config = settings(**{"validate_every": 2, "max_updates": 99, **given})
+    _, events = run(tmp_path, config, evaluate=Scores(scores))
+    assert (best_of(events), ended(events)) == (is_best, end)
     assert CheckpointManager(tmp_path).best()[0] == CheckpointManager(tmp_path).weights_path(4)
 
 
@@ -476,10 +412,7 @@ class Poisoned(TinyStream):
         number = self.drawn
         batch = super().__next__()
         src = batch.src.masked_fill(batch.src == 11, 4)
-        if number in self.bad:
-            src = src.masked_fill(batch.src_mask, 11)
-        return Batch(src, *[getattr(batch, n) for n in ("src_mask", "src_lengths", "src_extended")],
-                     batch.tgt_in, batch.tgt_out, batch.tgt_extended, batch.tgt_mask)  # fmt: skip
+        return replace(batch, src=src.masked_fill(batch.src_mask, 11) if number in self.bad else src)
 
 
 def poisoned_model():
@@ -495,25 +428,23 @@ def test_a_bad_batch_is_skipped_without_a_trace(tmp_path, optimizer):
     skipping, events = run(tmp_path / "a", config, poisoned_model(), Poisoned({1, 4}))
     assert [step.skipped for step in steps(events)] == [0, 1, 1]
     assert all(math.isfinite(step.loss) and math.isfinite(step.grad_norm) for step in steps(events))
-    without = FromList(good_batches({1, 4}, 6))
-    list(start(tmp_path / "b", settings(optimizer=optimizer, max_updates=4), plain := poisoned_model(), without))
+    batches = [next(stream) for stream in [Poisoned(set())] for _ in range(6)]
+    without = FromList([batches[number] for number in (0, 2, 3, 5)])
+    plain, _ = run(tmp_path / "b", settings(optimizer=optimizer, max_updates=4), poisoned_model(), without)
     assert same_weights(skipping, plain)
-
-
-def good_batches(bad, count):
-    stream = Poisoned(bad)
-    return [batch for number, batch in enumerate(next(stream) for _ in range(count)) if number not in bad]
 
 
 def test_a_loss_that_stays_bad_ends_the_training_with_the_last_good_state(tmp_path):
     model, stream = poisoned_model(), Poisoned(set(range(4, 99)))
     with pytest.raises(TrainingError) as caught:
         run(tmp_path, settings(max_updates=99, save_every=4, log_every=5), model, stream)
-    message = str(caught.value)
-    assert "update 14: the loss or its gradient is not finite, 10 updates in a row" in message
-    assert "epoch 2, examples 3" in message  # update 14 drew batch 13, and an epoch has 5
-    assert "holds update 12" in message
-    assert "--resume" in message
+    for part in (
+        "update 14: the loss or its gradient is not finite, 10 updates in a row",
+        "epoch 2, examples 3",  # update 14 drew batch 13, and an epoch has 5
+        "holds update 12",
+        "--resume",
+    ):
+        assert part in str(caught.value)
     good, _ = run(tmp_path / "good", settings(max_updates=4), poisoned_model(), Poisoned(set()))
     assert same_weights(model, good)
     saved = load_file(CheckpointManager(tmp_path).last)  # a word of them is infinite, which read_weights refuses
@@ -556,13 +487,8 @@ def test_resumed_training_is_the_same_bit_for_bit(tmp_path, given):
     random.random()
     resumed, second_part = run(tmp_path / "b", config, tiny_model(99, 0.3), evaluate=evaluate, resume=True)
     assert same_weights(straight, resumed)
-    tensors_a, facts_a = CheckpointManager(tmp_path / "a").load_last()
-    tensors_b, facts_b = CheckpointManager(tmp_path / "b").load_last()
-    assert tensors_a.keys() == tensors_b.keys()
-    assert any(name.startswith("optimizer/") for name in tensors_a) or given["optimizer"] == "sgd"
-    assert all(torch.equal(tensors_a[name], tensors_b[name]) for name in tensors_a)
-    clocks = {"seconds": 0, "used": 0, "validating": 0}
-    assert {**facts_a, **clocks} == {**facts_b, **clocks}
+    assert same_states(tmp_path / "a", tmp_path / "b", but=("seconds", "used", "validating"))
+    assert any(name.startswith("optimizer/") for name in CheckpointManager(tmp_path / "a").load_last()[0])
     assert CheckpointManager(tmp_path / "a").kept() == CheckpointManager(tmp_path / "b").kept()
 
     def numbers(parts):
@@ -572,15 +498,16 @@ def test_resumed_training_is_the_same_bit_for_bit(tmp_path, given):
     assert steps(second_part)[0].seconds > steps(first_part)[-1].seconds
 
 
-def test_a_killed_training_resumes_from_its_last_save(tmp_path):
+@pytest.mark.parametrize(("after", "saved"), [(Saved, 0), (Evaluated, 3)])
+def test_a_killed_training_resumes_from_its_last_save(tmp_path, after, saved):
     config = settings(max_updates=10, validate_every=4, save_every=3)
     straight, _ = run(tmp_path / "a", config, tiny_model(dropout=0.3))
     events = start(tmp_path / "b", config, tiny_model(dropout=0.3), TinyStream())
-    for event in events:  # dropped after update 4, as a kill would: nothing after it is run
-        if isinstance(event, Evaluated):
+    for event in events:  # dropped, as by a kill: nothing after it is run
+        if isinstance(event, after):
             break
     events.close()
-    assert CheckpointManager(tmp_path / "b").load_last()[1]["update"] == 3
+    assert CheckpointManager(tmp_path / "b").load_last()[1]["update"] == saved
     resumed, _ = run(tmp_path / "b", config, tiny_model(99, 0.3), resume=True)
     assert same_weights(straight, resumed)
     assert CheckpointManager(tmp_path / "b").kept() == CheckpointManager(tmp_path / "a").kept()
@@ -596,25 +523,12 @@ def test_resuming_a_finished_training_trains_nothing_and_a_longer_one_goes_on(tm
     assert same_weights(longer, straight)
 
 
-def test_a_run_killed_before_its_first_save_can_be_resumed(tmp_path):
-    events = start(tmp_path, settings(), tiny_model(), TinyStream())
-    assert next(events) == Saved(str(CheckpointManager(tmp_path).last), 0)
-    events.close()
-    resumed, _ = run(tmp_path, settings(), tiny_model(99), resume=True)
-    straight, _ = run(tmp_path / "straight", settings(), tiny_model())
-    assert same_weights(resumed, straight)
-
-
-def test_resuming_nothing_and_overwriting_something_are_errors(tmp_path):
+def test_resuming_nothing_overwriting_something_and_another_optimizer_are_errors(tmp_path):
     with pytest.raises(CheckpointError, match="nothing to resume"):
         run(tmp_path, settings(), resume=True)
     run(tmp_path, settings())
     with pytest.raises(CheckpointError, match="an earlier training is saved here"):
         run(tmp_path, settings())
-
-
-def test_resuming_with_another_optimizer_is_an_error(tmp_path):
-    run(tmp_path, settings())
     with pytest.raises(CheckpointError, match="saved with optimizer 'adam', but the recipe says 'sgd'"):
         run(tmp_path, settings(optimizer="sgd", max_updates=9), resume=True)
 
@@ -625,37 +539,32 @@ def test_bf16_trains_on_the_cpu(tmp_path):
     assert steps(events)[-1].terms["nll"] < 0.9 * steps(events)[0].terms["nll"]
 
 
+# -- CUDA -----------------------------------------------------------------------------------------------------------
+
+
+def on_cuda(folder, dropout=0.0, resume=False, **given):
+    """The model and events of a training on a CUDA device."""
+    model, cuda = tiny_model(dropout=dropout), torch.device("cuda")
+    events = train(model, TinyStream(), settings(**given), constant_score, CheckpointManager(folder), cuda, resume)
+    return model, list(events)
+
+
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_training_on_cuda(tmp_path, precision):
-    from nmtkit.training.loop import train
-
-    device = torch.device("cuda")
-    config = settings(precision=precision, max_updates=40, log_every=10, lr=0.02, ema_decay=0.9)
-    model = tiny_model()
-    events = list(train(model, TinyStream(), config, constant_score, CheckpointManager(tmp_path), device))
+    given = {"precision": precision, "log_every": 10, "lr": 0.02, "ema_decay": 0.9}
+    _, events = on_cuda(tmp_path, max_updates=40, **given)
     assert steps(events)[-1].terms["nll"] < 0.9 * steps(events)[0].terms["nll"]
-    more = settings(precision=precision, max_updates=50, log_every=10, lr=0.02, ema_decay=0.9)
-    again = list(
-        train(tiny_model(), TinyStream(), more, constant_score, CheckpointManager(tmp_path), device, resume=True)
-    )
-    assert ended(again) == ("max_updates", 50)
+    _, events = on_cuda(tmp_path, max_updates=50, resume=True, **given)
+    assert ended(events) == ("max_updates", 50)
 
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_deterministic_training_on_cuda_is_resumed_bit_for_bit(tmp_path, monkeypatch):
-    from nmtkit.training.loop import train
-
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-
-    def trained(name, updates, resume=False):
-        config = settings(max_updates=updates, deterministic=True)
-        model = tiny_model(dropout=0.3)
-        state = CheckpointManager(tmp_path / name)
-        list(train(model, TinyStream(), config, constant_score, state, torch.device("cuda"), resume))
-        return model
-
-    trained("b", 20)
-    assert same_weights(trained("a", 40), trained("b", 40, resume=True))
+    straight, _ = on_cuda(tmp_path / "a", 0.3, max_updates=40, deterministic=True)
+    on_cuda(tmp_path / "b", 0.3, max_updates=20, deterministic=True)
+    resumed, _ = on_cuda(tmp_path / "b", 0.3, resume=True, max_updates=40, deterministic=True)
+    assert same_weights(straight, resumed)

@@ -1,8 +1,9 @@
 """A real but tiny model and stream for the tests of training."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ from nmtkit.training.events import Event, Step, Stopped
 from nmtkit.training.loop import train
 
 WORDS = 12
+Evaluate = Callable[[Seq2Seq], dict[str, float]]
 
 
 @dataclass(frozen=True)
@@ -113,33 +115,50 @@ class TinyStream:
         self.drawn = state["epoch"] * self.per_epoch + state["examples"]
 
 
-class Pace:
+class FromList(TinyStream):
+    """Given batches, over and over."""
+
+    def __init__(self, batches: Sequence[Batch]) -> None:
+        super().__init__(len(batches))
+        self.batches = batches
+
+    def __next__(self) -> Batch:
+        self.drawn += 1
+        return self.batches[(self.drawn - 1) % self.per_epoch]
+
+
+class Pace(TinyStream):
     """A stream, and a clock by which every batch of it takes so many seconds; nothing else takes any time."""
 
-    def __init__(self, seconds: float = 0.0, stream: Any = None) -> None:
-        self.seconds, self.stream = seconds, stream or TinyStream()
-        self.now = 1000.0
+    def __init__(self, seconds: float = 0.0, **stream: int) -> None:
+        super().__init__(**stream)
+        self.seconds = seconds
+        self.begun = self.now = 1000.0
 
     def clock(self) -> float:
         return self.now
 
     @property
-    def epoch(self) -> int:
-        epoch: int = self.stream.epoch
-        return epoch
+    def spent(self) -> float:
+        return self.now - self.begun
 
     def __next__(self) -> Batch:
         self.now += self.seconds
-        batch: Batch = next(self.stream)
-        return batch
+        return super().__next__()
 
-    def state(self) -> dict[str, Any]:
-        state: dict[str, Any] = self.stream.state()
-        return state
-
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: Mapping[str, int]) -> None:
         self.now += 77  # loading takes its time, which must not count
-        self.stream.restore(state)
+        super().restore(state)
+
+    def evaluation(self, *seconds: float) -> Evaluate:
+        """One that takes so many seconds: the first time, the second time, and so on."""
+        each = cycle(seconds)
+
+        def evaluate(model: Seq2Seq) -> dict[str, float]:
+            self.now += next(each)
+            return {"score": 1.0}
+
+        return evaluate
 
 
 def settings(**given: Any) -> TrainingConfig:
@@ -155,30 +174,21 @@ def run(
     folder: Path,
     config: TrainingConfig,
     model: TinyModel | None = None,
-    stream: TinyStream | Pace | None = None,
-    evaluate: Callable[[Seq2Seq], dict[str, float]] = constant_score,
-    resume: bool = False,
-    stop: Callable[[], bool] | None = None,
-    seed: int = 1,
+    stream: TinyStream | None = None,
+    evaluate: Evaluate = constant_score,
+    **how: Any,
 ) -> tuple[TinyModel, list[Event]]:
+    """Trains to the end; `how` are further arguments of `train`."""
     model = model or tiny_model()
-    events = start(folder, config, model, stream or TinyStream(), evaluate, resume, stop, seed)
-    return model, list(events)
+    return model, list(start(folder, config, model, stream or TinyStream(), evaluate, **how))
 
 
 def start(
-    folder: Path,
-    config: TrainingConfig,
-    model: TinyModel,
-    stream: Any,
-    evaluate: Callable[[Seq2Seq], dict[str, float]] = constant_score,
-    resume: bool = False,
-    stop: Callable[[], bool] | None = None,
-    seed: int = 1,
+    folder: Path, config: TrainingConfig, model: Seq2Seq, stream: Any, evaluate: Evaluate = constant_score, **how: Any
 ) -> Iterator[Event]:
     clock = stream.clock if isinstance(stream, Pace) else time.monotonic
     cpu = torch.device("cpu")
-    return train(model, stream, config, evaluate, CheckpointManager(folder), cpu, resume, stop, seed, clock=clock)
+    return train(model, stream, config, evaluate, CheckpointManager(folder), cpu, clock=clock, **how)
 
 
 def steps(events: list[Event]) -> list[Step]:
@@ -187,6 +197,13 @@ def steps(events: list[Event]) -> list[Step]:
 
 def same_weights(a: nn.Module, b: nn.Module) -> bool:
     return all(torch.equal(x, y) for x, y in zip(a.state_dict().values(), b.state_dict().values(), strict=True))
+
+
+def same_states(a: Path, b: Path, but: Collection[str] = ()) -> bool:
+    """Whether two folders have the same state, bit for bit; some facts may differ."""
+    (tensors, facts), (others, other_facts) = CheckpointManager(a).load_last(), CheckpointManager(b).load_last()
+    same_facts = all(facts[name] == other_facts[name] for name in facts if name not in but)
+    return same_facts and tensors.keys() == others.keys() and all(torch.equal(tensors[n], others[n]) for n in tensors)
 
 
 def ended(events: list[Event]) -> tuple[str, int]:
