@@ -1,40 +1,38 @@
-"""How far a long piece of work is, on stderr: live lines at the foot of a terminal, plain lines elsewhere."""
+"""Progress of long operations on stderr: live lines at the bottom of a terminal, plain lines elsewhere."""
 
 import math
 import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Self, TextIO
 
 from rich.console import RenderableType
 from rich.progress import BarColumn, Progress, ProgressColumn, TaskProgressColumn, TextColumn
 from rich.table import Column
 from rich.text import Text
+from typing_extensions import override
 
 from nmtkit.console.tables import copy, plain_console, wrapped, write_line
 
-# A live display is redrawn at most this often, so that it costs a training step nothing.
-SECONDS_PER_FRAME = 0.2
-SECONDS_BETWEEN_LINES = 10.0
-"""The least distance of two plain lines that say how far the work is."""
-
-# Name in the metrics -> how it is shown. Others follow under their own name.
-METRICS = {
+SECONDS_PER_FRAME, SECONDS_BETWEEN_LINES = 0.2, 10.0
+"""The least time between two redraws of a live display, and between two plain lines."""
+FORMATS = {
     "tokens_per_second": "{:,.0f} tok/s",
     "loss": "loss {:.3f}",
     "ppl": "ppl {:.2f}",
     "learning_rate": "lr {:.2e}",
     "gradient_norm": "grad {:.2f}",
 }
+"""Of metrics by their names; others are shown after them under their own names."""
 
 
 class _Frame(Progress):
     """A line of columns, and below it a line of facts where the display has any."""
 
+    @override
     def get_renderables(self) -> Iterable[RenderableType]:
-        """See `Progress`."""
         for task in self.tasks:
             yield self.make_tasks_table([task])
             if task.fields["facts"]:
@@ -48,9 +46,9 @@ def _fact(name: str, style: str = "none") -> TextColumn:
 
 
 class _Display(ABC):
-    """What the displays share; each is a context manager, so that the cursor and the last line are right in the end."""
+    """A display is a context manager, so that the cursor and the last line are right in the end."""
 
-    _last_line = False  # whether the last state is told where there is no terminal
+    _shows_first_and_last = False  # where there is no terminal
 
     def __init__(self, stream: TextIO | None = None, seconds_between_lines: float = SECONDS_BETWEEN_LINES) -> None:
         """Shows nothing yet; without a `stream` it will write to stderr."""
@@ -58,7 +56,7 @@ class _Display(ABC):
         console = plain_console(self._file)
         self._is_live = console.is_terminal and not console.is_dumb_terminal
         self._seconds = SECONDS_PER_FRAME if self._is_live else seconds_between_lines
-        self._shown_at = time.monotonic()
+        self._shown_at = -math.inf if self._shows_first_and_last else time.monotonic()
         self._copied_at = -math.inf
         self._is_news = False
         self._share: float | None = None
@@ -69,18 +67,18 @@ class _Display(ABC):
 
     @abstractmethod
     def _columns(self) -> Sequence[ProgressColumn]:
-        """The columns of the live line."""
+        """Of the live line."""
 
     @abstractmethod
     def _line(self) -> str:
-        """What a plain line says."""
+        """A plain line."""
 
     def _fields(self) -> dict[str, str]:
-        """What the columns of the live line say, and the facts below it."""
+        """The values of the columns of the live line, and the facts below it."""
         return {"text": self._line()}
 
-    def _tell(self, share: float | None, at_once: bool = False) -> None:
-        """Takes note of something new, and shows it if the last time is long enough ago."""
+    def _notify(self, share: float | None, at_once: bool = False) -> None:
+        """Notes that there is something new, and shows it if the last time is long enough ago."""
         self._share, self._is_news = share, True
         if at_once or time.monotonic() - self._shown_at >= self._seconds:
             self._show()
@@ -110,7 +108,7 @@ class _Display(ABC):
 
     def close(self) -> None:
         """Shows the last state, if it was not shown, and ends the display."""
-        if self._is_news and (self._is_live or self._last_line):
+        if self._is_news and (self._is_live or self._shows_first_and_last):
             self._show()
         if self._frame.live.is_started:
             self._frame.stop()
@@ -125,32 +123,27 @@ class _Display(ABC):
 
 
 class TrainingDisplay(_Display):
-    """The progress of training, on stderr: two live lines in a terminal, else a plain line now and then."""
+    """The progress of training: two live lines in a terminal, else a plain line now and then."""
 
-    _last_line = True
-
-    def __init__(self, stream: TextIO | None = None, seconds_between_lines: float = SECONDS_BETWEEN_LINES) -> None:
-        """See `_Display`."""
-        super().__init__(stream, seconds_between_lines)
-        self._shown_at = -math.inf  # the first update is shown at once
-        self._first: tuple[float, float] | None = None  # the share done at the first update shown, and when
-        self._update = 0
-        self._seconds_taken = 0.0
-        self._metrics: Mapping[str, float] = {}
+    _shows_first_and_last = True
+    _first: tuple[float, float] | None = None  # the share done at the first update shown, and when
+    _update = 0
+    _seconds_taken = 0.0
+    _metrics: Mapping[str, float] = MappingProxyType({})
 
     def update(self, update: int, share: float | None, metrics: Mapping[str, float], seconds: float = 0.0) -> None:
         """Shows that `update` optimizer steps are done, and their metrics.
 
         Args:
             update: Optimizer steps done since training began, earlier runs included.
-            share: How much of the training, or of its stage, that is, from 0 to 1; None if its end is not known.
-            metrics: Those of `METRICS`; any others are shown after them by name.
-            seconds: What that share has taken; the time left goes by it until this display has seen more updates.
+            share: Of the training, or of its stage, from 0 to 1; None if its end is not known.
+            metrics: By name.
+            seconds: The time that this share took; the time left is estimated from it until there are more updates.
         """
         if share is not None and (self._first is None or share < (self._share or 0.0)):  # less: another stage began
             self._first = (share, time.monotonic())
         self._update, self._metrics, self._seconds_taken = update, metrics, seconds
-        self._tell(share)
+        self._notify(share)
 
     def _columns(self) -> Sequence[ProgressColumn]:
         return _fact("text", "bold"), BarColumn(None), TaskProgressColumn(), _fact("left")
@@ -163,11 +156,11 @@ class TrainingDisplay(_Display):
         return {"text": f"update {self._update:,}", "left": self._time_left(), "facts": "  ".join(self._facts())}
 
     def _facts(self) -> list[str]:
-        known = [form.format(self._metrics[name]) for name, form in METRICS.items() if name in self._metrics]
-        return known + [f"{name} {value:.4g}" for name, value in self._metrics.items() if name not in METRICS]
+        known = [form.format(self._metrics[name]) for name, form in FORMATS.items() if name in self._metrics]
+        return known + [f"{name} {value:.4g}" for name, value in self._metrics.items() if name not in FORMATS]
 
     def _time_left(self) -> str:
-        """Reckoned from the first update shown, so that it is right for a resumed training too."""
+        """Estimated from the first update shown, so that it is right for a resumed training too."""
         if self._first is None or self._share is None:
             return "? left"
         share, seconds = self._share - self._first[0], time.monotonic() - self._first[1]
@@ -177,14 +170,14 @@ class TrainingDisplay(_Display):
 
 
 class ProgressDisplay(_Display):
-    """How far a long piece of work is, on stderr: a live line in a terminal, else a plain line now and then."""
+    """The progress of a long operation: a live line in a terminal, else a plain line now and then."""
 
     _text = ""
 
     def update(self, text: str, share: float | None = None) -> None:
-        """Shows how far it is, in words, and as a share from 0 to 1 where the end is known."""
+        """Shows the progress in words, and as a share from 0 to 1 where the end is known."""
         self._text = text
-        self._tell(share, at_once=self._is_live and share == 1.0)
+        self._notify(share, at_once=self._is_live and share == 1.0)
 
     def _columns(self) -> Sequence[ProgressColumn]:
         return BarColumn(30), TaskProgressColumn(), _fact("text", "cyan")
@@ -194,13 +187,10 @@ class ProgressDisplay(_Display):
 
 
 class LineProgress(_Display):
-    """How many lines of a stream are done, on stderr; shows nothing where stderr is not a terminal.
-
-    It shows nothing either where stdout is a terminal too: there the results themselves tell how far the work is.
-    """
+    """The number of lines done, shown only where stderr is a terminal and stdout is none, which shows the results."""
 
     def __init__(self, unit: str = "lines", total: int | None = None, stream: TextIO | None = None) -> None:
-        """Starts the clock; `unit` is counted, in the plural."""
+        """Starts the clock; the `unit` is a plural."""
         super().__init__(stream, seconds_between_lines=math.inf)
         self._unit = unit
         self._total = total
@@ -212,7 +202,7 @@ class LineProgress(_Display):
     def advance(self, lines: int = 1) -> None:
         """Counts lines that are done."""
         self._done += lines
-        self._tell(None)
+        self._notify(None)
 
     def _columns(self) -> Sequence[ProgressColumn]:
         return [_fact("text", "cyan")]

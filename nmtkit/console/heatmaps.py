@@ -1,15 +1,15 @@
-"""Where a model looked, in a terminal: the heat-map of a translation, or an article shaded by its summary."""
+"""Attention in a terminal: the heat-map of a translation, or an article shaded by its summary."""
 
 import sys
 import textwrap
 import unicodedata
 from collections.abc import Sequence
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len, chop_cells, set_cell_size
 from rich.style import Style
 from rich.text import Text
 
-from nmtkit.console.tables import plain_console
+from nmtkit.console.tables import cut, flow, plain_console
 from nmtkit.pictures import AttentionPicture
 from nmtkit.pictures.fonts import printable
 
@@ -17,27 +17,23 @@ BLOCKS = " ░▒▓█"
 # Of the 256 terminal colours, from dark blue to bright yellow: brightness grows with the weight on any background.
 COLOURS = (17, 18, 24, 30, 36, 72, 113, 185, 227)
 TALLEST_LABEL = 16
-LEAST_WEIGHT = 0.005  # what is written as 0.00 is not written
+LEAST_WEIGHT = 0.005  # a smaller one would be written as 0.00
 # Letters of these scripts join or change places: they cannot be written one below the other.
 JOINING = ("ARABIC", "SYRIAC", "DEVANAGARI", "BENGALI", "TAMIL", "TELUGU", "THAI", "KHMER", "MYANMAR", "MONGOLIAN")
 
 
 def show_attention(picture: AttentionPicture, width: int | None = None) -> None:
-    """Prints where a model looked.
+    """Prints attention weights in `width` columns, by default those of the terminal, or 80.
 
     A translation is a heat-map: a row for each target word, a column for each source word. A cell has a background
     colour and the weight in hundredths in a colour terminal, elsewhere a block. The strongest colour or block stands
-    for the largest weight, which is told below. Source words stand upright over their columns, or are numbered where
-    they are long or of a joining script. Those that do not fit follow in further panels. Where attention is local, a
-    "+" marks the centre of each row's window, and what lies outside the window is dotted, or has no colour.
+    for the largest weight, which is given below. Source words stand upright over their columns, or are numbered where
+    they are long or of a joining script. Columns that do not fit follow in further panels. Where attention is local, a
+    "+" marks the centre of each row's window, and cells outside the window are dotted, or have no colour.
 
-    A picture that `is_summary` has too many words for columns. First comes the article, shaded by its coverage: how
-    much each of its words was looked at in all. Then a line for each word of the summary: its p_gen, a "*" if it was
-    copied, and as many of the words that it looked at most as fit, with their weights.
-
-    Args:
-        picture: What to show.
-        width: The columns to fit into; the terminal's own width if not given (80 where there is no terminal).
+    A picture that `is_summary` has too many words for columns. The article, shaded by its coverage, comes first. Then
+    comes a line for each word of the summary: its p_gen, a "*" if it was copied, and as many of the article's words
+    with the largest weights as fit.
     """
     console = plain_console(sys.stdout)
     width = width or console.width
@@ -65,11 +61,11 @@ class _Shaded:
         self.margin = min(max(cell_len(word) for word in self.tgt_words), max(width // 3, 8))
 
     def level(self, share: float) -> int:
-        """The step, from 0, that is nearest to a share between 0 and 1."""
+        """The nearest colour or block, from 0, to a share between 0 and 1."""
         return round(share * (len(COLOURS if self.coloured else BLOCKS) - 1))
 
     def scale(self, largest: float) -> Text:
-        """All steps, and what the last one stands for."""
+        """All colours or blocks, and the weight of the strongest."""
         scale = Text() if self.coloured else Text(BLOCKS[1:])
         for colour in COLOURS if self.coloured else ():
             scale.append(" ", Style.parse(f"on color({colour})"))
@@ -77,7 +73,7 @@ class _Shaded:
 
 
 class _HeatMap(_Shaded):
-    """A row for each target word, a column for each source word, in as many panels as the width asks for."""
+    """A row for each target word, a column for each source word, in as many panels as the width needs."""
 
     def __init__(self, picture: AttentionPicture, width: int, coloured: bool) -> None:
         super().__init__(picture, width, coloured)
@@ -111,10 +107,10 @@ class _HeatMap(_Shaded):
         if self.numbered:
             return [Text(indent + "".join(str(s + 1).rjust(self.cell - 1) + " " for s in shown).rstrip())]
         height = max(len(self.src_words[s]) for s in shown)
-        columns = [self.src_words[s].rjust(height) for s in shown]
         pad = " " * ((self.cell - 1) // 2)
-        rows = ("".join(set_cell_size(pad + column[i], self.cell) for column in columns) for i in range(height))
-        return [Text((indent + row).rstrip()) for row in rows]
+        rows = zip(*(self.src_words[s].rjust(height) for s in shown), strict=True)
+        lines = ("".join(set_cell_size(pad + letter, self.cell) for letter in row) for row in rows)
+        return [Text((indent + line).rstrip()) for line in lines]
 
     def _cell(self, row: int, column: int) -> Text:
         weight, windows = self.weights[row][column], self.picture.windows
@@ -130,14 +126,11 @@ class _HeatMap(_Shaded):
         return Text((number.rjust(width - 1).ljust(width)[:width] + mark).ljust(self.cell), _style(level))
 
     def _legend(self) -> list[Text]:
-        lines: list[str] = []
-        for number, word in enumerate(self.src_words, start=1):
-            entry = f"{number} {_then_left_to_right(word)}"
-            if lines and cell_len(lines[-1]) + 2 + cell_len(entry) <= self.width:
-                lines[-1] += f"  {entry}"
-            else:
-                lines.append(entry)
-        return [Text(piece) for line in lines for piece in _cut(line, self.width)]
+        entries = [
+            Text(f"{number} {_left_to_right_after(word)}") for number, word in enumerate(self.src_words, start=1)
+        ]
+        lines = (Text("  ").join(parts).plain for parts in flow(entries, self.width, 2))
+        return [Text(piece) for line in lines for piece in chop_cells(line, self.width)]
 
 
 class _Summary(_Shaded):
@@ -156,22 +149,18 @@ class _Summary(_Shaded):
     def _article(self, coverage: Sequence[float]) -> list[Text]:
         """The words, each shaded by its coverage: in a colour of its own, or by blocks in a line below."""
         largest = max(coverage) or 1.0
-        lines: list[Text] = []
-        shades: list[Text] = []
+        pieces: list[Text] = []
+        blocks: list[str] = []
         for word, value in zip(self.src_words, coverage, strict=True):
             level = self.level(value / largest)
-            for piece in _cut(_then_left_to_right(word), self.width):
-                if not lines or cell_len(lines[-1].plain) + 1 + cell_len(piece) > self.width:
-                    lines.append(Text())
-                    shades.append(Text())
-                elif lines[-1]:
-                    lines[-1].append(" ")
-                    shades[-1].append(" ")
-                lines[-1].append(piece, _style(level) if self.coloured and level else None)
-                shades[-1].append(("" if self.coloured else BLOCKS[level]) * cell_len(piece))
-        for shade in shades:
-            shade.rstrip()
-        return lines if self.coloured else [line for both in zip(lines, shades, strict=True) for line in both if line]
+            for piece in chop_cells(_left_to_right_after(word), self.width):
+                pieces.append(Text(piece, _style(level) if self.coloured and level else ""))
+                blocks.append("" if self.coloured else BLOCKS[level] * cell_len(piece))
+        lines, rest = [], iter(blocks)
+        for parts in flow(pieces, self.width, 1):
+            shades = " ".join(next(rest) for _ in parts).rstrip()
+            lines += [Text(" ").join(parts), *([Text(shades)] if shades else [])]
+        return lines
 
     def _row(self, row: int) -> Text:
         """A word of the summary, and the words of the article with the largest weights."""
@@ -182,13 +171,13 @@ class _Summary(_Shaded):
         line.append("* " if copied else "  ")
         for rank, column in enumerate(sorted(range(len(weights)), key=lambda column: -weights[column])):
             name, weight = self.src_words[column], f" {weights[column]:.2f} "
-            room = self.width - cell_len(line.plain) - 1 - len(weight)
-            if rank == 0 and 1 < room < cell_len(name):  # the best is always there, if not all of its letters
-                name = _cut(name, room - 1)[0] + "…"
-            if weights[column] < LEAST_WEIGHT or cell_len(name) > room:
+            free = self.width - cell_len(line.plain) - 1 - len(weight)
+            if rank == 0 and free > 1:  # the best word is always there, if not all of its letters
+                name = cut(name, free)
+            if weights[column] < LEAST_WEIGHT or cell_len(name) > free:
                 break
             style = _style(self.level(weights[column] / picture.max_weight)) if self.coloured else None
-            line.append(f" {_then_left_to_right(name)}{weight}", style)
+            line.append(f" {_left_to_right_after(name)}{weight}", style)
         line.rstrip()
         return line
 
@@ -199,24 +188,13 @@ def _style(level: int) -> Style:
 
 
 def _fit(word: str, width: int) -> str:
-    """The word set to the right in `width` cells; one that is too long ends in "…"."""
-    if cell_len(word) > width:
-        word = _cut(word, width - 1)[0] + "…"
-    return " " * (width - cell_len(word)) + _then_left_to_right(word)
+    """The word at the right of `width` columns."""
+    word = cut(word, width)
+    return " " * (width - cell_len(word)) + _left_to_right_after(word)
 
 
-def _cut(text: str, width: int) -> list[str]:
-    """The text in pieces that fill at most `width` cells each."""
-    pieces = [""]
-    for letter in text:
-        if cell_len(pieces[-1] + letter) > width:
-            pieces.append("")
-        pieces[-1] += letter
-    return pieces
-
-
-def _then_left_to_right(word: str) -> str:
-    """Ends a Hebrew or Arabic word with an invisible mark, lest a terminal turn round the numbers that follow it."""
+def _left_to_right_after(word: str) -> str:
+    """Ends a Hebrew or Arabic word with an invisible mark, lest a terminal reverse the numbers that follow it."""
     return word + "\u200e" if any(unicodedata.bidirectional(c) in ("R", "AL") for c in word) else word
 
 

@@ -6,20 +6,20 @@ Results go to stdout and everything about them to stderr, so that a command's ou
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal, TextIO
 
 from rich.box import SIMPLE_HEAD
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len, chop_cells, set_cell_size
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 WIDTH = 100
-"""How wide a table is outside a terminal, where its columns can be so narrow."""
+"""Of tables outside a terminal, where their columns can be so narrow."""
 SHORT_CELL = 24
-"""How wide a cell may be that is never broken."""
+"""Cells up to this width are never broken."""
 
 Stream = Literal["stdout", "stderr"]
 
@@ -34,7 +34,7 @@ _COPIES: list[Callable[[str], object]] = []
 
 @contextmanager
 def tee(take: Callable[[str], object]) -> Iterator[None]:
-    """Inside, every line that is written here is handed on as well; of what moves at the foot of a terminal some."""
+    """Inside, `take` gets a copy of every line that is written here, and now and then one of a live display."""
     _COPIES.append(take)
     try:
         yield
@@ -43,7 +43,7 @@ def tee(take: Callable[[str], object]) -> Iterator[None]:
 
 
 def copy(text: str) -> None:
-    """Hands a line to those who take copies."""
+    """Gives a line to all functions of `tee`."""
     for take in _COPIES:
         take(text)
 
@@ -56,26 +56,37 @@ def say(text: str, stderr: bool = False) -> None:
 
 
 def wrapped(text: str, width: int) -> str:
-    """The text with its lines broken between words; what follows a break is indented as its line is, and by two more.
+    """The text with its lines broken between words; continuation lines are indented by two more columns.
 
-    A command stays in one line, so that it can be copied, and so does a word that is longer than the `width`.
+    Commands, which are to be copied, and words longer than the `width` are not broken.
     """
+    wrapper = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
     lines: list[str] = []
     for line in text.split("\n"):
         words = line.lstrip()
-        indent = line[: len(line) - len(words)]
-        if cell_len(line) <= width or words.startswith("nmtkit "):
-            lines.append(line)
-            continue
-        lines += textwrap.wrap(
-            words,
-            width,
-            initial_indent=indent,
-            subsequent_indent=f"{indent}  ",
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
+        wrapper.initial_indent = line[: len(line) - len(words)]
+        wrapper.subsequent_indent = f"{wrapper.initial_indent}  "
+        is_whole = cell_len(line) <= width or words.startswith("nmtkit ")
+        lines += [line] if is_whole else wrapper.wrap(words)
     return "\n".join(lines)
+
+
+def flow(parts: Iterable[Text], width: int, gap: int) -> list[list[Text]]:
+    """Fills lines with parts, as many as fit into the `width` with a gap between them."""
+    lines: list[list[Text]] = []
+    used = 0
+    for part in parts:
+        used += gap + part.cell_len
+        if not lines or used > width:
+            lines.append([])
+            used = part.cell_len
+        lines[-1].append(part)
+    return lines
+
+
+def cut(text: str, width: int) -> str:
+    """The text in at most `width` columns, with "…" at its end where it was longer."""
+    return text if cell_len(text) <= width else f"{chop_cells(text, max(1, width - 1))[0]}…"
 
 
 def write_line(text: str, file: TextIO) -> None:
@@ -86,7 +97,7 @@ def write_line(text: str, file: TextIO) -> None:
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], stream: Stream = "stdout") -> None:
-    """Prints a table; a column that holds only numbers is set to the right.
+    """Prints a table; columns of numbers are aligned to the right.
 
     Long cells are wrapped between words, so that the table fits into the terminal, or else into COLUMNS, or 100
     columns. Where that is not enough, words are folded in a terminal; elsewhere they stay whole in a wider table.
@@ -116,7 +127,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], 
 
 
 def _fit(grid: Table, cells: Sequence[Sequence[str]], console: Console) -> None:
-    """Narrows the widest columns until the table fits, or none can be narrower without a break within a word."""
+    """Narrows the widest columns until the table fits, or only words would be left to break."""
     columns = list(zip(*cells, strict=True))
     least = [max(cell_len(part) for cell in column for part in _whole_parts(cell)) for column in columns]
     widths = [max(cell_len(line) for cell in column for line in (cell.splitlines() or [""])) for column in columns]
@@ -131,7 +142,7 @@ def _fit(grid: Table, cells: Sequence[Sequence[str]], console: Console) -> None:
 
 
 def _whole_parts(cell: str) -> list[str]:
-    """What of a cell is not broken: a heading, a number with its unit; of prose each word."""
+    """The parts of a cell that are not broken: short lines, and the words of longer ones."""
     lines = cell.splitlines() or [""]
     return [part for line in lines for part in ([line] if cell_len(line) <= SHORT_CELL else line.split())]
 
@@ -150,32 +161,32 @@ EIGHTHS = " ▏▎▍▌▋▊▉█"
 def histogram(
     title: str, labels: Sequence[str], series: Sequence[tuple[str, Sequence[int]]], width: int | None = None
 ) -> None:
-    """Prints horizontal bars, a line for each label; several series stand side by side, each with its shares.
+    """Prints horizontal bars with their shares, a line for each label, several series side by side.
 
     Args:
         title: Stands above the labels.
-        labels: What each bar is.
-        series: Name and count of each label, for every series.
-        width: The columns to fit into; if not given, those of the terminal, but at most 100.
+        labels: Of the bars.
+        series: The name of each series, and its counts by label.
+        width: In columns; by default that of the terminal, but at most 100.
     """
     file = sys.stdout
     width = width or min(plain_console(file).width, 100)
     margin = max(cell_len(label) for label in [*labels, ""])
-    room = max(4, (width - margin) // len(series) - len("  100.0%") - 2)
-    heads = "".join("  " + set_cell_size(name, room + len(" 100.0%")) for name, _ in series)
+    longest = max(4, (width - margin) // len(series) - len("  100.0%") - 2)
+    heads = "".join("  " + set_cell_size(name, longest + len(" 100.0%")) for name, _ in series)
     file.write(f"{title}\n" + (f"{' ' * margin}{heads}".rstrip() + "\n" if len(series) > 1 else ""))
     for index, label in enumerate(labels):
         line = " " * (margin - cell_len(label)) + label
         for _, counts in series:
             total, most = sum(counts) or 1, max(counts) or 1
             part = f"{counts[index] / total:.1%}" if counts[index] else ""
-            line += "  " + _bar(counts[index] / most, room) + part.rjust(len(" 100.0%"))
+            line += "  " + _bar(counts[index] / most, longest) + part.rjust(len(" 100.0%"))
         file.write(line.rstrip() + "\n")
     file.flush()
 
 
 def _bar(share: float, width: int) -> str:
-    """A bar as long as the share of `width`, in eighths of a column; whatever is there can be seen."""
+    """A bar of eighths of a column; it is never empty unless the share is 0."""
     eighths = max(round(share * width * 8), 1 if share else 0)
     bar = EIGHTHS[-1] * (eighths // 8) + (EIGHTHS[eighths % 8] if eighths % 8 else "")
     return bar.ljust(width)
