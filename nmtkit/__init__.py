@@ -8,17 +8,17 @@ from nmtkit.core.version import __version__
 if TYPE_CHECKING:
     from nmtkit.experiment.run import Run as Run
     from nmtkit.recipe import Recipe as Recipe
-    from nmtkit.translation.paragraphs import ParagraphTranslator as ParagraphTranslator
-    from nmtkit.translation.summarizer import Summarizer as Summarizer
+    from nmtkit.translation.long_texts import ParagraphTranslator as ParagraphTranslator
+    from nmtkit.translation.long_texts import Summarizer as Summarizer
     from nmtkit.translation.translator import Translator as Translator
 
 __all__ = ["ParagraphTranslator", "Recipe", "Run", "Summarizer", "Translator", "__version__"]
 
 _ROOMS = {
-    "ParagraphTranslator": "translation.paragraphs",
+    "ParagraphTranslator": "translation.long_texts",
     "Recipe": "recipe",
     "Run": "experiment.run",
-    "Summarizer": "translation.summarizer",
+    "Summarizer": "translation.long_texts",
     "Translator": "experiment.loading",
 }
 

@@ -77,7 +77,7 @@ LAZY = {
     "cli/translate.py",
     "translation/attention_views.py",
     "translation/result.py",
-    "translation/summarizer.py",
+    "translation/long_texts.py",
     "pictures",
     "runs/folder.py",
     "runs/metrics_log.py",

@@ -23,7 +23,7 @@ from nmtkit.core import device as devices
 from nmtkit.layers.inference import PrecisionChoice, is_slow, supported_precisions
 from nmtkit.models.base import ModelConfig
 from nmtkit.search.engine import FEW_SENTENCES
-from nmtkit.translation.inputs import SearchSpeedConfig, usual
+from nmtkit.translation.inputs import SearchSpeedConfig, default_speed_config
 
 _WORTH = 1.1
 """A less exact configuration is taken only where the fastest exact one takes at least so many times its time."""
@@ -41,7 +41,7 @@ def candidate_search_configs(device: torch.device, precision: PrecisionChoice = 
 
     `auto` is fp32, and lets the precision differ too, but for those whose products are slow here.
     """
-    first = usual(device, "fp32" if precision == "auto" else precision)
+    first = default_speed_config(device, "fp32" if precision == "auto" else precision)
     candidates = [first, *(replace(first, batch_tokens=first.batch_tokens // part) for part in (2, 4))]
     if precision == "auto":
         others = [other for other in supported_precisions(device)[1:] if device.type != "cpu" or not is_slow(other)]

@@ -20,9 +20,8 @@ from nmtkit.cli.streams import NamedOutput
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import atomic_path, write_errors
 from nmtkit.data.tokenizer import Tokenizer
-from nmtkit.translation.paragraphs import Paragraph
+from nmtkit.translation.long_texts import JoinedTranslation
 from nmtkit.translation.result import Translation, copied_spans, moses_line
-from nmtkit.translation.summarizer import Summary
 from nmtkit.translation.translator import Translator
 
 Written = TypeVar("Written")
@@ -153,13 +152,12 @@ class Printer:
         else:
             _write(best.text)
 
-    def write_joined(self, result: Summary | Paragraph) -> None:
+    def write_joined(self, result: JoinedTranslation) -> None:
         """Writes the summary of an article that was read in windows, or the translation of a line of sentences."""
-        name, parts = ("windows", result.windows) if isinstance(result, Summary) else ("sentences", result.sentences)
-        self._count(parts)
+        self._count(result.parts)
         if self.as_json:
-            records = [{"source_tokens": one.src_tokens, "best": self.record(one)} for one in parts]
-            write_json_line({"line": self.lines, "text": result.text, name: records})
+            records = [{"source_tokens": one.src_tokens, "best": self.record(one)} for one in result.parts]
+            write_json_line({"line": self.lines, "text": result.text, result.kind: records})
         else:
             _write(result.text)
 

@@ -18,11 +18,9 @@ from nmtkit.corpus.json_records import EXTRACT_HINT
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.corpus.text import read_lines
 from nmtkit.experiment.loading import ModelOptions
-from nmtkit.translation.paragraphs import ParagraphTranslator, looks_like_paragraph
-from nmtkit.translation.requests import Request, Terminology
-from nmtkit.translation.summarizer import Summarizer
+from nmtkit.translation.long_texts import ParagraphTranslator, Summarizer, looks_like_paragraph
+from nmtkit.translation.requests import Request, Terminology, parse_dictionary
 from nmtkit.translation.translator import Translator
-from nmtkit.translation.unknowns import parse_dictionary
 
 LEAD_ARTICLES = 256
 """Articles read together by `--lead`."""

@@ -25,7 +25,7 @@ from nmtkit.models.base import Seq2Seq, as_headed
 from nmtkit.models.ensemble import Mean
 from nmtkit.runs.saved import SavedRun, find_run
 from nmtkit.search.engine import StepMode, require_graph_support
-from nmtkit.translation.inputs import SearchSpeedConfig, usual
+from nmtkit.translation.inputs import SearchSpeedConfig, default_speed_config
 from nmtkit.translation.translator import Translator
 from nmtkit.translation.workers import Workers
 
@@ -140,7 +140,7 @@ def open_translator(run: SavedRun, how: ModelOptions, notify: Callable[[str], No
     precision = _requested_precision(model, how.precision)
     key = search_workload_key(trained.model, model.sizes.tgt, config.beam_size, how.threads, place, precision)
     known = cache.get(key, SearchSpeedConfig) if len(model.models()) == 1 else None
-    speed_config = known.config if known else usual(place, "fp32" if precision == "auto" else precision)
+    speed_config = known.config if known else default_speed_config(place, "fp32" if precision == "auto" else precision)
     devices.prepare(place, threads=how.threads)
     if notify is not None and place.type == "cpu" and how.precision != "auto" and is_slow(how.precision):
         notify(f"precision {how.precision}: its products are slow on this processor; take fp32, or auto")
@@ -193,7 +193,7 @@ def _for_workers(
     key = search_workload_key(run.inference.model, vocabulary, beam, how.threads, places[0], how.precision)
     known = cache.get(key, SearchSpeedConfig)
     workers = Workers([str(place) for place in places], partial(_open_on_device, how))
-    return replace(translator, way=known.config if known else usual(places[0]), workers=workers)
+    return replace(translator, way=known.config if known else default_speed_config(places[0]), workers=workers)
 
 
 def _open_on_device(how: ModelOptions, device: str) -> Translator:

@@ -66,7 +66,7 @@ def align(
     none = [None] * len(sources)
     src = cut_words(reader.tokenizers.src, sources, src_words or none, [f"source line {number}" for number in numbers])
     tgt = cut_words(reader.tokenizers.tgt, targets, tgt_words or none, [f"target line {number}" for number in numbers])
-    found = [
+    alignments = [
         SoftAlignment(
             source.words,
             target.words,
@@ -78,19 +78,19 @@ def align(
     ]
 
     @torch.no_grad()  # here and not above: it holds in its own thread only
-    def work(part: tuple[list[int], Batch]) -> None:
+    def align_batch(part: tuple[list[int], Batch]) -> None:
         numbers, batch = part[0], part[1].to(reader.device)
         attention = reader.model.unroll(batch, reader.model.encode(batch), need_attention=True).attention
         assert attention is not None
         for weights, number in zip(attention.float().cpu().numpy(), numbers, strict=True):  # (T,S)
             source, target = src[number], tgt[number]
             merged = merge_to_words(weights[: len(target.ids), : len(source.ids)], source.shares, target.shares)
-            found[number] = replace(found[number], weights=merged)
+            alignments[number] = replace(alignments[number], weights=merged)
 
     both = [SourceLine(source.ids if target.ids else [], []) for source, target in zip(src, tgt, strict=True)]
     batches = reader.batches(both, [TargetLine(target.ids, target.ids) for target in tgt])
-    devices.map_batches(work, batches, reader.device)
-    return found
+    devices.map_batches(align_batch, batches, reader.device)
+    return alignments
 
 
 def picture(reader: TextModel, translation: Translation, number: int) -> AttentionPicture:
@@ -98,7 +98,7 @@ def picture(reader: TextModel, translation: Translation, number: int) -> Attenti
     from nmtkit.pictures import AttentionPicture
 
     if translation.attention is None:
-        raise _nothing_known(number)
+        raise _no_known_letters(number)
     src_tokens = [*translation.src_tokens, reader.end]
     tgt_tokens = [*translation.tokens, reader.end][: translation.attention.shape[0]]
     src_words, tgt_words, weights = merge_subwords(src_tokens, tgt_tokens, translation.attention.astype(np.float64))
@@ -132,20 +132,18 @@ def _windows(reader: TextModel, translation: Translation, rows: int) -> list[Sou
     if half_width is None:
         return []
     src = SourceLine(known_ids(reader.tokenizers.src, translation.src_tokens), translation.src_tokens)
-    batch = make_batch([src], [reader.target(translation.tokens, src, 1)]).to(reader.device)
+    batch = make_batch([src], [reader.encode_target_tokens(translation.tokens, src, 1)]).to(reader.device)
     centres = reader.model.unroll(batch, reader.model.encode(batch), need_attention=True).centres  # (1,T)
     assert centres is not None
     return [SourceWindow(centre, half_width) for centre in centres[0, :rows].tolist()]
 
 
-def require_heads(reader: TextModel) -> HeadedModel:
+def require_heads(reader: TextModel, what: str = "layers of attention heads") -> HeadedModel:
     """The model, which is one of layers of attention heads; raises NmtkitError if it is not."""
     model = as_headed(reader.model)
     if model is None:
-        raise NmtkitError(
-            f"the model {reader.name!r} ({reader.model.config.kind}) has no layers of attention heads to draw; "
-            "take a transformer, or draw the one attention that this model has"
-        )
+        kind = reader.model.config.kind
+        raise NmtkitError(f"the model {reader.name!r} ({kind}) has no {what} to draw; name a transformer")
     return model
 
 
@@ -155,18 +153,18 @@ def head_pictures(reader: TextModel, sources: Sequence[str], translations: Seque
     from nmtkit.pictures import HeadsPicture
 
     model = require_heads(reader)
-    src = reader.sources(sources)
+    src = reader.encode_sources(sources)
     for number, source in enumerate(src, start=1):
         if not source.ids:
-            raise _nothing_known(number)
-    pairs = zip(translations, src, strict=True)
-    tgt = [reader.target(translation.tokens, one, number) for number, (translation, one) in enumerate(pairs, start=1)]
+            raise _no_known_letters(number)
+    pairs = enumerate(zip(translations, src, strict=True), start=1)
+    tgt = [reader.encode_target_tokens(one.tokens, source, number) for number, (one, source) in pairs]
     drawn: dict[int, HeadsPicture] = {}
     few = partial(bucket_by_length, batch_tokens=BATCH_TOKENS["cpu"])  # since all weights of all layers are kept
     for numbers, batch in reader.batches(src, tgt, few):
-        found = model.attentions(batch.to(reader.device))
+        weights = model.attentions(batch.to(reader.device))
         encoder, decoder, cross = (
-            torch.stack(side, 1).float().cpu().numpy() for side in (found.encoder, found.decoder, found.cross)
+            torch.stack(side, 1).float().cpu().numpy() for side in (weights.encoder, weights.decoder, weights.cross)
         )  # (B,L,A,S,S), (B,L,A,T,T), (B,L,A,T,S)
         for row, number in enumerate(numbers):
             translation = translations[number]
@@ -186,17 +184,11 @@ def head_pictures(reader: TextModel, sources: Sequence[str], translations: Seque
 
 def positions(reader: TextModel, most: int) -> tuple[NDArray[np.float32], str]:
     """The first position vectors of the model's source `(P,H)`, at most so many, and a title for them."""
-    model = as_headed(reader.model)
-    if model is None:
-        raise NmtkitError(
-            f"the model {reader.name!r} ({reader.model.config.kind}) has no position vectors to draw; "
-            "name a transformer with -m RUN"
-        )
-    kind, vectors = model.positions(most)
+    kind, vectors = require_heads(reader, "position vectors").positions(most)
     return vectors.detach().float().cpu().numpy(), f"{reader.name}: {kind} positions"
 
 
-def _nothing_known(number: int) -> DataError:
+def _no_known_letters(number: int) -> DataError:
     return DataError(f"source line {number} has no letters that the tokenizer knows: there is nothing to draw")
 
 

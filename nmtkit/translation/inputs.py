@@ -77,8 +77,6 @@ def require_pairs(sources: Sequence[object], others: Sequence[object] | None, wh
 BATCH_TOKENS = {"cpu": 4096, "cuda": 16384}
 """Padded source tokens that a batch holds where nothing was measured. Every step of a search has its costs, which many
 sentences share; the caches of a CPU overflow with too many."""
-
-
 # The most bytes of log-probabilities of given targets that are in memory at a time.
 CHUNK_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}
 MIN_ROWS = {"cpu": 32, "cuda": 128}
@@ -107,8 +105,8 @@ class SearchSpeedConfig:
         return f"{self.precision}, batches of {self.batch_tokens}, {cores}"
 
 
-def usual(device: torch.device, precision: Precision = "fp32") -> SearchSpeedConfig:
-    """Default settings, used where nothing was measured."""
+def default_speed_config(device: torch.device, precision: Precision = "fp32") -> SearchSpeedConfig:
+    """The speed settings used where nothing was measured."""
     return SearchSpeedConfig(precision, BATCH_TOKENS.get(device.type, 4096), device.type == "cpu")
 
 
@@ -131,7 +129,7 @@ class TextModel:
     way: SearchSpeedConfig | None = None
     """None takes what is right for most machines."""
     parameters: int = 0
-    """How many numbers the model has learned; 0 counts them, which is too late once it was laid out for reading."""
+    """How many numbers the model has learned; 0 counts them, which is too late once it was quantized."""
 
     def __post_init__(self) -> None:
         if not self.parameters:
@@ -155,7 +153,7 @@ class TextModel:
     @property
     def speed_config(self) -> SearchSpeedConfig:
         """The given speed settings, or the defaults."""
-        return self.way or usual(self.device)
+        return self.way or default_speed_config(self.device)
 
     @property
     def batch_budget(self) -> int:
@@ -170,7 +168,7 @@ class TextModel:
                 "take one that has, e.g. rnnsearch or transformer"
             )
 
-    def sources(self, lines: Sequence[str]) -> list[SourceLine]:
+    def encode_sources(self, lines: Sequence[str]) -> list[SourceLine]:
         """Cuts source lines into tokens, as many of each as are read."""
         tokenizer, limit = self.tokenizers.src, self.max_source_tokens
         spelled = [tokenizer.tokens(line) for line in lines] if self.copies else None
@@ -189,56 +187,49 @@ class TextModel:
                 sources.append(SourceLine(ids, tokens, extended, tuple(oov), left_out, line))
         return sources
 
-    def requested(
+    def encode_requests(
         self, requests: Sequence[Request], terminology: Terminology | None, config: SearchConfig
     ) -> list[SourceLine]:
-        """Cuts source lines into tokens, and what is asked of their translations.
-
-        Args:
-            requests: the lines.
-            terminology: terms for all of them, or None.
-            config: how translations are searched.
-        """
+        """Cuts source lines into tokens, and the constraints on their translations; terminology is for all lines."""
         if terminology is not None:
             config.reject_constraints()
-            requests = [terminology.asked(request) for request in requests]
-        sources = self.sources([request.source for request in requests])
+            requests = [terminology.applied(request) for request in requests]
+        sources = self.encode_sources([request.source for request in requests])
         for number, request in enumerate(requests):
-            if request.asks:
+            if request.has_constraints:
                 source = sources[number]
                 if not source.ids:
                     raise DataError(f"{request.where}: a prefix or terms, and no source to translate")
-                (prefix,) = self.targets([request.prefix], [source])
+                (prefix,) = self.encode_targets([request.prefix], [source])
                 terms = encode_terms(request, self.tokenizers.tgt, source.oov, config.max_length)
-                own = terms if terms.must or terms.must_not else None
-                if own is not None:
+                if terms is not None:
                     config.reject_constraints()
-                sources[number] = replace(source, request=request, prefix=tuple(prefix.extended), terms=own)
+                sources[number] = replace(source, request=request, prefix=tuple(prefix.extended), terms=terms)
         return sources
 
-    def targets(self, lines: Sequence[str], sources: Sequence[SourceLine]) -> list[TargetLine]:
+    def encode_targets(self, lines: Sequence[str], sources: Sequence[SourceLine]) -> list[TargetLine]:
         """Cuts the translations of some sources into tokens."""
         tokenizer = self.tokenizers.tgt
         if self.copies:
             return [self._target(tokenizer.tokens(line), source) for line, source in zip(lines, sources, strict=True)]
         return [TargetLine(ids, ids) for ids in tokenizer.encode_many(list(lines))]
 
-    def target(self, tokens: Sequence[str], source: SourceLine, number: int) -> TargetLine:
+    def encode_target_tokens(self, tokens: Sequence[str], source: SourceLine, number: int) -> TargetLine:
         """A translation that is given token for token; `number` is the pair's, for the message."""
         target = self._target(tokens, source)
         known = self.tokenizers.tgt.pieces(target.extended, source.oov)
         if known != list(tokens):
             # Marks such as </s> are in no translation, so that fewer may be known than there are.
             missing = next(one for one, other in zip_longest(tokens, known) if one != other)
+            source_too = ", nor has its source" if self.copies else ""
             raise DataError(
-                f"pair {number}: the model's vocabulary has no token {missing!r}"
-                + (", nor has its source; " if self.copies else "; ")
-                + "only translations by a model with the same tokenizer can be rescored token for token"
+                f"pair {number}: the model's vocabulary has no token {missing!r}{source_too}; "
+                "only translations by a model with the same tokenizer can be rescored token for token"
             )
         return target
 
     def _target(self, tokens: Sequence[str], source: SourceLine) -> TargetLine:
-        """The ids of target tokens; what neither the vocabulary nor the source has is UNK."""
+        # What neither the vocabulary nor the source has is UNK.
         vocabulary = self.tokenizers.tgt.vocabulary
         extended = vocabulary.extended_target_ids(tokens, source.oov)
         return TargetLine([UNK if number >= len(vocabulary) else number for number in extended], extended)
@@ -325,13 +316,13 @@ def _with_requests(batch: Batch, sources: Sequence[SourceLine]) -> Batch:
         for row, source in enumerate(sources):
             copied[row, : len(source.tokens)] = torch.tensor([starts_word(token) for token in source.tokens])
     terms = [source.terms or TermTokens((), (), False) for source in sources]
-    asked = Constraints(
+    constraints = Constraints(
         positive=pad_terms([one.must for one in terms], 1),
         in_order=torch.tensor([one.in_order for one in terms]),
         negative=pad_terms([one.must_not for one in terms], 0),
         copied_starts=copied,
     )
-    return replace(batch, prefix=prefix, terms=asked)
+    return replace(batch, prefix=prefix, terms=constraints)
 
 
 def repeatable_tokens(config: SearchConfig, tokenizer: Tokenizer, device: torch.device) -> Tensor | None:

@@ -71,8 +71,8 @@ class Request:
         return cls(**given, where=where)
 
     @property
-    def asks(self) -> bool:
-        """Whether there is any constraint."""
+    def has_constraints(self) -> bool:
+        """Whether there are any."""
         return bool(self.prefix or self.must or self.must_not)
 
 
@@ -120,15 +120,15 @@ def unmet_constraints(request: Request, tokenizer: Tokenizer, text: str) -> list
     def words_of_term(term: str) -> list[str]:
         return words_of(tokenizer.join(tokenizer.tokens(term)))
 
-    words, begin, found = words_of(text), 0, []
+    words, begin, unmet = words_of(text), 0, []
     for term in request.must:
         own = words_of_term(term)
         at = find_sublist(own, words, begin)
         if at < 0:
-            found.append(f"lacks {term!r}" + (" in its place" if begin else ""))
+            unmet.append(f"lacks {term!r}" + (" in its place" if begin else ""))
         elif request.in_order:
             begin = at + len(own)
-    return found + [f"has {term!r}" for term in request.must_not if find_sublist(words_of_term(term), words) >= 0]
+    return unmet + [f"has {term!r}" for term in request.must_not if find_sublist(words_of_term(term), words) >= 0]
 
 
 def term_tokens(tokenizer: Tokenizer, term: str) -> list[str]:
@@ -140,14 +140,10 @@ def term_tokens(tokenizer: Tokenizer, term: str) -> list[str]:
     return tokens
 
 
-def encode_terms(request: Request, tokenizer: Tokenizer, oov: Sequence[str], longest: int) -> TermTokens:
-    """The terms of a request in tokens.
+def encode_terms(request: Request, tokenizer: Tokenizer, oov: Sequence[str], longest: int) -> TermTokens | None:
+    """The terms of a request in tokens; None where it has none.
 
-    Args:
-        request: what is asked.
-        tokenizer: of the target.
-        oov: words of the source that the vocabulary lacks and the model can copy.
-        longest: the most tokens of a translation, EOS counted.
+    The model can copy words `oov` that the vocabulary lacks. A translation has at most `longest` tokens, EOS counted.
     """
     vocabulary = tokenizer.vocabulary
 
@@ -174,15 +170,25 @@ def encode_terms(request: Request, tokenizer: Tokenizer, oov: Sequence[str], lon
     room = sum(len(ids) + 1 for ids in must) + len(tokenizer.tokens(request.prefix)) + 1
     if must and room > longest:
         raise DataError(f"{request.where}: its terms take {room} tokens, more than max_length {longest}: raise it")
-    return TermTokens(must, must_not, request.in_order)
+    return TermTokens(must, must_not, request.in_order) if must or must_not else None
+
+
+def parse_dictionary(lines: Iterable[str], where: str) -> dict[str, str]:
+    """Reads translations of words or terms: "SOURCE TAB TARGET" on each line; empty lines are skipped."""
+    entries: dict[str, str] = {}
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        source, _, target = (side.strip() for side in line.partition("\t"))
+        if not source or not target or "\t" in target:
+            raise DataError(f"{where}, line {number}: {line!r} is not SOURCE TAB TARGET with a word on both sides")
+        if entries.setdefault(source, target) != target:
+            raise DataError(f"{where}, line {number}: {source!r} has two translations; leave one")
+    return entries
 
 
 class Terminology:
-    """Translations of terms, for the lines that contain them as whole words.
-
-    Args:
-        entries: the translation of each term.
-    """
+    """Translations of terms, for the lines that contain them as whole words."""
 
     def __init__(self, entries: Mapping[str, str]) -> None:
         self._by_first: dict[str, list[tuple[list[str], str]]] = {}
@@ -195,28 +201,19 @@ class Terminology:
     @classmethod
     def parse(cls, lines: Iterable[str], where: str) -> "Terminology":
         """Reads SOURCE TERM TAB TARGET TERM on each line; empty lines are skipped."""
-        entries: dict[str, str] = {}
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            source, _, target = (part.strip() for part in line.partition("\t"))
-            if not words_of(source) or not words_of(target) or "\t" in target:
-                raise DataError(f"{where}, line {number}: expected SOURCE TERM TAB TARGET TERM")
-            if entries.setdefault(source, target) != target:
-                raise DataError(f"{where}, line {number}: {source!r} has two translations; leave one")
-        return cls(entries)
+        return cls(parse_dictionary(lines, where))
 
-    def asked(self, request: Request) -> Request:
+    def applied(self, request: Request) -> Request:
         """The request with the translations of all terms of its source; of terms that overlap the longest is taken."""
-        words, at, found = words_of(request.source), 0, []
+        words, at, targets = words_of(request.source), 0, []
         while at < len(words):
             for term, target in self._by_first.get(words[at], []):
                 if words[at : at + len(term)] == term:
-                    found.append(target)
+                    targets.append(target)
                     at += len(term) - 1
                     break
             at += 1
-        more = tuple(term for term in dict.fromkeys(found) if term not in request.must)
+        more = tuple(term for term in dict.fromkeys(targets) if term not in request.must)
         return replace(request, must=(*request.must, *more))
 
 
@@ -224,8 +221,8 @@ def pad_terms(terms: Sequence[Sequence[Sequence[int]]], least: int) -> Tensor:
     """Terms of B sentences as `(B,U,L)`, U at least `least`, PAD behind them."""
     count = max(least, *map(len, terms))
     length = max((len(term) for of_one in terms for term in of_one), default=1)
-    found = torch.full((len(terms), count, length), PAD)
+    padded = torch.full((len(terms), count, length), PAD)
     for row, of_one in enumerate(terms):
         for place, term in enumerate(of_one):
-            found[row, place, : len(term)] = torch.tensor(term)
-    return found
+            padded[row, place, : len(term)] = torch.tensor(term)
+    return padded

@@ -75,12 +75,8 @@ EMPTY = Translation("", 0.0, 0.0, [], [], [])
 def moses_line(number: int, one: Translation) -> str:
     """A result as a line of an n-best list of Moses, which Marian writes too and rerankers read.
 
-    "NUMBER ||| TEXT ||| LogProb= L Length= T ||| SCORE", with the log-probability in nats and the number of target
-    tokens without EOS. A "|||" of the text is escaped as Moses escapes it.
-
-    Args:
-        number: of the source line, from 0.
-        one: one of its results.
+    "NUMBER ||| TEXT ||| LogProb= L Length= T ||| SCORE", with the number of the source line, from 0, the
+    log-probability in nats, and the number of target tokens without EOS. A "|||" of the text is escaped as in Moses.
     """
     text = one.text.replace("|||", "&#124;&#124;&#124;")
     return f"{number} ||| {text} ||| LogProb= {one.log_prob:.6f} Length= {len(one.tokens)} ||| {one.score:.6f}"
@@ -112,12 +108,7 @@ def copied_positions(
     first: more than half of the probability. Its position is the one of those with the most attention, the first of
     equals. A word that the vocabulary lacks is always copied.
 
-    Args:
-        ids: T target tokens, as extended ids, without EOS.
-        log_probs: of each, in nats; what follows the T-th is not looked at, here and below.
-        p_gen: of each.
-        attention: `(T,S)`.
-        src_extended: S source tokens as extended ids, without EOS.
+    Target and source are extended ids, without EOS, attention is `(T,S)`; what follows the T-th token is not looked at.
     """
     count, length = len(ids), len(src_extended)
     if not count or not length:
@@ -146,13 +137,7 @@ def copied_spans(
             while end < len(copied) and copied[end] == source + end - start:
                 end += 1
             last = source + end - start
-            spans.append(
-                CopiedSpan(
-                    text=tokenizer.join(tokens[start:end]),
-                    tokens=(start, end),
-                    source_tokens=(source, last),
-                    source_words=(words[source], words[last - 1] + 1),
-                )
-            )
+            text, source_words = tokenizer.join(tokens[start:end]), (words[source], words[last - 1] + 1)
+            spans.append(CopiedSpan(text, (start, end), (source, last), source_words))
         start = end
     return spans

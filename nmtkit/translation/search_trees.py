@@ -15,19 +15,13 @@ from nmtkit.translation.translator import Translator
 
 
 def search_tree(translator: Translator, line: str, place: str = "the sentence") -> tuple[SearchTree, list[Translation]]:
-    """What every step of the search of a line decided, and what it found, best first.
+    """What every step of the search of a line decided, and what it found, best first; messages call the line `place`.
 
     It is the search that `Translator.search` makes of the line by itself, and finds the same with the same numbers. It
     keeps all hypotheses that ended, or were cut at the length limit, as many as the beam is wide at most; of groups, or
-    with minimum Bayes risk, each text once. What a rule
-    blocked is in the tree where its step would have looked at it otherwise.
-
-    Args:
-        translator: whose search.
-        line: a source line.
-        place: what a message calls it.
+    with minimum Bayes risk, each text once. What a rule blocked is in the tree where its step would have looked at it.
     """
-    (source,) = translator.sources([line])
+    (source,) = translator.encode_sources([line])
     if not source.ids:
         raise DataError(f"{place} has no letters that the tokenizer knows: there is nothing to search for")
     engine = SearchTracer(
@@ -38,9 +32,9 @@ def search_tree(translator: Translator, line: str, place: str = "the sentence") 
         shortlist=translator.shortlist,
         token_info=TokenInfo(repeatable_tokens(translator.config, translator.tokenizers.tgt, translator.device)),
     )
-    watched = engine.trace(make_batch([source]))
-    found = [translator.translation(hypothesis, source) for hypothesis in watched.hypotheses]
-    steps = [_sorted(translator, step, source) for step in watched.steps]
+    trace = engine.trace(make_batch([source]))
+    found = [translator.translation(hypothesis, source) for hypothesis in trace.hypotheses]
+    steps = [_sorted(translator, step, source) for step in trace.steps]
     results = _results(steps, found)
     if translator.config.chooses_afterwards:
         first = {one.text: result for one, result in reversed([*zip(found, results, strict=True)])}
@@ -53,7 +47,7 @@ def search_tree(translator: Translator, line: str, place: str = "the sentence") 
         beam_size=translator.config.hypotheses,
         steps=steps,
         results=results,
-        stopped=_why(translator.config, watched),
+        stopped=_stop_reason(translator.config, trace),
     )
     return tree, found
 
@@ -63,9 +57,8 @@ def describe_search(config: SearchConfig) -> str:
     penalty = "" if config.length_penalty == "none" else f":{config.alpha:g}"
     width = f"samples {config.samples}" if config.samples else f"beam size {config.beam_size}"
     first = [width, f"length penalty {config.length_penalty}{penalty}"]
-    told = ("beam_size", "samples", "length_penalty", "alpha")
-    usual = SearchConfig().model_dump()
-    others = {name: value for name, value in config.model_dump().items() if name not in told and value != usual[name]}
+    mentioned = ("beam_size", "samples", "length_penalty", "alpha")
+    others = {name: value for name, value in config.model_dump(exclude_defaults=True).items() if name not in mentioned}
     return ", ".join(first + [f"{name} {value}" for name, value in others.items()])
 
 
@@ -121,7 +114,7 @@ def _results(steps: Sequence[Sequence[TreeNode]], found: Sequence[Translation]) 
     ]
 
 
-_WHY = {
+_STOP_REASONS = {
     "exact": "no other could become better than the best",
     "huggingface": "no other is better at its present length",
     "opennmt-py": "one of them was the best of its step",
@@ -130,15 +123,15 @@ _WHY = {
 """Why a search with ended hypotheses stops before its limit, by its rule."""
 
 
-def _why(config: SearchConfig, watched: SearchTrace) -> str:
-    ended = sum(one.ended for step in watched.steps for one in step)
-    told = f"{ended} {'hypothesis' if ended == 1 else 'hypotheses'} ended"
+def _stop_reason(config: SearchConfig, trace: SearchTrace) -> str:
+    ended = sum(one.ended for step in trace.steps for one in step)
+    count = f"{ended} {'hypothesis' if ended == 1 else 'hypotheses'} ended"
     if config.samples and ended == config.samples:
         return "The search stopped: all samples ended"
     if config.rule == "first_k" and ended >= config.patience * config.beam_size:
-        return f"The search stopped: {told}, and the beam is {config.beam_size} wide"
-    if len(watched.steps) >= watched.limit:
-        return f"The search stopped at the length limit of {watched.limit} tokens; {told}"
-    if ended and config.rule in _WHY:
-        return f"The search stopped: {told}, and {_WHY[config.rule]}"
-    return f"The search stopped: {told}, and no hypothesis was left to go on with"
+        return f"The search stopped: {count}, and the beam is {config.beam_size} wide"
+    if len(trace.steps) >= trace.limit:
+        return f"The search stopped at the length limit of {trace.limit} tokens; {count}"
+    if ended and config.rule in _STOP_REASONS:
+        return f"The search stopped: {count}, and {_STOP_REASONS[config.rule]}"
+    return f"The search stopped: {count}, and no hypothesis was left to go on with"

@@ -35,6 +35,8 @@ PendingResult = Callable[[], list[Translation]]
 """Builds the translations of one line from its hypotheses, outside the search."""
 Search = Callable[[BatchSource], Iterator[tuple[int, PendingResult]]]
 """Decodes all that it can take; yields line numbers and results as they finish."""
+_Found = tuple[int, PendingResult] | BaseException | None
+"""What the thread of a search puts out; last None, or the exception that ended it."""
 
 
 class RequestQueue:
@@ -46,7 +48,7 @@ class RequestQueue:
         reader: the model that the lines were encoded for.
         place: the device of the searches.
         searches: the most searches at a time.
-        hypotheses: beam size of each sentence; the wider the beam, the fewer sentences in a batch.
+        hypotheses: of each sentence; the more, the fewer sentences in a batch.
     """
 
     def __init__(self, reader: TextModel, place: torch.device, searches: int, hypotheses: int = 1) -> None:
@@ -158,7 +160,7 @@ class LineStream:
     windows, however many there are.
 
     Args:
-        read: makes sources of lines.
+        encode: makes sources of lines.
         waiting: where they wait.
         searches: who takes of them.
         here: whether they compute in this process on the CPU, each with one core if there are several.
@@ -167,13 +169,13 @@ class LineStream:
 
     def __init__(
         self,
-        read: Callable[[Sequence[str | Request]], list[SourceLine]],
+        encode: Callable[[Sequence[str | Request]], list[SourceLine]],
         waiting: RequestQueue,
         searches: Sequence[Search],
         here: bool,
         stop: Callable[[], None] = lambda: None,
     ) -> None:
-        self._read, self._waiting, self._searches, self._here, self._stop = read, waiting, searches, here, stop
+        self._encode, self._waiting, self._searches, self._here, self._stop = encode, waiting, searches, here, stop
         self._answers: dict[int, PendingResult] = {}  # that were found and are not out
         self._next = 0  # the line that is to be answered next
         self._ends: deque[int] = deque()  # of the windows that are not all out
@@ -206,7 +208,7 @@ class LineStream:
             with self._cutting:
                 self._is_left = True
                 self._waiting.close(drop=True)
-                del self._read, self._waiting, self._searches, self._stop, self._answers
+                del self._encode, self._waiting, self._searches, self._stop, self._answers
             self._ahead.release()
 
     def _read_ahead(self, windows: Iterator[Sequence[str | Request]]) -> None:
@@ -219,8 +221,8 @@ class LineStream:
                 with self._cutting:
                     if self._is_left:
                         break
-                    sources = list(enumerate(self._read(lines), start=count))
-                    self._answers |= {number: _nothing for number, source in sources if not source.ids}
+                    sources = list(enumerate(self._encode(lines), start=count))
+                    self._answers |= {number: lambda: [EMPTY] for number, source in sources if not source.ids}
                     count += len(lines)
                     self._ends.append(count)
                     self._waiting.put(sources)
@@ -247,7 +249,7 @@ class LineStream:
         if len(searches) == 1 and self._here:
             yield from searches[0](self._waiting.take)
             return
-        found: SimpleQueue[tuple[int, PendingResult] | BaseException | None] = SimpleQueue()
+        found: SimpleQueue[_Found] = SimpleQueue()
         cores = torch.get_num_threads()
         threads = [Thread(target=self._search, args=(search, found), daemon=True) for search in searches]
         for thread in threads:
@@ -271,8 +273,7 @@ class LineStream:
             if self._here:
                 torch.set_num_threads(cores)
 
-    def _search(self, search: Search, found: "SimpleQueue[tuple[int, PendingResult] | BaseException | None]") -> None:
-        """Thread of one search; it ends with None or with the exception that ended it."""
+    def _search(self, search: Search, found: "SimpleQueue[_Found]") -> None:
         end: BaseException | None = None
         try:
             if self._here:
@@ -283,7 +284,3 @@ class LineStream:
         except BaseException as fault:
             end = fault
         found.put(end)
-
-
-def _nothing() -> list[Translation]:
-    return [EMPTY]

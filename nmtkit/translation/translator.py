@@ -103,7 +103,7 @@ class Translator(TextModel):
         An empty line is translated by an empty line, without asking the model.
 
         Args:
-            lines: source lines, or requests, which say what else is asked of the translation.
+            lines: source lines, or requests, which have constraints on the translation.
             n_best: how many of each, at most the beam size.
             need_attention: whether to keep the attention.
             need_copies: whether to say of a model that copies what it copied, and its p_gen; also with attention.
@@ -111,12 +111,12 @@ class Translator(TextModel):
         """
         require_list(lines=lines, prefixes=prefixes)
         require_pairs(lines, prefixes, "prefix")
-        asked = [Request.of(line, f"line {number}") for number, line in enumerate(lines, start=1)]
+        requests = [Request.of(line, f"line {number}") for number, line in enumerate(lines, start=1)]
         if prefixes is not None:
-            asked = [replace(request, prefix=prefix) for request, prefix in zip(asked, prefixes, strict=True)]
+            requests = [replace(request, prefix=prefix) for request, prefix in zip(requests, prefixes, strict=True)]
         wanted = _Wanted(n_best, need_attention, need_copies)
-        with closing(self._streamed(iter([asked]), wanted, len(lines))) as groups:
-            return [found for group in groups for found in group]
+        with closing(self._streamed(iter([requests]), wanted, len(lines))) as groups:
+            return [translations for group in groups for translations in group]
 
     def stream(
         self,
@@ -128,13 +128,8 @@ class Translator(TextModel):
         """What `search` finds for lines that arrive, in order, as many lines at a time as are done.
 
         A few windows are read ahead, by a thread, and no more are in memory. Lines of one window are searched together,
-        so they should be all that are there. To be closed if it is not read to its end.
-
-        Args:
-            windows: source lines, or requests.
-            n_best: how many of each, at most the beam size.
-            need_attention: whether to keep the attention.
-            need_copies: whether to say of a model that copies what it copied, and its p_gen; also with attention.
+        so they should be all that are there. To be closed if it is not read to its end. A fault of the windows, or a
+        request that cannot be met, is raised after what was found for those before it.
         """
         coming = iter(windows)
         first = next(coming, [])
@@ -152,15 +147,15 @@ class Translator(TextModel):
             with WorkerPool(self.workers, make) as pool:
                 place, count = torch.device(self.workers.places[0]), len(pool.searches)
                 waiting = RequestQueue(self, place, count, self.config.hypotheses)
-                yield from LineStream(self._asked, waiting, pool.searches, False, pool.end).run(windows)
+                yield from LineStream(self._encoded, waiting, pool.searches, False, pool.end).run(windows)
             return
         on_cpu = self.device.type == "cpu"
         count = torch.get_num_threads() if on_cpu and self.speed_config.one_a_core else 1
         waiting = RequestQueue(self, self.device, count, self.config.hypotheses)
-        yield from LineStream(self._asked, waiting, [searching] * count, on_cpu).run(windows)
+        yield from LineStream(self._encoded, waiting, [searching] * count, on_cpu).run(windows)
 
-    def _asked(self, lines: Sequence[str | Request]) -> list[SourceLine]:
-        return self.requested([Request.of(line) for line in lines], self.terminology, self.config)
+    def _encoded(self, lines: Sequence[str | Request]) -> list[SourceLine]:
+        return self.encode_requests([Request.of(line) for line in lines], self.terminology, self.config)
 
     def _searching(self, wanted: _Wanted) -> Search:
         engine = self._engines.get(wanted)
@@ -194,23 +189,22 @@ class Translator(TextModel):
 
             # A CPU takes as long for each row of few as of many, so that no slot need be filled again.
             for number, hypotheses in engine.run(feed, refill=self.device.type != "cpu"):
-                yield number, partial(self._answer, hypotheses, taken.pop(number), wanted)
+                yield number, partial(self._translations, hypotheses, taken.pop(number), wanted)
 
         return search
 
-    def _answer(self, hypotheses: Sequence[Hypothesis], source: SourceLine, wanted: _Wanted) -> list[Translation]:
-        """What was found for a line, as it is wanted."""
-        found = [self.translation(hypothesis, source) for hypothesis in hypotheses]
+    def _translations(self, hypotheses: Sequence[Hypothesis], source: SourceLine, wanted: _Wanted) -> list[Translation]:
+        translations = [self.translation(hypothesis, source) for hypothesis in hypotheses]
         if self.replacer is not None:
-            found = [_without_unknown(self.replacer, source.text, one) for one in found]
+            translations = [_without_unknown(self.replacer, source.text, one) for one in translations]
         if (request := source.request) is not None:
-            found = [
+            translations = [
                 replace(one, unmet_constraints=tuple(unmet_constraints(request, self.tokenizers.tgt, one.text)))
-                for one in found
+                for one in translations
             ]
         if self.config.chooses_afterwards:
-            found = merge_and_rerank(found, self.config)[: wanted.n_best]
-        return found if wanted.attention else [replace(one, attention=None) for one in found]
+            translations = merge_and_rerank(translations, self.config)[: wanted.n_best]
+        return translations if wanted.attention else [replace(one, attention=None) for one in translations]
 
     @property
     def window(self) -> int:
@@ -220,18 +214,17 @@ class Translator(TextModel):
         return WINDOW.get(place, WINDOW["cuda"]) * max(1, several // WORKERS_PER_WINDOW)
 
     def replacing_unknown(self, dictionary: Mapping[str, str] | None = None) -> "Translator":
-        """A translator whose `translate` and `search` write source words in place of unknown words.
+        """A translator that writes source words, or their translations by a dictionary, in place of unknown words.
 
-        Each is the word that the attention points to, or its translation by the dictionary; see `UnknownReplacer`.
-        `Translation.text` has them, `Translation.replaced` says which, and `Translation.tokens` stay the model's. The
-        search may write the unknown word, even if the recipe forbids it.
+        See `UnknownReplacer`. `Translation.text` has them, `Translation.replaced` says which, and `Translation.tokens`
+        stay the model's. The search may write the unknown word, even if the recipe forbids it.
         """
         self.require_attention("find the source of unknown words by")
         config = self.config.changed({"forbid_unknown": False})
         return replace(self, config=config, replacer=UnknownReplacer(self.tokenizers, dictionary))
 
     def translation(self, hypothesis: Hypothesis, source: SourceLine) -> Translation:
-        """What a search found for a source, as text."""
+        """A hypothesis for a source, as text."""
         ids = [int(token) for token in hypothesis.ids]
         tokenizer = self.tokenizers.tgt
         attention = None if hypothesis.attention is None else hypothesis.attention[:, : len(source.ids) + 1]
@@ -253,8 +246,6 @@ class Translator(TextModel):
             src_left_out=source.left_out,
         )
 
-    # ---------------------------------------------------------------------------------------- of given translations
-
     @torch.no_grad()
     def rescore(
         self, sources: Sequence[str], targets: Sequence[str | Translation], need_attention: bool = False, first: int = 1
@@ -265,18 +256,15 @@ class Translator(TextModel):
         tokens, and its open end if it is not finished. An empty target is one that ends at once; a pair of two empty
         sides is an empty line, of score 0, as in `search`.
 
-        Args:
-            sources: source lines.
-            targets: a translation of each: text, or what `search` found.
-            need_attention: whether to keep the attention, and to say of a model that copies what it copied.
-            first: the number of the first pair, for messages.
+        The attention is kept where needed, and then what a model that copies has copied. `first` is the number of the
+        first pair, for messages.
         """
         require_list(sources=sources, targets=targets)
         require_pairs(sources, targets)
-        src = self.sources(sources)
-        tgt = self._given(src, targets, first)
+        src = self.encode_sources(sources)
+        tgt = self._encoded_targets(src, targets, first)
         attend = need_attention or self.config.coverage_penalty > 0
-        found: list[Translation] = [EMPTY for _ in src]
+        translations: list[Translation] = [EMPTY for _ in src]
         for numbers, batch in self.batches(src, tgt):
             readout, chosen = self.score_targets(batch, attend)
             attention = None if readout.attention is None else readout.attention.float().cpu().numpy()  # (B,T,S)
@@ -296,26 +284,24 @@ class Translator(TextModel):
                     attention=weights if need_attention else None,
                     p_gen=None if gates is None or not need_attention else gates[row, :length].tolist(),
                 )
-                found[number] = self.translation(hypothesis, src[number])
-        return found
+                translations[number] = self.translation(hypothesis, src[number])
+        return translations
 
-    def _given(
+    def _encoded_targets(
         self, sources: Sequence[SourceLine], targets: Sequence[str | Translation], first: int
     ) -> list[TargetLine]:
         texts = {number: target for number, target in enumerate(targets) if isinstance(target, str)}
-        cut = self.targets(list(texts.values()), [sources[number] for number in texts])
-        read = dict(zip(texts, cut, strict=True))
+        cut = self.encode_targets(list(texts.values()), [sources[number] for number in texts])
+        encoded = dict(zip(texts, cut, strict=True))
         for number, (source, target) in enumerate(zip(sources, targets, strict=True)):
             if not isinstance(target, str):
-                read[number] = self.target(target.tokens, source, number + first)
-            if read[number].ids and not source.ids:
+                encoded[number] = self.encode_target_tokens(target.tokens, source, number + first)
+            if encoded[number].ids and not source.ids:
                 raise DataError(
                     f"pair {number + first}: its source side is empty and its target side is not; "
                     "take the pair out, or see whether the files belong together"
                 )
-        return [read[number] for number in range(len(targets))]
-
-    # ------------------------------------------------------------------------------------- what is looked at for them
+        return [encoded[number] for number in range(len(targets))]
 
     align = attention_views.align
 
@@ -325,8 +311,8 @@ class Translator(TextModel):
         Without a given translation, of one source or of all, the model's own is drawn.
         """
         self.require_attention("draw")
-        found = self._found(sources, targets, need_attention=True)
-        return [attention_views.picture(self, translation, number) for number, translation in enumerate(found, start=1)]
+        translations = self._given_or_found(sources, targets, need_attention=True)
+        return [attention_views.picture(self, one, number) for number, one in enumerate(translations, start=1)]
 
     def head_pictures(
         self, sources: Sequence[str], targets: Sequence[str | None] | None = None
@@ -337,12 +323,11 @@ class Translator(TextModel):
         Without a given translation, of one source or of all, the model's own is read.
         """
         attention_views.require_heads(self)
-        return attention_views.head_pictures(self, sources, self._found(sources, targets))
+        return attention_views.head_pictures(self, sources, self._given_or_found(sources, targets))
 
-    def _found(
+    def _given_or_found(
         self, sources: Sequence[str], targets: Sequence[str | None] | None, need_attention: bool = False
     ) -> list[Translation]:
-        """The given translation of each source, or the model's own where none is given."""
         require_list(sources=sources, targets=targets)
         require_pairs(sources, targets)
         for side, lines in (("source", sources), ("target", targets or [])):
@@ -352,9 +337,9 @@ class Translator(TextModel):
         given = {number: target for number, target in enumerate(targets or []) if target is not None}
         own = [number for number in range(len(sources)) if number not in given]
         searched = self.search([sources[number] for number in own], need_attention=need_attention)
-        read = self.rescore([sources[number] for number in given], list(given.values()), need_attention)
-        found = dict(zip((*own, *given), (*(best[0] for best in searched), *read), strict=True))
-        return [found[number] for number in range(len(sources))]
+        rescored = self.rescore([sources[number] for number in given], list(given.values()), need_attention)
+        both = dict(zip((*own, *given), (*(best[0] for best in searched), *rescored), strict=True))
+        return [both[number] for number in range(len(sources))]
 
 
 def _without_unknown(replacer: UnknownReplacer, line: str, one: Translation) -> Translation:
@@ -370,5 +355,4 @@ def _search_there(
     wanted: _Wanted,
     place: str,
 ) -> Search:
-    """The search of a process that opens the model itself."""
     return replace(open_at(place), config=config, replacer=replacer)._searching(wanted)

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.core.errors import DataError
 from nmtkit.data.tokenizer import WORD_START, Tokenizer, TokenizerPair
 from nmtkit.data.vocabulary import SPECIALS, UNK
 from nmtkit.data.words import known_ids, word_spans
@@ -48,27 +47,21 @@ class UnknownReplacer:
 
     The pieces of a word count together. A word is copied whole, without the punctuation around it. Of a word with
     unknown pieces only the most attended of these is copied, if it has at least `CLOSE` of the largest weight in the
-    word: the other pieces gave the model no reason to write the unknown word.
-
-    Args:
-        tokenizers: of both sides.
-        dictionary: translations of source words, spelled as in the text.
+    word: the other pieces gave the model no reason to write the unknown word. The dictionary has translations of source
+    words, spelled as in the text.
     """
 
     def __init__(self, tokenizers: TokenizerPair, dictionary: Mapping[str, str] | None = None) -> None:
         self._tokenizers = tokenizers
         # Keys go through the tokenizer as the source does: it may write them in lower case, or normalize them.
         src = tokenizers.src
-        self._dictionary = {src.join(src.tokens(word)): found for word, found in (dictionary or {}).items()}
+        self._dictionary = {src.join(src.tokens(word)): other for word, other in (dictionary or {}).items()}
 
     def replace(self, line: str, tokens: Sequence[str], attention: NDArray[Any]) -> tuple[str, list[Replacement]]:
-        """The text of a translation, its unknown words replaced, and what was replaced, in order.
+        """The text of a translation with T tokens, its unknown words replaced, and what was replaced, in order.
 
-        Args:
-            line: the source.
-            tokens: T pieces of the translation.
-            attention: at least `(T,S)` for S source tokens; what goes beyond (EOS) is not looked at. It may have fewer
-                columns: then only so many tokens were read.
+        The attention is at least `(T,S)` for S source tokens; what goes beyond (EOS) is not looked at. It may have
+        fewer columns: then only so many tokens were read.
         """
         tgt = self._tokenizers.tgt
         # A word tokenizer marks it as the beginning of a word.
@@ -81,9 +74,9 @@ class UnknownReplacer:
         replaced = []
         for place in places:
             token, word = source.pointed_to(attention[place, : len(source.tokens)])
-            found = self._dictionary.get(word, word)
-            written[place] = tokens[place].replace(SPECIALS[UNK], found)
-            replaced.append(Replacement(place, token, word, found))
+            replacement = self._dictionary.get(word, word)
+            written[place] = tokens[place].replace(SPECIALS[UNK], replacement)
+            replaced.append(Replacement(place, token, word, replacement))
         return tgt.join(written), replaced
 
 
@@ -125,21 +118,3 @@ def _bare(word: str) -> str:
     """The word without punctuation before and behind it; a word of nothing else stays as it is."""
     inner = [number for number, character in enumerate(word) if unicodedata.category(character)[0] not in "PS"]
     return word[inner[0] : inner[-1] + 1] if inner else word
-
-
-def parse_dictionary(lines: Iterable[str], place: str) -> dict[str, str]:
-    """Reads translations of words from the file `place`: "SOURCE TAB TARGET" on each line; empty lines are left out."""
-    found: dict[str, str] = {}
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        sides = [side.strip() for side in line.split("\t")]
-        if len(sides) != 2 or not all(sides):
-            raise DataError(f"{place}, line {number}: {line!r} is not SOURCE TAB TARGET with a word on both sides")
-        source, target = sides
-        if found.setdefault(source, target) != target:
-            raise DataError(
-                f"{place}, line {number}: {source!r} has the translation {found[source]!r} already; "
-                "keep one line for each source word"
-            )
-    return found

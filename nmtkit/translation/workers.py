@@ -17,7 +17,6 @@ import torch
 from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.processes import WorkerProcess, start_workers
-from nmtkit.translation.result import Translation
 from nmtkit.translation.stream import BatchSource, PendingResult, Search
 
 
@@ -38,16 +37,11 @@ class Workers:
 
 
 class WorkerPool:
-    """Searches in processes, which end with the block.
-
-    Args:
-        workers: their places.
-        make: makes the search of a device; picklable unless the workers are forks.
-    """
+    """Searches in processes, which end with the block; `make`, of a device, is picklable unless they are forks."""
 
     def __init__(self, workers: Workers, make: Callable[[str], Search]) -> None:
         devices.trim_malloc()  # else each fork copies every page of it that it writes into
-        mains = [partial(_work, make, place) for place in workers.places]
+        mains = [partial(_serve_searches, make, place) for place in workers.places]
         started = enumerate(start_workers(mains, "--workers", fork=workers.open is None), start=1)
         self.searches = [
             _Worker(f"worker {number}", place, one)
@@ -81,12 +75,12 @@ class _Worker:
             while (message := connection.recv()) is not None:
                 if isinstance(message, BaseException):
                     raise message
-                what, given = message
-                if what == "take":
-                    connection.send(take(*given))
+                kind, content = message
+                if kind == "take":
+                    connection.send(take(*content))
                 else:
-                    number, translations = given
-                    yield number, _Given(translations)
+                    number, translations = content
+                    yield number, partial(list, translations)
         except MemoryError as fault:
             raise NmtkitError(
                 f"{name} is out of memory: {fault}; take smaller batches (--batch-tokens N) or fewer workers"
@@ -99,18 +93,8 @@ class _Worker:
             ) from fault
 
 
-@dataclass(frozen=True)
-class _Given:
-    """The `PendingResult` that a worker has made already."""
-
-    translations: list[Translation]
-
-    def __call__(self) -> list[Translation]:
-        return self.translations
-
-
-def _work(make: Callable[[str], Search], place: str, connection: Connection) -> None:
-    """The program of a worker: one search for each message."""
+def _serve_searches(make: Callable[[str], Search], place: str, connection: Connection) -> None:
+    # One search for each message.
     if place == "cpu":
         torch.set_num_threads(1)
 

@@ -18,7 +18,7 @@ from nmtkit.experiment.loading import ModelOptions, open_autotuned
 from nmtkit.layers import inference
 from nmtkit.layers.inference import PrecisionChoice
 from nmtkit.runs.saved import find_run
-from nmtkit.translation.inputs import SearchSpeedConfig, usual
+from nmtkit.translation.inputs import SearchSpeedConfig, default_speed_config
 
 CPU = torch.device("cpu")
 LINES = [f"line {number}" for number in range(100)]
@@ -53,7 +53,7 @@ def test_the_usual_way_comes_first_and_the_others_differ_in_one_thing(
 ) -> None:
     first, *others = candidate_search_configs(torch.device(device), asked)
     precision = "fp32" if asked == "auto" else asked
-    assert first == usual(torch.device(device), precision)
+    assert first == default_speed_config(torch.device(device), precision)
     assert first.precision == precision
     assert len(others) == count - 1
     for other in others:
@@ -88,7 +88,7 @@ def test_the_quickest_is_found_and_used_again() -> None:
     search = Search(quickest)
     found = tune_search(search, LINES, CPU, {"test": "again"}, planned_seconds=100)
     assert found.config == quickest
-    assert found.speeds[str(quickest)] > 2 * found.speeds[str(usual(CPU))]
+    assert found.speeds[str(quickest)] > 2 * found.speeds[str(default_speed_config(CPU))]
     searched = search.searched
     assert tune_search(search, LINES, CPU, {"test": "again"}, planned_seconds=100).config == quickest
     assert search.searched == searched
@@ -140,7 +140,7 @@ def test_a_way_that_runs_out_of_memory_is_not_taken(failing: list[int]) -> None:
 
     found = tune_search(with_little_memory, LINES, CPU, {"test": "memory"}, planned_seconds=100)
     if len(hungry) == len(candidate_search_configs(CPU)):
-        assert (found.config, found.speeds) == (usual(CPU), {})
+        assert (found.config, found.speeds) == (default_speed_config(CPU), {})
     else:
         assert found.config not in hungry
         assert [way for way in candidate_search_configs(CPU) if not found.speeds[str(way)]] == hungry

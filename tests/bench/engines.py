@@ -228,7 +228,7 @@ class ExternalEngine(Engine):
 
     def decode(self, lines: Sequence[str]) -> list[Decoded]:
         """In batches of the engine's own; the limits of the longest line hold for all."""
-        sources = self.reader.sources(lines)
+        sources = self.reader.encode_sources(lines)
         decoded = [Decoded("", [], True)] * len(lines)
         filled = [number for number, source in enumerate(sources) if source.ids]
         if not filled:

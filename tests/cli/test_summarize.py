@@ -9,7 +9,7 @@ from commands import Command, refused, succeeded
 from untrained_runs import LINES, SUMMARIZATION, TRANSLATION, make_run
 
 from nmtkit import Translator
-from nmtkit.translation.summarizer import Summarizer
+from nmtkit.translation.long_texts import Summarizer
 
 ARTICLES = [
     "Zyx sees the old dog. The dog sees Abc.",

@@ -8,7 +8,7 @@ import pytest
 from nmtkit import Translator
 from nmtkit.core.errors import DataError
 from nmtkit.metrics import bleu, compare, rouge
-from nmtkit.translation.summarizer import Summarizer
+from nmtkit.translation.long_texts import Summarizer
 
 
 @pytest.fixture(scope="module")

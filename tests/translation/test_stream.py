@@ -26,9 +26,9 @@ from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError
 from nmtkit.translation import stream
 from nmtkit.translation.inputs import bucket_width
+from nmtkit.translation.long_texts import Summarizer
 from nmtkit.translation.result import EMPTY, Translation
 from nmtkit.translation.stream import BatchSource, LineStream, PendingResult, RequestQueue, Search
-from nmtkit.translation.summarizer import Summarizer
 from nmtkit.translation.translator import Translator
 from nmtkit.translation.workers import WorkerPool, Workers
 
@@ -199,7 +199,7 @@ def test_a_fault_of_one_search_ends_the_others() -> None:
     waiting = RequestQueue(translator, torch.device("cpu"), 2)
     begun = threading.active_count()
     with pytest.raises(RuntimeError, match="the search broke"):
-        list(LineStream(translator.sources, waiting, [search] * 2, here=True).run(windows(LINES, 30)))
+        list(LineStream(translator.encode_sources, waiting, [search] * 2, here=True).run(windows(LINES, 30)))
     assert threading.active_count() <= begun + 1
     assert torch.get_num_threads() == 2
 
@@ -228,7 +228,9 @@ def test_one_search_waits_for_more_while_another_works() -> None:
     waiting = RequestQueue(translator, torch.device("cpu"), 2)
     searches = [partial(search, name) for name in "ab"]
     found = [
-        one for group in LineStream(translator.sources, waiting, searches, here=False).run(lines()) for one in group
+        one
+        for group in LineStream(translator.encode_sources, waiting, searches, here=False).run(lines())
+        for one in group
     ]
     assert len(found) == 32
     assert set(takers) == {"a", "b"}
@@ -243,8 +245,8 @@ def summarizes(processes: int) -> None:
     using = Summarizer(replace(plain, workers=Workers(["cpu"] * processes)), 8)
     found = [one for group in using.stream(windows(articles, 7)) for one in group]
     assert [one.text for one in found] == [one.text for one in wanted]
-    assert [len(one.windows) for one in found] == [len(one.windows) for one in wanted]
-    assert found[-1].windows == []
+    assert [len(one.parts) for one in found] == [len(one.parts) for one in wanted]
+    assert found[-1].parts == []
 
 
 @FORKS
@@ -298,7 +300,7 @@ def tells(search: Search, kind: type[Exception], message: str) -> None:
     translator = made()
     with WorkerPool(Workers(["cpu"]), lambda _: search) as pool:
         waiting = RequestQueue(translator, torch.device("cpu"), 1)
-        found = LineStream(translator.sources, waiting, pool.searches, False, pool.end).run(windows(LINES, 30))
+        found = LineStream(translator.encode_sources, waiting, pool.searches, False, pool.end).run(windows(LINES, 30))
         with pytest.raises(kind, match=message):
             list(found)
 
@@ -369,7 +371,7 @@ def test_the_risk_is_of_all_that_was_drawn_and_groups_say_nothing_twice() -> Non
 def test_searches_come_to_the_end_of_a_window_together() -> None:
     translator = replace(made(), batch_tokens=100_000)
     waiting = RequestQueue(translator, torch.device("cpu"), 2)
-    waiting.put(enumerate(translator.sources(LINES * 4)))
+    waiting.put(enumerate(translator.encode_sources(LINES * 4)))
     assert waiting.begin() == 2
     taken = [0, 0]
     waiting.close()

@@ -14,10 +14,10 @@ from nmtkit.core.errors import DataError
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.search.rules import SearchConfig
 from nmtkit.translation.inputs import SourceLine
+from nmtkit.translation.long_texts import article_windows
 from nmtkit.translation.requests import Request
 from nmtkit.translation.result import CopiedSpan, Translation, copied_positions, copied_spans, moses_line
 from nmtkit.translation.stream import RequestQueue
-from nmtkit.translation.summarizer import article_windows
 from nmtkit.translation.translator import Translator
 
 KNOWN = ["the dog sees the old man .", "the man , who is old , sleeps ."]
@@ -180,9 +180,9 @@ def test_summaries_of_windows_are_joined() -> None:
     summarizer = Summarizer(copier(limit=3), 9)
     first, empty, last = summarizer.search([ARTICLE, " ", "Zyx sees"], need_copies=True)
     assert first.text == ARTICLE
-    assert [one.src_left_out for one in first.windows] == [0, 0, 0]
-    assert (empty.text, empty.windows) == ("", [])
-    assert [one.copied for one in last.windows] == [[0, 1]]
+    assert [one.src_left_out for one in first.parts] == [0, 0, 0]
+    assert (empty.text, empty.parts) == ("", [])
+    assert [one.copied for one in last.parts] == [[0, 1]]
     assert summarizer.summarize([ARTICLE, "", "Zyx sees"]) == [ARTICLE, "", "Zyx sees"]
 
 

@@ -5,7 +5,8 @@ import pytest
 from untrained import learned
 
 from nmtkit.core.errors import DataError
-from nmtkit.translation.unknowns import CLOSE, Replacement, UnknownReplacer, parse_dictionary
+from nmtkit.translation.requests import parse_dictionary
+from nmtkit.translation.unknowns import CLOSE, Replacement, UnknownReplacer
 
 TEXT = ["the old man sees Paris , and the dog sleeps .", "the dog sees the old man , and Paris sleeps ."]
 
@@ -100,7 +101,7 @@ def test_dictionary_files() -> None:
     [
         (["Haus\thouse", "Hund dog"], r"^d\.tsv, line 2: 'Hund dog' is not SOURCE TAB TARGET"),
         *((["Haus\thouse", line], "with a word on both sides") for line in ("Haus\t", "\thouse", "a\tb\tc")),
-        (["Haus\thouse", "Haus\thome"], r"^d\.tsv, line 2: 'Haus' has the translation 'house' already"),
+        (["Haus\thouse", "Haus\thome"], r"^d\.tsv, line 2: 'Haus' has two translations"),
     ],
 )
 def test_faults_of_a_dictionary(lines: list[str], message: str) -> None:

@@ -1,12 +1,17 @@
-"""Paragraphs on one line: cut into sentences, each translated by itself, and put together again."""
+"""Lines longer than a model reads: cut into sentences or windows, each translated by itself, and put together again."""
 
 import re
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import overload
 
+from typing_extensions import override
+
+from nmtkit.data.tokenizer import Tokenizer
 from nmtkit.translation.inputs import require_list
 from nmtkit.translation.result import Translation
 from nmtkit.translation.translator import Translator
@@ -43,14 +48,14 @@ def segment_sentences(line: str) -> list[str]:
     first ends in such a word. Not known are other abbreviations before a capital letter, sentences that begin with a
     small letter, and languages that end sentences otherwise (Thai, Lao).
     """
-    found, begin = [], 0
+    sentences, begin = [], 0
     for end in _SPACED.finditer(line):
         word = line[max(begin, end.end(1) - MOST_LETTERS) : end.end(1)].split()[-1]
         if _ends(word, end[2]):
-            found.append(line[begin : end.end(1)])
+            sentences.append(line[begin : end.end(1)])
             begin = end.end()
-    found.append(line[begin:])
-    return [part.strip() for piece in found for part in _UNSPACED.split(piece) if part.strip()]
+    sentences.append(line[begin:])
+    return [part.strip() for piece in sentences for part in _UNSPACED.split(piece) if part.strip()]
 
 
 def _ends(word: str, following: str) -> bool:
@@ -90,14 +95,7 @@ def stream_segments(
     cut: Callable[[str], list[str]],
     need_copies: bool = False,
 ) -> Generator[list[list[Translation]], None, None]:
-    """What a model finds for the pieces of each line, in order; see `Translator.stream`.
-
-    Args:
-        translator: the model, and how it searches.
-        windows: lines that arrive.
-        cut: the pieces of a line; one without any has no translations.
-        need_copies: as of `Translator.stream`.
-    """
+    """What a model finds for the pieces that `cut` makes of each line, in order; see `Translator.stream`."""
     counts: deque[int] = deque()  # pieces of the lines that are not out
     own: list[Translation] = []
     with closing(translator.stream(_pieces(windows, cut, counts), need_copies=need_copies)) as found:
@@ -123,20 +121,34 @@ def _pieces(
 
 
 @dataclass(frozen=True)
-class Paragraph:
-    """The translation of one line that was cut into sentences."""
+class JoinedTranslation:
+    """What was found for one line that was cut into parts."""
 
     text: str
-    """Those of its sentences, in order; see `join_sentences`."""
-    sentences: list[Translation]
-    """What was found for each; none for an empty line."""
+    """That of its parts, in order."""
+    parts: list[Translation]
+    """None for an empty line."""
+    kind: str
+    """What the parts are: sentences or windows."""
 
 
 @dataclass(frozen=True)
-class ParagraphTranslator:
-    """Cuts each line into sentences as `segment_sentences` does, and translates each by itself; lines stay lines."""
+class LongTextTranslator(ABC):
+    """Cuts each line into parts, translates each part by itself, and joins what is found; lines stay lines."""
 
     translator: Translator
+
+    @abstractmethod
+    def stream(
+        self, windows: Iterable[Sequence[str]], need_copies: bool = False
+    ) -> Generator[list[JoinedTranslation], None, None]:
+        """What is found for lines that arrive, in order; see `Translator.stream`."""
+
+    def search(self, lines: Sequence[str], need_copies: bool = False) -> list[JoinedTranslation]:
+        """What is found for each line; see `Translator.search`."""
+        require_list(lines=lines)
+        with closing(self.stream([lines], need_copies)) as groups:
+            return [found for group in groups for found in group]
 
     @overload
     def translate(self, lines: str) -> str: ...  # type: ignore[overload-overlap]  # as `Translator.translate`
@@ -145,17 +157,81 @@ class ParagraphTranslator:
     def translate(self, lines: Sequence[str]) -> list[str]: ...
 
     def translate(self, lines: str | Sequence[str]) -> str | list[str]:
-        """The translation of each line, or of the one that is given by itself; an empty line gives an empty line."""
+        """The text for each line, or for the one that is given by itself; an empty line gives an empty line."""
         if isinstance(lines, str):
             return self.translate([lines])[0]
-        require_list(lines=lines)
-        with closing(self.stream([lines])) as groups:
-            return [found.text for group in groups for found in group]
+        return [found.text for found in self.search(lines)]
 
+
+class ParagraphTranslator(LongTextTranslator):
+    """Translates a paragraph on one line sentence by sentence; sentences are those of `segment_sentences`."""
+
+    @override
     def stream(
         self, windows: Iterable[Sequence[str]], need_copies: bool = False
-    ) -> Generator[list[Paragraph], None, None]:
-        """What is found for lines that arrive, in order; see `Translator.stream`."""
+    ) -> Generator[list[JoinedTranslation], None, None]:
         with closing(stream_segments(self.translator, windows, segment_sentences, need_copies)) as groups:
             for group in groups:
-                yield [Paragraph(join_sentences(one.text for one in found), found) for found in group]
+                yield [
+                    JoinedTranslation(join_sentences(one.text for one in found), found, "sentences") for found in group
+                ]
+
+
+@dataclass(frozen=True)
+class Summarizer(LongTextTranslator):
+    """Reads an article in windows of whole sentences and summarizes each window by itself.
+
+    Nothing of the article is left out, and nothing is read twice; but no window knows of the others, so the summary
+    grows with the article and may tell in one part what it told in another. Summarizing the summary makes it shorter.
+    The `max_source_tokens` of the translator are not looked at.
+    """
+
+    window: int
+    """The most tokens of a window."""
+
+    summarize = LongTextTranslator.translate
+
+    @override
+    def stream(
+        self, windows: Iterable[Sequence[str]], need_copies: bool = False
+    ) -> Generator[list[JoinedTranslation], None, None]:
+        whole, tokenizer = replace(self.translator, max_source_tokens=None), self.translator.tokenizers.src
+        cut = partial(article_windows, tokenizer=tokenizer, size=self.window)
+        with closing(stream_segments(whole, windows, cut, need_copies)) as groups:
+            for group in groups:
+                yield [
+                    JoinedTranslation(" ".join(one.text for one in found if one.text), found, "windows")
+                    for found in group
+                ]
+
+
+def article_windows(article: str, tokenizer: Tokenizer, size: int) -> list[str]:
+    """Cuts an article into windows of at most `size` tokens, as many sentences as fit into each.
+
+    Sentences are those of `nmtkit.metrics.split_sentences`. One that is longer than a window is cut between words; a
+    word, as white space separates them, is never cut.
+    """
+    from nmtkit.metrics import split_sentences
+
+    sentences = split_sentences(article)
+    pieces: list[tuple[str, int]] = []
+    for sentence, ids in zip(sentences, tokenizer.encode_many(sentences), strict=True):
+        if len(ids) <= size:
+            pieces.append((sentence, len(ids)))
+        else:
+            words = sentence.split()
+            lengths = [len(ids) for ids in tokenizer.encode_many(words)]
+            pieces += _packed(list(zip(words, lengths, strict=True)), size)
+    return [text for text, _ in _packed(pieces, size)]
+
+
+def _packed(pieces: Sequence[tuple[str, int]], size: int) -> list[tuple[str, int]]:
+    """Joins texts in a row while their tokens fit into `size`; each with its number of tokens."""
+    packed: list[tuple[str, int]] = []
+    for text, length in pieces:
+        if packed and packed[-1][1] + length <= size:
+            before, total = packed[-1]
+            packed[-1] = (f"{before} {text}", total + length)
+        else:
+            packed.append((text, length))
+    return packed
