@@ -26,7 +26,7 @@ SECTIONS = {
     },
     "Training": {
         "train": "Train the model of a recipe, or on two text files; --resume continues a run.",
-        "tune": "Measure the fastest training settings of this machine for a recipe.",
+        "tune": "Measure which settings train a recipe fastest on this machine.",
         "average": "Average checkpoints of a run into one.",
         "runs": "List, rename and remove runs.",
     },
@@ -35,8 +35,8 @@ SECTIONS = {
         "summarize": "Summarize files or standard input, one article a line.",
         "rescore": "Print the log-probabilities of given translations under a model.",
         "align": "Align the words of given translations by a model's attention.",
-        "tokenize": "Split text into the tokens of a run.",
-        "detokenize": "Join the tokens of a run to text.",
+        "tokenize": "Split text into tokens with a run's tokenizer.",
+        "detokenize": "Join tokens to text with a run's tokenizer.",
     },
     "Evaluation": {
         "evaluate": "Translate or summarize a test set with a run, and score it.",

@@ -36,7 +36,7 @@ rounds = click.option(
     show_default=True,
     help="Measured repetitions; the table has their median and spread.",
 )
-output = click.option("-o", "--output", type=NEW_FILE, metavar="FILE", help="Write all figures there as JSON as well.")
+output = click.option("-o", "--output", type=NEW_FILE, metavar="FILE", help="Also write all figures to FILE, as JSON.")
 decode_options = (
     options.model,
     inference.checkpoint,
@@ -44,7 +44,7 @@ decode_options = (
         "--source", metavar="FILE", help="Lines to translate; - is standard input. Default: the recipe's test set."
     ),
     click.option("--ref", type=FILE, metavar="FILE", help="Their references, to score the translations."),
-    click.option("--lines", type=Number(1), metavar="N", help="Take only N of the lines."),
+    click.option("--lines", type=Number(1), metavar="N", help="Use only the first N lines."),
     click.option(
         "--alone", type=Number(1), metavar="N", default=50, show_default=True, help="Lines to time one by one."
     ),
@@ -81,7 +81,7 @@ def bench_decoding(
 ) -> None:
     """Measure how fast a trained model translates.
 
-    The fastest configuration on this machine is taken: measured for this, or earlier by `train` or `tune`.
+    It uses the fastest settings on this machine: measured now, or earlier by `train` or `tune`.
 
     "alone" is the time of a line that is decoded by itself. "MiB" is the peak memory: of tensors on a GPU, elsewhere of
     the whole process.
@@ -126,8 +126,8 @@ def bench_training(
 
     Real updates of the recipe's model are made: loss, gradients, clipping, optimizer. The batches are those of a run of
     the recipe, else of its text, which is preprocessed for this; where the files are missing, they are random words.
-    Settings that the recipe leaves to `auto` are the fastest ones on this machine. Nothing is kept, and no run is
-    changed.
+    Settings that the recipe leaves to `auto` are the fastest ones on this machine. No weights are saved, and no run
+    is changed.
 
     \b
     Examples:

@@ -83,7 +83,7 @@ class _CheckCommand(cloup.Command):
 @cloup.option_group(
     "Common",
     click.option(
-        "--fix", "fix_path", metavar="DIR", help="Write cleaned files there, and a log of every changed line."
+        "--fix", "fix_path", metavar="DIR", help="Write cleaned files and a log of every changed line to DIR."
     ),
     click.option("--html", "html_path", metavar="FILE", help="Write the report as one HTML page."),
     click.option("--json", "json_path", metavar="FILE", help="Write everything as JSON; - is standard output."),
@@ -107,7 +107,7 @@ class _CheckCommand(cloup.Command):
         "--tokens/--no-tokens",
         "with_tokens",
         default=True,
-        help="Tokenize the text, to find unknown tokens and what training will leave out.",
+        help="Tokenize the text, to find unknown tokens and what training will leave out. Default: --tokens.",
     ),
     shared.run_folder,
     shared.overrides,
@@ -129,15 +129,15 @@ def command(
 ) -> int:
     """Find faults in a corpus before training: a recipe's corpus, two text files, or JSON lines.
 
-    It finds different line counts and misaligned lines, with the place where they part; bytes that are not UTF-8, NUL,
-    line separators inside lines; empty, identical and near-empty sides; duplicates, and overlap of train, validation
-    and test; odd lengths and ratios; swapped sides, and lines in another script or language (27 are known). With a
-    recipe it also finds unknown and copyable words, vocabulary entries and characters that train never shows, and what
-    the recipe's settings will cut or leave out. It uses the run's tokenizer, or learns one.
+    It finds different line counts and misaligned lines, with the line where the misalignment begins; bytes that are not
+    UTF-8, NUL, line separators inside lines; empty, identical and near-empty sides; duplicates, and overlap of train,
+    validation and test; odd lengths and ratios; swapped sides, and lines in another script or language (27 are known).
+    With a recipe it also finds unknown and copyable words, vocabulary entries and characters that do not occur in the
+    training text, and what the recipe's settings will cut or leave out. It uses the run's tokenizer, or learns one.
 
     --fix repairs the lines that can be repaired, leaves out the rest, and logs both in dropped.jsonl. For a recipe it
     also writes a recipe that names the new files. It overwrites nothing, and does not repair files with different
-    numbers of lines: nobody knows which line is missing.
+    numbers of lines, because it cannot know which line is missing.
 
     \b
     Exit code, for scripts:

@@ -27,7 +27,13 @@ EDGES = (10, 20, 30, 40)
 @click.argument("names", metavar="RECIPE...", nargs=-1, required=True, shell_complete=completing.recipes)
 @options.overrides
 @click.option("--runs", type=options.FILE, default=RUNS, show_default=True, help="The folder of the runs.")
-@click.option("--longer-than", type=Number(0), default=30, show_default=True, help="A long source has more words.")
+@click.option(
+    "--longer-than",
+    type=Number(0),
+    default=30,
+    show_default=True,
+    help="Words above which a source is long.",
+)
 @options.picture_file("--plot", meaning="Draw BLEU by length")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 @options.device
@@ -42,7 +48,7 @@ def command(
     device: str,
     threads: int | None,
 ) -> None:
-    """Train several recipes and compare them, or runs: BLEU, alignments, speed, size.
+    """Train several recipes and compare them, or compare finished runs: BLEU, alignments, speed, size.
 
     A recipe that was trained before is not trained again; one that was stopped is resumed. So the command can be
     stopped and repeated. A RUN is the folder of a finished run. Then each run translates its test set. The table has

@@ -30,7 +30,7 @@ from nmtkit.translation.translator import Translator
     inference.checkpoint,
     click.option("--source", type=FILE, help="Sources of the test set, plain or .gz, or .jsonl."),
     click.option("--ref", type=FILE, multiple=True, help="Its references. May be repeated."),
-    click.option("--test-set", metavar="NAME/PAIR", help="A test set of sacrebleu, such as wmt14/en-de; downloaded."),
+    click.option("--test-set", metavar="NAME/PAIR", help="A test set that sacrebleu downloads, such as wmt14/en-de."),
     results.output,
     click.option("--metrics", metavar="LIST", help="As in `nmtkit score`, e.g. bleu,ter. Default: the recipe's."),
     inference.search_flags("beam_size"),
@@ -40,8 +40,8 @@ from nmtkit.translation.translator import Translator
 @inference.search_groups(inference.workers)
 @cloup.option_group(
     "Texts and metrics",
-    click.option("--article-field", metavar="KEY", default="article", help="Key of articles in .jsonl. [article]"),
-    click.option("--summary-field", metavar="KEY", default="summary", help="Key of summaries in .jsonl. [summary]"),
+    click.option("--article-field", metavar="KEY", default="article", help="Articles in .jsonl. [default: article]"),
+    click.option("--summary-field", metavar="KEY", default="summary", help="Summaries in .jsonl. [default: summary]"),
     scoring.tokenize_option(None, "BLEU's tokenizer. Default: the recipe's."),
     click.option("--lowercase/--no-lowercase", default=None, help="BLEU and chrF ignore case. Default: the recipe's."),
 )
@@ -63,8 +63,9 @@ def command(
 ) -> None:
     """Translate or summarize a test set with a RUN, and score it.
 
-    Prints one line, "RUN  TEST SET  METRIC VALUE ...". The figures are those of `nmtkit translate` (or `summarize`)
-    and `nmtkit score` (or `score-summaries`). Lines to paste, with signatures, go to stderr. -o keeps the outputs.
+    RUN may also be given as -m RUN; several -m are an ensemble. Prints one line, "RUN  TEST SET  METRIC VALUE ...". The
+    figures are those of `nmtkit translate` (or `summarize`) and `nmtkit score` (or `score-summaries`). Lines to paste,
+    with signatures, go to stderr. -o keeps the outputs.
 
     \b
     Examples:

@@ -43,7 +43,7 @@ figure_group: Decorator = cloup.option_group(
     click.option(
         "--colours",
         metavar="NAMES",
-        help="Separated by commas: shades from none to most, or a colour of each curve; or one colour map of "
+        help="Colours from lowest to highest weight, or of each curve, separated by commas; or a colour map of "
         "matplotlib, such as Greys.",
     ),
 )

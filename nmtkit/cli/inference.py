@@ -21,19 +21,19 @@ from nmtkit.search.rules import SearchConfig
 from nmtkit.translation.translator import Translator
 
 SEARCH: dict[str, tuple[str | None, str]] = {
-    "beam_size": ("N", "Beam size; 1 is greedy search."),
+    "beam_size": ("N", "Beam size; 1 is greedy search. Default: the recipe's."),
     "length_penalty": ("KIND[:A]", "none, average or gnmt, and its strength: gnmt:0.6."),
-    "min_length": ("TOKENS", "Fewest tokens of an output."),
-    "max_length": ("TOKENS", "Most tokens of an output, end included."),
+    "min_length": ("TOKENS", "Minimum number of tokens in an output."),
+    "max_length": ("TOKENS", "Maximum number of tokens in an output, EOS included."),
     "no_repeat_ngram": ("N", "Never repeat an n-gram of N tokens; 0 is off."),
-    "repetition_penalty": ("R", "Penalty for tokens already written; 1 is off."),
-    "coverage_penalty": ("BETA", "Coverage penalty; needs attention."),
-    "mbr": ("METRIC", "Minimum Bayes risk by chrf or bleu; none is off."),
-    "samples": ("N", "Draw N outputs instead of a beam search."),
+    "repetition_penalty": ("R", "Factor on the scores of tokens already written; 1 is off."),
+    "coverage_penalty": ("BETA", "Strength of the coverage penalty; 0 is off."),
+    "mbr": ("METRIC", "Choose the output by minimum Bayes risk: chrf, bleu, none."),
+    "samples": ("N", "Sample N outputs instead of running beam search."),
     "temperature": ("T", "Divide log-probabilities by T; above 1 is more random."),
-    "top_k": ("K", "Draw from the K likeliest words only."),
-    "top_p": ("P", "Draw from the fewest words that reach probability P."),
-    "seed": ("N", "Random seed of the draws."),
+    "top_k": ("K", "Sample from the K most probable tokens only; 0 is all."),
+    "top_p": ("P", "Sample from the most probable tokens that sum to P; 1 is all."),
+    "seed": ("N", "Random seed for sampling."),
 }
 """Keys of the recipe's `search` group that have flags: metavar and help. `--search` sets all keys."""
 
@@ -156,7 +156,8 @@ def precision(default: str) -> Decorator:
         metavar="TYPE",
         default=default,
         show_default=True,
-        help=f"{', '.join(values)}. auto: CPU fp32, or as measured; CUDA fp16.",
+        help=f"{', '.join(values)}. auto: on a CPU fp32, or a faster one measured to give the same text; "
+        "on CUDA fp16 or bf16.",
     )
 
 
@@ -165,14 +166,14 @@ search: Decorator = click.option(
     multiple=True,
     metavar="KEY=VALUE",
     shell_complete=completing.search_assignments,
-    help="Any key of `nmtkit recipe explain search`, such as stop=exact. Several -m: ensemble=log-probabilities, "
-    "ensemble_weights=[2,1]. CUDA: engine=eager or graph.",
+    help="Set any key that `nmtkit recipe explain search` lists, e.g. stop=exact. "
+    "Several -m: ensemble=log-probabilities, ensemble_weights=[2,1]. CUDA: engine=eager or graph.",
 )
 n_best: Decorator = click.option(
     "--n-best",
     type=search_type("beam_size"),
     metavar="N",
-    help="Print the N best outputs. Default: 1, or all samples.",
+    help="Print the N best outputs; the beam has at least N. Default: 1, or all samples.",
 )
 format_option: Decorator = click.option(
     "--format",
@@ -198,17 +199,17 @@ shortlist: Decorator = click.option(
     "--shortlist",
     type=options.FILE,
     metavar="FILE",
-    help="Search only target words of a file by `align --shortlist`.",
+    help="Score only the target tokens in a file that `nmtkit align --shortlist` wrote.",
 )
 workers: Decorator = click.option(
     "--workers",
     type=Number(1, MAX_THREADS, word="auto"),
     default="auto",
     metavar="N",
-    help="CPU processes, a core each. Default: auto (measured).",
+    help="Processes on the CPU, one core each. Default: auto (measured).",
 )
 batch_tokens: Decorator = click.option(
-    "--batch-tokens", type=Number(1), metavar="N", help="Padded source tokens in a batch."
+    "--batch-tokens", type=Number(1), metavar="N", help="Most padded source tokens in a batch. Default: measured."
 )
 
 

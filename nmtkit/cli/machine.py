@@ -44,7 +44,7 @@ def tune_command(name: str, overrides: tuple[str, ...], run_path: str | None, de
     --clear` forgets it. `train` measures by itself if there is no result, in at most 5 % of its time.
 
     The text is preprocessed into the run's folder, as by `nmtkit preprocess`. If the run is trained, its search is
-    measured too: precision, batches, one search a core or one on all.
+    measured too: precision, batch size, and one search per core or one on all cores.
 
     \b
     Examples:

@@ -128,7 +128,7 @@ quiet: Decorator = click.option(
     is_flag=True,
     expose_value=False,
     callback=lambda ctx, parameter, given: ctx.meta.update({QUIET: given}),
-    help="Print no notes and no progress.",
+    help="Print only results, warnings and errors.",
 )
 
 
@@ -151,19 +151,19 @@ device: Decorator = click.option(
     default="auto",
     metavar="NAME",
     callback=_one_device,
-    help="auto (CUDA if there is a device), cpu, cuda, cuda:1, mps.",
+    help="auto (CUDA if available), cpu, cuda, cuda:1, mps.",
 )
 devices: Decorator = click.option(
     "--device",
     default="auto",
     metavar="NAMES",
-    help="auto, cpu, cuda, cuda:1, mps; cuda:0,cuda:1: a process on each.",
+    help="auto, cpu, cuda, cuda:1, mps; or several, as cuda:0,cuda:1, with a process on each.",
 )
-threads: Decorator = click.option("--threads", type=Number(1, MAX_THREADS), help="CPU threads. Default: one a core.")
+threads: Decorator = click.option("--threads", type=Number(1, MAX_THREADS), help="CPU threads. Default: one per core.")
 training_threads: Decorator = click.option(
     "--threads",
     type=Number(1, MAX_THREADS),
-    help="CPU threads. Default: training.threads (auto: measured); for the test set one a core.",
+    help="CPU threads. Default: training.threads (auto: measured).",
 )
 overrides: Decorator = click.option(
     "--set",

@@ -87,7 +87,8 @@ def _common(target: str, *more: Decorator) -> Decorator:
     click.option(
         "--threshold",
         type=Number(0, 1, whole=False, above=True),
-        help="Link all words with at least this weight. Default: each target word to its best source word.",
+        help="Link all pairs of words with at least this weight. "
+        "Default: each target word to its source word of most weight.",
     ),
     click.option("--soft", type=NEW_FILE, metavar="FILE", help="Also write the weights: FILE.json or FILE.npz."),
 )
@@ -97,7 +98,7 @@ def _common(target: str, *more: Decorator) -> Decorator:
         "--source-words",
         type=FILE,
         metavar="FILE",
-        help="The source lines with a space between words (l' homme). Default: the spaces of --source.",
+        help="The source split into words by spaces (l' homme). Default: --source itself.",
     ),
     click.option("--target-words", type=FILE, metavar="FILE", help="The same for the target."),
 )
@@ -121,7 +122,13 @@ def _common(target: str, *more: Decorator) -> Decorator:
 )
 @cloup.option_group(
     "Shortlist for `nmtkit translate --shortlist`",
-    click.option("--shortlist", "shortlist_file", type=NEW_FILE, metavar="FILE", help="Also write the shortlist."),
+    click.option(
+        "--shortlist",
+        "shortlist_file",
+        type=NEW_FILE,
+        metavar="FILE",
+        help="Also write likely target tokens.",
+    ),
     click.option(
         "--shortlist-best",
         "best",
@@ -252,8 +259,8 @@ def rescore_command(how: ModelOptions, source: Path, target: Path, as_json: bool
     log-probability after the length penalty; both are in nats. The sum and the perplexity go to stderr. If the model
     copies, a source word that the vocabulary lacks has the probability of copying it.
 
-    Plain text is cut by the tokenizer; a search may have built the same text from other subwords. What `translate
-    --json` printed names its tokens, and is rescored token for token.
+    Plain text is cut by the tokenizer; a search may have produced the same text as other subwords, whose score differs.
+    What `translate --json` printed names its tokens, and is rescored token for token.
 
     \b
     Examples:

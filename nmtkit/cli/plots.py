@@ -86,8 +86,9 @@ def plot_attention_command(
 
     A model that copies or summarizes has a column for each word of the summary (bold: copied) and a row for each word
     of the article, with the word's coverage beside it; a strip shows p_gen, the probability of generating a word
-    instead of copying it. A long article has 60 rows: the words with the most coverage, and what lies between them,
-    added up. In .html, point at a word of the summary to see where the model looked.
+    instead of copying it. A long article is shown in 60 rows: the words with the most coverage, and one row for the
+    words between two of them, with their coverage added up. In .html, point at a word of the summary to see where the
+    model looked.
 
     `nmtkit visualize-alignment` is another name of this command.
 
@@ -215,7 +216,7 @@ def _print_entropies(parts: Sequence[Entropies], title: str) -> None:
 @figure_group
 @collect_style
 def plot_training_command(runs: tuple[str, ...], output: tuple[Path, ...], style: FigureStyle) -> None:
-    """Draw the course of trainings: loss, perplexity, a validation score and learning rate over the updates.
+    """Draw training curves: loss, perplexity, a validation score and learning rate over the updates.
 
     RUN is the folder of a run, or its name under runs/; it may still be training. Several runs share one figure; each
     has its own colour and the name of its folder. The score is the one by which the recipe chooses weights

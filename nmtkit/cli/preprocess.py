@@ -20,7 +20,7 @@ from nmtkit.experiment.run import Run
     "--workers",
     type=Number(1, MAX_THREADS),
     metavar="N",
-    help="Processes for a large corpus; the result is the same for any number. Default: one a core.",
+    help="Processes for a large corpus; the result is the same for any number. Default: one per core.",
 )
 def command(name: str, overrides: tuple[str, ...], run_path: str | None, workers: int | None) -> None:
     """Read and check a recipe's text, learn its tokenizer, write its arrays into the run's folder.
@@ -31,8 +31,8 @@ def command(name: str, overrides: tuple[str, ...], run_path: str | None, workers
     a recipe for summaries. `train` does all this by itself if it was not done before.
 
     Text is line pairs, JSON lines with fields of any name, or folders of CNN/DailyMail stories: see `nmtkit recipe
-    explain data.train`. A large corpus is read and written piece by piece, by all cores; memory hardly grows with it.
-    The same command goes on where it was stopped.
+    explain data.train`. A large corpus is read and written piece by piece, by all cores, so memory hardly grows
+    with its size. If it was stopped, the same command continues.
 
     \b
     Examples:

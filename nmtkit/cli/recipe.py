@@ -29,7 +29,7 @@ def command() -> None:
 
 @command.command("ls")
 def list_recipes() -> None:
-    """List the recipes that come with nmtkit; first the ones whose text is here and that a CPU trains.
+    """List the recipes that come with nmtkit; first those whose text is installed and that a CPU can train.
 
     \b
     Example:
@@ -37,8 +37,8 @@ def list_recipes() -> None:
     """
     groups: dict[str, list[list[str]]] = {
         "ready: the text is here": [],
-        "the text must be fetched first (recipes/README.md says from where)": [],
-        "needs a GPU, or much time, and its text must be fetched": [],
+        "the text must be fetched first (nmtkit fetch --list)": [],
+        "the text must be fetched, and training needs a GPU or much time": [],
         "presets, for your own text: train --preset, or `extends` in a recipe": [],
     }
     ready, fetched, large, presets = groups.values()
@@ -83,7 +83,7 @@ def check_keys(name: str, overrides: tuple[str, ...]) -> None:
     """Check a recipe without training: its keys, its files, its model's size.
 
     All faults of the keys are reported at once, with file and line; the exit code is then 2. Missing text files are
-    reported too, but are no fault.
+    reported too, but do not change the exit code.
 
     \b
     Example:
@@ -107,7 +107,7 @@ def check_keys(name: str, overrides: tuple[str, ...]) -> None:
 def explain_keys(key: str | None, name: str) -> None:
     """Explain a recipe's keys: meaning, default, the value in one recipe, and other choices.
 
-    KEY is a key, the last part of one, a group of keys, or one kind of a group.
+    KEY is a key (training.lr), its last part (lr), a group (search), or one kind of a group (model.transformer).
 
     \b
     Examples:

@@ -47,7 +47,7 @@ def _parse_edges(ctx: click.Context, parameter: click.Parameter, given: str) -> 
         default="10,20,30,40,50",
         show_default=True,
         callback=_parse_edges,
-        help="Ends of the ranges.",
+        help="Upper ends of the length ranges, in words.",
     ),
     picture_file("--plot", meaning="Draw --by-length"),
 )
@@ -148,7 +148,7 @@ def _one_ref(ctx: click.Context, parameter: click.Parameter, given: tuple[str, .
 @click.option("--ref", metavar="REF", multiple=True, required=True, callback=_one_ref, help="The gold alignment.")
 @click.option("--hyp-base", type=Number(0, 1), help="The HYPs count words from 0 or 1. Default: 0 (naacl: 1).")
 @click.option("--ref-base", type=Number(0, 1), help="REF counts words from 0 or 1. Default: as above.")
-@click.option("--reverse-hyp", is_flag=True, help="The HYPs have links as target-source.")
+@click.option("--reverse-hyp", is_flag=True, help="The links of the HYPs are TARGET-SOURCE.")
 @scoring.as_json
 def score_alignments_command(
     hyps: tuple[str, ...], ref: str, hyp_base: int | None, ref_base: int | None, reverse_hyp: bool, as_json: bool

@@ -23,7 +23,7 @@ from nmtkit.metrics.systems import ScoredSystem, named, require_equal_counts, sc
     "Common",
     scoring.refs,
     click.option("--source", metavar="SRC", help="The articles; adds the report on quality."),
-    click.option("--terms", metavar="JSONL", help="Lists of terms; adds their recall in the summaries."),
+    click.option("--terms", metavar="JSONL", help="A list of terms for each article; adds their recall."),
     scoring.as_json,
 )
 @cloup.option_group(

@@ -122,7 +122,8 @@ def scoring(summaries: bool) -> Decorator:
                 default=["rouge"] if summaries else ["bleu", "chrf", "ter"],
                 show_default=True,
                 callback=_names,
-                help=f"{', '.join(own)}, rouge (all four); with an extra {', '.join(extra)}. In the order to print.",
+                help=f"{', '.join(own)}, rouge (all four); with an extra package {', '.join(extra)}. "
+                "Scores are printed in this order.",
             ),
             tokenize_option("13a", "BLEU's tokenizer. Default: 13a.", "-tok", hidden=summaries),
             click.option(

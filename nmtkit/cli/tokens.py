@@ -40,7 +40,7 @@ def _shared_options(side: str) -> Decorator:
 @click.command("tokenize")
 @_shared_options("source")
 def tokenize_command(model: str | None, files: tuple[Path, ...], side: str) -> None:
-    """Split FILEs, or standard input, into the tokens of a run: one line out for each line in.
+    """Split FILEs, or standard input, into tokens with a run's tokenizer: one line out for each line in.
 
     Tokens are separated by one space. "▁" begins a word, as sentencepiece has it. A token that the vocabulary lacks
     keeps its spelling. `nmtkit detokenize` gives the text back, up to what the tokenizer itself normalizes: white

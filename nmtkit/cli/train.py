@@ -66,8 +66,8 @@ class _TrainCommand(cloup.Command):
         "resuming",
         type=click.Choice(["always", "auto"]),
         metavar="[auto]",
-        help="Continue a stopped run, bit for bit on a CPU, and on CUDA with training.deterministic; else up to "
-        "rounding. auto: begin it if there is nothing to resume.",
+        help="Continue a stopped run: bit-identical to an uninterrupted one on a CPU, and on CUDA with "
+        "training.deterministic; else up to rounding. auto: begin the run if there is none.",
     ),
     click.option(
         "--overwrite", is_flag=True, help="Replace an earlier run, once the new one has saved its first state."
@@ -82,13 +82,17 @@ class _TrainCommand(cloup.Command):
 )
 @cloup.option_group(
     "Text, without a recipe",
-    _text("--source", "Source text, a sentence a line. May be repeated."),
-    _text("--target", "Its translation or summary, line by line."),
+    _text("--source", "Source text, one sentence or article per line. May be repeated."),
+    _text("--target", "Its translation or summary, line by line; one for each --source."),
     _text("--valid-source", "Validation text. Default: 5 % of the pairs are held out."),
     _text("--valid-target", "Its translation."),
-    _text("--test-source", "Text to translate and score after training."),
+    _text("--test-source", "Text to score after training. Default: held out too."),
     _text("--test-target", "Its translation."),
-    click.option("--minutes", type=Number(0, MOST_MINUTES, whole=False, above=True), help="Train no longer than this."),
+    click.option(
+        "--minutes",
+        type=Number(0, MOST_MINUTES, whole=False, above=True),
+        help="Most minutes to train. Model and schedule fit.",
+    ),
     click.option("--task", type=click.Choice(TASKS_WITH_PRESETS), help="Default: translation."),
     click.option(
         "--preset",
@@ -100,7 +104,10 @@ class _TrainCommand(cloup.Command):
 @cloup.option_group(
     "Fine-tuning on that text",
     click.option(
-        "--init-from", metavar="RUN", shell_complete=completing.runs, help="Begin with the weights of this run."
+        "--init-from",
+        metavar="RUN",
+        shell_complete=completing.runs,
+        help="Fine-tune this run: begin with its weights, tokenizer and vocabulary.",
     ),
     _text("--general-source", "General text to mix in, half of the pairs, so that the model forgets less."),
     _text("--general-target", "Its translation."),
@@ -124,13 +131,13 @@ def command(
     With --source and --target instead of RECIPE, nmtkit chooses a recipe by the size of the text: tokenizer, model,
     schedule. It says what it chose and why, and saves it in the run's folder as chosen.yaml, a recipe like any other.
     Without a validation set it holds pairs out for one, and for a test set. --init-from fine-tunes a run, trained here
-    or imported, and shows the scores before and after on both test sets, own and general.
+    or imported, and shows the scores before and after on your test set and on that of the run.
 
     The run's folder, runs/NAME, holds the resolved recipe, the tokenizer, checkpoints, metrics.jsonl, train.log, and
     curves for TensorBoard if that is installed. Ctrl-C and SIGTERM save the state and stop; a second Ctrl-C stops at
     once. If the recipe names a test set, the trained model translates (or summarizes) it, and the output is scored.
 
-    "loss" is the loss of the training, label smoothing and other objectives included; "ppl" is the perplexity of the
+    In the log, "loss" is the training loss with label smoothing and other objectives; "ppl" is the perplexity of the
     references alone. Each stage of a recipe begins with the best weights of the one before; --resume continues the
     stage that was stopped. With --resume, --set may change limits, batch.* and training.accumulate.
 

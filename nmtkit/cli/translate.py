@@ -96,10 +96,10 @@ class TranslationOptions:
 @cloup.command("translate")
 @_decoding(
     [
-        click.option("--scores", is_flag=True, help="Print score and log-probability first."),
+        click.option("--scores", is_flag=True, help="Print score and log-probability before each output."),
         options.as_json("Print a JSON object for each line."),
         click.option("--split-sentences", is_flag=True, help="Translate each sentence of a line by itself."),
-        click.option("--interactive", is_flag=True, help="Type lines; shows alignment and alternatives."),
+        click.option("--interactive", is_flag=True, help="Read lines from a prompt; shows alignment and alternatives."),
     ],
     cloup.option_group(
         "Constraints",
@@ -110,10 +110,8 @@ class TranslationOptions:
         ),
     ),
     output=[
-        click.option("--replace-unknown", is_flag=True, help="Replace <unk> by the most attended source word."),
-        click.option(
-            "--dictionary", type=FILE, metavar="FILE", help="For --replace-unknown: SOURCE TAB TARGET a line."
-        ),
+        click.option("--replace-unknown", is_flag=True, help="Replace <unk> by the source word of most attention."),
+        click.option("--dictionary", type=FILE, metavar="FILE", help="For --replace-unknown: SOURCE TAB TARGET lines."),
     ],
 )
 @options.collect(TranslationOptions, "how_to_translate")
@@ -200,7 +198,7 @@ def _noting_paragraphs(text: Iterable[list[str]]) -> Iterator[list[str]]:
             "--article-field", metavar="KEY", help="Read JSON lines with the article under KEY, not plain text."
         ),
         click.option(
-            "--stories", type=FILE, metavar="DIR", help="Read the .story files of a folder, without highlights."
+            "--stories", type=FILE, metavar="DIR", help="Summarize the .story files in DIR, without their highlights."
         ),
         click.option(
             "--max-source-tokens",
@@ -212,7 +210,7 @@ def _noting_paragraphs(text: Iterable[list[str]]) -> Iterator[list[str]]:
             "--window",
             type=Number(1),
             metavar="N",
-            help="Summarize whole articles window by window, N tokens at most each.",
+            help="Summarize whole articles in windows of at most N tokens.",
         ),
         click.option("--lead", type=Number(1), metavar="N", help="Print the first N sentences; needs no model."),
     ),

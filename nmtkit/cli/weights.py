@@ -17,7 +17,10 @@ from nmtkit.training.schedules import DecayToZero
 @click.command("average")
 @options.model
 @click.option(
-    "--best", type=click.IntRange(2), metavar="N", help="Average the N best by validation. Default: all that were kept."
+    "--best",
+    type=click.IntRange(2),
+    metavar="N",
+    help="Average the N checkpoints best on validation. Default: all that were kept.",
 )
 @click.option("--recent", type=click.IntRange(2), metavar="N", help="Average the N newest.")
 @click.argument("files", nargs=-1, type=FILE)
@@ -62,7 +65,7 @@ def average_command(
 @click.option("--from", "toolkit", type=click.Choice([*READERS]), help="Toolkit that saved it. Default: detected.")
 @click.option("-o", "--output", metavar="DIR", help="The run's folder. Default: runs/ and the folder's name.")
 def import_command(folder: Path, toolkit: str | None, output: str | None) -> None:
-    """Make a run of a model of another toolkit.
+    """Convert a model of another toolkit to a run.
 
     \b
     huggingface: a folder of Marian (OPUS-MT), with config.json, model.safetensors or pytorch_model.bin, source.spm,
@@ -72,12 +75,12 @@ def import_command(folder: Path, toolkit: str | None, output: str | None) -> Non
     ctranslate2: a folder of CTranslate2, with config.json, model.bin and its vocabularies; source.spm and target.spm,
                  or a vocabulary of words.
 
-    It reads Transformers of all four toolkits, and recurrent models with attention of Joey NMT and OpenNMT-py. Put the
-    sentencepiece models of these two beside their weights; without them the run takes text that is cut into tokens as
-    it was in training. int8 and int16 weights of CTranslate2 become float32.
+    It reads Transformers of all four toolkits, and recurrent models with attention of Joey NMT and OpenNMT-py. For
+    these two, put the sentencepiece models beside the weights; without them the run needs text that is already
+    tokenized as in training. int8 and int16 weights of CTranslate2 become float32.
 
-    The run translates, rescores, aligns, draws its attention and is exported as any other. Nothing that it holds is
-    run, and what is not read is refused by name.
+    The run can be used like any other. No code in the model's files is executed, and what nmtkit cannot read is refused
+    by name.
 
     \b
     Examples:
@@ -111,9 +114,9 @@ def export_command(model: str, folder: Path, program: str, weights: str, licence
     """Write a run into a new folder for another program, with a model card (README.md).
 
     \b
-    huggingface: AutoModelForSeq2SeqLM and AutoTokenizer open it. Transformers that do not copy, with subwords.
-    ctranslate2: its Translator opens it. Transformers that do not copy; `pip install ctranslate2`.
-    safetensors: nmtkit opens it. Any model: weights, tokenizers and recipe, without text and training state.
+    huggingface: for AutoModelForSeq2SeqLM and AutoTokenizer. Only Transformers of subwords that do not copy.
+    ctranslate2: for its Translator. Only Transformers that do not copy; `pip install ctranslate2`.
+    safetensors: for nmtkit. Any model: weights, tokenizers and recipe, without text and training state.
 
     \b
     Examples:
