@@ -1,9 +1,8 @@
-"""How good an output is: BLEU, chrF, TER, ROUGE, term recall, alignment error rate, perplexity.
+"""Metrics: BLEU, chrF, TER, ROUGE, term recall, alignment error rate, perplexity.
 
-Every metric is in `METRICS`, which the files of this folder fill: whoever adds one writes a file and nothing else. The
-figures for text come from sacrebleu and rouge-score, and every one carries the signature that says how it was made;
-this room is the only one that imports those two. Texts are lists of strings, one string per example. References are a
-list of such lists: `refs[r][i]` is what reference file `r` says about example `i`.
+Every metric is registered in `METRICS` by the files of this folder: a new one is a new file. sacrebleu and rouge-score
+score texts, and every score has a signature that tells how it was made. Texts are lists of strings, one string per
+example. References are a list of such lists: `refs[r][i]` is reference `r` of example `i`.
 """
 
 from importlib import import_module

@@ -1,12 +1,15 @@
-"""BLEU, chrF and TER by sacrebleu, which only this file imports, and BLEU by length."""
+"""BLEU, chrF and TER by sacrebleu, and BLEU by length."""
 
 import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
+
+from typing_extensions import override
 
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.core.registry import suggest_names
@@ -17,27 +20,24 @@ TOKENIZERS = ("13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "none")
 SPM_TOKENIZERS = ("flores101", "flores200", "spm")
 """Those that need a SentencePiece model, which sacrebleu downloads once; spm is flores101."""
 
-_SECONDS = 20
-"""A server that is silent for so long is not there."""
+_TIMEOUT = 20
+"""Seconds to wait for a server."""
 
 
 @dataclass(frozen=True)
 class BleuScore(Score):
-    """A BLEU figure and what it is made of, Papineni et al. 2002, section 2.3.
-
-    Attributes:
-        precisions: of 1- to 4-grams, 0 to 100, smoothed.
-        brevity_penalty: at most 1; below 1 where the output is shorter than the references.
-        ratio: `hyp_length / ref_length`.
-        hyp_length: tokens of the output.
-        ref_length: tokens of the references; of several the closest in length, sentence by sentence.
-    """
+    """BLEU and its components, Papineni et al. 2002, section 2.3."""
 
     precisions: tuple[float, ...]
+    """Of 1- to 4-grams, 0 to 100, smoothed."""
     brevity_penalty: float
+    """Below 1 where the output is shorter than the references, else 1."""
     ratio: float
+    """`hyp_length / ref_length`."""
     hyp_length: int
+    """Tokens of the output."""
     ref_length: int
+    """Tokens of the references; of several the closest in length, sentence by sentence."""
 
     @property
     def parts(self) -> str:
@@ -49,16 +49,16 @@ class BleuScore(Score):
 
 @dataclass(frozen=True)
 class SacrebleuMetric(TextMetric):
-    """A metric that sacrebleu works out, its tests of significance as well."""
+    """A metric of sacrebleu, which also does its tests of significance."""
 
-    build: Callable[..., Any] = field(kw_only=True)
-    """Makes sacrebleu's metric, with those of the options that it heeds, and with `references`."""
+    build: Callable[[Options, Sequence[Sequence[str]]], Any] = field(kw_only=True)
+    """Makes sacrebleu's metric from the options and the references."""
 
     @classmethod
+    @override
     def measure(
         cls, kin: Sequence[Self], systems: Sequence[Texts], options: Options, draws: Resampling | None
     ) -> list[list[Comparison]]:
-        """`[metric][system]`."""
         made = {metric.name: metric.build(options, systems[0].refs) for metric in kin}
         if draws is None:
             return [[Comparison(_score(metric, texts)) for texts in systems] for metric in made.values()]
@@ -86,31 +86,30 @@ def _float(value: Any) -> float | None:
 
 
 def _score(metric: Any, texts: Texts) -> Score:
-    found = metric.corpus_score(texts.hyps, None)
-    score = Score(found.name, found.score, str(metric.get_signature()))
+    result = metric.corpus_score(texts.hyps, None)
+    score = Score(result.name, result.score, str(metric.get_signature()))
     if not isinstance(metric, _sacrebleu().BLEU):
         return score
-    lengths = {"ratio": float(found.ratio), "hyp_length": found.sys_len, "ref_length": found.ref_len}
-    precisions = tuple(map(float, found.precisions))
-    return BleuScore(score.name, score.value, score.signature, precisions, float(found.bp), **lengths)
+    lengths = {"ratio": float(result.ratio), "hyp_length": result.sys_len, "ref_length": result.ref_len}
+    precisions = tuple(map(float, result.precisions))
+    return BleuScore(score.name, score.value, score.signature, precisions, float(result.bp), **lengths)
 
 
 @contextmanager
 def _sacrebleu_seed(seed: int) -> Iterator[None]:
-    """Sets the seed of sacrebleu, which takes it from the environment and from nowhere else."""
+    """Sets the seed of sacrebleu, which takes it from the environment only."""
     before = os.environ.get("SACREBLEU_SEED")
     os.environ["SACREBLEU_SEED"] = str(seed)
     try:
         yield
     finally:
-        if before is None:
-            del os.environ["SACREBLEU_SEED"]
-        else:
+        del os.environ["SACREBLEU_SEED"]
+        if before is not None:
             os.environ["SACREBLEU_SEED"] = before
 
 
 def _sacrebleu() -> Any:
-    import sacrebleu  # on use: it takes a moment, and most commands score nothing
+    import sacrebleu  # on use: most commands score nothing
 
     return sacrebleu
 
@@ -120,10 +119,10 @@ def _bleu(options: Options, references: Sequence[Sequence[str]]) -> Any:
     if name not in (*TOKENIZERS, *SPM_TOKENIZERS):
         raise NmtkitError(f"unknown tokenizer {name!r}: {suggest_names(name, (*TOKENIZERS, *SPM_TOKENIZERS))}")
     name = "flores101" if name == "spm" else name  # the same, without sacrebleu's warning that the name is old
-    # `force` silences the warning about tokenized text, which is just what tokenizer "none" is for.
+    # `force` silences the warning about tokenized text, which tokenizer "none" is for.
     settings = {"tokenize": name, "force": name == "none", "lowercase": options.lowercase}
     waited = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(_SECONDS)
+    socket.setdefaulttimeout(_TIMEOUT)
     try:
         return _sacrebleu().BLEU(**settings, references=references)
     except (OSError, RuntimeError) as error:
@@ -140,15 +139,11 @@ def _spm_remedy(name: str) -> str:
 
     url = SPM_MODELS[name]["url"]
     place = Path(SACREBLEU_DIR) / "models" / url.rsplit("/", 1)[-1]
-    return (
-        f"it needs a model: run this once with a network, or save {url} as {place} (delete a broken file there first)"
-    )
+    return f"run this once with a network, or save its model {url} as {place} (delete a broken file there first)"
 
 
-def _chrf(word_order: int) -> Callable[..., Any]:
-    return lambda options, references: _sacrebleu().CHRF(
-        word_order=word_order, lowercase=options.lowercase, references=references
-    )
+def _chrf(options: Options, references: Sequence[Sequence[str]], word_order: int = 0) -> Any:
+    return _sacrebleu().CHRF(word_order=word_order, lowercase=options.lowercase, references=references)
 
 
 def _ter(_: Options, references: Sequence[Sequence[str]]) -> Any:
@@ -156,15 +151,15 @@ def _ter(_: Options, references: Sequence[Sequence[str]]) -> Any:
 
 
 BLEU = SacrebleuMetric("bleu", "BLEU", build=_bleu)
-CHRF = SacrebleuMetric("chrf", "chrF2", build=_chrf(0))
-CHRF_WITH_WORDS = SacrebleuMetric("chrf++", "chrF2++", build=_chrf(2))
+CHRF = SacrebleuMetric("chrf", "chrF2", build=_chrf)
+CHRF_WITH_WORDS = SacrebleuMetric("chrf++", "chrF2++", build=partial(_chrf, word_order=2))
 TER = SacrebleuMetric("ter", "TER", higher_is_better=False, build=_ter)
 for _metric in (BLEU, CHRF, CHRF_WITH_WORDS, TER):
     METRICS.register(_metric.name)(_metric)
 
 
 def bleu_tokens(texts: Sequence[str]) -> list[list[str]]:
-    """The tokens of each text, as BLEU compares them if nothing else is said."""
+    """The tokens of each text by the default tokenizer of BLEU."""
     tokenizer = _sacrebleu().BLEU().tokenizer
     return [tokenizer(text.rstrip()).split() for text in texts]
 
@@ -185,7 +180,9 @@ def chrf(hyps: Sequence[str], refs: Sequence[Sequence[str]], word_order: int = 0
     Popović 2015, "chrF: character n-gram F-score for automatic MT evaluation", equation 1 with beta 2 and
     character n-grams up to 6; Popović 2017 adds word n-grams.
     """
-    return replace(CHRF, build=_chrf(word_order)).score(Texts(hyps, refs), Options(lowercase=lowercase))
+    return replace(CHRF, build=partial(_chrf, word_order=word_order)).score(
+        Texts(hyps, refs), Options(lowercase=lowercase)
+    )
 
 
 def ter(hyps: Sequence[str], refs: Sequence[Sequence[str]]) -> Score:
@@ -204,11 +201,11 @@ class LengthBucket:
     low: int
     """The shortest length, in words."""
     high: int | None
-    """The longest; None where there is no upper end."""
+    """The longest length, if there is one."""
     count: int
     """Of examples."""
     score: Score | None
-    """Their corpus BLEU; None when there are none."""
+    """Their corpus BLEU; None without examples."""
 
 
 def by_length(
@@ -218,14 +215,14 @@ def by_length(
     edges: Sequence[int] = (10, 20, 30, 40, 50),
     options: Options | None = None,
 ) -> list[LengthBucket]:
-    """BLEU by length of the sentence, the picture of Bahdanau et al. 2015, figure 2.
+    """BLEU by sentence length, as Bahdanau et al. 2015, figure 2.
 
     Args:
         hyps: one text per example.
         refs: `refs[r][i]` is reference `r` of example `i`.
-        lengths_of: the texts, usually the sources, whose length in words (split at white space) sorts the examples.
+        lengths_of: the texts, usually the sources, whose length in words (split at white space) counts.
         edges: longest length of each bucket but the last, rising; the first starts at 0, the last has no end.
-        options: how BLEU compares texts.
+        options: of BLEU.
     """
     Texts(hyps, refs)
     if len(lengths_of) != len(hyps):

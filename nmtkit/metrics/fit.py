@@ -1,4 +1,4 @@
-"""How well a model fits given translations: perplexity by its probabilities, alignment error rate by its links."""
+"""The fit of a model to given translations: perplexity, and alignment error rate."""
 
 import math
 from collections.abc import Sequence
@@ -17,11 +17,9 @@ AER = METRICS.register("aer")(Metric("aer", "AER", higher_is_better=False, needs
 
 
 def perplexity(log_prob: float, n_tokens: int) -> Score:
-    """Perplexity per token, `exp(-log_prob / n_tokens)`: lower is better, at least 1; too large a one is infinity.
+    """Perplexity per token, `exp(-log_prob / n_tokens)`: lower is better, at least 1, infinity on overflow.
 
-    Args:
-        log_prob: sum of the log-probabilities of all tokens in nats, so at most 0.
-        n_tokens: how many tokens were predicted, ends of sentence included.
+    `log_prob` is the sum over all predicted tokens, ends of sentence included, in nats.
     """
     if n_tokens < 1:
         raise DataError("perplexity is not defined: there are no tokens")
@@ -47,11 +45,7 @@ def aer(predicted: Sequence[Links], gold: Sequence[Alignment]) -> AlignmentScore
     Och and Ney 2003, "A Systematic Comparison of Various Statistical Alignment Models", section 6: with A the
     predicted, S the sure and P the possible links,
     `precision = |A & P| / |A|`, `recall = |A & S| / |S|`, `AER = 1 - (|A & S| + |A & P|) / (|A| + |S|)`.
-    Precision of no predicted links and recall of no sure links are given as 0.
-
-    Args:
-        predicted: the links of each sentence pair.
-        gold: the gold alignment of each sentence pair.
+    Precision without predicted links and recall without sure links are 0.
     """
     if len(predicted) != len(gold):
         raise DataError(f"{len(predicted)} sentence pairs have a predicted alignment, but {len(gold)} a gold one")

@@ -1,8 +1,8 @@
-"""Minimum Bayes risk: of several texts the one that is most like all of them, by sentence BLEU or chrF of sacrebleu.
+"""Minimum Bayes risk: the text that is most similar to all of several, by sentence BLEU or chrF of sacrebleu.
 
-Every text is compared with every other. So n-grams are counted once for each text, and how many two texts share is a
-product of matrices: the k-th occurrence of an n-gram in a text is a column of its own, one or zero, and what the rows
-of two texts have in common is the smaller of both counts.
+Every text is compared with every other. So the n-grams of each text are counted once, and the number that two texts
+share is a product of matrices: the k-th occurrence of an n-gram is a column of its own, one or zero, so that the
+product of two rows is the sum of the smaller counts.
 """
 
 from collections import Counter
@@ -25,18 +25,18 @@ BETA_SQUARED = 4.0
 
 
 def expected_utilities(texts: Sequence[str], weights: Sequence[float], kind: Utility) -> list[float]:
-    """How much each text is like all of them, on average: minus its Bayes risk.
+    """The mean similarity of each text to all of them: minus its Bayes risk.
 
     Kumar and Byrne 2004, "Minimum Bayes-Risk Decoding for Statistical Machine Translation", equation 2, over an n-best
     list; Eikema and Aziz 2020, "Is MAP Decoding All You Need?", over samples.
 
     Args:
         texts: N.
-        weights: how probable each is, not all zero; samples count as often as they were drawn.
+        weights: the probability of each, not all zero; samples count as often as they were drawn.
         kind: sentence chrF2, or sentence BLEU.
 
     Returns:
-        For each text the mean of its scores against all as references, 0 to 100.
+        The mean of the scores of each text against all as references, 0 to 100.
     """
     shares = np.asarray(weights, dtype=np.float64)
     means: list[float] = (sentence_scores(texts, kind) @ (shares / shares.sum())).tolist()
@@ -44,7 +44,7 @@ def expected_utilities(texts: Sequence[str], weights: Sequence[float], kind: Uti
 
 
 def sentence_scores(texts: Sequence[str], kind: Utility) -> Floats:
-    """The score of every text with every text as its reference `(N,N)`: what sacrebleu's `sentence_score` gives."""
+    """The `sentence_score` of sacrebleu of every text with every text as its reference, `(N,N)`."""
     if kind == "chrf":
         return _chrf_of(*_shared(["".join(text.split()) for text in texts], CHARACTERS, str))
     return _bleu_of(*_shared(bleu_tokens(texts), WORDS, tuple))
@@ -53,7 +53,7 @@ def sentence_scores(texts: Sequence[str], kind: Utility) -> Floats:
 def _shared(
     texts: Sequence[Sequence[str]], longest: int, gram: Callable[[Sequence[str]], Hashable]
 ) -> tuple[Floats, Floats]:
-    """How many n-grams two texts share, for each length `(L,N,N)`, and how many each has `(L,N)`."""
+    """The n-grams that two texts share, by length `(L,N,N)`, and those of each text `(L,N)`."""
     shared = []
     for size in range(1, longest + 1):
         columns: dict[tuple[Hashable, int], int] = {}

@@ -1,4 +1,4 @@
-"""What a metric is, the one table of all metrics, and scoring an output by several of them."""
+"""The base classes of metrics, their registry, and scoring by several of them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -12,51 +12,41 @@ from nmtkit.core.registry import Registry, suggest_names
 METRICS: Registry["Metric"] = Registry("metric")
 
 MOST_SAMPLES = 10_000
-"""How often a test may draw or shuffle: sacrebleu holds all draws at once."""
+"""The most draws of a test: sacrebleu holds all at once."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """One figure and how it was made.
-
-    Attributes:
-        name: the usual name of the metric, such as "BLEU" or "ROUGE-L".
-        value: 0 to 100, except where the metric has no upper end (TER, perplexity).
-        signature: `key:value` pairs joined by "|", the version of the program last.
-    """
+    """A score and how it was made."""
 
     name: str
+    """The usual name of the metric, such as "BLEU" or "ROUGE-L"."""
     value: float
+    """0 to 100, except where the metric has no upper limit (TER, perplexity)."""
     signature: str
+    """`key:value` pairs joined by "|", the version of the program last."""
 
     @property
     def parts(self) -> str:
-        """What the figure is made of, as lines show it behind the figure; empty where it has no parts."""
+        """The components of the score, as lines show them behind it."""
         return ""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The score of one system on the whole test set, with what a test of significance says about it, if there was one.
-
-    Attributes:
-        score: its signature also names the number of draws and the seed.
-        mean: of the score over the draws of a bootstrap; None without one.
-        interval: half the width of the 95% confidence interval, in points; None without a bootstrap.
-        p_value: chance of so large a difference from the baseline if there were none; None for the baseline.
-    """
+    """The score of one system on the whole test set, and the results of a test of significance, if there was one."""
 
     score: Score
+    """Its signature also has the number of draws and the seed."""
     mean: float | None = None
+    """Of the score over the draws of a bootstrap."""
     interval: float | None = None
+    """Half the width of the 95% confidence interval of a bootstrap, in points."""
     p_value: float | None = None
+    """The probability of so large a difference from the baseline if there were none; None for the baseline."""
 
     def line(self, width: int = 1) -> str:
-        """The score on one line, to be pasted: `NAME|SIGNATURE = VALUE (μ = MEAN ± INTERVAL) PARTS`, as sacrebleu does.
-
-        Args:
-            width: digits after the point.
-        """
+        """The line of sacrebleu, with `width` digits: `NAME|SIGNATURE = VALUE (μ = MEAN ± INTERVAL) PARTS`."""
         drawn = "" if not self.mean else f" (μ = {self.mean:.{width}f} ± {self.interval:.{width}f})"
         parts = f" {self.score.parts}" if self.score.parts else ""
         return f"{self.score.name}|{self.score.signature} = {self.score.value:.{width}f}{drawn}{parts}"
@@ -64,38 +54,35 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Options:
-    """How texts are compared. Defaults are those of sacrebleu, and of the summarization papers for ROUGE.
-
-    Attributes:
-        tokenize: tokenizer of BLEU, one of `TOKENIZERS` or `SPM_TOKENIZERS`; "none" for text that is tokenized already.
-        lowercase: whether BLEU and chrF ignore case. TER (as tercom) and ROUGE always ignore it.
-        stem: whether ROUGE compares Porter stems. The stemmer is made for English.
-        sentences: how ROUGE-Lsum finds sentences, one of `SENTENCE_RULES`; see `split_sentences`.
-    """
+    """How texts are compared. Defaults are those of sacrebleu, and of the summarization papers for ROUGE."""
 
     tokenize: str = "13a"
+    """Tokenizer of BLEU, one of `TOKENIZERS` or `SPM_TOKENIZERS`; "none" for text that is tokenized already."""
     lowercase: bool = False
+    """Whether BLEU and chrF ignore case. TER (as tercom) and ROUGE always ignore it."""
     stem: bool = True
+    """Whether ROUGE compares Porter stems. The stemmer is made for English."""
     sentences: str = "auto"
+    """How ROUGE-Lsum finds sentences, one of `SENTENCE_RULES`; see `split_sentences`."""
 
 
 @dataclass(frozen=True)
 class Resampling:
-    """A test of significance by random draws: how many, from 1 to `MOST_SAMPLES`, and from which seed.
-
-    sacrebleu takes a seed of 0 for "not fixed", so it is at least 1.
+    """A test of significance by random draws.
 
     Raises:
         NmtkitError: a number is out of range.
     """
 
     n_samples: int = 1000
+    """Draws, from 1 to `MOST_SAMPLES`."""
     seed: int = 12345
+    """At least 1: for sacrebleu 0 is no fixed seed."""
 
     kind: ClassVar[Literal["bs", "ar"]]
-    """What sacrebleu and signatures call it."""
+    """The name of sacrebleu and of signatures."""
     title: ClassVar[str]
-    """What people call it."""
+    """The usual name."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.n_samples <= MOST_SAMPLES or self.seed < 1:
@@ -105,7 +92,7 @@ class Resampling:
             )
 
     def __str__(self) -> str:
-        """As signatures tell it."""
+        """As in signatures."""
         return f"{self.kind}:{self.n_samples}|seed:{self.seed}"
 
 
@@ -128,14 +115,9 @@ class Randomization(Resampling):
 
 @dataclass(frozen=True)
 class Texts:
-    """What one system wrote, and what it is compared with.
+    """The output of a system, with its references and sources.
 
-    Refused is what the libraries would cut to the shorter side in silence, or fail on without a reason.
-
-    Attributes:
-        hyps: one text per example.
-        refs: `refs[r][i]` is reference `r` of example `i`.
-        sources: one text per example, for metrics that need them.
+    The libraries would cut different numbers of lines to the fewest in silence.
 
     Raises:
         DataError: no lines, no references, or different numbers of lines.
@@ -143,13 +125,13 @@ class Texts:
 
     hyps: Sequence[str]
     refs: Sequence[Sequence[str]]
+    """`refs[r][i]` is reference `r` of example `i`."""
     sources: Sequence[str] | None = None
+    """For metrics that need them."""
 
     def __post_init__(self) -> None:
         if isinstance(self.hyps, str) or any(isinstance(ref, str) for ref in (self.refs, *self.refs)):
-            raise DataError(
-                "one text was given where a list of texts is wanted: hyps is a list, and refs a list of lists"
-            )
+            raise DataError("hyps must be a list of texts, and refs a list of such lists; one text was given")
         if not self.refs:
             raise DataError("there is no reference to score against")
         if not self.hyps:
@@ -163,52 +145,44 @@ class Texts:
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric: all that the rest of the house knows of it.
+    """A metric.
 
     A new metric is one file in this folder, which registers its `Metric` in `METRICS`. One that compares texts is an
     `ExampleMetric`, unless a library does its bootstrap; `score`, validation, `training.best_metric` and the test after
     training then know its name.
-
-    Attributes:
-        name: what options and recipes call it.
-        title: what tables and figures call it, and its `Score.name`.
-        higher_is_better: which of two scores is the better one.
-        needs: what it is worked out from.
-        family: a name that stands for all metrics of its kind; empty if there is none.
-        package: the module that works it out, where nmtkit does not bring it.
-        extra: the extra of nmtkit that brings it.
     """
 
     name: str
+    """In options and recipes."""
     title: str
+    """In tables and figures, and as `Score.name`."""
     higher_is_better: bool = True
     needs: Literal["texts", "texts and sources", "alignments", "terms", "probabilities"] = "texts"
     family: str = ""
+    """A name that stands for all metrics of its kind."""
     package: str = ""
+    """The module that computes it, if it is an optional one."""
     extra: str = ""
+    """The extra of nmtkit that installs this module."""
 
     @property
     def installed(self) -> bool:
-        """Whether this Python has what works it out."""
+        """Whether its package is installed."""
         return not self.package or find_spec(self.package) is not None
 
 
 @dataclass(frozen=True)
 class TextMetric(Metric, ABC):
-    """A metric that compares what a system wrote with references."""
+    """A metric that compares the output of a system with references."""
 
     @classmethod
     @abstractmethod
     def measure(
         cls, kin: Sequence[Self], systems: Sequence[Texts], options: Options, draws: Resampling | None
     ) -> list[list[Comparison]]:
-        """Scores several systems by several metrics of one class, which may share their work.
+        """Scores systems with the same references by several metrics of one class, as `[metric][system]`.
 
-        With `draws` all systems are scored on the same ones; the first system is the baseline. All have the same
-        references.
-
-        Returns:
-            `[metric][system]`.
+        The draws are the same for all systems; the first system is the baseline.
         """
 
     def score(self, texts: Texts, options: Options) -> Score:
@@ -216,23 +190,18 @@ class TextMetric(Metric, ABC):
         return self.measure([self], [texts], options, None)[0][0].score
 
     def note(self, refs: Sequence[Sequence[str]]) -> str:
-        """What readers of its figure should know of these references; empty if there is nothing."""
+        """A warning about these references; empty if there is none."""
         return ""
 
 
 def text_metrics() -> dict[str, TextMetric]:
     """The metrics that compare texts, by name."""
-    found = {name: METRICS.get(name) for name in METRICS.names()}
-    return {name: metric for name, metric in found.items() if isinstance(metric, TextMetric)}
+    metrics = {name: METRICS.get(name) for name in METRICS.names()}
+    return {name: metric for name, metric in metrics.items() if isinstance(metric, TextMetric)}
 
 
 def metric_names(given: Iterable[str]) -> list[str]:
-    """Resolves the names a user may give: "rouge" stands for all four, and a repeated name counts once.
-
-    Raises:
-        NmtkitError: a name is unknown or of a metric that does not compare texts, or none is given, or a metric's
-            package is not installed.
-    """
+    """Resolves the names that a user may give: "rouge" stands for all four, and a repeated name counts once."""
     known = text_metrics()
     kinds = dict.fromkeys(metric.family for metric in known.values() if metric.family)
     families = {kind: [name for name, metric in known.items() if metric.family == kind] for kind in kinds}
@@ -263,11 +232,11 @@ def score_texts(
         if metric.needs == "texts and sources" and any(texts.sources is None for texts in systems):
             raise NmtkitError(f"metric {name!r} needs the texts that were translated; give them as --source")
         classes.setdefault(type(metric), []).append(metric)
-    found: dict[str, list[Comparison]] = {}
+    comparisons: dict[str, list[Comparison]] = {}
     for one, kin in classes.items():
         rows = one.measure(kin, systems, options or Options(), draws)
-        found.update(zip((metric.name for metric in kin), rows, strict=True))
-    return [[found[name][number] for name in names] for number in range(len(systems))]
+        comparisons.update(zip((metric.name for metric in kin), rows, strict=True))
+    return [[comparisons[name][number] for name in names] for number in range(len(systems))]
 
 
 def score_all(
@@ -277,10 +246,5 @@ def score_all(
     options: Options | None = None,
     sources: Sequence[str] | None = None,
 ) -> list[Score]:
-    """Scores one system with every metric named, in that order.
-
-    Raises:
-        DataError: no lines, no references, or different numbers of lines.
-        NmtkitError: an unknown metric, tokenizer or sentence rule, or no sources where a metric needs them.
-    """
+    """Scores one system with every metric named, in that order."""
     return [cell.score for cell in score_texts([Texts(hyps, refs, sources)], metrics, options, None)[0]]

@@ -1,7 +1,6 @@
-"""COMET and BERTScore by their own libraries, which extras of nmtkit bring and which only this file imports.
+"""COMET and BERTScore by their own libraries, which extras of nmtkit install.
 
-Both read texts with a large pretrained model, which they download on first use. They run on the first CUDA device, or
-on the CPU where there is none.
+Both use a large pretrained model, which they download on first use. They run on the first CUDA device, or on the CPU.
 """
 
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import override
 
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.metrics.metric import METRICS, Options, Resampling, Texts
@@ -20,20 +20,20 @@ from nmtkit.metrics.significance import ExampleMetric
 
 @dataclass(frozen=True)
 class ModelMetric(ExampleMetric):
-    """A metric that a pretrained model works out: the mean over the examples, times 100."""
+    """A metric of a pretrained model: the mean over the examples, times 100."""
 
     model: str = field(kw_only=True)
     """Its name at Hugging Face, or a path."""
     library: str = field(kw_only=True)
     """The package that runs it, as pip knows it."""
 
+    @override
     def signature(self, options: Options, n_refs: int, draws: Resampling | None = None) -> str:
-        """Model and version of the library; the number of draws and the seed where there was a test of significance."""
         drawn = f"|{draws}" if draws else ""
         return f"nrefs:{n_refs}{drawn}|model:{self.model}|version:{self.library}-{version(self.library)}"
 
     def loaded(self, load: Callable[[str], Any]) -> Any:
-        """The model, by the function that loads it."""
+        """The model, from the function that loads it."""
         try:
             return load(self.model)
         except ImportError as error:
@@ -52,8 +52,8 @@ class ModelMetric(ExampleMetric):
 class Comet(ModelMetric):
     """COMET with a reference: Rei et al. 2020, "COMET: A Neural Framework for MT Evaluation", section 2.4."""
 
+    @override
     def statistics(self, texts: Texts, options: Options) -> npt.NDArray[np.float64]:
-        """The score of each example, `(examples, 1)`."""
         if len(texts.refs) > 1 or texts.sources is None:
             raise DataError(f"metric {self.name!r} reads the source and one reference; name one --ref")
         model = self.loaded(_comet)
@@ -69,12 +69,11 @@ class Comet(ModelMetric):
 class BertScore(ModelMetric):
     """F1 of BERTScore: Zhang et al. 2020, "BERTScore: Evaluating Text Generation with BERT", section 3.
 
-    The layer is the library's for the model, without idf weights and without rescaling. Of several references the one
-    with the highest F1 counts.
+    The layer is the library's choice, without idf weights and rescaling. The reference with the highest F1 counts.
     """
 
+    @override
     def statistics(self, texts: Texts, options: Options) -> npt.NDArray[np.float64]:
-        """F1 of each example, `(examples, 1)`."""
         scorer = self.loaded(_bert_scorer)
         _, _, f1 = scorer.score(list(texts.hyps), [list(refs) for refs in zip(*texts.refs, strict=True)])
         return 100 * np.asarray(f1, dtype=np.float64)[:, None]
@@ -82,7 +81,7 @@ class BertScore(ModelMetric):
 
 @cache
 def _comet(model: str) -> Any:
-    from comet import download_model, load_from_checkpoint  # on use, like all below: they load torch and more
+    from comet import download_model, load_from_checkpoint
 
     return load_from_checkpoint(download_model(model))
 

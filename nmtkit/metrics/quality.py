@@ -1,9 +1,9 @@
-"""What summaries are like: new or copied, repetitive, long or short; and whether the words that matter stand in them.
+"""Properties of summaries: new or copied words, repetition, length; and the recall of given terms.
 
-In the report words are lower-cased runs of letters and digits; punctuation and sentence tags are left out, so that
-tokenized and plain text get nearly the same figures. An n-gram lies within a sentence of `metrics.split_sentences`:
-across two copied sentences it would seem new. A rate is worked out for each summary; the report has its mean over the
-summaries for which it is defined: a summary of two words has no trigrams, and an empty one has nothing.
+Words are lower-cased runs of letters and digits; punctuation and sentence tags are left out, so that tokenized and
+plain text get nearly the same figures. An n-gram lies within a sentence of `metrics.split_sentences`: across two copied
+sentences it would seem new. Each rate is the mean over the summaries for which it is defined: a summary of two words
+has no trigrams.
 """
 
 import re
@@ -21,7 +21,7 @@ from nmtkit.metrics.rouge import split_sentences
 
 NGRAM_ORDERS = (1, 2, 3, 4)
 LONG_FRAGMENT = 3
-"""Words of a copied fragment that show that the sentence it came from was used; fewer are chance: "of the"."""
+"""A copied fragment of so many words shows that its sentence was used; a shorter one is chance: "of the"."""
 
 _WORD = re.compile(r"[^\W_]+")
 _TERM = re.compile(r"\w+(?:(?<=\d)[.,:/-](?=\d)\w+)*")
@@ -31,64 +31,50 @@ TERM_RECALL = METRICS.register("term-recall")(Metric("term-recall", "term recall
 
 @dataclass(frozen=True)
 class Fragment:
-    """Words that stand in the same order in summary and article."""
+    """Words in the same order in summary and article."""
 
     article_start: int
-    """The first of them in the article, from 0, where they stand for the first time."""
+    """Where they begin in the article for the first time, in words from 0."""
     length: int
-    """Words."""
 
 
 @dataclass(frozen=True)
 class QualityReport:
-    """Means over summaries; shares are 0 to 100. A mean over nothing is None.
-
-    Attributes:
-        summaries: how many there are.
-        empty: how many of them hold no word.
-        words: mean number of words, empty summaries included.
-        novel: for n from 1 to 4, the share of the summary's n-grams that are not in the article (See et al. 2017,
-            figure 6); every occurrence counts.
-        copied: the share of the summary's words that lie in copied fragments: extractive fragment coverage (Grusky
-            et al. 2018, equation 1).
-        density: the mean, over the summary's words, of the length of the fragment that a word lies in: extractive
-            fragment density (Grusky et al. 2018, equation 2). In words, not a share.
-        repeated_trigrams: the share of the summary's trigrams that occurred before in the same summary.
-        length_to_article: words of all summaries over words of all articles, in percent.
-        length_to_reference: the same to the references, the mean length of which counts where there are several;
-            None without references.
-        source_words: the share of the article's words that lie in copied fragments.
-        source_sentences: the share of the article's sentences that hold `LONG_FRAGMENT` words or more of a copied
-            fragment.
-        signature: the rules above in short, as `Score.signature`.
-    """
+    """Means over summaries; shares are 0 to 100. A mean over nothing is None."""
 
     summaries: int
     empty: int
+    """Summaries without words."""
     words: float
+    """Mean number of words, empty summaries included."""
     novel: tuple[float | None, float | None, float | None, float | None]
+    """For n from 1 to 4, the share of the summary's n-grams that are not in the article (See et al. 2017, figure 6);
+    every occurrence counts."""
     copied: float | None
+    """The share of the summary's words in copied fragments: extractive coverage (Grusky et al. 2018, eq. 1)."""
     density: float | None
+    """The mean, over the summary's words, of the length of their fragments, in words: extractive fragment density
+    (Grusky et al. 2018, eq. 2)."""
     repeated_trigrams: float | None
+    """The share of the summary's trigrams that occurred before in the same summary."""
     length_to_article: float | None
+    """Words of all summaries over words of all articles, in percent."""
     length_to_reference: float | None
+    """The same with the references, of which the mean length counts."""
     source_words: float | None
+    """The share of the article's words in copied fragments."""
     source_sentences: float | None
+    """The share of the article's sentences with `LONG_FRAGMENT` words or more of a copied fragment."""
     signature: str
 
 
 def quality(
     summaries: Sequence[str], articles: Sequence[str], references: Sequence[Sequence[str]] = ()
 ) -> QualityReport:
-    """Describes summaries by their articles; see the attributes of the report for the rules.
+    """Describes summaries by their articles and the lengths of their references, `references[r][i]`.
 
     See, Liu and Manning 2017, "Get To The Point: Summarization with Pointer-Generator Networks"; Grusky, Naaman and
     Artzi 2018, "Newsroom: A Dataset of 1.3 Million Summaries with Diverse Extractive Strategies".
-
-    Args:
-        summaries: one text per example.
-        articles: one text per example.
-        references: `references[r][i]` is reference `r` of example `i`; only their lengths count.
     """
     if not summaries:
         raise DataError("there are no summaries to describe")
@@ -131,7 +117,7 @@ def quality(
 def _shares(
     sentences: Sequence[Sequence[str]], article_sentences: Sequence[Sequence[str]]
 ) -> Iterator[tuple[str, int, int]]:
-    """Name, part and whole of every rate of one summary; a rate is not defined where the whole is 0."""
+    """Name, part and whole of every rate of one summary, undefined where the whole is 0."""
     article_words = list(chain(*article_sentences))
     n_words = sum(map(len, sentences))
     for n in NGRAM_ORDERS:
@@ -158,10 +144,10 @@ def sentence_words(text: str) -> list[list[str]]:
 
 
 def copied_fragments(sentences: Sequence[Sequence[str]], article: Sequence[str]) -> list[Fragment]:
-    """The fragments that a summary shares with its article, from left to right, none over another.
+    """The fragments that a summary shares with its article, from left to right, without overlaps.
 
     Grusky et al. 2018, figure 3: at each word the longest run of words that the article has too is taken, and the
-    search goes on after it; a word that the article does not have is passed over. Here a run ends with its sentence.
+    search goes on after it. Here a run ends with its sentence.
     """
     places: dict[str, list[int]] = {}
     for place, word in enumerate(article):
@@ -179,14 +165,14 @@ def copied_fragments(sentences: Sequence[Sequence[str]], article: Sequence[str])
 
 
 def _run(words: Sequence[str], here: int, article: Sequence[str], place: int) -> int:
-    """How many words agree from `here` in a sentence and from `place` in the article."""
+    """The number of equal words from `here` in a sentence and from `place` in the article."""
     rest = words[here:]
     pairs = zip(rest, article[place : place + len(rest)], strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def _sentences_used(fragments: Sequence[Fragment], article_sentences: Sequence[Sequence[str]]) -> int:
-    """How many sentences of the article hold at least `LONG_FRAGMENT` words of one fragment."""
+    """The number of sentences of the article with at least `LONG_FRAGMENT` words of one fragment."""
     sentence_of = [number for number, words in enumerate(article_sentences) for _ in words]
     used: set[int] = set()
     for fragment in fragments:
@@ -201,16 +187,11 @@ def _ngrams(sentences: Sequence[Sequence[str]], n: int) -> Iterator[tuple[str, .
 
 
 def term_recall(summaries: Sequence[str], terms: Sequence[Sequence[str]], lowercase: bool = False) -> Score:
-    """The share of terms, words or phrases, that stand in their summary, over the whole corpus: 0 to 100.
+    """The share of terms, words or phrases, that occur in their summary, over the whole corpus: 0 to 100.
 
     A word is a run of letters and digits; between digits ".", ",", ":", "/" and "-" belong to it, so that 5 is not
     found in 3.5 nor in 2-5, but Smith is found in "Smith's". The words of a phrase must follow each other;
-    punctuation between them is ignored. A repeated term of one summary counts once.
-
-    Args:
-        summaries: one text per example.
-        terms: the terms that each summary should contain; may be empty.
-        lowercase: whether case is ignored.
+    punctuation between them is ignored. A repeated term of one summary counts once. With `lowercase` case is ignored.
     """
     if len(summaries) != len(terms):
         raise DataError(f"there are {len(summaries)} summaries, but {len(terms)} lists of terms")

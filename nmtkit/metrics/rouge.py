@@ -1,4 +1,4 @@
-"""ROUGE by Google's rouge-score, which only this file imports, and where the sentences of a text end."""
+"""ROUGE by Google's rouge-score, and sentence splitting."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import override
 
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.registry import suggest_names
@@ -25,10 +26,8 @@ def split_sentences(text: str, rule: str = "auto") -> list[str]:
     """Cuts a text into its sentences, as ROUGE-Lsum needs them.
 
     * "tags": at the tags of CNN/DailyMail files (`<t>`, `</t>`; also `<s>`, `</s>` and `<q>`), which are removed.
-    * "newline": at newlines and nowhere else. This is what rouge-score does; ROUGE-Lsum of a one-line text is then its
-      ROUGE-L.
-    * "punctuation": at white space after ".", "!" or "?" and the quotes and brackets that close there. Abbreviations
-      are not known, so "Mr. Smith" is cut too.
+    * "newline": at newlines only, as rouge-score does; ROUGE-Lsum of a one-line text is then its ROUGE-L.
+    * "punctuation": at white space after ".", "!" or "?" and closing quotes and brackets, so "Mr. Smith" is cut too.
     * "auto": by tags if the text has any, else by newlines if it has any, else by punctuation.
     """
     if rule not in SENTENCE_RULES:
@@ -45,10 +44,7 @@ def split_sentences(text: str, rule: str = "auto") -> list[str]:
 
 
 def lead(article: str, n: int) -> str:
-    """The first `n` sentences of an article on one line: the summary that every other has to beat.
-
-    Sentences are those of `split_sentences`; an article with fewer is its own lead.
-    """
+    """The first `n` sentences of an article on one line: the baseline of summaries."""
     if n < 1:
         raise NmtkitError(f"a lead has at least 1 sentence, not {n}")
     return " ".join(split_sentences(article)[:n])
@@ -56,40 +52,36 @@ def lead(article: str, n: int) -> str:
 
 @dataclass(frozen=True)
 class RougeScore(Score):
-    """A ROUGE figure: `value` is the mean F1 over the examples.
-
-    Attributes:
-        precision: mean precision over the examples, 0 to 100; of several references, that with the highest F1 counts.
-        recall: mean recall, likewise.
-    """
+    """A ROUGE score: `value` is the mean F1 over the examples; of several references the best F1 counts."""
 
     precision: float
+    """Mean over the examples, 0 to 100."""
     recall: float
 
 
 @dataclass(frozen=True)
 class RougeMetric(ExampleMetric):
-    """One type of ROUGE. All types that are asked for are worked out in one pass over the examples."""
+    """One type of ROUGE. Several types are computed in one pass over the examples."""
 
     @classmethod
+    @override
     def score_examples(
         cls, kin: Sequence[Self], texts: Texts, options: Options, draws: Resampling | None
     ) -> list[tuple[Score, npt.NDArray[np.float64]]]:
-        """The score by each of `kin`, and the F1 of the examples, which is drawn anew."""
         values = _per_example([metric.name for metric in kin], texts, options)
-        found: list[tuple[Score, npt.NDArray[np.float64]]] = []
+        scores: list[tuple[Score, npt.NDArray[np.float64]]] = []
         for metric, of_type in zip(kin, values, strict=True):
             precision, recall, f1 = of_type.mean(axis=0).tolist()
             signature = metric.signature(options, len(texts.refs), draws)
-            found.append((RougeScore(metric.title, f1, signature, precision, recall), of_type[:, 2:]))
-        return found
+            scores.append((RougeScore(metric.title, f1, signature, precision, recall), of_type[:, 2:]))
+        return scores
 
+    @override
     def statistics(self, texts: Texts, options: Options) -> npt.NDArray[np.float64]:
-        """The F1 of the examples."""
         return self.score_examples([self], texts, options, None)[0][1]
 
+    @override
     def signature(self, options: Options, n_refs: int, draws: Resampling | None = None) -> str:
-        """How ROUGE was computed; number of draws and seed where there was a test of significance."""
         parts = [
             f"nrefs:{n_refs}",
             "multi:best-f1" if n_refs > 1 else "",
@@ -102,8 +94,8 @@ class RougeMetric(ExampleMetric):
         ]
         return "|".join(filter(None, parts))
 
+    @override
     def note(self, refs: Sequence[Sequence[str]]) -> str:
-        """How many reference lines hold what rouge-score drops."""
         dropped = sum(count_outside_rouge(ref) for ref in refs)
         if not dropped:
             return ""
@@ -131,16 +123,9 @@ def rouge(
     """ROUGE F1 by rouge-score: the mean over the examples, times 100; with precision and recall.
 
     Lin 2004, "ROUGE: A Package for Automatic Evaluation of Summaries": equation 1 for ROUGE-N, section 3.1 for
-    ROUGE-L (longest common subsequence), section 3.2 for ROUGE-Lsum (union over sentences). With several
-    references an example counts with the one that gives the highest F1, for each type by itself. rouge-score keeps
-    only the letters a-z and digits; see `count_outside_rouge`.
-
-    Args:
-        hyps: one text per example.
-        refs: `refs[r][i]` is reference `r` of example `i`.
-        stem: whether Porter stems are compared.
-        sentences: the rule of `split_sentences`.
-        types: which of `ROUGE_METRICS`, in the order of the answer.
+    ROUGE-L (longest common subsequence), section 3.2 for ROUGE-Lsum (union over sentences). Of several references the
+    one with the highest F1 counts, for each example and type. rouge-score keeps only the letters a-z and digits; see
+    `count_outside_rouge`.
     """
     kin = [ROUGE[name] for name in types]
     scores = RougeMetric.score_examples(kin, Texts(hyps, refs), Options(stem=stem, sentences=sentences), None)
@@ -169,14 +154,14 @@ def _per_example(types: Sequence[str], texts: Texts, options: Options) -> npt.ND
 
 
 class _CachedTokenizer:
-    """The tokens of rouge-score's own tokenizer, three times as fast: each word is stemmed only once."""
+    """The tokenizer of rouge-score, three times as fast: each word is stemmed only once."""
 
     def __init__(self, stem: bool) -> None:
         self._stem = stem
         self._words = _tokenizer(use_stemmer=False)
 
     def tokenize(self, text: str) -> list[str]:
-        """As rouge-score calls it."""
+        """Called by rouge-score."""
         words: list[str] = self._words.tokenize(text)
         return [token for word in words for token in _stems(word)] if self._stem else words
 
@@ -190,5 +175,5 @@ def _tokenizer(use_stemmer: bool) -> Any:
 
 @lru_cache(maxsize=1 << 18)
 def _stems(word: str) -> tuple[str, ...]:
-    """The stem of a word of a-z and digits; nothing, should the stemmer leave nothing of it."""
+    """The stem of a word of a-z and digits, unless it is empty."""
     return tuple(_tokenizer(use_stemmer=True).tokenize(word))

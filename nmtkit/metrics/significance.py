@@ -1,4 +1,4 @@
-"""Is one system better than another? Paired tests of significance, and metrics made of figures for each example."""
+"""Paired tests of significance between systems, and metrics that are made of figures for each example."""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
@@ -7,6 +7,7 @@ from typing import Self
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import override
 
 from nmtkit.core.version import __version__
 from nmtkit.metrics.metric import (
@@ -25,8 +26,7 @@ SIGNIFICANT = 0.05
 """A p-value below it marks a difference."""
 
 _CHUNK = 4_000_000
-"""Draws held at once, in examples: 32 MB of them."""
-
+"""Examples drawn at once: 32 MB."""
 _ROUNDING = 1e-9
 """Points by which sums of the same numbers in another order may differ."""
 
@@ -61,18 +61,13 @@ def compare(
         refs: `refs[r][i]` is reference `r` of example `i`.
         metrics: names as in `metric_names`.
         options: how texts are compared.
-        n_samples: how often to draw, from 1 to `MOST_SAMPLES`.
-        seed: of the random draws, at least 1.
-        sources: one text per example, for metrics that need them.
+        n_samples: draws, from 1 to `MOST_SAMPLES`.
+        seed: at least 1.
+        sources: for metrics that need them.
         test: `Bootstrap` or `Randomization`.
 
     Returns:
         `[system][metric]`, in the orders given.
-
-    Raises:
-        DataError: no lines, no references, or different numbers of lines.
-        NmtkitError: an unknown metric, tokenizer or sentence rule, no sources where a metric needs them, or a number
-            out of range.
     """
     texts = [Texts(hyps, refs, sources) for _, hyps in systems]
     return score_texts(texts, metrics, options, test(n_samples, seed))
@@ -80,7 +75,7 @@ def compare(
 
 @dataclass(frozen=True)
 class ExampleMetric(TextMetric):
-    """A metric that is worked out from the means over the examples of some figures that each example has."""
+    """A metric that is computed from the means over the examples of some figures that each example has."""
 
     @abstractmethod
     def statistics(self, texts: Texts, options: Options) -> npt.NDArray[np.float64]:
@@ -91,37 +86,37 @@ class ExampleMetric(TextMetric):
         return means[..., 0]
 
     def signature(self, options: Options, n_refs: int, draws: Resampling | None = None) -> str:
-        """How the score is made; the number of draws and the seed where there was a test of significance."""
+        """The options and the version, with the draws and the seed of a test of significance."""
         return f"nrefs:{n_refs}{f'|{draws}' if draws else ''}|version:nmtkit-{__version__}"
 
     @classmethod
     def score_examples(
         cls, kin: Sequence[Self], texts: Texts, options: Options, draws: Resampling | None
     ) -> list[tuple[Score, npt.NDArray[np.float64]]]:
-        """The score by each of `kin`, and the figures that are drawn anew; overridden where several share work."""
-        found = []
+        """The score by each of `kin`, and the figures to be drawn; overridden where several share work."""
+        scores = []
         for metric in kin:
             figures = metric.statistics(texts, options)
             value = float(metric.value(figures.mean(axis=0)))
-            found.append((Score(metric.title, value, metric.signature(options, len(texts.refs), draws)), figures))
-        return found
+            scores.append((Score(metric.title, value, metric.signature(options, len(texts.refs), draws)), figures))
+        return scores
 
     @classmethod
+    @override
     def measure(
         cls, kin: Sequence[Self], systems: Sequence[Texts], options: Options, draws: Resampling | None
     ) -> list[list[Comparison]]:
-        """`[metric][system]`."""
-        found = [cls.score_examples(kin, texts, options, draws) for texts in systems]
+        scored = [cls.score_examples(kin, texts, options, draws) for texts in systems]
         if draws is None:
-            return [[Comparison(score) for score, _ in column] for column in zip(*found, strict=True)]
-        figures = np.stack([np.concatenate([figures.T for _, figures in row]) for row in found])
+            return [[Comparison(score) for score, _ in column] for column in zip(*scored, strict=True)]
+        figures = np.stack([np.concatenate([figures.T for _, figures in row]) for row in scored])
         shuffled = isinstance(draws, Randomization)
         drawn, whole = (shuffled_means if shuffled else drawn_means)(figures, draws), figures.mean(axis=2)
         rows, first = [], 0
         for column, metric in enumerate(kin):
-            own = slice(first, first + found[0][column][1].shape[1])
+            own = slice(first, first + scored[0][column][1].shape[1])
             first = own.stop
-            scores = [row[column][0] for row in found]
+            scores = [row[column][0] for row in scored]
             judge = _randomized if shuffled else _comparisons
             rows.append(judge(scores, metric.value(drawn[..., own]), metric.value(whole[..., own])))
         return rows
@@ -169,11 +164,7 @@ def shuffled_means(values: npt.NDArray[np.float64], draws: Resampling) -> npt.ND
 def _randomized(
     scores: Sequence[Score], shuffled: npt.NDArray[np.float64], whole: npt.NDArray[np.float64]
 ) -> list[Comparison]:
-    """What `(draws, 2, systems)` scores of shuffled outputs say of each system's score on the `whole`, `(systems,)`.
-
-    As sacrebleu counts: p is the share of draws in which the shuffled systems differ by more than the two themselves,
-    one added above and below.
-    """
+    """The test of `(draws, 2, systems)` scores of shuffled outputs against the scores of the `whole`, `(systems,)`."""
     gaps, gap = np.abs(shuffled[:, 0] - shuffled[:, 1]), np.abs(whole - whole[0])
     exceeding = (gaps > gap + _ROUNDING).sum(axis=0)
     p_values = np.where(gap == 0, 1.0, (exceeding + 1) / (len(shuffled) + 1)).tolist()
@@ -183,7 +174,7 @@ def _randomized(
 def _comparisons(
     scores: Sequence[Score], drawn: npt.NDArray[np.float64], whole: npt.NDArray[np.float64]
 ) -> list[Comparison]:
-    """What `(draws, systems)` scores of draws say of each system's score on the `whole`, `(systems,)`."""
+    """The test of `(draws, systems)` scores of draws against the scores of the `whole`, `(systems,)`."""
     columns = np.ascontiguousarray(drawn.T)
     low, high = np.quantile(columns, [0.025, 0.975], axis=1)
     gaps, gap = np.abs(columns - columns[0]), np.abs(whole - whole[0])

@@ -1,4 +1,4 @@
-"""One system or several side by side, as commands show their scores: the rows of tables and the records of JSON."""
+"""The scores of one or several systems, as commands show them: tables, lines and JSON."""
 
 from collections.abc import Sequence, Sized
 from dataclasses import asdict, dataclass
@@ -13,14 +13,14 @@ from nmtkit.metrics.significance import SIGNIFICANT
 
 @dataclass(frozen=True)
 class ScoredSystem:
-    """One system: the file of its output, its name in tables and figures, and its scores, one a metric."""
+    """One system: the file of its output, its name in tables and figures, and its score by each metric."""
 
     path: str
     title: str
     scores: list[Comparison]
 
     def record(self, **more: object) -> dict[str, Any]:
-        """What JSON says of it; `more` stands before the scores."""
+        """The record for JSON; `more` comes before the scores."""
         scores = []
         for cell in self.scores:
             drawn = {} if cell.interval is None else {"mean": cell.mean, "interval": cell.interval}
@@ -46,21 +46,21 @@ def score_systems(
     draws: Resampling | None,
     sources: Sequence[str] | None,
 ) -> list[ScoredSystem]:
-    """Scores several systems, each a file and its texts; with `draws` as `compare` does, without as `score_all`."""
+    """Scores several systems, each a file and its texts."""
     paths = [path for path, _ in systems]
     rows = score_texts([Texts(hyps, refs, sources) for _, hyps in systems], metrics, options, draws)
     return [ScoredSystem(path, title, row) for path, title, row in zip(paths, titles(paths), rows, strict=True)]
 
 
 def score_table(systems: Sequence[ScoredSystem], width: int) -> tuple[list[str], list[list[str]]]:
-    """Head and rows of the table of scores: a row for each metric, a column for each system; `width` is of digits."""
+    """Head and rows of the table of scores with `width` digits: metrics in rows, systems in columns."""
     columns = zip(*(system.scores for system in systems), strict=True)
     rows = [[cells[0].score.name, *(_cell(cell, width) for cell in cells)] for cells in columns]
     return ["metric", *(system.title for system in systems)], rows
 
 
 def bleu_table(systems: Sequence[ScoredSystem]) -> tuple[list[str], list[list[str]]]:
-    """Head and rows of the table of what BLEU is made of: a row for each system that was scored by BLEU."""
+    """Head and rows of the table of the components of BLEU: a row for each system that was scored by it."""
     rows = []
     for system in systems:
         for score in (cell.score for cell in system.scores):
@@ -71,7 +71,7 @@ def bleu_table(systems: Sequence[ScoredSystem]) -> tuple[list[str], list[list[st
 
 
 def score_lines(systems: Sequence[ScoredSystem], width: int) -> list[str]:
-    """The one-line form of every score, those of each system under its name where there are several."""
+    """The line of every score, under the name of the system where there are several."""
     lines = []
     for system in systems:
         lines += ["", f"{system.title}:"] if len(systems) > 1 else [""]
@@ -80,25 +80,25 @@ def score_lines(systems: Sequence[ScoredSystem], width: int) -> list[str]:
 
 
 def notes(metrics: Sequence[str], refs: Sequence[Sequence[str]]) -> list[str]:
-    """What readers of these metrics' figures should know of the references, each thing once."""
+    """The warnings of these metrics about the references, each once."""
     known = text_metrics()
-    found = dict.fromkeys(known[name].note(refs) for name in metric_names(metrics))
-    return [note for note in found if note]
+    texts = dict.fromkeys(known[name].note(refs) for name in metric_names(metrics))
+    return [text for text in texts if text]
 
 
 def titles(paths: Sequence[str]) -> Sequence[str]:
-    """File names without their folders where that tells the systems apart: whole paths make wide tables."""
+    """File names without their folders, if they differ."""
     names = [Path(path).name for path in paths]
     return names if len(set(names)) == len(set(paths)) else paths
 
 
 def named(path: str) -> str:
-    """What messages call a file."""
+    """The name of a file in messages."""
     return "standard input" if path == "-" else path
 
 
 def require_equal_counts(files: Sequence[tuple[str, Sized]], why: str = "") -> None:
-    """Makes sure that files, each a path and its lines, have equally many lines; `why` is what that is needed for."""
+    """Makes sure that files, each a path and its lines, have equally many lines; `why` is the reason, for the error."""
     (first, lines), *others = files
     for path, other in others:
         if len(other) != len(lines):
