@@ -139,7 +139,8 @@ def _spm_remedy(name: str) -> str:
 
     url = SPM_MODELS[name]["url"]
     place = Path(SACREBLEU_DIR) / "models" / url.rsplit("/", 1)[-1]
-    return f"run this once with a network, or save its model {url} as {place} (delete a broken file there first)"
+    remedy = f"run this once with a network, or save {url} as {place} (delete a broken file there first)"
+    return f"it needs a model: {remedy}"
 
 
 def _chrf(options: Options, references: Sequence[Sequence[str]], word_order: int = 0) -> Any:
