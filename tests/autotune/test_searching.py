@@ -118,20 +118,15 @@ def test_a_less_exact_way_is_taken_for_a_gain_of_a_tenth_only(part: float, taken
 
 
 def test_what_is_too_short_is_not_measured() -> None:
-    assert not tune_search(
-        Search(candidate_search_configs(CPU)[2]), LINES, CPU, {"test": "short"}, planned_seconds=1
-    ).speeds
-    assert not tune_search(
-        Search(candidate_search_configs(CPU)[2]), LINES[: searching._FEWEST - 1], CPU, {"test": "few"}, 100
-    ).speeds
+    search, few = Search(candidate_search_configs(CPU)[2]), LINES[: searching._FEWEST - 1]
+    assert not tune_search(search, LINES, CPU, {"test": "short"}, planned_seconds=1).speeds
+    assert not tune_search(search, few, CPU, {"test": "few"}, planned_seconds=100).speeds
 
 
 @pytest.mark.parametrize("failing", [[0], [1, 2], [2, 3, 4], [0, 1, 2, 3, 4, 5]])
 def test_a_way_that_runs_out_of_memory_is_not_taken(failing: list[int]) -> None:
-    search, hungry = (
-        Search(candidate_search_configs(CPU)[2]),
-        [candidate_search_configs(CPU)[number] for number in failing],
-    )
+    candidates = candidate_search_configs(CPU)
+    search, hungry = Search(candidates[2]), [candidates[number] for number in failing]
 
     def with_little_memory(way: SearchSpeedConfig, lines: Sequence[str], most: float) -> list[str]:
         if way in hungry and len(lines) > max(searching._PIECES):
@@ -139,11 +134,11 @@ def test_a_way_that_runs_out_of_memory_is_not_taken(failing: list[int]) -> None:
         return search(way, lines, most)
 
     found = tune_search(with_little_memory, LINES, CPU, {"test": "memory"}, planned_seconds=100)
-    if len(hungry) == len(candidate_search_configs(CPU)):
+    if hungry == candidates:
         assert (found.config, found.speeds) == (default_speed_config(CPU), {})
     else:
         assert found.config not in hungry
-        assert [way for way in candidate_search_configs(CPU) if not found.speeds[str(way)]] == hungry
+        assert [config for config in candidates if not found.speeds[str(config)]] == hungry
 
 
 @pytest.mark.parametrize("times", [15, 1000])

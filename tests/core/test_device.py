@@ -14,12 +14,9 @@ from nmtkit.core.errors import NmtkitError
 CPU = torch.device("cpu")
 
 
-def test_auto_takes_cuda_where_there_is_one() -> None:
+def test_auto_takes_cuda_where_there_is_one_and_there_is_always_a_cpu() -> None:
     assert device.choose("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def test_cpu_is_always_there() -> None:
-    assert device.choose("cpu") == torch.device("cpu")
+    assert device.choose("cpu") == CPU
     assert device.available()[-1] == "cpu"
 
 
@@ -27,17 +24,6 @@ def test_cpu_is_always_there() -> None:
 def test_what_is_not_there_is_refused_with_what_is(name: str) -> None:
     with pytest.raises(NmtkitError, match=r"no such device.*here there is:.*cpu"):
         device.choose(name)
-
-
-def test_prepare_sets_precision_and_threads() -> None:
-    before = torch.get_num_threads(), torch.get_float32_matmul_precision()
-    try:
-        device.prepare(CPU, "medium", threads=1)
-        assert torch.get_float32_matmul_precision() == "medium"
-        assert torch.get_num_threads() == 1
-    finally:
-        device.prepare(CPU, "highest", threads=before[0])
-    assert torch.get_float32_matmul_precision() == "highest"
 
 
 @pytest.mark.parametrize(("own", "left"), [(1, 1), (2, 2), (3, 2)])
@@ -56,12 +42,13 @@ def test_threads_that_a_program_has_set_stay(monkeypatch: pytest.MonkeyPatch, ow
 
 @pytest.mark.parametrize("precision", ["highest", "high", "medium"])
 @pytest.mark.parametrize("before", [True, False])
-def test_recurrent_layers_compute_as_exactly_as_products(
+def test_prepare_sets_threads_and_the_precision_of_products_and_of_recurrent_layers(
     monkeypatch: pytest.MonkeyPatch, precision: device.MatmulPrecision, before: bool
 ) -> None:
     """On CUDA they are cuDNN's, which has a switch of its own."""
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", before)
-    device.prepare(CPU, precision)
+    device.prepare(CPU, precision, threads=1)
+    assert (torch.get_float32_matmul_precision(), torch.get_num_threads()) == (precision, 1)
     assert torch.backends.cudnn.allow_tf32 == (precision != "highest")
 
 

@@ -2,9 +2,10 @@
 
 import json
 import random
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -65,30 +66,46 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+AnyEvent = Event | StageStarted
+
+
+class Straight(NamedTuple):
+    """A training without a stop: its folder, its events and its messages."""
+
+    folder: Path
+    events: list[AnyEvent]
+    notes: list[str]
+
+
 def lines_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def silent(_: object) -> None:
-    pass
-
-
-def begin(corpus: Path, folder: Path, resume: bool = False, *changes: str) -> Run:
+def begin(corpus: Path, folder: Path, *changes: str, resume: bool = False) -> Run:
     return Run.begin(recipe.load(corpus / "staged.yaml", changes), str(folder), resume=resume)
 
 
-def events_of(run: Run, resume: bool = False, notes: list[str] | None = None) -> Iterator[Event | StageStarted]:
-    return run.train(CPU, silent if notes is None else notes.append, resume)
+def train(corpus: Path, folder: Path, *changes: str, resume: bool = False) -> Straight:
+    notes: list[str] = []
+    events = list(begin(corpus, folder, *changes, resume=resume).train(CPU, notes.append, resume))
+    return Straight(folder, events, notes)
+
+
+def train_until(corpus: Path, folder: Path, is_last: Callable[[AnyEvent], bool], *changes: str) -> None:
+    """Nothing is saved after that event, as if the process had been killed."""
+    events = begin(corpus, folder, *changes).train(CPU)
+    while not is_last(next(events)):
+        pass
+    events.close()
+
+
+def ends_of(events: list[AnyEvent]) -> list[int]:
+    return [event.update for event in events if isinstance(event, Stopped)]
 
 
 @pytest.fixture(scope="module")
-def straight(
-    corpus: Path, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, list[Event | StageStarted], list[str]]:
-    """The same training without a stop, what it yielded and what it said."""
-    folder = tmp_path_factory.mktemp("straight") / "run"
-    notes: list[str] = []
-    return folder, list(events_of(begin(corpus, folder), notes=notes)), notes
+def straight(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Straight:
+    return train(corpus, tmp_path_factory.mktemp("straight") / "run")
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
@@ -112,112 +129,73 @@ def assert_same_run(found: Path, expected: Path) -> None:
         assert json.loads((folder / "result.json").read_text())["updates"] == 14
 
 
-def test_stages_follow_each_other(straight: tuple[Path, list[Event | StageStarted], list[str]]) -> None:
+def test_stages_follow_each_other(straight: Straight) -> None:
     folder, events, _ = straight
     begun = [event for event in events if isinstance(event, StageStarted)]
-    assert [(one.name, one.number, one.count, one.updates_before) for one in begun] == [
-        ("short", 1, 3, 0),
-        ("coverage", 2, 3, 5),
-        ("reward", 3, 3, 10),
-    ]
+    names = ["short", "coverage", "reward"]
+    facts = [(one.name, one.number, one.count, one.updates_before) for one in begun]
+    assert facts == [(name, number, 3, 5 * number - 5) for number, name in enumerate(names, start=1)]
     assert begun[2].training.max_updates == 4
-    assert [event.update for event in events if isinstance(event, Stopped)] == [5, 10, 14]
+    assert ends_of(events) == [5, 10, 14]
     assert [event.update for event in events if isinstance(event, Step)] == list(range(1, 15))
     seconds = [event.seconds for event in events if isinstance(event, Step | Evaluated)]
     assert seconds == sorted(seconds)
 
     logged = records(folder)
     assert [record["update"] for record in logged if record["event"] == "step"] == list(range(1, 15))
-    assert [record["stage"] for record in logged if record["event"] == "evaluated"] == [
-        *("short", "short"),
-        *("coverage", "coverage"),
-        "reward",
-    ]
-    last = [record for record in logged if record["event"] == "evaluated"][-1]
-    assert {f"valid_{name}" for name in (*SUMMARIZATION.validation_metrics, "loss", "perplexity")} <= last.keys()
-    with_coverage = {record["stage"] for record in logged if "coverage_loss" in record}
-    with_reward = {record["stage"] for record in logged if "sampled_reward" in record and "greedy_reward" in record}
-    assert (with_coverage, with_reward) == ({"coverage"}, {"reward"})
+    validations = [record for record in logged if record["event"] == "evaluated"]
+    assert [record["stage"] for record in validations] == ["short", "short", "coverage", "coverage", "reward"]
+    metrics = (*SUMMARIZATION.validation_metrics, "loss", "perplexity")
+    assert {f"valid_{name}" for name in metrics} <= validations[-1].keys()
+    assert {record["stage"] for record in logged if "coverage_loss" in record} == {"coverage"}
+    assert {record["stage"] for record in logged if {"sampled_reward", "greedy_reward"} <= record.keys()} == {"reward"}
 
     result = json.loads((folder / "result.json").read_text())
-    assert [(stage["name"], stage["updates"]) for stage in result["stages"]] == [
-        ("short", 5),
-        ("coverage", 5),
-        ("reward", 4),
-    ]
+    updates = [(stage["name"], stage["updates"]) for stage in result["stages"]]
+    assert updates == list(zip(names, (5, 5, 4), strict=True))
     assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["1-short", "2-coverage", "3-reward"]
 
 
-def test_what_is_said_of_the_stages(corpus: Path, straight: tuple[Path, list[Event | StageStarted], list[str]]) -> None:
-    assert any(note.startswith("valid: ") and note.endswith("are cut to 6") for note in straight[2])
-    notes = [note for note in straight[2] if not note.startswith("valid: ")]
-    articles = [len(record["article"].split()) for record in lines_of(corpus / "train.jsonl")]
+def test_what_is_said_of_the_stages(corpus: Path, straight: Straight) -> None:
+    assert any(note.startswith("valid: ") and note.endswith("are cut to 6") for note in straight.notes)
+    notes = [note for note in straight.notes if not note.startswith("valid: ")]
+    lengths = [len(record["article"].split()) for record in lines_of(corpus / "train.jsonl")]
     assert notes[0] == "stage short begins (1 of 3)"
-    over = sum(length > 6 for length in articles)
-    assert notes[1] == f"train: {over} of 60 articles are longer than 6 tokens and are cut to 6"
+    for note, limit in ((notes[1], 6), (notes[4], 12)):  # those that were cut when they were stored are counted too
+        over = sum(length > limit for length in lengths)
+        assert note == f"train: {over} of 60 articles are longer than {limit} tokens and are cut to {limit}"
     assert "summaries are longer than 3 tokens and are cut to 3" in notes[2]
-    assert notes[3].startswith(
-        "stage coverage begins (2 of 3); it starts from the best checkpoint of stage short (update"
-    )
+    start = "stage coverage begins (2 of 3); it starts from the best checkpoint of stage short (update"
+    assert notes[3].startswith(start)
     assert "new weights, drawn at random: attention.score.coverage; adam keeps its state" in notes[3]
-    over = sum(length > 12 for length in articles)  # those that were cut when they were stored are counted too
-    assert notes[4] == f"train: {over} of 60 articles are longer than 12 tokens and are cut to 12"
     assert notes[5].endswith("; sgd starts without a state, after adam")
     assert "new" not in notes[5]
 
 
-@pytest.mark.parametrize("update", daily([7, 2, 12]))
-def test_killed_in_any_stage_and_resumed(
-    corpus: Path,
-    straight: tuple[Path, list[Event | StageStarted], list[str]],
-    tmp_path: Path,
-    update: int,
+@pytest.mark.parametrize(("kind", "update"), daily([(Step, 7), (Stopped, 5), (Stopped, 10), (Step, 2), (Step, 12)], 2))
+def test_killed_within_a_stage_or_at_its_end_and_resumed(
+    corpus: Path, straight: Straight, tmp_path: Path, kind: type[Step] | type[Stopped], update: int
 ) -> None:
-    events = events_of(begin(corpus, tmp_path / "run"))
-    while not (isinstance(event := next(events), Step) and event.update == update):
-        pass
-    events.close()  # nothing is saved any more, as if the process had been killed
-    list(events_of(begin(corpus, tmp_path / "run", resume=True), resume=True))
-    assert_same_run(tmp_path / "run", straight[0])
+    train_until(corpus, tmp_path / "run", lambda event: isinstance(event, kind) and event.update == update)
+    train(corpus, tmp_path / "run", resume=True)
+    assert_same_run(tmp_path / "run", straight.folder)
 
 
-@pytest.mark.parametrize("stage", daily([1, 2]))
-def test_killed_between_two_stages_and_resumed(
-    corpus: Path, straight: tuple[Path, list[Event | StageStarted], list[str]], tmp_path: Path, stage: int
-) -> None:
-    events = events_of(begin(corpus, tmp_path / "run"))
-    for _ in range(stage):
-        while not isinstance(next(events), Stopped):
-            pass
-    events.close()
-    assert len(list((tmp_path / "run/checkpoints").iterdir())) == stage
-    list(events_of(begin(corpus, tmp_path / "run", resume=True), resume=True))
-    assert_same_run(tmp_path / "run", straight[0])
-
-
-def test_stopped_by_a_signal_and_resumed(
-    corpus: Path, straight: tuple[Path, list[Event | StageStarted], list[str]], tmp_path: Path
-) -> None:
+def test_stopped_by_a_signal_and_resumed(corpus: Path, straight: Straight, tmp_path: Path) -> None:
+    seen: list[AnyEvent] = []
     run = begin(corpus, tmp_path / "run")
-    seen: list[Event | StageStarted] = []
-    stop = [False]
-    for event in run.train(CPU, silent, stop=lambda: stop[0]):
+    for event in run.train(CPU, stop=lambda: any(isinstance(one, Step) and one.update == 8 for one in seen)):
         seen.append(event)
-        stop[0] = stop[0] or (isinstance(event, Step) and event.update == 8)
     assert isinstance(seen[-1], Stopped)
     assert (seen[-1].reason, seen[-1].update) == ("interrupted", 8)
     assert not (tmp_path / "run/result.json").exists()
-    list(events_of(begin(corpus, tmp_path / "run", resume=True), resume=True))
-    assert_same_run(tmp_path / "run", straight[0])
+    train(corpus, tmp_path / "run", resume=True)
+    assert_same_run(tmp_path / "run", straight.folder)
 
 
-def test_a_stage_begins_with_the_best_weights_and_the_last_optimizer(
-    corpus: Path, straight: tuple[Path, list[Event | StageStarted], list[str]], tmp_path: Path
-) -> None:
-    events = events_of(begin(corpus, tmp_path / "run"))
-    while not isinstance(event := next(events), StageStarted) or event.name != "coverage":
-        pass
-    next(events)  # the state of the second stage before its first update
+def test_a_stage_begins_with_the_best_weights_and_the_last_optimizer(corpus: Path, tmp_path: Path) -> None:
+    # The state of the second stage is saved before its first update.
+    train_until(corpus, tmp_path / "run", lambda event: isinstance(event, Saved) and "2-coverage" in event.path)
     first, second = (CheckpointManager(tmp_path / "run/checkpoints" / name) for name in ("1-short", "2-coverage"))
     before, after = first.load_last()[0], second.load_last()[0]
     best = read_weights(first.best()[0])
@@ -228,45 +206,31 @@ def test_a_stage_begins_with_the_best_weights_and_the_last_optimizer(
     assert kept.keys() == {name for name in after if name.startswith("optimizer/")}  # coverage has no past
     for name, tensor in kept.items():
         assert torch.equal(after[name], tensor), name
-    events.close()
 
 
-def test_the_newest_stage_is_opened_with_its_own_settings(
-    straight: tuple[Path, list[Event | StageStarted], list[str]],
-) -> None:
-    run = SavedRun(RunFolder(straight[0]))
-    model, _, found = run.open_model(CPU)
-    assert run.weights().parent.name == "3-reward"
-    assert model.config.model_dump()["coverage"] is True
-    assert found.data.max_length == 12
-    model, _, found = run.open_model(CPU, "short")
-    assert run.weights("short").parent.name == "1-short"
-    assert model.config.model_dump()["coverage"] is False
-    assert found.data.max_length == 6
-    file = next((straight[0] / "checkpoints/2-coverage").glob("weights-*"))
+def test_the_newest_stage_is_opened_with_its_own_settings(straight: Straight) -> None:
+    run = SavedRun(RunFolder(straight.folder))
+    for which, folder, coverage, length in (("auto", "3-reward", True, 12), ("short", "1-short", False, 6)):
+        model, _, opened = run.open_model(CPU, which)
+        assert run.weights(which).parent.name == folder
+        assert (model.config.model_dump()["coverage"], opened.data.max_length) == (coverage, length)
+    file = next((straight.folder / "checkpoints/2-coverage").glob("weights-*"))
     assert run.open_model(CPU, str(file))[2].training.coverage_weight == 1.0
     with pytest.raises(CheckpointError, match="it has: best, last, short, coverage, reward"):
         run.weights("shrot")
 
 
 def test_while_a_stage_has_no_weights_the_one_before_is_opened(corpus: Path, tmp_path: Path) -> None:
-    events = events_of(begin(corpus, tmp_path / "run"))
-    while not (isinstance(event := next(events), Step) and event.update == 6):
-        pass
+    train_until(corpus, tmp_path / "run", lambda event: isinstance(event, Step) and event.update == 6)
     assert SavedRun(RunFolder(tmp_path / "run")).weights().parent.name == "1-short"
-    events.close()
 
 
-def test_only_limits_of_training_may_change_when_a_run_goes_on(
-    corpus: Path, straight: tuple[Path, list[Event | StageStarted], list[str]]
-) -> None:
-    changes = ["stages.reward.training.max_updates=9", "name=other"]
-    Run.open(str(straight[0]), same_as=recipe.load(corpus / "staged.yaml", changes))
+def test_only_limits_of_training_may_change_when_a_run_goes_on(corpus: Path, straight: Straight) -> None:
+    longer = recipe.load(corpus / "staged.yaml", ["stages.reward.training.max_updates=9", "name=other"])
+    Run.open(str(straight.folder), same_as=longer)
+    other = recipe.load(corpus / "staged.yaml", ["stages.coverage.training.coverage_weight=2.0"])
     with pytest.raises(RecipeError, match=r"`stages.coverage.training.coverage_weight` was 1.0 and is 2.0"):
-        Run.open(
-            str(straight[0]),
-            same_as=recipe.load(corpus / "staged.yaml", ["stages.coverage.training.coverage_weight=2.0"]),
-        )
+        Run.open(str(straight.folder), same_as=other)
 
 
 def test_a_stage_cannot_change_sizes(corpus: Path) -> None:
@@ -283,22 +247,20 @@ def test_validation_reads_articles_as_the_stage_does(corpus: Path, tmp_path: Pat
     for place, tail in (("a", ""), ("b", " w1 w2 w3")):
         folder = tmp_path / place
         folder.mkdir()
-        for name in ("train", "valid", "staged"):
-            source = next(corpus.glob(f"{name}.*"))
-            (folder / source.name).write_bytes(source.read_bytes())
+        for name in ("train.jsonl", "staged.yaml"):
+            shutil.copy(corpus / name, folder)
         lines = [line for line in lines_of(corpus / "valid.jsonl") if len(line["article"].split()) > 4]
         for line in lines:
             line["article"] += tail
         (folder / "valid.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        (evaluated,) = [
-            e for e in events_of(begin(folder, folder / "run", False, *changes)) if isinstance(e, Evaluated)
-        ]
+        events = train(folder, folder / "run", *changes).events
+        (evaluated,) = [event for event in events if isinstance(event, Evaluated)]
         figures.append({key: value for key, value in evaluated.metrics.items() if key != "seconds"})
     assert (figures[0] == figures[1]) == (cut == 4)
 
 
 def test_a_run_without_stages_looks_as_ever(corpus: Path, tmp_path: Path) -> None:
-    events = list(events_of(begin(corpus, tmp_path / "run", False, "stages=[]", "model.copying=false")))
+    events = train(corpus, tmp_path / "run", "stages=[]", "model.copying=false").events
     assert not any(isinstance(event, StageStarted) for event in events)
     assert (tmp_path / "run/checkpoints/last.safetensors").is_file()
     assert all("stage" not in record for record in records(tmp_path / "run"))
@@ -306,12 +268,9 @@ def test_a_run_without_stages_looks_as_ever(corpus: Path, tmp_path: Path) -> Non
 
 
 def test_the_test_says_how_many_articles_were_cut(corpus: Path, tmp_path: Path) -> None:
-    changes = [
-        f"data.test.jsonl={corpus / 'valid.jsonl'}",
-        *("data.test.src_field=article", "data.test.tgt_field=summary", "stages=[]", "training.max_updates=1"),
-    ]
-    run = begin(corpus, tmp_path / "run", False, *changes)
-    list(events_of(run))
+    test = f"data.test={{jsonl: [{corpus / 'valid.jsonl'}], src_field: article, tgt_field: summary}}"
+    run = begin(corpus, tmp_path / "run", test, "stages=[]", "training.max_updates=1")
+    list(run.train(CPU))
     result = run.test(CPU)
     over = sum(len(record["article"].split()) > 12 for record in lines_of(corpus / "valid.jsonl"))
     assert over > 0
@@ -365,8 +324,8 @@ def test_minutes_of_a_recipe_are_those_of_the_whole_training(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: tuple[str, ...], ends: list[int]
 ) -> None:
     Minutes(monkeypatch)
-    events = list(events_of(begin(corpus, tmp_path / "run", False, *TIMED, *changes)))
-    assert [event.update for event in events if isinstance(event, Stopped)] == ends
+    events = train(corpus, tmp_path / "run", *TIMED, *changes).events
+    assert ends_of(events) == ends
     assert [round(event.seconds) for event in events if isinstance(event, Stopped)] == [60 * end for end in ends]
 
 
@@ -374,8 +333,7 @@ def test_a_schedule_over_the_budget_ends_with_the_part_of_its_stage(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Minutes(monkeypatch)
-    schedule = "training.schedule={kind: linear, over: budget}"
-    events = list(events_of(begin(corpus, tmp_path / "run", False, *TIMED, schedule)))
+    events = train(corpus, tmp_path / "run", *TIMED, "training.schedule={kind: linear, over: budget}").events
     rates = [event.lr for event in events if isinstance(event, Step)]
     assert rates[1:4] == pytest.approx([0.005, 0.0025, 0])
     assert rates[5:8] == pytest.approx([0.005, 0.0025, 0])
@@ -387,36 +345,26 @@ def test_parts_of_the_time_are_the_same_when_a_run_goes_on(
 ) -> None:
     Minutes(monkeypatch)
     changes = (*TIMED, "stages.short.training.max_updates=3", "training.save_every=1")
-    events = events_of(begin(corpus, tmp_path / "run", False, *changes))
-    while not (isinstance(event := next(events), Saved) and event.update == update):
-        pass
-    events.close()
-    after = list(events_of(begin(corpus, tmp_path / "run", True, *changes), resume=True))
-    ends = [event.update for event in after if isinstance(event, Stopped)]
-    assert ends == [end for end in (3, 8, 12) if end > update]  # (12 - 3) / 2 is 4.5 minutes
+    train_until(corpus, tmp_path / "run", lambda one: isinstance(one, Saved) and one.update == update, *changes)
+    after = train(corpus, tmp_path / "run", *changes, resume=True).events
+    assert ends_of(after) == [end for end in (3, 8, 12) if end > update]  # (12 - 3) / 2 is 4.5 minutes
 
 
 def test_more_time_is_the_last_stages(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Minutes(monkeypatch)
-    list(events_of(begin(corpus, tmp_path / "run", False, *TIMED)))
-    more = ("training.max_minutes=15", *TIMED[1:])
-    after = list(events_of(begin(corpus, tmp_path / "run", True, *more), resume=True))
-    assert [event.update for event in after if isinstance(event, Stopped)] == [15]
+    train(corpus, tmp_path / "run", *TIMED)
+    after = train(corpus, tmp_path / "run", "training.max_minutes=15", *TIMED[1:], resume=True)
+    assert ends_of(after.events) == [15]
 
 
 def test_a_stage_for_which_no_time_is_left_hands_on_what_it_got(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Minutes(monkeypatch)
-    notes: list[str] = []
     changes = (*TIMED, "stages.short.training.max_minutes=null", "stages.short.training.max_updates=13")
-    events = list(events_of(begin(corpus, tmp_path / "run", False, *changes), notes=notes))
-    stops = [event for event in events if isinstance(event, Stopped)]
-    assert [(event.update, event.reason) for event in stops] == [
-        (13, "max_updates"),
-        (13, "max_minutes"),
-        (13, "max_minutes"),
-    ]
+    _, events, notes = train(corpus, tmp_path / "run", *changes)
+    stops = [(event.update, event.reason) for event in events if isinstance(event, Stopped)]
+    assert stops == [(13, "max_updates"), (13, "max_minutes"), (13, "max_minutes")]
     assert sum("used up training.max_minutes" in note for note in notes) == 2
     assert SavedRun(RunFolder(tmp_path / "run")).weights().parent.name == "3-reward"
     assert (tmp_path / "run/result.json").exists()
