@@ -9,11 +9,21 @@ from typing import Any, ClassVar, Literal
 
 import pytest
 import torch
-from tiny_training import constant_score, ended, run, steps, tiny_batch, tiny_model
+from tiny_training import (
+    FromList,
+    TinyStream,
+    ended,
+    run,
+    same_weights,
+    settings,
+    start,
+    steps,
+    tiny_batch,
+    tiny_model,
+)
 from torch import Tensor
 from torch.optim import RMSprop
 
-from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.cli.train import show_event
 from nmtkit.console import TrainingDisplay
 from nmtkit.core.errors import RecipeError
@@ -29,12 +39,9 @@ from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.metrics_log import MetricsLog
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Step
-from nmtkit.training.loop import train
 from nmtkit.training.objectives.objective import OBJECTIVES, GradientAccumulator, InputKind, Objective, ObjectiveInput
-from nmtkit.training.optimizers import OPTIMIZERS, OptimizerConfig
+from nmtkit.training.optimizers import OPTIMIZERS
 from nmtkit.training.schedules import TrainingProgress
-
-BASICS: dict[str, Any] = {"lr": 0.01, "best_metric": "score", "max_updates": 6, "log_every": 2}
 
 
 @dataclass(frozen=True)
@@ -74,15 +81,11 @@ class Focus(Objective):
         return {"focus": -inputs.decoder_output.attention.amax(-1)[inputs.device_batch.tgt_mask].sum()}
 
 
-class OwnConfig(TrainingConfig):
-    """A training with two keys more."""
-
-    confidence_weight: float = 0.0
-    focus_weight: float = 0.0
+Enter = Callable[[Registry[Any], str, Any], None]
 
 
 @pytest.fixture
-def entered(monkeypatch: pytest.MonkeyPatch) -> Callable[[Registry[Any], str, Any], None]:
+def enter(monkeypatch: pytest.MonkeyPatch) -> Enter:
     """Enters something in a registry for the time of a test."""
 
     def enter(registry: Registry[Any], name: str, member: Any) -> None:
@@ -93,25 +96,25 @@ def entered(monkeypatch: pytest.MonkeyPatch) -> Callable[[Registry[Any], str, An
 
 
 @pytest.fixture
-def objectives(entered: Callable[[Registry[Any], str, Any], None]) -> None:
-    entered(OBJECTIVES, "confidence_weight", Confidence)
-    entered(OBJECTIVES, "focus_weight", Focus)
+def objectives(enter: Enter) -> None:
+    enter(OBJECTIVES, "confidence", Confidence)
+    enter(OBJECTIVES, "focus", Focus)
 
 
-def config(**given: Any) -> OwnConfig:
-    return OwnConfig.model_validate(BASICS | given)
+PLAIN = {"lr": 0.01, "max_updates": 6, "log_every": 2, "best_metric": "score", "schedule": {"kind": "constant"}}
 
 
 @pytest.mark.usefixtures("objectives")
-def test_an_objective_is_trained_by_and_told_of(tmp_path: Path) -> None:
-    model, events = run(tmp_path / "with", config(confidence_weight=2.0, accumulate=2))
+def test_an_objective_that_a_recipe_names_is_trained_by_logged_and_shown(tmp_path: Path) -> None:
+    recipe = load("demo", ["training.objectives={confidence: 2, focus: 0.0}"])
+    model, events = run(tmp_path / "with", recipe.training.changed({**PLAIN, "label_smoothing": 0.0, "accumulate": 2}))
     assert ended(events) == ("max_updates", 6)
     for step in steps(events):
         assert list(step.terms) == ["nll", "ppl", "confidence", "surest", "entropy"]
         assert step.loss == pytest.approx(step.terms["nll"] + 2.0 * step.terms["confidence"], rel=1e-12)
         assert 0 < step.terms["entropy"] < 2.5  # of 12 words: at most ln 12
         assert 0 < step.terms["surest"] < 1
-    plain, others = run(tmp_path / "without", config(accumulate=2))
+    plain, others = run(tmp_path / "without", settings(accumulate=2))
     assert list(steps(others)[0].terms) == ["nll", "ppl"]
     batch = tiny_batch(99)
 
@@ -121,71 +124,42 @@ def test_an_objective_is_trained_by_and_told_of(tmp_path: Path) -> None:
 
     assert entropy(model) > entropy(plain)  # what it is for
 
-
-def test_a_recipe_names_objectives_that_have_no_key(
-    tmp_path: Path, entered: Callable[[Registry[Any], str, Any], None]
-) -> None:
-    with pytest.raises(RecipeError, match=r"unknown training objective 'confidence'; none is registered"):
-        load("demo", ["training.objectives.confidence=0.5"])
-    entered(OBJECTIVES, "confidence", Confidence)
-    entered(OBJECTIVES, "focus", Focus)
-    chosen = load("demo", ["training.objectives={confidence: 2, focus: 0.0}"]).training.changed(BASICS)
-    _, events = run(tmp_path / "named", chosen.changed({"schedule": {"kind": "constant"}, "label_smoothing": 0.0}))
-    for step in steps(events):
-        assert list(step.terms)[2:] == ["confidence", "surest", "entropy"]
-        assert step.loss == pytest.approx(step.terms["nll"] + 2 * step.terms["confidence"], rel=1e-12)
-    for given, message in (
-        ("confidense: 1", "unknown training objective 'confidense'; did you mean 'confidence'? valid names: confid"),
-        ("coverage_weight: 1", "'coverage_weight' is set by `training.coverage_weight`"),
-        ("confidence: -1", "the weight of 'confidence' is at least 0"),
-    ):
-        with pytest.raises(RecipeError, match=re.escape(f"`training.objectives`: {message}")):
-            load("demo", [f"training.objectives={{{given}}}"])
-    model = "model={kind: rnn_encdec, embedding_size: 8, hidden_size: 8}"
-    with pytest.raises(RecipeError, match=r"objectives\.focus`: rnn_encdec has no attention"):
-        load("demo", [model, "training.objectives.focus=1"])
-
-
-@pytest.mark.usefixtures("objectives")
-def test_its_terms_are_in_the_log_and_in_the_display(tmp_path: Path) -> None:
-    _, events = run(tmp_path / "run", config(confidence_weight=1.0))
-    recipe = load("demo")
-    log = MetricsLog(RunFolder(tmp_path))
-    stream = io.StringIO()
+    log, stream = MetricsLog(RunFolder(tmp_path)), io.StringIO()
     with TrainingDisplay(stream, seconds_between_lines=0.0) as display:
         for event in events:
             log.add(event)
             if isinstance(event, Step):
                 show_event(display, event, recipe.training, None)
-    logged = [logged.event for logged in log.read()]
-    assert [one.terms["confidence"] for one in steps(logged)] == [one.terms["confidence"] for one in steps(events)]
+    logged = steps([line.event for line in log.read()])
+    assert [one.terms["confidence"] for one in logged] == [one.terms["confidence"] for one in steps(events)]
     assert "confidence" in stream.getvalue()
 
 
 @pytest.mark.usefixtures("objectives")
+@pytest.mark.parametrize(
+    ("objectives_of_recipe", "message"),
+    [
+        ("confidense: 1", "unknown training objective 'confidense'; did you mean 'confidence'? valid names: confid"),
+        ("coverage_weight: 1", "'coverage_weight' is set by `training.coverage_weight`"),
+        ("confidence: -1", "the weight of 'confidence' is at least 0"),
+    ],
+)
+def test_objectives_that_cannot_be_named(objectives_of_recipe: str, message: str) -> None:
+    with pytest.raises(RecipeError, match=re.escape(f"`training.objectives`: {message}")):
+        load("demo", [f"training.objectives={{{objectives_of_recipe}}}"])
+
+
+@pytest.mark.usefixtures("objectives")
 def test_one_that_reads_the_attention(tmp_path: Path) -> None:
-    sizes = VocabularySizes(12, 12, False)
     torch.manual_seed(1)
-    model = Luong(LuongConfig(embedding_size=8, hidden_size=8, dropout=0.0), sizes)
-    step, *_ = train_tiny(tmp_path, model, config(focus_weight=0.5, reinforce={"gamma": 0.25, "max_length": 3}))
+    model = Luong(LuongConfig(embedding_size=8, hidden_size=8, dropout=0.0), VocabularySizes(12, 12, False))
+    config = settings(objectives={"focus": 0.5}, reinforce={"gamma": 0.25, "max_length": 3})
+    step, *_ = steps(list(start(tmp_path, config, model, TinyStream())))
     assert -1 <= step.terms["focus"] < 0
     assert {"nll", "ppl", "focus", "sampled_reward", "greedy_reward"} == set(step.terms)
-
-
-def train_tiny(folder: Path, model: Any, settings: TrainingConfig) -> list[Step]:
-    class Tiny:
-        epoch = 0
-
-        def __next__(self) -> Batch:
-            return tiny_batch(1)
-
-        def state(self) -> dict[str, int]:
-            return {"epoch": 0, "examples": 0}
-
-        def restore(self, state: Mapping[str, int]) -> None:
-            pass
-
-    return steps(list(train(model, Tiny(), settings, constant_score, CheckpointManager(folder), torch.device("cpu"))))
+    kind = "model={kind: rnn_encdec, embedding_size: 8, hidden_size: 8}"
+    with pytest.raises(RecipeError, match=r"objectives\.focus`: rnn_encdec has no attention"):
+        load("demo", [kind, "training.objectives.focus=1"])
 
 
 class Distance(AttentionScore):
@@ -202,31 +176,25 @@ class Distance(AttentionScore):
         return -(self.query(queries).unsqueeze(2) - keys.unsqueeze(1)).square().sum(-1)
 
 
-def test_an_attention_score_that_a_recipe_chooses(
-    tmp_path: Path, entered: Callable[[Registry[Any], str, Any], None]
-) -> None:
-    entered(SCORES, "distance", Distance)
+def test_an_attention_score_that_a_recipe_chooses(tmp_path: Path, enter: Enter) -> None:
+    enter(SCORES, "distance", Distance)
     chosen = load("demo", ["model={kind: luong, score: distance, embedding_size: 8, hidden_size: 8}"])
     assert isinstance(chosen.model, LuongConfig)
     torch.manual_seed(1)
     model = Luong(chosen.model, VocabularySizes(12, 12, False))
-    first, *_, last = train_tiny(tmp_path, model, TrainingConfig.model_validate({**BASICS, "max_updates": 20}))
+    first, *_, last = steps(list(start(tmp_path, settings(max_updates=20), model, FromList([tiny_batch(1)]))))
     assert isinstance(model.attention.score, Distance)
     assert last.loss < first.loss
 
 
-def test_an_optimizer_that_a_recipe_chooses(tmp_path: Path, entered: Callable[[Registry[Any], str, Any], None]) -> None:
-    def rmsprop(settings: OptimizerConfig, groups: Any) -> RMSprop:
-        return RMSprop(groups, lr=settings.lr)
-
-    entered(OPTIMIZERS, "rmsprop", rmsprop)
-    chosen = load("demo", ["training.optimizer=rmsprop"]).training.changed(BASICS | {"schedule": {"kind": "constant"}})
+def test_an_optimizer_that_a_recipe_chooses(tmp_path: Path, enter: Enter) -> None:
+    enter(OPTIMIZERS, "rmsprop", lambda settings, groups: RMSprop(groups, lr=settings.lr))
+    chosen = load("demo", ["training.optimizer=rmsprop"]).training.changed(PLAIN)
     straight, _ = run(tmp_path / "straight", chosen)
     run(tmp_path / "stopped", chosen.changed({"max_updates": 3}))
     resumed, events = run(tmp_path / "stopped", chosen, resume=True)
     assert ended(events) == ("max_updates", 6)
-    for one, other in zip(straight.parameters(), resumed.parameters(), strict=True):
-        assert torch.equal(one, other)
+    assert same_weights(straight, resumed)
 
 
 class Steps(Settings):
@@ -243,7 +211,7 @@ class SteppedConfig(TrainingConfig):
 
 
 def test_a_schedule(tmp_path: Path) -> None:
-    _, events = run(tmp_path, SteppedConfig.model_validate({**BASICS, "log_every": 1}))
+    _, events = run(tmp_path, SteppedConfig.model_validate({**PLAIN, "schedule": {"kind": "steps"}, "log_every": 1}))
     assert [step.lr for step in steps(events)] == pytest.approx([0.01] * 3 + [0.001] * 3)
 
 
