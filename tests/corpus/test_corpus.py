@@ -42,17 +42,24 @@ def test_gzip_is_told_by_content_not_by_name(tmp_path: Path) -> None:
     assert list(read_lines(write(tmp_path / "empty", b""))) == []
 
 
-def test_bad_input_is_named(tmp_path: Path) -> None:
-    path = write(tmp_path / "t", b"good\nb\xc3d\n")
-    with pytest.raises(DataError, match=r"t, line 2: not UTF-8 \(byte 2 of the line\)"):
-        list(read_lines(path))
-    whole = gzip.compress(b"line\n" * 9999)
-    with pytest.raises(DataError, match="broken gzip"):
-        list(read_lines(write(tmp_path / "cut.gz", whole[:-20])))
-    with pytest.raises(DataError, match="broken gzip"):
-        list(read_lines(write(tmp_path / "bent.gz", whole[:30] + b"\xff\xff\xff\xff" + whole[34:])))
-    with pytest.raises(DataError, match="nowhere: cannot read it: No such file"):
-        list(read_lines(tmp_path / "nowhere"))
+WHOLE = gzip.compress(b"line\n" * 9999)
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        (b"good\nb\xc3d\n", r"t, line 2: not UTF-8 \(byte 2 of the line\)"),
+        (WHOLE[:-20], "broken gzip"),
+        (WHOLE[:30] + b"\xff\xff\xff\xff" + WHOLE[34:], "broken gzip"),
+        (None, "t: cannot read it: No such file"),
+    ],
+    ids=["not-utf-8", "cut", "changed", "missing"],
+)
+def test_bad_input_is_named(tmp_path: Path, content: bytes | None, fault: str) -> None:
+    if content is not None:
+        write(tmp_path / "t", content)
+    with pytest.raises(DataError, match=fault):
+        list(read_lines(tmp_path / "t"))
     with pytest.raises(DataError, match="cannot read it: Is a directory"):
         list(read_lines(tmp_path))
 
@@ -114,18 +121,37 @@ def test_bad_json_lines_are_named(tmp_path: Path, line: str, fault: str) -> None
 # Settings.
 
 
+PAIR = {"src": "a", "tgt": "b"}
+
+
 @pytest.mark.parametrize(
     ("data", "fault"),
     [
         ({"train": {"src": "a"}}, "train: tgt is missing"),
-        ({"train": {"src": "a", "tgt": "b"}, "valid": {"src": "a"}}, "valid: tgt is missing"),
+        ({"train": PAIR, "valid": {"src": "a"}}, "valid: tgt is missing"),
         ({"train": {"tgt": "b"}}, "`train`: give either src"),
-        ({"train": {"src": "a", "tgt": "b", "jsonl": "c"}}, "`train`: give either src"),
-        ({"train": {"src": "a", "tgt": "b"}, "test": {"src": []}}, "write `--set data.test=null`"),
+        ({"train": {**PAIR, "jsonl": "c"}}, "`train`: give either src"),
+        ({"train": {"stories": "a", "src": "b"}}, "`train`: give either src"),
+        ({"train": PAIR, "test": {"src": []}}, "write `--set data.test=null`"),
         ({"train": {"jsonl": "c", "tgt": "b"}}, "`train`: tgt is for text files"),
+        ({"train": {"stories": "a", "tgt": "b"}}, "a story holds both sides"),
+        ({"train": {**PAIR, "story_lists": "c"}}, "name them with `stories`"),
         ({"train": {"src": ["a", "b"], "tgt": "c"}}, "src names 2 files and tgt 1"),
         ({"train": {"src": 3, "tgt": "c"}}, "train.src"),
         ({"train": {"source": "a", "tgt": "b"}}, "unknown key `train.source`"),
+        ({"train": {"jsonl": "a", "alignment": "b"}}, "a jsonl file has alignment_field"),
+        ({"train": {**PAIR, "alignment_field": "c"}}, "alignment_field is the key of a jsonl file"),
+        ({"train": {**PAIR, "alignment": ["c", "d"]}}, "src names 1 files and alignment 2"),
+        ({"train": {**PAIR, "src_words": "c"}}, "name the alignment as well"),
+        ({"train": {**PAIR, "alignment_base": 1}}, "name the alignment as well"),
+        ({"train": {**PAIR, "alignment": "c", "alignment_base": 2}}, "alignment_base"),
+        ({"train": PAIR, "valid": {**PAIR, "alignment": "c"}}, "valid: alignments guide the training"),
+        ({"train": {"src": ["a", "b"], "tgt": ["c", "d"], "weights": [1]}}, "src names 2 and weights 1"),
+        ({"train": {"jsonl": ["a"], "weights": [1, 2]}}, "jsonl names 1 and weights 2"),
+        ({"train": {"stories": ["a"], "weights": [1, 2]}}, "stories names 1 and weights 2"),
+        ({"train": {"stories": ["a"], "story_lists": ["b"], "weights": [1]}}, "weights are of folders of stories"),
+        ({"train": {"jsonl": ["a", "b"], "weights": [1, 0]}}, "a weight must be above 0"),
+        ({"train": {"jsonl": "a"}, "valid": {"jsonl": "b", "weights": [1]}}, "valid: weights say how often"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(data: dict[str, object], fault: str) -> None:

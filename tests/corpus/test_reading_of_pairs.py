@@ -52,11 +52,6 @@ def test_the_same_lines_as_read_lines(
         assert read(path) == (list(read_lines(path)), {}, [])
 
 
-def test_an_empty_file_has_no_lines(tmp_path: Path) -> None:
-    (tmp_path / "text").write_bytes(b"")
-    assert read(tmp_path / "text") == ([], {}, [])
-
-
 @pytest.mark.parametrize(
     ("line", "byte", "told"),
     [
@@ -96,11 +91,15 @@ def test_mixed_line_ends_are_told_by_the_rarer_one(tmp_path: Path) -> None:
     assert read(path)[2] == [("line-ends", 300_001, "", 1)]
 
 
-def test_utf16_is_told_by_its_name(tmp_path: Path) -> None:
+def test_files_that_are_no_utf8_text(tmp_path: Path) -> None:
     path = tmp_path / "text"
     for encoding in ("utf-16-le", "utf-16-be"):
         path.write_bytes("\ufeffein Satz\n".encode(encoding))
         assert read(path) == ([], {}, [("utf-16", 1, "", 1)])
+    path.write_bytes(b"")
+    assert read(path) == ([], {}, [])
+    assert read(tmp_path / "nothing") == ([], {}, [("missing", 1, "No such file or directory", 1)])
+    assert read(tmp_path) == ([], {}, [("missing", 1, "it is not a file", 1)])
 
 
 def test_broken_gzip_files(tmp_path: Path) -> None:
@@ -116,11 +115,6 @@ def test_broken_gzip_files(tmp_path: Path) -> None:
     assert [(kind, line) for kind, line, _, _ in found] == [("gzip", len(text) + 1)]
     path.write_bytes(packed[:-8] + bytes(8))
     assert [kind for kind, _, _, _ in read(path)[2]] == ["gzip"]
-
-
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    assert read(tmp_path / "nothing") == ([], {}, [("missing", 1, "No such file or directory", 1)])
-    assert read(tmp_path) == ([], {}, [("missing", 1, "it is not a file", 1)])
 
 
 def test_who_watches_is_told_the_bytes_of_the_file(tmp_path: Path) -> None:
@@ -188,16 +182,9 @@ def test_json_lines(tmp_path: Path) -> None:
     assert (by_kind["encoding"].rows + 1).tolist() == [7]
     texts = [by_kind["json"].place(row) for row in by_kind["json"].rows.tolist()]
     assert [place.line for place in texts] == [2, 3, 4, 5, 6, 8]
-    wanted = [
-        "not JSON",
-        "no field 'tgt'",
-        "expected a JSON object, found a list",
-        "field 'tgt' is neither",
-        "an empty line",
-    ]
-    wanted += ["\\ud800 is half a character"]
-    for place, words in zip(texts, wanted, strict=True):
-        assert words in place.text
+    wanted = ["not JSON", "no field 'tgt'", "expected a JSON object, found a list", "field 'tgt' is neither"]
+    wanted += ["an empty line", "\\ud800 is half a character"]
+    assert all(words in place.text for place, words in zip(texts, wanted, strict=True))
 
 
 def test_stories(tmp_path: Path) -> None:

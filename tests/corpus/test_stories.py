@@ -87,18 +87,3 @@ def test_faults_name_the_file(folder: Path) -> None:
     (folder / "empty").mkdir()
     with pytest.raises(DataError, match=r"empty: no .story files"):
         list(read_pairs(SplitFiles(stories=[str(folder / "empty")])))
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"stories": "a", "src": "b"}, "give either src"),
-        ({"stories": "a", "tgt": "b"}, "a story holds both sides"),
-        ({"src": "a", "tgt": "b", "story_lists": "c"}, "name them with `stories`"),
-        ({}, "give either src"),
-    ],
-    ids=["both", "tgt", "list", "none"],
-)
-def test_what_does_not_go_with_stories(given: dict[str, str], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        SplitFiles.model_validate(given)

@@ -15,18 +15,8 @@ from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair
 from nmtkit.data.tokenizer_training import learn_tokenizers
 
 NOUNS = [
-    "house",
-    "dog",
-    "river",
-    "mountain",
-    "teacher",
-    "window",
-    "garden",
-    "bridge",
-    "letter",
-    "winter",
-    "summer",
-    "market",
+    *("house", "dog", "river", "mountain", "teacher", "window"),
+    *("garden", "bridge", "letter", "winter", "summer", "market"),
 ]
 VERBS = ["sees", "likes", "builds", "crosses", "writes", "sells", "forgets", "opens"]
 NAMES = ["Anna", "Otto", "Maria", "Jean", "Süßmann", "Zoë"]

@@ -40,9 +40,16 @@ def learned(kind: str = "bpe", **settings: object) -> TokenizerPair:
 
 
 def stored(folder: Path, examples: list[Example], tokenizers: TokenizerPair, **settings: object) -> Store:
-    config = DataConfig.model_validate({"train": {"src": "a", "tgt": "b"}, **settings})
-    write_store(folder, "train", examples, tokenizers, PairChecker(config, DataReport()))
-    return Store.open(folder, "train")
+    return counted(folder, examples, tokenizers, **settings)[0]
+
+
+def counted(
+    folder: Path, examples: list[Example], tokenizers: TokenizerPair, keep_text: bool = False, **settings: object
+) -> tuple[Store, DataReport]:
+    """The store of a training set, and its report."""
+    config, report = DataConfig.model_validate({"train": {"src": "a", "tgt": "b"}, **settings}), DataReport()
+    write_store(folder, "train", examples, tokenizers, PairChecker(config, report), keep_text)
+    return Store.open(folder, "train"), report
 
 
 # Reading.
@@ -59,25 +66,15 @@ def test_links_come_with_their_pairs(tmp_path: Path, suffix: str) -> None:
 
 
 def test_possible_links_count_and_several_files_follow_one_another(tmp_path: Path) -> None:
-    for name, text in {
-        "a.en": "x y\n",
-        "a.de": "u v\n",
-        "a.al": "0-0 1?1\n",
-        "b.en": "z\n",
-        "b.de": "w\n",
-        "b.al": "0p0",
-    }.items():
-        (tmp_path / name).write_text(text)
-    names = {kind: [str(tmp_path / f"{part}.{end}") for part in "ab"] for kind, end in (("src", "en"), ("tgt", "de"))}
-    files = SplitFiles.model_validate({**names, "alignment": [str(tmp_path / "a.al"), str(tmp_path / "b.al")]})
-    pairs = list(read_pairs(files))
-    assert [pair.links for pair in pairs] == [frozenset({(0, 0), (1, 1)}), frozenset({(0, 0)})]
-    assert [pair.line for pair in pairs] == [1, 2]
-
-
-def test_without_an_alignment_there_are_no_links(tmp_path: Path) -> None:
-    pairs = list(read_pairs(write(tmp_path, {name: TEXTS[name] for name in ("a.en", "a.de")})))
-    assert [pair.links for pair in pairs] == [None] * 3
+    one = write(tmp_path, {"a.en": "x y\n", "a.de": "u v\n", "a.align": "0-0 1?1\n"})
+    two = write(tmp_path, {"b.en": "z\n", "b.de": "w\n", "b.align": "0p0"})
+    both = {kind: getattr(one, kind) + getattr(two, kind) for kind in ("src", "tgt", "alignment")}
+    assert [(pair.line, pair.links) for pair in read_pairs(SplitFiles.model_validate(both))] == [
+        (1, frozenset({(0, 0), (1, 1)})),
+        (2, frozenset({(0, 0)})),
+    ]
+    unlinked = SplitFiles(src=one.src, tgt=one.tgt)
+    assert [pair.links for pair in read_pairs(unlinked)] == [None]
 
 
 @pytest.mark.parametrize(
@@ -131,28 +128,6 @@ def test_links_in_json_lines(tmp_path: Path) -> None:
             list(read_pairs(files))
 
 
-@pytest.mark.parametrize(
-    ("settings", "fault"),
-    [
-        ({"jsonl": "a", "alignment": "b"}, "a jsonl file has alignment_field"),
-        ({"src": "a", "tgt": "b", "alignment_field": "c"}, "alignment_field is the key of a jsonl file"),
-        ({"src": "a", "tgt": "b", "alignment": ["c", "d"]}, "src names 1 files and alignment 2"),
-        ({"src": "a", "tgt": "b", "src_words": "c"}, "name the alignment as well"),
-        ({"src": "a", "tgt": "b", "alignment_base": 1}, "name the alignment as well"),
-        ({"src": "a", "tgt": "b", "alignment": "c", "alignment_base": 2}, "alignment_base"),
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], fault: str) -> None:
-    with pytest.raises(ValueError, match=fault):
-        SplitFiles.model_validate(settings)
-
-
-def test_only_training_is_guided() -> None:
-    pair = {"src": "a", "tgt": "b"}
-    with pytest.raises(ValueError, match="valid: alignments guide the training"):
-        DataConfig.model_validate({"train": pair, "valid": {**pair, "alignment": "c"}})
-
-
 def from_1(count: int = 30) -> dict[str, str]:
     """Links of words counted from 1 that never reach the last word: each by itself could be right."""
     return {"a.en": "a b c d\n" * count, "a.de": "u v w x\n" * count, "a.align": "1-1 2-2 3-3\n" * count}
@@ -160,18 +135,16 @@ def from_1(count: int = 30) -> dict[str, str]:
 
 def test_what_links_count_words_from_can_be_said(tmp_path: Path) -> None:
     files = write(tmp_path, from_1())
-    said = files.model_copy(update={"alignment_base": 1})
-    assert next(read_pairs(said)).links == {(0, 0), (1, 1), (2, 2)}
-    (tmp_path / "a.align").write_text("4-4\n" * 29 + "5-1\n")
-    with pytest.raises(DataError, match=r"line 30: a link names source word 5, but there are 4, counted from 1;"):
-        list(read_pairs(said))
-    with pytest.raises(
-        DataError, match=r"line 1: a link names source word 4, .*if it counts them from 1, set alignmen"
+    from_one = files.model_copy(update={"alignment_base": 1})
+    assert next(read_pairs(from_one)).links == {(0, 0), (1, 1), (2, 2)}
+    for text, settings, fault in (
+        ("4-4\n" * 29 + "5-1\n", from_one, r"line 30: a link names source word 5, but there are 4, counted from 1;"),
+        ("4-4\n" * 30, files, r"line 1: a link names source word 4, .*if it counts them from 1, set alignment_base: 1"),
+        ("0-1\n" * 30, from_one, r"line 1: link '0-1' holds a word 0, .*in a recipe alignment_base: 0"),
     ):
-        list(read_pairs(files))
-    (tmp_path / "a.align").write_text("0-1\n" * 30)
-    with pytest.raises(DataError, match=r"line 1: link '0-1' holds a word 0, .*in a recipe alignment_base: 0"):
-        list(read_pairs(said))
+        (tmp_path / "a.align").write_text(text)
+        with pytest.raises(DataError, match=fault):
+            list(read_pairs(settings))
 
 
 def require_base(files: SplitFiles) -> None:
@@ -217,9 +190,7 @@ def test_a_link_between_words_joins_all_their_tokens() -> None:
     assert token_links([(0, 1)], src, tgt) == [(0, 1), (0, 2), (0, 3), (1, 1), (1, 2), (1, 3)]
     assert token_links([(1, 0), (0, 0)], src, tgt) == [(0, 0), (1, 0), (2, 0)]
     assert token_links([], src, tgt) == []
-
-
-def test_a_token_of_two_words_has_the_links_of_both_once() -> None:
+    # A token of two words has the links of both, once.
     assert token_links([(0, 0), (1, 1)], [(0, 2), (1, 2)], [(0, 1), (0, 1)]) == [(0, 0), (1, 0)]
 
 
@@ -289,10 +260,7 @@ def test_dropped_pairs_take_their_links_with_them(tmp_path: Path) -> None:
         Example("the dog sees Anna", "den Hund", 2, frozenset({(1, 1)})),
         Example("dog", "Hund", 3, frozenset({(0, 0)})),
     ]
-    config = DataConfig.model_validate({"train": {"src": "a", "tgt": "b"}, "max_length": 3})
-    report = DataReport()
-    write_store(tmp_path, "train", pairs, tokenizers, PairChecker(config, report))
-    store = Store.open(tmp_path, "train")
+    store, report = counted(tmp_path, pairs, tokenizers, max_length=3)
     assert len(store) == 1
     assert links_of(store, 0) == [[0, 0]]
     assert report.splits["train"].links == 1
@@ -338,11 +306,9 @@ def test_the_stream_gives_each_pair_its_own_links(tmp_path: Path) -> None:
 
 def test_sampling_and_alignments_are_refused_together(tmp_path: Path) -> None:
     tokenizers = learned(sampling=0.1)
-    example = Example("the dog", "den Hund", 1, frozenset({(0, 0)}))
-    config = DataConfig.model_validate({"train": {"src": "a", "tgt": "b"}})
-    write_store(tmp_path, "train", [example], tokenizers, PairChecker(config, DataReport()), keep_text=True)
+    store, _ = counted(tmp_path, [Example("the dog", "den Hund", 1, frozenset())], tokenizers, keep_text=True)
     with pytest.raises(DataError, match=r"tokenizer\.sampling: not with data\.train\.alignment"):
-        BatchStream(Store.open(tmp_path, "train"), BatchConfig(), 1, tokenizers)
+        BatchStream(store, BatchConfig(), 1, tokenizers)
 
 
 # Recipes.
@@ -376,18 +342,14 @@ def test_what_does_not_fit_together_is_refused_with_the_reason(
 
 
 def test_recipes_that_guide(tmp_path: Path) -> None:
-    path = tmp_path / "r.yaml"
+    path, again = tmp_path / "r.yaml", tmp_path / "again.yaml"
     path.write_text(TEXT)
     assert recipe.load(path).training.guided_alignment is None
     own = recipe.load(path, ["training.guided_alignment.source=model", "model.alignment_heads=2"])
     assert own.training.guided_alignment is not None
-    given = recipe.load(path, ["data.train.alignment=a.align", "training.guided_alignment={}"])
-    assert given.training.guided_alignment is not None
-    assert given.training.guided_alignment.weight == 0.05
-    assert recipe.load(path, ["data.train.alignment=a.align"]).data.train.has_links
-    (tmp_path / "a.align").write_text("")
-    path.write_text(TEXT.replace("tgt: a.tgt}", "tgt: a.tgt, alignment: a.align}"))
-    assert recipe.load(path).data.train.alignment == [str(tmp_path / "a.align")]
-    again = tmp_path / "again.yaml"
     again.write_text(own.to_yaml())
     assert recipe.load(again).training == own.training
+    given = recipe.load(path, ["data.train.alignment=a.align", "training.guided_alignment={}"])
+    assert given.data.train.has_links
+    assert given.training.guided_alignment is not None
+    assert given.training.guided_alignment.weight == 0.05

@@ -16,6 +16,7 @@ from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, PAD
 
 Build = Callable[..., Store]
+Ids = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +24,7 @@ def store(pairs: list[Example], tokenizers: TokenizerPair, build: Build) -> Stor
     return build(pairs, tokenizers)
 
 
-def rows(batch: Batch) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+def rows(batch: Batch) -> list[Ids]:
     """The sentences of a batch without padding and EOS, in their order."""
     assert batch.tgt_out is not None
     assert batch.tgt_mask is not None
@@ -33,7 +34,7 @@ def rows(batch: Batch) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     ]
 
 
-def corpus(store: Store) -> Counter[tuple[tuple[int, ...], tuple[int, ...]]]:
+def corpus(store: Store) -> Counter[Ids]:
     rows = ((store.ids("src", number), store.ids("tgt", number)) for number in range(len(store)))
     return Counter((tuple(src.tolist()), tuple(tgt.tolist())) for src, tgt in rows)
 
@@ -98,26 +99,19 @@ def test_collate_without_targets_and_with_extended_ids() -> None:
 # Streaming.
 
 
-@pytest.mark.parametrize("window", [100_000, 100, 37])
-def test_an_epoch_has_every_pair_once_within_the_budget(store: Store, window: int) -> None:
-    stream = BatchStream(store, BatchConfig(batch_tokens=600, batch_size=20, sort_window=window), seed=1)
-    seen: Counter[tuple[tuple[int, ...], tuple[int, ...]]] = Counter()
+@pytest.mark.parametrize(("tokens", "window"), [(600, 100_000), (600, 100), (600, 37), (30, 100_000)])
+def test_an_epoch_has_every_pair_once_within_the_budget(store: Store, tokens: int, window: int) -> None:
+    """A sentence that is wider than the budget is alone."""
+    stream = BatchStream(store, BatchConfig(batch_tokens=tokens, batch_size=20, sort_window=window), seed=1)
+    seen: Counter[Ids] = Counter()
     for batch in epoch_of(stream):
         assert batch.tgt_in is not None
         assert batch.size <= 20
-        assert batch.size * max(batch.src.shape[1], batch.tgt_in.shape[1]) <= 600
+        assert batch.size == 1 or batch.size * max(batch.src.shape[1], batch.tgt_in.shape[1]) <= tokens
         seen.update(rows(batch))
+        assert stream.state()["examples"] == seen.total() % len(store)
     assert seen == corpus(store)
     assert (stream.state()["epoch"], stream.state()["examples"]) == (1, 0)
-
-
-def test_a_sentence_wider_than_the_budget_is_alone(store: Store) -> None:
-    seen: Counter[tuple[tuple[int, ...], tuple[int, ...]]] = Counter()
-    for batch in epoch_of(BatchStream(store, BatchConfig(batch_tokens=30), seed=1)):
-        assert batch.tgt_in is not None
-        assert batch.size == 1 or batch.size * max(batch.src.shape[1], batch.tgt_in.shape[1]) <= 30
-        seen.update(rows(batch))
-    assert seen == corpus(store)
 
 
 def test_budgets_are_used(store: Store) -> None:
@@ -150,15 +144,16 @@ def test_batches_of_an_epoch_come_in_no_order_of_length(store: Store) -> None:
 
 
 @pytest.mark.parametrize("consumed", [0, 1, 7, 40, 300])
-@pytest.mark.parametrize("world", [1, 3])
-def test_restoring_goes_on_exactly(store: Store, consumed: int, world: int) -> None:
-    config = BatchConfig(batch_tokens=600, sort_window=150)
-    running = BatchStream(store, config, seed=3, rank=world - 1, world=world)
+@pytest.mark.parametrize(("world", "weights"), [(1, ()), (3, ()), (3, (1.7,))])
+def test_restoring_goes_on_exactly(store: Store, consumed: int, world: int, weights: tuple[float, ...]) -> None:
+    def stream() -> BatchStream:
+        config = BatchConfig(batch_tokens=600, sort_window=150)
+        return BatchStream(store, config, seed=3, rank=world - 1, world=world, weights=weights)
+
+    running, resumed = stream(), stream()
     for _ in range(consumed):
         next(running)
-    state = running.state()
-    resumed = BatchStream(store, config, seed=3, rank=world - 1, world=world)
-    resumed.restore(state)
+    resumed.restore(running.state())
     assert resumed.epoch == running.epoch
     for _ in range(60):
         assert same(next(running), next(resumed))
@@ -167,7 +162,7 @@ def test_restoring_goes_on_exactly(store: Store, consumed: int, world: int) -> N
 
 @pytest.mark.parametrize("window", [100_000, 60])
 def test_with_other_batch_sizes_the_epoch_continues_after_as_many_examples(store: Store, window: int) -> None:
-    seen: Counter[tuple[tuple[int, ...], tuple[int, ...]]] = Counter()
+    seen: Counter[Ids] = Counter()
     state: dict[str, Any] | None = None
     # Twice within one epoch, as after running out of memory twice; the second time it was stopped and resumed as well.
     for tokens, count in ((600, 5), (300, 4), (300, 3), (150, 10_000)):
@@ -197,10 +192,11 @@ def test_a_state_of_other_data_is_refused(store: Store) -> None:
         stream.restore({"epoch": 0, "examples": 10_000})
 
 
-def test_processes_share_one_sequence_of_batches(store: Store) -> None:
+@pytest.mark.parametrize("weights", [(), (1.7,)])
+def test_processes_share_one_sequence_of_batches(store: Store, weights: tuple[float, ...]) -> None:
     config = BatchConfig(batch_tokens=600)
-    alone = BatchStream(store, config, seed=1)
-    ranks = [BatchStream(store, config, seed=1, rank=rank, world=3) for rank in range(3)]
+    alone = BatchStream(store, config, seed=1, weights=weights)
+    ranks = [BatchStream(store, config, seed=1, rank=rank, world=3, weights=weights) for rank in range(3)]
     for _ in range(50):
         for stream in ranks:
             assert same(next(stream), next(alone))

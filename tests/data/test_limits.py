@@ -13,7 +13,6 @@ from nmtkit.corpus.config import DataConfig
 from nmtkit.data.batch import BatchConfig, BatchStream, sorted_batches
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, WordTokenizer
-from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.data.vocabulary import EOS, SPECIALS, UNK, Vocabulary
 
 # Known words are a to d, with ids 4 to 7; V is 8.
@@ -75,11 +74,8 @@ def test_what_was_cut_to_be_stored_is_counted_too(tmp_path: Path) -> None:
 
 
 def test_links_of_cut_tokens_are_left_out(tmp_path: Path) -> None:
-    config = DataConfig.model_validate(
-        {"train": {"src": "a", "tgt": "b", "alignment": "c"}, "over_long": "truncate", "max_length": 20}
-    )
-    links = frozenset({(0, 0), (2, 1), (1, 2)})
-    examples = [Example("a b c", "a b c", 1, links)]
+    config = DataConfig.model_validate({"train": {"src": "a", "tgt": "b", "alignment": "c"}})
+    examples = [Example("a b c", "a b c", 1, frozenset({(0, 0), (2, 1), (1, 2)}))]
     write_store(tmp_path, "train", examples, PAIR, PairChecker(config, DataReport()))
     (batch,) = sorted_batches(Store.open(tmp_path, "train"), 100, (2, 2))
     assert batch.alignment is not None
@@ -97,11 +93,3 @@ def test_an_empty_reference_is_refused_with_its_line(split: str) -> None:
         checker.judge(Block(split, "src", "tgt", 1, *sides))
     assert checker.judge(Block(split, "src", "tgt", 1, [""], ["b"])).keep.all()
     assert checker.judge(Block(split, "src", "", 1, ["a", ""], None)).keep.all()
-
-
-def test_each_side_can_have_a_vocabulary_of_its_own_size() -> None:
-    config = TokenizerConfig(kind="word", joint=False, vocab_size=10, tgt_vocab_size=6)
-    pairs = learn_tokenizers(config, [Example("a b c d e f g h", "a b c d e f g h", 1)])
-    assert (len(pairs.src.vocabulary), len(pairs.tgt.vocabulary)) == (10, 6)
-    with pytest.raises(ValueError, match="set joint to false"):
-        TokenizerConfig(kind="word", tgt_vocab_size=6)

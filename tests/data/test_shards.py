@@ -159,7 +159,7 @@ def test_a_damaged_shard_is_named(pairs: list[Example], tokenizers: TokenizerPai
 def test_shards_of_different_stores_do_not_mix(pairs: list[Example], tokenizers: TokenizerPair, tmp_path: Path) -> None:
     written(tmp_path, pairs, tokenizers)
     manifest = json.loads((tmp_path / "train-0001.json").read_text())
-    del manifest["sum"]  # as an earlier version wrote it
+    del manifest["sum"]  # which would tell of the change
     (tmp_path / "train-0001.json").write_text(json.dumps({**manifest, "fingerprint": "another"}))
     with pytest.raises(DataError, match=r"train-0001\.json: not of this store"):
         Store.open(tmp_path, "train")

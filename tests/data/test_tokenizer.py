@@ -125,6 +125,11 @@ def test_words_and_punctuation(text: str, pieces: str) -> None:
     assert WORDS.join(WORDS.tokens(text)) == text
 
 
+def test_a_piece_that_spells_a_special_one_is_unknown() -> None:
+    tokenizer = WordTokenizer(config("pieces"), Vocabulary([*SPECIALS, "a"]))
+    assert tokenizer.encode("a </s> <pad>") == [4, UNK, UNK]
+
+
 @given(st.text())
 def test_joining_words_gives_the_text_back_up_to_white_space(text: str) -> None:
     assert WORDS.join(WORDS.tokens(text)) == " ".join(text.replace("▁", " ").split())
@@ -139,11 +144,11 @@ def test_a_corpus_larger_than_the_limit_is_thinned_out_evenly(pairs: list[Exampl
     assert thinned.src.vocabulary == learn_tokenizers(config("word"), pairs[::8]).src.vocabulary
 
 
-def test_rare_words_are_unknown(pairs: list[Example]) -> None:
+@pytest.mark.parametrize(("min_frequency", "known"), [(1, True), (3, True), (4, False)])
+def test_rare_words_are_unknown(min_frequency: int, known: bool, pairs: list[Example]) -> None:
     rare = [*pairs, Example("the quokka", "quokka quokka", 601)]
-    assert "▁quokka" in learn_tokenizers(config("word"), rare).src.vocabulary
-    assert "▁quokka" in learn_tokenizers(config("word", min_frequency=3), rare).src.vocabulary
-    assert "▁quokka" not in learn_tokenizers(config("word", min_frequency=4), rare).src.vocabulary
+    vocabulary = learn_tokenizers(config("word", min_frequency=min_frequency), rare).src.vocabulary
+    assert ("▁quokka" in vocabulary) == known
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
@@ -185,6 +190,7 @@ def test_very_long_lines_are_learned_from() -> None:
     [
         ({"kind": "word", "sampling": 0.1}, "one way to cut"),
         ({"kind": "bpe", "min_frequency": 2}, "only kinds word and whitespace"),
+        ({"kind": "word", "tgt_vocab_size": 6}, "set joint to false"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], fault: str) -> None:
@@ -192,20 +198,28 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], fa
         TokenizerConfig.model_validate(settings)
 
 
-def test_a_damaged_folder_is_refused(pairs: list[Example], tmp_path: Path) -> None:
+def test_each_side_can_have_a_vocabulary_of_its_own_size(pairs: list[Example]) -> None:
+    made = learn_tokenizers(config("word", joint=False, vocab_size=10, tgt_vocab_size=6), pairs)
+    assert (len(made.src.vocabulary), len(made.tgt.vocabulary)) == (10, 6)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "fault"),
+    [
+        ("joint.model", b"half", r"joint\.model"),
+        ("joint.model", None, "cannot read the vocabulary"),
+        ("tokenizer.json", b"{", "damaged"),
+        ("tokenizer.json", None, r"tokenizer\.json: cannot read it"),
+    ],
+)
+def test_a_damaged_folder_is_refused(
+    name: str, content: bytes | None, fault: str, pairs: list[Example], tmp_path: Path
+) -> None:
     learn_tokenizers(config("bpe"), pairs).save(tmp_path)
-    model = (tmp_path / "joint.model").read_bytes()
-    (tmp_path / "joint.model").write_bytes(model[: len(model) // 2])
-    with pytest.raises(CheckpointError, match=r"joint\.model"):
-        TokenizerPair.load(tmp_path)
-    (tmp_path / "joint.model").unlink()
-    with pytest.raises(CheckpointError, match="cannot read the vocabulary"):
-        TokenizerPair.load(tmp_path)
-    (tmp_path / "tokenizer.json").write_text("{")
-    with pytest.raises(CheckpointError, match="damaged"):
-        TokenizerPair.load(tmp_path)
-    (tmp_path / "tokenizer.json").unlink()
-    with pytest.raises(CheckpointError, match=r"tokenizer\.json: cannot read it"):
+    (tmp_path / name).unlink()
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(CheckpointError, match=fault):
         TokenizerPair.load(tmp_path)
 
 

@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from nmtkit.core.errors import RecipeError
-from nmtkit.core.settings import parse
 from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.checking import DataReport
-from nmtkit.corpus.config import DataConfig, SplitFiles
+from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.data import tokenizer_training
 from nmtkit.data.batch import BatchConfig, BatchStream
@@ -53,9 +51,8 @@ def by_file(seen: Counter[tuple[int, ...]], words: TokenizerPair) -> list[int]:
     return [sum(count for (name, _), count in seen.items() if name == own) for own in names]
 
 
-def stream(stored: Store, weights: list[float], seed: int = 1, rank: int = 0, world: int = 1) -> BatchStream:
-    config = BatchConfig(batch_tokens=60, sort_window=150)
-    return BatchStream(stored, config, seed, rank=rank, world=world, weights=weights)
+def stream(stored: Store, weights: list[float]) -> BatchStream:
+    return BatchStream(stored, BatchConfig(batch_tokens=60, sort_window=150), seed=1, weights=weights)
 
 
 def test_the_store_knows_how_many_examples_each_file_has(stored: Store) -> None:
@@ -92,56 +89,10 @@ def test_weights_of_one_change_nothing(stored: Store) -> None:
         assert next(plain).src.equal(next(weighted).src)
 
 
-@pytest.mark.parametrize("consumed", [0, 9, 150])
-@pytest.mark.parametrize("world", [1, 3])
-def test_restoring_goes_on_exactly(stored: Store, consumed: int, world: int) -> None:
-    weights = [0.3, 1.7, 2.0]
-    running = stream(stored, weights, rank=world - 1, world=world)
-    for _ in range(consumed):
-        next(running)
-    resumed = stream(stored, weights, rank=world - 1, world=world)
-    resumed.restore(running.state())
-    for _ in range(60):
-        assert next(running).src.equal(next(resumed).src)
-    assert resumed.state() == running.state()
-
-
-def test_processes_share_one_sequence(stored: Store) -> None:
-    weights = [0.3, 1.7, 2.0]
-    alone = stream(stored, weights)
-    ranks = [stream(stored, weights, rank=rank, world=3) for rank in range(3)]
-    for _ in range(60):
-        for one in ranks:
-            assert next(one).src.equal(next(alone).src)
-    assert alone.epoch >= 1
-
-
 def test_an_epoch_is_never_empty(words: TokenizerPair, build: Build) -> None:
     running = stream(build(three_files()[:3], words), [0.001, 0.001, 0.001])
     assert [next(running).size for _ in range(20)] == [1] * 20
     assert running.epoch == 20
-
-
-# The settings.
-
-
-@pytest.mark.parametrize(
-    ("data", "fault"),
-    [
-        ({"train": {"src": ["a", "b"], "tgt": ["c", "d"], "weights": [1]}}, "src names 2 and weights 1"),
-        ({"train": {"jsonl": ["a"], "weights": [1, 2]}}, "jsonl names 1 and weights 2"),
-        ({"train": {"stories": ["a"], "weights": [1, 2]}}, "stories names 1 and weights 2"),
-        ({"train": {"stories": ["a"], "story_lists": ["b"], "weights": [1]}}, "weights are of folders of stories"),
-        ({"train": {"jsonl": ["a", "b"], "weights": [1, 0]}}, "a weight must be above 0"),
-        ({"train": {"jsonl": ["a"], "weights": [-1.5]}}, "a weight must be above 0"),
-        ({"train": {"jsonl": "a"}, "valid": {"jsonl": "b", "weights": [1]}}, "valid: weights say how often"),
-        ({"train": {"jsonl": "a"}, "test": {"jsonl": "b", "weights": [1]}}, "test: weights say how often"),
-    ],
-)
-def test_weights_that_make_no_sense_are_refused(data: dict[str, object], fault: str) -> None:
-    with pytest.raises(RecipeError) as error:
-        parse(DataConfig, data, "recipe")
-    assert fault in str(error.value)
 
 
 def test_every_example_knows_its_file(tmp_path: Path) -> None:
@@ -184,20 +135,25 @@ def test_a_sample_is_spread_evenly() -> None:
     assert sample.kept == pairs[::8]
 
 
-def test_a_sample_has_the_files_in_proportion() -> None:
-    assert sampled(10_000, []) == {"a": 400, "b": 200, "c": 100}
-    assert sampled(10_000, [1.0, 3.0, 2.0]) == {"a": 400, "b": 600, "c": 200}
-    # The smallest weight is one place for each pair: nothing is left out that there is room for.
-    assert sampled(10_000, [0.5, 0.25, 0.25]) == {"a": 800, "b": 200, "c": 100}
+@pytest.mark.parametrize(
+    ("weights", "counts"),
+    [
+        ([], {"a": 400, "b": 200, "c": 100}),
+        ([1.0, 3.0, 2.0], {"a": 400, "b": 600, "c": 200}),
+        ([1.0, 1.5, 1.0], {"a": 400, "b": 300, "c": 100}),
+        # The smallest weight is one place for each pair: nothing is left out that there is room for.
+        ([0.5, 0.25, 0.25], {"a": 800, "b": 200, "c": 100}),
+    ],
+)
+def test_a_sample_has_the_files_in_proportion(weights: list[float], counts: dict[str, int]) -> None:
+    assert sampled(10_000, weights) == counts
+
+
+def test_a_sample_that_is_thinned_keeps_the_proportion() -> None:
     thinned = sampled(300, [1.0, 4.0, 2.0])
     assert 150 < sum(thinned.values()) <= 300
     assert thinned["b"] == pytest.approx(2 * thinned["a"], abs=2)
     assert thinned["c"] == pytest.approx(0.5 * thinned["a"], abs=2)
-
-
-def test_a_sample_of_fractions_of_a_weight() -> None:
-    found = sampled(10_000, [1.0, 1.5, 1.0])
-    assert found == {"a": 400, "b": 300, "c": 100}
 
 
 def test_a_sample_of_documents_is_bounded_by_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
