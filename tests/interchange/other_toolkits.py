@@ -4,6 +4,8 @@ import argparse
 import math
 from collections import OrderedDict
 from copy import deepcopy
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +58,7 @@ def joey_config(**more: Any) -> dict[str, Any]:
     side = {"hidden_size": 16, "ff_size": 24, "num_heads": 2, "num_layers": 2, "dropout": 0.1, "layer_norm": "pre"}
     side |= {"type": "transformer", "embeddings": {"embedding_dim": 16, "scale": True}}
     text = {"lang": "en", "level": "word", "lowercase": False, "voc_limit": 1000}
-    found: dict[str, Any] = {
-        "name": "made",
+    config: dict[str, Any] = {
         "joeynmt_version": "2.3.0",
         "data": {"src": dict(text), "trg": {**text, "lang": "de"}, "dataset_type": "plain"},
         "testing": {"beam_size": 4, "beam_alpha": 1.0},
@@ -65,12 +66,9 @@ def joey_config(**more: Any) -> dict[str, Any]:
         "model": {"encoder": deepcopy(side), "decoder": deepcopy(side) | {"num_layers": 1}},
     }
     for path, value in more.items():
-        at = found
         *above, last = path.split("__")
-        for key in above:
-            at = at[key]
-        at[last] = value
-    return found
+        reduce(getitem, above, config)[last] = value
+    return config
 
 
 def joey_recurrent(of_decoder: dict[str, Any]) -> dict[str, Any]:
@@ -103,8 +101,6 @@ def joey_transformer(config: dict[str, Any], src: int, tgt: int) -> Weights:
         drawn.made[f"{side}.pe.pe"] = positions(60, width).float()[None]
     drawn.linear("decoder.output_layer", width, tgt, bias=False)
     made = drawn.made
-    if model.get("tied_embeddings"):
-        made["trg_embed.lut.weight"] = made["src_embed.lut.weight"]
     if model.get("tied_softmax"):
         made["decoder.output_layer.weight"] = made["trg_embed.lut.weight"]
     return made
@@ -187,14 +183,8 @@ def write_opennmt(path: Path, options: dict[str, Any], weights: Weights, words: 
 
 def positions(length: int, width: int) -> Tensor:
     """Vaswani et al. 2017, section 3.5."""
-    rows = [
-        [
-            (math.sin if column % 2 == 0 else math.cos)(place / 10000 ** (column // 2 * 2 / width))
-            for column in range(width)
-        ]
-        for place in range(length)
-    ]
-    return torch.tensor(rows, dtype=torch.float64)
+    angles = torch.arange(length).double()[:, None] / 10000 ** (torch.arange(0, width, 2).double() / width)
+    return torch.stack([angles.sin(), angles.cos()], 2).flatten(1)
 
 
 class Plain:

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import shutil
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,10 @@ def raw(folder: Path) -> Seq2Seq:
     return SavedRun(RunFolder(folder)).open_model(torch.device("cpu"))[0]
 
 
+Spoil = Callable[[Path], object]
+"""Changes a model's folder, or its checkpoint, to one that must be refused."""
+
+
 def needs(engine: str) -> pytest.MarkDecorator:
     library = conversion.LIBRARIES[engine]
     there = importlib.util.find_spec(library) is not None
@@ -118,6 +123,11 @@ class Harm:
         return os.system, (f"touch {self.mark}",)
 
 
+def changed(file: str, **values: Any) -> Spoil:
+    """Changes values of a JSON file in the folder."""
+    return lambda folder: change(folder / file, **values)
+
+
 def import_refused(path: Path, match: str, folder: Path, toolkit: str = "huggingface") -> None:
     """An import that fails with one short line and leaves nothing in the folder."""
     before = {*folder.iterdir()}
@@ -128,6 +138,78 @@ def import_refused(path: Path, match: str, folder: Path, toolkit: str = "hugging
     assert {*folder.iterdir()} == before
 
 
+def gone(*files: str) -> Spoil:
+    return lambda folder: [(folder / file).unlink() for file in files]
+
+
+def pipe(file: str) -> Spoil:
+    def spoil(folder: Path) -> None:
+        (folder / file).unlink()
+        os.mkfifo(folder / file)
+
+    return spoil
+
+
 def copied(folder: Path, target: Path) -> Path:
     """A copy of a model's folder, to be changed."""
     return Path(shutil.copytree(folder, target / "model"))
+
+
+def write_tokenizers(folder: Path, two: bool, pad_last: bool) -> tuple[int, int]:
+    """Those of a Marian model, and how many words both sides have; some pieces of the tokenizers have no id."""
+    folder.mkdir()
+    pair = learned(joint=False)
+    words = [[word for word in one.vocabulary.tokens[4:] if word[-1:] not in "xX"] for one in (pair.src, pair.tgt)]
+    sides = words if two else [[*words[0], *words[1]]] * 2
+    first, last = (["</s>", "<unk>"], ["<pad>"]) if pad_last else (["</s>", "<unk>", "<pad>"], [])
+    tables = ([*first, ">>de<<", *dict.fromkeys(side), *last] for side in sides)
+    src, tgt = ({word: row for row, word in enumerate(table)} for table in tables)
+    (folder / "source.spm").write_bytes(pair.src.content())
+    (folder / "target.spm").write_bytes(pair.tgt.content())
+    (folder / "vocab.json").write_text(json.dumps(src), encoding="utf-8")
+    if two:
+        (folder / "target_vocab.json").write_text(json.dumps(tgt), encoding="utf-8")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"separate_vocabs": two}), encoding="utf-8")
+    return len(src), len(tgt)
+
+
+def marian(folder: Path, kind: dict[str, Any], pad_last: bool = False) -> Any:
+    """A model of `transformers` with random weights, in a folder that it wrote itself; some of its sentences end.
+
+    With `pad_last` its last token is <pad>, with a row of zeros, as in OPUS-MT.
+    """
+    library = conversion.library("huggingface")
+    library.logging.set_verbosity_error()
+    library.utils.logging.disable_progress_bar()
+    given = {"d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "activation_function": "swish"} | kind
+    rest = {"two": False, "bias": True, "heads": 2, "file": "", "end": 2.0, "spread": 0.4, "stops": True}
+    two, bias, heads, file, end, spread, stops = (given.pop(key, other) for key, other in rest.items())
+    src, tgt = write_tokenizers(folder, two, pad_last)
+    pad = src - 1 if pad_last else 2
+    sides = {f"{side}_attention_heads": heads for side in ("encoder", "decoder")}
+    sides |= {f"{side}_ffn_dim": 20 for side in ("encoder", "decoder")}
+    ids = {"pad_token_id": pad, "eos_token_id": 0, "decoder_start_token_id": pad, "forced_eos_token_id": None}
+    torch.manual_seed(5)
+    sizes = {"vocab_size": src, "decoder_vocab_size": tgt, "max_position_embeddings": 64, "scale_embedding": True}
+    config = library.MarianConfig(**sizes | sides | ids | given)
+    model = library.MarianMTModel(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "positions" not in name and parameter.dim() > 1:
+                crossing = 0.8 if "encoder_attn" in name else spread
+                parameter.add_(torch.randn_like(parameter), alpha=crossing)
+            elif "positions" not in name:
+                parameter.add_(torch.randn_like(parameter), alpha=0.05)
+        for stack in (model.model.encoder, model.model.decoder) if pad_last else ():
+            stack.embed_tokens.weight[pad] = 0.0
+        if bias:
+            model.final_logits_bias.normal_()
+        row = model.lm_head.weight[0]
+        model.model.decoder.layers[-1].final_layer_norm.bias.add_(row * end / row.square().sum())
+    how = {"num_beams": 4, "early_stopping": stops, "max_new_tokens": 40, "bad_words_ids": [[pad]]}
+    model.generation_config.update(**how, length_penalty=1.0, do_sample=False)
+    model.save_pretrained(folder)
+    if file:
+        (folder / "model.safetensors").unlink()
+        torch.save(model.state_dict(), folder / file)
+    return model

@@ -15,13 +15,17 @@ from portable import (
     SOURCES,
     TARGETS,
     Harm,
+    Spoil,
     change,
+    changed,
     copied,
+    gone,
     import_refused,
-    learned,
     made_run,
+    marian,
     needs,
     opened,
+    pipe,
     raw,
     read,
     tokenizers,
@@ -45,63 +49,6 @@ MARIANS: list[dict[str, Any]] = [
     {"d_model": 24, "encoder_layers": 3, "decoder_layers": 1, "heads": 3, "file": "pytorch_model.bin", "end": 4.0},
 ]
 """Settings of theirs; and of ours, two vocabularies, how large weights are and how likely the end of a sentence is."""
-
-
-def tables(two: bool) -> tuple[dict[str, int], dict[str, int]]:
-    """The ids of the words of both sides; some pieces of the tokenizers have none."""
-    pair = learned(joint=False)
-    words = [[word for word in one.vocabulary.tokens[4:] if word[-1:] not in "xX"] for one in (pair.src, pair.tgt)]
-    sides = words if two else [[*words[0], *words[1]]] * 2
-    src, tgt = ([">>de<<", *dict.fromkeys(side)] for side in sides)
-    return tuple({word: at for at, word in enumerate(["</s>", "<unk>", "<pad>", *one])} for one in (src, tgt))  # type: ignore[return-value]
-
-
-def write_tokenizers(folder: Path, two: bool) -> tuple[int, int]:
-    folder.mkdir()
-    pair, (src, tgt) = learned(joint=False), tables(two)
-    (folder / "source.spm").write_bytes(pair.src.content())
-    (folder / "target.spm").write_bytes(pair.tgt.content())
-    (folder / "vocab.json").write_text(json.dumps(src), encoding="utf-8")
-    if two:
-        (folder / "target_vocab.json").write_text(json.dumps(tgt), encoding="utf-8")
-    (folder / "tokenizer_config.json").write_text(json.dumps({"separate_vocabs": two}), encoding="utf-8")
-    return len(src), len(tgt)
-
-
-def marian(folder: Path, kind: dict[str, Any]) -> Any:
-    """A model of `transformers` with random weights, in a folder that it wrote itself; some of its sentences end."""
-    library = conversion.library("huggingface")
-    library.logging.set_verbosity_error()
-    library.utils.logging.disable_progress_bar()
-    given = {"d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "activation_function": "swish"} | kind
-    rest = {"two": False, "bias": True, "heads": 2, "file": "", "end": 2.0, "spread": 0.4, "stops": True}
-    two, bias, heads, file, end, spread, stops = (given.pop(key, other) for key, other in rest.items())
-    src, tgt = write_tokenizers(folder, two)
-    sides = {f"{side}_attention_heads": heads for side in ("encoder", "decoder")}
-    sides |= {f"{side}_ffn_dim": 20 for side in ("encoder", "decoder")}
-    ids = {"pad_token_id": 2, "eos_token_id": 0, "decoder_start_token_id": 2, "forced_eos_token_id": None}
-    torch.manual_seed(5)
-    sizes = {"vocab_size": src, "decoder_vocab_size": tgt, "max_position_embeddings": 64, "scale_embedding": True}
-    config = library.MarianConfig(**sizes | sides | ids | given)
-    model = library.MarianMTModel(config).eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "positions" not in name and parameter.dim() > 1:
-                crossing = 0.8 if "encoder_attn" in name else spread
-                parameter.add_(torch.randn_like(parameter), alpha=crossing)
-            elif "positions" not in name:
-                parameter.add_(torch.randn_like(parameter), alpha=0.05)
-        if bias:
-            model.final_logits_bias.normal_()
-        row = model.lm_head.weight[0]
-        model.model.decoder.layers[-1].final_layer_norm.bias.add_(row * end / row.square().sum())
-    how = {"num_beams": 4, "early_stopping": stops, "max_new_tokens": 40, "bad_words_ids": [[2]]}
-    model.generation_config.update(**how, length_penalty=1.0, do_sample=False)
-    model.save_pretrained(folder)
-    if file:
-        (folder / "model.safetensors").unlink()
-        torch.save(model.state_dict(), folder / file)
-    return model
 
 
 @needs("huggingface")
@@ -172,9 +119,15 @@ def test_weights_in_other_files_are_the_same_weights(layout: str, folder: Path, 
         assert torch.equal(found, wanted.half().float() if layout == "half" else wanted)
 
 
-def pickled(folder: Path, content: Any) -> None:
-    (folder / "model.safetensors").unlink()
-    torch.save(content, folder / "pytorch_model.bin")
+def in_pickle(content: Callable[[Path], Any]) -> Spoil:
+    """Puts something else into the weights' place."""
+
+    def spoil(folder: Path) -> None:
+        given = content(folder)
+        (folder / "model.safetensors").unlink()
+        torch.save(given, folder / "pytorch_model.bin")
+
+    return spoil
 
 
 def plain_pickle(folder: Path) -> None:
@@ -188,83 +141,86 @@ def compressed(folder: Path) -> None:
         archive.writestr("archive/data.pkl", bytes(1 << 20))
 
 
-def with_tensors(folder: Path, changes: dict[str, torch.Tensor | None]) -> None:
-    given = tensors(folder) | changes
-    write_bare_tensors(folder / "model.safetensors", {name: one for name, one in given.items() if one is not None})
+def weight(name: str, tensor: torch.Tensor | None) -> Spoil:
+    """Replaces a weight, or takes it out."""
+
+    def spoil(folder: Path) -> None:
+        given = tensors(folder) | {name: tensor}
+        write_bare_tensors(folder / "model.safetensors", {key: one for key, one in given.items() if one is not None})
+
+    return spoil
 
 
-def outside(folder: Path, path: str = "../secret.safetensors") -> None:
-    os.replace(folder / "model.safetensors", folder.parent / "secret.safetensors")
-    index = {"weight_map": {"model.shared.weight": path}}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+def outside(path: str) -> Spoil:
+    def spoil(folder: Path) -> None:
+        os.replace(folder / "model.safetensors", folder.parent / "secret.safetensors")
+        index = {"weight_map": {"model.shared.weight": path}}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+
+    return spoil
 
 
-def words(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    given = read(folder / "vocab.json")
-    change(given)
-    (folder / "vocab.json").write_text(json.dumps(given), encoding="utf-8")
+def words(change: Callable[[dict[str, Any]], object]) -> Spoil:
+    def spoil(folder: Path) -> None:
+        given = read(folder / "vocab.json")
+        change(given)
+        (folder / "vocab.json").write_text(json.dumps(given), encoding="utf-8")
+
+    return spoil
 
 
-def pipe(folder: Path) -> None:
-    (folder / "source.spm").unlink()
-    os.mkfifo(folder / "source.spm")
+def config(**values: Any) -> Spoil:
+    return changed("config.json", **values)
 
 
 FC1 = "model.encoder.layers.0.fc1.weight"
 SHARED = "model.shared.weight"
-HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
+HOSTILE: dict[str, tuple[Spoil, str]] = {
     "a pickle with code": (
-        lambda at: pickled(at, {SHARED: Harm(at.parent / "harm")}),
+        in_pickle(lambda at: {SHARED: Harm(at.parent / "harm")}),
         "pytorch_model.bin.*nothing of it was run",
     ),
     "a bare pickle": (plain_pickle, "pytorch_model.bin.*nothing of it was run"),
     "a compressed pickle": (compressed, "pytorch_model.bin.*compressed"),
-    "other objects": (lambda at: pickled(at, {"a": [1, 2]}), "pytorch_model.bin.*other things than named tensors"),
+    "other objects": (in_pickle(lambda at: {"a": [1, 2]}), "pytorch_model.bin.*other things than named tensors"),
     "one number for many": (
-        lambda at: pickled(at, tensors(at) | {FC1: torch.zeros(1).expand(24, 16)}),
+        in_pickle(lambda at: tensors(at) | {FC1: torch.zeros(1).expand(24, 16)}),
         "fc1.weight.*fewer numbers",
     ),
-    "a path that leaves": (outside, "index.json.*secret.*nothing was read"),
-    "a path that is whole": (lambda at: outside(at, "/etc/passwd"), "index.json.*/etc/passwd"),
+    "a path that leaves": (outside("../secret.safetensors"), "index.json.*secret.*nothing was read"),
+    "a path that is whole": (outside("/etc/passwd"), "index.json.*/etc/passwd"),
     "half a file": (lambda at: os.truncate(at / "model.safetensors", 3000), "model.safetensors.*damaged"),
-    "no weights": (lambda at: (at / "model.safetensors").unlink(), "no weights.*pytorch_model.bin"),
-    "no config": (lambda at: (at / "config.json").unlink(), "config.json.*missing"),
-    "no numbers": (lambda at: with_tensors(at, {FC1: torch.full((24, 16), torch.nan)}), "fc1.weight.*NaN"),
-    "another shape": (lambda at: with_tensors(at, {FC1: torch.zeros(16, 24)}), r"fc1.weight.*\[16, 24\].*\[24, 16\]"),
-    "a weight less": (lambda at: with_tensors(at, {FC1: None}), "fc1.weight.*missing"),
-    "a weight more": (lambda at: with_tensors(at, {"model.x": torch.zeros(1)}), "model.x.*not part of such a model"),
-    "other ties": (lambda at: with_tensors(at, {"lm_head.weight": torch.zeros(60, 16)}), "config.json says.*differ"),
-    "a huge vocabulary": (lambda at: change(at / "config.json", vocab_size=99_999_999), "config.json.*99,999,999"),
-    "a huge width": (lambda at: change(at / "config.json", d_model=1 << 20), "config.json.*1048576"),
-    "a wider one": (lambda at: change(at / "config.json", d_model=1 << 40), "config.json.*d_model"),
-    "many layers": (lambda at: change(at / "config.json", encoder_layers=200), "layers.2.*missing"),
-    "more layers": (lambda at: change(at / "config.json", encoder_layers=10**9), "config.json.*encoder_layers"),
-    "wide within": (lambda at: change(at / "config.json", encoder_ffn_dim=2**20, decoder_ffn_dim=2**20), "fc1"),
+    "no weights": (gone("model.safetensors"), "no weights.*pytorch_model.bin"),
+    "no config": (gone("config.json"), "config.json.*missing"),
+    "no numbers": (weight(FC1, torch.full((24, 16), torch.nan)), "fc1.weight.*NaN"),
+    "another shape": (weight(FC1, torch.zeros(16, 24)), r"fc1.weight.*\[16, 24\].*\[24, 16\]"),
+    "a weight less": (weight(FC1, None), "fc1.weight.*missing"),
+    "a weight more": (weight("model.x", torch.zeros(1)), "model.x.*not part of such a model"),
+    "other ties": (weight("lm_head.weight", torch.zeros(60, 16)), "config.json says.*differ"),
+    "a huge vocabulary": (config(vocab_size=99_999_999), "config.json.*99,999,999"),
+    "a huge width": (config(d_model=1 << 20), "config.json.*1048576"),
+    "a wider one": (config(d_model=1 << 40), "config.json.*d_model"),
+    "many layers": (config(encoder_layers=200), "layers.2.*missing"),
+    "more layers": (config(encoder_layers=10**9), "config.json.*encoder_layers"),
+    "wide within": (config(encoder_ffn_dim=2**20, decoder_ffn_dim=2**20), "fc1"),
     "odd heads": (
-        lambda at: change(at / "config.json", encoder_attention_heads=3, decoder_attention_heads=3),
+        config(encoder_attention_heads=3, decoder_attention_heads=3),
         "config.json.*hidden_size 16 is not a multiple of heads 3",
     ),
-    "two sizes": (
-        lambda at: change(at / "config.json", decoder_ffn_dim=8),
-        "decoder_ffn_dim: 8 beside encoder_ffn_dim 24",
-    ),
-    "a far end": (lambda at: change(at / "generation_config.json", eos_token_id=10**6), "config.json.*1000000"),
-    "an activation": (lambda at: change(at / "config.json", activation_function="mish"), "activation_function"),
-    "relative positions": (lambda at: change(at / "config.json", model_type="t5"), "t5.*relative positions.*marian"),
-    "bytes": (lambda at: change(at / "config.json", model_type="bart"), "bart.*normalizes its embeddings.*marian"),
-    "an unheard-of one": (
-        lambda at: change(at / "config.json", model_type="x" * 999),
-        "model of type 'xxx.*not supported",
-    ),
-    "a search": (lambda at: change(at / "generation_config.json", num_beams=10**6), "num_beams"),
+    "two sizes": (config(decoder_ffn_dim=8), "decoder_ffn_dim: 8 beside encoder_ffn_dim 24"),
+    "a far end": (changed("generation_config.json", eos_token_id=10**6), "config.json.*1000000"),
+    "an activation": (config(activation_function="mish"), "activation_function"),
+    "relative positions": (config(model_type="t5"), "t5.*relative positions.*marian"),
+    "an unheard-of one": (config(model_type="x" * 999), "model of type 'xxx.*not supported"),
+    "a search": (changed("generation_config.json", num_beams=10**6), "num_beams"),
     "no JSON": (lambda at: (at / "vocab.json").write_text("[1"), "vocab.json.*not JSON"),
     "a list": (lambda at: (at / "vocab.json").write_text("[1]"), "vocab.json.*list"),
-    "two for one": (lambda at: words(at, lambda given: given.update(a=7)), "vocab.json.*'a' has the id 7"),
-    "far words": (lambda at: words(at, lambda given: given.update(a=60)), "vocab.json.*'a' has the id 60"),
-    "words of words": (lambda at: words(at, lambda given: given.update(a="b")), "vocab.json.*'a' has the id 'b'"),
-    "no unknown": (lambda at: words(at, lambda given: given.pop("<unk>")), "vocabulary has no <unk>"),
+    "two for one": (words(lambda given: given.update(a=7)), "vocab.json.*'a' has the id 7"),
+    "far words": (words(lambda given: given.update(a=60)), "vocab.json.*'a' has the id 60"),
+    "words of words": (words(lambda given: given.update(a="b")), "vocab.json.*'a' has the id 'b'"),
+    "no unknown": (words(lambda given: given.pop("<unk>")), "vocabulary has no <unk>"),
     "no pieces": (lambda at: (at / "target.spm").write_bytes(b"x" * 99), "target.spm.*not a sentencepiece model"),
-    "a pipe": (pipe, "source.spm.*is no file"),
+    "a pipe": (pipe("source.spm"), "source.spm.*is no file"),
 }
 
 
@@ -278,7 +234,7 @@ def test_a_folder_that_lies_is_refused_by_name_and_leaves_nothing(harm: str, cop
 def test_odd_words_keep_their_rows(copy: Path, tmp_path: Path) -> None:
     """What no line can hold, and what is called as our special words are, gets another name and nothing else."""
     ninth = list(read(copy / "vocab.json"))[9]
-    words(copy, lambda given: given.update([("a\nb", given.pop(ninth))]))
+    words(lambda given: given.update([("a\nb", given.pop(ninth))]))(copy)
     change(copy / "config.json", decoder_start_token_id=0)
     change(copy / "generation_config.json", decoder_start_token_id=0)
     import_run(copy, str(tmp_path / "run"))

@@ -1,16 +1,10 @@
 """Models of Joey NMT and OpenNMT-py compute here what they computed; what they hold beyond that is refused by name."""
 
-import importlib
-from argparse import Namespace
-from copy import deepcopy
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import sentencepiece
-import torch
-import torch.nn.functional as F
 from other_recurrent import joey_rnn, joey_rnn_scores, opennmt_rnn, opennmt_rnn_scores
 from other_toolkits import (
     JOEY,
@@ -95,43 +89,6 @@ def test_a_transformer_of_joey_nmt_computes_what_it_did(kind: str, tmp_path: Pat
     ]
 
 
-@pytest.mark.parametrize("kind", [*JOEYS, *JOEY_RECURRENT])
-def test_joey_nmt_itself_agrees(kind: str, tmp_path: Path) -> None:
-    models = pytest.importorskip("joeynmt.model", reason="joeynmt is not installed", exc_type=ImportError)
-    vocabularies = importlib.import_module("joeynmt.vocabulary")
-    config = joey_config(**JOEYS[kind]) if kind in JOEYS else joey_recurrent(JOEY_RECURRENT[kind])
-    words = words_of(0, JOEY, pieces=False), words_of(1, JOEY, pieces=False)
-    marks = {"unk": 0, "pad": 1, "bos": 2, "eos": 3}
-    special = {f"{name}_id": number for name, number in marks.items()}
-    special |= {f"{name}_token": JOEY[number] for name, number in marks.items()}
-    special |= {"sep_id": None, "sep_token": None, "lang_tags": []}
-    src, tgt = (vocabularies.Vocabulary(side, SimpleNamespace(**special)) for side in words)
-    torch.manual_seed(4)
-    theirs = models.build_model(deepcopy(config["model"]), src, tgt).eval()
-    with torch.no_grad():
-        for parameter in theirs.parameters():
-            parameter.add_(torch.randn_like(parameter), alpha=0.3)
-    config["data"] |= {side: {"level": "word"} for side in ("src", "trg")}
-    write_joey(tmp_path / "theirs", config, theirs.state_dict(), words)
-    import_run(tmp_path / "theirs", str(tmp_path / "run"), toolkit="joeynmt")
-    for source, target, found in zip(
-        SOURCES[:20], TARGETS[:20], opened(tmp_path / "run").rescore(SOURCES[:20], TARGETS[:20]), strict=True
-    ):
-        left, right = (torch.tensor([ids(words[n], text.split())]) for n, text in enumerate((source, target)))
-        left = F.pad(left, (0, 1), value=3)
-        given, wanted = F.pad(right, (1, 0), value=2), F.pad(right, (0, 1), value=3)
-        with torch.inference_mode():
-            out = theirs._encode_decode(  # what its forward calls
-                src=left,
-                trg_input=given,
-                src_mask=torch.ones_like(left)[:, None].bool(),
-                src_length=torch.tensor([left.shape[1]]),
-                trg_mask=torch.ones_like(given)[:, None].bool(),
-            )[0]
-        expected = out.log_softmax(-1)[0].gather(1, wanted[0][:, None])[:, 0]
-        assert found.token_log_probs == pytest.approx(expected.tolist(), abs=1e-4)
-
-
 OPENNMTS: dict[str, dict[str, Any]] = {
     "plain": {},
     "gelu, biases, four heads": {"pos_ffn_activation_fn": "gelu", "add_qkvbias": True, "heads": 4},
@@ -173,56 +130,6 @@ def test_a_transformer_of_opennmt_py_computes_what_it_did(kind: str, tmp_path: P
         assert pieces or pair == [source.split(), target.split()]
         wanted = opennmt_scores(weights, options, [*words], pair)
         assert found.token_log_probs == pytest.approx(wanted.tolist(), abs=1e-4)
-
-
-class Words(dict[str, int]):
-    """A vocabulary as OpenNMT-py asks it for numbers."""
-
-    def __init__(self, tokens: list[str]) -> None:
-        super().__init__({token: number for number, token in enumerate(tokens)})
-
-
-@pytest.mark.parametrize("kind", [kind for kind in OPENNMTS if kind != "sentencepiece"] + [*OPENNMT_RECURRENT])
-def test_opennmt_py_itself_agrees(kind: str, tmp_path: Path) -> None:
-    builder = pytest.importorskip("onmt.model_builder", reason="onmt is not installed", exc_type=ImportError)
-    parser = importlib.import_module("onmt.utils.parse").ArgumentParser()
-    importlib.import_module("onmt.opts").train_opts(parser)
-    given = opennmt_options(**(OPENNMTS | OPENNMT_RECURRENT)[kind])
-    options = Namespace(**given, brnn=given["encoder_type"] == "brnn")
-    for action in parser._actions:
-        if not hasattr(options, action.dest):
-            setattr(options, action.dest, action.default)
-    words = words_of(0, OPENNMT, pieces=False), words_of(1, OPENNMT, pieces=False)
-    torch.manual_seed(4)
-    theirs = builder.build_base_model(options, {"src": Words(words[0]), "tgt": Words(words[1])}).eval()
-    with torch.no_grad():
-        for name, parameter in theirs.named_parameters():
-            parameter.copy_(torch.randn_like(parameter) * 0.4 + float("norm" in name and parameter.dim() == 1))
-    write_opennmt(tmp_path / "model.pt", given, theirs.state_dict(), words)
-    import_run(tmp_path / "model.pt", str(tmp_path / "run"), toolkit="opennmt-py")
-    for source, target, found in zip(
-        SOURCES[:20], TARGETS[:20], opened(tmp_path / "run").rescore(SOURCES[:20], TARGETS[:20]), strict=True
-    ):
-        pair = [source.split(), target.split()]
-        left, right = (torch.tensor([ids(words[n], side)]) for n, side in enumerate(pair))
-        given_words = torch.cat([torch.tensor([[2]]), right, torch.tensor([[3]])], 1)
-        wanted = [*pair[1], "</s>"]
-        with torch.inference_mode():
-            states, attention = theirs(left[..., None], given_words[..., None], torch.tensor([left.shape[1]]))
-            if options.copy_attn:
-                own = torch.tensor([[float(a == b) for b in pair[0]] for a in pair[0]])  # (S,S), a word a column
-                scores = theirs.generator(states[0], attention["copy"][0], own[None])
-                # Each word's columns are the same: one is enough.
-                copied = {word: scores[:, len(words[1]) + place] for place, word in enumerate(pair[0])}
-                known = {word: scores[:, number] for number, word in enumerate(words[1])}
-                zero, unknown = torch.zeros_like(scores[:, 0]), known["<unk>"]
-                generated = [known.get(word, zero if word in copied else unknown) for word in wanted]
-                sums = [one + copied.get(word, zero) for word, one in zip(wanted, generated, strict=True)]
-                expected = torch.stack(sums).diagonal().log()
-            else:
-                rows = torch.tensor(ids(words[1], wanted))
-                expected = theirs.generator(states)[0].log_softmax(-1).gather(1, rows[:, None])[:, 0]
-        assert found.token_log_probs == pytest.approx(expected.tolist(), abs=1e-4)
 
 
 @pytest.mark.parametrize("kind", JOEY_RECURRENT)
