@@ -1,56 +1,31 @@
 """The pointer-generator of See et al. 2017: its equations by hand, its sizes, copying, coverage, and hard inputs."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 import pytest
+import small_models
 import torch
 from daily import daily
+from formulas import Array, sigmoid, softmax
 from gradients import backward
 from seeds import moved
+from small_models import V, batch_of, finite_gradients
 from walk import Walk
 
-from nmtkit.core.errors import RecipeError
-from nmtkit.data.batch import Batch, collate
 from nmtkit.data.vocabulary import EOS, UNK
-from nmtkit.layers.attention import CoveredAdditive
 from nmtkit.models.base import VocabularySizes
 from nmtkit.models.pointer_generator import PointerGenerator, PointerGeneratorConfig
 from nmtkit.search.engine import beam_search
 from nmtkit.search.rules import SearchConfig
-from nmtkit.training.objectives.attention import coverage_loss
 from nmtkit.training.objectives.likelihood import likelihood
 
-V = 12
-SMALL: dict[str, object] = {"embedding_size": 3, "hidden_size": 4, "attention_size": 5}
-Floats = npt.NDArray[np.float64]
+build = partial(small_models.build, "pointer_generator")
 
 
-def build(seed: int = 1, vocabulary: int = V, **settings: object) -> PointerGenerator:
-    torch.manual_seed(seed)
-    config = PointerGeneratorConfig.model_validate({**SMALL, **settings})
-    return PointerGenerator(config, VocabularySizes(vocabulary, vocabulary, shared=True))
-
-
-def batch_of(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]] | None = None) -> Batch:
-    """Ids from V on are unknown words of their own sentence."""
-
-    def plain(rows: Sequence[Sequence[int]]) -> list[list[int]]:
-        return [[UNK if word >= V else word for word in row] for row in rows]
-
-    n_oov = max([0, *(word - V + 1 for row in sources for word in row)])
-    if targets is None:
-        return collate(plain(sources), src_extended=sources, n_oov=n_oov)
-    return collate(plain(sources), plain(targets), sources, targets, n_oov)
-
-
-def sigmoid(x: Floats) -> Floats:
-    return 1 / (1 + np.exp(-x))
-
-
-def lstm(weights: dict[str, Floats], prefix: str, suffix: str, inputs: Floats, hidden: Floats, cell: Floats) -> Floats:
+def lstm(weights: dict[str, Array], prefix: str, suffix: str, inputs: Array, hidden: Array, cell: Array) -> Array:
     """One step of torch's LSTM: `[h; c]`."""
     gates = inputs @ weights[f"{prefix}weight_ih{suffix}"].T + weights[f"{prefix}bias_ih{suffix}"]
     gates = gates + hidden @ weights[f"{prefix}weight_hh{suffix}"].T + weights[f"{prefix}bias_hh{suffix}"]
@@ -59,21 +34,15 @@ def lstm(weights: dict[str, Floats], prefix: str, suffix: str, inputs: Floats, h
     return np.stack([sigmoid(o) * np.tanh(cell), cell])
 
 
-def softmax(x: Floats) -> Floats:
-    return np.exp(x) / np.exp(x).sum()
-
-
 @torch.no_grad()
 def test_two_steps_by_hand() -> None:
     """Encoder, reduced state, and two steps of eq. 1 to 4 and 8 to 11, word by word in plain numbers."""
-    model = build(coverage=True).double().eval()
-    for parameter in model.parameters():
-        parameter.add_(0.3 * torch.randn_like(parameter))
-    w: dict[str, Floats] = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+    model = build(coverage=True, noise=0.3)
+    w: dict[str, Array] = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
     source, extended, target = [5, UNK, 7, 5, EOS], [5, V, 7, 5, EOS], [V, 5]
     size = 4
 
-    def read(direction: str, words: list[int]) -> tuple[list[Floats], Floats]:
+    def read(direction: str, words: list[int]) -> tuple[list[Array], Array]:
         state, states = np.zeros((2, size)), []
         for word in words:
             state = lstm(w, f"encoder.{direction}_layers.0.", "_l0", w["tgt_embedding.weight"][word], *state)
@@ -113,8 +82,6 @@ def test_two_steps_by_hand() -> None:
 
     batch = batch_of([extended[:-1]], [target])
     output = model(batch, need_attention=True)
-    assert output.attention is not None
-    assert output.copy_gate is not None
     assert output.log_probs.shape == (1, 3, V + 1)
     np.testing.assert_allclose(output.log_probs[0, :2].exp(), np.stack(expected), rtol=0, atol=1e-12)
     np.testing.assert_allclose(output.attention[0, :2], np.stack(looks), rtol=0, atol=1e-12)
@@ -138,7 +105,7 @@ def test_the_paper_counts_as_many_parameters() -> None:
 
 
 def test_initialisation_of_the_authors() -> None:
-    model = build(vocabulary=400, hidden_size=32, initialisation="paper", coverage=True)
+    model = build(VocabularySizes(400, 400, shared=True), hidden_size=32, initialisation="paper", coverage=True)
     for name, tensor in model.state_dict().items():
         size, deviation = float(tensor.abs().max()), float(tensor.std(correction=0))
         if name.startswith(("encoder", "decoder")) and "weight" in name:
@@ -152,13 +119,12 @@ def test_initialisation_of_the_authors() -> None:
 
 @torch.no_grad()
 def test_coverage_is_the_sum_of_what_was_looked_at() -> None:
-    model = build(coverage=True).double().eval()
+    model = build(coverage=True)
     memory = model.encode(batch_of([[5, 6, 7], [8, 9]]))
     walk = Walk(model, memory)
     total = torch.zeros_like(walk.state.coverage)
     for word in (2, 5, V):
         _, readout = walk.step(torch.tensor([word, word]))
-        assert readout.attention is not None
         total = total + readout.attention
         torch.testing.assert_close(walk.state.coverage, total, rtol=0, atol=0)
 
@@ -166,7 +132,7 @@ def test_coverage_is_the_sum_of_what_was_looked_at() -> None:
 @torch.no_grad()
 def test_coverage_begins_without_effect_and_then_matters() -> None:
     """A model that gets `w_c` in a later stage goes on from what it had learned."""
-    plain, covered = build(seed=1).double().eval(), build(seed=2, coverage=True).double().eval()
+    plain, covered = build(seed=1), build(seed=2, coverage=True)
     missing, unexpected = covered.load_state_dict(plain.state_dict(), strict=False)
     assert (missing, unexpected) == (["attention.score.coverage"], [])
     batch = batch_of([[5, 6, V, 7]], [[6, V, 8]])
@@ -179,18 +145,9 @@ def test_coverage_begins_without_effect_and_then_matters() -> None:
 
 
 @torch.no_grad()
-def test_unknown_words_are_read_as_unknown() -> None:
-    model = build().eval()
-    memory = model.encode(batch_of([[5, V, V + 1]]))
-    known = Walk(model, memory).step(torch.tensor([UNK]))[0]
-    for word in (V, V + 1):
-        assert torch.equal(Walk(model, memory).step(torch.tensor([word]))[0], known)
-
-
-@torch.no_grad()
 def test_pieces_are_copied_too() -> None:
     """Without unknown words X is V, and copying raises exactly the words of the source."""
-    model = build().double().eval()
+    model = build()
     batch = batch_of([[5, 6, 7]], [[8, 9]])
     model.get_parameter("gate.weight").zero_()
     model.get_parameter("gate.bias").fill_(40.0)  # generates only
@@ -215,24 +172,16 @@ HARD = {
 @pytest.mark.parametrize("name", HARD)
 def test_never_nan(name: str, bias: float) -> None:
     """In float32, with gates of exactly 0 and 1: the loss, every gradient and every score of a search are finite."""
-    model = build(coverage=True)
+    model = build(coverage=True).float()
     with torch.no_grad():
-        model.get_parameter("gate.bias").fill_(bias)
-        model.get_parameter("attention.score.energy").mul_(50.0)  # so that some weights come out as zero
+        model.gate.bias.fill_(bias)
+        model.attention.score.energy.mul_(50.0)  # so that some weights come out as zero
     sources = HARD[name]
     batch = batch_of(sources, [[*source[:4], 5, V][:6] if V in source else [*source[:4], 5] for source in sources])
-    assert batch.tgt_mask is not None
-    output = model(batch, keep=batch.tgt_mask, need_attention=True)
     if bias:
-        assert output.copy_gate is not None
-        assert set(output.copy_gate.flatten().tolist()) == {0.0 if bias < 0 else 1.0}
-    assert output.attention is not None
-    loss = likelihood(output, batch, V).total + coverage_loss(output.attention, batch.tgt_mask)
-    loss.backward()  # type: ignore[no-untyped-call]  # torch does not type it
-    assert bool(loss.isfinite())
-    for name, parameter in model.named_parameters():
-        assert parameter.grad is not None, name
-        assert bool(parameter.grad.isfinite().all()), name
+        gates = model(batch, keep=batch.tgt_mask).copy_gate
+        assert set(gates.flatten().tolist()) == {0.0 if bias < 0 else 1.0}
+    finite_gradients(model.train(), batch, coverage_weight=1.0)
     for best in beam_search(model.eval(), batch, SearchConfig(beam_size=2, max_length=5), n_best=2):
         assert all(math.isfinite(hypothesis.score) for hypothesis in best)
 
@@ -241,11 +190,8 @@ def test_never_nan(name: str, bias: float) -> None:
 @pytest.mark.parametrize("chunk_bytes", [1, 1 << 20], ids=["word-by-word", "at-once"])
 def test_gradient_of_the_likelihood(chunk_bytes: int, coverage: bool) -> None:
     """The training loop's gradient, whose output layer goes in parts, against finite differences in float64."""
-    model = build(coverage=coverage, dropout=0.0).double()
+    model = build(coverage=coverage, noise=0.2)
     batch = batch_of([[5, V, 7, 5, V + 1], [6]], [[V, 5, V + 1], [8, 6]])
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.2 * torch.randn_like(parameter))
 
     def loss() -> float:
         with torch.no_grad():
@@ -254,7 +200,6 @@ def test_gradient_of_the_likelihood(chunk_bytes: int, coverage: bool) -> None:
     backward(model, batch, 1, chunk_bytes, label_smoothing=0.1)
     step, checked = 1e-5, 0
     for name, parameter in model.named_parameters():
-        assert parameter.grad is not None, name
         for place in torch.randperm(parameter.numel())[:4].tolist():
             flat = parameter.detach().view(-1)
             value = float(flat[place])
@@ -267,12 +212,6 @@ def test_gradient_of_the_likelihood(chunk_bytes: int, coverage: bool) -> None:
             assert math.isclose(numeric, float(parameter.grad.view(-1)[place]), rel_tol=1e-5, abs_tol=1e-7), name
             checked += 1
     assert checked > 60
-
-
-def test_one_embedding_needs_one_vocabulary() -> None:
-    with pytest.raises(RecipeError, match=r"`embeddings` makes source and target share.*tokenizer\.joint"):
-        PointerGenerator(PointerGeneratorConfig(), VocabularySizes(V, V, shared=False))
-    PointerGenerator(PointerGeneratorConfig(tie="none"), VocabularySizes(V, V + 1, shared=False))
 
 
 LEVELS = 3
@@ -296,9 +235,7 @@ def test_who_sees_its_coverage_does_not_say_a_name_again(record_property: Callab
     sources = [list(range(V, V + 12))] * 4 + [list(range(V + 2, V + 9))]
     said = []
     for weight in (0.0, -10.0):
-        model = build(moved(1), coverage=True).eval()
-        assert isinstance(model.attention.score, CoveredAdditive)
-        assert model.gate is not None
+        model = build(seed=moved(1), coverage=True).float()
         model.gate.bias.fill_(-1e4)
         model.attention.score.key.weight.mul_(5.0)  # an untrained model looks everywhere alike
         model.attention.score.energy.mul_(100.0)
@@ -315,14 +252,13 @@ def test_who_sees_its_coverage_does_not_say_a_name_again(record_property: Callab
 def repeated_after_training(coverage: bool, seed: int) -> tuple[int, int]:
     """Trains for some seconds; then of 100 new sources the names said again, and the summaries without any fault."""
     updates, peak = 350, 1.5e-2
-    model = build(seed, embedding_size=16, hidden_size=8, attention_size=16, coverage=coverage)
+    model = build(seed=seed, embedding_size=16, hidden_size=8, attention_size=16, coverage=coverage).float().train()
     optimizer = torch.optim.Adam(model.parameters())
     draw = torch.Generator().manual_seed(seed)
     test = [names_by_level(draw) for _ in range(100)]
     for update in range(updates):
         pairs = [names_by_level(draw) for _ in range(24)]
         batch = batch_of([source for source, _ in pairs], [target for _, target in pairs])
-        assert batch.tgt_mask is not None
         optimizer.param_groups[0]["lr"] = peak * min(1.0, (update + 1) / 30) * (1 - update / updates)
         optimizer.zero_grad()
         backward(model, batch, batch.n_tokens, 1 << 30, coverage_weight=float(coverage))

@@ -1,0 +1,124 @@
+"""What models have in common beside their contract: what they refuse, drop and show, and the gradient of a walk."""
+
+import pytest
+import torch
+from small_models import SMALL, V, batch_of, build
+from walk import Walk
+
+from nmtkit.core.errors import DataError, RecipeError
+from nmtkit.data.vocabulary import UNK
+from nmtkit.models.base import Seq2Seq, VocabularySizes
+
+ONE_LAYER = "residual: an encoder of one layer has none to connect; set layers or encoder_layers"
+BOTH_WAYS = "reverse_source: a bidirectional encoder reads the source both ways"
+NOT_READ = "nothing reads the source to choose; set window to global"
+NO_HEAD = "`alignment_heads`: give mean, or the number of a head, counted from 1 "
+
+REFUSED: list[tuple[str, dict[str, object], str]] = [
+    *((kind, {"tie": "embeddings"}, r"model\.tie: `embeddings`.*set tokenizer\.joint to true") for kind in SMALL),
+    ("transformer", {"tie": "all"}, r"model\.tie: `all`.*set tokenizer\.joint to true, or model\.tie to `decoder`"),
+    ("rnnsearch", {"tie": "decoder", "embedding_size": 4}, "maxout_size 3 must equal embedding_size 4"),
+    ("rnn_encdec", {"tie": "decoder", "embedding_size": 4}, "embedding_size 4 must equal maxout_size 3"),
+    ("rnn_encdec", {"tie": "decoder", "maxout_size": None}, "embedding_size 3 must equal hidden_size 4"),
+    ("luong", {"tie": "decoder"}, "hidden_size 4 must equal embedding_size 3"),
+    ("rnnsearch", {"score": "dots"}, "did you mean 'dot'"),
+    ("rnnsearch", {"score": "dot"}, "4 numbers with encoder states of 8: set encoder_hidden_size to 2, or set score"),
+    ("rnnsearch", {"score": "dot", "hidden_size": 5}, "5 numbers with encoder states of 10: set score to general, ad"),
+    (
+        "rnnsearch",
+        {"score": "scaled_dot", "bidirectional": False, "encoder_hidden_size": 8},
+        "encoder_hidden_size to 4",
+    ),
+    ("luong", {"score": "dot", "bidirectional": True, "bridge": "tanh"}, "states of 4 numbers .* encoder states of 8"),
+    ("luong", {"score": "scaled_dot", "encoder_hidden_size": 3, "bridge": "tanh"}, "set encoder_hidden_size to 4, or"),
+    ("luong", {"score": "location", "window": "local_m"}, NOT_READ),
+    ("luong", {"score": "location", "window": "local_p"}, NOT_READ),
+    ("luong", {"window_size": 0}, "greater than or equal to 1"),
+    ("luong", {"bidirectional": True}, "bridge: copy"),
+    ("rnnsearch", {"bridge": "copy"}, "1 x 8 numbers.*where the decoder has 1 x 4"),
+    ("rnnsearch", {"bridge": "copy", "bidirectional": False, "encoder_layers": 2}, "2 x 4 numbers.*decoder has 1 x 4"),
+    ("rnn_encdec", {"feed_context": False, "bidirectional": True}, "1 x 8 numbers.*where the decoder has 1 x 4"),
+    ("rnn_encdec", {"feed_context": False, "encoder_layers": 3}, "3 x 4 numbers.*where the decoder has 1 x 4"),
+    ("rnn_encdec", {"feed_context": False, "bridge": "zero"}, "bridge: zero hides the source from the decoder; set fe"),
+    ("rnnsearch", {"residual": True}, ONE_LAYER),
+    ("rnn_encdec", {"residual": True}, ONE_LAYER),
+    ("luong", {"residual": True}, ONE_LAYER),
+    ("rnnsearch", {"reverse_source": True}, BOTH_WAYS),
+    ("rnn_encdec", {"bidirectional": True, "reverse_source": True}, BOTH_WAYS),
+    ("luong", {"reverse_source": True, "bidirectional": True, "bridge": "tanh"}, BOTH_WAYS),
+    ("intra_attention", {"hidden_size": 7}, "even number"),
+    ("transformer", {"hidden_size": 10, "heads": 4}, "not a multiple of heads"),
+    ("transformer", {"dropout": 1.0}, "less than 1"),
+    ("transformer", {"norm": "per"}, "did you mean 'pre'"),
+    ("transformer", {"decoder_layers": 2, "alignment_layer": 3}, "does not exist: decoder_layers is 2"),
+    ("transformer", {"alignment_heads": 4}, "alignment_heads 4 does not exist: heads is 3"),
+    ("transformer", {"alignment_heads": 0}, NO_HEAD),
+    ("transformer", {"alignment_heads": "first"}, NO_HEAD),
+    ("transformer", {"alignment_heads": True}, NO_HEAD),
+]
+TWO_VOCABULARIES = VocabularySizes(V + 4, V, shared=False)
+
+
+@pytest.mark.parametrize(("kind", "settings", "message"), REFUSED, ids=str)
+def test_what_does_not_fit_is_refused_with_the_reason(kind: str, settings: dict[str, object], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        build(kind, sizes=TWO_VOCABULARIES, **settings)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", SMALL)
+def test_two_vocabularies_may_differ_in_size(kind: str) -> None:
+    model = build(kind, sizes=TWO_VOCABULARIES, tie="none")
+    assert model.embedding("src").weight.shape[0] == V + 4
+    assert model(batch_of([[4, 5]], [[4]])).log_probs.shape == (1, 2, V)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", SMALL)
+def test_dropout_acts_in_training_only(kind: str) -> None:
+    others = {"attention_dropout": 0.3, "activation_dropout": 0.3} if kind == "transformer" else {}
+    model, batch = build(kind, dropout=0.5, **others), batch_of([[4, 5]], [[4]])
+    assert torch.equal(model(batch).log_probs, model(batch).log_probs)
+    model.train()
+    assert not torch.equal(model(batch).log_probs, model(batch).log_probs)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["rnnsearch", "luong", "transformer", "rnn_encdec"])
+def test_attention_is_given_only_where_asked_for(kind: str) -> None:
+    model, batch = build(kind, noise=0.1), batch_of([[4, 5]], [[4]])
+    plain, asked = model(batch), model(batch, need_attention=True)
+    assert plain.attention is None
+    assert torch.equal(plain.log_probs, asked.log_probs)
+    assert model.has_attention == (kind != "rnn_encdec")
+    assert (asked.attention.shape == (1, 2, 3)) if model.has_attention else (asked.attention is None)
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_the_gradient_of_a_walk_is_that_of_all_steps_at_once(kind: str) -> None:
+    model, batch = build(kind, seed=5, noise=0.2), batch_of([[5, V, 7, V + 1, 6], [V]], [[V + 1, 7, 4], [V]])
+    gradients = []
+    for unroll in (type(model).unroll, Seq2Seq.unroll):
+        model.zero_grad()
+        memory = model.encode(batch)
+        model.predict(unroll(model, batch, memory), memory)[..., :V].sin().sum().backward()
+        gradients.append([parameter.grad for parameter in model.parameters()])
+    torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-10)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["pointer_generator", "intra_attention", "transformer"])
+def test_words_that_only_the_source_has_are_read_as_unknown(kind: str) -> None:
+    model = build(kind, **({"copying": "learned"} if kind == "transformer" else {}))
+    memory = model.encode(batch_of([[5, V, V + 1]]))
+    known = Walk(model, memory).step(torch.tensor([UNK]))[0]
+    for word in (V, V + 1):
+        assert torch.equal(Walk(model, memory).step(torch.tensor([word]))[0], known)
+
+
+@pytest.mark.parametrize("kind", ["rnnsearch", "luong"])
+def test_a_location_score_knows_so_many_positions(kind: str) -> None:
+    model = build(kind, score="location", max_positions=4)
+    model.encode(batch_of([[4] * 3]))
+    with pytest.raises(DataError, match=r"a source has 5 tokens.*only 4 positions"):
+        model.encode(batch_of([[4] * 4]))
