@@ -1,6 +1,5 @@
 """A real Chromium without a window, driven through chromedriver by the W3C WebDriver protocol: plain HTTP and JSON."""
 
-import base64
 import json
 import shutil
 import socket
@@ -15,7 +14,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 DRIVER = shutil.which("chromedriver")
 
 KEYS = {"Tab": "\ue004", "ArrowLeft": "\ue012", "ArrowUp": "\ue013", "ArrowRight": "\ue014", "ArrowDown": "\ue015"}
-KEYS |= {"Enter": "\ue007", "Escape": "\ue00c", "Home": "\ue011", "End": "\ue010", "Shift": "\ue008", " ": " "}
+KEYS |= {"Enter": "\ue007", "Escape": "\ue00c", "Home": "\ue011", "End": "\ue010"}
 
 
 class Browser:
@@ -64,10 +63,8 @@ class Browser:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self._devtools("Emulation.setEmulatedMedia", {"features": [scheme]})
         self._devtools("Network.enable", {})
-        self._devtools(
-            "Network.emulateNetworkConditions",
-            {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0},
-        )
+        offline = {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
+        self._devtools("Network.emulateNetworkConditions", offline)
         self._ask("POST", "/url", {"url": page.as_uri()})
 
     def _devtools(self, command: str, parameters: dict[str, Any]) -> None:
@@ -93,10 +90,6 @@ class Browser:
     def errors(self) -> list[str]:
         """What the page has complained of since the last call."""
         return [entry["message"] for entry in self._ask("POST", "/se/log", {"type": "browser"})]
-
-    def screenshot(self, path: Path) -> None:
-        """Writes what the window shows as PNG."""
-        path.write_bytes(base64.b64decode(self._ask("GET", "/screenshot")))
 
     def close(self) -> None:
         """Ends Chromium and its driver."""

@@ -74,10 +74,8 @@ def test_pointing_at_a_word_of_the_summary(page: Browser):
     found = check_word(page, 0)
     assert found["hint"] == "Tavares (copied, p_gen 0.05) ← Tavares 0.80 · scored 0.20"
     page.point(".target span:nth-child(4)")
-    found = check_word(page, 3)
-    assert (
-        found["hint"] == "home. (p_gen 0.75) ← beat 0.30 · Westbrook 0.30 · Ravensmoor 0.20 · after 0.10 · twice. 0.10"
-    )
+    best = "beat 0.30 · Westbrook 0.30 · Ravensmoor 0.20 · after 0.10 · twice. 0.10"
+    assert check_word(page, 3)["hint"] == f"home. (p_gen 0.75) ← {best}"
     page.point("h1")
     check_coverage(page)
 
@@ -116,10 +114,8 @@ def test_tab_goes_from_text_to_text(page: Browser):
     assert first(page)["focus"] == ARTICLE[0]
     assert str(first(page)["hint"]).startswith("Ravensmoor (coverage 0.80) → Ravensmoor 0.60")
     page.press("Tab")
-    both = page.run(READ)
-    assert both[0]["focus"] is None
-    assert both[1]["focus"] == "out0"
-    assert both[0]["hint"] == ""
+    assert [section["focus"] for section in page.run(READ)] == [None, "out0"]
+    assert first(page)["hint"] == ""
 
 
 def test_a_click_keeps_a_word_while_the_mouse_is_elsewhere(page: Browser):
@@ -130,17 +126,6 @@ def test_a_click_keeps_a_word_while_the_mouse_is_elsewhere(page: Browser):
     check_word(page, 0)
     page.point("h1")
     check_word(page, 2)
-
-
-def test_weights_keep_three_digits(browser: Browser, tmp_path: Path):
-    picture = long_summary(300, 20, seed=4)
-    save(picture, tmp_path / "a.html")
-    browser.open(tmp_path / "a.html")
-    for row in (0, 7, 19):
-        browser.point(f".target span:nth-child({row + 1})")
-        weights = picture.weights[row]
-        np.testing.assert_allclose(first(browser)["source"], weights / weights.max(), atol=0.005)
-    assert browser.errors() == []
 
 
 def test_how_words_were_made_can_be_seen(page: Browser):
