@@ -24,9 +24,8 @@ from nmtkit.experiment.loading import ModelOptions, open_autotuned, open_transla
 from nmtkit.models.base import Seq2Seq
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder, ignore
-from nmtkit.runs.inference import source_token_limit
 from nmtkit.runs.metrics_log import MetricsLog
-from nmtkit.runs.saved import SavedRun
+from nmtkit.runs.saved import SavedRun, source_token_limit
 from nmtkit.training.events import Step
 from nmtkit.training.objectives.likelihood import likelihood
 from nmtkit.translation.result import Translation

@@ -21,7 +21,6 @@ from nmtkit.models.base import Seq2Seq
 from nmtkit.models.transformer import TransformerConfig
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder, ignore
-from nmtkit.runs.inference import write_inference
 from nmtkit.runs.saved import SavedRun
 from nmtkit.search.rules import SearchConfig
 
@@ -189,7 +188,7 @@ def _safetensors(model: Seq2Seq, tokenizers: TokenizerPair, recipe: Recipe, fold
     save_weights(made.average, get_weights(model), tokenizers.checksum)
     write_json(made.result, {"reason": "exported", "updates": 0, "best": None, "kept": []})
     atomic_write_text(made.recipe, recipe.to_yaml())
-    write_inference(made, recipe, made.checkpoints)
+    SavedRun(made).save_inference()
 
 
 EXPORTS: dict[str, Callable[[Seq2Seq, TokenizerPair, Recipe, Path], None]] = {

@@ -16,7 +16,7 @@ from nmtkit.interchange.joey import read_joey
 from nmtkit.interchange.opennmt import read_opennmt
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder, ignore
-from nmtkit.runs.inference import write_inference
+from nmtkit.runs.saved import SavedRun
 
 READERS: dict[str, Callable[[Path], ImportedModel]] = {
     "huggingface": read_huggingface,
@@ -86,4 +86,4 @@ def _write(run: RunFolder, imported: ImportedModel, name: str, title: str) -> No
     write_json(run.imported, origin | {"license": imported.licence})
     write_json(run.result, {"reason": "imported", "updates": 0, "best": None, "kept": []})
     atomic_write_text(run.recipe, recipe.to_yaml())
-    write_inference(run, recipe, run.checkpoints)
+    SavedRun(run).save_inference()

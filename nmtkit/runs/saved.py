@@ -2,29 +2,69 @@
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 from typing_extensions import override
 
 from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.checkpoints.weights import SkipInit, average_weights, load_weights, read_vocabulary_checksum, save_weights
-from nmtkit.core.errors import CheckpointError, RecipeError
+from nmtkit.core.errors import CheckpointError, NmtkitError, RecipeError
+from nmtkit.core.files import bytes_checksum, write_json
+from nmtkit.core.formats import parse_json
+from nmtkit.core.settings import Settings, TaggedUnion, parse
 from nmtkit.core.task import TASKS
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.models.base import MODELS, ModelConfig, Seq2Seq, VocabularySizes
 from nmtkit.models.ensemble import Ensemble, Mean
 from nmtkit.runs.folder import RUNS, RunFolder, suggest_runs
-from nmtkit.runs.inference import InferenceConfig, read_inference, write_inference
+from nmtkit.search.rules import SearchConfig
 
 if TYPE_CHECKING:
     from nmtkit.recipe import Recipe
 
+    AnyModelConfig = ModelConfig
+else:
+    AnyModelConfig = Annotated[Any, TaggedUnion(lambda: [MODELS.get(name).Config for name in MODELS.names()])]
+
 MODEL_VARIABLE = "NMTKIT_MODEL"
 _NAMED_WEIGHTS = ("auto", "average", "best", "last")
+
+
+class InferenceConfig(Settings):
+    """What decoding needs of a recipe: `inference.json`, so that no recipe is read."""
+
+    name: str
+    task: str
+    model: AnyModelConfig
+    search: SearchConfig
+    max_source_tokens: int | None = None
+    """Tokens of a source that the model reads; None: all."""
+    checkpoints: str = ""
+    """The folder of the stage, within the run's."""
+    recipe_sum: str = ""
+    """Checksum of `recipe.yaml`: once that is changed by hand, this file is out of date."""
+
+    @classmethod
+    def of(cls, recipe: "Recipe") -> "InferenceConfig":
+        """Those of a recipe, or of a stage's recipe."""
+        return cls(
+            name=recipe.name,
+            task=recipe.task,
+            model=recipe.model,
+            search=recipe.search,
+            max_source_tokens=source_token_limit(recipe),
+        )
+
+
+def source_token_limit(recipe: "Recipe") -> int | None:
+    """Tokens of a source that a recipe's model reads; None: all."""
+    cuts = recipe.data.truncation
+    return cuts[0] if cuts is not None and TASKS.get(recipe.task).truncates_sources else None
 
 
 @dataclass(frozen=True)
@@ -55,7 +95,13 @@ class SavedRun:
 
     @cached_property
     def _saved_inference(self) -> InferenceConfig | None:
-        return read_inference(self.folder)
+        """None if it is missing, damaged or out of date, so that the recipe is to be read."""
+        path = self.folder.inference
+        with suppress(OSError, NmtkitError, TypeError):
+            if path.is_file():  # a pipe would be waited for
+                config = parse(InferenceConfig, parse_json(path.read_bytes(), ""), str(path))
+                return config if config.recipe_sum == bytes_checksum(self.folder.recipe.read_bytes()) else None
+        return None
 
     @property
     def inference(self) -> InferenceConfig:
@@ -66,7 +112,12 @@ class SavedRun:
         """Writes the settings for decoding, once training has ended."""
         self.__dict__.pop("_saved_inference", None)
         stage = self.newest_stage()
-        write_inference(self.folder, stage.recipe, stage.checkpoints.folder)
+        place = {
+            "checkpoints": stage.checkpoints.folder.relative_to(self.folder.path).as_posix(),
+            "recipe_sum": bytes_checksum(self.folder.recipe.read_bytes()),
+        }
+        config = InferenceConfig.of(stage.recipe).model_copy(update=place)
+        write_json(self.folder.inference, config.model_dump(mode="json"))
 
     def load_tokenizers(self) -> TokenizerPair:
         """The tokenizers of the run."""
