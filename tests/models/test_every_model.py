@@ -7,7 +7,7 @@ from walk import Walk
 
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.data.vocabulary import UNK
-from nmtkit.models.base import Seq2Seq, VocabularySizes
+from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 
 ONE_LAYER = "residual: an encoder of one layer has none to connect; set layers or encoder_layers"
 BOTH_WAYS = "reverse_source: a bidirectional encoder reads the source both ways"
@@ -63,6 +63,12 @@ TWO_VOCABULARIES = VocabularySizes(V + 4, V, shared=False)
 def test_what_does_not_fit_is_refused_with_the_reason(kind: str, settings: dict[str, object], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         build(kind, sizes=TWO_VOCABULARIES, **settings)
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_every_setting_says_what_it_means(kind: str) -> None:
+    config = MODELS.get(kind).Config
+    assert [name for name in config.model_fields if not config.meaning(name)] == []
 
 
 @torch.no_grad()

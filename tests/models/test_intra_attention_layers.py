@@ -52,7 +52,6 @@ def test_stays_finite_where_exponentials_do_not(size: float) -> None:
         assert not bool(naive_weights.isfinite().all())
     torch.testing.assert_close(weights.sum(-1), torch.ones(1, 3))
     (weights * torch.tensor([1.0, 2.0, 5.0])).sum().backward()
-    assert scores.grad is not None
     assert bool(scores.grad.isfinite().all())
 
 
