@@ -109,11 +109,7 @@ class ExternalCheckpoint:
     def positions(self, tables: Mapping[str, str], width: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """The model settings of the position embeddings, and their tables `(P,H)` under our names.
 
-        Without tables the settings are empty.
-
-        Args:
-            tables: the toolkit's names by ours, the source's first.
-            width: of the model.
+        `tables` has the toolkit's names by ours. Without tables the settings are empty.
         """
         shapes = {ours: self.weights.shapes[name] for ours, name in tables.items() if name in self.weights.shapes}
         converted: dict[str, Tensor] = {}
@@ -208,9 +204,7 @@ def transformer_names(encoder: str, decoder: str, modules: Mapping[str, Sequence
 def recurrent_names(others: Mapping[str, str], decoder: str = "decoder.rnn.{kind}_l{layer}") -> SourceNames:
     """Names of the weights of a recurrent model whose encoder is a module `rnn` of torch.
 
-    Args:
-        others: the toolkit's names of weights that are of no recurrent layer, by ours.
-        decoder: the pattern of its names of the decoder's.
+    `others` has the toolkit's names of weights that are of no recurrent layer, by ours.
     """
 
     def source_names(name: str) -> list[str]:

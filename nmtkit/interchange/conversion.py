@@ -113,9 +113,6 @@ def _layer_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: weight for name, weight in weights.items() if name.startswith(("encoder", "decoder"))}
 
 
-# ------------------------------------------------------------------------------------------------------- Hugging Face
-
-
 def to_hugging_face(model: Seq2Seq, longest: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The same network in `transformers`: its settings, as `config.json` has them, and its weights in float32.
 
@@ -177,9 +174,6 @@ def to_hugging_face(model: Seq2Seq, longest: int) -> tuple[dict[str, Any], dict[
 
 def _padded(matrix: Tensor, rows: int, value: float) -> Tensor:
     return torch.cat([matrix, matrix.new_full((max(0, rows - len(matrix)), matrix.shape[1]), value)])
-
-
-# --------------------------------------------------------------------------------------------------------- CTranslate2
 
 
 def to_ctranslate2(model: Seq2Seq, src_tokens: Sequence[str], tgt_tokens: Sequence[str], longest: int) -> Any:

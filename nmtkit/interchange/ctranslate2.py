@@ -57,11 +57,7 @@ class CTranslate2Config(ExternalSettings):
 
 
 def read_ctranslate2(folder: Path) -> ImportedModel:
-    """Converts a model of CTranslate2.
-
-    Args:
-        folder: with config.json, model.bin, vocabularies, source.spm and target.spm; a model of words has no .spm.
-    """
+    """Converts a folder with config.json, model.bin, vocabularies and, but for words, source.spm and target.spm."""
     place = folder / "config.json"
     given = read_json(place, dict)
     config = parse(CTranslate2Config, given, str(place))
@@ -90,9 +86,6 @@ def read_ctranslate2(folder: Path) -> ImportedModel:
     }
     origin = exported_task(given), license_of(folder)
     return ImportedModel("ctranslate2", "CTranslate2", model, tensors, tokenizers, search, notes, *origin)
-
-
-# ---------------------------------------------------------------------------------------------------------- vocabulary
 
 
 def _maps(folder: Path, config: CTranslate2Config, file: CTranslate2File) -> Maps:
@@ -158,9 +151,6 @@ def _cuts_words(tokenizer: Tokenizer) -> bool:
     whole = all(tokenizer.tokens(word) == [WORD_START + word] for word in words)
     beginnings = [token.startswith(WORD_START) for token, word in zip(tokens, words, strict=True) if word.isalpha()]
     return whole and 4 * sum(beginnings) > 3 * len(beginnings)
-
-
-# ------------------------------------------------------------------------------------------------------------- weights
 
 
 def _starts_from_zeros(file: CTranslate2File) -> bool:

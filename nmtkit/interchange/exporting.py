@@ -1,22 +1,24 @@
-"""Exports a run: a folder for Hugging Face or CTranslate2, or a run without its training."""
+"""Exports a run: a folder for Hugging Face or CTranslate2, or a run without its training, each with a model card."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from nmtkit.checkpoints.tensor_files import write_bare_tensors
-from nmtkit.checkpoints.weights import get_weights, save_weights
-from nmtkit.core.errors import NmtkitError
+from nmtkit.checkpoints.weights import count_parameters, get_weights, save_weights
+from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.core.files import atomic_write_text, new_folder, write_errors, write_json
+from nmtkit.core.formats import dump_yaml, parse_json
+from nmtkit.core.task import TASKS
 from nmtkit.core.version import __version__
 from nmtkit.corpus.config import FILE_KINDS, SplitFiles
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
 from nmtkit.interchange.conversion import require_convertible, to_ctranslate2, to_hugging_face
-from nmtkit.interchange.model_card import model_card
 from nmtkit.models.base import Seq2Seq
 from nmtkit.models.transformer import TransformerConfig
 from nmtkit.recipe import Recipe
@@ -30,6 +32,36 @@ _LONGEST = 1024
 EARLY_STOPPING: dict[str, bool | str] = {"first_k": True, "huggingface": False, "exact": "never"}
 """`early_stopping` of `transformers` for our `stop`, where it has a counterpart."""
 _STOPS = {"huggingface": tuple(EARLY_STOPPING), "ctranslate2": ("first_k",)}
+
+_USE = {
+    "huggingface": """\
+```python
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("DIR")
+model = AutoModelForSeq2SeqLM.from_pretrained("DIR")
+batch = tokenizer(["TEXT"], return_tensors="pt", padding=True)
+print(tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True))
+```
+
+`generate` searches as `generation_config.json` says. It has no limits by the length of the source.""",
+    "ctranslate2": """\
+```python
+import ctranslate2
+
+translator = ctranslate2.Translator("DIR")
+found = translator.translate_batch([TOKENS], max_input_length=0, suppress_sequences=[["<pad>"], ["<s>"]])
+print(found[0].hypotheses[0])
+```
+
+TOKENS and hypotheses are pieces of the SentencePiece models `source.spm` and `target.spm`; of a model of words there
+are none, and TOKENS are words of its vocabulary.""",
+    "safetensors": """\
+```sh
+nmtkit COMMAND -m DIR < TEXT
+```""",
+}
+"""How each format is used."""
 
 
 def export_run(
@@ -49,9 +81,6 @@ def export_run(
         weights: as of `SavedRun.weights`.
         licence: for the model card; None: an imported model's own.
         notify: gets a warning if the other program cannot search as the recipe says.
-
-    Raises:
-        NmtkitError: the folder is not empty, the run cannot be opened, or its model has no counterpart there.
     """
     with new_folder(folder, "name another folder") as beside:
         model, tokenizers, recipe = run.open_model(torch.device("cpu"), weights)
@@ -65,28 +94,24 @@ def export_run(
             if part.is_file():
                 with write_errors(folder):
                     shutil.copyfile(part, beside / part.name)
-        atomic_write_text(beside / "README.md", model_card(run.folder, recipe, model, to, licence))
+        atomic_write_text(beside / "README.md", _model_card(run.folder, recipe, model, to, licence))
 
 
 def require_comparable(engine: str, config: SearchConfig) -> None:
     """Raises NmtkitError for search settings that an engine does not have, naming all of them."""
-    lacking = []
-    if config.length_penalty == "gnmt" and config.alpha:
-        lacking.append("length_penalty gnmt (take average or none)")
-    if config.coverage_penalty:
-        lacking.append(f"coverage_penalty {config.coverage_penalty} (take 0)")
-    if config.stop not in _STOPS[engine]:
-        lacking.append(f"stop {config.stop} (take first_k)")
-    if config.min_length_ratio:
-        lacking.append(f"min_length_ratio {config.min_length_ratio} (take 0)")
-    for key, none in (("word_reward", 0.0), ("repetition_penalty", 1.0), ("patience", 1.0), ("no_repeat_except", "")):
-        if getattr(config, key) != none:
-            lacking.append(f"{key} {getattr(config, key)} (take {none or 'none'})")
+    supported = {
+        "length_penalty": (config.length_penalty != "gnmt" or not config.alpha, "average or none"),
+        "coverage_penalty": (not config.coverage_penalty, "0"),
+        "stop": (config.stop in _STOPS[engine], "first_k"),
+        "min_length_ratio": (not config.min_length_ratio, "0"),
+        "word_reward": (not config.word_reward, "0"),
+        "repetition_penalty": (config.repetition_penalty == 1.0, "1"),
+        "patience": (config.patience == 1.0, "1"),
+        "no_repeat_except": (not config.no_repeat_except, "none"),
+    }
+    lacking = [f"{key} {getattr(config, key)} (take {other})" for key, (has, other) in supported.items() if not has]
     if lacking:
         raise NmtkitError(f"{engine} has no search like this one: it lacks {'; '.join(lacking)}")
-
-
-# ------------------------------------------------------------------------------------------------------- Hugging Face
 
 
 def _hugging_face(model: Seq2Seq, tokenizers: TokenizerPair, recipe: Recipe, folder: Path) -> None:
@@ -155,9 +180,6 @@ def _write_pieces(tokenizers: TokenizerPair, folder: Path) -> None:
             (folder / name).write_bytes(one.content())
 
 
-# --------------------------------------------------------------------------------------------- CTranslate2, safetensors
-
-
 def _ctranslate2(model: Seq2Seq, tokenizers: TokenizerPair, recipe: Recipe, folder: Path) -> None:
     config = require_convertible(model.config, "ctranslate2")
     src, tgt = tokenizers.src.vocabulary.tokens, tokenizers.tgt.vocabulary.tokens
@@ -172,7 +194,6 @@ def _ctranslate2(model: Seq2Seq, tokenizers: TokenizerPair, recipe: Recipe, fold
 
 def _safetensors(model: Seq2Seq, tokenizers: TokenizerPair, recipe: Recipe, folder: Path) -> None:
     """A run of weights, tokenizers and recipe; paths of its text are private and left out."""
-    made = RunFolder(folder)
 
     def named(files: SplitFiles | None) -> SplitFiles | None:
         if files is None:
@@ -184,11 +205,76 @@ def _safetensors(model: Seq2Seq, tokenizers: TokenizerPair, recipe: Recipe, fold
     data = recipe.data
     splits = {"train": named(data.train), "valid": named(data.valid), "test": named(data.test)}
     recipe = recipe.model_copy(update={"data": data.model_copy(update={"folder": "", **splits}), "stages": []})
-    tokenizers.save(made.vocabulary)
-    save_weights(made.average, get_weights(model), tokenizers.checksum)
-    write_json(made.result, {"reason": "exported", "updates": 0, "best": None, "kept": []})
-    atomic_write_text(made.recipe, recipe.to_yaml())
-    SavedRun(made).save_inference()
+    write_untrained_run(RunFolder(folder), recipe, tokenizers, get_weights(model), "exported")
+
+
+def write_untrained_run(
+    run: RunFolder, recipe: Recipe, tokenizers: TokenizerPair, weights: Mapping[str, Tensor], reason: str
+) -> None:
+    """Writes a run of weights, tokenizers and recipe that was not trained in this folder, for the reason given."""
+    tokenizers.save(run.vocabulary)
+    save_weights(run.average, weights, tokenizers.checksum)
+    write_json(run.result, {"reason": reason, "updates": 0, "best": None, "kept": []})
+    atomic_write_text(run.recipe, recipe.to_yaml())
+    SavedRun(run).save_inference()
+
+
+def _model_card(run: RunFolder, recipe: Recipe, model: Seq2Seq, to: str, licence: str | None) -> str:
+    """The text of a README.md, with the head that Hugging Face's hub reads."""
+    imported, scores = _read(run.imported), _read(run.test_scores)
+    task = TASKS.get(recipe.task)
+    head = {
+        "license": licence or imported.get("license") or "unknown",
+        "library_name": {"huggingface": "transformers"}.get(to, to if to == "ctranslate2" else "nmtkit"),
+        "pipeline_tag": task.name,
+    }
+    settings = {"model": recipe.model.model_dump(mode="json"), "search": recipe.search.model_dump(mode="json")}
+    parts = [
+        f"---\n{dump_yaml(head)}---\n\n# {recipe.name}",
+        recipe.description,
+        f"A {recipe.model.kind} for {task.name} with {count_parameters(model):,} weights, {model.sizes.src:,} source "
+        f"and {model.sizes.tgt:,} target tokens. nmtkit {__version__} wrote this folder.",
+        "## Use",
+        _USE[to].replace("COMMAND", task.command),
+        "## Data",
+        _data(run, recipe, imported),
+        "## Scores",
+        _scores(scores) or "This model has no scores of a test set.",
+        "## Settings",
+        f"```yaml\n{dump_yaml(settings)}```",
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _data(run: RunFolder, recipe: Recipe, imported: dict[str, Any]) -> str:
+    if imported:
+        return f"Imported from the {imported.get('model_type')} model {imported.get('folder')}; see the card of that."
+    counted = _read(run.report).get("splits", {})
+    rows = []
+    for split, files in recipe.data.splits().items():
+        pairs = counted.get(split, {}).get("kept")
+        names = ", ".join(Path(one).name for one in files.texts())
+        rows.append(f"| {split} | {names} | {'not counted' if pairs is None else f'{pairs:,}'} |")
+    return "\n".join(["| split | files | pairs |", "| --- | --- | ---: |", *rows])
+
+
+def _scores(result: dict[str, Any]) -> str:
+    rows = []
+    for score in result.get("scores") or []:
+        if isinstance(score, dict):
+            signature = str(score["signature"]).replace("|", "\\|")
+            rows.append(f"| {score['name']} | {score['value']:.2f} | {signature} |")
+    head = ["Of the test set:\n", "| metric | value | signature |", "| --- | ---: | --- |"]
+    return "\n".join([*head, *rows] if rows else [])
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The object in a file of the run; empty if it is missing or damaged."""
+    try:
+        content = parse_json(path.read_bytes(), str(path))
+    except (OSError, DataError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 EXPORTS: dict[str, Callable[[Seq2Seq, TokenizerPair, Recipe, Path], None]] = {

@@ -30,14 +30,6 @@ from nmtkit.models.transformer import TransformerConfig
 
 _NORMS: dict[str, Literal["pre", "post"]] = {"marian": "post", "pegasus": "pre"}
 """The architectures that are supported, and where they normalize."""
-_UNSUPPORTED = {
-    "t5": "its attention has relative positions",
-    "mt5": "its attention has relative positions",
-    "bart": "it normalizes its embeddings, and its tokenizer cuts bytes",
-    "mbart": "it normalizes its embeddings",
-    "m2m_100": "its positions have other wavelengths",
-    "fsmt": "its tokenizer is that of Moses",
-}
 _NO_EFFECT = {"_from_model_config", "bos_token_id", "transformers_version", "use_cache", "output_attentions"}
 """Generation settings that change no text."""
 _POSITIONS = {
@@ -92,11 +84,7 @@ class HuggingFaceConfig(ExternalSettings):
         return {one[0] for one in self.bad_words_ids if len(one) == 1 and 0 <= one[0] < self.vocab_size}
 
     def search_settings(self, unknown: int) -> tuple[dict[str, Any], list[str]]:
-        """The search of `generate` in transformers 5 as a recipe's settings, and keys that have no counterpart.
-
-        Args:
-            unknown: id of the unknown token.
-        """
+        """The search of `generate` in transformers 5 as a recipe's settings, and keys that have no counterpart."""
         limit = self.max_new_tokens or self.max_length - 1  # max_length counts the decoder's first input
         least = max(self.min_length - 1, self.min_new_tokens)
         search = {
@@ -122,19 +110,13 @@ class HuggingFaceConfig(ExternalSettings):
 
 
 def read_huggingface(folder: Path) -> ImportedModel:
-    """Converts a model written by `transformers`.
-
-    Args:
-        folder: with config.json, weights, source.spm, target.spm and vocab.json.
-    """
+    """Converts a folder of `transformers`: config.json, weights, source.spm, target.spm and vocab.json."""
     place, path = folder / "config.json", folder / "generation_config.json"
     given = read_json(place, dict)
     generation = read_json(path, dict) if path.exists() else {}
     architecture = str(given.get("model_type"))
     if architecture not in _NORMS:
-        reason = f" ({_UNSUPPORTED[architecture]})" if architecture in _UNSUPPORTED else ""
-        remedy = f"supported: {', '.join(_NORMS)}"
-        raise unsupported(place, f"a model of type {shorten(architecture)!r}{reason}", remedy)
+        raise unsupported(place, f"a model of type {shorten(architecture)!r}", f"supported: {', '.join(_NORMS)}")
     config = parse(HuggingFaceConfig, given | generation, str(place))
     require_equal(place, config, {f"decoder_{key}": f"encoder_{key}" for key in ("attention_heads", "ffn_dim")})
     with open_weights(folder) as weights:
@@ -172,9 +154,6 @@ def license_of(folder: Path) -> str | None:
     return named.group(1) if named else None
 
 
-# ---------------------------------------------------------------------------------------------------------- vocabulary
-
-
 def _tokenizers(folder: Path, config: HuggingFaceConfig, weights: ExternalWeights) -> tuple[TokenizerPair, Maps]:
     place, separate = folder / "config.json", (folder / "target_vocab.json").exists()
     sizes = {config.vocab_size, config.tgt_vocab_size}
@@ -210,9 +189,6 @@ def _tokens(path: Path, size: int) -> dict[int, str]:
             raise CheckpointError(f"{path}: {fault}: outside 0 to {size - 1}, or the id of another token")
         tokens[row] = token
     return tokens
-
-
-# ------------------------------------------------------------------------------------------------------------- weights
 
 
 def _convert(

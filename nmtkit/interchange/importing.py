@@ -5,18 +5,17 @@ from pathlib import Path
 
 import torch
 
-from nmtkit.checkpoints.weights import save_weights
-from nmtkit.core.files import atomic_write_text, new_folder, write_json
+from nmtkit.core.files import new_folder, write_json
 from nmtkit.core.settings import is_valid_name, parse
 from nmtkit.core.task import TASKS
 from nmtkit.interchange.checkpoint import ImportedModel
 from nmtkit.interchange.ctranslate2 import read_ctranslate2
+from nmtkit.interchange.exporting import write_untrained_run
 from nmtkit.interchange.huggingface import read_huggingface
 from nmtkit.interchange.joey import read_joey
 from nmtkit.interchange.opennmt import read_opennmt
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder, ignore
-from nmtkit.runs.saved import SavedRun
 
 READERS: dict[str, Callable[[Path], ImportedModel]] = {
     "huggingface": read_huggingface,
@@ -44,9 +43,6 @@ def import_run(source: Path, path: str | None = None, notify: Notify = ignore, t
         path: the run's folder; None: `runs/` and the name of `source`.
         notify: gets sentences about the model.
         toolkit: one of `READERS`; None: detected.
-
-    Raises:
-        NmtkitError: the run's folder is not free, or the model is damaged or not supported.
     """
     name = source.stem if source.is_file() else source.name
     name = name if is_valid_name(name) else source.resolve().name
@@ -80,10 +76,6 @@ def _write(run: RunFolder, imported: ImportedModel, name: str, title: str) -> No
         "search": {**imported.search},
     }
     recipe = parse(Recipe, settings, "the imported model")
-    imported.tokenizers.save(run.vocabulary)
-    save_weights(run.average, imported.tensors, imported.tokenizers.checksum)
+    write_untrained_run(run, recipe, imported.tokenizers, imported.tensors, "imported")
     origin = {"from": imported.toolkit, "folder": name, "model_type": imported.architecture}
     write_json(run.imported, origin | {"license": imported.licence})
-    write_json(run.result, {"reason": "imported", "updates": 0, "best": None, "kept": []})
-    atomic_write_text(run.recipe, recipe.to_yaml())
-    SavedRun(run).save_inference()

@@ -27,6 +27,7 @@ from nmtkit.models.luong import LuongConfig
 from nmtkit.models.transformer import TransformerConfig
 
 _NORM_EPSILON = 1e-6
+_CHECKPOINTS = ("best.ckpt", "latest.ckpt")
 _REMEDY = "save what is under model_state alone, with torch.save({'model_state': ...})"
 _EMBEDDINGS = ("src_embed.lut.weight", "trg_embed.lut.weight", "decoder.output_layer.weight")
 _POSITIONS = ("encoder.pe.pe", "decoder.pe.pe")
@@ -163,12 +164,7 @@ class JoeyConfig(ExternalSettings):
 
 
 def read_joey(folder: Path) -> ImportedModel:
-    """Converts a model of Joey NMT.
-
-    Args:
-        folder: with config.yaml, best.ckpt or latest.ckpt, src_vocab.txt and trg_vocab.txt, and the sentencepiece
-            models if there are any.
-    """
+    """Converts a folder with config.yaml, best.ckpt or latest.ckpt, src_vocab.txt, trg_vocab.txt and their models."""
     place = folder / "config.yaml"
     read_file(place)
     given, lines = load_yaml(place)
@@ -188,9 +184,6 @@ def read_joey(folder: Path) -> ImportedModel:
             "NMT may write other texts"
         )
     return ImportedModel("joeynmt", f"Joey NMT {kind}", model, tensors, tokenizers, testing.search_settings(), notes)
-
-
-# ---------------------------------------------------------------------------------------------------------- vocabulary
 
 
 def _sentencepiece_models(
@@ -230,14 +223,10 @@ def _vocabulary(path: Path, special: _Specials) -> ExternalVocabulary:
     return ExternalVocabulary(path, tokens, *ids.values())
 
 
-# ------------------------------------------------------------------------------------------------------------- weights
-
-
 def _weights(folder: Path) -> ExternalWeights:
-    names = ("best.ckpt", "latest.ckpt")
-    path = next((folder / name for name in names if (folder / name).exists()), None)
+    path = next((folder / name for name in _CHECKPOINTS if (folder / name).exists()), None)
     if path is None:
-        raise CheckpointError(f"{folder}: no weights: none of {', '.join(names)} is there; copy the whole folder")
+        raise CheckpointError(f"{folder}: no weights: none of {', '.join(_CHECKPOINTS)}; copy the whole folder")
     state = load_pickle(path, remedy=_REMEDY)
     if not isinstance(state, dict) or "model_state" not in state:
         raise CheckpointError(f"{path}: holds no model_state, so it is no checkpoint of Joey NMT")
@@ -249,12 +238,12 @@ def _require_alike(checkpoint: ExternalCheckpoint, config: JoeyConfig, *keys: st
 
 
 def _transformer(checkpoint: ExternalCheckpoint, config: JoeyConfig) -> tuple[ModelConfig, dict[str, Tensor]]:
-    encoder, tied = config.model.encoder, config.model.tied_embeddings
+    encoder = config.model.encoder
     _require_alike(checkpoint, config, "hidden_size", "ff_size", "num_heads", "layer_norm", "activation")
     for key in ("ff_size", "num_heads", "layer_norm"):
         if getattr(encoder, key) is None:
             raise unsupported(checkpoint.place, f"model.encoder.{key}: not set", "set it as the model was trained")
-    if not tied:
+    if not config.model.tied_embeddings:
         _require_alike(checkpoint, config, "embeddings.scale")
     width, activation = encoder.hidden_size, encoder.activation or "relu"
     checkpoint.require_sinusoids(_POSITIONS, width)

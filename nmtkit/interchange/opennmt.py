@@ -131,11 +131,7 @@ class _RecurrentOptions(OpenNmtOptions):
 
 
 def read_opennmt(path: Path) -> ImportedModel:
-    """Converts a model of OpenNMT-py.
-
-    Args:
-        path: a checkpoint, or a folder with one. Sentencepiece models are beside it.
-    """
+    """Converts a checkpoint, or a folder with one; sentencepiece models are beside it."""
     path = _checkpoint_file(path)
     state = _load(path)
     given = vars(state["opt"])
@@ -195,9 +191,6 @@ def _load(path: Path) -> dict[str, Any]:
     return state
 
 
-# ---------------------------------------------------------------------------------------------------------- vocabulary
-
-
 def _vocabulary(path: Path, vocabularies: Mapping[Any, Any], side: str) -> ExternalVocabulary:
     if vocabularies.get("src_feats"):
         raise unsupported(path, "src_feats: source words with features")
@@ -239,9 +232,6 @@ def _sentencepiece_models(
     src = options.src_subword_model
     names = (src or "source.model", options.tgt_subword_model or src or "target.model")
     return find_sentencepiece_models(path.parent, [re.split(r"[/\\]", name)[-1] for name in names])
-
-
-# ------------------------------------------------------------------------------------------------------------- weights
 
 
 def _first(value: list[float] | float) -> float:

@@ -93,9 +93,6 @@ class ExternalVocabulary:
         return map_vocabulary(self.place, tokens, special, len(tokens))
 
 
-# ---------------------------------------------------------------------------------------------------------- tokenizers
-
-
 def build_tokenizers(
     kind: str, maps: Maps, place: Path, models: Sequence[Path] | None = None, restrict: bool = False, **more: Any
 ) -> TokenizerPair:
@@ -148,12 +145,7 @@ def toolkit_tokenizers(
 ) -> tuple[TokenizerPair, Maps]:
     """Tokenizers of a toolkit that keeps vocabularies apart from sentencepiece models.
 
-    Args:
-        src: the source vocabulary.
-        tgt: the target vocabulary.
-        models: the sentencepiece models; None: tokens, words or pieces, stand between spaces.
-        lowercase: turn text into lower case first.
-        restrict: use only pieces of the models that the vocabularies have.
+    Without models, tokens, words or pieces, stand between spaces. For `restrict` see `build_tokenizers`.
     """
     pieces = any(token.startswith(WORD_START) for token in (*src.tokens, *tgt.tokens))
     kind = "marian" if models else "pieces" if pieces else "whitespace"
@@ -177,8 +169,6 @@ def find_sentencepiece_models(folder: Path, names: Sequence[str]) -> tuple[tuple
         "cut into pieces with spaces between; put the models there and import again for plain text"
     ]
 
-
-# ------------------------------------------------------------------------------------------------------- sentencepiece
 
 _NORMAL, _UNUSED = 1, 5
 """Types of a piece in a sentencepiece model."""
