@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from nmtkit.core.device import Courtesy
+from nmtkit.core.device import SpinGuard
 from tests.house import traced
 
 NEEDLESS = {"jinja2", "matplotlib", "numpy.random", "requests", "rouge_score", "sacrebleu"}
@@ -45,11 +45,11 @@ def test_a_line_is_translated_with_what_it_needs(trained: Path, tmp_path: Path) 
 def test_who_looks_after_the_cores_ends_with_the_process() -> None:
     """Else the process may abort: Python ends a thread by force that comes back from torch after the end."""
     shares = iter([{"1": (0, 0)}, {"1": (0, 1)}])
-    courtesy = Courtesy(lambda: next(shares))
-    courtesy.start()
-    courtesy.look()
-    assert courtesy.holds
-    courtesy.end()
-    assert not courtesy.is_alive()
-    assert courtesy._team is not None
-    assert not courtesy._team.is_alive()
+    guard = SpinGuard(lambda: next(shares))
+    guard.start()
+    guard.look()
+    assert guard.holds
+    guard.end()
+    assert not guard.is_alive()
+    assert guard._team is not None
+    assert not guard._team.is_alive()

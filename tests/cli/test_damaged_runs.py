@@ -8,18 +8,23 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import Command, refused, succeeded
+from commands import Command, Finished, refused, succeeded
 from daily import daily
 
 from nmtkit.checkpoints.weights import read_weights
-
-LONGER = ["--resume", "--set", "training.max_updates=64"]
 
 
 @pytest.fixture
 def copied(trained: Path, tmp_path: Path) -> Path:
     """A copy of the trained run, to be damaged."""
     return Path(shutil.copytree(trained, tmp_path / "copied"))
+
+
+@pytest.fixture
+def go_on(corpus: Path, copied: Path, nmtkit: Command) -> Callable[[], Finished]:
+    """Trains the copy for some more updates."""
+    words = ["--resume", "--set", "training.max_updates=64"]
+    return lambda: nmtkit("train", corpus / "tiny.yaml", "--run", copied, *words)
 
 
 def flip(path: Path, place: int) -> None:
@@ -33,13 +38,13 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 
 @pytest.mark.parametrize("place", [-9, 300])  # a number, and the facts
-def test_a_state_that_is_refused_costs_nothing_else(corpus: Path, copied: Path, nmtkit: Command, place: int) -> None:
-    assert nmtkit("average", "-m", copied).code == 0
-    last = copied / "checkpoints/last.safetensors"
-    flip(last, place)
+def test_a_state_that_is_refused_costs_nothing_else(
+    copied: Path, nmtkit: Command, go_on: Callable[[], Finished], place: int
+) -> None:
+    succeeded(nmtkit("average", "-m", copied))
+    flip(copied / "checkpoints/last.safetensors", place)
     before = contents(copied)
-    done = nmtkit("train", corpus / "tiny.yaml", "--run", copied, *LONGER)
-    refused(done, "last.safetensors: damaged", "weights-00000060.safetensors")
+    refused(go_on(), "last.safetensors: damaged", "weights-00000060.safetensors")
     del before[copied / "recipe.yaml"]  # it says how long training was to go on
     after = contents(copied)
     log = copied / "train.log"
@@ -58,63 +63,57 @@ def link_to_itself(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", daily([spoil, link_to_itself, Path.unlink]))
 def test_training_does_not_go_on_beside_damaged_weights(
-    corpus: Path, copied: Path, nmtkit: Command, damage: Callable[[Path], object]
+    copied: Path, go_on: Callable[[], Finished], damage: Callable[[Path], object]
 ) -> None:
     """They may be the best in the end."""
     weights = copied / "checkpoints/weights-00000040.safetensors"
     damage(weights)
     before = (copied / "result.json").read_bytes()
-    resume = ["train", corpus / "tiny.yaml", "--run", copied, *LONGER]
-    refused(nmtkit(*resume), f"{weights}", "to go on without it, delete it and ", "kept.json")
+    refused(go_on(), f"{weights}", "to go on without it, delete it and ", "kept.json")
     assert (copied / "result.json").read_bytes() == before
     weights.unlink(missing_ok=True)
     (copied / "checkpoints/kept.json").unlink()
-    assert nmtkit(*resume).code == 0
+    succeeded(go_on())
 
 
-def test_a_damaged_vocabulary_is_refused(copied: Path, nmtkit: Command) -> None:
-    flip(copied / "vocabulary/joint.vocab", 39)
-    refused(nmtkit("translate", "-m", copied, stdin="ba ce\n"), "joint.vocab: damaged", "copy")
-
-
-def test_the_vocabulary_of_another_run_is_refused(corpus: Path, copied: Path, nmtkit: Command) -> None:
+def test_a_damaged_vocabulary_or_that_of_another_run_is_refused(
+    copied: Path, nmtkit: Command, go_on: Callable[[], Finished]
+) -> None:
     vocabulary = copied / "vocabulary/joint.vocab"
+    flip(vocabulary, 39)
+    refused(nmtkit("translate", "-m", copied, stdin="ba ce\n"), "joint.vocab: damaged", "copy")
+    flip(vocabulary, 39)
     (copied / "vocabulary/sums.json").unlink()  # as an earlier version left it, so that only the weights know
-    assert nmtkit("translate", "-m", copied, stdin="ba ce\n").code == 0
+    succeeded(nmtkit("translate", "-m", copied, stdin="ba ce\n"))
     words = vocabulary.read_text().splitlines()
     vocabulary.write_text("".join(word + "\n" for word in [*words[:4], *reversed(words[4:])]))
     refused(nmtkit("translate", "-m", copied, stdin="ba ce\n"), "weights-", "trained with another vocabulary")
     refused(nmtkit("average", "-m", copied), "weights-", "trained with another vocabulary")
-    refused(nmtkit("train", corpus / "tiny.yaml", "--run", copied, *LONGER), "train was made with another vocabulary")
+    refused(go_on(), "train was made with another vocabulary")
 
 
-def test_damaged_data_are_made_again(
-    corpus: Path, trained: Path, copied: Path, nmtkit: Command, tmp_path: Path
-) -> None:
-    whole = shutil.copytree(trained, tmp_path / "whole")
+def test_damaged_data_are_made_again(trained: Path, copied: Path, go_on: Callable[[], Finished]) -> None:
+    whole = Path(shutil.copytree(copied, copied.with_name("whole")))
+    succeeded(go_on())
+    copied.rename(copied.with_name("expected"))
+    whole.rename(copied)
     flip(copied / "data/train.src.ids", 100)
-    for folder in (whole, copied):
-        done = succeeded(nmtkit("train", corpus / "tiny.yaml", "--run", folder, *LONGER))
+    done = succeeded(go_on())
     assert "train.src.ids: damaged" in done.err
     assert "reading and checking train" in done.err
-    expected, found = (read_weights(run / "checkpoints/weights-00000064.safetensors") for run in (whole, copied))
+    expected, found = (
+        read_weights(run / "checkpoints/weights-00000064.safetensors") for run in (copied.with_name("expected"), copied)
+    )
     assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
-
-
-def test_a_manifest_with_one_bit_changed_is_not_believed(corpus: Path, copied: Path, nmtkit: Command) -> None:
     manifest = copied / "data/train.json"
     manifest.write_text(manifest.read_text().replace('"<', '">'))  # the order of bytes: one bit
-    done = nmtkit("train", corpus / "tiny.yaml", "--run", copied, *LONGER)
-    assert "train.json: damaged" in done.err, done
+    assert "train.json: damaged" in go_on().err
     assert json.loads(manifest.read_text())["dtype"] == "<u2"
 
 
 def test_an_average_that_cannot_be_read_is_not_passed_over(copied: Path, nmtkit: Command) -> None:
     (copied / "average.safetensors").symlink_to("average.safetensors")
     refused(nmtkit("translate", "-m", copied, stdin="ba ce\n"), "average.safetensors")
-
-
-def test_an_average_is_no_folder(copied: Path, nmtkit: Command) -> None:
     refused(nmtkit("average", "-m", copied, "-o", "."), "a folder; name a file")
 
 
@@ -126,11 +125,11 @@ ODD = {
 
 
 @pytest.mark.parametrize("text", daily(ODD.values()), ids=ODD.keys())
-def test_a_damaged_log_does_not_stop_a_training(corpus: Path, copied: Path, nmtkit: Command, text: bytes) -> None:
+def test_a_damaged_log_does_not_stop_a_training(copied: Path, go_on: Callable[[], Finished], text: bytes) -> None:
     log = copied / "metrics.jsonl"
     lines = log.read_bytes()
     log.write_bytes(text + lines)
-    succeeded(nmtkit("train", corpus / "tiny.yaml", "--run", copied, *LONGER))
+    succeeded(go_on())
     assert log.read_bytes().startswith(lines)
     assert b'"update": 64,' in log.read_bytes()
 
@@ -138,12 +137,14 @@ def test_a_damaged_log_does_not_stop_a_training(corpus: Path, copied: Path, nmtk
 @pytest.mark.parametrize(
     "name", daily(["data/train.json", "metrics.jsonl", "vocabulary/tokenizer.json", "vocabulary/sums.json"], 2)
 )
-def test_a_pipe_in_place_of_a_file_is_not_waited_for(corpus: Path, copied: Path, nmtkit: Command, name: str) -> None:
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(
+    copied: Path, nmtkit: Command, go_on: Callable[[], Finished], name: str
+) -> None:
     (copied / name).unlink()
     os.mkfifo(copied / name)
     if name.startswith("data"):  # made again from the text
-        assert nmtkit("train", corpus / "tiny.yaml", "--run", copied, *LONGER).code == 0
+        succeeded(go_on())
     else:
-        refused(nmtkit("train", corpus / "tiny.yaml", "--run", copied, *LONGER), name, "not a file")
+        refused(go_on(), name, "not a file")
     if name == "metrics.jsonl":
         refused(nmtkit("plot-training", copied), name, "not a file")

@@ -1,10 +1,11 @@
-"""From raw text to scored translations and a picture, by the commands a user types."""
+"""From raw text to scored translations, by the commands a user types."""
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
-from commands import WORDS, Command, refused, sentence_pairs, succeeded
+from commands import WORDS, Command, as_text, json_lines, lines_in, refused, sentence_pairs, succeeded
 
 from nmtkit import Translator
 
@@ -14,7 +15,7 @@ def lines(count: int, seed: int = 9) -> list[str]:
 
 
 def test_training_leaves_a_whole_run(trained: Path) -> None:
-    records = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
+    records = json_lines((trained / "metrics.jsonl").read_text())
     steps = [record for record in records if record["event"] == "step"]
     validations = [record for record in records if record["event"] == "evaluated"]
     assert [record["update"] for record in steps] == [1, 10, 20, 30, 40, 50, 60]
@@ -22,13 +23,13 @@ def test_training_leaves_a_whole_run(trained: Path) -> None:
     assert validations[-1]["valid_loss"] < validations[0]["valid_loss"]
     assert {"loss", "ppl", "lr", "grad_norm", "tokens_per_second"} <= steps[0].keys()
     assert json.loads((trained / "result.json").read_text())["reason"] == "max_updates"
-    assert len((trained / "test.out").read_text().splitlines()) == 40
+    assert len(lines_in(trained / "test.out")) == 40
     assert [score["name"] for score in json.loads((trained / "test.json").read_text())["scores"]] == ["BLEU", "chrF2"]
 
 
 def test_translate_keeps_order_and_empty_lines(trained: Path, nmtkit: Command) -> None:
     given = ["", *lines(5), "   ", *lines(3, 4), ""]
-    done = succeeded(nmtkit("translate", "-m", trained, stdin="".join(line + "\n" for line in given)))
+    done = succeeded(nmtkit("translate", "-m", trained, stdin=as_text(given)))
     out = done.out.split("\n")
     assert out.pop() == ""
     assert len(out) == len(given)
@@ -37,12 +38,9 @@ def test_translate_keeps_order_and_empty_lines(trained: Path, nmtkit: Command) -
     assert alone == [out[1], out[8]]
     assert str(trained) in done.err
     assert "cpu" in done.err
-
-
-def test_python_gives_what_the_command_gives(trained: Path, nmtkit: Command) -> None:
-    given = lines(12)
-    translator = Translator.load(str(trained), device="cpu")
-    assert translator.translate(given) == nmtkit("translate", "-m", trained, stdin="\n".join(given)).out.splitlines()
+    assert Translator.load(str(trained), device="cpu").translate(given) == out
+    odd = f"quux {WORDS[0]} 你好 \u2028 \x00 🙂\n"
+    assert succeeded(nmtkit("translate", "-m", trained, stdin=odd)).out.count("\n") == 1
 
 
 def test_threads_change_nothing_but_the_time(trained: Path, nmtkit: Command) -> None:
@@ -57,82 +55,102 @@ def test_threads_change_nothing_but_the_time(trained: Path, nmtkit: Command) -> 
 
 
 def test_n_best_and_json(trained: Path, nmtkit: Command) -> None:
-    given = lines(4)
-    done = succeeded(nmtkit("translate", "-m", trained, "--n-best", "3", "--beam-size", "4", stdin="\n".join(given)))
-    rows = [line.split("\t") for line in done.out.splitlines()]
+    given = as_text(lines(4))
+    words = ["translate", "-m", trained, "--beam-size", "4"]
+    rows = [line.split("\t") for line in succeeded(nmtkit(*words, "--n-best", "3", stdin=given)).out.splitlines()]
     assert [int(row[0]) for row in rows] == [number for number in (1, 2, 3, 4) for _ in range(3)]
     for number in range(4):
         scores = [float(row[1]) for row in rows[3 * number : 3 * number + 3]]
         assert scores == sorted(scores, reverse=True)
-    best = nmtkit("translate", "-m", trained, "--beam-size", "4", stdin="\n".join(given)).out.splitlines()
+    best = nmtkit(*words, stdin=given).out.splitlines()
     assert [row[3] for row in rows[::3]] == best
-
-    done = nmtkit("translate", "-m", trained, "--json", "--n-best", "2", "--beam-size", "4", stdin="\n".join(given))
-    records = [json.loads(line) for line in done.out.splitlines()]
+    records = json_lines(nmtkit(*words, "--json", "--n-best", "2", stdin=given).out)
     assert [record["best"]["text"] for record in records] == best
     for record in records:
-        one = record["best"]
-        assert one["log_prob"] == pytest.approx(sum(one["token_log_probs"]), abs=1e-4)
+        assert record["best"]["log_prob"] == pytest.approx(sum(record["best"]["token_log_probs"]), abs=1e-4)
         assert len(record["others"]) == 1
+    wider = succeeded(nmtkit("translate", "-m", trained, "--n-best", "4", stdin="\ufeff" + given))
+    assert "beam size 4 instead of 3" in wider.err
+    assert [line.split("\t")[3] for line in wider.out.splitlines()[::4]] == best  # the byte-order mark is no text
 
 
 def test_length_penalty_is_what_divides(trained: Path, nmtkit: Command) -> None:
-    done = nmtkit("translate", "-m", trained, "--json", "--length-penalty", "gnmt:0.6", stdin="\n".join(lines(3)))
-    for line in done.out.splitlines():
-        one = json.loads(line)["best"]
+    done = nmtkit("translate", "-m", trained, "--json", "--length-penalty", "gnmt:0.6", stdin=as_text(lines(3)))
+    for record in json_lines(done.out):
+        one = record["best"]
         length = len(one["token_log_probs"])
         assert one["score"] == pytest.approx(one["log_prob"] / ((5 + length) / 6) ** 0.6, abs=1e-4)
 
 
-def test_rescore_gives_what_translate_printed(trained: Path, nmtkit: Command, tmp_path: Path) -> None:
-    (tmp_path / "in").write_text("".join(line + "\n" for line in lines(20)))
-    printed = nmtkit("translate", "-m", trained, "--scores", stdin=(tmp_path / "in").read_text()).out.splitlines()
+@pytest.fixture
+def rescore(trained: Path, nmtkit: Command, tmp_path: Path) -> Command:
+    """Scores targets, a text or lines of JSON, of source lines."""
+
+    def run(source: str, target: str | list[Any], *options: str) -> Any:
+        name = "out" if isinstance(target, str) else "out.jsonl"
+        (tmp_path / "in").write_text(source)
+        (tmp_path / name).write_text(target if isinstance(target, str) else as_text(map(json.dumps, target)))
+        return nmtkit("rescore", "-m", trained, "--source", tmp_path / "in", "--target", tmp_path / name, *options)
+
+    return run
+
+
+def test_rescore_gives_what_translate_printed(trained: Path, nmtkit: Command, rescore: Command) -> None:
+    source = as_text(lines(20))
+    printed = nmtkit("translate", "-m", trained, "--scores", stdin=source).out.splitlines()
     score, log_prob, text = zip(*[line.split("\t") for line in printed], strict=True)
-    (tmp_path / "out").write_text("".join(line + "\n" for line in text))
-    done = succeeded(nmtkit("rescore", "-m", trained, "--source", tmp_path / "in", "--target", tmp_path / "out"))
-    again = [line.split("\t") for line in done.out.splitlines()]
-    assert len(again) == 20
-    for number, (one, two) in enumerate(again):
-        assert float(one) == pytest.approx(float(score[number]), abs=1e-4)
-        assert float(two) == pytest.approx(float(log_prob[number]), abs=1e-4)
+    done = succeeded(rescore(source, as_text(text)))
+    again = [list(map(float, line.split("\t"))) for line in done.out.splitlines()]
+    assert [one for one, _ in again] == pytest.approx(list(map(float, score)), abs=1e-4)
+    assert [one for _, one in again] == pytest.approx(list(map(float, log_prob)), abs=1e-4)
     assert "perplexity" in done.err
 
 
-@pytest.mark.parametrize("offset", [10, 1])
+@pytest.mark.parametrize("cut", [False, True])
 def test_rescore_gives_what_translate_printed_token_for_token(
-    trained: Path, nmtkit: Command, tmp_path: Path, offset: int
+    trained: Path, nmtkit: Command, rescore: Command, cut: bool
 ) -> None:
     """Also where the text could be cut otherwise, and where the search ended at its length limit."""
-    (tmp_path / "in").write_text("".join(line + "\n" for line in lines(20)) + "\n")
-    printed = nmtkit("translate", "-m", trained, "--json", stdin=(tmp_path / "in").read_text()).out
-    records = [json.loads(line) for line in printed.splitlines()]
-    if offset == 1:  # as if they had been cut before the end
+    source = as_text([*lines(20), ""])
+    records = json_lines(nmtkit("translate", "-m", trained, "--json", stdin=source).out)
+    if cut:  # as if they had been cut before the end
         for record in records[:20]:
             best = record["best"]
             best["log_prob"] -= best["token_log_probs"].pop()
             best["score"] = best["log_prob"] / len(best["token_log_probs"])
             best["finished"] = False
-    (tmp_path / "out.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    done = nmtkit(
-        "rescore", "-m", trained, "--source", tmp_path / "in", "--target", tmp_path / "out.jsonl",
-        "--length-penalty", "average:1.0" if offset == 1 else "none",
-    )  # fmt: skip
-    assert done.code == 0, done
+    done = succeeded(rescore(source, records, "--length-penalty", "average:1.0" if cut else "none"))
     for line, record in zip(done.out.splitlines(), records, strict=True):
         score, log_prob = map(float, line.split("\t"))
         assert log_prob == pytest.approx(record["best"]["log_prob"], abs=1e-4)
-        if offset == 1:
+        if cut:
             assert score == pytest.approx(record["best"]["score"], abs=1e-4)
 
 
-@pytest.mark.parametrize(("line", "said"), [("ba ce", "not what"), ('{"best": {"tokens": 3}}', "not what"), ("?", "")])
-def test_rescore_of_a_wrong_file(trained: Path, nmtkit: Command, tmp_path: Path, line: str, said: str) -> None:
-    if line == "?":
-        best = {"text": "", "score": 0, "log_prob": 0, "tokens": ["▁nowhere"], "finished": True}
-        line, said = json.dumps({"best": best}), "no token '▁nowhere'"
-    (tmp_path / "in").write_text("ba ce\n")
-    (tmp_path / "out.jsonl").write_text(line + "\n")
-    refused(nmtkit("rescore", "-m", trained, "--source", tmp_path / "in", "--target", tmp_path / "out.jsonl"), said)
+BEST = {"text": "BA", "score": -1, "log_prob": -1, "tokens": ["▁BA"], "finished": True}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"score": 10**400}, "out.jsonl, line 1: not what"),
+        ({"score": None}, "out.jsonl, line 1: not what"),
+        ({"tokens": 5}, "out.jsonl, line 1: not what"),
+        ({"tokens": ["</s>", "<pad>", "<s>"]}, "pair 1"),
+        ({"tokens": ["▁BA", "</s>"]}, "'</s>'"),
+        ({"tokens": ["▁nowhere"]}, "no token '▁nowhere'"),
+    ],
+    ids=str,
+)
+def test_rescore_of_values_that_no_translation_has(rescore: Command, change: dict[str, Any], message: str) -> None:
+    refused(rescore("ba\n", [{"best": BEST | change}]), message)
+
+
+def test_an_empty_translation_has_a_score(rescore: Command) -> None:
+    ends, empty = json_lines(succeeded(rescore("ba ce\n\n", "\n\n", "--json")).out)
+    assert ends["token_log_probs"] == [ends["log_prob"]]
+    assert ends["log_prob"] < 0
+    assert (empty["log_prob"], empty["token_log_probs"]) == (0.0, [])
 
 
 def test_average_is_used_by_translate(trained: Path, nmtkit: Command) -> None:
@@ -156,26 +174,6 @@ def test_average_of_the_newest_and_of_files(trained: Path, nmtkit: Command, tmp_
     refused(nmtkit("average", trained), f"a run is named with -m {trained}")
 
 
-def test_an_empty_translation_has_a_score(trained: Path, nmtkit: Command, tmp_path: Path) -> None:
-    (tmp_path / "in").write_text("ba ce\n\n")
-    (tmp_path / "out").write_text("\n\n")
-    done = succeeded(
-        nmtkit("rescore", "-m", trained, "--json", "--source", tmp_path / "in", "--target", tmp_path / "out")
-    )
-    ends, empty = (json.loads(line) for line in done.out.splitlines())
-    assert ends["token_log_probs"] == [ends["log_prob"]]
-    assert ends["log_prob"] < 0
-    assert (empty["log_prob"], empty["token_log_probs"]) == (0.0, [])
-
-
-def test_more_best_than_the_recipes_beam(trained: Path, nmtkit: Command) -> None:
-    done = succeeded(nmtkit("translate", "-m", trained, "--n-best", "4", stdin="\ufeffba ce\n"))
-    assert "beam size 4 instead of 3" in done.err
-    assert len(done.out.splitlines()) == 4
-    plain = nmtkit("translate", "-m", trained, "--beam-size", "4", stdin="ba ce\n").out
-    assert done.out.splitlines()[0].split("\t")[3] == plain.rstrip("\n")  # and the byte-order mark is no text
-
-
 def test_the_model_is_found_and_named(trained: Path, nmtkit: Command) -> None:
     here = trained.parent.parent
     by_variable = succeeded(nmtkit("translate", stdin="ba ce\n", NMTKIT_MODEL=str(trained)))
@@ -196,8 +194,3 @@ def test_preprocess_then_train_does_not_preprocess_again(corpus: Path, nmtkit: C
         nmtkit("train", corpus / "tiny.yaml", "--run", tmp_path / "run", "--set", "training.max_updates=2")
     )
     assert "preprocessed before" in done.err
-
-
-def test_unknown_source_words_do_no_harm(trained: Path, nmtkit: Command) -> None:
-    done = succeeded(nmtkit("translate", "-m", trained, stdin=f"quux {WORDS[0]} 你好 \u2028 \x00 🙂\n"))
-    assert done.out.count("\n") == 1

@@ -246,7 +246,7 @@ def test_a_summary_in_the_terminal(news: Path, plot: Command) -> None:
     rows = [re.match(r"([01]\.\d\d) +(\S+?)(\*?) +\S+ 0\.\d\d", line) for line in lines]
     marked = [("4711", "*"), ("CE", ""), ("Zanzibar", "*"), ("<unk>", ""), ("</s>", "")]
     assert [row.group(2, 3) for row in rows if row] == marked
-    assert f"A long article has {MOST_ROWS} rows" in " ".join(plot("--help").out.split())
+    assert f"A long article is shown in {MOST_ROWS} rows" in " ".join(plot("--help").out.split())
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf", "html"])

@@ -1,18 +1,17 @@
 """A run that was stopped or killed goes on bit for bit as if it never had been."""
 
-import json
 import signal
 import time
 from pathlib import Path
 
 import pytest
-from commands import Command, refused, sentence_pairs, succeeded, write_pairs
+from commands import Command, json_lines, refused, sentence_pairs, sets, succeeded, write_pairs
 from daily import daily
 from processes import Begun, Server
 
 SETTINGS = [
-    *("--set", "training.max_updates=26", "--set", "training.validate_every=13", "--set", "training.save_every=7"),
-    *("--set", "training.log_every=1", "--set", "data.test=null", "--set", "evaluation.max_sentences=5"),
+    *sets("training.max_updates=26", "training.validate_every=13", "training.save_every=7"),
+    *sets("training.log_every=1", "data.test=null", "evaluation.max_sentences=5"),
 ]
 
 
@@ -29,8 +28,8 @@ def wait_for_update(folder: Path, update: int, process: Begun) -> None:
 
 def records(folder: Path) -> list[dict[str, object]]:
     timing = {"seconds", "tokens_per_second", "valid_seconds"}
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return [{key: value for key, value in json.loads(line).items() if key not in timing} for line in lines]
+    logged = json_lines((folder / "metrics.jsonl").read_text())
+    return [{key: value for key, value in record.items() if key not in timing} for record in logged]
 
 
 @pytest.fixture(scope="module")
@@ -66,18 +65,12 @@ def test_resume_is_bit_for_bit(
     assert records(folder) == records(straight)
 
 
-def test_resume_of_another_recipe_is_refused(corpus: Path, nmtkit: Command, straight: Path) -> None:
-    command = ["train", corpus / "tiny.yaml", "--run", straight, *SETTINGS, "--resume"]
-    refused(
-        nmtkit(*command, "--set", "model.hidden_size=50", "--set", "training.lr=0.1"),
-        "`model.hidden_size` was 48 and is 50",
-        "`training.lr` was 0.005 and is 0.1",
-    )
-
-
-def test_a_run_is_not_trained_over(corpus: Path, nmtkit: Command, straight: Path) -> None:
+def test_another_recipe_and_another_run_are_refused(corpus: Path, nmtkit: Command, straight: Path) -> None:
     before = (straight / "metrics.jsonl").read_bytes()
-    refused(nmtkit("train", corpus / "tiny.yaml", "--run", straight, *SETTINGS), "--resume", "--overwrite")
+    command = ["train", corpus / "tiny.yaml", "--run", straight, *SETTINGS]
+    other = nmtkit(*command, *sets("model.hidden_size=50", "training.lr=0.1"), "--resume")
+    refused(other, "`model.hidden_size` was 48 and is 50", "`training.lr` was 0.005 and is 0.1")
+    refused(nmtkit(*command), "--resume", "--overwrite")
     assert (straight / "metrics.jsonl").read_bytes() == before
 
 
@@ -87,9 +80,9 @@ def test_out_of_memory_advice_works(corpus: Path, nmtkit: Command, tmp_path: Pat
     few = ["training.log_every=1", "training.validate_every=36", "evaluation.max_sentences=2", "data.test=null"]
     few += [f"data.train={{src: {tmp_path}/less.src, tgt: {tmp_path}/less.tgt}}"]
     command = ["train", corpus / "tiny.yaml", "--run", tmp_path / "run"]
-    command += [word for one in (*small, *few) for word in ("--set", one)]
+    command += sets(*small, *few)
     succeeded(nmtkit(*command, "--set", "training.max_updates=12"))
-    smaller = ["--set", "batch.batch_tokens=256", "--set", "training.accumulate=2", "--set", "training.max_updates=36"]
+    smaller = sets("batch.batch_tokens=256", "training.accumulate=2", "training.max_updates=36")
     done = succeeded(nmtkit(*command, *smaller, "--resume", "auto"))
     assert "resuming the training in this folder" in done.err
     said = "`batch.batch_tokens` was 512 and is 256, `training.accumulate` was 1 and is 2: training goes on with what"
@@ -109,16 +102,14 @@ def test_out_of_memory_advice_works(corpus: Path, nmtkit: Command, tmp_path: Pat
 
 def test_resume_auto_begins_where_there_is_nothing(corpus: Path, nmtkit: Command, tmp_path: Path) -> None:
     # `--resume` before the recipe's name stands alone.
-    command = ["train", "--resume", corpus / "tiny.yaml", "--run", tmp_path / "run", "--set", "data.test=null"]
-    command += ["--set", "training.max_updates=2"]
+    command = ["train", "--resume", corpus / "tiny.yaml", "--run", tmp_path / "run"]
+    command += sets("data.test=null", "training.max_updates=2")
     refused(nmtkit(*command))
     assert not (tmp_path / "run").exists()
     done = succeeded(nmtkit(*command[:1], *command[2:], "--resume", "auto"))
     assert "nothing to resume: beginning" in done.err
-    assert (
-        "finished after update 2: all its updates are made (max_updates), learning rate 0.005 of 0.005 at its peak"
-        in done.err
-    )
+    end = "update 2: all its updates are made (max_updates), learning rate 0.005 of 0.005 at its peak"
+    assert f"finished after {end}" in done.err
     assert "training took 0." in done.err
     done = succeeded(nmtkit(*command[:-1], "training.max_updates=3"))
     assert "finished after update 3" in done.err
@@ -126,14 +117,11 @@ def test_resume_auto_begins_where_there_is_nothing(corpus: Path, nmtkit: Command
 
 @pytest.mark.parametrize("schedule", daily(["{kind: linear, over: budget}", "{kind: linear, updates: 6}"]))
 def test_a_training_cut_short_says_how_to_go_on(corpus: Path, nmtkit: Command, tmp_path: Path, schedule: str) -> None:
-    by_loss = ["--set", "training.best_metric=loss", "--set", "training.higher_is_better=false"]
-    limits = ["--set", "training.max_updates=6", "--set", "training.validate_every=2"]
-    command = ["train", corpus / "tiny.yaml", "--run", tmp_path / "run", *by_loss, *limits, "--set", "data.test=null"]
-    done = succeeded(nmtkit(*command, "--set", f"training.schedule={schedule}"))
-    assert (
-        "finished after update 6: its schedule is complete (max_updates), learning rate 0 of 0.0042 at its peak"
-        in done.err
-    )
+    by_loss = sets("training.best_metric=loss", "training.higher_is_better=false", "data.test=null")
+    limits = sets("training.max_updates=6", "training.validate_every=2", f"training.schedule={schedule}")
+    done = succeeded(nmtkit("train", corpus / "tiny.yaml", "--run", tmp_path / "run", *by_loss, *limits))
+    end = "update 6: its schedule is complete (max_updates), learning rate 0 of 0.0042 at its peak"
+    assert f"finished after {end}" in done.err
     advice = done.err.splitlines()[-1].split()
     assert advice[:2] == ["nmtkit", "train"]
     assert "training.max_updates=12" in advice
@@ -143,11 +131,9 @@ def test_a_training_cut_short_says_how_to_go_on(corpus: Path, nmtkit: Command, t
 
 
 def test_an_end_before_the_schedules_is_warned_of(corpus: Path, nmtkit: Command, tmp_path: Path) -> None:
-    command = ["train", corpus / "tiny.yaml", "--run", tmp_path / "run", "--set", "data.test=null"]
-    command += ["--set", "training.max_updates=3"]
-    done = succeeded(
-        nmtkit(*command, "--set", "training.schedule={kind: linear, updates: 12}", "--set", "training.log_every=50")
-    )
+    command = ["train", corpus / "tiny.yaml", "--run", tmp_path / "run"]
+    command += sets("data.test=null", "training.schedule={kind: linear, updates: 12}", "training.log_every=50")
+    done = succeeded(nmtkit(*command, "--set", "training.max_updates=3"))
     assert "finished after update 3: all its updates are made (max_updates)" in done.err
     warning = "warning: max_updates ended training at 25% of the learning rate's schedule; the rate was still 0.003"
     assert warning in done.err
@@ -155,16 +141,12 @@ def test_an_end_before_the_schedules_is_warned_of(corpus: Path, nmtkit: Command,
     assert shown[0].startswith("update 1 (33%)")  # the first update is shown at once, and how long the others will take
     assert shown[0].endswith(" left")
     assert "? left" not in done.err
-    validation_metrics = next(
-        line for line in done.err.splitlines() if line.startswith("validation at update 3: bleu ")
-    )
-    assert " ppl " in validation_metrics
-    assert "loss" not in validation_metrics
+    validation = next(line for line in done.err.splitlines() if line.startswith("validation at update 3: bleu "))
+    assert " ppl " in validation
+    assert "loss" not in validation
     refused(nmtkit("average", "-m", tmp_path / "run"), "this needs at least 2 checkpoints, and 1 was kept")
     # The state is shown before the first update that follows it.
-    again = nmtkit(*command[:-1], "training.max_updates=6", "--set", "training.schedule={kind: linear, updates: 12}",
-                   "--set", "training.log_every=50", "--resume", "--set", "training.keep_recent=2")  # fmt: skip
-    assert again.code == 0, again
+    again = succeeded(nmtkit(*command, "--resume", *sets("training.max_updates=6", "training.keep_recent=2")))
     assert "update 3 (50%)  0:0" in again.err
     averaged = succeeded(nmtkit("average", "-m", tmp_path / "run"))
     assert "averaged 2 checkpoints" in averaged.err

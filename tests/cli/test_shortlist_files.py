@@ -1,12 +1,11 @@
 """`nmtkit translate` and `nmtkit summarize` with the shortlist that `nmtkit align` writes."""
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from commands import Command, refused, sentence_pairs, succeeded, write_pairs
-from test_summarize import ARTICLES, joined
+from commands import Command, as_text, json_lines, refused, sentence_pairs, succeeded, write_pairs
+from test_summarize import ARTICLES
 from untrained_runs import SUMMARIZATION, make_run
 
 from nmtkit import Translator
@@ -50,9 +49,9 @@ def test_words_that_are_not_listed_are_not_written(trained: Path, console: Comma
     vocabulary = Translator.load(str(trained), device="cpu").tokenizers.tgt.vocabulary.tokens
     few = vocabulary[4:12]
     write_list(tmp_path / "few", trained, {}, few)
-    text = "".join(src + "\n" for src, _ in sentence_pairs(20, 3))
+    text = as_text(src for src, _ in sentence_pairs(20, 3))
     out = console("translate", "-m", trained, "--shortlist", tmp_path / "few", "--json", stdin=text).out
-    found = [json.loads(line)["best"]["tokens"] for line in out.splitlines()]
+    found = [record["best"]["tokens"] for record in json_lines(out)]
     assert set().union(*found) <= {*few, "<unk>"}
     assert len(found) == 20
 
@@ -79,15 +78,14 @@ def test_summaries_copy_what_is_not_listed(console: Command, tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     run = make_run(tmp_path, "news", SUMMARIZATION)
     write_list(tmp_path / "list", run, {}, ["▁house"])
-    done = succeeded(console("summarize", "--shortlist", tmp_path / "list", "--json", stdin=joined(ARTICLES)))
+    done = succeeded(console("summarize", "--shortlist", tmp_path / "list", "--json", stdin=as_text(ARTICLES)))
     written: set[str] = set()
-    for line in done.out.splitlines():
-        record = json.loads(line)
+    for record in json_lines(done.out):
         tokens = set(record["best"]["tokens"])
         assert tokens <= {*record["source_tokens"], "▁house", "<unk>"}
         written |= tokens
     assert written - {"▁house", "<unk>"}  # copied
     refused(
-        console("summarize", "--lead", 1, "--shortlist", tmp_path / "list", stdin=joined(ARTICLES)),
+        console("summarize", "--lead", 1, "--shortlist", tmp_path / "list", stdin=as_text(ARTICLES)),
         "leave the options of a model out",
     )

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from commands import Command, refused, succeeded
+from commands import Command, Finished, as_text, json_lines, refused, succeeded
 from untrained_runs import LINES, SUMMARIZATION, TRANSLATION, make_run
 
 from nmtkit import Translator
@@ -36,79 +36,72 @@ def console(place: Path, console: Command, monkeypatch: pytest.MonkeyPatch) -> C
     return console
 
 
-def joined(lines: list[str]) -> str:
-    return "".join(line + "\n" for line in lines)
-
-
 def jsonl(articles: list[str]) -> str:
-    return joined([json.dumps({"id": number, "text": article}) for number, article in enumerate(articles)])
+    return as_text(json.dumps({"id": number, "text": article}) for number, article in enumerate(articles))
 
 
 def test_one_line_for_each_article_in_order(console: Command) -> None:
-    done = succeeded(console("summarize", stdin=joined(ARTICLES)))
-    found = done.out.split("\n")
-    assert found.pop() == ""
-    assert [bool(line) for line in found] == [True, False, True, True]
-    assert all("<pad>" not in line and "▁" not in line for line in found)
-    alone = [console("summarize", stdin=article + "\n").out for article in ARTICLES]
-    assert "".join(alone) == done.out
-    assert Translator.load("runs/news", device="cpu").translate(ARTICLES) == found
+    done = succeeded(console("summarize", stdin=as_text(ARTICLES)))
+    summaries = done.out.split("\n")
+    assert summaries.pop() == ""
+    assert [bool(line) for line in summaries] == [True, False, True, True]
+    assert all("<pad>" not in line and "▁" not in line for line in summaries)
+    assert "".join(console("summarize", stdin=article + "\n").out for article in ARTICLES) == done.out
+    assert Translator.load("runs/news", device="cpu").translate(ARTICLES) == summaries
 
 
-def test_each_task_has_its_command(console: Command) -> None:
-    done = console("summarize", stdin="")
-    assert "runs/news (the newest finished run for summarization under runs/)" in done.err
-    done = console("translate", stdin="")
-    assert "runs/text (the newest finished run for translation under runs/)" in done.err
-    refused(
-        console("summarize", "-m", "text", stdin=""),
-        "runs/text (as asked) was trained for translation: use `nmtkit translate`",
-    )
-    refused(
-        console("translate", "-m", "runs/news", stdin=""),
-        "runs/news (as asked) was trained for summarization: use `nmtkit summarize`",
-    )
-
-
-def test_without_a_run_it_says_what_to_do(console: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_task_has_its_command(console: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for command, name, task, other in (
+        ("summarize", "news", "summarization", "translate"),
+        ("translate", "text", "translation", "summarize"),
+    ):
+        assert f"runs/{name} (the newest finished run for {task} under runs/)" in console(command, stdin="").err
+        trained_for = f"runs/{name} (as asked) was trained for {task}: use `nmtkit {command}`"
+        refused(console(other, "-m", f"runs/{name}", stdin=""), trained_for)
     make_run(tmp_path, "text", TRANSLATION)
     monkeypatch.chdir(tmp_path)
     refused(console("summarize", stdin="a"), "no finished run for summarization under runs/: name one with -m RUN")
 
 
 def test_articles_are_cut_as_in_training_and_that_is_said(console: Command) -> None:
-    done = console("summarize", stdin=joined(ARTICLES))
+    done = console("summarize", stdin=as_text(ARTICLES))
     assert "2 of 4 articles were longer than 8 tokens and were cut; --window reads them whole" in done.err
-    short = console("summarize", "--max-source-tokens", "3", "--json", stdin=joined(ARTICLES))
-    records = [json.loads(line) for line in short.out.splitlines()]
+    short = console("summarize", "--max-source-tokens", "3", "--json", stdin=as_text(ARTICLES))
+    records = json_lines(short.out)
     assert records[0]["source_tokens"] == ["▁Zyx", "▁sees", "▁the"]
     assert [record.get("source_tokens_left_out", 0) for record in records] == [8, 0, 1, 8]
     assert "3 of 4 articles were longer than 3 tokens" in short.err
-    whole = console("summarize", "--max-source-tokens", "100", stdin=joined(ARTICLES))
+    whole = console("summarize", "--max-source-tokens", "100", stdin=as_text(ARTICLES))
     assert "were cut" not in whole.err
 
 
-def test_windows(console: Command) -> None:
-    done = succeeded(console("summarize", "--window", "6", stdin=joined(ARTICLES)))
+def test_windows(console: Command, tmp_path: Path) -> None:
+    done = succeeded(console("summarize", "--window", "6", stdin=as_text(ARTICLES)))
     assert "were cut" not in done.err
     expected = Summarizer(Translator.load("runs/news", device="cpu"), 6).summarize(ARTICLES)
-    assert done.out == joined(expected)
+    assert done.out == as_text(expected)
     parts = ["Zyx sees the old dog.", "The dog sees Abc."]
-    each = console("summarize", "--max-source-tokens", "100", stdin=joined(parts)).out.split("\n")[:2]
+    each = console("summarize", "--max-source-tokens", "100", stdin=as_text(parts)).out.split("\n")[:2]
     assert expected[0] == " ".join(each)
-    records = [
-        json.loads(line) for line in console("summarize", "--window", "6", "--json", stdin=ARTICLES[0]).out.splitlines()
-    ]
-    assert records[0]["text"] == expected[0]
-    assert [window["best"]["text"] for window in records[0]["windows"]] == each
+    printed = console("summarize", "--window", "6", "--json", stdin=as_text(ARTICLES)).out
+    record = json_lines(printed)[0]
+    assert record["text"] == expected[0]
+    assert [window["best"]["text"] for window in record["windows"]] == each
+    refused(rescored(console, tmp_path, printed), "out.jsonl, line 1: a summary of several windows")
+
+
+def rescored(console: Command, folder: Path, printed: str) -> Finished:
+    """What `rescore` says of summaries that were printed with `--json`."""
+    (folder / "in").write_text(as_text(ARTICLES))
+    (folder / "out.jsonl").write_text(printed)
+    return console("rescore", "-m", "news", "--source", folder / "in", "--target", folder / "out.jsonl")
 
 
 def test_json_says_what_was_copied_and_from_where(console: Command) -> None:
-    done = succeeded(console("summarize", "--json", "--n-best", "2", stdin=joined(ARTICLES)))
-    records = [json.loads(line) for line in done.out.splitlines()]
+    records = json_lines(succeeded(console("summarize", "--json", "--n-best", "2", stdin=as_text(ARTICLES))).out)
     assert [record["line"] for record in records] == [1, 2, 3, 4]
-    plain = console("summarize", stdin=joined(ARTICLES)).out
-    assert joined([record["best"]["text"] for record in records]) == plain
+    plain = console("summarize", stdin=as_text(ARTICLES)).out
+    assert as_text(record["best"]["text"] for record in records) == plain
     spans = 0
     for record in [records[0], *records[2:]]:
         assert len(record["others"]) == 1
@@ -127,53 +120,36 @@ def test_json_says_what_was_copied_and_from_where(console: Command) -> None:
                 assert span["text"] in " ".join(words[slice(*span["source_words"])])
     assert spans > 3
     assert records[1]["best"]["text"] == ""
+    (plain_model,) = json_lines(console("summarize", "-m", "plain", "--json", stdin=ARTICLES[0]).out)
+    assert "p_gen" not in plain_model["best"]
+    assert plain_model["source_tokens"][0] == "▁<unk>"
 
 
 def test_rescore_gives_what_summarize_printed(console: Command, tmp_path: Path) -> None:
-    (tmp_path / "in").write_text(joined(ARTICLES))
-    printed = console("summarize", "--json", stdin=joined(ARTICLES)).out
-    (tmp_path / "out.jsonl").write_text(printed)
-    done = succeeded(console("rescore", "-m", "news", "--source", tmp_path / "in", "--target", tmp_path / "out.jsonl"))
-    for line, record in zip(done.out.splitlines(), printed.splitlines(), strict=True):
-        best = json.loads(record)["best"]
-        assert [float(one) for one in line.split("\t")] == pytest.approx([best["score"], best["log_prob"]], abs=1e-4)
+    printed = console("summarize", "--json", stdin=as_text(ARTICLES)).out
+    done = succeeded(rescored(console, tmp_path, printed))
+    for line, record in zip(done.out.splitlines(), json_lines(printed), strict=True):
+        expected = [record["best"]["score"], record["best"]["log_prob"]]
+        assert [float(one) for one in line.split("\t")] == pytest.approx(expected, abs=1e-4)
     assert "2 of 4 sources were longer than 8 tokens and were cut" in done.err
 
 
-def test_rescore_refuses_summaries_of_windows(console: Command, tmp_path: Path) -> None:
-    (tmp_path / "in").write_text(joined(ARTICLES))
-    (tmp_path / "out.jsonl").write_text(console("summarize", "--window", "6", "--json", stdin=joined(ARTICLES)).out)
-    refused(
-        console("rescore", "-m", "news", "--source", tmp_path / "in", "--target", tmp_path / "out.jsonl"),
-        "out.jsonl, line 1: a summary of several windows",
-        "leave --window out",
-    )
-
-
-def test_a_model_that_does_not_copy_says_nothing_of_copying(console: Command) -> None:
-    (line,) = console("summarize", "-m", "plain", "--json", stdin=ARTICLES[0]).out.splitlines()
-    assert "p_gen" not in json.loads(line)["best"]
-    assert json.loads(line)["source_tokens"][0] == "▁<unk>"
-
-
-def test_n_best_widens_the_beam(console: Command) -> None:
-    done = console("summarize", "--n-best", "4", stdin=joined(ARTICLES[:1]))
+def test_n_best(console: Command) -> None:
+    done = console("summarize", "--n-best", "4", stdin=as_text(ARTICLES[:1]))
     assert "beam size 4 instead of 2" in done.err
     rows = [line.split("\t") for line in done.out.splitlines()]
     assert [row[0] for row in rows] == ["1"] * 4
     assert [float(row[1]) for row in rows] == sorted((float(row[1]) for row in rows), reverse=True)
 
-
-def test_n_best_as_moses_writes_it(console: Command) -> None:
-    given = joined([ARTICLES[0], "", ARTICLES[2]])
+    given = as_text([ARTICLES[0], "", ARTICLES[2]])
     rows = [line.split("\t") for line in console("summarize", "--n-best", "3", stdin=given).out.splitlines()]
     done = succeeded(console("summarize", "--n-best", "3", "--format", "moses", stdin=given))
-    found = [line.split(" ||| ") for line in done.out.splitlines()]
-    assert [[int(number) + 1, text, float(score)] for number, text, _, score in found] == [
+    moses = [line.split(" ||| ") for line in done.out.splitlines()]
+    assert [[int(number) + 1, text, float(score)] for number, text, _, score in moses] == [
         [int(number), text, float(score)] for number, score, _, text in rows
     ]
-    assert {number for number, *_ in found} == {"0", "1", "2"}
-    for (_, text, features, _), (_, _, log_prob, _) in zip(found, rows, strict=True):
+    assert {number for number, *_ in moses} == {"0", "1", "2"}
+    for (_, text, features, _), (_, _, log_prob, _) in zip(moses, rows, strict=True):
         named = features.split()
         assert (named[0], named[2]) == ("LogProb=", "Length=")
         assert float(named[1]) == float(log_prob)
@@ -184,18 +160,20 @@ def test_n_best_as_moses_writes_it(console: Command) -> None:
 
 def test_the_options_of_the_search_arrive(console: Command) -> None:
     def lengths(*options: str) -> list[int]:
-        done = succeeded(console("summarize", "--json", *options, stdin=joined([ARTICLES[0], ARTICLES[2]])))
-        return [len(json.loads(line)["best"]["tokens"]) for line in done.out.splitlines()]
+        done = succeeded(console("summarize", "--json", *options, stdin=as_text([ARTICLES[0], ARTICLES[2]])))
+        return [len(record["best"]["tokens"]) for record in json_lines(done.out)]
 
     assert max(lengths("--min-length", "0", "--max-length", "2")) <= 2
     assert min(lengths("--min-length", "9")) >= 9
     first, second = lengths("--min-length", "0", "--search", "min_length_ratio=1.25", "--max-length", "30")
     assert (first >= 10, second >= 5) == (True, True)  # of 8 tokens that are read, and 4
     assert max(lengths("--search", "min_length_ratio=9")) <= 12  # never more than the limit
-    done = console("summarize", "--no-repeat-ngram", "1", "--min-length", "8", stdin=joined(ARTICLES))
+    done = console("summarize", "--no-repeat-ngram", "1", "--min-length", "8", stdin=as_text(ARTICLES))
     for line in done.out.splitlines():
         words = line.replace(".", " .").replace(",", " ,").split()
         assert len(words) == len(set(words))
+    done = console("summarize", "--min-length", "4", "--max-length", "5", stdin=as_text(ARTICLES))
+    assert "of the summaries reached the length limit before their end; raise it with --max-length" in done.err
 
 
 def test_the_summary_coverage_penalty_is_in_the_score(console: Command) -> None:
@@ -215,31 +193,19 @@ def test_the_summary_coverage_penalty_is_in_the_score(console: Command) -> None:
 
 
 def test_jsonl_articles(console: Command) -> None:
-    plain = console("summarize", stdin=joined(ARTICLES))
-    done = console("summarize", "--article-field", "text", stdin=jsonl(ARTICLES))
-    assert (done.code, done.out) == (0, plain.out)
+    plain = console("summarize", stdin=as_text(ARTICLES)).out
+    assert succeeded(console("summarize", "--article-field", "text", stdin=jsonl(ARTICLES))).out == plain
     parts = json.dumps({"text": ["The man", "sleeps."]}) + "\n\n" + json.dumps({"text": "The man\nsleeps."})
     done = console("summarize", "--article-field", "text", stdin=parts)
-    assert done.out.splitlines() == [plain.out.splitlines()[2], "", plain.out.splitlines()[2]]
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
+    assert done.out.splitlines() == [plain.splitlines()[2], "", plain.splitlines()[2]]
+    for line, message in (
         ("The man sleeps.", "not JSON"),
         ('{"article": "a"}', "no field 'text'; it has article: name another with --article-field"),
         ("[1]", "expected a JSON object, found a list"),
         ('{"text": 3}', "field 'text' is neither a string nor a list of strings"),
-    ],
-    ids=["text", "field", "list", "number"],
-)
-def test_wrong_jsonl_is_refused_with_its_line(console: Command, line: str, said: str) -> None:
-    refused(
-        console("summarize", "--article-field", "text", stdin=jsonl(ARTICLES[:1]) + line + "\n"),
-        "standard input, line 2: ",
-        said,
-        after_results=True,
-    )
+    ):
+        done = console("summarize", "--article-field", "text", stdin=jsonl(ARTICLES[:1]) + line + "\n")
+        refused(done, "standard input, line 2: ", message, after_results=True)
 
 
 def test_stories(console: Command, tmp_path: Path) -> None:
@@ -247,7 +213,7 @@ def test_stories(console: Command, tmp_path: Path) -> None:
         text = article.replace(". ", ".\n\n") + "\n\n@highlight\n\nThe dog sleeps\n"
         (tmp_path / f"{name}.story").write_text(text)
     done = succeeded(console("summarize", "--stories", tmp_path))
-    assert done.out == console("summarize", stdin=joined([ARTICLES[0], ARTICLES[3]])).out
+    assert done.out == console("summarize", stdin=as_text([ARTICLES[0], ARTICLES[3]])).out
     refused(console("summarize", "--stories", tmp_path / "none"), "no such folder of .story files")
     (tmp_path / "empty").mkdir()
     refused(console("summarize", "--stories", tmp_path / "empty"), "no .story files in this folder")
@@ -256,10 +222,10 @@ def test_stories(console: Command, tmp_path: Path) -> None:
 
 def test_the_lead_needs_no_model(console: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    done = console("summarize", "--lead", "1", stdin=joined(ARTICLES))
+    done = console("summarize", "--lead", "1", stdin=as_text(ARTICLES))
     assert done.out.splitlines() == ["Zyx sees the old dog.", "", "The man sleeps.", "Abc and Def see the old house."]
     done = console("summarize", "--lead", "2", "--article-field", "text", stdin=jsonl(ARTICLES))
-    assert done.out == joined(ARTICLES)
+    assert done.out == as_text(ARTICLES)
 
 
 @pytest.mark.parametrize(
@@ -276,60 +242,35 @@ def test_the_lead_needs_no_model(console: Command, tmp_path: Path, monkeypatch: 
         (["--search", "coverage_kind=wu"], "gnmt"),
         (["-m", "nowhere"], "there is no such folder"),
     ],
-    ids=[
-        "lead-model",
-        "lead-search",
-        "window-cut",
-        "window-n-best",
-        "json",
-        "window",
-        "min-length",
-        "n-best",
-        "coverage",
-        "no-run",
-    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_what_does_not_go_together_is_refused(console: Command, options: list[str], said: str) -> None:
-    refused(console("summarize", *options, stdin=joined(ARTICLES)), said)
+    refused(console("summarize", *options, stdin=as_text(ARTICLES)), said)
 
 
-def test_a_length_limit_that_cuts_summaries_is_told(console: Command) -> None:
-    done = console("summarize", "--min-length", "4", "--max-length", "5", stdin=joined(ARTICLES))
-    assert "of the summaries reached the length limit before their end; raise it with --max-length" in done.err
-
-
-def test_translate_has_the_same_search(console: Command, tmp_path: Path) -> None:
-    given = joined(LINES)
+def test_translate_has_the_same_search(console: Command) -> None:
+    given = as_text(LINES)
     plain = succeeded(console("translate", stdin=given))
-    records = [
-        json.loads(line) for line in console("translate", "--json", "--n-best", "2", stdin=given).out.splitlines()
-    ]
+    records = json_lines(console("translate", "--json", "--n-best", "2", stdin=given).out)
     assert [record["best"]["text"] for record in records] == plain.out.splitlines()
     assert list(records[0]) == ["line", "source_tokens", "best", "others"]
     assert list(records[0]["best"]) == ["text", "score", "log_prob", "tokens", "token_log_probs", "finished"]
-    scored = console("translate", "--scores", stdin=given).out.splitlines()
-    (tmp_path / "in").write_text(given)
-    (tmp_path / "out.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    again = console("rescore", "--model", "text", "--source", tmp_path / "in", "--target", tmp_path / "out.jsonl")
-    for line, other in zip(scored, again.out.splitlines(), strict=True):
-        assert [float(one) for one in line.split("\t")[:2]] == pytest.approx(
-            [float(one) for one in other.split("\t")], abs=1e-4
-        )
-    ruled = console("translate", "--no-repeat-ngram", "1", "--min-length", "6", "--json", stdin=given)
-    for line in ruled.out.splitlines():
-        tokens = json.loads(line)["best"]["tokens"]
+    for record in json_lines(
+        console("translate", "--no-repeat-ngram", "1", "--min-length", "6", "--json", stdin=given).out
+    ):
+        tokens = record["best"]["tokens"]
         assert len(tokens) == len(set(tokens)) >= 6
-    replaced = console("translate", "--replace-unknown", "--json", stdin=given)
-    assert all("replaced" in json.loads(line)["best"] for line in replaced.out.splitlines())
+    replaced = json_lines(console("translate", "--replace-unknown", "--json", stdin=given).out)
+    assert all("replaced" in record["best"] for record in replaced)
 
 
 def test_evaluate_gives_the_figures_of_summarize_and_score(console: Command, tmp_path: Path) -> None:
     """Articles and summaries of JSON lines; a reference in sentences keeps them apart."""
     path = tmp_path / "test.jsonl"
     records = [{"article": article, "summary": ["The dog sleeps.", "A cat sings."]} for article in ARTICLES if article]
-    path.write_text(joined(list(map(json.dumps, records))))
+    path.write_text(as_text(map(json.dumps, records)))
     done = succeeded(console("evaluate", "news", "--source", path, "--ref", path, "--json", "-o", tmp_path / "out"))
-    articles = joined([article for article in ARTICLES if article])
+    articles = as_text(filter(None, ARTICLES))
     assert (tmp_path / "out").read_text() == console("summarize", "-m", "news", stdin=articles).out
     assert console("summarize", "-m", "news", "--article-field", "article", path).out == (tmp_path / "out").read_text()
     plain = ["--json", "--no-significance"]

@@ -10,7 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Command, Finished, environment, refused, succeeded, write_lines
+from commands import (
+    Command,
+    Finished,
+    as_text,
+    environment,
+    json_lines,
+    lines_in,
+    refused,
+    sets,
+    succeeded,
+    write_lines,
+)
 
 from nmtkit import metrics, recipe
 from nmtkit.corpus.text import TextFile
@@ -19,8 +30,8 @@ from nmtkit.experiment.run import Run
 DEMO = Path(__file__).resolve().parents[2] / "data" / "demo-en-fr"
 NEWS = Path(__file__).resolve().parents[2] / "data" / "demo-news"
 SMALL = ["model.hidden_size=16", "model.feed_forward_size=16", "search.max_length=4", "training.log_every=1"]
-SHORT = [word for setting in SMALL for word in ("--set", setting)]
-QUICK = ["--device", "cpu", *SHORT, "--set", "training.max_updates=3"]
+SHORT = ["--device", "cpu", *sets(*SMALL)]
+QUICK = [*SHORT, "--set", "training.max_updates=3"]
 
 
 def demo(split: str, end: str) -> list[str]:
@@ -28,21 +39,17 @@ def demo(split: str, end: str) -> list[str]:
         return file.read().splitlines()
 
 
-def lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").splitlines()
-
-
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """600 pairs of the demo; small validation and test sets; two corpora, one of them packed; 50 pairs."""
     folder = tmp_path_factory.mktemp("texts")
     for end in ("en", "fr"):
-        write_lines(folder / f"train.{end}", demo("train", end)[:600])
-        write_lines(folder / f"few.{end}", demo("train", end)[:50])
-        write_lines(folder / f"valid.{end}", demo("valid", end)[:20])
+        train = demo("train", end)
+        for name, lines in (("train", train[:600]), ("few", train[:50]), ("valid", demo("valid", end)[:20])):
+            write_lines(folder / f"{name}.{end}", lines)
         write_lines(folder / f"test.{end}", demo("test", end)[:10])
         with gzip.open(folder / f"more.{end}.gz", "wt", encoding="utf-8") as file:
-            file.write("".join(line + "\n" for line in demo("train", end)[600:900]))
+            file.write(as_text(train[600:900]))
     return folder
 
 
@@ -83,48 +90,41 @@ def copied(finished: tuple[Path, Finished], tmp_path: Path) -> Path:
 
 
 def losses(run: Path) -> list[float]:
-    records = [json.loads(line) for line in lines(run / "metrics.jsonl")]
+    records = json_lines((run / "metrics.jsonl").read_text(encoding="utf-8"))
     return [record["loss"] for record in records if record["event"] == "step"]
 
 
 def test_from_two_files_to_translations(console: Command, finished: tuple[Path, Finished]) -> None:
     run, done = finished
-    assert done.code == 0, done
+    succeeded(done)
     said = done.err.splitlines()
     assert "540 pairs of " in done.err
     assert "  preset: tiny, because 540 pairs are too few for anything larger" in said
     assert any(line.startswith("  tokenizer: bpe of ") and "because" in line for line in said)
     assert "held out: 30 for valid and 30 for test; none of their sources is in train" in done.err
     assert any(line.startswith("warning: 540 pairs are few") for line in said)
-    assert [line for line in said if "training.max_updates" in line] == [
-        "  training.max_updates: 3, because you set it"
-    ]
+    limits = [line.strip() for line in said if "training.max_updates" in line]
+    assert limits == ["training.max_updates: 3, because you set it"]
     assert any("runs/train-en-fr/chosen.yaml" in line for line in said)
     assert "BLEU" in done.out
 
-    sources = {split: lines(run / "text" / f"{split}.en") for split in ("train", "valid", "test")}
+    sources = {split: lines_in(run / "text" / f"{split}.en") for split in ("train", "valid", "test")}
     assert {split: len(found) for split, found in sources.items()} == {"train": 540, "valid": 30, "test": 30}
     assert not set(sources["train"]) & {*sources["valid"], *sources["test"]}
     targets = dict(zip(demo("train", "en")[:600], demo("train", "fr")[:600], strict=True))
     for split, found in sources.items():
-        assert [targets[source] for source in found] == lines(run / "text" / f"{split}.fr")
+        assert [targets[source] for source in found] == lines_in(run / "text" / f"{split}.fr")
 
     text = (run / "chosen.yaml").read_text(encoding="utf-8")
-    assert "extends: preset-tiny\n" in text
-    assert "# tokenizer: bpe of " in text
-    assert "src: text/train.en" in text
-    assert len(lines(run / "test.out")) == 30
+    assert all(part in text for part in ("extends: preset-tiny\n", "# tokenizer: bpe of ", "src: text/train.en"))
+    assert len(lines_in(run / "test.out")) == 30
     done = succeeded(console("translate", "-m", run, "--device", "cpu", stdin="The old man sleeps.\n\n"))
     assert done.out.count("\n") == 2
 
 
-def test_the_chosen_recipe_means_the_same_from_anywhere(
-    console: Command, finished: tuple[Path, Finished], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_chosen_recipe_means_the_same_from_anywhere(console: Command, finished: tuple[Path, Finished]) -> None:
     run = finished[0]
-    (tmp_path / "elsewhere" / "text").mkdir(parents=True)
-    (tmp_path / "elsewhere" / "text" / "train.en").write_text("another text of this name\n")
-    monkeypatch.chdir(tmp_path / "elsewhere")
+    write_lines("text/train.en", ["another text of this name"])
     chosen = recipe.load(run / "chosen.yaml", QUICK[3::2])
     assert Run.open(str(run)).with_resolved(chosen) == recipe.load(run / "recipe.yaml")
     succeeded(console("train", run / "chosen.yaml", *QUICK, "--run", "again"))
@@ -132,125 +132,105 @@ def test_the_chosen_recipe_means_the_same_from_anywhere(
     assert len(losses(run)) == 3
 
 
-def test_resume(texts: Path, console: Command, tmp_path: Path) -> None:
-    options = [*pair(texts), "--device", "cpu", *SHORT, "--run", "run"]
-    assert console("train", *options, "--set", "training.max_updates=2").code == 0
-    text = (tmp_path / "run" / "chosen.yaml").read_text(encoding="utf-8")
-    done = succeeded(console("train", *options, "--set", "training.max_updates=4", "--resume"))
+def test_resume(texts: Path, console: Command) -> None:
+    options = [*SHORT, "--run", "run"]
+    train = ["train", *pair(texts), *options]
+    succeeded(console(*train, "--set", "training.max_updates=2"))
+    text = Path("run/chosen.yaml").read_text(encoding="utf-8")
+    done = succeeded(console(*train, "--set", "training.max_updates=4", "--resume"))
     assert "finished after update 4" in done.err
-    assert (tmp_path / "run" / "chosen.yaml").read_text(encoding="utf-8") == text
-    assert len(losses(tmp_path / "run")) == 4
-    done = console(
-        "train", tmp_path / "run" / "chosen.yaml", *options[4:], "--set", "training.max_updates=5", "--resume"
-    )
-    assert done.code == 0, done
+    assert Path("run/chosen.yaml").read_text(encoding="utf-8") == text
+    assert len(losses(Path("run"))) == 4
+    done = succeeded(console("train", "run/chosen.yaml", *options, "--set", "training.max_updates=5", "--resume"))
     assert "finished after update 5" in done.err
 
-    refused(
-        console("train", *options, "--preset", "small", "--resume"),
-        "begun with other options",
-        "--preset was not given and is small",
-    )
-    done = console("train", *pair(texts, "few"), *options[4:], "--resume")
-    assert f"--source was {texts}/train.en and is {texts}/few.en" in done.err
+    changed = console(*train, "--preset", "small", "--resume")
+    refused(changed, "begun with other options", "--preset was not given and is small")
+    done = console("train", *pair(texts, "few"), *options, "--resume")
+    refused(done, f"--source was {texts}/train.en and is {texts}/few.en")
     refused(console("train", *pair(texts), "--run", "nowhere", "--resume"), "no training without a recipe to resume")
     assert not Path("nowhere").exists()
 
 
 @pytest.mark.usefixtures("copied")
-def test_an_earlier_run_is_not_lost(texts: Path, console: Command, tmp_path: Path) -> None:
-    before = (tmp_path / "run" / "chosen.yaml").read_text(encoding="utf-8")
-    refused(console("train", *pair(texts, "few"), *QUICK, "--run", "run"), "a training was begun here")
-    assert (tmp_path / "run" / "chosen.yaml").read_text(encoding="utf-8") == before
-    succeeded(
-        console("train", *pair(texts, "few"), *pair(texts, "valid", "valid-"), *QUICK, "--run", "run", "--overwrite")
-    )
-    assert (tmp_path / "run" / "chosen.yaml").read_text(encoding="utf-8") != before
-    assert not (tmp_path / "run" / "text").exists()
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "letter.txt").write_text("mine")
-    refused(
-        console("train", *pair(texts), *QUICK, "--run", "other", "--overwrite"), "not the folder of a run and not empty"
-    )
-    assert [path.name for path in (tmp_path / "other").iterdir()] == ["letter.txt"]
+def test_an_earlier_run_is_not_lost(texts: Path, console: Command) -> None:
+    before = Path("run/chosen.yaml").read_text(encoding="utf-8")
+    given = ["train", *pair(texts, "few"), *QUICK, "--run"]
+    refused(console(*given, "run"), "a training was begun here")
+    assert Path("run/chosen.yaml").read_text(encoding="utf-8") == before
+    own = ["--source", "run/text/train.en", "--target", "run/text/train.fr"]
+    refused(console("train", *own, *QUICK, "--run", "run", "--overwrite"), "in the folder of the run that would be")
+    assert len(lines_in(Path("run/text/train.en"))) == 540
+    succeeded(console(*given, "run", *pair(texts, "valid", "valid-"), "--overwrite"))
+    assert Path("run/chosen.yaml").read_text(encoding="utf-8") != before
+    assert not Path("run/text").exists()
+    write_lines("other/letter.txt", ["mine"])
+    refused(console(*given, "other", "--overwrite"), "not the folder of a run and not empty")
+    assert [path.name for path in Path("other").iterdir()] == ["letter.txt"]
 
 
-@pytest.mark.usefixtures("copied")
-def test_text_in_the_runs_own_folder_is_not_destroyed(console: Command, tmp_path: Path) -> None:
-    before = lines(tmp_path / "run" / "text" / "train.en")
-    files = ["--source", "run/text/train.en", "--target", "run/text/train.fr"]
-    refused(
-        console("train", *files, *QUICK, "--run", "run", "--overwrite"),
-        "in the folder of the run that would be replaced",
-    )
-    assert lines(tmp_path / "run" / "text" / "train.en") == before
-
-
-def test_an_attempt_that_was_cut_off_can_be_made_again(texts: Path, console: Command, tmp_path: Path) -> None:
+def test_an_attempt_that_was_cut_off_can_be_made_again(texts: Path, console: Command) -> None:
     """Killed while it wrote the held-out pairs: a chosen recipe, half of the text, and nothing else."""
-    (tmp_path / "run" / "text").mkdir(parents=True)
-    (tmp_path / "run" / "chosen.yaml").write_text("name: half\n")
-    (tmp_path / "run" / "text" / "train.en").write_text("half")
+    write_lines("run/text/train.en", ["half"])
+    write_lines("run/chosen.yaml", ["name: half"])
     succeeded(console("train", *pair(texts), *QUICK, "--run", "run"))
-    assert len(lines(tmp_path / "run" / "text" / "train.en")) == 540
+    assert len(lines_in(Path("run/text/train.en"))) == 540
 
 
-def test_sets_of_ones_own(texts: Path, console: Command, tmp_path: Path) -> None:
-    done = succeeded(
-        console("train", *pair(texts), *pair(texts, "valid", "valid-"), *pair(texts, "test", "test-"), *QUICK)
-    )
-    assert "held out" not in done.err
-    run = tmp_path / "runs" / "train-en-fr"
+def test_sets_of_ones_own(texts: Path, console: Command) -> None:
+    own = [*pair(texts, "valid", "valid-"), *pair(texts, "test", "test-")]
+    assert "held out" not in succeeded(console("train", *pair(texts), *own, *QUICK)).err
+    run = Path("runs/train-en-fr")
     assert not (run / "text").exists()
     data = recipe.load(run / "chosen.yaml").data
     assert data.valid is not None
     assert (data.train.src, data.valid.tgt) == ([f"{texts}/train.en"], [f"{texts}/valid.fr"])
-    assert len(lines(run / "test.out")) == 10
-
-
-def test_a_test_set_without_targets_is_translated(texts: Path, console: Command, tmp_path: Path) -> None:
+    assert len(lines_in(run / "test.out")) == 10
+    # A test set without targets is only translated.
     done = succeeded(console("train", *pair(texts), "--test-source", texts / "test.en", *QUICK, "--run", "run"))
     assert "held out: 30 for valid;" in done.err
-    assert len(lines(tmp_path / "run" / "test.out")) == 10
-    assert not (tmp_path / "run" / "text" / "test.en").exists()
+    assert len(lines_in(Path("run/test.out"))) == 10
+    assert not Path("run/text/test.en").exists()
 
 
-def test_several_corpora_packed_or_not(texts: Path, console: Command, tmp_path: Path) -> None:
+def test_several_corpora_packed_or_not(texts: Path, console: Command) -> None:
     weights = ["--set", "data.train.weights=[1.0, 2.0]"]
     done = succeeded(console("train", *pair(texts), *pair(texts, "more"), *QUICK, *weights))
-    run = tmp_path / "runs" / "train-en-fr-and-1-more"
+    run = Path("runs/train-en-fr-and-1-more")
     assert "810 pairs" in done.err
-    counts = [len(lines(run / "text" / f"train-{number}.fr")) for number in (1, 2)]
+    counts = [len(lines_in(run / "text" / f"train-{number}.fr")) for number in (1, 2)]
     assert sum(counts) == 810
     assert 500 < counts[0] < 580
     assert recipe.load(run / "recipe.yaml").data.train.weights == [1.0, 2.0]
 
 
-def test_fifty_pairs_are_enough_to_run(texts: Path, console: Command, tmp_path: Path) -> None:
+def test_fifty_pairs_are_enough_to_run(texts: Path, console: Command) -> None:
     done = succeeded(console("train", *pair(texts, "few"), *QUICK, "--minutes", "1"))
     assert "46 pairs are few" in done.err
     assert "2 pairs are few for validation" in done.err
-    loaded = recipe.load(tmp_path / "runs" / "few-en-fr" / "chosen.yaml")
+    loaded = recipe.load(Path("runs/few-en-fr/chosen.yaml"))
     assert loaded.tokenizer.vocab_size < 500
     assert loaded.training.max_minutes == 1
 
 
-def test_summaries(console: Command, tmp_path: Path) -> None:
+def test_summaries(console: Command) -> None:
     with gzip.open(NEWS / "train.jsonl.gz", "rt", encoding="utf-8") as file:
         records = [json.loads(next(file)) for _ in range(60)]
     for name in ("article", "summary"):
-        write_lines(tmp_path / f"{name}.txt", [" ".join(record[name].split()) for record in records])
+        write_lines(f"{name}.txt", [" ".join(record[name].split()) for record in records])
     files = ["--source", "article.txt", "--target", "summary.txt", "--task", "summarization"]
-    quick = ["--device", "cpu", "--set", "training.max_updates=3", "--set", "stages.coverage.training.max_updates=2"]
-    quick += ["--set", "data.max_length=40", "--set", "search.max_length=4"]
-    quick += ["--set", "model.hidden_size=16", "--set", "model.embedding_size=16"]
-    done = succeeded(console("train", *files, *quick))
-    run = tmp_path / "runs" / "article-summary"
+    limits = ["training.max_updates=3", "stages.coverage.training.max_updates=2", "data.max_length=40"]
+    small = ["search.max_length=4", "model.hidden_size=16", "model.embedding_size=16"]
+    done = succeeded(console("train", *files, "--device", "cpu", *sets(*limits, *small)))
+    run = Path("runs/article-summary")
     assert "model: pointer-generator" in done.err
     assert "stage coverage is over after update 5" in done.err
     assert "ROUGE-L" in done.out
     assert (run / "text" / "valid.src").is_file()
     succeeded(console("summarize", "-m", run, "--device", "cpu", stdin=records[0]["article"] + "\n"))
+
+
+FEW = ["--source", "few.en", "--target", "few.fr"]
 
 
 @pytest.mark.parametrize(
@@ -260,27 +240,18 @@ def test_summaries(console: Command, tmp_path: Path) -> None:
         (["demo", "--source", "train.en"], "demo is a recipe, and --source are for training without one"),
         (["demo", "--preset", "tiny"], "--set 'data.train={src: FILE, tgt: FILE}'"),
         (["--preset", "tiny"], "--preset: name the text to train on: --source FILE --target FILE"),
-        (
-            ["--source", "train.en"],
-            "1 --source but 0 --target: give one --target for each --source",
-        ),
-        (
-            ["--valid-target", "valid.fr"],
-            "0 --valid-source but 1 --valid-target: give one",
-        ),
+        (["--source", "train.en"], "1 --source but 0 --target: give one --target for each --source"),
+        (["--valid-target", "valid.fr"], "0 --valid-source but 1 --valid-target: give one"),
         (["--source", "train.en", "--target", "nowhere.fr"], "nowhere.fr: cannot read it"),
         (["--source", "train.en", "--target", "few.fr"], "train.en has 600 lines, but "),
         (["--source", "train.en", "--target", "few.fr"], "finds every fault of these files"),
         (["--source", "bad.en", "--target", "few.fr"], "bad.en, line 3: not UTF-8"),
-        (
-            ["--source", "few.en", "--target", "few.fr", "--valid-source", "empty", "--valid-target", "empty"],
-            "nothing in",
-        ),
+        ([*FEW, "--valid-source", "empty", "--valid-target", "empty"], "nothing in"),
         (["--source", "empty", "--target", "empty"], "too few to hold some out"),
-        (["--source", "few.en", "--target", "few.fr", "--set", "training.lrr=1"], "did you mean 'lr'"),
-        (["--source", "few.en", "--target", "few.fr", "--preset", "huge"], "'huge' is not one of"),
+        ([*FEW, "--set", "training.lrr=1"], "did you mean 'lr'"),
+        ([*FEW, "--preset", "huge"], "'huge' is not one of"),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else value[:24],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_mistakes_are_told_before_anything_is_begun(
     texts: Path, console: Command, monkeypatch: pytest.MonkeyPatch, options: list[str], said: str
@@ -288,8 +259,7 @@ def test_mistakes_are_told_before_anything_is_begun(
     (texts / "bad.en").write_bytes(b"one\ntwo\n\xff\xfe\n")
     (texts / "empty").write_bytes(b"")
     monkeypatch.chdir(texts)
-    done = refused(console("train", *options))
-    assert said in " ".join(done.err.split())
+    refused(console("train", *options), said)
     assert not (texts / "runs").exists()
 
 
@@ -311,6 +281,6 @@ def test_tiny_learns_the_demo_corpus(nmtkit: Command, tmp_path: Path) -> None:
     files = ["--source", DEMO / "train.en.gz", "--target", DEMO / "train.fr.gz"]
     quick = ["--device", "cpu", "--preset", "tiny", "--set", "training.max_updates=1600"]
     succeeded(nmtkit("train", *files, *quick, "--run", tmp_path / "run"))
-    given = "".join(line + "\n" for line in demo("test", "en"))
+    given = as_text(demo("test", "en"))
     found = nmtkit("translate", "-m", tmp_path / "run", "--device", "cpu", stdin=given).out.splitlines()
     assert metrics.bleu(found, [demo("test", "fr")]).value > 60
