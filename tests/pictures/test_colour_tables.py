@@ -78,8 +78,8 @@ def test_pictures_of_entropies(tmp_path: Path, suffix: str):
         texts = [text for text, _ in svg_texts(place)]
         assert {"encoder self-attention", "0.69", "1.10", "transformer <entropy>"} <= set(texts)
     if suffix == "html":
-        assert "transformer &lt;entropy&gt;" in Page(place).text
-        assert "http" not in Page(place).text.partition("base64,")[0].replace("http-equiv", "")
+        assert "transformer &lt;entropy&gt;" in Page(place).html
+        assert "http" not in Page(place).html.partition("base64,")[0].replace("http-equiv", "")
 
 
 def test_the_title_fits(tmp_path: Path):

@@ -206,7 +206,7 @@ def page(tmp_path: Path, *pictures: AttentionPicture) -> Page:
 def test_html_escapes_everything_and_stands_alone(tmp_path):
     evil = '"><script>alert(1)</script>{{ 7 * 7 }}{% raw %}{#'
     parsed = page(tmp_path, AttentionPicture([evil, "&amp;"], ["</td>", "'"], np.full((2, 2), 0.5), title=evil))
-    assert "<script>alert" not in parsed.text
+    assert "<script>alert" not in parsed.html
     assert len(parsed.attributes("script")) == 1
     assert parsed.texts().count(evil) == 3  # heading, line of words, column
     assert {"&amp;", "</td>", "'"} <= set(parsed.texts())
@@ -224,7 +224,7 @@ def test_html_shows_every_sentence(tmp_path):
     assert cells[-2] == {"style": "--w:0.333"}  # a third of the largest weight
     assert cells[-1] == {"class": "strong gold", "style": "--w:1.000"}
     assert {"0.25", "0.75", "first  (score -1.50)"} <= set(parsed.texts())
-    assert "known alignment" in parsed.text
+    assert "known alignment" in parsed.html
     assert sum(attributes.get("tabindex") == "0" for _, attributes, _ in parsed.elements) == 3 + 2 + 2 + 1
 
 
@@ -239,8 +239,8 @@ def test_html_marks_windows(tmp_path):
     assert cells[2] == {"class": "centre", "style": "--w:0.500;--centre:0.000"}
     assert cells[4] == {"class": "strong centre", "style": "--w:1.000;--centre:0.500"}
     assert cells[5:] == [{}, {}, {}]
-    assert "centre of the window" in parsed.text
-    assert "centre of the window" not in page(tmp_path, picture(2, 2)).text
+    assert "centre of the window" in parsed.html
+    assert "centre of the window" not in page(tmp_path, picture(2, 2)).html
 
 
 def test_html_lines_run_in_the_direction_of_their_script(tmp_path):

@@ -223,8 +223,8 @@ def test_html_shows_coverage_copies_and_p_gen_without_a_script(tmp_path: Path):
     assert [found.get("class") for _, found in words["summary-1"]] == ["copied", None, "copied", None, None]
     assert [found["style"] for _, found in words["summary-1"]] == [f"--p:{value:.3f}" for value in P_GEN]
     assert words["summary-1"][0][1]["aria-label"] == "Tavares, copied, p_gen 0.05"
-    assert "coverage, 0 to 0.90" in page.text
-    assert "copied from the article" in page.text
+    assert "coverage, 0 to 0.90" in page.html
+    assert "copied from the article" in page.html
     # One stop for the Tab key; the arrow keys move on from it.
     assert [found["tabindex"] for _, found in words["summary-1"]] == ["0", "-1", "-1", "-1", "-1"]
 
@@ -232,14 +232,14 @@ def test_html_shows_coverage_copies_and_p_gen_without_a_script(tmp_path: Path):
 def test_html_of_a_model_that_cannot_copy(tmp_path: Path):
     page = html(tmp_path, summary(p_gen=None, copied=frozenset()))
     assert not any("style" in found or "aria-label" in found for _, found in words_of(page)["summary-1"])
-    assert "p_gen," not in page.text.partition("<script>")[0]
+    assert "p_gen," not in page.html.partition("<script>")[0]
 
 
 def test_html_of_summaries_stands_alone(tmp_path: Path):
     evil = '"><script>alert(1)</script>{{ 7 * 7 }}{% raw %}{#'
     one = AttentionPicture([evil, "&amp;"], ["</span>", "'"], np.full((2, 2), 0.5), title=evil, p_gen=np.ones(2))
     page = html(tmp_path, one)
-    assert page.text.count("<script>") == 1
+    assert page.html.count("<script>") == 1
     assert [word for word, _ in words_of(page)["article-1"]] == [evil, "&amp;"]
     page.check_stands_alone()
 
@@ -249,6 +249,6 @@ def test_html_of_a_summary_and_a_translation(tmp_path: Path):
     page = html(tmp_path, summary(), translation, summary(), grid=True)
     assert [found.get("class") for found in page.attributes("section")] == ["summary", None, "summary"]
     assert set(words_of(page)) == {"summary-1", "article-1", "summary-3", "article-3"}
-    assert "Attention: 3 sentences" in page.text
-    assert '<main class="grid">' in page.text
-    assert "Attention: 2 articles" in html(tmp_path, summary(), summary()).text
+    assert "Attention: 3 sentences" in page.html
+    assert '<main class="grid">' in page.html
+    assert "Attention: 2 articles" in html(tmp_path, summary(), summary()).html

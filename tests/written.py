@@ -25,26 +25,36 @@ def svg_shapes(path: Path, style: str) -> list[list[tuple[float, float]]]:
 
 
 class Page(HTMLParser):
-    """The elements of a page: tag, attributes, and the text up to the next tag."""
+    """The elements of a page, tag, attributes and the text up to the next tag; and all text outside of styles."""
 
-    def __init__(self, path: Path) -> None:
+    VOID = ("meta", "link", "img", "input")
+
+    def __init__(self, page: Path | str) -> None:
         super().__init__()
-        self.text = path.read_text(encoding="utf-8")
+        self.html = page.read_text(encoding="utf-8") if isinstance(page, Path) else page
+        self.text = ""
         self.elements: list[tuple[str, Attributes, str]] = []
-        self._is_open = False
-        self.feed(self.text)
+        self._open: list[str] = []
+        self._begins = False
+        self.feed(self.html)
+        self.close()
+        assert self._open == []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements.append((tag, dict(attrs), ""))
-        self._is_open = True
+        self._begins = tag not in self.VOID
+        self._open += [tag] * self._begins
 
     def handle_endtag(self, tag: str) -> None:
-        self._is_open = False
+        assert tag in self.VOID or self._open.pop() == tag
+        self._begins = False
 
     def handle_data(self, data: str) -> None:
-        if self._is_open:
+        if self._begins:
             tag, attributes, text = self.elements[-1]
             self.elements[-1] = (tag, attributes, text + data)
+        if "style" not in self._open:
+            self.text += data
 
     def attributes(self, tag: str) -> list[Attributes]:
         return [attributes for name, attributes, _ in self.elements if name == tag]
@@ -53,9 +63,11 @@ class Page(HTMLParser):
         return [text for _, _, text in self.elements]
 
     def check_stands_alone(self) -> None:
-        """Nothing is loaded from anywhere."""
-        assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)|@import|url\(|fetch\(|import\(", self.text)
-        assert "default-src 'none'" in self.text
-        for _, attributes, _ in self.elements:
-            assert "src" not in attributes
-            assert (attributes.get("href") or "data:,") == "data:,"
+        """Nothing is loaded from anywhere, and links lead to the page itself."""
+        assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)|@import|url\(|fetch\(|import\(", self.html)
+        assert "default-src 'none'" in self.html
+        links = [attributes.get("href") or "data:," for _, attributes, _ in self.elements]
+        assert {link for link in links if not link.startswith("#")} <= {"data:,"}
+        ids = [attributes.get("id") for _, attributes, _ in self.elements]
+        assert all(link[1:] in ids for link in links if link.startswith("#"))
+        assert all((attributes.get("src") or "data:").startswith("data:") for _, attributes, _ in self.elements)
