@@ -28,7 +28,7 @@ from nmtkit.interchange.conversion import LIBRARIES
 from . import machine, made_text, preprocessing, search, training
 from .decoding import DecodingWork, EngineSpeed, measure_decoding
 
-PARTS = ["transformer", "rnnsearch", "summarization"]
+PARTS = ["transformer", "summarization"]
 ON_REQUEST = ["preprocess"]
 """Parts that need minutes, gigabytes, or both: only with --only."""
 TOY_PAIRS = {"train": 100, "valid": 10, "test": 10}
@@ -45,7 +45,7 @@ def count(name: str, default: int, about: str) -> Any:
 @click.group(invoke_without_command=True)
 @click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1, ... or auto.")
 @click.option("--run", type=click.Path(path_type=Path), help="A preprocessed run: train on its data.")
-@click.option("--only", type=click.Choice([*PARTS, *ON_REQUEST]), help="One part instead of the first three.")
+@click.option("--only", type=click.Choice([*PARTS, *ON_REQUEST]), help="One part instead of the first two.")
 @count("--threads", 2, "CPU threads of every engine, and workers of preprocess.")
 @click.option(
     "--shape",
@@ -122,8 +122,6 @@ def run_part(part: str, scratch: Path, place: Any, *, threads: int, rounds: int,
         return {"training": [row.figures() for row in trained], "decoding": rows}
     if given["run"] is not None:
         folder = Run.open(str(given["run"])).folder
-    elif (scratch / "run").is_dir():
-        folder = made_text.RunFolder(scratch / "run")
     else:
         sizes = (100, TOY_PAIRS) if toy else ()
         folder = made_text.make_captions(scratch, {"kind": "transformer"}, *sizes)
@@ -131,13 +129,10 @@ def run_part(part: str, scratch: Path, place: Any, *, threads: int, rounds: int,
     training.check_store(store)
     console.say(f"training on {len(store):,} pairs of {store.folder}, vocabulary {store.tgt_size:,}")
     setup = training.Setup(store, scratch, place, threads, given["blocks"], given["updates"], given["batch_tokens"])
-    if part == "transformer":
-        arithmetics = [training.ARITHMETICS[name] for name in given["arithmetic"]]
-        speeds = training.transformer(setup, training.SHAPES[given["shape"]], arithmetics)
-    else:
-        speeds = training.rnnsearch(setup, training.TOY_RNNSEARCH if toy else training.RNNSEARCH)
+    arithmetics = [training.ARITHMETICS[name] for name in given["arithmetic"]]
+    speeds = training.beside_floor(setup, training.SHAPES[given["shape"]], arithmetics)
     training.show(speeds, setup)
-    return training.as_dicts(speeds)
+    return [vars(speed) for speed in speeds]
 
 
 def engine_names(ctx: click.Context, parameter: click.Parameter, given: str | None) -> tuple[str, ...]:

@@ -9,20 +9,18 @@ from nmtkit.core.errors import NmtkitError
 from nmtkit.data.batch import Batch, collate
 from nmtkit.data.store import Store
 from nmtkit.models.base import Seq2Seq
-from nmtkit.models.rnnsearch import RnnSearchConfig
 from nmtkit.models.transformer import TransformerConfig
 
-from .floors import BareRnnSearch, BareTransformer, Floor, load
+from .floors import BareTransformer, load
 from .made_text import make_captions
 from .search import Network, summarize
-from .training import TOY_RNNSEARCH, Setup, build, check_same_function, rnnsearch
+from .training import FP32, TOY, Setup, beside_floor, build, check_same_function
 
 CPU = torch.device("cpu")
 VOCABULARY = 40
 TRANSFORMER = TransformerConfig(
     hidden_size=16, feed_forward_size=24, heads=2, encoder_layers=3, decoder_layers=2, tie="all"
 )
-RNNSEARCH = RnnSearchConfig(embedding_size=8, hidden_size=12, attention_size=10, maxout_size=6)
 SUMMARIZER = Network("pointer_generator", {"coverage": True, "embedding_size": 8, "hidden_size": 8}, 40, 30, 6)
 
 
@@ -39,23 +37,12 @@ def randomized(model: Seq2Seq) -> Seq2Seq:
     return model
 
 
-@pytest.mark.parametrize(
-    ("model", "floor"),
-    [
-        (build(TRANSFORMER, VOCABULARY), BareTransformer(TRANSFORMER, VOCABULARY, 0.1)),
-        (build(RNNSEARCH, VOCABULARY), BareRnnSearch(RNNSEARCH, VOCABULARY, 0.1)),
-    ],
-    ids=["transformer", "rnnsearch"],
-)
-def test_a_floor_computes_the_models_loss_with_every_weight(model: Seq2Seq, floor: Floor, batch: Batch) -> None:
+def test_the_floor_computes_the_models_loss_with_every_weight(batch: Batch) -> None:
+    model, floor = build(TRANSFORMER, VOCABULARY), BareTransformer(TRANSFORMER, VOCABULARY, 0.1)
     assert "parameters" in check_same_function(randomized(model), floor, batch)
     floor.zero_grad()
     floor.loss(load(batch, CPU)).backward()
     assert all(parameter.grad is not None for parameter in floor.parameters())
-
-
-def test_a_floor_that_does_less_is_found_out(batch: Batch) -> None:
-    model, floor = build(TRANSFORMER, VOCABULARY), BareTransformer(TRANSFORMER, VOCABULARY, 0.1)
     floor.positions.zero_()
     with pytest.raises(NmtkitError, match="another function"):
         check_same_function(model, floor, batch)
@@ -65,8 +52,9 @@ def test_every_block_of_every_engine_is_measured(tmp_path: Path) -> None:
     """They get the same batches, which the bench itself asserts."""
     folder = make_captions(tmp_path, {"kind": "transformer"}, 100, {"train": 100, "valid": 5, "test": 5})
     setup = Setup(Store.open(folder.data, "train"), tmp_path, CPU, threads=1, blocks=2, updates=3, batch_tokens=100)
-    floor, ours = rnnsearch(setup, TOY_RNNSEARCH)
-    assert len(floor.tokens_per_second) == len(ours.tokens_per_second) == len(ours.ratios) == 2
+    floor, *ours = beside_floor(setup, TOY, [FP32])
+    assert len(floor.tokens_per_second) == 2
+    assert [len(one.ratios) for one in ours] == [2, 2]
     assert floor.ratios == []
 
 

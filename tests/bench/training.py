@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from statistics import median
@@ -19,7 +19,6 @@ from nmtkit.data.batch import Batch, BatchConfig, BatchStream
 from nmtkit.data.store import Store
 from nmtkit.experiment.bench import TrainingBenchmark, TrainingSpeed, spread
 from nmtkit.models.base import MODELS, ModelConfig, Seq2Seq, VocabularySizes
-from nmtkit.models.rnnsearch import RnnSearchConfig
 from nmtkit.models.transformer import TransformerConfig
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Step
@@ -27,7 +26,7 @@ from nmtkit.training.loop import train
 from nmtkit.training.objectives.likelihood import likelihood
 
 from . import machine
-from .floors import SMOOTHING, BareRnnSearch, BareTransformer, Floor, load
+from .floors import SMOOTHING, BareTransformer, load
 from .matmuls import MatmulTrace
 from .timing import time_in_turns
 
@@ -41,8 +40,6 @@ BASE = SMALL.changed(
 )
 TOY = SMALL.changed({"hidden_size": 16, "feed_forward_size": 16, "heads": 2, "encoder_layers": 1, "decoder_layers": 1})
 SHAPES = {"toy": TOY, "small": SMALL, "base": BASE}
-RNNSEARCH = RnnSearchConfig()
-TOY_RNNSEARCH = RnnSearchConfig(embedding_size=8, hidden_size=8, attention_size=8, maxout_size=8)
 
 
 @dataclass(frozen=True)
@@ -87,7 +84,6 @@ class Setup:
 class Speed:
     """One row of the result."""
 
-    model: str
     arithmetic: str
     engine: str
     tokens_per_second: list[float]
@@ -99,7 +95,7 @@ class Speed:
     def row(self) -> list[str]:
         ratios = [f"{of(self.ratios):.2f}" if self.ratios else "-" for of in (min, median, max)]
         speed = [f"{median(self.tokens_per_second):,.0f}", spread(self.tokens_per_second)]
-        return [self.model, self.arithmetic, self.engine, *speed, *ratios, f"{self.peak_mib:,.0f}"]
+        return [self.arithmetic, self.engine, *speed, *ratios, f"{self.peak_mib:,.0f}"]
 
 
 class NmtkitTraining:
@@ -144,7 +140,7 @@ class BareTraining:
 
     name = "bare torch (the floor)"
 
-    def __init__(self, floor: Floor, arithmetic: Arithmetic, setup: Setup) -> None:
+    def __init__(self, floor: BareTransformer, arithmetic: Arithmetic, setup: Setup) -> None:
         self._floor = floor.to(setup.device).train()
         self._autocast = torch.autocast(setup.device.type, torch.bfloat16, enabled=arithmetic.autocast == "bf16")
         self._optimizer = torch.optim.Adam(self._floor.parameters(), lr=LR, betas=BETAS, fused=True)
@@ -179,7 +175,7 @@ def check_store(store: Store) -> None:
         )
 
 
-def check_same_function(model: Seq2Seq, floor: Floor, batch: Batch) -> str:
+def check_same_function(model: Seq2Seq, floor: BareTransformer, batch: Batch) -> str:
     """Gives the floor our model's weights and compares their losses without dropout, on the CPU.
 
     Raises:
@@ -197,28 +193,11 @@ def check_same_function(model: Seq2Seq, floor: Floor, batch: Batch) -> str:
     return f"{kind}: {sizes.pop():,} parameters; with equal weights the loss is {mean:.5f}, the floor's {theirs:.5f}"
 
 
-def beside_floor(arithmetic: Arithmetic, floor: Floor, configs: dict[str, ModelConfig], setup: Setup) -> list[Speed]:
-    """The floor and nmtkit's training of each model in turns; they must get the same batches."""
-    kind = next(iter(configs.values())).kind
-    engines = [BareTraining(floor, arithmetic, setup)]
-    for name, config in configs.items():
-        folder = setup.folder / f"{kind}, {arithmetic.name}, {name}"
-        engines.append(NmtkitTraining(name, config, arithmetic, setup, folder))
-    device.prepare(setup.device, arithmetic.matmul, setup.threads)
-    timings = time_in_turns({engine.name: engine.block for engine in engines}, setup.blocks, setup.device)
-    tokens = {name: timing.results for name, timing in timings.items()}
-    base = timings[BareTraining.name]
-    assert all(counts == base.results for counts in tokens.values()), f"not the same batches: {tokens}"
-    rows = []
-    for name, timing in timings.items():
-        speeds = [count / seconds for count, seconds in zip(timing.results, timing.seconds, strict=True)]
-        ratios = [a / b for a, b in zip(base.seconds, timing.seconds, strict=True)] if timing is not base else []
-        rows.append(Speed(kind, arithmetic.name, name, speeds, ratios, timing.peak_mib))
-    return rows
+def beside_floor(setup: Setup, config: TransformerConfig, arithmetics: Iterable[Arithmetic]) -> list[Speed]:
+    """Bare torch and nmtkit's training in turns; they must get the same batches.
 
-
-def transformer(setup: Setup, config: TransformerConfig, arithmetics: Iterable[Arithmetic]) -> list[Speed]:
-    """The floor drops out everywhere at 0.1; nmtkit does so too, or as it does by default."""
+    The floor drops out everywhere at 0.1; nmtkit does so too, or as it does by default.
+    """
     by_default = config.changed({"attention_dropout": 0.0, "activation_dropout": 0.0})
     configs = {"nmtkit, dropout as the floor": config, "nmtkit, its default dropout": by_default}
     model = build(config, setup.store.tgt_size)
@@ -227,22 +206,26 @@ def transformer(setup: Setup, config: TransformerConfig, arithmetics: Iterable[A
     rows = []
     for arithmetic in arithmetics:
         floor.take_weights(model.state_dict())
-        rows += beside_floor(arithmetic, floor, configs, setup)
+        engines = [BareTraining(floor, arithmetic, setup)]
+        for name, one in configs.items():
+            engines.append(NmtkitTraining(name, one, arithmetic, setup, setup.folder / f"{arithmetic.name}, {name}"))
+        device.prepare(setup.device, arithmetic.matmul, setup.threads)
+        timings = time_in_turns({engine.name: engine.block for engine in engines}, setup.blocks, setup.device)
+        tokens = {name: timing.results for name, timing in timings.items()}
+        base = timings[BareTraining.name]
+        assert all(counts == base.results for counts in tokens.values()), f"not the same batches: {tokens}"
+        for name, timing in timings.items():
+            speeds = [count / seconds for count, seconds in zip(timing.results, timing.seconds, strict=True)]
+            ratios = [a / b for a, b in zip(base.seconds, timing.seconds, strict=True)] if timing is not base else []
+            rows.append(Speed(arithmetic.name, name, speeds, ratios, timing.peak_mib))
     return rows
-
-
-def rnnsearch(setup: Setup, config: RnnSearchConfig = RNNSEARCH) -> list[Speed]:
-    """The floor drops out where nmtkit does."""
-    floor = BareRnnSearch(config, setup.store.tgt_size, config.dropout)
-    console.say(check_same_function(build(config, setup.store.tgt_size), floor, setup.small_batch()))
-    return beside_floor(FP32, floor, {"nmtkit": config}, setup)
 
 
 def show(speeds: Sequence[Speed], setup: Setup) -> None:
     console.table(
-        f"training, target tokens a second (batches of {setup.batch_tokens:,} padded tokens a side, Adam, smoothing "
+        f"Transformer, target tokens a second (batches of {setup.batch_tokens:,} padded tokens a side, Adam, smoothing "
         f"{SMOOTHING}; nmtkit also clips at 1.0 and loads its batches); ratio to the floor's block of the same round",
-        ["model", "arithmetic", "engine", "tok/s", "min-max", "ratio min", "median", "max", "peak MiB"],
+        ["arithmetic", "engine", "tok/s", "min-max", "ratio min", "median", "max", "peak MiB"],
         [speed.row() for speed in speeds],
     )
 
@@ -297,7 +280,3 @@ def pointer_generator(
         workload = made_up_workload("cnndm-pointer-generator", (400, 100), place, threads, given)
         rows.append(beside_products(workload, "random words", updates, rounds, console.say))
     return rows
-
-
-def as_dicts(speeds: Sequence[Speed]) -> list[dict[str, object]]:
-    return [asdict(speed) for speed in speeds]

@@ -16,7 +16,7 @@ ENOUGH = 0.85
 
 
 def beside_bare_torch(part: Part) -> None:
-    for row in bench.transformer(material.training_setup(part), material.transformer(part), [bench.BF16]):
+    for row in bench.beside_floor(material.training_setup(part), material.transformer(part), [bench.BF16]):
         figure = f"{summary(row.tokens_per_second, 'tok/s')}, {row.peak_mib:,.0f} MiB"
         figure += f", {summary(row.ratios, 'of the floor', 2)}" if row.ratios else ""
         # Other dropout is other work: only the same can be held to the floor.
