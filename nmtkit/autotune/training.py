@@ -85,24 +85,22 @@ def candidate_training_configs(
 
     Less exact products of float32 use bfloat16 on a CPU where its library can, and tf32 on a GPU.
     """
-    cpu = device.type == "cpu"
-    threads = [devices.cpu_threads()]
-    if config.threads != "auto":
-        threads = [config.threads]
-    elif cpu and "OMP_NUM_THREADS" not in os.environ:
+    threads = [devices.cpu_threads() if config.threads == "auto" else config.threads]
+    if config.threads == "auto" and device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
         threads += [threads[0] // 2, 1] if threads[0] >= 4 else [1]
     less_exact: dict[str, list[devices.MatmulPrecision]] = {"cpu": ["medium"], "cuda": ["high"]}
-    exactness: list[devices.MatmulPrecision] = ["highest", *less_exact.get(device.type, [])]
-    both = bf16_allowed and device.type in less_exact
-    kinds: list[Literal["fp32", "bf16"]] = ["fp32", "bf16"] if both else ["fp32"]
-    if config.precision != "auto":
-        kinds = [config.precision]
+    matmuls: list[devices.MatmulPrecision] = ["highest", *less_exact.get(device.type, [])]
     if config.matmul_precision != "auto":
-        exactness = [config.matmul_precision]
+        matmuls = [config.matmul_precision]
+    precisions: list[Literal["fp32", "bf16"]] = ["fp32"]
+    if config.precision != "auto":
+        precisions = [config.precision]
+    elif bf16_allowed and device.type in less_exact:
+        precisions.append("bf16")
     return [
-        TrainingSpeedConfig(kind, matmul, count)
-        for kind in kinds
-        for matmul in (exactness if kind == "fp32" else exactness[:1])  # in bf16 hardly a product is left in float32
+        TrainingSpeedConfig(precision, matmul, count)
+        for precision in precisions
+        for matmul in (matmuls if precision == "fp32" else matmuls[:1])  # bf16 leaves hardly a product in float32
         for count in dict.fromkeys(threads)
     ]
 

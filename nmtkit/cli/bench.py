@@ -190,7 +190,7 @@ def show_training(name: str, speed: TrainingSpeed, **more: str) -> None:
     """The tables of the machine and of a recipe's updates; `more` are further columns."""
     show_machine(speed.facts)
     cells = {
-        "way": str(speed.way),
+        "configuration": str(speed.config),
         "tokens/s": f"{median(speed.tokens_per_second):,.0f}",
         "min-max": spread(speed.tokens_per_second),
         "ms an update": f"{1e3 * median(speed.seconds) / speed.updates:,.0f}",

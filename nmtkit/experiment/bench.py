@@ -138,7 +138,7 @@ class TrainingSpeed:
     facts: dict[str, object]
     data: str
     """Where the batches come from, in words."""
-    way: TrainingSpeedConfig
+    config: TrainingSpeedConfig
     updates: int
     """In a round."""
     tokens: int

@@ -46,7 +46,7 @@ def test_training_is_measured(corpus: Path, trained: Path, nmtkit: Command, tmp_
     assert not (tmp_path / "runs").exists()
     found, again = (json.loads(path.read_text(encoding="utf-8")) for path in (figures, tmp_path / "again.json"))
     for one in (found, again):
-        assert one["way"]["threads"] == one["facts"]["threads"] == 1
+        assert one["config"]["threads"] == one["facts"]["threads"] == 1
         assert len(one["seconds"]) == len(one["tokens_per_second"]) == 2
         assert one["peak_mib"] > 0
     assert found["tokens"] == again["tokens"]
