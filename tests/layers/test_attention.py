@@ -1,89 +1,234 @@
+"""Scores, windows and coverage against numbers worked out one by one from the papers' formulas."""
+
 import math
+from typing import get_args
 
 import pytest
 import torch
+from torch import Tensor
 
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.layers import kernels
-from nmtkit.layers.attention import SCORES, Additive, Attention, Cosine, CoveredAdditive, General, Location
+from nmtkit.layers.attention import (
+    SCORES,
+    Additive,
+    Attention,
+    CoveredAdditive,
+    LocalM,
+    LocalP,
+    LocalWindow,
+    ScoreKind,
+    WindowKind,
+    build_window,
+)
 from nmtkit.layers.kernels import masked_softmax
 
-QUERIES = [[0.5, -1.0], [0.2, 0.3]]  # (Q,Hq) of one sentence
-VALUES = [[1.0, 0.0, -0.5], [0.3, 0.8, 0.1], [-1.0, 0.4, 2.0]]  # (S,Hm)
+LENGTHS = torch.tensor([7, 3, 1])
+SOURCE = 9  # columns, of which two are padding even in the longest row
 
 
-def as_batch(rows: list[list[float]]) -> torch.Tensor:
-    return torch.tensor([rows], dtype=torch.float64)
+def by_hand(energies: list[float], length: int, centre: float, half_width: int, gaussian: bool) -> list[float]:
+    """Weights of one query: softmax over the real positions inside the window, then the Gaussian."""
+    inside = [s for s in range(length) if abs(s - centre) <= half_width]
+    highest = max(energies[s] for s in inside)
+    total = sum(math.exp(energies[s] - highest) for s in inside)
+    weights = [0.0] * len(energies)
+    for s in inside:
+        weights[s] = math.exp(energies[s] - highest) / total
+        if gaussian:
+            weights[s] *= math.exp(-((s - centre) ** 2) / (2 * (half_width / 2) ** 2))
+    return weights
 
 
-def dot(one: list[float], other: list[float]) -> float:
-    return sum(a * b for a, b in zip(one, other, strict=True))
+def attention_of(score: ScoreKind, window: WindowKind, half_width: int, seed: int = 1) -> Attention:
+    torch.manual_seed(seed)
+    built = SCORES.get(score)(4, 4, 5, SOURCE + 2)  # of which a location score needs fewer
+    return Attention(built, build_window(window, 4, half_width)).double()
 
 
-def product(matrix: list[list[float]], vector: list[float]) -> list[float]:
-    return [dot(row, vector) for row in matrix]
+def random_inputs(queries: int, columns: int = SOURCE) -> tuple[Tensor, Tensor, Tensor]:
+    torch.manual_seed(2)
+    mask = torch.arange(columns) < LENGTHS[:, None]
+    return torch.randn(3, queries, 4).double(), torch.randn(3, columns, 4).double(), mask
 
 
-def check(attention: Attention, energies: list[list[float]], queries: list[list[float]]) -> None:
-    """Softmax and weighted sum by hand over the first two of three positions; the third is masked."""
-    keys = attention.project(as_batch(VALUES))
-    torch.testing.assert_close(attention.score(as_batch(queries), keys), as_batch(energies), rtol=0, atol=1e-12)
-    mask = torch.tensor([[True, True, False]])
-    context, weights = attention(as_batch(queries), keys, as_batch(VALUES), mask)
-    for row, (first, second, _) in enumerate(energies):
-        total = math.exp(first) + math.exp(second)
-        expected = [math.exp(first) / total, math.exp(second) / total, 0.0]
-        assert weights[0, row].tolist() == pytest.approx(expected, abs=1e-12)
-        summed = [sum(w * value[d] for w, value in zip(expected, VALUES, strict=True)) for d in range(3)]
-        assert context[0, row].tolist() == pytest.approx(summed, abs=1e-12)
+def test_a_monotonic_centre_is_the_position_until_the_source_ends() -> None:
+    positions = torch.arange(9).expand(3, -1)
+    centres = LocalM(2)(torch.zeros(3, 9, 4), positions, LENGTHS)
+    assert centres.tolist() == [[0, 1, 2, 3, 4, 5, 6, 6, 6], [0, 1, 2, 2, 2, 2, 2, 2, 2], [0, 0, 0, 0, 0, 0, 0, 0, 0]]
+    assert centres.dtype == torch.float32
 
 
-def test_additive_is_the_formula_of_the_paper() -> None:
-    w = [[0.1, -0.2], [0.4, 0.3]]
-    u = [[0.2, 0.5, -0.1], [-0.3, 0.1, 0.6]]
-    b = [0.05, -0.15]
-    v = [0.7, -1.1]
-    score = Additive(2, 3, 2, 0).double()
+def test_a_predicted_centre_is_equation_9() -> None:
+    w, v, query = [[0.3, -0.7], [1.1, 0.2]], [1.5, -0.8], [0.4, -0.9]
+    window = LocalP(2, 2).double()
     with torch.no_grad():
-        for parameter, exact in (
-            (score.query.weight, w),
-            (score.key.weight, u),
-            (score.key.bias, b),
-            (score.energy, v),
-        ):
-            parameter.copy_(torch.tensor(exact, dtype=torch.float64))
-    energies = []
-    for query in QUERIES:
-        row = []
-        for value in VALUES:
-            ws, uh = product(w, query), product(u, value)
-            row.append(sum(v[k] * math.tanh(ws[k] + uh[k] + b[k]) for k in range(2)))
-        energies.append(row)
-    check(Attention(score), energies, QUERIES)
+        window.hidden.weight.copy_(torch.tensor(w, dtype=torch.float64))
+        window.centre.copy_(torch.tensor(v, dtype=torch.float64))
+    queries = torch.tensor([[query], [query]], dtype=torch.float64)
+    centres = window(queries, torch.zeros(2, 1, dtype=torch.long), torch.tensor([7, 3]))
+    hidden = [math.tanh(sum(a * b for a, b in zip(row, query, strict=True))) for row in w]
+    share = 1 / (1 + math.exp(-sum(a * b for a, b in zip(v, hidden, strict=True))))
+    assert centres[:, 0].tolist() == pytest.approx([7 * share, 3 * share], abs=1e-12)
 
 
-def test_general_is_a_bilinear_form() -> None:
-    w = [[0.1, -0.2, 0.3], [0.4, 0.3, -0.6]]
-    score = General(2, 3, 99, 0).double()
-    with torch.no_grad():
-        score.key.weight.copy_(torch.tensor(w, dtype=torch.float64))
-    check(Attention(score), [[dot(query, product(w, value)) for value in VALUES] for query in QUERIES], QUERIES)
+def energy_of(score: ScoreKind, weights: dict[str, Tensor], query: Tensor, values: Tensor) -> Tensor:
+    """The energy of one query `(Hq,)` for each position of one sentence `(S,Hm)`, from the papers' formulas."""
+    match score:
+        case "dot" | "scaled_dot":
+            return (values @ query) / (math.sqrt(len(query)) if score == "scaled_dot" else 1.0)
+        case "general":
+            return values @ weights["key.weight"].T @ query
+        case "additive":
+            own = weights["query.weight"] @ query
+            return torch.tanh(values @ weights["key.weight"].T + weights["key.bias"] + own) @ weights["energy"]
+        case "location":
+            return weights["positions.weight"][: len(values)] @ query
+        case "cosine":
+            wanted = weights["query.weight"] @ query
+            sharpness = torch.log1p(torch.exp(weights["sharpness.weight"] @ query + weights["base"]))
+            return sharpness * (values @ wanted) / wanted.norm() / values.norm(dim=1)
+    raise AssertionError(f"no formula is written down for the score {score}")
 
 
-@pytest.mark.parametrize(("name", "scale"), [("dot", 1.0), ("scaled_dot", 1 / math.sqrt(3))])
-def test_dot_scores(name: str, scale: float) -> None:
-    queries = [[0.5, -1.0, 0.2], [2.0, 0.1, -0.4]]
-    attention = Attention(SCORES.get(name)(3, 3, 99, 0))
-    check(attention, [[scale * dot(query, value) for value in VALUES] for query in queries], queries)
+SCORE_BY_WINDOW = [
+    (score, window, half_width)
+    for score in SCORES.names()
+    for window in get_args(WindowKind)
+    for half_width in ((SOURCE,) if window == "global" else (1, 2, 4))
+    if score != "location" or window == "global"  # models refuse the others
+]
 
 
-def test_location_reads_the_query_alone() -> None:
-    """Equation 8 of Luong et al. 2015; W has rows for more positions than this source has."""
-    w = [[0.1, -0.2], [0.4, 0.3], [-0.6, 0.2], [5.0, 5.0]]
-    score = Location(2, 3, 99, 4).double()
-    with torch.no_grad():
-        score.positions.weight.copy_(torch.tensor(w, dtype=torch.float64))
-    check(Attention(score), [[dot(row, query) for row in w[:3]] for query in QUERIES], QUERIES)
+@pytest.mark.parametrize(("score", "window", "half_width"), SCORE_BY_WINDOW)
+def test_weights_are_equations_7_and_10(score: ScoreKind, window: WindowKind, half_width: int) -> None:
+    """At the first word, in the middle, past the end; in a sentence shorter than the window; of a single token."""
+    assert len(SCORE_BY_WINDOW) >= 6 + 5 * 2 * 3
+    attention = attention_of(score, window, half_width)
+    queries, values, mask = random_inputs(5)
+    keys = attention.project(values)
+    positions = torch.tensor([0, 1, 3, 6, 8]).expand(3, -1)
+    centres = attention.centres(queries, positions, LENGTHS)
+    assert (centres is None) == (window == "global")
+    contexts, weights = attention(queries, keys, values, mask, centres)
+    parameters = dict(attention.score.named_parameters())
+    for row, length in enumerate(LENGTHS.tolist()):
+        for query in range(5):
+            found = weights[row, query].tolist()
+            centre = 0.0 if centres is None else centres[row, query].item()
+            energies = energy_of(score, parameters, queries[row, query], values[row]).tolist()
+            expected = by_hand(energies, length, centre, half_width, window == "local_p")
+            assert found == pytest.approx(expected, abs=1e-12)
+            assert max(found[length:]) == 0.0
+            summed = torch.tensor(expected, dtype=torch.float64) @ values[row]
+            torch.testing.assert_close(contexts[row, query], summed, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("centre", [-3.0, 0.0, 0.49, 2.0, 5.5, 6.0, 7.0])
+def test_the_window_at_the_ends_of_a_sentence(centre: float) -> None:
+    """Both ends of the window belong to it; before the first and after the last token there is nothing."""
+    attention = attention_of("dot", "local_p", 2)
+    queries, values, mask = random_inputs(1)
+    centres = torch.full((3, 1), centre, dtype=torch.float64)
+    _, weights = attention(queries, values, values, mask, centres)
+    looked = {s for s in range(SOURCE) if weights[0, 0, s] > 0}
+    assert looked == {s for s in range(7) if centre - 2 <= s <= centre + 2}
+
+
+@pytest.mark.parametrize("queries", [1, 4, 20])
+@pytest.mark.parametrize("score", ["general", "additive"])
+def test_picking_a_window_out_changes_nothing(score: ScoreKind, queries: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights, contexts and gradients, in a source long enough for both ways, whichever would be taken."""
+    columns, lengths = 23, torch.tensor([20, 2, 11])
+    mask = torch.arange(columns) < lengths[:, None]
+    attention = attention_of(score, "local_p", 2)
+    torch.manual_seed(3)
+    leaves = [
+        torch.randn(shape, dtype=torch.float64, requires_grad=True)
+        for shape in ((3, queries, 4), (3, columns, 4), (3, queries))
+    ]
+    found = []
+    for picks in ((False, False), (True, False), (True, True)):
+        monkeypatch.setattr(attention.window, "picks", lambda queries, length, costly, picks=picks: picks)
+        looker, values, places = leaves
+        centres = torch.sigmoid(places) * lengths[:, None]
+        contexts, weights = attention(looker, attention.project(values), values, mask, centres)
+        gradients = torch.autograd.grad(contexts.square().sum() + weights.square().sum(), leaves)
+        found.append((contexts, weights, *gradients))
+    assert found[0][1].count_nonzero() > 3 * queries
+    for other in found[1:]:
+        for one, two in zip(found[0], other, strict=True):
+            torch.testing.assert_close(one, two, rtol=0, atol=1e-12)
+
+
+def test_which_way_is_taken() -> None:
+    """A window of 21: additive energies are picked from a source of 42 on, products from 84 on if queries are few."""
+    assert [SCORES.get(score).costly for score in ("dot", "additive")] == [False, True]
+    picks = LocalM(10).picks
+    assert [picks(1, length, False) for length in (41, 42, 83, 84)] == [(False, False)] * 3 + [(True, True)]
+    assert [picks(queries, 200, False) for queries in (16, 17)] == [(True, True), (False, False)]
+    assert [picks(17, length, True) for length in (41, 42, 200)] == [(False, False), (True, False), (True, False)]
+    assert picks(5, 84, True) == (True, True)
+
+
+def test_the_centre_learns_by_the_gaussian_alone() -> None:
+    """d w(s) / d p = w(s) (s - p) / sigma^2, worked out from eq. 10; a monotonic centre learns nothing."""
+    attention = attention_of("general", "local_p", 3)
+    queries, values, mask = random_inputs(1)
+    centres = torch.tensor([[2.3], [1.1], [0.4]], dtype=torch.float64, requires_grad=True)
+    _, weights = attention(queries, attention.project(values), values, mask, centres)
+    for s in range(7):
+        (slope,) = torch.autograd.grad(weights[0, 0, s], centres, retain_graph=True)
+        assert slope[0].item() == pytest.approx(weights[0, 0, s].item() * (s - 2.3) / 1.5**2, abs=1e-12)
+    monotonic = attention_of("general", "local_m", 3)
+    _, weights = monotonic(queries, monotonic.project(values), values, mask, centres)
+    assert weights.requires_grad
+    (slope,) = torch.autograd.grad(weights.square().sum(), centres, allow_unused=True)
+    assert slope is None
+
+
+@pytest.mark.parametrize("score", [name for name in SCORES.names() if name != "location"])
+def test_gradients_are_those_of_the_formula(score: ScoreKind) -> None:
+    attention = attention_of(score, "local_p", 2)
+    queries, values, mask = random_inputs(2, columns=7)
+    positions = torch.zeros(3, 2, dtype=torch.long)
+
+    def contexts(queries: Tensor, values: Tensor) -> Tensor:
+        centres = attention.centres(queries, positions, LENGTHS)
+        found: Tensor = attention(queries, attention.project(values), values, mask, centres)[0]
+        return found
+
+    assert torch.autograd.gradcheck(contexts, (queries.requires_grad_(), values.requires_grad_()))
+
+
+@pytest.mark.parametrize("window", get_args(WindowKind))
+def test_a_sentence_without_words_gives_zeros_and_finite_gradients(window: WindowKind) -> None:
+    attention = attention_of("additive", window, 2)
+    queries, values, _ = random_inputs(2)
+    queries.requires_grad_()
+    lengths = torch.tensor([0, 4, 9])
+    mask = torch.arange(SOURCE) < lengths[:, None]
+    centres = attention.centres(queries, torch.tensor([[0, 5]] * 3), lengths)
+    contexts, weights = attention(queries, attention.project(values), values, mask, centres)
+    assert bool((weights[0] == 0).all())
+    assert bool((contexts[0] == 0).all())
+    contexts.square().sum().backward()
+    assert queries.grad is not None
+    assert bool(queries.grad.isfinite().all())
+    assert bool((queries.grad[0] == 0).all())
+
+
+def test_autocast_keeps_the_centre_exact() -> None:
+    """Between 128 and 256 bfloat16 has only whole numbers: too few for a centre in a source of 200 words."""
+    torch.manual_seed(1)
+    window: LocalWindow = LocalP(10, 64)
+    queries, lengths = torch.randn(1, 50, 64), torch.tensor([200])
+    positions = torch.zeros(1, 50, dtype=torch.long)
+    exact = window(queries, positions, lengths)
+    with torch.autocast("cpu", torch.bfloat16):
+        near = window(queries, positions, lengths)
+    assert near.dtype == torch.float32
+    torch.testing.assert_close(near, exact, rtol=0, atol=0.3)
 
 
 def test_location_refuses_a_source_that_is_too_long() -> None:
@@ -91,21 +236,6 @@ def test_location_refuses_a_source_that_is_too_long() -> None:
     attention.project(torch.zeros(1, 4, 3))
     with pytest.raises(DataError, match=r"5 tokens, its end included, .* only 4 positions: leave out or split"):
         attention.project(torch.zeros(1, 5, 3))
-
-
-def test_cosine_is_content_addressing() -> None:
-    """Graves et al. 2014, eqs. 5 and 6: beta times the cosine of a key made from the query, whatever the lengths."""
-    w, sharpness, base = [[0.1, -0.2], [0.4, 0.3], [-0.6, 0.2]], [0.3, -0.9], 0.25
-    score = Cosine(2, 3, 99, 0).double()
-    with torch.no_grad():
-        for parameter, exact in ((score.query.weight, w), (score.sharpness.weight, [sharpness]), (score.base, [base])):
-            parameter.copy_(torch.tensor(exact, dtype=torch.float64))
-    energies = []
-    for query in QUERIES:
-        key = product(w, query)
-        beta = math.log(1 + math.exp(dot(sharpness, query) + base))
-        energies.append([beta * dot(key, v) / math.sqrt(dot(key, key)) / math.sqrt(dot(v, v)) for v in VALUES])
-    check(Attention(score), energies, QUERIES)
 
 
 def test_cosine_starts_as_sharp_as_a_scaled_dot() -> None:
@@ -122,44 +252,6 @@ def test_cosine_starts_as_sharp_as_a_scaled_dot() -> None:
 def test_dot_scores_refuse_different_sizes(name: str) -> None:
     with pytest.raises(RecipeError, match=r"size 2 .* size 3: make the sizes equal"):
         SCORES.get(name)(2, 3, 4, 0)
-
-
-def test_every_score_takes_many_queries_as_it_takes_each_alone() -> None:
-    names = SCORES.names()
-    assert len(names) == 6
-    for name in names:
-        torch.manual_seed(1)
-        attention = Attention(SCORES.get(name)(4, 4, 5, 8)).double()
-        queries, values = torch.randn(2, 3, 4).double(), torch.randn(2, 6, 4).double()
-        mask = torch.arange(6) < torch.tensor([[6], [2]])
-        keys = attention.project(values)
-        context, weights = attention(queries, keys, values, mask)
-        assert context.shape == (2, 3, 4)
-        for sentence in range(2):
-            for query in range(3):
-                one, look = attention(
-                    queries[sentence : sentence + 1, query : query + 1],
-                    keys[sentence : sentence + 1],
-                    values[sentence : sentence + 1],
-                    mask[sentence : sentence + 1],
-                )
-                torch.testing.assert_close(one[0, 0], context[sentence, query], rtol=0, atol=1e-12)
-                torch.testing.assert_close(look[0, 0], weights[sentence, query], rtol=0, atol=1e-12)
-
-
-def test_a_sentence_without_words_gives_zeros_and_finite_gradients() -> None:
-    attention = Attention(Additive(4, 4, 5, 0)).double()
-    values = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
-    mask = torch.tensor([[False, False, False], [True, False, True]])
-    context, weights = attention(torch.randn(2, 1, 4).double(), attention.project(values), values, mask)
-    assert bool((weights[0] == 0).all())
-    assert bool((context[0] == 0).all())
-    assert weights[1].sum().item() == pytest.approx(1.0)
-    assert weights[1, 0, 1].item() == 0.0
-    context.square().sum().backward()
-    assert values.grad is not None
-    assert bool((values.grad[0] == 0).all())
-    assert bool(values.grad.isfinite().all())
 
 
 def test_sixteen_bit_energies_are_weighed_in_float32() -> None:
@@ -185,25 +277,12 @@ def test_autocast_stays_near_float32() -> None:
     torch.testing.assert_close(near.float(), exact, rtol=0, atol=0.05)
 
 
-def test_additive_writes_over_nothing_that_is_needed() -> None:
-    """Its tanh works in place; the gradients must still be those of the formula."""
-    attention = Attention(Additive(2, 3, 4, 0)).double()
-    queries = torch.randn(2, 2, 2, dtype=torch.float64, requires_grad=True)
-    values = torch.randn(2, 3, 3, dtype=torch.float64, requires_grad=True)
-    mask = torch.tensor([[True, True, True], [True, True, False]])
-
-    def contexts(queries: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-        return attention(queries, attention.project(values), values, mask)[0]
-
-    assert torch.autograd.gradcheck(contexts, (queries, values))
-
-
 def test_coverage_is_in_the_score() -> None:
     """See et al. 2017, eq. 11: `w_c c_i` beside the two products; each query has a coverage of its own."""
     attention = Attention(CoveredAdditive(2, 3, 4, 0)).double()
     score = attention.score
-    queries, values = as_batch(QUERIES), as_batch(VALUES)
-    keys, coverage = attention.project(values), as_batch([[0.0, 0.7, 1.3], [2.0, 0.1, 0.0]])
+    queries, values = torch.randn(1, 2, 2).double(), torch.randn(1, 3, 3).double()
+    keys, coverage = attention.project(values), torch.tensor([[[0.0, 0.7, 1.3], [2.0, 0.1, 0.0]]]).double()
     plain = score(queries, keys)
     torch.testing.assert_close(score(queries, keys, coverage), plain, rtol=0, atol=0)  # w_c starts at zero
     w_c = torch.tensor([0.3, -0.5, 1.0, 0.2], dtype=torch.float64)

@@ -11,14 +11,8 @@ from nmtkit.layers.recurrent import (
     CellKind,
     RecurrentEncoder,
     StackedCells,
-    build_rnn,
     check_bridge,
-    gather_positions,
     init_weights,
-    layers_first,
-    reversed_positions,
-    rows_first,
-    run_to_final_states,
 )
 
 Vector = list[float]
@@ -67,13 +61,6 @@ def run_by_hand(cell: CellKind, rnn: nn.Module, inputs: list[Vector], size: int)
         hidden, kept = step_by_hand(cell, get_weights(rnn), x, hidden, kept)
         states.append(hidden)
     return states, kept
-
-
-def test_reversal_turns_words_and_leaves_padding() -> None:
-    mask = torch.arange(5) < torch.tensor([[5], [3], [1]])
-    assert reversed_positions(mask).tolist() == [[4, 3, 2, 1, 0], [2, 1, 0, 3, 4], [0, 1, 2, 3, 4]]
-    sequence = torch.arange(15.0).view(3, 5, 1)
-    assert gather_positions(sequence, reversed_positions(mask))[1, :, 0].tolist() == [7.0, 6.0, 5.0, 8.0, 9.0]
 
 
 def plus(one: list[Vector], other: list[Vector]) -> list[Vector]:
@@ -176,20 +163,6 @@ def test_cuda_encodes_as_the_cpu_does(cell: CellKind) -> None:
         torch.testing.assert_close(other if other is None else other.cpu(), one, rtol=0, atol=1e-10)
 
 
-def test_a_lone_layer_runs_to_each_end() -> None:
-    """The two ways to the end of a GRU and an LSTM, from packed sequences, which torch itself can do."""
-    torch.manual_seed(1)
-    inputs, lengths = torch.randn(5, 7, 3).double(), torch.tensor([3, 7, 1, 3, 6])
-    packed = nn.utils.rnn.pack_padded_sequence(inputs, lengths, batch_first=True, enforce_sorted=False)
-    for cell in CELLS:
-        layer = build_rnn(cell, 3, 2).double()
-        hidden, kept = rows_first(layer(packed)[1])
-        states, last, last_kept = run_to_final_states(layer, inputs, lengths, need_cell=cell == "lstm")
-        assert states.shape == (5, 7, 2)
-        torch.testing.assert_close(last, hidden[:, 0], rtol=0, atol=1e-12)
-        torch.testing.assert_close(last_kept, None if kept is None else kept[:, 0], rtol=0, atol=1e-12)
-
-
 @pytest.mark.parametrize("cell", CELLS)
 def test_stacked_cells_by_hand(cell: CellKind) -> None:
     torch.manual_seed(1)
@@ -205,16 +178,6 @@ def test_stacked_cells_by_hand(cell: CellKind) -> None:
             assert new_hidden[row, number].tolist() == pytest.approx(x, abs=1e-12)
             if new_kept is not None:
                 assert new_kept[row, number].tolist() == pytest.approx(memory_cell, abs=1e-12)
-
-
-@pytest.mark.parametrize("cell", CELLS)
-def test_state_layouts_are_inverse(cell: CellKind) -> None:
-    rnn = build_rnn(cell, 3, 2, layers=3)
-    _, final = rnn(torch.randn(5, 4, 3))
-    hidden, kept = rows_first(final)
-    assert hidden.shape == (5, 3, 2)
-    back = layers_first(hidden, kept)
-    torch.testing.assert_close(back, final, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("kind", ["tanh", "linear"])
