@@ -49,8 +49,6 @@ def show_attention(picture: AttentionPicture, width: int | None = None) -> None:
 
 
 class _Shaded:
-    """A picture that is shaded by colours, or by blocks where there are none."""
-
     def __init__(self, picture: AttentionPicture, width: int, coloured: bool) -> None:
         self.picture = picture
         self.width = width

@@ -89,8 +89,6 @@ def _result(rank: int, tree: SearchTree, width: int) -> Text:
 
 
 class _Layout:
-    """The rows of a tree in a terminal of so many columns."""
-
     def __init__(self, tree: SearchTree, width: int) -> None:
         self._tree, self._width = tree, width
         self._sign = 2 if tree.beam_size < 3 else 2 + len(str(tree.beam_size))

@@ -98,7 +98,7 @@ def _examined(
 
 
 def _count(block: Block, split: SplitDiagnosis) -> None:
-    """Counts the faults of a block in the findings of its split, a pair once for each kind."""
+    """Adds the faults of a block to the findings, a pair once for each kind."""
     by_kind: dict[str, list[Fault]] = {}
     for fault in block.faults:
         if fault.kind is not HELD_OUT:  # it counts in the split that it harms, valid or test

@@ -47,7 +47,6 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, str, str]]:
 
 
 def _findings(diagnosis: Diagnosis) -> list[dict[str, object]]:
-    """The rows of the table, each with its details."""
     names = report.names_of(diagnosis)
     columns = ("severity", "split", "what", "count", "share", "first")
     details: list[dict[str, object]] = []

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
-from itertools import chain, count
+from itertools import count
 from pathlib import Path
 from typing import IO
 
@@ -37,22 +37,22 @@ _HIDDEN = re.compile("[\x7f-\x9f\u2028\u2029\ufeff]")
 
 @dataclass
 class RepairedSplit:
-    """What became of one split."""
+    """The result of one split."""
 
     files: SplitFiles
     """Its new files, their paths relative to the new folder; the old ones if it was refused."""
     kept: int = 0
     """Pairs that were written."""
     dropped: Counter[str] = field(default_factory=Counter)
-    """Pairs that were left out, by kind of fault; each under one kind, the first that was found."""
+    """Pairs that were left out, by the first fault of each."""
     mended: Counter[str] = field(default_factory=Counter)
     """Pairs that were mended and written, by kind of fault."""
     refused: str = ""
-    """Why nothing of it was written; empty if it was."""
+    """The reason why nothing of it was written."""
 
 
 def require_new(out: Path) -> None:
-    """Makes sure that the folder can be written without touching anything that is there."""
+    """Refuses a folder that has files."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise NmtkitError(f"{out}: it exists already and is not overwritten; name another folder")
 
@@ -113,15 +113,16 @@ def _written(
 
 
 def _new_names(paths: Iterable[str]) -> Callable[[str], str]:
-    """Gives each file a new name, without what the folders of all have in common; never the same name twice."""
+    """Gives each file a new name, without the folders that all share; never the same name twice."""
     short, taken = short_names(paths), {LOG}
 
     def new(path: str) -> str:
-        wanted = Path(short.get(path, path))
-        others = (wanted.with_name(f"{number}-{wanted.name}") for number in count(2))  # the same file in two splits
-        name = next(str(name) for name in chain([wanted], others) if str(name) not in taken)
-        taken.add(name)
-        return name
+        name = first = Path(short.get(path, path))
+        numbers = count(2)
+        while str(name) in taken:  # the same file in two splits
+            name = first.with_name(f"{next(numbers)}-{first.name}")
+        taken.add(str(name))
+        return str(name)
 
     return new
 
@@ -130,9 +131,9 @@ def _new_names(paths: Iterable[str]) -> Callable[[str], str]:
 
 
 class SplitWriter:
-    """Takes the blocks of one split in their order: `prepare` before they are examined, then `take`.
+    """Writes the blocks of one split in their order: `prepare` before they are examined, then `take`.
 
-    `names` gives every file its new name in `folder`; it is asked once for each.
+    `names` gives every file its new name in `folder`.
     """
 
     def __init__(self, split: str, files: SplitFiles, folder: Path, names: Callable[[str], str]) -> None:
@@ -142,9 +143,8 @@ class SplitWriter:
         self._folder = folder
         self._stack = ExitStack()
         self._log = self._open(self.log, packed=False)
-        self._position = -1
         self._outputs: dict[str, IO[str]] = {}  # by kind: src, tgt, jsonl, alignment, ...
-        self._before: dict[int, tuple[list[str], Sequence[str]]] = {}  # mended pairs: their faults, what they were
+        self._before: dict[int, tuple[list[str], Sequence[str]]] = {}  # faults and original text of mended pairs
         self._lost: dict[int, str] = {}  # pairs whose links would no longer fit if they were mended
         new: dict[str, object] = {}
         if files.stories:
@@ -155,9 +155,11 @@ class SplitWriter:
         self.done = RepairedSplit(files.model_copy(update=new))
         if files.stories and files.weights:
             self.done.refused = "its stories have weights, and all would become one file; clean each folder by itself"
+        for position in range(len(self.done.files.src or self.done.files.jsonl)):  # a file without lines has no block
+            self._open_outputs(position)
 
     def prepare(self, block: Block) -> None:
-        """Puts the lines of a block right; keeps what they were."""
+        """Repairs the lines of a block, and keeps the original ones."""
         self._before, self._lost = {}, {}
         sides = _sides(block)
         for row, old in enumerate(zip(*sides, strict=True)):
@@ -180,18 +182,14 @@ class SplitWriter:
             self.done.refused = self.done.refused or refusals[0]
         if self.done.refused:
             return
-        if self._position < 0 if self._old.stories else block.first == 1:
-            self._next_outputs()
-            while self._given()[self._position] != block.src_file:  # a file without lines has no block
-                self._next_outputs()
+        if isinstance(block.position, int) and block.position != self._position:
+            self._open_outputs(block.position)
         self._write(block)
 
-    def finish(self, found: SplitDiagnosis) -> None:
-        """Closes the files; takes them back if the split was found to have a fault that a human must decide about."""
-        while not self.done.refused and self._position + 1 < len(self._given()):
-            self._next_outputs()
+    def finish(self, diagnosis: SplitDiagnosis) -> None:
+        """Closes the files, and removes them if the split has a fault that a human must decide about."""
         self.close()
-        for finding in found.findings.values():
+        for finding in diagnosis.findings.values():
             kind = finding.kind
             if kind.severity == "error" and not (drops_pairs(kind, self._split) or kind.mends):
                 first = finding.places[0]
@@ -202,28 +200,23 @@ class SplitWriter:
                 (self._folder / path).unlink(missing_ok=True)
             self.log.unlink()
             self.done = RepairedSplit(self._old, refused=self.done.refused)
-        elif LINE_ENDS.name in found.findings:
-            self.done.mended[LINE_ENDS.name] += found.findings[LINE_ENDS.name].count
+        elif LINE_ENDS.name in diagnosis.findings:
+            self.done.mended[LINE_ENDS.name] += diagnosis.findings[LINE_ENDS.name].count
 
     def close(self) -> None:
         """Closes all files."""
         self._stack.close()
 
-    def _given(self) -> list[str]:
-        """What sets of files are made of, one each; all stories together make one."""
-        return self._old.src or self._old.jsonl or self._old.stories[:1]
-
-    def _next_outputs(self) -> None:
-        """Opens the new files of the pairs that come next: of one file, or of one pair of files."""
+    def _open_outputs(self, position: int) -> None:
+        """Opens the new files of one old file, or of one pair of files."""
         for output in self._outputs.values():
             output.close()
-        self._position += 1
-        self._outputs = {}
+        self._outputs, self._position = {}, position
         for kind in ("src", "tgt", "jsonl", *COMPANIONS):
             if new := getattr(self.done.files, kind):
                 old = getattr(self._old, kind)
-                packed = bool(old) and _is_packed(old[self._position])
-                self._outputs[kind] = self._open(self._folder / new[self._position], packed)
+                packed = bool(old) and _is_packed(old[position])
+                self._outputs[kind] = self._open(self._folder / new[position], packed)
 
     def _open(self, path: Path, packed: bool) -> IO[str]:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -254,22 +247,22 @@ class SplitWriter:
             for output, column in zip(self._outputs.values(), columns, strict=True):
                 output.write(f"{column[row]}\n")
 
-    def _note(self, block: Block, row: int, kinds: list[str], what: str) -> None:
-        """Writes a line of the log: what the pair was like, and, where it was mended, what it is like now."""
+    def _note(self, block: Block, row: int, kinds: list[str], action: str) -> None:
+        """Writes a line of the log: the original pair, and the new one where it was mended."""
         now = [side[row] for side in _sides(block)]
         before = self._before[row][1] if row in self._before else now
         place = block.pair(row)
         entry: dict[str, object] = {"split": self._split, "file": place.file, "line": place.line}
-        entry |= {"kinds": kinds, "done": what}
+        entry |= {"kinds": kinds, "done": action}
         entry |= zip(("src", "tgt"), map(storable, before), strict=False)
-        if what == "mended":
+        if action == "mended":
             entry |= zip(("new_src", "new_tgt"), now, strict=False)
-        # The log itself shall have none of the characters that it tells of: json escapes only a part of them.
-        line = _HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(entry, ensure_ascii=False))
+        # json escapes only a part of the characters that are faults in a text.
+        line = _HIDDEN.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(entry, ensure_ascii=False))
         self._log.write(line + "\n")
 
     def _columns(self, block: Block) -> list[list[str]]:
-        """What is to be written, file by file: a line for every pair."""
+        """The new lines, file by file."""
         sides = _sides(block)
         if self._old.jsonl:
             lines, fields = list(block.columns["record"]), (self._old.src_field, self._old.tgt_field)

@@ -10,13 +10,11 @@ from pkgutil import iter_modules
 
 from nmtkit.metrics.bleu import SPM_TOKENIZERS as SPM_TOKENIZERS
 from nmtkit.metrics.bleu import TOKENIZERS as TOKENIZERS
-from nmtkit.metrics.bleu import BleuScore as BleuScore
 from nmtkit.metrics.bleu import LengthBucket as LengthBucket
 from nmtkit.metrics.bleu import bleu as bleu
 from nmtkit.metrics.bleu import by_length as by_length
 from nmtkit.metrics.bleu import chrf as chrf
 from nmtkit.metrics.bleu import ter as ter
-from nmtkit.metrics.fit import AlignmentScores as AlignmentScores
 from nmtkit.metrics.fit import aer as aer
 from nmtkit.metrics.fit import perplexity as perplexity
 from nmtkit.metrics.mbr import expected_utilities as expected_utilities
@@ -24,12 +22,10 @@ from nmtkit.metrics.metric import METRICS as METRICS
 from nmtkit.metrics.metric import MOST_SAMPLES as MOST_SAMPLES
 from nmtkit.metrics.metric import Bootstrap as Bootstrap
 from nmtkit.metrics.metric import Comparison as Comparison
-from nmtkit.metrics.metric import Metric as Metric
 from nmtkit.metrics.metric import Options as Options
 from nmtkit.metrics.metric import Randomization as Randomization
 from nmtkit.metrics.metric import Resampling as Resampling
 from nmtkit.metrics.metric import Score as Score
-from nmtkit.metrics.metric import TextMetric as TextMetric
 from nmtkit.metrics.metric import Texts as Texts
 from nmtkit.metrics.metric import metric_names as metric_names
 from nmtkit.metrics.metric import score_all as score_all

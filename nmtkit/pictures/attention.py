@@ -42,13 +42,12 @@ class AttentionPicture:
     """One sentence pair and where the model looked.
 
     Attributes:
-        src_words: The S labels of the columns.
-        tgt_words: The T labels of the rows.
+        src_words: S labels of columns.
+        tgt_words: T labels of rows.
         weights: (T, S), not negative.
-        title: Such as the model's name.
         score: Log-probability of the target (natural log), if known.
         gold: Pairs (source index, target index), from 0, that are known to be right; drawn as outlines.
-        windows: The T windows of local attention, one for each row; empty where attention is global.
+        windows: T windows of local attention, one for each row; empty where attention is global.
         p_gen: Probability that the word of each row was generated rather than copied, (T,); None if the model cannot
             copy. Such a model has neither known alignments nor windows.
         copied: The rows whose words were copied from the source.
@@ -122,7 +121,6 @@ class HeadsPicture:
         decoder: Decoder self-attention, (L, A, T, T). Row t writes target token t; column u is the decoder's input u:
             the start of the sentence, then target token u - 1. What lies behind the row's own input is zero.
         cross: Attention of the decoder over the source, (L, A, T, S).
-        title: Such as the model's name.
         score: Log-probability of the target (natural log), if known.
     """
 

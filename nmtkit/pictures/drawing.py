@@ -133,10 +133,9 @@ def settings(text: str, suffix: str, font: str = "") -> Iterator[list[str]]:
 
     families, missing = fonts.choose_fonts(text, font or fonts.FIRST_FONT)
     if suffix in (".png", ".pdf"):  # the others are shown with the viewer's fonts
-        fonts.warn_of_letters(text, missing)
+        fonts.warn_of_letters(missing)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r".*Glyph .* missing from")  # ours is one, and names the remedy
-        warnings.filterwarnings("ignore", message=r".*Matplotlib currently does not support .* natively")
         # Set for these lines only, so that a user's matplotlibrc (TeX, cropping) cannot break a picture and nothing
         # leaks out. SVG keeps text as text: it can be searched, and the viewer's fonts and shaping serve every script.
         with matplotlib.rc_context(

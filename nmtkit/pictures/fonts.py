@@ -7,11 +7,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 FIRST_FONT = "DejaVu Sans"  # comes with matplotlib
-# Scripts whose letters join, change places or run from right to left.
-SHAPED_SCRIPTS = (
-    *("ARABIC", "HEBREW", "SYRIAC", "THAANA", "NKO", "DEVANAGARI", "BENGALI", "GURMUKHI", "GUJARATI", "ORIYA", "TAMIL"),
-    *("TELUGU", "KANNADA", "MALAYALAM", "SINHALA", "TIBETAN", "KHMER", "MYANMAR"),
-)
+GENERIC = ("serif", "sans-serif", "monospace")
 
 
 class PictureWarning(UserWarning):
@@ -23,9 +19,6 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join("�" if unicodedata.category(c) in ("Cc", "Cs") else c for c in text)
-
-
-GENERIC = ("serif", "sans-serif", "monospace")
 
 
 def families() -> list[str]:
@@ -53,25 +46,16 @@ def choose_fonts(text: str, first: str = FIRST_FONT) -> tuple[list[str], set[str
     return families, missing
 
 
-def warn_of_letters(text: str, missing: set[str]) -> None:
-    """Warns (PictureWarning) of letters without a glyph, and of scripts that the installed matplotlib cannot set."""
-    from matplotlib import __version_info__
-
-    faults = []
+def warn_of_letters(missing: set[str]) -> None:
+    """Warns (PictureWarning) of letters without a glyph."""
     if missing:
         letters = " ".join(f"{c} (U+{ord(c):04X})" for c in sorted(missing))
-        faults.append(
+        text = (
             f"no installed font has a glyph for: {letters}; boxes stand in for them. Install a font that has them "
             "(such as Debian's fonts-noto-core or fonts-noto-cjk), or write .html or .svg, which use "
             "the viewer's fonts"
         )
-    if __version_info__ < (3, 11) and any(unicodedata.name(c, "").startswith(SHAPED_SCRIPTS) for c in text):
-        faults.append(
-            "matplotlib before 3.11 sets scripts such as Arabic letter by letter from left to right; "
-            "install matplotlib>=3.11, or write .html or .svg"
-        )
-    for fault in faults:
-        warnings.warn(fault, PictureWarning, stacklevel=5)
+        warnings.warn(text, PictureWarning, stacklevel=5)
 
 
 def _installed_fonts(text: str) -> Iterator[tuple[str, str]]:
