@@ -1,21 +1,19 @@
-"""Flat files of tokenized examples and their manifest: a whole store, or one shard of it."""
+"""Flat files of tokenized examples and their manifest, memory-mapped: a whole store, or one shard of it."""
 
 import errno
 import json
-import os
 import zlib
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from nmtkit.core.errors import DataError
-from nmtkit.core.files import atomic_path, verify_checksum, with_checksum
+from nmtkit.core.files import atomic_path, verify_checksum
 from nmtkit.core.formats import parse_json
 
 Ids: TypeAlias = npt.NDArray[Any]
@@ -55,86 +53,13 @@ def column_files(column: str) -> tuple[str, str]:
     return (column, f"{column}.offsets") if column.endswith(".text") else (f"{column}.ids", f"{column}.offsets")
 
 
-class _File:
-    """A flat file under a temporary name, with its size and checksum."""
-
-    def __init__(self, temporary: Path) -> None:
-        self.temporary = temporary
-        self.file: BinaryIO = open(temporary, "wb")  # noqa: SIM115  # closed by the writer that owns it
-        self.size = 0
-        self.checksum = 0
-
-    def write(self, data: bytes) -> None:
-        self.file.write(data)
-        self.size += len(data)
-        self.checksum = zlib.crc32(data, self.checksum)
-
-
-class ShardWriter:
-    """Writes one set of files under temporary names until `publish`. Failures raise OSError."""
-
-    def __init__(self, folder: Path, name: str, dtype: npt.DTypeLike) -> None:
-        self._folder = folder
-        self._name = name
-        self._dtype = np.dtype(dtype)
-        self._files: dict[str, _File] = {}
-        self._ends: dict[str, int] = {}
-        self.length = 0
-        """Examples so far."""
-        self.size = 0
-        """Ids and bytes of text so far."""
-
-    def add(self, columns: Mapping[str, RaggedArray]) -> None:
-        """Appends examples; all calls have the same columns."""
-        for column, rows in columns.items():
-            values, offsets = column_files(column)
-            dtype = np.uint8 if column.endswith(".text") else self._dtype
-            if offsets not in self._ends:
-                self._ends[offsets] = 0
-                self._write(offsets, np.zeros(1, dtype="<i8"))
-            self._write(values, rows.flat.astype(dtype, copy=False))
-            ends = self._ends[offsets] + np.cumsum(rows.counts, dtype="<i8")
-            self._write(offsets, ends)
-            self._ends[offsets] += int(rows.counts.sum())
-            self.size += len(rows.flat)
-        self.length += len(columns["src"].counts)
-
-    def _write(self, name: str, data: Ids) -> None:
-        if name not in self._files:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            self._files[name] = _File(self._folder / f"{self._name}.{name}.new")
-        self._files[name].write(data.tobytes())
-
-    def publish(self, name: str, facts: Mapping[str, Any], durable: bool) -> None:
-        """Renames the files to `name`, and writes the manifest. `durable`: they survive a power cut."""
-        manifest = manifest_path(self._folder, name)
-        # The old manifest goes first: at no moment does one describe files that are not its own.
-        manifest.unlink(missing_ok=True)
-        for column, file in self._files.items():
-            file.file.flush()
-            if durable:
-                os.fsync(file.file.fileno())
-            file.file.close()
-            os.replace(file.temporary, self._folder / f"{name}.{column}")
-        files = {column: {"size": file.size, "crc32": file.checksum} for column, file in self._files.items()}
-        content = {"version": VERSION, "examples": self.length, "dtype": self._dtype.str, **facts, "files": files}
-        write_manifest(manifest, with_checksum(content), durable)
-
-    def discard(self) -> None:
-        """Removes files that were not published."""
-        for file in self._files.values():
-            with suppress(OSError):  # what is still held back finds no more room on a full disk than the rest did
-                file.file.close()
-            file.temporary.unlink(missing_ok=True)
-
-
 def manifest_path(folder: Path, name: str) -> Path:
     """The path of a manifest."""
     return folder / f"{name}.json"
 
 
 def write_manifest(path: Path, content: Mapping[str, Any], durable: bool) -> None:
-    """Writes a manifest atomically; see `ShardWriter.publish` for `durable`."""
+    """Writes a manifest atomically. `durable`: it survives a power cut."""
     with atomic_path(path, durable=durable) as beside:
         beside.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 

@@ -15,8 +15,11 @@ A large split has several such sets, shards, called NAME-0000, NAME-0001, ...; N
 
 import hashlib
 import json
+import os
+import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from itertools import accumulate, zip_longest
 from pathlib import Path
 from types import TracebackType
@@ -31,7 +34,7 @@ from nmtkit.data.shards import (
     Ids,
     RaggedArray,
     Shard,
-    ShardWriter,
+    column_files,
     manifest_path,
     read_manifest,
     write_manifest,
@@ -44,6 +47,34 @@ SHARD_SIZE = 1 << 25
 
 def _shard_name(name: str, number: int) -> str:
     return f"{name}-{number:04}"
+
+
+class _File:
+    """A flat file under a temporary name, with its size and checksum."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = open(path, "wb")  # noqa: SIM115  # closed by the writer that owns it
+        self.size = 0
+        self.checksum = 0
+
+    def write(self, numbers: Ids) -> None:
+        data = numbers.tobytes()
+        self._file.write(data)
+        self.size += len(data)
+        self.checksum = zlib.crc32(data, self.checksum)
+
+    def publish(self, path: Path, durable: bool) -> None:
+        self._file.flush()
+        if durable:
+            os.fsync(self._file.fileno())
+        self._file.close()
+        os.replace(self._path, path)
+
+    def discard(self) -> None:
+        with suppress(OSError):  # what is still held back finds no more room on a full disk than the rest did
+            self._file.close()
+        self._path.unlink(missing_ok=True)
 
 
 class StoreWriter:
@@ -72,10 +103,11 @@ class StoreWriter:
         self._facts = {"fingerprint": fingerprint, "tgt_size": tgt_size, "vocabulary": vocabulary}
         self.shards = shards
         """Complete shards."""
-        self._begin()
+        self._start_shard()
 
-    def _begin(self) -> None:
-        self._shard = ShardWriter(self._folder, self._name, self._dtype)
+    def _start_shard(self) -> None:
+        self._files: dict[str, _File] = {}
+        self._length = self._size = 0  # examples; ids and bytes of text
         self._cut: dict[str, int] = {}
         self._by_file: list[int] = []
 
@@ -85,7 +117,7 @@ class StoreWriter:
     @property
     def full(self) -> bool:
         """Whether the shard is complete."""
-        return self._shard.length >= SHARD_EXAMPLES or self._shard.size >= SHARD_SIZE
+        return self._length >= SHARD_EXAMPLES or self._size >= SHARD_SIZE
 
     def add(
         self,
@@ -99,10 +131,27 @@ class StoreWriter:
         `by_file` says how many of them come from each file of the split, `cut` by side how many were cut to be stored.
         """
         with write_errors(self._folder):
-            self._shard.add(columns)
+            for column, rows in columns.items():
+                self._append(column, rows)
+        self._length += len(columns["src"].counts)
         self._by_file = [sum(pair) for pair in zip_longest(self._by_file, by_file, fillvalue=0)]
         for side, count in (cut or {}).items():
             self._cut[side] = self._cut.get(side, 0) + count
+
+    def _append(self, column: str, rows: RaggedArray) -> None:
+        ends, values = (self._file(name) for name in reversed(column_files(column)))
+        dtype = np.dtype(np.uint8) if column.endswith(".text") else self._dtype
+        if not ends.size:
+            ends.write(np.zeros(1, dtype="<i8"))
+        ends.write(values.size // dtype.itemsize + np.cumsum(rows.counts, dtype="<i8"))
+        values.write(rows.flat.astype(dtype, copy=False))
+        self._size += len(rows.flat)
+
+    def _file(self, name: str) -> "_File":
+        if name not in self._files:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._files[name] = _File(self._folder / f"{self._name}.{name}.new")
+        return self._files[name]
 
     def end_shard(self) -> None:
         """Publishes the examples so far as a shard."""
@@ -110,10 +159,19 @@ class StoreWriter:
             manifest_path(self._folder, self._name).unlink(missing_ok=True)
             self._publish(_shard_name(self._name, self.shards), durable=True)
         self.shards += 1
-        self._begin()
+        self._start_shard()
 
     def _publish(self, name: str, durable: bool) -> None:
-        self._shard.publish(name, {**self._facts, "cut": self._cut, "by_file": self._by_file}, durable)
+        """Renames the files, and writes the manifest. `durable`: they survive a power cut."""
+        manifest = manifest_path(self._folder, name)
+        # The old manifest goes first: at no moment does one describe files that are not its own.
+        manifest.unlink(missing_ok=True)
+        for suffix, file in self._files.items():
+            file.publish(self._folder / f"{name}.{suffix}", durable)
+        content = {"version": VERSION, "examples": self._length, "dtype": self._dtype.str, **self._facts}
+        content |= {"cut": self._cut, "by_file": self._by_file}
+        content["files"] = {suffix: {"size": one.size, "crc32": one.checksum} for suffix, one in self._files.items()}
+        write_manifest(manifest, with_checksum(content), durable)
 
     def __exit__(
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
@@ -123,13 +181,14 @@ class StoreWriter:
                 with write_errors(self._folder):
                     self._finish()
         finally:
-            self._shard.discard()
+            for file in self._files.values():
+                file.discard()
 
     def _finish(self) -> None:
         if not self.shards:
             self._publish(self._name, durable=False)
         else:
-            if self._shard.length:
+            if self._length:
                 self.end_shard()
             manifest = {"version": VERSION, **self._facts, "shards": self.shards}
             write_manifest(manifest_path(self._folder, self._name), with_checksum(manifest), durable=True)
