@@ -10,8 +10,7 @@ from nmtkit import console
 from nmtkit.cli import completing
 from nmtkit.cli.reporting import confirm
 from nmtkit.corpora.catalogue import Catalogue, Corpus, Entry
-from nmtkit.corpora.corpus_files import largest_first
-from nmtkit.corpora.fetching import FetchedCorpus, cache_folder, fetch, find_fetched
+from nmtkit.corpora.fetching import FetchedCorpus, cache_folder, fetch, find_fetched, largest_first
 from nmtkit.corpora.sources import FetchContext
 
 CORPORA = Path("corpora")

@@ -1,34 +1,33 @@
-"""Fetches a corpus: from a catalogue entry to a folder of files that can be trained on."""
+"""Fetches a corpus: from a catalogue entry to a folder of files that can be trained on.
 
+Beside the files lies the card: where the corpus is from, its licence, what is in it and what was filtered out.
+"""
+
+import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from nmtkit.core.errors import DataError
 from nmtkit.core.files import bundled_path, write_errors
-from nmtkit.core.formats import dump_yaml, load_yaml
+from nmtkit.core.formats import dump_yaml, load_yaml, parse_json
+from nmtkit.core.version import __version__
 from nmtkit.corpora.catalogue import Corpus
-from nmtkit.corpora.corpus_files import (
-    CARD_JSON,
-    CARD_TEXT,
-    SPLITS,
-    WriteResult,
-    make_card,
-    read_card,
-    recipe_data,
-    write_card,
-    write_pairs,
-)
 from nmtkit.corpora.readers import Pair
 from nmtkit.corpora.sources import FetchContext, SourceFile
+from nmtkit.corpora.writing import SPLITS, WriteResult, recipe_data, write_pairs
 from nmtkit.corpus.config import FILE_KINDS
 from nmtkit.presets.choosing import choose_preset
 from nmtkit.runs.folder import user_cache
+
+CARD_JSON = "card.json"
+CARD_TEXT = "CARD.md"
 
 
 @dataclass(frozen=True)
@@ -161,3 +160,85 @@ def _put_in_place(temporary: Path, folder: Path, ours: set[str]) -> None:
         if path.name not in ours and not (folder / path.name).exists():
             path.rename(folder / path.name)
     shutil.rmtree(old, ignore_errors=True)
+
+
+# ------------------------------------------------------------------------------------------------------------- the card
+
+
+def make_card(corpus: Corpus, obtained: Sequence[SourceFile], written: WriteResult, command: str) -> dict[str, Any]:
+    """The content of card.json; `command` is what the user typed."""
+    entry = corpus.entry
+    return {
+        "name": corpus.name,
+        **entry.model_dump(include={"title", "task", "src", "tgt", "licence", "homepage", "citation"}),
+        "fetched": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": command,
+        "nmtkit": __version__,
+        "sources": [
+            {
+                "origin": one.origin,
+                "file": one.path.name,
+                "version": one.version,
+                "bytes": one.size,
+                "sha256": one.sha256,
+                "verified": one.verified,
+            }
+            for one in obtained
+        ],
+        **entry.model_dump(mode="json", include={"read", "filter", "split"}),
+        "counts": {name: vars(count) for name, count in written.counts.items()},
+        "dropped": written.dropped,
+        "overlaps_kept": written.overlaps,
+        "files": written.files,
+    }
+
+
+def read_card(folder: Path) -> dict[str, Any] | None:
+    """The card in a folder; None if there is none. DataError if it is damaged."""
+    path = folder / CARD_JSON
+    try:
+        card = parse_json(path.read_bytes(), "its text")
+        return {"files": dict(card["files"]), "sources": list(card["sources"]), **card}
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, DataError, ValueError, TypeError, KeyError) as fault:
+        raise DataError(f"{path}: cannot be read ({fault}); delete {folder} and fetch the corpus again") from fault
+
+
+def write_card(card: Mapping[str, Any], folder: Path) -> None:
+    """Writes card.json and CARD.md."""
+    (folder / CARD_JSON).write_text(json.dumps(card, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    (folder / CARD_TEXT).write_text(_as_text(card), encoding="utf-8")
+
+
+def _as_text(card: Mapping[str, Any]) -> str:
+    lines = [f"# {card['name']}: {card['title']}", ""]
+    about = {
+        "task": f"{card['task']}, {card['src']}" + ("" if card["src"] == card["tgt"] else f" to {card['tgt']}"),
+        "licence": card["licence"],
+        "homepage": card["homepage"],
+        "to be cited": card["citation"],
+        "fetched": f"{card['fetched']} by nmtkit {card['nmtkit']}",
+        "command": f"`{card['command']}`",
+    }
+    lines += [f"* {name}: {value}" for name, value in about.items() if value]
+    lines += ["", "## Sources", "", "| from | version | bytes | SHA-256 |", "|---|---|---:|---|"]
+    for one in card["sources"]:
+        unsure = "" if one["verified"] else " (not verified)"
+        lines.append(f"| {one['origin']} | {one['version'] or '-'} | {one['bytes']:,} | {one['sha256']}{unsure} |")
+    lines += ["", "## What is in it", "", "| split | pairs | source words | target words |", "|---|---:|---:|---:|"]
+    for name, count in card["counts"].items():
+        lines.append(f"| {name} | {count['pairs']:,} | {count['src_words']:,} | {count['tgt_words']:,} |")
+    if card["dropped"]:
+        lines += ["", "## What was left out", "", "| reason | pairs |", "|---|---:|"]
+        lines += [f"| {reason} | {count:,} |" for reason, count in largest_first(card["dropped"])]
+    for name, count in card["overlaps_kept"].items():
+        lines += ["", f"{count:,} pairs of {name} have a side that also stands in train; the corpus gives them so."]
+    lines += ["", "## Files", "", "| file | SHA-256 |", "|---|---|"]
+    lines += [f"| {name} | {digest} |" for name, digest in card["files"].items()]
+    return "\n".join(lines) + "\n"
+
+
+def largest_first(counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    """Names and counts; equal counts in alphabetical order."""
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))

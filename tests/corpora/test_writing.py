@@ -11,11 +11,10 @@ import pytest
 
 from nmtkit.core.errors import DataError
 from nmtkit.core.settings import parse
-from nmtkit.corpora import filters
+from nmtkit.corpora import writing
 from nmtkit.corpora.catalogue import Entry, FilterConfig
-from nmtkit.corpora.corpus_files import WriteResult, recipe_data, write_pairs
-from nmtkit.corpora.filters import PairFilter, letter_ratio, single_line
 from nmtkit.corpora.readers import Pair
+from nmtkit.corpora.writing import PairFilter, WriteResult, letter_ratio, recipe_data, single_line, write_pairs
 
 
 def entry(**changes: Any) -> Entry:
@@ -121,7 +120,7 @@ def test_half_letters_do_not_stop_the_writing(tmp_path):
 
 
 def test_repeated_pairs_are_dropped_across_chunks(tmp_path, monkeypatch):
-    monkeypatch.setattr(filters, "CHUNK", 7)
+    monkeypatch.setattr(writing, "CHUNK", 7)
     pairs = [Pair(f"s {n % 30}", f"t {n % 60}") for n in range(120)]
     written, dropped = write(entry(), pairs, tmp_path)
     assert dropped == {"duplicate": 60}
@@ -198,7 +197,7 @@ class Tracked(Pair):
 
 
 def test_only_a_chunk_and_what_is_held_for_testing_are_in_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(filters, "CHUNK", 100)
+    monkeypatch.setattr(writing, "CHUNK", 100)
     Tracked.alive = Tracked.most = 0
     one = entry(split={"valid": 0.2, "test": 0.2, "max_pairs": 50})
     pairs = (Tracked(f"source {n}", f"target {n}") for n in range(3000))

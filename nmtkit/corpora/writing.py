@@ -1,35 +1,128 @@
-"""The files of a fetched corpus: train, valid and test as text or JSON lines, and the card.
-
-The card records where the corpus is from, its licence, what is in it and what was filtered out.
-"""
+"""From pairs to the files of a corpus: filtered, split, and written as text or JSON lines."""
 
 import hashlib
 import json
+import re
+import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from nmtkit.core.errors import DataError
-from nmtkit.core.formats import parse_json
 from nmtkit.core.task import TASKS
-from nmtkit.core.version import __version__
-from nmtkit.corpora.catalogue import Corpus, Entry
-from nmtkit.corpora.filters import count_words, filter_pairs
+from nmtkit.corpora.catalogue import Entry, FilterConfig
 from nmtkit.corpora.readers import Pair
-from nmtkit.corpora.sources import SourceFile
+from nmtkit.corpus.hashes import HashSet, PairHashes
 from nmtkit.corpus.splitting import Splitter
 from nmtkit.corpus.statistics import CorpusCounter, CorpusStatistics
 from nmtkit.corpus.text import is_unspaced
 
-CARD_JSON = "card.json"
-CARD_TEXT = "CARD.md"
 SPLITS = ("train", "valid", "test")
 TOLD_EVERY = 1_000
 """Pairs between two progress reports."""
+CHUNK = 10_000
+"""Pairs that are checked for duplicates at once."""
+LINE_ENDS = re.compile(r"[\n\r\v\f\x1c-\x1e\x85\u2028\u2029\0]+")
+"""Characters that some program takes for the end of a line or of a text."""
+LONE_SURROGATES = re.compile(r"[\ud800-\udfff]")
+
+
+class _LettersOnly(dict[int, str | None]):
+    """A table for `str.translate` that keeps letters and combining marks only."""
+
+    def __missing__(self, code: int) -> str | None:
+        letter = chr(code)
+        self[code] = letter if unicodedata.category(letter)[0] in "LM" else None
+        return self[code]
+
+
+_LETTERS = _LettersOnly()
+
+
+def count_words(text: str, unspaced: bool = False) -> int:
+    """The number of words: separated by white space, or half the characters if words are not separated."""
+    return -(-sum(map(len, text.split())) // 2) if unspaced else len(text.split())
+
+
+def letter_ratio(text: str) -> float:
+    """The share of letters and marks in the characters that are not white space; 0 without any."""
+    visible = "".join(text.split())
+    return len(visible.translate(_LETTERS)) / len(visible) if visible else 0.0
+
+
+class PairFilter:
+    """Filters single pairs; `src` and `tgt` are the languages."""
+
+    def __init__(self, config: FilterConfig, src: str, tgt: str) -> None:
+        self._config = config
+        self._unspaced = (is_unspaced(src), is_unspaced(tgt))
+        least_tgt = config.min_words if config.min_tgt_words is None else config.min_tgt_words
+        self._least = (max(config.min_words, 1), max(least_tgt, 1))
+        self._most = (config.max_words, config.max_words if config.max_tgt_words is None else config.max_tgt_words)
+
+    def rejection_reason(self, pair: Pair) -> str:
+        """Why a pair is filtered out, in a few words; empty if it is kept."""
+        config, sides = self._config, (pair.src, pair.tgt)
+        counts = [count_words(text, unspaced) for text, unspaced in zip(sides, self._unspaced, strict=True)]
+        if 0 in counts:
+            return "an empty side"
+        if any(count < least for count, least in zip(counts, self._least, strict=True)):
+            return "too few words"
+        if any(most is not None and count > most for count, most in zip(counts, self._most, strict=True)):
+            return "too many words"
+        if config.max_ratio is not None and max(counts) > config.max_ratio * min(counts):
+            return "lengths too different"
+        if config.min_letter_ratio and any(letter_ratio(text) < config.min_letter_ratio for text in sides):
+            return "too few letters"
+        if not config.keep_identical and pair.src == pair.tgt:
+            return "both sides identical"
+        return ""
+
+
+def single_line(text: str) -> str:
+    """The text stripped, on one line for every program; lone surrogates become U+FFFD."""
+    return LONE_SURROGATES.sub("\ufffd", LINE_ENDS.sub(" ", text)).strip()
+
+
+def filter_pairs(
+    pairs: Iterable[Pair], config: FilterConfig, src: str, tgt: str, dropped: Counter[str]
+) -> Iterator[Pair]:
+    """Filters pairs and puts each text on one line; the corpus's own validation and test sets are not filtered.
+
+    The counts of filtered pairs by reason are added to `dropped`; `src` and `tgt` are the languages.
+    """
+    judge = PairFilter(config, src, tgt)
+    seen = HashSet()
+    source = iter(pairs)
+    while chunk := [
+        replace(pair, src=single_line(pair.src), tgt=single_line(pair.tgt)) for pair in islice(source, CHUNK)
+    ]:
+        for pair, reason in zip(chunk, _reasons(chunk, config, judge, seen), strict=True):
+            if reason:
+                dropped[reason] += 1
+            else:
+                yield pair
+
+
+def _reasons(chunk: Sequence[Pair], config: FilterConfig, judge: PairFilter, seen: HashSet) -> list[str]:
+    """The rejection reason of each pair."""
+    reasons = ["" if pair.split in ("valid", "test") else judge.rejection_reason(pair) for pair in chunk]
+    if config.keep_duplicates:
+        return reasons
+    compared = [i for i, pair in enumerate(chunk) if not reasons[i] and pair.split not in ("valid", "test")]
+    hashes = PairHashes.of([chunk[i].src for i in compared], [chunk[i].tgt for i in compared]).pairs
+    for i in np.flatnonzero(seen.add(hashes)):
+        reasons[compared[i]] = "duplicate"
+    return reasons
+
+
+# ------------------------------------------------------------------------------------------------------------- writing
 
 
 @dataclass
@@ -174,85 +267,3 @@ def _read_back(entry: Entry, folder: Path) -> Iterator[tuple[str, str]]:
         else:
             for src, tgt in zip(*files, strict=True):
                 yield src.rstrip("\n"), tgt.rstrip("\n")
-
-
-# ------------------------------------------------------------------------------------------------------------- the card
-
-
-def make_card(corpus: Corpus, obtained: Sequence[SourceFile], written: WriteResult, command: str) -> dict[str, Any]:
-    """The content of card.json; `command` is what the user typed."""
-    entry = corpus.entry
-    return {
-        "name": corpus.name,
-        **entry.model_dump(include={"title", "task", "src", "tgt", "licence", "homepage", "citation"}),
-        "fetched": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": command,
-        "nmtkit": __version__,
-        "sources": [
-            {
-                "origin": one.origin,
-                "file": one.path.name,
-                "version": one.version,
-                "bytes": one.size,
-                "sha256": one.sha256,
-                "verified": one.verified,
-            }
-            for one in obtained
-        ],
-        **entry.model_dump(mode="json", include={"read", "filter", "split"}),
-        "counts": {name: vars(count) for name, count in written.counts.items()},
-        "dropped": written.dropped,
-        "overlaps_kept": written.overlaps,
-        "files": written.files,
-    }
-
-
-def read_card(folder: Path) -> dict[str, Any] | None:
-    """The card in a folder; None if there is none. DataError if it is damaged."""
-    path = folder / CARD_JSON
-    try:
-        card = parse_json(path.read_bytes(), "its text")
-        return {"files": dict(card["files"]), "sources": list(card["sources"]), **card}
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, DataError, ValueError, TypeError, KeyError) as fault:
-        raise DataError(f"{path}: cannot be read ({fault}); delete {folder} and fetch the corpus again") from fault
-
-
-def write_card(card: Mapping[str, Any], folder: Path) -> None:
-    """Writes card.json and CARD.md."""
-    (folder / CARD_JSON).write_text(json.dumps(card, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-    (folder / CARD_TEXT).write_text(_as_text(card), encoding="utf-8")
-
-
-def _as_text(card: Mapping[str, Any]) -> str:
-    lines = [f"# {card['name']}: {card['title']}", ""]
-    about = {
-        "task": f"{card['task']}, {card['src']}" + ("" if card["src"] == card["tgt"] else f" to {card['tgt']}"),
-        "licence": card["licence"],
-        "homepage": card["homepage"],
-        "to be cited": card["citation"],
-        "fetched": f"{card['fetched']} by nmtkit {card['nmtkit']}",
-        "command": f"`{card['command']}`",
-    }
-    lines += [f"* {name}: {value}" for name, value in about.items() if value]
-    lines += ["", "## Sources", "", "| from | version | bytes | SHA-256 |", "|---|---|---:|---|"]
-    for one in card["sources"]:
-        unsure = "" if one["verified"] else " (not verified)"
-        lines.append(f"| {one['origin']} | {one['version'] or '-'} | {one['bytes']:,} | {one['sha256']}{unsure} |")
-    lines += ["", "## What is in it", "", "| split | pairs | source words | target words |", "|---|---:|---:|---:|"]
-    for name, count in card["counts"].items():
-        lines.append(f"| {name} | {count['pairs']:,} | {count['src_words']:,} | {count['tgt_words']:,} |")
-    if card["dropped"]:
-        lines += ["", "## What was left out", "", "| reason | pairs |", "|---|---:|"]
-        lines += [f"| {reason} | {count:,} |" for reason, count in largest_first(card["dropped"])]
-    for name, count in card["overlaps_kept"].items():
-        lines += ["", f"{count:,} pairs of {name} have a side that also stands in train; the corpus gives them so."]
-    lines += ["", "## Files", "", "| file | SHA-256 |", "|---|---|"]
-    lines += [f"| {name} | {digest} |" for name, digest in card["files"].items()]
-    return "\n".join(lines) + "\n"
-
-
-def largest_first(counts: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Names and counts; equal counts in alphabetical order."""
-    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
