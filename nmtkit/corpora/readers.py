@@ -1,4 +1,4 @@
-"""The contract of readers, which turn the published files of a corpus into pairs of texts.
+"""Readers turn the published files of a corpus into pairs: their contract, and readers of parallel texts.
 
 A reader is a group of settings, `read:` of a catalogue entry. To add one: a class in a file of this folder, registered
 under its `kind`, and the file in `nmtkit/corpora/__init__.py`:
@@ -8,18 +8,25 @@ under its `kind`, and the file in `nmtkit/corpora/__init__.py`:
         kind: Literal["two_columns"] = "two_columns"
 
         def pairs(self, files: Sequence[Path], dropped: Counter[str]) -> Iterator[Pair]: ...
+
+Shared tasks have two marked-up formats: talks of WIT3 for training, and segments (SGML, XML) for testing. Neither is
+valid XML in practice (bare ampersands, attributes without quotes), so both are read by their few tags alone.
 """
 
+import re
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from html import unescape
+from html.entities import html5
+from itertools import zip_longest
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 from nmtkit.core.errors import DataError
 from nmtkit.core.registry import Registry
-from nmtkit.core.settings import Settings
+from nmtkit.core.settings import Field, Settings
 from nmtkit.corpora.archives import decompressed, members
 from nmtkit.corpus.text import read_stream_lines
 
@@ -93,3 +100,169 @@ def find_file(files: Sequence[Path], name: str) -> Path:
         given = ", ".join(path.name for path in files)
         raise DataError(f"{name}: no source of the corpus gives a file of this name, only {given}; correct the entry")
     return found
+
+
+# ------------------------------------------------------------------------------------------------------ parallel texts
+
+MARK_UP = "lines of mark-up about talks: title, description, address and the like"
+
+_ABOUT = re.compile(r"\s*</?([A-Za-z]\w*)[^<>]*>")
+_TALK = re.compile(r"\s*<talkid>\s*([^<]*?)\s*</talkid>", re.IGNORECASE)
+_ENTITY = re.compile(r"&(?:([A-Za-z][A-Za-z0-9]*)|#[0-9]+|#[xX][0-9A-Fa-f]+);")
+_TAG = re.compile(r"<(/?)(doc|seg)\b([^>]*)>", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A text of one side, without tags."""
+
+    text: str
+    place: str = ""
+    """The document it belongs to, in words; both sides must agree. Empty: unknown."""
+    group: str = ""
+    """See `Pair.group`."""
+
+
+def read_talks(lines: Iterator[str], where: str, dropped: Counter[str]) -> Iterator[Segment]:
+    """The sentences of `train.tags` files: all lines but those that begin with a tag (metadata of the talk)."""
+    talk = ""
+    for line in lines:
+        if not _ABOUT.match(line):
+            yield Segment(line.strip(), talk, talk)
+            continue
+        dropped[MARK_UP] += 1
+        if named := _TALK.match(line):
+            talk = f"talk {named[1]}"
+
+
+def read_segments(lines: Iterator[str], where: str, dropped: Counter[str]) -> Iterator[Segment]:
+    """The texts between <seg> and </seg>, on one line or several; DataError for a missing tag, with the line."""
+    document, segment, begun, parts = "", "", 0, list[str]()
+    for number, line in enumerate(lines, start=1):
+        at = 0
+        for tag in _TAG.finditer(line):
+            closes, name = bool(tag[1]), tag[2].lower()
+            if name == "seg" and closes == bool(begun):
+                if begun:
+                    parts.append(line[at : tag.start()])
+                    place = f"document {document}, segment {segment}"
+                    yield Segment(" ".join(part.strip() for part in parts).strip(), place, document)
+                    begun, parts = 0, []
+                else:
+                    segment, begun = _attribute(tag[3], "id"), number
+            elif begun or name == "seg":
+                what = f"inside of the segment that begins in line {begun}" if begun else "where no segment is open"
+                raise DataError(f"{where}, line {number}: {tag[0]} {what}; is the file damaged?")
+            elif not closes:
+                document = _attribute(tag[3], "docid")
+            at = tag.end()
+        if begun:
+            parts.append(line[at:])
+            if sum(map(len, parts)) > LONGEST:
+                raise DataError(f"{where}, line {begun}: this segment has no end")
+    if begun:
+        raise DataError(f"{where}, line {begun}: this segment has no end; is the file complete?")
+
+
+def unescape_entities(text: str) -> str:
+    """Replaces character references such as `&#39;`, which need their semicolon, unlike in `html.unescape`."""
+    return _ENTITY.sub(lambda found: html5.get(f"{found[1]};", found[0]) if found[1] else unescape(found[0]), text)
+
+
+def _attribute(text: str, name: str) -> str:
+    found = re.search(rf"\b{name}\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|([^\s>]+))", text, re.IGNORECASE)
+    return next((value for value in found.groups() if value is not None), "") if found else ""
+
+
+# What makes units out of the lines of a text; takes what messages call the text, and where to count what is left out.
+FORMATS: Mapping[str, Callable[[Iterator[str], str, Counter[str]], Iterator[Segment]]] = {
+    "lines": lambda lines, where, dropped: map(Segment, lines),
+    "talks": read_talks,
+    "segments": read_segments,
+}
+
+
+class ParallelFiles(Settings):
+    """Two aligned texts."""
+
+    src: str
+    """FILE, or FILE:MEMBER for a member of an archive. Either may be gzip-compressed."""
+    tgt: str
+    """The target text."""
+    split: Literal["train", "valid", "test", ""] = ""
+    """The split; empty: `split` of the entry decides."""
+    format: Literal["lines", "talks", "segments"] = "lines"
+    """lines: a sentence a line. talks: WIT3's train.tags, without the lines of tags. segments: SGML or XML, a sentence
+    between <seg> and </seg>."""
+    entities: bool | None = None
+    """Whether character references such as `&quot;` are replaced; default: in segments only."""
+
+
+@READERS.register("aligned")
+class AlignedReader(Reader):
+    """Aligned texts of any number of splits. An archive of both sides is read twice at once, not unpacked."""
+
+    kind: Literal["aligned"] = "aligned"
+    parts: list[ParallelFiles] = Field(min_length=1)
+
+    def pairs(self, files: Sequence[Path], dropped: Counter[str]) -> Iterator[Pair]:
+        """The pairs of all parts."""
+        for part in self.parts:
+            yield from _pairs(part, files, dropped)
+
+
+def _pairs(part: ParallelFiles, files: Sequence[Path], dropped: Counter[str]) -> Iterator[Pair]:
+    read = FORMATS[part.format]
+    sides = [
+        read(text_lines(files, part.src), part.src, dropped),
+        read(text_lines(files, part.tgt), part.tgt, Counter()),  # what is left out of both sides is counted once
+    ]
+    settle = unescape_entities if part.entities or (part.entities is None and part.format == "segments") else str
+    count = 0
+    for src, tgt in zip_longest(*sides):
+        if src is None or tgt is None:
+            more = 1 + sum(1 for side in sides for _ in side)
+            counts = (count, count + more) if src is None else (count + more, count)
+            raise DataError(
+                f"{part.src} has {counts[0]} {part.format}, but {part.tgt} has {counts[1]}: they are not parallel"
+            )
+        count += 1
+        if src.place != tgt.place:
+            raise DataError(
+                f"{part.src} and {part.tgt} differ at number {count}: {src.place or 'nothing'} on one side, "
+                f"{tgt.place or 'nothing'} on the other"
+            )
+        yield Pair(settle(src.text), settle(tgt.text), group=src.group, split=part.split)
+    if not count:
+        raise DataError(f"{part.src}: it has no {part.format}; has its layout changed?")
+
+
+@READERS.register("tab_separated")
+class TabSeparatedReader(Reader):
+    """Lines of tab-separated columns; other columns, such as the author of a sentence, are ignored."""
+
+    kind: Literal["tab_separated"] = "tab_separated"
+    text: str
+    """FILE, or FILE:MEMBER for a member of an archive."""
+    src: int = Field(default=1, ge=1)
+    """The source column, counted from 1."""
+    tgt: int = Field(default=2, ge=1)
+    """The target column."""
+    group: int | None = Field(default=None, ge=1)
+    """The column that identifies the group of a pair; default: the source."""
+
+    def pairs(self, files: Sequence[Path], dropped: Counter[str]) -> Iterator[Pair]:
+        """The pair of every line that is not empty; DataError for too few columns, with the line."""
+        group = self.group or self.src
+        needed = max(self.src, self.tgt, group)
+        for number, line in enumerate(text_lines(files, self.text), start=1):
+            if not line:
+                dropped["empty lines"] += 1
+                continue
+            columns = line.split("\t")
+            if len(columns) < needed:
+                raise DataError(
+                    f"{self.text}, line {number}: expected {needed} columns between tabs, found {len(columns)}; "
+                    "has the layout of the file changed?"
+                )
+            yield Pair(columns[self.src - 1], columns[self.tgt - 1], group=columns[group - 1])

@@ -14,10 +14,9 @@ from web_server import Site
 
 from nmtkit.core.errors import DataError
 from nmtkit.core.formats import load_yaml
-from nmtkit.corpora.aligned import AlignedReader, TabSeparatedReader
 from nmtkit.corpora.catalogue import Catalogue, Corpus
 from nmtkit.corpora.fetching import FetchedCorpus, fetch
-from nmtkit.corpora.readers import Reader
+from nmtkit.corpora.readers import AlignedReader, Reader, TabSeparatedReader
 from nmtkit.corpora.sources import FetchContext, UrlSource
 from nmtkit.corpora.stories import StoriesReader, XsumReader
 

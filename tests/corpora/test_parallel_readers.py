@@ -12,8 +12,15 @@ from published import Content, gzipped, tarred, zipped
 
 from nmtkit.core.errors import DataError
 from nmtkit.corpora import readers
-from nmtkit.corpora.aligned import MARK_UP, AlignedReader, ParallelFiles, TabSeparatedReader, unescape_entities
-from nmtkit.corpora.readers import Pair, Reader
+from nmtkit.corpora.readers import (
+    MARK_UP,
+    AlignedReader,
+    Pair,
+    ParallelFiles,
+    Reader,
+    TabSeparatedReader,
+    unescape_entities,
+)
 
 EN = ["A dog runs.", "Two women sing.", "The bus is late."]
 DE = ["Ein Hund rennt.", "Zwei Frauen singen.", "Der Bus hat Verspätung."]
