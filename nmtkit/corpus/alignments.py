@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TextIO, get_args
 
@@ -109,18 +108,14 @@ def parse_alignments(lines: Iterable[str], place: str, base: int | None = None) 
 
     `place` names the file in messages. Words are counted from `base`, 0 or 1; None stands for `DEFAULT_BASE`.
     """
-    numbered = enumerate(lines, start=1)
-    before: list[tuple[int, str]] = []
-    for number, line in numbered:
-        before.append((number, line.strip()))
-        if line.strip():
-            break
-    form: AlignmentFormat = "naacl" if before and _NAACL_LINE.fullmatch(before[-1][1]) else "pharaoh"
+    texts = [line.strip() for line in lines]
+    first = next(filter(None, texts), "")
+    form: AlignmentFormat = "naacl" if _NAACL_LINE.fullmatch(first) else "pharaoh"
     base = DEFAULT_BASE[form] if base is None else base
-    rows = chain(before, numbered)
     if form == "naacl":
-        return AlignmentFile(_parse_naacl(rows, place, base), form, base)
-    return AlignmentFile([parse_pharaoh_line(row, f"{place}, line {n}", base) for n, row in rows], form, base)
+        return AlignmentFile(_parse_naacl(texts, place, base), form, base)
+    numbered = enumerate(texts, start=1)
+    return AlignmentFile([parse_pharaoh_line(text, f"{place}, line {n}", base) for n, text in numbered], form, base)
 
 
 def parse_pharaoh_line(line: str, place: str, base: int = 0) -> Alignment:
@@ -137,15 +132,15 @@ def parse_pharaoh_line(line: str, place: str, base: int = 0) -> Alignment:
     return Alignment(frozenset(sure), frozenset(possible))
 
 
-def _parse_naacl(lines: Iterable[tuple[int, str]], place: str, base: int) -> list[Alignment]:
+def _parse_naacl(lines: Iterable[str], place: str, base: int) -> list[Alignment]:
     sure: defaultdict[int, set[Link]] = defaultdict(set)
     possible: defaultdict[int, set[Link]] = defaultdict(set)
     last, said, links = 0, 0, 0
-    for number, line in lines:
-        if not line.strip():
+    for number, line in enumerate(lines, start=1):
+        if not line:
             continue
-        match = _NAACL_LINE.fullmatch(line.strip())
-        what = f"{place}, line {number}: {_shown(line.strip())}"
+        match = _NAACL_LINE.fullmatch(line)
+        what = f"{place}, line {number}: {_shown(line)}"
         if match is None:
             raise DataError(f"{what} is not a link; write PAIR SOURCE TARGET and S or P, such as 12 3 4 S")
         pair = int(match[1])

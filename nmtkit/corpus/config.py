@@ -68,45 +68,35 @@ class SplitFiles(Settings):
 
     @model_validator(mode="after")
     def _one_form(self) -> "SplitFiles":
-        forms = sum(map(bool, (self.src, self.jsonl, self.stories)))
-        if not forms:
-            raise ValueError(
-                "give either src (and tgt), or jsonl, or stories: none of them names a file; to leave out the test "
-                "set, write `--set data.test=null`, or `test: null` in the recipe"
-            )
-        if forms > 1:
+        if sum(map(bool, (self.src, self.jsonl, self.stories))) != 1:
             raise ValueError(
                 "give either src (and tgt), or jsonl, or stories; to take back what the extended recipe gives, write "
-                "an empty list, e.g. `jsonl: []`"
+                "an empty list, e.g. `jsonl: []`; to leave out the test set, write `--set data.test=null`, or "
+                "`test: null` in the recipe"
             )
-        if self.jsonl and self.tgt:
+        if not self.src and (self.tgt or self.alignment or self.src_words or self.tgt_words):
             raise ValueError(
-                "tgt is for text files; a jsonl file holds both sides: name the keys with src_field, tgt_field"
+                "tgt, alignment, src_words and tgt_words are for text files; a jsonl file holds all, named by "
+                "src_field, tgt_field and alignment_field, and a story holds both sides"
             )
-        if self.stories and (self.tgt or self.alignment or self.src_words or self.tgt_words):
-            raise ValueError("tgt, alignment, src_words and tgt_words are for text files; a story holds both sides")
         if self.story_lists and not self.stories:
             raise ValueError("story_lists select from folders of stories: name them with `stories`")
-        if self.tgt and len(self.src) != len(self.tgt):
-            raise ValueError(f"src names {len(self.src)} files and tgt {len(self.tgt)}: they must be paired")
-        if self.jsonl and (self.alignment or self.src_words or self.tgt_words):
-            raise ValueError("alignment, src_words and tgt_words are for text files; a jsonl file has alignment_field")
         if self.alignment_field and not self.jsonl:
             raise ValueError("alignment_field is the key of a jsonl file; of text files the links are in `alignment`")
-        for name in ("alignment", "src_words", "tgt_words"):
+        for name in ("tgt", "alignment", "src_words", "tgt_words"):
             count = len(getattr(self, name))
             if count not in (0, len(self.src)):
                 raise ValueError(f"src names {len(self.src)} files and {name} {count}: they must be paired")
-        if (self.src_words or self.tgt_words) and not self.alignment:
-            raise ValueError("src_words and tgt_words say which words an alignment counts: name the alignment as well")
-        if self.alignment_base is not None and not self.has_links:
-            raise ValueError("alignment_base says what an alignment counts from: name the alignment as well")
-        corpora = self.src or self.jsonl or self.stories
+        if (self.src_words or self.tgt_words or self.alignment_base is not None) and not self.has_links:
+            raise ValueError(
+                "src_words, tgt_words and alignment_base say what words an alignment counts: name the alignment as well"
+            )
         if self.weights and self.story_lists:
             raise ValueError("weights are of folders of stories, and story_lists select from all of them together")
-        if len(self.weights) not in (0, len(corpora)):
-            kind = next(kind for kind in ("src", "jsonl", "stories") if getattr(self, kind))
-            raise ValueError(f"{kind} names {len(corpora)} and weights {len(self.weights)}: they must be paired")
+        kind = next(kind for kind in ("src", "jsonl", "stories") if getattr(self, kind))
+        count = len(getattr(self, kind))
+        if len(self.weights) not in (0, count):
+            raise ValueError(f"{kind} names {count} and weights {len(self.weights)}: they must be paired")
         return self
 
     @property

@@ -176,13 +176,11 @@ def _different(src: TextFile, other: TextFile, rule: str) -> FileFault:
         f"{src.path} has {src.count} lines, but {other.path} has {other.count}: "
         f"line n of one must {rule} line n of the other"
     )
-    line, count = min(src.count, other.count) + 1, abs(src.count - other.count)
-    if rule != "belong to":
-        return FileFault(
-            LINE_COUNTS, FaultLocation(src.path, line), message, count, (src.count, other.count), other.path
-        )
-    text = f"{other.count:,} lines here, {src.count:,} in {src.path}"
-    return FileFault(LINE_COUNTS, FaultLocation(other.path, line, text=text), message, count)
+    line, more = min(src.count, other.count) + 1, abs(src.count - other.count)
+    if rule == "belong to":
+        text = f"{other.count:,} lines here, {src.count:,} in {src.path}"
+        return FileFault(LINE_COUNTS, FaultLocation(other.path, line, text=text), message, more)
+    return FileFault(LINE_COUNTS, FaultLocation(src.path, line), message, more, (src.count, other.count), other.path)
 
 
 # --------------------------------------------------------------------------------------------------------- sound pairs

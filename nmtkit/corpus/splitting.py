@@ -22,9 +22,8 @@ from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.reading import read_pairs
 
 SHARE = 20
-"""One in SHARE pairs is held out for each of validation and test ..."""
 MOST = 1_000
-"""... but no more than MOST different sources."""
+"""One in SHARE pairs is held out for each of validation and test, but no more than MOST different sources."""
 
 Item = TypeVar("Item")
 
@@ -190,9 +189,9 @@ def write_splits(
         for pair in read_pairs(files):
             split = hold_out.split_of(pair)
             counts[split] += 1
-            name = names[pair.file] if split == "train" else split
-            for output, text in zip(outputs[name], (pair.src, pair.tgt or ""), strict=True):
-                output.write(text + "\n")
+            src, tgt = outputs[names[pair.file] if split == "train" else split]
+            src.write(f"{pair.src}\n")
+            tgt.write(f"{pair.tgt or ''}\n")
     return counts
 
 

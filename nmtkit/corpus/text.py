@@ -32,7 +32,6 @@ ByteObserver: TypeAlias = Callable[[str], Callable[[bytes], object]]
 _BROKEN = (EOFError, gzip.BadGzipFile, zlib.error)
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _WRONG = re.compile("[\udc80-\udcff]")
-_PLAIN_END = re.compile(r"(?<!\r)\n")
 
 
 class TextBlock(NamedTuple):
@@ -277,20 +276,17 @@ class _LineEnds:
     """Counts the line ends of both kinds, and keeps the first line of each."""
 
     def __init__(self) -> None:
-        self._counts = [0, 0]
+        self._counts = [0, 0]  # of \n, of \r\n
         self._firsts = [0, 0]
 
     def see(self, block: bytes, before: int) -> None:
         """Counts the lines of a block; `before` lines come before it."""
         windows = block.count(b"\r\n") if b"\r" in block else 0
-        if windows and not self._counts[1]:
-            self._firsts[1] = before + block.count(b"\n", 0, block.index(b"\r\n") + 1) + 1
-        self._counts[1] += windows
-        plain = block.count(b"\n") - windows
-        if plain and not self._counts[0]:
-            end = _PLAIN_END.search(block.decode("latin-1")) if windows else None
-            self._firsts[0] = before + 1 + (block.count(b"\n", 0, end.start()) if end else 0)
-        self._counts[0] += plain
+        for kind, count in enumerate((block.count(b"\n") - windows, windows)):
+            if count and not self._counts[kind]:
+                ends = enumerate(block.split(b"\n"), start=before + 1)
+                self._firsts[kind] = next(number for number, line in ends if line.endswith(b"\r") == bool(kind))
+            self._counts[kind] += count
 
     def mixed(self) -> tuple[int, int] | None:
         """The first line with the rarer line end, and their number; None if all lines end alike."""
