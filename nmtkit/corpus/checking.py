@@ -147,7 +147,7 @@ class FilterDecision:
 class PairChecker:
     """Finds the faulty pairs of a corpus, counts them in the report and decides which to drop.
 
-    The other splits are registered first, then train is checked, then they are. Memory: 8 bytes for a training pair (16
+    The other splits are registered first, then train is checked, then they are. Memory: 8 bytes for a training pair (20
     at times, see `HashSet`), 18 for a pair of another split.
 
     With `need_references` an empty target outside of train is refused, for tasks whose metrics need one.

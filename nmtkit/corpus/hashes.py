@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
@@ -10,11 +9,6 @@ import numpy.typing as npt
 
 Hashes: TypeAlias = npt.NDArray[np.uint64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
-
-SEGMENT = 1 << 17
-"""The size of a new segment; merging needs as much memory again for one segment only."""
-RECENT = 4
-"""Runs are merged into the segments when they have more than this part of the members (1 in RECENT)."""
 
 
 @dataclass(frozen=True)
@@ -74,74 +68,30 @@ class HashLookup:
 
 
 class HashSet:
-    """A set of 64-bit hashes: 8 bytes a member, never more than 16, also while it grows.
+    """A set of 64-bit hashes: 8 bytes a member, about 20 at the moments when it grows.
 
-    Most members are in segments: sorted arrays of about `SEGMENT` members, in order. Recent ones are in sorted runs,
-    each at most a quarter as long as the one before. Large runs are merged into the segments, one after the other.
+    The members are in sorted runs, each at most a quarter as long as the one before (a log-structured merge).
     """
 
     def __init__(self) -> None:
-        self._segments: list[Hashes] = []
-        self._starts: Hashes = np.empty(0, dtype=np.uint64)  # the first member of each segment
         self._runs: list[Hashes] = []
-        self._settled = 0
 
     def __len__(self) -> int:
-        return self._settled + sum(map(len, self._runs))
+        return sum(map(len, self._runs))
 
     def add(self, hashes: Hashes) -> Mask:
         """Adds hashes; `(n,)`: whether each was a member already, or came earlier in this call."""
         unique, first = np.unique(hashes, return_index=True)
-        old = self._contains_sorted(unique)
+        old = np.zeros(len(unique), dtype=bool)
+        for run in self._runs:
+            place = np.minimum(np.searchsorted(run, unique), len(run) - 1)
+            old |= run[place] == unique
         new = np.zeros(len(hashes), dtype=bool)
         new[first[~old]] = True
         run = unique[~old]
-        while self._runs and len(run) and len(self._runs[-1]) < 4 * len(run):
-            run = _merged(self._runs.pop(), run)
+        while self._runs and len(self._runs[-1]) < 4 * len(run):
+            run = np.concatenate([self._runs.pop(), run])
+            run.sort(kind="stable")  # which merges what is already in order
         if len(run):
             self._runs.append(run)
-        if sum(map(len, self._runs)) > max(SEGMENT, self._settled // RECENT):
-            self._settle()
         return ~new
-
-    def _contains_sorted(self, hashes: Hashes) -> Mask:
-        """Membership of sorted hashes."""
-        found = np.zeros(len(hashes), dtype=bool)
-        for run in self._runs:
-            found |= _among(hashes, run)
-        # A hash belongs to the last segment that does not begin behind it; the first takes what is before all.
-        cuts = [0, *np.searchsorted(hashes, self._starts[1:]).tolist(), len(hashes)]
-        for segment, (start, end) in zip(self._segments, pairwise(cuts), strict=False):
-            if start < end:
-                found[start:end] |= _among(hashes[start:end], segment)
-        return found
-
-    def _settle(self) -> None:
-        """Merges the runs into the segments."""
-        run = self._runs.pop()
-        while self._runs:
-            run = _merged(self._runs.pop(), run)
-        self._settled += len(run)
-        segments = self._segments or [np.empty(0, dtype=np.uint64)]
-        cuts = [0, *np.searchsorted(run, self._starts[1:]).tolist(), len(run)]
-        self._segments = []
-        segments.reverse()  # to let go of each as soon as it is merged
-        for start, end in pairwise(cuts):
-            whole = _merged(segments.pop(), run[start:end])
-            count = -(-len(whole) // SEGMENT)
-            # Copies, for a view would keep the whole from being freed.
-            self._segments += [whole] if count == 1 else [part.copy() for part in np.array_split(whole, count)]
-        self._starts = np.array([segment[0] for segment in self._segments], dtype=np.uint64)
-
-
-def _among(hashes: Hashes, members: Hashes) -> Mask:
-    """Membership in a sorted array that is not empty."""
-    place = np.searchsorted(members, hashes)
-    found: Mask = members[np.minimum(place, len(members) - 1)] == hashes
-    return found
-
-
-def _merged(one: Hashes, other: Hashes) -> Hashes:
-    both = np.concatenate([one, other])
-    both.sort(kind="stable")  # which merges what is already in order
-    return both
