@@ -3,6 +3,7 @@
 import argparse
 import math
 from collections import OrderedDict
+from collections.abc import Callable
 from copy import deepcopy
 from functools import reduce
 from operator import getitem
@@ -21,14 +22,19 @@ OPENNMT = ["<unk>", "<blank>", "<s>", "</s>"]
 EPSILON = 1e-6
 
 
-def words_of(side: int, first: list[str], pieces: bool) -> list[str]:
-    """A vocabulary that lacks some of what the text has."""
-    if pieces:
-        pair = learned(joint=False)
-        found = [piece for piece in (pair.src, pair.tgt)[side].vocabulary.tokens[4:] if piece[-1:] not in "aert"]
-    else:
+Words = tuple[list[str], list[str]]
+
+
+def words_of(first: list[str], pieces: bool = False) -> Words:
+    """The vocabularies of both sides; they lack some of what the text has."""
+    pair = learned(joint=False)
+    sides = []
+    for side, one in enumerate((pair.src, pair.tgt)):
         found = [word for pair in PAIRS[:60] for word in pair[side].split() if len(word) < 9]
-    return [*first, *dict.fromkeys(found)]
+        if pieces:
+            found = [piece for piece in one.vocabulary.tokens[4:] if piece[-1:] not in "aert"]
+        sides.append([*first, *dict.fromkeys(found)])
+    return sides[0], sides[1]
 
 
 class Drawn:
@@ -49,9 +55,6 @@ class Drawn:
     def norm(self, name: str, width: int) -> None:
         self.draw(f"{name}.weight", width, around=1.0)
         self.draw(f"{name}.bias", width)
-
-
-# ------------------------------------------------------------------------------------------------------------ Joey NMT
 
 
 def joey_config(**more: Any) -> dict[str, Any]:
@@ -106,7 +109,12 @@ def joey_transformer(config: dict[str, Any], src: int, tgt: int) -> Weights:
     return made
 
 
-def write_joey(folder: Path, config: dict[str, Any], weights: Weights, words: tuple[list[str], list[str]]) -> None:
+def write_joey(
+    folder: Path, config: dict[str, Any], draw: Callable[..., Weights] = joey_transformer, words: Words | None = None
+) -> tuple[Weights, Words]:
+    """A model with weights that are drawn, and its vocabularies."""
+    words = words or words_of(JOEY, config["data"]["src"]["level"] == "bpe")
+    weights = draw(config, *map(len, words))
     folder.mkdir()
     (folder / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     for name, tokens in zip(("src_vocab.txt", "trg_vocab.txt"), words, strict=True):
@@ -120,9 +128,7 @@ def write_joey(folder: Path, config: dict[str, Any], weights: Weights, words: tu
         state | {"scaler_state": None, "stats_state": {"steps": 5, "best_ckpt_score": math.inf}}, folder / "5.ckpt"
     )
     (folder / "best.ckpt").symlink_to("5.ckpt")
-
-
-# ---------------------------------------------------------------------------------------------------------- OpenNMT-py
+    return weights, words
 
 
 def opennmt_options(**more: Any) -> dict[str, Any]:
@@ -161,7 +167,12 @@ def opennmt_transformer(options: dict[str, Any], src: int, tgt: int) -> Weights:
 OPENNMT_DECODER = "decoder.transformer_layers"
 
 
-def write_opennmt(path: Path, options: dict[str, Any], weights: Weights, words: tuple[list[str], list[str]]) -> None:
+def write_opennmt(
+    path: Path, options: dict[str, Any], draw: Callable[..., Weights] = opennmt_transformer, words: Words | None = None
+) -> tuple[Weights, Words]:
+    """A model with weights that are drawn, and its vocabularies."""
+    words = words or words_of(OPENNMT, "sentencepiece" in options["transforms"])
+    weights = draw(options, *map(len, words))
     path.parent.mkdir(exist_ok=True)
     of_generator = {name: one for name, one in weights.items() if name.startswith("generator.")}
     state: dict[str, Any] = {
@@ -176,9 +187,7 @@ def write_opennmt(path: Path, options: dict[str, Any], weights: Weights, words: 
         pair = learned(joint=False)
         for side, one in (("src", pair.src), ("tgt", pair.tgt)):
             (path.parent / Path(options[f"{side}_subword_model"]).name).write_bytes(one.content())
-
-
-# ------------------------------------------------------------------------------------------------- what models compute
+    return weights, words
 
 
 def positions(length: int, width: int) -> Tensor:

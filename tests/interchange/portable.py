@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from commands import sentence_pairs
+from torch import Tensor
 
 from nmtkit.checkpoints.weights import get_weights, save_weights
 from nmtkit.core.errors import NmtkitError
@@ -84,6 +85,23 @@ def made_run(folder: Path, settings: dict[str, Any], tokenizers: TokenizerPair) 
     save_weights(run.average, get_weights(model), tokenizers.checksum)
     atomic_write_text(run.recipe, recipe.to_yaml())
     return SavedRun(run)
+
+
+def run_of(kind: dict[str, Any], folder: Path) -> SavedRun:
+    """A run with these settings of the model; its two vocabularies are one unless the kind says how they differ."""
+    settings = {key: value for key, value in kind.items() if key not in ("two", "more source tokens")}
+    if "more source tokens" in kind:
+        return made_run(folder, settings, learned(joint=False, vocab_size=38, tgt_vocab_size=34))
+    return made_run(folder, settings, tokenizers("two" in kind))
+
+
+def require_near(
+    found: Seq2Seq, own: Seq2Seq, step: Callable[[str, Tensor], Tensor | float] = lambda name, tensor: 0.0
+) -> None:
+    """Every weight is the same, or as near as it can be where rounding to the given steps moves it."""
+    assert len(own.state_dict()) > 30
+    for name, tensor in own.state_dict().items():
+        assert bool(((found.state_dict()[name] - tensor).abs() <= step(name, tensor) * 1.001).all()), name
 
 
 def read(path: Path) -> Any:

@@ -7,17 +7,20 @@ import pytest
 import torch
 from commands import Command
 from daily import daily
-from portable import SEARCH, SOURCES, TARGETS, learned, made_run, needs, opened, raw, read, tokenizers
+from portable import SEARCH, SOURCES, TARGETS, learned, made_run, needs, opened, raw, read, require_near, run_of
 
 import nmtkit
 from nmtkit.core.errors import NmtkitError
 from nmtkit.data.batch import collate
 from nmtkit.data.shards import VERSION
 from nmtkit.interchange import conversion
-from nmtkit.interchange.exporting import export_run
+from nmtkit.interchange.exporting import export_run, require_comparable
 from nmtkit.interchange.importing import import_run
+from nmtkit.models.rnnsearch import RnnSearchConfig
+from nmtkit.models.transformer import TransformerConfig
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun
+from nmtkit.search.rules import SearchConfig
 from nmtkit.translation.translator import Translator
 
 KINDS: list[dict[str, Any]] = [
@@ -29,13 +32,6 @@ KINDS: list[dict[str, Any]] = [
     {"tie": "none", "two": True},
     {"tie": "none", "more source tokens": True},
 ]
-
-
-def run_of(kind: dict[str, Any], folder: Path) -> SavedRun:
-    settings = {key: value for key, value in kind.items() if key not in ("two", "more source tokens")}
-    if "more source tokens" in kind:
-        return made_run(folder, settings, learned(joint=False, vocab_size=38, tgt_vocab_size=34))
-    return made_run(folder, settings, tokenizers(kind.get("two", False)))
 
 
 def exported(kind: dict[str, Any], to: str, folder: Path) -> tuple[Translator, Path]:
@@ -51,15 +47,11 @@ def test_out_and_in_again_is_the_same_run(kind: dict[str, Any], tmp_path: Path) 
     for again in ("once", "twice"):
         import_run(folder, str(tmp_path / again))
         after = opened(tmp_path / again)
-        assert after.model.config == before.model.config
-        assert after.model.sizes == before.model.sizes
-        own, found = raw(tmp_path / "run").state_dict(), raw(tmp_path / again).state_dict()
-        assert len(found) > 30
-        for name, tensor in found.items():
-            assert torch.equal(tensor, own[name]), name
-        assert [one.vocabulary.tokens for one in (after.tokenizers.src, after.tokenizers.tgt)] == [
-            one.vocabulary.tokens for one in (before.tokenizers.src, before.tokenizers.tgt)
-        ]
+        assert (after.model.config, after.model.sizes) == (before.model.config, before.model.sizes)
+        require_near(raw(tmp_path / again), raw(tmp_path / "run"))
+        for side in ("src", "tgt"):
+            tokens = (getattr(one.tokenizers, side).vocabulary.tokens for one in (after, before))
+            assert next(tokens) == next(tokens)
         imported = {"at_limit": "compete", "max_length_offset": 30}
         assert after.config == before.config.changed(imported)
         assert after.translate(SOURCES[:20]) == before.translate(SOURCES[:20])
@@ -77,8 +69,7 @@ def test_hugging_face_opens_it(kind: dict[str, Any], tmp_path: Path) -> None:
     assert not any(info.values()), info
     tokenizer = theirs.AutoTokenizer.from_pretrained(folder)
     batch = tokenizer(SOURCES, text_target=TARGETS, return_tensors="pt", padding=True)
-    src, tgt = (side.encode_many(lines) for side, lines in zip(sides(ours), (SOURCES, TARGETS), strict=True))
-    given = collate(src, tgt)
+    given = collate(ours.tokenizers.src.encode_many(SOURCES), ours.tokenizers.tgt.encode_many(TARGETS))
     assert batch.input_ids.tolist() == given.src.tolist()
     assert given.tgt_in is not None
     found = model.eval()(given.src, given.src_mask.long(), given.tgt_in).logits.log_softmax(-1)
@@ -89,16 +80,12 @@ def test_hugging_face_opens_it(kind: dict[str, Any], tmp_path: Path) -> None:
     assert tokenizer.batch_decode(written, skip_special_tokens=True) == ours.translate(SOURCES)
 
 
-def sides(of: Translator) -> tuple[Any, Any]:
-    return of.tokenizers.src, of.tokenizers.tgt
-
-
 @needs("ctranslate2")
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_ctranslate2_opens_it(kind: dict[str, Any], tmp_path: Path) -> None:
     ours, folder = exported(kind, "ctranslate2", tmp_path)
     theirs = conversion.library("ctranslate2").Translator(str(folder), compute_type="float32", intra_threads=1)
-    src, tgt = sides(ours)
+    src, tgt = ours.tokenizers.src, ours.tokenizers.tgt
     found = theirs.translate_batch(
         [src.tokens(line) for line in SOURCES],
         beam_size=SEARCH["beam_size"],
@@ -139,6 +126,21 @@ def test_what_hugging_face_has_not_is_refused_by_name(
     with pytest.raises(NmtkitError, match=match):
         export_run(run, "huggingface", tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize("engine", conversion.LIBRARIES)
+def test_what_an_engine_has_not_is_refused_by_name(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(NmtkitError, match=f"{engine} has no counterpart of a rnnsearch"):
+        conversion.require_convertible(RnnSearchConfig(), engine)
+    with pytest.raises(NmtkitError, match="copies"):
+        conversion.require_convertible(TransformerConfig(copying="head"), engine)
+    given = {"length_penalty": "gnmt", "coverage_penalty": 0.2, "stop": "joeynmt", "min_length_ratio": 0.5}
+    with pytest.raises(NmtkitError, match=r"gnmt.*coverage_penalty 0.2.*stop joeynmt.*min_length_ratio"):
+        require_comparable(engine, SearchConfig().changed(given))
+    require_comparable(engine, SearchConfig())
+    monkeypatch.setattr(conversion, "find_spec", lambda name: None)
+    with pytest.raises(NmtkitError, match=rf"pip install {conversion.LIBRARIES[engine]}.*nmtkit\[peers\]"):
+        conversion.library(engine)
 
 
 def test_the_command_writes_into_a_new_folder_only(console: Command, tmp_path: Path) -> None:

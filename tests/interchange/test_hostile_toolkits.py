@@ -13,32 +13,20 @@ import torch
 import yaml
 from commands import Command
 from other_recurrent import opennmt_rnn
-from other_toolkits import (
-    JOEY,
-    OPENNMT,
-    joey_config,
-    joey_transformer,
-    opennmt_options,
-    opennmt_transformer,
-    words_of,
-    write_joey,
-    write_opennmt,
-)
+from other_toolkits import joey_config, opennmt_options, write_joey, write_opennmt
 from portable import SOURCES, Harm, Spoil, import_refused
 
 
 @pytest.fixture
 def joey(tmp_path: Path) -> Path:
-    config, words = joey_config(), (words_of(0, JOEY, pieces=False), words_of(1, JOEY, pieces=False))
-    write_joey(tmp_path / "model", config, joey_transformer(config, *map(len, words)), words)
+    write_joey(tmp_path / "model", joey_config())
     return tmp_path / "model"
 
 
 @pytest.fixture
 def opennmt(tmp_path: Path) -> Path:
-    options, words = opennmt_options(), (words_of(0, OPENNMT, pieces=False), words_of(1, OPENNMT, pieces=False))
     path = tmp_path / "model" / "model_step_5.pt"
-    write_opennmt(path, options, opennmt_transformer(options, *map(len, words)), words)
+    write_opennmt(path, opennmt_options())
     return path
 
 
@@ -203,9 +191,8 @@ def test_an_option_of_a_recurrent_model_without_counterpart_is_named(name: str, 
     value, match = OF_RECURRENT[name]
     options = opennmt_options(encoder_type="rnn", decoder_type="rnn", position_encoding=False, enc_layers=1)
     options |= {"rnn_type": "GRU", "input_feed": 1, "global_attention": "general"}
-    words = words_of(0, OPENNMT, pieces=False), words_of(1, OPENNMT, pieces=False)
     path = tmp_path / "model" / "model.pt"
-    write_opennmt(path, options | {name: value}, opennmt_rnn(options, *map(len, words)), words)
+    write_opennmt(path, options | {name: value}, lambda _, src, tgt: opennmt_rnn(options, src, tgt))
     import_refused(path, match, tmp_path, "opennmt-py")
 
 

@@ -12,10 +12,8 @@ from other_toolkits import (
     joey_config,
     joey_recurrent,
     joey_scores,
-    joey_transformer,
     opennmt_options,
     opennmt_scores,
-    opennmt_transformer,
     words_of,
     write_joey,
     write_opennmt,
@@ -37,8 +35,6 @@ JOEYS: dict[str, dict[str, Any]] = {
     "post-norm, sentencepiece": POST | SPM,
     "gelu, tied": GELU | {"model__tied_softmax": True},
 }
-
-
 JOEY_RECURRENT: dict[str, dict[str, Any]] = {
     "gru, bahdanau, bridge": {},
     "lstm, luong, last": {"rnn_type": "lstm", "attention": "luong", "init_hidden": "last", "num_layers": 2},
@@ -75,9 +71,7 @@ def cut(side: int, text: str, pieces: bool, words: list[str]) -> list[str]:
 def test_a_transformer_of_joey_nmt_computes_what_it_did(kind: str, tmp_path: Path) -> None:
     config = joey_config(**JOEYS[kind])
     pieces = config["data"]["src"]["level"] == "bpe"
-    words = words_of(0, JOEY, pieces), words_of(1, JOEY, pieces)
-    weights = joey_transformer(config, *map(len, words))
-    write_joey(tmp_path / "theirs", config, weights, words)
+    weights, words = write_joey(tmp_path / "theirs", config)
     import_run(tmp_path / "theirs", str(tmp_path / "run"), toolkit="joeynmt")
     ours = opened(tmp_path / "run")
     for source, target, found in zip(SOURCES[:6], TARGETS[:6], ours.rescore(SOURCES[:6], TARGETS[:6]), strict=True):
@@ -100,8 +94,6 @@ OPENNMTS: dict[str, dict[str, Any]] = {
     },
     "copying": {"copy_attn": True, "dec_layers": 2},
 }
-
-
 RECURRENT = {"encoder_type": "brnn", "decoder_type": "rnn", "rnn_type": "LSTM", "position_encoding": False}
 RECURRENT |= {"src_word_vec_size": 12, "tgt_word_vec_size": 12, "global_attention": "general", "input_feed": 1}
 OPENNMT_RECURRENT: dict[str, dict[str, Any]] = {
@@ -116,10 +108,8 @@ OPENNMT_RECURRENT: dict[str, dict[str, Any]] = {
 def test_a_transformer_of_opennmt_py_computes_what_it_did(kind: str, tmp_path: Path) -> None:
     options = opennmt_options(**OPENNMTS[kind])
     pieces = "sentencepiece" in options["transforms"]
-    words = words_of(0, OPENNMT, pieces), words_of(1, OPENNMT, pieces)
-    weights = opennmt_transformer(options, *map(len, words))
     path = tmp_path / "there" / "model_step_5.pt"
-    write_opennmt(path, options, weights, words)
+    weights, words = write_opennmt(path, options)
     import_run(path, str(tmp_path / "run"), toolkit="opennmt-py")
     ours = opened(tmp_path / "run")
     sources = [*SOURCES[:5], f"zzz {SOURCES[5]} {TARGETS[5]}"]
@@ -134,9 +124,8 @@ def test_a_transformer_of_opennmt_py_computes_what_it_did(kind: str, tmp_path: P
 
 @pytest.mark.parametrize("kind", JOEY_RECURRENT)
 def test_a_recurrent_model_of_joey_nmt_computes_what_it_did(kind: str, tmp_path: Path) -> None:
-    config, words = joey_recurrent(JOEY_RECURRENT[kind]), (words_of(0, JOEY, False), words_of(1, JOEY, False))
-    weights = joey_rnn(config, *map(len, words))
-    write_joey(tmp_path / "theirs", config, weights, words)
+    config = joey_recurrent(JOEY_RECURRENT[kind])
+    weights, words = write_joey(tmp_path / "theirs", config, joey_rnn)
     import_run(tmp_path / "theirs", str(tmp_path / "run"), toolkit="joeynmt")
     for source, target, found in rescored(tmp_path / "run"):
         wanted = joey_rnn_scores(weights, config, ids(words[0], source), ids(words[1], target))
@@ -146,9 +135,7 @@ def test_a_recurrent_model_of_joey_nmt_computes_what_it_did(kind: str, tmp_path:
 @pytest.mark.parametrize("kind", OPENNMT_RECURRENT)
 def test_a_recurrent_model_of_opennmt_py_computes_what_it_did(kind: str, tmp_path: Path) -> None:
     options = opennmt_options(**OPENNMT_RECURRENT[kind])
-    words = words_of(0, OPENNMT, False), words_of(1, OPENNMT, False)
-    weights = opennmt_rnn(options, *map(len, words))
-    write_opennmt(tmp_path / "model.pt", options, weights, words)
+    weights, words = write_opennmt(tmp_path / "model.pt", options, opennmt_rnn)
     import_run(tmp_path / "model.pt", str(tmp_path / "run"), toolkit="opennmt-py")
     for source, target, found in rescored(tmp_path / "run"):
         wanted = opennmt_rnn_scores(weights, options, ids(words[0], source), ids(words[1], target))
@@ -165,18 +152,15 @@ def rescored(run: Path) -> list[tuple[list[str], list[str], list[float]]]:
 @pytest.mark.parametrize("toolkit", ["joeynmt", "opennmt-py"])
 def test_pieces_without_their_model_are_text_cut_beforehand(toolkit: str, tmp_path: Path) -> None:
     """Each piece is known, results are pieces as well, and the user is told."""
-    theirs = JOEY if toolkit == "joeynmt" else OPENNMT
-    plain = [words_of(side, theirs, pieces=False) for side in (0, 1)]
+    plain = words_of(JOEY if toolkit == "joeynmt" else OPENNMT)
     cut = [[word if number < 4 or number % 3 else f"\u2581{word}" for number, word in enumerate(one)] for one in plain]
     told: list[str] = []
+    model = tmp_path / "model.pt"
     if toolkit == "joeynmt":
-        config = joey_config()
-        write_joey(tmp_path / "model", config, joey_transformer(config, *map(len, cut)), (cut[0], cut[1]))
-        import_run(tmp_path / "model", str(tmp_path / "run"), told.append, toolkit)
+        write_joey(model, joey_config(), words=(cut[0], cut[1]))
     else:
-        options = opennmt_options()
-        write_opennmt(tmp_path / "model.pt", options, opennmt_transformer(options, *map(len, cut)), (cut[0], cut[1]))
-        import_run(tmp_path / "model.pt", str(tmp_path / "run"), told.append, toolkit)
+        write_opennmt(model, opennmt_options(), words=(cut[0], cut[1]))
+    import_run(model, str(tmp_path / "run"), told.append, toolkit)
     ours = opened(tmp_path / "run")
     line = " ".join([*cut[0][4:], "<s>", "nowhere"])
     assert ours.tokenizers.src.encode(line)[:-2] == list(range(4, len(cut[0])))
