@@ -66,6 +66,7 @@ SHARED_MODULES = {
     **dict.fromkeys(("align", "rescore"), "pairs"),
     **dict.fromkeys(("average", "import", "export"), "weights"),
     **dict.fromkeys(("plot-attention", "plot-training"), "plots"),
+    "preprocess": "recipe",
     **dict.fromkeys(("score", "score-alignments"), "score"),
     **dict.fromkeys(("tokenize", "detokenize"), "tokens"),
     **dict.fromkeys(("translate", "summarize"), "translate"),

@@ -148,7 +148,6 @@ def command(
     \b
     Examples:
       nmtkit check demo
-      nmtkit check mine.yaml --html report.html
       nmtkit check train.en train.de --valid valid.en valid.de --test test.en test.de
       nmtkit check corpus.jsonl --src-field article --tgt-field summary
       nmtkit check mine.yaml --fix clean && nmtkit train clean/mine.yaml
@@ -185,7 +184,6 @@ def _find_corpus(
     overrides: Sequence[str],
     run_path: str | None,
 ) -> CheckedCorpus:
-    """The corpus of a recipe, or of files."""
     name = names[0]
     if len(names) == 1 and (name.endswith((".yaml", ".yml")) or not Path(name).exists()):
         if any(others.values()) or task:
@@ -306,7 +304,6 @@ def _show_lengths(split: SplitDiagnosis, plots: bool) -> None:
 
 
 def _show_places(diagnosis: Diagnosis) -> None:
-    """Every finding with its remedy and its first places."""
     names = report.names_of(diagnosis)
     for split, finding in reversed(diagnosis.findings()):  # the worst is nearest to the end
         kind = finding.kind
@@ -334,7 +331,6 @@ def _say_wrapped(text: str) -> None:
 
 
 def _write_report(path: str, text: str) -> None:
-    """Writes a report to a file, or to standard output if that is "-"."""
     if path == "-":
         sys.stdout.write(text)
         return

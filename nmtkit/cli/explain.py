@@ -116,7 +116,6 @@ def _record(printer: Printer, number: int, tree: SearchTree, translations: Seque
 
 
 def _lines(sentence: str | None, source: Path | None) -> Iterator[str]:
-    """The sentences of the command line, a file or standard input."""
     if sentence is not None and source is not None:
         raise click.UsageError("SENTENCE and --source both say what to search for: give one of them")
     if sentence is not None:

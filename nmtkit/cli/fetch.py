@@ -128,7 +128,6 @@ def _fetch(corpus: Corpus, folder: Path) -> FetchedCorpus:
 
 
 def _say_what_next(fetched: FetchedCorpus) -> None:
-    """Prints the contents of the folder, and the next two commands."""
     card = fetched.card
     rows = [
         [name, *(f"{count[key]:,}" for key in ("pairs", "src_words", "tgt_words"))]

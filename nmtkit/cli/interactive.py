@@ -55,8 +55,6 @@ def converse(translator: Translator, results: int | None) -> None:
 
 
 class _Conversation:
-    """The settings and the last line."""
-
     def __init__(self, translator: Translator, results: int) -> None:
         self.goes_on = True
         self._translator, self._results, self._last = translator, results, ""

@@ -80,7 +80,6 @@ def tune_command(name: str, overrides: tuple[str, ...], run_path: str | None, de
 
 
 def _show_speeds(result: cache.TuningResult[Any], title: str) -> None:
-    """The configurations, the fastest first."""
     fastest = max(result.speeds.values())
     rows = []
     for config, speed in sorted(result.speeds.items(), key=lambda item: -item[1]):
@@ -133,7 +132,6 @@ def doctor_command(clear: bool) -> None:
 
 
 def _measured_row(entry: dict[str, Any]) -> list[str]:
-    """The measured settings of one workload, as a row."""
     try:
         key, result = entry["key"], entry["result"]
         machine = key["machine"]

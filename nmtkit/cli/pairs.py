@@ -265,7 +265,6 @@ def rescore_command(how: ModelOptions, source: Path, target: Path, as_json: bool
     \b
     Examples:
       nmtkit rescore --source test.en --target test.de -o scores.tsv
-      nmtkit rescore -m runs/mine --source test.en.gz --target system.de --json
       nmtkit translate --json test.en -o found.jsonl && nmtkit rescore --source test.en --target found.jsonl
     """
     translator = inference.open_model(how)
@@ -289,7 +288,6 @@ def rescore_command(how: ModelOptions, source: Path, target: Path, as_json: bool
 
 
 def _rescored(translator: Translator, source: Path, target: Path) -> Iterator[list[Translation]]:
-    """The pairs of two files with their scores, some at a time."""
     in_json = bool({".json", ".jsonl"} & set(target.suffixes[-2:]))  # the last may be .gz
     for window in pair_windows(source, target, in_json):
         targets: list[str | Translation] = [

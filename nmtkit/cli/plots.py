@@ -98,11 +98,9 @@ def plot_attention_command(
       nmtkit plot-attention "The old woman sleeps." "La vieille femme dort." -o attention.png -o attention.html
       nmtkit plot-attention "The old woman sleeps." --no-title --size 3.3 --font-size 8 --colours Greys -o paper.pdf
       head -6 test.en | nmtkit plot-attention -m runs/mine --grid -o six.pdf
-      head -1 articles.txt | nmtkit plot-attention -m runs/news -o summary.html
       paste articles.txt summaries.txt | head -3 | nmtkit plot-attention -m runs/news -o given.pdf
       nmtkit plot-attention -m runs/transformer "The old woman sleeps." --layers -o layers.html
       head -100 test.en | nmtkit plot-attention --what entropy -o entropy.svg
-      nmtkit plot-attention -m runs/transformer --what positions -o positions.png
     """
     _require_fitting_options(output, grid, layers, what, source, bool(how.layer or how.head))
     translator = inference.open_model(how)
@@ -147,7 +145,6 @@ def _is_html(output: Path) -> bool:
 def _picture_saver(
     translator: Translator, pairs: Pairs, grid: bool, layers: bool, what: str, style: FigureStyle
 ) -> Callable[[Path], object]:
-    """The function that saves the picture to a file."""
     if what == "positions":
         table, title = attention_views.positions(translator, POSITIONS)
         return partial(save_positions, table, title=title, style=style)
@@ -169,7 +166,6 @@ def _picture_saver(
 
 
 def _read_pairs(source: str | None, target: str | None) -> Pairs:
-    """The sentences of the command line, or of standard input."""
     if source is not None:
         return [source], [target]
     lines = list(stdin_lines())
@@ -226,7 +222,6 @@ def plot_training_command(runs: tuple[str, ...], output: tuple[Path, ...], style
     \b
     Examples:
       nmtkit plot-training runs/demo
-      nmtkit plot-training runs/demo -o training.png
       nmtkit plot-training runs/rnnsearch runs/luong runs/transformer -o compared.svg
       nmtkit plot-training runs/mine -o mine.pdf -o mine.png --size 6.5 --font-size 8 --font serif --colours tab10
     """

@@ -76,7 +76,6 @@ def score_command(
     \b
     Examples:
       nmtkit score output.de --ref test.de
-      nmtkit score output.de --ref test.de -m bleu chrf -lc -w 1
       nmtkit translate < test.en | nmtkit score - --ref test.de --tokenize flores200
       nmtkit score baseline.de new.de --ref test.de --paired-ar
       nmtkit score rnn.de attention.de --ref test.de --source test.en --by-length --plot length.png

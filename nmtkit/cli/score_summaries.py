@@ -103,7 +103,6 @@ def command(
 
 
 def _read_terms(path: str, field: str) -> list[list[str]]:
-    """The list of terms on each line of a JSONL file."""
     term_lists = []
     for number, line in enumerate(read_lines(path), start=1):
         where = f"{path}, line {number}"
@@ -146,8 +145,6 @@ def _print_quality(
 
 
 def _quality_cells(report: QualityReport) -> list[tuple[str, str]]:
-    """Label and value of each row of the quality table."""
-
     def cell(value: float | None, unit: str = "%") -> str:
         return "-" if value is None else f"{value:.2f}{unit}"
 

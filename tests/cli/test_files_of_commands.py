@@ -4,7 +4,7 @@ import gzip
 from pathlib import Path
 
 import pytest
-from commands import Command, refused, sentence_pairs, succeeded
+from commands import Command, as_text, refused, sentence_pairs, succeeded, write_lines
 from keyboard import typed
 
 from nmtkit import ParagraphTranslator, Translator
@@ -15,24 +15,22 @@ LINES = [source for source, _ in sentence_pairs(9, 11)]
 @pytest.fixture
 def texts(tmp_path: Path) -> list[Path]:
     """Two files that are `LINES` together, the second packed."""
-    first, second = tmp_path / "first.txt", tmp_path / "second.txt.gz"
-    first.write_text("".join(line + "\n" for line in LINES[:5]))
-    second.write_bytes(gzip.compress("".join(line + "\n" for line in LINES[5:]).encode()))
-    return [first, second]
+    second = tmp_path / "second.txt.gz"
+    second.write_bytes(gzip.compress(as_text(LINES[5:]).encode()))
+    return [write_lines(tmp_path / "first.txt", LINES[:5]), second]
 
 
 def test_files_are_one_text(trained: Path, console: Command, texts: list[Path], tmp_path: Path) -> None:
-    given = "".join(line + "\n" for line in LINES)
-    piped = console("translate", "-m", trained, "--n-best", 2, stdin=given)
-    assert len(piped.out.splitlines()) == 2 * len(LINES)
-    done = console("translate", "-m", trained, "--n-best", 2, *texts)
-    assert (done.code, done.out) == (0, piped.out)
+    words = ["translate", "-m", trained, "--n-best", 2]
+    piped = console(*words, stdin=as_text(LINES)).out
+    assert len(piped.splitlines()) == 2 * len(LINES)
+    assert succeeded(console(*words, *texts)).out == piped
     out = tmp_path / "new" / "out.txt"
-    done = console("translate", "-m", trained, "--n-best", 2, *texts, "-o", out)
-    assert (done.code, done.out, out.read_text()) == (0, "", piped.out)
+    done = succeeded(console(*words, *texts, "-o", out))
+    assert (done.out, out.read_text()) == ("", piped)
     assert f"wrote {out}" in done.err
-    done = console("translate", "-m", trained, "--n-best", 2, "-", "-o", tmp_path / "out.gz", stdin=given)
-    assert (done.code, gzip.decompress((tmp_path / "out.gz").read_bytes()).decode()) == (0, piped.out)
+    succeeded(console(*words, "-", "-o", "out.gz", stdin=as_text(LINES)))
+    assert gzip.decompress(Path("out.gz").read_bytes()).decode() == piped
 
 
 @pytest.mark.parametrize("name", ["rescore", "align"])
@@ -51,10 +49,8 @@ def test_no_file_that_is_read_is_replaced(trained: Path, console: Command, texts
     (tmp_path / "link").symlink_to(texts[1])
     for output in (texts[0], tmp_path / "link", tmp_path / "." / texts[1].name):
         refused(console("translate", "-m", trained, *texts, "-o", output), "-o names a file that is read")
-    refused(
-        console("align", "-m", trained, "--source", texts[0], "--target", texts[1], "-o", texts[1]),
-        "-o names a file that is read",
-    )
+    files = ["--source", texts[0], "--target", texts[1], "-o", texts[1]]
+    refused(console("align", "-m", trained, *files), "-o names a file that is read")
     assert [text.read_bytes() for text in texts] == before
 
 
@@ -103,7 +99,7 @@ def test_paragraphs(trained: Path, console: Command, tmp_path: Path) -> None:
     assert "line 2 looks like a paragraph" in whole.err
     done = console("translate", "-m", trained, "text", "--split-sentences")
     assert (done.code, "paragraph" in done.err) == (0, False)
-    one_by_one = console("translate", "-m", trained, stdin="".join(f"{line.capitalize()}.\n" for line in LINES))
+    one_by_one = console("translate", "-m", trained, stdin=as_text(f"{line.capitalize()}." for line in LINES))
     joined = " ".join(filter(None, one_by_one.out.splitlines()))
     short, first, empty, second = done.out.splitlines()
     assert (short, first, empty, second) == (whole.out.splitlines()[0], joined, "", joined)
@@ -111,10 +107,8 @@ def test_paragraphs(trained: Path, console: Command, tmp_path: Path) -> None:
     assert translator.translate(["ba ce", PARAGRAPH, ""]) == [short, joined, ""]
     assert translator.translate(PARAGRAPH) == joined
     succeeded(console("translate", "-m", trained, "text", "--split-sentences", "--json", "-o", "found.json"))
-    refused(
-        console("rescore", "-m", trained, "--source", "text", "--target", "found.json"),
-        "a translation of several sentences",
-    )
+    done = console("rescore", "-m", trained, "--source", "text", "--target", "found.json")
+    refused(done, "a translation of several sentences")
 
 
 def test_a_prompt_at_a_terminal(trained: Path, console: Command) -> None:

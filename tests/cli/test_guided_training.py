@@ -1,17 +1,13 @@
 """Guided alignment as a user sees it."""
 
-import json
 from pathlib import Path
 
 import pytest
-from commands import Command, refused, succeeded
+from commands import Command, json_lines, refused, sets, succeeded
 
-SHORT = [
-    *("--set", "training.max_updates=4", "--set", "training.log_every=2", "--set", "evaluation.max_sentences=2"),
-    *("--set", "data.test=null", "--set", "search.max_length=9"),
-]
-
-BASE_1 = "data.test.alignment_base=1"
+SHORT = sets("training.max_updates=4", "training.log_every=2", "evaluation.max_sentences=2", "search.max_length=9")
+UNTESTED = [*SHORT, "--set", "data.test=null"]
+GUIDED = "training.guided_alignment.weight=0.5"
 
 
 @pytest.fixture(scope="module")
@@ -27,26 +23,22 @@ def reversed_links(corpus: Path, path: Path) -> Path:
 
 
 def steps(folder: Path) -> list[dict[str, float]]:
-    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [record for record in records if record["event"] == "step"]
+    return [record for record in json_lines((folder / "metrics.jsonl").read_text()) if record["event"] == "step"]
 
 
 def test_the_loss_is_shown_where_alignments_guide_and_nowhere_else(
     corpus: Path, nmtkit: Command, tmp_path: Path
 ) -> None:
-    links = ["--set", f"data.train.alignment={reversed_links(corpus, tmp_path / 'train.align')}"]
-    guided = nmtkit(
-        *("train", corpus / "tiny.yaml", "--run", tmp_path / "guided", *SHORT, *links),
-        *("--set", "training.guided_alignment.weight=0.5"),
-    )
-    assert guided.code == 0, guided
+    links = f"data.train.alignment={reversed_links(corpus, tmp_path / 'train.align')}"
+    command = ["train", corpus / "tiny.yaml", *UNTESTED, "--run"]
+    guided = succeeded(nmtkit(*command, tmp_path / "guided", *sets(links, GUIDED)))
     assert "alignment_loss" in guided.err
     assert "4.6 alignment links a pair" in guided.err
     for step in steps(tmp_path / "guided"):
         assert 0.5 < step["alignment_loss"] < 2.5  # of 3 to 6 words and EOS: about ln 5.5
         assert step["loss"] > step["nll"]
 
-    plain = succeeded(nmtkit("train", corpus / "tiny.yaml", "--run", tmp_path / "plain", *SHORT))
+    plain = succeeded(nmtkit(*command, tmp_path / "plain"))
     assert "alignment" not in plain.err
     assert all("alignment_loss" not in step for step in steps(tmp_path / "plain"))
 
@@ -58,20 +50,16 @@ def test_links_counted_from_1_are_taught_only_as_such(corpus: Path, nmtkit: Comm
     kept = [[link.split("-") for link in row.split()[1:-1]] for row in rows]
     for path, base in ((zero, 0), (one, 1)):
         path.write_text("".join(" ".join(f"{int(i) + base}-{int(j) + base}" for i, j in row) + "\n" for row in kept))
-    command = ["train", corpus / "tiny.yaml", *SHORT, "--set", "training.guided_alignment.weight=0.5"]
-    links = ["--set", f"data.train.alignment={one}"]
+    command = ["train", corpus / "tiny.yaml", *UNTESTED, "--set", GUIDED]
+    links = f"data.train.alignment={one}"
 
-    refused = nmtkit(*command, *links, "--run", tmp_path / "refused")
-    assert refused.code == 2
-    assert "1.align: words are taken to be counted from 0, but no link has a first word" in refused.err
+    doubted = "1.align: words are taken to be counted from 0, but no link has a first word"
+    refused(nmtkit(*command, *sets(links), "--run", tmp_path / "refused"), doubted)
     assert not (tmp_path / "refused" / "checkpoints").exists()
-    checked = nmtkit("check", corpus / "tiny.yaml", *links, "--run", tmp_path / "refused")
-    assert "1.align: words are taken to be counted from 0" in checked.err
-
-    said = nmtkit(*command, *links, "--set", "data.train.alignment_base=1", "--run", tmp_path / "said")
-    links = ["--set", f"data.train.alignment={zero}", "--set", "data.train.alignment_base=0"]
-    plain = nmtkit(*command, *links, "--run", tmp_path / "plain")
-    assert (said.code, plain.code) == (0, 0), (said, plain)
+    assert doubted in nmtkit("check", corpus / "tiny.yaml", *sets(links), "--run", tmp_path / "refused").err
+    succeeded(nmtkit(*command, *sets(links, "data.train.alignment_base=1"), "--run", tmp_path / "said"))
+    links = f"data.train.alignment={zero}"
+    succeeded(nmtkit(*command, *sets(links, "data.train.alignment_base=0"), "--run", tmp_path / "plain"))
     losses = [[step["alignment_loss"] for step in steps(tmp_path / name)] for name in ("said", "plain")]
     assert losses[0] == losses[1]
 
@@ -81,17 +69,16 @@ def test_a_gold_alignment_counted_from_1_is_noted_beside_its_error_rate(
 ) -> None:
     gold = tmp_path / "gold"
     gold.write_text("1-1 2-2\n" * 40)
-    options = [*SHORT[:-4], "--set", "search.max_length=9", "--set", f"data.test.alignment={gold}"]
+    options = [*SHORT, "--set", f"data.test.alignment={gold}"]
     noted = succeeded(nmtkit("train", corpus / "tiny.yaml", "--run", tmp_path / "noted", *options))
     assert f"{gold} was read as counting words from 0, but no link has a first word" in noted.err
-    said = succeeded(nmtkit("train", corpus / "tiny.yaml", "--run", tmp_path / "said", *options, "--set", BASE_1))
+    options += ["--set", "data.test.alignment_base=1"]
+    said = succeeded(nmtkit("train", corpus / "tiny.yaml", "--run", tmp_path / "said", *options))
     assert "counting words from 0" not in said.err
 
 
 def test_a_faulty_alignment_ends_in_one_message(corpus: Path, nmtkit: Command, tmp_path: Path) -> None:
     path = reversed_links(corpus, tmp_path / "train.align")
     path.write_text(path.read_text().replace("-", ":", 1))
-    refused(
-        nmtkit("train", corpus / "tiny.yaml", "--run", tmp_path / "run", "--set", f"data.train.alignment={path}"),
-        "train.align, line 1: '0:",
-    )
+    changed = sets(f"data.train.alignment={path}")
+    refused(nmtkit("train", corpus / "tiny.yaml", "--run", tmp_path / "run", *changed), "train.align, line 1: '0:")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import Command, Finished, refused, succeeded
+from commands import Command, Finished, refused, succeeded, write_lines
 
 from nmtkit import recipe
 from nmtkit.cli import COMMANDS, SECTIONS
@@ -35,11 +35,6 @@ def test_every_command_has_examples(console: Command) -> None:
     assert len(SUBCOMMANDS) > 30
 
 
-def test_help_lists_every_command(nmtkit: Command) -> None:
-    done = nmtkit("--help")
-    assert all(f"  {name} " in done.out for name in COMMANDS)
-
-
 def test_help_is_short_and_has_headings(console: Command) -> None:
     """The options of every day come first; `translate --help` has at most 100 lines."""
     shown = console("translate", "--help").out
@@ -47,6 +42,8 @@ def test_help_is_short_and_has_headings(console: Command) -> None:
     headings = [line for line in shown.splitlines() if line.endswith(":") and not line.startswith(" ")]
     assert headings[:4] == ["Common:", "Constraints:", "Search (default: the recipe's settings):", "Sampling:"]
     shown = console("--help").out
+    assert all(f"  {name} " in shown for name in COMMANDS)
+    assert "visualize-alignment" in shown
     assert [shown.index(f"{title}:") for title in SECTIONS] == sorted(shown.index(f"{title}:") for title in SECTIONS)
 
 
@@ -59,10 +56,10 @@ def test_no_command_shows_which_there_are(nmtkit: Command) -> None:
 
 def test_unknown_command_and_option(nmtkit: Command) -> None:
     refused(nmtkit("trian"), "did you mean 'train'?")
-    done = refused(nmtkit("translate", "--beam-sise", "3"), "--beam-size")
+    done = refused(nmtkit("translate", "--beam-sise", "3"), "--beam-size", "see `nmtkit translate --help`")
     assert done.err.startswith("nmtkit: error: ")
     assert done.err.count("\n") == 1
-    assert "see `nmtkit translate --help`" in done.err
+    refused(nmtkit("translate", "--temperature", "0"), "--beam-size 1 without --samples")
 
 
 @pytest.mark.parametrize(
@@ -120,14 +117,11 @@ def test_recipe_commands(nmtkit: Command, tmp_path: Path) -> None:
     done = succeeded(nmtkit("recipe", "check", tmp_path / "mine.yaml"))
     assert "parameters" in done.out
     assert "(not here)" in done.out
-    done = nmtkit("recipe", "explain", "training.clip_norm")
-    assert "gradient" in done.out
+    assert "gradient" in nmtkit("recipe", "explain", "training.clip_norm").out
     refused(nmtkit("recipe", "explain", "training.clipnorm"), "training.clip_norm")
     (tmp_path / "other.yaml").write_text(nmtkit("recipe", "show", "multi30k-en-de-transformer").out)
-    done = nmtkit("recipe", "check", tmp_path / "other.yaml")  # it extends a file that is not beside it
-    assert done.code == 0, done
-    schema = json.loads(nmtkit("recipe", "schema").out)
-    assert "training" in schema["properties"]
+    succeeded(nmtkit("recipe", "check", tmp_path / "other.yaml"))  # it extends a file that is not beside it
+    assert "training" in json.loads(nmtkit("recipe", "schema").out)["properties"]
 
 
 def test_explain_lists_what_may_stand_there(console: Command) -> None:
@@ -185,44 +179,34 @@ def test_recipes_are_grouped_by_what_can_be_run_here(console: Command, tmp_path:
         work = weights * updates * one.batch.batch_tokens * one.training.accumulate
         limited = updates or one.training.max_minutes
         assert (f"\n{name} " in large) == (work > 1e15 or not limited), (name, work)
-    folder = tmp_path / "corpora" / "libreoffice-help-en-de"
-    folder.mkdir(parents=True)
-    for split in ("train", "valid", "test"):
-        for side in ("en", "de"):
-            (folder / f"{split}.{side}").write_text("a\n", encoding="utf-8")
+    for name in (f"{split}.{side}" for split in ("train", "valid", "test") for side in ("en", "de")):
+        write_lines(tmp_path / "corpora" / "libreoffice-help-en-de" / name, ["a"])
     assert "\nlibreoffice-help-en-de-transformer " in groups()[0]
 
 
-WORDS_OF_DOCTOR = (
-    "nmtkit",
-    "torch",
-    torch.backends.cpu.get_cpu_capability(),
-    "sentencepiece",
-    "will be used",
-    "torch.compile",
-)
-
-
-def without_a_compiler(*_: object) -> None:
-    raise RuntimeError("no compiler")
+WORDS_OF_DOCTOR = ("nmtkit", "torch", torch.backends.cpu.get_cpu_capability(), "sentencepiece", "will be used")
 
 
 def row_of_compile(done: Finished) -> str:
     """What the doctor says of torch.compile."""
-    assert done.code == 0, done
-    assert all(word in done.out for word in WORDS_OF_DOCTOR), done
+    assert all(word in succeeded(done).out for word in WORDS_OF_DOCTOR), done
     (row,) = [line for line in done.out.splitlines() if line.startswith("torch.compile")]
     return row.removeprefix("torch.compile").strip()
 
 
 def test_the_doctor_tells_what_is_here(console: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """What torch.compile really does is asked by slow tests: it takes many seconds."""
-    monkeypatch.setattr(torch, "compile", without_a_compiler)
-    assert row_of_compile(console("doctor")) == "no: RuntimeError"
-    monkeypatch.setattr(torch, "compile", lambda function: function)
-    assert row_of_compile(console("doctor")) == "works"
-    monkeypatch.setattr(torch, "compile", lambda function: lambda x: x * 3)
-    assert row_of_compile(console("doctor")) == "gives wrong results"
+
+    def without_a_compiler(*_: object) -> None:
+        raise RuntimeError("no compiler")
+
+    for replacement, row in (
+        (without_a_compiler, "no: RuntimeError"),
+        (lambda function: function, "works"),
+        (lambda function: lambda x: x * 3, "gives wrong results"),
+    ):
+        monkeypatch.setattr(torch, "compile", replacement)
+        assert row_of_compile(console("doctor")) == row
 
 
 @pytest.mark.slow

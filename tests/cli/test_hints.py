@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from commands import Command, refused
+from commands import Command, as_text, lines_in, refused
 
 from nmtkit.experiment.stages import more_time_advice
 from nmtkit.runs.folder import RunFolder
@@ -32,37 +32,19 @@ def test_two_files_without_their_options(given: str, meant: str, console: Comman
     refused(console(*shlex.split(given)), f"did you mean `nmtkit {meant}`?")
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        "train demo other.yaml",
-        "train a.en a.de b.de",
-        "train a.en",
-        "score a.de",
-        "evaluate runs/x a.en",
-        "tokenize -x",
-    ],
-)
-def test_no_meaning_is_made_up(given: str, console: Command) -> None:
-    done = refused(console(*shlex.split(given)))
-    assert "did you mean `nmtkit" not in done.err
+def test_no_meaning_is_made_up(console: Command) -> None:
+    given = ["train demo other.yaml", "train a.en a.de b.de", "train a.en", "score a.de", "evaluate runs/x a.en"]
+    for words in (*given, "tokenize -x"):
+        assert "did you mean `nmtkit" not in refused(console(*words.split())).err
 
 
 @pytest.mark.parametrize("command", ["translate", "summarize", "tokenize", "detokenize"])
 def test_a_text_in_place_of_a_file(command: str, console: Command) -> None:
     """Also one that is longer than any file's name."""
     for text in ("A dog runs.", "dog", "A dog runs. " * 50):
-        done = refused(
-            console(command, text),
-            "there is no such file; text is read from standard input: echo ",
-            f"| nmtkit {command}\n",
-        )
-        assert len(done.err) < 400
+        remedy = "there is no such file; text is read from standard input: echo "
+        assert len(refused(console(command, text), remedy, f"| nmtkit {command}\n").err) < 400
     assert "echo" not in console(command, "input.txt").err
-
-
-def test_temperature_zero_is_a_beam_of_one(console: Command) -> None:
-    refused(console("translate", "--temperature", "0"), "--beam-size 1 without --samples")
 
 
 @pytest.mark.parametrize(
@@ -84,8 +66,7 @@ def test_an_unknown_recipe_is_answered_with_the_three_nearest(given: str, near: 
 
 
 def test_fewer_results_than_asked_for_are_told(trained: Path, corpus: Path, console: Command) -> None:
-    lines = [*(corpus / "test.src").read_text().splitlines()[:6], ""]
-    text = "\n".join(lines) + "\n"
+    text = as_text([*lines_in(corpus / "test.src")[:6], ""])
     groups = ["translate", "-m", trained, "--beam-size", "6", "--search", "diversity_groups=3", "--n-best", "6"]
     done = console(*groups, stdin=text)
     counts = [sum(one.startswith(f"{number}\t") for one in done.out.splitlines()) for number in range(1, 7)]
@@ -93,10 +74,6 @@ def test_fewer_results_than_asked_for_are_told(trained: Path, corpus: Path, cons
     assert fewer, "groups have found the same"
     assert f"{fewer} of 7 lines have fewer than 6 translations: equal texts are one" in done.err
     assert "fewer than" not in console("translate", "-m", trained, "--n-best", "6", stdin=text).err
-
-
-def test_all_names_of_commands_are_listed(console: Command) -> None:
-    assert "visualize-alignment" in console("--help").out
 
 
 def advice(folder: Path, facts: Mapping[str, object], minutes: float = 2.0) -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import Command, refused
+from commands import Command, refused, succeeded
 
 from nmtkit.core.version import __version__
 from nmtkit.runs.folder import RunFolder, ignore, lock_run
@@ -36,7 +36,7 @@ def held(runs: Path) -> Iterator[RunFolder]:
 
 
 def test_runs_are_listed_with_what_they_came_to(runs: Path, trained: Path, console: Command) -> None:
-    assert console("runs").code == 0
+    succeeded(console("runs"))
     found = {one["name"]: one for one in json.loads(console("runs", "--json").out)}
     whole, half, broken = (found[name] for name in ("whole", "half", "broken"))
     kept = json.loads((trained / "result.json").read_text(encoding="utf-8"))
@@ -62,7 +62,7 @@ def test_a_run_is_removed_and_what_is_not_ours_stays(runs: Path, console: Comman
     (runs / "half" / "mine.txt").write_text("mine\n", encoding="utf-8")
     done = console("runs", "rm", "whole", "half")
     assert (done.code, "--yes" in done.err, (runs / "whole" / "recipe.yaml").is_file()) == (2, True, True)
-    assert console("runs", "rm", "whole", "half", "--yes").code == 0
+    succeeded(console("runs", "rm", "whole", "half", "--yes"))
     assert not (runs / "whole").exists()
     assert [path.name for path in (runs / "half").iterdir()] == ["mine.txt"]
     for name, said in (
@@ -88,7 +88,7 @@ def test_a_run_is_renamed_with_the_text_that_it_holds(runs: Path, console: Comma
     line = next(line for line in text.splitlines() if "valid.src" in line).split("- ")[1]
     recipe.write_text(text.replace(line, str(runs / "whole" / "text" / "valid.src")), encoding="utf-8")
     assert console("runs", "mv", "whole", "half", "--yes").code == 2
-    assert console("runs", "mv", "whole", "other", "--yes").code == 0
+    succeeded(console("runs", "mv", "whole", "other", "--yes"))
     assert not (runs / "whole").exists()
     valid = SavedRun(RunFolder(runs / "other")).recipe.data.valid
     assert valid is not None

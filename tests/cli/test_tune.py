@@ -68,7 +68,7 @@ def test_what_is_tuned_is_used_shown_and_cleared(
 def test_a_resumed_run_uses_what_it_was_begun_with(corpus: Path, console: Command, tmp_path: Path) -> None:
     """Even if the machine would choose otherwise by now; a recipe that names another value is another recipe."""
     given = ["train", corpus / "tiny.yaml", "--run", "run", *ONE]
-    assert console(*given, "--set", "training.matmul_precision=high").code == 0
+    succeeded(console(*given, "--set", "training.matmul_precision=high"))
     more = ["--set", "training.max_updates=6", "--resume"]
     succeeded(console(*given, *more))
     assert recipe.load(tmp_path / "run" / "recipe.yaml").training.matmul_precision == "high"
@@ -114,7 +114,7 @@ def test_the_search_has_every_core_whatever_training_had(
         monkeypatch.setattr(f"nmtkit.{place}.open_translator", open_translator)
     monkeypatch.setattr(Run, "stages", lambda _: [])  # nothing is trained
     tune = ["tune", corpus / "tiny.yaml", "--run", "run", *ONE, *EXACT]
-    assert console(*tune).code == 0
+    succeeded(console(*tune))
     run = Run.open(str(tmp_path / "run"))
     run.folder.result.write_text("{}", encoding="utf-8")
     asks = {
