@@ -18,6 +18,22 @@ def softmax(energies: Array) -> Array:
     return raised / raised.sum(-1, keepdims=True)
 
 
+def recurrent_step(layer: nn.Module, x: Array, hidden: Array, kept: Array) -> tuple[Array, Array]:
+    """Hidden state and memory cell after one step of a GRU or LSTM; the GRU resets after the recurrent product.
+
+    A GRU has no memory cell: `kept` comes back as it is.
+    """
+    from_x, from_hidden, x_bias, hidden_bias = map(np.asarray, layer.state_dict().values())
+    of_x, of_hidden = from_x @ x + x_bias, from_hidden @ hidden + hidden_bias
+    if len(of_x) == 3 * len(hidden):
+        (reset, keep, new), (own_reset, own_keep, own_new) = np.split(of_x, 3), np.split(of_hidden, 3)
+        keep = sigmoid(keep + own_keep)
+        return (1 - keep) * np.tanh(new + sigmoid(reset + own_reset) * own_new) + keep * hidden, kept
+    let_in, forget, new, out = np.split(of_x + of_hidden, 4)
+    kept = sigmoid(forget) * kept + sigmoid(let_in) * np.tanh(new)
+    return sigmoid(out) * np.tanh(kept), kept
+
+
 def linear(layer: nn.Linear, states: Array) -> Array:
     return states @ layer.weight.detach().numpy().T + layer.bias.detach().numpy()
 

@@ -1,4 +1,4 @@
-"""Scores, windows and coverage against numbers worked out one by one from the papers' formulas."""
+"""Scores, local windows and coverage against numbers worked out one by one from the papers' formulas."""
 
 import math
 from typing import get_args
@@ -16,15 +16,52 @@ from nmtkit.layers.attention import (
     CoveredAdditive,
     LocalM,
     LocalP,
-    LocalWindow,
     ScoreKind,
     WindowKind,
     build_window,
 )
 from nmtkit.layers.kernels import masked_softmax
 
-LENGTHS = torch.tensor([7, 3, 1])
-SOURCE = 9  # columns, of which two are padding even in the longest row
+SOURCE = 9
+LENGTHS = torch.tensor([7, 3, 1])  # two columns are padding even in the longest row
+
+
+def attention_of(score: ScoreKind, window: WindowKind, half_width: int) -> Attention:
+    """Queries have 4 numbers; values 3, or 4 where a score needs as many. No parameter is zero.
+
+    A location score knows more positions than it needs.
+    """
+    torch.manual_seed(1)
+    attention = Attention(
+        SCORES.get(score)(4, value_size(score), 5, SOURCE + 2), build_window(window, 4, half_width)
+    ).double()
+    with torch.no_grad():
+        for parameter in attention.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return attention
+
+
+def value_size(score: ScoreKind) -> int:
+    return 4 if score in ("dot", "scaled_dot") else 3
+
+
+def energy_of(score: ScoreKind, weights: dict[str, Tensor], query: Tensor, values: Tensor) -> Tensor:
+    """The energy of one query `(Hq,)` for each position of one sentence `(S,Hm)`."""
+    match score:
+        case "dot" | "scaled_dot":  # Luong et al. 2015; Vaswani et al. 2017, eq. 1
+            return (values @ query) / (math.sqrt(len(query)) if score == "scaled_dot" else 1.0)
+        case "general":  # Luong et al. 2015
+            return values @ weights["key.weight"].T @ query
+        case "additive":  # Bahdanau et al. 2015, A.1.2
+            own = weights["query.weight"] @ query
+            return torch.tanh(values @ weights["key.weight"].T + weights["key.bias"] + own) @ weights["energy"]
+        case "location":  # Luong et al. 2015, eq. 8
+            return weights["positions.weight"][: len(values)] @ query
+        case "cosine":  # Graves et al. 2014, eqs. 5 and 6
+            wanted = weights["query.weight"] @ query
+            sharpness = torch.log1p(torch.exp(weights["sharpness.weight"] @ query + weights["base"]))
+            return sharpness * (values @ wanted) / wanted.norm() / values.norm(dim=1)
+    raise AssertionError(f"no formula is written down for the score {score}")
 
 
 def by_hand(energies: list[float], length: int, centre: float, half_width: int, gaussian: bool) -> list[float]:
@@ -40,16 +77,11 @@ def by_hand(energies: list[float], length: int, centre: float, half_width: int, 
     return weights
 
 
-def attention_of(score: ScoreKind, window: WindowKind, half_width: int, seed: int = 1) -> Attention:
-    torch.manual_seed(seed)
-    built = SCORES.get(score)(4, 4, 5, SOURCE + 2)  # of which a location score needs fewer
-    return Attention(built, build_window(window, 4, half_width)).double()
-
-
-def random_inputs(queries: int, columns: int = SOURCE) -> tuple[Tensor, Tensor, Tensor]:
+def random_inputs(queries: int, columns: int = SOURCE, size: int = 4) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, values and their mask."""
     torch.manual_seed(2)
     mask = torch.arange(columns) < LENGTHS[:, None]
-    return torch.randn(3, queries, 4).double(), torch.randn(3, columns, 4).double(), mask
+    return torch.randn(3, queries, 4).double(), torch.randn(3, columns, size).double(), mask
 
 
 def test_a_monotonic_centre_is_the_position_until_the_source_ends() -> None:
@@ -59,36 +91,13 @@ def test_a_monotonic_centre_is_the_position_until_the_source_ends() -> None:
     assert centres.dtype == torch.float32
 
 
+@torch.no_grad()
 def test_a_predicted_centre_is_equation_9() -> None:
-    w, v, query = [[0.3, -0.7], [1.1, 0.2]], [1.5, -0.8], [0.4, -0.9]
-    window = LocalP(2, 2).double()
-    with torch.no_grad():
-        window.hidden.weight.copy_(torch.tensor(w, dtype=torch.float64))
-        window.centre.copy_(torch.tensor(v, dtype=torch.float64))
-    queries = torch.tensor([[query], [query]], dtype=torch.float64)
-    centres = window(queries, torch.zeros(2, 1, dtype=torch.long), torch.tensor([7, 3]))
-    hidden = [math.tanh(sum(a * b for a, b in zip(row, query, strict=True))) for row in w]
-    share = 1 / (1 + math.exp(-sum(a * b for a, b in zip(v, hidden, strict=True))))
-    assert centres[:, 0].tolist() == pytest.approx([7 * share, 3 * share], abs=1e-12)
-
-
-def energy_of(score: ScoreKind, weights: dict[str, Tensor], query: Tensor, values: Tensor) -> Tensor:
-    """The energy of one query `(Hq,)` for each position of one sentence `(S,Hm)`, from the papers' formulas."""
-    match score:
-        case "dot" | "scaled_dot":
-            return (values @ query) / (math.sqrt(len(query)) if score == "scaled_dot" else 1.0)
-        case "general":
-            return values @ weights["key.weight"].T @ query
-        case "additive":
-            own = weights["query.weight"] @ query
-            return torch.tanh(values @ weights["key.weight"].T + weights["key.bias"] + own) @ weights["energy"]
-        case "location":
-            return weights["positions.weight"][: len(values)] @ query
-        case "cosine":
-            wanted = weights["query.weight"] @ query
-            sharpness = torch.log1p(torch.exp(weights["sharpness.weight"] @ query + weights["base"]))
-            return sharpness * (values @ wanted) / wanted.norm() / values.norm(dim=1)
-    raise AssertionError(f"no formula is written down for the score {score}")
+    window = attention_of("dot", "local_p", 2).window
+    queries = torch.tensor([[[0.4, -0.9, 0.2, 1.0]]] * 3).double()
+    energy = window.centre @ torch.tanh(window.hidden.weight @ queries[0, 0])
+    centres = window(queries, torch.zeros(3, 1, dtype=torch.long), LENGTHS)
+    torch.testing.assert_close(centres[:, 0], LENGTHS / (1 + torch.exp(-energy)), rtol=0, atol=1e-12)
 
 
 SCORE_BY_WINDOW = [
@@ -100,26 +109,26 @@ SCORE_BY_WINDOW = [
 ]
 
 
+@torch.no_grad()
 @pytest.mark.parametrize(("score", "window", "half_width"), SCORE_BY_WINDOW)
 def test_weights_are_equations_7_and_10(score: ScoreKind, window: WindowKind, half_width: int) -> None:
     """At the first word, in the middle, past the end; in a sentence shorter than the window; of a single token."""
     assert len(SCORE_BY_WINDOW) >= 6 + 5 * 2 * 3
     attention = attention_of(score, window, half_width)
-    queries, values, mask = random_inputs(5)
+    queries, values, mask = random_inputs(5, size=value_size(score))
     keys = attention.project(values)
     positions = torch.tensor([0, 1, 3, 6, 8]).expand(3, -1)
     centres = attention.centres(queries, positions, LENGTHS)
     assert (centres is None) == (window == "global")
     contexts, weights = attention(queries, keys, values, mask, centres)
-    parameters = dict(attention.score.named_parameters())
+    parameters = attention.score.state_dict()
     for row, length in enumerate(LENGTHS.tolist()):
         for query in range(5):
-            found = weights[row, query].tolist()
             centre = 0.0 if centres is None else centres[row, query].item()
             energies = energy_of(score, parameters, queries[row, query], values[row]).tolist()
             expected = by_hand(energies, length, centre, half_width, window == "local_p")
-            assert found == pytest.approx(expected, abs=1e-12)
-            assert max(found[length:]) == 0.0
+            assert weights[row, query].tolist() == pytest.approx(expected, abs=1e-12)
+            assert not weights[row, query, length:].any()
             summed = torch.tensor(expected, dtype=torch.float64) @ values[row]
             torch.testing.assert_close(contexts[row, query], summed, rtol=0, atol=1e-12)
 
@@ -143,10 +152,8 @@ def test_picking_a_window_out_changes_nothing(score: ScoreKind, queries: int, mo
     mask = torch.arange(columns) < lengths[:, None]
     attention = attention_of(score, "local_p", 2)
     torch.manual_seed(3)
-    leaves = [
-        torch.randn(shape, dtype=torch.float64, requires_grad=True)
-        for shape in ((3, queries, 4), (3, columns, 4), (3, queries))
-    ]
+    shapes = (3, queries, 4), (3, columns, value_size(score)), (3, queries)
+    leaves = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
     found = []
     for picks in ((False, False), (True, False), (True, True)):
         monkeypatch.setattr(attention.window, "picks", lambda queries, length, costly, picks=picks: picks)
@@ -157,8 +164,7 @@ def test_picking_a_window_out_changes_nothing(score: ScoreKind, queries: int, mo
         found.append((contexts, weights, *gradients))
     assert found[0][1].count_nonzero() > 3 * queries
     for other in found[1:]:
-        for one, two in zip(found[0], other, strict=True):
-            torch.testing.assert_close(one, two, rtol=0, atol=1e-12)
+        torch.testing.assert_close(found[0], other, rtol=0, atol=1e-12)
 
 
 def test_which_way_is_taken() -> None:
@@ -174,7 +180,7 @@ def test_which_way_is_taken() -> None:
 def test_the_centre_learns_by_the_gaussian_alone() -> None:
     """d w(s) / d p = w(s) (s - p) / sigma^2, worked out from eq. 10; a monotonic centre learns nothing."""
     attention = attention_of("general", "local_p", 3)
-    queries, values, mask = random_inputs(1)
+    queries, values, mask = random_inputs(1, size=3)
     centres = torch.tensor([[2.3], [1.1], [0.4]], dtype=torch.float64, requires_grad=True)
     _, weights = attention(queries, attention.project(values), values, mask, centres)
     for s in range(7):
@@ -187,41 +193,26 @@ def test_the_centre_learns_by_the_gaussian_alone() -> None:
     assert slope is None
 
 
-@pytest.mark.parametrize("score", [name for name in SCORES.names() if name != "location"])
-def test_gradients_are_those_of_the_formula(score: ScoreKind) -> None:
-    attention = attention_of(score, "local_p", 2)
-    queries, values, mask = random_inputs(2, columns=7)
-    positions = torch.zeros(3, 2, dtype=torch.long)
+@pytest.mark.parametrize(
+    ("score", "window"),
+    [*((score, "global") for score in SCORES.names()), *((s, "local_p") for s in SCORES.names() if s != "location")],
+)
+def test_gradients_are_those_of_the_formula(score: ScoreKind, window: WindowKind) -> None:
+    """Also where a score computes in place."""
+    attention = attention_of(score, window, 2)
+    queries, values, mask = random_inputs(2, columns=7, size=value_size(score))
 
     def contexts(queries: Tensor, values: Tensor) -> Tensor:
-        centres = attention.centres(queries, positions, LENGTHS)
-        found: Tensor = attention(queries, attention.project(values), values, mask, centres)[0]
-        return found
+        centres = attention.centres(queries, torch.zeros(3, 2, dtype=torch.long), LENGTHS)
+        return attention(queries, attention.project(values), values, mask, centres)[0]
 
     assert torch.autograd.gradcheck(contexts, (queries.requires_grad_(), values.requires_grad_()))
-
-
-@pytest.mark.parametrize("window", get_args(WindowKind))
-def test_a_sentence_without_words_gives_zeros_and_finite_gradients(window: WindowKind) -> None:
-    attention = attention_of("additive", window, 2)
-    queries, values, _ = random_inputs(2)
-    queries.requires_grad_()
-    lengths = torch.tensor([0, 4, 9])
-    mask = torch.arange(SOURCE) < lengths[:, None]
-    centres = attention.centres(queries, torch.tensor([[0, 5]] * 3), lengths)
-    contexts, weights = attention(queries, attention.project(values), values, mask, centres)
-    assert bool((weights[0] == 0).all())
-    assert bool((contexts[0] == 0).all())
-    contexts.square().sum().backward()
-    assert queries.grad is not None
-    assert bool(queries.grad.isfinite().all())
-    assert bool((queries.grad[0] == 0).all())
 
 
 def test_autocast_keeps_the_centre_exact() -> None:
     """Between 128 and 256 bfloat16 has only whole numbers: too few for a centre in a source of 200 words."""
     torch.manual_seed(1)
-    window: LocalWindow = LocalP(10, 64)
+    window = LocalP(10, 64)
     queries, lengths = torch.randn(1, 50, 64), torch.tensor([200])
     positions = torch.zeros(1, 50, dtype=torch.long)
     exact = window(queries, positions, lengths)
@@ -254,6 +245,23 @@ def test_dot_scores_refuse_different_sizes(name: str) -> None:
         SCORES.get(name)(2, 3, 4, 0)
 
 
+@pytest.mark.parametrize("window", ["global", "local_m", "local_p"])
+def test_a_sentence_without_words_gives_zeros_and_finite_gradients(window: WindowKind) -> None:
+    """Its context has no gradient; the words that a mask hides within a sentence have a weight of zero."""
+    attention = attention_of("additive", window, 2)
+    queries, values = torch.randn(3, 2, 4).double().requires_grad_(), torch.randn(3, 9, 3).double().requires_grad_()
+    lengths = torch.tensor([0, 4, 9])
+    mask = torch.arange(9) < lengths[:, None]
+    centres = attention.centres(queries, torch.tensor([[0, 5]] * 3), lengths)
+    contexts, weights = attention(queries, attention.project(values), values, mask, centres)
+    assert bool((weights[~mask[:, None].expand_as(weights)] == 0).all())
+    assert bool((contexts[0] == 0).all())
+    contexts.square().sum().backward()
+    for inputs in (queries, values):
+        assert bool(inputs.grad.isfinite().all())
+        assert bool((inputs.grad[0] == 0).all())
+
+
 def test_sixteen_bit_energies_are_weighed_in_float32() -> None:
     """Two energies 1/1024 apart at 2: bfloat16 and float16 can hold neither weight exactly, float32 can."""
     energies = torch.tensor([[2.0, 2.0 + 2**-9, -60000.0]], dtype=torch.float16)
@@ -277,37 +285,39 @@ def test_autocast_stays_near_float32() -> None:
     torch.testing.assert_close(near.float(), exact, rtol=0, atol=0.05)
 
 
+# Coverage: See et al. 2017, eq. 11.
+
+
+def covered_inputs() -> list[Tensor]:
+    """Queries, values and coverage of five sentences."""
+    torch.manual_seed(1)
+    return [torch.randn(shape).double() for shape in ((5, 2, 2), (5, 3, 3), (5, 2, 3))]
+
+
 def test_coverage_is_in_the_score() -> None:
-    """See et al. 2017, eq. 11: `w_c c_i` beside the two products; each query has a coverage of its own."""
+    """`w_c c_i` beside the two products; each query has a coverage of its own."""
     attention = Attention(CoveredAdditive(2, 3, 4, 0)).double()
     score = attention.score
-    queries, values = torch.randn(1, 2, 2).double(), torch.randn(1, 3, 3).double()
-    keys, coverage = attention.project(values), torch.tensor([[[0.0, 0.7, 1.3], [2.0, 0.1, 0.0]]]).double()
-    plain = score(queries, keys)
-    torch.testing.assert_close(score(queries, keys, coverage), plain, rtol=0, atol=0)  # w_c starts at zero
-    w_c = torch.tensor([0.3, -0.5, 1.0, 0.2], dtype=torch.float64)
-    with torch.no_grad():
-        score.get_parameter("coverage").copy_(w_c)
-    hidden = score.get_submodule("query")(queries)[:, :, None] + score.get_submodule("key")(values)[:, None]
-    energies = (hidden + coverage[..., None] * w_c).tanh() @ score.get_parameter("energy")
+    queries, values, coverage = covered_inputs()
+    keys = attention.project(values)
+    torch.testing.assert_close(score(queries, keys, coverage), score(queries, keys), rtol=0, atol=0)  # w_c is zero yet
+    w_c = torch.nn.init.normal_(score.coverage).detach()
+    hidden = score.query(queries)[:, :, None] + score.key(values)[:, None]
+    energies = (hidden + coverage[..., None] * w_c).tanh() @ score.energy
     torch.testing.assert_close(score(queries, keys, coverage), energies, rtol=0, atol=1e-12)
-    mask = torch.tensor([[True, True, True]])
-    torch.testing.assert_close(
-        attention(queries, keys, values, mask, coverage=coverage)[1], energies.softmax(-1), rtol=0, atol=1e-12
-    )
+    _, weights = attention(queries, keys, values, torch.ones(5, 3, dtype=torch.bool), coverage=coverage)
+    torch.testing.assert_close(weights, energies.softmax(-1), rtol=0, atol=1e-12)
 
 
 def test_gradients_reach_coverage() -> None:
     score = CoveredAdditive(2, 3, 4, 0).double()
     torch.nn.init.normal_(score.coverage)
-    inputs = [torch.randn(2, 2, 2), torch.randn(2, 3, 3), torch.rand(2, 2, 3)]
 
-    def energies(queries: torch.Tensor, values: torch.Tensor, coverage: torch.Tensor) -> torch.Tensor:
+    def energies(queries: Tensor, values: Tensor, coverage: Tensor) -> Tensor:
         return score(queries, score.project(values), coverage)
 
-    assert torch.autograd.gradcheck(energies, [part.double().requires_grad_() for part in inputs])
-    energies(*(part.double() for part in inputs)).sum().backward()  # type: ignore[no-untyped-call]  # torch does not
-    assert score.coverage.grad is not None
+    assert torch.autograd.gradcheck(energies, [part.requires_grad_() for part in covered_inputs()])
+    energies(*covered_inputs()).sum().backward()
     assert bool((score.coverage.grad != 0).all())
 
 
@@ -319,7 +329,7 @@ def test_a_search_in_parts_gives_the_same_energies(
     score = (CoveredAdditive if covered else Additive)(2, 3, 4, 0).double()
     for parameter in score.parameters():
         torch.nn.init.normal_(parameter)
-    queries, values, coverage = (torch.randn(*shape).double() for shape in ((5, 2, 2), (5, 3, 3), (5, 2, 3)))
+    queries, values, coverage = covered_inputs()
     keys = score.project(values)
     given = (queries, keys, coverage) if covered else (queries, keys)
     whole = score(*given)

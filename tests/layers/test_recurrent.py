@@ -1,7 +1,9 @@
 import math
 
+import numpy as np
 import pytest
 import torch
+from formulas import Array, linear, recurrent_step
 from torch import Tensor, nn
 
 from nmtkit.layers.elementary import Maxout
@@ -15,58 +17,23 @@ from nmtkit.layers.recurrent import (
     init_weights,
 )
 
-Vector = list[float]
 CELLS: list[CellKind] = ["gru", "lstm"]
 
 
-def sigmoid(x: float) -> float:
-    return 1 / (1 + math.exp(-x))
-
-
-def affine(weight: Tensor, bias: Tensor, vector: Vector) -> Vector:
-    return [
-        sum(w * x for w, x in zip(row, vector, strict=True)) + b
-        for row, b in zip(weight.tolist(), bias.tolist(), strict=True)
-    ]
-
-
-def step_by_hand(
-    cell: CellKind, weights: tuple[Tensor, Tensor, Tensor, Tensor], x: Vector, hidden: Vector, kept: Vector
-) -> tuple[Vector, Vector]:
-    """One step from the papers' formulas, number by number; the GRU resets after the recurrent product."""
-    size = len(hidden)
-    from_input, from_state = affine(weights[0], weights[2], x), affine(weights[1], weights[3], hidden)
-    new_hidden, new_kept = [], []
-    for k in range(size):
-        if cell == "gru":
-            reset = sigmoid(from_input[k] + from_state[k])
-            keep = sigmoid(from_input[size + k] + from_state[size + k])
-            proposal = math.tanh(from_input[2 * size + k] + reset * from_state[2 * size + k])
-            new_hidden.append((1 - keep) * proposal + keep * hidden[k])
-        else:
-            gates = [from_input[g * size + k] + from_state[g * size + k] for g in range(4)]
-            let_in, forget, out = sigmoid(gates[0]), sigmoid(gates[1]), sigmoid(gates[3])
-            new_kept.append(forget * kept[k] + let_in * math.tanh(gates[2]))
-            new_hidden.append(out * math.tanh(new_kept[-1]))
-    return new_hidden, new_kept
-
-
-def get_weights(module: nn.Module, layer: str = "_l0") -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return tuple(getattr(module, f"{name}{layer}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
-
-
-def run_by_hand(cell: CellKind, rnn: nn.Module, inputs: list[Vector], size: int) -> tuple[list[Vector], Vector]:
-    hidden, kept, states = [0.0] * size, [0.0] * size, []
+def run_by_hand(layer: nn.Module, inputs: Array, size: int) -> tuple[Array, Array]:
+    """All states `(S,H)`, and the memory cell at the end."""
+    hidden, kept, states = np.zeros(size), np.zeros(size), []
     for x in inputs:
-        hidden, kept = step_by_hand(cell, get_weights(rnn), x, hidden, kept)
+        hidden, kept = recurrent_step(layer, x, hidden, kept)
         states.append(hidden)
-    return states, kept
+    return np.stack(states), kept
 
 
-def plus(one: list[Vector], other: list[Vector]) -> list[Vector]:
-    return [[a + b for a, b in zip(x, y, strict=True)] for x, y in zip(one, other, strict=True)]
+def assert_near(found: Tensor, expected: Array) -> None:
+    np.testing.assert_allclose(found.numpy(), expected, rtol=0, atol=1e-12)
 
 
+@torch.no_grad()
 @pytest.mark.parametrize("residual", [False, True])
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("cell", CELLS)
@@ -79,19 +46,19 @@ def test_encoder_by_hand(cell: CellKind, bidirectional: bool, residual: bool) ->
     result = encoder(inputs, mask)
     assert (result.cell is None) == (cell == "gru")
     for row, length in enumerate(lengths):
-        words: list[Vector] = inputs[row, :length].tolist()
+        words = inputs[row, :length].numpy()
         for number in range(3):
-            answers, kept = run_by_hand(cell, encoder.forward_layers[number], words, 2)
+            answers, kept = run_by_hand(encoder.forward_layers[number], words, 2)
             end = answers[-1]
             if bidirectional:
-                leftward, back_kept = run_by_hand(cell, encoder.backward_layers[number], words[::-1], 2)
-                answers = [right + left for right, left in zip(answers, leftward[::-1], strict=True)]
-                end, kept = end + leftward[-1], kept + back_kept
-            assert result.hidden[row, number].tolist() == pytest.approx(end, abs=1e-12)
-            if result.cell is not None:
-                assert result.cell[row, number].tolist() == pytest.approx(kept, abs=1e-12)
-            words = plus(words, answers) if residual and number > 0 else answers
-        assert result.states[row, :length].tolist() == [pytest.approx(word, abs=1e-12) for word in words]
+                leftward, back_kept = run_by_hand(encoder.backward_layers[number], words[::-1], 2)
+                answers = np.concatenate([answers, leftward[::-1]], 1)
+                end, kept = np.concatenate([end, leftward[-1]]), np.concatenate([kept, back_kept])
+            assert_near(result.hidden[row, number], end)
+            if cell == "lstm":
+                assert_near(result.cell[row, number], kept)
+            words = words + answers if residual and number > 0 else answers
+        assert_near(result.states[row, :length], words)
         assert bool((result.states[row, length:] == 0).all())
 
 
@@ -111,7 +78,6 @@ def test_padding_has_no_gradient_and_changes_none(cell: CellKind, bidirectional:
             result = encoder(inputs[rows][:, : mask.shape[1]], mask)
             total = (result.states**2).sum() + (result.hidden**3).sum()
             (total if result.cell is None else total + (result.cell**3).sum()).backward()
-        assert inputs.grad is not None
         return [inputs.grad, *(parameter.grad for parameter in encoder.parameters() if parameter.grad is not None)]
 
     together, alone = gradients([[0, 1, 2]], padding=1), gradients([[0], [1], [2]], padding=0)
@@ -163,23 +129,23 @@ def test_cuda_encodes_as_the_cpu_does(cell: CellKind) -> None:
         torch.testing.assert_close(other if other is None else other.cpu(), one, rtol=0, atol=1e-10)
 
 
+@torch.no_grad()
 @pytest.mark.parametrize("cell", CELLS)
 def test_stacked_cells_by_hand(cell: CellKind) -> None:
     torch.manual_seed(1)
     cells = StackedCells(cell, 3, 2, layers=2, dropout=0.5).double().eval()
-    inputs, hidden = torch.randn(2, 3).double(), torch.randn(2, 2, 2).double()
-    kept = torch.randn(2, 2, 2).double() if cell == "lstm" else None
-    new_hidden, new_kept = cells(inputs, hidden, kept)
+    inputs, hidden, kept = torch.randn(2, 3).double(), torch.randn(2, 2, 2).double(), torch.randn(2, 2, 2).double()
+    new_hidden, new_kept = cells(inputs, hidden, kept if cell == "lstm" else None)
     for row in range(2):
-        x: Vector = inputs[row].tolist()
+        x = inputs[row].numpy()
         for number, layer in enumerate(cells.cells):
-            memory_cell: Vector = [] if kept is None else kept[row, number].tolist()
-            x, memory_cell = step_by_hand(cell, get_weights(layer, ""), x, hidden[row, number].tolist(), memory_cell)
-            assert new_hidden[row, number].tolist() == pytest.approx(x, abs=1e-12)
-            if new_kept is not None:
-                assert new_kept[row, number].tolist() == pytest.approx(memory_cell, abs=1e-12)
+            x, memory_cell = recurrent_step(layer, x, hidden[row, number].numpy(), kept[row, number].numpy())
+            assert_near(new_hidden[row, number], x)
+            if cell == "lstm":
+                assert_near(new_kept[row, number], memory_cell)
 
 
+@torch.no_grad()
 @pytest.mark.parametrize("kind", ["tanh", "linear"])
 @pytest.mark.parametrize("cell", CELLS)
 def test_bridge_maps_the_end_of_the_top_layer_by_hand(cell: CellKind, kind: BridgeKind) -> None:
@@ -187,11 +153,8 @@ def test_bridge_maps_the_end_of_the_top_layer_by_hand(cell: CellKind, kind: Brid
     bridge = Bridge(kind, cell, 3, 2, layers=2).double()
     finals = torch.randn(4, 2, 6).double()  # two encoder layers of two directions; the bridge reads the backward half
     hidden, kept = bridge(finals, None)
-    assert bridge.hidden is not None
-    for row in range(4):
-        expected = affine(bridge.hidden.weight, bridge.hidden.bias, finals[row, 1, 3:].tolist())
-        expected = [math.tanh(x) for x in expected] if kind == "tanh" else expected
-        assert hidden[row].flatten().tolist() == pytest.approx(expected, abs=1e-12)
+    expected = linear(bridge.hidden, finals[:, 1, 3:].numpy())
+    assert_near(hidden.view(4, 4), np.tanh(expected) if kind == "tanh" else expected)
     assert (kept is None) == (cell == "gru")
     if kept is not None:
         assert kept.shape == (4, 2, 2)
@@ -216,8 +179,7 @@ def test_bridge_copies_or_gives_zeros(cell: CellKind) -> None:
 
 def test_a_bridge_copies_only_what_fits() -> None:
     check_bridge("copy", 8, 2, 8, 2)
-    others: list[BridgeKind] = ["tanh", "linear", "zero"]
-    for kind in others:
+    for kind in ("tanh", "linear", "zero"):
         check_bridge(kind, 16, 3, 8, 2)
     with pytest.raises(ValueError, match=r"2 x 16 numbers.*where the decoder has 2 x 8"):
         check_bridge("copy", 16, 2, 8, 2)
@@ -239,7 +201,7 @@ def test_initialisation() -> None:
     torch.manual_seed(1)
     for style in ("xavier", "paper"):
         model = nn.ModuleList([nn.LSTM(30, 40), nn.GRUCell(30, 40), nn.Linear(100, 200), nn.Embedding(500, 64)])
-        init_weights(model, style)  # type: ignore[arg-type]  # a loop variable is a plain str
+        init_weights(model, style)
         lstm, gru, linear, embedding = model
         for matrix in (*lstm.weight_hh_l0.double().chunk(4), *gru.weight_hh.double().chunk(3)):
             torch.testing.assert_close(matrix @ matrix.T, torch.eye(40).double(), rtol=0, atol=1e-5)

@@ -1,12 +1,12 @@
 """The Transformer's parts against the paper's formulas, written out with numpy in float64."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
+from formulas import Array, layer_norm, linear, multi_head
 from torch import Tensor, nn
 
 from nmtkit.core.errors import DataError
@@ -26,8 +26,6 @@ from nmtkit.layers.transformer import (
     sinusoids,
 )
 
-Array = NDArray[np.float64]
-
 
 @pytest.fixture(params=["highest", "medium"])
 def precision(request: pytest.FixtureRequest) -> Iterator[str]:
@@ -42,54 +40,31 @@ def random_tensor(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-def np_softmax(energies: Array) -> Array:
-    raised = np.exp(energies - energies.max(-1, keepdims=True))
-    return np.asarray(raised / raised.sum(-1, keepdims=True))
-
-
-def np_heads(query: Array, keys: Array, values: Array, heads: int, allowed: NDArray[np.bool_]) -> tuple[Array, Array]:
-    """MultiHead of section 3.2.2 over one sentence, head by head: contexts (Q,H) and weights (A,Q,S)."""
-    width = query.shape[-1] // heads
-    contexts, weights = [], []
-    for head in range(heads):
-        part = slice(head * width, (head + 1) * width)
-        energies = query[:, part] @ keys[:, part].T / math.sqrt(width)
-        weights.append(np_softmax(np.where(allowed, energies, -np.inf)))
-        contexts.append(weights[-1] @ values[:, part])
-    return np.concatenate(contexts, -1), np.stack(weights)
-
-
-def np_linear(layer: nn.Linear, states: Array) -> Array:
-    return np.asarray(states @ layer.weight.detach().numpy().T + layer.bias.detach().numpy())
-
-
-def np_norm(states: Array, layer: nn.LayerNorm) -> Array:
-    centred = states - states.mean(-1, keepdims=True)
-    scaled = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + layer.eps)
-    return np.asarray(scaled * layer.weight.detach().numpy() + layer.bias.detach().numpy())
-
-
-def scramble(module: nn.Module) -> nn.Module:
+def scrambled(module: nn.Module) -> nn.Module:
     """Float64 and every parameter random, so that a forgotten bias or gain shows."""
     module.double()
     generator = torch.Generator().manual_seed(7)
     for parameter in module.parameters():
         parameter.data.normal_(generator=generator)
-    return module.eval()
+    return module.eval().requires_grad_(False)
+
+
+def assert_near(found: Tensor, expected: Array) -> None:
+    np.testing.assert_allclose(found.numpy(), expected, atol=1e-10)
 
 
 def test_attention_by_hand(precision: str) -> None:
-    # Energies of the one query: (1*2 + 1*0)/sqrt(2) = sqrt 2 and (1*0 + 1*2)/sqrt(2) = sqrt 2; equal, so 1/2 each.
+    def of_energies(*energies: float) -> Tensor:
+        """Keys `(1,1,S,2)` that have these energies with the query."""
+        return torch.tensor([[[[math.sqrt(2) * energy, 0.0] for energy in energies]]], dtype=torch.float64)
+
     query = torch.tensor([[[[1.0, 1.0]]]], dtype=torch.float64)
-    keys = torch.tensor([[[[2.0, 0.0], [0.0, 2.0]]]], dtype=torch.float64)
     values = torch.tensor([[[[4.0, 0.0], [0.0, 8.0]]]], dtype=torch.float64)
-    assert attention_weights(query, keys, None).tolist() == [[[[0.5, 0.5]]]]
-    assert torch.allclose(attend(query, keys, values), torch.tensor([2.0, 4.0], dtype=torch.float64))
-    # Keys of energies ln 3 and 0 get the weights 3/4 and 1/4.
-    keys = torch.tensor([[[[math.sqrt(2) * math.log(3), 0.0], [0.0, 0.0]]]], dtype=torch.float64)
-    assert torch.allclose(attend(query, keys, values), torch.tensor([3.0, 2.0], dtype=torch.float64))
-    mask = torch.tensor([[[[False, True]]]])
-    assert torch.allclose(attend(query, keys, values, mask), torch.tensor([0.0, 8.0], dtype=torch.float64))
+    even, uneven = of_energies(0.7, 0.7), of_energies(math.log(3), 0.0)
+    first_hidden = torch.tensor([[[[False, True]]]])
+    torch.testing.assert_close(attention_weights(query, uneven, None)[0, 0, 0].tolist(), [0.75, 0.25])
+    for keys, mask, context in ((even, None, [2, 4]), (uneven, None, [3, 2]), (uneven, first_hidden, [0, 8])):
+        torch.testing.assert_close(attend(query, keys, values, mask)[0, 0, 0], torch.tensor(context).double())
 
 
 def test_causal_attention_reads_only_the_past(precision: str) -> None:
@@ -101,27 +76,21 @@ def test_causal_attention_reads_only_the_past(precision: str) -> None:
 
 
 def test_self_attention_is_the_papers_multi_head(precision: str) -> None:
-    layer = scramble(SelfAttention(6, 2, 0.0))
-    assert isinstance(layer, SelfAttention)
+    layer = scrambled(SelfAttention(6, 2, 0.0))
     states = random_tensor(2, 4, 6)
     mask = torch.tensor([[True, True, True, True], [True, True, False, False]])
-    found = layer(states, mask[:, None, None, :])
-    causal = layer(states, causal=True)
-    looks = layer.weights(states, mask[:, None, None, :])
-    causal_looks = layer.weights(states, causal=True)
-    for row in range(2):
-        query, keys, values = np.split(np_linear(layer.query_keys_values, states[row].numpy()), 3, axis=-1)
-        context, weights = np_heads(query, keys, values, 2, np.broadcast_to(mask[row].numpy(), (4, 4)))
-        np.testing.assert_allclose(found[row].detach().numpy(), np_linear(layer.out, context), atol=1e-10)
-        np.testing.assert_allclose(looks[row].detach().numpy(), weights, atol=1e-12)
-        context, weights = np_heads(query, keys, values, 2, np.tri(4, dtype=bool))
-        np.testing.assert_allclose(causal[row].detach().numpy(), np_linear(layer.out, context), atol=1e-10)
-        np.testing.assert_allclose(causal_looks[row].detach().numpy(), weights, atol=1e-12)
+    for options in ({"mask": mask[:, None, None, :]}, {"causal": True}):
+        found, weights = layer(states, **options), layer.weights(states, **options)
+        for row in range(2):
+            allowed = np.tri(4, dtype=bool) if "causal" in options else np.broadcast_to(mask[row], (4, 4))
+            packed = np.split(linear(layer.query_keys_values, states[row].numpy()), 3, axis=-1)
+            context, by_head = multi_head(*packed, 2, allowed)
+            assert_near(found[row], linear(layer.out, context))
+            assert_near(weights[row], by_head)
 
 
 def test_cross_attention_is_the_papers_multi_head(precision: str) -> None:
-    layer = scramble(CrossAttention(6, 3, 0.0))
-    assert isinstance(layer, CrossAttention)
+    layer = scrambled(CrossAttention(6, 3, 0.0))
     states, memory = random_tensor(2, 4, 6), random_tensor(2, 5, 6, seed=1)
     mask = torch.tensor([[True] * 5, [True, True, True, False, False]])
     keys, values = layer.project(memory)
@@ -133,26 +102,26 @@ def test_cross_attention_is_the_papers_multi_head(precision: str) -> None:
     assert torch.equal(plain, some)
     assert torch.equal(second, weights[:, 1:2])
     for row in range(2):
-        query = np_linear(layer.query, states[row].numpy())
-        packed = np_linear(layer.keys_values, memory[row].numpy())
-        context, by_head = np_heads(query, packed[:, :6], packed[:, 6:], 3, np.broadcast_to(mask[row].numpy(), (4, 5)))
-        np.testing.assert_allclose(found[row].detach().numpy(), np_linear(layer.out, context), atol=1e-10)
-        np.testing.assert_allclose(weights[row].detach().numpy(), by_head, atol=1e-12)
+        packed = np.split(linear(layer.keys_values, memory[row].numpy()), 2, axis=-1)
+        query = linear(layer.query, states[row].numpy())
+        context, by_head = multi_head(query, *packed, 3, np.broadcast_to(mask[row], (4, 5)))
+        assert_near(found[row], linear(layer.out, context))
+        assert_near(weights[row], by_head)
 
 
-def test_feed_forward_is_equation_2() -> None:
-    layer = scramble(FeedForward(3, 5, "relu", 0.0))
-    assert isinstance(layer, FeedForward)
+@pytest.mark.parametrize(
+    ("name", "activation"),
+    [
+        ("relu", lambda x: np.maximum(0.0, x)),
+        ("gelu", lambda x: x * np.vectorize(lambda one: 0.5 * (1.0 + math.erf(one / math.sqrt(2.0))))(x)),
+        ("silu", lambda x: x / (1.0 + np.exp(-x))),
+    ],
+    ids=["relu", "gelu", "silu"],
+)
+def test_feed_forward_is_equation_2(name: str, activation: Callable[[Array], Array]) -> None:
+    layer = scrambled(FeedForward(3, 5, name, 0.0))
     states = random_tensor(2, 4, 3)
-    expected = np_linear(layer.out, np.maximum(0.0, np_linear(layer.inner, states.numpy())))
-    np.testing.assert_allclose(layer(states).detach().numpy(), expected, atol=1e-12)
-    layer.activation = "gelu"
-    inner = np_linear(layer.inner, states.numpy())
-    gelu = inner * np.vectorize(lambda x: 0.5 * (1.0 + math.erf(x / math.sqrt(2.0))))(inner)
-    np.testing.assert_allclose(layer(states).detach().numpy(), np_linear(layer.out, gelu), atol=1e-12)
-    layer.activation = "silu"
-    silu = inner / (1.0 + np.exp(-inner))
-    np.testing.assert_allclose(layer(states).detach().numpy(), np_linear(layer.out, silu), atol=1e-12)
+    assert_near(layer(states), linear(layer.out, activation(linear(layer.inner, states.numpy()))))
 
 
 @pytest.mark.parametrize("width", [6, 7])
@@ -184,52 +153,33 @@ def test_learned_positions_end_in_a_clear_error() -> None:
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_where_the_normalization_stands(norm: str) -> None:
-    around = scramble(Residual(3, "pre" if norm == "pre" else "post", 0.5))
-    assert isinstance(around, Residual)
+    around = scrambled(Residual(3, norm, 0.5))
     states = random_tensor(2, 3)
-
-    def f(entering: Tensor) -> Tensor:
-        return entering**2
-
-    found = around.after(states, f(around.before(states))).detach().numpy()
     x = states.numpy()
-    expected = x + np_norm(x, around.norm) ** 2 if norm == "pre" else np_norm(x + x**2, around.norm)
-    np.testing.assert_allclose(found, expected, atol=1e-12)
+    expected = x + layer_norm(around.norm, x) ** 2 if norm == "pre" else layer_norm(around.norm, x + x**2)
+    assert_near(around.after(states, around.before(states) ** 2), expected)
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_layers_chain_their_sublayers(norm: str) -> None:
-    plan = LayerConfig(4, 2, 8, "pre" if norm == "pre" else "post", "relu", 0.3, 0.3, 0.3)
+    plan = LayerConfig(4, 2, 8, norm, "relu", 0.3, 0.3, 0.3)
     states, memory = random_tensor(2, 3, 4), random_tensor(2, 5, 4, seed=1)
-    mask = torch.ones(2, 1, 1, 5, dtype=torch.bool)
 
-    def sublayer(around: Residual, x: Array, f: nn.Module, *others: Tensor) -> Array:
-        def apply(entering: Array) -> Array:
-            result = f(torch.from_numpy(entering), *others)
-            return np.asarray((result[0] if isinstance(result, tuple) else result).detach().numpy())
+    def sublayer(around: Residual, x: Tensor, layer: Callable[[Tensor], Tensor]) -> Tensor:
+        return x + layer(around.norm(x)) if norm == "pre" else around.norm(x + layer(x))
 
-        return x + apply(np_norm(x, around.norm)) if norm == "pre" else np_norm(x + apply(x), around.norm)
-
-    encoder = scramble(EncoderLayer(plan))
-    assert isinstance(encoder, EncoderLayer)
-    own_mask = torch.ones(2, 1, 1, 3, dtype=torch.bool)
-    x = sublayer(encoder.around_self_attention, states.numpy(), encoder.self_attention, own_mask)
+    encoder = scrambled(EncoderLayer(plan))
+    mask = torch.ones(2, 1, 1, 3, dtype=torch.bool)
+    x = sublayer(encoder.around_self_attention, states, lambda x: encoder.self_attention(x, mask))
     x = sublayer(encoder.around_feed_forward, x, encoder.feed_forward)
-    np.testing.assert_allclose(encoder(states, own_mask).detach().numpy(), x, atol=1e-10)
+    torch.testing.assert_close(encoder(states, mask), x, rtol=0, atol=1e-10)
 
-    decoder = scramble(DecoderLayer(plan))
-    assert isinstance(decoder, DecoderLayer)
-
-    class Causal(nn.Module):
-        def forward(self, entering: Tensor) -> Tensor:
-            return attention.forward(entering, causal=True)
-
-    attention = decoder.self_attention
-    keys, values = decoder.cross_attention.project(memory)
-    x = sublayer(decoder.around_self_attention, states.numpy(), Causal())
-    x = sublayer(decoder.around_cross_attention, x, decoder.cross_attention, keys, values, mask)
+    decoder = scrambled(DecoderLayer(plan))
+    source = *decoder.cross_attention.project(memory), torch.ones(2, 1, 1, 5, dtype=torch.bool)
+    x = sublayer(decoder.around_self_attention, states, lambda x: decoder.self_attention(x, causal=True))
+    x = sublayer(decoder.around_cross_attention, x, lambda x: decoder.cross_attention(x, *source)[0])
     x = sublayer(decoder.around_feed_forward, x, decoder.feed_forward)
-    np.testing.assert_allclose(decoder(states, keys, values, mask)[0].detach().numpy(), x, atol=1e-10)
+    torch.testing.assert_close(decoder(states, *source)[0], x, rtol=0, atol=1e-10)
 
 
 def test_projections_start_in_xaviers_range() -> None:

@@ -9,10 +9,11 @@ import pytest
 import small_models
 import torch
 from daily import daily
-from formulas import Array, sigmoid, softmax
+from formulas import Array, linear, recurrent_step, sigmoid, softmax
 from gradients import backward
 from seeds import moved
 from small_models import V, batch_of, finite_gradients
+from torch import nn
 from walk import Walk
 
 from nmtkit.data.vocabulary import EOS, UNK
@@ -25,15 +26,6 @@ from nmtkit.training.objectives.likelihood import likelihood
 build = partial(small_models.build, "pointer_generator")
 
 
-def lstm(weights: dict[str, Array], prefix: str, suffix: str, inputs: Array, hidden: Array, cell: Array) -> Array:
-    """One step of torch's LSTM: `[h; c]`."""
-    gates = inputs @ weights[f"{prefix}weight_ih{suffix}"].T + weights[f"{prefix}bias_ih{suffix}"]
-    gates = gates + hidden @ weights[f"{prefix}weight_hh{suffix}"].T + weights[f"{prefix}bias_hh{suffix}"]
-    i, f, g, o = np.split(gates, 4)
-    cell = sigmoid(f) * cell + sigmoid(i) * np.tanh(g)
-    return np.stack([sigmoid(o) * np.tanh(cell), cell])
-
-
 @torch.no_grad()
 def test_two_steps_by_hand() -> None:
     """Encoder, reduced state, and two steps of eq. 1 to 4 and 8 to 11, word by word in plain numbers."""
@@ -42,36 +34,30 @@ def test_two_steps_by_hand() -> None:
     source, extended, target = [5, UNK, 7, 5, EOS], [5, V, 7, 5, EOS], [V, 5]
     size = 4
 
-    def read(direction: str, words: list[int]) -> tuple[list[Array], Array]:
-        state, states = np.zeros((2, size)), []
+    def read(layer: nn.Module, words: list[int]) -> tuple[list[Array], Array]:
+        hidden, cell, states = np.zeros(size), np.zeros(size), []
         for word in words:
-            state = lstm(w, f"encoder.{direction}_layers.0.", "_l0", w["tgt_embedding.weight"][word], *state)
-            states.append(state[0])
-        return states, state
+            hidden, cell = recurrent_step(layer, w["tgt_embedding.weight"][word], hidden, cell)
+            states.append(hidden)
+        return states, np.stack([hidden, cell])
 
-    ahead, end_ahead = read("forward", source)
-    back, end_back = read("backward", source[::-1])
-    h = np.concatenate([np.stack(ahead), np.stack(back[::-1])], 1)  # (S,2H)
+    ahead, end_ahead = read(model.encoder.forward_layers[0], source)
+    back, end_back = read(model.encoder.backward_layers[0], source[::-1])
+    h = np.concatenate([ahead, back[::-1]], 1)  # (S,2H)
     ends = np.concatenate([end_ahead, end_back], 1)  # hidden and cell, (2,2H)
-    state = np.stack([
-        np.maximum(ends[0] @ w["reduce.hidden.weight"].T + w["reduce.hidden.bias"], 0),
-        np.maximum(ends[1] @ w["reduce.cell.weight"].T + w["reduce.cell.bias"], 0),
-    ])  # fmt: skip
+    hidden = np.maximum(linear(model.reduce.hidden, ends[0]), 0)
+    cell = np.maximum(linear(model.reduce.cell, ends[1]), 0)
     context, coverage = np.zeros(2 * size), np.zeros(len(source))
     expected, looks, gates = [], [], []
     for word in [2, UNK]:  # BOS, and the unknown word as the decoder reads it
-        x = w["word_input.weight"] @ w["tgt_embedding.weight"][word] + w["word_input.bias"]
-        x = x + w["context_input.weight"] @ context
-        state = lstm(w, "decoder.cells.0.", "", x, *state)
-        whole = state.flatten()  # [h; c]
-        inner = h @ w["attention.score.key.weight"].T + w["attention.score.key.bias"]
-        inner = inner + w["attention.score.query.weight"] @ whole + np.outer(coverage, w["attention.score.coverage"])
+        x = linear(model.word_input, w["tgt_embedding.weight"][word]) + w["context_input.weight"] @ context
+        hidden, cell = recurrent_step(model.decoder.cells[0], x, hidden, cell)
+        inner = linear(model.attention.score.key, h) + np.outer(coverage, w["attention.score.coverage"])
+        inner = inner + w["attention.score.query.weight"] @ np.concatenate([hidden, cell])
         a = softmax(np.tanh(inner) @ w["attention.score.energy"])  # eq. 11, 2
         context = a @ h  # eq. 3
-        read_out = w["readout.weight"] @ np.concatenate([state[0], context]) + w["readout.bias"]
-        p_vocab = softmax(w["output.weight"] @ read_out + w["output.bias"])  # eq. 4
-        gate_input = np.concatenate([state[0], context, state[1], x])
-        p_gen = sigmoid(w["gate.weight"] @ gate_input + w["gate.bias"])[0]  # eq. 8
+        p_vocab = softmax(linear(model.output, linear(model.readout, np.concatenate([hidden, context]))))  # eq. 4
+        p_gen = sigmoid(linear(model.gate, np.concatenate([hidden, context, cell, x])))[0]  # eq. 8
         p = np.append(p_gen * p_vocab, 0.0)
         for place, copied in enumerate(extended):
             p[copied] += (1 - p_gen) * a[place]  # eq. 9
