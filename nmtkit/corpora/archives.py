@@ -240,8 +240,8 @@ class _Header(tarfile.TarInfo):
     def _proc_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo | tarfile.TarFile:
         if self.size > _LARGEST_HEADERS.get(self.type, self.size):
             raise tarfile.ReadError(f"a header of {self.size:,} bytes")
-        found: tarfile.TarInfo = super()._proc_member(tar)  # type: ignore[misc]  # not in typeshed; the only hook
-        return found
+        header: tarfile.TarInfo = super()._proc_member(tar)  # type: ignore[misc]  # not in typeshed; the only hook
+        return header
 
 
 def _tar_members(stream: io.BufferedReader, budget: _Budget) -> Iterator[Member]:

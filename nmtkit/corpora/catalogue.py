@@ -255,12 +255,12 @@ def _values(entry_name: str, name: str, parameters: Mapping[str, Parameter]) -> 
         allowed = "|".join(map(re.escape, parameter.values)) if parameter.values else parameter.pattern
         form = form.replace(f"<{key}>", f"(?P<{key}>{allowed})")
     try:
-        found = re.fullmatch(form, name)
+        match = re.fullmatch(form, name)
     except re.error as fault:
         raise RecipeError(
             f"corpus {entry_name}: a pattern of its `parameters` is not a valid regular expression: {fault}"
         ) from fault
-    return found.groupdict() if found else None
+    return match.groupdict() if match else None
 
 
 def _known(values: Mapping[str, str], parameters: Mapping[str, Parameter]) -> dict[str, str]:
@@ -286,4 +286,4 @@ def _fill(data: Any, known: Mapping[str, str], where: str) -> Any:
         raise RecipeError(
             f"{where}: unknown placeholder {{{unknown[0]}}} in {data!r}: {suggest_names(unknown[0], known)}"
         )
-    return PLACEHOLDER.sub(lambda found: known[found[1]], data)
+    return PLACEHOLDER.sub(lambda match: known[match[1]], data)

@@ -111,41 +111,41 @@ class DebianSummaries(Reader):
 def descriptions(paths: Sequence[Path], language: str) -> Iterator[Description]:
     """The descriptions in some indexes of one language, each text once."""
     text = f"Description-{language}"
-    seen: set[str] = set()
+    checksums: set[str] = set()
     for path in paths:
         for stanza in stanzas(path, ("Package", "Description-md5", text)):
-            if len(stanza) == 3 and stanza["Description-md5"] not in seen:
-                seen.add(stanza["Description-md5"])
+            if len(stanza) == 3 and stanza["Description-md5"] not in checksums:
+                checksums.add(stanza["Description-md5"])
                 summary, *lines = stanza[text].split("\n")
                 yield Description(stanza["Package"], stanza["Description-md5"], summary.strip(), paragraphs(lines))
 
 
 def paragraphs(lines: Sequence[str]) -> list[list[str]]:
     """The paragraphs of a long description, without the leading space of each line."""
-    found: list[list[str]] = [[]]
+    divided: list[list[str]] = [[]]
     for line in lines:
         if line.strip() == ".":
-            found.append([])
+            divided.append([])
         else:
-            found[-1].append(line[1:].rstrip())
-    return [paragraph for paragraph in found if paragraph]
+            divided[-1].append(line[1:].rstrip())
+    return [paragraph for paragraph in divided if paragraph]
 
 
 def units(lines: Sequence[str]) -> list[str]:
     """Unwraps a paragraph: running text is one unit, and so is every list item or table line."""
-    found: list[list[str]] = []
+    pieces: list[list[str]] = []
     depth = 0  # indentation of the last unit
     for line in lines:
         text = line.strip()
         indent = len(line) - len(line.lstrip())
         bullet = _BULLET.match(text) if indent else None
-        continues = bool(found) and (indent == depth == 0 or (indent > depth > 0 and not bullet))
+        continues = bool(pieces) and (indent == depth == 0 or (indent > depth > 0 and not bullet))
         if continues:
-            found[-1].append(text)
+            pieces[-1].append(text)
         else:
             depth = indent
-            found.append([text[bullet.end() :] if bullet else text])
-    return [" ".join(" ".join(unit).split()) for unit in found]
+            pieces.append([text[bullet.end() :] if bullet else text])
+    return [" ".join(" ".join(unit).split()) for unit in pieces]
 
 
 def family(source: str) -> str:
@@ -155,21 +155,21 @@ def family(source: str) -> str:
 
 def _families(files: Sequence[Path]) -> Callable[[str], str]:
     """A function from a package to its family, by the source packages of the package indexes among the files."""
-    found: dict[str, str] = {}
+    families: dict[str, str] = {}
     for path in files:
         if path.name.startswith("Packages"):
             for stanza in stanzas(path, ("Package", "Source")):
                 name = stanza.get("Package", "")
                 # The version of a source is in brackets where it differs.
-                found.setdefault(name, family(stanza.get("Source", name).split(" ")[0]))
-    return lambda package: found.get(package) or family(package)
+                families.setdefault(name, family(stanza.get("Source", name).split(" ")[0]))
+    return lambda package: families.get(package) or family(package)
 
 
 def _of_language(files: Sequence[Path], language: str) -> list[Path]:
-    found = [path for path in files if path.name.split(".")[0] == f"Translation-{language}"]
-    if not found:
+    indexes = [path for path in files if path.name.split(".")[0] == f"Translation-{language}"]
+    if not indexes:
         raise DataError(f"no source of the corpus has package descriptions in {language!r}; add it to `languages`")
-    return found
+    return indexes
 
 
 def _letters(text: str) -> str:
@@ -195,16 +195,16 @@ class LibreOfficeHelp(Reader):
 
 def pages(deb: Path) -> Iterator[tuple[str, dict[str, list[str]]]]:
     """The help pages of a package: path below the language's folder, and paragraphs; DataError if there are none."""
-    found = False
+    has_pages = False
     for path, data in package_files(deb):
         if path.startswith(_ROOT) and path.endswith(".html") and "/text/" in path:
-            found = True
+            has_pages = True
             try:
                 html = data.decode("utf-8")
             except UnicodeDecodeError as fault:
                 raise DataError(f"{deb}: {path}: not UTF-8 text (byte {fault.start})") from fault
             yield path.removeprefix(_ROOT).partition("/text/")[2], page_paragraphs(html)
-    if not found:
+    if not has_pages:
         raise DataError(f"{deb}: no help pages of LibreOffice in this package (expected {_ROOT}LANGUAGE/text/...)")
 
 

@@ -72,20 +72,20 @@ def _earlier_card(corpus: Corpus, folder: Path) -> dict[str, Any] | None:
     return card
 
 
-def fetch(corpus: Corpus, folder: Path, work: FetchContext, command: str) -> FetchedCorpus:
+def fetch(corpus: Corpus, folder: Path, context: FetchContext, command: str) -> FetchedCorpus:
     """Downloads, reads, filters, splits and writes a corpus.
 
     The files are written to a temporary folder that takes the folder's place when they are complete. Files of an
     earlier fetch are replaced, other files in the folder stay.
     """
     earlier = _earlier_card(corpus, folder)
-    obtained = [one for source in corpus.entry.sources for one in source.obtain(work)]
+    obtained = [one for source in corpus.entry.sources for one in source.obtain(context)]
     _compare(obtained, earlier, folder)
     temporary = folder.parent / f".{folder.name}-{os.getpid()}"
     try:
         with write_errors(folder):
             temporary.mkdir(parents=True)
-            card = _write(corpus, obtained, temporary, work, command)
+            card = _write(corpus, obtained, temporary, context, command)
             _put_in_place(temporary, folder, {*(earlier or card)["files"], CARD_JSON, CARD_TEXT, f"{corpus.name}.yaml"})
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -93,16 +93,16 @@ def fetch(corpus: Corpus, folder: Path, work: FetchContext, command: str) -> Fet
 
 
 def _write(
-    corpus: Corpus, obtained: Sequence[SourceFile], folder: Path, work: FetchContext, command: str
+    corpus: Corpus, obtained: Sequence[SourceFile], folder: Path, context: FetchContext, command: str
 ) -> dict[str, Any]:
     """Writes the splits, the card and the recipe into an empty folder; returns the content of the card."""
-    work.notify("reading and writing the pairs")
+    context.notify("reading and writing the pairs")
     dropped, read = Counter[str](), Counter[str]()
     pairs = _tallied(corpus.entry.read.pairs([one.path for one in obtained], dropped), read)
-    written = write_pairs(corpus.entry, pairs, folder, dropped, work.count)
+    written = write_pairs(corpus.entry, pairs, folder, dropped, context.count)
     for split, count in corpus.entry.expected.items():
         if read[split] != count:
-            work.notify(f"{split} has {read[split]:,} pairs as it was published, but {count:,} were expected")
+            context.notify(f"{split} has {read[split]:,} pairs as it was published, but {count:,} were expected")
     card = make_card(corpus, obtained, written, command)
     write_card(card, folder)
     (folder / f"{corpus.name}.yaml").write_text(corpus_recipe(corpus, written), encoding="utf-8")

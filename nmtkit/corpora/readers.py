@@ -75,12 +75,12 @@ def text_lines(files: Sequence[Path], place: str) -> Iterator[str]:
     # What is no archive is its own only member, without the ending where it is packed.
     wanted = (member,) if member else (path.name, path.stem)
     others: list[str] = []
-    for found in members(path):
-        if found.name in wanted:
-            with found.open() as stream:
+    for candidate in members(path):
+        if candidate.name in wanted:
+            with candidate.open() as stream:
                 yield from decode_stream(decompressed(stream, place), place)
             return
-        others.append(found.name)
+        others.append(candidate.name)
     more = f" and {len(others) - 10} more" if len(others) > 10 else ""
     content = f"{', '.join(others[:10])}{more}" or "nothing"
     if not member:
@@ -95,11 +95,11 @@ def decode_stream(stream: BinaryIO, where: str) -> Iterator[str]:
 
 def find_file(files: Sequence[Path], name: str) -> Path:
     """The file of a name; DataError if the sources have none."""
-    found = next((path for path in files if path.name == name), None)
-    if found is None:
+    file = next((path for path in files if path.name == name), None)
+    if file is None:
         given = ", ".join(path.name for path in files)
         raise DataError(f"{name}: no source of the corpus gives a file of this name, only {given}; correct the entry")
-    return found
+    return file
 
 
 # ------------------------------------------------------------------------------------------------------ parallel texts
@@ -170,8 +170,8 @@ def unescape_entities(text: str) -> str:
 
 
 def _attribute(text: str, name: str) -> str:
-    found = re.search(rf"\b{name}\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|([^\s>]+))", text, re.IGNORECASE)
-    return next((value for value in found.groups() if value is not None), "") if found else ""
+    match = re.search(rf"\b{name}\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|([^\s>]+))", text, re.IGNORECASE)
+    return next((value for value in match.groups() if value is not None), "") if match else ""
 
 
 # What makes units out of the lines of a text; takes what messages call the text, and where to count what is left out.

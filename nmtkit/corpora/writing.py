@@ -98,26 +98,26 @@ def filter_pairs(
     The counts of filtered pairs by reason are added to `dropped`; `src` and `tgt` are the languages.
     """
     judge = PairFilter(config, src, tgt)
-    seen = HashSet()
+    known = HashSet()
     source = iter(pairs)
     while chunk := [
         replace(pair, src=single_line(pair.src), tgt=single_line(pair.tgt)) for pair in islice(source, CHUNK)
     ]:
-        for pair, reason in zip(chunk, _reasons(chunk, config, judge, seen), strict=True):
+        for pair, reason in zip(chunk, _reasons(chunk, config, judge, known), strict=True):
             if reason:
                 dropped[reason] += 1
             else:
                 yield pair
 
 
-def _reasons(chunk: Sequence[Pair], config: FilterConfig, judge: PairFilter, seen: HashSet) -> list[str]:
+def _reasons(chunk: Sequence[Pair], config: FilterConfig, judge: PairFilter, known: HashSet) -> list[str]:
     """The rejection reason of each pair."""
     reasons = ["" if pair.split in ("valid", "test") else judge.rejection_reason(pair) for pair in chunk]
     if config.keep_duplicates:
         return reasons
     compared = [i for i, pair in enumerate(chunk) if not reasons[i] and pair.split not in ("valid", "test")]
     hashes = PairHashes.of([chunk[i].src for i in compared], [chunk[i].tgt for i in compared]).pairs
-    for i in np.flatnonzero(seen.add(hashes)):
+    for i in np.flatnonzero(known.add(hashes)):
         reasons[compared[i]] = "duplicate"
     return reasons
 

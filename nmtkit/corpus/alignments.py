@@ -140,14 +140,14 @@ def _parse_naacl(lines: Iterable[str], place: str, base: int) -> list[Alignment]
         if not line:
             continue
         match = _NAACL_LINE.fullmatch(line)
-        what = f"{place}, line {number}: {_shown(line)}"
+        place_and_line = f"{place}, line {number}: {_shown(line)}"
         if match is None:
-            raise DataError(f"{what} is not a link; write PAIR SOURCE TARGET and S or P, such as 12 3 4 S")
+            raise DataError(f"{place_and_line} is not a link; write PAIR SOURCE TARGET and S or P, such as 12 3 4 S")
         pair = int(match[1])
         if pair == 0:
             raise DataError(f"{place}, line {number}: sentence pair 0; sentence pairs are counted from 1")
         last, said, links = max(pair, last), number if pair > last else said, links + 1
-        link = _counted(match[2], match[3], base, what)
+        link = _counted(match[2], match[3], base, place_and_line)
         possible[pair].add(link)
         if match[4] != "P":
             sure[pair].add(link)
@@ -160,11 +160,11 @@ def _parse_naacl(lines: Iterable[str], place: str, base: int) -> list[Alignment]
     return [Alignment(frozenset(sure.get(pair, ())), frozenset(possible.get(pair, ()))) for pair in pairs]
 
 
-def _counted(source: str, target: str, base: int, what: str) -> Link:
+def _counted(source: str, target: str, base: int, place: str) -> Link:
     link = (int(source) - base, int(target) - base)
     if min(link) < 0:
         raise DataError(
-            f"{what} holds a word 0, but words are counted from 1; if the file counts from 0, say so "
+            f"{place} holds a word 0, but words are counted from 1; if the file counts from 0, say so "
             "(score-alignments: --hyp-base 0 or --ref-base 0; in a recipe alignment_base: 0); if its 0 stands for no "
             "word, take the link out"
         )
@@ -224,8 +224,8 @@ def links_from_attention(weights: NDArray[Any], threshold: float | None = None) 
     the column of EOS.
     """
     if threshold is not None:
-        found = np.argwhere((weights >= threshold) & (weights > 0))
-        return frozenset((int(source), int(target)) for target, source in found)
+        cells = np.argwhere((weights >= threshold) & (weights > 0))
+        return frozenset((int(source), int(target)) for target, source in cells)
     if weights.size == 0:
         return frozenset()
     best = weights.argmax(axis=1)

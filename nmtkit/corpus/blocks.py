@@ -123,11 +123,11 @@ class Block:
         self, kind: FaultKind, rows: Sequence[int] | RowIndices, place: Callable[[int], FaultLocation] | None = None
     ) -> None:
         """Adds a fault of some pairs; `place` gives its location in each, by default with both sides."""
-        found = np.asarray(rows, dtype=np.int64)
+        faulty = np.asarray(rows, dtype=np.int64)
         if self.unreadable:
-            found = found[~np.isin(found, list(self.unreadable))]
-        if len(found):
-            self.faults.append(Fault(kind, found, place or self.pair))
+            faulty = faulty[~np.isin(faulty, list(self.unreadable))]
+        if len(faulty):
+            self.faults.append(Fault(kind, faulty, place or self.pair))
 
     def pair(self, row: int) -> FaultLocation:
         """The location of a pair, with an excerpt of both sides."""
@@ -167,9 +167,9 @@ class Block:
             number = self.line(row)
             self.messages.append((row, not_utf8_message(f"{path}, line {number}", lines[row], mark * (number == 1))))
 
-    def add_unusable(self, kind: FaultKind, why: Mapping[int, str], told: Callable[[int], str]) -> None:
+    def add_unusable(self, kind: FaultKind, why: Mapping[int, str], describe: Callable[[int], str]) -> None:
         """Adds faults and error messages of pairs that cannot be used; `told` gives the text of a location."""
-        self.add(kind, sorted(why), lambda row: replace(self.pair(row), text=told(row)))
+        self.add(kind, sorted(why), lambda row: replace(self.pair(row), text=describe(row)))
         self.messages += why.items()
 
 
@@ -188,15 +188,15 @@ def read_links(block: Block, files: SplitFiles) -> list[Links]:
     path = block.src_file if name else files.alignment[int(block.files[0])]
     words = [block.columns.get(kind) or repeat("") for kind in ("src_words", "tgt_words")]
     texts = zip(block.columns["alignment"], block.src, block.tgt or (), *words, strict=False)
-    found = []
+    links = []
     for row, (text, src, tgt, src_words, tgt_words) in enumerate(texts):
         where = f"{path}, line {block.line(row)}"
         if name:
             if not isinstance(text, str):
                 raise DataError(f"{where}: field {name!r} (alignment_field) is not a string of links such as '0-0 1-2'")
             where += f", field {name!r}"
-        found.append(_links(text, src_words or src, tgt_words or tgt, where, files.alignment_base))
-    return found
+        links.append(_links(text, src_words or src, tgt_words or tgt, where, files.alignment_base))
+    return links
 
 
 def _links(text: str, src: str, tgt: str, where: str, base: Literal[0, 1] | None) -> Links:

@@ -58,8 +58,8 @@ class SplitReport:
 
     def count(self, side: str, lengths: Lengths, unknown: Lengths) -> None:
         """Adds the tokens of one side ("src" or "tgt") of kept pairs, and the unknown ones, `(n,)` each."""
-        for what, count in (("tokens", lengths.sum()), ("unknown", unknown.sum())):
-            setattr(self, f"{side}_{what}", getattr(self, f"{side}_{what}") + int(count))
+        for measure, count in (("tokens", lengths.sum()), ("unknown", unknown.sum())):
+            setattr(self, f"{side}_{measure}", getattr(self, f"{side}_{measure}") + int(count))
         setattr(self, f"{side}_longest", max(getattr(self, f"{side}_longest"), int(lengths.max(initial=0))))
 
     def summary(self, name: str) -> str:
@@ -114,8 +114,8 @@ class DataReport:
 
     def left_out(self) -> list[tuple[str, str, str, str, str]]:
         """The dropped and truncated pairs as a table: split, fault, count, first line, action."""
-        found = [entry for entry in self._entries() if entry[-1] != "kept"]
-        return [(name, kind, f"{count:,}", str(first), action) for name, kind, count, first, action in found]
+        entries = [entry for entry in self._entries() if entry[-1] != "kept"]
+        return [(name, kind, f"{count:,}", str(first), action) for name, kind, count, first, action in entries]
 
     def _entries(self) -> list[tuple[str, str, int, int, str]]:
         return [
@@ -140,7 +140,7 @@ class FilterDecision:
 
     keep: Mask
     """`(n,)`: whether each pair is kept."""
-    found: list[tuple[FaultKind, Lengths, str]]
+    faults: list[tuple[FaultKind, Lengths, str]]
     """Faults, the lines of their pairs, and the action taken."""
 
 
@@ -177,8 +177,8 @@ class PairChecker:
             double = np.zeros_like(keep)
             double[keep] = self._pairs.add(hashes.pairs[keep])
             action = "dropped" if self.config.drop_duplicates else "kept"
-            found = [(EMPTY, lines[empty], "dropped"), (DUPLICATE, lines[double], action)]
-            return FilterDecision(keep & ~double if self.config.drop_duplicates else keep, found)
+            faults = [(EMPTY, lines[empty], "dropped"), (DUPLICATE, lines[double], action)]
+            return FilterDecision(keep & ~double if self.config.drop_duplicates else keep, faults)
         if self._need_references and (without := block.empty_targets()).any():
             raise DataError(
                 f"{block.split}, line {lines[without][0]}: the reference is empty, and no summary can be measured "
@@ -189,12 +189,12 @@ class PairChecker:
         masks = {EMPTY: empty, IN_TRAIN: in_train, SRC_IN_TRAIN: source_in_train}
         return FilterDecision(np.ones_like(empty), [(kind, lines[mask], "kept") for kind, mask in masks.items()])
 
-    def count(self, split: str, verdict: FilterDecision) -> SplitReport:
+    def count(self, split: str, decision: FilterDecision) -> SplitReport:
         """Adds a decision to the report of the split, and returns it."""
         report = self.report.splits.setdefault(split, SplitReport())
-        report.read += len(verdict.keep)
-        for found in verdict.found:
-            report.add_fault(*found)
+        report.read += len(decision.keep)
+        for fault in decision.faults:
+            report.add_fault(*fault)
         return report
 
     def lengths(self, split: str, lines: Lengths, src: Lengths, tgt: Lengths | None) -> Mask:

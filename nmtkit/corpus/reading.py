@@ -138,11 +138,11 @@ class SplitReader:
         block.columns = {"alignment": links, "record": lines}
         block.note_not_utf8(faulty, lines, file.path, file.mark)
 
-        def told(row: int) -> str:
+        def describe(row: int) -> str:
             place = f"{file.path}, line {first + row}: "
             return f"{why[row].removeprefix(place) if lines[row].strip() else 'an empty line'}: {excerpt(lines[row])}"
 
-        block.add_unusable(JSON, why, told)
+        block.add_unusable(JSON, why, describe)
         block.unreadable.update(faulty, why)
         return block
 
@@ -150,22 +150,22 @@ class SplitReader:
         paths = story_files(self._files)
         folder = self._files.stories[0]
         try:
-            while found := list(islice(paths, STORIES)):
-                yield self._story_block(folder, found)
+            while stories := list(islice(paths, STORIES)):
+                yield self._story_block(folder, stories)
         except DataError as fault:
             yield FileFault(MISSING, FaultLocation(folder, 1, text=str(fault)), str(fault))
 
-    def _story_block(self, folder: str, found: list[tuple[int, Path]]) -> Block:
+    def _story_block(self, folder: str, stories: list[tuple[int, Path]]) -> Block:
         why: dict[int, str] = {}
-        sides = [("", "")] * len(found)
-        for row, (_, path) in enumerate(found):
+        sides = [("", "")] * len(stories)
+        for row, (_, path) in enumerate(stories):
             try:
                 sides[row] = read_story(path)
             except DataError as fault:
                 why[row] = str(fault)
         src, tgt = map(list, zip(*sides, strict=True))
-        block = Block(self._split, folder, folder, 1, src, tgt, [position for position, _ in found])
-        block.names = [str(path) for _, path in found]
+        block = Block(self._split, folder, folder, 1, src, tgt, [position for position, _ in stories])
+        block.names = [str(path) for _, path in stories]
         block.add_unusable(STORY, why, why.__getitem__)
         block.unreadable.update(why)
         return block
@@ -256,12 +256,12 @@ def story_files(files: SplitFiles) -> Iterator[tuple[int, Path]]:
     """The stories of a split with the index of their folder, in the order of the lists, or by name without lists."""
     if not files.story_lists:
         for position, folder in enumerate(files.stories):
-            found = sorted(Path(folder).glob("*.story"))
+            stories = sorted(Path(folder).glob("*.story"))
             if not Path(folder).is_dir():
                 raise DataError(f"{folder}: no such folder of .story files")
-            if not found:
+            if not stories:
                 raise DataError(f"{folder}: no .story files in this folder; name the folder that has them")
-            yield from ((position, path) for path in found)
+            yield from ((position, path) for path in stories)
     for name in files.story_lists:
         for number, line in enumerate(read_lines(name), start=1):
             given = line.strip()

@@ -229,8 +229,8 @@ class TextFile:
 
     def new_faults(self) -> list[FileFault]:
         """New faults of the whole file since the last call."""
-        found, self._found = self._found, []
-        return found
+        faults, self._found = self._found, []
+        return faults
 
     def _read(self) -> Iterator[list[str]]:
         ends = _LineEnds()

@@ -61,14 +61,14 @@ class Rows:
 
     def tensors(self) -> list[Tensor]:
         """All tensors, also those in tuples and other `Rows`, in a fixed order."""
-        found: list[Tensor] = []
+        tensors: list[Tensor] = []
 
         def note(tensor: Tensor) -> Tensor:
-            found.append(tensor)
+            tensors.append(tensor)
             return tensor
 
         self.mapped(note)
-        return found
+        return tensors
 
     def to(self: R, device: torch.device | str, non_blocking: bool = False) -> R:
         """Moves the rows to a device."""

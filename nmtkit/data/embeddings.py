@@ -72,7 +72,7 @@ def read_vectors(path: str | Path, vocabulary: Vocabulary, size: int, setting: s
     Case matters. The first of repeated words counts.
     """
     wanted = {form for token in vocabulary.tokens for form in (token, _twin(token)) if form}
-    found: dict[str, npt.NDArray[np.float32]] = {}
+    by_word: dict[str, npt.NDArray[np.float32]] = {}
     count = 0
     for place, line in _entries(path, size, setting):
         count += 1
@@ -83,16 +83,16 @@ def read_vectors(path: str | Path, vocabulary: Vocabulary, size: int, setting: s
             )
         if line[: line.index(" ")] in wanted:
             word, *numbers = line.rsplit(" ", size)  # a few of GloVe's words have spaces in them
-            if word in wanted and word not in found:
-                found[word] = _parsed(numbers, place)
-    forms = _forms(vocabulary, found)
+            if word in wanted and word not in by_word:
+                by_word[word] = _parsed(numbers, place)
+    forms = _forms(vocabulary, by_word)
     if not forms:
         raise DataError(
             f"{path}: none of its {count:,} vectors is for one of the {len(vocabulary):,} tokens of the vocabulary: "
             "take a file of the same language and the same case as the text (see tokenizer.lowercase); of subwords "
             "only those that are whole words have vectors in a file of words, so tokenizer.vocab_size may be too small"
         )
-    vectors = np.stack([found[form] for form in forms.values()])
+    vectors = np.stack([by_word[form] for form in forms.values()])
     if not vectors.any():
         raise DataError(f"{path}: all its vectors for the vocabulary are zero; take another file")
     return WordVectors(np.array(list(forms), dtype=np.int64), vectors, count)
@@ -113,13 +113,13 @@ def _entries(path: str | Path, size: int, setting: str) -> Iterator[tuple[str, s
             parts = line.split(" ")
             if len(parts) == 2 and all(part.isdecimal() for part in parts):
                 promised = int(parts[0])
-            found = len(parts) - 1 if promised is None else int(parts[1])
-            if found < 1:
+            length = len(parts) - 1 if promised is None else int(parts[1])
+            if length < 1:
                 raise DataError(f"{path}, line 1: not a word and its numbers; take a text file of word2vec or GloVe")
-            if found != size:
+            if length != size:
                 raise DataError(
-                    f"{path}, line 1: its vectors have {found} numbers, and the model's embeddings {size}: "
-                    f"set {setting} to {found}, or take vectors of {size} numbers"
+                    f"{path}, line 1: its vectors have {length} numbers, and the model's embeddings {size}: "
+                    f"set {setting} to {length}, or take vectors of {size} numbers"
                 )
         if number > 1 or promised is None:
             yield f"{path}, line {number}", line
@@ -146,18 +146,18 @@ def _twin(token: str) -> str:
     return token[len(WORD_START) :] if token.startswith(WORD_START) else WORD_START + token
 
 
-def _forms(vocabulary: Vocabulary, found: Container[str]) -> dict[int, str]:
+def _forms(vocabulary: Vocabulary, words: Container[str]) -> dict[int, str]:
     """The word in the file for each token, by id; see `read_vectors`."""
     begins = [token for token in vocabulary.tokens if token.startswith(WORD_START) and token != WORD_START]
-    of_pieces = sum(token in found for token in begins) > sum(_twin(token) in found for token in begins)
+    of_pieces = sum(token in words for token in begins) > sum(_twin(token) in words for token in begins)
 
     def form(token: str) -> str | None:
         twin = _twin(token)
         if of_pieces:
-            return token if token in found else twin if twin in found and twin not in vocabulary else None
+            return token if token in words else twin if twin in words and twin not in vocabulary else None
         if token.startswith(WORD_START):
-            return twin if twin in found else None
-        return token if token in found and twin not in vocabulary else None
+            return twin if twin in words else None
+        return token if token in words and twin not in vocabulary else None
 
     forms = {number: form(token) for number, token in enumerate(vocabulary.tokens)}
     return {number: text for number, text in forms.items() if text is not None}

@@ -148,8 +148,8 @@ class PairEncoder:
         src_limit, tgt_limit = (self.limit(side) or math.inf for side in ("src", "tgt"))
         rows = []
         for between, source, target in zip(links, src, tgt, strict=True):
-            found = token_links(between, source, target)
-            rows.append([at for s, t in found if s < src_limit and t < tgt_limit for at in (s, t)])
+            linked = token_links(between, source, target)
+            rows.append([at for s, t in linked if s < src_limit and t < tgt_limit for at in (s, t)])
         return RaggedArray.of(rows, self.dtype)
 
 
@@ -166,12 +166,12 @@ class EncodedBlock:
     """An encoded block that is not counted in the report yet."""
 
     chunk: EncodingBatch
-    verdict: FilterDecision
+    decision: FilterDecision
     encoded: EncodedBatch
 
     def settle(self, split: str, checker: PairChecker) -> Mask:
         """Adds the block to the report; returns whether each pair is kept, `(n,)`."""
-        report, encoded = checker.count(split, self.verdict), self.encoded
+        report, encoded = checker.count(split, self.decision), self.encoded
         stays = checker.lengths(split, self.chunk.lines, encoded.lengths["src"], encoded.lengths.get("tgt"))
         report.kept += int(stays.sum())
         for side, unknown in encoded.unknown.items():
@@ -192,9 +192,9 @@ def encode_blocks(
 
     def chunks() -> Iterator[EncodingBatch]:
         for block in blocks:
-            verdict = checker.judge(block)
-            chunk = EncodingBatch.of(block, verdict.keep)
-            judged.append((chunk, verdict))
+            decision = checker.judge(block)
+            chunk = EncodingBatch.of(block, decision.keep)
+            judged.append((chunk, decision))
             yield chunk
 
     with closing(
@@ -210,10 +210,10 @@ def encode_blocks(
 def fingerprint(settings: Mapping[str, Any], paths: Iterable[str]) -> str:
     """A hash of the settings and of path, size and time of the input files; DataError if one is missing."""
     try:
-        found = [(path, os.stat(path)) for path in paths]
+        statuses = [(path, os.stat(path)) for path in paths]
     except OSError as fault:
         raise DataError(f"{fault.filename}: cannot read it: {fault.strerror}") from fault
-    files = [(path, status.st_size, status.st_mtime_ns) for path, status in found]
+    files = [(path, status.st_size, status.st_mtime_ns) for path, status in statuses]
     text = json.dumps([VERSION, settings, files], sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode("utf-8")).hexdigest()[:32]
 

@@ -75,13 +75,13 @@ class Shortlist:
         before = counts.cumsum(0) - counts
         sentences = torch.arange(batch.size, device=src.device).repeat_interleave(src.shape[1])
         places = (begin - before).repeat_interleave(counts)
-        found = self.always.repeat(batch.size, 1)
-        found[
+        chosen = self.always.repeat(batch.size, 1)
+        chosen[
             sentences.repeat_interleave(counts), self.words[places + torch.arange(len(places), device=src.device)]
         ] = True
         for ids in ([batch.src_extended] if copies else []) + ([] if prefix is None else [prefix]):
-            found.scatter_(1, ids.masked_fill(ids >= size, PAD), True)
-        return found
+            chosen.scatter_(1, ids.masked_fill(ids >= size, PAD), True)
+        return chosen
 
 
 # ------------------------------------------------------------------------------------------------------------- making
@@ -128,9 +128,9 @@ class LinkCounts:
     def frequent(self, most: int) -> list[int]:
         """The most frequent target tokens, at most so many, without special ones."""
         order = np.argsort(-self._seen, kind="stable")
-        seen = order[(self._seen[order] > 0) & (order >= len(SPECIALS))]
-        found: list[int] = seen[:most].tolist()
-        return found
+        tokens = order[(self._seen[order] > 0) & (order >= len(SPECIALS))]
+        best: list[int] = tokens[:most].tolist()
+        return best
 
 
 @contextmanager

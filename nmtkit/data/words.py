@@ -50,13 +50,13 @@ def cut_words(
     """
     cuts = []
     for line in _cut_apart(tokenizer, lines, given, places):
-        found: list[PieceShare] = []
+        shares: list[PieceShare] = []
         start = 0
         for parts, ids in line:
-            found += [(start + first, part) for first, part in _shares(tokenizer, parts, len(ids))]
+            shares += [(start + first, part) for first, part in _shares(tokenizer, parts, len(ids))]
             start += len(ids)
         words = [part for parts, _ in line for part in parts]
-        cuts.append(WordSegmentation(words, [token for _, ids in line for token in ids], found))
+        cuts.append(WordSegmentation(words, [token for _, ids in line for token in ids], shares))
     return cuts
 
 
@@ -139,7 +139,7 @@ def piece_shares(piece_lengths: Sequence[int], word_lengths: Sequence[int]) -> l
     """
     ends = list(accumulate(piece_lengths))
     scale = ends[-1] / sum(word_lengths)
-    found = []
+    shares = []
     first, begin = 0, 0.0
     for number, characters in enumerate(accumulate(word_lengths), start=1):
         end, last = characters * scale, number == len(word_lengths)
@@ -152,19 +152,19 @@ def piece_shares(piece_lengths: Sequence[int], word_lengths: Sequence[int]) -> l
             if start >= end and not (last and not length):
                 break
             parts.append((min(ends[piece], end) - max(start, begin)) / length if length else 1.0)
-        found.append((first, parts))
+        shares.append((first, parts))
         begin = end
-    return found
+    return shares
 
 
 def share_table(words: Sequence[PieceShare]) -> tuple[int, NDArray[np.float64]]:
     """The first piece of W consecutive words, and their shares `(W,P)` of the pieces from there to their last."""
     first = min((start for start, parts in words if parts), default=0)
     end = max((start + len(parts) for start, parts in words if parts), default=0)
-    found = np.zeros((len(words), end - first))
-    for row, (start, parts) in zip(found, words, strict=True):
+    table = np.zeros((len(words), end - first))
+    for row, (start, parts) in zip(table, words, strict=True):
         row[start - first : start - first + len(parts)] = parts
-    return first, found
+    return first, table
 
 
 def merge_to_words(
@@ -181,9 +181,9 @@ def merge_to_words(
         first, parts = share_table(tgt_shares[row : row + TABLE])
         pieces = parts.sum(axis=1, keepdims=True)
         rows = np.divide(parts, pieces, out=np.zeros_like(parts), where=pieces > 0)
-        seen = rows @ weights[first : first + parts.shape[1]].astype(np.float64)  # (words of the table, S')
+        attention = rows @ weights[first : first + parts.shape[1]].astype(np.float64)  # (words of the table, S')
         for column, start, added in columns:
-            part = seen[:, start : start + added.shape[1]] @ added.T
+            part = attention[:, start : start + added.shape[1]] @ added.T
             merged[row : row + TABLE, column : column + TABLE] = part
     return merged
 

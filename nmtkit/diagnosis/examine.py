@@ -35,7 +35,7 @@ def examine(
     Args:
         splits: files by name; the main one is "train", or the first if there is no train.
         monolingual: whether both sides are in one language, as a summary and its article are.
-        duplicates: whether to look for pairs that occur twice, in one split or in two, which takes up to 16 bytes of
+        duplicates: whether to look for pairs that occur twice, in one split or in two, which takes up to 20 bytes of
             memory for each pair of train.
         progress: is given the number of bytes read since its last call.
         see: is given every block before it is examined, and may change its text.

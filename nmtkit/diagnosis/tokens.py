@@ -141,7 +141,7 @@ def count_tokens(
         walk = _SplitWalk(files, encoder, diagnosis.splits[name], report, used, alphabets)
         for done in encode_blocks(walk.blocks(), encoder, checker):
             walk.add(done, done.settle(name, checker))
-            progress(len(done.verdict.keep))
+            progress(len(done.decision.keep))
         walk.close()
     train = diagnosis.splits["train"]
     train.src.covered, train.tgt.covered = (int(used[side].sum()) for side in ("src", "tgt"))
