@@ -144,32 +144,33 @@ def to_hugging_face(model: Seq2Seq, longest: int) -> tuple[dict[str, Any], dict[
         tensors["model.decoder.embed_tokens.weight"] = tgt.clone()
     if not tied:
         tensors["lm_head.weight"] = output.clone()
+    sizes: dict[str, Any] = {"vocab_size": len(src), "tie_word_embeddings": tied}
+    if not pre_norm:
+        sizes |= {"decoder_vocab_size": len(tgt), "share_encoder_decoder_embeddings": one_matrix}
+    return _hugging_face_settings(config, longest) | sizes, tensors
+
+
+def _hugging_face_settings(config: TransformerConfig, longest: int) -> dict[str, Any]:
     model_type, architecture = _ARCHITECTURES[config.norm]
     settings = {
         "model_type": model_type,
         "architectures": [architecture],
-        "vocab_size": len(src),
         "d_model": config.hidden_size,
         "max_position_embeddings": longest,
         "activation_function": config.activation,
         "scale_embedding": config.scale_embeddings,
-        "tie_word_embeddings": tied,
         "pad_token_id": PAD,
         "bos_token_id": BOS,
         "eos_token_id": EOS,
         "decoder_start_token_id": BOS,
         "forced_eos_token_id": None,
-        "dropout": config.dropout,
-        "attention_dropout": config.attention_dropout,
-        "activation_dropout": config.activation_dropout,
         "dtype": "float32",
     }
-    if not pre_norm:
-        settings |= {"decoder_vocab_size": len(tgt), "share_encoder_decoder_embeddings": one_matrix}
-    for side, layers in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
-        settings |= {f"{side}_layers": layers, f"{side}_attention_heads": config.heads}
-        settings |= {f"{side}_ffn_dim": config.feed_forward_size}
-    return settings, tensors
+    settings |= config.model_dump(include={"dropout", "attention_dropout", "activation_dropout"})
+    for side in ("encoder", "decoder"):
+        settings[f"{side}_layers"] = getattr(config, f"{side}_layers")
+        settings |= {f"{side}_attention_heads": config.heads, f"{side}_ffn_dim": config.feed_forward_size}
+    return settings
 
 
 def _padded(matrix: Tensor, rows: int, value: float) -> Tensor:

@@ -36,6 +36,7 @@ from nmtkit.runs.origin import find_origin
 from nmtkit.runs.saved import find_run
 from nmtkit.training import distributed
 
+_SPLITS, _GENERAL = ("train", "valid", "test"), ("general", "general-test")
 ROUGH_BELOW = 100
 """With fewer validation pairs BLEU and ROUGE say little."""
 
@@ -69,22 +70,10 @@ class RecipeRequest:
     """A test set of such text; without it the run's own."""
     general_test_target: tuple[str, ...] = ()
 
-    @property
-    def sides(self) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
-        """The files of both sides by split."""
-        return {
-            "train": (self.source, self.target),
-            "valid": (self.valid_source, self.valid_target),
-            "test": (self.test_source, self.test_target),
-        }
-
-    @property
-    def general(self) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
-        """The files of general text for training and for tests, both sides."""
-        return {
-            "general": (self.general_source, self.general_target),
-            "general-test": (self.general_test_source, self.general_test_target),
-        }
+    def files(self, split: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The files of both sides of train, valid, test, general, or general-test."""
+        start = "" if split == "train" else f"{split}_".replace("-", "_")
+        return getattr(self, f"{start}source"), getattr(self, f"{start}target")
 
     def given(self) -> dict[str, Any]:
         """The options that are not left out, as a user writes them, and their values."""
@@ -93,14 +82,15 @@ class RecipeRequest:
 
     def fault(self) -> str | None:
         """Why the options contradict each other; None if they do not."""
-        for split, (src, tgt) in (*self.sides.items(), *self.general.items()):
+        for split in (*_SPLITS, *_GENERAL):
+            src, tgt = self.files(split)
             if len(src) != len(tgt) and (tgt or split != "test"):
                 of = "" if split == "train" else f"{split}-"
                 pair = f"--{of}source", f"--{of}target"
                 return f"{len(src)} {pair[0]} but {len(tgt)} {pair[1]}: give one {pair[1]} for each {pair[0]}"
         if not self.source:
             return f"{', '.join(self.given())}: name the text to train on: --source FILE --target FILE"
-        if self.init_from is None and any(map(any, self.general.values())):
+        if self.init_from is None and (self.general_source or self.general_test_source):
             return "text with --general is for fine-tuning: name the run to begin from with --init-from RUN"
         if self.init_from is not None and (self.preset or self.task):
             return f"--init-from takes model and task of {self.init_from}: leave --preset and --task out"
@@ -108,7 +98,8 @@ class RecipeRequest:
 
     def splits(self) -> dict[str, SplitFiles]:
         """The files of train, and of valid and test if there are any."""
-        return {name: SplitFiles(src=list(src), tgt=list(tgt)) for name, (src, tgt) in self.sides.items() if src}
+        files = {split: self.files(split) for split in _SPLITS}
+        return {split: SplitFiles(src=list(src), tgt=list(tgt)) for split, (src, tgt) in files.items() if src}
 
 
 def propose_recipe(
@@ -206,7 +197,7 @@ class _Proposal:
         self.place, self.notify = place, notify
         splits = request.splits()
         paths = [path for files in splits.values() for path in files.paths()]
-        for path in (*paths, *chain(*chain(*request.general.values()))):
+        for path in (*paths, *chain(*chain(*map(request.files, _GENERAL)))):
             if Path(path).resolve().is_relative_to(folder.path.resolve()):
                 raise NmtkitError(
                     f"{path}: in the folder of the run that would be replaced; name another with --run DIR"
@@ -277,7 +268,7 @@ class _Proposal:
 
     def _propose_fine_tuning(self) -> tuple[ProposedRecipe, str]:
         request, train = self.request, self.data["train"]
-        general, test = (_named(src, tgt) for src, tgt in request.general.values())
+        general, test = (_named(*request.files(split)) for split in _GENERAL)
         pairs = 0
         if general:
             files = SplitFiles(**general)
