@@ -17,17 +17,20 @@ from commands import environment
 # and the first recipe makes what all are checked with. Every command is then a copy of this process, with everything of
 # its own.
 SERVER = """\
-import gc, importlib, json, os, signal, socket, sys
+import contextlib, ctypes, gc, importlib, json, os, signal, socket, sys
 from nmtkit.cli import COMMANDS, cli, main
 from nmtkit.recipe.loading import load
 
-later = ["torch._dynamo", "torch.utils.tensorboard", "sacrebleu"]
+later = ["torch._dynamo", "torch.utils.tensorboard", "sacrebleu", "rouge_score.rouge_scorer"]
 for name in [*later, *(f"matplotlib.backends.backend_{kind}" for kind in ("agg", "pdf", "svg"))]:
     importlib.import_module(name)
 for name in COMMANDS:
     cli.get_command(None, name)
 load("demo")
 gc.freeze()
+ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: who is left behind becomes a child of this process
+ending = {signal.SIGINT, signal.SIGTERM}
+signal.pthread_sigmask(signal.SIG_BLOCK, ending)  # a copy takes them once it stands where the program begins
 orders = socket.socket(fileno=int(sys.argv[1]))
 while True:
     text, streams, _, _ = socket.recv_fds(orders, 1 << 20, 3)
@@ -50,17 +53,25 @@ while True:
     # Those of the server know whether its own streams could be read from any place, as files can and pipes cannot.
     sys.stdin, sys.stdout, sys.stderr = (os.fdopen(n, "rww"[n], (-1, -1, 1)[n], closefd=False) for n in range(3))
     signal.alarm(1800)  # a command that hangs is ended
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background of a shell ignores it
     os.chdir(order["folder"])
     os.environ.clear()
     os.environ.update(order["variables"])
     sys.argv = ["nmtkit", *order["words"]]
     try:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ending)  # one that came before ends this without a word
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background of a shell ignores it
         exec(order["first"], {"__name__": "first"})
         main()
     except SystemExit as end:
-        sys.stdout.flush()
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
         os._exit(end.code or 0)  # at once: taking torch down in order costs ten times what the command did
+    except KeyboardInterrupt as end:
+        if end.__traceback__.tb_next and end.__traceback__.tb_next.tb_next:
+            raise
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # it came as `main` was entered
+        os.kill(os.getpid(), signal.SIGINT)
 """
 
 
@@ -106,6 +117,11 @@ class Server:
         self._orders.close()
         self._process.wait()
 
+    def children(self) -> list[int]:
+        """The numbers of commands that run, and of what ended ones have left behind."""
+        place = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
+        return [int(child) for child in place.read_text().split() if not _is_zombie(child)]
+
     def ask(self, **order: object) -> int | None:
         """Sends an order without streams; returns the answer."""
         self._orders.send(json.dumps(order).encode())
@@ -143,3 +159,10 @@ class Server:
             for stream in (begun.stdin, begun.stdout, begun.stderr):
                 with suppress(OSError):
                     stream.close()
+
+
+def _is_zombie(pid: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] == "Z"
+    except OSError:  # it has just ended
+        return True

@@ -12,7 +12,6 @@ from gradients import backward
 from pretended_cuda import CUDA, Fault, PretendedCuda, pretended_cuda
 from test_models import SOURCES, TARGETS, batch_of
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 from variants import ASKED, EVERY, FEW, build, in_turns
 from walk import Walk
 
@@ -226,28 +225,6 @@ def test_recurrent_layers_that_cuda_would_not_run(cuda: PretendedCuda) -> None:
         gru(inputs, torch.zeros(4, 1, 4, device=CUDA)[:, :, ::2].transpose(0, 1))
 
 
-def test_what_is_there_and_what_is_not(cuda: PretendedCuda) -> None:
-    here, away = torch.ones(3), torch.ones(3, device="cuda")
-    assert here.device.type == "cpu"
-    assert away.device == away.view(3, 1).device == (2 * away).device == here.to(away).device == CUDA
-    assert not away.cpu().is_cuda
-    away.requires_grad_()
-    (away.unsqueeze(0) @ here.to("cuda")).sum().backward()
-    assert away.grad is not None
-    assert away.grad.device == CUDA
-    with torch.autocast("cuda", torch.bfloat16):
-        product = away.expand(3, 3) @ away
-        assert product.dtype == torch.bfloat16
-        assert product.softmax(-1).dtype == torch.float32
-
-
-def test_nothing_is_pretended_outside() -> None:
-    with pretended_cuda() as cuda:
-        tensor = cuda.put(torch.ones(3))
-    assert tensor.device.type == "cpu"
-    assert not tensor.is_cuda
-
-
 # --- The same numbers in fewer digits: on a CPU everywhere, on a real device where there is one. ---
 
 DEVICES = [
@@ -321,26 +298,3 @@ def test_bfloat16_gives_nearly_the_gradients_of_float32(name: str, device: str) 
         if offs[-1][0] <= 0.05:
             return
     raise AssertionError(offs)
-
-
-@pytest.mark.parametrize(
-    "name", ["rnnsearch-one-way-2-layers", "luong-local-p-2-layers", "pointer-generator", "intra-attention"]
-)
-def test_recurrent_layers_in_float16_would_be_noticed(name: str) -> None:
-    """What autocast for CUDA makes of them, played on the CPU, with all of five models."""
-    for seed in range(1, 6):
-        model = without_chance(name, seed)
-        exact = gradients_of(model, "cpu")
-        for layer in model.modules():
-            if isinstance(layer, nn.RNNBase):
-                layer.forward = MethodType(in_float16, layer)  # type: ignore[method-assign]
-        off, where = furthest(gradients_of(model, "cpu"), exact)
-        assert off > 0.2, where
-
-
-def in_float16(layer: nn.RNNBase, inputs: Tensor, state: Any = None) -> Any:
-    """The layer's own answer, computed in float16."""
-    weights = {name: weight.half() for name, weight in layer.named_parameters()}
-    played = type(layer)(layer.input_size, layer.hidden_size, layer.num_layers, batch_first=True)
-    given = (inputs.half(), None if state is None else tree_map(Tensor.half, state))
-    return tree_map(Tensor.float, torch.func.functional_call(played, weights, given))

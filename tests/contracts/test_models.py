@@ -24,7 +24,7 @@ from variants import (
     enlarged,
     in_turns,
 )
-from walk import Walk
+from walk import Walk, source_of
 
 from nmtkit.checkpoints.weights import SkipInit, assign_weights, get_weights
 from nmtkit.data.batch import Batch
@@ -338,26 +338,17 @@ def test_together_and_in_slots_that_are_free_equals_alone(
     model: Seq2Seq, beams: list[int], request: pytest.FixtureRequest
 ) -> None:
     """One of each kind is searched to the limit of length that holds where none is set."""
+    is_long = request.node.callspec.params["model"] in ONE_OF_EACH
+    short = {} if is_long else {"max_length_ratio": 1.0, "max_length_offset": 6}
     for beam_size in beams:
-        alone_and_together(model, beam_size, long=request.node.callspec.params["model"] in ONE_OF_EACH)
+        alone_and_together(model, SearchConfig.model_validate({"beam_size": beam_size, **short}))
 
 
-def alone_and_together(model: Seq2Seq, beam_size: int, long: bool) -> None:
-    config = SearchConfig.model_validate(
-        {"beam_size": beam_size, **({} if long else {"max_length_ratio": 1.0, "max_length_offset": 6})}
-    )
-    how = {"n_best": beam_size, "need_attention": model.has_attention}
-    rest = list(range(len(SOURCES)))
-    width = max(map(len, SOURCES)) + 1
-
-    def feed(count: int | None, _: int | None) -> tuple[list[int], Batch] | None:
-        numbers = [rest.pop() for _ in rest[: count or 2]]
-        sources = [SOURCES[number] for number in numbers]
-        return (numbers, batch_of(sources, extra=width - max(map(len, sources)) - 1)) if sources else None
-
+def alone_and_together(model: Seq2Seq, config: SearchConfig) -> None:
+    how = {"n_best": config.beam_size, "need_attention": model.has_attention}
     alone = [beam_search(model, batch_of([source]), config, **how)[0] for source in SOURCES]
     same(beam_search(model, batch_of(SOURCES), config, **how), alone)
-    in_slots = dict(Engine(model, config, **how).run(feed))
+    in_slots = dict(Engine(model, config, **how).run(source_of(batch_of(SOURCES), 2, order=[4, 2, 0, 1, 3])))
     same([in_slots[number] for number in range(len(SOURCES))], alone)
 
 

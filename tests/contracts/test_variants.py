@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import pytest
 from pydantic import ValidationError
-from variants import CHOICES, EVERY, ONE_OF_EACH, OTHERS, VARIANTS, in_turns, settings_of
+from variants import CHOICES, EVERY, ONE_OF_EACH, VARIANTS, settings_of
 
 from nmtkit.layers.attention import SCORES, WindowKind
 from nmtkit.layers.recurrent import BridgeKind
@@ -77,16 +77,3 @@ def test_every_kind_and_every_layer_is_among_them() -> None:
     assert {config["source_end"] for config in configs if config["kind"] == "luong"} == {False, True}
     assert {config["source_end"] for config in configs if config["kind"] == "transformer"} == {False, True}
     assert len({str(read(*variant)) for variant in EVERY.values()}) == len(EVERY)
-
-
-def test_every_kind_meets_everything_in_turns() -> None:
-    for count, each in ((2, 1), (4, 1), (11, 2), (8, 2)):
-        met: dict[str, set[int]] = {kind: set() for kind in CHOICES}
-        asked = in_turns(range(count), each)
-        for parameters in asked:
-            if not parameters.marks:
-                met[EVERY[parameters.values[0]][0]] |= set(parameters.values[1])
-        assert all(things == set(range(count)) for things in met.values()), (count, each)
-        whole = sorted((name, thing) for name, things in (one.values for one in asked) for thing in things)
-        assert whole == sorted((name, thing) for name in EVERY for thing in range(count))
-    assert not set(OTHERS) & set(VARIANTS)

@@ -5,11 +5,12 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from commands import WORDS
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from .material import RECIPE, STAGES, SUMMARIES, WORDS
-from .warm import CLOSED
+from .material import RECIPE, STAGES, SUMMARIES
+from .runner import CLOSED
 
 Draw = Callable[[SearchStrategy], object]
 

@@ -9,7 +9,7 @@ from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 
 from .oracle import SHARES, Found, Room
-from .warm import Warm
+from .runner import Runner
 
 Task = tuple[str, int, int]
 """Family, number of cases, seed."""
@@ -17,8 +17,8 @@ Task = tuple[str, int, int]
 
 def work(tasks: "SimpleQueue[Task | None]", results: "SimpleQueue[tuple[str, Found]]") -> None:
     """Does tasks, in a room of its own, until there are no more."""
-    with Warm() as warm, tempfile.TemporaryDirectory(prefix="nmtkit-hostile-") as folder:
-        room = Room(warm, Path(folder))
+    with Runner() as runner, tempfile.TemporaryDirectory(prefix="nmtkit-hostile-") as folder:
+        room = Room(runner, Path(folder))
         while task := tasks.get():
             results.put((task[0], room.hunt(*task)))
 

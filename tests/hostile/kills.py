@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .material import RECIPE, STAGES, differences, write_corpus
-from .warm import Done, Process, Warm
+from .runner import SMALL_SHARDS, Done, Process, Runner
 
 SIGNALS = [signal.SIGKILL, signal.SIGTERM, signal.SIGINT]
 SETTINGS = (
@@ -57,12 +57,12 @@ class Lives:
     """Lives that are ended early, in folders of their own, beside one that was not.
 
     Args:
-        warm: what they are copies of.
+        runner: what they are copies of.
         folder: for all of them.
     """
 
-    def __init__(self, warm: Warm, folder: Path) -> None:
-        self._warm = warm
+    def __init__(self, runner: Runner, folder: Path) -> None:
+        self._runner = runner
         self._folder = folder
         self.corpus = folder / "corpus"
         self.corpus.mkdir()
@@ -72,11 +72,11 @@ class Lives:
             assert before in text
             text = text.replace(before, after)
         (self.corpus / "staged.yaml").write_text(text + STAGES, encoding="utf-8")
-        warm.run("--version", cwd=folder)  # everything is loaded by then
+        runner.run("--version", cwd=folder)  # everything is loaded by then
         self.seconds = 0.0
         """How long an undisturbed life is."""
         for words in self.commands("straight"):
-            done = warm.run(*words, cwd=folder)
+            done = runner.run(*words, cwd=folder)
             assert done.code == 0, done
             self.seconds += done.seconds
 
@@ -95,7 +95,7 @@ class Lives:
         self._disturb(run, list(self.commands(run)), draw, tally, number)
         if draw.random() < 0.3:
             self._disturb(run, [self.resume(run)], draw, tally, number)
-        done = self._warm.run(*self.resume(run), cwd=self._folder, seconds=120)
+        done = self._runner.run(*self.resume(run), cwd=self._folder, seconds=120)
         if done.code:
             tally.faults.append(f"life {number}: cannot be taken up again: {done}")
             return
@@ -107,8 +107,8 @@ class Lives:
     def _disturb(self, run: str, commands: list[list[object]], draw: random.Random, tally: Tally, number: int) -> None:
         at, which = time.monotonic() + draw.uniform(0, self.seconds), draw.choice(SIGNALS)
         for words in commands:
-            process = self._warm.start(*words, cwd=self._folder)
-            if not self._warm.ended(process.pid, at - time.monotonic() if at > time.monotonic() else 0.0):
+            process = self._runner.start(*words, cwd=self._folder)
+            if not process.ends_within(at - time.monotonic()):
                 break
             process.wait()
         else:
@@ -123,13 +123,13 @@ class Lives:
         if fault:
             tally.faults.append(f"life {number}, {which.name} while at {moment!r}: {fault}")
         for _ in range(100):
-            if not self._warm.left():
+            if not self._runner.left():
                 return
             time.sleep(0.1)
         tally.faults.append(f"life {number}, {which.name} while at {moment!r}: it left processes behind")
 
     def _moment(self, process: Process, run: Path) -> str:
-        lines = process.said.splitlines()
+        lines = process.printed.splitlines()
         known = [name for line in lines for name, words in PLACES if words and line.startswith(words)]
         moment = known[-1] if known else PLACES[0][0]
         if any((run / "checkpoints").rglob("*.partial")):
@@ -153,10 +153,10 @@ def fault_of(which: signal.Signals, done: Done) -> str | None:
 
 
 def some(count: int, seed: int, tally: Tally) -> None:
-    """Ends so many processes by copies of one warm process."""
+    """Ends so many processes."""
     draw = random.Random(seed)
-    with tempfile.TemporaryDirectory(prefix="nmtkit-kills-") as folder, Warm(small_shards=True) as warm:
-        lives = Lives(warm, Path(folder))
+    with tempfile.TemporaryDirectory(prefix="nmtkit-kills-") as folder, Runner(first=SMALL_SHARDS) as runner:
+        lives = Lives(runner, Path(folder))
         number = 0
         while tally.kills.total() < count:
             lives.end_one(number, draw, tally)

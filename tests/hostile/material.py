@@ -1,17 +1,15 @@
 """Text of a made-up language, recipes for it, and small runs: what the cases attack copies of."""
 
 import json
-import random
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from commands import sentence_pairs, write_lines, write_pairs
 from safetensors import safe_open
 from torch import Tensor
 
-from .warm import Warm
-
-WORDS = [first + second for first, second in zip("bcdfghjklmnprstvwxyz", "aeiou" * 4, strict=True)]
+from .runner import Runner
 
 RECIPE = """\
 name: tiny
@@ -56,23 +54,15 @@ search: {beam_size: 2, max_length: 12}
 """
 
 
-def sentences(count: int, seed: int) -> list[tuple[str, str]]:
-    """Three to six words, and the same backwards in capitals."""
-    draw = random.Random(seed)
-    sources = [" ".join(draw.choices(WORDS, k=draw.randrange(3, 7))) for _ in range(count)]
-    return [(source, " ".join(reversed(source.upper().split()))) for source in sources]
-
-
 def write_corpus(folder: Path, train: int = 300) -> None:
     """Train, valid and test, as line pairs and as JSON lines, with word alignments of train and three recipes."""
     for name, count, seed in (("train", train, 1), ("valid", 12, 2), ("test", 12, 3)):
-        pairs = sentences(count, seed)
-        for end, side in enumerate(("src", "tgt")):
-            (folder / f"{name}.{side}").write_text("".join(pair[end] + "\n" for pair in pairs), encoding="utf-8")
+        pairs = sentence_pairs(count, seed)
+        write_pairs(folder, name, pairs)
         records = [{"article": f"{source} . {source} .", "summary": source} for source, _ in pairs]
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records), encoding="utf-8")
+        write_lines(folder / f"{name}.jsonl", [json.dumps(record) for record in records])
         links = [" ".join(f"{n}-{len(src.split()) - 1 - n}" for n in range(len(src.split()))) for src, _ in pairs]
-        (folder / f"{name}.align").write_text("".join(line + "\n" for line in links), encoding="utf-8")
+        write_lines(folder / f"{name}.align", links)
     for name, text in (("tiny", RECIPE), ("staged", RECIPE + STAGES), ("sum", SUMMARIES)):
         (folder / f"{name}.yaml").write_text(text, encoding="utf-8")
 
@@ -84,11 +74,11 @@ class Material:
     folder: Path
 
     @classmethod
-    def make(cls, folder: Path, warm: Warm) -> "Material":
+    def make(cls, folder: Path, runner: Runner) -> "Material":
         """Trains the runs."""
         write_corpus(folder)
         for name in ("tiny", "sum"):
-            done = warm.run("train", f"{name}.yaml", cwd=folder)
+            done = runner.run("train", f"{name}.yaml", cwd=folder)
             assert done.code == 0, done
         return cls(folder)
 

@@ -19,8 +19,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from .material import WORDS, Material
-from .warm import Warm
+from commands import WORDS
+
+from .material import Material
+from .runner import Runner
 
 MOST = 20.0
 """MiB that a command may grow by from a tenth of its lines to the last."""
@@ -99,8 +101,8 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="nmtkit-memory-") as name:
         folder = Path(name)
-        with Warm() as warm:
-            Material.make(folder, warm)
+        with Runner() as runner:
+            Material.make(folder, runner)
         for side in ("src", "tgt"):
             with open(folder / f"large.{side}", "wb") as file:
                 file.writelines(blocks(given.lines))

@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 
 from .cases import Case, families, use_of
 from .material import Material, differences, tensors
-from .warm import Done, Warm
+from .runner import Done, Runner
 
 SHARES = {
     "recipes": 20,
@@ -63,22 +63,22 @@ class Room:
     """Runs cases in folders of their own, and judges them.
 
     Args:
-        warm: what the commands are copies of.
+        runner: what the commands are copies of.
         folder: for the corpus, the runs and one case at a time.
     """
 
-    def __init__(self, warm: Warm, folder: Path) -> None:
-        self._warm = warm
+    def __init__(self, runner: Runner, folder: Path) -> None:
+        self._runner = runner
         self._folder = folder
         (folder / "material").mkdir()
-        self.material = Material.make(folder / "material", warm)
+        self.material = Material.make(folder / "material", runner)
         runs = folder / "material/runs"
-        done = warm.run(
+        done = runner.run(
             *("train", "tiny.yaml", "--run", "runs/half", "--set", "training.max_updates=7"), cwd=self.material.folder
         )
         assert done.code == 0, done
         (runs / "half/result.json").unlink()
-        shown = warm.run("recipe", "show", "tiny.yaml", "--resolved", cwd=self.material.folder)
+        shown = runner.run("recipe", "show", "tiny.yaml", "--resolved", cwd=self.material.folder)
         names = sorted(
             {str(file.relative_to(run)) for run in runs.iterdir() for file in run.rglob("*") if file.is_file()}
         )
@@ -113,7 +113,7 @@ class Room:
         """Runs a case; what was not well about it, in words that are the same for the same fault."""
         with self._place(case) as place:
             before = _around(place)
-            done = self._warm.run(*case.words, cwd=place, stdin=case.stdin, device=case.device, seconds=SECONDS)
+            done = self._runner.run(*case.words, cwd=place, stdin=case.stdin, device=case.device, seconds=SECONDS)
             faults = list(_of_end(case, done))
             if _around(place) != before:
                 faults.append("wrote outside of its folder")
@@ -141,7 +141,7 @@ class Room:
             yield f"another answer, and nothing said: {case.words[0]}"
         if case.reloads:
             (place / "again.yaml").write_bytes(done.out)
-            again = self._warm.run("recipe", "show", "again.yaml", "--resolved", cwd=place, seconds=SECONDS)
+            again = self._runner.run("recipe", "show", "again.yaml", "--resolved", cwd=place, seconds=SECONDS)
             if again.out != done.out:
                 yield "a recipe that was shown is another one when it is read"
 
@@ -162,7 +162,7 @@ class Room:
         if case.words not in self._answers:
             whole = use_of(case.words, None)
             with self._place(whole) as place:
-                done = self._warm.run(*whole.words, cwd=place, stdin=whole.stdin)
+                done = self._runner.run(*whole.words, cwd=place, stdin=whole.stdin)
                 assert done.code == 0, done
                 self._answers[case.words] = self._answer(whole, done, place)
             assert case.words[0] != "train" or self._answers[case.words] == []

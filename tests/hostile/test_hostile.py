@@ -16,7 +16,7 @@ from processes import Server
 from .kills import fault_of
 from .material import Material, differences, tensors
 from .oracle import SHARES, Room
-from .warm import Done, Process, Warm
+from .runner import Done, Process, Runner
 
 EXAMPLES = 30
 """In all; the same ones each time."""
@@ -25,14 +25,14 @@ LONG = ("--set", "training.max_updates=60", "--set", "training.validate_every=30
 
 
 @pytest.fixture(scope="session")
-def warm(server: Server) -> Iterator[Warm]:
-    with Warm(copied=server.begin) as process:
-        yield process
+def runner(server: Server) -> Iterator[Runner]:
+    with Runner(server) as runner:
+        yield runner
 
 
 @pytest.fixture(scope="session")
-def room(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Room:
-    return Room(warm, tmp_path_factory.mktemp("hostile"))
+def room(runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> Room:
+    return Room(runner, tmp_path_factory.mktemp("hostile"))
 
 
 @pytest.fixture
@@ -56,9 +56,9 @@ def test_a_family_is_answered(room: Room, family: str, examples: int) -> None:
 
 
 @pytest.fixture(scope="session")
-def straight(room: Room, warm: Warm) -> Path:
+def straight(room: Room, runner: Runner) -> Path:
     """The long training, undisturbed."""
-    done = warm.run("train", "tiny.yaml", "--run", "straight", *LONG, cwd=room.material.folder)
+    done = runner.run("train", "tiny.yaml", "--run", "straight", *LONG, cwd=room.material.folder)
     assert done.code == 0, done
     return room.material.folder / "straight"
 
@@ -81,11 +81,11 @@ def is_refused(done: Done, holder: int) -> bool:
 LATE = ("train --resume", "train --resume auto", "train --overwrite", "train", "train --set seed=8", "preprocess")
 
 
-def test_others_leave_a_training_alone(warm: Warm, straight: Path, place: Path) -> None:
-    first = warm.start("train", "tiny.yaml", "--run", "run", *LONG, cwd=place)
+def test_others_leave_a_training_alone(runner: Runner, straight: Path, place: Path) -> None:
+    first = runner.start("train", "tiny.yaml", "--run", "run", *LONG, cwd=place)
     wait_for_update(first, place / "run", 21)  # a state is there to go on with
     first.signal(signal.SIGSTOP)  # it is at work, however long the others take
-    late = {words: warm.run(*words.split(), "tiny.yaml", "--run", "run", *LONG, cwd=place) for words in LATE}
+    late = {words: runner.run(*words.split(), "tiny.yaml", "--run", "run", *LONG, cwd=place) for words in LATE}
     first.signal(signal.SIGCONT)
     done = first.wait()
     assert done.code == 0, done
@@ -93,28 +93,28 @@ def test_others_leave_a_training_alone(warm: Warm, straight: Path, place: Path) 
     assert not {words: done for words, done in late.items() if not is_refused(done, first.pid)}
 
 
-def test_of_two_that_begin_at_once_one_works(warm: Warm, straight: Path, place: Path) -> None:
+def test_of_two_that_begin_at_once_one_works(runner: Runner, straight: Path, place: Path) -> None:
     words = ["train", "tiny.yaml", "--run", "run", *LONG]
-    two = [warm.start(*words, "--set", f"seed={seed}", cwd=place) for seed in (7, 8)]
+    two = [runner.start(*words, "--set", f"seed={seed}", cwd=place) for seed in (7, 8)]
     ends = [process.wait() for process in two]
     assert sorted(done.code for done in ends) == [0, 2], ends
     winner = [done.code for done in ends].index(0)
     assert is_refused(ends[1 - winner], two[winner].pid), ends
     if winner == 1:
         straight = place / "other"
-        done = warm.run(*words[:2], "--run", straight, *LONG, "--set", "seed=8", cwd=place)
+        done = runner.run(*words[:2], "--run", straight, *LONG, "--set", "seed=8", cwd=place)
         assert done.code == 0, done
     assert differences(straight, place / "run") == []
 
 
-def test_preprocess_and_train_at_once(warm: Warm, straight: Path, place: Path) -> None:
-    two = [warm.start(command, "tiny.yaml", "--run", "run", *LONG, cwd=place) for command in ("preprocess", "train")]
+def test_preprocess_and_train_at_once(runner: Runner, straight: Path, place: Path) -> None:
+    two = [runner.start(command, "tiny.yaml", "--run", "run", *LONG, cwd=place) for command in ("preprocess", "train")]
     ends = [process.wait() for process in two]
     codes = [done.code for done in ends]
     assert codes in ([0, 0], [0, 2], [2, 0]), ends  # one may have been over before the other began
     for done, other in zip(ends, reversed(two), strict=True):
         assert done.code == 0 or is_refused(done, other.pid), ends
-    done = warm.run("train", "tiny.yaml", "--run", "run", *LONG, "--resume", "auto", cwd=place)
+    done = runner.run("train", "tiny.yaml", "--run", "run", *LONG, "--resume", "auto", cwd=place)
     assert done.code == 0, done
     assert differences(straight, place / "run") == []
 
@@ -123,10 +123,10 @@ def test_preprocess_and_train_at_once(warm: Warm, straight: Path, place: Path) -
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_at_the_very_start_is_no_fault(warm: Warm, place: Path, number: signal.Signals) -> None:
+def test_a_signal_at_the_very_start_is_no_fault(runner: Runner, place: Path, number: signal.Signals) -> None:
     """It meets what makes a copy of a process into a command, and the first lines of the command."""
     for moment in range(20):
-        process = warm.start("preprocess", "tiny.yaml", "--run", f"run-{moment}", cwd=place)
+        process = runner.start("preprocess", "tiny.yaml", "--run", f"run-{moment}", cwd=place)
         time.sleep(0.0004 * moment)
         process.signal(number)
         done = process.wait()
@@ -147,30 +147,30 @@ def check_what_a_full_disk_left(run: Path, done: Done) -> None:
         assert tensors(path)
 
 
-def goes_on(warm: Warm, material: Material, place: Path, run: Path) -> None:
-    done = warm.run("train", "tiny.yaml", "--run", run, "--resume", "auto", cwd=place)
+def goes_on(runner: Runner, material: Material, place: Path, run: Path) -> None:
+    done = runner.run("train", "tiny.yaml", "--run", run, "--resume", "auto", cwd=place)
     assert done.code == 0, done
     assert differences(material.folder / "runs/tiny", run) == []
 
 
 @pytest.mark.parametrize("most", daily([3_000, 30_000, 90_000]))
-def test_files_that_cannot_grow(warm: Warm, room: Room, place: Path, most: int) -> None:
+def test_files_that_cannot_grow(runner: Runner, room: Room, place: Path, most: int) -> None:
     run = place / "run"
-    check_what_a_full_disk_left(run, warm.run("train", "tiny.yaml", "--run", run, cwd=place, file_size=most))
-    goes_on(warm, room.material, place, run)
+    check_what_a_full_disk_left(run, runner.run("train", "tiny.yaml", "--run", run, cwd=place, file_size=most))
+    goes_on(runner, room.material, place, run)
 
 
 @pytest.mark.parametrize("size", daily([260, 60, 140, 200]))
-def test_a_small_disk(warm: Warm, room: Room, place: Path, size: int) -> None:
+def test_a_small_disk(runner: Runner, room: Room, place: Path, size: int) -> None:
     disk = place / "disk"
     disk.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}k", "none", disk], capture_output=True)
     if mounted.returncode:
         pytest.skip(f"no file system can be mounted here: {mounted.stderr.decode().strip()}")
     try:
-        done = warm.run("train", "tiny.yaml", "--run", disk / "run", cwd=place)
+        done = runner.run("train", "tiny.yaml", "--run", disk / "run", cwd=place)
         check_what_a_full_disk_left(disk / "run", done)
         subprocess.run(["mount", "-o", "remount,size=20m", disk], check=True)
-        goes_on(warm, room.material, place, disk / "run")
+        goes_on(runner, room.material, place, disk / "run")
     finally:
         subprocess.run(["umount", disk], check=True)

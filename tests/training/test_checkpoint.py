@@ -6,6 +6,7 @@ import signal
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from tiny_training import run, same_weights, settings, tiny_model
 
 from nmtkit.checkpoints.manager import CheckpointManager, KeptWeights
 from nmtkit.checkpoints.weights import (
+    assign_matching_weights,
     average_weights,
     get_weights,
     load_weights,
@@ -22,6 +24,7 @@ from nmtkit.checkpoints.weights import (
     save_weights,
 )
 from nmtkit.core.errors import CheckpointError, NmtkitError
+from nmtkit.training.optimizers import OptimizerConfig, build_optimizer, read_state, restore_state
 
 
 def test_tied_weights_are_saved_once_and_come_back_tied_and_buffers_too(tmp_path):
@@ -85,6 +88,35 @@ def test_weights_know_their_vocabulary(tmp_path):
     save_weights(tmp_path / "unknown.safetensors", {"a": torch.ones(3)})
     assert read_vocabulary_checksum(tmp_path / "unknown.safetensors") == ""
     assert read_weights(tmp_path / "unknown.safetensors", "two").keys() == {"a"}
+
+
+def test_a_model_takes_over_what_it_knows():
+    plain, larger = tiny_model(1), tiny_model(2)
+    larger.added = torch.nn.Parameter(torch.ones(3))
+    assert assign_matching_weights(larger, get_weights(plain), Path("weights")) == (["added"], [])
+    assert larger.added.tolist() == [1, 1, 1]
+    assert all(torch.equal(get_weights(larger)[name], tensor) for name, tensor in get_weights(plain).items())
+    assert assign_matching_weights(plain, get_weights(larger), Path("weights")) == ([], ["added"])
+
+
+@pytest.mark.parametrize("optimizer", ["adagrad", "adam"])
+def test_an_optimizer_goes_on_for_the_weights_it_knows(optimizer):
+    config = OptimizerConfig.model_validate({"optimizer": optimizer, "lr": 0.1, "initial_accumulator": 0.1})
+    tiny = tiny_model()
+    parameters = dict(tiny.named_parameters())
+    first = build_optimizer(config, parameters)
+    for parameter in parameters.values():
+        parameter.grad = torch.full_like(parameter, 2.0)
+    first.step()
+    state = {name: tensor for name, tensor in read_state(first, parameters).items() if "cell" not in name}
+    second = build_optimizer(config, parameters)
+    restore_state(second, parameters, state)
+    second.step()  # weights without a past are no obstacle
+    known, fresh = second.state[parameters["src_embedding.weight"]], second.state[parameters["cell.weight_ih"]]
+    assert (float(known["step"]), float(fresh["step"])) == (2, 1)
+    if optimizer == "adagrad":  # 0.1, and 4 for each gradient of 2
+        assert known["sum"].flatten()[0].item() == pytest.approx(8.1)
+        assert fresh["sum"].flatten()[0].item() == pytest.approx(4.1)
 
 
 # -- averages -------------------------------------------------------------------------------------------------------

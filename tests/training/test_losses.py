@@ -1,3 +1,5 @@
+"""Losses by hand and against other formulas."""
+
 import math
 
 import pytest
@@ -6,7 +8,7 @@ import torch.nn.functional as F
 
 from nmtkit.data.batch import Batch, collate
 from nmtkit.models.base import Output
-from nmtkit.training.objectives.attention import alignment_loss, linked_positions
+from nmtkit.training.objectives.attention import alignment_loss, coverage_loss, linked_positions
 from nmtkit.training.objectives.likelihood import likelihood
 
 
@@ -77,6 +79,7 @@ def test_half_precision_is_added_up_in_single():
 # Two sentences of 3 and 2 source tokens (EOS counted), 3 and 2 target tokens; target 0 of the first has two links,
 # target 1 none, target 0 of the second one.
 LINKED = collate([[5, 6], [7]], [[8, 9], [8]], alignment=[[0, 0, 1, 0], [0, 0]])
+LINKS = LINKED.alignment
 WEIGHTS = torch.tensor(
     [[[0.5, 0.25, 0.25], [0.1, 0.2, 0.7], [0.3, 0.3, 0.4]], [[0.8, 0.2, 0.0], [0.6, 0.4, 0.0], [0.0, 0.0, 0.0]]],
     dtype=torch.float64,
@@ -84,33 +87,27 @@ WEIGHTS = torch.tensor(
 
 
 def test_alignment_loss_by_hand() -> None:
-    assert LINKED.alignment is not None
     # Target 0 of sentence 0: G = (1/2, 1/2, 0); of sentence 1: G = (1, 0). Nothing else has a link.
     cross_entropy = -(0.5 * math.log(0.5) + 0.5 * math.log(0.25)) - math.log(0.8)
     squared_error = (0.0**2 + 0.25**2 + 0.25**2) + (0.2**2 + 0.2**2)
-    found = alignment_loss(WEIGHTS, LINKED.alignment)
+    found = alignment_loss(WEIGHTS, LINKS)
     assert math.isclose(float(found), cross_entropy, rel_tol=1e-12)
-    found = alignment_loss(WEIGHTS, LINKED.alignment, "squared_error")
+    found = alignment_loss(WEIGHTS, LINKS, "squared_error")
     assert math.isclose(float(found), squared_error, rel_tol=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["cross_entropy", "squared_error"])
 def test_padding_and_words_without_links_are_not_taught(kind: str) -> None:
-    assert LINKED.alignment is not None
     weights = WEIGHTS.clone().requires_grad_()
-    name = "cross_entropy" if kind == "cross_entropy" else "squared_error"
-    torch.autograd.backward(alignment_loss(weights, LINKED.alignment, name))
-    assert weights.grad is not None
+    torch.autograd.backward(alignment_loss(weights, LINKS, kind))
     taught = weights.grad.abs().sum(-1) > 0
     assert taught.tolist() == [[True, False, False], [True, False, False]]
     assert taught.equal(linked_positions(LINKED, "file"))
 
 
 def test_gradient_of_the_cross_entropy_is_minus_gold_over_weight() -> None:
-    assert LINKED.alignment is not None
     weights = WEIGHTS.clone().requires_grad_()
-    torch.autograd.backward(alignment_loss(weights, LINKED.alignment))
-    assert weights.grad is not None
+    torch.autograd.backward(alignment_loss(weights, LINKS))
     torch.testing.assert_close(weights.grad[0, 0], torch.tensor([-1.0, -2.0, 0.0], dtype=torch.float64))
     torch.testing.assert_close(weights.grad[1, 0], torch.tensor([-1.25, 0.0, 0.0], dtype=torch.float64))
 
@@ -119,16 +116,42 @@ def test_a_link_to_a_weight_of_zero_stays_finite() -> None:
     weights = torch.tensor([[[0.0, 1.0]]], requires_grad=True)
     loss = alignment_loss(weights, torch.tensor([[[True, False]]]))
     torch.autograd.backward(loss)
-    assert weights.grad is not None
     assert torch.isfinite(loss)
     assert bool(torch.isfinite(weights.grad).all())
     # Through a softmax even a vanishing weight is pulled at: the gradient of its energy is 1 - 0.
     energies = torch.tensor([[[0.0, 60.0]]], requires_grad=True)
     torch.autograd.backward(alignment_loss(energies.softmax(-1), torch.tensor([[[True, False]]])))
-    assert energies.grad is not None
     torch.testing.assert_close(energies.grad, torch.tensor([[[-1.0, 1.0]]]))
 
 
 def test_the_model_teaches_all_words_but_not_the_end() -> None:
     expected = [[True, True, False], [True, False, False]]
     assert linked_positions(LINKED, "model").tolist() == expected
+
+
+def test_coverage_loss_by_hand() -> None:
+    attention = torch.tensor(
+        [
+            [[0.5, 0.5, 0.0], [0.2, 0.3, 0.5], [0.9, 0.0, 0.1]],
+            [[1.0, 0.0, 0.0], [0.6, 0.4, 0.0], [0.0, 1.0, 0.0]],
+        ],
+        dtype=torch.float64,
+    )
+    mask = torch.tensor([[True, True, True], [True, True, False]])
+    # First: coverage before step 2 is (.5 .5 0): .2 + .3 + 0; before step 3 (.7 .8 .5): .7 + 0 + .1.
+    # Second: before step 2 (1 0 0): .6; its third row is padding.
+    assert coverage_loss(attention, mask).item() == pytest.approx(0.5 + 0.8 + 0.6, rel=1e-12)
+    assert coverage_loss(attention[:, :1], mask[:, :1]).item() == 0
+
+
+def test_coverage_is_at_most_one_a_token_and_wide() -> None:
+    attention = torch.softmax(torch.randn(3, 7, 5, generator=torch.Generator().manual_seed(1)), -1)
+    loss = coverage_loss(attention.bfloat16(), torch.ones(3, 7, dtype=torch.bool))
+    assert loss.dtype == torch.float32
+    assert 0 < loss.item() <= 3 * 6 * 1.01
+
+
+def test_gradient_of_coverage_is_that_of_finite_differences() -> None:
+    attention = torch.rand(2, 4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(2)).requires_grad_()
+    mask = torch.tensor([[True] * 4, [True, True, False, False]])
+    assert torch.autograd.gradcheck(lambda a: coverage_loss(a, mask), attention)

@@ -1,6 +1,6 @@
 """The output layer in parts gives the gradient of the whole."""
 
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from gradients import assert_same_gradients, backward, gradients
 from nmtkit.core.settings import parse
 from nmtkit.data.batch import collate
 from nmtkit.models.base import MODELS, Output, Seq2Seq, VocabularySizes
-from nmtkit.training.objectives.attention import AlignmentLoss, alignment_loss
+from nmtkit.training.objectives.attention import AlignmentLoss, alignment_loss, coverage_loss
 from nmtkit.training.objectives.likelihood import likelihood
 
 SMALL = {
@@ -47,26 +47,38 @@ def test_gradient_in_parts_is_that_of_the_whole(name: str, rows: int) -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 3, 1000])
-@pytest.mark.parametrize("loss", get_args(AlignmentLoss))
 @pytest.mark.parametrize(
-    ("name", "settings"),
-    [("transformer", {}), ("transformer", {"alignment_heads": 2}), ("rnnsearch", {}), ("luong", {})],
+    ("name", "settings", "losses"),
+    [
+        *(
+            (name, settings, {"guided_alignment": {"loss": loss, "weight": 0.3}})
+            for loss in get_args(AlignmentLoss)
+            for name, settings in (("transformer", {}), ("transformer", {"alignment_heads": 2}), ("luong", {}))
+        ),
+        ("rnnsearch", {}, {"guided_alignment": {"weight": 0.3}}),
+        ("rnnsearch", {}, {"coverage_weight": 0.7}),
+        ("pointer_generator", {"coverage": True}, {"coverage_weight": 0.7}),
+    ],
+    ids=str,
 )
-def test_a_guide_adds_exactly_the_gradient_of_the_alignment(
-    name: str, settings: dict[str, object], loss: AlignmentLoss, rows: int
+def test_losses_of_attention_add_exactly_their_gradient(
+    name: str, settings: dict[str, object], losses: dict[str, Any], rows: int
 ) -> None:
+    """The output layer reads the attention in parts, the loss whole: together the gradient of one formula."""
     whole = build(name, settings)
     output = whole(LINKED, keep=LINKED.tgt_mask, need_attention=True)
     text = likelihood(Output(output.log_probs), LINKED, 10, 0.1)
-    alignment = alignment_loss(output.attention, LINKED.alignment, loss)
-    torch.autograd.backward(text.total / 10 + 0.3 * alignment / 4)
+    if "coverage_weight" in losses:
+        term, loss, scale = "coverage_loss", coverage_loss(output.attention, LINKED.tgt_mask), 0.7 / 10
+    else:
+        kind = losses["guided_alignment"].get("loss", "cross_entropy")
+        term, loss, scale = "alignment_loss", alignment_loss(output.attention, LINKED.alignment, kind), 0.3 / 4
+    torch.autograd.backward(text.total / 10 + scale * loss)
 
-    parted, size = build(name, settings), rows * 4 * 10
-    guided = {"loss": loss, "weight": 0.3}
-    sums = backward(parted, LINKED, 10, size, links=4, label_smoothing=0.1, guided_alignment=guided)
-    assert list(sums) == ["alignment_loss", "loss", "nll"]
-    told = [total.item() for total in sums.values()]
-    assert told == pytest.approx([alignment.item(), text.total.item(), text.nll.item()], rel=1e-12)
+    parted = build(name, settings)
+    sums = backward(parted, LINKED, 10, rows * 4 * 10, links=4, label_smoothing=0.1, **losses)
+    expected = {term: loss.item(), "loss": text.total.item(), "nll": text.nll.item()}
+    assert {name: total.item() for name, total in sums.items()} == pytest.approx(expected, rel=1e-12)
     assert_same_gradients(gradients(parted), gradients(whole))
 
 
