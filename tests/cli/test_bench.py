@@ -33,15 +33,12 @@ TRAINED = ["--updates", "2", "--rounds", "2", "--device", "cpu", "--threads", "1
 def test_training_is_measured(corpus: Path, trained: Path, nmtkit: Command, tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
     before = sorted(path.name for path in trained.rglob("*"))
-    of_run = succeeded(
-        nmtkit("bench", "train", corpus / "tiny.yaml", "--run", trained, *TRAINED, "-o", figures, cwd=tmp_path)
-    )
+    bench = ["bench", "train", corpus / "tiny.yaml", *TRAINED, "-o"]
+    of_run = succeeded(nmtkit(*bench, figures, "--run", trained, cwd=tmp_path))
     said = " ".join(of_run.out.split())  # a long path is wrapped
     assert f"training tiny on the data of {trained}, 2 rounds of 2 updates" in said
     assert sorted(path.name for path in trained.rglob("*")) == before
-    of_text = succeeded(
-        nmtkit("bench", "train", corpus / "tiny.yaml", *TRAINED, "-o", tmp_path / "again.json", cwd=tmp_path)
-    )
+    of_text = succeeded(nmtkit(*bench, tmp_path / "again.json", cwd=tmp_path))
     assert "training tiny on its text" in of_text.out
     assert not (tmp_path / "runs").exists()
     found, again = (json.loads(path.read_text(encoding="utf-8")) for path in (figures, tmp_path / "again.json"))

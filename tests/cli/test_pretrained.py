@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from commands import succeeded
+from commands import lines_in, succeeded
 from daily import daily
 from torch import Tensor
 
@@ -91,6 +91,10 @@ def vectors_of(words: Sequence[str]) -> str:
     return "".join(word + "".join(f" {draw.gauss(0, 3):.3f}" for _ in range(SIZE)) + "\n" for word in words)
 
 
+def vectors_in(path: Path) -> Tensor:
+    return torch.tensor([[float(number) for number in line.split()[1:]] for line in lines_in(path)])
+
+
 def settings_of(corpus: Path, kind: str, tie: str, *more: str) -> recipe.Recipe:
     model = [f"model.{key}={value}" for key, value in {**MODEL[kind], "tie": tie}.items()]
     shorter = ["training.max_updates=3", "evaluation.max_sentences=2"]
@@ -108,7 +112,7 @@ def trained_by(settings: recipe.Recipe, folder: Path, resume: bool = False) -> t
 
 
 def rows_of(run: Path, words: Sequence[str]) -> list[int]:
-    tokens = (run / "vocabulary" / "joint.vocab").read_text(encoding="utf-8").splitlines()
+    tokens = lines_in(run / "vocabulary" / "joint.vocab")
     return [tokens.index("▁" + word) for word in words]
 
 
@@ -118,15 +122,13 @@ def test_frozen_vectors_stay_while_all_else_is_trained(
 ) -> None:
     path = tmp_path / "vectors.txt"
     path.write_text(vectors_of([*words[:15], "other", "words"]), encoding="utf-8")
-    given = torch.tensor([[float(number) for number in line.split()[1:]] for line in path.read_text().splitlines()])
+    given = vectors_in(path)
     fixed = f"pretrained_embeddings.src={path}", "pretrained_embeddings.rescale=false"
     settings = settings_of(corpus, kind, "none", *fixed, "pretrained_embeddings.freeze=true")
     said, frozen = trained_by(settings, tmp_path / "frozen")
-    assert len(said) == 1
-    assert (
-        f"{path}: 17 vectors; 15 of the 44 tokens (34.1%) begin with one in src_embedding.weight, times 1;" in said[0]
-    )
-    assert said[0].endswith("the others begin at random; none of them will be trained")
+    (told,) = said
+    assert f"{path}: 17 vectors; 15 of the 44 tokens (34.1%) begin with one in src_embedding.weight, times 1;" in told
+    assert told.endswith("the others begin at random; none of them will be trained")
     rows = rows_of(tmp_path / "frozen", words[:15])
     assert torch.equal(frozen["src_embedding.weight"][rows], given[:15])
 
@@ -150,25 +152,16 @@ def test_two_files_fill_one_matrix(corpus: Path, words: list[str], tmp_path: Pat
     capitals = [word.upper() for word in words]
     for name, known in (("src", words[:10]), ("tgt", [*capitals[:5], words[9]])):
         (tmp_path / name).write_text(vectors_of(known), encoding="utf-8")
-    said, weights = trained_by(
-        settings_of(
-            corpus,
-            "transformer",
-            "all",
-            f"pretrained_embeddings.src={tmp_path / 'src'}",
-            f"pretrained_embeddings.tgt={tmp_path / 'tgt'}",
-            "pretrained_embeddings.freeze=true",
-        ),
-        tmp_path / "run",
-    )
+    files = [f"pretrained_embeddings.{side}={tmp_path / side}" for side in ("src", "tgt")]
+    settings = settings_of(corpus, "transformer", "all", *files, "pretrained_embeddings.freeze=true")
+    said, weights = trained_by(settings, tmp_path / "run")
     assert [" ".join(text.split()[1:]) for text in said] == [
         f"{count} vectors; {count} of the 44 tokens ({share}) begin with one in tgt_embedding.weight and "
         f"src_embedding.weight and output.weight, times {text.split('times ')[1]}"
         for text, count, share in zip(said, (10, 6), ("22.7%", "13.6%"), strict=True)
     ]
     (embedding,) = (tensor for tensor in weights.values() if tensor.shape == (44, SIZE))
-    lines = (tmp_path / "tgt").read_text(encoding="utf-8").splitlines()
-    given = torch.tensor([[float(number) for number in line.split()[1:]] for line in lines])
+    given = vectors_in(tmp_path / "tgt")
     rows = rows_of(tmp_path / "run", [*capitals[:5], words[9]])
     torch.testing.assert_close(torch.cosine_similarity(embedding[rows], given), torch.ones(6))
     torch.testing.assert_close(embedding[rows] / given, (embedding[rows] / given).mean().expand(6, SIZE))
