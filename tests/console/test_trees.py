@@ -43,6 +43,8 @@ def test_only_signs_that_occur_are_explained(capsys: pytest.CaptureFixture[str])
     show_search(tree(60, 4), size=(80, 24))
     every = "* best  │ from above  ╲ left  ╱ right  ■ ended  × pruned  ⊘ blocked  … left out"
     assert every in capsys.readouterr().out.splitlines()
+    show_search(tree(2), size=(26, 24))
+    assert max(cell_len(line) for line in capsys.readouterr().out.splitlines() if "⊘1" in line) == 26
 
 
 @pytest.mark.parametrize("beam", [1, 2, 5, 12])

@@ -220,6 +220,7 @@ def test_several_files_keep_their_names_and_one_named_twice_gets_another(tmp_pat
     done = repair({"train": train, "valid": valid, "test": valid}, out)
     assert done["train"].files.src == ["one/train.en", "none/train.en", "two/train.en"]
     assert new(done["train"], out) == PAIRS
+    assert [len((out / path).read_bytes().splitlines()) for path in done["train"].files.src] == [50, 0, 50]
     assert done["valid"].files.src == ["valid.en"]
     assert done["test"].files.src == ["2-valid.en"]
     assert new(done["test"], out) == [("a sentence", "ein Satz")]

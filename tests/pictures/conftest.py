@@ -1,9 +1,13 @@
-"""One window of Chromium for all tests of this folder."""
+"""For all tests of this folder: one window of Chromium, and a way to draw pictures."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 from browser import CHROMIUM, DRIVER, Browser
+
+from nmtkit.pictures import AttentionPicture, save
 
 
 @pytest.fixture(scope="session")
@@ -13,3 +17,17 @@ def browser() -> Iterator[Browser]:
     window = Browser()
     yield window
     window.close()
+
+
+Draw = Callable[..., Path]
+
+
+@pytest.fixture
+def draw(tmp_path: Path) -> Callable[..., Path]:
+    """Saves pictures under a name, and gives the path."""
+
+    def draw(pictures: AttentionPicture | Sequence[AttentionPicture], name: str = "a.svg", **options: Any) -> Path:
+        save(pictures, tmp_path / name, **options)
+        return tmp_path / name
+
+    return draw
