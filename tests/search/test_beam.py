@@ -1,6 +1,5 @@
 """Beam search over a table of log-probabilities, against plain loops and exhaustive search."""
 
-import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -8,11 +7,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
-from table_model import START, TableModel, random_tables, sources
+from table_model import TableModel, random_tables, sources
 from torch import Tensor
 
 from nmtkit.core.errors import CheckpointError, RecipeError
-from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
+from nmtkit.data.vocabulary import BOS, EOS, PAD
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.models.base import DecoderOutput, DecoderState, Memory
 from nmtkit.search import beam, engine
@@ -122,20 +121,26 @@ def test_what_is_in_the_tree_is_all_that_is_returned() -> None:
     assert len(found) == 1 + 3 + 9  # the empty one, three words and EOS, nine pairs that were cut
 
 
-def by_hand(rows: dict[int, dict[int, float]], size: int = 8) -> TableModel:
-    """A model of one sentence: probabilities of the next token by last token, the same at every depth."""
-    table = torch.full((1, 1, size, size), -math.inf, dtype=torch.float64)
+def by_hand(rows: dict[int, dict[int, float]], steps: int = 0) -> Tensor:
+    """Tables of one sentence: probabilities of the next token by last token, the same at every depth.
+
+    With `steps` the sentence ends after so many tokens, if it has not before.
+    """
+    table = torch.full((1, steps + 1, 8, 8), -math.inf, dtype=torch.float64)
     for last, following in rows.items():
         for token, probability in following.items():
-            table[0, 0, last, token] = math.log(probability)
-    return TableModel(table)
+            table[0, :, last, token] = math.log(probability)
+    if steps:
+        table[0, steps] = -math.inf
+        table[0, steps, :, EOS] = 0.0
+    return table
 
 
 A, B, C, D = 4, 5, 6, 7
 
 
 def test_by_hand_a_wider_beam_finds_what_greedy_misses() -> None:
-    model = by_hand({BOS: {A: 0.6, B: 0.4}, A: {C: 0.5, D: 0.5}, B: {C: 1.0}, C: {EOS: 1.0}, D: {EOS: 1.0}})
+    model = TableModel(by_hand({BOS: {A: 0.6, B: 0.4}, A: {C: 0.5, D: 0.5}, B: {C: 1.0}, C: {EOS: 1.0}, D: {EOS: 1.0}}))
     model.tables[0, 0, A, C] += 1e-6
     ((greedy,),) = beam_search(model, sources(3), SearchConfig(beam_size=1))
     assert greedy.ids == [A, C]
@@ -150,7 +155,7 @@ def test_by_hand_a_wider_beam_finds_what_greedy_misses() -> None:
 
 def test_by_hand_first_k_goes_on_until_k_are_finished() -> None:
     # The empty translation ends first and is among the best two; the good long one ends two steps later.
-    model = by_hand({BOS: {EOS: 0.4, A: 0.6}, A: {B: 0.9, D: 0.1}, B: {EOS: 1.0}, D: {EOS: 1.0}})
+    model = TableModel(by_hand({BOS: {EOS: 0.4, A: 0.6}, A: {B: 0.9, D: 0.1}, B: {EOS: 1.0}, D: {EOS: 1.0}}))
     ((best, second),) = beam_search(model, sources(3), SearchConfig(beam_size=2), n_best=2)
     assert (best.ids, second.ids) == ([A, B], [])
     assert best.score == pytest.approx(math.log(0.54) / 3)
@@ -160,16 +165,9 @@ def test_by_hand_first_k_goes_on_until_k_are_finished() -> None:
     assert best.score == pytest.approx(math.log(0.54))
 
 
-def test_by_hand_an_end_ranked_below_the_beam_does_not_count() -> None:
-    model = by_hand({BOS: {A: 0.5, B: 0.3, EOS: 0.2}, A: {EOS: 1.0}, B: {EOS: 1.0}})
-    (found,) = beam_search(model, sources(3), SearchConfig(beam_size=2), n_best=2)
-    assert [h.ids for h in found] == [[A], [B]]
-
-
 def test_by_hand_exact_stops_as_soon_as_the_rest_cannot_win() -> None:
-    model = by_hand(
-        {BOS: {A: 0.36, B: 0.34, C: 0.3}, A: {EOS: 0.52, D: 0.48}, B: {EOS: 0.9, D: 0.1}, C: {EOS: 1.0}, D: {D: 1.0}}
-    )
+    ends = {B: {EOS: 0.9, D: 0.1}, C: {EOS: 1.0}, D: {D: 1.0}}
+    model = TableModel(by_hand({BOS: {A: 0.36, B: 0.34, C: 0.3}, A: {EOS: 0.52, D: 0.48}, **ends}))
     model.tables[0, 0, D, D] = math.log(0.999)
     model.tables[0, 0, D, EOS] = math.log(0.001)
     quick = SearchConfig(beam_size=2, length_penalty="none")
@@ -186,7 +184,9 @@ def test_by_hand_exact_stops_as_soon_as_the_rest_cannot_win() -> None:
 
 def test_exact_finds_what_first_k_gives_up() -> None:
     # Two hypotheses have ended after the second step; a third one, long and sure, would have won by its mean.
-    model = by_hand({BOS: {EOS: 0.4, A: 0.6}, A: {EOS: 0.5, B: 0.5}, B: {C: 1.0}, C: {D: 1.0}, D: {EOS: 1.0}})
+    model = TableModel(
+        by_hand({BOS: {EOS: 0.4, A: 0.6}, A: {EOS: 0.5, B: 0.5}, B: {C: 1.0}, C: {D: 1.0}, D: {EOS: 1.0}})
+    )
     config = SearchConfig(beam_size=2)
     ((quick,),) = beam_search(model, sources(3), config)
     ((slow,),) = beam_search(model, sources(3), config.model_copy(update={"stop": "exact"}))
@@ -197,7 +197,7 @@ def test_exact_finds_what_first_k_gives_up() -> None:
 
 
 def test_unfinished_hypotheses_stand_behind_finished_ones() -> None:
-    model = by_hand({BOS: {A: 0.99, EOS: 0.01}, A: {A: 1.0}})
+    model = TableModel(by_hand({BOS: {A: 0.99, EOS: 0.01}, A: {A: 1.0}}))
     (found,) = beam_search(model, sources(3), SearchConfig(beam_size=3, max_length=4), n_best=3)
     assert [(h.ids, h.finished) for h in found] == [([], True), ([A] * 4, False)]
     assert found[1].score == pytest.approx(math.log(0.99) / 4)
@@ -212,21 +212,14 @@ def test_the_length_limit_is_each_sentence_s_own() -> None:
     assert [[len(h.ids) for h in hypotheses] for hypotheses in found] == [[4, 4], [7, 7], [9, 9]]
 
 
-def test_min_length_counts_words() -> None:
-    model = TableModel(random_tables(5, 3, 9, spread=2.0))
-    short = beam_search(model, sources(*[3] * 5), unlimited())
-    assert min(len(h.ids) for (h,) in short) < 3
-    long = beam_search(model, sources(*[3] * 5), unlimited().model_copy(update={"min_length": 3}))
-    assert min(len(h.ids) for (h,) in long) >= 3
-
-
-def test_least_length_by_the_source_counts_words_of_each() -> None:
-    tables = random_tables(6, 3, 9, spread=2.0)
-    config = unlimited().model_copy(update={"min_length_ratio": 0.5, "min_length": 1})
-    found = beam_search(TableModel(tables), sources(3, 5, 7, 9, 11, 13), config, 3)
-    assert all(len(h.ids) >= max(1, row + 1) for row, hypotheses in enumerate(found) for h in hypotheses)
-    free = beam_search(TableModel(tables), sources(3, 5, 7, 9, 11, 13), unlimited(), 3)
-    assert any(len(h.ids) < row + 1 for row, hypotheses in enumerate(free) for h in hypotheses)
+@pytest.mark.parametrize("settings", [{"min_length": 3}, {"min_length_ratio": 0.5, "min_length": 1}], ids=str)
+def test_the_least_length_counts_words_of_each_sentence(settings: dict[str, object]) -> None:
+    model, config = TableModel(random_tables(6, 3, 9, spread=2.0)), unlimited().changed(settings)
+    least = [max(config.min_length, math.floor(config.min_length_ratio * words)) for words in (2, 4, 6, 8, 10, 12)]
+    for chosen, enough in ((config, True), (unlimited(), False)):
+        found = beam_search(model, sources(3, 5, 7, 9, 11, 13), chosen, 3)
+        lengths = [min(len(h.ids) for h in hypotheses) for hypotheses in found]
+        assert all(length >= fewest for length, fewest in zip(lengths, least, strict=True)) == enough
 
 
 def many() -> tuple[TableModel, list[int]]:
@@ -234,29 +227,6 @@ def many() -> tuple[TableModel, list[int]]:
     tables = random_tables(20, 6, 40, spread=1.5)
     tables[..., EOS] += torch.linspace(-1.0, 4.0, 20, dtype=torch.float64)[:, None, None]
     return TableModel(tables.log_softmax(-1)), [3 + number % 4 for number in range(20)]
-
-
-@pytest.mark.parametrize("stop", ["first_k", "exact"])
-@pytest.mark.parametrize("beam_size", [1, 4])
-def test_dropping_finished_sentences_changes_nothing(
-    beam_size: int, stop: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # By the mean a long hypothesis may always win, so that `exact` would stop at the limit only.
-    kind = "none" if stop == "exact" else "average"
-    config = unlimited().model_copy(
-        update={"beam_size": beam_size, "stop": stop, "no_repeat_ngram": 2, "length_penalty": kind}
-    )
-    model, lengths = many()
-    dropped = beam_search(model, sources(*lengths), config, beam_size, need_attention=True)
-    assert len(set(model.rows_seen)) > 3  # rows did go
-    model.rows_seen.clear()
-    monkeypatch.setattr(engine, "REFILL_SHARE", 1000)  # at every chance
-    eager = beam_search(model, sources(*lengths), config, beam_size, need_attention=True)
-    model.rows_seen.clear()
-    monkeypatch.setattr(engine, "REFILL_SHARE", 0)  # never
-    plain = beam_search(model, sources(*lengths), config, beam_size, need_attention=True)
-    same(dropped, plain)
-    same(eager, plain)
 
 
 def test_looking_less_often_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,27 +242,12 @@ def test_sentences_of_a_batch_do_not_influence_each_other(beam_size: int, limits
     model, lengths = many()
     config = unlimited().model_copy(update={"beam_size": beam_size, **limits})
     together = beam_search(model, sources(*lengths), config, beam_size)
+    assert len(set(model.rows_seen)) > 3  # sentences that were done left
     whole = sources(*lengths)
     alone = [beam_search(model, whole.select(torch.tensor([row])), config, beam_size)[0] for row in range(len(lengths))]
     same(together, alone)
     order = torch.randperm(len(lengths), generator=torch.Generator().manual_seed(1))
     same([together[row] for row in order.tolist()], beam_search(model, whole.select(order), config, beam_size))
-
-
-def test_attention_follows_the_back_pointers() -> None:
-    model, lengths = many()
-    found = beam_search(model, sources(*lengths), unlimited(), 5, need_attention=True)
-    assert any(not h.finished for hypotheses in found for h in hypotheses)
-    for hypotheses in found:
-        for hypothesis in hypotheses:
-            path = 0
-            inputs = [BOS, *hypothesis.ids][: len(hypothesis.token_log_probs)]
-            expected = []
-            for depth, token in enumerate(inputs):
-                path = (path * 31 + token) % 1_000_003
-                expected.append([depth, token, path])
-            assert hypothesis.attention is not None
-            assert hypothesis.attention.tolist() == expected
 
 
 def test_attention_has_a_column_for_each_source_token() -> None:
@@ -303,11 +258,6 @@ def test_attention_has_a_column_for_each_source_token() -> None:
         (hypothesis,) = hypotheses
         assert hypothesis.attention is not None
         assert hypothesis.attention.shape == (len(hypothesis.token_log_probs), length)
-
-
-def test_no_attention_unless_asked_for() -> None:
-    ((found,),) = beam_search(TableModel(random_tables(1, 2, 8)), sources(3), unlimited())
-    assert found.attention is None
 
 
 def test_a_forced_prefix_begins_the_translation_and_counts() -> None:
@@ -342,28 +292,6 @@ def test_a_prefix_longer_than_the_limit_is_not_cut() -> None:
     assert found.ids[:4] == [4, 5, 6, 7]
 
 
-def test_no_bigram_twice() -> None:
-    tables = random_tables(8, 2, 8, spread=3.0)
-    tables[..., EOS] -= 4
-    model = TableModel(tables.log_softmax(-1))
-
-    def repeats(ids: list[int]) -> bool:
-        pairs = list(itertools.pairwise(ids))
-        return len(pairs) > len(set(pairs))
-
-    free = beam_search(model, sources(*[3] * 8), unlimited(20), 5)
-    assert any(repeats(h.ids) for hypotheses in free for h in hypotheses)
-    ruled = beam_search(model, sources(*[3] * 8), unlimited(20).model_copy(update={"no_repeat_ngram": 2}), 5)
-    assert not any(repeats(h.ids) for hypotheses in ruled for h in hypotheses)
-
-
-def test_no_unknown() -> None:
-    model = by_hand({BOS: {UNK: 0.9, A: 0.1}, UNK: {EOS: 1.0}, A: {EOS: 1.0}})
-    ((free,),) = beam_search(model, sources(3), SearchConfig(beam_size=2))
-    ((ruled,),) = beam_search(model, sources(3), SearchConfig(beam_size=2, forbid_unknown=True))
-    assert (free.ids, ruled.ids) == ([UNK], [A])
-
-
 class LookingModel(TableModel):
     """Attends to source word 0 after BOS and A, to word 1 after B, half and half after anything else."""
 
@@ -377,13 +305,7 @@ class LookingModel(TableModel):
 
 def test_coverage_penalty_by_hand() -> None:
     # Two ways of three tokens: "A A" looks at word 0 only; "A B" looks at both. The source has two words, and EOS.
-    rows = {BOS: {A: 1.0}, A: {A: 0.5, B: 0.3, EOS: 0.2}, B: {EOS: 1.0}}
-    tables = torch.full((1, 3, 8, 8), -math.inf, dtype=torch.float64)
-    for last, following in rows.items():
-        for token, probability in following.items():
-            tables[0, :2, last, token] = math.log(probability)
-    tables[0, 2, [A, B], EOS] = 0.0
-    model = LookingModel(tables)
+    model = LookingModel(by_hand({BOS: {A: 1.0}, A: {A: 0.5, B: 0.3, EOS: 0.2}, B: {EOS: 1.0}}, 2))
     config = SearchConfig(beam_size=3, length_penalty="none")
     ((first, second, third),) = beam_search(model, sources(3), config, 3)
     assert [first.ids, second.ids, third.ids] == [[A, A], [A, B], [A]]
@@ -398,11 +320,7 @@ def test_coverage_penalty_by_hand() -> None:
 
 def test_summary_coverage_penalty_by_hand() -> None:
     # "A A" looks at word 0 three times, "A B" twice (its EOS looks at word 1), "A" twice.
-    tables = torch.full((1, 3, 8, 8), -math.inf, dtype=torch.float64)
-    for last, following in {BOS: {A: 1.0}, A: {A: 0.5, B: 0.3, EOS: 0.2}, B: {EOS: 1.0}}.items():
-        for token, probability in following.items():
-            tables[0, :2, last, token] = math.log(probability)
-    tables[0, 2, [A, B], EOS] = 0.0
+    tables = by_hand({BOS: {A: 1.0}, A: {A: 0.5, B: 0.3, EOS: 0.2}, B: {EOS: 1.0}}, 2)
     config = SearchConfig(beam_size=3, length_penalty="none", coverage_penalty=0.75, coverage_kind="summary")
     ((first, second, third),) = beam_search(LookingModel(tables), sources(3), config, 3)
     assert [first.ids, second.ids, third.ids] == [[A, B], [A, A], [A]]
@@ -421,26 +339,9 @@ def test_no_coverage_penalty_leaves_nothing(kind: CoverageKind) -> None:
         assert all(math.isfinite(hypothesis.score) for hypothesis in hypotheses)
 
 
-def test_coverage_is_that_of_the_hypothesis_s_own_path() -> None:
-    lengths = [3] * 12
-    config = unlimited().model_copy(update={"coverage_penalty": 0.3, "length_penalty": "gnmt"})
-    found = beam_search(LookingModel(random_tables(12, 4, 9)), sources(*lengths), config, 5, need_attention=True)
-    for hypotheses in found:
-        for hypothesis in hypotheses:
-            assert hypothesis.attention is not None
-            covered = np.clip(hypothesis.attention[:, :2].sum(0, dtype=np.float64), 2**-24, 1.0)  # EOS is no word
-            expected = hypothesis.log_prob / ((5 + len(hypothesis.token_log_probs)) / 6) + 0.3 * np.log(covered).sum()
-            assert hypothesis.score == pytest.approx(float(expected))
-
-
 def test_summary_coverage_turns_a_search_away_from_a_repetition() -> None:
     """In every step: with a beam of one nothing could be chosen among at the end."""
-    rows = {BOS: {A: 0.6, B: 0.4}, A: {A: 1.0}, B: {B: 0.9, EOS: 0.1}}
-    tables = torch.full((1, 4, 8, 8), -math.inf, dtype=torch.float64)
-    for last, following in rows.items():
-        for token, probability in following.items():
-            tables[0, :3, last, token] = math.log(probability)
-    tables[0, 3, [A, B], EOS] = 0.0
+    tables = by_hand({BOS: {A: 0.6, B: 0.4}, A: {A: 1.0}, B: {B: 0.9, EOS: 0.1}}, 3)
     config = SearchConfig(beam_size=2, length_penalty="none", coverage_kind="summary", max_length=4)
     (free,) = beam_search(LookingModel(tables), sources(3), config, 2)
     (kept,) = beam_search(LookingModel(tables), sources(3), config.changed({"coverage_penalty": 5.0}), 2)
@@ -450,12 +351,8 @@ def test_summary_coverage_turns_a_search_away_from_a_repetition() -> None:
 
 
 def test_patience_and_word_reward_by_hand() -> None:
-    tables = torch.full((1, 4, 8, 8), -math.inf, dtype=torch.float64)
-    for last, following in {BOS: {A: 0.7, EOS: 0.3}, A: {A: 0.5, EOS: 0.5}}.items():
-        for token, probability in following.items():
-            tables[0, :, last, token] = math.log(probability)
     config = SearchConfig(beam_size=1, length_penalty="none", max_length=4)
-    model = TableModel(tables)
+    model = TableModel(by_hand({BOS: {A: 0.7, EOS: 0.3}, A: {A: 0.5, EOS: 0.5}}))
     assert [one.ids for one in beam_search(model, sources(3), config)[0]] == [[A]]
     config = config.changed({"beam_size": 2})
     (found,) = beam_search(model, sources(3), config, 2)
@@ -467,11 +364,7 @@ def test_patience_and_word_reward_by_hand() -> None:
 
 
 def test_a_repetition_is_ranked_lower_and_keeps_its_log_probability() -> None:
-    tables = torch.full((1, 3, 8, 8), -math.inf, dtype=torch.float64)
-    for last, following in {BOS: {A: 1.0}, A: {A: 0.6, B: 0.4}, B: {EOS: 1.0}}.items():
-        for token, probability in following.items():
-            tables[0, :2, last, token] = math.log(probability)
-    tables[0, 2, [A, B], EOS] = 0.0
+    tables = by_hand({BOS: {A: 1.0}, A: {A: 0.6, B: 0.4}, B: {EOS: 1.0}}, 2)
     config = SearchConfig(beam_size=2, length_penalty="none", repetition_penalty=2.0)
     ((first, second),) = beam_search(TableModel(tables), sources(3), config, 2)
     assert [first.ids, second.ids] == [[A, B], [A, A]]
@@ -542,16 +435,19 @@ class CopyingTable(TableModel):
         return replace(readout, copy_gate=readout.attention[:, 2:] / 1_000_003), state
 
 
-def test_p_gen_follows_the_back_pointers() -> None:
+def test_attention_and_p_gen_follow_the_back_pointers() -> None:
     model, lengths = many()
     copying = CopyingTable(model.tables)
     found = beam_search(copying, sources(*lengths), unlimited(), 5, need_attention=True)
-    for hypotheses in found:
-        for hypothesis in hypotheses:
-            assert hypothesis.attention is not None
-            assert hypothesis.p_gen is not None
-            assert hypothesis.p_gen == pytest.approx((hypothesis.attention[:, 2] / 1_000_003).tolist())
-            assert len(hypothesis.p_gen) == len(hypothesis.token_log_probs)
+    assert any(not h.finished for hypotheses in found for h in hypotheses)
+    for hypothesis in (h for hypotheses in found for h in hypotheses):
+        path, expected = 0, []
+        for depth, token in enumerate([BOS, *hypothesis.ids][: len(hypothesis.token_log_probs)]):
+            path = (path * 31 + token) % 1_000_003
+            expected.append([depth, token, path])
+        assert hypothesis.attention is not None
+        assert hypothesis.attention.tolist() == expected
+        assert hypothesis.p_gen == pytest.approx([path / 1_000_003 for *_, path in expected])
     quiet = beam_search(copying, sources(*lengths), unlimited(), 5)
     assert all(h.p_gen is None and h.attention is None for hypotheses in quiet for h in hypotheses)
 
@@ -583,10 +479,6 @@ def test_half_precision_is_summed_in_single() -> None:
         total += float(tables[0, min(depth, 3), last, token])
         last = token
     assert found.log_prob == pytest.approx(total, rel=1e-6)
-
-
-def test_the_table_model_tells_sentences_apart() -> None:
-    assert sources(3, 4).src[:, 0].tolist() == [START, START + 1]
 
 
 @pytest.mark.cuda

@@ -1,4 +1,4 @@
-"""Every rule by hand-worked numbers, and the n-gram rule against a plain loop."""
+"""Rules and penalties by numbers worked out by hand, and the n-gram rule against a plain loop."""
 
 import math
 
@@ -11,14 +11,19 @@ from nmtkit.core.errors import RecipeError
 from nmtkit.core.settings import parse
 from nmtkit.data.vocabulary import EOS, PAD, UNK
 from nmtkit.search.rules import (
+    CoverageKind,
+    LengthPenalty,
     RuleSettings,
     SearchConfig,
     allow_eos_if_stuck,
     apply_rules,
     block_repeated_ngrams,
+    coverage_penalty,
     force_tokens,
+    length_penalty,
     max_lengths,
     min_lengths,
+    source_words,
 )
 
 
@@ -30,44 +35,19 @@ def allowed(log_probs: torch.Tensor) -> list[list[int]]:
     return [[token for token, value in enumerate(row) if value > -math.inf] for row in log_probs.tolist()]
 
 
-def test_pad_and_bos_never_follow() -> None:
-    assert (
-        allowed(apply_rules(uniform(2), RuleSettings(), torch.tensor([0, 0]), None, None))
-        == [[UNK, EOS, 4, 5, 6, 7]] * 2
-    )
-
-
-def test_what_is_allowed_keeps_its_log_probability() -> None:
-    ruled = apply_rules(
-        uniform(1), RuleSettings(forbid_unknown=True, min_length=1), torch.tensor([0]), None, None, torch.tensor([1])
-    )
-    assert ruled[0, 4:].tolist() == uniform(1)[0, 4:].tolist()
-
-
-def test_unknown_is_forbidden_where_asked() -> None:
-    assert allowed(apply_rules(uniform(1), RuleSettings(forbid_unknown=True), torch.tensor([0]), None, None)) == [
-        [EOS, 4, 5, 6, 7]
-    ]
-
-
-@pytest.mark.parametrize(("step", "may_end"), [(0, False), (1, False), (2, True)])
-def test_min_length_forbids_the_end_until_there_are_enough_tokens(step: int, may_end: bool) -> None:
-    ruled = apply_rules(uniform(1), RuleSettings(min_length=2), torch.tensor([step]), None, None, torch.tensor([2]))
-    assert (EOS in allowed(ruled)[0]) is may_end
-
-
-def test_repeated_bigram() -> None:
-    history = torch.tensor([[4, 5, 6, 4], [4, 4, 5, 4], [4, 5, 6, 7]])
-    log_probs = uniform(3)
-    block_repeated_ngrams(log_probs, history, torch.tensor([4, 4, 4]), 2)
-    # After "4 5 6 4", 5 would repeat "4 5"; after "4 4 5 4" both 4 and 5 would; after "4 5 6 7" nothing would.
-    assert allowed(log_probs) == [[0, 1, 2, 3, 4, 6, 7], [0, 1, 2, 3, 6, 7], list(range(8))]
-
-
-def test_repeated_unigram_forbids_every_word_used() -> None:
-    log_probs = uniform(1)
-    block_repeated_ngrams(log_probs, torch.tensor([[4, 6]]), torch.tensor([2]), 1)
-    assert allowed(log_probs) == [[0, 1, 2, 3, 5, 7]]
+@pytest.mark.parametrize(
+    ("rules", "least", "expected"),
+    [
+        ({}, None, [[UNK, EOS, 4, 5, 6, 7]] * 3),  # PAD and BOS never follow
+        ({"forbid_unknown": True}, None, [[EOS, 4, 5, 6, 7]] * 3),
+        ({}, [2, 3, 4], [[UNK, EOS, 4, 5, 6, 7], [UNK, 4, 5, 6, 7], [UNK, 4, 5, 6, 7]]),  # each has two tokens
+    ],
+)
+def test_what_may_follow(rules: dict[str, object], least: list[int] | None, expected: list[list[int]]) -> None:
+    fewest = None if least is None else torch.tensor(least)
+    ruled = apply_rules(uniform(3), RuleSettings.model_validate(rules), torch.full((3,), 2), None, None, fewest)
+    assert allowed(ruled) == expected
+    assert torch.equal(ruled[ruled > -math.inf].unique(), uniform(1)[0, :1])
 
 
 @settings(max_examples=60, deadline=None)
@@ -118,40 +98,38 @@ def test_a_forced_end() -> None:
     assert allowed(log_probs) == [[EOS]]
 
 
-def test_the_lower_limit_holds() -> None:
-    limits = RuleSettings(max_length=20, max_length_ratio=1.5, max_length_offset=4)
-    assert max_lengths(limits, torch.tensor([1, 5, 10, 30]), None).tolist() == [5, 11, 19, 20]
-    alone = RuleSettings(max_length=20, max_length_ratio=0.0, max_length_offset=4)
-    assert max_lengths(alone, torch.tensor([1, 30]), None).tolist() == [20, 20]
-    by_source = RuleSettings(max_length=20, max_length_ratio=1.5, max_length_offset=0)
-    assert max_lengths(by_source, torch.tensor([1, 5]), None).tolist() == [1, 7]
+@pytest.mark.parametrize(
+    ("limits", "lengths", "most"),
+    [
+        ({"max_length_ratio": 1.5, "max_length_offset": 4}, [1, 5, 10, 30], [5, 11, 19, 20]),  # the lower limit holds
+        ({"max_length_ratio": 0.0, "max_length_offset": 4}, [1, 30], [20, 20]),
+        ({"max_length_ratio": 1.5, "max_length_offset": 0}, [1, 5], [1, 7]),
+        # At least 0, 2, 4, 11 words; by the source at most 1, 2, 3, 8 tokens.
+        (
+            {"min_length_ratio": 0.5, "max_length_ratio": 0.25, "max_length_offset": 1, "max_length": 12},
+            [1, 5, 10, 30],
+            [1, 3, 5, 12],
+        ),
+    ],
+)
+def test_the_most_tokens_by_the_source(limits: dict[str, float], lengths: list[int], most: list[int]) -> None:
+    assert (
+        max_lengths(RuleSettings.model_validate({"max_length": 20, **limits}), torch.tensor(lengths), None).tolist()
+        == most
+    )
 
 
 def test_limits_leave_room_for_min_length_and_prefix() -> None:
     limits = RuleSettings(min_length=8, max_length=10, max_length_ratio=0.1, max_length_offset=2)
-    prefix = torch.tensor([[4, 0, 0], [4] * 3])
-    assert max_lengths(limits, torch.tensor([3, 3]), prefix).tolist() == [9, 9]
-    long_prefix = torch.full((1, 12), 4)
-    assert max_lengths(limits, torch.tensor([3]), long_prefix).tolist() == [13]
+    for prefix, most in (([[4, 0, 0], [4] * 3], [9, 9]), ([[4] * 12], [13])):
+        assert max_lengths(limits, torch.full((len(prefix),), 3), torch.tensor(prefix)).tolist() == most
 
 
-def test_least_lengths_by_the_source() -> None:
-    """Of 0, 4, 9 and 29 source tokens without EOS."""
+def test_the_fewest_tokens_by_the_source() -> None:
     lengths = torch.tensor([1, 5, 10, 30])
-    settings = RuleSettings(min_length=2, min_length_ratio=0.5, max_length=12)
-    assert min_lengths(settings, lengths).tolist() == [2, 2, 4, 11]
+    by_source = RuleSettings(min_length=2, min_length_ratio=0.5, max_length=12)
+    assert min_lengths(by_source, lengths).tolist() == [2, 2, 4, 11]
     assert min_lengths(RuleSettings(min_length=2), lengths).tolist() == [2] * 4
-
-
-def test_limits_leave_room_for_least_lengths_by_the_source() -> None:
-    settings = RuleSettings(min_length_ratio=0.5, max_length_ratio=0.25, max_length_offset=1, max_length=12)
-    # Least 0, 2, 4, 11; by the source at most 1, 2, 3, 8.
-    assert max_lengths(settings, torch.tensor([1, 5, 10, 30]), None).tolist() == [1, 3, 5, 12]
-
-
-def test_each_hypothesis_has_its_own_least_length() -> None:
-    ruled = apply_rules(uniform(3), RuleSettings(), torch.tensor([2, 2, 2]), None, None, torch.tensor([1, 2, 3]))
-    assert [EOS in row for row in allowed(ruled)] == [True, True, False]
 
 
 def test_lengths_that_leave_no_room_are_refused() -> None:
@@ -178,3 +156,58 @@ def test_a_ratio_beyond_all_numbers_is_no_limit(ratio: float) -> None:
 def test_what_would_do_nothing_is_refused_with_what_it_needs(asked: dict[str, object], needs: str) -> None:
     with pytest.raises(RecipeError, match=f"{next(iter(asked))} is for .*give {needs} too"):
         SearchConfig().changed(asked).reject_unused(asked)
+
+
+@pytest.mark.parametrize(
+    ("kind", "alpha", "expected"),
+    [
+        ("none", 1.0, [1.0, 1.0, 1.0]),
+        ("average", 1.0, [1.0, 4.0, 7.0]),
+        ("average", 0.5, [1.0, 2.0, math.sqrt(7.0)]),
+        ("average", 0.0, [1.0, 1.0, 1.0]),
+        ("gnmt", 1.0, [1.0, 1.5, 2.0]),
+        ("gnmt", 2.0, [1.0, 2.25, 4.0]),
+        ("gnmt", 0.0, [1.0, 1.0, 1.0]),
+    ],
+)
+def test_length_penalty(kind: LengthPenalty, alpha: float, expected: list[float]) -> None:
+    torch.testing.assert_close(
+        length_penalty(kind, torch.tensor([1, 4, 7]), alpha), torch.tensor(expected, dtype=torch.float64)
+    )
+
+
+def test_coverage_penalty_is_the_log_of_what_is_missing() -> None:
+    coverage = torch.tensor([[0.5, 1.7, 0.25, 0.125], [1.0, 1.0, 3.0, 0.5]], dtype=torch.float64)
+    mask = torch.tensor([[True, True, True, False], [True, True, True, True]])
+    expected = torch.tensor([0.2 * math.log(0.5 * 1.0 * 0.25), 0.2 * math.log(0.5)], dtype=torch.float64)
+    torch.testing.assert_close(coverage_penalty("gnmt", coverage, mask, 0.2), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_the_floor_of_attention_is_one_for_all_types(dtype: torch.dtype) -> None:
+    seen = coverage_penalty("gnmt", torch.zeros(1, 3, dtype=dtype), torch.tensor([[True, True, False]]), 0.5)
+    assert seen.tolist() == pytest.approx([24 * math.log(0.5)])
+
+
+def test_the_end_of_a_source_is_not_to_be_covered() -> None:
+    mask = torch.tensor([[True, True, True], [True, True, False], [True, False, False]])
+    assert source_words(mask).tolist() == [[True, True, False], [True, False, False], [False, False, False]]
+
+
+def test_summary_coverage_is_what_was_looked_at_twice() -> None:
+    coverage = torch.tensor([[0.5, 1.75, 0.25, 9.0], [1.0, 2.0, 3.0, 0.0]], dtype=torch.float64)
+    mask = torch.tensor([[True, True, True, False], [True, True, True, True]])
+    # 0.2 * 0.75 and 0.2 * (1 + 2); Gehrmann et al.: 0.2 * (-3 + 1 + 1.75 + 1) and 0.2 * (-4 + 1 + 2 + 3 + 1)
+    expected = torch.tensor([-0.15, -0.6], dtype=torch.float64)
+    torch.testing.assert_close(coverage_penalty("summary", coverage, mask, 0.2), expected)
+    assert coverage_penalty("summary", torch.zeros(3), torch.ones(3, dtype=torch.bool), 5.0) == 0
+
+
+@pytest.mark.parametrize("kind", ["gnmt", "summary"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_the_greatest_coverage_penalty_is_a_number_in_every_precision(kind: CoverageKind, dtype: torch.dtype) -> None:
+    coverage = torch.tensor([[1.0, 1.0], [0.0, 2.0], [0.0, 300.0]], dtype=dtype)
+    cost = coverage_penalty(kind, coverage, torch.ones(3, 2, dtype=torch.bool), 1e6)
+    assert cost.isfinite().all()
+    assert cost[0] == 0
+    assert cost[1] < 0
