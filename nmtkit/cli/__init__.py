@@ -70,7 +70,7 @@ SHARED_MODULES = {
     **dict.fromkeys(("score", "score-alignments"), "score"),
     **dict.fromkeys(("tokenize", "detokenize"), "tokens"),
     **dict.fromkeys(("translate", "summarize"), "translate"),
-    **dict.fromkeys(("tune", "doctor"), "machine"),
+    **dict.fromkeys(("tune", "doctor"), "bench"),
 }
 """Modules of several commands, which are called after the command there: `tokenize_command`."""
 COMMANDS = [name for section in SECTIONS.values() for name in section]

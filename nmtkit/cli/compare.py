@@ -28,11 +28,7 @@ EDGES = (10, 20, 30, 40)
 @options.overrides
 @click.option("--runs", type=options.FILE, default=RUNS, show_default=True, help="The folder of the runs.")
 @click.option(
-    "--longer-than",
-    type=Number(0),
-    default=30,
-    show_default=True,
-    help="Words above which a source is long.",
+    "--longer-than", type=Number(0), default=30, show_default=True, help="Words above which a source is long."
 )
 @options.picture_file("--plot", meaning="Draw BLEU by length")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")

@@ -161,9 +161,7 @@ devices: Decorator = click.option(
 )
 threads: Decorator = click.option("--threads", type=Number(1, MAX_THREADS), help="CPU threads. Default: one per core.")
 training_threads: Decorator = click.option(
-    "--threads",
-    type=Number(1, MAX_THREADS),
-    help="CPU threads. Default: training.threads (auto: measured).",
+    "--threads", type=Number(1, MAX_THREADS), help="CPU threads. Default: training.threads (auto: measured)."
 )
 overrides: Decorator = click.option(
     "--set",

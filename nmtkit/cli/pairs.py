@@ -123,11 +123,7 @@ def _common(target: str, *more: Decorator) -> Decorator:
 @cloup.option_group(
     "Shortlist for `nmtkit translate --shortlist`",
     click.option(
-        "--shortlist",
-        "shortlist_file",
-        type=NEW_FILE,
-        metavar="FILE",
-        help="Also write likely target tokens.",
+        "--shortlist", "shortlist_file", type=NEW_FILE, metavar="FILE", help="Also write likely target tokens."
     ),
     click.option(
         "--shortlist-best",

@@ -47,11 +47,7 @@ def output_file(path: Path, inputs: Iterable[Path]) -> Iterator[TextIO]:
 
 
 output: Decorator = click.option(
-    "-o",
-    "--output",
-    type=NEW_FILE,
-    metavar="FILE",
-    help="Write results to FILE, or compressed to FILE.gz.",
+    "-o", "--output", type=NEW_FILE, metavar="FILE", help="Write results to FILE, or compressed to FILE.gz."
 )
 
 
@@ -191,10 +187,7 @@ class Printer:
 
 
 def write_stream(
-    batches: Generator[Sequence[Written], None, None],
-    write: Callable[[Written], None],
-    unit: str,
-    prompt: Prompt,
+    batches: Generator[Sequence[Written], None, None], write: Callable[[Written], None], unit: str, prompt: Prompt
 ) -> None:
     """Writes results as soon as they are there, with a line on stderr that says how many `unit` are done."""
     prompt.ask()

@@ -207,10 +207,7 @@ def _noting_paragraphs(text: Iterable[list[str]]) -> Iterator[list[str]]:
             help="Read only the first N tokens of an article. Default: as in training.",
         ),
         click.option(
-            "--window",
-            type=Number(1),
-            metavar="N",
-            help="Summarize whole articles in windows of at most N tokens.",
+            "--window", type=Number(1), metavar="N", help="Summarize whole articles in windows of at most N tokens."
         ),
         click.option("--lead", type=Number(1), metavar="N", help="Print the first N sentences; needs no model."),
     ),

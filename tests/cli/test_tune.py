@@ -9,7 +9,7 @@ from commands import Command, refused, succeeded
 from nmtkit import recipe
 from nmtkit.autotune import cache
 from nmtkit.autotune import training as tuning
-from nmtkit.cli import machine, train
+from nmtkit.cli import bench, train
 from nmtkit.core import device as devices
 from nmtkit.experiment import evaluation
 from nmtkit.experiment.loading import ModelOptions
@@ -39,7 +39,7 @@ def taken_of(table: str) -> str:
 def test_what_is_tuned_is_used_shown_and_cleared(
     corpus: Path, console: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine, "_try_compile", lambda: "not asked here")  # it takes seconds
+    monkeypatch.setattr(bench, "_try_compile", lambda: "not asked here")  # it takes seconds
     tuned = succeeded(console("tune", corpus / "tiny.yaml", "--run", "run", *ONE))
     rows = [line for line in tuned.out.splitlines() if ", 1 thread" in line]
     assert {row.split(", 1 thread")[0] for row in rows} == {"fp32 highest", "fp32 medium"}
