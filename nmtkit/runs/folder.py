@@ -9,13 +9,14 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from weakref import WeakValueDictionary
 
 from nmtkit.core.errors import NmtkitError
+from nmtkit.core.files import write_errors
 from nmtkit.core.registry import suggest_names
 
 RUNS = Path("runs")
@@ -174,11 +175,9 @@ class RunLock:
 
     def _lock(self) -> int:
         path = self._folder.lock
-        try:
+        with write_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        except OSError as fault:
-            raise NmtkitError(f"{path}: cannot write it: {fault.strerror or fault}") from fault
         try:
             import fcntl  # there is none on Windows
 
@@ -208,8 +207,9 @@ class RunLock:
                 _remove(part)
             return
         unfinished = kept.with_name(kept.name + ".new")
-        try:
-            shutil.rmtree(unfinished, ignore_errors=True)
+        shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed
+        with write_errors(kept), ExitStack() as stack:
+            stack.callback(shutil.rmtree, unfinished, ignore_errors=True)
             unfinished.mkdir()
             for part in folder.preparation_files():
                 # Arrays and text are never changed in place, so a hard link is as good as a copy.
@@ -221,16 +221,13 @@ class RunLock:
             os.replace(unfinished, kept)
             for part in folder.training_files():
                 os.replace(part, kept / part.name)
-        except OSError as fault:
-            shutil.rmtree(unfinished, ignore_errors=True)
-            raise NmtkitError(f"{kept}: cannot keep the earlier run there: {fault.strerror or fault}") from fault
 
     def commit_or_rollback(self) -> None:
         """Removes the run that was set aside if the new one has a checkpoint; else restores it."""
         folder, kept = self._folder, self._folder.replaced
         if not kept.is_dir():
             return
-        try:
+        with write_errors(kept):
             if folder.has_checkpoint():
                 shutil.rmtree(kept)
                 return
@@ -240,8 +237,6 @@ class RunLock:
                 _remove(folder.path / part.name)
                 os.replace(part, folder.path / part.name)
             kept.rmdir()
-        except OSError as fault:
-            raise NmtkitError(f"{kept}: cannot bring the earlier run back: {fault.strerror or fault}") from fault
         self._notify(f"{folder.path}: restored the earlier run: its replacement had no checkpoint yet")
 
     def close(self) -> None:
