@@ -99,7 +99,6 @@ class ExternalCheckpoint:
         return ordered
 
     def _tie(self, matrices: Mapping[str, Tensor]) -> str:
-        """The model setting `tie`: which of the matrices of words are one."""
         src, tgt, output = (matrices[f"{name}.weight"] for name in ("src_embedding", "tgt_embedding", "output"))
         embeddings = self.tokenizers.shared and torch.equal(src, tgt)
         if torch.equal(tgt, output):

@@ -59,7 +59,6 @@ _ctranslate2_attributes = transformer_names(
 
 
 def _ctranslate2_attribute(name: str) -> str:
-    """Where CTranslate2's specification keeps one of our weights of layers."""
     (path,) = _ctranslate2_attributes(name)
     return path.replace("layer_norm.weight", "layer_norm.gamma").replace("layer_norm.bias", "layer_norm.beta")
 
@@ -116,9 +115,7 @@ def _layer_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def to_hugging_face(model: Seq2Seq, longest: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The same network in `transformers`: its settings, as `config.json` has them, and its weights in float32.
 
-    Args:
-        model: a Transformer without copying, as it was trained, not prepared for inference.
-        longest: positions of a source or a target.
+    The model must be as it was trained, not prepared for inference; `longest` is the number of positions.
     """
     config, weights = require_convertible(model.config, "huggingface"), plain_weights(model)
     pre_norm = config.norm == "pre"
@@ -180,11 +177,7 @@ def _padded(matrix: Tensor, rows: int, value: float) -> Tensor:
 def to_ctranslate2(model: Seq2Seq, src_tokens: Sequence[str], tgt_tokens: Sequence[str], longest: int) -> Any:
     """The same network as a specification of CTranslate2, whose `save(folder)` writes its model files.
 
-    Args:
-        model: a Transformer without copying, as it was trained, not prepared for inference.
-        src_tokens: the source vocabulary by id.
-        tgt_tokens: the target vocabulary by id.
-        longest: positions of a source or a target.
+    The model must be as it was trained, not prepared for inference; `longest` is the number of positions.
     """
     config = require_convertible(model.config, "ctranslate2")
     specs = library("ctranslate2").specs

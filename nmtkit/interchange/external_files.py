@@ -139,11 +139,7 @@ def _shards(index: Path) -> list[Path]:
 
 
 def load_pickle(path: Path, allowed: Sequence[type] = (), remedy: str = "take a model.safetensors") -> Any:
-    """The content of a file written by `torch.save`; only tensors, plain values and the `allowed` classes are made.
-
-    Raises:
-        CheckpointError: it is damaged, or holds something else; the message ends with the remedy.
-    """
+    """The content of a file written by `torch.save`; only tensors, plain values and the `allowed` classes are made."""
     try:
         if not path.is_file():
             raise ValueError("not a file")

@@ -181,7 +181,6 @@ def _tokenizers(folder: Path, config: HuggingFaceConfig, weights: ExternalWeight
 
 
 def _tokens(path: Path, size: int) -> dict[int, str]:
-    """The tokens of a vocabulary file by their ids."""
     tokens: dict[int, str] = {}
     for token, row in read_json(path, dict).items():
         if type(row) is not int or not 0 <= row < size or row in tokens:

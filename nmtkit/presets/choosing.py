@@ -68,7 +68,6 @@ def choose_preset(
 
 
 def _suited(size: CorpusStatistics, gpu: bool) -> tuple[str, str]:
-    """The preset for those who name none, and why."""
     if size.pairs < FEW_PAIRS:
         return "tiny", f"{size.pairs:,} pairs are too few for anything larger"
     if not gpu:

@@ -34,14 +34,7 @@ _KEPT = (*OptimizerConfig.model_fields, "label_smoothing", "coverage_weight", "c
 
 
 class FineTuningRecipe(ProposedRecipe):
-    """A recipe that fine-tunes a run on a text.
-
-    Args:
-        source: the run.
-        size: of the text.
-        general: pairs of general text that are mixed in.
-        minutes: that training may take; None: no limit.
-    """
+    """A recipe that fine-tunes a run on a text, with so many `general` pairs mixed in."""
 
     def __init__(
         self, source: SavedRun, size: CorpusStatistics, general: int = 0, minutes: float | None = None

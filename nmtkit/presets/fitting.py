@@ -131,13 +131,7 @@ class FittedPreset(ProposedRecipe):
         return self.passes is None or self.passes >= self._plan.fewest_useful
 
     def text(self, name: str, data: Mapping[str, Any], description: str = "") -> str:
-        """The recipe in YAML, which extends the preset.
-
-        Args:
-            name: of the recipe.
-            data: train, valid and test as a recipe names them; limits of length come from the preset.
-            description: of the recipe.
-        """
+        """The recipe in YAML, which extends the preset; `data` has train, valid and test as a recipe names them."""
         size, description = self.size, description or f"{self.task}, preset {self.name}"
         head = [
             f"For {size.pairs:,} pairs of {size.src.words:,} and {size.tgt.words:,} words: preset {self.name} "
@@ -305,7 +299,6 @@ class FittedPreset(ProposedRecipe):
         return max(1, min(updates, round(minutes * self.speed / batch_tokens)))
 
     def _training(self, updates: int, batch_tokens: int, minutes: float | None) -> dict[str, Any]:
-        """How long a training, or a stage, is."""
         schedule = self._preset["training"]["schedule"]
         if minutes:
             schedule = {"kind": "cosine", "over": "budget", "warmup_share": 0.1}

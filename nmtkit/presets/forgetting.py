@@ -64,14 +64,7 @@ def score_before(run: SavedRun, device: torch.device, threads: int | None = None
 def score_after(
     run: SavedRun, device: torch.device, own: metrics.Score | None, threads: int | None = None
 ) -> list[TestChange]:
-    """Both scores of every test set that was scored before.
-
-    Args:
-        run: it is trained.
-        device: where to translate.
-        own: the score of its own test set, if that is known.
-        threads: of a CPU; None is torch's choice.
-    """
+    """Both scores of every test set that was scored before; `own` is that of the run's own test set, if known."""
     origin, changes = read_origin(run.folder), []
     if origin is None:
         return []

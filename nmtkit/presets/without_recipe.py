@@ -162,7 +162,6 @@ def _stem_and_end(path: str) -> tuple[str, str]:
 
 
 def _require_same(folder: RunFolder, request: RecipeRequest) -> None:
-    """Refuses to resume a run with other options than it was begun with."""
     if not folder.request.is_file():
         raise CheckpointError(
             f"{folder.path}: no training without a recipe to resume; leave --resume out to begin one, or "
@@ -188,8 +187,6 @@ def _require_same(folder: RunFolder, request: RecipeRequest) -> None:
 
 
 class _Proposal:
-    """The recipe for a text, in one run's folder."""
-
     def __init__(
         self, request: RecipeRequest, folder: RunFolder, overrides: Sequence[str], place: torch.device, notify: Notify
     ) -> None:

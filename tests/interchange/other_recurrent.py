@@ -1,6 +1,5 @@
 """Recurrent models of Joey NMT and OpenNMT-py with random weights, and what they compute, plainly, in float64."""
 
-import math
 from typing import Any
 
 import torch
@@ -52,95 +51,83 @@ def opennmt_rnn(options: dict[str, Any], src: int, tgt: int) -> Weights:
     return drawn.made
 
 
-class PlainCells:
-    """Recurrent layers, written out cell by cell."""
+def cells(weights: Weights, pattern: str, cell: str, layers: int, both: bool = False) -> nn.Module:
+    """The module of torch, in float64, that has these weights."""
+    ends = ("", "_reverse") if both else ("",)
+    names = [(kind, layer) for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh") for layer in range(layers)]
+    state = {f"{k}_l{n}{end}": weights[pattern.format(kind=k, layer=n) + end] for k, n in names for end in ends}
+    sizes = state["weight_ih_l0"].shape[1], state["weight_hh_l0"].shape[1]
+    module = (nn.LSTM if cell == "lstm" else nn.GRU)(*sizes, layers, bidirectional=both).double()
+    module.load_state_dict(state)
+    return module
 
-    def __init__(self, weights: Weights, pattern: str, cell: str) -> None:
-        self.weights, self.pattern, self.cell = weights, pattern, cell
 
-    def step(self, x: Tensor, state: tuple[Tensor, Tensor], layer: int, more: str = "") -> tuple[Tensor, Tensor]:
-        """Hidden state and memory cell after one word; torch's own definitions of its LSTM and GRU."""
-        names = (self.pattern.format(kind=kind, layer=layer) + more for kind in ("weight_ih", "bias_ih"))
-        again = (self.pattern.format(kind=kind, layer=layer) + more for kind in ("weight_hh", "bias_hh"))
-        (w, b), (u, c) = ([self.weights[name].double() for name in both] for both in (names, again))
-        read, kept = w @ x + b, u @ state[0] + c
-        if self.cell == "gru":
-            (r, z, n), (ru, zu, nu) = read.chunk(3), kept.chunk(3)
-            reset, update = (r + ru).sigmoid(), (z + zu).sigmoid()
-            return (1 - update) * (n + reset * nu).tanh() + update * state[0], state[1]
-        into, forget, new, out = (read + kept).chunk(4)
-        memory = forget.sigmoid() * state[1] + into.sigmoid() * new.tanh()
-        return out.sigmoid() * memory.tanh(), memory
+def last_states(module: nn.Module, words: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """The top layer's states `(S,D)`; the last hidden states, and memory cells if any, directions joined `(L,D)`."""
+    states, last = module(words)
+    return states, [
+        one.unflatten(0, (module.num_layers, -1)).flatten(1) for one in (last if type(last) is tuple else [last])
+    ]
 
-    def read(self, words: Tensor, size: int, layers: int, both: bool) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-        """The top layer's states `(S,D)`, and each layer's last hidden state and memory cell."""
-        ends = []
-        for layer in range(layers):
-            ways = []
-            for more in ("", "_reverse")[: 1 + both]:
-                state, states = (torch.zeros(size).double(),) * 2, []
-                for x in words.flip(0) if more else words:
-                    state = self.step(x, state, layer, more)
-                    states.append(state[0])
-                ways.append((torch.stack(states[::-1] if more else states), state))
-            words = torch.cat([states for states, _ in ways], 1)
-            ends.append((torch.cat([end[0] for _, end in ways]), torch.cat([end[1] for _, end in ways])))
-        return words, ends
+
+def scores(
+    decoder: nn.Module, state: list[Tensor], words: Tensor, tgt: list[int], fed: Tensor | None, read: Any, logits: Any
+) -> Tensor:
+    """The log-probabilities `(T,)` of target tokens and of the end; `read` makes the attentional state.
+
+    That is `fed` to the next step, unless it is None.
+    """
+    found = []
+    for word, wanted in zip([2, *tgt], [*tgt, 3], strict=True):
+        x = words[word] if fed is None else torch.cat([words[word], fed])
+        x, last = decoder(x[None], tuple(state) if len(state) > 1 else state[0])
+        state, attentional = list(last) if type(last) is tuple else [last], read(x[0])
+        fed = None if fed is None else attentional
+        found.append(logits(attentional).log_softmax(0)[wanted])
+    return torch.stack(found)
 
 
 def joey_rnn_scores(weights: Weights, config: dict[str, Any], src: list[int], tgt: list[int]) -> Tensor:
-    """The log-probabilities of target tokens and of the end, as Joey NMT's recurrent model gives them, `(T,)`."""
+    """As Joey NMT's recurrent model gives them."""
     given = {name: one.double() for name, one in weights.items()}
     left, right = config["model"]["encoder"], config["model"]["decoder"]
-    encoder = PlainCells(weights, "encoder.rnn.{kind}_l{layer}", left["rnn_type"])
-    memory, ends = encoder.read(given["src_embed.lut.weight"][[*src, 3]], left["hidden_size"], left["num_layers"], True)
+    encoder = cells(weights, "encoder.rnn.{kind}_l{layer}", left["rnn_type"], left["num_layers"], both=True)
+    memory, (last, *_) = last_states(encoder, given["src_embed.lut.weight"][[*src, 3]])
     first = {
-        "bridge": lambda: (
-            given["decoder.bridge_layer.weight"] @ ends[-1][0] + given["decoder.bridge_layer.bias"]
-        ).tanh(),
-        "last": lambda: ends[-1][0][: right["hidden_size"]],
+        "bridge": lambda: (given["decoder.bridge_layer.weight"] @ last[-1] + given["decoder.bridge_layer.bias"]).tanh(),
+        "last": lambda: last[-1][: right["hidden_size"]],
         "zero": lambda: torch.zeros(right["hidden_size"]).double(),
     }[right["init_hidden"]]()
-    cells = PlainCells(weights, "decoder.rnn.{kind}_l{layer}", right["rnn_type"])
-    states = [(first, first)] * right["num_layers"]
-    fed, found = torch.zeros_like(first), []
     keys = memory @ given["decoder.attention.key_layer.weight"].T
-    for word, wanted in zip([2, *tgt], [*tgt, 3], strict=True):
-        x = given["trg_embed.lut.weight"][word]
-        x = torch.cat([x, fed]) if right.get("input_feeding", True) else x
-        for layer, state in enumerate(states):
-            states[layer] = cells.step(x, state, layer)
-            x = states[layer][0]
+
+    def read(x: Tensor) -> Tensor:
         energies = keys @ x
         if right["attention"] == "bahdanau":
             sums = (keys + given["decoder.attention.query_layer.weight"] @ x).tanh()
             energies = sums @ given["decoder.attention.energy_layer.weight"][0]
         joined = torch.cat([x, energies.softmax(0) @ memory])
-        layer_of = "decoder.att_vector_layer"
-        fed = (given[f"{layer_of}.weight"] @ joined + given[f"{layer_of}.bias"]).tanh()
-        found.append((given["decoder.output_layer.weight"] @ fed).log_softmax(0)[wanted])
-    return torch.stack(found)
+        return (given["decoder.att_vector_layer.weight"] @ joined + given["decoder.att_vector_layer.bias"]).tanh()
+
+    decoder = cells(weights, "decoder.rnn.{kind}_l{layer}", right["rnn_type"], right["num_layers"])
+    state = [first.repeat(right["num_layers"], 1)] * (2 if right["rnn_type"] == "lstm" else 1)
+    fed = torch.zeros_like(first) if right.get("input_feeding", True) else None
+    words, output = given["trg_embed.lut.weight"], given["decoder.output_layer.weight"]
+    return scores(decoder, state, words, tgt, fed, read, lambda attentional: output @ attentional)
 
 
 def opennmt_rnn_scores(weights: Weights, options: dict[str, Any], src: list[int], tgt: list[int]) -> Tensor:
-    """As `joey_rnn_scores`, for OpenNMT-py."""
+    """As OpenNMT-py's recurrent model gives them."""
     given = {name: one.double() for name, one in weights.items()}
-    cell, both, hidden = options["rnn_type"].lower(), options["encoder_type"] == "brnn", options["dec_hid_size"]
-    encoder = PlainCells(weights, "encoder.rnn.{kind}_l{layer}", cell)
-    words = {side: given[f"{side}.embeddings.make_embedding.emb_luts.0.weight"] for side in ("encoder", "decoder")}
-    memory, states = encoder.read(words["encoder"][src], hidden // (1 + both), options["dec_layers"], both)
-    pattern = "decoder.rnn.layers.{layer}.{kind}" if options["input_feed"] else "decoder.rnn.{kind}_l{layer}"
-    cells = PlainCells(weights, pattern, cell)
-    fed, found = torch.zeros(hidden).double(), []
-    for word, wanted in zip([2, *tgt], [*tgt, 3], strict=True):
-        x = words["decoder"][word]
-        x = torch.cat([x, fed]) if options["input_feed"] else x
-        for layer, state in enumerate(states):
-            states[layer] = cells.step(x, state, layer)
-            x = states[layer][0]
+    cell, both, layers = options["rnn_type"].lower(), options["encoder_type"] == "brnn", options["dec_layers"]
+    words = [given[f"{side}.embeddings.make_embedding.emb_luts.0.weight"] for side in ("encoder", "decoder")]
+    memory, state = last_states(cells(weights, "encoder.rnn.{kind}_l{layer}", cell, layers, both), words[0][src])
+
+    def read(x: Tensor) -> Tensor:
         query = given["decoder.attn.linear_in.weight"] @ x if options["global_attention"] == "general" else x
         joined = torch.cat([(memory @ query).softmax(0) @ memory, x])
-        fed = (given["decoder.attn.linear_out.weight"] @ joined).tanh()
-        found.append((given["generator.weight"] @ fed + given["generator.bias"]).log_softmax(0)[wanted])
-    assert math.isfinite(float(fed.sum()))
-    return torch.stack(found)
+        return (given["decoder.attn.linear_out.weight"] @ joined).tanh()
+
+    pattern = "decoder.rnn.layers.{layer}.{kind}" if options["input_feed"] else "decoder.rnn.{kind}_l{layer}"
+    fed = torch.zeros(options["dec_hid_size"]).double() if options["input_feed"] else None
+    weight, bias = given["generator.weight"], given["generator.bias"]
+    return scores(cells(weights, pattern, cell, layers), state, words[1], tgt, fed, read, lambda x: weight @ x + bias)
