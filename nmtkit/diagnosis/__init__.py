@@ -1,1 +1,1 @@
-"""The data doctor: what is wrong with a corpus, where, and what to do about it; before anything is trained."""
+"""The data check: the faults of a corpus, their places and remedies, before a model is trained."""

@@ -92,7 +92,7 @@ def _examined(
         _count(block, split)
         yield block
     unequal = split.findings.get(faults.LINE_COUNTS.name, Finding(faults.LINE_COUNTS))
-    for place, count in shifts.found.values():
+    for place, count in shifts.shifts.values():
         if place.file not in {place.file for place in unequal.places}:
             split.find(faults.SHIFT, place, count)
 

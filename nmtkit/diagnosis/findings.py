@@ -1,4 +1,4 @@
-"""What the data doctor has found: the types that its examiners fill and its reports read."""
+"""The results of the data check: findings and statistics of each split."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -14,11 +14,9 @@ from nmtkit.diagnosis.characters import TextArrays
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 """The worst first."""
 EXAMPLES = 5
-"""How many places of one kind of fault are kept."""
-MOST = 1000
-"""The last key of a histogram of lengths; what is longer is counted there."""
-MOST_RATIO = 50
-"""The last key of the histogram of ratios, in tenths."""
+"""Places that are kept of one kind of fault."""
+MOST, MOST_RATIO = 1000, 50
+"""The last keys of a histogram of lengths and of ratios in tenths; greater ones are counted there."""
 
 
 @dataclass
@@ -27,14 +25,14 @@ class Finding:
 
     kind: FaultKind
     count: int = 0
-    """How many pairs have it, each counted once though both its sides may; or lines, if it is one of whole files."""
+    """Pairs, each counted once though both its sides may have it; or lines, if it is a fault of whole files."""
     places: list[FaultLocation] = field(default_factory=list)
-    """The first few of them."""
+    """Of the first few."""
 
 
 @dataclass
 class Side:
-    """What one side of a split is made of."""
+    """Statistics of one side of a split."""
 
     words: Counter[int] = field(default_factory=Counter)
     """Lines by their number of words, between white space."""
@@ -61,7 +59,7 @@ class Side:
 
 @dataclass
 class SplitDiagnosis:
-    """What was found in one split."""
+    """The findings and statistics of one split."""
 
     name: str
     """"train", "valid", "test"; or "data" for files without a recipe."""
@@ -77,11 +75,11 @@ class SplitDiagnosis:
 
     @property
     def is_readable(self) -> bool:
-        """Whether nothing was found that keeps the text from being read to its end."""
+        """Whether the text can be read to its end."""
         return not any(kind.name in self.findings for kind in UNREADABLE)
 
     def find(self, kind: FaultKind, place: FaultLocation, count: int = 1) -> None:
-        """Counts a fault, and keeps its place if there are few so far."""
+        """Counts a fault, and keeps its place if it is one of the first."""
         finding = self.findings.setdefault(kind.name, Finding(kind))
         finding.count += count
         if len(finding.places) < EXAMPLES:
@@ -99,7 +97,7 @@ class SplitDiagnosis:
 
 @dataclass
 class Diagnosis:
-    """What was found in all splits."""
+    """The findings and statistics of all splits."""
 
     splits: dict[str, SplitDiagnosis] = field(default_factory=dict)
     vocabulary: dict[str, int] = field(default_factory=dict)
@@ -109,8 +107,8 @@ class Diagnosis:
 
     def findings(self) -> list[tuple[str, Finding]]:
         """All faults with the name of their split, the worst first."""
-        found = [(split.name, finding) for split in self.splits.values() for finding in split.findings.values()]
-        return sorted(found, key=lambda pair: SEVERITIES.index(pair[1].kind.severity))
+        findings = [(split.name, finding) for split in self.splits.values() for finding in split.findings.values()]
+        return sorted(findings, key=lambda pair: SEVERITIES.index(pair[1].kind.severity))
 
 
 def add_counts(histogram: Counter[int], keys: NDArray[np.int64]) -> None:

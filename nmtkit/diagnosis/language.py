@@ -20,38 +20,36 @@ RUN_BUCKETS = 1 << 16
 """Runs of three characters are counted by a hash of so many values."""
 OWN_SHARE = 0.02
 """A script with at least this share of the letters of a side is one of its own."""
-FEW_LETTERS = 3
-"""Fewer letters of another script are a symbol or an initial."""
-FEW_LATIN = 25
-"""The same for Latin on a side that is not Latin: names and terms are longer, and every script stands beside them."""
+FEW_LETTERS, FEW_LATIN = 3, 25
+"""Fewer letters of another script are a symbol or an initial; fewer Latin ones, beside any script, a name or a term."""
 FEW_LINES = 300
 """Fewer lines teach nothing about a language."""
 
-# What tells the two sides apart.
+# The two sides.
 SURE, VERY_SURE = 12.0, 25.0
-"""Log-odds (in nats) at which a line speaks for a language: together with the other line of its pair, and alone."""
+"""Log-odds (in nats) at which a line is in a language: together with the other line of its pair, and alone."""
 CLEAR, VERY_CLEAR = 0.5, 0.65
-"""The part of the usual log-odds of a side, for each character, that such a line must reach as well."""
+"""The share of the median log-odds per character of a side that such a line must reach as well."""
 TELLING = 20
-"""Characters; a shorter line does not tell much about its language."""
+"""Characters; a shorter line tells little about its language."""
 SEPARABLE = 0.9
-"""The share of a sample's lines that must be told right before any line is doubted."""
+"""The share of a sample's lines that must be classified correctly before any line is doubted."""
 
-# What tells other languages.
+# Other languages.
 WORD_BUCKETS = 1 << 18
 """Words are counted by a hash of so many values."""
 ONCE = 2
-"""A word that a sample shows in no more lines may be there by a foreign line: it says nothing for the side."""
+"""A word that a sample shows in no more lines may be from a foreign line, and is not known to the side."""
 UNKNOWN, FREQUENT = 1e-5, 0.008
-"""How probable a word is that a side does not know, and a function word of a language, among the words of a line."""
+"""The probability of a word that a side does not know, and of a function word of a language."""
 SIGN = float(np.log(FREQUENT / UNKNOWN))
-"""What a function word speaks for its language, in nats, where the side does not know it."""
+"""Log-odds of a function word for its language, in nats, where the side does not know it."""
 RARE = 1e-3
-"""A function word that has a smaller part of a side's words is none of its own language."""
+"""A function word with a smaller share of a side's words is not from its own language."""
 FEWEST_WORDS, FEWEST_SIGNS = 4, 2
-"""The words that a line must have, and how many must be function words that are rare on its side."""
+"""The words of a doubted line, and how many of them must be function words that are rare on its side."""
 FOREIGN_ODDS = -5.0
-"""Log-odds (in nats) from which a line is doubted; words that neither the side nor the list knows speak for neither."""
+"""Log-odds (in nats) from which a line is doubted; words that neither the side nor the list knows count for neither."""
 
 
 def main_scripts(letters: dict[int, int]) -> frozenset[int]:
@@ -63,7 +61,7 @@ def main_scripts(letters: dict[int, int]) -> frozenset[int]:
 
 
 def in_foreign_script(text: TextArrays, own: frozenset[int]) -> NDArray[np.bool_]:
-    """For each line, whether most of its letters are of a script that is not one of its side's own, if any is known."""
+    """For each line, whether most of its letters are of a script that its side does not have; False without any."""
     foreign = np.zeros(len(text.lines), dtype=bool)
     if not own:
         return foreign
@@ -91,35 +89,35 @@ class Languages:
 
     odds: NDArray[np.float32]
     """`(RUN_BUCKETS,)`: log-odds of a run of three characters, source against target, in nats."""
-    src_usual: float
+    src_median: float
     """The median log-odds of a character of a source line; above 0."""
-    tgt_usual: float
+    tgt_median: float
     """The same of a target line; below 0."""
 
     @classmethod
     def learn(cls, texts: list[tuple[TextArrays, TextArrays]]) -> "Languages | None":
-        """Learns from a sample; None if there are too few lines, or if the sides cannot be told apart."""
+        """Learns from a sample; None if there are too few lines, or if the sides are too similar."""
         sides = [[line for pair in texts for line in pair[side].lines] for side in (0, 1)]
         if len(sides[0]) < FEW_LINES:
             return None
-        # Learned from every other line, measured on the rest: what was learned by heart would look right.
+        # Learned from every other line, and measured on the rest.
         shares = []
         for lines in sides:
             counts = np.bincount(_runs(TextArrays.of(lines[::2])), minlength=RUN_BUCKETS) + 0.5
             shares.append(np.log(counts / counts.sum()))
         learned = cls((shares[0] - shares[1]).astype(np.float32), 0.0, 0.0)
-        usual = []
+        medians = []
         for lines, sign in zip(sides, (1, -1), strict=True):
             text = TextArrays.of(lines[1::2])
             long = text.lengths >= TELLING
             scores = learned.scores(text)[long]
             if len(scores) < FEW_LINES // 4 or (scores * sign > 0).mean() < SEPARABLE:
                 return None
-            usual.append(float(np.median(scores / text.lengths[long])))
-        return cls(learned.odds, usual[0], usual[1])
+            medians.append(float(np.median(scores / text.lengths[long])))
+        return cls(learned.odds, medians[0], medians[1])
 
     def scores(self, text: TextArrays) -> NDArray[np.float64]:
-        """`(n,)`: the log-odds of each line, in nats: above 0 it is rather a source, below 0 rather a target."""
+        """`(n,)`: the log-odds of each line, in nats; above 0 it is more likely a source, below 0 a target."""
         weights = np.zeros(len(text.codes), dtype=np.float32)
         weights[1:-1] = self.odds[_runs(text)]
         weights[text.kinds == NEWLINE] = 0
@@ -128,10 +126,10 @@ class Languages:
     def doubts(
         self, src: TextArrays, tgt: TextArrays
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
-        """For each pair, whether its sides are swapped; its source is in the targets' language; the reverse."""
+        """For each pair, whether its sides are swapped; whether both are in the target language; in the source's."""
         src_scores, tgt_scores = self.scores(src), self.scores(tgt)
-        src_share = src_scores / (self.tgt_usual * np.maximum(src.lengths, 1))
-        tgt_share = tgt_scores / (self.src_usual * np.maximum(tgt.lengths, 1))
+        src_share = src_scores / (self.tgt_median * np.maximum(src.lengths, 1))
+        tgt_share = tgt_scores / (self.src_median * np.maximum(tgt.lengths, 1))
         swapped = (src_scores < -SURE) & (src_share > CLEAR) & (tgt_scores > SURE) & (tgt_share > CLEAR)
         src_wrong = (src_scores < -VERY_SURE) & (src_share > VERY_CLEAR) & ~swapped
         tgt_wrong = (tgt_scores > VERY_SURE) & (tgt_share > VERY_CLEAR) & ~swapped
@@ -152,7 +150,7 @@ _FACTOR = 0x9E3779B1  # of the hash; it is odd, so that it has an inverse
 
 @cache
 def _small_letters() -> NDArray[np.uint32]:
-    """For every code point 0, or of a letter the code point of the small one."""
+    """The code point of the small letter for every letter, 0 for other characters."""
     table = np.where(
         (character_classes() > 0) & (character_classes() < DIGIT), np.arange(0x110000, dtype=np.uint32), np.uint32(0)
     )
@@ -168,14 +166,14 @@ def _powers(factor: int, bits: int) -> NDArray[np.uint32]:
 
 
 def _words(text: TextArrays) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-    """The hash of each word, `(w,)`, in small letters, and the line that it stands in; a word is a run of letters."""
+    """The hash of each word, `(w,)`, in small letters, and its line; a word is a run of letters."""
     letters = _small_letters()[text.codes]
     inside = letters > 0
     inside[1:] &= ~inside[:-1].copy()
     begins = np.flatnonzero(inside)
     if not len(begins):
         return np.empty(0, dtype=np.uint32), begins
-    # Each letter counts by its place in the text, which the place where its word begins takes back.
+    # The factor of a letter depends on its place in the text; the inverse factor of the word's place undoes that.
     bits = len(letters).bit_length()
     hashes = np.add.reduceat(letters * _powers(_FACTOR, bits)[: len(letters)], begins, dtype=np.uint32)
     hashes *= _powers(pow(_FACTOR, -1, 1 << 32), bits)[begins]
@@ -195,11 +193,11 @@ class KnownWords:
     """The words of one side, against those of other languages."""
 
     odds: NDArray[np.float32]
-    """`(WORD_BUCKETS,)`: what a word that a language does not list speaks for that language, in nats; at most 0."""
+    """`(WORD_BUCKETS,)`: log-odds of a word for a language that does not list it, in nats; at most 0."""
     languages: NDArray[np.uint32]
-    """`(WORD_BUCKETS,)`: of which languages a word is a function word, a bit for each; never of the side's own."""
+    """`(WORD_BUCKETS,)`: a bit for each other language that has the word as a function word."""
     rare: NDArray[np.bool_]
-    """`(WORD_BUCKETS,)`: which words are rare on this side; none of one letter, which may be a sign or an initial."""
+    """`(WORD_BUCKETS,)`: which words of several letters are rare on this side."""
 
     @classmethod
     def learn(cls, texts: list[TextArrays]) -> "KnownWords | None":
@@ -227,12 +225,12 @@ class KnownWords:
         hashes, lines = _words(text)
         count = len(text.lines)
         odds = np.bincount(lines, self.odds[hashes], minlength=count)
-        found = np.bincount(lines, minlength=count) >= FEWEST_WORDS
-        # Most lines are not doubted even if all that is in any list were of one language.
+        foreign = np.bincount(lines, minlength=count) >= FEWEST_WORDS
+        # Most lines are not doubted even if all their listed words were of one language.
         listed = np.flatnonzero(self.languages[hashes])
-        found &= odds + SIGN * np.bincount(lines[listed], minlength=count) > FOREIGN_ODDS
-        doubted = np.flatnonzero(found)
-        listed = listed[found[lines[listed]]]
+        foreign &= odds + SIGN * np.bincount(lines[listed], minlength=count) > FOREIGN_ODDS
+        doubted = np.flatnonzero(foreign)
+        listed = listed[foreign[lines[listed]]]
         hashes, lines, odds = hashes[listed], np.searchsorted(doubted, lines[listed]), odds[doubted]
         sure = np.zeros(len(doubted), dtype=bool)
         for number in range(len(FUNCTION_WORDS)):
@@ -241,5 +239,5 @@ class KnownWords:
             different = np.bincount(_once_a_line(hashes[signs], lines[signs])[1], minlength=len(doubted))
             in_language = odds + SIGN * np.bincount(lines[of_language], minlength=len(doubted)) > FOREIGN_ODDS
             sure |= in_language & (different >= FEWEST_SIGNS)
-        found[doubted] = sure
-        return found
+        foreign[doubted] = sure
+        return foreign

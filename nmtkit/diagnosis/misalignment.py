@@ -60,14 +60,14 @@ class Features:
     numbers: NDArray[np.int64]
     """`(n,)`: a sum over their digits; 0 for none."""
     names: NDArray[np.uint64]
-    """`(n,)`: a bit for the hash of each longer word; 0 if that was not asked for."""
+    """`(n,)`: a bit for the hash of each longer word; 0 without `names`."""
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     @classmethod
     def of(cls, text: TextArrays, names: bool = False) -> "Features":
-        """Of some lines; `names` take longer."""
+        """The features of some lines; `names` take longer."""
         last = text.codes[np.maximum(text.starts + text.lengths - 1, 0)]
         marks = np.zeros(len(last), dtype=np.int8)
         for number, signs in enumerate(_MARKS, start=1):
@@ -81,11 +81,11 @@ class Features:
         return cls(np.log(text.lengths + 15.0), marks, numbers, bits)
 
     def part(self, start: int, end: int) -> "Features":
-        """Some of the lines."""
+        """The features of a part of the lines."""
         return Features(*(column[start:end] for column in vars(self).values()))
 
     def then(self, other: "Features") -> "Features":
-        """These lines, and others after them."""
+        """The features of these lines and of others after them."""
         return Features(*map(np.concatenate, zip(vars(self).values(), vars(other).values(), strict=True)))
 
 
@@ -158,11 +158,11 @@ def _line_of_shift(plain: NDArray[np.float64], shifted: NDArray[np.float64], sta
 
 
 class ShiftDetector:
-    """Looks for windows of a pair of files in which the lines are shifted. The blocks must come in their order."""
+    """Finds windows of a pair of files in which the lines are shifted. The blocks must come in their order."""
 
     def __init__(self) -> None:
-        self.found: dict[tuple[str, str], tuple[FaultLocation, int]] = {}
-        """By source and target file: where it begins, and about how many pairs of the files are shifted."""
+        self.shifts: dict[tuple[str, str], tuple[FaultLocation, int]] = {}
+        """By source and target file: the first shifted pair, and about how many there are."""
         self._files = ("", "")
         self._tail: tuple[Features, Features, Block] | None = None
         self._end = 0
@@ -178,11 +178,12 @@ class ShiftDetector:
         first = block.first - (len(src_features) - len(block))
         shifted = first + np.flatnonzero(_shifted(src_features, tgt_features))
         if len(shifted):
-            place, pairs = self.found.get(self._files, (None, 0))
+            place, pairs = self.shifts.get(self._files, (None, 0))
             if place is None:
-                there = block if shifted[0] >= block.first or before is None else before
-                place = there.pair(max(0, min(int(shifted[0]) - there.first, len(there) - 1)))
-            self.found[self._files] = place, pairs + int((shifted > self._end).sum())
+                first_block = block if shifted[0] >= block.first or before is None else before
+                row = int(shifted[0]) - first_block.first
+                place = first_block.pair(max(0, min(row, len(first_block) - 1)))
+            self.shifts[self._files] = place, pairs + int((shifted > self._end).sum())
             self._end = max(self._end, int(shifted[-1]))
         keep = max(0, len(src_features) - max(WINDOWS) - max(NEAR))
         self._tail = src_features.part(keep, len(src_features)), tgt_features.part(keep, len(src_features)), block
@@ -251,10 +252,9 @@ class _Tape:
 
 
 def first_mismatch(fault: FileFault) -> FaultLocation:
-    """The line from which on two files no longer belong together, as far as it can be told.
+    """The line from which on a source and its target, of different numbers of lines, probably no longer match.
 
-    `fault` names a source and its target that differ in their number of lines, with these numbers. Both files are read
-    again; memory holds a stretch of lines as long as the difference.
+    Both files are read again; memory holds a stretch of lines as long as the difference.
     """
     assert fault.counts is not None
     (src_path, tgt_path), (src_count, tgt_count) = (fault.place.file, fault.other), fault.counts
@@ -315,5 +315,5 @@ def _first_lasting(plain: NDArray[np.float64], shifted: NDArray[np.float64]) -> 
     after = starts + WINDOW
     later = np.minimum(after + LASTING, len(plain))
     lasting = (total[later] - total[after] > SURE) | (later - after < WINDOW)
-    found = np.flatnonzero((total[after] - total[starts] > SURE) & lasting)
-    return int(found[0]) if len(found) else None
+    first = np.flatnonzero((total[after] - total[starts] > SURE) & lasting)[:1]
+    return int(first[0]) if len(first) else None

@@ -43,12 +43,12 @@ characters to be expected."""
 
 @dataclass(frozen=True)
 class SideNorms:
-    """What is normal on one side."""
+    """The norms of one side."""
 
     scripts: frozenset[int]
-    """Its scripts; empty if there is too little to tell by."""
+    """Its scripts; empty if the sample is too small."""
     words: KnownWords | None
-    """What tells other languages from its own, if enough could be learned."""
+    """To recognize other languages, if the sample is large enough."""
     longest: int
     """Characters above which a line is far too long."""
 
@@ -72,10 +72,10 @@ class SideNorms:
 
 @dataclass(frozen=True)
 class Norms:
-    """What is normal in a corpus of translations or summaries."""
+    """The norms of a corpus of translations or summaries."""
 
     languages: Languages | None
-    """What tells its sides apart, if that could be learned."""
+    """To tell its sides apart, if that could be learned."""
     src: SideNorms
     tgt: SideNorms
     ratio: float
@@ -94,7 +94,7 @@ class Norms:
         return swapped >= FEW_SWAPPED and swapped > lines / 2
 
     def swapped(self) -> "Norms":
-        """What is normal where source and target are swapped throughout; that is told once, not for each line."""
+        """The norms of files whose source and target are swapped throughout."""
         return replace(self, languages=None, src=self.tgt, tgt=self.src, ratio=-self.ratio)
 
 
@@ -182,7 +182,7 @@ def examine_pairs(block: Block, src: TextArrays, tgt: TextArrays | None, norms: 
 
 
 def _nearly_empty(src: TextArrays, tgt: TextArrays, norms: Norms, summaries: bool) -> Mask:
-    """For each pair, whether the target says next to nothing though there is something to say."""
+    """For each pair, whether the target is far too short for its source."""
     empty: Mask = (tgt.letter_counts() + tgt.digits == 0) | (tgt.word_counts() <= 1)
     if not summaries:
         empty &= (src.lengths >= LONG_SOURCE) & (tgt.lengths < SHORT_SHARE * np.exp(norms.ratio) * src.lengths)

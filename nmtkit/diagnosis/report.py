@@ -1,4 +1,4 @@
-"""What every report of a diagnosis says: rows, places, histograms, the verdict. How it looks is up to each."""
+"""The content of every report of a diagnosis: rows, places, histograms, the verdict."""
 
 import math
 import os
@@ -92,7 +92,7 @@ def share(count: int, total: int) -> str:
 
 
 def count_of(severity: Severity, diagnosis: Diagnosis) -> int:
-    """How many places were found that are so bad."""
+    """The number of faults of a severity."""
     return sum(finding.count for _, finding in diagnosis.findings() if finding.kind.severity == severity)
 
 
@@ -106,7 +106,7 @@ def has_problems(diagnosis: Diagnosis, strict: bool = False, fixed: bool = False
 
 
 def rows(diagnosis: Diagnosis) -> list[tuple[Severity, str, str, str, str, str]]:
-    """The findings as a table, the worst first: how bad, split, what, how many, share of the pairs, first place."""
+    """The findings as a table, the worst first: severity, split, title, count, share of the pairs, first place."""
     names = names_of(diagnosis)
     table: list[tuple[Severity, str, str, str, str, str]] = []
     for split, finding in diagnosis.findings():
@@ -118,7 +118,7 @@ def rows(diagnosis: Diagnosis) -> list[tuple[Severity, str, str, str, str, str]]
 
 
 def verdict(diagnosis: Diagnosis) -> str:
-    """All in one sentence."""
+    """The result in one sentence."""
     pairs = sum(split.pairs for split in diagnosis.splits.values())
     errors, warnings = count_of("error", diagnosis), count_of("warning", diagnosis)
     unit = "pair" if any(split.tgt.words for split in diagnosis.splits.values()) else "line"
@@ -135,7 +135,7 @@ def verdict(diagnosis: Diagnosis) -> str:
 
 
 def _counted(severity: str, count: int, diagnosis: Diagnosis) -> str:
-    """How many findings, and of how many kinds: a thousand pairs out of step are one fault."""
+    """The number of faults, and of kinds: a thousand shifted pairs are one fault."""
     kinds = len({finding.kind.name for _, finding in diagnosis.findings() if finding.kind.severity == severity})
     return f"{count:,} {severity}{'s' if count != 1 else ''}" + (f" of {kinds} kinds" if kinds > 1 else "")
 
@@ -149,7 +149,7 @@ def drops_pairs(kind: FaultKind, split: str) -> bool:
 
 
 def remedy_note(finding: Finding, split: str) -> str:
-    """What `--fix` does with such lines, in a few words; empty if nothing."""
+    """The action of `--fix` for such lines; empty if there is none."""
     if finding.kind.mends:
         return "--fix mends it"
     if finding.kind.name == IN_TRAIN.name:
@@ -162,7 +162,7 @@ def remedy_note(finding: Finding, split: str) -> str:
 
 @dataclass(frozen=True)
 class ReportTable:
-    """A table of what was found besides the faults."""
+    """A table of other results than faults."""
 
     title: str
     columns: tuple[str, ...]
@@ -174,12 +174,12 @@ class ReportTable:
 
 @dataclass(frozen=True)
 class Histogram:
-    """How many lines there are of each length, for one or two sides."""
+    """The number of lines of each length, for one or two sides."""
 
     title: str
-    """What is counted: "words a line"."""
+    """Such as "words a line"."""
     labels: tuple[str, ...]
-    """What each bar stands for: "5–9"."""
+    """Of the bars, such as "5–9"."""
     series: tuple[tuple[str, tuple[int, ...]], ...]
     """The name of each side, and its lines in each bar."""
     notes: tuple[str, ...] = ()
@@ -255,7 +255,7 @@ def scripts(side: Side) -> list[tuple[str, str]]:
 
 
 def as_json(diagnosis: Diagnosis, strict: bool = False) -> dict[str, Any]:
-    """All of it as plain values, for JSON; keys keep their names from version to version."""
+    """All of it as plain values, for JSON."""
     return {
         "wrong": has_problems(diagnosis, strict),
         "verdict": verdict(diagnosis),

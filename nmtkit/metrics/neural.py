@@ -61,8 +61,8 @@ class Comet(ModelMetric):
             {"src": source, "mt": hyp, "ref": ref}
             for source, hyp, ref in zip(texts.sources, texts.hyps, texts.refs[0], strict=True)
         ]
-        found = model.predict(rows, batch_size=16, gpus=_gpus(), progress_bar=False)
-        return 100 * np.asarray(found.scores, dtype=np.float64)[:, None]
+        result = model.predict(rows, batch_size=16, gpus=_gpus(), progress_bar=False)
+        return 100 * np.asarray(result.scores, dtype=np.float64)[:, None]
 
 
 @dataclass(frozen=True)

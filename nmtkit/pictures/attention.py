@@ -39,7 +39,7 @@ class SourceWindow:
 
 @dataclass(frozen=True, eq=False)
 class AttentionPicture:
-    """One sentence pair and where the model looked.
+    """One sentence pair with its attention weights.
 
     Attributes:
         src_words: S labels of columns.
@@ -112,7 +112,7 @@ class AttentionPicture:
 
 @dataclass(frozen=True, eq=False)
 class HeadsPicture:
-    """One sentence pair and where each head of each layer of a Transformer looked.
+    """One sentence pair with the attention weights of each layer and head of a Transformer.
 
     Attributes:
         src_tokens: The S source tokens, end of sentence included.

@@ -179,7 +179,7 @@ def _grid(panels: Sequence[Panel]) -> _Sheet:
         sheet = _Sheet(places, xs[-1] - gap, ys[-1] - gap)
         empty = 1 - len(panels) / (count * len(rows))
         sheets.append((abs(math.log(sheet.width / sheet.height / GRID_SHAPE)) + empty, sheet))
-    return min(sheets, key=lambda found: found[0])[1]
+    return min(sheets, key=lambda rated: rated[0])[1]
 
 
 def _figure(sheet: _Sheet, shades: Any) -> Figure:

@@ -178,13 +178,13 @@ def _draw_windows(axes: Axes, picture: AttentionPicture, length: float) -> None:
     from matplotlib.patches import Rectangle
 
     rows, columns = picture.weights.shape
-    seen = np.ones((rows, columns), dtype=bool)
+    inside = np.ones((rows, columns), dtype=bool)
     for row, column in np.ndindex(rows, columns):
         if picture.is_outside_window(row, column):
-            seen[row, column] = False
+            inside[row, column] = False
             axes.add_patch(Rectangle((column, row), 1, 1, facecolor=OUTSIDE, edgecolor="none"))
-    upright = [[(x + 1, y), (x + 1, y + 1)] for y, x in np.argwhere(seen[:, 1:] != seen[:, :-1])]
-    level = [[(x, y + 1), (x + 1, y + 1)] for y, x in np.argwhere(seen[1:] != seen[:-1])]
+    upright = [[(x + 1, y), (x + 1, y + 1)] for y, x in np.argwhere(inside[:, 1:] != inside[:, :-1])]
+    level = [[(x, y + 1), (x + 1, y + 1)] for y, x in np.argwhere(inside[1:] != inside[:-1])]
     axes.add_collection(LineCollection(upright + level, colors=WINDOW, linewidths=1.2 * length, capstyle="projecting"))
     axes.plot(
         [window.centre + 0.5 for window in picture.windows],

@@ -26,7 +26,7 @@ def learned(src: list[str], tgt: list[str]) -> Languages | None:
 def test_swapped_pairs_are_told_from_right_ones() -> None:
     languages = learned(SRC, TGT)
     assert languages is not None
-    assert languages.src_usual > 0 > languages.tgt_usual
+    assert languages.src_median > 0 > languages.tgt_median
     src, tgt = real_looking.pairs(1000, "test")
     assert [int(mask.sum()) for mask in languages.doubts(TextArrays.of(src), TextArrays.of(tgt))] == [0, 0, 0]
     swapped, src_wrong, tgt_wrong = languages.doubts(TextArrays.of(tgt), TextArrays.of(src))

@@ -19,9 +19,6 @@ def browser() -> Iterator[Browser]:
     window.close()
 
 
-Draw = Callable[..., Path]
-
-
 @pytest.fixture
 def draw(tmp_path: Path) -> Callable[..., Path]:
     """Saves pictures under a name, and gives the path."""
