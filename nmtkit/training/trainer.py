@@ -104,9 +104,8 @@ class Trainer:
         self._validating = 0.0  # seconds of the last validation; as `_used`, the same in all processes
         self._clock, self._started = clock, clock()
         self._seconds_before = 0.0  # of earlier sessions
-        self._used = self._agreed = (
-            0.0  # at the end of the last update, and of the one before, which all processes know
-        )
+        # At the end of the last update, and of the one before, which all processes know.
+        self._used = self._agreed = 0.0
         self._busy = 0.0  # of updates since the last report
         model.train()
 
@@ -167,7 +166,7 @@ class Trainer:
         """Draws batches, adds up their gradients, clips, steps; its numbers stay on the device until `report`."""
         begun = self._clock()
         position, epoch = self.stream.state(), self.stream.epoch
-        batches = [self._next_batch() for _ in range(self.config.accumulate)]
+        batches = [next(self.stream) for _ in range(self.config.accumulate)]
         counts = self._count(batches)
         scores = [score for _, score in self.validations]
         progress = TrainingProgress(self.update + 1, epoch, scores, self._coming_share())
@@ -197,12 +196,6 @@ class Trainer:
         limit = 60 * (self.config.max_minutes or 0.0)
         lasting = self._used / self.update if self.update else _FIRST_UPDATE * limit
         return self.config.share(self.update + 1, self._used + lasting + self._validating) or 0.0
-
-    def _next_batch(self) -> Batch:
-        try:
-            return next(self.stream)
-        except StopIteration:
-            raise TrainingError("there are no batches to train on: the training data is empty") from None
 
     def _count(self, batches: Sequence[Batch]) -> dict[str, int]:
         """The normalizers of the update: counts over its batches in all processes."""

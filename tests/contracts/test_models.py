@@ -13,17 +13,7 @@ from comparing import agree, for_model, same
 from daily import daily
 from seeds import moved
 from torch import Tensor
-from variants import (
-    ASKED,
-    EVERY,
-    ONE_OF_EACH,
-    SIZES,
-    VARIANTS,
-    VOCABULARY,
-    build,
-    enlarged,
-    in_turns,
-)
+from variants import ASKED, EVERY, ONE_OF_EACH, SIZES, VARIANTS, VOCABULARY, build, enlarged, in_turns
 from walk import Walk, source_of
 
 from nmtkit.checkpoints.weights import SkipInit, assign_weights, get_weights

@@ -253,29 +253,24 @@ def _rewrite(path: Path, found: dict[str, torch.Tensor], **facts: str) -> None:
 def _harm_tensor(run: Path, which: int, kind: str) -> None:
     half = run.name == "half"
     for path in [run / "checkpoints/last.safetensors"] if half else sorted((run / "checkpoints").glob("weights-*")):
-        found = tensors(path)
-        name = sorted(found)[which % len(found)]
-        tensor = found[name]
-        numbers = (
-            torch.full_like(tensor, float("nan" if "nan" in kind else "inf")) if tensor.is_floating_point() else tensor
-        )
-        if kind == "one-nan":
-            numbers = torch.where(torch.arange(tensor.numel()).view(tensor.shape) == 0, numbers, tensor)
-        changed = {
-            "none": tensor[:0] if tensor.ndim else tensor.view(1)[:0],
-            "flat": tensor.reshape(1, -1),
-            "changed": tensor + 1,
-            **dict.fromkeys(("nan", "one-nan", "inf"), numbers),
-        }
-        if kind in ("gone", "renamed"):
-            del found[name]
+        kept = tensors(path)
+        name = sorted(kept)[which % len(kept)]
+        tensor = kept.pop(name)
         if kind in ("more", "renamed"):
-            found["extra"] = tensor
-        elif kind in ("float16", "float64", "int64"):
-            found[name] = tensor.to(getattr(torch, kind))
-        elif kind != "gone":
-            found[name] = changed[kind]
-        _rewrite(path, found)
+            kept["extra"] = tensor
+        if kind not in ("gone", "renamed"):
+            kept[name] = _harmed(tensor, kind)
+        _rewrite(path, kept)
+
+
+def _harmed(tensor: torch.Tensor, kind: str) -> torch.Tensor:
+    if kind in ("float16", "float64", "int64"):
+        return tensor.to(getattr(torch, kind))
+    if kind in ("nan", "inf", "one-nan") and tensor.is_floating_point():
+        place = torch.arange(tensor.numel()).view(tensor.shape) < (1 if kind == "one-nan" else tensor.numel())
+        return tensor.masked_fill(place, float(kind.removeprefix("one-")))
+    changed = {"none": tensor.view(-1)[:0], "flat": tensor.reshape(1, -1), "changed": tensor + 1}
+    return changed.get(kind, tensor)
 
 
 def _harm_facts(run: Path, key: str, value: str) -> None:

@@ -17,23 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
-PLACES = [
-    f"tests/{name}"
-    for name in (
-        "autotune",
-        "contracts",
-        "experiment",
-        "interchange",
-        "layers",
-        "models",
-        "runs",
-        "search",
-        "training",
-        "translation",
-        "test_strangers.py",
-    )
-]
-
+ROOMS = "autotune contracts experiment interchange layers models runs search training translation"
+PLACES = [*(f"tests/{name}" for name in ROOMS.split()), "tests/test_strangers.py"]
 LEFT_OUT = ["tests/contracts/test_cuda.py"]
 """What asks on which device a tensor is, and nothing of its numbers."""
 

@@ -9,18 +9,7 @@ from typing import Any, ClassVar, Literal
 
 import pytest
 import torch
-from tiny_training import (
-    FromList,
-    TinyStream,
-    ended,
-    run,
-    same_weights,
-    settings,
-    start,
-    steps,
-    tiny_batch,
-    tiny_model,
-)
+from tiny_training import FromList, TinyStream, ended, run, same_weights, settings, start, steps, tiny_batch, tiny_model
 from torch import Tensor
 from torch.optim import RMSprop
 

@@ -69,12 +69,6 @@ def alignment_loss(attention: Tensor, links: Tensor, kind: AlignmentLoss = "cros
     return ((gold - weights).square() * (counts > 0)).sum()
 
 
-def links_from_heads(heads: Tensor, positions: Tensor) -> Tensor:
-    """A link at each position `(B,T)` to the argmax of the mean of the heads `(B,A,T,S)`; `(B,T,S)`, a constant."""
-    best = heads.detach().mean(1).argmax(-1, keepdim=True)  # (B,T,1)
-    return torch.zeros_like(heads[:, 0], dtype=torch.bool).scatter_(-1, best, positions[..., None])
-
-
 @OBJECTIVES.register("guided_alignment")
 @dataclass(frozen=True)
 class GuidedAlignment(Objective):
@@ -105,9 +99,8 @@ class GuidedAlignment(Objective):
     def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
         """The loss without its weight."""
         assert inputs.decoder_output.attention is not None
-        return {
-            "alignment_loss": alignment_loss(inputs.decoder_output.attention, self.links(inputs), self.settings.loss)
-        }
+        attention = inputs.decoder_output.attention
+        return {"alignment_loss": alignment_loss(attention, self.links(inputs), self.settings.loss)}
 
 
 class GuidedAlignmentFromHeads(GuidedAlignment):
@@ -116,9 +109,11 @@ class GuidedAlignmentFromHeads(GuidedAlignment):
     needs = "heads"
 
     def links(self, inputs: ObjectiveInput) -> Tensor:
-        """Links to the most attended source tokens."""
+        """A link at each position to the argmax of the mean of the heads, a constant."""
         assert inputs.heads is not None
-        return links_from_heads(inputs.heads, linked_positions(inputs.device_batch, "model"))
+        best = inputs.heads.detach().mean(1).argmax(-1, keepdim=True)  # (B,T,1)
+        positions = linked_positions(inputs.device_batch, "model")
+        return torch.zeros_like(inputs.heads[:, 0], dtype=torch.bool).scatter_(-1, best, positions[..., None])
 
 
 def coverage_loss(attention: Tensor, mask: Tensor) -> Tensor:

@@ -98,9 +98,9 @@ class Objective(ABC):
 
 def build_objectives(config: Settings) -> list[Objective]:
     """The objectives of a training config, in the order of registration, with their final weights."""
-    more = getattr(config, "objectives", {})
-    settings = ((OBJECTIVES.get(name), getattr(config, name, more.get(name))) for name in OBJECTIVES)
-    built = [one for one in (kind.from_setting(setting) for kind, setting in settings) if one is not None]
+    further = getattr(config, "objectives", {})
+    chosen = [OBJECTIVES.get(name).from_setting(getattr(config, name, further.get(name))) for name in OBJECTIVES]
+    built = [one for one in chosen if one is not None]
     return [
         replace(one, weight=one.weight * math.prod(other.remaining_weight for other in built if other is not one))
         for one in built
@@ -166,7 +166,7 @@ class GradientAccumulator:
             if objective.needs in ("attention", "heads"):
                 terms = objective.terms(inputs)
                 losses.append((terms[objective.loss_name] * self._scale(objective), None))
-                _add(totals, _weighted(objective, {name: term.detach() for name, term in terms.items()}))
+                _add(totals, {name: term.detach() for name, term in terms.items()}, objective.weight)
         return losses
 
     def _backward_in_parts(self, inputs: ObjectiveInput, memory: Memory, totals: dict[str, Tensor]) -> list[_Gradient]:
@@ -193,7 +193,7 @@ class GradientAccumulator:
             sums.append(torch.stack([one[name].detach() for objective, one in pairs for name in objective.normalizers]))
         total = iter(torch.stack(sums).sum(0).unbind())
         for objective in objectives:
-            _add(totals, _weighted(objective, {name: next(total) for name in objective.normalizers}))
+            _add(totals, {name: next(total) for name in objective.normalizers}, objective.weight)
         of_memory = [(tensor, leaf.grad) for tensor, leaf in leaves if leaf.grad is not None]
         return [*_gradients_of(whole, parts), *of_memory]
 
@@ -201,13 +201,10 @@ class GradientAccumulator:
         return objective.weight / max(1, self.counts[objective.normalizers[objective.loss_name]])
 
 
-def _weighted(objective: Objective, sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: objective.weight * value if name == LOSS else value for name, value in sums.items()}
-
-
-def _add(totals: dict[str, Tensor], sums: Mapping[str, Tensor]) -> None:
+def _add(totals: dict[str, Tensor], sums: Mapping[str, Tensor], weight: float = 1.0) -> None:
     for name, value in sums.items():
-        totals[name] = totals[name] + value if name in totals else value
+        weighted = weight * value if name == LOSS else value
+        totals[name] = totals[name] + weighted if name in totals else weighted
 
 
 def _leaf(tensor: Tensor) -> Tensor:
