@@ -1,4 +1,4 @@
-"""Ways measured in turns, with seconds worked out by hand in place of a clock."""
+"""Configurations measured in turns, with seconds worked out by hand in place of a clock."""
 
 import math
 import random
@@ -10,25 +10,40 @@ from torch import nn
 from nmtkit.autotune import timing
 from nmtkit.autotune.timing import GIVEN_UP, ROUNDS, TooSlowError, time_interleaved, time_limit
 
+NEVER = ROUNDS
+
 
 class Machine:
-    """Takes for each way what it costs, times how much work the round has, times what the machine is busy with."""
+    """Takes for each configuration what it costs, times the work of the round, times a random share of noise.
 
-    def __init__(self, costs: dict[str, float], work: list[float] | None = None, noise: float = 0.0, seed: int = 0):
-        self.costs = costs
-        self.work = work or [1.0] * ROUNDS
-        self.noise = noise
+    From the round in `fails` on a configuration has no memory; with `gives_up` none takes longer than it may.
+    """
+
+    def __init__(
+        self,
+        costs: dict[str, float],
+        work: tuple[float, ...] = (1,) * ROUNDS,
+        noise: float = 0.0,
+        seed: int = 0,
+        fails: dict[str, int] | None = None,
+        gives_up: bool = False,
+    ) -> None:
+        self.costs, self.work, self.noise = costs, work, noise
+        self.fails, self.gives_up = fails or {}, gives_up
         self.draw = random.Random(seed)
         self.turns: list[str] = []
 
-    def __call__(self, way: str, number: int, most: float) -> float:
-        self.turns.append(way)
-        return self.costs[way] * self.work[number] * (1 + self.noise * self.draw.random())
+    def __call__(self, config: str, number: int, most: float) -> float:
+        self.turns.append(config)
+        seconds = self.costs[config] * self.work[number] * (1 + self.noise * self.draw.random())
+        if self.gives_up and seconds > most:
+            raise TooSlowError
+        return math.inf if number >= self.fails.get(config, NEVER) else seconds
 
 
-def test_the_quickest_is_found_whatever_the_rounds_hold() -> None:
-    machine = Machine({"a": 2.0, "b": 1.0, "c": 4.0}, work=[1, 5, 2, 1, 3, 1])
-    found = time_interleaved(["a", "b", "c"], machine, limit=100)
+def test_the_fastest_is_found_whatever_the_rounds_hold() -> None:
+    machine = Machine({"a": 2.0, "b": 1.0, "c": 4.0}, work=(1, 5, 2, 1, 3, 1))
+    found = time_interleaved("abc", machine, limit=100)
     assert found.best == "b"
     assert found.slower == pytest.approx({"a": 2.0, "b": 1.0, "c": 4.0})
     assert found.spread == pytest.approx(1.0)
@@ -37,67 +52,55 @@ def test_the_quickest_is_found_whatever_the_rounds_hold() -> None:
 
 def test_those_clearly_slower_are_out_after_their_first_turn() -> None:
     machine = Machine({"a": 1.0, "b": 1.05, "c": 1.6})
-    time_interleaved(["a", "b", "c"], machine, limit=100)
+    time_interleaved("abc", machine, limit=100)
     assert machine.turns[:3] == ["a", "b", "c"]
-    assert machine.turns.count("c") == 1
-    assert machine.turns.count("a") == machine.turns.count("b") == ROUNDS
+    assert [machine.turns.count(config) for config in "abc"] == [ROUNDS, ROUNDS, 1]
 
 
-def test_of_equals_the_first_is_taken() -> None:
-    assert time_interleaved(["exact", "quick"], Machine({"exact": 1.02, "quick": 1.0}), limit=100).best == "exact"
-    assert time_interleaved(["exact", "quick"], Machine({"exact": 1.05, "quick": 1.0}), limit=100).best == "quick"
+@pytest.mark.parametrize(
+    ("costs", "fails", "limit", "best"),
+    [
+        pytest.param({"a": 1.02, "b": 1.0}, {}, 100, "a", id="of equals the first"),
+        pytest.param({"a": 1.05, "b": 1.0}, {}, 100, "b", id="they are not equal"),
+        pytest.param({"a": 3.0, "b": 1.0}, {}, 0, "b", id="the first round is always made"),
+        pytest.param({"a": 1.0, "b": 1.0, "c": 2.0}, {"a": 2, "b": 2}, 100, "c", id="a slow one, where others fail"),
+    ],
+)
+def test_the_best(costs: dict[str, float], fails: dict[str, int], limit: float, best: str) -> None:
+    assert time_interleaved(list(costs), Machine(costs, fails=fails), limit).best == best
 
 
 def test_no_round_is_begun_that_would_go_over_the_limit() -> None:
     machine = Machine({"a": 1.0, "b": 1.01})
-    time_interleaved(["a", "b"], machine, limit=5)
+    time_interleaved("ab", machine, limit=5)
     assert len(machine.turns) == 4  # the third round would end at 6.03 seconds
-
-
-def test_the_first_round_is_always_made() -> None:
-    assert time_interleaved(["a", "b"], Machine({"a": 3.0, "b": 1.0}), limit=0).best == "b"
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_noisy_machine_does_not_hide_what_matters(seed: int) -> None:
-    """Every turn takes up to a quarter longer by chance: a way that takes 1.4 times as long is never taken."""
+    """Every turn takes up to a quarter longer by chance: 1.4 times as long is never the best."""
     machine = Machine({"a": 1.4, "b": 1.0, "c": 1.5}, noise=0.25, seed=seed)
-    assert time_interleaved(["a", "b", "c"], machine, limit=100).best == "b"
+    assert time_interleaved("abc", machine, limit=100).best == "b"
 
 
 def test_turns_that_disagree_are_noticed() -> None:
-    """In one round something else takes the machine while the second way has its turn."""
-    busy = [1.0, 1.0, 2.0, 1.0, 1.0, 1.0]
-    found = time_interleaved(["a", "b"], lambda way, n, _: busy[n] if way == "b" else 1.0, limit=100)
+    """In one round something else takes the machine while the second one has its turn."""
+    found = time_interleaved("ab", lambda config, number, _: 2.0 if (config, number) == ("b", 2) else 1.0, limit=100)
     assert found.is_noisy
     assert found.best == "a"
 
 
-def test_ways_that_take_turns_at_being_the_quickest_stay_in_question() -> None:
+def test_configurations_that_take_turns_at_being_the_fastest_stay_in_question() -> None:
     """Each of three has one good round: none is within the bound of the best of every round, and one is taken."""
-    found = time_interleaved(
-        ["a", "b", "c"], lambda way, number, _: 1.0 if "abc"[number % 3] == way else 1.2, limit=100
-    )
+    found = time_interleaved("abc", lambda config, number, _: 1.0 if "abc"[number % 3] == config else 1.2, limit=100)
     assert found.best == "a"
     assert found.slower == pytest.approx({"a": 1.0, "b": 1.0, "c": 1.0})
 
 
-class Failing(Machine):
-    """Where some ways fail from some round on."""
-
-    def __init__(self, costs: dict[str, float], fails: dict[str, int]):
-        super().__init__(costs)
-        self.fails = fails
-
-    def __call__(self, way: str, number: int, most: float) -> float:
-        seconds = super().__call__(way, number, most)
-        return math.inf if number >= self.fails.get(way, ROUNDS) else seconds
-
-
 @pytest.mark.parametrize("since", [0, 1, 2, 5])
-def test_a_way_that_fails_is_not_taken(since: int) -> None:
-    machine = Failing({"a": 1.0, "b": 1.01, "c": 1.02}, {"a": since})
-    found = time_interleaved(["a", "b", "c"], machine, limit=100)
+def test_a_configuration_that_fails_is_not_taken(since: int) -> None:
+    machine = Machine({"a": 1.0, "b": 1.01, "c": 1.02}, fails={"a": since})
+    found = time_interleaved("abc", machine, limit=100)
     assert found.best == "b"
     assert machine.turns.count("a") == since + 1
     assert machine.turns.count("b") == ROUNDS, "what fails takes no time"
@@ -106,38 +109,23 @@ def test_a_way_that_fails_is_not_taken(since: int) -> None:
 
 
 @pytest.mark.parametrize("since", [0, 2, 5])
-def test_where_every_way_fails_the_first_is_named(since: int) -> None:
-    found = time_interleaved(["a", "b"], Failing({"a": 1.0, "b": 1.0}, {"a": since, "b": since}), limit=100)
+def test_where_every_configuration_fails_the_first_is_named(since: int) -> None:
+    found = time_interleaved("ab", Machine({"a": 1.0, "b": 1.0}, fails={"a": since, "b": since}), limit=100)
     assert (found.best, found.slower) == ("a", {"a": math.inf, "b": math.inf})
     assert found.spread == pytest.approx(1.0)
 
 
-def test_a_slow_way_is_taken_where_all_quicker_ones_fail() -> None:
-    assert time_interleaved(["a", "b", "c"], Failing({"a": 1.0, "b": 1.0, "c": 2.0}, {"a": 2, "b": 2}), 100).best == "c"
-
-
-class GivingUp(Machine):
-    """Takes no longer than it may."""
-
-    def __call__(self, way: str, number: int, most: float) -> float:
-        seconds = super().__call__(way, number, most)
-        if seconds > most:
-            raise TooSlowError
-        return seconds
-
-
-def test_a_way_that_cannot_win_is_given_up_in_its_first_turn() -> None:
-    machine = GivingUp({"a": 1.0, "b": 100.0, "c": 0.9, "d": 1.9})
-    found = time_interleaved(["a", "b", "c", "d"], machine, limit=100)
+def test_a_configuration_that_cannot_win_is_given_up_in_its_first_turn() -> None:
+    machine = Machine({"a": 1.0, "b": 100.0, "c": 0.9, "d": 1.9}, gives_up=True)
+    found = time_interleaved("abcd", machine, limit=100)
     assert found.best == "c"
     assert found.slower == pytest.approx({"a": 1 / 0.9, "b": GIVEN_UP, "c": 1.0, "d": GIVEN_UP})
     assert (machine.turns.count("b"), machine.turns.count("d")) == (1, 1)
 
 
 def test_a_turn_that_is_held_up_once_is_not_given_up() -> None:
-    machine = GivingUp({"a": 1.0, "b": 1.1}, work=[1, 1, 30, 1, 1, 1])
-    found = time_interleaved(["a", "b"], machine, limit=1000)
-    assert found.slower == pytest.approx({"a": 1.0, "b": 1.1})
+    machine = Machine({"a": 1.0, "b": 1.1}, work=(1, 1, 30, 1, 1, 1), gives_up=True)
+    assert time_interleaved("ab", machine, limit=1000).slower == pytest.approx({"a": 1.0, "b": 1.1})
 
 
 def test_what_a_model_does_ends_in_the_middle_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:

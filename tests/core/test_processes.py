@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -64,29 +64,28 @@ def test_processes_are_gone_when_the_reader_stops() -> None:
     assert children() == before
 
 
-def test_a_fault_of_the_work_comes_in_its_place() -> None:
-    found: list[object] = []
-    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
-        found.extend(ordered_map(partial(operator.floordiv, 12), [1, 2, 3, 0, 4], 2, size, 1))
-    assert found == [12, 6, 4]
+def seven_and_a_fault() -> Iterator[int]:
+    yield from range(7)
+    raise DataError("line 8")
 
 
-def test_a_users_mistake_stays_one() -> None:
-    found: list[object] = []
-    with pytest.raises(DataError, match="line 3"):
-        found.extend(ordered_map(partial(parse_pharaoh_line, place="line 3"), ["0-0", "1-1", "1-x"], 2, size, 1))
-    assert len(found) == 2
-
-
-def test_a_fault_of_the_items_waits_for_the_results_before_it() -> None:
-    def items() -> Iterator[int]:
-        yield from range(7)
-        raise DataError("line 8")
-
-    found: list[object] = []
-    with pytest.raises(DataError, match="line 8"):
-        found.extend(ordered_map(DOUBLE, items(), 2, size, 1))
-    assert found == [0, 2, 4, 6, 8, 10, 12]
+@pytest.mark.parametrize(
+    ("work", "items", "count", "fault", "message"),
+    [
+        pytest.param(partial(operator.floordiv, 12), [1, 2, 3, 0, 4], 3, RuntimeError, "ZeroDivisionError", id="bug"),
+        pytest.param(
+            partial(parse_pharaoh_line, place="line 3"), ["0-0", "1-1", "1-x"], 2, DataError, "line 3", id="mistake"
+        ),
+        pytest.param(DOUBLE, seven_and_a_fault(), 7, DataError, "line 8", id="in the items"),
+    ],
+)
+def test_a_fault_comes_after_the_results_before_it(
+    work: partial[object], items: Iterable[object], count: int, fault: type[Exception], message: str
+) -> None:
+    results: list[object] = []
+    with pytest.raises(fault, match=message):
+        results.extend(ordered_map(work, items, 2, size, 1))
+    assert len(results) == count
 
 
 def test_a_process_that_is_killed_is_one_clear_message() -> None:
