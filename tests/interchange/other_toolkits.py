@@ -32,7 +32,7 @@ def words_of(first: list[str], pieces: bool = False) -> Words:
     for side, one in enumerate((pair.src, pair.tgt)):
         found = [word for pair in PAIRS[:60] for word in pair[side].split() if len(word) < 9]
         if pieces:
-            found = [piece for piece in one.vocabulary.tokens[4:] if piece[-1:] not in "aert"]
+            found = [piece for piece in one.vocabulary.tokens[4:] if piece[-1:] not in "aberi"]
         sides.append([*first, *dict.fromkeys(found)])
     return sides[0], sides[1]
 
