@@ -24,7 +24,7 @@ tensor, since the hypotheses of one step may stand at different positions.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields, replace
-from typing import Any, ClassVar, Generic, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +32,7 @@ from typing_extensions import TypeVar
 
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.registry import Registry
-from nmtkit.core.settings import Settings
+from nmtkit.core.settings import Settings, TaggedUnion
 from nmtkit.data.batch import Batch, Rows
 from nmtkit.data.embeddings import Side
 from nmtkit.data.vocabulary import UNK
@@ -88,6 +88,12 @@ class ModelConfig(Settings):
     def bf16_allowed(self) -> bool:
         """Whether `training.precision: auto` may choose bfloat16; not where rounding adds up from step to step."""
         return False
+
+
+if TYPE_CHECKING:
+    AnyModelConfig = ModelConfig
+else:  # the models are asked for when settings are checked, so that one that came later can be named too
+    AnyModelConfig = Annotated[Any, TaggedUnion(lambda: [MODELS.get(name).Config for name in MODELS.names()])]
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,13 @@
 """The settings of a recipe: those of every part of an experiment, and how they go together."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import nmtkit.models  # noqa: F401  # importing it registers every model
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.formats import KeyPath, dump_yaml
 from nmtkit.core.registry import suggest_names
-from nmtkit.core.settings import Beam, Field, Name, Settings, TaggedUnion, field_validator, model_validator, parse
+from nmtkit.core.settings import Beam, Field, Name, Settings, field_validator, model_validator, parse
 from nmtkit.core.task import TASKS
 from nmtkit.core.wording import shorten
 from nmtkit.corpus.config import DataConfig, SplitFiles
@@ -15,16 +15,10 @@ from nmtkit.data.batch import BatchConfig
 from nmtkit.data.embeddings import EmbeddingsConfig, Side
 from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.metrics import METRICS, Options, metric_names
-from nmtkit.models.base import MODELS, ModelConfig, VocabularySizes
+from nmtkit.models.base import MODELS, AnyModelConfig, VocabularySizes
 from nmtkit.search.rules import SearchConfig
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.objectives.objective import OBJECTIVES
-
-if TYPE_CHECKING:
-    AnyModelConfig = ModelConfig
-else:
-    AnyModelConfig = Annotated[Any, TaggedUnion(lambda: [MODELS.get(name).Config for name in MODELS.names()])]
-
 
 WEIGHTS = ("auto", "average", "best", "last")
 """The weights of a run that can be asked for by a word; a stage is called otherwise."""

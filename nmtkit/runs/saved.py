@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING
 
 import torch
 from typing_extensions import override
@@ -16,20 +16,16 @@ from nmtkit.checkpoints.weights import SkipInit, average_weights, load_weights, 
 from nmtkit.core.errors import CheckpointError, NmtkitError, RecipeError
 from nmtkit.core.files import bytes_checksum, write_json
 from nmtkit.core.formats import parse_json
-from nmtkit.core.settings import Settings, TaggedUnion, parse
+from nmtkit.core.settings import Settings, parse
 from nmtkit.core.task import TASKS
 from nmtkit.data.tokenizer import TokenizerPair
-from nmtkit.models.base import MODELS, ModelConfig, Seq2Seq, VocabularySizes
+from nmtkit.models.base import MODELS, AnyModelConfig, ModelConfig, Seq2Seq, VocabularySizes
 from nmtkit.models.ensemble import Ensemble, Mean
 from nmtkit.runs.folder import RUNS, RunFolder, suggest_runs
 from nmtkit.search.rules import SearchConfig
 
 if TYPE_CHECKING:
     from nmtkit.recipe import Recipe
-
-    AnyModelConfig = ModelConfig
-else:
-    AnyModelConfig = Annotated[Any, TaggedUnion(lambda: [MODELS.get(name).Config for name in MODELS.names()])]
 
 MODEL_VARIABLE = "NMTKIT_MODEL"
 _NAMED_WEIGHTS = ("auto", "average", "best", "last")
