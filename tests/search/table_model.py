@@ -1,18 +1,29 @@
-"""A model without weights for the tests of search: its log-probabilities stand in a table."""
+"""A model without weights for the tests of search: its log-probabilities stand in a table; and searches with it."""
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
-from nmtkit.data.batch import Batch
+from nmtkit.data.batch import Batch, collate
 from nmtkit.data.vocabulary import EOS
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.models.base import DecoderOutput, DecoderState, Memory, ModelConfig, Seq2Seq, VocabularySizes
+from nmtkit.search.engine import beam_search
+from nmtkit.search.hypotheses import Hypothesis
+from nmtkit.search.rules import SearchConfig
 
 START = 4
 """The first id of a real word."""
+A, B, C, D = 4, 5, 6, 7
+"""The words of tables that are written by hand."""
+Attend = Callable[[Tensor, Tensor], Tensor]
+"""Makes attention `(N,S)` of log-probabilities `(N,X)` and last tokens `(N,)`."""
 
 
 @dataclass(frozen=True)
@@ -32,19 +43,18 @@ class TableState(DecoderState):
 class TableModel(Seq2Seq):
     """Log-probabilities by sentence, depth and last token; sentence b is the one whose first source id is START + b.
 
-    Attention, where asked for, tells the path: row n holds (depth, last token, path), which no two prefixes share.
-
     Args:
         tables: `(sentences,D,X,X)`, log-probabilities.
+        attend: without it attention tells the path: row n holds (depth, last token, path), which no two prefixes share.
     """
 
     class Config(ModelConfig):
         kind: Literal["table"] = "table"
 
-    def __init__(self, tables: Tensor, has_attention: bool = True) -> None:
+    def __init__(self, tables: Tensor, attend: Attend | None = None, has_attention: bool = True) -> None:
         size = tables.shape[-1]
         super().__init__(self.Config(), VocabularySizes(size, size, True))
-        self.tables = tables
+        self.tables, self.attend = tables, attend
         self.has_attention = has_attention
         self.rows_seen: list[int] = []
         self.eval()
@@ -60,14 +70,15 @@ class TableModel(Seq2Seq):
     def advance(
         self, tokens: Tensor, state: DecoderState, memory: Memory, cache: KVCache, need_attention: bool = False
     ) -> tuple[DecoderOutput, DecoderState]:
-        assert isinstance(state, TableState)
-        assert isinstance(memory, TableMemory)
         self.rows_seen.append(len(tokens))
         per_sentence = len(tokens) // memory.mask.shape[0]
         sentence = torch.arange(memory.mask.shape[0], device=tokens.device).repeat_interleave(per_sentence)
         path = (state.path * 31 + tokens) % 1_000_003
         features = memory.table[sentence, state.depth.clamp(max=memory.table.shape[1] - 1), tokens]
-        attention = torch.stack([state.depth, tokens, path], 1).to(features.dtype) if need_attention else None
+        attention = None
+        if need_attention:
+            path_so_far = torch.stack([state.depth, tokens, path], 1).to(features.dtype)
+            attention = path_so_far if self.attend is None else self.attend(features, tokens)
         return DecoderOutput(features, attention), TableState(state.depth + 1, path)
 
     def logits(self, readout: DecoderOutput, memory: Memory) -> Tensor:
@@ -85,9 +96,46 @@ def random_tables(sentences: int, depths: int, size: int, seed: int = 0, spread:
 
 def sources(*lengths: int) -> Batch:
     """One source for each length, EOS counted; sentence b begins with START + b."""
-    src = torch.zeros(len(lengths), max(*lengths, 3), dtype=torch.long)
-    for row, length in enumerate(lengths):
-        src[row, : length - 1] = START
-        src[row, length - 1] = EOS
-        src[row, 0] = START + row
-    return Batch(src=src, src_mask=src != 0, src_lengths=torch.tensor(lengths), src_extended=src)
+    rows = [[START + row, *[START] * (length - 2)] for row, length in enumerate(lengths)]
+    return collate(rows, width=max(*lengths, 3))
+
+
+def by_hand(rows: dict[int, dict[int, float]], end_at: int | None = None, attend: Attend | None = None) -> TableModel:
+    """A model of one sentence, from probabilities of the next token by last token.
+
+    They are the same at every depth; from `end_at` on only the end follows.
+    """
+    table = torch.full((1, 1 if end_at is None else end_at + 1, 8, 8), -math.inf, dtype=torch.float64)
+    for last, following in rows.items():
+        for token, probability in following.items():
+            table[0, :end_at, last, token] = math.log(probability)
+    if end_at is not None:
+        table[0, end_at, :, EOS] = 0.0
+    return TableModel(table, attend)
+
+
+def many() -> tuple[TableModel, Batch]:
+    """Twenty sentences that end after 1 to 12 tokens."""
+    tables = random_tables(20, 6, 40, spread=1.5)
+    tables[..., EOS] += torch.linspace(-1.0, 4.0, 20, dtype=torch.float64)[:, None, None]
+    return TableModel(tables.log_softmax(-1)), sources(*(3 + number % 4 for number in range(20)))
+
+
+def unlimited(**settings: object) -> SearchConfig:
+    """No limit by the source, so that `max_length` alone counts."""
+    return SearchConfig.model_validate({"max_length": 12, "max_length_offset": 100, **settings})
+
+
+def search(model: TableModel, n_best: int = 1, **settings: object) -> list[Hypothesis]:
+    """The best hypotheses for the one sentence of a model; its source has two words."""
+    (found,) = beam_search(model, sources(3), SearchConfig.model_validate(settings), n_best)
+    return found
+
+
+def same(one: list[list[Hypothesis]], other: list[list[Hypothesis]]) -> None:
+    for ours, theirs in zip(one, other, strict=True):
+        assert [(h.ids, h.finished) for h in ours] == [(h.ids, h.finished) for h in theirs]
+        for a, b in zip(ours, theirs, strict=True):
+            assert a.score == pytest.approx(b.score, rel=1e-6)
+            assert a.token_log_probs == pytest.approx(b.token_log_probs, rel=1e-6, abs=1e-9)
+            np.testing.assert_equal(a.attention, b.attention)

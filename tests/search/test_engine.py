@@ -1,20 +1,15 @@
 """A decoding batch of few slots for many sentences gives what a batch of all of them gives, whatever the order."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 from daily import daily
-from table_model import START, TableModel, random_tables
-from test_beam import many, same, sources, unlimited
-from torch import Tensor
+from table_model import START, TableModel, many, random_tables, same, sources, unlimited
 from walk import source_of
 
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import EOS
-from nmtkit.layers.kv_cache import KVCache
-from nmtkit.models.base import DecoderOutput, DecoderState, Memory, Seq2Seq
+from nmtkit.models.base import Seq2Seq
 from nmtkit.search.engine import Engine, beam_search, compaction_order
 from nmtkit.search.hypotheses import Hypothesis
 from nmtkit.search.rules import SearchConfig
@@ -41,6 +36,8 @@ def refilled(
         {"min_length_ratio": 1.5},
         {"stop": "exact", "length_penalty": "none"},
         {"length_penalty": "gnmt", "alpha": 0.7, "max_length_ratio": 2.0, "max_length_offset": 1},
+        {"samples": 3, "temperature": 2.0},
+        {"beam_size": 6, "diversity_groups": 3, "diversity_strength": 2.0},
     ],
     ids=str,
 )
@@ -50,59 +47,36 @@ def refilled(
 def test_slots_that_are_filled_again(
     orders: list[int], slots: int, beam_size: int, settings: dict[str, object]
 ) -> None:
-    model, lengths = many()
-    config = unlimited().changed({"beam_size": beam_size, **settings})
-    together = beam_search(model, sources(*lengths), config, beam_size, need_attention=True)
+    model, batch = many()
+    config = unlimited(**{"beam_size": beam_size, **settings})
+    together = beam_search(model, batch, config, config.hypotheses, need_attention=True)
     assert len({len(best[0].ids) for best in together}) > 3
     for seed in orders:
-        same(refilled(model, sources(*lengths), slots, config, beam_size, seed), together)
-
-
-@pytest.mark.parametrize(
-    "settings", [{"samples": 3, "temperature": 2.0}, {"beam_size": 6, "diversity_groups": 3, "diversity_strength": 2.0}]
-)
-def test_samples_and_groups_in_slots_that_are_filled_again(settings: dict[str, object]) -> None:
-    model, lengths = many()
-    config = unlimited().changed(settings)
-    together = beam_search(model, sources(*lengths), config, 3, need_attention=True)
-    assert len({len(best[0].ids) for best in together}) > 3
-    for slots in (1, 3, 7):
-        for seed in range(2):
-            same(refilled(model, sources(*lengths), slots, config, 3, seed), together)
+        same(refilled(model, batch, slots, config, config.hypotheses, seed), together)
 
 
 def test_slots_stay_filled() -> None:
     """Of the rows that are computed few are of sentences that are done."""
-    model, lengths = many()
-    config = unlimited().changed({"beam_size": 1})
-    alone = beam_search(model, sources(*lengths), config)
-    needed = sum(len(best[0].token_log_probs) for best in alone)
+    model, batch = many()
+    config = unlimited(beam_size=1)
+    needed = sum(len(best[0].token_log_probs) for best in beam_search(model, batch, config))
     model.rows_seen.clear()
-    refilled(model, sources(*lengths), 4, config, 1)
+    refilled(model, batch, 4, config, 1)
     assert needed <= sum(model.rows_seen) <= 1.15 * needed
     assert max(model.rows_seen) == 4
 
 
-class OwnLooks(TableModel):
-    """Every sentence looks in its own way, from its first step on."""
-
-    def advance(
-        self, tokens: Tensor, state: DecoderState, memory: Memory, cache: KVCache, need_attention: bool = False
-    ) -> tuple[DecoderOutput, DecoderState]:
-        readout, state = super().advance(tokens, state, memory, cache)
-        return replace(readout, attention=readout.features[:, 4:7].softmax(1)), state
-
-
 def test_what_takes_a_slot_leaves_the_attention_of_who_had_it() -> None:
-    """Some sentences end with their first step: their slot is taken while it has not been read where they looked."""
+    """Some sentences end with their first step: their slot is taken before it was read where they looked."""
     tables = random_tables(9, 3, 8, spread=2.0)
     tables[::2, 0, :, EOS] += 20.0
-    model, lengths = OwnLooks(tables.log_softmax(-1)), [2] * 9
-    config = unlimited().changed({"beam_size": 1, "coverage_penalty": 0.3, "coverage_kind": "summary"})
-    together = beam_search(model, sources(*lengths), config, need_attention=True)
+    model = TableModel(tables.log_softmax(-1), attend=lambda log_probs, _: log_probs[:, 4:7].softmax(1))
+    batch = sources(*[2] * 9)
+    config = unlimited(beam_size=1, coverage_penalty=0.3, coverage_kind="summary")
+    together = beam_search(model, batch, config, need_attention=True)
     assert {len(best[0].ids) for best in together} > {0}
     for seed in range(2):
-        same(refilled(model, sources(*lengths), 3, config, 1, seed), together)
+        same(refilled(model, batch, 3, config, 1, seed), together)
 
 
 def test_few_are_moved_where_sentences_are_done() -> None:
@@ -114,10 +88,9 @@ def test_few_are_moved_where_sentences_are_done() -> None:
 
 
 def test_the_batch_that_is_searched_stays_as_it_is() -> None:
-    model, lengths = many()
-    batch, prefix = sources(*lengths), torch.arange(2 * len(lengths)).view(-1, 2) % 3 + START
+    model, batch = many()
+    prefix = torch.arange(2 * batch.size).view(-1, 2) % 3 + START
     before, forced = batch.mapped(torch.clone), prefix.clone()
-    config = unlimited().changed({"beam_size": 3})
-    beam_search(model, batch, config, prefix=prefix)
+    beam_search(model, batch, unlimited(beam_size=3), prefix=prefix)
     assert all(torch.equal(one, other) for one, other in zip(batch.tensors(), before.tensors(), strict=True))
     assert torch.equal(prefix, forced)

@@ -1,4 +1,4 @@
-"""Rules and penalties by numbers worked out by hand, and the n-gram rule against a plain loop."""
+"""Every rule and penalty by hand-worked numbers, and the n-gram rule against a plain loop."""
 
 import math
 
@@ -19,7 +19,6 @@ from nmtkit.search.rules import (
     apply_rules,
     block_repeated_ngrams,
     coverage_penalty,
-    force_tokens,
     length_penalty,
     max_lengths,
     min_lengths,
@@ -81,42 +80,39 @@ def test_an_end_of_probability_zero_is_still_possible_where_nothing_else_is() ->
 
 
 def test_a_forced_token_is_the_only_one_and_overrides_the_other_rules() -> None:
-    log_probs = uniform(4)
+    log_probs = uniform(5)
     log_probs[2, 5] = -math.inf
-    history = torch.tensor([[4], [4], [4], [4]])
-    wanted = torch.tensor([4, UNK, 5, PAD])
+    wanted = torch.tensor([4, UNK, 5, EOS, PAD])
     everything = RuleSettings(no_repeat_ngram=1, forbid_unknown=True, min_length=3)
-    ruled = apply_rules(log_probs, everything, torch.ones(4).long(), history, wanted, torch.full((4,), 3))
-    assert allowed(ruled) == [[4], [UNK], [5], [5, 6, 7]]
+    written, history, least = torch.ones(5).long(), torch.full((5, 1), 4), torch.full((5,), 3)
+    ruled = apply_rules(log_probs, everything, written, history, wanted, least)
+    assert allowed(ruled) == [[4], [UNK], [5], [EOS], [5, 6, 7]]
     assert ruled[0, 4] == -math.log(8)
     assert ruled[2, 5] == pytest.approx(math.log(torch.finfo(torch.float64).tiny))
 
 
-def test_a_forced_end() -> None:
-    log_probs = uniform(1)
-    force_tokens(log_probs, torch.tensor([EOS]), log_probs[:, EOS : EOS + 1].clone())
-    assert allowed(log_probs) == [[EOS]]
+LENGTHS = torch.tensor([1, 5, 10, 30])
+"""Of sources, EOS counted."""
 
 
 @pytest.mark.parametrize(
-    ("limits", "lengths", "most"),
+    ("limits", "least", "most"),
     [
-        ({"max_length_ratio": 1.5, "max_length_offset": 4}, [1, 5, 10, 30], [5, 11, 19, 20]),  # the lower limit holds
-        ({"max_length_ratio": 0.0, "max_length_offset": 4}, [1, 30], [20, 20]),
-        ({"max_length_ratio": 1.5, "max_length_offset": 0}, [1, 5], [1, 7]),
-        # At least 0, 2, 4, 11 words; by the source at most 1, 2, 3, 8 tokens.
-        (
-            {"min_length_ratio": 0.5, "max_length_ratio": 0.25, "max_length_offset": 1, "max_length": 12},
-            [1, 5, 10, 30],
-            [1, 3, 5, 12],
-        ),
+        ({"max_length_ratio": 1.5, "max_length_offset": 4}, [0, 0, 0, 0], [5, 11, 19, 20]),  # the lower limit holds
+        ({"max_length_ratio": 0.0, "max_length_offset": 4}, [0, 0, 0, 0], [20, 20, 20, 20]),
+        ({"max_length_ratio": 1.5, "max_length_offset": 0}, [0, 0, 0, 0], [1, 7, 15, 20]),
+        ({"max_length_ratio": 0.0, "min_length": 2}, [2, 2, 2, 2], [20, 20, 20, 20]),
+        ({"max_length_ratio": 0.0, "min_length": 2, "min_length_ratio": 0.5}, [2, 2, 4, 14], [20, 20, 20, 20]),
+        # By the source at most 1, 2, 3, 8: the least lengths and EOS have room.
+        ({"max_length_ratio": 0.25, "max_length_offset": 1, "min_length_ratio": 0.5}, [0, 2, 4, 14], [1, 3, 5, 15]),
+        ({"max_length": 12, "max_length_ratio": 0.0, "min_length_ratio": 0.5}, [0, 2, 4, 11], [12, 12, 12, 12]),
     ],
+    ids=str,
 )
-def test_the_most_tokens_by_the_source(limits: dict[str, float], lengths: list[int], most: list[int]) -> None:
-    assert (
-        max_lengths(RuleSettings.model_validate({"max_length": 20, **limits}), torch.tensor(lengths), None).tolist()
-        == most
-    )
+def test_limits_of_length(limits: dict[str, float], least: list[int], most: list[int]) -> None:
+    settings = RuleSettings.model_validate({"max_length": 20, **limits})
+    assert min_lengths(settings, LENGTHS).tolist() == least
+    assert max_lengths(settings, LENGTHS, None).tolist() == most
 
 
 def test_limits_leave_room_for_min_length_and_prefix() -> None:
@@ -125,16 +121,17 @@ def test_limits_leave_room_for_min_length_and_prefix() -> None:
         assert max_lengths(limits, torch.full((len(prefix),), 3), torch.tensor(prefix)).tolist() == most
 
 
-def test_the_fewest_tokens_by_the_source() -> None:
-    lengths = torch.tensor([1, 5, 10, 30])
-    by_source = RuleSettings(min_length=2, min_length_ratio=0.5, max_length=12)
-    assert min_lengths(by_source, lengths).tolist() == [2, 2, 4, 11]
-    assert min_lengths(RuleSettings(min_length=2), lengths).tolist() == [2] * 4
-
-
-def test_lengths_that_leave_no_room_are_refused() -> None:
-    with pytest.raises(RecipeError, match="min_length 10 leaves no room below max_length 10"):
-        parse(RuleSettings, {"min_length": 10, "max_length": 10}, "recipe.yaml")
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"min_length": 10, "max_length": 10}, "min_length 10 leaves no room below max_length 10"),
+        ({"coverage_penalty": 1e308}, "coverage_penalty"),
+    ],
+    ids=str,
+)
+def test_numbers_that_make_no_sense_are_refused(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        parse(SearchConfig, settings, "recipe.yaml")
 
 
 @pytest.mark.parametrize("ratio", [1e6, 1e9, 2.0**62, 2.0**63, 2.0**63 - 1, 1e30, 1e308])
@@ -158,6 +155,9 @@ def test_what_would_do_nothing_is_refused_with_what_it_needs(asked: dict[str, ob
         SearchConfig().changed(asked).reject_unused(asked)
 
 
+# Penalties.
+
+
 @pytest.mark.parametrize(
     ("kind", "alpha", "expected"),
     [
@@ -171,36 +171,32 @@ def test_what_would_do_nothing_is_refused_with_what_it_needs(asked: dict[str, ob
     ],
 )
 def test_length_penalty(kind: LengthPenalty, alpha: float, expected: list[float]) -> None:
-    torch.testing.assert_close(
-        length_penalty(kind, torch.tensor([1, 4, 7]), alpha), torch.tensor(expected, dtype=torch.float64)
-    )
+    assert length_penalty(kind, torch.tensor([1, 4, 7]), alpha).tolist() == pytest.approx(expected)
 
 
-def test_coverage_penalty_is_the_log_of_what_is_missing() -> None:
-    coverage = torch.tensor([[0.5, 1.7, 0.25, 0.125], [1.0, 1.0, 3.0, 0.5]], dtype=torch.float64)
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("gnmt", [0.2 * math.log(0.5 * 1.0 * 0.25), 0.2 * math.log(0.5)]),  # the log of what is missing
+        ("summary", [-0.2 * 0.75, -0.2 * (1 + 2)]),  # what was looked at twice
+    ],
+)
+def test_coverage_penalty(kind: CoverageKind, expected: list[float]) -> None:
+    coverage = torch.tensor([[0.5, 1.75, 0.25, 9.0], [1.0, 2.0, 3.0, 0.5]], dtype=torch.float64)
     mask = torch.tensor([[True, True, True, False], [True, True, True, True]])
-    expected = torch.tensor([0.2 * math.log(0.5 * 1.0 * 0.25), 0.2 * math.log(0.5)], dtype=torch.float64)
-    torch.testing.assert_close(coverage_penalty("gnmt", coverage, mask, 0.2), expected)
+    assert coverage_penalty(kind, coverage, mask, 0.2).tolist() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_the_floor_of_attention_is_one_for_all_types(dtype: torch.dtype) -> None:
-    seen = coverage_penalty("gnmt", torch.zeros(1, 3, dtype=dtype), torch.tensor([[True, True, False]]), 0.5)
-    assert seen.tolist() == pytest.approx([24 * math.log(0.5)])
+def test_a_word_never_looked_at_costs_much_but_not_everything(dtype: torch.dtype) -> None:
+    coverage = torch.tensor([[0.0, 1.0, 0.0], [0.0, 0.0, 0.0]], dtype=dtype)
+    cost = coverage_penalty("gnmt", coverage, torch.tensor([True, True, False]), 0.5)
+    assert cost.tolist() == pytest.approx([12 * math.log(0.5), 24 * math.log(0.5)])
 
 
 def test_the_end_of_a_source_is_not_to_be_covered() -> None:
     mask = torch.tensor([[True, True, True], [True, True, False], [True, False, False]])
     assert source_words(mask).tolist() == [[True, True, False], [True, False, False], [False, False, False]]
-
-
-def test_summary_coverage_is_what_was_looked_at_twice() -> None:
-    coverage = torch.tensor([[0.5, 1.75, 0.25, 9.0], [1.0, 2.0, 3.0, 0.0]], dtype=torch.float64)
-    mask = torch.tensor([[True, True, True, False], [True, True, True, True]])
-    # 0.2 * 0.75 and 0.2 * (1 + 2); Gehrmann et al.: 0.2 * (-3 + 1 + 1.75 + 1) and 0.2 * (-4 + 1 + 2 + 3 + 1)
-    expected = torch.tensor([-0.15, -0.6], dtype=torch.float64)
-    torch.testing.assert_close(coverage_penalty("summary", coverage, mask, 0.2), expected)
-    assert coverage_penalty("summary", torch.zeros(3), torch.ones(3, dtype=torch.bool), 5.0) == 0
 
 
 @pytest.mark.parametrize("kind", ["gnmt", "summary"])

@@ -2,11 +2,13 @@
 
 import math
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 import torch
 from reference_search import hashed as plain_hash
-from table_model import TableModel, random_tables, sources
+from table_model import A, B, C, TableModel, by_hand, random_tables, search, sources
+from torch import Tensor
 
 from nmtkit.data.vocabulary import BOS, EOS
 from nmtkit.search.engine import Engine, beam_search
@@ -14,21 +16,11 @@ from nmtkit.search.hypotheses import Hypothesis
 from nmtkit.search.rules import SearchConfig
 from nmtkit.search.sampling import draw, keep_epsilon, keep_top_k, keep_top_p, splitmix64
 
-A, B, C, D = 4, 5, 6, 7
+ONE_WORD = by_hand({BOS: {A: 0.4, B: 0.3, C: 0.2, EOS: 0.1}}, end_at=1)
 
 
-def sampled(model: TableModel, *lengths: int, **settings: object) -> list[list[Hypothesis]]:
-    config = SearchConfig.model_validate({"length_penalty": "none", **settings})
-    return beam_search(model, sources(*lengths), config, config.samples, need_attention=True)
-
-
-def one_word(**probabilities: float) -> TableModel:
-    """One word of the given probabilities, then the end."""
-    table = torch.full((1, 2, 8, 8), -math.inf, dtype=torch.float64)
-    for name, probability in probabilities.items():
-        table[0, 0, BOS, {"a": A, "b": B, "c": C, "d": D, "end": EOS}[name]] = math.log(probability)
-    table[0, 1, :, EOS] = 0.0
-    return TableModel(table)
+def sampled(model: TableModel, samples: int, **settings: object) -> list[Hypothesis]:
+    return search(model, samples, samples=samples, length_penalty="none", **settings)
 
 
 def unlikely(found: Counter[int], expected: dict[int, float]) -> float:
@@ -56,7 +48,7 @@ def unlikely(found: Counter[int], expected: dict[int, float]) -> float:
     ids=str,
 )
 def test_frequencies_follow_the_probabilities(config: dict[str, float], expected: dict[int, float]) -> None:
-    (drawn,) = sampled(one_word(a=0.4, b=0.3, c=0.2, end=0.1), 3, samples=1000, **config)
+    drawn = sampled(ONE_WORD, 1000, **config)
     assert len(drawn) == 1000
     counts = Counter((*one.ids, EOS)[0] for one in drawn)
     if len(expected) == 1:
@@ -87,17 +79,9 @@ def test_the_hash_is_that_of_splitmix64() -> None:
     assert [number % 2**64 for number in found] == published == [plain_hash(1234567, count) for count in range(4)]
 
 
-def test_scores_are_the_model_s_own_log_probabilities() -> None:
-    (drawn,) = sampled(one_word(a=0.4, b=0.3, c=0.2, end=0.1), 3, samples=20, temperature=2.0, top_k=3)
-    own = {(A,): 0.4, (B,): 0.3, (C,): 0.2}
-    for hypothesis in drawn:
-        assert hypothesis.log_prob == hypothesis.score == pytest.approx(math.log(own[tuple(hypothesis.ids)]))
-    assert [h.score for h in drawn] == sorted((h.score for h in drawn), reverse=True)
-
-
 def test_each_sample_follows_its_own_path() -> None:
     tables = random_tables(3, 4, 10)
-    found = sampled(TableModel(tables), 3, 4, 5, samples=7)
+    found = beam_search(TableModel(tables), sources(3, 4, 5), SearchConfig(samples=7), 7, need_attention=True)
     for table, drawn in zip(tables, found, strict=True):
         assert len({tuple(h.ids) for h in drawn}) > 1
         for hypothesis in drawn:
@@ -106,12 +90,11 @@ def test_each_sample_follows_its_own_path() -> None:
                 expected.append(float(table[min(depth, 3), last, token]))
                 last = token
             assert hypothesis.token_log_probs == pytest.approx(expected)
-            assert hypothesis.attention is not None
             assert hypothesis.attention[:, 1].tolist() == [BOS, *hypothesis.ids][: len(hypothesis.token_log_probs)]
 
 
 def test_a_sample_that_ends_at_the_limit_is_there_once() -> None:
-    (drawn,) = sampled(one_word(a=0.4, b=0.3, c=0.2, end=0.1), 3, samples=50, max_length=2)
+    drawn = sampled(ONE_WORD, 50, max_length=2)
     assert len(drawn) == 50
     assert all(one.finished and EOS not in one.ids for one in drawn)
 
@@ -134,34 +117,26 @@ def test_seed_and_line_decide_what_is_drawn() -> None:
     assert drawn([0, 1, 2], seed=2)[0] != first[0]
 
 
-def test_more_samples_leave_the_first_as_they_are() -> None:
-    model = TableModel(random_tables(1, 4, 10))
-    (few,), (many,) = (sampled(model, 3, samples=count) for count in (4, 9))
-    assert not Counter(str(one.ids) for one in few) - Counter(str(one.ids) for one in many)
-
-
-def test_top_k_one_is_greedy() -> None:
-    model = TableModel(random_tables(1, 4, 10))
-    (drawn,) = sampled(model, 3, samples=3, top_k=1)
-    (best,) = sampled(model, 3, samples=1, temperature=0.01)
-    assert {tuple(h.ids) for h in drawn} == {tuple(best[0].ids)}
-
-
-def test_a_prefix_is_kept() -> None:
-    model, prefix = TableModel(random_tables(1, 4, 10)), torch.tensor([[9, 8]])
-    (drawn,) = beam_search(model, sources(3), SearchConfig(samples=4), 4, prefix=prefix)
-    assert all(h.ids[:2] == [9, 8] for h in drawn)
-
-
-def test_truncation_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    log_probs = torch.tensor([[0.1, 0.4, 0.2, 0.3], [0.25, 0.25, 0.25, 0.25]], dtype=torch.float64).log()
-    assert (keep_top_k(log_probs, 2) > -math.inf).tolist() == [[False, True, False, True], [True] * 4]
-    assert (keep_top_k(log_probs, 0) > -math.inf).all()
-    assert (keep_epsilon(log_probs, 0.24) > -math.inf).tolist() == [[False, True, False, True], [True] * 4]
-    assert (keep_epsilon(log_probs, 0.5) > -math.inf).tolist() == [[False, True, False, False], [True] * 4]
-    for best_first in (512, 1):  # with so few looked at first, all are sorted
-        monkeypatch.setattr("nmtkit.search.sampling.BEST_FIRST", best_first)
-        assert (keep_top_p(log_probs, 0.8) > -math.inf).tolist() == [[False, True, True, True], [True] * 4]
-        assert (keep_top_p(log_probs, 0.65) > -math.inf).tolist() == [[False, True, False, True], [True] * 4]
-        assert (keep_top_p(log_probs, 0.3) > -math.inf).tolist() == [[False, True, False, False], [True] * 4]
-        assert (keep_top_p(log_probs, 1.0) > -math.inf).all()
+@pytest.mark.parametrize(
+    ("keep", "limit", "kept"),
+    [
+        (keep_top_k, 2, {1, 3}),
+        (keep_top_k, 0, {0, 1, 2, 3}),
+        (keep_epsilon, 0.24, {1, 3}),
+        (keep_epsilon, 0.5, {1}),
+        (keep_top_p, 0.8, {1, 2, 3}),
+        (keep_top_p, 0.65, {1, 3}),
+        (keep_top_p, 0.3, {1}),
+        (keep_top_p, 1.0, {0, 1, 2, 3}),
+    ],
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
+@pytest.mark.parametrize("best_first", [512, 1])  # with so few looked at first, top-p sorts all
+def test_truncation_by_hand(
+    best_first: int, keep: Callable[..., Tensor], limit: float, kept: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Words that are as probable as the last one that is kept are kept too."""
+    monkeypatch.setattr("nmtkit.search.sampling.BEST_FIRST", best_first)
+    unequal, equal = keep(torch.tensor([[0.1, 0.4, 0.2, 0.3], [0.25] * 4], dtype=torch.float64).log(), limit)
+    assert {word for word, value in enumerate(unequal.tolist()) if value > -math.inf} == kept
+    assert bool((equal > -math.inf).all())
