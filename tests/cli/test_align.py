@@ -1,12 +1,26 @@
-"""`nmtkit align` as a user meets it, on a run that was trained for it."""
+"""`nmtkit align` on a run that was trained for it, and searches with the shortlist that it writes."""
 
 import json
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import Command, Finished, lines_in, refused, sentence_pairs, succeeded, write_lines, write_pairs
+from commands import (
+    Command,
+    Finished,
+    as_text,
+    json_lines,
+    lines_in,
+    refused,
+    sentence_pairs,
+    succeeded,
+    write_lines,
+    write_pairs,
+)
+from test_summarize import ARTICLES
+from untrained_runs import SUMMARIZATION, make_run
 
 from nmtkit import Translator
 from nmtkit.core.errors import DataError
@@ -18,7 +32,7 @@ from nmtkit.corpus.alignments import (
     reverse_links,
     symmetrize,
 )
-from nmtkit.data.shortlist import read_shortlist
+from nmtkit.data.shortlist import read_shortlist, shortlist_lines
 
 
 @pytest.fixture(scope="module")
@@ -180,3 +194,72 @@ def test_a_shortlist_counts_the_links_that_are_printed(trained: Path, align: Com
     found = read_shortlist(path, tokenizers)
     assert len(found.words) == len({src for src, _ in linked})
     assert int(found.always.sum()) == 4
+
+
+def write_list(path: Path, run: Path, listed: dict[str, Iterable[str]], frequent: Iterable[str]) -> None:
+    """The candidates of source tokens, and of all."""
+    tokenizers = Translator.load(str(run), device="cpu").tokenizers
+    ids = {src: tokenizers.tgt.vocabulary.ids(words) for src, words in listed.items()}
+    lines = shortlist_lines(
+        tokenizers,
+        [ids.get(src, []) for src in tokenizers.src.vocabulary.tokens],
+        tokenizers.tgt.vocabulary.ids(frequent),
+    )
+    path.write_text("".join(lines), encoding="utf-8")
+
+
+def test_translations_by_aligned_words(trained: Path, console: Command, align: Command, pairs: Path) -> None:
+    """The list of a text has all words of its translations: hardly a line differs."""
+    succeeded(align("--shortlist", "list", "--shortlist-frequent", 4))
+    text = (pairs / "test.src").read_text()
+    plain = console("translate", "-m", trained, stdin=text).out.splitlines()
+    words = ["translate", "-m", trained, "--shortlist", "list"]
+    done = succeeded(console(*words, stdin=text))
+    assert succeeded(console(*words, "--workers", 2, stdin=text)).out == done.out
+    listed = done.out.splitlines()
+    assert len(listed) == len(plain)
+    assert sum(one != other for one, other in zip(listed, plain, strict=True)) <= 0.2 * len(plain)
+
+
+def test_words_that_are_not_listed_are_not_written(trained: Path, console: Command, tmp_path: Path) -> None:
+    vocabulary = Translator.load(str(trained), device="cpu").tokenizers.tgt.vocabulary.tokens
+    few = vocabulary[4:12]
+    write_list(tmp_path / "few", trained, {}, few)
+    text = as_text(src for src, _ in sentence_pairs(20, 3))
+    out = console("translate", "-m", trained, "--shortlist", tmp_path / "few", "--json", stdin=text).out
+    found = [record["best"]["tokens"] for record in json_lines(out)]
+    assert set().union(*found) <= {*few, "<unk>"}
+    assert len(found) == 20
+
+    write_list(tmp_path / "all", trained, {}, vocabulary)
+    whole = console("translate", "-m", trained, "--shortlist", tmp_path / "all", "--n-best", 2, stdin=text)
+    assert whole.out == console("translate", "-m", trained, "--n-best", 2, stdin=text).out
+
+
+def test_lists_that_do_not_fit(trained: Path, console: Command, tmp_path: Path) -> None:
+    path = tmp_path / "list"
+    write_list(path, trained, {}, [])
+    sound = path.read_text()
+    for text, says in [
+        (sound.replace("vocabularies ", "vocabularies 0"), "line 2: it belongs to other vocabularies than"),
+        ("ba ce\n", "line 1: not 'nmtkit shortlist 1', so it is not a shortlist"),
+        (sound[:-4], "truncated"),
+    ]:
+        path.write_text(text)
+        refused(console("translate", "-m", trained, "--shortlist", path, stdin="ba\n"), f"{path}", says)
+    refused(console("translate", "-m", trained, "--shortlist", tmp_path / "none", stdin="ba\n"), "cannot read it")
+
+
+def test_summaries_copy_what_is_not_listed(console: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = make_run(tmp_path, "news", SUMMARIZATION)
+    write_list(tmp_path / "list", run, {}, ["▁house"])
+    done = succeeded(console("summarize", "--shortlist", tmp_path / "list", "--json", stdin=as_text(ARTICLES)))
+    written: set[str] = set()
+    for record in json_lines(done.out):
+        tokens = set(record["best"]["tokens"])
+        assert tokens <= {*record["source_tokens"], "▁house", "<unk>"}
+        written |= tokens
+    assert written - {"▁house", "<unk>"}  # copied
+    lead = console("summarize", "--lead", 1, "--shortlist", tmp_path / "list", stdin=as_text(ARTICLES))
+    refused(lead, "leave the options of a model out")

@@ -1,6 +1,10 @@
-"""Files as arguments, `--output`, `--quiet`, the prompt, and paragraphs: what translate and its kin share."""
+"""What translate and its kin share: files, windows of lines, `--output`, `--quiet`, the prompt, paragraphs, tokens."""
 
 import gzip
+import queue
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,6 +12,8 @@ from commands import Command, as_text, refused, sentence_pairs, succeeded, write
 from keyboard import typed
 
 from nmtkit import ParagraphTranslator, Translator
+from nmtkit.cli import reading
+from nmtkit.cli.reading import windows
 
 LINES = [source for source, _ in sentence_pairs(9, 11)]
 
@@ -124,3 +130,84 @@ def test_a_prompt_at_a_terminal(trained: Path, console: Command) -> None:
     assert answer.out.strip() in shown
     assert "type" not in shown
     assert "> " not in shown
+
+
+def test_there_and_back(trained: Path, console: Command, tmp_path: Path) -> None:
+    text = write_lines(tmp_path / "text", [*LINES, "", "Unknown, WORDS! 3.5"])
+    done = succeeded(console("tokenize", "-m", trained, text))
+    assert f"source tokenizer of {trained} (as asked): word, " in done.err
+    tokenizer = Translator.load(str(trained), device="cpu").tokenizers.src
+    *known, empty, unknown = done.out.splitlines()
+    assert [line.split(" ") for line in known] == [tokenizer.pieces(tokenizer.encode(line)) for line in LINES]
+    assert (empty, unknown) == ("", "▁Unknown , ▁WORDS ! ▁3.5")
+    back = succeeded(console("detokenize", "-q", "-m", trained, "-o", "back", stdin=done.out))
+    assert (back.out, back.err) == ("", "")
+    assert (tmp_path / "back").read_text() == text.read_text()
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_each_side_has_its_tokenizer(trained: Path, console: Command, side: str) -> None:
+    for command in ("tokenize", "detokenize"):
+        done = succeeded(console(command, "-m", trained, "--side", side, stdin=""))
+        assert done.out == ""
+        assert done.err.startswith(f"{side} tokenizer of ")
+
+
+def test_text_that_was_not_tokenized_is_refused(trained: Path, console: Command) -> None:
+    done = console("detokenize", "-m", trained, stdin="▁ba\nba ce di\n")
+    refused(done, "line 2: no token of 'ba ce di' has the mark ▁ of a word", after_results=True)
+    assert done.out == "ba\n"
+
+
+def test_a_file_is_cut_into_full_windows() -> None:
+    lines = [str(number) for number in range(300)]
+    cut = list(windows(iter(lines), most=100))
+    assert [len(window) for window in cut] == [100, 100, 100]
+    assert [line for window in cut for line in window] == lines
+    assert list(windows(iter([]))) == []
+
+
+def test_who_waits_for_an_answer_gets_it() -> None:
+    given: queue.Queue[str | None] = queue.Queue()
+    cut = windows(iter(given.get, None), patience=0.02)
+    for number in range(3):
+        given.put(str(number))
+        assert next(cut) == [str(number)]
+    given.put(None)
+    assert list(cut) == []
+
+
+def test_memory_does_not_grow_with_the_input() -> None:
+    """The reader stays little ahead of whoever translates."""
+    read = 0
+
+    def lines() -> Iterator[str]:
+        nonlocal read
+        for read in range(1, 100_000):  # noqa: B007  # counted on purpose
+            yield "x"
+
+    cut = windows(lines(), most=50)
+    next(cut)
+    time.sleep(0.05)
+    assert read <= 50 + 50 + 2
+    assert threading.active_count() < 20
+
+
+def test_long_and_slow_lines_make_small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as changed:
+        changed.setattr(reading, "MOST_CHARACTERS", 10)
+        assert list(windows(iter(["a" * 6] * 5), most=100)) == [["a" * 6] * 2, ["a" * 6] * 2, ["a" * 6]]
+    monkeypatch.setattr(reading, "MOST_AGE", 0.0)
+    assert list(windows(iter("abc"), most=100)) == [["a"], ["b"], ["c"]]
+
+
+def test_a_fault_of_the_input_arrives_after_the_lines_before_it() -> None:
+    def lines() -> Iterator[str]:
+        yield "a"
+        yield "b"
+        raise ValueError("broken")
+
+    cut = windows(lines())
+    assert next(cut) == ["a", "b"]
+    with pytest.raises(ValueError, match="broken"):
+        next(cut)

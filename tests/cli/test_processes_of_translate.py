@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from commands import Command, refused, succeeded
+from commands import Command, Finished, as_text, refused, succeeded
 from daily import daily
 from processes import Begun, Server
 
@@ -74,7 +74,7 @@ def gone(workers: list[int]) -> bool:
     return not any(map(alive, workers))
 
 
-TEXT = "".join(f"{'ba ' * (n % 7)}{'ce ' * (n % 3)}\n" for n in range(300))
+TEXT = as_text("ba " * (n % 7) + "ce " * (n % 3) for n in range(300))
 
 
 def texts_and_scores(rows: Sequence[str]) -> tuple[list[str], list[float]]:
@@ -102,10 +102,7 @@ def test_the_text_is_the_same_and_a_lost_worker_ends_the_command(
         assert len(workers) == 2
         os.kill(workers[0], signal.SIGKILL)
         code, said = ended(process)
-        assert code == 2
-        assert said.count("nmtkit: error:") == 1
-        assert f"(process {workers[0]}, cpu) was ended by signal SIGKILL" in said
-        assert "Traceback" not in said
+        refused(Finished(code, "", said), f"(process {workers[0]}, cpu) was ended by signal SIGKILL")
         assert gone(workers)
 
 
@@ -132,7 +129,5 @@ def test_no_worker_outlives_the_command(
 def test_options_that_do_not_go_together(trained: Path, nmtkit: Command, tmp_path: Path) -> None:
     refused(nmtkit("translate", "-m", trained, "--device", "cpu,cpu", "--workers", "2"), "leave one of them out")
     assert "no such device: 'gpu7'" in nmtkit("translate", "-m", trained, "--device", "cpu,gpu7").err
-    refused(
-        nmtkit("rescore", "-m", trained, "--device", "cpu,cpu", "--source", tmp_path, "--target", tmp_path),
-        "one device is taken here",
-    )
+    rescore = nmtkit("rescore", "-m", trained, "--device", "cpu,cpu", "--source", tmp_path, "--target", tmp_path)
+    refused(rescore, "one device is taken here")

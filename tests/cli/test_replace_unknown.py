@@ -30,9 +30,7 @@ def run(nmtkit: Command, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("names")
     for name, count, seed in (("train", 1500, 1), ("valid", 20, 2), ("test", 20, 3)):
         write_pairs(folder, name, pairs_with_names(count, seed))
-    recipe = RECIPE.replace("kind: word,", "kind: word, min_frequency: 5,").replace(
-        "max_updates: 60", "max_updates: 90"
-    )
+    recipe = RECIPE.replace("kind: word,", "kind: word, min_frequency: 5,").replace("updates: 60", "updates: 90")
     (folder / "names.yaml").write_text(recipe.replace("validate_every: 20", "validate_every: 90"))
     succeeded(nmtkit("train", folder / "names.yaml", "--run", folder / "run"))
     return folder / "run"
@@ -78,10 +76,8 @@ def test_the_command_and_its_dictionary(run: Path, console: Command, tmp_path: P
 
     (tmp_path / "names.tsv").write_text("Xqwyzqwy Ywqz\n")
     refused(console(*arguments, stdin=source + "\n"), "names.tsv, line 1: 'Xqwyzqwy Ywqz' is not SOURCE TAB TARGET")
-    refused(
-        console("translate", "-m", run, "--dictionary", tmp_path / "names.tsv", stdin=source),
-        "--dictionary is for --replace-unknown",
-    )
+    alone = console("translate", "-m", run, "--dictionary", tmp_path / "names.tsv", stdin=source)
+    refused(alone, "--dictionary is for --replace-unknown")
 
 
 def test_a_recipe_that_forbids_unknown_words_is_overruled(run: Path) -> None:

@@ -1,11 +1,10 @@
 """Several `-m`: an ensemble in every command that opens a run; and what is drawn, by option."""
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
-from commands import Command, Finished, refused
+from commands import Command, Finished, json_lines, lines_in, refused, succeeded, write_lines
 
 from nmtkit import Translator
 from nmtkit.checkpoints.weights import get_weights, save_weights
@@ -20,8 +19,7 @@ def pair(trained: Path, corpus: Path, tmp_path: Path) -> list[object]:
     """Two runs, one the other's copy, and files of a few pairs."""
     shutil.copytree(trained, tmp_path / "runs" / "copy")
     for side in ("src", "tgt"):
-        lines = (corpus / f"test.{side}").read_text(encoding="utf-8").splitlines()[:4]
-        (tmp_path / f"few.{side}").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        write_lines(tmp_path / f"few.{side}", lines_in(corpus / f"test.{side}")[:4])
     return ["-m", trained, "-m", "copy", "-q"]
 
 
@@ -36,14 +34,14 @@ def test_a_model_with_its_copy_is_itself(pair: list[object], console: Command) -
             for field, another in zip(line.split("\t"), other.split("\t"), strict=True):
                 same = field == another if "-" not in field[:1] else abs(float(field) - float(another)) < 1e-5
                 assert same, (line, other)
-    done = console("plot-attention", *pair[:4], (Path("few.src").read_text().splitlines())[0], "-o", "both.svg")
-    assert (done.code, "tiny" in Path("both.svg").read_text()) == (0, True), done
-    done = console("evaluate", *pair[:4], "--source", "few.src", "--ref", "few.tgt")
-    assert (done.code, " + runs/copy  " in done.out) == (0, True), done
+    succeeded(console("plot-attention", *pair[:4], lines_in(Path("few.src"))[0], "-o", "both.svg"))
+    assert "tiny" in Path("both.svg").read_text()
+    done = succeeded(console("evaluate", *pair[:4], "--source", "few.src", "--ref", "few.tgt"))
+    assert " + runs/copy  " in done.out
 
 
 def test_workers_take_an_ensemble(trained: Path, pair: list[object], corpus: Path) -> None:
-    lines = (corpus / "test.src").read_text(encoding="utf-8").splitlines()
+    lines = lines_in(corpus / "test.src")
     both = Translator.load([str(trained), str(trained)], ensemble="log-probabilities", ensemble_weights=[3.0, 1.0])
     shared = Translator.load([str(trained)] * 2, workers=2)
     assert shared.translate(lines) == both.translate(lines) == Translator.load(str(trained)).translate(lines)
@@ -73,10 +71,8 @@ def test_an_ensemble_has_one_vocabulary(trained: Path, pair: list[object], conso
     tokenizers = learn_tokenizers(recipe.tokenizer, [Example("some other words", "and others", 1)])
     tokenizers.save(other.vocabulary)
     save_weights(other.average, get_weights(build_model(recipe, tokenizers)), tokenizers.checksum)
-    refused(
-        console("translate", "-m", "copy", "-m", "other", "few.src"),
-        "runs/copy and runs/other have different vocabularies",
-    )
+    done = console("translate", "-m", "copy", "-m", "other", "few.src")
+    refused(done, "runs/copy and runs/other have different vocabularies")
 
 
 def texts_of(done: Finished) -> list[str]:
@@ -85,15 +81,15 @@ def texts_of(done: Finished) -> list[str]:
 
 def test_samples_are_all_printed_and_risk_chooses_one(trained: Path, pair: list[object], console: Command) -> None:
     alone = ("-m", trained, "-q", "few.src")
-    drawn = console("translate", *alone, "--samples", "3", "--temperature", "2", "--seed", "5")
+    draw = ["translate", *alone, "--samples", "3", "--temperature", "2", "--seed"]
+    drawn = console(*draw, "5")
     numbers = [line.split("\t")[0] for line in drawn.out.splitlines()]
     assert numbers == [str(number) for number in (1, 2, 3, 4) for _ in range(3)]
-    again = console("translate", *alone, "--samples", "3", "--temperature", "2", "--seed", "5", "--batch-tokens", "9")
+    again = console(*draw, "5", "--batch-tokens", "9")
     assert texts_of(again) == texts_of(drawn)  # log-probabilities differ in their last digit
-    other = console("translate", *alone, "--samples", "3", "--temperature", "2", "--seed", "6")
-    assert texts_of(other) != texts_of(drawn)
+    assert texts_of(console(*draw, "6")) != texts_of(drawn)
     best = console("translate", *alone, "--samples", "8", "--mbr", "bleu", "--json")
-    found = [json.loads(line)["best"] for line in best.out.splitlines()]
+    found = [record["best"] for record in json_lines(best.out)]
     assert len(found) == 4
     assert all(0 < one["score"] <= 100 and one["log_prob"] < 0 for one in found)
     assert len(console("translate", *alone, "--mbr", "chrf").out.splitlines()) == 4

@@ -1,12 +1,25 @@
-"""Standard streams that are closed or full: the command says so where anybody can read it, and loses no work."""
+"""Streams that are closed and disks that are full: the command names what it cannot write, and loses no work."""
 
+import resource
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from commands import Command, Finished, environment, succeeded
+from commands import Command, Finished, environment, refused, succeeded
+
+from nmtkit.core.errors import NmtkitError
+from nmtkit.core.files import atomic_write_text
+from nmtkit.corpus.config import SplitFiles
+from nmtkit.corpus.reading import read_pairs
+from nmtkit.corpus.splitting import choose_hold_out, write_splits
+from nmtkit.data.shards import RaggedArray
+from nmtkit.data.store import StoreWriter
+from nmtkit.runs.folder import RunFolder
+from nmtkit.runs.metrics_log import MetricsLog
+from nmtkit.training.events import Evaluated
 
 LINES = "ba ce\nce ba\n"
 Shell = Callable[[str], Finished]
@@ -19,15 +32,8 @@ def shell(tmp_path: Path) -> Shell:
 
     def run(command: str) -> Finished:
         line = f"exec '{sys.executable}' -m nmtkit {command}"
-        done = subprocess.run(
-            ["sh", "-c", line],
-            capture_output=True,
-            input=b"",
-            cwd=tmp_path,
-            env=environment(),
-            check=False,
-            timeout=120,
-        )
+        words = ["sh", "-c", line]
+        done = subprocess.run(words, capture_output=True, input=b"", cwd=tmp_path, env=environment(), check=False)
         return Finished(done.returncode, done.stdout.decode(), done.stderr.decode())
 
     return run
@@ -46,11 +52,7 @@ def shell(tmp_path: Path) -> Shell:
     ],
 )
 def test_a_closed_or_full_stream_is_named(shell: Shell, command: str, place: str) -> None:
-    done = shell(command)
-    assert done.code == 2, done
-    assert done.err.count("nmtkit: error: ") == 1, done
-    assert f"nmtkit: error: {place}: " in done.err, done
-    assert "Traceback" not in done.err, done
+    done = refused(shell(command), f"nmtkit: error: {place}: ", after_results=True)
     assert "Exception ignored" not in done.err, done
 
 
@@ -58,12 +60,9 @@ def test_a_closed_or_full_stream_is_named(shell: Shell, command: str, place: str
 def test_nobody_reads_the_messages(shell: Shell, closing: str, tmp_path: Path) -> None:
     """Results are what they are; a fault is told by the exit code alone."""
     (tmp_path / "lines.txt").write_text("żółw ce\n", encoding="utf-8")  # of which a note tells that ROUGE drops letters
-    noted = shell(f"score lines.txt --ref lines.txt --metrics rouge1 {closing}")
-    assert noted.code == 0
-    assert "ROUGE-1" in noted.out
-    refused = shell(f"score lines.txt --ref nothing.txt {closing}")
-    assert refused.code == 2
-    assert refused.out == ""
+    assert "ROUGE-1" in succeeded(shell(f"score lines.txt --ref lines.txt --metrics rouge1 {closing}")).out
+    wrong = shell(f"score lines.txt --ref nothing.txt {closing}")
+    assert (wrong.code, wrong.out) == (2, "")
 
 
 def test_a_full_disk_under_the_log_ends_no_training(corpus: Path, nmtkit: Command, tmp_path: Path) -> None:
@@ -79,3 +78,71 @@ def test_no_file_takes_the_place_of_a_closed_stream(shell: Shell, tmp_path: Path
     done = shell("check lines.txt lines.txt --html page.html >&- 2>&- <&-")
     assert done.code == 2
     assert "<html" in (tmp_path / "page.html").read_text(encoding="utf-8")[:200]
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """No file can grow beyond this: what a full disk does, without a disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("size", [0, 1000, 4000])
+@pytest.mark.parametrize("ending", ["json", "npz"])
+def test_soft_alignments(corpus: Path, trained: Path, console: Command, tmp_path: Path, ending: str, size: int) -> None:
+    given = ["--source", corpus / "test.src", "--target", corpus / "test.tgt"]
+    with largest_file(size):
+        done = console("align", "-m", trained, *given, "--soft", f"soft.{ending}")
+    refused(done, f"nmtkit: error: soft.{ending}: cannot write it: ", after_results=True)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("rows", [1, 1000, 100_000])
+def test_arrays(tmp_path: Path, rows: int) -> None:
+    """The fault of bytes that are held back until the files are closed is told like any other."""
+    columns = {side: RaggedArray.of([[4, 5, 6]] * rows, "<u2") for side in ("src", "tgt")}
+    with (
+        largest_file(10),
+        pytest.raises(NmtkitError, match="data: cannot write it: "),
+        StoreWriter(tmp_path / "data", "train", "<u2", 10) as writer,
+    ):
+        writer.add(columns)
+    assert not list((tmp_path / "data").iterdir())
+
+
+def test_held_out_pairs(corpus: Path, tmp_path: Path) -> None:
+    files = SplitFiles(src=[str(corpus / "train.src")], tgt=[str(corpus / "train.tgt")])
+    held = choose_hold_out(read_pairs(files), with_test=False, train=lambda pair: None)
+    with largest_file(1000), pytest.raises(NmtkitError, match="text: cannot write it: "):
+        write_splits(files, held, tmp_path / "text", ["train"], ("src", "tgt"))
+
+
+def test_small_files(tmp_path: Path) -> None:
+    with largest_file(3):
+        with pytest.raises(NmtkitError, match=r"metrics\.jsonl: cannot write it: "):
+            MetricsLog(RunFolder(tmp_path)).add(Evaluated(1, {}, False, 0.0))
+        with pytest.raises(NmtkitError, match=r"b\.txt: cannot write it: "):
+            atomic_write_text(tmp_path / "b.txt", "some text")
+    with pytest.raises(NmtkitError, match="cannot write it: it is a folder"):
+        atomic_write_text(tmp_path, "some text")
+
+
+def test_where_nothing_is_known_it_is_a_file(console: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("nmtkit.recipe.recipe_schema", full)
+    done = refused(console("recipe", "schema"), "nmtkit: error: a file: ")
+    assert "standard output" not in done.err
+
+
+@pytest.mark.parametrize("ending", ["txt", "txt.gz"])
+def test_results(corpus: Path, trained: Path, console: Command, tmp_path: Path, ending: str) -> None:
+    with largest_file(10):
+        done = console("translate", "-m", trained, "-o", f"out.{ending}", corpus / "test.src")
+    refused(done, f"nmtkit: error: out.{ending}: cannot write it: ")
+    assert not list(tmp_path.iterdir())
