@@ -1,16 +1,16 @@
 """Two processes that share one device and talk over gloo train as one process with twice the batches does."""
 
 import multiprocessing
-from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
+from nmtkit.autotune.training import CyclingStream
 from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.core import device
-from nmtkit.data.batch import Batch, collate
+from nmtkit.data.batch import collate
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Stopped
@@ -28,28 +28,17 @@ CLOSE = 1e-3
 """How far the weights may be apart, as a share of how far training moved them: float32 adds in another order."""
 
 
-class Batches:
+def stream_of(rank: int, world: int) -> CyclingStream:
     """Random sentences, the same for everybody; of two processes each takes every second batch."""
-
-    epoch = 0
-
-    def __init__(self, rank: int, world: int) -> None:
-        self.rank, self.world, self.number = rank, world, 0
-
-    def __next__(self) -> Batch:
-        draw = torch.Generator().manual_seed(self.number + self.rank)
-        self.number += self.world
+    draw = torch.Generator().manual_seed(1)
+    batches = []
+    for _ in range(2 * UPDATES):
         sides = [
             [torch.randint(4, VOCABULARY, (length,), generator=draw).tolist() for length in lengths]
             for lengths in torch.randint(1, 20, (2, 16), generator=draw).tolist()
         ]
-        return collate(*sides)
-
-    def state(self) -> dict[str, int]:
-        return {"number": self.number}
-
-    def restore(self, state: Mapping[str, int]) -> None:
-        self.number = state["number"]
+        batches.append(collate(*sides))
+    return CyclingStream(batches[rank::world])
 
 
 def build(kind: str) -> Seq2Seq:
@@ -70,7 +59,7 @@ def trained(kind: str, place: torch.device, folder: Path, rank: int = 0, world: 
     )
     device.prepare(place, threads=1 if place.type == "cpu" else None)
     model = build(kind)
-    events = train(model, Batches(rank, world), config, lambda model: {"bleu": 0.0}, CheckpointManager(folder), place)
+    events = train(model, stream_of(rank, world), config, lambda model: {"bleu": 0.0}, CheckpointManager(folder), place)
     *_, last = events
     assert isinstance(last, Stopped)
     assert last.update == UPDATES

@@ -5,13 +5,13 @@ holds for the whole process, so each way is a part of its own; without it the di
 """
 
 import argparse
+import json
 import shutil
 from pathlib import Path
 
 import torch
 
 from nmtkit import recipe
-from nmtkit.core.formats import dump_yaml
 from nmtkit.experiment.run import Run, choose_device
 from nmtkit.runs.folder import RunFolder
 from nmtkit.training.events import Stopped
@@ -29,23 +29,15 @@ HALF = 3
 
 
 def written(part: Part, name: str, precision: str) -> recipe.Recipe:
-    overrides = {
-        "model": MODELS[name],
-        "tokenizer": {"kind": "word", "vocab_size": 2000, "joint": True},
-        "training": {
-            "lr": 0.001,
-            "clip_norm": 1.0,
-            "max_updates": 2 * HALF,
-            "precision": precision,
-            "matmul_precision": "highest",
-            "threads": torch.get_num_threads(),
-        },
-        "evaluation": {"max_sentences": 2},
-    }
-    values = [f"{key}={dump_yaml(value).strip()}" for key, value in overrides.items()]
-    if part.options.deterministic:
-        values.append("training.deterministic=true")
-    return recipe.load("demo", values)
+    exact = f"matmul_precision: highest, deterministic: {str(part.options.deterministic).lower()}"
+    training = f"lr: 0.001, clip_norm: 1.0, max_updates: {2 * HALF}, threads: {torch.get_num_threads()}"
+    overrides = [
+        f"model={json.dumps(MODELS[name])}",
+        "tokenizer={kind: word, vocab_size: 2000, joint: true}",
+        f"training={{{training}, precision: {precision}, {exact}}}",
+        "evaluation={max_sentences: 2}",
+    ]
+    return recipe.load("demo", overrides)
 
 
 def train(what: recipe.Recipe, folder: Path, device: str, resume: bool = False, until: int | None = None) -> None:
