@@ -77,7 +77,7 @@ class UrlSource(CorpusSource):
     """One file by its URL."""
 
     kind: Literal["url"] = "url"
-    url: str
+    url: str = Field(pattern=r"^https?://[^/]")
     """https or http."""
     sha256: str = ""
     """The checksum, 64 hexadecimal digits."""
@@ -87,14 +87,6 @@ class UrlSource(CorpusSource):
     """In bytes, if the publisher tells it."""
     file: str = ""
     """The name of the file; default: the end of its URL."""
-
-    @field_validator("url")
-    @classmethod
-    def _http(cls, url: str) -> str:
-        parts = urlsplit(url)
-        if parts.scheme not in ("https", "http") or not parts.hostname:
-            raise ValueError("expected a URL that begins with https:// or http://")
-        return url
 
     @field_validator("sha256")
     @classmethod

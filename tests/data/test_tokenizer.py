@@ -98,13 +98,6 @@ def test_unknown_text_reads_unk(pairs: list[Example]) -> None:
     assert word.decode(word.encode("the cat, house")) == "the <unk> <unk> house"
 
 
-def test_copied_words_are_read_from_the_list_of_unknown_ones(pairs: list[Example]) -> None:
-    word = learn_tokenizers(config("word"), pairs).tgt
-    ids, oov = word.vocabulary.extend(word.tokens("Otto sees the Quokka."))
-    assert oov == ["▁Quokka"]
-    assert word.decode([*ids, EOS], oov) == "Otto sees the Quokka."
-
-
 WORDS = WordTokenizer(config("word", normalization="none"), Vocabulary(SPECIALS))
 
 

@@ -127,14 +127,6 @@ def sampled(most: int, weights: list[float]) -> Counter[str]:
     return Counter(pair.src[0] for pair in sample.kept)
 
 
-def test_a_sample_is_spread_evenly() -> None:
-    sample = TokenizerSample(100)
-    pairs = three_files()
-    for pair in pairs:
-        sample.add(pair)
-    assert sample.kept == pairs[::8]
-
-
 @pytest.mark.parametrize(
     ("weights", "counts"),
     [
