@@ -88,8 +88,8 @@ def require_convertible(model: ModelConfig, engine: str) -> TransformerConfig:
     if config.copies:
         raise NmtkitError(f"{engine} has no counterpart of a transformer that copies (copying: {config.copying})")
     if engine == "huggingface" and not (config.source_end and config.norm_epsilon == 1e-5):
-        what = "an epsilon of normalization other than 1e-5" if config.source_end else "a source without its </s>"
-        raise NmtkitError(f"{engine} has no counterpart of {what}; take --to ctranslate2 or safetensors")
+        setting = "an epsilon of normalization other than 1e-5" if config.source_end else "a source without its </s>"
+        raise NmtkitError(f"{engine} has no counterpart of {setting}; take --to ctranslate2 or safetensors")
     return config
 
 

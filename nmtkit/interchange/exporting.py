@@ -50,8 +50,8 @@ print(tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True))
 import ctranslate2
 
 translator = ctranslate2.Translator("DIR")
-found = translator.translate_batch([TOKENS], max_input_length=0, suppress_sequences=[["<pad>"], ["<s>"]])
-print(found[0].hypotheses[0])
+results = translator.translate_batch([TOKENS], max_input_length=0, suppress_sequences=[["<pad>"], ["<s>"]])
+print(results[0].hypotheses[0])
 ```
 
 TOKENS and hypotheses are pieces of the SentencePiece models `source.spm` and `target.spm`; of a model of words there
@@ -88,8 +88,8 @@ def export_run(
         if to != "safetensors":
             try:
                 require_comparable(to, recipe.search)
-            except NmtkitError as lacking:
-                notify(f"warning: {lacking}; with the same weights its texts may differ")
+            except NmtkitError as fault:
+                notify(f"warning: {fault}; with the same weights its texts may differ")
         for part in (run.folder.imported, run.folder.report, run.folder.test_scores) if to == "safetensors" else ():
             if part.is_file():
                 with write_errors(folder):
@@ -109,18 +109,18 @@ def require_comparable(engine: str, config: SearchConfig) -> None:
         "patience": (config.patience == 1.0, "1"),
         "no_repeat_except": (not config.no_repeat_except, "none"),
     }
-    lacking = [f"{key} {getattr(config, key)} (take {other})" for key, (has, other) in supported.items() if not has]
-    if lacking:
-        raise NmtkitError(f"{engine} has no search like this one: it lacks {'; '.join(lacking)}")
+    missing = [f"{key} {getattr(config, key)} (take {other})" for key, (has, other) in supported.items() if not has]
+    if missing:
+        raise NmtkitError(f"{engine} has no search like this one: it lacks {'; '.join(missing)}")
 
 
 def _hugging_face(model: Seq2Seq, tokenizers: TokenizerPair, recipe: Recipe, folder: Path) -> None:
     config = require_convertible(model.config, "huggingface")
     cut = tokenizers.src.config
     if cut.cuts_words or cut.lowercase:
-        what = "words" if cut.cuts_words else "text that was turned into lower case"
+        text = "words" if cut.cuts_words else "text that was turned into lower case"
         raise NmtkitError(
-            f"huggingface has no tokenizer like this one, of {what}; take --to safetensors, or train with a tokenizer "
+            f"huggingface has no tokenizer like this one, of {text}; take --to safetensors, or train with a tokenizer "
             "of kind bpe or unigram that leaves case as it is"
         )
     longest = _longest(recipe, config)
@@ -184,8 +184,8 @@ def _ctranslate2(model: Seq2Seq, tokenizers: TokenizerPair, recipe: Recipe, fold
     config = require_convertible(model.config, "ctranslate2")
     src, tgt = tokenizers.src.vocabulary.tokens, tokenizers.tgt.vocabulary.tokens
     spec = to_ctranslate2(model, src, tgt, _longest(recipe, config))
-    how = tokenizers.src.config.model_dump(include={"kind", "lowercase", "normalization"})
-    spec.config.add_attribute("nmtkit", _origin(recipe) | {"tokenizer": how})
+    cut = tokenizers.src.config.model_dump(include={"kind", "lowercase", "normalization"})
+    spec.config.add_attribute("nmtkit", _origin(recipe) | {"tokenizer": cut})
     with write_errors(folder):
         spec.save(str(folder))
     if not tokenizers.src.config.cuts_words:

@@ -56,8 +56,8 @@ def score_before(run: SavedRun, device: torch.device, threads: int | None = None
         return
     notify(f"before fine-tuning: scoring {origin.run} on the test sets ({', '.join(tests)})")
     source = SavedRun(RunFolder(Path(origin.run)))
-    how = ModelOptions(device=str(device), weights=origin.weights, threads=threads)
-    before = {text: _score(source, how, files, run.recipe).value for text, files in tests.items()}
+    options = ModelOptions(device=str(device), weights=origin.weights, threads=threads)
+    before = {text: _score(source, options, files, run.recipe).value for text, files in tests.items()}
     write_json(run.folder.origin, origin.model_copy(update={"before": before}).model_dump(mode="json"))
 
 
@@ -68,10 +68,10 @@ def score_after(
     origin, changes = read_origin(run.folder), []
     if origin is None:
         return []
-    how, tests = ModelOptions(device=str(device), threads=threads), _tests(run.recipe, origin)
+    options, tests = ModelOptions(device=str(device), threads=threads), _tests(run.recipe, origin)
     for text, before in origin.before.items():
         if text in tests:
-            after = own if text == OWN and own is not None else _score(run, how, tests[text], run.recipe)
+            after = own if text == OWN and own is not None else _score(run, options, tests[text], run.recipe)
             changes.append(TestChange(text, after.name, before, after.value))
     return changes
 
@@ -85,12 +85,12 @@ def _tests(recipe: Recipe, origin: Origin) -> dict[str, SplitFiles]:
     return {text: files for text, files in tests.items() if files is not None and (files.tgt or not files.src)}
 
 
-def _score(run: SavedRun, how: ModelOptions, files: SplitFiles, like: Recipe) -> metrics.Score:
+def _score(run: SavedRun, options: ModelOptions, files: SplitFiles, like: Recipe) -> metrics.Score:
     """The first metric of a recipe's test, for translations that are searched for as that recipe says."""
     pairs = list(read_pairs(files))
     sources, references = [pair.src for pair in pairs], [pair.tgt or "" for pair in pairs]
     if not pairs:
         raise DataError(f"{' '.join(files.paths())}: there is nothing in these files")
-    translator = replace(open_translator(run, how), config=like.search)
+    translator = replace(open_translator(run, options), config=like.search)
     texts = translator.translate(sources)
     return metrics.score_all(texts, [references], like.test_metrics[:1], like.evaluation.options, sources)[0]

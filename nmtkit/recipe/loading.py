@@ -106,10 +106,10 @@ def locate(recipe: str) -> Path:
     )
 
 
-def _read(path: Path, seen: tuple[Path, ...] = ()) -> Layer:
+def _read(path: Path, extended_by: tuple[Path, ...] = ()) -> Layer:
     """What a recipe's file says, over what it extends."""
-    if path.resolve() in seen:
-        chain = " -> ".join(str(one) for one in (*seen, path.resolve()))
+    if path.resolve() in extended_by:
+        chain = " -> ".join(str(one) for one in (*extended_by, path.resolve()))
         raise RecipeError(f"{path}: `extends` goes round in a circle: {chain}")
     data, places = load_yaml(path)
     _settle_paths(data, path)
@@ -125,7 +125,7 @@ def _read(path: Path, seen: tuple[Path, ...] = ()) -> Layer:
             parent_path = locate(parent)
         except RecipeError as fault:
             raise RecipeError(f"{places[('extends',)]}: `extends`: {fault}") from fault
-    return own.over(_read(parent_path, (*seen, path.resolve())))
+    return own.over(_read(parent_path, (*extended_by, path.resolve())))
 
 
 def _settle_paths(data: dict[str, Any], path: Path) -> None:
@@ -313,12 +313,12 @@ def _faults_of_stage(whole: Layer, stage: Layer, above: KeyPath) -> Sequence[str
     """What is wrong with the recipe that a stage makes of the whole one; its own keys are told under its path."""
     merged = stage.over(whole)
 
-    def told(path: KeyPath) -> KeyPath:
+    def as_written(path: KeyPath) -> KeyPath:
         nearest = next((path[:n] for n in range(len(path), 0, -1) if path[:n] in merged.places), ())
         return (*above, *path) if nearest in stage.places else path
 
     try:
-        parse(Recipe, merged.data, merged.name, merged.places, told)
+        parse(Recipe, merged.data, merged.name, merged.places, as_written)
     except RecipeError as fault:
         return fault.faults
     return []

@@ -292,8 +292,8 @@ class Recipe(Settings):
     @property
     def max_vocabulary_sizes(self) -> VocabularySizes:
         """The sizes of the vocabularies if the text has as many tokens as the recipe allows."""
-        how = self.tokenizer
-        return VocabularySizes(how.vocab_size, how.tgt_vocab_size or how.vocab_size, how.joint)
+        config = self.tokenizer
+        return VocabularySizes(config.vocab_size, config.tgt_vocab_size or config.vocab_size, config.joint)
 
     @property
     def copies(self) -> bool:
