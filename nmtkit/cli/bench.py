@@ -44,11 +44,7 @@ from nmtkit.runs.saved import find_run
 from nmtkit.translation.inputs import SearchSpeedConfig
 
 rounds = click.option(
-    "--rounds",
-    type=Number(1, 1000),
-    default=3,
-    show_default=True,
-    help="Measured repetitions; the table has their median and spread.",
+    "--rounds", type=Number(1, 1000), default=3, show_default=True, help="Repetitions; shown: median, spread."
 )
 output = click.option("-o", "--output", type=NEW_FILE, metavar="FILE", help="Also write all figures to FILE, as JSON.")
 decode_options = (

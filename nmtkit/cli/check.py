@@ -96,9 +96,7 @@ class _CheckCommand(cloup.Command):
     click.option("--src-field", default="src", metavar="KEY", show_default=True, help="Source key of JSON lines."),
     click.option("--tgt-field", default="tgt", metavar="KEY", show_default=True, help="Target key of JSON lines."),
     click.option(
-        "--task",
-        type=click.Choice(TASKS.names()),
-        help="Default: summarization for .story files and for the target key summary.",
+        "--task", type=click.Choice(TASKS.names()), help="Default: summarization for .story files or a key summary."
     ),
 )
 @cloup.option_group(

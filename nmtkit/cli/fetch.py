@@ -25,10 +25,7 @@ VALUES_SHOWN = 4
 @click.option("--yes", "-y", is_flag=True, help="Agree to the licence and the size without being asked.")
 @click.option("--force", is_flag=True, help="Build the corpus again if its folder exists; downloads are not repeated.")
 @click.option(
-    "--catalogue",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="A catalogue of your own, besides the one that comes with nmtkit.",
+    "--catalogue", metavar="FILE", type=click.Path(path_type=Path), help="A catalogue of your own, besides nmtkit's."
 )
 def command(
     name: str | None, lists: bool, show: bool, to: Path | None, yes: bool, force: bool, catalogue: Path | None

@@ -173,7 +173,7 @@ n_best: Decorator = click.option(
     "--n-best",
     type=search_type("beam_size"),
     metavar="N",
-    help="Print the N best outputs; the beam has at least N. Default: 1, or all samples.",
+    help="N best outputs; widens the beam. Default: 1, or all samples.",
 )
 format_option: Decorator = click.option(
     "--format",
@@ -183,23 +183,20 @@ format_option: Decorator = click.option(
     show_default=True,
     help="moses: NUMBER ||| TEXT ||| FEATURES ||| SCORE, lines counted from 0.",
 )
-layer: Decorator = click.option(
-    "--layer",
-    type=Number(1),
-    metavar="N",
-    help="Transformer: attention of decoder layer N, from 1. Default: the recipe's, else the last but one.",
-)
-head: Decorator = click.option(
-    "--head",
-    type=Number(1),
-    metavar="N",
-    help="Transformer: attention of head N of the layer, from 1. Default: the recipe's, else the mean of all.",
-)
+
+
+def _attention_of(name: str, part: str, default: str) -> Decorator:
+    about = f"Transformer: attention of {part}, from 1. Default: the recipe's, else {default}."
+    return click.option(name, type=Number(1), metavar="N", help=about)
+
+
+layer: Decorator = _attention_of("--layer", "decoder layer N", "the last but one")
+head: Decorator = _attention_of("--head", "head N of the layer", "the mean of all")
 shortlist: Decorator = click.option(
     "--shortlist",
     type=options.FILE,
     metavar="FILE",
-    help="Score only the target tokens in a file that `nmtkit align --shortlist` wrote.",
+    help="Score only the target tokens in a file of `align --shortlist`.",
 )
 workers: Decorator = click.option(
     "--workers",

@@ -147,17 +147,10 @@ def _trained_run(callback: Callable[..., Any], several: str) -> Decorator:
 model: Decorator = _trained_run(one_run, "")
 models: Decorator = _trained_run(lambda ctx, parameter, given: given or None, "; several are an ensemble")
 device: Decorator = click.option(
-    "--device",
-    default="auto",
-    metavar="NAME",
-    callback=_one_device,
-    help="auto (CUDA if available), cpu, cuda, cuda:1, mps.",
+    "--device", default="auto", metavar="NAME", callback=_one_device, help="auto (CUDA if any), cpu, cuda, cuda:1, mps."
 )
 devices: Decorator = click.option(
-    "--device",
-    default="auto",
-    metavar="NAMES",
-    help="auto, cpu, cuda, cuda:1, mps; or several, as cuda:0,cuda:1, with a process on each.",
+    "--device", default="auto", metavar="NAMES", help="auto, cpu, cuda, cuda:1, mps; or several: cuda:0,cuda:1."
 )
 threads: Decorator = click.option("--threads", type=Number(1, MAX_THREADS), help="CPU threads. Default: one per core.")
 training_threads: Decorator = click.option(

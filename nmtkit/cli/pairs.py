@@ -98,7 +98,7 @@ def _common(target: str, *more: Decorator) -> Decorator:
         "--source-words",
         type=FILE,
         metavar="FILE",
-        help="The source split into words by spaces (l' homme). Default: --source itself.",
+        help="Source with spaces between words (l' homme). Default: --source.",
     ),
     click.option("--target-words", type=FILE, metavar="FILE", help="The same for the target."),
 )

@@ -107,7 +107,7 @@ class _TrainCommand(cloup.Command):
         "--init-from",
         metavar="RUN",
         shell_complete=completing.runs,
-        help="Fine-tune this run: begin with its weights, tokenizer and vocabulary.",
+        help="Fine-tune this run: its weights and tokenizer.",
     ),
     _text("--general-source", "General text to mix in, half of the pairs, so that the model forgets less."),
     _text("--general-target", "Its translation."),

@@ -204,7 +204,7 @@ def _noting_paragraphs(text: Iterable[list[str]]) -> Iterator[list[str]]:
             "--max-source-tokens",
             type=Number(1),
             metavar="N",
-            help="Read only the first N tokens of an article. Default: as in training.",
+            help="Read the first N tokens only. Default: as in training.",
         ),
         click.option(
             "--window", type=Number(1), metavar="N", help="Summarize whole articles in windows of at most N tokens."

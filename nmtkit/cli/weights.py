@@ -17,10 +17,7 @@ from nmtkit.training.schedules import DecayToZero
 @click.command("average")
 @options.model
 @click.option(
-    "--best",
-    type=click.IntRange(2),
-    metavar="N",
-    help="Average the N checkpoints best on validation. Default: all that were kept.",
+    "--best", type=click.IntRange(2), metavar="N", help="Average the N best on validation. Default: all that were kept."
 )
 @click.option("--recent", type=click.IntRange(2), metavar="N", help="Average the N newest.")
 @click.argument("files", nargs=-1, type=FILE)
