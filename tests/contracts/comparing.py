@@ -58,6 +58,5 @@ def for_model(settings: dict[str, object], model: Seq2Seq) -> SearchConfig:
 def together(ensemble: Ensemble, sentences: Sequence[Sentence]) -> Together:
     """One sentence as each member reads it, for the reference."""
     config = ensemble.config
-    assert isinstance(config, Ensemble.Config)
     shares = [weight / sum(config.weights) for weight in config.weights]
     return Together(sentences, shares, config.mean == "log-probabilities")

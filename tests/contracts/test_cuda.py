@@ -54,7 +54,6 @@ def there(cuda: PretendedCuda, name: str, dtype: torch.dtype = torch.float32) ->
 
 def linked(batch: Batch) -> Batch:
     """The batch with a link from every target token to the first of its source."""
-    assert batch.tgt_mask is not None
     links = torch.zeros(*batch.tgt_mask.shape, batch.src.shape[1], dtype=torch.bool)
     links[:, :, 0] = batch.tgt_mask
     return replace(batch, alignment=links)

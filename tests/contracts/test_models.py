@@ -107,7 +107,6 @@ def columns(model: Seq2Seq, batch: Batch) -> int:
 def log_probs_of_targets(model: Seq2Seq, batch: Batch) -> Tensor:
     """`(B,T)`; a model that copies is asked for unknown words by their extended ids."""
     targets = batch.tgt_extended if model.config.copies else batch.tgt_out
-    assert targets is not None
     log_probs: Tensor = model(batch).log_probs
     return log_probs.gather(2, targets[:, :, None]).squeeze(2)
 
@@ -166,7 +165,6 @@ def test_every_registered_model_is_in_the_table() -> None:
 @torch.no_grad()
 def test_whole_pass_equals_the_walk(model: Seq2Seq) -> None:
     batch = batch_of(SOURCES, TARGETS)
-    assert batch.tgt_in is not None
     whole = model(batch, need_attention=True)
     memory = model.encode(batch)
     log_probs, attention = walked(model, memory, batch.tgt_in)
@@ -175,7 +173,6 @@ def test_whole_pass_equals_the_walk(model: Seq2Seq) -> None:
     close(whole.log_probs, log_probs)
     assert (whole.copy_gate is not None) == model.config.copies
     if model.has_attention:
-        assert attention is not None
         close(whole.attention, attention)
     else:
         assert whole.attention is None
@@ -184,7 +181,6 @@ def test_whole_pass_equals_the_walk(model: Seq2Seq) -> None:
 @torch.no_grad()
 def test_kept_positions_are_those_of_the_whole_pass(model: Seq2Seq) -> None:
     batch = batch_of(SOURCES, TARGETS)
-    assert batch.tgt_mask is not None
     close(model(batch, keep=batch.tgt_mask).log_probs, model(batch).log_probs[batch.tgt_mask])
 
 
@@ -280,7 +276,6 @@ def test_distributions_sum_to_one(model: Seq2Seq) -> None:
 
 def test_every_parameter_gets_a_gradient(model: Seq2Seq) -> None:
     batch = batch_of(SOURCES, TARGETS)
-    assert batch.tgt_mask is not None
     (-log_probs_of_targets(model, batch)[batch.tgt_mask]).sum().backward()
     untouched = [
         name

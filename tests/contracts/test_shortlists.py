@@ -142,12 +142,10 @@ def test_words_of_the_source_are_never_lost(name: str) -> None:
     batch = batch_of(SOURCES)
     memory = copier.encode(batch)
     _, readout = Walk(copier, memory).step(torch.full((len(SOURCES),), BOS))
-    assert readout.copy_gate is not None
     readout = replace(readout, copy_gate=torch.zeros_like(readout.copy_gate))
     nothing = Shortlist.of([[]] * VOCABULARY, [], VOCABULARY)
     short = copier.with_shortlist(memory, nothing.candidates(batch, copies=True))
     expected, found = copier.predict(readout, memory), copier.predict(readout, short)
-    assert short.shortlist is not None
     back = short.shortlist.index.ids_of(torch.arange(found.shape[1]))
     assert back.tolist() == sorted(back.tolist())
     for row, source in enumerate(SOURCES):

@@ -1,11 +1,13 @@
 """The command: `make test-hostile`, or `python -m tests.hostile.hunt --help`."""
 
 import argparse
+import atexit
 import random
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from multiprocessing import get_context
-from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 
 from .oracle import SHARES, Found, Room
@@ -14,13 +16,20 @@ from .runner import Runner
 Task = tuple[str, int, int]
 """Family, number of cases, seed."""
 
+room: Room
+ending = ExitStack()
+atexit.register(ending.close)
 
-def work(tasks: "SimpleQueue[Task | None]", results: "SimpleQueue[tuple[str, Found]]") -> None:
-    """Does tasks, in a room of its own, until there are no more."""
-    with Runner() as runner, tempfile.TemporaryDirectory(prefix="nmtkit-hostile-") as folder:
-        room = Room(runner, Path(folder))
-        while task := tasks.get():
-            results.put((task[0], room.hunt(*task)))
+
+def begin() -> None:
+    """Makes a room for the tasks of this process."""
+    global room
+    folder = ending.enter_context(tempfile.TemporaryDirectory(prefix="nmtkit-hostile-"))
+    room = Room(ending.enter_context(Runner()), Path(folder))
+
+
+def work(task: Task) -> Found:
+    return room.hunt(*task)
 
 
 def parts(count: int, seed: int, only: str | None, largest: int = 100) -> list[Task]:
@@ -47,31 +56,16 @@ def main() -> None:
     given = parser.parse_args()
     print(f"seed {given.seed}", flush=True)
     begun = time.monotonic()
-    context = get_context("spawn")
-    tasks, results = context.SimpleQueue(), context.SimpleQueue()
-    jobs = [context.Process(target=work, args=(tasks, results), daemon=True) for _ in range(given.jobs)]
-    for job in jobs:
-        job.start()
     todo = parts(given.cases, given.seed, given.only)
-    for task in [*todo, *[None] * given.jobs]:
-        tasks.put(task)
     found = {name: Found() for name, _, _ in todo}
-    for number in range(len(todo)):
-        while results.empty():
-            if any(job.exitcode for job in jobs):
-                raise SystemExit(f"a process failed after {number} of {len(todo)} parts: see above")
-            time.sleep(0.1)
-        name, part = results.get()
-        found[name].add(part)
-        told = "; ".join(part.faults)
-        print(f"part {number + 1} of {len(todo)}: {name}, {part.cases} cases, faults: {told or 'none'}", flush=True)
-    for job in jobs:
-        job.join()
+    with ProcessPoolExecutor(given.jobs, get_context("spawn"), begin) as pool:
+        for number, ((name, _, _), part) in enumerate(zip(todo, pool.map(work, todo), strict=True), start=1):
+            found[name].add(part)
+            faults = "; ".join(part.faults) or "none"
+            print(f"part {number} of {len(todo)}: {name}, {part.cases} cases, faults: {faults}", flush=True)
     for name, one in found.items():
         print(f"\n{name}: {one}")
-    cases, faults = (
-        sum(counts) for counts in ([f.cases for f in found.values()], [f.faults.total() for f in found.values()])
-    )
+    cases, faults = sum(one.cases for one in found.values()), sum(one.faults.total() for one in found.values())
     print(f"\nseed {given.seed}: {cases} cases in {time.monotonic() - begun:.0f} s, {faults} faults")
     raise SystemExit(bool(faults))
 

@@ -71,8 +71,6 @@ def watch(name: str, folder: Path, lines: int, threads: int) -> bool:
     with subprocess.Popen(
         words, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=kept
     ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
         given = 0 if name in ("rescore", "align") else lines
         threading.Thread(target=fill, args=(process.stdin, given), daemon=True).start()
         out, sizes, step = 0, list[float](), max(lines // 100, 1)

@@ -87,7 +87,6 @@ class Process:
         hung = not self.ends_within(seconds)
         self.signal(signal.SIGKILL)
         assert self.ends_within(60.0)
-        assert self._code is not None
         out = (self._folder / "out").read_bytes()
         return Done(self._code, out, self.printed, time.monotonic() - self._begun, hung)
 

@@ -52,7 +52,6 @@ def error_rate(model: Seq2Seq) -> float:
     """AER of the best source token of every linked target token of unseen sentences: 1 - the share of right links."""
     batch = next(Reversing(rows=64, seed=9))
     attention = model.eval()(batch, need_attention=True).attention
-    assert batch.alignment is not None
     right = batch.alignment.gather(-1, attention.argmax(-1, keepdim=True))[..., 0]
     return 1 - float(right[batch.alignment.any(-1)].float().mean())
 
@@ -84,7 +83,6 @@ def test_the_chosen_head_learns_the_links(
 def test_only_the_chosen_head_is_taught() -> None:
     """Head 3 of 4 in the first layer: of the matrices that make its weights, the rows of no other have a gradient."""
     batch = next(Reversing())
-    assert batch.alignment is not None
     model = transformer(alignment_layer=1, alignment_heads=3)
     torch.autograd.backward(alignment_loss(model(batch, need_attention=True).attention, batch.alignment))
     cross = model.decoder[0].cross_attention
@@ -119,8 +117,6 @@ def test_all_heads_of_a_layer_teach_one_of_them(tmp_path: Path, record_property:
         model.eval()
         with torch.no_grad():
             readout, heads = model.unroll_with_heads(test, model.encode(test))
-        assert readout.attention is not None
-        assert test.tgt_mask is not None
         same = readout.attention.argmax(-1) == heads.mean(1).argmax(-1)
         apart.append(1 - float(same[test.tgt_mask].float().mean()))
     record_property("looks elsewhere, less than 0.2", apart[1])
@@ -135,9 +131,6 @@ def test_what_is_reported(tmp_path: Path) -> None:
     (step,) = steps(events)
     again, batch = transformer(alignment_heads=1), next(Reversing())
     output = again(batch, need_attention=True)
-    assert batch.alignment is not None
-    assert batch.tgt_mask is not None
-    assert batch.tgt_out is not None
     expected = -output.attention[batch.alignment].log().mean()
     assert step.terms["alignment_loss"] == pytest.approx(expected.item(), rel=1e-5)
     log_probs = output.log_probs[batch.tgt_mask]

@@ -58,7 +58,6 @@ class Table(Seq2Seq):
     def advance(
         self, tokens: Tensor, state: DecoderState, memory: Memory, cache: KVCache, need_attention: bool = False
     ) -> tuple[DecoderOutput, Position]:
-        assert isinstance(state, Position)
         return DecoderOutput((self.table + self.mask)[state.step]), Position(state.step + 1)
 
     def logits(self, readout: DecoderOutput, memory: Memory) -> Tensor:
@@ -197,9 +196,7 @@ def test_limits() -> None:
 def test_the_drawn_summaries_become_targets() -> None:
     ids = torch.tensor([[[5, 12, EOS], [4, 4, 4]], [[EOS, PAD, PAD], [4, 4, 4]], [[7, 8, 9], [4, 4, 4]]])
     batch = sampled_batch(UNKNOWN_WORDS, Rollouts(ids, torch.tensor([[3, 3], [1, 3], [3, 3]])))
-    assert batch.tgt_in is not None
     assert batch.tgt_in.tolist() == [[BOS, 5, 12], [BOS, EOS, PAD], [BOS, 7, 8]]
-    assert batch.tgt_mask is not None
     assert batch.tgt_mask.tolist() == [[True] * 3, [True, False, False], [True] * 3]
     assert batch.tgt_out is batch.tgt_extended
     assert batch.src_extended is UNKNOWN_WORDS.src_extended
@@ -223,7 +220,6 @@ def test_the_mean_gradient_is_that_of_the_expected_reward() -> None:
     settings = {"gamma": 1.0, "max_length": 2}
     sums = backward(model, same_articles(number, [A]), number, reinforce=settings)
     expected = [first * (1 - first) * (1 - second / 3), -first * second * (1 - second) / 3]
-    assert model.table.grad is not None
     # Descent on the loss is ascent on the reward: the gradient of the loss is the negative.
     assert (-model.table.grad[:, A]).tolist() == pytest.approx(expected, abs=4 / math.sqrt(number))
     assert (model.table.grad[:, A] + model.table.grad[:, EOS]).abs().max() < 1e-12
@@ -237,12 +233,9 @@ def mixed_loss(model: Seq2Seq, batch: Batch, rollouts: Rollouts, gamma: float) -
 
     def token_log_probs(targets: Batch) -> Tensor:
         ids = targets.tgt_extended if model.config.copies else targets.tgt_out
-        assert ids is not None
         log_probs = model(targets).log_probs.gather(2, ids[:, :, None]).squeeze(2)
         return torch.where(targets.tgt_mask, log_probs, torch.zeros_like(log_probs)).sum(1)
 
-    assert batch.tgt_extended is not None
-    assert batch.tgt_mask is not None
     reward = rewards(rollouts, batch.tgt_extended, batch.tgt_mask.sum(1)).double()
     reinforced = (reward[:, 1] - reward[:, 0]) * token_log_probs(sampled_batch(batch, rollouts))
     return gamma * reinforced.sum() - (1 - gamma) * token_log_probs(batch).sum()
@@ -250,8 +243,6 @@ def mixed_loss(model: Seq2Seq, batch: Batch, rollouts: Rollouts, gamma: float) -
 
 def seed_with_rewards(model: Seq2Seq, batch: Batch, limit: int) -> int:
     """A seed whose drawn summaries are rewarded otherwise than the greedy ones, one better and one worse."""
-    assert batch.tgt_extended is not None
-    assert batch.tgt_mask is not None
     for seed in range(200):
         torch.manual_seed(seed)
         reward = rewards(sample_rollouts(model, model.encode(batch), limit), batch.tgt_extended, batch.tgt_mask.sum(1))

@@ -46,9 +46,6 @@ class Confidence(Objective):
         return {"words": batch.n_tokens - batch.size}
 
     def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
-        assert inputs.log_probs is not None
-        assert inputs.batch.tgt_out is not None
-        assert inputs.batch.tgt_mask is not None
         words = inputs.batch.tgt_out[inputs.batch.tgt_mask][inputs.part] != EOS
         each = (inputs.log_probs.exp() * inputs.log_probs).sum(-1)
         return {"confidence": each[words].sum(), "surest": inputs.log_probs.detach().exp().amax(-1)[~words].sum()}
@@ -65,8 +62,6 @@ class Focus(Objective):
     needs: ClassVar[InputKind] = "attention"
 
     def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
-        assert inputs.decoder_output.attention is not None
-        assert inputs.device_batch.tgt_mask is not None
         return {"focus": -inputs.decoder_output.attention.amax(-1)[inputs.device_batch.tgt_mask].sum()}
 
 
@@ -168,7 +163,6 @@ class Distance(AttentionScore):
 def test_an_attention_score_that_a_recipe_chooses(tmp_path: Path, enter: Enter) -> None:
     enter(SCORES, "distance", Distance)
     chosen = load("demo", ["model={kind: luong, score: distance, embedding_size: 8, hidden_size: 8}"])
-    assert isinstance(chosen.model, LuongConfig)
     torch.manual_seed(1)
     model = Luong(chosen.model, VocabularySizes(12, 12, False))
     first, *_, last = steps(list(start(tmp_path, settings(max_updates=20), model, FromList([tiny_batch(1)]))))

@@ -16,7 +16,7 @@ from nmtkit.data.batch import Batch
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.models.base import DecoderOutput, DecoderState, Memory, ModelConfig, Seq2Seq, VocabularySizes
 from nmtkit.training.config import TrainingConfig
-from nmtkit.training.events import Event, Step, Stopped
+from nmtkit.training.events import Event, Step
 from nmtkit.training.loop import train
 
 WORDS = 12
@@ -58,13 +58,11 @@ class TinyModel(Seq2Seq):
         return TinyMemory(batch.src_mask, batch.src_extended, batch.n_oov, self.dropout(mean))
 
     def start(self, memory: Memory) -> TinyState:
-        assert isinstance(memory, TinyMemory)
         return TinyState(memory.states)
 
     def advance(
         self, tokens: Tensor, state: DecoderState, memory: Memory, cache: KVCache, need_attention: bool = False
     ) -> tuple[DecoderOutput, TinyState]:
-        assert isinstance(state, TinyState)
         hidden = self.cell(self.tgt_embedding(tokens), state.hidden)
         return DecoderOutput(self.dropout(hidden)), TinyState(hidden)
 
@@ -208,6 +206,4 @@ def same_states(a: Path, b: Path, but: Collection[str] = ()) -> bool:
 
 def ended(events: list[Event]) -> tuple[str, int]:
     """Why training stopped, and after which update."""
-    stopped = events[-1]
-    assert isinstance(stopped, Stopped)
-    return stopped.reason, stopped.update
+    return events[-1].reason, events[-1].update
