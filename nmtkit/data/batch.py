@@ -341,17 +341,16 @@ class BatchStream(Iterator[Batch]):
         if not store.has("tgt"):
             raise DataError(f"{store.folder}: {store.name} has no targets to train on")
         self._tokenizers = tokenizers if tokenizers is not None and tokenizers.sampling else None
-        if self._tokenizers is not None and not (store.has_text("src") and store.has_text("tgt")):
-            raise DataError(
-                f"{store.folder}: {store.name} was stored without its text, which sampling needs; preprocess again"
-            )
-        if self._tokenizers is not None and store.has("src_extended"):
-            raise DataError("tokenizer.sampling: not with a model that copies words; set it to 0")
-        if self._tokenizers is not None and store.has("alignment"):
-            raise DataError(
-                "tokenizer.sampling: not with data.train.alignment, whose links were laid between the tokens of one "
-                "way to cut the text; set sampling to 0, or leave the alignment out"
-            )
+        if self._tokenizers is not None:
+            if not (store.has_text("src") and store.has_text("tgt")):
+                raise DataError(
+                    f"{store.folder}: {store.name} was stored without its text, which sampling needs; preprocess again"
+                )
+            if store.has("src_extended") or store.has("alignment"):
+                raise DataError(
+                    "tokenizer.sampling: not with data.train.alignment, whose links are between the tokens of one way "
+                    "to cut the text, nor with a model that copies words; set it to 0"
+                )
         self._store = store
         self._config = config
         self._seed = seed

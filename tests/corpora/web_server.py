@@ -24,32 +24,19 @@ class Asked:
 class Site:
     """A folder on the web, and how its server behaves; tests change the fields as they need it."""
 
-    folder: Path
-    """What it serves."""
-    base: str = ""
-    """Its address, without a slash at the end."""
-    asked: list[Asked] = field(default_factory=list)
-    """All requests so far."""
-    cuts: list[int] = field(default_factory=list)
-    """Each of the next answers breaks off after so many bytes of its body."""
-    failures: list[tuple[int, dict[str, str]]] = field(default_factory=list)
-    """Each of the next requests gets this status and these headers, and no file."""
-    redirects: dict[str, str] = field(default_factory=dict)
-    """Where paths lead to: a path of this site or a whole address."""
-    ranges: bool = True
-    """Whether it sends parts of files."""
-    etags: bool = True
-    """Whether it marks versions of files."""
-    dates: bool = True
-    """Whether it says when a file was changed."""
-    lengths: bool = True
-    """Whether it says how long a file is; if not, the end of the connection is the end of the file."""
-    claimed_length: int | None = None
-    """What it says of every file's length instead of the truth."""
-    honours_if_range: bool = True
-    """Whether it sends the whole file to whoever has a part of another version."""
-    pause: float = 0.0
-    """Seconds before each block of bytes."""
+    folder: Path  # what it serves
+    base: str = ""  # its address, without a slash at the end
+    asked: list[Asked] = field(default_factory=list)  # all requests so far
+    cuts: list[int] = field(default_factory=list)  # the bytes after which the next answers break off
+    failures: list[tuple[int, dict[str, str]]] = field(default_factory=list)  # of the next requests, without a file
+    redirects: dict[str, str] = field(default_factory=dict)  # from paths to paths of this site or addresses
+    ranges: bool = True  # whether it sends parts of files
+    etags: bool = True  # whether it marks versions of files
+    dates: bool = True  # whether it says when a file was changed
+    lengths: bool = True  # whether it says how long a file is
+    claimed_length: int | None = None  # what it says of every file's length instead of the truth
+    honours_if_range: bool = True  # whether it sends the whole file to whoever has a part of another version
+    pause: float = 0.0  # seconds before each block of bytes
 
     def url(self, name: str) -> str:
         """The address of a file of the folder."""
