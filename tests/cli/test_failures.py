@@ -55,6 +55,9 @@ def test_every_recipe_fault_in_one_message(folder: Path, console: Command) -> No
         ("training", ["KEY=VALUE"]),
         ("seed.x=1", ["`seed`", "integer"]),
         ("training.max_updates=", ["training would never end"]),
+        ("training.threads=0", ["`training.threads`: auto, or a number from 1 to 1,024 (given: "]),
+        ("training.threads=true", ["`training.threads`: auto, or a number from 1 to 1,024 (given: "]),
+        ("data.train.weights=[1, 2]", ["src names 1 and weights 2: they must be paired"]),
     ],
 )
 def test_overrides_go_through_the_same_parser(folder: Path, console: Command, override: str, parts: list[str]) -> None:

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from commands import RECIPE, Command, refused, succeeded
+from commands import Command, refused, sets, succeeded
 from keyboard import typed
 
 from nmtkit import Translator
@@ -75,10 +75,9 @@ def test_what_it_has_no_use_for(trained: Path, console: Command) -> None:
 
 
 def test_a_model_without_attention_says_so_once(corpus: Path, console: Command) -> None:
-    model = "model: {kind: rnn_encdec, embedding_size: 8, hidden_size: 8}"
-    recipe = corpus / "no-attention.yaml"
-    recipe.write_text(re.sub(r"^model: .*$", model, RECIPE, flags=re.MULTILINE), encoding="utf-8")
-    succeeded(console("train", recipe, "--run", "run", "--set", "training.max_updates=1", "--set", "data.test=null"))
+    model = "model={kind: rnn_encdec, embedding_size: 8, hidden_size: 8}"
+    few = sets(model, "training.max_updates=1", "data.test=null")
+    succeeded(console("train", corpus / "tiny.yaml", "--run", "run", *few))
     code, shown = typed([b"ba\r", b"ce\r", b"\x04"], "translate", "-m", "run", "--interactive", after=b"> ")
     assert code == 0, shown
     assert shown.count("has no attention: alignments are not shown") == 1

@@ -85,14 +85,6 @@ def test_nothing_is_left_to_find(corpus: Path, console: Command) -> None:
     assert cache.entries() == []
 
 
-@pytest.mark.parametrize("threads", ["0", "many", "1.5", "true"])
-def test_threads_that_are_none(corpus: Path, console: Command, threads: str) -> None:
-    refused(
-        console("train", corpus / "tiny.yaml", "--set", f"training.threads={threads}"),
-        "`training.threads`: auto, or a number from 1 to 1,024 (given: ",
-    )
-
-
 class Asked(Exception):
     """Ends a work at the place that a test asks about."""
 
