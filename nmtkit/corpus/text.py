@@ -11,7 +11,7 @@ import re
 import unicodedata
 import zlib
 from collections.abc import Callable, Iterator
-from io import BufferedReader
+from io import BufferedReader, FileIO
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeAlias, cast
@@ -237,7 +237,7 @@ class TextFile:
         try:
             if not self._pipes and not Path(self.path).is_file() and Path(self.path).exists():
                 raise OSError("it is not a file")
-            with open(self.path, "rb", buffering=1 << 19) as raw:
+            with BufferedReader(FileIO(self.path), 1 << 19) as raw:
                 observe = self._watch and self._watch(self.path)
                 for block in read_text_blocks(_unpacked(raw, observe), BYTES):
                     if not self.count:
