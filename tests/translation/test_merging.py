@@ -95,14 +95,3 @@ def test_gates_of_words():
 def test_a_word_is_copied_only_if_all_of_it_is():
     assert merge_gates(["▁un", "seen", "."], [0.0, 1.0, 0.0], [0, 2])[1] == frozenset()
     assert merge_gates(["▁un", "seen", "."], [0.0, 1.0, 0.0], [0, 1])[1] == {0}
-
-
-def test_gates_of_nothing():
-    merged, copied = merge_gates([], [], [])
-    assert merged.shape == (0,)
-    assert copied == frozenset()
-
-
-def test_gates_need_one_a_piece():
-    with pytest.raises(AssertionError, match="p_gen of 1 for 2 pieces"):
-        merge_gates(["▁a", "</s>"], [0.5], [])

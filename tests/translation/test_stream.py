@@ -26,7 +26,6 @@ from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError
 from nmtkit.translation import stream
 from nmtkit.translation.inputs import bucket_width
-from nmtkit.translation.long_texts import Summarizer
 from nmtkit.translation.result import EMPTY, Translation
 from nmtkit.translation.stream import BatchSource, LineStream, PendingResult, RequestQueue, Search
 from nmtkit.translation.translator import Translator
@@ -237,23 +236,6 @@ def test_one_search_waits_for_more_while_another_works() -> None:
     assert len(takers) == 4
 
 
-def summarizes(processes: int) -> None:
-    torch.set_num_threads(1)
-    articles = [" ".join(LINES[n : n + 6]) for n in range(30)] + ["", "the dog", ""]
-    plain = made("pointer-generator")
-    wanted = Summarizer(plain, 8).search(articles)
-    using = Summarizer(replace(plain, workers=Workers(["cpu"] * processes)), 8)
-    found = [one for group in using.stream(windows(articles, 7)) for one in group]
-    assert [one.text for one in found] == [one.text for one in wanted]
-    assert [len(one.parts) for one in found] == [len(one.parts) for one in wanted]
-    assert found[-1].parts == []
-
-
-@FORKS
-def test_summaries_in_windows_by_workers(server: Server) -> None:
-    fresh(server, summarizes, 2)
-
-
 def loses_a_worker(from_scratch: bool) -> None:
     workers = Workers(["cpu"] * 2, partial(opened, "transformer") if from_scratch else None)
     groups = replace(made(), workers=workers).stream(iter(lambda: LINES, None))
@@ -341,18 +323,14 @@ def test_samples_do_not_depend_on_what_is_searched_with_them() -> None:
     """Windows, batches and processes decide who is drawn beside whom; line and seed alone decide what."""
     one = made("rnnsearch")
     drawing = replace(one, config=one.config.changed({"samples": 3, "temperature": 1.3, "top_p": 0.95}))
-    whole = found_texts(drawing.search(LINES, 3))
+    whole = outcomes(drawing.search(LINES, 3))
     assert len(set(map(str, whole))) > len(LINES) // 2
     for other in (replace(drawing, batch_tokens=7), replace(drawing, workers=Workers(["cpu"] * 2))):
-        assert found_texts(other.search(LINES, 3)) == whole
+        assert outcomes(other.search(LINES, 3)) == whole
     windows = [LINES[:1], LINES[1:30], LINES[30:]]
-    assert found_texts([found for group in drawing.stream(windows, 3) for found in group]) == whole
+    assert outcomes([found for group in drawing.stream(windows, 3) for found in group]) == whole
     again = replace(drawing, config=drawing.config.changed({"seed": 2}))
-    assert found_texts(again.search(LINES, 3)) != whole
-
-
-def found_texts(found: Sequence[Sequence[Translation]]) -> list[list[str]]:
-    return [[one.text for one in several] for several in found]
+    assert outcomes(again.search(LINES, 3)) != whole
 
 
 def test_the_risk_is_of_all_that_was_drawn_and_groups_say_nothing_twice() -> None:

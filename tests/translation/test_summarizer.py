@@ -49,17 +49,6 @@ def test_unknown_words_come_through(pair: TokenizerPair) -> None:
     assert copier(pair).translate(lines) == [line.strip() for line in lines]
 
 
-def test_many_together_are_each_alone() -> None:
-    """Batches differ in the number of unknown words, and so in the width of the distribution."""
-    together = copier().search(LINES, 3, need_attention=True)
-    for line, found in zip(LINES, together, strict=True):
-        (alone,) = copier().search([line], 3, need_attention=True)
-        assert [one.text for one in found] == [one.text for one in alone]
-        assert [one.copied for one in found] == [one.copied for one in alone]
-        for one, other in zip(found, alone, strict=True):
-            assert one.score == pytest.approx(other.score, abs=1e-12)
-
-
 def test_who_copied_what_by_hand() -> None:
     """The word whose turn it is has 0.9 of the attention, the other four words 0.025 each."""
     ((found,),) = copier().search(["Zyx sees the dog Zyx"], need_attention=True)
@@ -98,20 +87,6 @@ def test_spans_are_in_a_row_on_both_sides() -> None:
         CopiedSpan(".", (7, 8), (7, 8), (4, 5)),
     ]
     assert copied_spans(WORDS.tgt, [], source, []) == []
-
-
-@pytest.mark.parametrize("pair", [WORDS, learned(KNOWN, "char", vocab_size=60)], ids=["word", "char"])
-def test_rescoring_gives_the_same_numbers(pair: TokenizerPair) -> None:
-    translator = copier(pair)
-    searched = [best[0] for best in translator.search(LINES, need_attention=True)]
-    given: list[list[str | Translation]] = [list(searched), [one.text for one in searched]]
-    for targets in given:
-        for one, other in zip(searched, translator.rescore(LINES, targets, need_attention=True), strict=True):
-            assert other.tokens == one.tokens
-            assert other.text == one.text
-            assert other.score == pytest.approx(one.score, abs=1e-6)
-            assert other.copied == one.copied
-            assert (other.p_gen is None) == (one.p_gen is None)
 
 
 def test_a_word_that_neither_vocabulary_nor_source_has() -> None:
@@ -166,24 +141,22 @@ ARTICLE = "Zyx sees the dog. The dog sleeps. Abc is a man, who is old. Def sees 
     ],
 )
 def test_windows_are_whole_sentences(size: int, expected: list[str]) -> None:
-    assert article_windows(ARTICLE, WORDS.src, size) == expected
-
-
-def test_windows_hold_all_of_the_article() -> None:
-    for size in range(1, 30):
-        found = article_windows(ARTICLE, WORDS.src, size)
-        assert " ".join(found) == ARTICLE
-        assert all(len(WORDS.src.encode(window)) <= max(size, 2) for window in found)
+    found = article_windows(ARTICLE, WORDS.src, size)
+    assert found == expected
+    assert " ".join(found) == ARTICLE
+    assert all(len(WORDS.src.encode(window)) <= max(size, 2) for window in found)
 
 
 def test_summaries_of_windows_are_joined() -> None:
-    summarizer = Summarizer(copier(limit=3), 9)
+    translator = copier(limit=3)
+    summarizer = Summarizer(translator, 9)
     first, empty, last = summarizer.search([ARTICLE, " ", "Zyx sees"], need_copies=True)
     assert first.text == ARTICLE
     assert [one.src_left_out for one in first.parts] == [0, 0, 0]
     assert (empty.text, empty.parts) == ("", [])
     assert [one.copied for one in last.parts] == [[0, 1]]
     assert summarizer.summarize([ARTICLE, "", "Zyx sees"]) == [ARTICLE, "", "Zyx sees"]
+    assert translator.max_source_tokens == 3
 
 
 def test_a_model_that_does_not_copy_is_not_asked_what_it_copied(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,7 +164,6 @@ def test_a_model_that_does_not_copy_is_not_asked_what_it_copied(monkeypatch: pyt
     ((found,),) = copier().search(["Zyx sees"], need_copies=True)
     assert found.src_tokens == ["▁<unk>", "▁sees"]
     assert found.copied is None
-    assert torch.equal(torch.tensor(found.token_log_probs), torch.tensor(replace(found).token_log_probs))
 
 
 def test_long_articles_are_searched_by_many_at_a_time() -> None:
@@ -238,12 +210,6 @@ def test_what_fills_free_slots(
     waiting.put(enumerate(sources))
     waiting.close()
     assert [[number for number, _ in waiting.take(*call)] for call in calls] == taken
-
-
-def test_the_translator_of_a_summarizer_stays_as_it_was() -> None:
-    translator = copier(limit=3)
-    Summarizer(translator, 4).summarize([NAMES])
-    assert translator.max_source_tokens == 3
 
 
 def test_a_line_of_moses_has_four_fields_whatever_the_text_holds() -> None:

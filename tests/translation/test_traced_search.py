@@ -3,28 +3,16 @@
 from dataclasses import replace
 
 import pytest
-from untrained import COPYING, LINES, learned
-from untrained import untrained as of_any_model
+from untrained import COPYING, LINES, copying
 
 from nmtkit.core.errors import DataError
-from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.search.rules import SearchConfig
 from nmtkit.translation.search_trees import describe_search, search_tree
-from nmtkit.translation.translator import Translator
-
-
-@pytest.fixture(scope="module")
-def words() -> TokenizerPair:
-    return learned()
-
-
-def untrained(name: str, words: TokenizerPair, **search: object) -> Translator:
-    return of_any_model(name, words, **{"beam_size": 4, "no_repeat_ngram": 2, **search})
 
 
 @pytest.mark.parametrize("name", COPYING)
-def test_the_tree_finds_what_the_search_finds(name: str, words: TokenizerPair) -> None:
-    translator = untrained(name, words)
+def test_the_tree_finds_what_the_search_finds(name: str) -> None:
+    translator = copying(name)
     for line in (LINES[0], LINES[5]):
         tree, found = search_tree(translator, line)
         (searched,) = translator.search([line], translator.config.beam_size, need_attention=True)
@@ -40,8 +28,8 @@ def test_the_tree_finds_what_the_search_finds(name: str, words: TokenizerPair) -
     assert any(node.token in ("▁Zyx", "▁Abc") for step in tree.steps for node in step)
 
 
-def test_fates_and_margins(words: TokenizerPair) -> None:
-    tree, _ = search_tree(untrained("pointer-generator", words, beam_size=3, no_repeat_ngram=1), LINES[0])
+def test_fates_and_margins() -> None:
+    tree, _ = search_tree(copying("pointer-generator", beam_size=3, no_repeat_ngram=1), LINES[0])
     fates = [[node.fate for node in step] for step in tree.steps]
     assert all(step == sorted(step, key=["kept", "ended", "pruned", "blocked"].index) for step in fates)
     assert {fate for step in fates for fate in step} == {"kept", "ended", "pruned", "blocked"}
@@ -55,8 +43,8 @@ def test_fates_and_margins(words: TokenizerPair) -> None:
             assert bool(node.rule) == (node.fate == "blocked") == (node.score is None)
 
 
-def test_why_it_ended(words: TokenizerPair) -> None:
-    translator = untrained("intra-attention", words)
+def test_why_it_ended() -> None:
+    translator = copying("intra-attention")
     for search, reason in (
         ({"min_length": 8, "max_length": 9}, "length limit of 9 tokens"),
         ({"stop": "exact", "min_length": 0, "max_length": 200}, "no other could become better"),
@@ -72,6 +60,6 @@ def test_the_settings_in_words() -> None:
     assert describe_search(config) == "beam size 2, length penalty gnmt:0.6, no_repeat_ngram 3"
 
 
-def test_nothing_to_search_for(words: TokenizerPair) -> None:
+def test_nothing_to_search_for() -> None:
     with pytest.raises(DataError, match="line 3 has no letters"):
-        search_tree(untrained("intra-attention", words), "  ", "line 3")
+        search_tree(copying("intra-attention"), "  ", "line 3")

@@ -6,21 +6,9 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from untrained import COPYING, LINES, SMALL, learned
-from untrained import untrained as of_any_model
+from untrained import COPYING, LINES, SMALL, copying
 
-from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.models.base import MODELS
-from nmtkit.translation.translator import Translator
-
-
-@pytest.fixture(scope="module")
-def words() -> TokenizerPair:
-    return learned()
-
-
-def untrained(name: str, words: TokenizerPair, **search: object) -> Translator:
-    return of_any_model(name, words, **{"beam_size": 4, "no_repeat_ngram": 2, **search})
 
 
 def test_every_model_that_can_copy_is_asked() -> None:
@@ -28,8 +16,8 @@ def test_every_model_that_can_copy_is_asked() -> None:
     assert able == {SMALL[name][0] for name in COPYING}
 
 
-def test_several_batches_at_a_time_change_nothing(words: TokenizerPair) -> None:
-    translator, tokens = untrained("pointer-generator-coverage", words), []
+def test_several_batches_at_a_time_change_nothing() -> None:
+    translator, tokens = copying("pointer-generator-coverage"), []
     for threads in (2, 1):
         torch.set_num_threads(threads)
         searched = translator.search(LINES, need_copies=True)
@@ -38,9 +26,9 @@ def test_several_batches_at_a_time_change_nothing(words: TokenizerPair) -> None:
 
 
 @pytest.mark.parametrize("name", COPYING)
-def test_many_together_are_each_alone(name: str, words: TokenizerPair) -> None:
+def test_many_together_are_each_alone(name: str) -> None:
     """Batches differ in padding and in the number of unknown words."""
-    translator = untrained(name, words)
+    translator = copying(name)
     together = translator.search(LINES, 4, need_copies=True)
     assert any(token in ("▁Zyx", "▁Abc") for found in together for one in found for token in one.tokens)
     assert any(place is not None for found in together for one in found for place in one.copied or [])
@@ -52,8 +40,8 @@ def test_many_together_are_each_alone(name: str, words: TokenizerPair) -> None:
 
 
 @pytest.mark.parametrize("name", COPYING)
-def test_rescoring_gives_what_the_search_gave(name: str, words: TokenizerPair) -> None:
-    translator = untrained(name, words, coverage_penalty=0.5, coverage_kind="summary")
+def test_rescoring_gives_what_the_search_gave(name: str) -> None:
+    translator = copying(name, coverage_penalty=0.5, coverage_kind="summary")
     searched = [best[0] for best in translator.search(LINES, need_attention=True)]
     again = translator.rescore(LINES, searched, need_attention=True)
     for one, other in zip(searched, again, strict=True):
@@ -67,9 +55,9 @@ def test_rescoring_gives_what_the_search_gave(name: str, words: TokenizerPair) -
 
 
 @pytest.mark.parametrize("name", COPYING)
-def test_rescoring_in_parts_changes_nothing(name: str, words: TokenizerPair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rescoring_in_parts_changes_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The output layer is asked for real target tokens alone, and for no more of them at a time than was said."""
-    translator = untrained(name, words, coverage_penalty=0.5, coverage_kind="summary")
+    translator = copying(name, coverage_penalty=0.5, coverage_kind="summary")
     whole = translator.rescore(LINES, LINES, need_attention=True)
     sizes: list[int] = []
     predict = translator.model.predict
@@ -94,14 +82,14 @@ def test_rescoring_in_parts_changes_nothing(name: str, words: TokenizerPair, mon
 
 
 @pytest.mark.parametrize("name", COPYING)
-def test_pictures_show_the_copied_words(name: str, words: TokenizerPair) -> None:
+def test_pictures_show_the_copied_words(name: str) -> None:
     line = LINES[0]
-    ((found,),) = untrained(name, words).search([line], need_attention=True)
-    (picture,) = untrained(name, words).pictures([line])
+    ((found,),) = copying(name).search([line], need_attention=True)
+    (picture,) = copying(name).pictures([line])
     assert picture.src_words[0] == "Zyx"
     assert picture.p_gen is not None
     assert len(picture.p_gen) == len(picture.tgt_words)
     assert found.copied is not None
-    (given,) = untrained(name, words).pictures([line], ["Abc sees Zyx"])
+    (given,) = copying(name).pictures([line], ["Abc sees Zyx"])
     assert list(given.tgt_words) == ["Abc", "sees", "Zyx", "</s>"]
     assert {0, 2} <= given.copied  # there is no other way to write them

@@ -44,6 +44,9 @@ def learned(texts: Sequence[str] = KNOWN, kind: str = "word", **settings: object
     return learn_tokenizers(config, [Example(text, text, number) for number, text in enumerate(texts, start=1)])
 
 
+WORDS = learned()
+
+
 def untrained(name: str, tokenizers: TokenizerPair, scale: float = 1.0, **search: object) -> Translator:
     """A translator in float64; weights are `scale` times as large as fresh ones."""
     torch.manual_seed(4)
@@ -56,3 +59,8 @@ def untrained(name: str, tokenizers: TokenizerPair, scale: float = 1.0, **search
             weights.mul_(scale)
     config = SearchConfig.model_validate({"min_length": 3, "max_length": 9, **search})
     return Translator(model.double().eval(), tokenizers, config, batch_tokens=40)
+
+
+def copying(name: str, **search: object) -> Translator:
+    """A translator for `LINES`, of which its vocabulary knows some words."""
+    return untrained(name, WORDS, **{"beam_size": 4, "no_repeat_ngram": 2, **search})
