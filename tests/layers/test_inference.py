@@ -72,13 +72,12 @@ def test_float32_is_exact_for_few_rows_and_many(
 ) -> None:
     linear = made(bias=bias)
     inputs = torch.randn(*shape, 24)
+    expected = exact(linear, inputs)
     for pays in (True, False):
         monkeypatch.setattr(Fp32Linear, "_pays", lambda *_, pays=pays: pays)
         found = Fp32Linear(linear.weight, linear.bias)
-        torch.testing.assert_close(found(inputs).double(), exact(linear, inputs), rtol=1e-5, atol=1e-5)
-        torch.testing.assert_close(
-            found.forward_relu(inputs).double(), exact(linear, inputs).relu(), rtol=1e-5, atol=1e-5
-        )
+        both = found(inputs).double(), found.forward_relu(inputs).double()
+        torch.testing.assert_close(both, (expected, expected.relu()), rtol=1e-5, atol=1e-5)
 
 
 @needs_bf16
@@ -136,9 +135,8 @@ def test_int8_is_what_the_formula_says(
     step = inputs.abs().amax(-1, keepdim=True) / largest * linear.weight.abs().max() * 1.01
     assert ((found(inputs) - wanted).abs() <= step).all()
     assert (found(inputs) - wanted).abs().median() < 1e-4
-    torch.testing.assert_close(
-        found(inputs).double(), exact(linear, inputs), rtol=0.02, atol=0.03 * float(inputs.abs().max())
-    )
+    roughly = 0.03 * float(inputs.abs().max())
+    torch.testing.assert_close(found(inputs).double(), exact(linear, inputs), rtol=0.02, atol=roughly)
 
 
 @pytest.mark.parametrize("form", ACTIVATION_FORMATS)

@@ -18,7 +18,12 @@ from nmtkit import layers
 from nmtkit.layers import kernels
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
-NO_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+
+def on_cuda(test: Callable[..., None]) -> Callable[..., None]:
+    """A test for a real device, without gradients."""
+    here = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+    return pytest.mark.cuda(here(torch.no_grad()(test)))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
@@ -139,9 +144,7 @@ def logits_work(dtype: torch.dtype, padded: bool) -> Tensor:
     return torch.randn(n, v + 12 * padded, generator=made, device="cuda").mul_(5).to(dtype)[:, :v]
 
 
-@torch.no_grad()
-@pytest.mark.cuda
-@NO_CUDA
+@on_cuda
 @pytest.mark.parametrize("covered", [False, True], ids=["plain", "coverage"])
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_weights_on_cuda(dtype: torch.dtype, covered: bool) -> None:
@@ -160,9 +163,7 @@ def test_weights_on_cuda(dtype: torch.dtype, covered: bool) -> None:
     assert bool((weights[~mask.expand_as(weights)] == 0).all())
 
 
-@torch.no_grad()
-@pytest.mark.cuda
-@NO_CUDA
+@on_cuda
 @pytest.mark.parametrize("padded", [False, True], ids=["dense", "padded"])
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_maxima_on_cuda(dtype: torch.dtype, padded: bool) -> None:
@@ -173,9 +174,7 @@ def test_maxima_on_cuda(dtype: torch.dtype, padded: bool) -> None:
     assert torch.equal(tops, expected_tops)
 
 
-@torch.no_grad()
-@pytest.mark.cuda
-@NO_CUDA
+@on_cuda
 def test_in_a_captured_graph_they_see_new_numbers() -> None:
     *given, mask = attention_work(torch.float16, True)
     logits = logits_work(torch.float16, True)
@@ -200,8 +199,6 @@ def test_in_a_captured_graph_they_see_new_numbers() -> None:
 
 
 @needs_triton
-@torch.no_grad()
-@pytest.mark.cuda
-@NO_CUDA
+@on_cuda
 def test_the_programs_are_what_computes_there() -> None:
     assert kernels._triton_kernels(torch.device("cuda", torch.cuda.current_device())) is not None

@@ -114,21 +114,6 @@ def test_memory_cells_are_left_out_where_nobody_asks() -> None:
     torch.testing.assert_close(spared.hidden, asked.hidden, rtol=0, atol=1e-12)
 
 
-@pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("cell", CELLS)
-def test_cuda_encodes_as_the_cpu_does(cell: CellKind) -> None:
-    torch.manual_seed(1)
-    encoder = RecurrentEncoder(cell, 3, 2, 2, True, True).double()
-    inputs, lengths = torch.randn(3, 6, 3).double(), torch.tensor([2, 5, 3])
-    mask = torch.arange(6) < lengths[:, None]
-    here = encoder(inputs, mask)
-    there = encoder.cuda()(inputs.cuda(), mask.cuda(), lengths)
-    for name in ("states", "hidden", "cell"):
-        one, other = getattr(here, name), getattr(there, name)
-        torch.testing.assert_close(other if other is None else other.cpu(), one, rtol=0, atol=1e-10)
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("cell", CELLS)
 def test_stacked_cells_by_hand(cell: CellKind) -> None:

@@ -102,31 +102,29 @@ COIN = {BOS: {A: 0.7, EOS: 0.3}, A: {A: 0.5, EOS: 0.5}}
 NONE = {"length_penalty": "none", "max_length": 4}
 
 
-@pytest.mark.parametrize(
-    ("rows", "settings", "expected"),
-    [
-        (GREEDY_MISSES, {"beam_size": 1}, {"AC": math.log(0.306) / 3}),
-        (GREEDY_MISSES, {"beam_size": 2}, {"BC": math.log(0.4) / 3, "AC": math.log(0.306) / 3}),
-        # The empty translation ends first and is among the best two; `first_k` goes on until two are finished.
-        (EARLY_END, {"beam_size": 2}, {"AB": math.log(0.54) / 3, "": math.log(0.4)}),
-        (EARLY_END, {"beam_size": 2, **NONE}, {"AB": math.log(0.54), "": math.log(0.4)}),
-        # Two have ended after the second step; only `exact` waits for the one that wins by its mean.
-        (LATE_WINNER, {"beam_size": 2}, {"A": math.log(0.3) / 2}),
-        (LATE_WINNER, {"beam_size": 2, "stop": "exact"}, {"ABCD": math.log(0.3) / 5}),
-        # An end that is ranked below the beam does not count.
-        (LOW_END, {"beam_size": 2}, {"A": math.log(0.5) / 2, "B": math.log(0.3) / 2}),
-        # Unfinished hypotheses stand behind finished ones.
-        (ENDLESS, {"beam_size": 3, "max_length": 4}, {"": math.log(0.01), "AAAA": math.log(0.99) / 4}),
-        # Patience waits for four that are finished, and each word has its reward.
-        (COIN, {"beam_size": 1, **NONE}, {"A": math.log(0.35)}),
-        (COIN, {"beam_size": 2, **NONE}, {"A": math.log(0.35), "": math.log(0.3)}),
-        (
-            COIN,
-            {"beam_size": 2, **NONE, "word_reward": 1.0, "patience": 2.0},
-            {"AAA": math.log(0.7 * 0.5**3) + 4, "AA": math.log(0.7 * 0.5**2) + 3},
-        ),
-    ],
-)
+BY_HAND = {
+    "greedy": (GREEDY_MISSES, {"beam_size": 1}, {"AC": math.log(0.306) / 3}),
+    "wider": (GREEDY_MISSES, {"beam_size": 2}, {"BC": math.log(0.4) / 3, "AC": math.log(0.306) / 3}),
+    # The empty translation ends first and is among the best two; `first_k` goes on until two are finished.
+    "first_k": (EARLY_END, {"beam_size": 2}, {"AB": math.log(0.54) / 3, "": math.log(0.4)}),
+    "no length penalty": (EARLY_END, {"beam_size": 2, **NONE}, {"AB": math.log(0.54), "": math.log(0.4)}),
+    # Two have ended after the second step; only `exact` waits for the one that wins by its mean.
+    "first_k gives up": (LATE_WINNER, {"beam_size": 2}, {"A": math.log(0.3) / 2}),
+    "exact waits": (LATE_WINNER, {"beam_size": 2, "stop": "exact"}, {"ABCD": math.log(0.3) / 5}),
+    "an end below the beam": (LOW_END, {"beam_size": 2}, {"A": math.log(0.5) / 2, "B": math.log(0.3) / 2}),
+    "unfinished": (ENDLESS, {"beam_size": 3, "max_length": 4}, {"": math.log(0.01), "AAAA": math.log(0.99) / 4}),
+    "beam 1": (COIN, {"beam_size": 1, **NONE}, {"A": math.log(0.35)}),
+    "beam 2": (COIN, {"beam_size": 2, **NONE}, {"A": math.log(0.35), "": math.log(0.3)}),
+    # Patience waits for four that are finished, and each token has its reward.
+    "patience": (
+        COIN,
+        {"beam_size": 2, **NONE, "word_reward": 1.0, "patience": 2.0},
+        {"AAA": math.log(0.7 * 0.5**3) + 4, "AA": math.log(0.7 * 0.5**2) + 3},
+    ),
+}
+
+
+@pytest.mark.parametrize(("rows", "settings", "expected"), BY_HAND.values(), ids=BY_HAND)
 def test_scores_and_order_by_hand(
     rows: dict[int, dict[int, float]], settings: dict[str, object], expected: dict[str, float]
 ) -> None:
