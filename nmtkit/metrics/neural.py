@@ -5,7 +5,7 @@ Both use a large pretrained model, which they download on first use. They run on
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import version
 from typing import Any
 
@@ -99,21 +99,11 @@ def _gpus() -> int:
     return int(torch.cuda.is_available())
 
 
-METRICS.register("comet")(
-    Comet(
-        "comet",
-        "COMET",
-        needs="texts and sources",
-        package="comet",
-        extra="comet",
-        model="Unbabel/wmt22-comet-da",
-        library="unbabel-comet",
-    )
-)
-for _name, _title, _model in (
-    ("bertscore", "BERTScore", "bert-base-multilingual-cased"),  # the library's own choice for most languages
-    ("bertscore-en", "BERTScore-en", "roberta-large"),  # and for English
+_comet_metric = partial(Comet, needs="texts and sources", package="comet", extra="comet", library="unbabel-comet")
+_bert_metric = partial(BertScore, package="bert_score", extra="bertscore", library="bert-score")
+for _metric in (
+    _comet_metric("comet", "COMET", model="Unbabel/wmt22-comet-da"),
+    _bert_metric("bertscore", "BERTScore", model="bert-base-multilingual-cased"),  # the library's choice for most
+    _bert_metric("bertscore-en", "BERTScore-en", model="roberta-large"),  # and for English
 ):
-    METRICS.register(_name)(
-        BertScore(_name, _title, package="bert_score", extra="bertscore", model=_model, library="bert-score")
-    )
+    METRICS.register(_metric.name)(_metric)

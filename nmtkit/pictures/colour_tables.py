@@ -20,10 +20,9 @@ from nmtkit.pictures.pages import picture_format
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-CELL = 0.55
+CELL, NARROWEST, TITLE = 0.55, 2.1, 0.4
 LEFT, RIGHT, TOP, BOTTOM, BETWEEN = 0.75, 0.95, 1.15, 0.6, 0.75
-TITLE = 0.4
-NARROWEST = 2.1
+"""Inches: the width of a cell, the least width of a table, the height of the title, and the margins."""
 
 
 @dataclass(frozen=True, eq=False)

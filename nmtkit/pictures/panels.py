@@ -25,27 +25,18 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-LONGEST_LABEL = 36
+GOLD, WINDOW, OUTSIDE = "#e8710a", "#c2185b", "#e5e7eb"
+COPIED, COPYING, GENERATING, COVERAGE, STRETCH = "#b45309", "#fbd9b0", "#6ea3e0", "#1f5fbf", "#6b7280"
+LONGEST_LABEL, MOST_ROWS = 36, 60
+"""Letters of a label, and rows of an article."""
 ROTATION = 50.0
-COLOUR_BAR = 0.9
-TITLE_SIZE = 12.0
-WIDE_ENOUGH_FOR_A_TITLE = 4.5
-LEAST_BOX = 0.8
-
-GOLD = "#e8710a"
-WINDOW = "#c2185b"
-OUTSIDE = "#e5e7eb"
-
-COPIED = "#b45309"
-COPYING = "#fbd9b0"
-GENERATING = "#6ea3e0"
-COVERAGE = "#1f5fbf"
-STRETCH = "#6b7280"
-MOST_ROWS = 60
-STRIP = 0.5
-GAP = 0.1
-NOTE_SIZE = 8.0
-NOTE = 0.17
+"""Of the labels of columns, in degrees."""
+TITLE_SIZE, NOTE_SIZE = 12.0, 8.0
+"""Of fonts, in points."""
+COLOUR_BAR, LEAST_BOX, TITLE_WIDTH = 0.9, 0.8, 4.5
+"""Inches: the colour bar with its labels, the least height of the cells, and a width that a title may always have."""
+STRIP, GAP, NOTE = 0.5, 0.1, 0.17
+"""Inches: the strips of coverage and p_gen, their distance from the cells, and a line of notes."""
 
 Place = Callable[[float, float, float, float], tuple[float, float, float, float]]
 """Turns a box (right, down, width, height), in inches from the panel's corner, into fractions of the figure."""
@@ -282,7 +273,7 @@ def _fit_title(heading: str, families: list[str], width: float, by: ScaleFactors
     if not heading:
         return "", width, 0.0
     ((title_width, line_height),) = fonts.measure_labels([heading], families, TITLE_SIZE * by.text)
-    width = max(width, min(title_width, WIDE_ENOUGH_FOR_A_TITLE * by.length))
+    width = max(width, min(title_width, TITLE_WIDTH * by.length))
     letters = max(1, int(len(heading) * width / title_width))
     lines = textwrap.wrap(heading, letters) if title_width > width else [heading]
     return "\n".join(lines), width, len(lines) * line_height * 1.35 + 0.15 * by.text
