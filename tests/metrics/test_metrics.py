@@ -333,10 +333,10 @@ def test_compare_leaves_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -
     assert "SACREBLEU_SEED" not in os.environ
 
 
-@pytest.mark.parametrize(("n_samples", "seed"), [(0, 1), (10, 0)])
-def test_compare_refuses_numbers_out_of_range(n_samples: int, seed: int) -> None:
-    with pytest.raises(NmtkitError, match="must be at least 1"):
-        metrics.compare([("one", GOOD)], [REF], ["bleu"], n_samples=n_samples, seed=seed)
+def test_tests_of_significance_refuse_numbers_out_of_range() -> None:
+    for numbers in ((0, 1), (10_001, 1), (10, 0)):
+        with pytest.raises(NmtkitError, match="must be at least 1, the samples at most 10,000"):
+            Bootstrap(*numbers)
 
 
 # ---- by length

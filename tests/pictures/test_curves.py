@@ -76,13 +76,13 @@ def test_nothing_to_draw_is_told(tmp_path: Path):
     assert not (tmp_path / "a.png").exists()
 
 
-@pytest.mark.parametrize("suffix", ["png", "pdf", "html"])
-def test_formats(tmp_path: Path, suffix: str):
-    save_training([ONE], tmp_path / f"a.{suffix}")
-    save_by_length(["1-10", "11+"], [("system", [30.0, 20.0])], tmp_path / f"b.{suffix}")
-    for name in "ab":
-        head = {"png": b"\x89PNG", "pdf": b"%PDF", "html": b"<!"}[suffix]
-        assert (tmp_path / f"{name}.{suffix}").read_bytes().startswith(head)
+@pytest.mark.parametrize(("suffix", "head"), [("png", b"\x89PNG"), ("pdf", b"%PDF"), ("html", b"<!")])
+def test_formats(tmp_path: Path, suffix: str, head: bytes):
+    path = tmp_path / f"a.{suffix}"
+    save_training([ONE], path)
+    assert path.read_bytes().startswith(head)
+    save_by_length(["1-10", "11+"], [("system", [30.0, 20.0])], path)
+    assert path.read_bytes().startswith(head)
 
 
 def test_by_length(tmp_path: Path):
