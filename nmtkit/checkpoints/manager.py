@@ -36,12 +36,10 @@ from nmtkit.core.files import with_checksum
 class RetentionConfig(Protocol):
     """Which weights of a training are kept; `TrainingConfig` says what each setting means."""
 
-    @property
-    def best_metric(self) -> str: ...  # noqa: D102
-    @property
-    def higher_is_better(self) -> bool: ...  # noqa: D102
-    @property
-    def keep_best(self) -> int: ...  # noqa: D102
+    best_metric: str
+    higher_is_better: bool
+    keep_best: int
+
     @property
     def recent_to_keep(self) -> int: ...  # noqa: D102
 

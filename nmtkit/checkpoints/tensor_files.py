@@ -63,9 +63,7 @@ class Header:
     def require_vocabulary(self, vocabulary: str) -> None:
         """Refuses a file of another vocabulary, if both are known."""
         if vocabulary and self.vocabulary and vocabulary != self.vocabulary:
-            raise CheckpointError(
-                "trained with another vocabulary than it is to be used with, so they are of different runs"
-            )
+            raise CheckpointError("trained with another vocabulary, so it is of another run")
 
 
 def require_checksum(facts: Any) -> dict[str, Any]:
@@ -86,7 +84,7 @@ def read_tensors(file: Any, header: Header, prefixes: tuple[str, ...] = ("",)) -
         if header.sums is not None and sums[name] != header.sums[name]:
             raise ValueError(f"{name!r} is not as it was written: its checksum is another")
         if tensor.is_complex() or (tensor.is_floating_point() and tensor.dtype not in _FLOATS):
-            raise CheckpointError(f"{name!r} holds {dtype_name(tensor)}, which no model has")
+            raise CheckpointError(f"{name!r} holds numbers of type {tensor.dtype}, which no model has")
         # One sum is much quicker than to look at each number; where it is too large itself, they are looked at.
         if not (torch.isfinite(tensor.sum()) or torch.isfinite(tensor).all()):
             raise CheckpointError(f"{name!r} holds a number that is not finite (NaN or infinity)")
@@ -173,13 +171,3 @@ def write_file(path: Path, write: Callable[[Path], object]) -> None:
             f"{path}: cannot write it ({fault}); free some space there or name another folder; "
             "the checkpoints written before are untouched"
         ) from fault
-
-
-def dtype_class(tensor: Tensor) -> tuple[bool, bool]:
-    """Two tensors must agree in this for one to replace the other."""
-    return tensor.is_floating_point(), tensor.dtype == torch.bool
-
-
-def dtype_name(tensor: Tensor) -> str:
-    """The type of a tensor for messages."""
-    return f"numbers of type {str(tensor.dtype).removeprefix('torch.')}"

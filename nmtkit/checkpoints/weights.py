@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from nmtkit.checkpoints.tensor_files import dtype_class, dtype_name, open_checkpoint, read_tensors, write_tensors
+from nmtkit.checkpoints.tensor_files import open_checkpoint, read_tensors, write_tensors
 from nmtkit.core.errors import CheckpointError
 
 WEIGHTS, EMA, OPTIMIZER = "weights/", "ema/", "optimizer/"
@@ -108,20 +108,27 @@ def _fill(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
 
 
 def _require_fitting(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], path: Path) -> None:
-    faults = [f"{name!r} is missing" for name in own if name not in weights]
-    faults += [f"{name!r} is not in the model" for name in weights if name not in own]
-    for name, wanted in own.items():
-        given = weights.get(name, wanted)
-        if given.shape != wanted.shape:
-            faults.append(f"{name!r} has shape {list(given.shape)}, the model wants {list(wanted.shape)}")
-        elif dtype_class(given) != dtype_class(wanted):
-            faults.append(f"{name!r} holds {dtype_name(given)}, the model wants {dtype_name(wanted)}")
+    wanted, given = _describe(own), _describe(weights)
+    faults = [
+        f"{name!r} is {given.get(name, 'missing')}, the model has {wanted.get(name, 'none')}"
+        for name in {**wanted, **given}
+        if given.get(name) != wanted.get(name)
+    ]
     if faults:
         more = f" and {len(faults) - 3} more" if len(faults) > 3 else ""
         raise CheckpointError(
             f"{path}: the checkpoint is of another model: {'; '.join(faults[:3])}{more}; "
             "use the recipe it was trained with"
         )
+
+
+def _describe(weights: Mapping[str, Tensor]) -> dict[str, str]:
+    """Kind of number and shape of each, which must be equal for one to replace the other."""
+
+    def kind(tensor: Tensor) -> str:
+        return "bool" if tensor.dtype == torch.bool else "float" if tensor.is_floating_point() else "int"
+
+    return {name: f"{kind(tensor)} {list(tensor.shape)}" for name, tensor in weights.items()}
 
 
 def average_weights(paths: Sequence[Path], model: nn.Module | None = None, vocabulary: str = "") -> dict[str, Tensor]:
@@ -139,7 +146,7 @@ def average_weights(paths: Sequence[Path], model: nn.Module | None = None, vocab
     total = {name: tensor.double() for name, tensor in first.items()}
     for path in paths[1:]:
         weights = read_weights(path, vocabulary)
-        if _shapes(weights) != _shapes(first):
+        if _describe(weights) != _describe(first):
             raise CheckpointError(f"{path}: of another model than {paths[0]}; average checkpoints of one run only")
         for name, tensor in weights.items():
             total[name] += tensor.double()
@@ -147,10 +154,6 @@ def average_weights(paths: Sequence[Path], model: nn.Module | None = None, vocab
         name: (total[name] / len(paths)).to(tensor.dtype) if tensor.is_floating_point() else tensor
         for name, tensor in first.items()
     }
-
-
-def _shapes(weights: Mapping[str, Tensor]) -> dict[str, object]:
-    return {name: (tensor.shape, dtype_class(tensor)) for name, tensor in weights.items()}
 
 
 class Ema:

@@ -42,7 +42,7 @@ def train(
 
     Args:
         model: is moved to `device`.
-        stream: the training data; this process's share of it.
+        stream: this process's share of the training data.
         config: the settings.
         evaluate: scores the model, which is in evaluation mode, without gradients. It may draw random numbers: those of
             the training are not disturbed. Called in process 0 only.
