@@ -11,7 +11,6 @@ import re
 import unicodedata
 import zlib
 from collections.abc import Callable, Iterator
-from io import BufferedReader, FileIO
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeAlias, cast
@@ -181,9 +180,9 @@ class _Observed:
         return data
 
 
-def _unpacked(file: BufferedReader, observe: Callable[[bytes], object] | None = None) -> BinaryIO:
+def _unpacked(file: BinaryIO, observe: Callable[[bytes], object] | None = None) -> BinaryIO:
     """The file, decompressed if it is gzip. It may be a pipe, which cannot be wound back."""
-    packed = file.peek(2)[:2] == b"\x1f\x8b"
+    packed = file.peek(2)[:2] == b"\x1f\x8b"  # type: ignore[attr-defined]  # what is opened here has it
     source: Any = file if observe is None else _Observed(file, observe)
     return cast(BinaryIO, gzip.GzipFile(fileobj=source) if packed else source)
 
@@ -237,7 +236,7 @@ class TextFile:
         try:
             if not self._pipes and not Path(self.path).is_file() and Path(self.path).exists():
                 raise OSError("it is not a file")
-            with BufferedReader(FileIO(self.path), 1 << 19) as raw:
+            with open(self.path, "rb", buffering=1 << 19) as raw:
                 observe = self._watch and self._watch(self.path)
                 for block in read_text_blocks(_unpacked(cast(BufferedReader, raw), observe), BYTES):
                     if not self.count:
