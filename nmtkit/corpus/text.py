@@ -238,7 +238,7 @@ class TextFile:
                 raise OSError("it is not a file")
             with open(self.path, "rb", buffering=1 << 19) as raw:
                 observe = self._watch and self._watch(self.path)
-                for block in read_text_blocks(_unpacked(cast(BufferedReader, raw), observe), BYTES):
+                for block in read_text_blocks(_unpacked(raw, observe), BYTES):
                     if not self.count:
                         if block.data.startswith(_UTF16_MARKS):
                             self._broken(UTF16, 1, "", "not UTF-8 (byte 1 of the line); convert it", ", line 1")
