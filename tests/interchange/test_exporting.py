@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from commands import Command
+from commands import Command, refused, succeeded
 from daily import daily
 from portable import SEARCH, SOURCES, TARGETS, learned, made_run, needs, opened, raw, read, require_near, run_of
 
@@ -147,14 +147,11 @@ def test_the_command_writes_into_a_new_folder_only(console: Command, tmp_path: P
     run_of({"norm": "post"}, tmp_path / "run")
     recipe = tmp_path / "run" / "recipe.yaml"
     recipe.write_text(recipe.read_text(encoding="utf-8").replace("length_penalty: average", "length_penalty: gnmt"))
-    done = console("export", "run", "out", "--to", "huggingface")
-    assert done.code == 0, done
+    done = succeeded(console("export", "run", "out", "--to", "huggingface"))
     assert "warning: huggingface has no search like this one: it lacks length_penalty gnmt" in done.err
     assert "--license" in done.err
     assert "license: unknown" in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
-    done = console("export", "run", "out", "--to", "huggingface")
-    assert done.code == 2
-    assert "out: it exists already" in done.err
+    refused(console("export", "run", "out", "--to", "huggingface"), "out: it exists already")
 
 
 def test_the_page_on_the_format_names_every_file_of_a_run(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from commands import Command
+from commands import Command, refused, succeeded
 from other_recurrent import opennmt_rnn
 from other_toolkits import joey_config, opennmt_options, write_joey, write_opennmt
 from portable import SOURCES, Harm, Spoil, import_refused
@@ -28,6 +28,14 @@ def opennmt(tmp_path: Path) -> Path:
     path = tmp_path / "model" / "model_step_5.pt"
     write_opennmt(path, opennmt_options())
     return path
+
+
+@pytest.fixture
+def recurrent(tmp_path: Path) -> Path:
+    options = opennmt_options(encoder_type="rnn", decoder_type="rnn", position_encoding=False, enc_layers=1)
+    options |= {"rnn_type": "GRU", "input_feed": 1, "global_attention": "general"}
+    write_opennmt(tmp_path / "model" / "model.pt", options, opennmt_rnn)
+    return tmp_path / "model" / "model.pt"
 
 
 def setting(path: str, value: Any) -> Spoil:
@@ -85,10 +93,7 @@ JOEY_HOSTILE: dict[str, tuple[Spoil, str]] = {
         lambda at: state(lambda content: content.update(stats_state=Harm(at.parent / "harm")))(at),
         "best.ckpt.*nothing of it was run.*model_state",
     ),
-    "a bare pickle": (
-        lambda at: (at / "5.ckpt").write_bytes(pickle.dumps(Harm(at.parent / "harm"))),
-        "best.ckpt.*nothing of it was run",
-    ),
+    "a bare pickle": (lambda at: (at / "5.ckpt").write_bytes(pickle.dumps(Harm(at.parent / "harm"))), "nothing .* run"),
     "options": (state(lambda content: content.update(args=Namespace(a=1))), "best.ckpt.*nothing of it was run"),
     "another shape": (
         weight(FIRST, torch.zeros(16, 8)),
@@ -112,15 +117,6 @@ JOEY_HOSTILE: dict[str, tuple[Spoil, str]] = {
         "config.yaml",
     ),
 }
-
-
-@pytest.mark.parametrize("harm", JOEY_HOSTILE)
-def test_a_folder_of_joey_nmt_that_lies_or_has_no_counterpart_is_refused_by_name(
-    harm: str, joey: Path, tmp_path: Path
-) -> None:
-    spoil, match = JOEY_HOSTILE[harm]
-    spoil(joey)
-    import_refused(joey, match, tmp_path, "joeynmt")
 
 
 def option(name: str, value: Any) -> Spoil:
@@ -165,35 +161,26 @@ OPENNMT_HOSTILE: dict[str, tuple[Spoil, str]] = {
 }
 
 
-@pytest.mark.parametrize("harm", OPENNMT_HOSTILE)
-def test_a_checkpoint_of_opennmt_py_that_lies_or_has_no_counterpart_is_refused_by_name(
-    harm: str, opennmt: Path, tmp_path: Path
-) -> None:
-    spoil, match = OPENNMT_HOSTILE[harm]
-    spoil(opennmt)
-    import_refused(opennmt, match, tmp_path, "opennmt-py")
-
-
-OF_RECURRENT: dict[str, tuple[Any, str]] = {
-    "decoder_type": ("transformer", "decoder_type"),
-    "global_attention": ("mlp", "global_attention.*general"),
-    "coverage_attn": (True, "coverage_attn: True"),
-    "copy_attn": (True, "copy_attn: True"),
-    "bridge": (True, "bridge: True"),
-    "context_gate": ("both", "context_gate: 'both'"),
-    "rnn_type": ("SRU", "rnn_type"),
-    "dec_layers": (2, "dec_layers: 2 beside enc_layers 1"),
+RECURRENT_HOSTILE: dict[str, tuple[Spoil, str]] = {
+    "a Transformer's decoder": (option("decoder_type", "transformer"), "decoder_type"),
+    "a perceptron": (option("global_attention", "mlp"), "global_attention.*general"),
+    "coverage": (option("coverage_attn", True), "coverage_attn: True"),
+    "copying": (option("copy_attn", True), "copy_attn: True"),
+    "a bridge": (option("bridge", True), "bridge: True"),
+    "gates": (option("context_gate", "both"), "context_gate: 'both'"),
+    "other cells": (option("rnn_type", "SRU"), "rnn_type"),
+    "two depths": (option("dec_layers", 2), "dec_layers: 2 beside enc_layers 1"),
 }
+HOSTILE = {"joey": JOEY_HOSTILE, "opennmt": OPENNMT_HOSTILE, "recurrent": RECURRENT_HOSTILE}
 
 
-@pytest.mark.parametrize("name", OF_RECURRENT)
-def test_an_option_of_a_recurrent_model_without_counterpart_is_named(name: str, tmp_path: Path) -> None:
-    value, match = OF_RECURRENT[name]
-    options = opennmt_options(encoder_type="rnn", decoder_type="rnn", position_encoding=False, enc_layers=1)
-    options |= {"rnn_type": "GRU", "input_feed": 1, "global_attention": "general"}
-    path = tmp_path / "model" / "model.pt"
-    write_opennmt(path, options | {name: value}, lambda _, src, tgt: opennmt_rnn(options, src, tgt))
-    import_refused(path, match, tmp_path, "opennmt-py")
+@pytest.mark.parametrize(("model", "harm"), [(model, harm) for model, table in HOSTILE.items() for harm in table])
+def test_a_checkpoint_that_lies_or_has_no_counterpart_is_refused_by_name(
+    model: str, harm: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    path, (spoil, match) = request.getfixturevalue(model), HOSTILE[model][harm]
+    spoil(path)
+    import_refused(path, match, tmp_path, "joeynmt" if model == "joey" else "opennmt-py")
 
 
 def test_a_vocabulary_of_torchtext_is_refused_with_a_way_out(opennmt: Path, tmp_path: Path) -> None:
@@ -205,11 +192,9 @@ def test_a_vocabulary_of_torchtext_is_refused_with_a_way_out(opennmt: Path, tmp_
 
 def test_runs_of_both_are_runs_for_every_command(joey: Path, opennmt: Path, console: Command, tmp_path: Path) -> None:
     for source, path in (("joeynmt", joey), ("opennmt-py", opennmt)):
-        done = console("import", path, "-o", f"runs/{source}")
-        assert (done.code, "2+1 layers of 16" in done.err) == (0, True), done
-        done = console("translate", "-m", source, "--device", "cpu", stdin=f"{SOURCES[0]}\n\n{SOURCES[1]}\n")
-        assert (done.code, len(done.out.splitlines())) == (0, 3), done
-        done = console("export", source, f"out-{source}", "--to", "huggingface")
-        assert (done.code, "huggingface has no" in done.err) == (2, True), done
-    done = console("import", tmp_path / "nowhere", "--from", "opennmt-py")
-    assert (done.code, "not there" in done.err) == (2, True), done
+        assert "2+1 layers of 16" in succeeded(console("import", path, "-o", f"runs/{source}")).err
+        lines = f"{SOURCES[0]}\n\n{SOURCES[1]}\n"
+        done = succeeded(console("translate", "-m", source, "--device", "cpu", stdin=lines))
+        assert len(done.out.splitlines()) == 3
+        refused(console("export", source, f"out-{source}", "--to", "huggingface"), "huggingface has no")
+    refused(console("import", tmp_path / "nowhere", "--from", "opennmt-py"), "not there")

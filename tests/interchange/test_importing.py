@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from commands import Command
+from commands import Command, refused, succeeded, write_lines
 from portable import (
     SOURCES,
     TARGETS,
@@ -40,6 +40,7 @@ from nmtkit.interchange.exporting import export_run
 from nmtkit.interchange.importing import import_run
 
 SEARCH = {"beam_size": 4, "stop": "first_k", "max_length": 40}
+MARIAN = "marian model of 2+1 layers of 16, 60 source and 60 target tokens"
 MARIANS: list[dict[str, Any]] = [
     {"end": 1.0, "stops": False},
     {"bias": False, "share_encoder_decoder_embeddings": False, "activation_function": "relu", "end": 4.0},
@@ -176,17 +177,11 @@ def config(**values: Any) -> Spoil:
 FC1 = "model.encoder.layers.0.fc1.weight"
 SHARED = "model.shared.weight"
 HOSTILE: dict[str, tuple[Spoil, str]] = {
-    "a pickle with code": (
-        in_pickle(lambda at: {SHARED: Harm(at.parent / "harm")}),
-        "pytorch_model.bin.*nothing of it was run",
-    ),
+    "a pickle with code": (in_pickle(lambda at: {SHARED: Harm(at.parent / "harm")}), "bin.*nothing of it was run"),
     "a bare pickle": (plain_pickle, "pytorch_model.bin.*nothing of it was run"),
     "a compressed pickle": (compressed, "pytorch_model.bin.*compressed"),
     "other objects": (in_pickle(lambda at: {"a": [1, 2]}), "pytorch_model.bin.*other things than named tensors"),
-    "one number for many": (
-        in_pickle(lambda at: tensors(at) | {FC1: torch.zeros(1).expand(24, 16)}),
-        "fc1.weight.*fewer numbers",
-    ),
+    "one number for many": (in_pickle(lambda at: {FC1: torch.zeros(1).expand(24, 16)}), "fc1.weight.*fewer numbers"),
     "a path that leaves": (outside("../secret.safetensors"), "index.json.*secret.*nothing was read"),
     "a path that is whole": (outside("/etc/passwd"), "index.json.*/etc/passwd"),
     "half a file": (lambda at: os.truncate(at / "model.safetensors", 3000), "model.safetensors.*damaged"),
@@ -203,10 +198,7 @@ HOSTILE: dict[str, tuple[Spoil, str]] = {
     "many layers": (config(encoder_layers=200), "layers.2.*missing"),
     "more layers": (config(encoder_layers=10**9), "config.json.*encoder_layers"),
     "wide within": (config(encoder_ffn_dim=2**20, decoder_ffn_dim=2**20), "fc1"),
-    "odd heads": (
-        config(encoder_attention_heads=3, decoder_attention_heads=3),
-        "config.json.*hidden_size 16 is not a multiple of heads 3",
-    ),
+    "odd heads": (config(encoder_attention_heads=3, decoder_attention_heads=3), "16 is not a multiple of heads 3"),
     "two sizes": (config(decoder_ffn_dim=8), "decoder_ffn_dim: 8 beside encoder_ffn_dim 24"),
     "a far end": (changed("generation_config.json", eos_token_id=10**6), "config.json.*1000000"),
     "an activation": (config(activation_function="mish"), "activation_function"),
@@ -253,24 +245,20 @@ def test_odd_words_keep_their_rows(copy: Path, tmp_path: Path) -> None:
 
 
 def test_an_imported_run_is_a_run_for_every_command(folder: Path, console: Command, tmp_path: Path) -> None:
-    done = console("import", folder, "-o", "runs/mine")
-    assert done.code == 0, done
-    assert "marian model of 2+1 layers of 16, 60 source and 60 target tokens" in done.err
-    (tmp_path / "src").write_text("".join(f"{one}\n" for one in SOURCES[:3]), encoding="utf-8")
-    (tmp_path / "tgt").write_text("".join(f"{one}\n" for one in TARGETS[:3]), encoding="utf-8")
+    assert MARIAN in succeeded(console("import", folder, "-o", "runs/mine")).err
+    for name, lines in (("src", SOURCES[:3]), ("tgt", TARGETS[:3])):
+        write_lines(tmp_path / name, lines)
     cpu = ("--device", "cpu")
-    found = console("translate", *cpu, stdin=SOURCES[0])  # the newest run
-    assert (found.code, len(found.out.splitlines())) == (0, 1), found
+    newest = succeeded(console("translate", *cpu, stdin=SOURCES[0]))
+    assert len(newest.out.splitlines()) == 1
     for command in ("rescore", "align"):
-        found = console(command, "-m", "mine", *cpu, "--source", "src", "--target", "tgt")
-        assert (found.code, len(found.out.splitlines())) == (0, 3), found
-    found = console("plot-attention", "-m", "mine", *cpu, SOURCES[0], "-o", "picture.html")
-    assert (found.code, (tmp_path / "picture.html").exists()) == (0, True), found
-    found = console("export", "mine", "again", "--to", "safetensors")
-    assert found.code == 0, found
+        done = succeeded(console(command, "-m", "mine", *cpu, "--source", "src", "--target", "tgt"))
+        assert len(done.out.splitlines()) == 3
+    succeeded(console("plot-attention", "-m", "mine", *cpu, SOURCES[0], "-o", "picture.html"))
+    assert (tmp_path / "picture.html").exists()
+    succeeded(console("export", "mine", "again", "--to", "safetensors"))
     card = (tmp_path / "again" / "README.md").read_text(encoding="utf-8")
     assert "license: mit\n" in card
     assert "Imported from the marian model out" in card
     assert load_yaml(tmp_path / "runs" / "mine" / "recipe.yaml")[0]["model"]["positions"] == "sinusoidal_halves"
-    found = console("import", folder, "-o", "runs/mine")
-    assert (found.code, "name another folder with -o" in found.err) == (2, True), found
+    refused(console("import", folder, "-o", "runs/mine"), "name another folder with -o")

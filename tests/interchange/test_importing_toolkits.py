@@ -122,31 +122,19 @@ def test_a_transformer_of_opennmt_py_computes_what_it_did(kind: str, tmp_path: P
         assert found.token_log_probs == pytest.approx(wanted.tolist(), abs=1e-4)
 
 
-@pytest.mark.parametrize("kind", JOEY_RECURRENT)
-def test_a_recurrent_model_of_joey_nmt_computes_what_it_did(kind: str, tmp_path: Path) -> None:
-    config = joey_recurrent(JOEY_RECURRENT[kind])
-    weights, words = write_joey(tmp_path / "theirs", config, joey_rnn)
-    import_run(tmp_path / "theirs", str(tmp_path / "run"), toolkit="joeynmt")
-    for source, target, found in rescored(tmp_path / "run"):
-        wanted = joey_rnn_scores(weights, config, ids(words[0], source), ids(words[1], target))
-        assert found == pytest.approx(wanted.tolist(), abs=1e-4)
-
-
-@pytest.mark.parametrize("kind", OPENNMT_RECURRENT)
-def test_a_recurrent_model_of_opennmt_py_computes_what_it_did(kind: str, tmp_path: Path) -> None:
-    options = opennmt_options(**OPENNMT_RECURRENT[kind])
-    weights, words = write_opennmt(tmp_path / "model.pt", options, opennmt_rnn)
-    import_run(tmp_path / "model.pt", str(tmp_path / "run"), toolkit="opennmt-py")
-    for source, target, found in rescored(tmp_path / "run"):
-        wanted = opennmt_rnn_scores(weights, options, ids(words[0], source), ids(words[1], target))
-        assert found == pytest.approx(wanted.tolist(), abs=1e-4)
-
-
-def rescored(run: Path) -> list[tuple[list[str], list[str], list[float]]]:
-    """Words of both sides of some pairs, and what the run makes of them."""
-    found = opened(run).rescore(SOURCES[:4], TARGETS[:4])
-    pairs = zip(SOURCES[:4], TARGETS[:4], found, strict=True)
-    return [(source.split(), target.split(), one.token_log_probs) for source, target, one in pairs]
+@pytest.mark.parametrize("kind", [*JOEY_RECURRENT, *OPENNMT_RECURRENT])
+def test_a_recurrent_model_computes_what_it_did(kind: str, tmp_path: Path) -> None:
+    if kind in JOEY_RECURRENT:
+        settings, scores, toolkit = joey_recurrent(JOEY_RECURRENT[kind]), joey_rnn_scores, "joeynmt"
+        weights, words = write_joey(tmp_path / "theirs", settings, joey_rnn)
+    else:
+        settings, scores, toolkit = opennmt_options(**OPENNMT_RECURRENT[kind]), opennmt_rnn_scores, "opennmt-py"
+        weights, words = write_opennmt(tmp_path / "theirs", settings, opennmt_rnn)
+    import_run(tmp_path / "theirs", str(tmp_path / "run"), toolkit=toolkit)
+    found = opened(tmp_path / "run").rescore(SOURCES[:4], TARGETS[:4])
+    for source, target, one in zip(SOURCES[:4], TARGETS[:4], found, strict=True):
+        expected = scores(weights, settings, ids(words[0], source.split()), ids(words[1], target.split()))
+        assert one.token_log_probs == pytest.approx(expected.tolist(), abs=1e-4)
 
 
 @pytest.mark.parametrize("toolkit", ["joeynmt", "opennmt-py"])
