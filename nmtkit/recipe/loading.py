@@ -175,7 +175,10 @@ def _settle_folder(group: dict[str, Any], start: Path) -> None:
 
 
 def _settle_run(data: dict[str, Any], start: Path) -> None:
-    """Makes the path of the run to begin from whole, if it is there: from `start`, from here, or under `runs/`."""
+    """Makes the path of the run to begin from whole, if it is there: from `start`, from here, or under `runs/`.
+
+    `init_from: RUN` is short for `init_from: {run: RUN}`.
+    """
     given = data.get("init_from")
     group = {"run": given} if isinstance(given, str) else given
     if not isinstance(group, dict):

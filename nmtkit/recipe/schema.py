@@ -146,11 +146,6 @@ class Recipe(Settings):
             raise ValueError(f"there is no task {shorten(name)!r}; {suggest_names(name, TASKS.names())}")
         return name
 
-    @field_validator("init_from", mode="before")
-    @classmethod
-    def _run_alone(cls, given: Any) -> Any:
-        return {"run": given} if isinstance(given, str) else given
-
     @field_validator("stages")
     @classmethod
     def _stages(cls, stages: list[Stage]) -> list[Stage]:
