@@ -223,7 +223,8 @@ def save_heads(pictures: HeadsPicture | Sequence[HeadsPicture], path: str | Path
     for number, picture in enumerate(pictures, start=1):
         if not picture.src_tokens or not picture.tgt_tokens:
             raise NmtkitError(f"{path}: sentence {number} has no words on one side; leave the empty line out")
-        if not all(_are_weights(weights) for weights in (picture.encoder, picture.decoder, picture.cross)):
+        kinds = (picture.encoder, picture.decoder, picture.cross)
+        if not all(((weights > -1e-3) & (weights < 1 + 1e-3)).all() for weights in kinds):  # NaN is neither
             raise NmtkitError(
                 f"{path}: sentence {number} has attention weights that are not between 0 and 1; "
                 "the model is broken, use an earlier checkpoint"
@@ -232,10 +233,6 @@ def save_heads(pictures: HeadsPicture | Sequence[HeadsPicture], path: str | Path
     title = sentences[0]["heading"] if len(sentences) == 1 else f"Attention: {len(sentences)} sentences"
     facts = {"title": title, "sentences": sentences, "own": _as_style(css)}
     write_picture(render("pictures/explorer.html", facts).encode(), path)
-
-
-def _are_weights(weights: NDArray[Any]) -> bool:
-    return bool(((weights > -1e-3) & (weights < 1 + 1e-3)).all())  # a weight that is not a number is neither
 
 
 def _sentence(picture: HeadsPicture, heading: str) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The tree of a beam search, and its page: the tokens that every step kept, ended, pruned or blocked by a rule."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -101,7 +101,7 @@ def _drawn(tree: SearchTree) -> dict[str, object]:
         {
             "left": step * COLUMN,
             "top": number * ROW + TOP,
-            "kind": f"{one.fate}{' best' if (step, number) in tree.best else ''}",
+            "kind": _kind(tree, step, number),
             "one": one,
             "text": " ".join(_words(tree, step, number)),
         }
@@ -111,7 +111,7 @@ def _drawn(tree: SearchTree) -> dict[str, object]:
     return {
         "tree": tree,
         "nodes": nodes,
-        "edges": list(_edges(tree)),
+        "edges": _edges(tree),
         "width": len(tree.steps) * COLUMN,
         "height": rows * ROW + TOP,
         "node": (NODE_WIDTH, NODE_HEIGHT),
@@ -124,15 +124,18 @@ def _words(tree: SearchTree, step: int, number: int) -> list[str]:
     return [tree.steps[at][which].token for at, which in tree.path(ends_here)]
 
 
-def _edges(tree: SearchTree) -> Iterator[dict[str, str]]:
+def _edges(tree: SearchTree) -> list[dict[str, str]]:
     """The lines from every token to the one before it; those of the best result come last, and so lie above."""
-    for of_best in (False, True):
-        for step, continuations in enumerate(tree.steps[1:], start=1):
-            for number, one in enumerate(continuations):
-                best = (step, number) in tree.best
-                if best is of_best:
-                    right, left = step * COLUMN, (step - 1) * COLUMN + NODE_WIDTH
-                    begin, end = (place * ROW + TOP + NODE_HEIGHT // 2 for place in (one.parent, number))
-                    middle = (left + right) // 2
-                    line = f"M{left} {begin}C{middle} {begin} {middle} {end} {right} {end}"
-                    yield {"line": line, "kind": f"{one.fate}{' best' if best else ''}"}
+    edges = []
+    for step, continuations in enumerate(tree.steps[1:], start=1):
+        right, left = step * COLUMN, (step - 1) * COLUMN + NODE_WIDTH
+        middle = (left + right) // 2
+        for number, one in enumerate(continuations):
+            begin, end = (place * ROW + TOP + NODE_HEIGHT // 2 for place in (one.parent, number))
+            line = f"M{left} {begin}C{middle} {begin} {middle} {end} {right} {end}"
+            edges.append({"line": line, "kind": _kind(tree, step, number)})
+    return sorted(edges, key=lambda edge: edge["kind"].endswith("best"))
+
+
+def _kind(tree: SearchTree, step: int, number: int) -> str:
+    return f"{tree.steps[step][number].fate}{' best' if (step, number) in tree.best else ''}"
