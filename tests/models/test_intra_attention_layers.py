@@ -28,15 +28,6 @@ def test_the_past_divides_by_all_earlier_exponentials() -> None:
     torch.testing.assert_close(found, torch.tensor([WEIGHTS], dtype=torch.float64), rtol=0, atol=1e-14)
 
 
-def test_step_by_step_is_all_at_once() -> None:
-    generator = torch.Generator().manual_seed(2)
-    scores = 20 * torch.randn(3, 7, 5, generator=generator, dtype=torch.float64)
-    past = torch.full((3, 5), EMPTY_SUM, dtype=torch.float64)
-    for step, whole in zip(scores.unbind(1), accumulated_before(scores).unbind(1), strict=True):
-        torch.testing.assert_close(past, whole, rtol=1e-14, atol=1e-14)
-        past = accumulate(step, past)
-
-
 @pytest.mark.parametrize("size", [1.0, 100.0, 10_000.0])
 def test_stays_finite_where_exponentials_do_not(size: float) -> None:
     scores = size * torch.tensor([[[1.0, -1.0, 0.5], [1.0, -1.0, -0.5], [-1.0, 1.0, 0.0]]])
@@ -100,22 +91,3 @@ def test_earlier_states_by_hand() -> None:
     expected = [[0.0, 0.0], [1.0, 0.0], [first / (first + second), log2 * second / (first + second)]]
     found = intra_decoder().all_steps(states)
     torch.testing.assert_close(found, torch.tensor([expected], dtype=torch.float64), rtol=0, atol=1e-14)
-
-
-def test_earlier_states_step_by_step_are_all_at_once() -> None:
-    attention = intra_decoder()
-    states = torch.randn(4, 5, 2, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
-    whole = attention.all_steps(states)
-    assert whole[:, 0].abs().max() == 0
-    for step in range(5):
-        seen = (torch.arange(5) < step).expand(4, 1, 5)
-        one = attention(states[:, step : step + 1], states, seen)
-        torch.testing.assert_close(one[:, 0], whole[:, step], rtol=1e-14, atol=1e-14)
-
-
-def test_no_state_sees_a_later_one() -> None:
-    attention = intra_decoder()
-    states = torch.randn(1, 4, 2, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
-    before = attention.all_steps(states)
-    states[:, 3] = 1000.0
-    assert torch.equal(attention.all_steps(states)[:, :3], before[:, :3])
