@@ -13,7 +13,7 @@ from torch import Tensor
 
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
-from nmtkit.models.base import DecoderOutput, Output, Seq2Seq, with_copies
+from nmtkit.models.base import DecoderOutput, Output, Seq2Seq
 from nmtkit.models.output import log_probabilities
 from nmtkit.search.rules import SearchConfig, coverage_penalty, length_penalty, max_lengths, min_lengths
 
@@ -204,7 +204,7 @@ class Sentence:
         if self.listed is not None:
             logits = logits.masked_fill(~self.listed, -math.inf)
         log_probs = log_probabilities(logits)
-        copied = log_probs if readout.copy_gate is None else with_copies(log_probs, readout, self.memory)
+        copied = log_probs if readout.copy_gate is None else self.model.copied(log_probs, readout, self.memory)
         return Output(copied, readout.attention)
 
 

@@ -286,39 +286,44 @@ class Bridge(nn.Module):
     `tanh`: `s_0 = tanh(W x + b)`, a map of its own for each layer, and for each layer's memory cell, of one vector x,
     the final state of the encoder's top layer: Bahdanau et al. 2015, appendix A.2.2; Cho et al. 2014, appendix A.1.2.
     `linear`: the same without the tanh. `copy`: the final states as they are, layer by layer: Sutskever et al. 2014,
-    Luong et al. 2015. `zero`: zeros, so that nothing but attention tells the decoder of the source.
+    Luong et al. 2015. `zero`: zeros, so that nothing but attention tells the decoder of the source. `relu`: as
+    `tanh` with ReLUs, but memory cells are mapped from the encoder's: See et al. 2017, section 2.1.
 
     An LSTM's memory cells can be copied only from an LSTM. x is the last `input_size` numbers of the final state: with
     two directions the whole state is both, and its second half the backward direction's alone, which is what Bahdanau
     et al. read. Cell, H and L are those of the decoder.
     """
 
-    def __init__(self, kind: BridgeKind, cell: CellKind, input_size: int, hidden_size: int, layers: int) -> None:
+    def __init__(
+        self, kind: BridgeKind | Literal["relu"], cell: CellKind, input_size: int, hidden_size: int, layers: int
+    ) -> None:
         super().__init__()
         self.kind = kind
         self.input_size, self.hidden_size, self.layers = input_size, hidden_size, layers
-        maps = kind in ("linear", "tanh")
+        maps = kind in ("linear", "tanh", "relu")
         self.hidden = nn.Linear(input_size, layers * hidden_size) if maps else None
         self.cell = nn.Linear(input_size, layers * hidden_size) if maps and cell == "lstm" else None
         self.has_cell = cell == "lstm"
-        self.reads_cell = self.has_cell and kind == "copy"
+        self.reads_cell = self.has_cell and kind in ("copy", "relu")
 
     def forward(self, hidden: Tensor, cell: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """The decoder's first hidden state `(B,L,H)`, and memory cell `(B,L,H)` or None.
 
-        From the final hidden states of the encoder's layers `(B,*,D)`, and their memory cells, which only `copy` reads.
+        From the final hidden states of the encoder's layers `(B,*,D)`, and their memory cells, see `reads_cell`.
         """
         if self.kind == "copy":
             return hidden, cell
         if self.hidden is None:
             zeros = hidden.new_zeros(hidden.shape[0], self.layers, self.hidden_size)
             return zeros, zeros if self.has_cell else None
-        vector = hidden[:, -1, -self.input_size :]  # (B,I)
-        return self._mapped(self.hidden, vector), None if self.cell is None else self._mapped(self.cell, vector)
+        ends = cell if cell is not None and self.reads_cell else hidden
+        return self._mapped(self.hidden, hidden), None if self.cell is None else self._mapped(self.cell, ends)
 
-    def _mapped(self, linear: nn.Linear, vector: Tensor) -> Tensor:
-        mapped: Tensor = linear(vector).view(-1, self.layers, self.hidden_size)  # (B,L,H)
-        return mapped.tanh() if self.kind == "tanh" else mapped
+    def _mapped(self, linear: nn.Linear, ends: Tensor) -> Tensor:
+        mapped: Tensor = linear(ends[:, -1, -self.input_size :]).view(-1, self.layers, self.hidden_size)  # (B,L,H)
+        if self.kind == "linear":
+            return mapped
+        return mapped.tanh() if self.kind == "tanh" else mapped.relu()
 
 
 def init_weights(model: nn.Module, style: Initialisation) -> None:

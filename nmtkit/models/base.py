@@ -296,8 +296,11 @@ class Seq2Seq(nn.Module, ABC, Generic[M, S]):
         return log_probs if readout.copy_gate is None else self.copied(log_probs, readout, memory)
 
     def copied(self, log_probs: Tensor, readout: DecoderOutput, memory: M, excess: Tensor | None = None) -> Tensor:
-        """The end of `predict` in a model that copies; for `excess` see `with_copies`."""
-        return with_copies(log_probs, readout, memory, excess)
+        """The end of `predict` in a model that copies: `(...,X)` from `(...,V)`; see `nmtkit.layers.copying.mix`."""
+        assert readout.attention is not None, "a model that copies shows where it looks"
+        assert readout.copy_gate is not None, "a model that copies has a gate"
+        src = memory.src_extended if readout.sentence is None else memory.src_extended[readout.sentence]
+        return mix(log_probs, readout.attention, readout.copy_gate, memory.columns_of(src), memory.n_oov, excess)
 
     def step(
         self, tokens: Tensor, state: S, memory: M, cache: KVCache, need_attention: bool = False
@@ -362,13 +365,3 @@ def rows_per_sentence(state_rows: int, memory: Memory) -> int:
 def extended_to_unk(ids: Tensor, sizes: VocabularySizes) -> Tensor:
     """Extended ids as a decoder reads them: words that only the source has become UNK."""
     return ids.masked_fill(ids >= sizes.tgt, UNK)
-
-
-def with_copies(
-    vocab_log_probs: Tensor, readout: DecoderOutput, memory: Memory, excess: Tensor | None = None
-) -> Tensor:
-    """The end of `predict` in a model that copies: `(...,X)` from log-probabilities `(...,V)`; see `copying.mix`."""
-    assert readout.attention is not None, "a model that copies shows where it looks"
-    assert readout.copy_gate is not None, "a model that copies has a gate"
-    src = memory.src_extended if readout.sentence is None else memory.src_extended[readout.sentence]
-    return mix(vocab_log_probs, readout.attention, readout.copy_gate, memory.columns_of(src), memory.n_oov, excess)

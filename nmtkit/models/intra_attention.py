@@ -51,7 +51,7 @@ from nmtkit.layers.elementary import at_least_float32
 from nmtkit.layers.inference import UnquantizedLinear
 from nmtkit.layers.kernels import masked_softmax
 from nmtkit.layers.kv_cache import KVCache
-from nmtkit.layers.recurrent import RecurrentEncoder, build_rnn, init_weights, layers_first, rnn_step, run_rnn
+from nmtkit.layers.recurrent import Bridge, RecurrentEncoder, build_rnn, init_weights, layers_first, rnn_step, run_rnn
 from nmtkit.models.base import MODELS, DecoderOutput, Tie, VocabularySizes, extended_to_unk, rows_per_sentence
 from nmtkit.models.output import project_to_vocabulary
 from nmtkit.models.recurrent import AttentionMemory, RecurrentConfig, RecurrentModel, RecurrentState
@@ -183,6 +183,7 @@ class IntraAttention(RecurrentModel[IntraAttentionMemory, IntraAttentionState]):
         made = config.tie in ("decoder", "all")
         embedding, hidden = config.embedding_size, config.hidden_size
         self.own_words = config.own_words
+        self.bridge = Bridge("copy", "lstm", hidden, hidden, 1)
         self.decoder = build_rnn("lstm", embedding, hidden)
         self.score = General(hidden, hidden, 0, 0)
         self.intra_temporal = config.intra_temporal
@@ -200,7 +201,7 @@ class IntraAttention(RecurrentModel[IntraAttentionMemory, IntraAttentionState]):
 
     def encode(self, batch: Batch) -> IntraAttentionMemory:
         """Runs the encoder, projects the keys, and makes the output layer of eq. 13, each once."""
-        memory = self.attention_memory(batch, self.score.project, lambda hidden, cell: (hidden, cell))
+        memory = self.attention_memory(batch, self.score.project, self.bridge)
         made = None if self.projection is None else torch.tanh(self.projection(self.tgt_embedding.weight))  # (V,*)
         return IntraAttentionMemory(**vars(memory), output_weight=made)
 

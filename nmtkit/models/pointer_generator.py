@@ -28,7 +28,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nmtkit.core.settings import Field, Width
@@ -36,7 +35,7 @@ from nmtkit.data.batch import Batch
 from nmtkit.layers.attention import Additive, Attention, CoveredAdditive
 from nmtkit.layers.elementary import at_least_float32
 from nmtkit.layers.kv_cache import KVCache
-from nmtkit.layers.recurrent import CellKind, Initialisation, StackedCells, init_weights
+from nmtkit.layers.recurrent import Bridge, CellKind, Initialisation, StackedCells, init_weights
 from nmtkit.models.base import MODELS, DecoderOutput, Tie, VocabularySizes, extended_to_unk, rows_per_sentence
 from nmtkit.models.output import project_to_vocabulary
 from nmtkit.models.recurrent import AttentionMemory, RecurrentModel, RecurrentState, StackedConfig
@@ -84,30 +83,6 @@ class PointerGeneratorState(RecurrentState):
     """The attention reads how much each source word was looked at before (see training.coverage_weight)."""
 
 
-class StateReduction(nn.Module):
-    """The decoder's first state from where both directions of the encoder ended: See et al. 2017, section 2.1.
-
-    One layer of ReLUs makes the hidden state from both hidden states, another the memory cell from both cells; all L
-    layers of the decoder start from the encoder's top layer. An encoder state has M numbers, 2H in the paper.
-    """
-
-    def __init__(self, cell: CellKind, memory_size: int, hidden_size: int, layers: int) -> None:
-        super().__init__()
-        self.layers = layers
-        self.hidden = nn.Linear(memory_size, layers * hidden_size)
-        self.cell = nn.Linear(memory_size, layers * hidden_size) if cell == "lstm" else None
-
-    def forward(self, hidden: Tensor, cell: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Hidden state and memory cell `(B,L,H)` from the encoder's, `(B,*,M)`; the cell is None for a GRU."""
-
-        def reduced(linear: nn.Linear, ends: Tensor) -> Tensor:
-            return F.relu(linear(ends[:, -1])).view(len(ends), self.layers, -1)
-
-        if self.cell is None or cell is None:
-            return reduced(self.hidden, hidden), None
-        return reduced(self.hidden, hidden), reduced(self.cell, cell)
-
-
 @MODELS.register("pointer_generator")
 class PointerGenerator(RecurrentModel[AttentionMemory, PointerGeneratorState]):
     """Looks back, reads, looks, and writes or copies; see the head of this file."""
@@ -119,7 +94,7 @@ class PointerGenerator(RecurrentModel[AttentionMemory, PointerGeneratorState]):
         embedding, hidden, memory = config.embedding_size, config.hidden_size, config.memory_size
         whole_state = 2 * hidden if config.cell == "lstm" else hidden
         output_tied = config.tie in ("decoder", "all")
-        self.reduce = StateReduction(config.cell, memory, hidden, config.layers)
+        self.reduce = Bridge("relu", config.cell, memory, hidden, config.layers)
         # Two halves of one W_x: that of the words is taken for the whole target at once.
         self.word_input = nn.Linear(embedding, embedding)
         self.context_input = nn.Linear(memory, embedding, bias=False)

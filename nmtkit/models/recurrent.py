@@ -10,6 +10,7 @@ from nmtkit.core.settings import Depth, Field, Width, model_validator
 from nmtkit.data.batch import Batch
 from nmtkit.layers.elementary import Dropout
 from nmtkit.layers.recurrent import (
+    Bridge,
     CellKind,
     Initialisation,
     RecurrentEncoder,
@@ -124,17 +125,23 @@ class StackedConfig(RecurrentConfig):
 
 
 @dataclass(frozen=True)
-class AttentionMemory(Memory):
+class RecurrentMemory(Memory):
+    """The source as a recurrent decoder sees it."""
+
+    hidden: Tensor
+    """The decoder's first hidden state, `(B,L,H)`."""
+    cell: Tensor | None
+    """The decoder's first memory cell, `(B,L,H)`; None for a GRU."""
+
+
+@dataclass(frozen=True)
+class AttentionMemory(RecurrentMemory):
     """The source as a decoder sees it that looks at its words. M is the size of the encoder's states."""
 
     values: Tensor
     """Encoder states `(B,S,M)`, in the order of the source."""
     keys: Tensor
     """The values, projected for the attention, `(B,S,*)`."""
-    hidden: Tensor
-    """The decoder's first hidden state, `(B,L,H)`."""
-    cell: Tensor | None
-    """The decoder's first memory cell, `(B,L,H)`; None for a GRU."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +167,7 @@ class RecurrentModel(Seq2Seq[M, S]):
         self.src_embedding = self.tgt_embedding if shared else nn.Embedding(sizes.src, config.embedding_size)
         self.encoder = config.encoder()
 
-    def encode_source(self, batch: Batch, need_cell: bool = True) -> RecurrentEncoderOutput:
+    def encode_source(self, batch: Batch, need_cell: bool) -> RecurrentEncoderOutput:
         """Runs the encoder over the source; whichever way it reads, its states stand in the order of the words."""
         order = reversed_positions(batch.src_mask) if self.reverse_source else None
         src = batch.src if order is None else batch.src.gather(1, order)
@@ -172,13 +179,10 @@ class RecurrentModel(Seq2Seq[M, S]):
         self,
         batch: Batch,
         project: Callable[[Tensor], Tensor],
-        first_state: Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor | None]],
-        need_cell: bool = True,
+        bridge: Bridge,
     ) -> AttentionMemory:
         """Runs the encoder, projects the keys once, and makes the decoder's first state of the encoder's last."""
-        encoded = self.encode_source(batch, need_cell)
+        encoded = self.encode_source(batch, bridge.reads_cell)
         values = self.dropout(encoded.states)  # (B,S,M)
-        hidden, cell = first_state(encoded.hidden, encoded.cell)
-        return AttentionMemory(
-            batch.src_mask, batch.src_extended, batch.n_oov, values, project(values), hidden=hidden, cell=cell
-        )
+        hidden, cell = bridge(encoded.hidden, encoded.cell)
+        return AttentionMemory(batch.src_mask, batch.src_extended, batch.n_oov, hidden, cell, values, project(values))

@@ -29,9 +29,9 @@ from nmtkit.layers.recurrent import (
     rnn_step,
     run_rnn,
 )
-from nmtkit.models.base import MODELS, DecoderOutput, Memory, VocabularySizes, rows_per_sentence
+from nmtkit.models.base import MODELS, DecoderOutput, VocabularySizes, rows_per_sentence
 from nmtkit.models.output import project_to_vocabulary
-from nmtkit.models.recurrent import RecurrentModel, RecurrentState, StackedConfig
+from nmtkit.models.recurrent import RecurrentMemory, RecurrentModel, RecurrentState, StackedConfig
 
 
 class RnnEncDecConfig(StackedConfig):
@@ -67,13 +67,9 @@ class RnnEncDecConfig(StackedConfig):
 
 
 @dataclass(frozen=True)
-class RnnEncDecMemory(Memory):
+class RnnEncDecMemory(RecurrentMemory):
     """The source as the decoder sees it."""
 
-    hidden: Tensor
-    """The decoder's first hidden state, `(B,L,H)`."""
-    cell: Tensor | None
-    """The decoder's first memory cell, `(B,L,H)`; None for a GRU."""
     summary: Tensor | None
     """What `feed_context` feeds, `(B,H)`."""
 
@@ -107,14 +103,7 @@ class RnnEncDec(RecurrentModel[RnnEncDecMemory, RecurrentState]):
             if self.bridge.kind != "copy":
                 finals = summary.unsqueeze(1)
         hidden, cell = self.bridge(finals, encoded.cell)
-        return RnnEncDecMemory(
-            mask=batch.src_mask,
-            src_extended=batch.src_extended,
-            n_oov=batch.n_oov,
-            hidden=hidden,
-            cell=cell,
-            summary=summary,
-        )
+        return RnnEncDecMemory(batch.src_mask, batch.src_extended, batch.n_oov, hidden, cell, summary)
 
     def start(self, memory: RnnEncDecMemory) -> RecurrentState:
         """The state that `encode` prepared."""

@@ -86,7 +86,7 @@ class RnnSearch(RecurrentModel[AttentionMemory, RecurrentState]):
 
     def encode(self, batch: Batch) -> AttentionMemory:
         """Runs the encoder and projects the keys once."""
-        return self.attention_memory(batch, self.attention.project, self.bridge, self.bridge.reads_cell)
+        return self.attention_memory(batch, self.attention.project, self.bridge)
 
     def start(self, memory: AttentionMemory) -> RecurrentState:
         """`s_0 = tanh(W_s h_1)` of the backward encoder, A.2.2, or what else the bridge made."""
