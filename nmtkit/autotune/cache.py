@@ -9,7 +9,8 @@ import json
 import os
 import platform
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from datetime import date
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -122,34 +123,27 @@ def machine(device: torch.device) -> dict[str, Any]:
 
 def processor() -> str:
     """The name of the processor."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            lines = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
-    except OSError:
-        lines = []
-    return lines[0] if lines else platform.processor() or platform.machine()
+    with suppress(OSError, StopIteration), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+        return next(line.partition(":")[2].strip() for line in file if line.startswith("model name"))
+    return platform.processor() or platform.machine()
 
 
 def get(key: Mapping[str, Any], config: Callable[..., AnyConfig]) -> TuningResult[AnyConfig] | None:
     """What `put` stored under this key, if its file is whole; `config` is the class of its configurations."""
     entry = _read(_path(key))
-    if entry is None or entry["key"] != json.loads(json.dumps(key)):
-        return None
-    try:
-        values = entry["result"]
-        return replace(TuningResult(**{**values, "config": config(**values["config"])}), kept=True)
-    except TypeError:
-        return None
+    with suppress(TypeError, KeyError):
+        if entry is not None and entry["key"] == json.loads(json.dumps(key)):
+            values = entry["result"]
+            return TuningResult(**{**values, "config": config(**values["config"]), "kept": True})
+    return None
 
 
 def put(key: Mapping[str, Any], result: TuningResult[Any]) -> bool:
     """Stores a result over an earlier one; whether it could be written. If not, the workload is measured again."""
-    try:
-        with atomic_path(_path(key), suffix=f".{os.getpid()}") as beside:
-            beside.write_text(json.dumps({"key": key, "result": asdict(result)}, indent=1), encoding="utf-8")
-    except (OSError, NmtkitError):
-        return False
-    return True
+    with suppress(OSError, NmtkitError), atomic_path(_path(key), suffix=f".{os.getpid()}") as beside:
+        beside.write_text(json.dumps({"key": key, "result": asdict(result)}, indent=1), encoding="utf-8")
+        return True
+    return False
 
 
 def evict_plans(key: Mapping[str, Any]) -> None:
@@ -162,11 +156,10 @@ def evict_plans(key: Mapping[str, Any]) -> None:
 
 def entries() -> list[dict[str, Any]]:
     """All measured results, the newest first: `key` and `result` of each."""
-    try:
+    with suppress(OSError):
         paths = sorted(cache_folder().glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
-    except OSError:
-        return []
-    return [entry for path in paths if (entry := _read(path)) is not None and PLAN not in entry["key"]]
+        return [entry for path in paths if (entry := _read(path)) is not None and PLAN not in entry["key"]]
+    return []
 
 
 def clear() -> int:
@@ -183,8 +176,7 @@ def _path(key: Mapping[str, Any]) -> Path:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    try:
+    with suppress(OSError, DataError, KeyError, TypeError):
         entry = parse_json(path.read_bytes(), path.name)
         return entry if isinstance(entry["key"], dict) and isinstance(entry["result"], dict) else None
-    except (OSError, DataError, KeyError, TypeError):
-        return None
+    return None

@@ -133,8 +133,7 @@ class CyclingStream:
 class OOMSafeTrainer(Trainer):
     """Skips updates that need more memory or time than there is; a training could go on afterwards.
 
-    Only the pass through the model may not fit: weights, gradients and the optimizer's state always take the same
-    memory. A process for which it does not fit still adds up gradients with the others.
+    A process whose pass through the model does not fit still adds up gradients with the others.
     """
 
     fault: type[Exception] | None = None
@@ -178,8 +177,8 @@ def tune_training(workload: TrainingWorkload, again: bool = False) -> TuningResu
     """The fastest way to train, from the cache or else measured now.
 
     A fresh model is updated with the first batches of the data in every configuration that the settings leave open, in
-    turns; nothing of that is left behind, random states included. All processes take part, and the first one's clock
-    counts. The process is left prepared for one of the configurations: call `device.prepare` again.
+    turns; random states are restored. All processes take part, and the first one's clock counts. The process is left
+    prepared for one of the configurations: call `device.prepare` again.
 
     That a training is too short to be measured is cached too, for this training alone: its time, estimated anew, might
     be found long enough, and one recipe would give two models. `again` measures in spite of the cache.
