@@ -78,8 +78,8 @@ class Run(SavedRun):
             CheckpointError: there is none.
             RecipeError: it was not begun with the recipe `same_as`; names, limits of training and batches may differ.
         """
-        saved = SavedRun(RunFolder(Path(path)))
-        run = cls(saved.folder, saved.recipe)
+        folder = RunFolder(Path(path))
+        run = cls(folder, SavedRun(folder).recipe)
         if same_as is not None:
             run._require_same(run.with_resolved(same_as))
         return run
@@ -104,7 +104,7 @@ class Run(SavedRun):
         of `create` and `preprocess`.
         """
         place = str(RunFolder.at(path, recipe.name).path)
-        begun: list[Run] = []
+        prepared: list[Run] = []
 
         def prepare() -> None:
             require_validation_files(recipe)
@@ -114,7 +114,7 @@ class Run(SavedRun):
             if not resume:
                 require_embeddings(recipe)
             run = cls._resume(recipe, place, notify) if resume else cls.create(recipe, place, overwrite, notify)
-            begun.append(run)
+            prepared.append(run)
             run.preprocess(notify, report, diagnosed, resume, processes, allow_new_data)
             for stage in run.stages() if resume else ():
                 stage.checkpoints.verify_kept()
@@ -123,11 +123,11 @@ class Run(SavedRun):
         try:
             distributed.run_on_rank_zero(prepare, Path(place).absolute())
         except BaseException:
-            for run in begun:
+            for run in prepared:
                 run.close()
             raise
         run = cls.open(place)
-        run._held = begun[0]._held if begun else None
+        run._held = prepared[0]._held if prepared else None
         return run
 
     @classmethod
@@ -161,9 +161,9 @@ class Run(SavedRun):
         known = {key: getattr(before, key) for key in OPEN_KEYS if getattr(now, key) == "auto"}
         data = self.recipe.data if is_same_text(self.recipe, recipe) else recipe.data
         changes = {"training": now.model_copy(update=known), "data": data}
-        begun, named = self.recipe.init_from, recipe.init_from
-        if begun and named and Path(begun.run).name == Path(named.run).name and not Path(named.run).exists():
-            changes["init_from"] = begun  # not needed once training has begun: its run may be gone
+        own, named = self.recipe.init_from, recipe.init_from
+        if own and named and Path(own.run).name == Path(named.run).name and not Path(named.run).exists():
+            changes["init_from"] = own  # not needed once training has begun: its run may be gone
         return recipe.model_copy(update=changes)
 
     def resolve_auto(self, device: torch.device, notify: Notify) -> None:

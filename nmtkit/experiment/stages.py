@@ -65,8 +65,8 @@ class StagedTraining:
     def events(self) -> Iterator[Event | StageStarted]:
         """Trains; see `Run.train`."""
         stages = self._stages()
-        begun = [number for number, stage in enumerate(stages) if stage.checkpoints.last.exists()]
-        first = begun[-1] if self.resume and begun else 0
+        started = [number for number, stage in enumerate(stages) if stage.checkpoints.last.exists()]
+        first = started[-1] if self.resume and started else 0
         done = StageTotals()
         for stage in stages[:first]:
             done = done.plus(stage)
@@ -244,14 +244,14 @@ def _begin_embeddings(
     for side, path in config.files().items():
         vocabulary = (tokenizers.src if side == "src" else tokenizers.tgt).vocabulary
         weight = model.embedding(side).weight
-        found = read_vectors(path, vocabulary, weight.shape[1], embedding_size_key(recipe))
+        pretrained = read_vectors(path, vocabulary, weight.shape[1], embedding_size_key(recipe))
         factor = model.init_embedding(
-            side, torch.from_numpy(found.ids), torch.from_numpy(found.vectors), config.rescale
+            side, torch.from_numpy(pretrained.ids), torch.from_numpy(pretrained.vectors), config.rescale
         )
         places = [name for name, other in model.named_parameters(remove_duplicate=False) if other is weight]
-        share = len(found.ids) / len(vocabulary)
+        matched, count = len(pretrained.ids), len(vocabulary)
         notify(
-            f"{path}: {found.in_file:,} vectors; {len(found.ids):,} of the {len(vocabulary):,} tokens ({share:.1%}) "
+            f"{path}: {pretrained.in_file:,} vectors; {matched:,} of the {count:,} tokens ({matched / count:.1%}) "
             f"begin with one in {' and '.join(places)}, times {factor:.3g}; the others begin at random"
             + ("; none of them will be trained" if config.freeze else "")
         )

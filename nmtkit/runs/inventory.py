@@ -50,8 +50,8 @@ def _summary(folder: RunFolder) -> RunSummary:
         facts |= _of_recipe(folder)
         facts |= _of_training(folder, facts["metric"])
         if folder.test_scores.is_file():
-            found = _json(folder.test_scores)["scores"]
-            facts["test"] = {str(score["name"]): float(score["value"]) for score in found}
+            scores = _json(folder.test_scores)["scores"]
+            facts["test"] = {str(score["name"]): float(score["value"]) for score in scores}
     except (NmtkitError, ValueError, KeyError, TypeError, AttributeError) as fault:
         facts |= {"state": "damaged", "why": str(fault) if isinstance(fault, NmtkitError) else repr(fault)}
     if writer := folder.lock_holder():

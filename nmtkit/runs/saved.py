@@ -153,13 +153,13 @@ class SavedRun:
         named = {"best": best, "last": last, "average": average, "auto": average or best or last}
         of_stages = {stage.name: stage.checkpoints.best() for stage in stages if stage.name}
         named |= {name: next(iter(files), None) for name, files in of_stages.items()}
-        found = named[which] if which in named else Path(which)
-        if found is None or not found.is_file():
-            have = [name for name in (*_NAMED_WEIGHTS[1:], *of_stages) if (path := named[name]) and path.is_file()]
+        path = named[which] if which in named else Path(which)
+        if path is None or not path.is_file():
+            have = [name for name in (*_NAMED_WEIGHTS[1:], *of_stages) if (file := named[name]) and file.is_file()]
             there = f"it has: {', '.join(have)}" if have else "it has none yet; train it first"
-            missing = f" ({found} is not there)" if found else ""
+            missing = f" ({path} is not there)" if path else ""
             raise CheckpointError(f"{self.folder.path}: no checkpoint {which!r}{missing}; {there}")
-        return found
+        return path
 
     def members(self) -> "list[SavedRun]":
         """The runs of an ensemble; a run alone is its own."""
