@@ -42,7 +42,7 @@ def seeded() -> None:
     torch.manual_seed(1)
 
 
-def given(sentences: int, queries: int, length: int, size: int, dtype: torch.dtype) -> list[Tensor]:
+def random_inputs(sentences: int, queries: int, length: int, size: int, dtype: torch.dtype) -> list[Tensor]:
     """Queries, keys, v, coverage and its weight."""
     shapes = ((sentences, queries, size), (sentences, length, size), (size,), (sentences, queries, length), (size,))
     drawn = [torch.randn(shape) for shape in shapes]
@@ -56,7 +56,7 @@ def given(sentences: int, queries: int, length: int, size: int, dtype: torch.dty
 @pytest.mark.parametrize("covered", [False, True], ids=["plain", "coverage"])
 @pytest.mark.parametrize("sizes", [(2, 3, 37, 20), (1, 1, 1, 1), (3, 5, 33, 64), (2, 2, 9, 600)], ids=str)
 def test_energies(sizes: tuple[int, int, int, int], covered: bool, dtype: torch.dtype) -> None:
-    queries, keys, energy, coverage, weight = given(*sizes, dtype)
+    queries, keys, energy, coverage, weight = random_inputs(*sizes, dtype)
     history = (coverage, weight) if covered else (None, None)
     found = triton_kernels.launch_energies(queries, keys, energy, *history)
     assert found.dtype == torch.float32
@@ -68,7 +68,7 @@ def test_energies(sizes: tuple[int, int, int, int], covered: bool, dtype: torch.
 
 @needs_loops
 def test_energies_far_from_zero_are_where_the_tanh_ends() -> None:
-    queries, keys, energy, *_ = given(1, 2, 3, 4, torch.float32)
+    queries, keys, energy, *_ = random_inputs(1, 2, 3, 4, torch.float32)
     found = triton_kernels.launch_energies(queries * 1e4, keys * 0, energy, None, None)
     expected = (queries.sign() * energy).sum(2, keepdim=True).expand(1, 2, 3)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
@@ -77,7 +77,7 @@ def test_energies_far_from_zero_are_where_the_tanh_ends() -> None:
 @needs_loops
 def test_energies_of_parts_of_larger_tensors() -> None:
     """Rows that stand further apart than they are long, as in buffers for longer sentences, and one set of queries."""
-    queries, keys, energy, coverage, weight = given(3, 4, 20, 24, torch.float32)
+    queries, keys, energy, coverage, weight = random_inputs(3, 4, 20, 24, torch.float32)
     shared, some = queries[:1, ::2, 3:].expand(2, 2, 21), keys[1:, 2:15, :21]
     parts = (shared, some, energy[3:], coverage[1:, 1:3, 5:18], weight[:21])
     found = triton_kernels.launch_energies(*parts)
@@ -88,7 +88,7 @@ def test_energies_of_parts_of_larger_tensors() -> None:
 
 @needs_loops
 def test_energies_of_a_sentence_do_not_depend_on_its_neighbours() -> None:
-    queries, keys, energy, *_ = given(5, 4, 12, 40, torch.float32)
+    queries, keys, energy, *_ = random_inputs(5, 4, 12, 40, torch.float32)
     together = triton_kernels.launch_energies(queries, keys, energy, None, None)
     alone = triton_kernels.launch_energies(queries[3:4], keys[3:4], energy, None, None)
     assert torch.equal(together[3:4], alone)

@@ -8,8 +8,8 @@ from nmtkit.layers.elementary import run_by_length
 LENGTHS = torch.tensor([9, 8, 8, 5, 6, 2, 1])
 
 
-def made(shapes: list[tuple[int, ...]]) -> list[Tensor]:
-    """What is made of numbered words and of where they stand, once in whole sentences and once in parts."""
+def run_on_words(shapes: list[tuple[int, ...]]) -> list[Tensor]:
+    """States of numbered words, and the same for three heads; `shapes` notes what was read at a time."""
     words = torch.arange(1.0, 71.0).view(7, 10)
     words[torch.arange(10) >= LENGTHS[:, None]] = 0.0
     masks = (words != 0)[:, None, None]
@@ -25,11 +25,11 @@ def made(shapes: list[tuple[int, ...]]) -> list[Tensor]:
 @torch.no_grad()
 def test_parts_hold_little_padding_and_the_same_states() -> None:
     shapes: list[tuple[int, ...]] = []
-    states, of_heads = made(shapes)
+    states, of_heads = run_on_words(shapes)
     assert shapes == [(3, 9), (2, 6), (1, 2), (1, 1)]
     with torch.enable_grad():
         whole: list[tuple[int, ...]] = []
-        expected = made(whole)
+        expected = run_on_words(whole)
     assert whole == [(7, 10)], "what is trained is read at once"
     assert torch.equal(states, expected[0])
     assert torch.equal(of_heads, expected[1])

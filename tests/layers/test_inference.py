@@ -41,7 +41,7 @@ def forget_what_was_tried() -> Iterator[None]:
         one.cache_clear()
 
 
-def made(outputs: int = 40, inputs: int = 24, bias: bool = True) -> nn.Linear:
+def random_linear(outputs: int = 40, inputs: int = 24, bias: bool = True) -> nn.Linear:
     torch.manual_seed(3)
     return nn.Linear(inputs, outputs, bias=bias).eval().requires_grad_(False)
 
@@ -56,7 +56,7 @@ def rounded(values: Tensor) -> Tensor:
     return values.float().bfloat16().double()
 
 
-def in_whole_numbers(values: Tensor, largest: int = 127) -> Tensor:
+def quantized_by_loop(values: Tensor, largest: int = 127) -> Tensor:
     """Each row as whole numbers up to the largest times such a part of its largest value, by a loop."""
     rows = []
     for row in values.double().tolist():
@@ -70,7 +70,7 @@ def in_whole_numbers(values: Tensor, largest: int = 127) -> Tensor:
 def test_float32_is_exact_for_few_rows_and_many(
     monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], bias: bool
 ) -> None:
-    linear = made(bias=bias)
+    linear = random_linear(bias=bias)
     inputs = torch.randn(*shape, 24)
     expected = exact(linear, inputs)
     for pays in (True, False):
@@ -83,7 +83,7 @@ def test_float32_is_exact_for_few_rows_and_many(
 @needs_bf16
 @pytest.mark.parametrize("shape", [(1,), (3,), (70,), (2, 5)])
 def test_bfloat16_rounds_what_goes_in_and_what_comes_out(shape: tuple[int, ...]) -> None:
-    linear = made()
+    linear = random_linear()
     inputs = torch.randn(*shape, 24)
     wanted = rounded(inputs) @ rounded(linear.weight).T + rounded(linear.bias)
     found = Bf16Linear(linear.weight, linear.bias)
@@ -122,14 +122,14 @@ def test_int8_is_what_the_formula_says(
         Processor(monkeypatch, {form.zero: 1.0})
     monkeypatch.setattr(inference, "activation_format", lambda: form)
     largest = form.largest
-    linear = made(bias=bias)
+    linear = random_linear(bias=bias)
     inputs = torch.randn(*shape, 24)
     inputs.view(-1, 24)[0] *= 50  # the other rows are as fine as before
     whole = nn.Linear(24, 40, bias=bias).requires_grad_(False)
-    whole.weight.copy_(in_whole_numbers(linear.weight))
+    whole.weight.copy_(quantized_by_loop(linear.weight))
     if bias:
         whole.bias.copy_(linear.bias)
-    wanted = exact(whole, in_whole_numbers(inputs.view(-1, 24), largest)).view(*shape, 40)
+    wanted = exact(whole, quantized_by_loop(inputs.view(-1, 24), largest)).view(*shape, 40)
     found = Int8Linear(linear.weight, linear.bias)
     # A number that lies between two whole ones may be rounded to either.
     step = inputs.abs().amax(-1, keepdim=True) / largest * linear.weight.abs().max() * 1.01
@@ -225,7 +225,7 @@ def test_int8_that_takes_five_times_as_long_as_float32_is_slow(
 
 @needs_int8
 def test_int8_of_zeros_is_the_bias_and_a_nan_stays_one() -> None:
-    linear = made()
+    linear = random_linear()
     found = Int8Linear(linear.weight, linear.bias)
     inputs = torch.stack([torch.zeros(24), torch.full((24,), torch.nan), torch.randn(24)])
     result = found(inputs)
@@ -236,7 +236,7 @@ def test_int8_of_zeros_is_the_bias_and_a_nan_stays_one() -> None:
 
 @pytest.mark.parametrize("precision", HERE)
 def test_a_row_does_not_depend_on_the_others(precision: inference.Precision) -> None:
-    linear = made(300, 64)
+    linear = random_linear(300, 64)
     inputs = torch.randn(130, 64)
     found = inference._KINDS[precision](linear.weight, linear.bias)
     near = 2**-7 if precision == "bf16" else 1e-5
