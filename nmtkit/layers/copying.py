@@ -22,13 +22,8 @@ LEAST = 1e-30
 def number_by_position(ids: Tensor, src_extended: Tensor, size: int, absent: int) -> Tensor:
     """Extended ids as a search numbers them: a word that the vocabulary lacks is V plus its first source position.
 
-    So the distributions of a search have V + S columns, whatever unknown words the sentences of a batch have.
-
-    Args:
-        ids: `(B,P)`; words that neither the vocabulary nor the source has become `absent`.
-        src_extended: `(B,S)`.
-        size: V.
-        absent: an id of the vocabulary.
+    So the distributions of a search have V + S columns, whatever unknown words the sentences of a batch have. Of ids
+    `(B,P)` those that neither the vocabulary (V is `size`) nor the source `(B,S)` has become `absent`.
     """
     there, first = (ids[:, :, None] == src_extended[:, None, :]).to(torch.uint8).max(2)  # (B,P)
     return torch.where(ids < size, ids, torch.where(there > 0, size + first, absent))

@@ -100,12 +100,8 @@ def _plain_energies(
 def masked_softmax(energies: Tensor, mask: Tensor) -> Tensor:
     """Weights that sum to one over the positions where `mask` is True and are exactly zero elsewhere.
 
-    A row without any True position gets weights of zero, and a gradient of zero. The softmax of 16-bit energies is
-    taken, and returned, in float32.
-
-    Args:
-        energies: `(...,S)`.
-        mask: bool, broadcastable to `energies`.
+    The mask broadcasts to the energies `(...,S)`. A row without any True position gets weights of zero, and a gradient
+    of zero. The softmax of 16-bit energies is taken, and returned, in float32.
     """
     if energies.is_cuda and energies.dim() == 3 and not torch.is_grad_enabled():
         weights: Tensor = torch.ops.nmtkit.masked_softmax(energies, mask)

@@ -148,20 +148,14 @@ def with_model_scores(step: BeamStep, log_probs: Tensor, scores: Tensor, weighte
 def top_continuations(
     log_probs: Tensor, scores: Tensor, count: int, tops: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The best continuations of each sentence's hypotheses: top-k of `scores + log_probs`, exactly, in less time.
+    """The C best continuations of each sentence's hypotheses: top-k of `scores + log_probs`, exactly, in less time.
 
     A first top-k is over the maxima of blocks: the best continuations all lie in the blocks that win it, and a second
-    top-k looks into those only. Of equal values the first wins, in both.
+    top-k looks into those only. Of equal values the first wins, in both. In place of `log_probs` `(N,X)` logits will
+    do, if the scores `(B,W)` are lowered by the log of the sum of their exponentials; `tops` are the maxima, if known.
 
-    Args:
-        log_probs: `(N,X)`; or logits, if the scores are lowered by the log of the sum of their exponentials.
-        scores: log-probabilities of the hypotheses, `(B,W)`.
-        count: C.
-        tops: the maxima of the blocks `(N,*)`, if they are known.
-
-    Returns:
-        Scores of the continuations `(B,C)`, best first, and their numbers `(B,C)`, parent * X + token. Where fewer
-        than C exist, the rest has a score of minus infinity.
+    Returns scores of the continuations `(B,C)`, best first, and their numbers `(B,C)`, parent * X + token. Where fewer
+    than C exist, the rest has a score of minus infinity.
     """
     n_sentences, width = scores.shape
     n_tokens = log_probs.shape[1]

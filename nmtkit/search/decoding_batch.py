@@ -238,7 +238,6 @@ class DecodingBatch:
         return log_probs
 
     def _rows(self, sentences: Tensor) -> Tensor:
-        """The rows of their hypotheses."""
         width = self.sentences.scores.shape[1]
         return (sentences[:, None] * width + torch.arange(width, device=sentences.device)).flatten()
 
@@ -326,7 +325,6 @@ class DecodingBatch:
         return final if constraints is None else constraints.ranked(step, final)
 
     def _divisor(self) -> Tensor:
-        """The length penalty of hypotheses with the token of this step, `(B,1)`."""
         return self.divisors.index_select(0, self.cache.position)[:, None]
 
     def _coverage_penalty(self, coverage: Tensor) -> Tensor:

@@ -211,18 +211,11 @@ def beam_search(
     Of equal scores the better parent's comes first, then the smaller id's. So the sentences of a batch do not influence
     each other: not even by the number of their unknown words, which makes the distributions of all of them wider.
 
-    Args:
-        model: in eval mode.
-        batch: B sentences, on the model's device, with constraints if they have any; targets are not read.
-        config: the search settings.
-        n_best: at most `beam_size`.
-        need_attention: for attention and p_gen.
-        prefix: ids that the translations begin with `(B,P)`, padded on the right with PAD; its own log-probability
-            counts. It may end in EOS: then the translation is given, and only scored.
-        token_info: of the vocabulary.
+    The batch is on the model's device, with constraints if its sentences have any; targets are not read. A `prefix`
+    has the ids that the translations begin with `(B,P)`, padded on the right with PAD; its own log-probability counts.
+    It may end in EOS: then the translation is given, and only scored. The other arguments are those of `Engine`.
 
-    Returns:
-        For each sentence its hypotheses, best first. At least one; fewer than `n_best` only where no more exist.
+    Returns for each sentence its hypotheses, best first: at least one; fewer than `n_best` only where no more exist.
     """
     waiting = [(range(batch.size), replace(batch, prefix=prefix))]
     engine = Engine(model, config, n_best, need_attention, steps="eager", token_info=token_info)

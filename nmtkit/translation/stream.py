@@ -42,13 +42,8 @@ _Found = tuple[int, PendingResult] | BaseException | None
 class RequestQueue:
     """Queue of encoded source lines, window after window, the longest of a window first.
 
-    Several searches may take from it while lines are added.
-
-    Args:
-        reader: the model that the lines were encoded for.
-        place: the device of the searches.
-        searches: the most searches at a time.
-        hypotheses: of each sentence; the more, the fewer sentences in a batch.
+    Several searches may take from it while lines are added. The more hypotheses a sentence has, the fewer sentences are
+    in a batch.
     """
 
     def __init__(self, reader: TextModel, place: torch.device, searches: int, hypotheses: int = 1) -> None:
