@@ -210,21 +210,26 @@ def xsum(folder: Path) -> Layout:
     )
 
 
+def splits(src: str, tgt: str, form: str) -> dict[str, Lines]:
+    """The three splits of a corpus, by names with {split} and {side}."""
+    counts = {"train": 9, "dev": 4, "test": 3}
+    return {
+        form.format(split=split, side=side): text
+        for split, count in counts.items()
+        for side, text in both(src, tgt, split, count).items()
+    }
+
+
 def gigaword(folder: Path) -> Layout:
-    members: dict[str, Lines] = {}
-    for name, count in (("train", 9), ("dev", 4), ("test", 3)):
-        members[f"org_data/{name}.src.txt"] = lines("article", name, count)
-        members[f"org_data/{name}.tgt.txt"] = lines("headline", name, count)
+    members = splits("src", "tgt", "org_data/{split}.{side}.txt")
     return Layout({"download": zipped(folder / "ggw_data.zip", members)}, {"train": 9, "valid": 4, "test": 3})
 
 
 def opus100(folder: Path, pair: str) -> Layout:
-    members: dict[str, Lines] = {}
-    for name, count in (("train", 9), ("dev", 4), ("test", 3)):
-        for language, text in both(*pair.split("-"), name, count).items():
-            members[f"opus-100-corpus/v1.0/supervised/{pair}/opus.{pair}-{name}.{language}"] = text
+    form = f"opus-100-corpus/v1.0/supervised/{pair}/opus.{pair}-{{split}}.{{side}}"
     name = f"opus-100-corpus-{pair}-v1.0.tar.gz"
-    return Layout({name: tarred(folder / name, members)}, {"train": 9, "valid": 4, "test": 3})
+    files = {name: tarred(folder / name, splits(*pair.split("-"), form))}
+    return Layout(files, {"train": 9, "valid": 4, "test": 3})
 
 
 def opus(folder: Path, corpus: str, pair: str) -> Layout:

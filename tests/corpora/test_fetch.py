@@ -99,27 +99,14 @@ def test_the_card_tells_where_it_is_from_and_what_was_left_out(desk):
     card = json.loads((desk.folder / "card.json").read_text(encoding="utf-8"))
     assert card == fetched.card
     assert card["dropped"] == {"both sides identical": 1}
-    assert card["sources"] == [
-        {
-            "origin": desk.site.url("pairs.zip"),
-            "file": "pairs.zip",
-            "version": "",
-            "bytes": len(content),
-            "sha256": hashlib.sha256(content).hexdigest(),
-            "verified": True,
-        }
-    ]
+    file = {"origin": desk.site.url("pairs.zip"), "file": "pairs.zip", "version": "", "bytes": len(content)}
+    assert card["sources"] == [{**file, "sha256": hashlib.sha256(content).hexdigest(), "verified": True}]
     for name, digest in card["files"].items():
         assert hashlib.sha256((desk.folder / name).read_bytes()).hexdigest() == digest
     assert len(card["files"]) == 6
     text = (desk.folder / "CARD.md").read_text(encoding="utf-8")
-    for wanted in (
-        "# pairs: Pairs of a test",
-        "* licence: none",
-        "`nmtkit fetch pairs`",
-        "| both sides identical | 1 |",
-    ):
-        assert wanted in text
+    shown = ("# pairs: Pairs of a test", "* licence: none", "`nmtkit fetch pairs`", "| both sides identical | 1 |")
+    assert all(line in text for line in shown)
 
 
 @pytest.mark.parametrize("name", ["cnndm-pointer-generator", "no-such-recipe"])

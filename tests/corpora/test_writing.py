@@ -18,16 +18,10 @@ from nmtkit.corpora.writing import PairFilter, WriteResult, letter_ratio, recipe
 
 
 def entry(**changes: Any) -> Entry:
-    data = {
-        "title": "A corpus",
-        "src": "en",
-        "tgt": "de",
-        "size": "small",
-        "licence": "none",
-        "sources": [{"kind": "debian_package", "package": "none"}],
-        "read": {"kind": "tab_separated", "text": "a.txt"},
-    }
-    return parse(Entry, {**data, **changes}, "test")
+    about = {"title": "A corpus", "src": "en", "tgt": "de", "size": "small", "licence": "none"}
+    sources = [{"kind": "debian_package", "package": "none"}]
+    read = {"kind": "tab_separated", "text": "a.txt"}
+    return parse(Entry, {**about, "sources": sources, "read": read, **changes}, "test")
 
 
 def write(one: Entry, pairs: list[Pair], folder: Path) -> tuple[WriteResult, Counter[str]]:
