@@ -70,16 +70,10 @@ _TRANSFORMER_NAMES = transformer_names(
 _EMBEDDINGS = [f"{side}.embeddings.make_embedding.emb_luts.0.weight" for side in ("encoder", "decoder")]
 _POSITIONS = [f"{side}.embeddings.make_embedding.pe.pe" for side in ("encoder", "decoder")]
 
-
-_OFF = {
-    "both": ("lora_layers", "lora_embedding", "quant_layers"),
-    "transformer": (
-        *("max_relative_positions", "relative_positions_buckets", "multiquery", "num_kv", "parallel_residual"),
-        *("sliding_window", "num_experts"),
-    ),
-    "recurrent": ("position_encoding", "bridge", "context_gate", "coverage_attn", "copy_attn"),
-}
-"""Options without a counterpart here: they must be false, 0, empty or null."""
+# Options without a counterpart here: they must be false, 0, empty or null.
+_OFF = ("lora_layers", "lora_embedding", "quant_layers", "num_experts", "parallel_residual")
+_OFF_IN_ATTENTION = ("max_relative_positions", "relative_positions_buckets", "multiquery", "num_kv", "sliding_window")
+_OFF_IN_RECURRENT = ("position_encoding", "bridge", "context_gate", "coverage_attn", "copy_attn")
 
 
 class OpenNmtOptions(ExternalSettings):
@@ -136,7 +130,7 @@ def read_opennmt(path: Path) -> ImportedModel:
     state = _load(path)
     given = vars(state["opt"])
     kind = "recurrent" if given.get("encoder_type") in ("rnn", "brnn") else "transformer"
-    for key in (*_OFF["both"], *_OFF[kind]):
+    for key in (*_OFF, *_OFF_IN_ATTENTION, *(_OFF_IN_RECURRENT if kind == "recurrent" else ())):
         value = given.get(key)
         if isinstance(value, Tensor) or value:
             raise unsupported(path, f"the option {key}: {shorten(repr(value))}")

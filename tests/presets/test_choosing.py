@@ -114,9 +114,6 @@ def test_large_corpora_are_looked_at_ever_more_rarely(monkeypatch: pytest.Monkey
     assert 200 < size.src.distinct_words < 600
 
 
-# ------------------------------------------------------------------------------------------------------- the choice
-
-
 @pytest.mark.parametrize(
     ("size", "gpu", "name"),
     [
@@ -281,9 +278,6 @@ def test_unknown_names_get_advice(monkeypatch: pytest.MonkeyPatch) -> None:
         choose_preset("translate", MULTI30K)
 
 
-# ------------------------------------------------------------------------------------------------- any text, at all
-
-
 ALPHABETS = {
     "latin": "abcdefghijklmnopqrstuvwxyzäöüß",
     "one letter": "a",
@@ -309,9 +303,6 @@ def test_sentencepiece_takes_the_vocabulary(name: str, spaces: bool, pairs: int,
     config = made(choose_preset("translation", counted(text))).tokenizer
     pair = learn_tokenizers(config, [Example(src, tgt, number) for number, (src, tgt) in enumerate(text, start=1)])
     assert len(pair.src.vocabulary) == config.vocab_size
-
-
-# ------------------------------------------------------------------------------------------------------- the recipe
 
 
 @pytest.mark.parametrize("size", SIZES)
