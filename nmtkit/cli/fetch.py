@@ -113,15 +113,15 @@ def _show(corpus: Corpus, stderr: bool) -> None:
 def _fetch(corpus: Corpus, folder: Path) -> FetchedCorpus:
     with console.ProgressDisplay() as display:
 
-        def bytes_there(there: int, total: int | None) -> None:
+        def show_bytes(done: int, total: int | None) -> None:
             of_all = f" of {total / 1e6:,.1f}" if total else ""
-            display.update(f"{there / 1e6:,.1f}{of_all} MB", there / total if total else None)
+            display.update(f"{done / 1e6:,.1f}{of_all} MB", done / total if total else None)
 
-        def pairs_there(count: int) -> None:
+        def show_pairs(count: int) -> None:
             display.update(f"{count:,} pairs for training")
 
-        work = FetchContext(cache_folder(), display.message, bytes_there, pairs_there)
-        return fetch(corpus, folder, work, shlex.join(["nmtkit", *sys.argv[1:]]))
+        context = FetchContext(cache_folder(), display.message, show_bytes, show_pairs)
+        return fetch(corpus, folder, context, shlex.join(["nmtkit", *sys.argv[1:]]))
 
 
 def _say_what_next(fetched: FetchedCorpus) -> None:

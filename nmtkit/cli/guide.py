@@ -79,17 +79,17 @@ def _commands(context: click.Context) -> Iterator[str]:
 def _keys() -> Iterator[str]:
     """A section for each group of a recipe, with a line for each key and each of its choices."""
     recipe = importlib.import_module("nmtkit.recipe")  # loads every model, which the other pages do without
-    seen: dict[str, list[str]] = {}
+    by_group: dict[str, list[str]] = {}
     for key in recipe.all_keys():
         group, point, _ = key.path.partition(".")
-        lines = seen.setdefault(group if point else "the recipe itself", [])
+        lines = by_group.setdefault(group if point else "the recipe itself", [])
         kinds = f" ({', '.join(key.kinds)})" if key.kinds else ""
         choices = recipe.choices(key.path)
         described = any(one.meaning for one in choices)
         listed = f" One of: {', '.join(one.name for one in choices)}." if choices and not described else ""
         lines.append(f"- `{key.path}`{kinds}, default `{key.default}`: {' '.join(key.meaning.split())}{listed}")
         lines += [f"  - `{one.name}`: {one.meaning}" for one in choices if described]
-    for group, lines in seen.items():
+    for group, lines in by_group.items():
         yield f"### {group}"
         yield "\n".join(lines)
 

@@ -31,17 +31,6 @@ from nmtkit.metrics import perplexity
 from nmtkit.translation.result import Translation
 from nmtkit.translation.translator import Translator
 
-
-@dataclass(frozen=True)
-class PairFiles:
-    """Files of the pairs, and of the same lines with spaces between words."""
-
-    source: Path
-    target: Path
-    source_words: Path | None
-    target_words: Path | None
-
-
 BEST, FREQUENT = 50, 2000
 """Mi et al. 2016, "Vocabulary Manipulation for Neural Machine Translation", take 10 to 50, and 2,000. Sentences
 searched together need most of the frequent tokens anyway."""
@@ -152,11 +141,13 @@ def _common(target: str, *more: Decorator) -> Decorator:
 @options.quiet
 @results.into_output
 @inference.opens_model
-@options.collect(PairFiles, "texts")
 @options.collect(ShortlistOptions, "shortlist")
 def align_command(
     how: ModelOptions,
-    texts: PairFiles,
+    source: Path,
+    target: Path,
+    source_words: Path | None,
+    target_words: Path | None,
     threshold: float | None,
     method: Symmetrization | None,
     reverse_model: str | None,
@@ -197,7 +188,7 @@ def align_command(
         method = method or "grow-diag"
     half_empty = 0
     with results.progress("pairs") as display, file as write, shortlist.counting(translator.tokenizers) as counts:
-        for one, reverse in _aligned(translator, backward, texts):
+        for one, reverse in _aligned(translator, backward, (source, target), (source_words, target_words)):
             half_empty += bool(one.src_words) != bool(one.tgt_words)
             links = one.links(threshold) if method is None else one.symmetrized(method, reverse)
             sys.stdout.write(format_pharaoh(links) + "\n")
@@ -211,30 +202,30 @@ def align_command(
 
 
 def _aligned(
-    translator: Translator, backward: Translator | None, texts: PairFiles
+    translator: Translator,
+    backward: Translator | None,
+    files: tuple[Path, Path],
+    word_files: tuple[Path | None, Path | None],
 ) -> Iterator[tuple[SoftAlignment, SoftAlignment | None]]:
     """The alignment of each pair by the model, and by the model of the other direction if there is one."""
-    paths = (texts.source_words, texts.target_words)
-    files = [None if path is None else read_lines(path) for path in paths]
+    word_lines = [None if path is None else read_lines(path) for path in word_files]
     count = 0
-    for window in pair_windows(texts.source, texts.target):
+    for window in pair_windows(*files):
         src, tgt = [pair.src for pair in window], [pair.tgt or "" for pair in window]
-        src_words, tgt_words = (None if file is None else list(islice(file, len(window))) for file in files)
-        for path, lines in zip(paths, (src_words, tgt_words), strict=True):
-            if lines is not None and len(lines) < len(window):
-                raise DataError(
-                    f"{path} ends after line {count + len(lines)}, but {texts.source} goes on: they must be pairs"
-                )
+        src_words, tgt_words = (None if lines is None else list(islice(lines, len(window))) for lines in word_lines)
+        for path, words in zip(word_files, (src_words, tgt_words), strict=True):
+            if words is not None and len(words) < len(window):
+                raise DataError(f"{path} ends after line {count + len(words)}, but {files[0]} goes on")
         try:
             aligned = translator.align(src, tgt, src_words, tgt_words, count + 1)
             others = backward.align(tgt, src, tgt_words, src_words, count + 1) if backward else [None] * len(src)
         except DataError as fault:
-            raise DataError(f"{texts.source} and {texts.target}: {fault}") from fault
+            raise DataError(f"{files[0]} and {files[1]}: {fault}") from fault
         yield from zip(aligned, others, strict=True)
         count += len(window)
-    for path, file in zip(paths, files, strict=True):
-        if file is not None and next(file, None) is not None:
-            raise DataError(f"{path} has more than the {count} lines of {texts.source}: they must be pairs")
+    for path, lines in zip(word_files, word_lines, strict=True):
+        if lines is not None and next(lines, None) is not None:
+            raise DataError(f"{path} has more than the {count} lines of {files[0]}: they must be pairs")
 
 
 @cloup.command("rescore")
