@@ -156,7 +156,7 @@ def open_translator(run: SavedRun, how: ModelOptions, notify: Callable[[str], No
         max_source_tokens=how.max_source_tokens or trained.max_source_tokens,
         batch_tokens=how.batch_tokens,
         steps=how.engine,
-        way=speed_config,
+        speed=speed_config,
         parameters=parameters,
         workers=build_workers(how, place, speed_config),
         shortlist=shortlist,
@@ -193,7 +193,7 @@ def _for_workers(
     key = search_workload_key(run.inference.model, vocabulary, beam, how.threads, places[0], how.precision)
     known = cache.get(key, SearchSpeedConfig)
     workers = Workers([str(place) for place in places], partial(_open_on_device, how))
-    return replace(translator, way=known.config if known else default_speed_config(places[0]), workers=workers)
+    return replace(translator, speed=known.config if known else default_speed_config(places[0]), workers=workers)
 
 
 def _open_on_device(how: ModelOptions, device: str) -> Translator:
@@ -242,7 +242,7 @@ def open_autotuned(
     def configured(config: SearchSpeedConfig) -> Translator:
         if config.precision not in opened:
             opened[config.precision] = open_translator(run, replace(how, precision=config.precision))
-        return replace(opened[config.precision], way=config)
+        return replace(opened[config.precision], speed=config)
 
     def search(config: SearchSpeedConfig, sample: Sequence[str], most: float) -> list[str]:
         translator = configured(config)

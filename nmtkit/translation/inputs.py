@@ -125,9 +125,9 @@ class TextModel:
     max_source_tokens: int | None = None
     """Only so many tokens of a source are read; None reads all."""
     batch_tokens: int | None = None
-    """Padded source tokens in a batch; None takes what the way says, and more for long sources."""
-    way: SearchSpeedConfig | None = None
-    """None takes what is right for most machines."""
+    """Padded source tokens in a batch; None takes what `speed` says, and more for long sources."""
+    speed: SearchSpeedConfig | None = None
+    """Measured settings; None takes what is right for most machines."""
     parameters: int = 0
     """How many numbers the model has learned; 0 counts them, which is too late once it was quantized."""
 
@@ -153,7 +153,7 @@ class TextModel:
     @property
     def speed_config(self) -> SearchSpeedConfig:
         """The given speed settings, or the defaults."""
-        return self.way or default_speed_config(self.device)
+        return self.speed or default_speed_config(self.device)
 
     @property
     def batch_budget(self) -> int:

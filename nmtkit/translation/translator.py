@@ -45,8 +45,8 @@ FIRST_LINES = 64
 
 
 @dataclass(frozen=True)
-class _Wanted:
-    """What is wanted of each line, see `Translator.search`."""
+class _Outputs:
+    """What is returned for each line, see `Translator.search`."""
 
     n_best: int
     attention: bool
@@ -68,7 +68,7 @@ class Translator(TextModel):
     """Whether the steps of a search are recorded as CUDA graphs."""
     terminology: Terminology | None = None
     """Terms that translations must contain where the source does."""
-    _engines: dict[_Wanted, Engine] = field(default_factory=dict, init=False)
+    _engines: dict[_Outputs, Engine] = field(default_factory=dict, init=False)
     """Those of earlier searches; what they recorded serves the next."""
 
     load: ClassVar[Callable[..., "Translator"]]
@@ -114,8 +114,8 @@ class Translator(TextModel):
         requests = [Request.of(line, f"line {number}") for number, line in enumerate(lines, start=1)]
         if prefixes is not None:
             requests = [replace(request, prefix=prefix) for request, prefix in zip(requests, prefixes, strict=True)]
-        wanted = _Wanted(n_best, need_attention, need_copies)
-        with closing(self._streamed(iter([requests]), wanted, len(lines))) as groups:
+        outputs = _Outputs(n_best, need_attention, need_copies)
+        with closing(self._streamed(iter([requests]), outputs, len(lines))) as groups:
             return [translations for group in groups for translations in group]
 
     def stream(
@@ -134,16 +134,18 @@ class Translator(TextModel):
         coming = iter(windows)
         first = next(coming, [])
         parts = chain([part for part in (first[:FIRST_LINES], first[FIRST_LINES:]) if part], coming)
-        yield from self._streamed(parts, _Wanted(n_best, need_attention, need_copies), len(first))
+        yield from self._streamed(parts, _Outputs(n_best, need_attention, need_copies), len(first))
 
     def _streamed(
-        self, windows: Iterator[Sequence[str | Request]], wanted: _Wanted, at_once: int
+        self, windows: Iterator[Sequence[str | Request]], outputs: _Outputs, at_once: int
     ) -> Generator[list[list[Translation]], None, None]:
         """`stream`; `at_once` lines are known to be there at once."""
-        searching = self._searching(wanted)
+        searching = self._searching(outputs)
         if self.workers is not None and self.workers.are_for(at_once):
-            there = self.workers.open
-            make = partial(_search_there, there, self.config, self.replacer, wanted) if there else lambda _: searching
+            open_at = self.workers.open
+            make = (
+                partial(_open_search, open_at, self.config, self.replacer, outputs) if open_at else lambda _: searching
+            )
             with WorkerPool(self.workers, make) as pool:
                 place, count = torch.device(self.workers.places[0]), len(pool.searches)
                 waiting = RequestQueue(self, place, count, self.config.hypotheses)
@@ -157,14 +159,14 @@ class Translator(TextModel):
     def _encoded(self, lines: Sequence[str | Request]) -> list[SourceLine]:
         return self.encode_requests([Request.of(line) for line in lines], self.terminology, self.config)
 
-    def _searching(self, wanted: _Wanted) -> Search:
-        engine = self._engines.get(wanted)
+    def _searching(self, outputs: _Outputs) -> Search:
+        engine = self._engines.get(outputs)
         if engine is None:
-            engine = self._engines[wanted] = Engine(
+            engine = self._engines[outputs] = Engine(
                 self.model,
                 self.config,
-                self.config.hypotheses if self.config.chooses_afterwards else wanted.n_best,
-                wanted.attention or self.replacer is not None or (wanted.copies and self.copies),
+                self.config.hypotheses if self.config.chooses_afterwards else outputs.n_best,
+                outputs.attention or self.replacer is not None or (outputs.copies and self.copies),
                 steps=self.steps,
                 shortlist=self.shortlist,
                 token_info=TokenInfo(
@@ -189,11 +191,13 @@ class Translator(TextModel):
 
             # A CPU takes as long for each row of few as of many, so that no slot need be filled again.
             for number, hypotheses in engine.run(feed, refill=self.device.type != "cpu"):
-                yield number, partial(self._translations, hypotheses, taken.pop(number), wanted)
+                yield number, partial(self._translations, hypotheses, taken.pop(number), outputs)
 
         return search
 
-    def _translations(self, hypotheses: Sequence[Hypothesis], source: SourceLine, wanted: _Wanted) -> list[Translation]:
+    def _translations(
+        self, hypotheses: Sequence[Hypothesis], source: SourceLine, outputs: _Outputs
+    ) -> list[Translation]:
         translations = [self.translation(hypothesis, source) for hypothesis in hypotheses]
         if self.replacer is not None:
             translations = [_without_unknown(self.replacer, source.text, one) for one in translations]
@@ -203,8 +207,8 @@ class Translator(TextModel):
                 for one in translations
             ]
         if self.config.chooses_afterwards:
-            translations = merge_and_rerank(translations, self.config)[: wanted.n_best]
-        return translations if wanted.attention else [replace(one, attention=None) for one in translations]
+            translations = merge_and_rerank(translations, self.config)[: outputs.n_best]
+        return translations if outputs.attention else [replace(one, attention=None) for one in translations]
 
     @property
     def window(self) -> int:
@@ -348,11 +352,11 @@ def _without_unknown(replacer: UnknownReplacer, line: str, one: Translation) -> 
     return replace(one, text=text, replaced=replaced)
 
 
-def _search_there(
+def _open_search(
     open_at: Callable[[str], Translator],
     config: SearchConfig,
     replacer: UnknownReplacer | None,
-    wanted: _Wanted,
+    outputs: _Outputs,
     place: str,
 ) -> Search:
-    return replace(open_at(place), config=config, replacer=replacer)._searching(wanted)
+    return replace(open_at(place), config=config, replacer=replacer)._searching(outputs)

@@ -175,7 +175,7 @@ class NmtkitEngine(Engine):
         if precision not in self._opened:
             self._opened[precision] = open_translator(self._run, replace(self._how, precision=precision))
         config = SearchSpeedConfig(precision, setting.batch, setting.searches > 1)
-        self._setting, self.reader = setting, replace(self._opened[precision], way=config)
+        self._setting, self.reader = setting, replace(self._opened[precision], speed=config)
         if setting.searches > 1 and (self._stream is None or self._stream.setting != setting):
             if self._stream is not None:
                 self._stream.close()
