@@ -48,10 +48,10 @@ BASES = {
 class LikeRouge155(Tokenizer):  # type: ignore[misc]  # rouge-score has no types
     """The words of rouge-score and the stems of ROUGE-1.5.5."""
 
-    def __init__(self, irregular: bool = True) -> None:
+    def __init__(self) -> None:
         self._words = DefaultTokenizer(use_stemmer=False)
         self._porter = PorterStemmer(mode=PorterStemmer.ORIGINAL_ALGORITHM)
-        self._stems: dict[str, str] = dict(BASES) if irregular else {}
+        self._stems = dict(BASES)
 
     def tokenize(self, text: str) -> list[str]:
         return [word if len(word) <= 3 else self._stem(word) for word in self._words.tokenize(text)]
@@ -67,14 +67,6 @@ class WhiteSpace(Tokenizer):  # type: ignore[misc]  # rouge-score has no types
 
     def tokenize(self, text: str) -> list[str]:
         return text.split()
-
-
-PROGRAMS: dict[str, Tokenizer] = {
-    "rouge-score, no stemmer": DefaultTokenizer(use_stemmer=False),
-    "rouge-score (nmtkit)": DefaultTokenizer(use_stemmer=True),
-    "with Porter's first stemmer": LikeRouge155(irregular=False),
-    "and irregular forms": LikeRouge155(),
-}
 
 
 def lines(name: str) -> list[str]:
@@ -143,11 +135,11 @@ def realsumm() -> Pairs:
     tags, with no space between them, and so have all outputs of ptr_generator.
     """
     hyps, refs, official, same_text, own_sentences = [], [], [], [], []
+    words = DefaultTokenizer(use_stemmer=False).tokenize
     for line in lines("realsumm-abs/scores.jsonl.gz"):
         document = json.loads(line)
         for name, system in document["systems"].items():
             hyp, ref, scores = system["summary"], document["reference"], system["scores"]
-            words = PROGRAMS["rouge-score, no stemmer"].tokenize
             hits = scores["rouge_1_precision"] * len(words(tagged(hyp)))
             hits_too = scores["rouge_1_recall"] * len(words(tagged(ref)))
             whole = round(hits)
