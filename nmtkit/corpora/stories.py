@@ -1,6 +1,5 @@
 """Corpora of one file for each article: CNN/Daily Mail stories, and BBC pages (XSum)."""
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -12,7 +11,7 @@ from nmtkit.core.formats import parse_json
 from nmtkit.core.settings import Field
 from nmtkit.corpora.archives import members
 from nmtkit.corpora.readers import READERS, Pair, Reader, decode_stream, find_file, text_lines
-from nmtkit.corpus.reading import parse_story
+from nmtkit.corpus.reading import parse_story, story_stem
 
 UNLISTED = "articles that are in no list of a split"
 MISSING = "articles of the lists that the archives do not have"
@@ -43,7 +42,8 @@ class StoriesReader(Reader):
         split_of: dict[str, str] = {}
         for split, names in self.lists.items():
             for name in names:
-                _enter(split_of, split, (_stem(line) for line in text_lines(files, name) if line.strip()), dropped)
+                listed = filter(None, map(str.strip, text_lines(files, name)))
+                _enter(split_of, split, map(story_stem, listed), dropped)
         yield from _articles(files, self.archives, ".story", split_of, _parse_story, dropped)
 
 
@@ -64,12 +64,6 @@ class XsumReader(Reader):
             _enter(split_of, split, _ids(files, self.splits, theirs), dropped)
         parse = partial(_parse_page, dropped=dropped)
         yield from _articles(files, [self.archive], ".summary", split_of, parse, dropped)
-
-
-def _stem(listed: str) -> str:
-    """The file name of a listed story, without its ending."""
-    name = listed.strip()
-    return hashlib.sha1(name.encode("utf-8")).hexdigest() if "://" in name else name.removesuffix(".story")
 
 
 def _ids(files: Sequence[Path], name: str, split: str) -> list[str]:

@@ -252,6 +252,11 @@ def parse_story(lines: Iterable[str], where: str) -> tuple[str, str]:
     return " ".join(article), " ".join(text if _ENDED.search(text) else f"{text}." for text in sentences)
 
 
+def story_stem(listed: str) -> str:
+    """The file name of a listed story without its ending; of an address it is the SHA-1 sum."""
+    return hashlib.sha1(listed.encode("utf-8")).hexdigest() if "://" in listed else listed.removesuffix(".story")
+
+
 def story_files(files: SplitFiles) -> Iterator[tuple[int, Path]]:
     """The stories of a split with the index of their folder, in the order of the lists, or by name without lists."""
     if not files.story_lists:
@@ -267,7 +272,7 @@ def story_files(files: SplitFiles) -> Iterator[tuple[int, Path]]:
             given = line.strip()
             if not given:
                 continue
-            stem = hashlib.sha1(given.encode("utf-8")).hexdigest() if "://" in given else given.removesuffix(".story")
+            stem = story_stem(given)
             places = [Path(folder, f"{stem}.story") for folder in files.stories]
             found_in = [position for position, place in enumerate(places) if place.is_file()]
             if not found_in:
