@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from explorer_example import SRC, TGT, head_pictures
+from examples import SRC, TGT, head_pictures
 from written import Page
 
 from nmtkit.core.errors import NmtkitError

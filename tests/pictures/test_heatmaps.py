@@ -9,8 +9,8 @@ import matplotlib
 import numpy as np
 import pytest
 from daily import daily
+from examples import long_summary, summary
 from PIL import Image
-from summary_example import long_summary, summary
 from written import SVG, Page, svg_texts
 
 from nmtkit.core.errors import NmtkitError

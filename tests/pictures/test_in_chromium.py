@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from browser import Browser
-from explorer_example import SRC, TGT, head_pictures
+from examples import SRC, TGT, head_pictures
 
 from nmtkit.pictures import AttentionPicture, SourceWindow, save
 from nmtkit.pictures.pages import save_heads

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from daily import daily
+from examples import ARTICLE, COVERAGE, P_GEN, SUMMARY, WEIGHTS, long_summary, summary
 from PIL import Image
-from summary_example import ARTICLE, COVERAGE, P_GEN, SUMMARY, WEIGHTS, long_summary, summary
 from written import Attributes, Page, svg_shapes, svg_texts
 
 from nmtkit.pictures import AttentionPicture, SourceWindow, drawing, panels

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from browser import Browser
-from summary_example import ARTICLE, COVERAGE, P_GEN, SUMMARY, WEIGHTS, long_summary, summary
+from examples import ARTICLE, COVERAGE, P_GEN, SUMMARY, WEIGHTS, long_summary, summary
 
 from nmtkit.pictures import AttentionPicture, save
 

@@ -1,8 +1,8 @@
-"""Made-up summaries for the tests of their pictures."""
+"""Made-up attention for the tests of pictures: of summaries, and of the heads of a small Transformer."""
 
 import numpy as np
 
-from nmtkit.pictures import AttentionPicture
+from nmtkit.pictures import AttentionPicture, HeadsPicture
 
 ARTICLE = ["Ravensmoor", "beat", "Westbrook", "4-2", "after", "Tavares", "scored", "twice.", "</s>"]
 SUMMARY = ["Tavares", "leads", "Ravensmoor", "home.", "</s>"]
@@ -33,4 +33,29 @@ def long_summary(length: int, words: int, seed: int = 0) -> AttentionPicture:
         p_gen=draw.random(words),
         copied=frozenset(range(0, words, 3)),
         article=True,
+    )
+
+
+# Three encoder layers of two heads, two decoder layers of four.
+SRC = ["▁The", "▁cat", "s", "▁sat", "</s>"]
+TGT = ["▁Die", "▁Katz", "en", "</s>"]
+
+
+def softmax(energies: np.ndarray) -> np.ndarray:
+    shares = np.exp(energies - energies.max(-1, keepdims=True, initial=-1e9))
+    return shares / shares.sum(-1, keepdims=True)
+
+
+def head_pictures(src: list[str] = SRC, tgt: list[str] = TGT, title: str = "made up", seed: int = 0) -> HeadsPicture:
+    draw = np.random.default_rng(seed)
+    columns, rows = len(src), len(tgt)
+    causal = np.where(np.tril(np.ones((rows, rows), dtype=bool)), 0.0, -np.inf)
+    return HeadsPicture(
+        src,
+        tgt,
+        encoder=softmax(draw.normal(0, 2, (3, 2, columns, columns))),
+        decoder=softmax(draw.normal(0, 2, (2, 4, rows, rows)) + causal),
+        cross=softmax(draw.normal(0, 2, (2, 4, rows, columns))),
+        title=title,
+        score=-1.25,
     )
