@@ -43,6 +43,17 @@ def tarred(path: Path, members: Mapping[str, Content]) -> Path:
     return path
 
 
+def published(path: Path, content: Content | Mapping[str, Content]) -> Path:
+    """A file of the kind that its name tells; bytes are its own, and members without such a name make a zip archive."""
+    if isinstance(content, Mapping):
+        is_tar = path.name.endswith((".tar", ".tgz", ".tar.gz"))
+        return (tarred if is_tar else zipped)(path, content)
+    if path.suffix == ".gz" and not isinstance(content, bytes):
+        return gzipped(path, content)
+    path.write_bytes(as_bytes(content))
+    return path
+
+
 def gzipped(path: Path, content: Content) -> Path:
     """A single compressed file."""
     path.write_bytes(gzip.compress(as_bytes(content), mtime=0))

@@ -1,7 +1,6 @@
 """Every corpus of the catalogue that has an address, fetched whole from a web server of our own with its layout."""
 
 import hashlib
-import json
 import os
 import re
 from dataclasses import replace
@@ -9,7 +8,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from commands import json_lines, lines_in
 from layouts import LAYOUTS, Layout
+from published import published
 from web_server import Site
 
 from nmtkit.core.errors import DataError
@@ -47,32 +48,30 @@ def served(corpus: Corpus, layout: Layout, site: Site, keep_sums: bool = False) 
     sources = []
     for source in corpus.entry.sources:
         parts = urlsplit(source.url)
-        content = layout.files[Path(parts.path).name].read_bytes()
-        url = site.put(f"{parts.hostname}{parts.path}", content) + (f"?{parts.query}" if parts.query else "")
-        if keep_sums:
-            changed = {}
-        elif source.sha256:
-            changed = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
-        else:
-            changed = {"size": None}
-        sources.append(source.changed({"url": url, **changed}))
+        file = site.folder / f"{parts.hostname}{parts.path}"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        content = published(file, layout.files[file.name]).read_bytes()
+        changed = {"url": source.url.replace(f"{parts.scheme}:/", site.base)}
+        if not keep_sums:
+            changed |= (
+                {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+                if source.sha256
+                else {"size": None}
+            )
+        sources.append(source.changed(changed))
     return replace(corpus, entry=corpus.entry.model_copy(update={"sources": sources}))
 
 
 def last_number(text: str) -> str:
-    """The last number in a text."""
     return re.findall(r"\d+", text)[-1]
 
 
 def pairs_in(folder: Path, split: str, corpus: Corpus) -> list[tuple[str, str]]:
     """The pairs of a split as they were written."""
     if corpus.entry.task == "summarization":
-        rows = [json.loads(line) for line in (folder / f"{split}.jsonl").read_text(encoding="utf-8").splitlines()]
+        rows = json_lines((folder / f"{split}.jsonl").read_text(encoding="utf-8"))
         return [(row["article"], row["summary"]) for row in rows]
-    sides = [
-        (folder / f"{split}.{language}").read_text(encoding="utf-8").splitlines()
-        for language in (corpus.entry.src, corpus.entry.tgt)
-    ]
+    sides = [lines_in(folder / f"{split}.{language}") for language in (corpus.entry.src, corpus.entry.tgt)]
     return list(zip(*sides, strict=True))
 
 
@@ -86,8 +85,7 @@ def test_every_entry_with_addresses_has_a_layout_here() -> None:
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_fetched_from_a_server_with_its_layout(name: str, tmp_path: Path, site: Site) -> None:
-    (tmp_path / "made").mkdir()
-    layout = LAYOUTS[name](tmp_path / "made")
+    layout = LAYOUTS[name]
     corpus = served(CATALOGUE.get(name), layout, site)
     fetched, said = fetched_to(tmp_path, corpus)
 
@@ -118,8 +116,7 @@ def test_fetched_from_a_server_with_its_layout(name: str, tmp_path: Path, site: 
 
 
 def test_a_file_that_is_not_the_one_of_the_catalogue_is_refused(tmp_path: Path, site: Site) -> None:
-    layout = LAYOUTS["multi30k-en-de"](tmp_path)
-    corpus = served(CATALOGUE.get("multi30k-en-de"), layout, site, keep_sums=True)
+    corpus = served(CATALOGUE.get("multi30k-en-de"), LAYOUTS["multi30k-en-de"], site, keep_sums=True)
     with pytest.raises(DataError, match=r"train\.de\.gz"):
         fetched_to(tmp_path, corpus)
     assert not (tmp_path / "there").exists()
@@ -127,7 +124,7 @@ def test_a_file_that_is_not_the_one_of_the_catalogue_is_refused(tmp_path: Path, 
 
 @pytest.mark.skipif(not MULTI30K.is_dir(), reason=f"{MULTI30K} is not on this machine; set NMTKIT_DATA")
 def test_the_real_files_of_multi30k_have_the_sums_and_the_counts_of_the_catalogue(tmp_path: Path, site: Site) -> None:
-    files = {path.name: path for path in MULTI30K.glob("*.gz")}
+    files = {path.name: path.read_bytes() for path in MULTI30K.glob("*.gz")}
     corpus = served(CATALOGUE.get("multi30k-en-de"), Layout(files, {}), site, keep_sums=True)
     fetched, said = fetched_to(tmp_path, corpus)
     counts = {split: count["pairs"] for split, count in fetched.card["counts"].items()}
@@ -140,9 +137,7 @@ def test_the_real_files_of_multi30k_have_the_sums_and_the_counts_of_the_catalogu
 
 
 def test_an_archive_of_another_layout_leaves_nothing_behind(tmp_path: Path, site: Site) -> None:
-    layout = LAYOUTS["tatoeba-en-de"](tmp_path)
-    moved = Layout({"deu-eng.zip": tmp_path / "moved.zip"}, {})
-    moved.files["deu-eng.zip"].write_bytes(layout.files["deu-eng.zip"].read_bytes().replace(b"deu.txt", b"DEU.txt"))
+    moved = Layout({"deu-eng.zip": {"_about.txt": "", "DEU.txt": "Go.\tGeh."}}, {})
     corpus = served(CATALOGUE.get("tatoeba-en-de"), moved, site)
     with pytest.raises(DataError, match=r"no member deu\.txt, only _about\.txt, DEU\.txt; has it been published again"):
         fetched_to(tmp_path, corpus)
