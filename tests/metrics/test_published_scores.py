@@ -3,27 +3,15 @@
 What is left between them is measured in `recipes/scores.md`.
 """
 
+import json
+
 import numpy as np
-import numpy.typing as npt
 import pytest
-from rouge_programs import (
-    DATA,
-    REALSUMM_TYPES,
-    LikeRouge155,
-    lines,
-    realsumm,
-    rouge,
-    tensorflow_rouge_l,
-    xsum,
-    xsum_official,
-)
-from rouge_score.tokenizers import DefaultTokenizer
+from published import DATA, lines, needs_outputs
 
 from nmtkit import metrics
 
-published = pytest.mark.skipif(
-    not DATA.is_dir(), reason=f"no folder {DATA}; name the folder that holds metric-outputs in NMTKIT_DATA"
-)
+pytestmark = needs_outputs
 
 
 def _official() -> list[dict[str, str]]:
@@ -35,7 +23,6 @@ def _wmt17(system: str) -> list[str]:
     return lines(f"wmt17-ende/{system}.txt.gz")
 
 
-@published
 def test_bleu_of_wmt17_is_that_of_mteval() -> None:
     refs = [_wmt17("reference.de")]
     official = _official()
@@ -48,7 +35,6 @@ def test_bleu_of_wmt17_is_that_of_mteval() -> None:
     assert found == pytest.approx(float(best["bleu_mteval-v14_intl"]), abs=0.00501)
 
 
-@published
 def test_chrf_of_wmt17_is_that_of_the_official_script() -> None:
     (row,) = [row for row in _official() if row["chrF_official"]]
     hyps, refs = _wmt17(row["system"]), [_wmt17("reference.de")]
@@ -57,7 +43,6 @@ def test_chrf_of_wmt17_is_that_of_the_official_script() -> None:
     assert metrics.chrf(hyps, refs, word_order=2).value == pytest.approx(float(row["chrF++_official"]), abs=0.002)
 
 
-@published
 @pytest.mark.slow
 def test_ter_of_wmt17_is_that_of_tercom() -> None:
     refs = [_wmt17("reference.de")]
@@ -66,7 +51,6 @@ def test_ter_of_wmt17_is_that_of_tercom() -> None:
         assert found == pytest.approx(float(row["ter_tercom7.25"]), abs=0.000501), row["system"]
 
 
-@published
 @pytest.mark.slow
 def test_significance_of_wmt17_is_that_of_moses() -> None:
     official = _official()
@@ -88,57 +72,60 @@ def _multeval(figure: str) -> tuple[list[str], list[list[str]], float]:
     return lines("multeval/hyps.lc.tok.en.baseline.opt0.gz"), refs, gold
 
 
-@published
 def test_bleu_is_that_of_multeval() -> None:
     hyps, refs, gold = _multeval("bleu")
     assert metrics.bleu(hyps, refs, tokenize="none").value == pytest.approx(gold, abs=0.00501)
 
 
-@published
 @pytest.mark.slow
 def test_ter_is_that_of_multeval_but_for_one_edit() -> None:
     hyps, refs, gold = _multeval("ter")
     assert metrics.ter(hyps, refs).value / 100 == pytest.approx(gold, abs=2e-5)  # of 62,774 words one is 1.6e-5
 
 
-@published
-def test_bleu_and_rouge_of_tensorflow_nmt() -> None:
+def test_bleu_of_tensorflow_nmt() -> None:
     hyps = lines("tf-nmt/deen_output.gz")
     refs = [[line.replace("@@ ", "") for line in lines("tf-nmt/deen_ref_bpe.gz")]]
     assert metrics.bleu(hyps, refs, tokenize="none").value == pytest.approx(22.5855, abs=0.001)
-    # Its script counts one word in each of the three empty lines, and has a weight of its own in ROUGE-L.
+    # Its script counts one word in each of the three empty lines.
     assert hyps.count("") == 3
     filled = [line or "EMPTY" for line in hyps]
     assert metrics.bleu(filled, refs, tokenize="none").value == pytest.approx(22.5855084573, abs=1e-9)
-    assert tensorflow_rouge_l() == pytest.approx(50.8429782599, abs=1e-9)
 
 
-@published
+# ROUGE-1.5.5 knows irregular forms and has another stemmer, so that ours lies a little lower: recipes/scores.md.
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("system", ["lead", "ptgen"])
-def test_rouge_of_xsum_with_the_stems_of_rouge_155(system: str) -> None:
-    # Precision, recall and F1 of ROUGE-1, -2, -3 and -L: all twelve figures to the last digit given, or one beside it.
-    assert xsum(system, LikeRouge155()) == pytest.approx(xsum_official(system), abs=0.0151)
+@pytest.mark.parametrize(
+    ("system", "ours"),
+    [("lead", (16.01, 1.58, 11.79)), ("ptgen", (29.34, 9.17, 23.04))],
+)
+def test_rouge_of_xsum_is_near_that_of_rouge_155(system: str, ours: tuple[float, ...]) -> None:
+    hyps, refs = (lines(f"xsum-test/{name}.txt.gz") for name in (f"{system}-test-output", "gold-test-sentences"))
+    scores = metrics.rouge(hyps, [refs], types=("rouge1", "rouge2", "rougeL"))
+    assert [score.value for score in scores] == pytest.approx(ours, abs=0.00501)
+    text = (DATA / "xsum-test" / f"{system}-test-output.rouge").read_text()
+    by_name = {line.split()[0]: line.split(": ")[1].split("/") for line in text.splitlines()}
+    for name, found in (
+        ("precision", [score.precision for score in scores]),
+        ("recall", [score.recall for score in scores]),
+    ):
+        one, two, _, longest, *_ = map(float, by_name[name])
+        gaps = np.subtract((one, two, longest), found)
+        assert (gaps > 0).all(), name
+        assert (gaps < (0.4, 0.05, 0.25)).all(), name
 
 
-@published
-def test_rouge_of_single_summaries_is_that_of_rouge_155() -> None:
-    pairs = realsumm()
-    assert len(pairs.hyps) == 1400
-    assert pairs.same_text.sum() == 1254
-    # In another tokenization a text has other words; run-together sentences were scored one by one.
-    same, split = pairs.same_text, pairs.same_text & pairs.own_sentences
-
-    def equal(f1: npt.NDArray[np.float64]) -> list[float]:
-        hits = np.abs(f1 - pairs.official) < 0.01
-        return [*hits[same, :2].mean(axis=0), hits[split, 2].mean()]
-
-    google, irregular = (
-        rouge(tokenizer, pairs.hyps, pairs.refs, REALSUMM_TYPES)[:, :, 2]
-        for tokenizer in (DefaultTokenizer(use_stemmer=True), LikeRouge155())
-    )
-    assert equal(google) == pytest.approx([0.794, 0.959, 0.785], abs=0.001)
-    assert equal(irregular) == pytest.approx([0.985, 0.998, 0.967], abs=0.001)
-
-    ours = metrics.rouge(pairs.hyps, [pairs.refs], types=REALSUMM_TYPES, sentences="tags")
-    assert [score.value for score in ours] == pytest.approx(list(google.mean(axis=0)), abs=1e-9)
+def test_rouge_of_single_summaries_is_near_that_of_rouge_155() -> None:
+    hyps, refs, official = [], [], []
+    for line in lines("realsumm-abs/scores.jsonl.gz"):
+        document = json.loads(line)
+        for system in document["systems"].values():
+            hyps.append(system["summary"])
+            refs.append(document["reference"])
+            official.append([100 * system["scores"][f"rouge_{kind}_f_score"] for kind in "12l"])
+    assert len(hyps) == 1400
+    assert np.mean(official, axis=0) == pytest.approx([43.80, 19.97, 40.00], abs=0.00501)
+    ours = metrics.rouge(hyps, [refs], types=("rouge1", "rouge2", "rougeLsum"), sentences="tags")
+    assert [score.value for score in ours] == pytest.approx([43.42, 19.87, 39.32], abs=0.00501)

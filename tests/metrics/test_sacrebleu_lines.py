@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from commands import Command, succeeded, write_lines
-from rouge_programs import DATA
+from published import DATA, needs_outputs
 
 SACREBLEU = """
 import os, shlex, sys
@@ -112,9 +112,7 @@ def test_the_lines_are_those_of_sacrebleu(console: Command) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    not DATA.is_dir(), reason=f"no folder {DATA}; name the folder that holds metric-outputs in NMTKIT_DATA"
-)
+@needs_outputs
 def test_the_lines_of_published_systems_are_those_of_sacrebleu(console: Command) -> None:
     folder, names = DATA / "wmt17-ende", ["reference.de.txt.gz"]
     names += [path.name for path in sorted(folder.glob("newstest2017.*.gz"))[:5]]
