@@ -20,6 +20,12 @@ def sentence_pairs(count: int, seed: int) -> list[tuple[str, str]]:
     return [(source, " ".join(reversed(source.upper().split()))) for source in sources]
 
 
+def backwards_links(sources: Iterable[str]) -> list[str]:
+    """The gold alignments of such sentences and their translations."""
+    lengths = [len(source.split()) for source in sources]
+    return [" ".join(f"{i}-{n - 1 - i}" for i in range(n)) for n in lengths]
+
+
 def write_pairs(folder: Path, name: str, pairs: Sequence[tuple[str, str]]) -> None:
     for n, side in enumerate(("src", "tgt")):
         write_lines(folder / f"{name}.{side}", [pair[n] for pair in pairs])
@@ -42,6 +48,12 @@ def lines_in(path: Path) -> list[str]:
 
 def json_lines(text: str) -> list[Any]:
     return [json.loads(line) for line in text.splitlines()]
+
+
+def logged(run: Path, event: str = "") -> list[dict[str, Any]]:
+    """What a training logged, or only its events of one kind."""
+    records = json_lines((run / "metrics.jsonl").read_text(encoding="utf-8"))
+    return [record for record in records if event in ("", record["event"])]
 
 
 def sets(*changes: str) -> list[str]:

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from commands import Command, lines_in, refused, succeeded, write_lines
+from commands import Command, backwards_links, lines_in, refused, succeeded, write_lines
 
 
 def test_decoding_is_measured(trained: Path, console: Command, tmp_path: Path) -> None:
@@ -63,8 +63,7 @@ def test_without_its_text_a_recipe_trains_on_random_words(corpus: Path, nmtkit: 
 @pytest.fixture
 def recipes(corpus: Path, tmp_path: Path) -> list[Path]:
     """Two small recipes on one corpus whose test set has gold alignments; the second has a copy of it."""
-    lengths = [len(line.split()) for line in lines_in(corpus / "test.src")]
-    write_lines(tmp_path / "gold", [" ".join(f"{i}-{n - 1 - i}" for i in range(n)) for n in lengths])
+    write_lines(tmp_path / "gold", backwards_links(lines_in(corpus / "test.src")))
     base = f"""\
 extends: {corpus}/tiny.yaml
 data: {{test: {{alignment: {tmp_path}/gold}}}}

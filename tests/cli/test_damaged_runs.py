@@ -15,12 +15,6 @@ from nmtkit.checkpoints.weights import read_weights
 
 
 @pytest.fixture
-def copied(trained: Path, tmp_path: Path) -> Path:
-    """A copy of the trained run, to be damaged."""
-    return Path(shutil.copytree(trained, tmp_path / "copied"))
-
-
-@pytest.fixture
 def go_on(corpus: Path, copied: Path, nmtkit: Command) -> Callable[[], Finished]:
     """Trains the copy for some more updates."""
     words = ["--resume", "--set", "training.max_updates=64"]

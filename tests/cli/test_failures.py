@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from commands import RECIPE, Command, as_text, environment, refused, sentence_pairs, sets, succeeded, write_pairs
+from commands import RECIPE, Command, as_text, environment, refused, sentence_pairs, sets, succeeded
 from processes import Server
 from pydantic_core import SchemaValidator, core_schema
 
@@ -17,19 +17,10 @@ from nmtkit.recipe import Recipe
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A small corpus and its recipe, to be damaged, in the current folder."""
-    for name, count, seed in (("train", 40, 1), ("valid", 10, 2), ("test", 10, 3)):
-        write_pairs(tmp_path, name, sentence_pairs(count, seed))
-    (tmp_path / "tiny.yaml").write_text(RECIPE, encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
-def copied(trained: Path, tmp_path: Path) -> Path:
-    """A copy of the trained run, to be damaged."""
-    return Path(shutil.copytree(trained, tmp_path / "copied"))
+def folder(own_corpus: Path, console: Command, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small corpus and its recipe, in the current folder."""
+    monkeypatch.chdir(own_corpus)
+    return own_corpus
 
 
 def test_every_recipe_fault_in_one_message(folder: Path, console: Command) -> None:
@@ -128,7 +119,7 @@ def test_a_run_that_is_not_whole(copied: Path, console: Command) -> None:
 
     recipe = (copied / "recipe.yaml").read_text()
     (copied / "recipe.yaml").write_text(recipe.replace("hidden_size: 48", "hidden_size: 64"))
-    translation_is_refused("weights-", "shape")
+    translation_is_refused("weights-", "of another model")
     (copied / "recipe.yaml").write_text(recipe)
     for path in (copied / "checkpoints").glob("weights-*"):
         path.write_bytes(path.read_bytes()[:-100])

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 import pytest
-from commands import Command, Finished, as_text, refused, sentence_pairs, succeeded, write_lines
+from commands import Command, Finished, as_text, backwards_links, refused, sentence_pairs, succeeded, write_lines
 from daily import daily
 from torch.distributed.run import get_args_parser
 from untrained_runs import LINES, SUMMARIZATION, make_run
@@ -132,12 +132,11 @@ def inline(page: str) -> list[str]:
 def write_texts(folder: Path) -> None:
     """Parallel text under the names that the pages use, with its gold alignment: the target is the source backwards."""
     for name, count, seed in (("train", 1500, 1), ("valid", 6, 2), ("test", 6, 3), ("new", 3, 4), ("domain", 80, 5)):
-        pairs = sentence_pairs(count, seed)
+        sources, targets = zip(*sentence_pairs(count, seed), strict=True)
         for kind in (name, *(("domain-valid", "domain-test", "general") if name == "domain" else ())):
-            write_lines(folder / f"{kind}.en", [source for source, _ in pairs])
-            write_lines(folder / f"{kind}.de", [target for _, target in pairs])
-        links = [[f"{n - 1 - i}-{i}" for i in range(n)] for n in (len(source.split()) for source, _ in pairs)]
-        write_lines(folder / f"{name}.align", [" ".join(one) for one in links])
+            write_lines(folder / f"{kind}.en", sources)
+            write_lines(folder / f"{kind}.de", targets)
+        write_lines(folder / f"{name}.align", backwards_links(sources))
     for name, copies in (
         ("new.de", ["reference.de"]),
         ("test.de", ["output.de", "baseline.de", "test.fr"]),

@@ -5,9 +5,7 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,10 +14,7 @@ from commands import Command, Finished, as_text, lines_in, refused, succeeded, w
 from nmtkit import recipe
 from nmtkit.cli import COMMANDS, SECTIONS
 from nmtkit.experiment import checks
-from nmtkit.experiment.stages import more_time_advice
 from nmtkit.models.base import MODELS
-from nmtkit.runs.folder import RunFolder
-from nmtkit.training.events import Stopped
 
 SUBCOMMANDS = [
     *([name] for name in COMMANDS),
@@ -290,25 +285,3 @@ def test_fewer_results_than_asked_for_are_told(trained: Path, corpus: Path, cons
     assert fewer, "groups have found the same"
     assert f"{fewer} of 7 lines have fewer than 6 translations: equal texts are one" in done.err
     assert "fewer than" not in console("translate", "-m", trained, "--n-best", "6", stdin=text).err
-
-
-def advice(folder: Path, facts: Mapping[str, object], minutes: float = 2.0) -> str | None:
-    """What is advised after a training of a text that the clock has ended, of 100 updates that were planned."""
-    training = SimpleNamespace(max_updates=100, max_minutes=minutes, best_metric="bleu", schedule=None)
-    recipe = SimpleNamespace(training=training, stages=[])
-    stage = SimpleNamespace(recipe=recipe, checkpoints=SimpleNamespace(read_metadata=lambda: facts), name="")
-    run = SimpleNamespace(stages=lambda: [stage], recipe=recipe, folder=RunFolder(folder))
-    return more_time_advice(run, Stopped("max_minutes", 0, 0.0, 0.1, 120.0))  # type: ignore[arg-type]  # as far as it is read
-
-
-def test_after_too_few_minutes_as_many_are_advised_as_were_enough(tmp_path: Path) -> None:
-    """Even where the validations do not rise yet; with more than half of the updates twice the minutes are enough."""
-    few, many = ({"validations": [[1, 1.0], [2, score]], "update": made} for made, score in ((7, 0.5), (60, 2.0)))
-    for facts in (few, many):
-        assert "--minutes" not in (advice(tmp_path, facts) or ""), "the recipe was not chosen for a text"
-    (tmp_path / "chosen.yaml").touch()
-    told = advice(tmp_path, few)
-    assert told is not None
-    assert "after 7 of the 100 updates" in told
-    assert "about 29 minutes: train anew with --minutes 29 --overwrite" in told
-    assert "--set training.max_minutes=4" in (advice(tmp_path, many) or "")

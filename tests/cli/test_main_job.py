@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import WORDS, Command, as_text, json_lines, lines_in, refused, sentence_pairs, succeeded
+from commands import WORDS, Command, as_text, json_lines, lines_in, logged, refused, sentence_pairs, succeeded
 
 from nmtkit import Translator
 
@@ -15,9 +15,7 @@ def lines(count: int, seed: int = 9) -> list[str]:
 
 
 def test_training_leaves_a_whole_run(trained: Path) -> None:
-    records = json_lines((trained / "metrics.jsonl").read_text())
-    steps = [record for record in records if record["event"] == "step"]
-    validations = [record for record in records if record["event"] == "evaluated"]
+    steps, validations = logged(trained, "step"), logged(trained, "evaluated")
     assert [record["update"] for record in steps] == [1, 10, 20, 30, 40, 50, 60]
     assert [record["update"] for record in validations] == [20, 40, 60]
     assert validations[-1]["valid_loss"] < validations[0]["valid_loss"]
@@ -95,36 +93,24 @@ def rescore(trained: Path, nmtkit: Command, tmp_path: Path) -> Command:
     return run
 
 
-def test_rescore_gives_what_translate_printed(trained: Path, nmtkit: Command, rescore: Command) -> None:
-    source = as_text(lines(20))
-    printed = nmtkit("translate", "-m", trained, "--scores", stdin=source).out.splitlines()
-    score, log_prob, text = zip(*[line.split("\t") for line in printed], strict=True)
-    done = succeeded(rescore(source, as_text(text)))
-    again = [list(map(float, line.split("\t"))) for line in done.out.splitlines()]
-    assert [one for one, _ in again] == pytest.approx(list(map(float, score)), abs=1e-4)
-    assert [one for _, one in again] == pytest.approx(list(map(float, log_prob)), abs=1e-4)
-    assert "perplexity" in done.err
-
-
-@pytest.mark.parametrize("cut", [False, True])
-def test_rescore_gives_what_translate_printed_token_for_token(
-    trained: Path, nmtkit: Command, rescore: Command, cut: bool
-) -> None:
+@pytest.mark.parametrize("form", ["text", "tokens", "tokens without an end"])
+def test_rescore_gives_what_translate_printed(trained: Path, nmtkit: Command, rescore: Command, form: str) -> None:
     """Also where the text could be cut otherwise, and where the search ended at its length limit."""
     source = as_text([*lines(20), ""])
-    records = json_lines(nmtkit("translate", "-m", trained, "--json", stdin=source).out)
-    if cut:  # as if they had been cut before the end
+    options = ["--length-penalty", "average:1.0"]
+    records = json_lines(nmtkit("translate", "-m", trained, "--json", *options, stdin=source).out)
+    if form == "tokens without an end":
         for record in records[:20]:
             best = record["best"]
             best["log_prob"] -= best["token_log_probs"].pop()
             best["score"] = best["log_prob"] / len(best["token_log_probs"])
             best["finished"] = False
-    done = succeeded(rescore(source, records, "--length-penalty", "average:1.0" if cut else "none"))
+    texts = as_text(record["best"]["text"] for record in records)
+    done = succeeded(rescore(source, texts if form == "text" else records, *options))
     for line, record in zip(done.out.splitlines(), records, strict=True):
-        score, log_prob = map(float, line.split("\t"))
-        assert log_prob == pytest.approx(record["best"]["log_prob"], abs=1e-4)
-        if cut:
-            assert score == pytest.approx(record["best"]["score"], abs=1e-4)
+        expected = [record["best"]["score"], record["best"]["log_prob"]]
+        assert [float(number) for number in line.split("\t")] == pytest.approx(expected, abs=1e-4)
+    assert "perplexity" in done.err
 
 
 BEST = {"text": "BA", "score": -1, "log_prob": -1, "tokens": ["▁BA"], "finished": True}

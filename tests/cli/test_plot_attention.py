@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import RECIPE, Command, refused, sets, succeeded
+from commands import WORDS, Command, refused, succeeded
+from untrained_runs import SUMMARIZATION, make_run
 
 from nmtkit import Translator
 from nmtkit.data.vocabulary import EOS
@@ -15,35 +16,29 @@ from nmtkit.models.base import MODELS
 from nmtkit.pictures.panels import MOST_ROWS
 from nmtkit.translation.attention_views import positions
 
-TRANSFORMER = (
-    "model: {kind: transformer, hidden_size: 32, feed_forward_size: 64, heads: 4, encoder_layers: 3, decoder_layers: 2}"
-)
-SUMMARIZER = "model: {kind: pointer_generator, embedding_size: 16, hidden_size: 16}"
+TRANSFORMER = """\
+data: {train: {src: [a], tgt: [b]}}
+tokenizer: {kind: word}
+model: {kind: transformer, hidden_size: 32, feed_forward_size: 64, heads: 4, encoder_layers: 3, decoder_layers: 2}
+training: {max_updates: 1}
+search: {beam_size: 2, max_length: 8}
+"""
+SENTENCE = " ".join(WORDS)
+VOCABULARY = [SENTENCE, SENTENCE.upper()]
 LINES = "ba ce di\nfo gu\tGU FO\nba\n"
 ARTICLE = "ba ce Zanzibar di 4711 fo"  # two words that the model cannot know
 SUMMARY = "4711 CE Zanzibar nowhere"
 
 
-def make_run(corpus: Path, nmtkit: Command, folder: Path, text: str) -> Path:
-    """A run that has seen a few batches: the shapes are right, and no head is like another."""
-    recipe = corpus / f"{folder.name}.yaml"
-    recipe.write_text(text, encoding="utf-8")
-    succeeded(nmtkit("train", recipe, "--run", folder, *sets("training.max_updates=10", "data.test=null")))
-    return folder
+@pytest.fixture(scope="module")
+def transformer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("transformer"), "heads", TRANSFORMER, VOCABULARY)
 
 
 @pytest.fixture(scope="module")
-def transformer(corpus: Path, nmtkit: Command, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    recipe = re.sub(r"^model: .*$", TRANSFORMER, RECIPE, flags=re.MULTILINE)
-    return make_run(corpus, nmtkit, tmp_path_factory.mktemp("transformer") / "heads", recipe)
-
-
-@pytest.fixture(scope="module")
-def news(corpus: Path, nmtkit: Command, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def news(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of a pointer-generator: unknown words are copied whatever it has learned."""
-    recipe = "task: summarization\n" + re.sub(r"^model: .*$", SUMMARIZER, RECIPE, flags=re.MULTILINE)
-    recipe = recipe.replace("training:\n", "training:\n  best_metric: loss\n  higher_is_better: false\n")
-    return make_run(corpus, nmtkit, tmp_path_factory.mktemp("news") / "news", recipe)
+    return make_run(tmp_path_factory.mktemp("news"), "news", SUMMARIZATION.replace("min_frequency: 2", ""), VOCABULARY)
 
 
 @pytest.fixture

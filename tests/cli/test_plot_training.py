@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from commands import Command, json_lines, refused, succeeded
+from commands import Command, logged, refused, succeeded
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def test_runs_of_one_name_are_told_apart(trained: Path, plot: Command) -> None:
     assert {"one/run", "two/run", f"{trained.parent.name}/tiny"} <= words_in("a.svg")
 
 
-def logged(name: str, text: str) -> Path:
+def run_with_log(name: str, text: str) -> Path:
     """The folder of a run with this log."""
     Path(name).mkdir()
     (Path(name) / "metrics.jsonl").write_text(text)
@@ -46,15 +46,14 @@ LOST = '{"update": 20, "event": "evaluated", "valid_loss": null, "valid_perplexi
 
 
 def test_a_table_without_a_file(trained: Path, plot: Command) -> None:
-    records = json_lines((trained / "metrics.jsonl").read_text())
-    best = max((record for record in records if record["event"] == "evaluated"), key=lambda one: one["valid_bleu"])
-    last = [record for record in records if record["event"] == "step"][-1]
+    best = max(logged(trained, "evaluated"), key=lambda one: one["valid_bleu"])
+    last = logged(trained, "step")[-1]
     row = succeeded(plot(trained)).out.splitlines()[-1]
     assert row.split()[:3] == ["tiny", "60", f"{last['nll']:.3f}"]
     assert f"{best['valid_bleu']:.2f} at {best['update']}" in row
-    writing = succeeded(plot(logged("run", GOOD + '{"update": 20, "event": "st')))
+    writing = succeeded(plot(run_with_log("run", GOOD + '{"update": 20, "event": "st')))
     assert writing.out.splitlines()[-1].split()[:3] == ["run", "10", "2.500"]
-    not_finite = succeeded(plot(logged("lost", GOOD + LOST)))
+    not_finite = succeeded(plot(run_with_log("lost", GOOD + LOST)))
     assert not_finite.out.splitlines()[-1].split() == ["lost", "20", "2.500", "-", "-", "0.00", "at", "20"]
 
 
@@ -83,14 +82,14 @@ def test_the_log_of_a_finished_training_is_whole_or_refused(trained: Path, plot:
     ],
 )
 def test_a_broken_log_is_one_clear_error(plot: Command, text: str, message: str) -> None:
-    refused(plot(logged("run", text)), message)
+    refused(plot(run_with_log("run", text)), message)
 
 
 def test_mistakes(plot: Command) -> None:
     refused(plot("nothing"), "not the folder of a run: there is no such folder")
-    refused(plot(logged("empty", ""), "-o", "a.png"), "logged nothing yet")
+    refused(plot(run_with_log("empty", ""), "-o", "a.png"), "logged nothing yet")
     refused(plot("empty", "-o", "a.gif"), "'.gif' is not a picture format")
-    (logged("binary", "") / "metrics.jsonl").write_bytes(b"\xff\xfe\n")
+    (run_with_log("binary", "") / "metrics.jsonl").write_bytes(b"\xff\xfe\n")
     refused(plot("binary"), "cannot read it")
     refused(plot(), "RUN")
 
@@ -102,12 +101,12 @@ def scored(update: int, stage: str, rouge: float) -> str:
 
 def test_the_score_is_the_one_that_chose_the_weights(trained: Path, plot: Command) -> None:
     """Of a summarizer ROUGE-L where its recipe is not there, with its stages."""
-    stages = logged("stages", scored(10, "pointer", 20.5) + scored(15, "coverage", 40.25))
+    stages = run_with_log("stages", scored(10, "pointer", 20.5) + scored(15, "coverage", 40.25))
     lines = succeeded(plot(stages, "-o", "a.svg")).out + plot(stages).out
     assert lines.splitlines()[0].endswith("best ROUGE-L")
     assert lines.splitlines()[-1].endswith("40.25 at 15")
     assert {"ROUGE-L", "pointer", "coverage"} <= words_in("a.svg")
-    run = logged("run", scored(10, "", 20.5))
+    run = run_with_log("run", scored(10, "", 20.5))
     text = (trained / "recipe.yaml").read_text().replace("best_metric: bleu", "best_metric: rouge1")
     (run / "recipe.yaml").write_text(text.replace("task: translation", "task: summarization"))
     lines = plot(run, trained).out.splitlines()

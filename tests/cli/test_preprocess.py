@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Command, Finished, json_lines, sets, succeeded
+from commands import Command, Finished, logged, sets, succeeded
 
 from nmtkit.corpus import text
 from nmtkit.data import encoding, store
@@ -103,7 +103,7 @@ def test_weights_are_trained_with(corpus: Path, console: Command, tmp_path: Path
     assert opened.by_file == [1500, 30]
     epoch = ["training.max_updates=null", "training.max_epochs=1", "training.log_every=1"]
     succeeded(console("train", *command, *sets(*epoch, "batch.batch_size=50", "training.validate_every=10")))
-    updates = max(record["update"] for record in json_lines((tmp_path / "run" / "metrics.jsonl").read_text()))
+    updates = max(record["update"] for record in logged(tmp_path / "run"))
     assert 18 <= updates <= 26  # about 750 + 300 pairs, up to 50 in a batch
 
 

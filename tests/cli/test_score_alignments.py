@@ -55,21 +55,14 @@ def test_naacl_alignments(score: Command) -> None:
     succeeded(score("gold.naacl", "--ref", "short.naacl"))
 
 
-@pytest.mark.parametrize(
-    ("rows", "doubt"),
-    [
-        (["1-1 2-2 3-3"] * 49 + ["0-0 1-1 2-2"], "hardly a link has a first word"),
-        (["1-0 2-1 3-2"] * 50, "no link has a first source word"),
-        (["1-1 2-2 3-3"] * 50, "no link has a first word"),
-    ],
-)
 @pytest.mark.parametrize("side", ["hyp", "ref"])
-def test_a_base_is_doubted_by_what_most_lines_say(score: Command, rows: list[str], doubt: str, side: str) -> None:
-    write_lines("odd", rows)
+def test_a_base_is_doubted_by_what_most_lines_say(score: Command, side: str) -> None:
+    write_lines("odd", ["1-1 2-2 3-3"] * 50)
     write_lines("good", ["0-0 1-1 2-2"] * 50)
     files = ["odd", "--ref", "good"] if side == "hyp" else ["good", "--ref", "odd"]
     err = succeeded(score(*files)).err
-    assert f"note: odd was read as counting words from 0, but {doubt}; if it counts from 1, say --{side}-base 1" in err
+    doubt = "note: odd was read as counting words from 0, but no link has a first word; if it counts from 1, say "
+    assert f"{doubt}--{side}-base 1" in err
     assert err.count("note:") == 1
     assert succeeded(score(*files, f"--{side}-base", "0")).err == ""  # it was said
 

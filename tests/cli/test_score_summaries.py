@@ -108,15 +108,6 @@ def test_sentences_in_a_list_stay_apart(score: Command) -> None:
     assert [entry["value"] for entry in json.loads(done.out)["systems"][0]["scores"]] == [s.value for s in expected]
 
 
-def test_options_reach_the_metrics(score: Command) -> None:
-    args = ["--ref", "gold", "--metrics", "rougeLsum,bleu", "--no-stem", "--sentences", "newline", "--json"]
-    done = succeeded(score("-", *args, stdin=as_text(NEW)))
-    lsum, bleu = json.loads(done.out)["systems"][0]["scores"]
-    assert lsum["value"] == metrics.rouge(NEW, [GOLD], stem=False, sentences="newline")[3].value
-    assert bleu["name"] == "BLEU"
-    assert "interval" in bleu
-
-
 def test_notes_about_articles_and_letters(score: Command) -> None:
     write_lines("holes", ["", "Rome."])
     write_lines("umlauts", ["Köln", "Rom"])

@@ -80,13 +80,11 @@ def test_windows(console: Command, tmp_path: Path) -> None:
     assert "were cut" not in done.err
     expected = Summarizer(Translator.load("runs/news", device="cpu"), 6).summarize(ARTICLES)
     assert done.out == as_text(expected)
-    parts = ["Zyx sees the old dog.", "The dog sees Abc."]
-    each = console("summarize", "--max-source-tokens", "100", stdin=as_text(parts)).out.split("\n")[:2]
-    assert expected[0] == " ".join(each)
     printed = console("summarize", "--window", "6", "--json", stdin=as_text(ARTICLES)).out
     record = json_lines(printed)[0]
-    assert record["text"] == expected[0]
-    assert [window["best"]["text"] for window in record["windows"]] == each
+    parts = [window["best"]["text"] for window in record["windows"]]
+    assert record["text"] == " ".join(parts) == expected[0]
+    assert len(parts) == 2
     refused(rescored(console, tmp_path, printed), "out.jsonl, line 1: a summary of several windows")
 
 
@@ -104,19 +102,12 @@ def test_json_says_what_was_copied_and_from_where(console: Command) -> None:
     assert as_text(record["best"]["text"] for record in records) == plain
     spans = 0
     for record in [records[0], *records[2:]]:
-        assert len(record["others"]) == 1
+        words = ARTICLES[record["line"] - 1].split()
         for one in (record["best"], *record["others"]):
-            tokens = one["tokens"]
-            assert len(one["copied"]) == len(tokens)
-            assert len(one["p_gen"]) == len(one["token_log_probs"]) == len(tokens) + one["finished"]
-            assert all(0 < p < 1 for p in one["p_gen"])
-            for token, place in zip(tokens, one["copied"], strict=True):
-                assert place is None or record["source_tokens"][place] == token
-            words = ARTICLES[record["line"] - 1].split()
+            assert len(one["p_gen"]) == len(one["copied"]) + one["finished"]
             for span in one["copied_spans"]:
                 spans += 1
-                first, end = span["source_tokens"]
-                assert one["tokens"][slice(*span["tokens"])] == record["source_tokens"][first:end]
+                assert one["tokens"][slice(*span["tokens"])] == record["source_tokens"][slice(*span["source_tokens"])]
                 assert span["text"] in " ".join(words[slice(*span["source_words"])])
     assert spans > 3
     assert records[1]["best"]["text"] == ""
@@ -135,12 +126,6 @@ def test_rescore_gives_what_summarize_printed(console: Command, tmp_path: Path) 
 
 
 def test_n_best(console: Command) -> None:
-    done = console("summarize", "--n-best", "4", stdin=as_text(ARTICLES[:1]))
-    assert "beam size 4 instead of 2" in done.err
-    rows = [line.split("\t") for line in done.out.splitlines()]
-    assert [row[0] for row in rows] == ["1"] * 4
-    assert [float(row[1]) for row in rows] == sorted((float(row[1]) for row in rows), reverse=True)
-
     given = as_text([ARTICLES[0], "", ARTICLES[2]])
     rows = [line.split("\t") for line in console("summarize", "--n-best", "3", stdin=given).out.splitlines()]
     done = succeeded(console("summarize", "--n-best", "3", "--format", "moses", stdin=given))
@@ -149,11 +134,7 @@ def test_n_best(console: Command) -> None:
         [int(number), text, float(score)] for number, score, _, text in rows
     ]
     assert {number for number, *_ in moses} == {"0", "1", "2"}
-    for (_, text, features, _), (_, _, log_prob, _) in zip(moses, rows, strict=True):
-        named = features.split()
-        assert (named[0], named[2]) == ("LogProb=", "Length=")
-        assert float(named[1]) == float(log_prob)
-        assert int(named[3]) >= len(text.split())
+    assert [float(features.split()[1]) for _, _, features, _ in moses] == [float(row[2]) for row in rows]
     best = console("summarize", "--format", "moses", stdin=given).out.splitlines()
     assert [line[:6] for line in best] == ["0 ||| ", "1 ||| ", "2 ||| "]
 
@@ -176,20 +157,15 @@ def test_the_options_of_the_search_arrive(console: Command) -> None:
     assert "of the summaries reached the length limit before their end; raise it with --max-length" in done.err
 
 
-def test_the_summary_coverage_penalty_is_in_the_score(console: Command) -> None:
+def test_the_coverage_penalty_of_summaries_is_in_the_score(console: Command) -> None:
     options = ["summarize", "--json", "--length-penalty", "none", "--min-length", "8"]
     done = console(*options, "--coverage-penalty", "2", "--search", "coverage_kind=summary", stdin=ARTICLES[0])
     best = json.loads(done.out)["best"]
     settings = {"length_penalty": "none", "min_length": 8, "coverage_penalty": 2.0, "coverage_kind": "summary"}
     translator = Translator.load("runs/news", device="cpu", search_settings=settings)
-    ((found,),) = translator.search([ARTICLES[0]], need_attention=True)
-    assert found.tokens == best["tokens"]
-    assert found.attention is not None
-    cost = 2 * (found.attention.sum(0)[:-1].clip(min=1) - 1).sum()
-    assert cost > 0.01
-    assert best["score"] == pytest.approx(best["log_prob"] - cost, abs=1e-4)
-    (again,) = translator.rescore([ARTICLES[0]], [found])
-    assert again.score == pytest.approx(found.score, abs=1e-4)
+    ((found,),) = translator.search([ARTICLES[0]])
+    assert best["score"] == pytest.approx(found.score, abs=1e-4)
+    assert best["score"] < best["log_prob"] - 0.01
 
 
 def test_jsonl_articles(console: Command) -> None:
@@ -250,9 +226,7 @@ def test_what_does_not_go_together_is_refused(console: Command, options: list[st
 
 def test_translate_has_the_same_search(console: Command) -> None:
     given = as_text(LINES)
-    plain = succeeded(console("translate", stdin=given))
-    records = json_lines(console("translate", "--json", "--n-best", "2", stdin=given).out)
-    assert [record["best"]["text"] for record in records] == plain.out.splitlines()
+    records = json_lines(succeeded(console("translate", "--json", "--n-best", "2", stdin=given)).out)
     assert list(records[0]) == ["line", "source_tokens", "best", "others"]
     assert list(records[0]["best"]) == ["text", "score", "log_prob", "tokens", "token_log_probs", "finished"]
     for record in json_lines(

@@ -5,7 +5,7 @@ import random
 from pathlib import Path
 
 import pytest
-from commands import Command, json_lines, refused, succeeded, write_lines, write_pairs
+from commands import Command, logged, refused, succeeded, write_lines, write_pairs
 
 from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.core.task import SUMMARIZATION
@@ -81,12 +81,12 @@ def test_train(corpus: Path, tmp_path: Path, console: Command) -> None:
     scores = json.loads((folder / "test.json").read_text())["scores"]
     assert [score["name"] for score in scores][:2] == ["ROUGE-1", "ROUGE-2"]
     assert (folder / "test.out").read_text().count("\n") == 5
-    logged = json_lines((folder / "metrics.jsonl").read_text())
-    assert {f"valid_{name}" for name in (*SUMMARIZATION.validation_metrics, "loss", "perplexity")} <= logged[-1].keys()
+    events = logged(folder)
+    assert {f"valid_{name}" for name in (*SUMMARIZATION.validation_metrics, "loss", "perplexity")} <= events[-1].keys()
 
     again = succeeded(console("train", corpus / "news.yaml", "--run", folder, "--resume", "--device", "cpu"))
     assert "stage coverage goes on (2 of 2)" in again.err
-    assert json_lines((folder / "metrics.jsonl").read_text()) == logged
+    assert logged(folder) == events
 
     refused(console("average", "-m", folder), "2-coverage: this needs at least 2 checkpoints, and 1 was kept")
     for which, stage in (("words", "1-words"), ("best", "2-coverage")):
@@ -122,6 +122,13 @@ def test_check_and_explain_know_stages(corpus: Path, console: Command, monkeypat
     refused(wrong, f"unknown key `{key}`: did you mean 'coverage_weight'")
 
 
+def advice(run: Run, updates: int, last_score: float, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What is advised after as many updates as six minutes had room for."""
+    facts = {"validations": [[1, 1.0], [2, last_score]], "update": updates}
+    monkeypatch.setattr(CheckpointManager, "read_metadata", lambda _: facts)
+    return more_time_advice(run, Stopped("max_minutes", updates, 0.0, 0.1, 360.0)) or ""
+
+
 @pytest.mark.parametrize(
     ("changes", "key"),
     [
@@ -136,13 +143,24 @@ def test_more_time_is_offered_where_it_is_given(
 ) -> None:
     """A stage that shares the whole training's minutes gets more by more of those."""
     run = Run(RunFolder(tmp_path), load(corpus / "news.yaml", changes))
-    facts = {"validations": [[1, 1.0], [2, 2.0]], "update": 2}
-    monkeypatch.setattr(CheckpointManager, "read_metadata", lambda checkpoints: facts)
-    advice = more_time_advice(run, Stopped("max_minutes", 2, 0.0, 0.1, 360.0))
-    assert advice is not None
-    assert f" --resume --set {key}" in advice
+    assert f" --resume --set {key}" in advice(run, 2, 2.0, monkeypatch)
     whole, more = run.recipe, load(corpus / "news.yaml", [*changes, key])
     before, after = (list(one.by_stage().values())[-1].training.max_minutes for one in (whole, more))
     assert before is not None
     assert after is not None
     assert after > before
+
+
+def test_after_too_few_minutes_as_many_are_advised_as_were_enough(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even where the validations do not rise yet; with more than half of the updates twice the minutes are enough."""
+    limits = ["stages=[]", "training.max_updates=100", "training.max_minutes=6"]
+    run = Run(RunFolder(tmp_path), load(corpus / "news.yaml", limits))
+    for updates, score in ((7, 0.5), (60, 2.0)):
+        assert "--minutes" not in advice(run, updates, score, monkeypatch), "the recipe was not chosen for a text"
+    run.folder.chosen.touch()
+    few = advice(run, 7, 0.5, monkeypatch)
+    assert "after 7 of the 100 updates" in few
+    assert "about 86 minutes: train anew with --minutes 86 --overwrite" in few
+    assert "--set training.max_minutes=12" in advice(run, 60, 2.0, monkeypatch)

@@ -15,8 +15,8 @@ from commands import (
     Finished,
     as_text,
     environment,
-    json_lines,
     lines_in,
+    logged,
     refused,
     sets,
     succeeded,
@@ -90,8 +90,7 @@ def copied(finished: tuple[Path, Finished], tmp_path: Path) -> Path:
 
 
 def losses(run: Path) -> list[float]:
-    records = json_lines((run / "metrics.jsonl").read_text(encoding="utf-8"))
-    return [record["loss"] for record in records if record["event"] == "step"]
+    return [step["loss"] for step in logged(run, "step")]
 
 
 def test_from_two_files_to_translations(console: Command, finished: tuple[Path, Finished]) -> None:

@@ -1,5 +1,6 @@
 """Runs with random weights, for tests of commands that need no trained model."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -34,17 +35,17 @@ search: {beam_size: 2, max_length: 8}
 """
 
 
-def make_run(folder: Path, name: str, recipe_text: str, seed: int = 5) -> Path:
-    """A finished run as `train` leaves it, but for what it learned."""
+def make_run(folder: Path, name: str, recipe_text: str, text: Sequence[str] = LINES) -> Path:
+    """A finished run as `train` leaves it, but for what it learned; its vocabularies are of the text."""
     (folder / f"{name}.yaml").write_text(recipe_text)
     recipe = load(folder / f"{name}.yaml")
     run = RunFolder(folder / "runs" / name)
     atomic_write_text(run.recipe, recipe.to_yaml())
     tokenizers = learn_tokenizers(
-        recipe.tokenizer, [Example(line, line, number) for number, line in enumerate(LINES, start=1)]
+        recipe.tokenizer, [Example(line, line, number) for number, line in enumerate(text, start=1)]
     )
     tokenizers.save(run.vocabulary)
-    torch.manual_seed(seed)
+    torch.manual_seed(5)
     save_weights(run.average, get_weights(build_model(recipe, tokenizers)))
     write_json(run.result, {})
     return run.path
