@@ -78,8 +78,10 @@ class KVCache:
         layer += self._first
         self._written = layer + 1
         if layer == len(self._entries):
-            self._entries.append(entries.new_zeros(self.sentences, self._room, *entries.shape[1:]))
+            self._entries.append(self._new(entries, entries.shape[1:]))
         kept = self._entries[layer]
+        if self.compacts and self.width < self.beam:  # unseen slots must hold numbers, too
+            kept[:, self._read_columns() - self.beam + self.width : self._read_columns()] = 0
         if torch.is_grad_enabled():
             self._entries[layer] = kept.flatten(0, 1).index_copy(0, self._rows, entries).view_as(kept)
         elif self._together:  # a CPU copies a part faster than it finds as many rows
@@ -140,7 +142,7 @@ class KVCache:
             self._bias = pad(self._bias, (0, self._room - before), value=-torch.inf)
             entries, self._entries = self._entries, []
             for kept in entries:
-                longer = kept.new_zeros(self.sentences, self._room, *kept.shape[2:])
+                longer = self._new(kept, kept.shape[2:])
                 longer[:, :before] = kept
                 self._entries.append(longer)
         self._number_rows()
@@ -237,3 +239,7 @@ class KVCache:
 
     def _read_columns(self) -> int:
         return self.length * self.beam - self._dropped
+
+    def _new(self, like: Tensor, shape: torch.Size) -> Tensor:
+        # Where slots are dropped, all that is read has been written: zeros would touch memory for nothing.
+        return (like.new_empty if self.compacts else like.new_zeros)(self.sentences, self._room, *shape)
