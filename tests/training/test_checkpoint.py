@@ -56,18 +56,18 @@ def test_weights_of_another_precision_are_taken(tmp_path, dtype):
     save_weights(tmp_path / "w.safetensors", {name: t.to(dtype) for name, t in get_weights(tiny_model(1)).items()})
     model = tiny_model(2)
     load_weights(model, tmp_path / "w.safetensors")
-    assert torch.equal(model.cell.weight_hh, tiny_model(1).cell.weight_hh.to(dtype).float())
+    assert torch.equal(model.decoder.weight_hh_l0, tiny_model(1).decoder.weight_hh_l0.to(dtype).float())
 
 
 def test_a_checkpoint_of_another_model_says_what_differs(tmp_path):
     path, model, weights = tmp_path / "w.safetensors", tiny_model(2), get_weights(tiny_model())
     weights["tgt_embedding.weight"] = torch.zeros(3, 8)
-    weights["extra.weight"] = weights.pop("cell.bias_hh")
+    weights["extra.weight"] = weights.pop("decoder.bias_hh_l0")
     save_weights(path, weights)
     with pytest.raises(CheckpointError) as caught:
         load_weights(model, path)
     for part in (
-        "'cell.bias_hh' is missing, the model has float [24]",
+        "'decoder.bias_hh_l0' is missing, the model has float [24]",
         "'extra.weight' is float [24], the model has none",
         "'tgt_embedding.weight' is float [3, 8], the model has float [12, 8]",
     ):
@@ -108,11 +108,11 @@ def test_an_optimizer_goes_on_for_the_weights_it_knows(optimizer):
     for parameter in parameters.values():
         parameter.grad = torch.full_like(parameter, 2.0)
     first.step()
-    state = {name: tensor for name, tensor in read_state(first, parameters).items() if "cell" not in name}
+    state = {name: tensor for name, tensor in read_state(first, parameters).items() if "decoder" not in name}
     second = build_optimizer(config, parameters)
     restore_state(second, parameters, state)
     second.step()  # weights without a past are no obstacle
-    known, fresh = second.state[parameters["src_embedding.weight"]], second.state[parameters["cell.weight_ih"]]
+    known, fresh = second.state[parameters["src_embedding.weight"]], second.state[parameters["decoder.weight_ih_l0"]]
     assert (float(known["step"]), float(fresh["step"])) == (2, 1)
     if optimizer == "adagrad":  # 0.1, and 4 for each gradient of 2
         assert known["sum"].flatten()[0].item() == pytest.approx(8.1)

@@ -153,14 +153,14 @@ def refuses_to_go_on(checkpoints, config):
 @pytest.mark.parametrize(
     ("name", "tensor"),
     [
-        ("weights/cell.bias_hh", None),
-        ("weights/cell.bias_hh", torch.full((24,), math.nan)),
-        ("ema/cell.bias_hh", None),
-        ("ema/cell.bias_hh", torch.ones(1)),
-        ("optimizer/exp_avg/cell.bias_hh", torch.ones(())),
-        ("optimizer/exp_avg/cell.bias_hh", torch.full((24,), math.nan)),
-        ("optimizer/exp_avg/cell.unknown", torch.ones(24)),
-        ("optimizer/step/cell.bias_hh", torch.ones(2)),
+        ("weights/decoder.bias_hh_l0", None),
+        ("weights/decoder.bias_hh_l0", torch.full((24,), math.nan)),
+        ("ema/decoder.bias_hh_l0", None),
+        ("ema/decoder.bias_hh_l0", torch.ones(1)),
+        ("optimizer/exp_avg/decoder.bias_hh_l0", torch.ones(())),
+        ("optimizer/exp_avg/decoder.bias_hh_l0", torch.full((24,), math.nan)),
+        ("optimizer/exp_avg/decoder.unknown", torch.ones(24)),
+        ("optimizer/step/decoder.bias_hh_l0", torch.ones(2)),
     ],
     ids=str,
 )

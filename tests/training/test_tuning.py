@@ -6,12 +6,12 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from time import sleep
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from test_distributed import join_as, start_two
-from tiny_training import TinyModel
+from tiny_training import SIZES, TINY
 
 from nmtkit.autotune import cache
 from nmtkit.autotune import training as tuning
@@ -25,7 +25,7 @@ from nmtkit.autotune.training import (
 )
 from nmtkit.core import device as devices
 from nmtkit.data.batch import Batch, collate
-from nmtkit.models.base import VocabularySizes
+from nmtkit.models.rnn_encdec import RnnEncDec, RnnEncDecConfig
 from nmtkit.training import distributed
 from nmtkit.training.config import TrainingConfig
 
@@ -83,18 +83,17 @@ def test_planned_time_is_the_nearest_limit() -> None:
 # -- measuring ------------------------------------------------------------------------------------------------------
 
 
-class Counted(TinyModel):
-    """Counts the updates' forward passes, and in how many of them bfloat16 was on."""
+class InBf16(RnnEncDecConfig):
+    bf16_allowed: ClassVar = True
 
-    class Config(TinyModel.Config):
-        @property
-        def bf16_allowed(self) -> bool:
-            return True
+
+class Counted(RnnEncDec):
+    """Counts the updates' forward passes, and in how many of them bfloat16 was on."""
 
     passes = in_bf16 = 0
 
     def __init__(self) -> None:
-        super().__init__(self.Config(), VocabularySizes(12, 12, False))
+        super().__init__(InBf16(**TINY.model_dump()), SIZES)
 
     def unroll(self, batch: Batch, *arguments: Any, **named: Any) -> Any:
         Counted.passes += 1
@@ -107,7 +106,7 @@ def batches(count: int) -> Sequence[Batch]:
     return [collate(rows, rows) for _ in range(count)]
 
 
-def tune(model: TinyModel | None = None, again: bool = False, **settings: object) -> TuningResult[TrainingSpeedConfig]:
+def tune(model: RnnEncDec | None = None, again: bool = False, **settings: object) -> TuningResult[TrainingSpeedConfig]:
     model = model or Counted()
     workload = TrainingWorkload(lambda: model, batches, config(**settings), CPU, {"test": 1}, updates_an_epoch=100)
     return tune_training(workload, again)
@@ -250,7 +249,7 @@ class Hungry(Counted):
         return super().unroll(batch, *arguments, **named)
 
 
-def leaves_no_trace(model: TinyModel) -> bool:
+def leaves_no_trace(model: RnnEncDec) -> bool:
     return all(bool(parameter.isfinite().all()) and parameter.grad is None for parameter in model.parameters())
 
 

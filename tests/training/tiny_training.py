@@ -1,78 +1,35 @@
-"""A real but tiny model and stream for the tests of training."""
+"""A tiny model and stream for the tests of training."""
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from seeds import moved
-from torch import Tensor, nn
+from torch import nn
 
 from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.data.batch import Batch
-from nmtkit.layers.kv_cache import KVCache
-from nmtkit.models.base import DecoderOutput, DecoderState, Memory, ModelConfig, Seq2Seq, VocabularySizes
+from nmtkit.models.base import Seq2Seq, VocabularySizes
+from nmtkit.models.rnn_encdec import RnnEncDec, RnnEncDecConfig
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Event, Step
 from nmtkit.training.loop import train
 
 WORDS = 12
+SIZES = VocabularySizes(WORDS, WORDS, shared=False)
+TINY = RnnEncDecConfig(
+    embedding_size=8, hidden_size=8, maxout_size=None, feed_context=False, tie="decoder", dropout=0.0
+)
 Evaluate = Callable[[Seq2Seq], dict[str, float]]
 
 
-@dataclass(frozen=True)
-class TinyMemory(Memory):
-    states: Tensor
-
-
-@dataclass(frozen=True)
-class TinyState(DecoderState):
-    hidden: Tensor
-
-
-class TinyModel(Seq2Seq):
-    """Mean of the source embeddings, then a GRU; the output layer is tied to the target embeddings."""
-
-    has_attention = False
-
-    class Config(ModelConfig):
-        kind: Literal["tiny"] = "tiny"
-        hidden_size: int = 8
-        dropout: float = 0.0
-
-    def __init__(self, config: "TinyModel.Config", sizes: VocabularySizes) -> None:
-        super().__init__(config, sizes)
-        self.src_embedding = nn.Embedding(sizes.src, config.hidden_size)
-        self.tgt_embedding = nn.Embedding(sizes.tgt, config.hidden_size)
-        self.cell = nn.GRUCell(config.hidden_size, config.hidden_size)
-        self.output = nn.Linear(config.hidden_size, sizes.tgt)
-        self.output.weight = self.tgt_embedding.weight
-        self.dropout = nn.Dropout(config.dropout)
-
-    def encode(self, batch: Batch) -> TinyMemory:
-        real = batch.src_mask.unsqueeze(-1)
-        mean = (self.src_embedding(batch.src) * real).sum(1) / real.sum(1)
-        return TinyMemory(batch.src_mask, batch.src_extended, batch.n_oov, self.dropout(mean))
-
-    def start(self, memory: Memory) -> TinyState:
-        return TinyState(memory.states)
-
-    def advance(
-        self, tokens: Tensor, state: DecoderState, memory: Memory, cache: KVCache, need_attention: bool = False
-    ) -> tuple[DecoderOutput, TinyState]:
-        hidden = self.cell(self.tgt_embedding(tokens), state.hidden)
-        return DecoderOutput(self.dropout(hidden)), TinyState(hidden)
-
-    def logits(self, readout: DecoderOutput, memory: Memory) -> Tensor:
-        return self.output(readout.features)
-
-
-def tiny_model(seed: int = 7, dropout: float = 0.0, dtype: torch.dtype = torch.float32) -> TinyModel:
+def tiny_model(seed: int = 7, dropout: float = 0.0, dtype: torch.dtype = torch.float32) -> RnnEncDec:
+    """A GRU that reads the source, and another that goes on from its last state; the output layer is tied."""
     torch.manual_seed(moved(seed))
-    return TinyModel(TinyModel.Config(dropout=dropout), VocabularySizes(WORDS, WORDS, False)).to(dtype)
+    return RnnEncDec(TINY.changed({"dropout": dropout}), SIZES).to(dtype)
 
 
 def tiny_batch(seed: int, size: int = 4, length: int = 6) -> Batch:
@@ -171,11 +128,11 @@ def constant_score(model: Seq2Seq) -> dict[str, float]:
 def run(
     folder: Path,
     config: TrainingConfig,
-    model: TinyModel | None = None,
+    model: RnnEncDec | None = None,
     stream: TinyStream | None = None,
     evaluate: Evaluate = constant_score,
     **how: Any,
-) -> tuple[TinyModel, list[Event]]:
+) -> tuple[RnnEncDec, list[Event]]:
     """Trains to the end; `how` are further arguments of `train`."""
     model = model or tiny_model()
     return model, list(start(folder, config, model, stream or TinyStream(), evaluate, **how))
