@@ -4,9 +4,15 @@ import gzip
 import io
 import tarfile
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TypeAlias
+
+import pytest
+
+from nmtkit.core.errors import NmtkitError
+from nmtkit.corpora.readers import Pair, Reader
 
 Content: TypeAlias = str | bytes | Iterable[str]
 """Bytes, a text, or lines without line ends."""
@@ -52,6 +58,19 @@ def published(path: Path, content: Content | Mapping[str, Content]) -> Path:
         return gzipped(path, content)
     path.write_bytes(as_bytes(content))
     return path
+
+
+def read(reader: Reader, *files: Path) -> tuple[list[Pair], dict[str, int]]:
+    """All pairs, and what was left out."""
+    dropped: Counter[str] = Counter()
+    return list(reader.pairs(files, dropped)), dict(dropped)
+
+
+def refused(call: Callable[..., object], *arguments: object) -> str:
+    """The message of a call that fails."""
+    with pytest.raises(NmtkitError) as fault:
+        call(*arguments)
+    return str(fault.value)
 
 
 def gzipped(path: Path, content: Content) -> Path:

@@ -1,8 +1,8 @@
 import lzma
-from collections import Counter
 from pathlib import Path
 
 import pytest
+from published import read
 
 from nmtkit.core.errors import DataError
 from nmtkit.corpora.debian import stanzas
@@ -161,8 +161,7 @@ def test_families() -> None:
 
 
 def test_pairs_are_joined_by_sum_and_by_paragraph(files: list[Path]) -> None:
-    dropped: Counter[str] = Counter()
-    pairs = list(DebianDescriptions(src="en", tgt="de").pairs(files, dropped))
+    pairs, dropped = read(DebianDescriptions(src="en", tgt="de"), *files)
     assert pairs == [
         Pair("frobs widgets", "frobt Teile", group="frob"),
         Pair("Frob is a program that frobs widgets.", "Frob ist ein Programm, das Teile frobt.", group="frob"),
@@ -173,15 +172,14 @@ def test_pairs_are_joined_by_sum_and_by_paragraph(files: list[Path]) -> None:
         Pair("knits", "strickt", group="knit"),
     ]
     assert dropped == {"description without a translation": 1, "description with more paragraphs in one language": 1}
-    back = DebianDescriptions(src="de", tgt="en").pairs(files, Counter())
+    back, _ = read(DebianDescriptions(src="de", tgt="en"), *files)
     assert {(pair.tgt, pair.src) for pair in back} == {(pair.src, pair.tgt) for pair in pairs}
 
 
 def test_paragraphs_with_other_lists_are_left_out(files: list[Path]) -> None:
     files[2].write_text(GERMAN.replace("  * sie entfrobben.\n", ""), encoding="utf-8")  # it need not be compressed
-    dropped: Counter[str] = Counter()
-    sources = [pair.src for pair in DebianDescriptions(src="en", tgt="de").pairs(files, dropped)]
-    assert sources == ["frobs widgets", "Frob is a program that frobs widgets.", "knits"]
+    pairs, dropped = read(DebianDescriptions(src="en", tgt="de"), *files)
+    assert [pair.src for pair in pairs] == ["frobs widgets", "Frob is a program that frobs widgets.", "knits"]
     assert dropped["paragraph with more list items in one language"] == 1
 
 
@@ -193,7 +191,7 @@ def test_a_description_in_several_indexes_is_read_once(files: list[Path], tmp_pa
 
 def test_a_language_that_no_file_has_is_named(files: list[Path]) -> None:
     with pytest.raises(DataError, match=r"no source of the corpus has package descriptions in 'fr'; add it"):
-        list(DebianDescriptions(src="en", tgt="fr").pairs(files, Counter()))
+        read(DebianDescriptions(src="en", tgt="fr"), *files)
 
 
 def _english(tmp_path: Path, *items: tuple[str, str, str]) -> list[Path]:
@@ -216,7 +214,7 @@ def test_summaries_have_their_long_description_as_article(tmp_path: Path) -> Non
         "Frob 2.0 is a program that frobs widgets, whether they are wide or narrow, all day long. "
         "It can: * frob * unfrob"
     )
-    assert list(DebianSummaries().pairs(files, Counter())) == [Pair(article, "frobs widgets", group="frob-data")]
+    assert read(DebianSummaries(), *files)[0] == [Pair(article, "frobs widgets", group="frob-data")]
 
 
 def test_summaries_that_teach_nothing_are_left_out(tmp_path: Path) -> None:
@@ -233,11 +231,8 @@ def test_summaries_that_teach_nothing_are_left_out(tmp_path: Path) -> None:
         ("frob3", "frobs new widgets", LONG.replace("2.0", "3.1").replace("widgets,", "WIDGETS")),
         ("frob-dev", "frobs widgets - development files", LONG.replace("Frob", "Frob-dev")),
     )
-    dropped: Counter[str] = Counter()
-    assert [pair.tgt for pair in DebianSummaries().pairs(files, dropped)] == [
-        "frobs widgets",
-        "frobs widgets - development files",
-    ]
+    pairs, dropped = read(DebianSummaries(), *files)
+    assert [pair.tgt for pair in pairs] == ["frobs widgets", "frobs widgets - development files"]
     assert dropped == {
         "long description of less than 15 words": 2,
         "summary that only names the package": 2,

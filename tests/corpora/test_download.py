@@ -14,8 +14,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from published import refused
 
-from nmtkit.core.errors import NmtkitError
 from nmtkit.corpora import download as module
 from nmtkit.corpora.download import DownloadPolicy, download, sha256_of
 
@@ -48,9 +48,7 @@ class Client:
 
     def refused(self, url: str, sha256: str = "", size: int | None = None) -> str:
         """The message of a download that fails."""
-        with pytest.raises(NmtkitError) as fault:
-            self.get(url, sha256, size)
-        return str(fault.value)
+        return refused(self.get, url, sha256, size)
 
     def left(self) -> list[str]:
         return sorted(path.name for path in self.target.parent.iterdir())

@@ -6,12 +6,12 @@ import json
 import os
 import tempfile
 import zipfile
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from debian_archive import build, fetch_context, package, write_release
+from published import refused
 
 from nmtkit import recipe
 from nmtkit.core.errors import NmtkitError
@@ -40,7 +40,8 @@ class Desk:
     said: list[str] = field(default_factory=list)
     counted: list[int] = field(default_factory=list)
 
-    def corpus(self, content: bytes, vouch: bool = True, **changes: object) -> Corpus:
+    def corpus(self, lines: str = LINES, vouch: bool = True, **changes: object) -> Corpus:
+        content = packed(lines)
         source = {"kind": "url", "url": self.site.put("pairs.zip", content)}
         source |= {"sha256": hashlib.sha256(content).hexdigest()} if vouch else {"no_checksum": "it changes"}
         entry = {
@@ -74,14 +75,8 @@ def desk(site, tmp_path):
     return Desk(site, tmp_path / "corpora" / "pairs")
 
 
-def refused(call: Callable[[], object]) -> str:
-    with pytest.raises(NmtkitError) as fault:
-        call()
-    return str(fault.value)
-
-
 def test_the_folder_has_text_a_card_and_a_recipe_that_finds_it(desk, monkeypatch, tmp_path):
-    fetched = desk.fetch(desk.corpus(packed(LINES)))
+    fetched = desk.fetch(desk.corpus())
     names = {f"{split}.{side}" for split in ("train", "valid", "test") for side in ("en", "de")}
     assert {path.name for path in desk.folder.iterdir()} == names | {"card.json", "CARD.md", "pairs.yaml"}
     monkeypatch.chdir(tmp_path)  # the recipe works from anywhere
@@ -95,7 +90,7 @@ def test_the_folder_has_text_a_card_and_a_recipe_that_finds_it(desk, monkeypatch
 
 def test_the_card_tells_where_it_is_from_and_what_was_left_out(desk):
     content = packed(LINES)
-    fetched = desk.fetch(desk.corpus(content))
+    fetched = desk.fetch(desk.corpus())
     card = json.loads((desk.folder / "card.json").read_text(encoding="utf-8"))
     assert card == fetched.card
     assert card["dropped"] == {"both sides identical": 1}
@@ -113,7 +108,7 @@ def test_the_card_tells_where_it_is_from_and_what_was_left_out(desk):
 def test_a_recipe_of_ours_is_extended_and_one_that_does_not_exist_is_made_by_size(desk, name):
     """That of CNN/DailyMail names folders of stories; the fetched corpus is JSON lines, without a test set here."""
     changes = {"task": "summarization", "tgt": "en", "recipe": name, "split": {"valid": 0.1}}
-    fetched = desk.fetch(desk.corpus(packed(LINES), **changes))
+    fetched = desk.fetch(desk.corpus(**changes))
     loaded = recipe.load(fetched.recipe)
     extended = name == "cnndm-pointer-generator"
     assert loaded.name == (name if extended else "pairs")  # one training has one name, and one run
@@ -124,7 +119,7 @@ def test_a_recipe_of_ours_is_extended_and_one_that_does_not_exist_is_made_by_siz
 
 
 def test_a_second_fetch_downloads_only_what_was_damaged_in_the_cache(desk):
-    corpus = desk.corpus(packed(LINES))
+    corpus = desk.corpus()
     desk.fetch(corpus)
     first = (desk.folder / "train.en").read_bytes()
     assert find_fetched(corpus, desk.folder) is not None
@@ -140,36 +135,32 @@ def test_a_second_fetch_downloads_only_what_was_damaged_in_the_cache(desk):
 
 def test_a_file_put_into_the_cache_by_hand_is_taken(desk):
     """For machines without a network: the message about it says where the file belongs."""
-    content = packed(LINES)
-    corpus = desk.corpus(content)
+    corpus = desk.corpus()
     desk.site.failures = [(404, {})]
-    refused(lambda: desk.fetch(corpus))
+    refused(desk.fetch, corpus)
     (place,) = [path for path in cache_folder().iterdir() if path.is_dir()]
-    (place / "pairs.zip").write_bytes(content)
+    (place / "pairs.zip").write_bytes(packed(LINES))
     desk.fetch(corpus)
     assert len(desk.site.asked) == 1
 
 
 def test_without_a_sum_it_is_said_and_a_later_fetch_compares(desk):
-    desk.fetch(desk.corpus(packed(LINES), vouch=False))
+    desk.fetch(desk.corpus(vouch=False))
     assert any("pairs.zip is not verified: it changes" in text for text in desk.said)
     assert "(not verified)" in (desk.folder / "CARD.md").read_text(encoding="utf-8")
     (download,) = cache_folder().rglob("pairs.zip")
     download.unlink()
     before = (desk.folder / "card.json").read_bytes()
-    changed = desk.corpus(packed(LINES + "More.\tMehr.\n"), vouch=False)
-    said = refused(lambda: desk.fetch(changed))
+    said = refused(desk.fetch, desk.corpus(LINES + "More.\tMehr.\n", vouch=False))
     assert "is not the file it was" in said
     assert hashlib.sha256(packed(LINES)).hexdigest() in said
     assert (desk.folder / "card.json").read_bytes() == before
 
 
 def test_a_failure_leaves_what_was_there_and_nothing_half(desk):
-    desk.fetch(desk.corpus(packed(LINES)))
+    desk.fetch(desk.corpus())
     before = {path.name: path.read_bytes() for path in desk.folder.iterdir()}
-    broken = desk.corpus(packed(LINES + "a line without a tab\n"))
-    said = refused(lambda: desk.fetch(broken))
-    assert "line 302" in said
+    assert "line 302" in refused(desk.fetch, desk.corpus(LINES + "a line without a tab\n"))
     assert {path.name: path.read_bytes() for path in desk.folder.iterdir()} == before
     assert desk.left() == {"pairs", "catalogue.yaml"}
 
@@ -183,35 +174,35 @@ def test_stopped_in_the_middle_nothing_is_left(desk, monkeypatch, fault):
 
     monkeypatch.setattr(module, "write_card", stop)
     with pytest.raises((KeyboardInterrupt, NmtkitError)) as raised:
-        desk.fetch(desk.corpus(packed(LINES)))
+        desk.fetch(desk.corpus())
     assert desk.left() == {"catalogue.yaml"}
     if isinstance(fault, OSError):
         assert "No space left on device" in str(raised.value)
 
 
 def test_a_wrong_sum_writes_nothing(desk):
-    corpus = desk.corpus(packed(LINES))
+    corpus = desk.corpus()
     desk.site.put("pairs.zip", packed("Evil.\tBöse.\n"))
-    assert "unexpected file" in refused(lambda: desk.fetch(corpus))
+    assert "unexpected file" in refused(desk.fetch, corpus)
     assert desk.left() == {"catalogue.yaml"}
     assert not list(cache_folder().rglob("pairs.zip*"))
 
 
 def test_what_else_lies_there_is_not_touched(desk):
-    corpus = desk.corpus(packed(LINES))
+    corpus = desk.corpus()
     desk.folder.mkdir()
     assert find_fetched(corpus, desk.folder) is None  # an empty folder is no obstacle
     (desk.folder / "thesis.txt").write_text("years of work")
-    assert "is not a fetched corpus" in refused(lambda: find_fetched(corpus, desk.folder))
-    assert "is not a fetched corpus" in refused(lambda: desk.fetch(corpus))
+    assert "is not a fetched corpus" in refused(find_fetched, corpus, desk.folder)
+    assert "is not a fetched corpus" in refused(desk.fetch, corpus)
     assert (desk.folder / "thesis.txt").read_text() == "years of work"
 
 
 def test_files_of_the_user_beside_the_corpus_stay(desk):
-    desk.fetch(desk.corpus(packed(LINES)))
+    desk.fetch(desk.corpus())
     (desk.folder / "mine.yaml").write_text("extends: pairs.yaml")
     (desk.folder / "notes").mkdir()
-    desk.fetch(desk.corpus(packed(LINES), split={"valid": 0.1}))
+    desk.fetch(desk.corpus(split={"valid": 0.1}))
     assert (desk.folder / "mine.yaml").read_text() == "extends: pairs.yaml"
     assert (desk.folder / "notes").is_dir()
     assert not (desk.folder / "test.en").exists()  # of the corpus as it was
@@ -219,27 +210,27 @@ def test_files_of_the_user_beside_the_corpus_stay(desk):
 
 
 def test_a_folder_that_has_another_corpus_or_a_part_of_one(desk):
-    corpus = desk.corpus(packed(LINES))
+    corpus = desk.corpus()
     desk.fetch(corpus)
     (desk.folder / "valid.de").unlink()
-    assert "valid.de" in refused(lambda: find_fetched(corpus, desk.folder))
+    assert "valid.de" in refused(find_fetched, corpus, desk.folder)
     other = Corpus("other", corpus.entry)
-    assert "holds the corpus pairs" in refused(lambda: find_fetched(other, desk.folder))
+    assert "holds the corpus pairs" in refused(find_fetched, other, desk.folder)
     for text in ("{", "[" * 3000):
         (desk.folder / "card.json").write_text(text)
-        assert "card.json: cannot be read" in refused(lambda: find_fetched(corpus, desk.folder))
+        assert "card.json: cannot be read" in refused(find_fetched, corpus, desk.folder)
 
 
 def test_a_folder_that_cannot_be_made_is_named(desk):
-    corpus = desk.corpus(packed(LINES))
+    corpus = desk.corpus()
     desk.folder = desk.folder.parent / "catalogue.yaml" / "pairs"
-    assert "cannot write it" in refused(lambda: desk.fetch(corpus))
+    assert "cannot write it" in refused(desk.fetch, corpus)
 
 
 def test_the_folder_may_be_read_by_whom_the_user_allows(desk):
     mask = os.umask(0o027)
     try:
-        desk.fetch(desk.corpus(packed(LINES)))
+        desk.fetch(desk.corpus())
     finally:
         os.umask(mask)
     assert desk.folder.stat().st_mode & 0o777 == 0o750
@@ -275,7 +266,7 @@ def test_the_card_names_packages_with_their_versions(desk, site, tmp_path):
         "read": {"kind": "libreoffice_help"},
         "split": {},
     }
-    corpus = desk.corpus(b"", **changes)
+    corpus = desk.corpus(**changes)
     context = fetch_context(tmp_path / "downloads")[0]
     fetched = fetch(corpus, tmp_path / "help", context, "nmtkit fetch help")
     named = [(one["origin"], one["version"], one["verified"]) for one in fetched.card["sources"]]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from published import Content, gzipped, tarred, zipped
+from published import Content, gzipped, read, tarred, zipped
 
 from nmtkit.core.errors import DataError
 from nmtkit.corpora import readers
@@ -25,12 +25,6 @@ from nmtkit.corpora.readers import (
 EN = ["A dog runs.", "Two women sing.", "The bus is late."]
 DE = ["Ein Hund rennt.", "Zwei Frauen singen.", "Der Bus hat Verspätung."]
 BOTH = list(zip(EN, DE, strict=True))
-
-
-def read(reader: Reader, *files: Path) -> tuple[list[Pair], dict[str, int]]:
-    """All pairs, and what was left out."""
-    dropped: Counter[str] = Counter()
-    return list(reader.pairs(files, dropped)), dict(dropped)
 
 
 def texts(reader: Reader, *files: Path) -> list[tuple[str, str]]:

@@ -2,14 +2,12 @@
 
 import hashlib
 import json
-from collections import Counter
 from pathlib import Path
 
 import pytest
-from published import tarred
+from published import read, tarred
 
 from nmtkit.core.errors import DataError
-from nmtkit.corpora.readers import Pair
 from nmtkit.corpora.stories import BUTTONS, MISSING, NO_SUMMARY, TWICE, UNLISTED, StoriesReader, XsumReader
 
 STORY = """A ferry ran aground {where} .
@@ -64,18 +62,12 @@ def stories(folder: Path, lists: dict[str, list[str]], **changed: str) -> tuple[
     return files, StoriesReader.model_validate({"archives": ["cnn.tgz", "dm.tgz"], "lists": named})
 
 
-def read(reader: StoriesReader | XsumReader, files: list[Path]) -> tuple[list[Pair], dict[str, int]]:
-    """All pairs, and what was left out."""
-    dropped: Counter[str] = Counter()
-    return list(reader.pairs(files, dropped)), dict(dropped)
-
-
 LISTS = {"train": [address("a"), address("c")], "valid": [address("d")], "test": [f"{stem('b')}.story", ""]}
 
 
 def test_stories_go_where_the_lists_say(tmp_path: Path) -> None:
     files, reader = stories(tmp_path, LISTS)
-    pairs, dropped = read(reader, files)
+    pairs, dropped = read(reader, *files)
     splits = {"a": "train", "b": "test", "c": "train", "d": "valid"}
     assert [(pair.group, pair.split) for pair in pairs] == [(stem(name), split) for name, split in splits.items()]
     assert (pairs[0].src, pairs[0].tgt) == (
@@ -88,7 +80,7 @@ def test_stories_go_where_the_lists_say(tmp_path: Path) -> None:
 def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
     lists = {"train": [*map(address, ("a", "c", "nowhere"))], "valid": [address("c")], "test": [address("b")]}
     files, reader = stories(tmp_path, lists, a="@highlight\n\nOnly a summary\n", b="No summary\n")
-    pairs, dropped = read(reader, files)
+    pairs, dropped = read(reader, *files)
     assert [(pair.group, pair.split) for pair in pairs] == [(stem("c"), "train")]
     assert dropped == {NO_SUMMARY: 2, UNLISTED: 1, MISSING: 1, TWICE: 1}
 
@@ -98,7 +90,7 @@ def test_a_story_that_is_not_utf8_is_named(tmp_path: Path) -> None:
     bad = "fine\nna\xefve\n".encode("latin-1")
     tarred(tmp_path / "cnn.tgz", {f"cnn/stories/{stem('a')}.story": bad})
     with pytest.raises(DataError, match=rf"cnn\.tgz:cnn/stories/{stem('a')}\.story, line 2: not UTF-8"):
-        read(reader, files)
+        read(reader, *files)
 
 
 def pages(folder: Path, splits: object, **changed: str) -> tuple[list[Path], XsumReader]:
@@ -116,7 +108,7 @@ IDS = {"test": ["p1"], "train": ["p3"], "validation": ["p2"]}
 
 def test_pages_of_xsum(tmp_path: Path) -> None:
     files, reader = pages(tmp_path, IDS)
-    pairs, dropped = read(reader, files)
+    pairs, dropped = read(reader, *files)
     assert [(pair.group, pair.split) for pair in pairs] == [("p1", "test"), ("p2", "valid"), ("p3", "train")]
     assert pairs[0].src == "The bridge of p1 is open. It is \u201clong\u201d."
     assert pairs[0].tgt == "p1 has a new bridge."
@@ -126,7 +118,7 @@ def test_pages_of_xsum(tmp_path: Path) -> None:
 def test_pages_that_are_not_listed_or_empty_are_counted(tmp_path: Path) -> None:
     empty = "[SN]FIRST-SENTENCE[SN]\n\n[SN]RESTBODY[SN]\nText.\n"
     files, reader = pages(tmp_path, {**IDS, "test": ["gone"]}, p2=empty)
-    pairs, dropped = read(reader, files)
+    pairs, dropped = read(reader, *files)
     assert [pair.group for pair in pairs] == ["p3"]
     assert dropped == {BUTTONS: 2, UNLISTED: 1, NO_SUMMARY: 1, MISSING: 1}
 
@@ -134,7 +126,7 @@ def test_pages_that_are_not_listed_or_empty_are_counted(tmp_path: Path) -> None:
 def test_a_page_without_a_section_is_named(tmp_path: Path) -> None:
     files, reader = pages(tmp_path, IDS, p2="[SN]RESTBODY[SN]\nText.\n")
     with pytest.raises(DataError, match=r"p2\.summary: it has no section \[SN\]FIRST-SENTENCE\[SN\]"):
-        read(reader, files)
+        read(reader, *files)
 
 
 @pytest.mark.parametrize(
@@ -151,4 +143,4 @@ def test_a_page_without_a_section_is_named(tmp_path: Path) -> None:
 def test_splits_of_another_form(tmp_path: Path, splits: object, said: str) -> None:
     files, reader = pages(tmp_path, splits)
     with pytest.raises(DataError, match=said):
-        read(reader, files)
+        read(reader, *files)
