@@ -3,11 +3,9 @@
 import gc
 import importlib
 import os
-import shlex
 import signal
 import sys
 from contextlib import suppress
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -176,8 +174,10 @@ def main() -> None:
         code = fault.exit_code
     except click.ClickException as fault:  # in the same words as every other mistake
         context = fault.ctx if isinstance(fault, click.UsageError) else None
-        hint = _hint(sys.argv[1:]) if context else ""
-        remedy = f"{hint} (see `{context.command_path} --help`)" if context else ""
+        remedy = f" (see `{context.command_path} --help`)" if context else ""
+        lacks_option = isinstance(fault, click.MissingParameter) or "extra argument" in fault.message
+        if context and lacks_option and context.info_name in _TEXT_FILES:
+            remedy = f"; files are given as {_TEXT_FILES[context.info_name]}{remedy}"
         click.echo(f"nmtkit: error: {fault.format_message().removesuffix('.')}{remedy}", err=True)
         code = fault.exit_code
     except (click.Abort, KeyboardInterrupt):
@@ -195,27 +195,12 @@ def main() -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-_FILE_OPTIONS = {
-    **dict.fromkeys(("train", "preprocess", "align", "rescore"), ("--source", "--target")),
-    "evaluate": ("--source", "--ref"),
-    **dict.fromkeys(("score", "score-summaries", "score-alignments"), ("", "--ref")),
+_TEXT_FILES = {
+    **dict.fromkeys(("align", "rescore", "train"), "--source FILE --target FILE"),
+    "evaluate": "--source FILE --ref FILE",
+    **dict.fromkeys(("score", "score-summaries", "score-alignments"), "FILE --ref FILE"),
 }
-"""Commands of two files, and the options that name them; "" for an argument."""
-
-
-def _hint(words: list[str]) -> str:
-    """The command that was probably meant by one that gave two files without their options."""
-    name, *rest = words or [""]
-    first, second = _FILE_OPTIONS.get(name, ("", ""))
-    plain = [n for n, word in enumerate(rest) if not word.startswith("-") and not rest[max(0, n - 1)].startswith("-")]
-    takes_more = not first or name == "evaluate"  # outputs that are compared, or the run before the files
-    if not second or second in rest or len(plain) < 2 or (len(plain) > 2 and not takes_more):
-        return ""
-    files = dict(zip(plain[-2:], (first, second), strict=True))
-    if not all(os.path.isfile(rest[n]) or Path(rest[n]).suffix not in ("", ".yaml", ".yml") for n in files):
-        return ""
-    meant = [part for n, word in enumerate(rest) for part in (files.get(n), word) if part]
-    return f"; did you mean `nmtkit {'train' if name == 'preprocess' else name} {shlex.join(meant)}`?"
+"""How commands of two files name them."""
 
 
 def _stopped() -> int:

@@ -4,7 +4,7 @@ import importlib
 import json
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -156,9 +156,9 @@ def command(
     fixed = Path(fix_path) if fix_path else None
     if fixed is not None:
         require_new(fixed)
-    with console.LineProgress("MB") as display:
+    with console.LineProgress("MB", size=1_000_000) as display:
         see = partial(corpus.see, with_tokens=with_tokens)
-        diagnosis = examine(corpus.splits, corpus.monolingual, progress=_by_megabyte(display), see=see)
+        diagnosis = examine(corpus.splits, corpus.monolingual, progress=display.advance, see=see)
     tables, tokens, failed = _count_tokens(corpus, diagnosis) if with_tokens else ([], None, False)
     if html_path:
         files = ", ".join(path for split in corpus.splits.values() for path in split.texts())
@@ -215,18 +215,6 @@ def _files(split: str, names: Sequence[str], fields: Mapping[str, str]) -> Split
     return SplitFiles(src=list(names[:1]), tgt=list(names[1:]))
 
 
-def _by_megabyte(display: console.LineProgress) -> Callable[[int], None]:
-    """Advances a display, which counts megabytes, by bytes."""
-    rest = 0
-
-    def add(count: int) -> None:
-        nonlocal rest
-        whole, rest = divmod(rest + count, 1_000_000)
-        display.advance(whole)
-
-    return add
-
-
 def _count_tokens(corpus: CheckedCorpus, diagnosis: Diagnosis) -> tuple[list[ReportTable], dict[str, Any] | None, bool]:
     """Statistics of a recipe's tokens, as tables and for JSON; and whether only the tokenizer failed."""
     if corpus.recipe is None:
@@ -243,8 +231,8 @@ def _count_tokens(corpus: CheckedCorpus, diagnosis: Diagnosis) -> tuple[list[Rep
 
 def _fix(corpus: CheckedCorpus, out: Path, stream: console.Stream) -> bool:
     """Writes cleaned files and prints a table of them; returns whether a split was refused."""
-    with console.LineProgress("MB") as display:
-        done = repair(corpus.splits, out, corpus.monolingual, _by_megabyte(display))
+    with console.LineProgress("MB", size=1_000_000) as display:
+        done = repair(corpus.splits, out, corpus.monolingual, display.advance)
     rows = []
     for name, split in done.items():
         if split.refused:

@@ -4,7 +4,7 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 
@@ -32,7 +32,7 @@ def stdin_lines() -> Iterator[str]:
         raise DataError(f"{STDIN}: cannot read it: {fault.strerror or fault}") from fault
 
 
-def text_windows(files: Sequence[Path], remedy: str, most: int) -> Iterator[list[str]]:
+def text_windows(files: Sequence[Path], remedy: str, most: int) -> Generator[list[str], None, None]:
     """Lines of files one after the other, or of standard input without files, in windows to translate together.
 
     `remedy` is the advice if they hold JSON lines by the looks of their beginning; "" allows those.

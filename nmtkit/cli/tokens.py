@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 import click
@@ -92,16 +93,14 @@ def _open_tokenizer(model: str | None, side: str) -> Tokenizer:
 
 def _write_lines(files: tuple[Path, ...], change: Callable[[str], str], done: str) -> None:
     """Writes each line changed, as soon as it is read; errors name the line."""
-    prompt = results.Prompt(files, "a line", done)
-    prompt.ask()
-    count = 0
-    for window in text_windows(files, EXTRACT_HINT, WINDOW_LINES):
-        for line in window:
-            count += 1
-            try:
-                sys.stdout.write(change(line) + "\n")
-            except DataError as fault:
-                raise DataError(f"line {count}: {fault}") from fault
-        sys.stdout.flush()
-        prompt.ask()
-    prompt.end()
+    numbers = count(1)
+
+    def write(line: str) -> None:
+        number = next(numbers)
+        try:
+            sys.stdout.write(change(line) + "\n")
+        except DataError as fault:
+            raise DataError(f"line {number}: {fault}") from fault
+
+    windows = text_windows(files, EXTRACT_HINT, WINDOW_LINES)
+    results.write_stream(windows, write, "lines", results.Prompt(files, "a line", done))

@@ -189,10 +189,12 @@ class ProgressDisplay(_Display):
 class LineProgress(_Display):
     """The number of lines done, shown only where stderr is a terminal and stdout is none, which shows the results."""
 
-    def __init__(self, unit: str = "lines", total: int | None = None, stream: TextIO | None = None) -> None:
-        """Starts the clock; the `unit` is a plural."""
+    def __init__(
+        self, unit: str = "lines", total: int | None = None, stream: TextIO | None = None, size: int = 1
+    ) -> None:
+        """Starts the clock; the `unit` is a plural, and `advance` counts `size` to one."""
         super().__init__(stream, seconds_between_lines=math.inf)
-        self._unit = unit
+        self._unit, self._size = unit, size
         self._total = total
         self._done = 0
         self._started = time.monotonic()
@@ -209,11 +211,12 @@ class LineProgress(_Display):
 
     def _line(self) -> str:
         elapsed = max(time.monotonic() - self._started, 1e-9)
-        speed = self._done / elapsed
+        done = self._done // self._size
+        speed = done / elapsed
         total = f"/{self._total:,}" if self._total is not None else ""
-        text = f"{self._done:,}{total} {self._unit}  {speed:,.1f} {self._unit}/s  {_clock(elapsed)}"
-        if self._total is not None and self._done:
-            text += f"  {_clock(max(self._total - self._done, 0) / speed)} left"
+        text = f"{done:,}{total} {self._unit}  {speed:,.1f} {self._unit}/s  {_clock(elapsed)}"
+        if self._total is not None and done:
+            text += f"  {_clock(max(self._total - done, 0) / speed)} left"
         return text
 
 
