@@ -132,13 +132,10 @@ class TrainingDisplay(_Display):
     _metrics: Mapping[str, float] = MappingProxyType({})
 
     def update(self, update: int, share: float | None, metrics: Mapping[str, float], seconds: float = 0.0) -> None:
-        """Shows that `update` optimizer steps are done, and their metrics.
+        """Shows that `update` optimizer steps are done, earlier runs included, and their metrics.
 
-        Args:
-            update: Optimizer steps done since training began, earlier runs included.
-            share: Of the training, or of its stage, from 0 to 1; None if its end is not known.
-            metrics: By name.
-            seconds: The time that this share took; the time left is estimated from it until there are more updates.
+        The `share` is of the training, or of its stage, from 0 to 1; None if its end is not known. It took so many
+        `seconds`, from which the time left is estimated until there are more updates.
         """
         if share is not None and (self._first is None or share < (self._share or 0.0)):  # less: another stage began
             self._first = (share, time.monotonic())

@@ -163,11 +163,7 @@ def histogram(
 ) -> None:
     """Prints horizontal bars with their shares, a line for each label, several series side by side.
 
-    Args:
-        title: Stands above the labels.
-        labels: Of the bars.
-        series: The name of each series, and its counts by label.
-        width: In columns; by default that of the terminal, but at most 100.
+    A series is a name and a count for each label. The `width` is by default that of the terminal, but at most 100.
     """
     file = sys.stdout
     width = width or min(plain_console(file).width, 100)

@@ -40,13 +40,8 @@ def show_search(tree: SearchTree, steps: int | None = None, size: tuple[int, int
     log-probability from that of the last one kept. The best result's tokens have a star, and are bold in a terminal. A
     legend explains the signs that occur.
 
-    Args:
-        tree: of one sentence.
-        steps: how many steps to show, the first and last ones; 0 for all, None for as many as fit.
-        size: columns and lines; by default those of the terminal, or 80 and 24.
-
-    Returns:
-        How many steps were left out.
+    So many `steps` are shown, the first and last ones; 0 for all, None for as many as fit. The `size` is in columns and
+    lines; by default that of the terminal, or 80 and 24. Returns how many steps were left out.
     """
     console = plain_console(sys.stdout)
     width, height = size or shutil.get_terminal_size()

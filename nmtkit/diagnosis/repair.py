@@ -12,7 +12,7 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -90,10 +90,7 @@ def _written(
 ) -> dict[str, RepairedSplit]:
     names = _new_names(path for files in splits.values() for path in files.paths())
     with ExitStack() as stack:
-        writers = {
-            name: stack.enter_context(closing(SplitWriter(name, files, folder, names)))
-            for name, files in splits.items()
-        }
+        writers = {name: SplitWriter(name, files, folder, names, stack) for name, files in splits.items()}
         diagnosis = examine(
             splits,
             monolingual,
@@ -101,8 +98,8 @@ def _written(
             see=lambda block: writers[block.split].prepare(block),
             take=lambda block: writers[block.split].take(block),
         )
-        for name, writer in writers.items():
-            writer.finish(diagnosis.splits[name])
+    for name, writer in writers.items():
+        writer.finish(diagnosis.splits[name])
     with open(folder / LOG, "wb") as log:
         for writer in writers.values():
             if writer.log.exists():
@@ -133,15 +130,17 @@ def _new_names(paths: Iterable[str]) -> Callable[[str], str]:
 class SplitWriter:
     """Writes the blocks of one split in their order: `prepare` before they are examined, then `take`.
 
-    `names` gives every file its new name in `folder`.
+    `names` gives every file its new name in `folder`; the `stack` closes them all.
     """
 
-    def __init__(self, split: str, files: SplitFiles, folder: Path, names: Callable[[str], str]) -> None:
+    def __init__(
+        self, split: str, files: SplitFiles, folder: Path, names: Callable[[str], str], stack: ExitStack
+    ) -> None:
         self.log = folder / f"{split}.log"
         self._split = split
         self._old = files
         self._folder = folder
-        self._stack = ExitStack()
+        self._stack = stack
         self._log = self._open(self.log, packed=False)
         self._outputs: dict[str, IO[str]] = {}  # by kind: src, tgt, jsonl, alignment, ...
         self._before: dict[int, tuple[list[str], Sequence[str]]] = {}  # faults and original text of mended pairs
@@ -178,8 +177,8 @@ class SplitWriter:
         refusals = [message for row, message in block.messages if row not in block.unreadable]
         if any(len(block.columns.get(kind, block.src)) < len(block) for kind in COMPANIONS):
             refusals.append("files differ in their number of lines")  # `finish` tells the place
-        if refusals:
-            self.done.refused = self.done.refused or refusals[0]
+        if refusals and not self.done.refused:
+            self.done.refused = refusals[0]
         if self.done.refused:
             return
         if isinstance(block.position, int) and block.position != self._position:
@@ -187,8 +186,7 @@ class SplitWriter:
         self._write(block)
 
     def finish(self, diagnosis: SplitDiagnosis) -> None:
-        """Closes the files, and removes them if the split has a fault that a human must decide about."""
-        self.close()
+        """Removes the files, which are closed, if the split has a fault that a human must decide about."""
         for finding in diagnosis.findings.values():
             kind = finding.kind
             if kind.severity == "error" and not (drops_pairs(kind, self._split) or kind.mends):
@@ -202,10 +200,6 @@ class SplitWriter:
             self.done = RepairedSplit(self._old, refused=self.done.refused)
         elif LINE_ENDS.name in diagnosis.findings:
             self.done.mended[LINE_ENDS.name] += diagnosis.findings[LINE_ENDS.name].count
-
-    def close(self) -> None:
-        """Closes all files."""
-        self._stack.close()
 
     def _open_outputs(self, position: int) -> None:
         """Opens the new files of one old file, or of one pair of files."""

@@ -3,6 +3,7 @@
 import math
 import os
 import unicodedata
+from bisect import bisect
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -231,7 +232,7 @@ def _lengths(title: str, sides: Sequence[tuple[str, Counter[int]]]) -> Histogram
 def _ratios(ratios: Counter[int]) -> Histogram:
     heights = [0] * len(RATIO_EDGES)
     for tenths, pairs in ratios.items():
-        heights[max(i for i, edge in enumerate(RATIO_EDGES) if edge <= tenths)] += pairs
+        heights[bisect(RATIO_EDGES, tenths) - 1] += pairs
     labels = [f"{low / 10:g}–{high / 10:g}" for low, high in pairwise(RATIO_EDGES)]
     labels.append(f"{RATIO_EDGES[-1] / 10:g} and more")
     first = next(i for i, height in enumerate(heights) if height)

@@ -119,12 +119,8 @@ def count_tokens(
 ) -> TokenReport:
     """Encodes all text and counts, as preprocessing does and with as much memory, but stores nothing.
 
-    Args:
-        config: the recipe's data settings.
-        tokenizers: of both sides.
-        diagnosis: gets the lengths, unknown tokens and findings.
-        tokenizer: a sentence on where the tokenizers are from.
-        progress: is given the number of pairs of each block when it is done.
+    The `diagnosis` gets the lengths, unknown tokens and findings, `progress` the number of pairs of each block.
+    `tokenizer` is a sentence on where the tokenizers are from.
     """
     report = TokenReport(tokenizer)
     checker = PairChecker(config, report.data)
@@ -142,7 +138,8 @@ def count_tokens(
         for done in encode_blocks(walk.blocks(), encoder, checker):
             walk.add(done, done.settle(name, checker))
             progress(len(done.decision.keep))
-        walk.close()
+        for kind, place in walk.firsts.items():
+            diagnosis.splits[name].find(kind, place, report.data.splits[name].findings[kind.counted].count)
     train = diagnosis.splits["train"]
     train.src.covered, train.tgt.covered = (int(used[side].sum()) for side in ("src", "tgt"))
     for side, entries in {"joint": used["src"]}.items() if tokenizers.shared else used.items():
@@ -161,8 +158,8 @@ class _SplitWalk:
     """Of each side's vocabulary, which entries occur in train."""
     alphabets: Mapping[str, set[str]]
     """The characters of train, by side."""
-    firsts: dict[FaultKind, tuple[EncodingBatch, int]] = field(default_factory=dict)
-    """The first pair with a fault."""
+    firsts: dict[FaultKind, FaultLocation] = field(default_factory=dict)
+    """The first pair with each fault of lengths in tokens."""
     starts: dict[int, int] = field(default_factory=dict)
     """The lines before each file."""
 
@@ -179,7 +176,9 @@ class _SplitWalk:
         for kind in (OVER_LONG, TOKEN_RATIO):
             finding = self.report.data.splits[name].findings.get(kind.counted)
             if finding is not None and kind not in self.firsts:
-                self.firsts[kind] = chunk, int(np.flatnonzero(chunk.lines == finding.first_line)[0])
+                row = int(np.flatnonzero(chunk.lines == finding.first_line)[0])
+                text = f"{self._counted(chunk, row)}, {finding.action}: {chunk.src[row]}"
+                self.firsts[kind] = self._place(chunk, row, "src", text)
         for side, counts in (("src", self.diagnosis.src), ("tgt", self.diagnosis.tgt)):
             if side in encoded.lengths:
                 add_counts(counts.tokens, encoded.lengths[side])
@@ -222,15 +221,9 @@ class _SplitWalk:
         form = unicodedata.normalize("NFKC", character) if config.normalization == "nfkc" else character
         return all(c in known or (config.lowercase and c.lower() in known) for c in form)
 
-    def close(self) -> None:
-        """Adds the faults of lengths in tokens."""
-        tokenizers = self.encoder.tokenizers
-        for kind, (chunk, row) in self.firsts.items():
-            finding = self.report.data.splits[self.encoder.split].findings[kind.counted]
-            tgt = chunk.tgt[row] if chunk.tgt is not None else ""
-            counts = f"{len(tokenizers.src.encode(chunk.src[row]))} and {len(tokenizers.tgt.encode(tgt))} tokens"
-            place = self._place(chunk, row, "src", f"{counts}, {finding.action}: {chunk.src[row]}")
-            self.diagnosis.find(kind, place, finding.count)
+    def _counted(self, chunk: EncodingBatch, row: int) -> str:
+        tokenizers, tgt = self.encoder.tokenizers, "" if chunk.tgt is None else chunk.tgt[row]
+        return f"{len(tokenizers.src.encode(chunk.src[row]))} and {len(tokenizers.tgt.encode(tgt))} tokens"
 
     def _place(self, chunk: EncodingBatch, row: int, side: str, text: str) -> FaultLocation:
         """The pair's line in its own file: a chunk counts over all files of the split."""

@@ -77,12 +77,9 @@ class SacrebleuMetric(TextMetric):
                 score = Score(title, result.score, str(signature))
                 if isinstance(metric, _sacrebleu().BLEU):  # the test keeps no parts
                     score = replace(_score(metric, texts), signature=score.signature)
-                rows[-1].append(Comparison(score, _float(result.mean), _float(result.ci), p_value))
+                mean, interval = (None if value is None else float(value) for value in (result.mean, result.ci))
+                rows[-1].append(Comparison(score, mean, interval, p_value))
         return rows
-
-
-def _float(value: Any) -> float | None:
-    return None if value is None else float(value)
 
 
 def _score(metric: Any, texts: Texts) -> Score:
@@ -218,12 +215,8 @@ def by_length(
 ) -> list[LengthBucket]:
     """BLEU by sentence length, as Bahdanau et al. 2015, figure 2.
 
-    Args:
-        hyps: one text per example.
-        refs: `refs[r][i]` is reference `r` of example `i`.
-        lengths_of: the texts, usually the sources, whose length in words (split at white space) counts.
-        edges: longest length of each bucket but the last, rising; the first starts at 0, the last has no end.
-        options: of BLEU.
+    The length is that of `lengths_of`, usually the sources, in words (split at white space). `edges` are the longest
+    length of each bucket but the last, rising; the first starts at 0, the last has no end.
     """
     Texts(hyps, refs)
     if len(lengths_of) != len(hyps):

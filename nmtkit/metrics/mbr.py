@@ -30,13 +30,8 @@ def expected_utilities(texts: Sequence[str], weights: Sequence[float], kind: Uti
     Kumar and Byrne 2004, "Minimum Bayes-Risk Decoding for Statistical Machine Translation", equation 2, over an n-best
     list; Eikema and Aziz 2020, "Is MAP Decoding All You Need?", over samples.
 
-    Args:
-        texts: N.
-        weights: the probability of each, not all zero; samples count as often as they were drawn.
-        kind: sentence chrF2, or sentence BLEU.
-
-    Returns:
-        The mean of the scores of each text against all as references, 0 to 100.
+    The `weights` are the probabilities of the texts, not all zero; samples count as often as they were drawn. The means
+    are 0 to 100.
     """
     shares = np.asarray(weights, dtype=np.float64)
     means: list[float] = (sentence_scores(texts, kind) @ (shares / shares.sum())).tolist()

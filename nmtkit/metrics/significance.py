@@ -1,7 +1,7 @@
 """Paired tests of significance between systems, and metrics that are made of figures for each example."""
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -56,18 +56,8 @@ def compare(
 
     Memory: sacrebleu holds all draws at once, about `n_samples` times lines times 80 bytes.
 
-    Args:
-        systems: name and texts of each system; the first is the baseline.
-        refs: `refs[r][i]` is reference `r` of example `i`.
-        metrics: names as in `metric_names`.
-        options: how texts are compared.
-        n_samples: draws, from 1 to `MOST_SAMPLES`.
-        seed: at least 1.
-        sources: for metrics that need them.
-        test: `Bootstrap` or `Randomization`.
-
-    Returns:
-        `[system][metric]`, in the orders given.
+    A system is a name and its texts; `refs[r][i]` is reference `r` of example `i`; the names of `metrics` are those of
+    `metric_names`. The result is `[system][metric]`, in the orders given.
     """
     texts = [Texts(hyps, refs, sources) for _, hyps in systems]
     return score_texts(texts, metrics, options, test(n_samples, seed))
@@ -130,10 +120,7 @@ def drawn_means(values: npt.NDArray[np.float64], draws: Resampling) -> npt.NDArr
     n_systems, n_figures, n_examples = values.shape
     means = np.empty((draws.n_samples, n_systems * n_figures))
     rows = values.reshape(n_systems * n_figures, n_examples)
-    random = np.random.default_rng(draws.seed)
-    at_once = max(1, _CHUNK // n_examples)
-    for start in range(0, draws.n_samples, at_once):
-        n_draws = min(at_once, draws.n_samples - start)
+    for start, n_draws, random in _parts(draws, n_examples):
         drawn = random.integers(n_examples, size=(n_draws, n_examples))
         drawn += n_examples * np.arange(n_draws)[:, None]  # one histogram for each draw
         counts = np.bincount(drawn.ravel(), minlength=n_draws * n_examples).reshape(n_draws, n_examples)
@@ -150,15 +137,20 @@ def shuffled_means(values: npt.NDArray[np.float64], draws: Resampling) -> npt.ND
     n_systems, n_figures, n_examples = values.shape
     gaps = (values - values[0]).reshape(n_systems * n_figures, n_examples)
     means = np.empty((draws.n_samples, 2, n_systems, n_figures))
-    random = np.random.default_rng(draws.seed)
-    at_once = max(1, _CHUNK // n_examples)
-    for start in range(0, draws.n_samples, at_once):
-        n_draws = min(at_once, draws.n_samples - start)
+    for start, n_draws, random in _parts(draws, n_examples):
         swapped = random.integers(2, size=(n_draws, n_examples)).astype(np.float64)
         moved = (swapped @ gaps.T / n_examples).reshape(n_draws, n_systems, n_figures)
         means[start : start + n_draws, 0] = values[0].mean(axis=-1) + moved
         means[start : start + n_draws, 1] = values.mean(axis=-1) - moved
     return means
+
+
+def _parts(draws: Resampling, n_examples: int) -> Iterator[tuple[int, int, np.random.Generator]]:
+    """Start and number of the draws that fit into memory at once, and the generator of them all."""
+    random = np.random.default_rng(draws.seed)
+    at_once = max(1, _CHUNK // n_examples)
+    for start in range(0, draws.n_samples, at_once):
+        yield start, min(at_once, draws.n_samples - start), random
 
 
 def _randomized(

@@ -182,12 +182,8 @@ def save_by_length(
 ) -> None:
     """Writes the scores of systems by sentence length, as Bahdanau et al. 2015, figure 2.
 
-    Args:
-        ranges: A label for each range of lengths, such as "1-10".
-        systems: (name, score in each range); None, where a range has no sentence, leaves a gap.
-        path: Its suffix chooses the format.
-        counts: The number of sentences of each range, written below its label.
-        metric: The name of the scores.
+    `ranges` are labels such as "1-10". A score is None where a range has no sentence, which leaves a gap. `counts`, the
+    number of sentences of each range, stand below the labels.
     """
     suffix = picture_format(path)
     if not any(score is not None for _, scores in systems for score in scores):

@@ -41,15 +41,11 @@ def save(
     sums up the stretches between them.
 
     Several pictures fill one sheet line by line in .png and .svg, have a page each in .pdf and follow one another in
-    .html. Words longer than 36 letters are shortened in the middle with "…" in .png, .svg and .pdf, never in .html.
-    Warns (PictureWarning) if no installed font can show some of the letters of a .png or .pdf.
+    .html. In a `grid` all stand on one sheet (one page of .pdf, side by side in .html) in rows and columns that line
+    up, with cells of one size. A size of the `style` is that of the whole sheet.
 
-    Args:
-        pictures: One or more.
-        path: The file.
-        grid: Whether all stand on one sheet (one page of .pdf, side by side in .html) in rows and columns that line up,
-            with cells of one size.
-        style: The look; a size is that of the whole sheet.
+    Words longer than 36 letters are shortened in the middle with "…" in .png, .svg and .pdf, never in .html. Warns
+    (PictureWarning) if no installed font can show some of the letters of a .png or .pdf.
     """
     suffix = picture_format(path)
     pictures = [pictures] if isinstance(pictures, AttentionPicture) else list(pictures)

@@ -66,25 +66,27 @@ class SearchTree:
     stopped: str
     """Why the search ended, in words."""
 
-    def path(self, result: RankedResult) -> list[tuple[int, int]]:
-        """The step and number of each token of a result, from the first to the last."""
-        number, path = result.number, []
-        for step in range(result.step, -1, -1):
+    def path(self, last: int, number: int) -> list[tuple[int, int]]:
+        """The step and number of each token up to token `number` of the step `last`."""
+        path = []
+        for step in range(last, -1, -1):
             path.append((step, number))
             number = self.steps[step][number].parent  # kept tokens come first
         return path[::-1]
 
     @cached_property
     def best(self) -> frozenset[tuple[int, int]]:
-        """The `path` of the best result."""
-        return frozenset(self.path(self.results[0])) if self.results else frozenset()
+        """The step and number of each token of the best result."""
+        return frozenset(step for result in self.results[:1] for step in self.path(result.step, result.number))
 
 
 def save_search(trees: Sequence[SearchTree], path: str | Path) -> None:
     """Writes the searches of some sentences as one .html file."""
     require_html(path)
     title = f"Beam search: {trees[0].source}" if len(trees) == 1 else f"Beam search: {len(trees)} sentences"
-    facts = {"title": title, "trees": [_drawn(tree) for tree in trees]}
+    pages = [(tree, max(map(len, tree.steps), default=0) * ROW + TOP, _edges(tree)) for tree in trees]
+    sizes = {"column": COLUMN, "row": ROW, "above": TOP, "node_width": NODE_WIDTH, "node_height": NODE_HEIGHT}
+    facts = {"title": title, "trees": pages, "kind": _kind, "words": _words, **sizes}
     write_picture(render("pictures/search_trees.html", facts).encode(), path)
 
 
@@ -94,34 +96,8 @@ def require_html(path: str | Path) -> None:
         raise NmtkitError(f"{path}: a search is drawn as a page; let the name end in .html")
 
 
-def _drawn(tree: SearchTree) -> dict[str, object]:
-    """A tree for the template: where its nodes and edges stand, in pixels."""
-    rows = max((len(step) for step in tree.steps), default=0)
-    nodes = [
-        {
-            "left": step * COLUMN,
-            "top": number * ROW + TOP,
-            "kind": _kind(tree, step, number),
-            "one": one,
-            "text": " ".join(_words(tree, step, number)),
-        }
-        for step, continuations in enumerate(tree.steps)
-        for number, one in enumerate(continuations)
-    ]
-    return {
-        "tree": tree,
-        "nodes": nodes,
-        "edges": _edges(tree),
-        "width": len(tree.steps) * COLUMN,
-        "height": rows * ROW + TOP,
-        "node": (NODE_WIDTH, NODE_HEIGHT),
-        "columns": [(step + 1, step * COLUMN) for step in range(len(tree.steps))],
-    }
-
-
-def _words(tree: SearchTree, step: int, number: int) -> list[str]:
-    ends_here = RankedResult("", 0.0, 0.0, False, step, number)
-    return [tree.steps[at][which].token for at, which in tree.path(ends_here)]
+def _words(tree: SearchTree, step: int, number: int) -> str:
+    return " ".join(tree.steps[at][which].token for at, which in tree.path(step, number))
 
 
 def _edges(tree: SearchTree) -> list[dict[str, str]]:

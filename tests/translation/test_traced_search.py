@@ -20,7 +20,7 @@ def test_the_tree_finds_what_the_search_finds(name: str) -> None:
         assert [one.copied for one in found] == [one.copied for one in searched]
         assert [one.score for one in found] == pytest.approx([one.score for one in searched], abs=1e-12)
         for result, one in zip(tree.results, found, strict=True):
-            path = [tree.steps[step][number] for step, number in tree.path(result)]
+            path = [tree.steps[step][number] for step, number in tree.path(result.step, result.number)]
             assert [node.token for node in path] == one.tokens + ["</s>"] * one.finished
             assert [node.token_log_prob for node in path] == pytest.approx(one.token_log_probs, abs=1e-12)
             assert (path[-1].score, path[-1].log_prob) == (result.score, pytest.approx(result.log_prob))
