@@ -5,11 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from stored import write_store
+from stored import checker, write_store
 
 from nmtkit.corpus.blocks import Example
-from nmtkit.corpus.checking import DataReport, PairChecker
-from nmtkit.corpus.config import DataConfig
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair
 from nmtkit.data.tokenizer_training import learn_tokenizers
@@ -54,8 +52,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Store]:
         examples: list[Example], tokenizers: TokenizerPair, keep_text: bool = False, copying: bool = False
     ) -> Store:
         folder: Path = tmp_path_factory.mktemp("store")
-        config = DataConfig.model_validate({"train": {"src": "a", "tgt": "b"}})
-        write_store(folder, "train", examples, tokenizers, PairChecker(config, DataReport()), keep_text, copying)
+        write_store(folder, "train", examples, tokenizers, checker(), keep_text, copying)
         return Store.open(folder, "train")
 
     return make

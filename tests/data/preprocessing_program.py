@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from stored import blocks_of, write_store
+from stored import blocks_of, checker, write_store
 
 from nmtkit.corpus.blocks import Example
-from nmtkit.corpus.checking import DataReport, PairChecker, SplitReport
-from nmtkit.corpus.config import DataConfig
+from nmtkit.corpus.checking import SplitReport
 from nmtkit.data import encoding, store
 from nmtkit.data.encoding import PreprocessingProgress
 from nmtkit.data.store import Store, StoreWriter
@@ -58,10 +57,10 @@ def preprocess(folder: Path, place: str, processes: int) -> None:
         before.save()
     if not Store.has_shards(data, "train", "mark", before.shards):
         before.reset_shards()
-    checker = PairChecker(DataConfig.model_validate(settings), DataReport())
+    check = checker(**settings)
     for block in blocks_of(pairs[20:23], "valid"):
-        checker.register(block)
-    write_store(data, "train", read(), tokenizers, checker, True, False, "mark", processes, before, size=60)
-    write_store(data, "valid", pairs[20:23], tokenizers, checker, True, False, "mark")
+        check.register(block)
+    write_store(data, "train", read(), tokenizers, check, True, False, "mark", processes, before, size=60)
+    write_store(data, "valid", pairs[20:23], tokenizers, check, True, False, "mark")
     path.unlink()
-    (folder / "told").write_text(json.dumps([going_on, asdict(checker.report)]))
+    (folder / "told").write_text(json.dumps([going_on, asdict(check.report)]))

@@ -5,9 +5,15 @@ from itertools import islice
 from pathlib import Path
 
 from nmtkit.corpus.blocks import Block, Example
-from nmtkit.corpus.checking import PairChecker
+from nmtkit.corpus.checking import DataReport, PairChecker
+from nmtkit.corpus.config import DataConfig
 from nmtkit.data.encoding import PairEncoder, PreprocessingProgress, encode_split
 from nmtkit.data.tokenizer import TokenizerPair
+
+
+def checker(**settings: object) -> PairChecker:
+    """What judges pairs by these settings of the data."""
+    return PairChecker(DataConfig.model_validate({"train": {"src": "a", "tgt": "b"}, **settings}), DataReport())
 
 
 def blocks_of(examples: Iterable[Example], split: str = "train", size: int = 4096) -> Iterator[Block]:

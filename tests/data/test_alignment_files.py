@@ -2,18 +2,19 @@
 
 import gzip
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from stored import write_store
+from stored import checker, write_store
 
 from nmtkit import recipe
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.corpus.blocks import Example, LinkBaseCheck
-from nmtkit.corpus.checking import DataReport, PairChecker
-from nmtkit.corpus.config import DataConfig, SplitFiles
+from nmtkit.corpus.checking import PairChecker
+from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.reading import SplitReader, read_pairs
 from nmtkit.data.batch import BatchConfig, BatchStream, collate
 from nmtkit.data.store import Store
@@ -39,17 +40,10 @@ def learned(kind: str = "bpe", **settings: object) -> TokenizerPair:
     return learn_tokenizers(config, [Example(line, line, 1) for line in lines])
 
 
-def stored(folder: Path, examples: list[Example], tokenizers: TokenizerPair, **settings: object) -> Store:
-    return counted(folder, examples, tokenizers, **settings)[0]
-
-
-def counted(
-    folder: Path, examples: list[Example], tokenizers: TokenizerPair, keep_text: bool = False, **settings: object
-) -> tuple[Store, DataReport]:
-    """The store of a training set, and its report."""
-    config, report = DataConfig.model_validate({"train": {"src": "a", "tgt": "b"}, **settings}), DataReport()
-    write_store(folder, "train", examples, tokenizers, PairChecker(config, report), keep_text)
-    return Store.open(folder, "train"), report
+def stored(folder: Path, examples: list[Example], tokenizers: TokenizerPair, check: PairChecker | None = None) -> Store:
+    """The store of a training set, with its text."""
+    write_store(folder, "train", examples, tokenizers, check or checker(), keep_text=True)
+    return Store.open(folder, "train")
 
 
 # Reading.
@@ -240,30 +234,29 @@ def test_words_can_be_given(tmp_path: Path) -> None:
     assert (src, tgt) == (["▁", "O", "t", "t", "o", "'", "s", "."], ["▁", "l", "'", "h", "o", "m", "m", "e", "▁", "."])
     found = {(s, t) for s, t in links_of(store, 0)}
     assert found == {(s, t) for s in (5, 6) for t in (0, 1, 2)} | {(7, 8), (7, 9)}
-    wrong = Example("Otto's.", "l'homme .", 7, frozenset(), "Otto s .", None)
     with pytest.raises(DataError, match="src_words, line 7"):
-        stored(tmp_path, [wrong], tokenizers)
+        stored(tmp_path, [replace(pair, src_words="Otto s .")], tokenizers)
 
 
 def test_links_of_tokens_that_are_cut_off_are_left_out(tmp_path: Path) -> None:
-    tokenizers = learned("word")
     pair = Example("the dog sees Anna", "den Hund sieht er", 1, frozenset({(0, 0), (1, 3), (3, 1), (2, 1)}))
-    store = stored(tmp_path, [pair], tokenizers, max_length=3, max_tgt_length=2, over_long="truncate")
+    check = checker(max_length=3, max_tgt_length=2, over_long="truncate")
+    store = stored(tmp_path, [pair], learned("word"), check)
     assert links_of(store, 0) == [[0, 0], [2, 1]]
 
 
 def test_dropped_pairs_take_their_links_with_them(tmp_path: Path) -> None:
-    tokenizers = learned("word")
     pairs = [
         Example("the dog", "", 1, frozenset()),
         Example("the dog sees Anna", "den Hund", 2, frozenset({(1, 1)})),
         Example("dog", "Hund", 3, frozenset({(0, 0)})),
     ]
-    store, report = counted(tmp_path, pairs, tokenizers, max_length=3)
+    check = checker(max_length=3)
+    store = stored(tmp_path, pairs, learned("word"), check)
     assert len(store) == 1
     assert links_of(store, 0) == [[0, 0]]
-    assert report.splits["train"].links == 1
-    assert "1.0 alignment links a pair" in report.line()
+    assert check.report.splits["train"].links == 1
+    assert "1.0 alignment links a pair" in check.report.line()
 
 
 # Batches.
@@ -279,7 +272,6 @@ def test_a_batch_has_a_table_of_links() -> None:
 
 
 def test_the_stream_gives_each_pair_its_own_links(tmp_path: Path) -> None:
-    tokenizers = learned("word")
     draw = np.random.default_rng(3)
     words = ["the", "dog", "sees", "Anna", "dogs", "see"]
     examples = []
@@ -288,7 +280,7 @@ def test_the_stream_gives_each_pair_its_own_links(tmp_path: Path) -> None:
         # Link what is alike: then the ids of a batch say which links it must have.
         links = frozenset((i, j) for i, one in enumerate(src) for j, other in enumerate(tgt) if one == other)
         examples.append(Example(" ".join(src), " ".join(tgt), line, links))
-    stream = BatchStream(stored(tmp_path, examples, tokenizers), BatchConfig(batch_tokens=40), seed=1)
+    stream = BatchStream(stored(tmp_path, examples, learned("word")), BatchConfig(batch_tokens=40), seed=1)
     seen = 0
     while stream.epoch == 0:
         batch = next(stream)
@@ -301,7 +293,7 @@ def test_the_stream_gives_each_pair_its_own_links(tmp_path: Path) -> None:
 
 def test_sampling_and_alignments_are_refused_together(tmp_path: Path) -> None:
     tokenizers = learned(sampling=0.1)
-    store, _ = counted(tmp_path, [Example("the dog", "den Hund", 1, frozenset())], tokenizers, keep_text=True)
+    store = stored(tmp_path, [Example("the dog", "den Hund", 1, frozenset())], tokenizers)
     with pytest.raises(DataError, match=r"tokenizer\.sampling: not with data\.train\.alignment"):
         BatchStream(store, BatchConfig(), 1, tokenizers)
 

@@ -4,12 +4,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from stored import write_store
+from stored import checker, write_store
 
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.blocks import Block, Example
 from nmtkit.corpus.checking import DataReport, PairChecker
-from nmtkit.corpus.config import DataConfig
 from nmtkit.data.batch import BatchConfig, BatchStream, sorted_batches
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, WordTokenizer
@@ -23,11 +22,9 @@ PAIRS = [("a x b y z", "y x z a"), ("b c", "c"), ("d d d d d d d", "a b c d a b"
 
 
 def store(folder: Path, max_length: int = 20, pairs: list[tuple[str, str]] = PAIRS) -> Store:
-    config = DataConfig.model_validate(
-        {"train": {"src": "a", "tgt": "b"}, "max_length": max_length, "over_long": "truncate"}
-    )
+    check = checker(max_length=max_length, over_long="truncate")
     examples = [Example(src, tgt, line) for line, (src, tgt) in enumerate(pairs, start=1)]
-    write_store(folder, "train", examples, PAIR, PairChecker(config, DataReport()), copying=True)
+    write_store(folder, "train", examples, PAIR, check, copying=True)
     return Store.open(folder, "train")
 
 
@@ -73,21 +70,18 @@ def test_what_was_cut_to_be_stored_is_counted_too(tmp_path: Path) -> None:
 
 
 def test_links_of_cut_tokens_are_left_out(tmp_path: Path) -> None:
-    config = DataConfig.model_validate({"train": {"src": "a", "tgt": "b", "alignment": "c"}})
     examples = [Example("a b c", "a b c", 1, frozenset({(0, 0), (2, 1), (1, 2)}))]
-    write_store(tmp_path, "train", examples, PAIR, PairChecker(config, DataReport()))
+    write_store(tmp_path, "train", examples, PAIR, checker())
     (batch,) = sorted_batches(Store.open(tmp_path, "train"), 100, (2, 2))
     assert batch.alignment.nonzero().tolist() == [[0, 0, 0]]
 
 
 @pytest.mark.parametrize("split", ["valid", "test"])
 def test_an_empty_reference_is_refused_with_its_line(split: str) -> None:
-    checker = PairChecker(
-        DataConfig.model_validate({"train": {"src": "a", "tgt": "b"}}), DataReport(), need_references=True
-    )
+    strict = PairChecker(checker().config, DataReport(), need_references=True)
     sides = ["a", "a", "a"], ["b", " ", ""]
-    assert checker.judge(Block("train", "src", "tgt", 1, *sides)).keep.tolist() == [True, False, False]
+    assert strict.judge(Block("train", "src", "tgt", 1, *sides)).keep.tolist() == [True, False, False]
     with pytest.raises(DataError, match=f"{split}, line 2: the reference is empty"):
-        checker.judge(Block(split, "src", "tgt", 1, *sides))
-    assert checker.judge(Block(split, "src", "tgt", 1, [""], ["b"])).keep.all()
-    assert checker.judge(Block(split, "src", "", 1, ["a", ""], None)).keep.all()
+        strict.judge(Block(split, "src", "tgt", 1, *sides))
+    assert strict.judge(Block(split, "src", "tgt", 1, [""], ["b"])).keep.all()
+    assert strict.judge(Block(split, "src", "", 1, ["a", ""], None)).keep.all()

@@ -13,12 +13,11 @@ import numpy as np
 import pytest
 from daily import daily
 from preprocessing_program import preprocess
-from stored import write_store
+from stored import checker, write_store
 
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.blocks import Example
-from nmtkit.corpus.checking import DataReport, PairChecker, SplitReport
-from nmtkit.corpus.config import DataConfig
+from nmtkit.corpus.checking import SplitReport
 from nmtkit.data import encoding, store
 from nmtkit.data.batch import BatchConfig, BatchStream
 from nmtkit.data.encoding import PreprocessingProgress
@@ -27,7 +26,7 @@ from nmtkit.data.store import Store, StoreWriter
 from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair
 from nmtkit.data.tokenizer_training import learn_tokenizers
 
-SETTINGS = {"train": {"src": "a", "tgt": "b"}, "max_length": 150, "drop_duplicates": True}
+SETTINGS = {"max_length": 150, "drop_duplicates": True}
 
 
 @pytest.fixture
@@ -55,9 +54,9 @@ def faulty(pairs: list[Example]) -> list[Example]:
 def written(
     folder: Path, pairs: Iterable[Example], tokenizers: TokenizerPair, processes: int = 1, copying: bool = False
 ) -> SplitReport:
-    checker = PairChecker(DataConfig.model_validate(SETTINGS), DataReport())
-    write_store(folder, "train", pairs, tokenizers, checker, True, copying, "mark", processes, size=60)
-    return checker.report.splits["train"]
+    check = checker(**SETTINGS)
+    write_store(folder, "train", pairs, tokenizers, check, True, copying, "mark", processes, size=60)
+    return check.report.splits["train"]
 
 
 # Reading and writing.

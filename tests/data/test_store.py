@@ -4,12 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from stored import write_store
+from stored import checker, write_store
 
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.corpus.blocks import Example
-from nmtkit.corpus.checking import DataReport, PairChecker
-from nmtkit.corpus.config import DataConfig
 from nmtkit.data.encoding import fingerprint
 from nmtkit.data.shards import RaggedArray
 from nmtkit.data.store import Store, StoreWriter
@@ -18,10 +16,6 @@ from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.data.vocabulary import UNK
 
 Build = Callable[..., Store]
-
-
-def checker(**settings: object) -> PairChecker:
-    return PairChecker(DataConfig.model_validate({"train": {"src": "a", "tgt": "b"}, **settings}), DataReport())
 
 
 def test_what_is_written_is_read(pairs: list[Example], tokenizers: TokenizerPair, build: Build) -> None:
