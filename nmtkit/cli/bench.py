@@ -27,15 +27,7 @@ from nmtkit.core.processes import available_cores
 from nmtkit.core.version import __version__
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.corpus.text import read_lines
-from nmtkit.experiment import checks
-from nmtkit.experiment.bench import (
-    DecodingSpeed,
-    TrainingBenchmark,
-    TrainingSpeed,
-    measure_decoding,
-    spread,
-    training_workload,
-)
+from nmtkit.experiment import bench, checks
 from nmtkit.experiment.evaluation import require_validation_files
 from nmtkit.experiment.loading import ModelOptions, open_autotuned
 from nmtkit.experiment.run import Run, choose_device
@@ -102,7 +94,7 @@ def bench_decoding(
       nmtkit bench decode --source test.en --ref test.de --beam-size 5 --lines 300 -o figures.json
     """
     sources, references = read_test_lines(how, source, ref, lines)
-    facts, config, speed = measure_decoding(how, sources, references, rounds, alone, tell)
+    facts, config, speed = bench.measure_decoding(how, sources, references, rounds, alone, tell)
     show_machine(facts)
     console.table(
         f"decoding {len(sources):,} lines, {rounds} rounds",
@@ -146,8 +138,8 @@ def bench_training(
     """
     loaded = recipe.load(name, with_threads(overrides, threads))
     with ExitStack() as stack:
-        workload, data = training_workload(loaded, run_path, choose_device(device, loaded), stack, tell)
-        benchmark = TrainingBenchmark(workload, data, updates, tell)
+        workload, data = bench.training_workload(loaded, run_path, choose_device(device, loaded), stack, tell)
+        benchmark = bench.TrainingBenchmark(workload, data, updates, tell)
         for _ in range(rounds):
             benchmark.measure_round()
     show_training(loaded.name, benchmark.speed)
@@ -182,12 +174,12 @@ def show_machine(facts: dict[str, object]) -> None:
 DECODING_COLUMNS = ["sentences/s", "min-max", "tokens/s", "alone, ms", "p95", "MiB"]
 
 
-def decoding_cells(speed: DecodingSpeed) -> list[str]:
+def decoding_cells(speed: bench.DecodingSpeed) -> list[str]:
     """The cells of `DECODING_COLUMNS` and the scores."""
     figures = speed.figures()
     return [
         f"{median(figures['sentences_per_second']):,.1f}",
-        spread(figures["sentences_per_second"], 1),
+        bench.spread(figures["sentences_per_second"], 1),
         f"{speed.tokens / median(speed.seconds):,.0f}",
         f"{figures['latency_ms_median']:.1f}",
         f"{figures['latency_ms_p95']:.1f}",
@@ -196,13 +188,13 @@ def decoding_cells(speed: DecodingSpeed) -> list[str]:
     ]
 
 
-def show_training(name: str, speed: TrainingSpeed, **more: str) -> None:
+def show_training(name: str, speed: bench.TrainingSpeed, **more: str) -> None:
     """The tables of the machine and of a recipe's updates; `more` are further columns."""
     show_machine(speed.facts)
     cells = {
         "configuration": str(speed.config),
         "tokens/s": f"{median(speed.tokens_per_second):,.0f}",
-        "min-max": spread(speed.tokens_per_second),
+        "min-max": bench.spread(speed.tokens_per_second),
         "ms an update": f"{1e3 * median(speed.seconds) / speed.updates:,.0f}",
         "tokens an update": f"{speed.tokens / speed.updates:,.0f}",
         "MiB": f"{speed.peak_mib:,.0f}",
@@ -308,8 +300,9 @@ def doctor_command(clear: bool) -> None:
 
     chosen = devices.choose()
     why = "it is the first CUDA device" if chosen.type == "cuda" else "there is no CUDA device"
+    why_no_cuda = "no device or driver was found" if torch.version.cuda else "this torch was built without CUDA"
     facts = [
-        ["CUDA", "yes" if torch.cuda.is_available() else f"no: {_why_no_cuda()}"],
+        ["CUDA", "yes" if torch.cuda.is_available() else f"no: {why_no_cuda}"],
         ["CPU", f"{cache.processor()}, with {torch.backends.cpu.get_cpu_capability()}"],
         ["CPU cores this process may use", str(available_cores())],
         ["CPU threads torch uses", str(torch.get_num_threads())],
@@ -336,12 +329,6 @@ def _measured_row(entry: dict[str, Any]) -> list[str]:
         return [key["work"], model, ", ".join(facts), str(config), speed, result["day"]]
     except (KeyError, TypeError):
         return ["of another version of nmtkit", "", "", "", "", ""]
-
-
-def _why_no_cuda() -> str:
-    if torch.version.cuda is None:
-        return "this torch was built without CUDA"
-    return "torch was built for CUDA, but no device or driver was found"
 
 
 def _try_compile() -> str:

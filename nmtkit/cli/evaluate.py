@@ -88,7 +88,7 @@ def command(
         sources = scoring.read_texts(source, "--article-field", article_field, joint=" ")
         refs = [scoring.read_texts(path, "--summary-field", summary_field) for path in ref]
         require_equal_counts([(str(source), sources), *zip(map(str, ref), refs, strict=True)])
-    read = results.paths_in({"source": source, "ref": ref})
+    read = [*ref] if source is None else [source, *ref]
     with nullcontext() if output is None else results.output_file(output, read) as kept:
         translator = inference.open_model(how)
         begun = time.monotonic()

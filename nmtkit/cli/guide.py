@@ -14,22 +14,8 @@ from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import bundled_path
 from nmtkit.core.registry import suggest_names
 
-PAGES = (
-    "first",
-    "second",
-    "data",
-    "training",
-    "decoding",
-    "language-pair",
-    "domain",
-    "summarizer",
-    "attention",
-    "cluster",
-    "gpu",
-    "coming-from",
-    "python",
-    "extending",
-)
+PAGES = ["first", "second", "data", "training", "decoding", "language-pair", "domain", "summarizer"]
+PAGES += ["attention", "cluster", "gpu", "coming-from", "python", "extending"]
 """The pages that are files, in the order of a reader's first days."""
 REFERENCE = "reference"
 """The page that is made from the code, so that it is never out of date."""
@@ -54,9 +40,8 @@ def reference() -> str:
         "nmtkit makes this page from its own code: commands first, then the keys of a recipe.",
         "`nmtkit COMMAND --help` has examples; `nmtkit recipe explain KEY` shows a key beside the value of one recipe.",
     ]
-    root = click.Context(cli, info_name="nmtkit")
-    parts = [*head, "## Commands", *_commands(root), "## Recipe keys", *_keys()]
-    return "\n\n".join(parts) + "\n"
+    commands = _commands(click.Context(cli, info_name="nmtkit"))
+    return "\n\n".join([*head, "## Commands", *commands, "## Recipe keys", *_keys()]) + "\n"
 
 
 def _commands(context: click.Context) -> Iterator[str]:

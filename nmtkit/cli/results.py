@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, redirect_stdout
 from dataclasses import asdict, dataclass
 from functools import wraps
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO, TypeVar, cast
 
@@ -51,12 +52,6 @@ output: Decorator = click.option(
 )
 
 
-def paths_in(given: dict[str, Any]) -> list[Path]:
-    """All paths among the values of options."""
-    values = [value if isinstance(value, tuple) else (value,) for value in given.values()]
-    return [one for value in values for one in value if isinstance(one, Path)]
-
-
 def into_output(command: Callable[..., Any]) -> Callable[..., Any]:
     """Redirects a command's standard output to the file of `--output`; goes above what consumes other options."""
 
@@ -65,7 +60,9 @@ def into_output(command: Callable[..., Any]) -> Callable[..., Any]:
         if output is None:
             command(**given)
             return
-        with output_file(output, paths_in(given)) as file, redirect_stdout(file):
+        values = chain.from_iterable(value if isinstance(value, tuple) else (value,) for value in given.values())
+        read = [value for value in values if isinstance(value, Path)]
+        with output_file(output, read) as file, redirect_stdout(file):
             command(**given)
         note(f"wrote {output}")
 
@@ -75,33 +72,6 @@ def into_output(command: Callable[..., Any]) -> Callable[..., Any]:
 def progress(unit: str) -> console.LineProgress:
     """A display on stderr of how many `unit` are done; shows nothing with `--quiet`."""
     return console.LineProgress(unit, stream=io.StringIO() if is_quiet() else None)
-
-
-class Prompt:
-    """Asks for the next line on stderr if lines are typed at a terminal; not with `--quiet`.
-
-    Args:
-        files: read instead of standard input.
-        line: what a line is, such as "an article".
-        done: a participle, such as "translated".
-    """
-
-    def __init__(self, files: Sequence[Path], line: str, done: str) -> None:
-        typed = not files and all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
-        self._asks = typed and not is_quiet()
-        if self._asks:
-            console.say(f"type {line} on each line; it is {done} at once. Ctrl-D ends.", stderr=True)
-        self._asks = self._asks and sys.stdout.isatty()  # else the results are not seen, and the progress stands here
-
-    def ask(self) -> None:
-        """Asks for a line."""
-        if self._asks:
-            click.echo("> ", nl=False, err=True)
-
-    def end(self) -> None:
-        """Ends the line on which nothing more was typed."""
-        if self._asks:
-            click.echo(err=True)
 
 
 @dataclass
@@ -187,18 +157,27 @@ class Printer:
 
 
 def write_stream(
-    batches: Generator[Sequence[Written], None, None], write: Callable[[Written], None], unit: str, prompt: Prompt
+    batches: Generator[Sequence[Written], None, None], write: Callable[[Written], None], unit: str, invitation: str
 ) -> None:
-    """Writes results as soon as they are there, with a line on stderr that says how many `unit` are done."""
-    prompt.ask()
+    """Writes results as soon as they are there, with a line on stderr that says how many `unit` are done.
+
+    Who types at a terminal is told the `invitation`, and asked for each line; it is "" where files are read.
+    """
+    typed = invitation and all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
+    if typed:
+        note(f"{invitation} at once. Ctrl-D ends.")
+    asks = typed and sys.stdout.isatty() and not is_quiet()  # else no results are seen, and the progress stands here
+    asked = "> " if asks else ""
+    click.echo(asked, nl=False, err=True)
     with progress(unit) as display, closing(batches):
         for batch in batches:
             for one in batch:
                 write(one)
             sys.stdout.flush()
             display.advance(len(batch))
-            prompt.ask()
-    prompt.end()
+            click.echo(asked, nl=False, err=True)
+    if asks:
+        click.echo(err=True)  # ends the line on which nothing more was typed
 
 
 def tell_cut(cut: int, total: int, inputs: str, translator: Translator, remedy: str = "") -> None:

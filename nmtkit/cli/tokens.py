@@ -103,4 +103,4 @@ def _write_lines(files: tuple[Path, ...], change: Callable[[str], str], done: st
             raise DataError(f"line {number}: {fault}") from fault
 
     windows = text_windows(files, EXTRACT_HINT, WINDOW_LINES)
-    results.write_stream(windows, write, "lines", results.Prompt(files, "a line", done))
+    results.write_stream(windows, write, "lines", "" if files else f"type a line on each line; it is {done}")

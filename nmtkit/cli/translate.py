@@ -162,15 +162,15 @@ def translate_command(
     translator = how_to_translate.open(how)
     replaced = how_to_translate.replace_unknown
     printer = results.Printer(translator.tokenizers.tgt, how.n_best, as_json, scores, form, replaced)
-    prompt = results.Prompt(files, "a sentence", "translated")
+    invitation = "" if files else "type a sentence on each line; it is translated"
     text = text_windows(files, "" if how_to_translate.jsonl else EXTRACT_HINT, inference.window_lines(translator))
     if split_sentences:
         paragraphs = ParagraphTranslator(translator).stream(text, as_json)
-        results.write_stream(paragraphs, printer.write_joined, "lines", prompt)
+        results.write_stream(paragraphs, printer.write_joined, "lines", invitation)
     else:
         lines = how_to_translate.requests(text) if constrained else _noting_paragraphs(text)
         stream = translator.stream(lines, how.n_best, need_copies=as_json)
-        results.write_stream(stream, printer.write, "lines", prompt)
+        results.write_stream(stream, printer.write, "lines", invitation)
     printer.report("translations", "--max-length or --search max_length_ratio=R")
 
 
@@ -252,14 +252,14 @@ def summarize_command(
         raise click.UsageError("--window reads whole articles, for one summary each: leave the other option out")
     translator = inference.open_model(how, "summarization")
     printer = results.Printer(translator.tokenizers.tgt, how.n_best, as_json, form=form)
-    prompt = results.Prompt(files if stories is None else [stories], "an article", "summarized")
+    invitation = "" if files or stories else "type an article on each line; it is summarized"
     articles = _articles(files, article_field, stories, inference.window_lines(translator))
     if window is None:
         stream = translator.stream(articles, how.n_best, need_copies=as_json)
-        results.write_stream(stream, printer.write, "articles", prompt)
+        results.write_stream(stream, printer.write, "articles", invitation)
     else:
         summaries = Summarizer(translator, window).stream(articles, as_json)
-        results.write_stream(summaries, printer.write_joined, "articles", prompt)
+        results.write_stream(summaries, printer.write_joined, "articles", invitation)
     results.tell_cut(printer.cut, printer.lines, "articles", translator, "; --window reads them whole")
     printer.report("summaries", "--max-length")
 
