@@ -11,12 +11,19 @@ from nmtkit.pictures import AttentionPicture, save
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
+def chromium() -> Iterator[Browser]:
     if CHROMIUM is None or DRIVER is None:
         pytest.skip("needs Chromium and chromedriver (Debian: apt-get install chromium chromium-driver)")
     window = Browser()
     yield window
     window.close()
+
+
+@pytest.fixture
+def browser(chromium: Browser) -> Iterator[Browser]:
+    """The window; nothing may have gone wrong on its pages at the end."""
+    yield chromium
+    assert chromium.errors() == []
 
 
 @pytest.fixture

@@ -24,15 +24,13 @@ def picture(rows: int, columns: int, title: str = "rnnsearch") -> AttentionPictu
     return AttentionPicture(src, tgt, weights, title=title, score=-1.5)
 
 
-def size_of(path: Path) -> tuple[int, int]:
-    with Image.open(path) as image:
-        image.load()  # decodes every pixel, so a damaged file fails here
-        return image.size
-
-
 def pixels(path: Path) -> np.ndarray:
     with Image.open(path) as image:
         return np.asarray(image.convert("RGB")).astype(int)
+
+
+def size_of(path: Path) -> tuple[int, ...]:
+    return pixels(path).shape[1::-1]
 
 
 def test_png_is_dark_where_the_weight_is(draw):
@@ -65,11 +63,11 @@ def test_a_grid_lines_up_and_has_cells_of_one_size(draw):
     assert cell_sizes(draw([picture(20, 20), picture(4, 4)])) == {21.6, 30.24}
 
 
-def test_pdf_has_a_page_for_each_picture_or_for_a_grid(draw):
-    for grid, pages in ((False, 3), (True, 1)):
-        content = draw([picture(5, 5), picture(3, 4), picture(30, 20)], "a.pdf", grid=grid).read_bytes()
-        assert content.startswith(b"%PDF-")
-        assert len(re.findall(rb"/Type /Page\b", content)) == pages
+@pytest.mark.parametrize(("grid", "pages"), [(False, 3), (True, 1)])
+def test_pdf_has_a_page_for_each_picture_or_for_a_grid(draw, grid, pages):
+    content = draw([picture(5, 5), picture(3, 4), picture(30, 20)], "a.pdf", grid=grid).read_bytes()
+    assert content.startswith(b"%PDF-")
+    assert len(re.findall(rb"/Type /Page\b", content)) == pages
 
 
 def test_windows_grey_out_what_cannot_be_seen(draw):
@@ -170,13 +168,14 @@ def test_letters_without_a_glyph_are_named(draw):
         draw(picture(3, 3), "a.png")
 
 
-def test_html_escapes_everything_and_stands_alone(draw):
+@pytest.mark.parametrize(("facts", "count"), [({}, 3), ({"p_gen": np.ones(2)}, 2)], ids=["translation", "summary"])
+def test_html_escapes_everything_and_stands_alone(draw, facts, count):
     evil = '"><script>alert(1)</script>{{ 7 * 7 }}{% raw %}{#'
-    odd = AttentionPicture([evil, "&amp;"], ["</td>", "'"], np.full((2, 2), 0.5), title=evil)
+    odd = AttentionPicture([evil, "&amp;"], ["</td>", "'"], np.full((2, 2), 0.5), title=evil, **facts)
     page = Page(draw(odd, "a.html"))
     assert "<script>alert" not in page.html
     assert len(page.attributes("script")) == 1
-    assert page.texts().count(evil) == 3  # heading, line of words, column
+    assert page.texts().count(evil) == count  # heading, line of words, column of a translation
     assert {"&amp;", "</td>", "'"} <= set(page.texts())
     page.check_stands_alone()
 
