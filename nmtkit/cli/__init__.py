@@ -161,7 +161,7 @@ def main() -> None:
         streams.prepare_streams()
         _refuse_broken_arguments()
         if "_NMTKIT_COMPLETE" in os.environ:
-            _imported("nmtkit.cli.completing").prepare_completion()
+            _imported("nmtkit.cli.completing")
         with suppress(ValueError):  # in another thread than the first
             signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was begun is cleared away, as after Ctrl-C
         code = cli.main(prog_name="nmtkit", standalone_mode=False)

@@ -259,7 +259,6 @@ def _fix(corpus: CheckedCorpus, out: Path, stream: console.Stream) -> bool:
 
 
 def _show_examination(diagnosis: Diagnosis, tables: Sequence[ReportTable]) -> None:
-    """The whole report: plots, tables, findings with examples and remedies, and the verdict last."""
     for number, split in enumerate(diagnosis.splits.values()):
         _show_lengths(split, plots=number == 0)
     for table in tables:

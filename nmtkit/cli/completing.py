@@ -69,6 +69,7 @@ assignments = _assignments("")
 search_assignments = _assignments("search.")
 
 
+@add_completion_class
 class _Bash(BashComplete):
     """Bash splits words at `=`, completes what stands behind it, and is to add no space after `KEY=`."""
 
@@ -91,8 +92,3 @@ class _Bash(BashComplete):
 
     def format_completion(self, item: CompletionItem) -> str:
         return f"{item.type},{str(item.value).removeprefix(self._before)}"
-
-
-def prepare_completion() -> None:
-    """Replaces click's completion for bash."""
-    add_completion_class(_Bash)

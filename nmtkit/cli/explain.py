@@ -77,19 +77,19 @@ def command(
         require_html(output)
     lines = list(_lines(sentence, source))
     translator = inference.open_model(how)
-    trees, outputs = [], []
+    results = []
     for number, line in enumerate(lines, start=1):
         tree, translations = search_trees.search_tree(translator, line, f"line {number}")
         if translations[0].src_left_out:
             tell(f"line {number}: the last {translations[0].src_left_out:,} source tokens were not read")
-        trees.append(tree)
-        outputs.append(translations)
+        results.append((tree, translations))
+    trees = [tree for tree, _ in results]
     if output is not None:
         save_search(trees, output)
         note(f"wrote {output}")
     elif as_json:
         printer = Printer(translator.tokenizers.tgt, 1, True)
-        for number, (tree, translations) in enumerate(zip(trees, outputs, strict=True), start=1):
+        for number, (tree, translations) in enumerate(results, start=1):
             write_json_line(_record(printer, number, tree, translations))
     else:
         show_trees(trees, steps)

@@ -8,6 +8,7 @@ import click
 
 from nmtkit import console
 from nmtkit.cli import completing
+from nmtkit.cli.options import FILE
 from nmtkit.cli.reporting import confirm
 from nmtkit.corpora.catalogue import Catalogue, Corpus, Entry
 from nmtkit.corpora.fetching import FetchedCorpus, cache_folder, fetch, find_fetched, largest_first
@@ -21,12 +22,10 @@ VALUES_SHOWN = 4
 @click.argument("name", metavar="[NAME]", required=False, shell_complete=completing.corpora)
 @click.option("--list", "lists", is_flag=True, help="List the corpora of the catalogue and stop.")
 @click.option("--show", is_flag=True, help="Show what NAME is, its licence and its sources, and stop.")
-@click.option("--to", metavar="DIR", type=click.Path(path_type=Path), help="Where to. Default: corpora/NAME.")
+@click.option("--to", metavar="DIR", type=FILE, help="Where to. Default: corpora/NAME.")
 @click.option("--yes", "-y", is_flag=True, help="Agree to the licence and the size without being asked.")
 @click.option("--force", is_flag=True, help="Build the corpus again if its folder exists; downloads are not repeated.")
-@click.option(
-    "--catalogue", metavar="FILE", type=click.Path(path_type=Path), help="A catalogue of your own, besides nmtkit's."
-)
+@click.option("--catalogue", metavar="FILE", type=FILE, help="A catalogue of your own, besides nmtkit's.")
 def command(
     name: str | None, lists: bool, show: bool, to: Path | None, yes: bool, force: bool, catalogue: Path | None
 ) -> None:

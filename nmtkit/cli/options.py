@@ -84,10 +84,10 @@ def collect(kind: type[Any], name: str) -> Decorator:
     return decorate
 
 
-def one_run(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> str | None:
-    """Callback of an option that names one run: refuses several, of which click would take the last."""
+def only_one(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> str | None:
+    """Callback of an option that names one thing: refuses several, of which click would take the last."""
     if len(given) > 1:
-        raise click.BadParameter(f"{' and '.join(given)}: one run is taken here; name one")
+        raise click.BadParameter(f"{' and '.join(given)}: only one is taken here; name one")
     return given[0] if given else None
 
 
@@ -144,7 +144,7 @@ def _trained_run(callback: Callable[..., Any], several: str) -> Decorator:
     )
 
 
-model: Decorator = _trained_run(one_run, "")
+model: Decorator = _trained_run(only_one, "")
 models: Decorator = _trained_run(lambda ctx, parameter, given: given or None, "; several are an ensemble")
 device: Decorator = click.option(
     "--device", default="auto", metavar="NAME", callback=_one_device, help="auto (CUDA if any), cpu, cuda, cuda:1, mps."

@@ -16,13 +16,7 @@ from nmtkit.cli.reading import pair_windows
 from nmtkit.cli.reporting import tell
 from nmtkit.core.errors import DataError
 from nmtkit.core.formats import parse_json
-from nmtkit.corpus.alignments import (
-    SYMMETRIZATIONS,
-    SoftAlignment,
-    Symmetrization,
-    format_pharaoh,
-    soft_alignment_writer,
-)
+from nmtkit.corpus import alignments
 from nmtkit.corpus.text import read_lines
 from nmtkit.data.shortlist import LinkCounts, shortlist_writer
 from nmtkit.data.tokenizer import TokenizerPair
@@ -97,16 +91,16 @@ def _common(target: str, *more: Decorator) -> Decorator:
         "--reverse-model",
         metavar="RUN",
         multiple=True,
-        callback=options.one_run,
+        callback=options.only_one,
         shell_complete=completing.runs,
         help="A run of the other direction (target to source), to symmetrize.",
     ),
     click.option(
         "--symmetrize",
         "method",
-        type=click.Choice(SYMMETRIZATIONS),
+        type=click.Choice(alignments.SYMMETRIZATIONS),
         metavar="METHOD",
-        help=f"{', '.join(SYMMETRIZATIONS)}. Default with --reverse-model: grow-diag.",
+        help=f"{', '.join(alignments.SYMMETRIZATIONS)}. Default with --reverse-model: grow-diag.",
     ),
 )
 @cloup.option_group(
@@ -149,7 +143,7 @@ def align_command(
     source_words: Path | None,
     target_words: Path | None,
     threshold: float | None,
-    method: Symmetrization | None,
+    method: alignments.Symmetrization | None,
     reverse_model: str | None,
     soft: Path | None,
     shortlist: ShortlistOptions,
@@ -180,7 +174,7 @@ def align_command(
     """
     if threshold is not None and (method is not None or reverse_model is not None):
         raise click.UsageError("--threshold keeps several links a word; it does not go with --symmetrize")
-    file = nullcontext() if soft is None else soft_alignment_writer(soft)
+    file = nullcontext() if soft is None else alignments.soft_alignment_writer(soft)
     translator = inference.open_model(how)
     backward = None
     if reverse_model is not None:
@@ -191,7 +185,7 @@ def align_command(
         for one, reverse in _aligned(translator, backward, (source, target), (source_words, target_words)):
             half_empty += bool(one.src_words) != bool(one.tgt_words)
             links = one.links(threshold) if method is None else one.symmetrized(method, reverse)
-            sys.stdout.write(format_pharaoh(links) + "\n")
+            sys.stdout.write(alignments.format_pharaoh(links) + "\n")
             if write is not None:
                 write(one, reverse)
             if counts is not None:
@@ -206,8 +200,7 @@ def _aligned(
     backward: Translator | None,
     files: tuple[Path, Path],
     word_files: tuple[Path | None, Path | None],
-) -> Iterator[tuple[SoftAlignment, SoftAlignment | None]]:
-    """The alignment of each pair by the model, and by the model of the other direction if there is one."""
+) -> Iterator[tuple[alignments.SoftAlignment, alignments.SoftAlignment | None]]:
     word_lines = [None if path is None else read_lines(path) for path in word_files]
     count = 0
     for window in pair_windows(*files):

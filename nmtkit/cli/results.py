@@ -30,11 +30,7 @@ Written = TypeVar("Written")
 
 @contextmanager
 def output_file(path: Path, inputs: Iterable[Path]) -> Iterator[TextIO]:
-    """A file for results: whole at the end of the block, or as it was before; gzip-compressed if its name ends in .gz.
-
-    Raises:
-        NmtkitError: it cannot be written, or is one of the `inputs`.
-    """
+    """A file for results: whole at the end of the block, or as it was before; compressed if its name ends in .gz."""
     for other in inputs:
         if path.exists() and other.exists() and path.samefile(other):
             raise NmtkitError(f"{path}: -o names a file that is read or written too; name another")

@@ -10,7 +10,7 @@ import cloup
 from nmtkit import console
 from nmtkit.cli import scoring
 from nmtkit.cli.figures import draw_lengths, show_lengths
-from nmtkit.cli.options import Number, picture_file
+from nmtkit.cli.options import Number, only_one, picture_file
 from nmtkit.cli.reporting import tell
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.alignments import Alignment, AlignmentFile, parse_alignments, reverse_links
@@ -136,15 +136,9 @@ class _System:
         return [*self.file.pairs, *[none] * (n_pairs - len(self.file.pairs))]
 
 
-def _one_ref(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> str:
-    if len(given) > 1:
-        raise click.UsageError("score-alignments takes one --ref")
-    return given[0]
-
-
 @click.command("score-alignments")
 @scoring.hyps
-@click.option("--ref", metavar="REF", multiple=True, required=True, callback=_one_ref, help="The gold alignment.")
+@click.option("--ref", metavar="REF", multiple=True, required=True, callback=only_one, help="The gold alignment.")
 @click.option("--hyp-base", type=Number(0, 1), help="The HYPs count words from 0 or 1. Default: 0 (naacl: 1).")
 @click.option("--ref-base", type=Number(0, 1), help="REF counts words from 0 or 1. Default: as above.")
 @click.option("--reverse-hyp", is_flag=True, help="The links of the HYPs are TARGET-SOURCE.")

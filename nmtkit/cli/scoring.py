@@ -9,7 +9,7 @@ from typing import Any
 import click
 import cloup
 
-from nmtkit import console
+from nmtkit import console, metrics
 from nmtkit.cli import options
 from nmtkit.cli.options import Decorator, Number, collect, together
 from nmtkit.cli.reading import field_lines, stdin_lines
@@ -17,18 +17,6 @@ from nmtkit.cli.reporting import tell
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.json_records import refuse_json_lines
 from nmtkit.corpus.text import read_lines
-from nmtkit.metrics import (
-    MOST_SAMPLES,
-    SENTENCE_RULES,
-    SPM_TOKENIZERS,
-    TOKENIZERS,
-    Bootstrap,
-    Options,
-    Randomization,
-    Resampling,
-    metric_names,
-    text_metrics,
-)
 from nmtkit.metrics.significance import SIGNIFICANT
 from nmtkit.metrics.systems import ScoredSystem, named, notes, score_lines, score_table
 
@@ -51,11 +39,11 @@ def tokenize_option(default: str | None, meaning: str, *more: str, hidden: bool 
     return click.option(
         *more,
         "--tokenize",
-        type=click.Choice((*TOKENIZERS, *SPM_TOKENIZERS)),
+        type=click.Choice((*metrics.TOKENIZERS, *metrics.SPM_TOKENIZERS)),
         metavar="NAME",
         default=default,
         hidden=hidden,
-        help=f"{meaning} {', '.join((*TOKENIZERS, *SPM_TOKENIZERS))}.",
+        help=f"{meaning} {', '.join((*metrics.TOKENIZERS, *metrics.SPM_TOKENIZERS))}.",
     )
 
 
@@ -67,7 +55,7 @@ class MetricsCommand(cloup.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Joins the names of metrics that follow `--metrics`."""
-        known = {name for key, metric in text_metrics().items() for name in (key, metric.family)}
+        known = {name for key, metric in metrics.text_metrics().items() for name in (key, metric.family)}
         joined: list[str] = []
         names_follow = False
         for before, word in zip(["", *args], args, strict=False):
@@ -80,7 +68,7 @@ class MetricsCommand(cloup.Command):
 
 
 def _names(ctx: click.Context, parameter: click.Parameter, given: Sequence[str]) -> list[str]:
-    return metric_names(name.strip() for names in given for name in names.split(",") if name.strip())
+    return metrics.metric_names(name.strip() for names in given for name in names.split(",") if name.strip())
 
 
 def scoring(summaries: bool) -> Decorator:
@@ -104,14 +92,14 @@ def scoring(summaries: bool) -> Decorator:
             if paired_ar and significance is not None:
                 raise click.UsageError("--paired-ar replaces the bootstrap: leave the other option out")
             tested = summaries or len(hyps) > 1 if significance is None else significance
-            test = Randomization if paired_ar else Bootstrap
+            test = metrics.Randomization if paired_ar else metrics.Bootstrap
             draws = test(seed=seed) if n_samples is None else test(n_samples, seed)
             return command(hyps=hyps, draws=draws if paired_ar or tested else None, **given)
 
         return run
 
-    own = [name for name, metric in text_metrics().items() if not metric.extra]
-    extra = [name for name, metric in text_metrics().items() if metric.extra]
+    own = [name for name, metric in metrics.text_metrics().items() if not metric.extra]
+    extra = [name for name, metric in metrics.text_metrics().items() if metric.extra]
     return together(
         cloup.option_group(
             "Metrics",
@@ -146,7 +134,7 @@ def scoring(summaries: bool) -> Decorator:
             ),
             click.option(
                 "--sentences",
-                type=click.Choice(SENTENCE_RULES),
+                type=click.Choice(metrics.SENTENCE_RULES),
                 default="auto",
                 show_default=True,
                 hidden=not summaries,
@@ -167,12 +155,12 @@ def scoring(summaries: bool) -> Decorator:
             click.option("--paired-ar", is_flag=True, help="Paired approximate randomization instead; no intervals."),
             click.option(
                 "--n-samples",
-                type=Number(1, MOST_SAMPLES),
+                type=Number(1, metrics.MOST_SAMPLES),
                 help="Draws of the test. Default: 1,000 of the bootstrap, 10,000 of the randomization.",
             ),
             click.option("--seed", type=Number(1), default=12345, show_default=True, help="Seed of the test."),
         ),
-        collect(Options, "options"),
+        collect(metrics.Options, "options"),
         with_draws,
     )
 
@@ -180,11 +168,8 @@ def scoring(summaries: bool) -> Decorator:
 def read_texts(path: str | Path, remedy: str, field: str | None = None, joint: str = "\n") -> list[str]:
     """The lines of a text file, or of standard input for "-"; or one field of a .jsonl or .jsonl.gz file.
 
-    Args:
-        path: the file.
-        remedy: the advice if a text file holds JSON lines; for a `field` the option that names it.
-        field: the key of JSON lines; None: they are refused.
-        joint: joins a field that is a list of strings; a newline keeps sentences apart for ROUGE-Lsum.
+    `remedy` is the advice if a text file holds JSON lines; for a `field` the option that names it. `joint` joins the
+    strings of a field that is a list; a newline keeps sentences apart for ROUGE-Lsum.
     """
     name = str(path)
     if field is not None:
@@ -202,7 +187,7 @@ def _not_empty(lines: list[str], path: str) -> list[str]:
     return lines
 
 
-def show_scores(systems: Sequence[ScoredSystem], draws: Resampling | None, width: int) -> None:
+def show_scores(systems: Sequence[ScoredSystem], draws: metrics.Resampling | None, width: int) -> None:
     """The table of scores, and what its marks mean."""
     console.table("scores", *score_table(systems, width))
     marks = ["± is half the 95% confidence interval"] if systems[0].scores[0].interval is not None else []
@@ -218,9 +203,9 @@ def say_lines(systems: Sequence[ScoredSystem], width: int) -> None:
         console.say(line)
 
 
-def say_notes(metrics: Sequence[str], refs: Sequence[Sequence[str]]) -> None:
-    """Prints notes about the references on stderr."""
-    for note in notes(metrics, refs):
+def say_notes(names: Sequence[str], refs: Sequence[Sequence[str]]) -> None:
+    """Prints notes of these metrics about the references on stderr."""
+    for note in notes(names, refs):
         tell(f"note: {note}")
 
 

@@ -54,19 +54,15 @@ def prepare_streams() -> None:
     """
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
-        _prepare()
+        for number, flags in enumerate((os.O_RDONLY, os.O_RDONLY, os.O_WRONLY)):
+            try:
+                os.fstat(number)
+            except OSError:
+                os.open(os.devnull, flags)  # the lowest number that is free: this one
+        sys.stdout = _as_file(sys.stdout, 1, NamedOutput, "strict")
+        sys.stderr = _as_file(sys.stderr, 2, _Messages, "backslashreplace")
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-
-
-def _prepare() -> None:
-    for number, flags in enumerate((os.O_RDONLY, os.O_RDONLY, os.O_WRONLY)):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, flags)  # the lowest number that is free: this one
-    sys.stdout = _as_file(sys.stdout, 1, NamedOutput, "strict")
-    sys.stderr = _as_file(sys.stderr, 2, _Messages, "backslashreplace")
 
 
 def _as_file(stream: TextIO | None, number: int, kind: Callable[[int], io.FileIO], errors: str) -> TextIO:

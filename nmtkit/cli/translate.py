@@ -267,7 +267,6 @@ def summarize_command(
 def _articles(
     files: tuple[Path, ...], article_field: str | None, stories: Path | None, most: int
 ) -> Iterator[list[str]]:
-    """The articles, each as one line, at most `most` together."""
     if stories is not None:
         return windows((story.src for story in read_pairs(SplitFiles(stories=[str(stories)]))), most)
     if article_field is not None:

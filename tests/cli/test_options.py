@@ -106,7 +106,7 @@ def test_several_models_are_not_taken_for_the_last_of_them(console: Command) -> 
         "average -m A --model B",
         "bench decode -m A -m B",
     ):
-        refused(console(*words.split()), "A and B: one run is taken here")
+        refused(console(*words.split()), "A and B: only one is taken here")
 
 
 def test_a_run_that_is_not_there_is_told_which_are(console: Command, tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_a_base_is_doubted_by_what_most_lines_say(score: Command, side: str) -> 
         (["two.talp", "--ref", "gold.wa", "--hyp-base", "1"], "two.talp, line 1: link '0-0' holds a word 0"),
         (["text.txt", "--ref", "gold.wa"], "text.txt, line 1: 'a' is not a link; write 3-4 (sure) or 3?4 (possible)"),
         (["two.talp", "--ref", "gold.wa", "--metrics", "bleu"], "No such option '--metrics'"),
-        (["two.talp", "--ref", "gold.wa", "--ref", "gold.wa"], "takes one --ref"),
+        (["two.talp", "--ref", "gold.wa", "--ref", "gold.wa"], "only one is taken here"),
         (["-", "-", "--ref", "gold.wa"], "only one of the HYPs"),
         (["two.talp", "--ref", "gold.wa", "--ref-base", "2"], "2 is not in the range"),
         (["short.talp", *GOLD], "different line counts: gold.wa has 3 lines, short.talp has 1"),
