@@ -132,7 +132,7 @@ def test_tokenizations_are_those_of_the_metrics() -> None:
 
 def test_every_setting_has_a_meaning_in_the_schema() -> None:
     """The text under each field is what `recipe explain` shows."""
-    schema = recipe.recipe_schema()
+    schema = recipe.Recipe.model_json_schema()
     assert {"data", "model", "training", "search"} <= schema["properties"].keys()
     assert schema["additionalProperties"] is False
     settings = {

@@ -91,7 +91,7 @@ def test_a_model_that_came_later_is_named_trained_and_translates(corpus: Path, t
     with added_model(tmp_path) as bags:
         with pytest.raises(RecipeError, match=r"unknown key `model.hiden_size`: did you mean 'hidden_size'\?"):
             recipe.load(corpus / "tiny.yaml", ["model={kind: bag, hiden_size: 8}"])
-        assert "bag" in recipe.recipe_schema()["properties"]["model"]["discriminator"]["mapping"]
+        assert "bag" in recipe.Recipe.model_json_schema()["properties"]["model"]["discriminator"]["mapping"]
         run, events = carried_out(corpus, tmp_path / "run", *bag)
         assert [event.update for event in events if isinstance(event, Step)] == [1, 2]
         result = Run.open(str(tmp_path / "run")).test(CPU)
@@ -118,7 +118,7 @@ def test_a_task_that_came_later_is_trained_validated_and_tested(corpus: Path, tm
         result = run.test(CPU)
         assert result is not None
         assert [score.name for score in result.scores] == ["chrF2", "TER"]
-        assert "turning" in recipe.recipe_schema()["properties"]["task"]["enum"]
+        assert "turning" in recipe.Recipe.model_json_schema()["properties"]["task"]["enum"]
 
 
 def test_a_file_of_ones_own_is_run_as_nmtkit(corpus: Path, tmp_path: Path) -> None:

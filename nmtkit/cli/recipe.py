@@ -200,7 +200,7 @@ def print_schema(output: Path | None) -> None:
     Example:
       nmtkit recipe schema -o recipe.schema.json
     """
-    text = json.dumps(recipe.recipe_schema(), ensure_ascii=False, indent=1) + "\n"
+    text = json.dumps(recipe.Recipe.model_json_schema(), ensure_ascii=False, indent=1) + "\n"
     if output is None:
         click.echo(text, nl=False)
     else:

@@ -6,7 +6,7 @@ Training in stages is a list of partial recipes, each laid over the whole one an
 
 from nmtkit.recipe.keys import KeyChoice, all_keys, choices, default_value, describe_key, find_keys
 from nmtkit.recipe.loading import ANY_TEXT, bundled, load, locate
-from nmtkit.recipe.schema import EvaluationConfig, InitConfig, Recipe, Stage, recipe_schema
+from nmtkit.recipe.schema import EvaluationConfig, InitConfig, Recipe, Stage
 
 __all__ = [
     "ANY_TEXT",
@@ -23,5 +23,4 @@ __all__ = [
     "find_keys",
     "load",
     "locate",
-    "recipe_schema",
 ]

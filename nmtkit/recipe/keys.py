@@ -56,11 +56,6 @@ def choices(key: str) -> list[KeyChoice]:
     return []
 
 
-def find_keys(key: str) -> list[RecipeKey]:
-    """The keys that end so or lie below, in whatever group a recipe may have; `model.transformer` is one kind's."""
-    return [*_matching_keys(key)]
-
-
 def all_keys() -> list[RecipeKey]:
     """All keys that a recipe may have, those of all kinds of its groups too, and `kind` once for each group."""
     plain = [
@@ -70,11 +65,14 @@ def all_keys() -> list[RecipeKey]:
     ]
     kinds = {place: _kind(group) for place, group in _groups(Recipe)}
     chosen = (RecipeKey(f"{place}.{KIND}", (), "-", describe_key(place)) for place, kind in kinds.items() if kind)
-    return [*plain, *chosen, *_matching_keys()]
+    return [*plain, *chosen, *find_keys()]
 
 
-def _matching_keys(key: str | None = None) -> Iterator[RecipeKey]:
-    """The keys of groups, or those of this name; one that is the same in several kinds of a group comes once."""
+def find_keys(key: str | None = None) -> list[RecipeKey]:
+    """The keys that end so or lie below, in whatever group a recipe may have; `model.transformer` is one kind's.
+
+    None finds all keys of groups. One that is the same in several kinds of a group comes once.
+    """
     merged: dict[tuple[str, str, str], tuple[str, ...]] = {}
     for place, group in _groups(Recipe):
         kind = _kind(group)
@@ -83,8 +81,7 @@ def _matching_keys(key: str | None = None) -> Iterator[RecipeKey]:
             if (name != KIND or not kind) and (key is None or key in names):
                 about = (f"{place}.{name}", _short(default_value(field)), group.meaning(name))
                 merged[about] = (*merged.get(about, ()), *([kind] if kind else []))
-    for (path, default, meaning), kinds in merged.items():
-        yield RecipeKey(path, kinds, default, meaning)
+    return [RecipeKey(path, kinds, default, meaning) for (path, default, meaning), kinds in merged.items()]
 
 
 def describe_key(key: str) -> str:

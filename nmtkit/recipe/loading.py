@@ -50,9 +50,8 @@ class Layer:
             return self
         model = dict(given)
         for short, keys in MODELS.get(kind).Config.shorthands.items():
-            if model.get(short) is None or model.keys() & {
-                *keys
-            }:  # both are a fault, which is told where it is checked
+            both = model.keys() & {*keys}  # a fault, which is told where it is checked
+            if model.get(short) is None or both:
                 continue
             model |= dict.fromkeys(keys, model.pop(short))
             places |= {("model", key): places.get(("model", short), self.name) for key in keys}
@@ -113,8 +112,8 @@ def _read(path: Path, extended_by: tuple[Path, ...] = ()) -> Layer:
         raise RecipeError(f"{path}: `extends` goes round in a circle: {chain}")
     data, places = load_yaml(path)
     _settle_paths(data, path)
-    layer, parent = Layer(data, places, str(path)), data.get("extends")
-    own = layer.only(data.keys() - {"extends"})
+    parent = data.get("extends")
+    own = Layer(data, places, str(path)).only(data.keys() - {"extends"})
     if parent is None:
         return own
     if not isinstance(parent, str):
@@ -130,30 +129,30 @@ def _read(path: Path, extended_by: tuple[Path, ...] = ()) -> Layer:
 
 def _settle_paths(data: dict[str, Any], path: Path) -> None:
     """Makes the files' paths whole: what a recipe names is meant from the recipe's own folder, then from here."""
-    _settle(data.get("pretrained_embeddings"), ("src", "tgt"), path)
-    _settle_run(data, path.parent)
+    _settle_folders(data, path.parent)
+    _settle_files(data.get("pretrained_embeddings"), ("src", "tgt"), path)
     if isinstance(data.get("init_from"), dict):
-        _settle(data["init_from"].get("test"), FILE_KINDS, path)
+        _settle_files(data["init_from"].get("test"), FILE_KINDS, path)
     group = data.get("data")
-    if isinstance(group, dict):
-        _settle_folder(group, path.parent)
-        for split in ("train", "valid", "test") if "folder" not in group else ():
-            _settle(group.get(split), FILE_KINDS, path)
+    if isinstance(group, dict) and "folder" not in group:
+        for split in ("train", "valid", "test"):
+            _settle_files(group.get(split), FILE_KINDS, path)
 
 
-def _settle(files: Any, kinds: Iterable[str], path: Path) -> None:
+def _settle_files(files: Any, kinds: Iterable[str], path: Path) -> None:
     for kind in kinds if isinstance(files, dict) else ():
-        given = files.get(kind)
-        if isinstance(given, str):
-            files[kind] = _beside(given, path)
-        elif isinstance(given, list):
-            files[kind] = [_beside(one, path) if isinstance(one, str) else one for one in given]
+        if kind in files:
+            files[kind] = _beside(files[kind], path)
 
 
-def _beside(name: str, path: Path) -> str:
-    """A file's path from the recipe's folder; only a file that is not there but here is meant from here."""
-    beside = path.parent.resolve() / name
-    return name if os.path.exists(name) and not os.path.exists(beside) else _whole(name, path.parent)
+def _beside(given: Any, path: Path) -> Any:
+    """A file's path, or several, from the recipe's folder; only one that is not there but here is meant from here."""
+    if isinstance(given, list):
+        return [_beside(one, path) for one in given]
+    if not isinstance(given, str):
+        return given
+    beside = path.parent.resolve() / given
+    return given if os.path.exists(given) and not os.path.exists(beside) else _whole(given, path.parent)
 
 
 def _whole(name: str, start: Path) -> str:
@@ -167,26 +166,23 @@ def _whole(name: str, start: Path) -> str:
     return plain if same and not os.path.isabs(name) else str(path)
 
 
-def _settle_folder(group: dict[str, Any], start: Path) -> None:
-    """Begins `folder` at `start` if there is such a folder, so that it means the same from everywhere."""
-    folder = group.get("folder")
-    if isinstance(folder, str) and folder and os.path.isdir(start.resolve() / folder):
-        group["folder"] = _whole(folder, start)
+def _settle_folders(data: dict[str, Any], start: Path) -> None:
+    """Makes the paths of folders whole that are there, so that they mean the same from everywhere.
 
-
-def _settle_run(data: dict[str, Any], start: Path) -> None:
-    """Makes the path of the run to begin from whole, if it is there: from `start`, from here, or under `runs/`.
-
+    `data.folder` begins at `start`; the run to begin from is there as well, or here, or under `runs/`.
     `init_from: RUN` is short for `init_from: {run: RUN}`.
     """
-    given = data.get("init_from")
-    group = {"run": given} if isinstance(given, str) else given
-    if not isinstance(group, dict):
-        return
-    name = group.get("run")
-    places = (start.resolve() / name, Path(name), Path("runs", name)) if isinstance(name, str) and name else ()
-    folders = [_whole(str(place), Path()) for place in places if place.is_dir()]
-    data["init_from"] = {**group, "run": folders[0]} if folders else group
+    group, origin = data.get("data"), data.get("init_from")
+    if isinstance(group, dict):
+        folder = group.get("folder")
+        if isinstance(folder, str) and folder and os.path.isdir(start.resolve() / folder):
+            data["data"] = {**group, "folder": _whole(folder, start)}
+    origin = {"run": origin} if isinstance(origin, str) else origin
+    if isinstance(origin, dict):
+        run = origin.get("run")
+        places = (start.resolve() / run, Path(run), Path("runs", run)) if isinstance(run, str) and run else ()
+        runs = [_whole(str(place), Path()) for place in places if place.is_dir()]
+        data["init_from"] = {**origin, "run": runs[0]} if runs else origin
 
 
 def _over_run(layer: Layer) -> Layer:
@@ -225,10 +221,7 @@ def load(recipe: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     for text in overrides:
         layer = _overridden(layer, text)
     data = {"name": path.stem, **layer.data}
-    if isinstance(data.get("data"), dict):
-        data["data"] = dict(data["data"])
-        _settle_folder(data["data"], Path())  # of what --set gave; a recipe's own is whole already
-    _settle_run(data, Path())
+    _settle_folders(data, Path())  # of what --set gave; a recipe's own are whole already
     return _checked(_over_run(replace(layer, data=data)))
 
 

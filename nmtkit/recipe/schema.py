@@ -315,8 +315,3 @@ def deep_merge(
             if replaced is not None:
                 replaced.add((*path, key))
     return data
-
-
-def recipe_schema() -> dict[str, Any]:
-    """The JSON schema of a recipe, for editors that check YAML while one types."""
-    return Recipe.model_json_schema()
