@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Callable, Sequence
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import click
 import cloup
 
 from nmtkit import console, pictures
-from nmtkit.cli.options import Decorator, Number
+from nmtkit.cli.options import Decorator, Number, pass_as
 from nmtkit.cli.reporting import note, tell
 from nmtkit.metrics import LengthBucket
 from nmtkit.pictures.curves import save_by_length
@@ -49,21 +48,21 @@ figure_group: Decorator = cloup.option_group(
 )
 
 
-def collect_style(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Passes the options of `figure_group` to a command as one `FigureStyle`, called `style`."""
+def _style(given: dict[str, Any]) -> FigureStyle:
+    title, no_title, size, font, font_size, colours = (
+        given.pop(key) for key in ("title", "no_title", "size", "font", "font_size", "colours")
+    )
+    if no_title and title:
+        raise click.UsageError("--title gives the figure a title and --no-title none: give one of them")
+    names = tuple(part.strip() for part in (colours or "").split(",") if part.strip())
+    style = FigureStyle("" if no_title else title, size, font or "", font_size, names)
+    if style.font or style.colours:
+        style.check()
+    return style
 
-    @wraps(command)
-    def with_style(*, title: str | None, no_title: bool, colours: str | None, **given: Any) -> Any:
-        if no_title and title:
-            raise click.UsageError("--title gives the figure a title and --no-title none: give one of them")
-        size, font, font_size = (given.pop(key) for key in ("size", "font", "font_size"))
-        names = tuple(part.strip() for part in (colours or "").split(",") if part.strip())
-        style = FigureStyle("" if no_title else title, size, font or "", font_size, names)
-        if style.font or style.colours:
-            style.check()
-        return command(style=style, **given)
 
-    return with_style
+collect_style: Decorator = pass_as("style", _style)
+"""Passes the options of `figure_group` to a command as one `FigureStyle`, called `style`."""
 
 
 def save_pictures(outputs: Sequence[Path], save: Callable[[Path], object], style: FigureStyle) -> None:

@@ -1,15 +1,13 @@
 """Options of the commands that use a trained run: which run, how it searches, and how fast."""
 
-from collections.abc import Callable
 from dataclasses import fields
-from functools import wraps
 from typing import Annotated, Any, get_args, get_type_hints
 
 import click
 import cloup
 
 from nmtkit.cli import completing, options
-from nmtkit.cli.options import Decorator, Number, together
+from nmtkit.cli.options import Decorator, Number, pass_as, together
 from nmtkit.cli.reporting import note
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.formats import parse_value
@@ -46,23 +44,10 @@ class CombinationSettings(Settings):
     engine: StepMode = "auto"
 
 
-class _LengthPenalty(click.ParamType):  # type: ignore[type-arg]  # newer versions of click have one
-    """KIND or KIND:ALPHA, the values of two keys."""
-
-    name = "text"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, object]:
-        kind, _, alpha = value.partition(":")
-        try:
-            return {"length_penalty": kind, **({"alpha": float(alpha)} if alpha else {})}
-        except ValueError:
-            self.fail(f"{alpha!r} is not a number", param, ctx)
-
-
 def search_type(key: str) -> click.ParamType:  # type: ignore[type-arg]  # newer versions of click have one
     """The click type of a key of the search: a choice, or a number within the bounds of the setting."""
     if key == "length_penalty":
-        return _LengthPenalty()
+        return click.STRING
     setting = SearchConfig.model_fields[key]
     if values := get_args(setting.annotation):
         return click.Choice(values)
@@ -99,29 +84,27 @@ _OTHER_FORMS = ("as_json", "scores", "window", "split_sentences", "lead")
 """Parameters that say how results are written or joined."""
 
 
-def opens_model(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Passes the options of a run and its search to a command as one `ModelOptions`, called `how`."""
-    names = {field.name for field in fields(ModelOptions)}
+def _model_options(given: dict[str, Any]) -> ModelOptions:
+    settings, combination = parse_search(given.pop("search", ()))
+    settings |= {key: value for key in SEARCH if (value := given.pop(key, None)) is not None}
+    kind, _, alpha = str(settings.get("length_penalty")).partition(":")
+    if alpha:
+        settings |= {"length_penalty": kind, "alpha": parse_value(alpha)}
+    if "n_best" in given and given["n_best"] is None:  # all samples, unless one of them is chosen by its risk
+        given["n_best"] = 1 if settings.get("mbr", "none") != "none" else settings.get("samples") or 1
+    if "prefix_bias" in settings and not (given.get("prefix") or given.get("jsonl")):
+        raise click.UsageError("prefix_bias weighs prefixes: it needs `translate` with --prefix or --jsonl")
+    other = [name for name in _OTHER_FORMS if given.get(name)]
+    if given.get("form") == "moses" and other:
+        option = "json" if other[0] == "as_json" else other[0].replace("_", "-")
+        raise click.UsageError(f"--format moses writes n-best lists: leave --{option} out")
+    names = {field.name for field in fields(ModelOptions)} & given.keys()
+    values = {key: given.pop(key) for key in names}
+    return ModelOptions(**values, **combination.model_dump(), search_settings=settings)
 
-    @wraps(command)
-    def with_model(search: tuple[str, ...] = (), **given: Any) -> Any:
-        settings, combination = parse_search(search)
-        for key in SEARCH.keys() & given.keys():
-            value = given.pop(key)
-            settings |= value if isinstance(value, dict) else {} if value is None else {key: value}
-        if "n_best" in given and given["n_best"] is None:  # all samples, unless one of them is chosen by its risk
-            given["n_best"] = 1 if settings.get("mbr", "none") != "none" else settings.get("samples") or 1
-        if "prefix_bias" in settings and not (given.get("prefix") or given.get("jsonl")):
-            raise click.UsageError("prefix_bias weighs prefixes: it needs `translate` with --prefix or --jsonl")
-        other = [name for name in _OTHER_FORMS if given.get(name)]
-        if given.get("form") == "moses" and other:
-            option = "json" if other[0] == "as_json" else other[0].replace("_", "-")
-            raise click.UsageError(f"--format moses writes n-best lists: leave --{option} out")
-        values = {key: given.pop(key) for key in names & given.keys()}
-        how = ModelOptions(**values, **combination.model_dump(), search_settings=settings)
-        return command(how=how, **given)
 
-    return with_model
+opens_model: Decorator = pass_as("how", _model_options)
+"""Passes the options of a run and its search to a command as one `ModelOptions`, called `how`."""
 
 
 LINES_PER_ARTICLE = 4

@@ -69,19 +69,24 @@ def together(*decorators: Decorator) -> Decorator:
     return decorate
 
 
-def collect(kind: type[Any], name: str) -> Decorator:
-    """Passes the options that are fields of a dataclass as one object, called `name`."""
-    names = {field.name for field in fields(kind)}
+def pass_as(name: str, make: Callable[[dict[str, Any]], Any]) -> Decorator:
+    """Passes what `make` makes of some options as one object, called `name`; `make` takes them out of all values."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(command)
         def with_object(**given: Any) -> Any:
-            values = {key: given.pop(key) for key in names & given.keys()}
-            return command(**{name: kind(**values)}, **given)
+            made = make(given)
+            return command(**{name: made}, **given)
 
         return with_object
 
     return decorate
+
+
+def collect(kind: type[Any], name: str) -> Decorator:
+    """Passes the options that are fields of a dataclass as one object, called `name`."""
+    names = {field.name for field in fields(kind)}
+    return pass_as(name, lambda given: kind(**{key: given.pop(key) for key in names & given.keys()}))
 
 
 def only_one(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> str | None:

@@ -1,8 +1,7 @@
 """Options and files of the commands that score."""
 
 import json
-from collections.abc import Callable, Sequence
-from functools import wraps
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import cloup
 
 from nmtkit import console, metrics
 from nmtkit.cli import options
-from nmtkit.cli.options import Decorator, Number, collect, together
+from nmtkit.cli.options import Decorator, Number, collect, pass_as, together
 from nmtkit.cli.reading import field_lines, stdin_lines
 from nmtkit.cli.reporting import tell
 from nmtkit.core.errors import DataError
@@ -77,26 +76,19 @@ def scoring(summaries: bool) -> Decorator:
     `summaries`: ROUGE, always with intervals; else BLEU, chrF and TER, with intervals for several systems.
     """
 
-    def with_draws(command: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(command)
-        def run(
-            hyps: tuple[str, ...],
-            significance: bool | None,
-            paired_ar: bool,
-            n_samples: int | None,
-            seed: int,
-            **given: Any,
-        ) -> Any:
-            if paired_ar and len(hyps) < 2:
-                raise click.UsageError("--paired-ar compares several HYPs")
-            if paired_ar and significance is not None:
-                raise click.UsageError("--paired-ar replaces the bootstrap: leave the other option out")
-            tested = summaries or len(hyps) > 1 if significance is None else significance
-            test = metrics.Randomization if paired_ar else metrics.Bootstrap
-            draws = test(seed=seed) if n_samples is None else test(n_samples, seed)
-            return command(hyps=hyps, draws=draws if paired_ar or tested else None, **given)
-
-        return run
+    def draws(given: dict[str, Any]) -> metrics.Resampling | None:
+        significance, paired_ar, n_samples, seed = (
+            given.pop(key) for key in ("significance", "paired_ar", "n_samples", "seed")
+        )
+        several = len(given["hyps"]) > 1
+        if paired_ar and not several:
+            raise click.UsageError("--paired-ar compares several HYPs")
+        if paired_ar and significance is not None:
+            raise click.UsageError("--paired-ar replaces the bootstrap: leave the other option out")
+        if not paired_ar and not (summaries or several if significance is None else significance):
+            return None
+        test = metrics.Randomization if paired_ar else metrics.Bootstrap
+        return test(seed=seed) if n_samples is None else test(n_samples, seed)
 
     own = [name for name, metric in metrics.text_metrics().items() if not metric.extra]
     extra = [name for name, metric in metrics.text_metrics().items() if metric.extra]
@@ -161,7 +153,7 @@ def scoring(summaries: bool) -> Decorator:
             click.option("--seed", type=Number(1), default=12345, show_default=True, help="Seed of the test."),
         ),
         collect(metrics.Options, "options"),
-        with_draws,
+        pass_as("draws", draws),
     )
 
 

@@ -90,10 +90,8 @@ def import_command(folder: Path, toolkit: str | None, output: str | None) -> Non
     toolkit = toolkit or detect_toolkit(folder)
     if not folder.is_dir() and not (toolkit == "opennmt-py" and folder.is_file()):
         raise NmtkitError(
-            f"{folder}: not a folder; name one that holds config.json. One of Hugging Face's hub comes by "
-            "`pip install huggingface_hub` and `hf download NAME --local-dir DIR`"
-            if toolkit == "huggingface"
-            else f"{folder}: not there; name the folder that its training saved in"
+            f"{folder}: not a folder; name the one that its training saved in, or that `hf download NAME --local-dir "
+            "DIR` makes of a model of Hugging Face's hub (pip install huggingface_hub)"
         )
     run = import_run(folder, output, tell, toolkit)
     tell(f"imported into {run.path}; try: echo TEXT | nmtkit translate -m {run.path}")
