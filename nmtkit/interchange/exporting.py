@@ -15,7 +15,7 @@ from nmtkit.core.files import atomic_write_text, new_folder, write_errors, write
 from nmtkit.core.formats import dump_yaml, parse_json
 from nmtkit.core.task import TASKS
 from nmtkit.core.version import __version__
-from nmtkit.corpus.config import FILE_KINDS, SplitFiles
+from nmtkit.corpus.config import FILE_KINDS
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
 from nmtkit.interchange.conversion import require_convertible, to_ctranslate2, to_hugging_face
@@ -194,16 +194,10 @@ def _ctranslate2(model: Seq2Seq, tokenizers: TokenizerPair, recipe: Recipe, fold
 
 def _safetensors(model: Seq2Seq, tokenizers: TokenizerPair, recipe: Recipe, folder: Path) -> None:
     """A run of weights, tokenizers and recipe; paths of its text are private and left out."""
-
-    def named(files: SplitFiles | None) -> SplitFiles | None:
-        if files is None:
-            return None
-        return files.model_copy(
-            update={kind: [Path(path).name for path in getattr(files, kind)] for kind in FILE_KINDS}
-        )
-
-    data = recipe.data
-    splits = {"train": named(data.train), "valid": named(data.valid), "test": named(data.test)}
+    data, splits = recipe.data, {}
+    for split, files in data.splits().items():
+        names = {kind: [Path(path).name for path in getattr(files, kind)] for kind in FILE_KINDS}
+        splits[split] = files.model_copy(update=names)
     recipe = recipe.model_copy(update={"data": data.model_copy(update={"folder": "", **splits}), "stages": []})
     write_untrained_run(RunFolder(folder), recipe, tokenizers, get_weights(model), "exported")
 

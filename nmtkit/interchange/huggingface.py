@@ -32,6 +32,8 @@ _NORMS: dict[str, Literal["pre", "post"]] = {"marian": "post", "pegasus": "pre"}
 """The architectures that are supported, and where they normalize."""
 _NO_EFFECT = {"_from_model_config", "bos_token_id", "transformers_version", "use_cache", "output_attentions"}
 """Generation settings that change no text."""
+_SAME_NAME = {"encoder_layers", "decoder_layers", "dropout", "attention_dropout", "activation_dropout"}
+"""Settings that are called so here, too."""
 _POSITIONS = {
     "src_positions.table": "model.encoder.embed_positions.weight",
     "tgt_positions.table": "model.decoder.embed_positions.weight",
@@ -203,15 +205,10 @@ def _convert(
     if config.tie_word_embeddings and not torch.equal(own["output.weight"], own["tgt_embedding.weight"]):
         raise checkpoint.fault("config.json says that the output layer is the target's embedding, and they differ")
     positions, tables = checkpoint.positions(_POSITIONS, width)
-    settings = {
+    settings = config.model_dump(include=_SAME_NAME) | {
         "hidden_size": width,
         "feed_forward_size": config.encoder_ffn_dim,
         "heads": config.encoder_attention_heads,
-        "encoder_layers": config.encoder_layers,
-        "decoder_layers": config.decoder_layers,
-        "dropout": config.dropout,
-        "attention_dropout": config.attention_dropout,
-        "activation_dropout": config.activation_dropout,
         "norm": norm,
         "positions": "sinusoidal_halves",
         "scale_embeddings": config.scale_embedding,
