@@ -61,14 +61,6 @@ def test_text_is_stored_at_the_longest_limits_and_for_any_stage_that_copies(stag
     assert recipe.load(staged, ["model.copying=false", "stages.coverage.model.copying=true"]).copies
 
 
-def test_the_resolved_recipe_is_equal(staged: Path, tmp_path: Path) -> None:
-    loaded = recipe.load(staged)
-    (tmp_path / "resolved.yaml").write_text(loaded.to_yaml(), encoding="utf-8")
-    again = recipe.load(tmp_path / "resolved.yaml")
-    assert again == loaded
-    assert again.by_stage() == loaded.by_stage()
-
-
 def test_faults_of_stages_are_told_all_at_once_where_they_stand(staged: Path) -> None:
     text = TEXT.replace("coverage: true", "covrage: true").replace("updates: 5", "updates: 0")
     staged.write_text(text.replace("lr: 0.1", "lr: -1"), encoding="utf-8")
@@ -113,24 +105,26 @@ def test_set_reaches_a_stage_by_name_and_by_number_and_all_stages_at_once(staged
 
 
 @pytest.mark.parametrize(
-    ("override", "said"),
+    ("overrides", "said"),
     [
         ("stages.cov.training.lr=1", r"--set stages.cov.training.lr=1: no stage 'cov'.*coverage, short"),
         ("stages.2.training.lr=1", "no stage '2'"),
         ("stages.short=1", "name a key of the stage"),
         ("stages.short.training.lr=x", r"--set stages.short.training.lr=x: `stages.short.training.lr`"),
         ("stages.short.trianing.lr=1", "unknown key `stages.short.trianing`: did you mean 'training'"),
+        (
+            "stages.short.training.coverage_weight=0 training.coverage_weight=2",
+            "every stage says `training.coverage_weight` itself",
+        ),
+        (
+            "training.max_minutes=3 stages.coverage.training.max_minutes=3",
+            "stages have 3 of their own, which leaves none for stage short",
+        ),
     ],
 )
-def test_faults_of_set(staged: Path, override: str, said: str) -> None:
+def test_faults_of_set(staged: Path, overrides: str, said: str) -> None:
     with pytest.raises(RecipeError, match=said):
-        recipe.load(staged, [override])
-
-
-def test_set_that_would_change_nothing_is_refused(staged: Path) -> None:
-    staged.write_text(TEXT.replace("max_tgt_length: 5}", "max_tgt_length: 5}\n    training: {coverage_weight: 0.0}"))
-    with pytest.raises(RecipeError, match=r"every stage says `training.coverage_weight` itself"):
-        recipe.load(staged, ["training.coverage_weight=2"])
+        recipe.load(staged, overrides.split())
 
 
 def test_a_child_replaces_all_stages_or_none(staged: Path) -> None:
@@ -171,8 +165,3 @@ def test_minutes_of_a_recipe_are_those_of_all_its_stages(
     staged.with_name("again.yaml").write_text(recipe.load(staged, overrides).to_yaml(), encoding="utf-8")
     stages = recipe.load(staged.with_name("again.yaml")).by_stage([60 * one for one in taken]).values()
     assert [one.training.max_minutes for one in stages] == minutes
-
-
-def test_stages_of_their_own_minutes_must_leave_some(staged: Path) -> None:
-    with pytest.raises(RecipeError, match=r"stages have 3 of their own, which leaves none for stage short"):
-        recipe.load(staged, ["training.max_minutes=3", "stages.coverage.training.max_minutes=3"])
