@@ -35,7 +35,6 @@ def package(name: str, deb: Path) -> str:
 
 
 def build(deb: Path, contents: Mapping[str, str | bytes | tarfile.TarInfo], compression: str = "xz") -> Path:
-    """Makes a package of these files."""
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode=f"w:{compression}") as tar:
         for name, content in contents.items():

@@ -25,38 +25,25 @@ def as_bytes(content: Content) -> bytes:
     return (content if isinstance(content, str) else "".join(f"{line}\n" for line in content)).encode()
 
 
-def zipped(path: Path, members: Mapping[str, Content]) -> Path:
-    """A zip archive."""
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in members.items():
-            archive.writestr(name, as_bytes(content))
-    return path
-
-
-def tarred(path: Path, members: Mapping[str, Content]) -> Path:
-    """A tar archive, gzip-compressed unless its name ends in .tar, with the folders of its members."""
-    with tarfile.open(path, "w" if path.suffix == ".tar" else "w:gz") as archive:
-        folders = {str(parent) for name in members for parent in Path(name).parents if str(parent) != "."}
-        for folder in sorted(folders):
-            header = tarfile.TarInfo(folder)
-            header.type, header.mode = tarfile.DIRTYPE, 0o755
-            archive.addfile(header)
-        for name, content in members.items():
-            data = as_bytes(content)
-            header = tarfile.TarInfo(name)
-            header.size = len(data)
-            archive.addfile(header, io.BytesIO(data))
-    return path
-
-
 def published(path: Path, content: Content | Mapping[str, Content]) -> Path:
     """A file of the kind that its name tells; bytes are its own, and members without such a name make a zip archive."""
-    if isinstance(content, Mapping):
-        is_tar = path.name.endswith((".tar", ".tgz", ".tar.gz"))
-        return (tarred if is_tar else zipped)(path, content)
-    if path.suffix == ".gz" and not isinstance(content, bytes):
-        return gzipped(path, content)
-    path.write_bytes(as_bytes(content))
+    if not isinstance(content, Mapping):
+        is_packed = path.suffix == ".gz" and not isinstance(content, bytes)
+        path.write_bytes(gzip.compress(as_bytes(content)) if is_packed else as_bytes(content))
+    elif path.name.endswith((".tar", ".tgz", ".tar.gz")):
+        with tarfile.open(path, "w" if path.suffix == ".tar" else "w:gz") as tar:
+            for folder in sorted({str(parent) for name in content for parent in Path(name).parents} - {"."}):
+                header = tarfile.TarInfo(folder)
+                header.type, header.mode = tarfile.DIRTYPE, 0o755
+                tar.addfile(header)
+            for name, text in content.items():
+                header, data = tarfile.TarInfo(name), as_bytes(text)
+                header.size = len(data)
+                tar.addfile(header, io.BytesIO(data))
+    else:
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, text in content.items():
+                archive.writestr(name, as_bytes(text))
     return path
 
 
@@ -71,9 +58,3 @@ def refused(call: Callable[..., object], *arguments: object) -> str:
     with pytest.raises(NmtkitError) as fault:
         call(*arguments)
     return str(fault.value)
-
-
-def gzipped(path: Path, content: Content) -> Path:
-    """A single compressed file."""
-    path.write_bytes(gzip.compress(as_bytes(content), mtime=0))
-    return path

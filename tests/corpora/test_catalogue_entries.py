@@ -13,7 +13,6 @@ from layouts import LAYOUTS, Layout
 from published import published
 from web_server import Site
 
-from nmtkit.core.errors import DataError
 from nmtkit.core.formats import load_yaml
 from nmtkit.corpora.catalogue import Catalogue, Corpus
 from nmtkit.corpora.fetching import FetchedCorpus, fetch
@@ -115,13 +114,6 @@ def test_fetched_from_a_server_with_its_layout(name: str, tmp_path: Path, site: 
     assert counts.keys() <= recipe["data"].keys()
 
 
-def test_a_file_that_is_not_the_one_of_the_catalogue_is_refused(tmp_path: Path, site: Site) -> None:
-    corpus = served(CATALOGUE.get("multi30k-en-de"), LAYOUTS["multi30k-en-de"], site, keep_sums=True)
-    with pytest.raises(DataError, match=r"train\.de\.gz"):
-        fetched_to(tmp_path, corpus)
-    assert not (tmp_path / "there").exists()
-
-
 @pytest.mark.skipif(not MULTI30K.is_dir(), reason=f"{MULTI30K} is not on this machine; set NMTKIT_DATA")
 def test_the_real_files_of_multi30k_have_the_sums_and_the_counts_of_the_catalogue(tmp_path: Path, site: Site) -> None:
     files = {path.name: path.read_bytes() for path in MULTI30K.glob("*.gz")}
@@ -136,16 +128,7 @@ def test_the_real_files_of_multi30k_have_the_sums_and_the_counts_of_the_catalogu
     )
 
 
-def test_an_archive_of_another_layout_leaves_nothing_behind(tmp_path: Path, site: Site) -> None:
-    moved = Layout({"deu-eng.zip": {"_about.txt": "", "DEU.txt": "Go.\tGeh."}}, {})
-    corpus = served(CATALOGUE.get("tatoeba-en-de"), moved, site)
-    with pytest.raises(DataError, match=r"no member deu\.txt, only _about\.txt, DEU\.txt; has it been published again"):
-        fetched_to(tmp_path, corpus)
-    assert not (tmp_path / "there").exists()
-
-
 def places(reader: Reader) -> set[str]:
-    """The files that a reader asks for."""
     if isinstance(reader, TabSeparatedReader):
         return {reader.text.partition(":")[0]}
     if isinstance(reader, AlignedReader):

@@ -17,7 +17,6 @@ ENGLISH = "Package: tool\nDescription-md5: 00\nDescription-en: tool\n Is of use.
 
 
 def publish(site: Site, folder: Path) -> DebianPackage:
-    """A release of one package."""
     deb = build(folder / "tool.deb", {"usr/share/tool/text": "Ä text.\n"})
     site.put("pool/tool.deb", deb.read_bytes())
     mirror = write_release(site, package("other", deb).replace("tool.deb", "other.deb") + package("tool", deb))

@@ -82,7 +82,6 @@ Description-de: was einmal war
 
 @pytest.fixture
 def files(tmp_path: Path) -> list[Path]:
-    """The indexes above."""
     texts = {"Packages": PACKAGES, "Translation-en": ENGLISH, "Translation-de": GERMAN}
     for name, text in texts.items():
         (tmp_path / f"{name}.xz").write_bytes(lzma.compress(text.encode()))

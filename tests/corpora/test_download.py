@@ -47,7 +47,6 @@ class Client:
         )
 
     def refused(self, url: str, sha256: str = "", size: int | None = None) -> str:
-        """The message of a download that fails."""
         return refused(self.get, url, sha256, size)
 
     def left(self) -> list[str]:
@@ -116,20 +115,22 @@ def test_stopped_and_started_again_it_goes_on(site, client, damaged):
     assert client.target.read_bytes() == CONTENT
 
 
-def test_a_server_that_knows_no_ranges_begins_again(site, client):
-    site.ranges = False
-    site.cuts = [100_000, 120_000]
-    assert client.get(site.put("a.bin", CONTENT)) == SUM
-    assert [one.status for one in site.asked] == [200, 200, 200]
+@pytest.mark.parametrize(
+    ("habits", "expected", "statuses"),
+    [
+        ({"ranges": False, "cuts": [100_000, 120_000]}, {}, [200, 200, 200]),
+        ({"etags": False, "dates": False, "cuts": [100_000]}, {}, [200, 200]),
+        ({"etags": False, "dates": False, "cuts": [100_000]}, {"sha256": SUM}, [200, 206]),
+        ({"lengths": False, "cuts": [50_000]}, {"size": len(CONTENT)}, [200, 206]),
+    ],
+    ids=["no-ranges", "no-mark-of-the-version", "no-mark-but-a-sum", "no-length-but-a-size"],
+)
+def test_a_part_is_used_where_it_is_safe(site, client, habits, expected, statuses):
+    """Otherwise the download begins again."""
+    vars(site).update(habits)
+    assert client.get(site.put("a.bin", CONTENT), **expected) == SUM
+    assert [one.status for one in site.asked] == statuses
     assert client.target.read_bytes() == CONTENT
-
-
-@pytest.mark.parametrize(("known", "range_"), [("", ""), (SUM, "bytes=100000-")], ids=["no-sum", "sum"])
-def test_without_a_mark_of_the_version_only_a_sum_allows_to_go_on(site, client, known, range_):
-    site.etags = site.dates = False
-    site.cuts = [100_000]
-    assert client.get(site.put("a.bin", CONTENT), known) == SUM
-    assert site.asked[-1].range == range_
 
 
 @pytest.mark.parametrize("honest", [True, False], ids=["server-notices", "server-does-not-notice"])
@@ -188,13 +189,6 @@ def test_another_size_than_expected_is_refused(site, client, lengths, size):
     assert sum(there for there, _ in client.sizes) < len(CONTENT)
 
 
-def test_without_a_length_the_size_of_the_catalogue_tells_the_end(site, client):
-    site.lengths = False
-    site.cuts = [50_000]
-    assert client.get(site.put("a.bin", CONTENT), size=len(CONTENT)) == SUM
-    assert site.asked[-1].range == "bytes=50000-"
-
-
 # ---- busy and slow servers
 
 
@@ -218,18 +212,19 @@ def test_the_server_says_how_long_to_wait(site, client):
     assert not impatient.waits
 
 
-def test_it_ends_after_so_many_attempts_in_a_row(site, client):
-    site.failures = [(503, {})] * 100
-    assert "503 Service Unavailable; try again later" in client.refused(site.put("a.bin", CONTENT))
-    assert len(site.asked) == module.ATTEMPTS
-
-
-def test_a_server_that_always_cuts_at_the_same_place_is_given_up(site, client):
-    """It knows no ranges, so nothing is ever won; without the count of attempts this would go on for ever."""
-    site.ranges = False
-    site.cuts = [1000] * 100
-    assert "the connection" in client.refused(site.put("a.bin", CONTENT))
-    assert len(site.asked) == module.ATTEMPTS + 1  # the first one brought something
+@pytest.mark.parametrize(
+    ("habits", "said", "requests"),
+    [
+        ({"failures": [(503, {})] * 100}, "503 Service Unavailable; try again later", module.ATTEMPTS),
+        # It knows no ranges, so nothing is ever won; only the first request brings something.
+        ({"ranges": False, "cuts": [1000] * 100}, "the connection", module.ATTEMPTS + 1),
+    ],
+    ids=["always-busy", "always-cut-at-the-same-place"],
+)
+def test_it_ends_after_so_many_attempts_in_a_row(site, client, habits, said, requests):
+    vars(site).update(habits)
+    assert said in client.refused(site.put("a.bin", CONTENT))
+    assert len(site.asked) == requests
 
 
 def test_a_server_that_stops_in_the_middle_is_left_after_the_timeout(site, client):
@@ -262,16 +257,19 @@ def test_redirections_are_followed(site, client):
     assert site.asked[-1].range == "bytes=1000-"
 
 
-def test_redirections_in_a_circle_are_refused(site, client):
-    site.redirects = {"/a": "/b", "/b": "/a"}
-    assert f"more than {module.REDIRECTS} times" in client.refused(site.url("a"))
-    assert len(site.asked) == module.REDIRECTS + 1
-
-
-@pytest.mark.parametrize("place", ["file:///etc/passwd", "ftp://127.0.0.1/a.bin", "gopher://127.0.0.1/"])
-def test_redirections_lead_only_to_the_web(site, client, place):
-    site.redirects = {"/a": place}
-    assert "refused" in client.refused(site.url("a"))
+@pytest.mark.parametrize(
+    ("places", "said"),
+    [
+        ({"/a": "/b", "/b": "/a"}, f"more than {module.REDIRECTS} times"),
+        ({"/a": "file:///etc/passwd"}, "refused"),
+        ({"/a": "ftp://127.0.0.1/a.bin"}, "refused"),
+        ({"/a": "gopher://127.0.0.1/"}, "refused"),
+    ],
+    ids=["circle", "file", "ftp", "gopher"],
+)
+def test_redirections_lead_only_to_the_web_and_to_an_end(site, client, places, said):
+    site.redirects = places
+    assert said in client.refused(site.url("a"))
     assert client.left() == []
 
 

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from published import read, tarred
+from published import published, read
 
 from nmtkit.core.errors import DataError
 from nmtkit.corpora.stories import BUTTONS, MISSING, NO_SUMMARY, TWICE, UNLISTED, StoriesReader, XsumReader
@@ -45,7 +45,6 @@ def address(name: str) -> str:
 
 
 def stem(name: str) -> str:
-    """What its file is called."""
     return hashlib.sha1(address(name).encode()).hexdigest()
 
 
@@ -54,10 +53,8 @@ def stories(folder: Path, lists: dict[str, list[str]], **changed: str) -> tuple[
     content = {name: changed.get(name, STORY.format(where=f"at {name}")) for name in "abcd"}
     first = {f"cnn/stories/{stem(name)}.story": content[name] for name in "ab"}
     second = {f"dailymail/stories/{stem(name)}.story": content[name] for name in "cd"}
-    files = [tarred(folder / "cnn.tgz", {**first, "cnn/README": "x"}), tarred(folder / "dm.tgz", second)]
-    for split, lines in lists.items():
-        files.append(folder / f"all_{split}.txt")
-        files[-1].write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    files = [published(folder / "cnn.tgz", {**first, "cnn/README": "x"}), published(folder / "dm.tgz", second)]
+    files += [published(folder / f"all_{split}.txt", lines) for split, lines in lists.items()]
     named = {split: [f"all_{split}.txt"] for split in lists}
     return files, StoriesReader.model_validate({"archives": ["cnn.tgz", "dm.tgz"], "lists": named})
 
@@ -88,7 +85,7 @@ def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
 def test_a_story_that_is_not_utf8_is_named(tmp_path: Path) -> None:
     files, reader = stories(tmp_path, LISTS)
     bad = "fine\nna\xefve\n".encode("latin-1")
-    tarred(tmp_path / "cnn.tgz", {f"cnn/stories/{stem('a')}.story": bad})
+    published(tmp_path / "cnn.tgz", {f"cnn/stories/{stem('a')}.story": bad})
     with pytest.raises(DataError, match=rf"cnn\.tgz:cnn/stories/{stem('a')}\.story, line 2: not UTF-8"):
         read(reader, *files)
 
@@ -98,8 +95,8 @@ def pages(folder: Path, splits: object, **changed: str) -> tuple[list[Path], Xsu
     members = {
         f"bbc-summary-data/{name}.summary": changed.get(name, PAGE.format(name=name)) for name in ("p1", "p2", "p3")
     }
-    files = [tarred(folder / "xsum.tar.gz", members), folder / "splits.json"]
-    files[1].write_text(splits if isinstance(splits, str) else json.dumps(splits), encoding="utf-8")
+    listed = splits if isinstance(splits, str) else json.dumps(splits)
+    files = [published(folder / "xsum.tar.gz", members), published(folder / "splits.json", listed)]
     return files, XsumReader(archive="xsum.tar.gz", splits="splits.json")
 
 

@@ -39,7 +39,6 @@ class Site:
     pause: float = 0.0  # seconds before each block of bytes
 
     def url(self, name: str) -> str:
-        """The address of a file of the folder."""
         return f"{self.base}/{name}"
 
     def put(self, name: str, content: bytes) -> str:

@@ -20,10 +20,7 @@ from nmtkit.data.store import Store, StoreWriter
 def preprocess(folder: Path, place: str, processes: int) -> None:
     """Stores what `folder` holds as `given`, or goes on with it, and writes to `told` what was there and the report.
 
-    Args:
-        folder: where everything is.
-        place: where the program stops itself.
-        processes: how many cut the text.
+    It stops itself at `place`.
     """
     store.SHARD_EXAMPLES, encoding.ALONE = 150, 1
     settings, pairs, tokenizers = pickle.loads((folder / "given").read_bytes())

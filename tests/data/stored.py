@@ -17,7 +17,6 @@ def checker(**settings: object) -> PairChecker:
 
 
 def blocks_of(examples: Iterable[Example], split: str = "train", size: int = 4096) -> Iterator[Block]:
-    """The examples in blocks of so many."""
     coming = iter(examples)
     while some := list(islice(coming, size)):
         yield Block(
