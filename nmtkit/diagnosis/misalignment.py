@@ -237,16 +237,13 @@ class _Tape:
         """The first line of the stretch, from 0."""
         self.features = Features.of(TextArrays.of([])).part(0, 0)
 
-    def reach(self, end: int) -> None:
-        """Reads on up to the line before `end`, or to the end of the file."""
+    def move(self, start: int, end: int) -> None:
+        """Reads on up to the line before `end`, or to the end of the file, and drops the lines before `start`."""
         while (missing := end - self.start - len(self.features)) > 0:
             lines = list(islice(self._lines, max(missing, ROWS)))
             if not lines:
                 break
             self.features = self.features.then(Features.of(TextArrays.of(lines), names=True))
-
-    def leave(self, start: int) -> None:
-        """Drops the lines before `start`."""
         self.features = self.features.part(max(0, start - self.start), len(self.features))
         self.start = max(start, self.start)
 
@@ -282,10 +279,8 @@ def _first_shifted(src_path: str, tgt_path: str, src_count: int, tgt_count: int)
     best_line = 0
     for first in range(0, src_count, ROWS):
         last = min(src_count, first + ROWS + WINDOW + LASTING)
-        src.reach(last)
-        tgt.reach(last + high)
-        src.leave(first - WINDOW)
-        tgt.leave(first - WINDOW + low)
+        src.move(first - WINDOW, last)
+        tgt.move(first - WINDOW + low, last + high)
         scorer = scorer or PairScorer.learn(src.features, tgt.features)
         begin = src.start
         plain, *others = (

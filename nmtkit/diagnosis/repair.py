@@ -7,7 +7,6 @@ written at all. Text is repaired before it is examined: a pair may become a dupl
 import gzip
 import io
 import json
-import os
 import re
 import shutil
 from collections import Counter
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from nmtkit.core.errors import NmtkitError
+from nmtkit.core.files import new_folder, write_errors
 from nmtkit.corpus.blocks import Block
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.faults import LINE_ENDS
@@ -65,23 +65,12 @@ def repair(
 ) -> dict[str, RepairedSplit]:
     """Writes cleaned copies of all files, under their own names, into a new folder, which holds all of them or nothing.
 
-    The folder is made unless every split is refused. Memory: that of `examine`, which has the other arguments.
+    The folder stays unless every split is refused. Memory: that of `examine`, which has the other arguments.
     """
-    require_new(out)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    part = out.with_name(out.name + ".part")
-    if part.exists():
-        raise NmtkitError(f"{part}: left by a --fix that was stopped; remove it, or name another folder")
-    try:
-        part.mkdir()
-        repaired = _written(splits, part, monolingual, progress)
-        if not all(split.refused for split in repaired.values()):
-            os.replace(part, out)
-    except OSError as fault:
-        raise NmtkitError(f"{out}: cannot write there: {fault.strerror or fault}") from fault
-    finally:
-        if part.exists():
-            shutil.rmtree(part)
+    with write_errors(out), new_folder(out, "name another folder") as beside:
+        repaired = _written(splits, beside, monolingual, progress)
+    if all(split.refused for split in repaired.values()):
+        shutil.rmtree(out)
     return repaired
 
 

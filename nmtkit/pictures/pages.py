@@ -135,11 +135,8 @@ def _translation(picture: AttentionPicture) -> dict[str, object]:
         (word, [_cell(picture, t, s, (s, t) in known) for s in range(len(picture.src_words))])
         for t, word in enumerate(picture.tgt_words)
     ]
-    attributes = {"tabindex": "0", "dir": "auto"}
     return {
         "picture": picture,
-        "src": [(word, attributes) for word in picture.src_words],
-        "tgt": [(word, attributes) for word in picture.tgt_words],
         "columns": [(word, "upright" if _is_upright(word) else "") for word in picture.src_words],
         "rows": rows,
     }
@@ -182,13 +179,8 @@ def _summary(picture: AttentionPicture) -> dict[str, object]:
 
 
 def _article_word(word: str, share: float) -> Word:
-    return word, {
-        "role": "option",
-        "tabindex": "-1",
-        "dir": "auto",
-        "class": "strong" if share > STRONG else "lit" if share > LIT else "",
-        "style": f"--w:{share:.3f}" if share >= 0.0005 else "",
-    }
+    shade = "strong" if share > STRONG else "lit" if share > LIT else ""
+    return word, {"class": shade, "style": f"--w:{share:.3f}" if share >= 0.0005 else ""}
 
 
 def _summary_word(picture: AttentionPicture, row: int) -> Word:
@@ -196,9 +188,6 @@ def _summary_word(picture: AttentionPicture, row: int) -> Word:
     p_gen = None if picture.p_gen is None else float(np.clip(picture.p_gen[row], 0, 1))
     facts = [word, *(["copied"] if copied else []), *([] if p_gen is None else [f"p_gen {p_gen:.2f}"])]
     return word, {
-        "role": "option",
-        "tabindex": "0" if row == 0 else "-1",
-        "dir": "auto",
         "class": "copied" if copied else "",
         "style": "" if p_gen is None else f"--p:{p_gen:.3f}",
         "aria-label": ", ".join(facts) if len(facts) > 1 else "",

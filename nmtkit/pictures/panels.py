@@ -43,25 +43,17 @@ Place = Callable[[float, float, float, float], tuple[float, float, float, float]
 
 
 class Panel(ABC):
-    """A picture with its measures; all lengths in inches, fonts in points.
+    """A picture with its measures; all lengths in inches, fonts in points, both scaled.
 
-    Attributes:
-        matrix: Its weights, (rows, columns) as they are drawn.
-        columns: Labels above the cells.
-        rows: Labels to the left of the cells.
-        cell: Width and height of a cell, scaled.
-        font_sizes: Of the labels of columns, and of rows, scaled.
-        by: The factors of lengths and text.
-        width: From the labels on the left to the colour bar on the right.
-        height: Title and notes included.
+    Its width reaches from the labels on the left to the colour bar on the right; its height holds title and notes.
     """
 
     picture: AttentionPicture
-    matrix: NDArray[Any]
-    columns: list[str]
-    rows: list[str]
-    cell: tuple[float, float]
-    font_sizes: tuple[float, float]
+    matrix: NDArray[Any]  # the weights, (rows, columns) as they are drawn
+    columns: list[str]  # labels above the cells
+    rows: list[str]  # labels to the left of the cells
+    cell: tuple[float, float]  # width and height
+    font_sizes: tuple[float, float]  # of the labels of columns, and of rows
     rotation = ROTATION
     beside = 0.0  # between the cells and the colour bar
     below = 0.0  # between the cells and the notes

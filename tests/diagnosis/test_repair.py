@@ -235,7 +235,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     given = {"train": files(tmp_path / "old", "train", PAIRS)}
     before = {path.name: path.read_bytes() for path in (tmp_path / "old").iterdir()}
     for place in ("old", "old/train.en"):
-        with pytest.raises(NmtkitError, match="is not overwritten"):
+        with pytest.raises(NmtkitError, match="it exists already"):
             repair(given, tmp_path / place)
     assert {path.name: path.read_bytes() for path in (tmp_path / "old").iterdir()} == before
     (tmp_path / "new").mkdir()
