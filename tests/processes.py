@@ -119,8 +119,7 @@ class Server:
 
     def children(self) -> list[int]:
         """The numbers of commands that run, and of what ended ones have left behind."""
-        place = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
-        return [int(child) for child in place.read_text().split() if not _is_zombie(child)]
+        return children(self._process.pid)
 
     def ask(self, **order: object) -> int | None:
         """Sends an order without streams; returns the answer."""
@@ -161,8 +160,14 @@ class Server:
                     stream.close()
 
 
-def _is_zombie(pid: str) -> bool:
+def children(pid: int) -> list[int]:
+    """The processes that one began, as long as they run."""
+    begun = [file.read_text().split() for file in Path(f"/proc/{pid}/task").glob("*/children")]
+    return [int(child) for some in begun for child in some if is_alive(int(child))]
+
+
+def is_alive(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] == "Z"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
     except OSError:  # it has just ended
-        return True
+        return False

@@ -4,21 +4,22 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from commands import Command, Finished, refused, succeeded
+from commands import Command, refused, succeeded
 from daily import daily
 
 from nmtkit.checkpoints.weights import read_weights
 
 
 @pytest.fixture
-def go_on(corpus: Path, copied: Path, nmtkit: Command) -> Callable[[], Finished]:
+def go_on(corpus: Path, copied: Path, nmtkit: Command) -> Command:
     """Trains the copy for some more updates."""
     words = ["--resume", "--set", "training.max_updates=64"]
-    return lambda: nmtkit("train", corpus / "tiny.yaml", "--run", copied, *words)
+    return partial(nmtkit, "train", corpus / "tiny.yaml", "--run", copied, *words)
 
 
 def flip(path: Path, place: int) -> None:
@@ -32,9 +33,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 
 @pytest.mark.parametrize("place", [-9, 300])  # a number, and the facts
-def test_a_state_that_is_refused_costs_nothing_else(
-    copied: Path, nmtkit: Command, go_on: Callable[[], Finished], place: int
-) -> None:
+def test_a_state_that_is_refused_costs_nothing_else(copied: Path, nmtkit: Command, go_on: Command, place: int) -> None:
     succeeded(nmtkit("average", "-m", copied))
     flip(copied / "checkpoints/last.safetensors", place)
     before = contents(copied)
@@ -57,7 +56,7 @@ def link_to_itself(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", daily([spoil, link_to_itself, Path.unlink]))
 def test_training_does_not_go_on_beside_damaged_weights(
-    copied: Path, go_on: Callable[[], Finished], damage: Callable[[Path], object]
+    copied: Path, go_on: Command, damage: Callable[[Path], object]
 ) -> None:
     """They may be the best in the end."""
     weights = copied / "checkpoints/weights-00000040.safetensors"
@@ -70,9 +69,7 @@ def test_training_does_not_go_on_beside_damaged_weights(
     succeeded(go_on())
 
 
-def test_a_damaged_vocabulary_or_that_of_another_run_is_refused(
-    copied: Path, nmtkit: Command, go_on: Callable[[], Finished]
-) -> None:
+def test_a_damaged_vocabulary_or_that_of_another_run_is_refused(copied: Path, nmtkit: Command, go_on: Command) -> None:
     vocabulary = copied / "vocabulary/joint.vocab"
     flip(vocabulary, 39)
     refused(nmtkit("translate", "-m", copied, stdin="ba ce\n"), "joint.vocab: damaged", "copy")
@@ -86,7 +83,7 @@ def test_a_damaged_vocabulary_or_that_of_another_run_is_refused(
     refused(go_on(), "train was made with another vocabulary")
 
 
-def test_damaged_data_are_made_again(trained: Path, copied: Path, go_on: Callable[[], Finished]) -> None:
+def test_damaged_data_are_made_again(trained: Path, copied: Path, go_on: Command) -> None:
     whole = Path(shutil.copytree(copied, copied.with_name("whole")))
     succeeded(go_on())
     copied.rename(copied.with_name("expected"))
@@ -119,7 +116,7 @@ ODD = {
 
 
 @pytest.mark.parametrize("text", daily(ODD.values()), ids=ODD.keys())
-def test_a_damaged_log_does_not_stop_a_training(copied: Path, go_on: Callable[[], Finished], text: bytes) -> None:
+def test_a_damaged_log_does_not_stop_a_training(copied: Path, go_on: Command, text: bytes) -> None:
     log = copied / "metrics.jsonl"
     lines = log.read_bytes()
     log.write_bytes(text + lines)
@@ -131,9 +128,7 @@ def test_a_damaged_log_does_not_stop_a_training(copied: Path, go_on: Callable[[]
 @pytest.mark.parametrize(
     "name", daily(["data/train.json", "metrics.jsonl", "vocabulary/tokenizer.json", "vocabulary/sums.json"], 2)
 )
-def test_a_pipe_in_place_of_a_file_is_not_waited_for(
-    copied: Path, nmtkit: Command, go_on: Callable[[], Finished], name: str
-) -> None:
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(copied: Path, nmtkit: Command, go_on: Command, name: str) -> None:
     (copied / name).unlink()
     os.mkfifo(copied / name)
     if name.startswith("data"):  # made again from the text

@@ -102,7 +102,6 @@ def test_corpora_are_listed_and_shown(nmtkit):
         (["pairs", "--catalogue", "none.yaml"], "No such file"),
         (["pairs", "--to", "mine.yaml", "--yes"], "is not a fetched corpus"),
     ],
-    ids=["no-name", "typing-error", "no-catalogue", "not-a-folder"],
 )
 def test_mistakes_end_with_a_remedy(nmtkit, arguments, wanted):
     refused(nmtkit(*arguments), wanted)

@@ -16,7 +16,7 @@ import pytest
 from commands import Command, Finished, as_text, backwards_links, refused, sentence_pairs, succeeded, write_lines
 from daily import daily
 from torch.distributed.run import get_args_parser
-from untrained_runs import LINES, SUMMARIZATION, make_run
+from untrained_runs import LINES, SUMMARIZATION, TRANSFORMER, make_run
 
 from nmtkit import recipe
 from nmtkit.cli import COMMANDS, cli, guide
@@ -94,14 +94,6 @@ PROGRAMS = ("cp", "echo", "head", "tail", "cat", "zcat")
 QUICKLY = "--device cpu --set training.max_updates=2 --set evaluation.max_sentences=2 --set search.max_length=4"
 SMALL = "--set model.hidden_size=16 --set batch.batch_tokens=200"
 """What a training is given besides: two updates of a small model show that it is read and does what it says."""
-
-TRANSFORMER = """\
-data: {train: {src: [a], tgt: [b]}}
-tokenizer: {kind: word}
-model: {kind: transformer, hidden_size: 8, feed_forward_size: 8, heads: 2, layers: 2}
-training: {max_updates: 1}
-search: {beam_size: 2, max_length: 8}
-"""
 
 
 def blocks(page: str, *kinds: str) -> list[str]:

@@ -4,8 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
-from commands import Command, refused, sets, succeeded
+from commands import Command, refused
 from keyboard import typed
+from untrained_runs import TRANSLATION, make_run
 
 from nmtkit import Translator
 from nmtkit.cli.interactive import converse
@@ -74,14 +75,13 @@ def test_what_it_has_no_use_for(trained: Path, console: Command) -> None:
         refused(console("translate", "-m", trained, "--interactive", *words), told)
 
 
-def test_a_model_without_attention_says_so_once(corpus: Path, console: Command) -> None:
-    model = "model={kind: rnn_encdec, embedding_size: 8, hidden_size: 8}"
-    few = sets(model, "training.max_updates=1", "data.test=null")
-    succeeded(console("train", corpus / "tiny.yaml", "--run", "run", *few))
-    code, shown = typed([b"ba\r", b"ce\r", b"\x04"], "translate", "-m", "run", "--interactive", after=b"> ")
+def test_a_model_without_attention_says_so_once(console: Command, tmp_path: Path) -> None:
+    run = make_run(tmp_path, "blind", TRANSLATION.replace("rnnsearch", "rnn_encdec"))
+    code, shown = typed([b"dog\r", b"man\r", b"\x04"], "translate", "-m", run, "--interactive", after=b"> ")
     assert code == 0, shown
     assert shown.count("has no attention: alignments are not shown") == 1
-    assert "[ba]" not in shown
+    assert "[dog]" not in shown
+    refused(console("plot-attention", "-m", run, "dog"), "no attention")
 
 
 @pytest.mark.parametrize(

@@ -12,27 +12,9 @@ from pathlib import Path
 import pytest
 from commands import Command, Finished, as_text, refused, succeeded
 from daily import daily
-from processes import Begun, Server
+from processes import Begun, Server, children, is_alive
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are looked up in /proc")
-
-
-def children(parent: int) -> dict[int, str]:
-    """The processes that a process began, with their commands."""
-    found = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            state, number = path.read_text(encoding="utf-8").rpartition(")")[2].split()[:2]
-            if int(number) == parent and state != "Z":
-                found[int(path.parent.name)] = path.with_name("cmdline").read_text(encoding="utf-8")
-    return found
-
-
-def alive(number: int) -> bool:
-    try:
-        return Path(f"/proc/{number}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def fill(process: Begun) -> None:
@@ -47,7 +29,8 @@ def fill(process: Begun) -> None:
 
 
 def workers_of(process: Begun) -> list[int]:
-    return [number for number, command in children(process.pid).items() if "resource_tracker" not in command]
+    commands = {number: Path(f"/proc/{number}/cmdline").read_bytes() for number in children(process.pid)}
+    return [number for number, command in commands.items() if b"resource_tracker" not in command]
 
 
 @contextmanager
@@ -69,9 +52,9 @@ def ended(process: Begun) -> tuple[int, str]:
 def gone(workers: list[int]) -> bool:
     """Whether all end within a moment; each may be in the middle of a batch."""
     until = time.monotonic() + 120
-    while any(map(alive, workers)) and time.monotonic() < until:
+    while any(map(is_alive, workers)) and time.monotonic() < until:
         time.sleep(0.05)
-    return not any(map(alive, workers))
+    return not any(map(is_alive, workers))
 
 
 TEXT = as_text("ba " * (n % 7) + "ce " * (n % 3) for n in range(300))

@@ -72,15 +72,12 @@ def test_a_base_is_doubted_by_what_most_lines_say(score: Command, side: str) -> 
     [
         (["two.talp", "--ref", "gold.wa", "--hyp-base", "1"], "two.talp, line 1: link '0-0' holds a word 0"),
         (["text.txt", "--ref", "gold.wa"], "text.txt, line 1: 'a' is not a link; write 3-4 (sure) or 3?4 (possible)"),
-        (["two.talp", "--ref", "gold.wa", "--metrics", "bleu"], "No such option '--metrics'"),
         (["two.talp", "--ref", "gold.wa", "--ref", "gold.wa"], "only one is taken here"),
         (["-", "-", "--ref", "gold.wa"], "only one of the HYPs"),
-        (["two.talp", "--ref", "gold.wa", "--ref-base", "2"], "2 is not in the range"),
         (["short.talp", *GOLD], "different line counts: gold.wa has 3 lines, short.talp has 1"),
         (["nothing.talp", "--ref", "gold.wa"], "nothing.talp: no lines"),
         (["empty.talp", "--ref", "empty.talp"], "not defined: no link is predicted and no gold link is sure"),
         (["two.talp", "--ref", "long.naacl"], "long.naacl has a sentence pair 4, but two.talp ends with pair 3"),
-        (["one.naacl", "--ref", "far.naacl"], "far.naacl, line 2: sentence pair 900000000"),
     ],
 )
 def test_bad_alignments_end_in_exit_code_2(score: Command, args: list[str], message: str) -> None:
@@ -90,8 +87,6 @@ def test_bad_alignments_end_in_exit_code_2(score: Command, args: list[str], mess
         "nothing.talp": [],
         "empty.talp": ["", ""],
         "long.naacl": ["4 1 1"],
-        "one.naacl": ["1 1 1"],
-        "far.naacl": ["1 1 1", "900000000 1 1"],
     }.items():
         write_lines(name, lines)
     refused(score(*args), message)

@@ -6,17 +6,10 @@ from pathlib import Path
 
 import pytest
 from commands import Command, Finished, as_text, json_lines, refused, succeeded
-from untrained_runs import LINES, SUMMARIZATION, TRANSLATION, make_run
+from untrained_runs import ARTICLES, LINES, SUMMARIZATION, TRANSLATION, make_run
 
 from nmtkit import Translator
 from nmtkit.translation.long_texts import Summarizer
-
-ARTICLES = [
-    "Zyx sees the old dog. The dog sees Abc.",
-    "",
-    "The man sleeps.",
-    "Abc and Def see the old house. Ghi sleeps.",
-]
 
 
 @pytest.fixture(scope="module")
@@ -213,9 +206,7 @@ def test_the_lead_needs_no_model(console: Command, tmp_path: Path, monkeypatch: 
         (["--window", "9", "--n-best", "2"], "--window reads whole articles"),
         (["--format", "moses", "--json"], "--format moses writes n-best lists: leave --json out"),
         (["--format", "moses", "--window", "9"], "leave --window out"),
-        (["--min-length", "30"], "min_length 30 leaves no room below max_length 12"),
         (["--beam-size", "2", "--n-best", "3"], "n_best 3 is more than beam_size 2"),
-        (["--search", "coverage_kind=wu"], "gnmt"),
         (["-m", "nowhere"], "there is no such folder"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -14,6 +14,12 @@ from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import build_model
 
 LINES = ["The old man sees the dog. It sleeps.", "The dog sees the man, who is old. The man sleeps in the old house."]
+ARTICLES = [
+    "Zyx sees the old dog. The dog sees Abc.",
+    "",
+    "The man sleeps.",
+    "Abc and Def see the old house. Ghi sleeps.",
+]
 SUMMARIZATION = """\
 task: summarization
 data:
@@ -30,6 +36,13 @@ data:
   train: {src: [a], tgt: [b]}
 tokenizer: {kind: word}
 model: {kind: rnnsearch, embedding_size: 8, hidden_size: 8}
+training: {max_updates: 1}
+search: {beam_size: 2, max_length: 8}
+"""
+TRANSFORMER = """\
+data: {train: {src: [a], tgt: [b]}}
+tokenizer: {kind: word}
+model: {kind: transformer, hidden_size: 32, feed_forward_size: 64, heads: 4, encoder_layers: 3, decoder_layers: 2}
 training: {max_updates: 1}
 search: {beam_size: 2, max_length: 8}
 """
