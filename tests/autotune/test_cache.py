@@ -28,12 +28,6 @@ def known(work: dict[str, object]) -> int | None:
     return None if before is None else before.config.threads
 
 
-@pytest.fixture(autouse=True)
-def cache_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    return tmp_path
-
-
 def test_what_is_kept_is_found_for_the_same_work_only_shown_and_cleared(cache_home: Path) -> None:
     assert known(WORK) is None
     assert cache.put(WORK, threads(2))

@@ -37,8 +37,7 @@ CLOCK = Clock()
 
 
 @pytest.fixture(autouse=True)
-def two_cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "cpu_threads", lambda: 2)
     monkeypatch.setattr(searching, "time", CLOCK)
     monkeypatch.setattr(inference, "is_supported", lambda precision: precision in ("bf16", "int8"))

@@ -1,12 +1,11 @@
-"""Two real processes that talk over gloo on the CPU."""
+"""Several processes that train as one."""
 
-import multiprocessing
 import os
-import socket
 from pathlib import Path
 
 import pytest
 import torch
+from ranks import GIVEN, join_as, start_two
 from tiny_training import Pace, TinyStream, ended, run, settings, steps, tiny_model
 
 from nmtkit.checkpoints.manager import CheckpointManager
@@ -24,7 +23,6 @@ def test_alone_everything_is_itself():
 
 
 SLURM = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_JOB_ID": "1234567"}
-GIVEN = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
 @pytest.mark.parametrize(
@@ -80,28 +78,6 @@ def one_of_srun(rank: int, port: int, folder: str) -> None:
 @pytest.mark.slow
 def test_two_processes_of_srun(tmp_path):
     start_two(one_of_srun, tmp_path)
-
-
-def join_as(rank: int, port: int) -> None:
-    """Makes this process one of two."""
-    values = (2, rank, rank, "127.0.0.1", port)
-    os.environ.update({name: str(value) for name, value in zip(GIVEN, values, strict=True)})
-    torch.set_num_threads(1)
-    distributed.join(torch.device("cpu"))
-
-
-def start_two(function, folder: Path) -> None:
-    """Calls a function with rank, port and folder in two processes."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=function, args=(rank, port, str(folder)), daemon=True) for rank in range(2)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(60)
-    assert [process.exitcode for process in processes] == [0, 0]
 
 
 def one_of_two(rank: int, port: int, folder: str) -> None:

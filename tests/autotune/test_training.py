@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from test_distributed import join_as, start_two
-from tiny_training import SIZES, TINY
+from ranks import join_as, start_two
 
 from nmtkit.autotune import cache
 from nmtkit.autotune import training as tuning
@@ -25,6 +24,7 @@ from nmtkit.autotune.training import (
 )
 from nmtkit.core import device as devices
 from nmtkit.data.batch import Batch, collate
+from nmtkit.models.base import VocabularySizes
 from nmtkit.models.rnn_encdec import RnnEncDec, RnnEncDecConfig
 from nmtkit.training import distributed
 from nmtkit.training.config import TrainingConfig
@@ -83,7 +83,11 @@ def test_planned_time_is_the_nearest_limit() -> None:
 # -- measuring ------------------------------------------------------------------------------------------------------
 
 
-class InBf16(RnnEncDecConfig):
+class Small(RnnEncDecConfig):
+    embedding_size: int = 8
+    hidden_size: int = 8
+    maxout_size: int = 8
+    dropout: float = 0.0
     bf16_allowed: ClassVar = True
 
 
@@ -93,7 +97,7 @@ class Counted(RnnEncDec):
     passes = in_bf16 = 0
 
     def __init__(self) -> None:
-        super().__init__(InBf16(**TINY.model_dump()), SIZES)
+        super().__init__(Small(), VocabularySizes(12, 12, shared=False))
 
     def unroll(self, batch: Batch, *arguments: Any, **named: Any) -> Any:
         Counted.passes += 1
@@ -112,12 +116,6 @@ def tune(model: RnnEncDec | None = None, again: bool = False, **settings: object
     return tune_training(workload, again)
 
 
-@pytest.fixture(autouse=True)
-def cache_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing was found before, and nothing is left to others."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-
-
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measuring is worth it however short it is."""
@@ -131,19 +129,19 @@ def test_a_result_is_used_again() -> None:
     torch.manual_seed(7)
     expected = torch.rand(3)
     torch.manual_seed(7)
-    first = tune(model, max_minutes=1)
+    first = tune(model, max_minutes=3)
     assert not first.kept
     assert len(first.speeds) >= 3
     assert first.speed == first.speeds[str(first.config)]
     assert max(first.speeds.values()) <= 1.03 * first.speeds[str(first.config)]
     assert Counted.in_bf16 > 0
     passes = Counted.passes
-    second = tune(model, max_minutes=1)
+    second = tune(model, max_minutes=3)
     assert second == dataclasses.replace(first, kept=True)
     assert Counted.passes == passes
     (sentence,) = second.sentences()
     assert str(first.config) in sentence
-    tune(model, again=True, max_minutes=1)
+    tune(model, again=True, max_minutes=3)
     assert Counted.passes > passes
     assert torch.equal(torch.rand(3), expected), "random numbers of the training were drawn"
 

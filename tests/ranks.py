@@ -1,0 +1,36 @@
+"""Two real processes that talk over gloo on the CPU."""
+
+import multiprocessing
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from nmtkit.training import distributed
+
+GIVEN = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+"""What torchrun tells a process."""
+
+
+def join_as(rank: int, port: int) -> None:
+    """Makes this process one of two."""
+    values = (2, rank, rank, "127.0.0.1", port)
+    os.environ.update({name: str(value) for name, value in zip(GIVEN, values, strict=True)})
+    torch.set_num_threads(1)
+    distributed.join(torch.device("cpu"))
+
+
+def start_two(function: Callable[[int, int, str], None], folder: Path) -> None:
+    """Calls a function with rank, port and folder in two processes."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=function, args=(rank, port, str(folder)), daemon=True) for rank in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [0, 0]
