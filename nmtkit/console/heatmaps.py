@@ -161,7 +161,6 @@ class _Summary(_Shaded):
         return lines
 
     def _row(self, row: int) -> Text:
-        """A word of the summary, and the words of the article with the largest weights."""
         picture, weights = self.picture, self.weights[row]
         copied = row in picture.copied
         line = Text("" if picture.p_gen is None else f"{picture.p_gen[row]:.2f} ")

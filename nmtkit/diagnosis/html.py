@@ -108,9 +108,7 @@ def _chart(histogram: Histogram) -> dict[str, object]:
                 title = f"{name}, {label}: {counts[place]:,} ({report.share(counts[place], sum(counts))})"
                 bars.append((number, left, floor - tall, max(bar - 1, 1), tall, title))
     return {
-        "title": histogram.title,
-        "names": [name for name, _ in histogram.series],
-        "notes": histogram.notes,
+        "histogram": histogram,
         "lines": [(floor - tallest * n * step / high, f"{n * step:.0%}") for n in range(round(high / step) + 1)],
         "labels": list(zip(middles, labels, strict=True))[::stride],
         "bars": bars,

@@ -151,9 +151,8 @@ _FACTOR = 0x9E3779B1  # of the hash; it is odd, so that it has an inverse
 @cache
 def _small_letters() -> NDArray[np.uint32]:
     """The code point of the small letter for every letter, 0 for other characters."""
-    table = np.where(
-        (character_classes() > 0) & (character_classes() < DIGIT), np.arange(0x110000, dtype=np.uint32), np.uint32(0)
-    )
+    classes = character_classes()
+    table = np.where((classes > 0) & (classes < DIGIT), np.arange(0x110000, dtype=np.uint32), np.uint32(0))
     for code in np.flatnonzero(table[:0x2000]).tolist():
         small = chr(code).lower()
         table[code] = ord(small) if len(small) == 1 else code

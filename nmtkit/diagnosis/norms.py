@@ -153,13 +153,12 @@ def examine_pairs(block: Block, src: TextArrays, tgt: TextArrays | None, norms: 
     usable = ~empty
     usable[list(block.unreadable)] = False
 
-    other_script = {"src": in_foreign_script(src, norms.src.scripts)}
-    foreign = {"src": norms.src.foreign(src)}
+    sides = [("src", src, norms.src)] + ([] if tgt is None else [("tgt", tgt, norms.tgt)])
+    other_script = {side: in_foreign_script(text, own.scripts) for side, text, own in sides}
+    foreign = {side: own.foreign(text) for side, text, own in sides}
     too_long = src.lengths > norms.src.longest
     add(faults.LENGTH, too_long, "src")
     if tgt is not None:
-        other_script["tgt"] = in_foreign_script(tgt, norms.tgt.scripts)
-        foreign["tgt"] = norms.tgt.foreign(tgt)
         add(faults.LENGTH, (tgt.lengths > norms.tgt.longest) & ~too_long, "tgt")
         identical = usable & np.fromiter(map(eq, block.src, block.tgt or []), dtype=bool, count=len(block))
         add(faults.IDENTICAL, identical & (src.word_counts() >= NAME_WORDS) & (src.letter_counts() > 0))

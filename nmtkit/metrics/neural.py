@@ -56,12 +56,15 @@ class Comet(ModelMetric):
     def statistics(self, texts: Texts, options: Options) -> npt.NDArray[np.float64]:
         if len(texts.refs) > 1 or texts.sources is None:
             raise DataError(f"metric {self.name!r} reads the source and one reference; name one --ref")
+        import torch
+
         model = self.loaded(_comet)
         rows = [
             {"src": source, "mt": hyp, "ref": ref}
             for source, hyp, ref in zip(texts.sources, texts.hyps, texts.refs[0], strict=True)
         ]
-        result = model.predict(rows, batch_size=16, gpus=_gpus(), progress_bar=False)
+        gpus = int(torch.cuda.is_available())
+        result = model.predict(rows, batch_size=16, gpus=gpus, progress_bar=False)
         return 100 * np.asarray(result.scores, dtype=np.float64)[:, None]
 
 
@@ -91,12 +94,6 @@ def _bert_scorer(model: str) -> Any:
     from bert_score import BERTScorer
 
     return BERTScorer(model_type=model)
-
-
-def _gpus() -> int:
-    import torch
-
-    return int(torch.cuda.is_available())
 
 
 _comet_metric = partial(Comet, needs="texts and sources", package="comet", extra="comet", library="unbabel-comet")

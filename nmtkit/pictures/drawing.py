@@ -172,14 +172,12 @@ def new_figure(width: float, height: float, style: FigureStyle) -> tuple[Figure,
 def check_sheet(width: float, height: float, suffix: str, path: str | Path) -> None:
     """Refuses a sheet (in inches) that nobody could read, before it is drawn."""
     if suffix == ".pdf" and max(width, height) > LONGEST_SIDE_PDF:
-        raise NmtkitError(
-            f"{path}: a sheet of {width:.0f} x {height:.0f} inches is too large for a page of PDF; write .html instead"
-        )
-    if suffix == ".png" and _dpi(width, height) < LEAST_DPI:
-        raise NmtkitError(
-            f"{path}: a sheet of {width:.0f} x {height:.0f} inches cannot be read as PNG; "
-            "draw fewer sentences, or write .pdf (a page for each) or .html"
-        )
+        fault = "is too large for a page of PDF; write .html instead"
+    elif suffix == ".png" and _dpi(width, height) < LEAST_DPI:
+        fault = "cannot be read as PNG; draw fewer sentences, or write .pdf (a page for each) or .html"
+    else:
+        return
+    raise NmtkitError(f"{path}: a sheet of {width:.0f} x {height:.0f} inches {fault}")
 
 
 def _dpi(width: float, height: float, best: float = BEST_DPI) -> float:

@@ -15,7 +15,7 @@ from nmtkit.pictures import drawing
 from nmtkit.pictures.attention import AttentionPicture
 from nmtkit.pictures.drawing import DEFAULT_STYLE, FigureStyle, ScaleFactors
 from nmtkit.pictures.fonts import printable
-from nmtkit.pictures.pages import attention_page, picture_format, write_picture
+from nmtkit.pictures.pages import attention_page, check_words, picture_format, write_picture
 from nmtkit.pictures.panels import Panel, SummaryPanel, TranslationPanel
 
 if TYPE_CHECKING:
@@ -58,11 +58,8 @@ def save(
 
 
 def _check(pictures: Sequence[AttentionPicture], path: str | Path) -> None:
-    if not pictures:
-        raise NmtkitError(f"{path}: no sentences were given, so there is nothing to draw")
+    check_words([(picture.src_words, picture.tgt_words) for picture in pictures], path)
     for number, picture in enumerate(pictures, start=1):
-        if picture.weights.size == 0:
-            raise NmtkitError(f"{path}: sentence {number} has no words on one side; leave the empty line out")
         for values, fault in (
             (picture.weights, "attention weights that are not finite numbers"),
             (picture.p_gen, "a p_gen that is not a finite number"),

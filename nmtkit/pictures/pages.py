@@ -45,6 +45,15 @@ def picture_format(path: str | Path) -> str:
     return suffix
 
 
+def check_words(sentences: Sequence[tuple[Sequence[str], Sequence[str]]], path: str | Path) -> None:
+    """Makes sure that there are sentences, each with words of source and target."""
+    if not sentences:
+        raise NmtkitError(f"{path}: no sentences were given, so there is nothing to draw")
+    for number, sides in enumerate(sentences, start=1):
+        if not all(sides):
+            raise NmtkitError(f"{path}: sentence {number} has no words on one side; leave the empty line out")
+
+
 def write_picture(content: bytes, path: str | Path) -> None:
     """Writes a finished picture."""
     try:
@@ -206,12 +215,9 @@ def save_heads(pictures: HeadsPicture | Sequence[HeadsPicture], path: str | Path
     if picture_format(path) != ".html":
         raise NmtkitError(f"{path}: all layers and heads are shown by a page with buttons; let the name end in .html")
     pictures = [pictures] if isinstance(pictures, HeadsPicture) else list(pictures)
-    if not pictures:
-        raise NmtkitError(f"{path}: no sentences were given, so there is nothing to draw")
+    check_words([(picture.src_tokens, picture.tgt_tokens) for picture in pictures], path)
     sentences = []
     for number, picture in enumerate(pictures, start=1):
-        if not picture.src_tokens or not picture.tgt_tokens:
-            raise NmtkitError(f"{path}: sentence {number} has no words on one side; leave the empty line out")
         kinds = (picture.encoder, picture.decoder, picture.cross)
         if not all(((weights > -1e-3) & (weights < 1 + 1e-3)).all() for weights in kinds):  # NaN is neither
             raise NmtkitError(
