@@ -1,5 +1,6 @@
 """Options of the commands that use a trained run: which run, how it searches, and how fast."""
 
+import math
 from dataclasses import fields
 from typing import Annotated, Any, get_args, get_type_hints
 
@@ -53,7 +54,7 @@ def search_type(key: str) -> click.ParamType:  # type: ignore[type-arg]  # newer
         return click.Choice(values)
     bounds = {end: getattr(one, end) for one in setting.metadata for end in ("ge", "le") if hasattr(one, end)}
     remedy = "; the likeliest word in every step is --beam-size 1 without --samples" if key == "temperature" else ""
-    return Number(bounds["ge"], bounds.get("le"), whole=setting.annotation is int, remedy=remedy)
+    return Number(bounds["ge"], bounds.get("le", math.inf), whole=setting.annotation is int, remedy=remedy)
 
 
 def search_flags(*keys: str) -> Decorator:

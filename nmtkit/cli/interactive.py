@@ -28,12 +28,6 @@ HELP = """\
 Any other line is translated; put a blank before one that begins with a colon."""
 
 
-def require_terminal() -> None:
-    """Refuses to begin unless standard input and output are a terminal."""
-    if not all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout)):
-        raise click.UsageError("--interactive needs a terminal; files and pipes are translated without it")
-
-
 def converse(translator: Translator, results: int | None) -> None:
     """Translates lines that are typed, and shows `results` of each; None: a few, if the beam is as wide."""
     with suppress(ImportError):  # not every Python has it; lines are then typed without editing and history

@@ -1,10 +1,11 @@
 """Options that several commands share, so that they are spelled and explained alike; loaded without torch."""
 
+import math
 import os
 import shlex
 import sys
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ QUIET = "nmtkit.quiet"
 """Key of the context's `meta`: whether `--quiet` was given."""
 
 
+@dataclass(eq=False)
 class Number(click.ParamType):  # type: ignore[type-arg]  # newer versions of click have one
     """A number from `least` to `most`; with `above`, `least` itself is refused.
 
@@ -32,28 +34,28 @@ class Number(click.ParamType):  # type: ignore[type-arg]  # newer versions of cl
     bounds.
     """
 
-    def __init__(
-        self,
-        least: float,
-        most: float | None = None,
-        whole: bool = True,
-        above: bool = False,
-        word: str = "",
-        meaning: float | None = None,
-        remedy: str = "",
-    ) -> None:
-        self.name = f"N|{word}" if word else "integer" if whole else "float"
-        self.least, self.most = least, most if most is not None else MAX_INT if whole else sys.float_info.max
-        self.whole, self.above, self.word, self.meaning, self.remedy = whole, above, word, meaning, remedy
+    least: float
+    most: float = math.inf
+    whole: bool = True
+    above: bool = False
+    word: str = ""
+    meaning: float | None = None
+    remedy: str = ""
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """What `--help` calls it."""
+        return f"N|{self.word}" if self.word else "integer" if self.whole else "float"
 
     @override
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | None:
         if self.word and value in (self.word, self.meaning):
             return self.meaning
         number: float = (click.INT if self.whole else click.FLOAT).convert(value, param, ctx)
-        if not self.least <= number <= self.most or (self.above and number == self.least):  # so NaN is refused
+        most = min(self.most, MAX_INT if self.whole else sys.float_info.max)
+        if not self.least <= number <= most or (self.above and number == self.least):  # so NaN is refused
             form = "," if self.whole else "g"
-            bounds = f"{'above' if self.above else 'from'} {self.least:{form}} to {self.most:{form}}"
+            bounds = f"{'above' if self.above else 'from'} {self.least:{form}} to {most:{form}}"
             self.fail(f"{value} is not in the range {bounds}{self.remedy}", param, ctx)
         return number
 

@@ -143,7 +143,7 @@ def translate_command(
     """
     constrained = how_to_translate.constrained
     if interactive:
-        from nmtkit.cli.interactive import converse, require_terminal
+        from nmtkit.cli.interactive import converse
 
         forms = {"format": form != "text", "scores": scores, "json": as_json, "split-sentences": split_sentences}
         for option, given in {**forms, "prefix, --jsonl and --terms": constrained}.items():
@@ -151,7 +151,8 @@ def translate_command(
                 raise click.UsageError(f"--interactive shows results in its own way: leave --{option} out")
         if files:
             raise click.UsageError("--interactive asks for lines: leave FILE out")
-        require_terminal()
+        if not all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout)):
+            raise click.UsageError("--interactive needs a terminal; files and pipes are translated without it")
         n_best_given = click.get_current_context().get_parameter_source("n_best") is not ParameterSource.DEFAULT
         converse(how_to_translate.open(how), how.n_best if n_best_given else None)
         return
