@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -19,7 +19,6 @@ from nmtkit.core.formats import parse_json
 from nmtkit.corpus import alignments
 from nmtkit.corpus.text import read_lines
 from nmtkit.data.shortlist import LinkCounts, shortlist_writer
-from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.experiment.loading import ModelOptions
 from nmtkit.metrics import perplexity
 from nmtkit.translation.result import Translation
@@ -28,26 +27,6 @@ from nmtkit.translation.translator import Translator
 BEST, FREQUENT = 50, 2000
 """Mi et al. 2016, "Vocabulary Manipulation for Neural Machine Translation", take 10 to 50, and 2,000. Sentences
 searched together need most of the frequent tokens anyway."""
-
-
-@dataclass(frozen=True)
-class ShortlistOptions:
-    """The shortlist to write, if any, and its size."""
-
-    shortlist_file: Path | None
-    best: int | None
-    frequent: int | None
-
-    def __post_init__(self) -> None:
-        if self.shortlist_file is None and (self.best, self.frequent) != (None, None):
-            raise click.UsageError("--shortlist-best and --shortlist-frequent are for --shortlist FILE; give it too")
-
-    def counting(self, tokenizers: TokenizerPair) -> AbstractContextManager[LinkCounts | None]:
-        """Counts links, and writes the shortlist at the end; None without one."""
-        if self.shortlist_file is None:
-            return nullcontext()
-        most = FREQUENT if self.frequent is None else self.frequent
-        return shortlist_writer(self.shortlist_file, tokenizers, self.best or BEST, most)
 
 
 def _common(target: str, *more: Decorator) -> Decorator:
@@ -135,7 +114,6 @@ def _common(target: str, *more: Decorator) -> Decorator:
 @options.quiet
 @results.into_output
 @inference.opens_model
-@options.collect(ShortlistOptions, "shortlist")
 def align_command(
     how: ModelOptions,
     source: Path,
@@ -146,7 +124,9 @@ def align_command(
     method: alignments.Symmetrization | None,
     reverse_model: str | None,
     soft: Path | None,
-    shortlist: ShortlistOptions,
+    shortlist_file: Path | None,
+    best: int | None,
+    frequent: int | None,
 ) -> None:
     """Align the words of given translations by a model's attention.
 
@@ -174,14 +154,20 @@ def align_command(
     """
     if threshold is not None and (method is not None or reverse_model is not None):
         raise click.UsageError("--threshold keeps several links a word; it does not go with --symmetrize")
+    if shortlist_file is None and (best, frequent) != (None, None):
+        raise click.UsageError("--shortlist-best and --shortlist-frequent are for --shortlist FILE; give it too")
     file = nullcontext() if soft is None else alignments.soft_alignment_writer(soft)
     translator = inference.open_model(how)
     backward = None
     if reverse_model is not None:
         backward = inference.open_model(replace(how, model=reverse_model, ensemble_weights=None))
         method = method or "grow-diag"
+    counting: AbstractContextManager[LinkCounts | None] = nullcontext()
+    if shortlist_file is not None:
+        most = FREQUENT if frequent is None else frequent
+        counting = shortlist_writer(shortlist_file, translator.tokenizers, best or BEST, most)
     half_empty = 0
-    with results.progress("pairs") as display, file as write, shortlist.counting(translator.tokenizers) as counts:
+    with results.progress("pairs") as display, file as write, counting as counts:
         for one, reverse in _aligned(translator, backward, (source, target), (source_words, target_words)):
             half_empty += bool(one.src_words) != bool(one.tgt_words)
             links = one.links(threshold) if method is None else one.symmetrized(method, reverse)

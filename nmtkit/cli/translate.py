@@ -1,8 +1,8 @@
 """`nmtkit translate` and `nmtkit summarize`."""
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -49,50 +49,6 @@ def _decoding(common: Sequence[Decorator], *groups: Decorator, output: Sequence[
     )
 
 
-@dataclass(frozen=True)
-class TranslationOptions:
-    """Constraints on translations, and what becomes of words that the target vocabulary lacks."""
-
-    prefix: bool
-    jsonl: bool
-    terms: Path | None
-    replace_unknown: bool
-    dictionary: Path | None
-
-    def __post_init__(self) -> None:
-        if self.prefix and self.jsonl:
-            raise click.UsageError('--jsonl gives prefixes as "prefix": leave --prefix out')
-        if self.dictionary is not None and not self.replace_unknown:
-            raise click.UsageError("--dictionary is for --replace-unknown; give both")
-
-    @property
-    def constrained(self) -> bool:
-        """Whether lines have prefixes or terms."""
-        return self.prefix or self.jsonl or self.terms is not None
-
-    def open(self, how: ModelOptions) -> Translator:
-        """Opens the run with these options."""
-        path = self.dictionary
-        entries = None if path is None else parse_dictionary(read_lines(path), str(path))
-        translator = inference.open_model(how, "translation")
-        if self.replace_unknown:
-            if translator.config.forbid_unknown:
-                note("the recipe's search.forbid_unknown is off, for --replace-unknown")
-            translator = translator.replacing_unknown(entries)
-        if self.terms is not None:
-            translator.config.reject_constraints()
-            translator = replace(translator, terminology=Terminology.parse(read_lines(self.terms), str(self.terms)))
-        return translator
-
-    def requests(self, text: Iterable[list[str]]) -> Iterator[list[Request]]:
-        """The windows of lines as requests."""
-        read = Request.of_json if self.jsonl else Request.of_fields if self.prefix else Request.of
-        count = 0
-        for window in text:
-            yield [read(line, f"line {number}") for number, line in enumerate(window, start=count + 1)]
-            count += len(window)
-
-
 @cloup.command("translate")
 @_decoding(
     [
@@ -114,16 +70,19 @@ class TranslationOptions:
         click.option("--dictionary", type=FILE, metavar="FILE", help="For --replace-unknown: SOURCE TAB TARGET lines."),
     ],
 )
-@options.collect(TranslationOptions, "how_to_translate")
 def translate_command(
     how: ModelOptions,
     files: tuple[Path, ...],
     form: str,
     scores: bool,
     as_json: bool,
-    how_to_translate: TranslationOptions,
     split_sentences: bool,
     interactive: bool,
+    prefix: bool,
+    jsonl: bool,
+    terms: Path | None,
+    replace_unknown: bool,
+    dictionary: Path | None,
 ) -> None:
     """Translate FILEs, or standard input: one line out for each line in, in order.
 
@@ -141,7 +100,9 @@ def translate_command(
       nmtkit translate --samples 5 --top-p 0.9 --temperature 0.8 --seed 7 input.txt
       nmtkit translate --beam-size 12 --search diversity_groups=4 --n-best 4 input.txt
     """
-    constrained = how_to_translate.constrained
+    if prefix and jsonl:
+        raise click.UsageError('--jsonl gives prefixes as "prefix": leave --prefix out')
+    constrained = prefix or jsonl or terms is not None
     if interactive:
         from nmtkit.cli.interactive import converse
 
@@ -154,25 +115,48 @@ def translate_command(
         if not all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout)):
             raise click.UsageError("--interactive needs a terminal; files and pipes are translated without it")
         n_best_given = click.get_current_context().get_parameter_source("n_best") is not ParameterSource.DEFAULT
-        converse(how_to_translate.open(how), how.n_best if n_best_given else None)
+        converse(_open(how, terms, replace_unknown, dictionary), how.n_best if n_best_given else None)
         return
     if split_sentences and (how.n_best > 1 or scores):
         raise click.UsageError("--split-sentences joins one translation of each sentence: leave --n-best, --scores out")
     if split_sentences and constrained:
         raise click.UsageError("--split-sentences translates parts of lines: leave --prefix, --jsonl and --terms out")
-    translator = how_to_translate.open(how)
-    replaced = how_to_translate.replace_unknown
-    printer = results.Printer(translator.tokenizers.tgt, how.n_best, as_json, scores, form, replaced)
+    translator = _open(how, terms, replace_unknown, dictionary)
+    printer = results.Printer(translator.tokenizers.tgt, how.n_best, as_json, scores, form, replace_unknown)
     invitation = "" if files else "type a sentence on each line; it is translated"
-    text = text_windows(files, "" if how_to_translate.jsonl else EXTRACT_HINT, inference.window_lines(translator))
+    text = text_windows(files, "" if jsonl else EXTRACT_HINT, inference.window_lines(translator))
     if split_sentences:
         paragraphs = ParagraphTranslator(translator).stream(text, as_json)
         results.write_stream(paragraphs, printer.write_joined, "lines", invitation)
     else:
-        lines = how_to_translate.requests(text) if constrained else _noting_paragraphs(text)
+        read = Request.of_json if jsonl else Request.of_fields if prefix else Request.of
+        lines = _requests(text, read) if constrained else _noting_paragraphs(text)
         stream = translator.stream(lines, how.n_best, need_copies=as_json)
         results.write_stream(stream, printer.write, "lines", invitation)
     printer.report("translations", "--max-length or --search max_length_ratio=R")
+
+
+def _open(how: ModelOptions, terms: Path | None, replace_unknown: bool, dictionary: Path | None) -> Translator:
+    if dictionary is not None and not replace_unknown:
+        raise click.UsageError("--dictionary is for --replace-unknown; give both")
+    entries = None if dictionary is None else parse_dictionary(read_lines(dictionary), str(dictionary))
+    translator = inference.open_model(how, "translation")
+    if replace_unknown:
+        if translator.config.forbid_unknown:
+            note("the recipe's search.forbid_unknown is off, for --replace-unknown")
+        translator = translator.replacing_unknown(entries)
+    if terms is not None:
+        translator.config.reject_constraints()
+        translator = replace(translator, terminology=Terminology.parse(read_lines(terms), str(terms)))
+    return translator
+
+
+def _requests(text: Iterable[list[str]], read: Callable[[str, str], Request]) -> Iterator[list[Request]]:
+    """The windows of lines as requests, each of which is read from a line and its name."""
+    count = 0
+    for window in text:
+        yield [read(line, f"line {number}") for number, line in enumerate(window, start=count + 1)]
+        count += len(window)
 
 
 def _noting_paragraphs(text: Iterable[list[str]]) -> Iterator[list[str]]:
