@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from commands import json_lines, lines_in
+from debian_archive import fetch_context
 from layouts import LAYOUTS, Layout
 from published import published
 from web_server import Site
@@ -17,7 +18,7 @@ from nmtkit.core.formats import load_yaml
 from nmtkit.corpora.catalogue import Catalogue, Corpus
 from nmtkit.corpora.fetching import FetchedCorpus, fetch
 from nmtkit.corpora.readers import AlignedReader, Reader, TabSeparatedReader
-from nmtkit.corpora.sources import FetchContext, UrlSource
+from nmtkit.corpora.sources import UrlSource
 from nmtkit.corpora.stories import StoriesReader
 
 CATALOGUE = Catalogue()
@@ -37,9 +38,8 @@ def of_the_web() -> list[str]:
 
 def fetched_to(folder: Path, corpus: Corpus) -> tuple[FetchedCorpus, list[str]]:
     """Fetches a corpus to the folder `there` below; with what was told."""
-    said: list[str] = []
-    work = FetchContext(folder / "downloads", said.append, lambda there, total: None)
-    return fetch(corpus, folder / "there", work, f"nmtkit fetch {corpus.name}"), said
+    context, said = fetch_context(folder / "downloads")
+    return fetch(corpus, folder / "there", context, f"nmtkit fetch {corpus.name}"), said
 
 
 def served(corpus: Corpus, layout: Layout, site: Site, keep_sums: bool = False) -> Corpus:

@@ -2,7 +2,6 @@
 
 import random
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -73,14 +72,19 @@ def test_candidates_of_sentences() -> None:
     assert ids(shortlist.candidates(batch, copies=True)) == copied
 
 
-def write(path: Path, tokenizers: TokenizerPair, rows: dict[int, list[int]], frequent: Sequence[int] = (5,)) -> None:
+def write(path: Path, tokenizers: TokenizerPair, rows: dict[int, list[int]], frequent: list[int]) -> None:
     candidates = [rows.get(src, []) for src in range(len(tokenizers.src.vocabulary))]
     path.write_text("".join(shortlist_lines(tokenizers, candidates, frequent)), encoding="utf-8")
 
 
-def test_a_file_holds_it(tokenizers: TokenizerPair, tmp_path: Path) -> None:
-    path = tmp_path / "list"
-    write(path, tokenizers, {4: [9, 8], 50: [7]}, [30, 20])
+@pytest.fixture
+def path(tokenizers: TokenizerPair, tmp_path: Path) -> Path:
+    """A file of two candidates of token 4, one of token 50, and two frequent tokens."""
+    write(tmp_path / "list", tokenizers, {4: [9, 8], 50: [7]}, [30, 20])
+    return tmp_path / "list"
+
+
+def test_a_file_holds_it(tokenizers: TokenizerPair, path: Path) -> None:
     size = len(tokenizers.tgt.vocabulary)
     assert path.read_text() == (
         f"nmtkit shortlist 1\nvocabularies {tokenizers.checksum} {size} {size}\nfrequent 30 20\n4 9 8\n50 7\nend\n"
@@ -113,9 +117,7 @@ def test_a_file_holds_it(tokenizers: TokenizerPair, tmp_path: Path) -> None:
         ("end", "end\n51 7", 6),
     ],
 )
-def test_a_damaged_file(before: str, after: str, line: int, tokenizers: TokenizerPair, tmp_path: Path) -> None:
-    path = tmp_path / "list"
-    write(path, tokenizers, {4: [9, 8], 50: [7]}, [30, 20])
+def test_a_damaged_file(before: str, after: str, line: int, tokenizers: TokenizerPair, path: Path) -> None:
     text = path.read_text()
     assert before in text
     path.write_text(text.replace(before, after, 1), encoding="utf-8")
@@ -148,9 +150,7 @@ def test_what_was_counted_is_written(tokenizers: TokenizerPair, tmp_path: Path) 
         pytest.fail("it is seen at the end only")
 
 
-def test_every_cut_of_a_file_is_refused(tokenizers: TokenizerPair, tmp_path: Path) -> None:
-    path = tmp_path / "list"
-    write(path, tokenizers, {4: [9, 8], 50: [7]}, [30, 20])
+def test_every_cut_of_a_file_is_refused(tokenizers: TokenizerPair, path: Path) -> None:
     whole = path.read_bytes()
     for size in range(len(whole) - 1):  # but for the last line end
         path.write_bytes(whole[:size])

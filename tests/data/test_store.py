@@ -18,8 +18,12 @@ from nmtkit.data.vocabulary import UNK
 Build = Callable[..., Store]
 
 
-def test_what_is_written_is_read(pairs: list[Example], tokenizers: TokenizerPair, build: Build) -> None:
-    store = build(pairs, tokenizers, keep_text=True)
+@pytest.fixture
+def store(pairs: list[Example], tokenizers: TokenizerPair, build: Build) -> Store:
+    return build(pairs, tokenizers, keep_text=True)
+
+
+def test_what_is_written_is_read(pairs: list[Example], tokenizers: TokenizerPair, store: Store) -> None:
     store.check()
     assert len(store) == len(pairs)
     for number, pair in enumerate(pairs):
@@ -116,10 +120,7 @@ def test_wide_ids_need_wide_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("column", ["src.ids", "src.offsets", "tgt.ids", "src.text", "tgt.text.offsets"])
-def test_cut_files_are_found_on_opening(
-    column: str, pairs: list[Example], tokenizers: TokenizerPair, build: Build
-) -> None:
-    store = build(pairs, tokenizers, keep_text=True)
+def test_cut_files_are_found_on_opening(column: str, store: Store) -> None:
     path = store.folder / f"train.{column}"
     path.write_bytes(path.read_bytes()[:-8])
     with pytest.raises(DataError, match=rf"train\.{column}: \d+ bytes, but \d+ were written"):
@@ -129,8 +130,7 @@ def test_cut_files_are_found_on_opening(
         Store.open(store.folder, "train")
 
 
-def test_bent_files_are_found(pairs: list[Example], tokenizers: TokenizerPair, build: Build) -> None:
-    store = build(pairs, tokenizers)
+def test_bent_files_are_found(store: Store) -> None:
     ids, offsets = store.folder / "train.src.ids", store.folder / "train.src.offsets"
     content = bytearray(ids.read_bytes())
     content[100] ^= 1
@@ -145,8 +145,7 @@ def test_bent_files_are_found(pairs: list[Example], tokenizers: TokenizerPair, b
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"version": 0}'])
-def test_a_bad_manifest_is_refused(content: str, pairs: list[Example], tokenizers: TokenizerPair, build: Build) -> None:
-    store = build(pairs[:9], tokenizers)
+def test_a_bad_manifest_is_refused(content: str, store: Store) -> None:
     (store.folder / "train.json").write_text(content)
     with pytest.raises(DataError, match=r"train\.json"):
         Store.open(store.folder, "train")
