@@ -82,8 +82,7 @@ def command(
     saved, _ = find_run(how.model)
     names = metric_names(saved.recipe.test_metrics if metrics is None else metrics.replace(",", " ").split())
     if source is None:
-        published = load_sacrebleu_set(test_set or "")
-        sources, refs = published.sources, published.references
+        sources, refs = load_sacrebleu_set(test_set or "")
     else:
         sources = scoring.read_texts(source, "--article-field", article_field, joint=" ")
         refs = [scoring.read_texts(path, "--summary-field", summary_field) for path in ref]

@@ -3,7 +3,6 @@
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from sacrebleu.dataset import DATASETS
 
@@ -15,17 +14,8 @@ WAIT = 30.0
 """Seconds to wait for a server."""
 
 
-@dataclass(frozen=True)
-class SacrebleuSet:
-    """A test set."""
-
-    sources: list[str]
-    references: list[list[str]]
-    """One list for each reference translation."""
-
-
-def load_sacrebleu_set(name: str) -> SacrebleuSet:
-    """A test set of sacrebleu, such as "wmt14/en-de" or "wmt14/full/en-de".
+def load_sacrebleu_set(name: str) -> tuple[list[str], list[list[str]]]:
+    """Sources and references of a test set such as "wmt14/en-de" or "wmt14/full/en-de"; one list for each reference.
 
     It is downloaded the first time and kept in ~/.sacrebleu, or $SACREBLEU.
     """
@@ -41,7 +31,7 @@ def load_sacrebleu_set(name: str) -> SacrebleuSet:
     with _downloading(name):
         source = DATASETS[test_set].get_source_file(pair)  # type: ignore[no-untyped-call]
         references = DATASETS[test_set].get_reference_files(pair)  # type: ignore[no-untyped-call]
-    return SacrebleuSet(list(read_lines(source)), [list(read_lines(path)) for path in references])
+    return list(read_lines(source)), [list(read_lines(path)) for path in references]
 
 
 @contextmanager
