@@ -13,7 +13,7 @@ import pytest
 import torch
 from comparing import agree, for_model, together
 from reference_search import Asked, Sentence, Together
-from test_models import MAY_REPEAT, SOURCES, batch_of, model, padded, sentences, shared
+from test_models import MAY_REPEAT, SOURCES, batch_of, model, sentences, shared
 from test_shortlists import SHORTLIST
 from torch import Tensor
 from variants import ONE_OF_EACH_THAT_COPIES, VOCABULARY, in_turns
@@ -21,7 +21,7 @@ from walk import source_of
 
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.batch import Batch
-from nmtkit.data.vocabulary import UNK
+from nmtkit.data.vocabulary import PAD, UNK
 from nmtkit.models.base import Seq2Seq
 from nmtkit.models.ensemble import Ensemble
 from nmtkit.search.constraints import Constraints
@@ -224,6 +224,10 @@ def readable(ids: list[object], source: list[int], copies: bool) -> list[object]
         return UNK if token >= VOCABULARY and not (copies and token in source) else token
 
     return [one(token) for token in ids]
+
+
+def padded(rows: Sequence[Sequence[int]], width: int) -> Tensor:
+    return torch.tensor([[*row, *[PAD] * (width - len(row))] for row in rows])
 
 
 def of_all(terms: Sequence[Sequence[Sequence[int]]]) -> Tensor:

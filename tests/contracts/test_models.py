@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 
@@ -13,12 +14,13 @@ from comparing import agree, for_model, same
 from daily import daily
 from seeds import moved
 from torch import Tensor
+from torch.nn.functional import pad
 from variants import ASKED, EVERY, ONE_OF_EACH, SIZES, VARIANTS, VOCABULARY, build, enlarged, in_turns
 from walk import Walk, source_of
 
 from nmtkit.checkpoints.weights import SkipInit, assign_weights, get_weights
-from nmtkit.data.batch import Batch
-from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
+from nmtkit.data.batch import Batch, collate
+from nmtkit.data.vocabulary import EOS, UNK
 from nmtkit.layers import kv_cache
 from nmtkit.models.base import MODELS, Memory, ModelConfig, Seq2Seq
 from nmtkit.search.engine import Engine, beam_search
@@ -67,36 +69,25 @@ def test_a_model_to_be_filled_draws_nothing_and_lacks_nothing(name: str) -> None
         assert all(torch.equal(value, dict(other())[name]) for name, value in one())
 
 
-def padded(rows: Sequence[Sequence[int]], width: int) -> Tensor:
-    return torch.tensor([[*row, *[PAD] * (width - len(row))] for row in rows])
+def batch_of(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]] | None = None) -> Batch:
+    """A batch of sentences without EOS."""
+
+    def known(rows: Sequence[Sequence[int]]) -> list[list[int]]:
+        return [[UNK if word >= VOCABULARY else word for word in row] for row in rows]
+
+    n_oov = max([0, *(word - VOCABULARY + 1 for row in sources for word in row)])
+    tgt = None if targets is None else known(targets)
+    return collate(known(sources), tgt, sources, targets, n_oov)
 
 
-def known(ids: Tensor) -> Tensor:
-    return ids.masked_fill(ids >= VOCABULARY, UNK)
-
-
-def batch_of(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]] | None = None, extra: int = 0) -> Batch:
-    """A batch with `extra` more columns of padding than needed."""
-    src_lengths = torch.tensor([len(source) + 1 for source in sources])
-    src = padded([[*source, EOS] for source in sources], int(src_lengths.max()) + extra)
-    src_mask = torch.arange(src.shape[1]) < src_lengths[:, None]
-    n_oov = max(0, int(src.max()) - VOCABULARY + 1)
-    if targets is None:
-        return Batch(known(src), src_mask, src_lengths, src, n_oov=n_oov)
-    tgt_lengths = torch.tensor([len(target) + 1 for target in targets])
-    tgt_width = int(tgt_lengths.max()) + extra
-    tgt_extended = padded([[*target, EOS] for target in targets], tgt_width)
-    return Batch(
-        src=known(src),
-        src_mask=src_mask,
-        src_lengths=src_lengths,
-        src_extended=src,
-        tgt_in=known(padded([[BOS, *target] for target in targets], tgt_width)),
-        tgt_out=known(tgt_extended),
-        tgt_extended=tgt_extended,
-        tgt_mask=torch.arange(tgt_width) < tgt_lengths[:, None],
-        n_oov=n_oov,
-    )
+def with_more_padding(batch: Batch, columns: int) -> Batch:
+    """The batch with more columns of padding than it needs."""
+    wide = {
+        field.name: pad(value, (0, columns))
+        for field in fields(batch)
+        if isinstance(value := getattr(batch, field.name), Tensor) and value.dim() == 2
+    }
+    return replace(batch, **wide)
 
 
 def columns(model: Seq2Seq, batch: Batch) -> int:
@@ -186,7 +177,8 @@ def test_kept_positions_are_those_of_the_whole_pass(model: Seq2Seq) -> None:
 
 @torch.no_grad()
 def test_padding_changes_nothing(model: Seq2Seq) -> None:
-    tight, loose = batch_of(SOURCES, TARGETS), batch_of(SOURCES, TARGETS, extra=3)
+    tight = batch_of(SOURCES, TARGETS)
+    loose = with_more_padding(tight, 3)
     one, other = model(tight, need_attention=True), model(loose, need_attention=True)
     close(one.log_probs[tight.tgt_mask], other.log_probs[loose.tgt_mask])
     if model.has_attention:
