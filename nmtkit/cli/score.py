@@ -1,7 +1,7 @@
 """`nmtkit score` and `nmtkit score-alignments`."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -115,27 +115,6 @@ def score_command(
         draw_lengths(names, buckets, plot)
 
 
-@dataclass(frozen=True)
-class _System:
-    """A file of alignments."""
-
-    path: str
-    file: AlignmentFile
-
-    @property
-    def links(self) -> int:
-        return sum(len(pair.possible) for pair in self.file.pairs)
-
-    @property
-    def sure(self) -> int:
-        return sum(len(pair.sure) for pair in self.file.pairs)
-
-    def filled(self, n_pairs: int) -> list[Alignment]:
-        """The alignments, with empty ones at the end up to `n_pairs`."""
-        none = Alignment(frozenset(), frozenset())
-        return [*self.file.pairs, *[none] * (n_pairs - len(self.file.pairs))]
-
-
 @click.command("score-alignments")
 @scoring.hyps
 @click.option("--ref", metavar="REF", multiple=True, required=True, callback=only_one, help="The gold alignment.")
@@ -157,37 +136,37 @@ def score_alignments_command(
       nmtkit score-alignments mine.align --ref test.align
       nmtkit score-alignments giza.talp fast_align.talp --ref gold.wa --ref-base 1
     """
-    *systems, gold = [
-        _read_alignments(path, option, base)
-        for path, option, base in [*((path, "--hyp-base", hyp_base) for path in hyps), (ref, "--ref-base", ref_base)]
-    ]
-    n_pairs = _number_of_pairs([gold, *systems])
+    systems = [_read_alignments(path, "--hyp-base", hyp_base) for path in hyps]
+    gold = _read_alignments(ref, "--ref-base", ref_base)
+    n_pairs = _number_of_pairs([(ref, gold), *zip(hyps, systems, strict=True)])
+    n_links = [sum(len(pair.possible) for pair in one.pairs) for one in systems]
+    n_possible = sum(len(pair.possible) for pair in gold.pairs)
+    n_sure = sum(len(pair.sure) for pair in gold.pairs)
     scores = []
     for system in systems:
-        links = [pair.possible for pair in system.filled(n_pairs)]
-        rates = aer([reverse_links(one) for one in links] if reverse_hyp else links, gold.filled(n_pairs))
+        links = [pair.possible for pair in _filled(system, n_pairs)]
+        rates = aer([reverse_links(one) for one in links] if reverse_hyp else links, _filled(gold, n_pairs))
         scores.append((rates.aer, rates.precision, rates.recall))
     if as_json:
         records = [
-            {"system": named(one.path), "scores": [asdict(score) for score in row], "links": one.links}
-            | {"format": one.file.format, "base": one.file.base}
-            for one, row in zip(systems, scores, strict=True)
+            {"system": named(path), "scores": [asdict(score) for score in row], "links": count}
+            | {"format": one.format, "base": one.base}
+            for path, row, count, one in zip(hyps, scores, n_links, systems, strict=True)
         ]
-        facts = {"sure": gold.sure, "possible": gold.links, "format": gold.file.format, "base": gold.file.base}
-        scoring.print_json([gold.path], gold=facts, systems=records)
+        facts = {"sure": n_sure, "possible": n_possible, "format": gold.format, "base": gold.base}
+        scoring.print_json([ref], gold=facts, systems=records)
         return
     rows = []
-    for title, one, row in zip(titles([one.path for one in systems]), systems, scores, strict=True):
-        values = [f"{score.value:.2f}" for score in row]
-        rows.append([title, *values, str(one.links), one.file.format, str(one.file.base)])
+    for title, row, count, one in zip(titles(hyps), scores, n_links, systems, strict=True):
+        rows.append([title, *(f"{score.value:.2f}" for score in row), str(count), one.format, str(one.base)])
     console.table("alignments", ["system", "AER", "precision", "recall", "links", "format", "counts from"], rows)
     console.say(
-        f"against {gold.path} ({gold.file.format}, counts from {gold.file.base}): {n_pairs} sentence pairs, "
-        f"{gold.sure} sure links and {gold.links - gold.sure} that are only possible; a lower AER is better"
+        f"against {ref} ({gold.format}, counts from {gold.base}): {n_pairs} sentence pairs, {n_sure} sure links and "
+        f"{n_possible - n_sure} that are only possible; a lower AER is better"
     )
 
 
-def _read_alignments(path: str, option: str, base: int | None) -> _System:
+def _read_alignments(path: str, option: str, base: int | None) -> AlignmentFile:
     """Reads a file of alignments; a note on stderr says if it seems to count from 1 and its base was not given."""
     file = parse_alignments(scoring.read_texts(path, EXTRACT_HINT), named(path), base)
     if base is None and (doubt := file.base_warning):
@@ -195,19 +174,23 @@ def _read_alignments(path: str, option: str, base: int | None) -> _System:
             f"note: {named(path)} was read as counting words from 0, but {doubt}; if it counts from 1, say "
             f"{option} 1, if it is right so, {option} 0; if only one side counts from 1, let both count alike"
         )
-    return _System(path, file)
+    return file
 
 
-def _number_of_pairs(files: Sequence[_System]) -> int:
+def _number_of_pairs(files: Sequence[tuple[str, AlignmentFile]]) -> int:
     """A pharaoh file has a line for each pair; a naacl file says only which pairs have links."""
-    lined = [(one.path, one.file.pairs) for one in files if one.file.format == "pharaoh"]
+    lined = [(path, one.pairs) for path, one in files if one.format == "pharaoh"]
     if not lined:
-        return max(len(one.file.pairs) for one in files)
+        return max(len(one.pairs) for _, one in files)
     require_equal_counts(lined, "each needs a line for every sentence pair, an empty one where it has no link")
     first, n_pairs = named(lined[0][0]), len(lined[0][1])
-    for one in files:
-        if len(one.file.pairs) > n_pairs:
-            raise DataError(
-                f"{named(one.path)} has a sentence pair {len(one.file.pairs)}, but {first} ends with pair {n_pairs}"
-            )
+    for path, one in files:
+        if len(one.pairs) > n_pairs:
+            raise DataError(f"{named(path)} has a sentence pair {len(one.pairs)}, but {first} ends with pair {n_pairs}")
     return n_pairs
+
+
+def _filled(file: AlignmentFile, n_pairs: int) -> list[Alignment]:
+    """The alignments, with empty ones at the end up to `n_pairs`."""
+    none = Alignment(frozenset(), frozenset())
+    return [*file.pairs, *[none] * (n_pairs - len(file.pairs))]
