@@ -62,14 +62,9 @@ def make_captions(
 
 
 def write_pairs(src: Path, tgt: Path, count: int, first: int = 0, words: int = WORDS) -> None:
-    """Writes line-aligned text, the same on every machine.
+    """Writes so many line-aligned sentences, the same on every machine, with so many words in a source on average.
 
-    Args:
-        src: the file of the sources.
-        tgt: the file of the targets.
-        count: how many pairs.
-        first: the number of the first sentence: other numbers are other sentences of the same languages.
-        words: of a source on average.
+    Those from another `first` number on are other sentences of the same languages.
     """
     draw = np.random.default_rng(1)
     languages = [
@@ -89,18 +84,13 @@ def write_pairs(src: Path, tgt: Path, count: int, first: int = 0, words: int = W
             ranks = np.minimum(np.searchsorted(until, draw.random(int(lengths.sum()))), VOCABULARY - 1)
             commas, numbers = draw.random(size) < 0.3, draw.integers(0, 30_000, size)
             src_file.write(_sentences(languages[0], ranks, lengths, commas, numbers))
-            _exchange(ranks, draw)
+            places = np.flatnonzero(draw.random(len(ranks) // 2) < 0.2) * 2
+            ranks[places], ranks[places + 1] = ranks[places + 1], ranks[places].copy()
             # Of two sentences one gives the other a word: all words stay within a pair of pairs.
             given = draw.integers(-1, 2, size // 2)
             lengths[: 2 * len(given) : 2] += given
             lengths[1 : 2 * len(given) : 2] -= given
             tgt_file.write(_sentences(languages[1], ranks, lengths, commas, numbers))
-
-
-def _exchange(ranks: npt.NDArray[np.int64], draw: np.random.Generator) -> None:
-    """Exchanges some neighbours in place."""
-    places = np.flatnonzero(draw.random(len(ranks) // 2) < 0.2) * 2
-    ranks[places], ranks[places + 1] = ranks[places + 1], ranks[places].copy()
 
 
 def _sentences(

@@ -1,13 +1,20 @@
-"""How long `nmtkit check` and `nmtkit preprocess` take and how much memory they need, for corpora of several sizes."""
+"""How long `nmtkit check` and `nmtkit preprocess` take and how much memory they need, for corpora of several sizes.
+
+`python -m tests.bench.preprocessing FILE ARGUMENTS...` runs `nmtkit ARGUMENTS`, and writes what it took to FILE.
+"""
 
 import json
+import os
+import re
 import subprocess
 import sys
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from nmtkit import console
+from nmtkit import cli, console
 from nmtkit.core.errors import NmtkitError
 from nmtkit.data.batch import BatchConfig, BatchStream
 from nmtkit.data.store import Store
@@ -24,14 +31,12 @@ model: {kind: transformer}
 training: {max_updates: 1}
 """
 HELD_OUT = 1000
+OFTEN = 0.2
+"""Seconds between two looks at the memory."""
 
 
 def measure(lines: int, folder: Path, workers: int) -> dict[str, Any]:
-    """Makes a corpus, checks and preprocesses it, and begins an epoch; see `measured` for the figures of a command.
-
-    Raises:
-        NmtkitError: a command failed, or the arrays are damaged.
-    """
+    """Makes a corpus, checks and preprocesses it, and begins an epoch; `run_measured` gives a command's figures."""
     folder.mkdir()
     write_pairs(folder / "train.src", folder / "train.tgt", lines)
     write_pairs(folder / "valid.src", folder / "valid.tgt", HELD_OUT, first=FAR)
@@ -50,7 +55,7 @@ def measure(lines: int, folder: Path, workers: int) -> dict[str, Any]:
 
 def _measured(folder: Path, *command: str) -> dict[str, float]:
     usage = folder / "usage.json"
-    words = [sys.executable, "-m", "tests.bench.measured", str(usage), *command]
+    words = [sys.executable, "-m", "tests.bench.preprocessing", str(usage), *command]
     done = subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False)
     if done.returncode:
         raise NmtkitError(done.stderr.decode("utf-8", "replace"))
@@ -68,3 +73,43 @@ def show(corpora: list[dict[str, Any]], workers: int) -> None:
             rows.append([f"{lines:,}", *speed, *microseconds, *memory, f"{corpus['first_batch_seconds']:.2f}"])
         columns = ["pairs", "seconds", "pairs/s", "CPU us/pair", "of it parent", "MiB parent", "MiB worker"]
         console.table(f"{command}, {workers} workers", [*columns, "first batch, s"], rows)
+
+
+def run_measured(output: Path, arguments: list[str]) -> None:
+    """Runs `nmtkit` here, and writes its seconds, those of processors, and its and its workers' memory in MiB."""
+    begun = time.monotonic()
+    largest: dict[str, float] = {}
+    threading.Thread(target=_watch_children, args=(largest,), daemon=True).start()
+    sys.argv = ["nmtkit", *arguments]
+    try:
+        cli.main()
+    finally:
+        cpu = os.times()
+        figures = {
+            "seconds": time.monotonic() - begun,
+            "cpu": sum(cpu[:4]),
+            "own_cpu": cpu.user + cpu.system,
+            "memory": _peak_mib("self"),
+            "of_worker": max(largest.values(), default=0.0),
+        }
+        output.write_text(json.dumps(figures), encoding="utf-8")
+
+
+def _watch_children(largest: dict[str, float]) -> None:
+    """Keeps the peak of every child. `getrusage` cannot tell: it counts what a child was before its program began."""
+    while True:
+        for task in Path("/proc/self/task").iterdir():
+            with suppress(OSError):  # threads and processes come and go
+                for child in (task / "children").read_text(encoding="ascii").split():
+                    largest[child] = _peak_mib(child)
+        time.sleep(OFTEN)
+
+
+def _peak_mib(process: str) -> float:
+    """The most memory that a process has had since it began its program. Linux only."""
+    peak = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{process}/status").read_text(encoding="ascii"))
+    return int(peak[1]) / 1024 if peak else 0.0
+
+
+if __name__ == "__main__":
+    run_measured(Path(sys.argv[1]), sys.argv[2:])
