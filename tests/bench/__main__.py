@@ -13,7 +13,7 @@ import click
 import cloup
 
 from nmtkit import console, recipe
-from nmtkit.cli import bench, inference, options
+from nmtkit.cli import bench, inference
 from nmtkit.cli.options import Number, with_threads
 from nmtkit.cli.reporting import tell
 from nmtkit.core import device
@@ -92,15 +92,15 @@ def command(ctx: click.Context, only: str | None, output: Path | None, **given: 
     device.prepare(place, threads=given["threads"])
     facts = machine.facts(given["threads"], place)
     bench.show_machine(facts)
-    watch = machine.PressureWatch(partial(console.say, stderr=True))
-    watch.look("before")
+    look = partial(machine.look_at_pressure, notify=partial(console.say, stderr=True))
+    pressure = {"before": look("before")}
     figures: dict[str, Any] = {"machine": facts, "settings": {key: str(value) for key, value in given.items()}}
     with tempfile.TemporaryDirectory(prefix="nmtkit-bench-") as scratch:
         for part in [only] if only else PARTS:
             figures[part] = run_part(part, Path(scratch), place, **given)
-            watch.look(f"after {part}")
+            pressure[f"after {part}"] = look(f"after {part}")
     if output is not None:
-        write_json(output, {**figures, "cpu pressure": watch.shares})
+        write_json(output, {**figures, "cpu pressure": pressure})
         console.say(f"wrote {output}")
     console.say(f"{time.monotonic() - begun:.0f} seconds in all")
 
@@ -181,18 +181,20 @@ def decode(
     not ended among what has. --max-length 100 --search max_length_ratio=100 gives nmtkit one limit for all lines too.
     """
     sources, references = bench.read_test_lines(how, source, ref, lines)
-    result = measure_decoding(DecodingWork(how, sources, references, against, rounds, alone), tell)
-    bench.show_machine(result.facts)
+    facts = machine.facts(how.threads or device.cpu_threads(), device.choose(how.device))
+    work = DecodingWork(how, sources, references, against, rounds, alone)
+    rows, seconds, examples, pressure = measure_decoding(work, tell)
+    bench.show_machine(facts)
     columns = ["engine", "way", "CPU s", "of floor", "differ", "ties", "cut", *bench.DECODING_COLUMNS]
     title = f"decoding {len(sources):,} lines, {rounds} rounds"
-    console.table(title, [*columns, *result.rows[0].scores], [decoding_row(row) for row in result.rows])
-    cold = [[name, f"{median(taken):.2f}", spread(taken, 2)] for name, taken in result.cold.items()]
+    console.table(title, [*columns, *rows[0].scores], [decoding_row(row) for row in rows])
+    cold = [[name, f"{median(taken):.2f}", spread(taken, 2)] for name, taken in seconds.items()]
     console.table("one line, from a cold start", ["process", "seconds", "min-max"], cold)
-    for one in result.examples:
+    for one in examples:
         tell(f"{one['engine']}, line {one['line']}: {one['other']}\n  nmtkit: {one['nmtkit']}")
     if output is not None:
-        figures: dict[str, Any] = {"facts": result.facts, "rows": [row.figures() for row in result.rows]}
-        figures |= {"cold_start_seconds": result.cold, "differing": result.examples, "cpu_pressure": result.pressure}
+        figures: dict[str, Any] = {"facts": facts, "rows": [row.figures() for row in rows]}
+        figures |= {"cold_start_seconds": seconds, "differing": examples, "cpu_pressure": pressure}
         bench.write_figures(output, figures)
 
 
@@ -207,15 +209,7 @@ def decoding_row(row: EngineSpeed) -> list[str]:
     ]
 
 
-@command.command("train")
-@options.recipe
-@options.overrides
-@options.run_folder
-@options.device
-@options.training_threads
-@click.option("--updates", type=Number(1, 1000), default=5, show_default=True, help="Updates in a round.")
-@bench.rounds
-@bench.output
+@command.command("train", params=bench.bench_training.params)
 def train(
     name: str,
     overrides: tuple[str, ...],

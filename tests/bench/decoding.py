@@ -88,19 +88,6 @@ class EngineSpeed(DecodingSpeed):
 
 
 @dataclass
-class DecodingResult:
-    """All that was measured."""
-
-    facts: dict[str, object]
-    rows: list[EngineSpeed]
-    cold: dict[str, list[float]]
-    """Seconds of a process from start to end: of `nmtkit translate` with one line, and of `import torch`."""
-    examples: list[dict[str, str]]
-    """Some lines that differ: the source, nmtkit's translation, the engine and its translation."""
-    pressure: dict[str, float | None]
-
-
-@dataclass
 class EngineServer:
     """Opens an engine with the first request, and calls its methods by name."""
 
@@ -134,8 +121,13 @@ def start_engine(name: str, how: ModelOptions, stack: ExitStack) -> Ask:
     return lambda method, *arguments: call(worker, (method, arguments), remedy)
 
 
-def measure_decoding(work: DecodingWork, notify: Callable[[str], None]) -> DecodingResult:
+def measure_decoding(
+    work: DecodingWork, notify: Callable[[str], None]
+) -> tuple[list[EngineSpeed], dict[str, list[float]], list[dict[str, str]], dict[str, float | None]]:
     """Measures; every engine, in each of its configurations, has a process of its own that stays.
+
+    Returns:
+        the rows; seconds of cold starts; some lines that differ; how busy the machine was.
 
     Raises:
         NmtkitError: an engine is not installed or cannot do this work; nothing has been measured then.
@@ -147,9 +139,7 @@ def measure_decoding(work: DecodingWork, notify: Callable[[str], None]) -> Decod
         conversion.require_convertible(config.model, name)
         require_comparable(name, config.search.changed(work.how.search_settings or {}))
         conversion.library(name)
-    watch = machine.PressureWatch(notify)
-    watch.look("before")
-    facts = machine.facts(work.how.threads or devices.cpu_threads(), devices.choose(work.how.device))
+    pressure = {"before": machine.look_at_pressure("before", notify)}
     with ExitStack() as stack:
         rows = [row for name in (NmtkitEngine.name, *work.against) for row in _fastest(name, work, notify)]
         engines = [start_engine(row.engine, work.how, stack) for row in rows]
@@ -162,7 +152,8 @@ def measure_decoding(work: DecodingWork, notify: Callable[[str], None]) -> Decod
                 row.gflop, row.gigabytes = products("trace", row.setting, work.sources)
         turns = list(zip(rows, engines, strict=True))
         for number in range(work.rounds):
-            watch.look(f"before round {number + 1}")
+            when = f"before round {number + 1}"
+            pressure[when] = machine.look_at_pressure(when, notify)
             first = number % len(turns)
             for row, ask in turns[first:] + turns[:first]:
                 _measure_round(row, ask, work)
@@ -170,8 +161,8 @@ def measure_decoding(work: DecodingWork, notify: Callable[[str], None]) -> Decod
                     row.matmul_seconds.append(products("matmul_seconds", row.setting))
         examples = _compare(rows, products, work, run)
     cold = _cold_starts(work, run)
-    watch.look("after")
-    return DecodingResult(facts, rows, cold, examples, watch.shares)
+    pressure["after"] = machine.look_at_pressure("after", notify)
+    return rows, cold, examples, pressure
 
 
 def _fastest(name: str, work: DecodingWork, notify: Callable[[str], None]) -> list[EngineSpeed]:

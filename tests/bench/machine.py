@@ -68,23 +68,16 @@ def _of_workers(file: str) -> list[str]:
     return texts
 
 
-class PressureWatch:
-    """Notes before each part of the work how busy the machine is, and warns where other programs run."""
-
-    def __init__(self, notify: Callable[[str], None]) -> None:
-        self.shares: dict[str, float | None] = {}
-        self._notify = notify
-
-    def look(self, when: str) -> None:
-        share = None
-        with suppress(OSError):  # not every kernel says it
-            average = CPU_PRESSURE.read_text(encoding="ascii").split()[1]
-            share = float(average.removeprefix("avg10="))
-        self.shares[when] = share
-        if share is None:
-            self._notify(f"{when}: {CPU_PRESSURE} is not there: whether the machine is quiet is not known")
-        elif share > QUIET:
-            self._notify(
-                f"!!! NOT QUIET {when}: processes waited for a core in {share:.0f}% of the last 10 seconds. "
-                "The figures are too low and the ratios uncertain."
-            )
+def look_at_pressure(when: str, notify: Callable[[str], None]) -> float | None:
+    """How busy the machine is, in per cent; warns where other programs run."""
+    try:
+        share = float(CPU_PRESSURE.read_text(encoding="ascii").split()[1].removeprefix("avg10="))
+    except OSError:  # not every kernel says it
+        notify(f"{when}: {CPU_PRESSURE} is not there: whether the machine is quiet is not known")
+        return None
+    if share > QUIET:
+        notify(
+            f"!!! NOT QUIET {when}: processes waited for a core in {share:.0f}% of the last 10 seconds. "
+            "The figures are too low and the ratios uncertain."
+        )
+    return share

@@ -10,6 +10,7 @@ from nmtkit.data.batch import Batch, collate
 from nmtkit.data.store import Store
 from nmtkit.models.base import Seq2Seq
 from nmtkit.models.transformer import TransformerConfig
+from tests.contracts.pretended_cuda import CUDA, pretended_cuda
 
 from .floors import BareTransformer, load
 from .made_text import make_captions
@@ -48,6 +49,20 @@ def test_the_floor_computes_the_models_loss_with_every_weight(batch: Batch) -> N
         check_same_function(model, floor, batch)
 
 
+def test_the_floor_trains_on_a_gpu_and_never_waits(batch: Batch) -> None:
+    floor = BareTransformer(TOY, VOCABULARY, 0.0)
+    expected = float(floor.loss(load(batch, CPU)).detach())
+    with pretended_cuda() as cuda:
+        cuda.take(floor)
+        loaded = load(batch, CUDA)
+        cuda.waits.clear()
+        loss = floor.loss(loaded)
+        assert loss.device == CUDA
+        torch.autograd.backward(loss)
+        assert not cuda.waits
+        assert float(cuda.bring_back(loss.detach())) == pytest.approx(expected, rel=1e-6)
+
+
 def test_every_block_of_every_engine_is_measured(tmp_path: Path) -> None:
     """They get the same batches, which the bench itself asserts."""
     folder = make_captions(tmp_path, {"kind": "transformer"}, 100, {"train": 100, "valid": 5, "test": 5})
@@ -59,10 +74,14 @@ def test_every_block_of_every_engine_is_measured(tmp_path: Path) -> None:
 
 
 def test_batches_of_articles_give_the_text_of_one_at_a_time() -> None:
-    """Of articles that are unlike in length too."""
+    """Of articles that are unlike in length too, and on a GPU."""
     sources = [[5, 6, 7, 8], [9], [], [10, 6, 11, 12, 13, 14]]
     model = SUMMARIZER.build()
-    assert summarize(model, SUMMARIZER, sources, 4, CPU) == summarize(model, SUMMARIZER, sources, 1, CPU)
+    one_at_a_time = summarize(model, SUMMARIZER, sources, 1, CPU)
+    assert summarize(model, SUMMARIZER, sources, 4, CPU) == one_at_a_time
+    with pretended_cuda() as cuda:
+        cuda.take(model)
+        assert summarize(model, SUMMARIZER, sources, 2, CUDA) == one_at_a_time
 
 
 def test_unknown_words_of_an_article_are_numbered_in_order() -> None:

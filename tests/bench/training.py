@@ -1,8 +1,9 @@
 """Training speed: of nmtkit's loop beside bare torch on the same batches, and of a recipe beside its products."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from statistics import median
@@ -21,7 +22,7 @@ from nmtkit.experiment.bench import TrainingBenchmark, TrainingSpeed, spread
 from nmtkit.models.base import MODELS, ModelConfig, Seq2Seq, VocabularySizes
 from nmtkit.models.transformer import TransformerConfig
 from nmtkit.training.config import TrainingConfig
-from nmtkit.training.events import Step
+from nmtkit.training.events import Saved, Step
 from nmtkit.training.loop import train
 from nmtkit.training.objectives.likelihood import likelihood
 
@@ -30,6 +31,7 @@ from .floors import SMOOTHING, BareTransformer, load
 from .matmuls import MatmulTrace
 from .timing import time_in_turns
 
+FLOOR = "bare torch (the floor)"
 BATCH_TOKENS = 2048
 SEED = 1
 CPU = torch.device("cpu")
@@ -75,10 +77,6 @@ class Setup:
     def stream(self) -> BatchStream:
         return BatchStream(self.store, BatchConfig(batch_tokens=self.batch_tokens), SEED)
 
-    def small_batch(self) -> Batch:
-        """Small enough for a CPU."""
-        return next(BatchStream(self.store, BatchConfig(batch_tokens=BATCH_TOKENS), SEED))
-
 
 @dataclass(frozen=True)
 class Speed:
@@ -92,73 +90,49 @@ class Speed:
     """To the floor's block of the same round; empty for the floor itself."""
     peak_mib: float
 
-    def row(self) -> list[str]:
-        ratios = [f"{of(self.ratios):.2f}" if self.ratios else "-" for of in (min, median, max)]
-        speed = [f"{median(self.tokens_per_second):,.0f}", spread(self.tokens_per_second)]
-        return [self.arithmetic, self.engine, *speed, *ratios, f"{self.peak_mib:,.0f}"]
+
+def nmtkit_blocks(config: ModelConfig, arithmetic: Arithmetic, setup: Setup, folder: Path) -> Iterator[int]:
+    """Makes so many updates of `nmtkit.training.loop.train` for each block, loading included, and gives its tokens."""
+    training = TrainingConfig(
+        lr=LR,
+        betas=list(BETAS),
+        label_smoothing=SMOOTHING,
+        clip_norm=1.0,
+        precision=arithmetic.autocast,
+        matmul_precision=arithmetic.matmul,
+        log_every=setup.updates,
+        validate_every=10**9,
+        save_every=10**9,
+        max_updates=10**9,
+    )
+    model = build(config, setup.store.tgt_size)
+    tokens = 0
+    for event in train(model, setup.stream(), training, lambda model: {}, CheckpointManager(folder), setup.device):
+        if isinstance(event, Saved):  # before the first update
+            continue
+        assert isinstance(event, Step)
+        assert event.skipped == 0
+        tokens += event.tokens
+        if event.update % setup.updates == 0:  # the first update has an event of its own
+            yield tokens
+            tokens = 0
 
 
-class NmtkitTraining:
-    """A block is so many updates of `nmtkit.training.loop.train`, loading included."""
-
-    def __init__(self, name: str, config: ModelConfig, arithmetic: Arithmetic, setup: Setup, folder: Path) -> None:
-        self.name = name
-        training = TrainingConfig(
-            lr=LR,
-            betas=list(BETAS),
-            label_smoothing=SMOOTHING,
-            clip_norm=1.0,
-            precision=arithmetic.autocast,
-            matmul_precision=arithmetic.matmul,
-            log_every=setup.updates,
-            validate_every=10**9,
-            save_every=10**9,
-            max_updates=10**9,
-        )
-        model = build(config, setup.store.tgt_size)
-        self._events = train(model, setup.stream(), training, _no_validation, CheckpointManager(folder), setup.device)
-        self._updates = setup.updates
-        next(self._events)  # the state before the first update is saved
-
-    def block(self) -> int:
-        tokens = 0
-        for event in self._events:
-            assert isinstance(event, Step)
-            assert event.skipped == 0
-            tokens += event.tokens
-            if event.update % self._updates == 0:  # the first update has an event of its own
-                break
-        return tokens
-
-
-def _no_validation(model: Seq2Seq) -> dict[str, float]:
-    raise AssertionError("no validation is due")
-
-
-class BareTraining:
-    """A floor: forward, backward, one step of fused Adam. Its batches are loaded before the clock starts."""
-
-    name = "bare torch (the floor)"
-
-    def __init__(self, floor: BareTransformer, arithmetic: Arithmetic, setup: Setup) -> None:
-        self._floor = floor.to(setup.device).train()
-        self._autocast = torch.autocast(setup.device.type, torch.bfloat16, enabled=arithmetic.autocast == "bf16")
-        self._optimizer = torch.optim.Adam(self._floor.parameters(), lr=LR, betas=BETAS, fused=True)
-        stream, updates = setup.stream(), setup.updates
-        self._blocks = iter(
-            [[load(batch, setup.device) for batch in islice(stream, updates)] for _ in range(setup.blocks + 1)]
-        )
-
-    def block(self) -> int:
-        tokens = 0
-        for batch in next(self._blocks):
-            self._optimizer.zero_grad(set_to_none=True)
-            with self._autocast:
-                loss = self._floor.loss(batch)
+def floor_blocks(floor: BareTransformer, arithmetic: Arithmetic, setup: Setup) -> Iterator[int]:
+    """Forward, backward, one step of fused Adam; all batches are loaded before the first block."""
+    floor.to(setup.device).train()
+    autocast = torch.autocast(setup.device.type, torch.bfloat16, enabled=arithmetic.autocast == "bf16")
+    optimizer = torch.optim.Adam(floor.parameters(), lr=LR, betas=BETAS, fused=True)
+    count = (setup.blocks + 1) * setup.updates
+    batches = iter([load(batch, setup.device) for batch in islice(setup.stream(), count)])
+    while block := list(islice(batches, setup.updates)):
+        for batch in block:
+            optimizer.zero_grad(set_to_none=True)
+            with autocast:
+                loss = floor.loss(batch)
             torch.autograd.backward(loss)
-            self._optimizer.step()
-            tokens += batch.tokens
-        return tokens
+            optimizer.step()
+        yield sum(batch.tokens for batch in block)
 
 
 def build(config: ModelConfig, vocabulary: int) -> Seq2Seq:
@@ -202,17 +176,19 @@ def beside_floor(setup: Setup, config: TransformerConfig, arithmetics: Iterable[
     configs = {"nmtkit, dropout as the floor": config, "nmtkit, its default dropout": by_default}
     model = build(config, setup.store.tgt_size)
     floor = BareTransformer(config, setup.store.tgt_size, config.dropout)
-    console.say(check_same_function(model, floor, setup.small_batch()))
+    few = next(BatchStream(setup.store, BatchConfig(batch_tokens=BATCH_TOKENS), SEED))  # for a CPU
+    console.say(check_same_function(model, floor, few))
     rows = []
     for arithmetic in arithmetics:
         floor.take_weights(model.state_dict())
-        engines = [BareTraining(floor, arithmetic, setup)]
+        blocks = {FLOOR: floor_blocks(floor, arithmetic, setup)}
         for name, one in configs.items():
-            engines.append(NmtkitTraining(name, one, arithmetic, setup, setup.folder / f"{arithmetic.name}, {name}"))
+            blocks[name] = nmtkit_blocks(one, arithmetic, setup, setup.folder / f"{arithmetic.name}, {name}")
         device.prepare(setup.device, arithmetic.matmul, setup.threads)
-        timings = time_in_turns({engine.name: engine.block for engine in engines}, setup.blocks, setup.device)
+        jobs = {name: partial(next, made) for name, made in blocks.items()}
+        timings = time_in_turns(jobs, setup.blocks, setup.device)
         tokens = {name: timing.results for name, timing in timings.items()}
-        base = timings[BareTraining.name]
+        base = timings[FLOOR]
         assert all(counts == base.results for counts in tokens.values()), f"not the same batches: {tokens}"
         for name, timing in timings.items():
             speeds = [count / seconds for count, seconds in zip(timing.results, timing.seconds, strict=True)]
@@ -222,11 +198,16 @@ def beside_floor(setup: Setup, config: TransformerConfig, arithmetics: Iterable[
 
 
 def show(speeds: Sequence[Speed], setup: Setup) -> None:
+    rows = []
+    for row in speeds:
+        ratios = [f"{of(row.ratios):.2f}" if row.ratios else "-" for of in (min, median, max)]
+        speed = [f"{median(row.tokens_per_second):,.0f}", spread(row.tokens_per_second)]
+        rows.append([row.arithmetic, row.engine, *speed, *ratios, f"{row.peak_mib:,.0f}"])
     console.table(
         f"Transformer, target tokens a second (batches of {setup.batch_tokens:,} padded tokens a side, Adam, smoothing "
         f"{SMOOTHING}; nmtkit also clips at 1.0 and loads its batches); ratio to the floor's block of the same round",
         ["arithmetic", "engine", "tok/s", "min-max", "ratio min", "median", "max", "peak MiB"],
-        [speed.row() for speed in speeds],
+        rows,
     )
 
 
@@ -250,11 +231,11 @@ class BesideProducts:
 def beside_products(
     workload: TrainingWorkload, data: str, updates: int, rounds: int, notify: Callable[[str], None]
 ) -> BesideProducts:
-    watch, trace, matmul_seconds = machine.PressureWatch(notify), MatmulTrace(), []
+    trace, matmul_seconds = MatmulTrace(), []
     benchmark = TrainingBenchmark(workload, data, updates, notify)
     trace.record(benchmark.make_updates)
     for number in range(rounds):
-        watch.look(f"before round {number + 1}")
+        machine.look_at_pressure(f"before round {number + 1}", notify)
         benchmark.measure_round()
         matmul_seconds.append(trace.seconds(benchmark.device))
     return BesideProducts(benchmark.speed, trace, matmul_seconds)

@@ -7,7 +7,7 @@ import torch
 from nmtkit.core import device
 from tests.bench.timing import summary, time_in_turns
 
-from .results import Part, start
+from .results import Part
 
 ROUNDS = 5
 PRODUCTS: dict[str, tuple[device.MatmulPrecision, torch.dtype]] = {
@@ -35,9 +35,9 @@ def copied(place: torch.device, mib: int) -> list[float]:
     return [2 * source.nbytes / seconds for seconds in seconds_of(lambda: target.copy_(source), place, 10)]
 
 
-def multiplied(place: torch.device, kind: str, size: int) -> list[float]:
+def ceiling(place: torch.device, kind: str, quick: bool) -> list[float]:
     """Floating point operations in a second in products of square matrices."""
-    precision, dtype = PRODUCTS[kind]
+    (precision, dtype), size = PRODUCTS[kind], 512 if quick else 8192
     device.prepare(place, precision)
     one, other = (torch.randn(size, size, device=place).to(dtype) for _ in range(2))
     out = torch.empty_like(one)
@@ -46,21 +46,12 @@ def multiplied(place: torch.device, kind: str, size: int) -> list[float]:
     return [2 * size**3 / one for one in seconds]
 
 
-def ceiling(place: torch.device, kind: str, quick: bool) -> list[float]:
-    return multiplied(place, kind, 512 if quick else 8192)
-
-
 def main(part: Part) -> None:
-    place, results = part.place, part.results
-    speeds = [value / 1e9 for value in copied(place, 32 if part.quick else 2048)]
-    results.add("copy within the device", None, summary(speeds, "GB/s"), gb_per_second=speeds)
+    speeds = [value / 1e9 for value in copied(part.place, 32 if part.quick else 2048)]
+    part.add("copy within the device", None, summary(speeds, "GB/s"), gb_per_second=speeds)
     for kind in PRODUCTS:
-        speeds = [value / 1e12 for value in ceiling(place, kind, part.quick)]
-        results.add(f"products in {kind}", None, summary(speeds, "TFLOP/s", 2), tflops=speeds)
-    small = torch.zeros(16, device=place)
-    launches = [1e6 * value for value in seconds_of(lambda: small.add_(1), place, 1000)]
-    results.add("one small kernel after another", None, summary(launches, "us each", 2), us=launches)
-
-
-if __name__ == "__main__":
-    main(start("ceilings", __doc__))
+        speeds = [value / 1e12 for value in ceiling(part.place, kind, part.quick)]
+        part.add(f"products in {kind}", None, summary(speeds, "TFLOP/s", 2), tflops=speeds)
+    small = torch.zeros(16, device=part.place)
+    launches = [1e6 * value for value in seconds_of(lambda: small.add_(1), part.place, 1000)]
+    part.add("one small kernel after another", None, summary(launches, "us each", 2), us=launches)

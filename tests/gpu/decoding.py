@@ -13,7 +13,7 @@ from tests.bench.search import POINTER_GENERATOR, TOY, Network, measure_summarie
 from tests.bench.timing import summary, time_in_turns
 from tests.bench.training import BASE
 
-from .results import Part, start
+from .results import Part
 
 NETWORKS = {
     "transformer": Network("transformer", BASE.model_dump(), 32_000, 15, 30),
@@ -74,14 +74,14 @@ def look(part: Part, name: str, size: int, beam_size: int) -> None:
         equal = sum(map(list.__eq__, timing.results[-1], first))
         figure = f"{summary(tokens, 'tok/s')}, {summary(ms, 'ms a step', 2)}, {timing.peak_mib:,.0f} MiB"
         values = {"tokens_per_second": tokens, "ms_per_step": ms, "peak_mib": timing.peak_mib, "equal": equal}
-        part.results.add(f"{title}, {way}", None, f"{figure}, {equal} of {size} as the first", **values)
+        part.add(f"{title}, {way}", None, f"{figure}, {equal} of {size} as the first", **values)
     for kind in ("fp32", "fp16") if part.place.type == "cuda" else ():
         eager, graph = timings[f"eager, {kind}"], timings[f"graph, {kind}"]
         same = eager.results[-1] == graph.results[-1]
-        part.results.add(f"{title}, {kind}: graph writes what eager writes", same, "yes" if same else "no")
+        part.add(f"{title}, {kind}: graph writes what eager writes", same, "yes" if same else "no")
         gain = median(eager.seconds) / median(graph.seconds)
         holds = gain >= GAIN if (name, size) == CLAIMED else None
-        part.results.add(f"{title}, {kind}: graph by eager", holds, f"{gain:.2f} times as fast", gain=gain)
+        part.add(f"{title}, {kind}: graph by eager", holds, f"{gain:.2f} times as fast", gain=gain)
 
 
 def main(part: Part) -> None:
@@ -93,8 +93,4 @@ def main(part: Part) -> None:
         figure = summary(row["articles_per_second"], "articles/s", 2)
         if "ratio" in row:
             figure += f", {row['ratio']:.1f} x one at a time, {row['identical']} equal"
-        part.results.add(f"summaries, {row['way']}", None, figure, **row)
-
-
-if __name__ == "__main__":
-    main(start("decoding", __doc__))
+        part.add(f"summaries, {row['way']}", None, figure, **row)

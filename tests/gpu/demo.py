@@ -5,7 +5,7 @@ from nmtkit.experiment.loading import ModelOptions, open_translator
 from nmtkit.experiment.run import Run, choose_device
 from nmtkit.training.events import Step, Stopped
 
-from .results import Part, start
+from .results import Part
 
 ENOUGH = 80.0
 """BLEU that the demo promises."""
@@ -16,7 +16,7 @@ COMPARED = 200
 def main(part: Part) -> None:
     limits = ["training.max_updates=4", "evaluation.max_sentences=4"] if part.quick else []
     loaded = recipe.load("demo", limits)
-    place = choose_device(part.options.device, loaded)
+    place = choose_device(str(part.place), loaded)
     run = Run.begin(loaded, str(part.scratch / "run"))
     run.resolve_auto(place, print)
     speeds, reason = [], ""
@@ -25,18 +25,14 @@ def main(part: Part) -> None:
             speeds.append(event.tokens_per_second)
         if isinstance(event, Stopped):
             reason = f"{event.update} updates ({event.reason})"
-    part.results.add("training", None, f"{reason}, {max(speeds):,.0f} tok/s at best", tokens_per_second=speeds)
+    part.add("training", None, f"{reason}, {max(speeds):,.0f} tok/s at best", tokens_per_second=speeds)
     result = run.test(place)
     assert result is not None
     scores = {score.name: score.value for score in result.scores}
     holds = None if part.quick else scores["BLEU"] >= ENOUGH
-    part.results.add("test set", holds, ", ".join(f"{name} {value:.1f}" for name, value in scores.items()), **scores)
+    part.add("test set", holds, ", ".join(f"{name} {value:.1f}" for name, value in scores.items()), **scores)
     count = 4 if part.quick else COMPARED
     on_cpu = open_translator(run, ModelOptions(device="cpu")).translate(result.sources[:count])
-    found = [translation.text for translation in result.translations[:count]]
-    same = sum(one == other for one, other in zip(on_cpu, found, strict=True))
-    part.results.add("same text on the CPU", None, f"{same} of {count}", same=same, of=count)
-
-
-if __name__ == "__main__":
-    main(start("demo", __doc__))
+    texts = [translation.text for translation in result.translations[:count]]
+    same = sum(map(str.__eq__, on_cpu, texts))
+    part.add("same text on the CPU", None, f"{same} of {count}", same=same, of=count)

@@ -9,19 +9,17 @@ from torch.autograd import DeviceType
 from torch.autograd.profiler_util import FunctionEvent
 from torch.profiler import ProfilerActivity, profile
 
-from nmtkit import console
+from nmtkit import console, recipe
 from nmtkit.experiment.bench import read_clock
-from nmtkit.models.luong import LuongConfig
 from tests.bench import training as bench
 from tests.bench.search import run_engine
 
 from . import decoding, material
-from .results import Part, start
+from .results import Part
 
 TOP = 15
 BATCH = 32
 BEAM = 4
-LUONG = {"embedding_size": 1000, "hidden_size": 1000, "layers": 4, "window": "local_p", "dropout": 0.2}
 
 
 def is_kernel(event: FunctionEvent, cuda: bool) -> bool:
@@ -49,18 +47,11 @@ def look(part: Part, name: str, job: Callable[[], object], steps: int = 1) -> No
     for event in events:
         dearest[event.name].append(event.time_range.elapsed_us())
     top = sorted(dearest.items(), key=lambda item: -sum(item[1]))[:TOP]
-    each = "a step" if steps > 1 else "in all"
-    figure = f"{len(events) / steps:,.0f} kernels, {whole / steps / 1000:.2f} ms {each}, {1 - busy / whole:.0%} gaps"
-    part.results.add(
-        name,
-        None,
-        figure,
-        steps=steps,
-        kernels=len(events),
-        ms=whole / 1000,
-        gaps=1 - busy / whole,
-        top=[{"name": kernel, "calls": len(times), "us": sum(times)} for kernel, times in top],
-    )
+    each, gaps = "a step" if steps > 1 else "in all", 1 - busy / whole
+    figure = f"{len(events) / steps:,.0f} kernels, {whole / steps / 1000:.2f} ms {each}, {gaps:.0%} gaps"
+    values = {"steps": steps, "kernels": len(events), "ms": whole / 1000, "gaps": gaps}
+    named = [{"name": kernel, "calls": len(times), "us": sum(times)} for kernel, times in top]
+    part.add(name, None, figure, **values, top=named)
     rows = [[kernel[:90], len(times), f"{sum(times):,.0f}"] for kernel, times in top]
     console.table(f"{name}: the dearest", ["kernel", "calls", "us"], rows)
 
@@ -75,11 +66,7 @@ def main(part: Part) -> None:
         job = partial(run_engine, engine, batch)
         look(part, f"transformer, {way}, beam {BEAM}, batch {BATCH}, with its encoder", job, network.output)
     setup = material.training_setup(part, updates=1)
-    for config in (material.transformer(part), LuongConfig(**({"hidden_size": 16} if part.quick else LUONG))):
-        trained = bench.NmtkitTraining(config.kind, config, bench.BF16, setup, part.scratch / config.kind)
-        trained.block()
-        look(part, f"{config.kind}, an update of {setup.batch_tokens:,} tokens, bf16", trained.block)
-
-
-if __name__ == "__main__":
-    main(start("kernels", __doc__))
+    for config in (material.transformer(part), recipe.load(material.LUONG, material.luong_sizes(part)).model):
+        blocks = bench.nmtkit_blocks(config, bench.BF16, setup, part.scratch / config.kind)
+        next(blocks)
+        look(part, f"{config.kind}, an update of {setup.batch_tokens:,} tokens, bf16", partial(next, blocks))

@@ -11,9 +11,9 @@ from tests.bench import made_text, training
 
 from .results import Part
 
-VOCABULARY, QUICK_VOCABULARY = 32_000, 400
 QUICK_PAIRS = {"train": 300, "valid": 10, "test": 20}
-BATCH_TOKENS, QUICK_BATCH_TOKENS = 25_000, 500
+LUONG = "wmt14-en-de-luong-local-p"
+"""A recipe."""
 QUICK = {"hidden_size": 16, "feed_forward_size": 32, "heads": 2, "encoder_layers": 1, "decoder_layers": 1}
 
 
@@ -21,12 +21,17 @@ def transformer(part: Part) -> TransformerConfig:
     return training.BASE.changed(QUICK) if part.quick else training.BASE
 
 
+def luong_sizes(part: Part) -> list[str]:
+    """Overrides of `LUONG`."""
+    return ["model.hidden_size=16", "model.embedding_size=16", "model.layers=1"] if part.quick else []
+
+
 def captions(part: Part) -> RunFolder:
     """A preprocessed run, made by whichever part comes first."""
-    folder = part.results.path.parent / "captions"
+    folder = part.out / "captions"
     if not (folder / "run" / "data" / "test.json").exists():
         folder.mkdir(exist_ok=True)
-        sizes = (QUICK_VOCABULARY, QUICK_PAIRS) if part.quick else (VOCABULARY,)
+        sizes = (400, QUICK_PAIRS) if part.quick else (32_000,)
         made_text.make_captions(folder, transformer(part).model_dump(), *sizes)
     return RunFolder(folder / "run")
 
@@ -41,13 +46,8 @@ def untrained_run(part: Part) -> RunFolder:
     return folder
 
 
-def training_setup(part: Part, updates: int = 5, blocks: int = 3) -> training.Setup:
-    return training.Setup(
-        Store.open(captions(part).data, "train"),
-        part.scratch,
-        part.place,
-        torch.get_num_threads(),
-        blocks=1 if part.quick else blocks,
-        updates=1 if part.quick else updates,
-        batch_tokens=QUICK_BATCH_TOKENS if part.quick else BATCH_TOKENS,
-    )
+def training_setup(part: Part, updates: int = 5) -> training.Setup:
+    """What is trained on, with three blocks of so many updates."""
+    store, threads = Store.open(captions(part).data, "train"), torch.get_num_threads()
+    blocks, updates, batch_tokens = (1, 1, 500) if part.quick else (3, updates, 25_000)
+    return training.Setup(store, part.scratch, part.place, threads, blocks, updates, batch_tokens)

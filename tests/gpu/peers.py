@@ -3,24 +3,18 @@
 It decodes the test set of the trained run that `--run` names; without one random weights write 30 tokens a sentence.
 """
 
-import argparse
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 from nmtkit.core.errors import NmtkitError
 from nmtkit.interchange import conversion
 from tests.bench.timing import summary
 
 from .material import untrained_run
-from .results import Part, start
+from .results import Part
 
 LENGTH = "min_length=29 max_length=30 max_length_ratio=0 max_length_offset=30"
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--run", type=Path, metavar="FOLDER", help="a trained run; its test set is translated")
 
 
 def main(part: Part) -> None:
@@ -30,8 +24,8 @@ def main(part: Part) -> None:
             conversion.library(name)
             others.append(name)
         except NmtkitError as fault:
-            part.results.add(f"{name} is not measured", None, str(fault))
-    file, run = part.scratch / "figures.json", part.options.run
+            part.add(f"{name} is not measured", None, str(fault))
+    file, run = part.scratch / "figures.json", part.run
     words = ["decode", "-m", str(run or untrained_run(part).path), "--device", str(part.place), "-o", str(file)]
     words += ["--against", ",".join(others)] if others else []
     words += [] if run else [word for setting in LENGTH.split() for word in ("--search", setting)]
@@ -39,7 +33,7 @@ def main(part: Part) -> None:
     subprocess.run([sys.executable, "-m", "tests.bench", *words], check=True)
     figures = json.loads(file.read_text(encoding="utf-8"))
     for row in figures["rows"]:
-        part.results.add(
+        part.add(
             f"{row['engine']}, {row['way']}",
             None,
             f"{summary(row['sentences_per_second'], 'sentences/s', 1)}, {row['latency_ms_median']:.1f} ms alone "
@@ -50,8 +44,4 @@ def main(part: Part) -> None:
         )
     cold = figures["cold_start_seconds"]
     figure = ", ".join(f"{name} {summary(seconds, 's', 2)}" for name, seconds in cold.items())
-    part.results.add("cold start", None, figure)
-
-
-if __name__ == "__main__":
-    main(start("peers", __doc__, add_options))
+    part.add("cold start", None, figure)

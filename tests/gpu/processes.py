@@ -11,12 +11,13 @@ from nmtkit.autotune.training import CyclingStream
 from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.core import device
 from nmtkit.data.batch import collate
-from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
+from nmtkit.models.base import MODELS, Seq2Seq
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Stopped
 from nmtkit.training.loop import train
+from tests.bench import training as bench
 
-from .results import Part, start
+from .results import Part
 
 VOCABULARY = 200
 SHAPES: dict[str, dict[str, object]] = {
@@ -42,25 +43,18 @@ def stream_of(rank: int, world: int) -> CyclingStream:
 
 
 def build(kind: str) -> Seq2Seq:
-    torch.manual_seed(1)
-    cls = MODELS.get(kind)
-    return cls(cls.Config.model_validate({"kind": kind, **SHAPES[kind]}), VocabularySizes(VOCABULARY, VOCABULARY, True))
+    config = MODELS.get(kind).Config.model_validate({"kind": kind, **SHAPES[kind]})
+    return bench.build(config, VOCABULARY)
 
 
 def trained(kind: str, place: torch.device, folder: Path, rank: int = 0, world: int = 1) -> torch.Tensor:
     """All weights after the updates."""
-    config = TrainingConfig(
-        optimizer="sgd",
-        lr=0.5,
-        max_updates=UPDATES,
-        accumulate=2 // world,
-        precision="fp32",
-        matmul_precision="highest",
-    )
+    exact = {"precision": "fp32", "matmul_precision": "highest"}
+    config = TrainingConfig(optimizer="sgd", lr=0.5, max_updates=UPDATES, accumulate=2 // world, **exact)
     device.prepare(place, threads=1 if place.type == "cpu" else None)
     model = build(kind)
-    events = train(model, stream_of(rank, world), config, lambda model: {"bleu": 0.0}, CheckpointManager(folder), place)
-    *_, last = events
+    stream, states = stream_of(rank, world), CheckpointManager(folder)
+    *_, last = train(model, stream, config, lambda model: {"bleu": 0.0}, states, place)
     assert isinstance(last, Stopped)
     assert last.update == UPDATES
     return flat(model)
@@ -88,7 +82,7 @@ def main(part: Part) -> None:
     for process in processes:
         process.join()
     codes = [process.exitcode for process in processes]
-    part.results.add("both processes come to their end", codes == [0, 0], f"exit codes {codes}")
+    part.add("both processes come to their end", codes == [0, 0], f"exit codes {codes}")
     if codes != [0, 0]:
         return
     for kind in SHAPES:
@@ -98,8 +92,4 @@ def main(part: Part) -> None:
         apart = float((two[0] - alone).abs().max())
         holds = torch.equal(*two) and moved > 0 and apart <= CLOSE * moved
         figure = f"weights apart by up to {apart:.1e}, moved by up to {moved:.1e}"
-        part.results.add(f"{kind}: equal in both, and to one process", holds, figure, apart=apart, moved=moved)
-
-
-if __name__ == "__main__":
-    main(start("processes", __doc__))
+        part.add(f"{kind}: equal in both, and to one process", holds, figure, apart=apart, moved=moved)

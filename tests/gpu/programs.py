@@ -6,16 +6,18 @@ against the speed of a copy within the device. The results of both ways must be 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from nmtkit.layers import kernels
 
 from . import ceilings
-from .results import Part, start
+from .results import Part
 
 SIZES = {"sentences": 64, "queries": 4, "length": 400, "attention": 512, "rows": 2048, "columns": 50_048}
 """Of the pointer-generator, its vocabulary padded; 512 sentences of 4 hypotheses."""
@@ -36,10 +38,6 @@ class Loop:
     arguments: tuple[Any, ...]
     near: float
     """How far the results of the two may be from each other."""
-
-    def results(self, way: Callable[..., Any]) -> tuple[Tensor, ...]:
-        found = way(*self.arguments)
-        return found if isinstance(found, tuple) else (found,)
 
 
 def loops(place: torch.device, sizes: dict[str, int], dtype: torch.dtype) -> list[Loop]:
@@ -77,21 +75,16 @@ def seconds_of(job: Callable[[], object], place: torch.device) -> float:
 
 def look(part: Part, loop: Loop, kind: str, copy: float) -> None:
     """A row of both ways."""
-    found, expected = loop.results(loop.program), loop.results(loop.plain)
-    apart = max(float((one.float() - other.float()).abs().max()) for one, other in zip(found, expected, strict=True))
-    moved = sum(tensor.nbytes for tensor in [*loop.arguments, *found] if isinstance(tensor, Tensor))
-    program, plain = (seconds_of(lambda way=way: loop.results(way), part.place) for way in (loop.program, loop.plain))
+    jobs = [partial(way, *loop.arguments) for way in (loop.program, loop.plain)]
+    results, expected = (tree_leaves(job()) for job in jobs)
+    apart = max(float((a.float() - b.float()).abs().max()) for a, b in zip(results, expected, strict=True))
+    moved = sum(tensor.nbytes for tensor in [*loop.arguments, *results] if isinstance(tensor, Tensor))
+    program, plain = (seconds_of(job, part.place) for job in jobs)
     share = moved / program / copy
-    part.results.add(
-        f"{loop.name}, {kind}",
-        apart <= loop.near,
-        f"{1e6 * program:,.1f} us, {moved / 1e6:,.1f} MB, {share:.0%} of a copy's speed, "
-        f"{plain / program:.1f} x torch's operations, {apart:.1g} apart",
-        seconds=program,
-        plain_seconds=plain,
-        moved_bytes=moved,
-        share_of_copy=share,
-    )
+    figure = f"{1e6 * program:,.1f} us, {moved / 1e6:,.1f} MB, {share:.0%} of a copy's speed, "
+    figure += f"{plain / program:.1f} x torch's operations, {apart:.1g} apart"
+    values = {"seconds": program, "plain_seconds": plain, "moved_bytes": moved, "share_of_copy": share}
+    part.add(f"{loop.name}, {kind}", apart <= loop.near, figure, **values)
 
 
 @torch.no_grad()
@@ -100,12 +93,8 @@ def main(part: Part) -> None:
     copy = median(ceilings.copied(place, 32 if part.quick else 2048))
     if place.type == "cuda":
         works = kernels._triton_kernels(torch.device("cuda", place.index or 0)) is not None
-        part.results.add("Triton works here", works, "yes" if works else "no: torch's operations compute")
+        part.add("Triton works here", works, "yes" if works else "no: torch's operations compute")
     torch.manual_seed(1)
     for kind, dtype in TYPES.items():
         for loop in loops(place, sizes, dtype):
             look(part, loop, kind, copy)
-
-
-if __name__ == "__main__":
-    main(start("programs", __doc__))

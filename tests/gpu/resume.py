@@ -4,7 +4,6 @@ On a CPU it is, bit for bit. On a CUDA device that is promised with `--set train
 holds for the whole process, so each way is a part of its own; without it the difference is measured.
 """
 
-import argparse
 import json
 import shutil
 from pathlib import Path
@@ -16,7 +15,7 @@ from nmtkit.experiment.run import Run, choose_device
 from nmtkit.runs.folder import RunFolder
 from nmtkit.training.events import Stopped
 
-from .results import Part, start
+from .results import Part
 
 SIZES = {"hidden_size": 128, "dropout": 0.1}
 MODELS: dict[str, dict[str, object]] = {
@@ -28,8 +27,8 @@ HALF = 3
 """Updates before and after the stop."""
 
 
-def written(part: Part, name: str, precision: str) -> recipe.Recipe:
-    exact = f"matmul_precision: highest, deterministic: {str(part.options.deterministic).lower()}"
+def written(name: str, precision: str, deterministic: bool) -> recipe.Recipe:
+    exact = f"matmul_precision: highest, deterministic: {json.dumps(deterministic)}"
     training = f"lr: 0.001, clip_norm: 1.0, max_updates: {2 * HALF}, threads: {torch.get_num_threads()}"
     overrides = [
         f"model={json.dumps(MODELS[name])}",
@@ -40,49 +39,39 @@ def written(part: Part, name: str, precision: str) -> recipe.Recipe:
     return recipe.load("demo", overrides)
 
 
-def train(what: recipe.Recipe, folder: Path, device: str, resume: bool = False, until: int | None = None) -> None:
+def train(loaded: recipe.Recipe, folder: Path, device: str, resume: bool = False, until: int | None = None) -> None:
     """As `nmtkit train` does; `until` stops it after so many updates, as a signal would."""
-    place = choose_device(device, what)
-    work = Run.begin(what, str(folder), resume=resume)
-    asked = iter(range(2 * HALF + 2))
-    *_, last = work.train(place, lambda text: None, resume, lambda: next(asked) == until)
+    place = choose_device(device, loaded)
+    run = Run.begin(loaded, str(folder), resume=resume)
+    updates = iter(range(2 * HALF + 2))
+    *_, last = run.train(place, lambda text: None, resume, lambda: next(updates) == until)
     assert isinstance(last, Stopped)
     assert (last.reason, last.update) == (("interrupted", until) if until else ("max_updates", 2 * HALF))
 
 
-def weights(what: recipe.Recipe, folder: Path) -> dict[str, torch.Tensor]:
-    """Of the last state, the optimizer's included."""
-    return Run(RunFolder(folder), what).stages()[-1].checkpoints.load_last()[0]
-
-
-def compare(part: Part, name: str, precision: str, ready: Path) -> None:
-    """One model, once straight and once stopped and resumed."""
-    what = written(part, name, precision)
-    folders = [part.scratch / f"{name}-{precision}-{way}" for way in ("straight", "stopped")]
-    for folder in folders:
-        shutil.copytree(ready, folder)
-        train(what, folder, part.options.device, until=HALF if folder is folders[1] else None)
-    train(what, folders[1], part.options.device, resume=True)
-    one, other = (weights(what, folder) for folder in folders)
+def compare(loaded: recipe.Recipe, straight: Path, stopped: Path, device: str) -> tuple[bool, float]:
+    """Trains once straight, once stopped and resumed: whether all is equal, and how far the weights are apart."""
+    train(loaded, straight, device)
+    train(loaded, stopped, device, until=HALF)
+    train(loaded, stopped, device, resume=True)
+    runs = [Run(RunFolder(folder), loaded) for folder in (straight, stopped)]
+    one, other = (run.stages()[-1].checkpoints.load_last()[0] for run in runs)  # with the optimizer's state
     assert one.keys() == other.keys()
     same = all(torch.equal(one[key], other[key]) for key in one)
-    far = max(float((one[key].double() - other[key].double()).abs().max()) for key in one if key.startswith("weights/"))
-    promised = part.options.deterministic or part.place.type == "cpu"
-    figure = "bit for bit" if same else f"weights differ by up to {far:.1e}"
-    part.results.add(f"{name}, {precision}", same if promised else None, figure, difference=far)
+    return same, max(
+        float((one[key].double() - other[key].double()).abs().max()) for key in one if key.startswith("weights/")
+    )
 
 
-def main(part: Part) -> None:
+def main(part: Part, deterministic: bool) -> None:
+    promised = deterministic or part.place.type == "cpu"
     for name in MODELS:
         ready = part.scratch / name
-        Run.create(written(part, name, "fp32"), str(ready)).preprocess(lambda text: None, lambda report: None)
+        Run.create(written(name, "fp32", deterministic), str(ready)).preprocess(lambda text: None, lambda report: None)
         for precision in ("fp32",) if part.quick else ("fp32", "bf16"):
-            compare(part, name, precision, ready)
-
-
-def own(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--deterministic", action="store_true", help="with training.deterministic")
-
-
-if __name__ == "__main__":
-    main(start("resume", __doc__, own))
+            folders = [part.scratch / f"{name}-{precision}-{kind}" for kind in ("straight", "stopped")]
+            for folder in folders:
+                shutil.copytree(ready, folder)
+            same, far = compare(written(name, precision, deterministic), *folders, str(part.place))
+            figure = "bit for bit" if same else f"weights differ by up to {far:.1e}"
+            part.add(f"{name}, {precision}", same if promised else None, figure, difference=far)
