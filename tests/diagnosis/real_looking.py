@@ -26,6 +26,11 @@ def write(folder: Path, name: str, src: list[str], tgt: list[str]) -> SplitFiles
     return SplitFiles(src=str(paths[0]), tgt=str(paths[1]))
 
 
+def write_splits(folder: Path, **splits: tuple[list[str], list[str]]) -> dict[str, SplitFiles]:
+    """The files of several splits, each of sources and targets."""
+    return {name: write(folder, name, *sides) for name, sides in splits.items()}
+
+
 def lines_by_kind(split: SplitDiagnosis) -> dict[str, list[int]]:
     """The lines of the examples of each fault in a split."""
     return {kind: [place.line for place in finding.places] for kind, finding in split.findings.items()}

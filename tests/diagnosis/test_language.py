@@ -23,9 +23,14 @@ def learned(src: list[str], tgt: list[str]) -> Languages | None:
     return Languages.learn([(TextArrays.of(src), TextArrays.of(tgt))])
 
 
-def test_swapped_pairs_are_told_from_right_ones() -> None:
-    languages = learned(SRC, TGT)
-    assert languages is not None
+@pytest.fixture(scope="module")
+def languages() -> Languages:
+    made = learned(SRC, TGT)
+    assert made is not None
+    return made
+
+
+def test_swapped_pairs_are_told_from_right_ones(languages: Languages) -> None:
     assert languages.src_median > 0 > languages.tgt_median
     src, tgt = real_looking.pairs(1000, "test")
     assert [int(mask.sum()) for mask in languages.doubts(TextArrays.of(src), TextArrays.of(tgt))] == [0, 0, 0]
@@ -52,9 +57,7 @@ def test_nothing_is_learned_from_little_or_from_one_language() -> None:
     assert learned(["a b"] * 1000, ["c d"] * 1000) is None  # lines too short to tell
 
 
-def test_empty_and_single_lines_have_scores() -> None:
-    languages = learned(SRC, TGT)
-    assert languages is not None
+def test_empty_and_single_lines_have_scores(languages: Languages) -> None:
     assert languages.scores(TextArrays.of([""])).tolist() == [0.0]
     together = languages.scores(TextArrays.of(["", SRC[0], TGT[0], ""]))
     alone = languages.scores(TextArrays.of([SRC[0]]))
@@ -98,8 +101,8 @@ def test_lines_in_another_script(own: str, foreign: list[str], right: list[str])
 def test_swapped_files_are_told_once(tmp_path: Path) -> None:
     """Not for every line, and the other way round counts as usual: nothing else is found."""
     valid_src, valid_tgt = real_looking.pairs(300, "valid")
-    sides = {"train": (SRC, TGT), "valid": (valid_tgt, valid_src)}
-    splits = examine({name: real_looking.write(tmp_path, name, *texts) for name, texts in sides.items()}).splits
+    files = real_looking.write_splits(tmp_path, train=(SRC, TGT), valid=(valid_tgt, valid_src))
+    splits = examine(files).splits
     assert not splits["train"].findings
     assert splits["valid"].findings["swapped-files"].count == len(splits["valid"].findings) == 1
 
