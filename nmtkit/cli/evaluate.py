@@ -2,7 +2,7 @@
 
 import json
 import time
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -19,7 +19,6 @@ from nmtkit.metrics import Comparison, metric_names, score_all
 from nmtkit.metrics.systems import require_equal_counts
 from nmtkit.runs.saved import find_run
 from nmtkit.translation.result import Translation
-from nmtkit.translation.translator import Translator
 
 
 @cloup.command()
@@ -91,7 +90,9 @@ def command(
     with nullcontext() if output is None else results.output_file(output, read) as kept:
         translator = inference.open_model(how)
         begun = time.monotonic()
-        outputs = _outputs(translator, sources)
+        outputs: list[Translation] = []
+        stream = translator.stream(windows(sources, inference.window_lines(translator)))  # in batches as by `translate`
+        results.write_stream(stream, lambda ranked: outputs.append(ranked[0]), "lines", "")
         seconds = time.monotonic() - begun
         texts = [one.text for one in outputs]
         if kept is not None:
@@ -113,14 +114,3 @@ def command(
     for score in scores:
         note(Comparison(score).line(width=2))
     click.echo("  ".join([runs, test_name, *(f"{score.name} {score.value:.2f}" for score in scores)]))
-
-
-def _outputs(translator: Translator, sources: list[str]) -> list[Translation]:
-    """The best output for each source, in the same batches as by `translate` or `summarize`."""
-    outputs: list[Translation] = []
-    stream = translator.stream(windows(sources, inference.window_lines(translator)))
-    with results.progress("lines") as display, closing(stream):
-        for batch in stream:
-            outputs += [best for best, *_ in batch]
-            display.advance(len(batch))
-    return outputs

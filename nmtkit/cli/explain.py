@@ -1,6 +1,6 @@
 """`nmtkit explain`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -75,7 +75,7 @@ def command(
         if as_json:
             raise click.UsageError("--json prints, and -o draws a page: leave one of them out")
         require_html(output)
-    lines = list(_lines(sentence, source))
+    lines = _lines(sentence, source)
     translator = inference.open_model(how)
     results = []
     for number, line in enumerate(lines, start=1):
@@ -115,12 +115,11 @@ def _record(printer: Printer, number: int, tree: SearchTree, translations: Seque
     }
 
 
-def _lines(sentence: str | None, source: Path | None) -> Iterator[str]:
+def _lines(sentence: str | None, source: Path | None) -> list[str]:
     if sentence is not None and source is not None:
         raise click.UsageError("SENTENCE and --source both say what to search for: give one of them")
     if sentence is not None:
-        yield sentence
-        return
+        return [sentence]
     place = STDIN if source is None else str(source)
     lines = [line for line in (stdin_lines() if source is None else read_lines(source)) if line.strip()]
     refuse_json_lines(lines, place, EXTRACT_HINT)
@@ -128,4 +127,4 @@ def _lines(sentence: str | None, source: Path | None) -> Iterator[str]:
         raise click.UsageError(f"nothing to explain: {place} is empty; give a SENTENCE")
     if len(lines) > MOST:
         raise click.UsageError(f"{place} has {len(lines):,} lines, and each is a picture: give at most {MOST}")
-    yield from lines
+    return lines

@@ -35,6 +35,7 @@ SEARCH: dict[str, tuple[str | None, str]] = {
     "seed": ("N", "Random seed for sampling."),
 }
 """Keys of the recipe's `search` group that have flags: metavar and help. `--search` sets all keys."""
+SAMPLING = ("samples", "temperature", "top_k", "top_p", "seed")
 
 
 class CombinationSettings(Settings):
@@ -199,17 +200,9 @@ def search_groups(*speed: Decorator) -> Decorator:
     return together(
         cloup.option_group(
             "Search (default: the recipe's settings)",
-            search_flags(
-                "length_penalty",
-                "min_length",
-                "max_length",
-                "no_repeat_ngram",
-                "repetition_penalty",
-                "coverage_penalty",
-                "mbr",
-            ),
+            search_flags(*(key for key in SEARCH if key not in ("beam_size", *SAMPLING))),
             search,
         ),
-        cloup.option_group("Sampling", search_flags("samples", "temperature", "top_k", "top_p", "seed")),
+        cloup.option_group("Sampling", search_flags(*SAMPLING)),
         cloup.option_group("Speed", precision("auto"), shortlist, *speed, batch_tokens, options.threads),
     )
