@@ -138,7 +138,7 @@ def test_a_file_put_into_the_cache_by_hand_is_taken(desk):
     corpus = desk.corpus()
     desk.site.failures = [(404, {})]
     refused(desk.fetch, corpus)
-    (place,) = [path for path in cache_folder().iterdir() if path.is_dir()]
+    (place,) = cache_folder().iterdir()
     (place / "pairs.zip").write_bytes(packed(LINES))
     desk.fetch(corpus)
     assert len(desk.site.asked) == 1

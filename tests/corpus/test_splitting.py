@@ -3,12 +3,12 @@
 import random
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from nmtkit.core.errors import DataError
+from nmtkit.corpora.readers import Pair
 from nmtkit.corpus import splitting
 from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.config import SplitFiles
@@ -130,13 +130,6 @@ def test_every_pair_is_written_once_and_as_it_was(tmp_path: Path) -> None:
 
 
 # By shares of all groups.
-
-
-@dataclass(frozen=True)
-class Pair:
-    src: str
-    tgt: str
-    group: str = ""
 
 
 def split_of(group: str, valid: float, test: float) -> str:
