@@ -76,13 +76,10 @@ def test_nothing_to_draw_is_told(tmp_path: Path):
     assert not (tmp_path / "a.png").exists()
 
 
-@pytest.mark.parametrize(("suffix", "head"), [("png", b"\x89PNG"), ("pdf", b"%PDF"), ("html", b"<!")])
-def test_formats(tmp_path: Path, suffix: str, head: bytes):
-    path = tmp_path / f"a.{suffix}"
-    save_training([ONE], path)
-    assert path.read_bytes().startswith(head)
-    save_by_length(["1-10", "11+"], [("system", [30.0, 20.0])], path)
-    assert path.read_bytes().startswith(head)
+@pytest.mark.parametrize(("name", "head"), [("a.png", b"\x89PNG"), ("a.pdf", b"%PDF"), ("a.html", b"<!")])
+def test_formats(tmp_path: Path, name: str, head: bytes):
+    save_training([ONE], tmp_path / name)
+    assert (tmp_path / name).read_bytes().startswith(head)
 
 
 def test_by_length(tmp_path: Path):
