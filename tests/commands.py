@@ -46,6 +46,12 @@ def lines_in(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8").splitlines()
 
 
+def contents(folder: Path) -> dict[str, bytes]:
+    """All files of a run but its lock, by their path in it."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != "run.lock")
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
 def json_lines(text: str) -> list[Any]:
     return [json.loads(line) for line in text.splitlines()]
 

@@ -162,8 +162,11 @@ class Server:
 
 def children(pid: int) -> list[int]:
     """The processes that one began, as long as they run."""
-    begun = [file.read_text().split() for file in Path(f"/proc/{pid}/task").glob("*/children")]
-    return [int(child) for some in begun for child in some if is_alive(int(child))]
+    begun: list[str] = []
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # a thread that has just ended
+            begun += file.read_text().split()
+    return [int(child) for child in begun if is_alive(int(child))]
 
 
 def is_alive(pid: int) -> bool:

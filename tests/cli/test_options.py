@@ -119,7 +119,6 @@ def test_a_preferred_prefix_needs_one(console: Command) -> None:
 
 def test_any_key_of_the_search_is_set_and_checked(trained: Path, console: Command) -> None:
     for setting, message in (
-        ("max_length_ratio=-1", "`max_length_ratio`"),
         ("max_length_ratio=nan", "`max_length_ratio`"),
         ("patiense=2", "did you mean 'patience'"),
         ("stop", "expected KEY=VALUE"),

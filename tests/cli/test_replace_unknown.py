@@ -74,8 +74,6 @@ def test_the_command_and_its_dictionary(run: Path, console: Command, tmp_path: P
     assert (one["source_token"], one["source_word"], one["written"]) == (2, "Xqwyzqwy", "Ywqz")
     assert best["tokens"][one["token"]] == "▁<unk>"
 
-    (tmp_path / "names.tsv").write_text("Xqwyzqwy Ywqz\n")
-    refused(console(*arguments, stdin=source + "\n"), "names.tsv, line 1: 'Xqwyzqwy Ywqz' is not SOURCE TAB TARGET")
     alone = console("translate", "-m", run, "--dictionary", tmp_path / "names.tsv", stdin=source)
     refused(alone, "--dictionary is for --replace-unknown")
 

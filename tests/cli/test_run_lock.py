@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import Command, refused, sentence_pairs, sets, succeeded, write_lines, write_pairs
+from commands import Command, contents, refused, sentence_pairs, sets, succeeded, write_lines, write_pairs
 from daily import daily
 from processes import Begun, Server
 
@@ -28,12 +28,6 @@ sys.exit()
 
 FEW = sets("training.validate_every=2", "training.save_every=2", "training.max_updates=4")
 FEW_MORE = [*FEW[:-1], "training.max_updates=6", "--resume"]
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    """All files of a run but its lock, by their path."""
-    files = (path for path in folder.rglob("*") if path.is_file() and path.name != "run.lock")
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 @pytest.fixture

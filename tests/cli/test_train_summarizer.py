@@ -92,15 +92,6 @@ def test_train(corpus: Path, tmp_path: Path, console: Command) -> None:
         assert f", {stage}/weights-" in succeeded(done).err
 
 
-def test_an_empty_reference_is_refused(corpus: Path, tmp_path: Path, console: Command) -> None:
-    write_pairs(tmp_path, "bad", [("w1 w2", "w1"), ("w3 w4", " ")])
-    valid = "{jsonl: valid.jsonl, src_field: article, tgt_field: summary}"
-    bad = RECIPE.replace(valid, f"{{src: {tmp_path}/bad.src, tgt: {tmp_path}/bad.tgt}}")
-    (corpus / "bad.yaml").write_text(bad)
-    done = console("preprocess", corpus / "bad.yaml", "--run", tmp_path / "run")
-    refused(done, "valid, line 2: the reference is empty")
-
-
 def test_check_and_explain_know_stages(corpus: Path, console: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "300")  # no row is wrapped, however long the paths are
     done = succeeded(console("recipe", "check", corpus / "news.yaml"))
