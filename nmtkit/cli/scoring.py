@@ -164,18 +164,14 @@ def read_texts(path: str | Path, remedy: str, field: str | None = None, joint: s
     strings of a field that is a list; a newline keeps sentences apart for ROUGE-Lsum.
     """
     name = str(path)
-    if field is not None:
-        if name.endswith((".jsonl", ".jsonl.gz")):
-            return _not_empty(list(field_lines([Path(name)], field, remedy, joint)), name)
-        remedy = f"give a file whose name ends in .jsonl, and {remedy} KEY"
-    lines = _not_empty(list(stdin_lines() if name == "-" else read_lines(name)), name)
-    refuse_json_lines(lines, named(name), remedy)
-    return lines
-
-
-def _not_empty(lines: list[str], path: str) -> list[str]:
+    if field is not None and name.endswith((".jsonl", ".jsonl.gz")):
+        lines = list(field_lines([Path(name)], field, remedy, joint))
+    else:
+        lines = list(stdin_lines() if name == "-" else read_lines(name))
+        advice = remedy if field is None else f"give a file whose name ends in .jsonl, and {remedy} KEY"
+        refuse_json_lines(lines, named(name), advice)
     if not lines:
-        raise DataError(f"{named(path)}: no lines; there is nothing to score")
+        raise DataError(f"{named(name)}: no lines; there is nothing to score")
     return lines
 
 

@@ -233,7 +233,9 @@ def test_doctor(nmtkit: Command) -> None:
     ],
 )
 def test_two_files_without_their_options(given: str, options: str, console: Command) -> None:
-    refused(console(*given.split()), f"; files are given as {options} (see `nmtkit {given.split()[0]} --help`)")
+    command, *_ = given.split()
+    refused(console(*given.split()), f"; files are given as {options} (see `nmtkit {command} --help`)")
+    assert "files are given as" not in refused(console(command, "--no-such-option")).err
 
 
 @pytest.mark.parametrize("command", ["translate", "summarize", "tokenize", "detokenize"])
