@@ -31,6 +31,15 @@ def write_splits(folder: Path, **splits: tuple[list[str], list[str]]) -> dict[st
     return {name: write(folder, name, *sides) for name, sides in splits.items()}
 
 
+def write_pairs(folder: Path, name: str, pairs: list[tuple[str, str]], packed: bool = False) -> SplitFiles:
+    """The files of a split from English-German pairs."""
+    folder.mkdir(exist_ok=True)
+    for number, side in enumerate(("en", "de")):
+        text = "".join(pair[number] + "\n" for pair in pairs).encode("utf-8", "surrogateescape")
+        (folder / f"{name}.{side}").write_bytes(gzip.compress(text) if packed else text)
+    return SplitFiles(src=[str(folder / f"{name}.en")], tgt=[str(folder / f"{name}.de")])
+
+
 def lines_by_kind(split: SplitDiagnosis) -> dict[str, list[int]]:
     """The lines of the examples of each fault in a split."""
     return {kind: [place.line for place in finding.places] for kind, finding in split.findings.items()}

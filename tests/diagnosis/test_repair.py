@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from real_looking import write_pairs
 
 from nmtkit.core.errors import NmtkitError
 from nmtkit.corpus.config import SplitFiles
@@ -23,20 +24,12 @@ PAIRS = [
 ]
 
 
-def files(folder: Path, name: str, pairs: list[tuple[str, str]], packed: bool = False) -> SplitFiles:
-    folder.mkdir(exist_ok=True)
-    for number, side in enumerate(("en", "de")):
-        text = "".join(pair[number] + "\n" for pair in pairs).encode("utf-8", "surrogateescape")
-        (folder / f"{name}.{side}").write_bytes(gzip.compress(text) if packed else text)
-    return SplitFiles(src=[str(folder / f"{name}.en")], tgt=[str(folder / f"{name}.de")])
-
-
 def log(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (out / LOG).read_text(encoding="utf-8").splitlines()]
 
 
 def with_links(folder: Path, pairs: list[tuple[str, str]], links: list[str]) -> SplitFiles:
-    text = files(folder, "train", pairs)
+    text = write_pairs(folder, "train", pairs)
     (folder / "train.align").write_text("".join(line + "\n" for line in links), encoding="utf-8")
     return text.model_copy(update={"alignment": [str(folder / "train.align")]})
 
@@ -65,8 +58,8 @@ def test_a_line_is_put_right() -> None:
 
 
 def test_clean_files_are_copied_as_they_are(tmp_path: Path) -> None:
-    given = files(tmp_path / "old", "train", PAIRS)
-    packed = files(tmp_path / "old", "test.gz", PAIRS[:0], packed=True)
+    given = write_pairs(tmp_path / "old", "train", PAIRS)
+    packed = write_pairs(tmp_path / "old", "test.gz", PAIRS[:0], packed=True)
     done = repair({"train": given, "test": packed}, tmp_path / "new")
     for side in ("en", "de"):
         assert (tmp_path / f"new/train.{side}").read_bytes() == (tmp_path / f"old/train.{side}").read_bytes()
@@ -81,7 +74,7 @@ def test_what_is_left_out_and_what_is_mended_is_logged(tmp_path: Path) -> None:
     pairs[4] = ("", "leer")
     pairs[6] = ("six\u2028and", "sechs und\0")
     pairs[8] = pairs[7]
-    given = files(tmp_path / "old", "train", pairs)
+    given = write_pairs(tmp_path / "old", "train", pairs)
     before = {path: path.read_bytes() for path in (tmp_path / "old").iterdir()}
     out = tmp_path / "new"
     done = repair({"train": given}, out)["train"]
@@ -112,7 +105,10 @@ def test_what_was_fixed_is_not_found_again(tmp_path: Path) -> None:
     pairs[40] = ("caf\udce9", "Kaffee")
     pairs[50] = pairs[51]
     held_out = [(PAIRS[60][0].replace(" ", "\r", 1), PAIRS[60][1]), ("only here", "nur hier")]
-    splits = {"train": files(tmp_path / "old", "train", pairs), "test": files(tmp_path / "old", "test", held_out)}
+    splits = {
+        "train": write_pairs(tmp_path / "old", "train", pairs),
+        "test": write_pairs(tmp_path / "old", "test", held_out),
+    }
     found = {finding.kind.name for _, finding in examine(splits).findings()}
     assert {"encoding", "duplicate", "separator", "nul"} <= found
     out = tmp_path / "new"
@@ -128,7 +124,7 @@ def test_a_test_set_stays_the_same_set(tmp_path: Path) -> None:
     valid = PAIRS[30:50]
     pairs = [*PAIRS[:10], PAIRS[0], PAIRS[40], ("the same", "the same"), ("caf\udce9", "Kaffee"), ("", "leer")]
     texts = {"train": PAIRS[50:], "valid": valid, "test": pairs}
-    splits = {name: files(tmp_path, name, text) for name, text in texts.items()}
+    splits = {name: write_pairs(tmp_path, name, text) for name, text in texts.items()}
     assert examine(splits).splits["test"].findings["in-valid"].count == 1
     done = repair(splits, tmp_path / "new")
     assert new(done["valid"], tmp_path / "new") == valid
@@ -137,10 +133,10 @@ def test_a_test_set_stays_the_same_set(tmp_path: Path) -> None:
 
 
 def test_files_of_different_length_are_refused_and_the_others_written(tmp_path: Path) -> None:
-    train = files(tmp_path, "train", PAIRS)
+    train = write_pairs(tmp_path, "train", PAIRS)
     (tmp_path / "train.de").write_text("".join(tgt + "\n" for _, tgt in PAIRS[1:]), encoding="utf-8")
     out = tmp_path / "new"
-    done = repair({"train": train, "valid": files(tmp_path, "valid", PAIRS[:5])}, out)
+    done = repair({"train": train, "valid": write_pairs(tmp_path, "valid", PAIRS[:5])}, out)
     assert "files differ in their number of lines" in done["train"].refused
     assert "train." in done["train"].refused
     assert done["train"].files == train
@@ -208,10 +204,10 @@ def test_weights_of_stories_are_not_lost_in_silence(tmp_path: Path) -> None:
 
 
 def test_several_files_keep_their_names_and_one_named_twice_gets_another(tmp_path: Path) -> None:
-    one, two = files(tmp_path / "one", "train", PAIRS[:50]), files(tmp_path / "two", "train", PAIRS[50:])
-    empty = files(tmp_path / "none", "train", [])
+    one, two = write_pairs(tmp_path / "one", "train", PAIRS[:50]), write_pairs(tmp_path / "two", "train", PAIRS[50:])
+    empty = write_pairs(tmp_path / "none", "train", [])
     train = SplitFiles(src=one.src + empty.src + two.src, tgt=one.tgt + empty.tgt + two.tgt)
-    valid = files(tmp_path, "valid", [("a sentence", "ein Satz")])
+    valid = write_pairs(tmp_path, "valid", [("a sentence", "ein Satz")])
     out = tmp_path / "new"
     done = repair({"train": train, "valid": valid, "test": valid}, out)
     assert done["train"].files.src == ["one/train.en", "none/train.en", "two/train.en"]
@@ -232,7 +228,7 @@ def test_a_source_alone_is_cleaned(tmp_path: Path) -> None:
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
-    given = {"train": files(tmp_path / "old", "train", PAIRS)}
+    given = {"train": write_pairs(tmp_path / "old", "train", PAIRS)}
     before = {path.name: path.read_bytes() for path in (tmp_path / "old").iterdir()}
     for place in ("old", "old/train.en"):
         with pytest.raises(NmtkitError, match="it exists already"):
@@ -244,7 +240,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
 
 
 def test_a_stop_leaves_nothing_behind(tmp_path: Path) -> None:
-    given = {"train": files(tmp_path / "old", "train", PAIRS)}
+    given = {"train": write_pairs(tmp_path / "old", "train", PAIRS)}
 
     def stop(count: int) -> None:
         raise KeyboardInterrupt
@@ -256,7 +252,7 @@ def test_a_stop_leaves_nothing_behind(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    given = {"train": files(tmp_path / "old", "train", PAIRS)}
+    given = {"train": write_pairs(tmp_path / "old", "train", PAIRS)}
     (tmp_path / "locked").mkdir(mode=0o500)
     with pytest.raises(NmtkitError, match="locked"):
         repair(given, tmp_path / "locked/new")

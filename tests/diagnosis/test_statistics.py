@@ -10,7 +10,7 @@ import pytest
 from nmtkit.corpus.text import SCRIPTS
 from nmtkit.diagnosis import findings
 from nmtkit.diagnosis.characters import BOM, CONTROL, NUL, REPLACED, SEPARATOR, TextArrays, character_classes
-from nmtkit.diagnosis.findings import MOST, MOST_RATIO, SplitDiagnosis
+from nmtkit.diagnosis.findings import MOST_RATIO, SplitDiagnosis
 
 LINES = ["", " ", "one", " two  words\t", "Größe 12, ½", "Привет, мир!", "日本語の テキスト\u3000です。", "한국어 123"]
 LINES += ["\U0001f600 \U00020000", "a\u2028b\x0cc\x85d", "ＡＢ ｶﾅ", "x\xa0y", "۱۲ ١٢", "e\u0301"]
@@ -74,11 +74,3 @@ def test_histograms_against_plain_counting(monkeypatch: pytest.MonkeyPatch) -> N
     assert split.tgt.scripts == Counter(Cyrillic=4 * (n := sum(line.count(" ") + 1 for line in tgt if line)), Latin=n)
     pairs = [(len(a.split()), len(b.split())) for a, b in zip(src, tgt, strict=True)]
     assert split.ratios == Counter(min(MOST_RATIO, b * 10 // a) for a, b in pairs if a and b)
-
-
-def test_histograms_do_not_grow_with_the_lines() -> None:
-    split = SplitDiagnosis("train")
-    split.count(TextArrays.of(["x " * 50_000, "y" * 100_000]), None)
-    assert split.src.words == Counter({MOST: 1, 1: 1})
-    assert split.src.characters == Counter({MOST: 2})
-    assert split.tgt.words == Counter()

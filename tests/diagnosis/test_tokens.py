@@ -5,6 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from real_looking import write_pairs
 
 from nmtkit.corpus.checking import DataReport
 from nmtkit.corpus.config import DataConfig, SplitFiles
@@ -37,12 +38,6 @@ VALID = [
 WORDS = TokenizerConfig(kind="word", vocab_size=40, joint=False)
 
 
-def files(folder: Path, name: str, pairs: list[tuple[str, str]]) -> SplitFiles:
-    for number, side in enumerate(("en", "de")):
-        (folder / f"{name}.{side}").write_text("".join(pair[number] + "\n" for pair in pairs), encoding="utf-8")
-    return SplitFiles(src=[str(folder / f"{name}.en")], tgt=[str(folder / f"{name}.de")])
-
-
 def look(config: DataConfig, settings: TokenizerConfig) -> tuple[TokenReport, Diagnosis, TokenizerPair]:
     tokenizers = learn_tokenizers(settings, read_pairs(config.train))
     diagnosis = Diagnosis({name: SplitDiagnosis(name) for name in config.splits()})
@@ -52,14 +47,17 @@ def look(config: DataConfig, settings: TokenizerConfig) -> tuple[TokenReport, Di
 @pytest.fixture
 def config(tmp_path: Path) -> DataConfig:
     return DataConfig(
-        train=files(tmp_path, "train", TRAIN), valid=files(tmp_path, "valid", VALID), max_length=8, max_ratio=3.0
+        train=write_pairs(tmp_path, "train", TRAIN),
+        valid=write_pairs(tmp_path, "valid", VALID),
+        max_length=8,
+        max_ratio=3.0,
     )
 
 
 @pytest.mark.parametrize("kind", ["word", "bpe"])
 @pytest.mark.parametrize("over_long", ["drop", "truncate"])
 def test_the_numbers_are_those_of_preprocessing(kind: str, over_long: str, tmp_path: Path) -> None:
-    train, valid = files(tmp_path, "train", TRAIN * 5), files(tmp_path, "valid", VALID)
+    train, valid = write_pairs(tmp_path, "train", TRAIN * 5), write_pairs(tmp_path, "valid", VALID)
     data = {"folder": "", "train": train.model_dump(), "valid": valid.model_dump(), "test": None}
     changes = [f"data={json.dumps(data)}", f"data.over_long={over_long}", "data.max_length=8", "data.max_ratio=2.0"]
     changes += ["data.drop_duplicates=true", f"tokenizer.kind={kind}", "tokenizer.vocab_size=100"]
@@ -121,8 +119,8 @@ def test_characters_that_train_never_shows(config: DataConfig) -> None:
 
 
 def test_a_character_counts_in_the_form_that_the_tokenizer_makes_of_it(tmp_path: Path) -> None:
-    train = files(tmp_path, "train", [("find it", "find es"), ("a b", "a b")])
-    valid = files(tmp_path, "valid", [("ﬁnd it", "ＡＢ")])  # a ligature, full-width letters
+    train = write_pairs(tmp_path, "train", [("find it", "find es"), ("a b", "a b")])
+    valid = write_pairs(tmp_path, "valid", [("ﬁnd it", "ＡＢ")])  # a ligature, full-width letters
     for lowercase, unseen in ((False, {"valid": {"Ａ": 1, "Ｂ": 1}}), (True, {})):
         settings = WORDS.model_copy(update={"lowercase": lowercase})
         report, _, _ = look(DataConfig(train=train, valid=valid), settings)
@@ -130,7 +128,7 @@ def test_a_character_counts_in_the_form_that_the_tokenizer_makes_of_it(tmp_path:
 
 
 def test_places_count_in_each_file(tmp_path: Path) -> None:
-    one, two = files(tmp_path, "one", TRAIN[:5]), files(tmp_path, "two", TRAIN[5:])
+    one, two = write_pairs(tmp_path, "one", TRAIN[:5]), write_pairs(tmp_path, "two", TRAIN[5:])
     both = SplitFiles(src=one.src + two.src, tgt=one.tgt + two.tgt)
     _, diagnosis, _ = look(DataConfig(train=both, max_length=8, max_ratio=3.0), WORDS)
     place = diagnosis.splits["train"].findings["token-ratio"].places[0]
@@ -138,7 +136,7 @@ def test_places_count_in_each_file(tmp_path: Path) -> None:
 
 
 def test_a_source_without_targets_is_counted(tmp_path: Path, config: DataConfig) -> None:
-    test = SplitFiles(src=files(tmp_path, "test", [("the cat", "")]).src)
+    test = SplitFiles(src=write_pairs(tmp_path, "test", [("the cat", "")]).src)
     report, diagnosis, _ = look(config.model_copy(update={"test": test}), WORDS)
     assert diagnosis.splits["test"].src.tokens == {2: 1}
     assert report.data.splits["test"].kept == 1
