@@ -111,6 +111,8 @@ class CoveredAdditive(Additive):
 class Dot(AttentionScore):
     """`e_ij = s_i^T h_j`: Luong et al. 2015, section 3.1. Queries and encoder states must have one size."""
 
+    scaled: ClassVar[bool] = False
+
     def __init__(self, query_size: int, memory_size: int, attention_size: int, max_positions: int) -> None:
         super().__init__(query_size, memory_size, attention_size, max_positions)
         if query_size != memory_size:
@@ -118,7 +120,7 @@ class Dot(AttentionScore):
                 f"a dot score compares queries of size {query_size} with encoder states of size {memory_size}: "
                 "make the sizes equal, or choose the score general or additive"
             )
-        self.scale = 1.0
+        self.scale = 1.0 / math.sqrt(query_size) if self.scaled else 1.0
 
     def project(self, values: Tensor) -> Tensor:
         """The encoder states themselves, `(B,S,Hm)`."""
@@ -133,9 +135,7 @@ class Dot(AttentionScore):
 class ScaledDot(Dot):
     """`e_ij = s_i^T h_j / sqrt(Hq)`: Vaswani et al. 2017, eq. 1."""
 
-    def __init__(self, query_size: int, memory_size: int, attention_size: int, max_positions: int) -> None:
-        super().__init__(query_size, memory_size, attention_size, max_positions)
-        self.scale = 1.0 / math.sqrt(query_size)
+    scaled = True
 
 
 @SCORES.register("general")

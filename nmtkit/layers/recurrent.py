@@ -83,9 +83,8 @@ def rnn_step(layer: nn.RNNBase, inputs: Tensor, hidden: Tensor, cell: Tensor | N
     with torch.autocast(inputs.device.type, enabled=False):  # see `run_rnn`
         inputs, hidden = inputs.to(dtype), hidden.to(dtype)
         plain = torch.gru_cell if cell is None else torch.lstm_cell
-        steps: Any = (
-            getattr(layer, "cells", None) or [plain] * layer.num_layers
-        )  # see `nmtkit.layers.inference.quantize_for_inference`
+        # Cells of lower precision are those of `nmtkit.layers.inference.quantize_for_inference`.
+        steps: Any = getattr(layer, "cells", None) or [plain] * layer.num_layers
         for number, weights in enumerate(layer.all_weights):
             inputs = F.dropout(inputs, layer.dropout, layer.training) if number else inputs
             if cell is None:

@@ -175,12 +175,7 @@ class RecurrentModel(Seq2Seq[M, S]):
         encoded: RecurrentEncoderOutput = self.encoder(embedded, batch.src_mask, batch.src_lengths, need_cell)
         return encoded if order is None else replace(encoded, states=gather_positions(encoded.states, order))
 
-    def attention_memory(
-        self,
-        batch: Batch,
-        project: Callable[[Tensor], Tensor],
-        bridge: Bridge,
-    ) -> AttentionMemory:
+    def attention_memory(self, batch: Batch, project: Callable[[Tensor], Tensor], bridge: Bridge) -> AttentionMemory:
         """Runs the encoder, projects the keys once, and makes the decoder's first state of the encoder's last."""
         encoded = self.encode_source(batch, bridge.reads_cell)
         values = self.dropout(encoded.states)  # (B,S,M)

@@ -117,7 +117,7 @@ class FineTuningRecipe(ProposedRecipe):
             "training": self._training,
             "evaluation": {**before["evaluation"], "max_sentences": 200},
         }
-        return self.yaml(head, about, groups, self.reasons)
+        return self.yaml(head, about, groups)
 
 
 def _peak(config: TrainingConfig) -> float:

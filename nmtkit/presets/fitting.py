@@ -143,7 +143,7 @@ class FittedPreset(ProposedRecipe):
             head.append(f"Training takes {format_minutes(self.minutes)} on the machine where this was written.")
         about = {"extends": self.extends, "name": name, "description": description}
         groups = {"data": {}} | self.changes | {"data": {**data, **self.changes.get("data", {})}}
-        return self.yaml(head, about, groups, self.reasons[1:])
+        return self.yaml(head, about, groups)
 
     def _set(self, group: str, **values: Any) -> None:
         """Sets some keys of a group; those that the preset has so are not said again. Another kind is said whole."""

@@ -37,15 +37,14 @@ class ProposedRecipe:
         """Adds a reason."""
         self.reasons.append(Reason(setting, value, because))
 
-    def yaml(
-        self, head: Sequence[str], about: Mapping[str, Any], groups: Mapping[str, Any], reasons: Sequence[Reason]
-    ) -> str:
+    def yaml(self, head: Sequence[str], about: Mapping[str, Any], groups: Mapping[str, Any]) -> str:
         """The recipe: a head of sentences, what it is, and its groups, each below the reasons for its settings."""
         sentences: dict[str, list[str]] = {}
-        for one in reasons:
+        for one in self.reasons:
             group = re.split(r"\W", one.setting)[0]
             sentences.setdefault(group, []).append(f"{one.setting}: {one.value}, because {one.because}.")
         parts = [_comment([*head, *(f"Note: {warning}." for warning in self.warnings)]), dump_yaml(about)]
+        sentences.pop("preset", None)  # the head has it
         for group in dict.fromkeys((*groups, *sentences)):
             parts.append(_comment(sentences.get(group, [])))
             parts += [dump_yaml({group: groups[group]})] if group in groups else []
