@@ -57,14 +57,26 @@ def letter_ratio(text: str) -> float:
 
 
 class PairFilter:
-    """Filters single pairs; `src` and `tgt` are the languages."""
+    """Filters the pairs of a corpus, chunk by chunk; `src` and `tgt` are the languages."""
 
     def __init__(self, config: FilterConfig, src: str, tgt: str) -> None:
         self._config = config
+        self._known = HashSet()
         self._unspaced = (is_unspaced(src), is_unspaced(tgt))
         least_tgt = config.min_words if config.min_tgt_words is None else config.min_tgt_words
         self._least = (max(config.min_words, 1), max(least_tgt, 1))
         self._most = (config.max_words, config.max_words if config.max_tgt_words is None else config.max_tgt_words)
+
+    def rejection_reasons(self, chunk: Sequence[Pair]) -> list[str]:
+        """The rejection reason of each of the next pairs, repeated ones included."""
+        reasons = ["" if pair.split in ("valid", "test") else self.rejection_reason(pair) for pair in chunk]
+        if self._config.keep_duplicates:
+            return reasons
+        compared = [i for i, pair in enumerate(chunk) if not reasons[i] and pair.split not in ("valid", "test")]
+        hashes = PairHashes.of([chunk[i].src for i in compared], [chunk[i].tgt for i in compared]).pairs
+        for i in np.flatnonzero(self._known.add(hashes)):
+            reasons[compared[i]] = "duplicate"
+        return reasons
 
     def rejection_reason(self, pair: Pair) -> str:
         """Why a pair is filtered out, in a few words; empty if it is kept."""
@@ -98,28 +110,15 @@ def filter_pairs(
     The counts of filtered pairs by reason are added to `dropped`; `src` and `tgt` are the languages.
     """
     judge = PairFilter(config, src, tgt)
-    known = HashSet()
     source = iter(pairs)
     while chunk := [
         replace(pair, src=single_line(pair.src), tgt=single_line(pair.tgt)) for pair in islice(source, CHUNK)
     ]:
-        for pair, reason in zip(chunk, _reasons(chunk, config, judge, known), strict=True):
+        for pair, reason in zip(chunk, judge.rejection_reasons(chunk), strict=True):
             if reason:
                 dropped[reason] += 1
             else:
                 yield pair
-
-
-def _reasons(chunk: Sequence[Pair], config: FilterConfig, judge: PairFilter, known: HashSet) -> list[str]:
-    """The rejection reason of each pair."""
-    reasons = ["" if pair.split in ("valid", "test") else judge.rejection_reason(pair) for pair in chunk]
-    if config.keep_duplicates:
-        return reasons
-    compared = [i for i, pair in enumerate(chunk) if not reasons[i] and pair.split not in ("valid", "test")]
-    hashes = PairHashes.of([chunk[i].src for i in compared], [chunk[i].tgt for i in compared]).pairs
-    for i in np.flatnonzero(known.add(hashes)):
-        reasons[compared[i]] = "duplicate"
-    return reasons
 
 
 # ------------------------------------------------------------------------------------------------------------- writing

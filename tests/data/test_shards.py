@@ -218,41 +218,30 @@ def straight(given: bytes, tmp_path_factory: pytest.TempPathFactory) -> tuple[di
     return files_of(folder / "data"), report
 
 
-@pytest.mark.parametrize(
-    ("place", "processes", "read"),
-    daily(
-        [
-            ("line 100", 1, 0),
-            ("line 550", 2, 180),  # it was read ahead
-            ("shard 1 is noted", 1, 180),
-            ("shard 1 is there", 1, 0),
-            ("line 500", 1, 360),
-            ("all is there", 1, 540),
-        ],
-        3,
-    ),
-)
+PLACES = [
+    ("line 100", 1, 0, False),
+    ("line 550", 2, 180, False),  # it was read ahead
+    ("shard 1 is noted", 1, 180, False),
+    ("shard 1 is there", 1, 0, False),
+    ("line 500", 1, 360, False),
+    ("all is there", 1, 540, False),
+]
+
+
+@pytest.mark.parametrize(("place", "processes", "read", "is_damaged"), [*daily(PLACES, 3), ("line 500", 1, 360, True)])
 def test_a_killed_program_goes_on(
-    place: str, processes: int, read: int, given: bytes, straight: tuple[dict[str, bytes], object], tmp_path: Path
+    place: str, processes: int, read: int, is_damaged: bool, given: bytes, straight: object, tmp_path: Path
 ) -> None:
+    """A shard that was damaged meanwhile is made again."""
     (tmp_path / "given").write_bytes(given)
     assert run(tmp_path, place, processes) == -signal.SIGKILL
     assert not Store.is_current(tmp_path / "data", "valid", "mark")
+    if is_damaged:
+        path = tmp_path / "data" / "train-0001.src.ids"
+        path.write_bytes(bytes(path.stat().st_size))
     going_on, report = told(tmp_path)
     assert going_on == read
-    assert files_of(tmp_path / "data") == straight[0]
-    assert report == straight[1]
-
-
-def test_a_shard_that_was_damaged_meanwhile_is_made_again(
-    given: bytes, straight: tuple[dict[str, bytes], object], tmp_path: Path
-) -> None:
-    (tmp_path / "given").write_bytes(given)
-    assert run(tmp_path, "line 500") == -signal.SIGKILL
-    path = tmp_path / "data" / "train-0001.src.ids"
-    path.write_bytes(bytes(path.stat().st_size))
-    told(tmp_path)
-    assert files_of(tmp_path / "data") == straight[0]
+    assert (files_of(tmp_path / "data"), report) == straight
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[1]", '{"fingerprint": "mark", "tokenizer": {}, "report": {"x": 1}}'])
