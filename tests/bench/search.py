@@ -121,32 +121,21 @@ def measure_summaries(
         timings = time_in_turns(jobs, rounds, place, warm_up=False)
         one, batched = timings["one"].per_second(alone), timings["all"].per_second(articles)
         same = sum(map(list.__eq__, timings["one"].results[-1], timings["all"].results[-1]))
-        rows += [
-            {"way": f"{alone} one at a time, {arithmetic}", "articles_per_second": one},
-            {
-                "way": f"{articles:,}, {together} together, {arithmetic}",
-                "articles_per_second": batched,
-                "ratio": median(batched) / median(one),
-                "identical": f"{same} of {alone}",
-            },
-        ]
-        for row, timing in zip(rows[-2:], timings.values(), strict=True):
-            row["peak_mib"] = timing.peak_mib
+        compared = {"ratio": median(batched) / median(one), "identical": f"{same} of {alone}"}
+        for way, key, speed, more in (
+            (f"{alone} one at a time", "one", one, {}),
+            (f"{articles:,}, {together} together", "all", batched, compared),
+        ):
+            row = {"way": f"{way}, {arithmetic}", "articles_per_second": speed, **more}
+            rows.append({**row, "peak_mib": timings[key].peak_mib})
     return rows
 
 
 def show_summaries(rows: Sequence[dict[str, Any]]) -> None:
-    console.table(
-        f"pointer-generator with coverage and random weights, beam {BEAM}",
-        ["decoding", "articles/s", "x one at a time", "identical text", "peak MiB"],
-        [
-            [
-                row["way"],
-                summary(row["articles_per_second"], "", 2),
-                f"{row['ratio']:.1f}" if "ratio" in row else "-",
-                row.get("identical", "-"),
-                f"{row['peak_mib']:,.0f}",
-            ]
-            for row in rows
-        ],
-    )
+    cells = []
+    for row in rows:
+        compared = [f"{row['ratio']:.1f}", row["identical"]] if "ratio" in row else ["-", "-"]
+        speed = summary(row["articles_per_second"], "", 2)
+        cells.append([row["way"], speed, *compared, f"{row['peak_mib']:,.0f}"])
+    columns = ["decoding", "articles/s", "x one at a time", "identical text", "peak MiB"]
+    console.table(f"pointer-generator with coverage and random weights, beam {BEAM}", columns, cells)

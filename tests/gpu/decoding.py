@@ -15,18 +15,12 @@ from tests.bench.training import BASE
 
 from .results import Part
 
+RNNSEARCH = {"embedding_size": 620, "hidden_size": 1000, "attention_size": 1000, "maxout_size": 500}
+LUONG = {"embedding_size": 1000, "hidden_size": 1000, "layers": 4, "window": "local_p"}
 NETWORKS = {
     "transformer": Network("transformer", BASE.model_dump(), 32_000, 15, 30),
-    "rnnsearch": Network(
-        "rnnsearch",
-        {"embedding_size": 620, "hidden_size": 1000, "attention_size": 1000, "maxout_size": 500},
-        30_000,
-        30,
-        30,
-    ),
-    "luong, local-p": Network(
-        "luong", {"embedding_size": 1000, "hidden_size": 1000, "layers": 4, "window": "local_p"}, 50_000, 30, 30
-    ),
+    "rnnsearch": Network("rnnsearch", RNNSEARCH, 30_000, 30, 30),
+    "luong, local-p": Network("luong", LUONG, 50_000, 30, 30),
     "pointer-generator": POINTER_GENERATOR,
     "intra-attention": Network("intra_attention", {}, source=799),
 }
