@@ -33,7 +33,7 @@ def test_the_page_shows_every_continuation_and_where_it_comes_from(tmp_path: Pat
     assert f"width:{2 * COLUMN}px" in page
     assert "<b>" not in page.replace('<b dir="auto">', "").replace("<b>{", "")
     assert "▁&lt;b&gt; &lt;/s&gt;: ended; token -0.250, from the start -0.750, +0.500 beside" in page
-    assert "blocked by no_repeat_ngram" in page
+    assert 'left:148px;top:86px;width:116px;height:46px" title="▁two ▁two: blocked by no_repeat_ngram;' in page
     assert "<td>-0.375000</td><td>-0.750000</td>" in page
     assert "<script" not in page
     assert "http" not in page.replace("http-equiv", "")
