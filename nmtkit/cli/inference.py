@@ -91,7 +91,10 @@ def _model_options(given: dict[str, Any]) -> ModelOptions:
     settings |= {key: value for key in SEARCH if (value := given.pop(key, None)) is not None}
     kind, _, alpha = str(settings.get("length_penalty")).partition(":")
     if alpha:
-        settings |= {"length_penalty": kind, "alpha": parse_value(alpha)}
+        try:
+            settings |= {"length_penalty": kind, "alpha": float(alpha)}
+        except ValueError:
+            raise click.BadParameter(f"{alpha!r} is not a number", param_hint="--length-penalty") from None
     if "n_best" in given and given["n_best"] is None:  # all samples, unless one of them is chosen by its risk
         given["n_best"] = 1 if settings.get("mbr", "none") != "none" else settings.get("samples") or 1
     if "prefix_bias" in settings and not (given.get("prefix") or given.get("jsonl")):
