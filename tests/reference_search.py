@@ -179,6 +179,7 @@ class Sentence:
 
     def __init__(self, model: Seq2Seq, read: Read, listed: Tensor | None = None) -> None:
         self.model, self.read, self.listed = model, read, listed
+        self.words = model.sizes.tgt
         self.empty = read([])
         self.memory = model.encode(self.empty)
         self._read_to: dict[tuple[int, ...], tuple[DecoderOutput, Tensor]] = {}
@@ -219,7 +220,7 @@ class Together:
 
     def __init__(self, members: Sequence[Sentence], weights: Sequence[float], of_logs: bool = False) -> None:
         self.members, self.weights, self.of_logs = members, weights, of_logs
-        self.empty = members[0].empty
+        self.empty, self.words = members[0].empty, members[0].words
 
     def after(self, tokens: tuple[int, ...]) -> Output:
         """Of whole passes over these tokens; attention is the mean of those that have any."""
@@ -397,10 +398,10 @@ def left(values: dict[int, float], config: SearchConfig) -> dict[int, float]:
 
 @torch.no_grad()
 def sampled(
-    sentence: Sentence | Together, config: SearchConfig, line: int, words: int, asked: Asked = NOTHING_ASKED
+    sentence: Sentence | Together, config: SearchConfig, line: int, asked: Asked = NOTHING_ASKED
 ) -> list[Plain]:
-    """The samples of the sentence of this number; words that only its source has are behind so many `words`."""
-    steps, source = Steps(sentence, config, asked), sentence.empty.src_extended[0].tolist()
+    """The samples of the sentence of this number; words that only its source has are behind those of the vocabulary."""
+    steps, words, source = Steps(sentence, config, asked), sentence.words, sentence.empty.src_extended[0].tolist()
     ended, cut = [], []
     for sample in range(config.samples):
         one = Plain((), ())

@@ -5,8 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-import pytest
 import torch
 from torch import Tensor
 
@@ -130,12 +128,3 @@ def search(model: TableModel, n_best: int = 1, **settings: object) -> list[Hypot
     """The best hypotheses for the one sentence of a model; its source has two words."""
     (found,) = beam_search(model, sources(3), SearchConfig.model_validate(settings), n_best)
     return found
-
-
-def same(one: list[list[Hypothesis]], other: list[list[Hypothesis]]) -> None:
-    for ours, theirs in zip(one, other, strict=True):
-        assert [(h.ids, h.finished) for h in ours] == [(h.ids, h.finished) for h in theirs]
-        for a, b in zip(ours, theirs, strict=True):
-            assert a.score == pytest.approx(b.score, rel=1e-6)
-            assert a.token_log_probs == pytest.approx(b.token_log_probs, rel=1e-6, abs=1e-9)
-            np.testing.assert_equal(a.attention, b.attention)

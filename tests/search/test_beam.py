@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
-from table_model import A, B, C, D, TableModel, by_hand, many, random_tables, same, search, sources, unlimited
+from comparing import same
+from table_model import A, B, C, D, TableModel, by_hand, many, random_tables, search, sources, unlimited
 from torch import Tensor
 
 from nmtkit.core.errors import CheckpointError, RecipeError

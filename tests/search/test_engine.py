@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from comparing import same
 from daily import daily
-from table_model import START, TableModel, many, random_tables, same, sources, unlimited
+from table_model import START, TableModel, many, random_tables, sources, unlimited
 from walk import source_of
 
 from nmtkit.data.batch import Batch

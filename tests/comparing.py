@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import pytest
 import reference_search
 from reference_search import NOTHING_ASKED, Asked, Sentence, Together
-from variants import VOCABULARY
 
 from nmtkit.data.vocabulary import EOS
 from nmtkit.models.base import Seq2Seq
@@ -39,7 +38,7 @@ def agree(
     """Asserts that the engine found for a line what the reference finds; by default all hypotheses of the beam."""
     wanted = n_best or config.hypotheses
     if config.samples:
-        plain = reference_search.sampled(sentence, config, line, VOCABULARY, asked)[:wanted]
+        plain = reference_search.sampled(sentence, config, line, asked)[:wanted]
     else:
         plain = reference_search.search(sentence, config, wanted, asked)
     what = f"line {line}: {config}"
