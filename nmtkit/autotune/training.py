@@ -379,7 +379,7 @@ def _loss(model: Seq2Seq, batch: Batch, config: TrainingSpeedConfig, device: tor
     model.eval()
     with torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16"):
         output = model(batch.to(device), keep=batch.tgt_mask)
-        loss = likelihood(output, batch, model.sizes.tgt)
+        loss = likelihood(output.log_probs, batch, model.sizes.tgt)
     model.train()
     return float(loss.nll) / loss.tokens
 

@@ -53,7 +53,7 @@ class Validation:
         nll, tokens = torch.zeros((), dtype=torch.float64), 0
         for batch in sorted_batches(self.store, settings.batch_tokens, recipe.data.truncation):
             output = model(batch.to(self.device), keep=batch.tgt_mask)
-            loss = likelihood(output, batch, model.sizes.tgt, 0.0)
+            loss = likelihood(output.log_probs, batch, model.sizes.tgt, 0.0)
             nll += loss.nll.cpu()
             tokens += loss.tokens
         config, limit = recipe.search.single_beam(settings.beam_size), source_token_limit(recipe)

@@ -176,18 +176,8 @@ def options(draw: Draw) -> Case:
 
 ODD_LINES = among(
     "\ufeff \x1b[31m </s> ▁ {} 1-1 <script>alert(1)</script> \u202eba \x00",
-    *(
-        "",
-        " ",
-        "ba\rce",
-        "ba\u2028ce",
-        "\x85",
-        "<s> </s> <pad> <unk>",
-        "a\u0301" * 50,
-        "👩\u200d👧" * 5,
-        "\uffff\U0010ffff",
-    ),
-    *("ba " * 300, "x" * 20_000),
+    *("", " ", "ba\rce", "ba\u2028ce", "\x85", "<s> </s> <pad> <unk>", "\uffff\U0010ffff"),
+    *("a\u0301" * 50, "👩\u200d👧" * 5, "ba " * 300, "x" * 20_000),
 )
 PLAIN_LINES = st.lists(st.sampled_from(WORDS), min_size=1, max_size=6).map(" ".join)
 DRAWN_LINES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n"), max_size=30)

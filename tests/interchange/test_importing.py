@@ -39,7 +39,6 @@ from nmtkit.interchange.checkpoint import SUPPRESSED_BIAS
 from nmtkit.interchange.exporting import export_run
 from nmtkit.interchange.importing import import_run
 
-SEARCH = {"beam_size": 4, "stop": "first_k", "max_length": 40}
 MARIAN = "marian model of 2+1 layers of 16, 60 source and 60 target tokens"
 MARIANS: list[dict[str, Any]] = [
     {"end": 1.0, "stops": False},
@@ -120,26 +119,23 @@ def test_weights_in_other_files_are_the_same_weights(layout: str, folder: Path, 
         assert torch.equal(found, wanted.half().float() if layout == "half" else wanted)
 
 
-def in_pickle(content: Callable[[Path], Any]) -> Spoil:
+def in_pickle(content: Callable[[Path], Any], save: Callable[[Any, Path], object] = torch.save) -> Spoil:
     """Puts something else into the weights' place."""
 
     def spoil(folder: Path) -> None:
-        given = content(folder)
         (folder / "model.safetensors").unlink()
-        torch.save(given, folder / "pytorch_model.bin")
+        save(content(folder), folder / "pytorch_model.bin")
 
     return spoil
 
 
-def plain_pickle(folder: Path) -> None:
-    (folder / "model.safetensors").unlink()
-    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Harm(folder.parent / "harm")))
+def save_bare(content: Any, path: Path) -> None:
+    path.write_bytes(pickle.dumps(content))
 
 
-def compressed(folder: Path) -> None:
-    (folder / "model.safetensors").unlink()
-    with zipfile.ZipFile(folder / "pytorch_model.bin", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("archive/data.pkl", bytes(1 << 20))
+def save_compressed(content: bytes, path: Path) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", content)
 
 
 def weight(name: str, tensor: torch.Tensor | None) -> Spoil:
@@ -178,8 +174,8 @@ FC1 = "model.encoder.layers.0.fc1.weight"
 SHARED = "model.shared.weight"
 HOSTILE: dict[str, tuple[Spoil, str]] = {
     "a pickle with code": (in_pickle(lambda at: {SHARED: Harm(at.parent / "harm")}), "bin.*nothing of it was run"),
-    "a bare pickle": (plain_pickle, "pytorch_model.bin.*nothing of it was run"),
-    "a compressed pickle": (compressed, "pytorch_model.bin.*compressed"),
+    "a bare pickle": (in_pickle(lambda at: Harm(at.parent / "harm"), save_bare), "bin.*nothing of it was run"),
+    "a compressed pickle": (in_pickle(lambda at: bytes(1 << 20), save_compressed), "pytorch_model.bin.*compressed"),
     "other objects": (in_pickle(lambda at: {"a": [1, 2]}), "pytorch_model.bin.*other things than named tensors"),
     "one number for many": (in_pickle(lambda at: {FC1: torch.zeros(1).expand(24, 16)}), "fc1.weight.*fewer numbers"),
     "a path that leaves": (outside("../secret.safetensors"), "index.json.*secret.*nothing was read"),

@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as F
 
 from nmtkit.data.batch import Batch, collate
-from nmtkit.models.base import Output
 from nmtkit.training.objectives.attention import alignment_loss, coverage_loss, linked_positions
 from nmtkit.training.objectives.likelihood import likelihood
 
@@ -36,7 +35,7 @@ WORDS = torch.tensor([4, 2, 3, 1, 3])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
 def test_likelihood_is_the_cross_entropy_against_the_smoothed_targets(smoothing: float):
     logits = random_log_probs(5, 6) * 3
-    loss = likelihood(Output(torch.log_softmax(logits, -1)), batch_of(TARGETS), 6, smoothing)
+    loss = likelihood(torch.log_softmax(logits, -1), batch_of(TARGETS), 6, smoothing)
     expected = F.cross_entropy(logits, WORDS, label_smoothing=smoothing, reduction="sum")
     torch.testing.assert_close(loss.total, expected, rtol=1e-12, atol=0)
     torch.testing.assert_close(loss.nll, F.cross_entropy(logits, WORDS, reduction="sum"), rtol=1e-12, atol=0)
@@ -45,7 +44,7 @@ def test_likelihood_is_the_cross_entropy_against_the_smoothed_targets(smoothing:
 
 def test_gradient_of_the_loss_is_minus_q():
     log_probs = random_log_probs(5, 6).requires_grad_()
-    torch.autograd.backward(likelihood(Output(log_probs), batch_of(TARGETS), 6, 0.3).total)
+    torch.autograd.backward(likelihood(log_probs, batch_of(TARGETS), 6, 0.3).total)
     q = 0.7 * F.one_hot(WORDS, 6).double() + 0.3 / 6
     torch.testing.assert_close(log_probs.grad, -q, rtol=1e-12, atol=1e-12)
 
@@ -54,7 +53,7 @@ def test_a_copied_word_is_a_target_and_impossible_words_get_no_smoothing():
     batch = batch_of([[1, 3]], extended=[[6, 3]], n_oov=2)
     log_probs = random_log_probs(2, 8)
     log_probs[:, 7] = -math.inf  # an unknown word of another sentence
-    loss = likelihood(Output(log_probs), batch, 6, 0.1)
+    loss = likelihood(log_probs, batch, 6, 0.1)
     spread = float(log_probs[:, :6].sum())
     nll = -float(log_probs[0, 6] + log_probs[1, 3])
     assert math.isclose(float(loss.total), 0.9 * nll - 0.1 / 6 * spread, rel_tol=1e-12)
@@ -64,14 +63,14 @@ def test_a_copied_word_is_a_target_and_impossible_words_get_no_smoothing():
 def test_a_model_that_does_not_copy_is_given_the_plain_ids():
     batch = batch_of([[1, 3]], extended=[[6, 3]], n_oov=1)
     log_probs = random_log_probs(2, 6)
-    loss = likelihood(Output(log_probs), batch, 6)
+    loss = likelihood(log_probs, batch, 6)
     assert math.isclose(float(loss.total), -float(log_probs[0, 1] + log_probs[1, 3]), rel_tol=1e-12)
 
 
 def test_half_precision_is_added_up_in_single():
     targets = [[4] * 4000]
     log_probs = torch.full((4000, 6), -1.0, dtype=torch.bfloat16)
-    loss = likelihood(Output(log_probs), batch_of(targets), 6, 0.1)
+    loss = likelihood(log_probs, batch_of(targets), 6, 0.1)
     assert float(loss.nll) == 4000.0
     assert math.isclose(float(loss.total), 4000.0, rel_tol=1e-6)
 

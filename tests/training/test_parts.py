@@ -8,7 +8,7 @@ from gradients import assert_same_gradients, backward, gradients
 
 from nmtkit.core.settings import parse
 from nmtkit.data.batch import collate
-from nmtkit.models.base import MODELS, Output, Seq2Seq, VocabularySizes
+from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 from nmtkit.training.objectives.attention import AlignmentLoss, alignment_loss, coverage_loss
 from nmtkit.training.objectives.likelihood import likelihood
 
@@ -36,7 +36,7 @@ def build(name: str, settings: dict[str, object] | None = None) -> Seq2Seq:
 @pytest.mark.parametrize("name", sorted(SMALL))
 def test_gradient_in_parts_is_that_of_the_whole(name: str, rows: int) -> None:
     whole = build(name)
-    loss = likelihood(whole(BATCH, keep=BATCH.tgt_mask), BATCH, 10, 0.1)
+    loss = likelihood(whole(BATCH, keep=BATCH.tgt_mask).log_probs, BATCH, 10, 0.1)
     torch.autograd.backward(loss.total / 10)
 
     parted = build(name)
@@ -67,7 +67,7 @@ def test_losses_of_attention_add_exactly_their_gradient(
     """The output layer reads the attention in parts, the loss whole: together the gradient of one formula."""
     whole = build(name, settings)
     output = whole(LINKED, keep=LINKED.tgt_mask, need_attention=True)
-    text = likelihood(Output(output.log_probs), LINKED, 10, 0.1)
+    text = likelihood(output.log_probs, LINKED, 10, 0.1)
     if "coverage_weight" in losses:
         term, loss, scale = "coverage_loss", coverage_loss(output.attention, LINKED.tgt_mask), 0.7 / 10
     else:
@@ -95,7 +95,7 @@ def test_the_models_own_alignment_is_a_constant_target() -> None:
             links[row, position, int(heads[row, :, position].sum(0).argmax())] = True
     log_probs = whole.predict(readout.gather(LINKED.tgt_mask), memory)
     alignment = alignment_loss(readout.attention, links)
-    text = likelihood(Output(log_probs), LINKED, 10, 0.1)
+    text = likelihood(log_probs, LINKED, 10, 0.1)
     torch.autograd.backward(text.total / 10 + 0.3 * alignment / 7)
 
     own = build("transformer", {"alignment_heads": 2})

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from nmtkit.data.batch import Batch
 from nmtkit.layers.elementary import at_least_float32
-from nmtkit.models.base import Output
 from nmtkit.training.objectives.objective import LOSS, OBJECTIVES, Objective, ObjectiveInput
 
 _LARGEST = 700.0
@@ -46,7 +45,7 @@ def negative_log_probs(log_probs: Tensor, batch: Batch, vocabulary_size: int, pa
 
 
 def likelihood(
-    output: Output, batch: Batch, vocabulary_size: int, smoothing: float = 0.0, part: slice = slice(None)
+    log_probs: Tensor, batch: Batch, vocabulary_size: int, smoothing: float = 0.0, part: slice = slice(None)
 ) -> Loss:
     """Negative log-likelihood of the targets with label smoothing (Szegedy et al. 2016, section 7).
 
@@ -56,7 +55,6 @@ def likelihood(
     vocabulary (X > V) can be targets but get no share of the smoothing: in most sentences of a batch they are
     impossible, with a log-probability of minus infinity. The arguments are those of `negative_log_probs`.
     """
-    log_probs = output.log_probs
     each = negative_log_probs(log_probs, batch, vocabulary_size, part)
     nll = total = each.sum(dtype=at_least_float32(log_probs))
     if smoothing:
@@ -83,7 +81,7 @@ class Likelihood(Objective):
     def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
         """The loss with smoothing and without."""
         assert inputs.log_probs is not None
-        loss = likelihood(Output(inputs.log_probs), inputs.batch, inputs.vocabulary_size, self.smoothing, inputs.part)
+        loss = likelihood(inputs.log_probs, inputs.batch, inputs.vocabulary_size, self.smoothing, inputs.part)
         return {LOSS: loss.total, "nll": loss.nll}
 
     def metrics(self, means: Mapping[str, float]) -> dict[str, float]:
