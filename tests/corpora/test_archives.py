@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from published import refused
+from corpus_files import refused
 
 from nmtkit.core.errors import DataError
 from nmtkit.corpora import archives

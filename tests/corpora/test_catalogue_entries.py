@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 
 import pytest
 from commands import json_lines, lines_in
+from corpus_files import published
 from debian_archive import fetch_context
 from layouts import LAYOUTS, Layout
-from published import published
 from web_server import Site
 
 from nmtkit.core.formats import load_yaml

@@ -2,7 +2,7 @@ import lzma
 from pathlib import Path
 
 import pytest
-from published import read
+from corpus_files import read
 
 from nmtkit.core.errors import DataError
 from nmtkit.corpora.debian import stanzas

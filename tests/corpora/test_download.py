@@ -14,7 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from published import refused
+from corpus_files import refused
 
 from nmtkit.corpora import download as module
 from nmtkit.corpora.download import DownloadPolicy, download, sha256_of

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from corpus_files import refused
 from debian_archive import build, fetch_context, package, write_release
-from published import refused
 
 from nmtkit import recipe
 from nmtkit.core.errors import NmtkitError

@@ -1,8 +1,8 @@
 from pathlib import Path
 
 import pytest
+from corpus_files import read
 from debian_archive import build
-from published import read
 
 from nmtkit.core.errors import DataError
 from nmtkit.corpora.debian_readers import LibreOfficeHelp, page_paragraphs, pages

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from published import Content, published, read
+from corpus_files import Content, published, read
 
 from nmtkit.core.errors import DataError
 from nmtkit.corpora import readers

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from published import published, read
+from corpus_files import published, read
 
 from nmtkit.core.errors import DataError
 from nmtkit.corpora.stories import BUTTONS, MISSING, NO_SUMMARY, TWICE, UNLISTED, StoriesReader, XsumReader
