@@ -32,6 +32,9 @@ from nmtkit.checkpoints.weights import read_weights
 from nmtkit.core.errors import CheckpointError
 from nmtkit.core.files import with_checksum
 
+NAMED_WEIGHTS = ("auto", "average", "best", "last")
+"""The weights of a run that can be asked for by a word; a stage is called otherwise."""
+
 
 class RetentionConfig(Protocol):
     """Which weights of a training are kept; `TrainingConfig` says what each setting means."""

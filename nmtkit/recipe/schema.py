@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import nmtkit.models  # noqa: F401  # importing it registers every model
+from nmtkit.checkpoints.manager import NAMED_WEIGHTS
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.formats import KeyPath, dump_yaml
 from nmtkit.core.registry import suggest_names
@@ -19,9 +20,6 @@ from nmtkit.models.base import MODELS, AnyModelConfig, VocabularySizes
 from nmtkit.search.rules import SearchConfig
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.objectives.objective import OBJECTIVES
-
-WEIGHTS = ("auto", "average", "best", "last")
-"""The weights of a run that can be asked for by a word; a stage is called otherwise."""
 
 
 class EvaluationConfig(Settings):
@@ -153,7 +151,7 @@ class Recipe(Settings):
         for number, stage in enumerate(stages):
             if stage.name in names[:number]:
                 raise ValueError(f"two stages are called {stage.name!r}; give each a name of its own")
-            if stage.name in WEIGHTS:
+            if stage.name in NAMED_WEIGHTS:
                 raise ValueError(
                     f"a stage cannot be called {stage.name!r}: --checkpoint {stage.name} has another meaning"
                 )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from typing_extensions import override
 
-from nmtkit.checkpoints.manager import CheckpointManager
+from nmtkit.checkpoints.manager import NAMED_WEIGHTS, CheckpointManager
 from nmtkit.checkpoints.weights import SkipInit, average_weights, load_weights, read_vocabulary_checksum, save_weights
 from nmtkit.core.errors import CheckpointError, NmtkitError, RecipeError
 from nmtkit.core.files import bytes_checksum, write_json
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from nmtkit.recipe import Recipe
 
 MODEL_VARIABLE = "NMTKIT_MODEL"
-_NAMED_WEIGHTS = ("auto", "average", "best", "last")
 
 
 class InferenceConfig(Settings):
@@ -142,7 +141,7 @@ class SavedRun:
             which: `best`, `last`, `average`, the name of a stage (its best), or a file; `auto` is the average if one
                 was made, else the best, else the last. Best and last are of the newest stage that was validated.
         """
-        known = self._saved_inference if which in _NAMED_WEIGHTS else None
+        known = self._saved_inference if which in NAMED_WEIGHTS else None
         stages = [] if known else self.stages()
         checkpoints = (
             CheckpointManager(self.folder.path / known.checkpoints) if known else self.newest_stage().checkpoints
@@ -155,7 +154,7 @@ class SavedRun:
         named |= {name: next(iter(files), None) for name, files in of_stages.items()}
         path = named[which] if which in named else Path(which)
         if path is None or not path.is_file():
-            have = [name for name in (*_NAMED_WEIGHTS[1:], *of_stages) if (file := named[name]) and file.is_file()]
+            have = [name for name in (*NAMED_WEIGHTS[1:], *of_stages) if (file := named[name]) and file.is_file()]
             there = f"it has: {', '.join(have)}" if have else "it has none yet; train it first"
             missing = f" ({path} is not there)" if path else ""
             raise CheckpointError(f"{self.folder.path}: no checkpoint {which!r}{missing}; {there}")
@@ -182,7 +181,7 @@ class SavedRun:
     ) -> tuple[Seq2Seq, TokenizerPair, InferenceConfig]:
         """As `open_model`, with only the settings that decoding needs."""
         known = self._saved_inference
-        if known is None or which not in _NAMED_WEIGHTS:
+        if known is None or which not in NAMED_WEIGHTS:
             model, tokenizers, recipe = self.open_model(device, which)
             return model, tokenizers, InferenceConfig.of(recipe)
         return *self._load(known.model, self.weights(which), device), known
