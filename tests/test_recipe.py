@@ -127,13 +127,15 @@ def test_a_wrong_override_is_refused_with_a_remedy_in_a_short_message(base: Path
         assert len(str(caught.value)) < 600
 
 
-def test_paths_begin_at_the_folder_of_the_recipe_that_names_them(base: Path) -> None:
+def test_paths_begin_at_the_folder_of_the_recipe_that_names_them(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (base.parent / "a.src").write_text("x\n")
     train = recipe.load(base).data.splits()["train"]
     # A file that is nowhere is reported where the recipe would have it.
     assert (train.src, train.tgt) == ([str(base.parent / "a.src")], [str(base.parent / "a.tgt")])
     child = base.parent / "sub" / "child.yaml"
     child.parent.mkdir()
+    (child.parent / "a.src").write_text("the same name here\n")
+    monkeypatch.chdir(child.parent)
     child.write_text("extends: ../base.yaml\ndata: {test: {src: t.src, tgt: t.tgt}}\n")
     splits = recipe.load(child).data.splits()
     assert (splits["train"].src, splits["test"].src) == (train.src, [str(child.parent / "t.src")])
