@@ -178,10 +178,8 @@ def test_a_state_of_another_model_is_refused(trained, name, tensor):
 def test_a_state_without_facts_or_with_others_is_refused(trained, text):
     checkpoints, config = trained
     with safe_open(checkpoints.last, framework="pt") as file:
-        tensors, facts = (
-            {name: file.get_tensor(name) for name in list(file.keys())},
-            json.loads(file.metadata()["facts"]),
-        )
+        tensors = {name: file.get_tensor(name) for name in list(file.keys())}
+        facts = json.loads(file.metadata()["facts"])
     if text in facts:  # one of them is gone
         text = json.dumps({key: value for key, value in facts.items() if key != text})
     save_file(tensors, checkpoints.last, {"facts": text})

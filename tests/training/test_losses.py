@@ -6,21 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from nmtkit.data.batch import Batch, collate
+from nmtkit.data.batch import collate
+from nmtkit.data.vocabulary import EOS
 from nmtkit.training.objectives.attention import alignment_loss, coverage_loss, linked_positions
 from nmtkit.training.objectives.likelihood import likelihood
-
-
-def batch_of(targets: list[list[int]], extended: list[list[int]] | None = None, n_oov: int = 0) -> Batch:
-    width = max(map(len, targets))
-    mask = torch.tensor([[column < len(row) for column in range(width)] for row in targets])
-
-    def ids(rows: list[list[int]]) -> torch.Tensor:
-        return torch.tensor([row + [0] * (width - len(row)) for row in rows])
-
-    out = ids(targets)
-    extended_ids = out if extended is None else ids(extended)
-    return Batch(out, mask, mask.sum(1), out, out, out, extended_ids, mask, n_oov)
 
 
 def random_log_probs(rows: int, words: int) -> torch.Tensor:
@@ -28,14 +17,14 @@ def random_log_probs(rows: int, words: int) -> torch.Tensor:
     return torch.log_softmax(torch.randn(rows, words, dtype=torch.float64, generator=draw), -1)
 
 
-TARGETS = [[4, 2, 3], [1, 3]]
-WORDS = torch.tensor([4, 2, 3, 1, 3])
+BATCH = collate([[5], [5]], [[4, 2], [1]])
+WORDS = torch.tensor([4, 2, EOS, 1, EOS])
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
 def test_likelihood_is_the_cross_entropy_against_the_smoothed_targets(smoothing: float):
     logits = random_log_probs(5, 6) * 3
-    loss = likelihood(torch.log_softmax(logits, -1), batch_of(TARGETS), 6, smoothing)
+    loss = likelihood(torch.log_softmax(logits, -1), BATCH, 6, smoothing)
     expected = F.cross_entropy(logits, WORDS, label_smoothing=smoothing, reduction="sum")
     torch.testing.assert_close(loss.total, expected, rtol=1e-12, atol=0)
     torch.testing.assert_close(loss.nll, F.cross_entropy(logits, WORDS, reduction="sum"), rtol=1e-12, atol=0)
@@ -44,13 +33,13 @@ def test_likelihood_is_the_cross_entropy_against_the_smoothed_targets(smoothing:
 
 def test_gradient_of_the_loss_is_minus_q():
     log_probs = random_log_probs(5, 6).requires_grad_()
-    torch.autograd.backward(likelihood(log_probs, batch_of(TARGETS), 6, 0.3).total)
+    torch.autograd.backward(likelihood(log_probs, BATCH, 6, 0.3).total)
     q = 0.7 * F.one_hot(WORDS, 6).double() + 0.3 / 6
     torch.testing.assert_close(log_probs.grad, -q, rtol=1e-12, atol=1e-12)
 
 
 def test_a_copied_word_is_a_target_and_impossible_words_get_no_smoothing():
-    batch = batch_of([[1, 3]], extended=[[6, 3]], n_oov=2)
+    batch = collate([[5]], [[1]], tgt_extended=[[6]], n_oov=2)
     log_probs = random_log_probs(2, 8)
     log_probs[:, 7] = -math.inf  # an unknown word of another sentence
     loss = likelihood(log_probs, batch, 6, 0.1)
@@ -61,16 +50,16 @@ def test_a_copied_word_is_a_target_and_impossible_words_get_no_smoothing():
 
 
 def test_a_model_that_does_not_copy_is_given_the_plain_ids():
-    batch = batch_of([[1, 3]], extended=[[6, 3]], n_oov=1)
+    batch = collate([[5]], [[1]], tgt_extended=[[6]], n_oov=1)
     log_probs = random_log_probs(2, 6)
     loss = likelihood(log_probs, batch, 6)
     assert math.isclose(float(loss.total), -float(log_probs[0, 1] + log_probs[1, 3]), rel_tol=1e-12)
 
 
 def test_half_precision_is_added_up_in_single():
-    targets = [[4] * 4000]
+    batch = collate([[5]], [[4] * 3999])
     log_probs = torch.full((4000, 6), -1.0, dtype=torch.bfloat16)
-    loss = likelihood(log_probs, batch_of(targets), 6, 0.1)
+    loss = likelihood(log_probs, batch, 6, 0.1)
     assert float(loss.nll) == 4000.0
     assert math.isclose(float(loss.total), 4000.0, rel_tol=1e-6)
 
