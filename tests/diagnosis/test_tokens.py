@@ -94,15 +94,16 @@ def test_what_of_the_vocabulary_occurs(config: DataConfig) -> None:
     assert diagnosis.vocabulary == {"src": len(tokenizers.src.vocabulary), "tgt": len(tokenizers.tgt.vocabulary)}
 
 
-def test_what_is_left_out_is_found_at_its_line(config: DataConfig) -> None:
-    report, diagnosis, _ = look(config, WORDS)
+def test_what_is_left_out_is_found_at_its_line(config: DataConfig, tmp_path: Path) -> None:
+    valid = write_pairs(tmp_path, "valid", VALID + VALID[3:])
+    report, diagnosis, _ = look(config.model_copy(update={"valid": valid}), WORDS)
     train = diagnosis.splits["train"].findings
     assert {name: (finding.count, finding.places[0].line) for name, finding in train.items()} == {
         "over-long": (1, 6),
         "token-ratio": (1, 7),
     }
     assert "10 and 10 tokens, dropped" in train["over-long"].places[0].text
-    assert diagnosis.splits["valid"].findings["over-long"].count == 1
+    assert diagnosis.splits["valid"].findings["over-long"].count == 2
     assert set(json.loads(json.dumps(report.as_dict()))) == {"tokenizer", "data", "unused_entries", "unseen_characters"}
     sheet = report.tables(diagnosis)[0]
     assert ("train", "over-long", "1", "11.1%", "dropped") in sheet.rows
