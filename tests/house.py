@@ -115,11 +115,7 @@ def sizes_of_rooms() -> dict[str, tuple[int, int, int]]:
     for path in FILES:
         of_room[room_of(name_of(path))].append(path)
     return {
-        room: (
-            sum(path.name != "__init__.py" for path in paths),
-            sum(map(length_of, paths)),
-            sum(map(code_of, paths)),
-        )
+        room: (sum(path.name != "__init__.py" for path in paths), sum(map(length_of, paths)), sum(map(code_of, paths)))
         for room, paths in of_room.items()
         if room in rooms()
     }

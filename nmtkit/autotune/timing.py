@@ -35,8 +35,8 @@ class InterleavedTimings(Generic[AnyConfig]):
     best: AnyConfig
     """The first of those that are nearly as fast as the fastest."""
     slower: dict[AnyConfig, float]
-    """How many times the fastest one's time each took, the median over its rounds; infinite where it failed in one of
-    them, and `GIVEN_UP`, at least, where it was given up."""
+    """How many times as long as the fastest each took, the median over its rounds; infinite if it failed in one,
+    and `GIVEN_UP`, at least, where it was given up."""
     turns: dict[AnyConfig, list[float]]
     """The seconds of each one's turns, one a round until it was out of the question."""
     spread: float

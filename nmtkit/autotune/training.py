@@ -67,7 +67,15 @@ class TrainingSpeedConfig:
 
 def training_workload_key(recipe: Recipe, sizes: VocabularySizes, device: torch.device) -> dict[str, Any]:
     """The key of the cached result."""
-    deciding = {"accumulate", "optimizer", "guided_alignment", "coverage_weight", "reinforce", "ema_decay"}
+    deciding = {
+        "accumulate",
+        "optimizer",
+        "guided_alignment",
+        "coverage_weight",
+        "reinforce",
+        "objectives",
+        "ema_decay",
+    }
     return {
         **cache.workload_key("training", recipe.model, device),
         "processes": distributed.size(),
@@ -126,7 +134,7 @@ class CyclingStream:
         return {"batch": self.next}
 
     def restore(self, state: Mapping[str, int]) -> None:
-        """Goes there."""
+        """Restores the position."""
         self.next = state["batch"]
 
 

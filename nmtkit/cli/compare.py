@@ -110,10 +110,13 @@ def _chosen(name: str, overrides: tuple[str, ...], settings: tuple[str, ...], ru
     return folder, one
 
 
-def _test_set(chosen: Recipe) -> tuple[str, ...]:
-    """The checksums of its files."""
-    files = chosen.data.splits()["test"].paths() if "test" in chosen.data.splits() else []
-    return tuple(bytes_checksum(Path(path).read_bytes()) for path in files if Path(path).is_file())
+def _test_set(chosen: Recipe) -> tuple[object, ...]:
+    """A key of the test set: checksums of its files, and how they are read."""
+    files = chosen.data.splits().get("test")
+    if files is None:
+        return ()
+    sums = [bytes_checksum(Path(path).read_bytes()) for path in files.paths() if Path(path).is_file()]
+    return (*sums, *(value for value in files.model_dump().values() if not isinstance(value, list)))
 
 
 def _show_runs(measured: list[ComparedRun], longer_than: int) -> None:

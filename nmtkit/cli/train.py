@@ -91,7 +91,7 @@ class _TrainCommand(cloup.Command):
     click.option(
         "--minutes",
         type=Number(0, MOST_MINUTES, whole=False, above=True),
-        help="Most minutes to train. Model and schedule fit.",
+        help="Time limit in minutes. Model and schedule are chosen to fit.",
     ),
     click.option("--task", type=click.Choice(TASKS_WITH_PRESETS), help="Default: translation."),
     click.option(

@@ -52,7 +52,7 @@ def average_command(
     tell("\n  ".join([f"averaged {len(chosen)} checkpoints{of_run} into {written}:", *map(str, chosen)]))
     if run is not None and isinstance(run.newest_stage().recipe.training.schedule, DecayToZero):
         tell(
-            "the learning rate of this training comes down to its end, so earlier checkpoints may be worse: compare "
+            "the learning rate of this training falls until its end, so earlier checkpoints may be worse: compare "
             "with --checkpoint best, or average fewer (--recent 2)"
         )
 

@@ -120,10 +120,7 @@ class StoreWriter:
         return self._length >= SHARD_EXAMPLES or self._size >= SHARD_SIZE
 
     def add(
-        self,
-        columns: Mapping[str, RaggedArray],
-        by_file: Iterable[int] = (),
-        cut: Mapping[str, int] | None = None,
+        self, columns: Mapping[str, RaggedArray], by_file: Iterable[int] = (), cut: Mapping[str, int] | None = None
     ) -> None:
         """Appends some examples; every call gives the same columns.
 

@@ -54,10 +54,7 @@ def _characters(pair: Example) -> int:
 
 
 def learn_tokenizers(
-    config: TokenizerConfig,
-    pairs: Iterable[Example],
-    report: DataReport | None = None,
-    weights: Sequence[float] = (),
+    config: TokenizerConfig, pairs: Iterable[Example], report: DataReport | None = None, weights: Sequence[float] = ()
 ) -> TokenizerPair:
     """Learns tokenizers from a sample of training pairs, which are read once."""
     sample = TokenizerSample(config.train_lines, weights)

@@ -194,7 +194,7 @@ class DataCheck:
         self._sample = None if self._origin or learned else quick_sample(config)
 
     def see(self, block: Block) -> None:
-        """Takes what counting tokens needs from a block that is examined."""
+        """Collects from an examined block what counting tokens needs."""
         if block.split == "train":
             self._base.add_block(block)
             if self._sample is not None:

@@ -91,7 +91,7 @@ class TestResult:
     seconds: float
     """Time of the translation, without opening the model."""
     cut: int
-    """Of how many source lines only the beginning was read, as in training."""
+    """The number of source lines that were truncated, as in training."""
 
 
 def translate_test_set(

@@ -48,7 +48,7 @@ class ModelOptions:
     ensemble_weights: Sequence[float] | None = None
     """How much each run of an ensemble counts; None: all the same."""
     device: str = "auto"
-    """Several, with commas between them, are searched on by a process each."""
+    """Several, separated by commas, get a process each."""
     weights: str = "auto"
     """`auto`, `best`, `last`, `average`, a stage of the recipe, or a file."""
     threads: int | None = None
@@ -57,16 +57,16 @@ class ModelOptions:
     """Of the matrix products. `auto` on a CPU: fp32, or what was measured here to find the same texts in less time; on
     CUDA fp16, or bf16 where a number of the model would be too large for fp16."""
     engine: StepMode = "auto"
-    """The steps of a search on CUDA: recorded as graphs from when on that pays; at once (graph); never (eager)."""
+    """The steps of a search on CUDA: captured as graphs once that pays (auto), at once (graph), or never (eager)."""
     workers: int | None = 1
-    """Processes that search on a CPU, each with one core, instead of this one with all threads. None: one a thread for
-    as many lines as are worth it, if that is the quickest way here."""
+    """Processes that search on a CPU, each with one core, instead of this one with all threads. None: one per
+    thread, if there are enough lines and that is the fastest here."""
     batch_tokens: int | None = None
     """Padded source tokens in a batch."""
     search_settings: Mapping[str, object] | None = None
     """Keys of the recipe's `search` group that differ, e.g. `{"beam_size": 1}`."""
     n_best: int = 1
-    """The beam is made as wide, unless the settings say how wide it is."""
+    """The beam has at least this many hypotheses, unless the settings name its size."""
     max_source_tokens: int | None = None
     """Only so many tokens of a source are read; None as in training, where a recipe for summaries says
     `data.over_long: truncate`, else all."""

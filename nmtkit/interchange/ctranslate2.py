@@ -15,7 +15,7 @@ from torch import Tensor
 from nmtkit.core.errors import CheckpointError
 from nmtkit.core.settings import parse
 from nmtkit.core.wording import shorten
-from nmtkit.data.tokenizer import TokenizerPair
+from nmtkit.data.tokenizer import WORD_START, Tokenizer, TokenizerPair
 from nmtkit.data.vocabulary import BOS, PAD, SPECIALS, UNK
 from nmtkit.interchange.checkpoint import ExternalCheckpoint, ImportedModel
 from nmtkit.interchange.conversion import ctranslate2_names
@@ -57,10 +57,7 @@ class CTranslate2Config(ExternalSettings):
 
 
 def read_ctranslate2(folder: Path) -> ImportedModel:
-    """Converts a folder with config.json, model.bin, vocabularies source.spm and target.spm.
-
-    A model of words, which has no .spm files, must have been written by `export`.
-    """
+    """Converts a folder with config.json, model.bin, vocabularies and, but for words, source.spm and target.spm."""
     place = folder / "config.json"
     given = read_json(place, dict)
     config = parse(CTranslate2Config, given, str(place))
@@ -72,10 +69,9 @@ def read_ctranslate2(folder: Path) -> ImportedModel:
         raise unsupported(place, f"unk_token {shorten(repr(config.unk_token))}", f"here it is {SPECIALS[UNK]}")
     file = read_ctranslate2_file(folder / "model.bin")
     maps = _maps(folder, config, file)
-    tokenizers = _tokenizers(folder, given, maps)
+    tokenizers, notes = _tokenizers(folder, given, maps)
     checkpoint = ExternalCheckpoint(file.weights.path, file.weights, tokenizers, maps)
     model, tensors = _convert(file, checkpoint, config)
-    notes = []
     if file.quantized:
         differs = f"what CTranslate2 computes in {file.quantized} may differ a little"
         notes.append(f"its {file.quantized} weights became float32; {differs}")
@@ -126,16 +122,33 @@ def _tokens(folder: Path, name: str) -> list[str] | None:
     return read_text(path).removesuffix("\n").split("\n") if path.exists() else None
 
 
-def _tokenizers(folder: Path, given: Mapping[str, Any], maps: Maps) -> TokenizerPair:
-    """Tokenizers by the sentencepiece models beside the model; of words where `export` says so."""
+def _tokenizers(folder: Path, given: Mapping[str, Any], maps: Maps) -> tuple[TokenizerPair, list[str]]:
+    """Tokenizers by the sentencepiece models beside the model, or of words; and notes for the user."""
     own = given.get("nmtkit")
     exported = own.get("tokenizer") if isinstance(own, dict) else None
     exported = exported if isinstance(exported, dict) else {}
     more = {key: exported[key] for key in ("lowercase", "normalization") if key in exported}
     place, models = folder / "config.json", [folder / "source.spm", folder / "target.spm"]
+    if any(path.exists() for path in models):
+        return build_tokenizers("marian", maps, place, models, **more), []
+    pair = build_tokenizers("word", maps, place, **more)
     if exported.get("kind") == "word":
-        return build_tokenizers("word", maps, place, **more)
-    return build_tokenizers("marian", maps, place, models, **more)
+        return pair, []
+    if exported or not all(map(_cuts_words, (pair.src, pair.tgt))):
+        raise CheckpointError(
+            f"{folder}: source.spm and target.spm are missing, and its tokens are no words as nmtkit cuts them; put "
+            "the SentencePiece models that the model was trained with into the folder, under these names"
+        )
+    return pair, ["source.spm is not in the folder, and its tokens look like words: text is cut into words"]
+
+
+def _cuts_words(tokenizer: Tokenizer) -> bool:
+    """Whether the vocabulary looks like words: each stays whole when it is cut, and few begin within another."""
+    tokens = [token for token in tokenizer.vocabulary.tokens[len(SPECIALS) :] if not token.startswith("<")]
+    words = [token.removeprefix(WORD_START) for token in tokens]
+    whole = all(tokenizer.tokens(word) == [WORD_START + word] for word in words)
+    beginnings = [token.startswith(WORD_START) for token, word in zip(tokens, words, strict=True) if word.isalpha()]
+    return whole and 4 * sum(beginnings) > 3 * len(beginnings)
 
 
 def _starts_from_zeros(file: CTranslate2File) -> bool:

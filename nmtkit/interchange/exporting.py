@@ -65,12 +65,7 @@ nmtkit COMMAND -m DIR < TEXT
 
 
 def export_run(
-    run: SavedRun,
-    to: str,
-    folder: Path,
-    weights: str = "auto",
-    licence: str | None = None,
-    notify: Notify = ignore,
+    run: SavedRun, to: str, folder: Path, weights: str = "auto", licence: str | None = None, notify: Notify = ignore
 ) -> None:
     """Writes a trained run into a new folder, with a model card.
 
@@ -100,7 +95,7 @@ def export_run(
 def require_comparable(engine: str, config: SearchConfig) -> None:
     """Raises NmtkitError for search settings that an engine does not have, naming all of them."""
     supported = {
-        "length_penalty": (config.length_penalty != "gnmt" or not config.alpha, "average or none"),
+        "length_penalty": (config.length_penalty in ("average", "none") or not config.alpha, "average or none"),
         "coverage_penalty": (not config.coverage_penalty, "0"),
         "stop": (config.stop in _STOPS[engine], "first_k"),
         "min_length_ratio": (not config.min_length_ratio, "0"),

@@ -54,9 +54,9 @@ class ExternalWeights:
 
 
 def read_file(path: Path) -> bytes:
-    """The content of a file other than weights; raises CheckpointError if it is missing, no file, or too large."""
+    """The content of a file other than weights; raises CheckpointError if it is missing, not a file, or too large."""
     if not path.is_file():  # reading a pipe would wait forever
-        fault = "is no file" if path.exists() else "is missing"
+        fault = "is not a file" if path.exists() else "is missing"
         raise CheckpointError(f"{path}: {fault}, and the model cannot be read without it; download the whole folder")
     if path.stat().st_size > _MAX_BYTES:
         raise CheckpointError(f"{path}: larger than {_MAX_BYTES >> 20} MiB, which no such file is")

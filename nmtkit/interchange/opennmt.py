@@ -181,7 +181,7 @@ def _load(path: Path) -> dict[str, Any]:
         ("vocab", "convert it to OpenNMT-py 3 with tools/convertv2_v3.py"),
     ):
         if not isinstance(state.get(key), dict):
-            raise CheckpointError(f"{path}: {key!r} is missing in it, or is no dictionary; {remedy}")
+            raise CheckpointError(f"{path}: {key!r} is missing, or is not a dictionary; {remedy}")
     return state
 
 

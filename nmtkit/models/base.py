@@ -69,7 +69,7 @@ class ModelConfig(Settings):
     """Base of every model's `Config`. A subclass declares `kind: Literal["its_name"] = "its_name"`."""
 
     shorthands: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """Keys that stand for several others, instead of which they are given."""
+    """Shorthand keys, each with the keys that it sets."""
 
     kind: str
     """Which model."""
@@ -249,7 +249,7 @@ class Seq2Seq(nn.Module, ABC, Generic[M, S]):
         """The state before the first word; one row per sentence (N = B)."""
 
     def reserve_positions(self, length: int) -> bool:
-        """Prepares a walk of at most so many steps; returns whether the model can make so many."""
+        """Prepares decoding of up to `length` steps; returns whether the model can decode so many."""
         return True
 
     @abstractmethod

@@ -96,12 +96,7 @@ def _panels(runs: Sequence[Training]) -> list[tuple[str, Curves]]:
 
 
 def _legend(
-    figure: Figure,
-    names: Sequence[str],
-    colours: Sequence[str],
-    corner: tuple[float, float],
-    columns: int,
-    text: float,
+    figure: Figure, names: Sequence[str], colours: Sequence[str], corner: tuple[float, float], columns: int, text: float
 ) -> None:
     from matplotlib.lines import Line2D
 

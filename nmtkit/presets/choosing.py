@@ -16,7 +16,7 @@ TASKS_WITH_PRESETS = tuple(name for name in TASKS if TASKS.get(name).presets)
 FEW_PAIRS = 5_000
 """Studies of translation with little text begin here; with fewer pairs nobody should expect much."""
 MANY_PAIRS = 100_000
-"""From so many pairs on a GPU gets `base`."""
+"""With at least this many pairs, a GPU gets `base`."""
 
 
 def choose_preset(

@@ -29,7 +29,7 @@ _PASSES, _ONCE = 20, 60_000
 _BATCHES = ((100_000, 1_024), (1_000_000, 2_048))
 """A side with fewer running words gets batches of at most so many tokens."""
 _PATIENCE = 5
-_KEPT = (*OptimizerConfig.model_fields, "label_smoothing", "coverage_weight", "clip_norm")
+_KEPT = (*OptimizerConfig.model_fields, "label_smoothing", "coverage_weight", "objectives", "clip_norm")
 """The settings of training that stay as they were."""
 
 
@@ -105,7 +105,7 @@ class FineTuningRecipe(ProposedRecipe):
         size, before = self.size, self._before.model_dump(mode="json")
         head = [
             f"Fine-tunes {self._name} on {size.pairs:,} pairs of {size.src.words:,} and {size.tgt.words:,} words. All "
-            "settings can be changed but those of model and tokenizer; `nmtkit recipe explain` says what they mean.",
+            "settings can be changed but those of model and tokenizer; `nmtkit recipe explain` says what they mean."
         ]
         about = {"name": name, "description": f"{self._name}, fine-tuned on other text", "task": before["task"]}
         limits = ("max_length", "max_tgt_length", "over_long", "max_ratio")

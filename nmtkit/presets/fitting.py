@@ -23,20 +23,10 @@ from nmtkit.core.wording import format_minutes
 from nmtkit.corpus.statistics import CorpusStatistics, SideStatistics
 from nmtkit.presets.proposal import ProposedRecipe
 
-PRESETS = {
-    "tiny": "for a try in minutes",
-    "small": "for CPUs and small corpora",
-    "base": "for GPUs and large corpora",
-}
+PRESETS = {"tiny": "for a try in minutes", "small": "for CPUs and small corpora", "base": "for GPUs and large corpora"}
 """By size: what each is for."""
 
-VOCABULARIES = (
-    (200_000, 2_000),
-    (300_000, 4_000),
-    (2_000_000, 8_000),
-    (20_000_000, 16_000),
-    (math.inf, 32_000),
-)
+VOCABULARIES = ((200_000, 2_000), (300_000, 4_000), (2_000_000, 8_000), (20_000_000, 16_000), (math.inf, 32_000))
 """A side with fewer running words than the first gets so many subwords. Sennrich and Zhang took 2,000 for 100,000
 words; 30,000 and more are usual for WMT; 8,000 is what we measured with 345,000."""
 
@@ -137,7 +127,7 @@ class FittedPreset(ProposedRecipe):
             f"For {size.pairs:,} pairs of {size.src.words:,} and {size.tgt.words:,} words: preset {self.name} "
             f"({PRESETS[self.name]}), because {self.reasons[0].because}. Only settings that differ from it are here; "
             "`nmtkit recipe show --resolved` prints all. Every one can be changed; `nmtkit recipe explain` describes "
-            "them.",
+            "them."
         ]
         if self.minutes is not None:
             head.append(f"Training takes {format_minutes(self.minutes)} on the machine where this was written.")

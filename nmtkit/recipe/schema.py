@@ -211,7 +211,7 @@ class Recipe(Settings):
                 raise ValueError(f"`training.{key}`: {kind} has no attention to compute it from")
         if linked and self.tokenizer.sampling:
             raise ValueError(
-                "`data.train.alignment`: its links are laid between the tokens of one way to cut the text; "
+                "`data.train.alignment`: alignment links need a fixed tokenization; "
                 "set `tokenizer.sampling` to 0, or leave the alignment out"
             )
         if guided is not None and guided.source == "file" and not linked:

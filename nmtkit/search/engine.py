@@ -27,7 +27,7 @@ from nmtkit.search.state import NO_TOKEN_INFO, TokenInfo
 from nmtkit.search.step_log import AsyncReader, SentenceResult, StepLog
 
 REFILL_SHARE = 8
-"""Slots are refilled once one in so many is free: a refill costs a little, and a free slot costs a step."""
+"""Slots are refilled once one in REFILL_SHARE is free: a refill costs a little, and a free slot costs a step."""
 CPU_POLLS_EVERY = 1
 ACCELERATOR_POLLS_EVERY = 8
 """Steps between two polls for finished sentences; on an accelerator a poll reads the flags of the poll before."""

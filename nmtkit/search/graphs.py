@@ -23,7 +23,7 @@ from nmtkit.search.decoding_batch import DecodingBatch
 LENGTH_STEP = 16
 """Captured steps read a multiple of so many positions."""
 PATIENCE = 50
-"""A CUDA graph takes about as long to capture as so many steps: by then it would have paid. A tape pays at once."""
+"""Capturing a CUDA graph costs about as much as so many steps, so it begins after them; a tape pays at once."""
 WARM_UP = 2
 MOST_SHAPES = {"cpu": 16, "cuda": 4}
 """Captured batches that are kept, each with its memory."""

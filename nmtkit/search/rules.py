@@ -22,11 +22,11 @@ from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
 
 INFINITY = float("inf")
 UNSEEN = 2.0**-24
-"""Attention below this counts as this: the smallest number of the narrowest type that a model computes in."""
+"""Attention is clamped to at least this: the smallest number of the narrowest type that a model computes in."""
 LengthPenalty = Literal["none", "average", "gnmt"]
 CoverageKind = Literal["gnmt", "summary"]
 PLACE_RULES = ("opennmt-py", "joeynmt")
-"""Rules about the places of a beam."""
+"""Stop rules in which a finished hypothesis keeps its slot in the beam."""
 Stop = Literal["first_k", "exact", "huggingface", "opennmt-py", "joeynmt"]
 
 
@@ -315,7 +315,7 @@ def _possible(log_probs: Tensor) -> Tensor:
 
 
 def length_penalty(kind: LengthPenalty, lengths: Tensor, alpha: float) -> Tensor:
-    """Divides the log-probability of a hypothesis; it grows with the length, so that long hypotheses may win.
+    """Divides the log-probability of a hypothesis. It must not fall as the length grows: the `exact` stop relies on it.
 
     - `none`: 1. The log-probability itself, which favours short hypotheses.
     - `average`: |Y|^alpha. With alpha 1 the mean log-probability of a token.
@@ -324,11 +324,12 @@ def length_penalty(kind: LengthPenalty, lengths: Tensor, alpha: float) -> Tensor
     Takes |Y| in tokens, EOS included, of any shape; returns float64 in the same shape. With alpha 0 it is always 1.
     """
     lengths = lengths.double()
-    if kind == "none":
-        return torch.ones_like(lengths)
     if kind == "average":
         return lengths.pow(alpha)
-    return ((5 + lengths) / 6).pow(alpha)
+    if kind == "gnmt":
+        return ((5 + lengths) / 6).pow(alpha)
+    assert kind == "none", kind
+    return torch.ones_like(lengths)
 
 
 def coverage_penalty(kind: CoverageKind, coverage: Tensor, mask: Tensor, beta: float) -> Tensor:

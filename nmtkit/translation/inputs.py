@@ -18,14 +18,7 @@ from nmtkit.layers.inference import Precision
 from nmtkit.models.base import DecoderOutput, Seq2Seq
 from nmtkit.search.constraints import Constraints
 from nmtkit.search.rules import SearchConfig
-from nmtkit.translation.requests import (
-    Request,
-    Terminology,
-    TermTokens,
-    encode_terms,
-    pad_terms,
-    starts_word,
-)
+from nmtkit.translation.requests import Request, Terminology, TermTokens, encode_terms, pad_terms, starts_word
 
 
 @dataclass(frozen=True)
@@ -69,7 +62,7 @@ def require_list(**given: object) -> None:
 
 
 def require_pairs(sources: Sequence[object], others: Sequence[object] | None, what: str = "target") -> None:
-    """Refuses lines of another kind, if any are given, that are not as many as the sources."""
+    """Raises DataError unless there are as many `others`, if any are given, as sources."""
     if others is not None and len(others) != len(sources):
         raise DataError(f"{len(sources)} source lines but {len(others)} {what} lines: they must be pairs")
 
@@ -81,8 +74,8 @@ sentences share; the caches of a CPU overflow with too many."""
 CHUNK_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}
 MIN_ROWS = {"cpu": 32, "cuda": 128}
 MAX_OVERSHOOT = {"cpu": 4, "cuda": 16}
-"""A search takes so many rows even where they exceed the budget, by up to so many times. Few articles would fit into
-it, and every step reads the whole matrix of the output layer, however few rows there are."""
+"""A batch has at least MIN_ROWS rows, even above the budget, up to MAX_OVERSHOOT times. Few articles would fit into it,
+and every step reads the whole matrix of the output layer, however few rows there are."""
 MIN_COUNTED_LENGTH = 16
 """Shorter sentences count as ones of so many tokens: the output layer gives as many numbers for a row of any."""
 MIN_SENTENCES_PER_SEARCH = 8

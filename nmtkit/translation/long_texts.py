@@ -90,10 +90,7 @@ def looks_like_paragraph(line: str) -> bool:
 
 
 def stream_segments(
-    translator: Translator,
-    windows: Iterable[Sequence[str]],
-    cut: Callable[[str], list[str]],
-    need_copies: bool = False,
+    translator: Translator, windows: Iterable[Sequence[str]], cut: Callable[[str], list[str]], need_copies: bool = False
 ) -> Generator[list[list[Translation]], None, None]:
     """What a model finds for the pieces that `cut` makes of each line, in order; see `Translator.stream`."""
     counts: deque[int] = deque()  # pieces of the lines that are not out

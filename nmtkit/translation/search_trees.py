@@ -53,7 +53,7 @@ def search_tree(translator: Translator, line: str, place: str = "the sentence") 
 
 
 def describe_search(config: SearchConfig) -> str:
-    """How was searched: the beam, the length penalty, and what else is not as it is by default."""
+    """Describes a search: beam size, length penalty, and every setting that is not the default."""
     penalty = "" if config.length_penalty == "none" else f":{config.alpha:g}"
     width = f"samples {config.samples}" if config.samples else f"beam size {config.beam_size}"
     first = [width, f"length penalty {config.length_penalty}{penalty}"]

@@ -29,11 +29,11 @@ PREFETCH_WINDOWS = 3
 
 NumberedSources = Sequence[tuple[int, SourceLine]]
 """Encoded sources with their line numbers."""
-BatchSource = Callable[[int | None, int | None], NumberedSources]
-"""Gives sources that wait: a new bank of them, or at most so many that fit so many columns; see the engine's `Feed`."""
+TakeSources = Callable[[int | None, int | None], NumberedSources]
+"""Gives waiting sources as `nmtkit.search.engine.BatchSource` does: of a new decoding batch, or at most `count`."""
 PendingResult = Callable[[], list[Translation]]
 """Builds the translations of one line from its hypotheses, outside the search."""
-Search = Callable[[BatchSource], Iterator[tuple[int, PendingResult]]]
+Search = Callable[[TakeSources], Iterator[tuple[int, PendingResult]]]
 """Decodes all that it can take; yields line numbers and results as they finish."""
 _Found = tuple[int, PendingResult] | BaseException | None
 """What the thread of a search puts out; last None, or the exception that ended it."""
@@ -91,7 +91,7 @@ class RequestQueue:
             return self._running if count else 0
 
     def take(self, count: int | None, width: int | None) -> NumberedSources:
-        """What a search takes, see `BatchSource`; where it begins a bank and nothing waits, it waits for more."""
+        """What a search takes, see `TakeSources`; it waits for more where a new batch finds nothing."""
         with self._changed:
             if count is None:
                 self._wait()
@@ -105,7 +105,7 @@ class RequestQueue:
             while window and len(taken) < room and share > 0:
                 if width is not None and not 3 * width <= 4 * _columns(window) <= 4 * width:
                     break
-                if count is not None and window[0][1].request is not None:  # what is asked needs a bank of its own
+                if count is not None and window[0][1].request is not None:  # a request needs a batch of its own
                     break
                 taken.append(window.popleft())
                 share -= len(taken[-1][1].ids)
@@ -180,7 +180,7 @@ class LineStream:
         self._is_left = False
 
     def run(self, windows: Iterator[Sequence[str | Request]]) -> Iterator[list[list[Translation]]]:
-        """The answers, in order, as many at a time as are there.
+        """Yields groups of finished results, in order.
 
         A fault of the windows is raised after the answers to those before it. To be closed if it is not read to its
         end.

@@ -29,7 +29,7 @@ from nmtkit.translation.inputs import (
 )
 from nmtkit.translation.requests import Request, Terminology, unmet_constraints, word_starts
 from nmtkit.translation.result import EMPTY, Translation, copied_positions, merge_and_rerank
-from nmtkit.translation.stream import BatchSource, LineStream, PendingResult, RequestQueue, Search
+from nmtkit.translation.stream import LineStream, PendingResult, RequestQueue, Search, TakeSources
 from nmtkit.translation.unknowns import UnknownReplacer
 from nmtkit.translation.workers import WorkerPool, Workers
 
@@ -125,7 +125,7 @@ class Translator(TextModel):
         need_attention: bool = False,
         need_copies: bool = False,
     ) -> Generator[list[list[Translation]], None, None]:
-        """What `search` finds for lines that arrive, in order, as many lines at a time as are done.
+        """Yields the results of `search` for lines that arrive, in order, in groups as they are finished.
 
         A few windows are read ahead, by a thread, and no more are in memory. Lines of one window are searched together,
         so they should be all that are there. To be closed if it is not read to its end. A fault of the windows, or a
@@ -175,7 +175,7 @@ class Translator(TextModel):
                 ),
             )
 
-        def search(take: BatchSource) -> Iterator[tuple[int, PendingResult]]:
+        def search(take: TakeSources) -> Iterator[tuple[int, PendingResult]]:
             taken: dict[int, SourceLine] = {}
 
             def feed(count: int | None, width: int | None) -> tuple[list[int], Batch] | None:
@@ -212,7 +212,7 @@ class Translator(TextModel):
 
     @property
     def window(self) -> int:
-        """How many lines a window of a `stream` should have where as many are there."""
+        """The best number of lines in a window of `stream`, if so many are available."""
         place = self.device.type if self.workers is None else torch.device(self.workers.places[0]).type
         several = 1 if self.workers is None else len(self.workers.places)
         return WINDOW.get(place, WINDOW["cuda"]) * max(1, several // WORKERS_PER_WINDOW)

@@ -17,7 +17,7 @@ import torch
 from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.processes import WorkerProcess, start_workers
-from nmtkit.translation.stream import BatchSource, PendingResult, Search
+from nmtkit.translation.stream import PendingResult, Search, TakeSources
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,10 @@ class Workers:
     open: Callable[[str], Any] | None = None
     """Opens the translator on a device, in a process from scratch; can be pickled. None: they are forks."""
     least: int = 0
-    """They are worth it where so many lines are there at once."""
+    """Lines that must be available at once for processes to be worth it."""
 
     def are_for(self, lines: int) -> bool:
-        """Whether they are to search where so many lines are there at once; forks cannot where it is too late."""
+        """Whether to use them for this many lines; False if forking is no longer possible."""
         return lines >= self.least and (self.open is not None or devices.can_fork())
 
 
@@ -68,7 +68,7 @@ class _Worker:
     place: str
     process: WorkerProcess
 
-    def __call__(self, take: BatchSource) -> Iterator[tuple[int, PendingResult]]:
+    def __call__(self, take: TakeSources) -> Iterator[tuple[int, PendingResult]]:
         connection, name = self.process.connection, f"{self.name} (process {self.process.pid}, {self.place})"
         try:
             connection.send(True)

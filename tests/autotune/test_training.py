@@ -129,14 +129,14 @@ def test_a_result_is_used_again() -> None:
     torch.manual_seed(7)
     expected = torch.rand(3)
     torch.manual_seed(7)
-    first = tune(model, max_minutes=3)
+    first = tune(model, max_minutes=20)
     assert not first.kept
     assert len(first.speeds) >= 3
     assert first.speed == first.speeds[str(first.config)]
     assert max(first.speeds.values()) <= 1.03 * first.speeds[str(first.config)]
     assert Counted.in_bf16 > 0
     passes = Counted.passes
-    second = tune(model, max_minutes=3)
+    second = tune(model, max_minutes=20)
     assert second == dataclasses.replace(first, kept=True)
     assert Counted.passes == passes
     (sentence,) = second.sentences()

@@ -10,18 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import (
-    Command,
-    Finished,
-    as_text,
-    environment,
-    lines_in,
-    logged,
-    refused,
-    sets,
-    succeeded,
-    write_lines,
-)
+from commands import Command, Finished, as_text, environment, lines_in, logged, refused, sets, succeeded, write_lines
 
 from nmtkit import metrics, recipe
 from nmtkit.corpus.text import TextFile

@@ -54,11 +54,7 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: object, width: int =
 
 def test_bars_are_as_long_as_their_share(capsys: pytest.CaptureFixture[str]) -> None:
     lines = printed(capsys, "lengths", ["0–4", "5 and more"], [("all", [50, 100])], width=36)
-    assert lines == [
-        "lengths",
-        "       0–4  ████████          33.3%",
-        "5 and more  ████████████████  66.7%",
-    ]
+    assert lines == ["lengths", "       0–4  ████████          33.3%", "5 and more  ████████████████  66.7%"]
 
 
 def test_series_stand_side_by_side_under_their_names(capsys: pytest.CaptureFixture[str]) -> None:

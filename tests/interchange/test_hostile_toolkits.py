@@ -197,4 +197,4 @@ def test_runs_of_both_are_runs_for_every_command(joey: Path, opennmt: Path, cons
         done = succeeded(console("translate", "-m", source, "--device", "cpu", stdin=lines))
         assert len(done.out.splitlines()) == 3
         refused(console("export", source, f"out-{source}", "--to", "huggingface"), "huggingface has no")
-    refused(console("import", tmp_path / "nowhere", "--from", "opennmt-py"), "not there")
+    refused(console("import", tmp_path / "nowhere", "--from", "opennmt-py"), "not a folder")

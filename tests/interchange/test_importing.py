@@ -208,7 +208,7 @@ HOSTILE: dict[str, tuple[Spoil, str]] = {
     "words of words": (words(lambda given: given.update(a="b")), "vocab.json.*'a' has the id 'b'"),
     "no unknown": (words(lambda given: given.pop("<unk>")), "vocabulary has no <unk>"),
     "no pieces": (lambda at: (at / "target.spm").write_bytes(b"x" * 99), "target.spm.*not a sentencepiece model"),
-    "a pipe": (pipe("source.spm"), "source.spm.*is no file"),
+    "a pipe": (pipe("source.spm"), "source.spm.*is not a file"),
 }
 
 

@@ -32,11 +32,7 @@ VARIANTS: dict[str, dict[str, str]] = {
     "onednn-avx512": {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"},
     "mkl-avx2": {"MKL_ENABLE_INSTRUCTIONS": "AVX2"},
     "mkl-compatible": {"MKL_CBWR": "COMPATIBLE"},
-    "old-processor": {
-        "ATEN_CPU_CAPABILITY": "default",
-        "ONEDNN_MAX_CPU_ISA": "SSE41",
-        "MKL_CBWR": "COMPATIBLE",
-    },
+    "old-processor": {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_CBWR": "COMPATIBLE"},
     # Threads that spin while something else has the cores would take ten times as long.
     "two-threads": {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "PASSIVE"},
     "matmul-high": {"NMTKIT_TEST_MATMUL": "high"},

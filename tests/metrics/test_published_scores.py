@@ -97,10 +97,7 @@ def test_bleu_of_tensorflow_nmt() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("system", "ours"),
-    [("lead", (16.01, 1.58, 11.79)), ("ptgen", (29.34, 9.17, 23.04))],
-)
+@pytest.mark.parametrize(("system", "ours"), [("lead", (16.01, 1.58, 11.79)), ("ptgen", (29.34, 9.17, 23.04))])
 def test_rouge_of_xsum_is_near_that_of_rouge_155(system: str, ours: tuple[float, ...]) -> None:
     hyps, refs = (lines(f"xsum-test/{name}.txt.gz") for name in (f"{system}-test-output", "gold-test-sentences"))
     scores = metrics.rouge(hyps, [refs], types=("rouge1", "rouge2", "rougeL"))

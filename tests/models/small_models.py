@@ -27,12 +27,7 @@ SMALL: dict[str, dict[str, object]] = {
 
 
 def build(
-    kind: str,
-    sizes: VocabularySizes = SIZES,
-    seed: int = 1,
-    scale: float = 1.0,
-    noise: float = 0.0,
-    **settings: object,
+    kind: str, sizes: VocabularySizes = SIZES, seed: int = 1, scale: float = 1.0, noise: float = 0.0, **settings: object
 ) -> Any:
     """A model in float64, for evaluation.
 

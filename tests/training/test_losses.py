@@ -119,10 +119,7 @@ def test_the_model_teaches_all_words_but_not_the_end() -> None:
 
 def test_coverage_loss_by_hand() -> None:
     attention = torch.tensor(
-        [
-            [[0.5, 0.5, 0.0], [0.2, 0.3, 0.5], [0.9, 0.0, 0.1]],
-            [[1.0, 0.0, 0.0], [0.6, 0.4, 0.0], [0.0, 1.0, 0.0]],
-        ],
+        [[[0.5, 0.5, 0.0], [0.2, 0.3, 0.5], [0.9, 0.0, 0.1]], [[1.0, 0.0, 0.0], [0.6, 0.4, 0.0], [0.0, 1.0, 0.0]]],
         dtype=torch.float64,
     )
     mask = torch.tensor([[True, True, True], [True, True, False]])

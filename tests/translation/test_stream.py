@@ -27,7 +27,7 @@ from nmtkit.core.errors import NmtkitError
 from nmtkit.translation import stream
 from nmtkit.translation.inputs import bucket_width
 from nmtkit.translation.result import EMPTY, Translation
-from nmtkit.translation.stream import BatchSource, LineStream, PendingResult, RequestQueue, Search
+from nmtkit.translation.stream import LineStream, PendingResult, RequestQueue, Search, TakeSources
 from nmtkit.translation.translator import Translator
 from nmtkit.translation.workers import WorkerPool, Workers
 
@@ -187,7 +187,7 @@ def test_the_thread_that_reads_ahead_keeps_no_model() -> None:
 def test_a_fault_of_one_search_ends_the_others() -> None:
     torch.set_num_threads(2)
 
-    def search(take: BatchSource) -> Iterator[tuple[int, PendingResult]]:
+    def search(take: TakeSources) -> Iterator[tuple[int, PendingResult]]:
         while taken := take(None, None):
             if any(number > 20 for number, _ in taken):
                 raise RuntimeError("the search broke")
@@ -208,7 +208,7 @@ def test_one_search_waits_for_more_while_another_works() -> None:
     arrived = threading.Event()
     takers: list[str] = []
 
-    def search(name: str, take: BatchSource) -> Iterator[tuple[int, PendingResult]]:
+    def search(name: str, take: TakeSources) -> Iterator[tuple[int, PendingResult]]:
         while taken := take(None, None):
             takers.append(name)
             if len(takers) == 1:
@@ -268,12 +268,12 @@ def children() -> list[int]:
     return sorted({number for number in found if number is not None})
 
 
-def memory_is_short(take: BatchSource) -> Iterator[tuple[int, PendingResult]]:
+def memory_is_short(take: TakeSources) -> Iterator[tuple[int, PendingResult]]:
     raise MemoryError("you tried to allocate 7 bytes")
     yield from ()
 
 
-def breaks(take: BatchSource) -> Iterator[tuple[int, PendingResult]]:
+def breaks(take: TakeSources) -> Iterator[tuple[int, PendingResult]]:
     raise ValueError("not foreseen")
     yield from ()
 

@@ -6,17 +6,7 @@ from grammar import clauses, lexicon
 from grammar.clauses import Predicate, Tense
 from grammar.lexicon import Noun, Verb
 from grammar.nominals import Nominal, noun_phrase, plain, pronoun
-from grammar.sampling.fitting import (
-    HUMAN,
-    common_form,
-    fitting,
-    kin,
-    nouns,
-    rare_form,
-    same_in_past,
-    taking,
-    verbs_of,
-)
+from grammar.sampling.fitting import HUMAN, common_form, fitting, kin, nouns, rare_form, same_in_past, taking, verbs_of
 from grammar.sampling.nouns import SPELLED, NounSampler
 from grammar.text import EMPTY, Pair, phrase
 
