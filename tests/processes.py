@@ -58,6 +58,7 @@ while True:
     os.environ.update(order["variables"])
     sys.argv = ["nmtkit", *order["words"]]
     try:
+        exec(order["limits"], {"__name__": "limits"})
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ending)  # one that came before ends this without a word
         signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background of a shell ignores it
@@ -127,10 +128,17 @@ class Server:
         return self._answer()
 
     def start(
-        self, words: Sequence[object], folder: Path, variables: dict[str, str], streams: Sequence[int], first: str = ""
+        self,
+        words: Sequence[object],
+        folder: Path,
+        variables: dict[str, str],
+        streams: Sequence[int],
+        first: str = "",
+        limits: str = "",
     ) -> int:
-        """Begins a command, before which Python carries out `first`; returns the number of its process."""
-        order = {"words": list(map(str, words)), "folder": str(folder), "variables": variables, "first": first}
+        """Begins a command, before which Python carries out `limits`, which no signal meets, and `first`."""
+        order = {"words": list(map(str, words)), "folder": str(folder), "variables": variables}
+        order |= {"first": first, "limits": limits}
         socket.send_fds(self._orders, [json.dumps(order).encode()], list(streams))
         number = self._answer()
         assert number is not None

@@ -317,7 +317,7 @@ def quantize_for_inference(model: nn.Module, precision: Precision, read_by_rows:
     # float32 needs no trial.
     if precision != "fp32" and precision not in (there := supported_precisions(device)):
         raise RecipeError(
-            f"precision {precision} is not supported here on {device.type}; take {' or '.join(there)}, or auto"
+            f"precision {precision}: not supported here on {device.type}; take {' or '.join(there)}, or auto"
         )
     if device.type != "cpu":
         if precision != "fp32":

@@ -77,7 +77,7 @@ def test_a_precision_that_is_slow_here_is_taken_where_it_is_named_and_said_once(
 
 
 def test_a_precision_that_the_device_lacks_is_refused(trained: Path) -> None:
-    with pytest.raises(RecipeError, match=r"^precision fp16 is not supported here on cpu; take fp32"):
+    with pytest.raises(RecipeError, match=r"^precision fp16: not supported here on cpu; take fp32"):
         load_from_options(ModelOptions(str(trained), "cpu", precision="fp16"))
 
 

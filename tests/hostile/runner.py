@@ -137,8 +137,8 @@ class Runner:
         path = device if device and device != CLOSED else folder / "out"
         streams = [os.open(folder / "in", os.O_RDONLY)]
         streams += [os.open(file, os.O_WRONLY | os.O_APPEND) for file in (path, folder / "err")]
-        first = LIMITS.format(memory=MEMORY, file_size=file_size, closed=closed) + self._first
-        pid = self._server.start(words, cwd, self._variables, streams, first)
+        limits = LIMITS.format(memory=MEMORY, file_size=file_size, closed=closed) + self._first
+        pid = self._server.start(words, cwd, self._variables, streams, limits=limits)
         for stream in streams:
             os.close(stream)
         return Process(self._server, pid, folder)
