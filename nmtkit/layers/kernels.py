@@ -51,8 +51,8 @@ def additive_energies(
     if torch.is_grad_enabled():
         return _plain_energies(queries, keys, energy, coverage, coverage_weight)
     if keys.is_cuda:
-        found: Tensor = torch.ops.nmtkit.additive_energies(queries, keys, energy, coverage, coverage_weight)
-        return found
+        energies: Tensor = torch.ops.nmtkit.additive_energies(queries, keys, energy, coverage, coverage_weight)
+        return energies
     narrow = keys.dtype in (torch.float16, torch.bfloat16)
     if keys.device.type != "cpu" or narrow or queries.shape[1] * keys.numel() <= _CACHED:
         return _plain_energies(queries, keys, energy, coverage, coverage_weight)
@@ -78,8 +78,8 @@ def _energies_in_parts(
             sums = room[: math.prod(shape)].view(shape)
             torch.add(doubled[rows].unsqueeze(2), key.unsqueeze(1), out=sums)
             if coverage is not None and coverage_weight is not None:
-                seen = coverage[rows, :, columns].unsqueeze(3).to(keys.dtype)
-                sums.addcmul_(seen, 2 * coverage_weight.to(keys.dtype))
+                covered = coverage[rows, :, columns].unsqueeze(3).to(keys.dtype)
+                sums.addcmul_(covered, 2 * coverage_weight.to(keys.dtype))
             energies[rows, :, columns] = torch.matmul(sums.sigmoid_(), twice)
     return energies.sub_(energy.sum())
 
@@ -133,8 +133,8 @@ def block_maxima(logits: Tensor, block: int) -> tuple[Tensor, Tensor]:
         logits' type. A row that holds a NaN has such a sum; its maxima are left open.
     """
     if logits.is_cuda:
-        found: tuple[Tensor, Tensor] = torch.ops.nmtkit.block_maxima(logits, block)
-        return found
+        maxima: tuple[Tensor, Tensor] = torch.ops.nmtkit.block_maxima(logits, block)
+        return maxima
     return _plain_maxima(logits, block)
 
 

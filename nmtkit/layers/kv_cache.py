@@ -105,8 +105,8 @@ class KVCache:
 
     def visible_before(self) -> Tensor:
         """The slots that a hypothesis sees, without its own of this position: `(B,W,P*K)`, bool."""
-        seen = self._bias[:, :, : self._read_columns()] == 0
-        return seen.scatter_(2, self._slots[:, :, None], False)
+        visible = self._bias[:, :, : self._read_columns()] == 0
+        return visible.scatter_(2, self._slots[:, :, None], False)
 
     def parent_rows(self, parents: Tensor) -> Tensor:
         """The rows of parents `(B,*)`, of the W hypotheses of their sentences: `(B*,)`."""
@@ -182,8 +182,8 @@ class KVCache:
         self._together = False
         self.position.index_copy_(0, sentences, other.position)
         if self._entries:
-            seen, filled = self._bias.shape[2], other.length * self.beam
-            others = pad(other._bias[:, :, :filled], (0, seen - filled), value=-torch.inf)
+            room, filled = self._bias.shape[2], other.length * self.beam
+            others = pad(other._bias[:, :, :filled], (0, room - filled), value=-torch.inf)
             self._bias.index_copy_(0, sentences, others)
         for kept, entries in zip(self._entries, other._entries, strict=True):
             kept[:, :filled].index_copy_(0, sentences, entries[:, :filled])
@@ -194,11 +194,11 @@ class KVCache:
             return
         self._looked = self.length
         written = self._read_columns() - self.beam
-        seen = (self._bias[:, :, :written] == 0).any(1)  # (B,P*K)
-        kept = int(seen.sum(1).max())
+        visible = (self._bias[:, :, :written] == 0).any(1)  # (B,P*K)
+        kept = int(visible.sum(1).max())
         if kept > COMPACT_BELOW * written:
             return
-        columns = torch.argsort(seen.byte(), dim=1, descending=True, stable=True)[:, :kept]  # seen ones, in order
+        columns = torch.argsort(visible.byte(), dim=1, descending=True, stable=True)[:, :kept]  # visible ones, in order
         rows = (columns + self._first_slots).flatten()
         for entries in self._entries:
             used = entries.flatten(0, 1).index_select(0, rows)

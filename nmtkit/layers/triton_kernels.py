@@ -44,8 +44,8 @@ def _energies(
     query_row,
     key_sentence,
     key_row,
-    seen_sentence,
-    seen_row,
+    coverage_sentence,
+    coverage_row,
     COVERED: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -63,7 +63,7 @@ def _energies(
         start = queries + sentence * query_sentence + number * query_row
         doubled = tile + 2.0 * tl.load(start + columns, mask=inside, other=0.0).to(tl.float32)[None, :]
         if COVERED:
-            history = coverage + sentence * seen_sentence + number * seen_row + rows
+            history = coverage + sentence * coverage_sentence + number * coverage_row + rows
             doubled += tl.load(history, mask=real, other=0.0).to(tl.float32)[:, None] * w[None, :]
         tanh = 2.0 / (1.0 + tl.exp(-doubled)) - 1.0
         place = result + (sentence * n_queries + number) * length + rows
@@ -75,7 +75,7 @@ def launch_energies(
 ) -> Tensor:
     """Energies `(B,Q,S)`; see `kernels.additive_energies`. Keys are read once for all queries of a sentence."""
     queries, keys = _dense_rows(queries), _dense_rows(keys)
-    seen = None if coverage is None else _dense_rows(coverage)
+    coverage = None if coverage is None else _dense_rows(coverage)
     (sentences, n_queries, size), length = queries.shape, keys.shape[1]
     columns = triton.next_power_of_2(size)
     rows = min(32, max(1, TILE // columns), triton.next_power_of_2(length))
@@ -85,7 +85,7 @@ def launch_energies(
             queries,
             keys,
             energy.contiguous(),
-            result if seen is None else seen,  # is not read
+            result if coverage is None else coverage,  # is not read
             energy if coverage_weight is None else coverage_weight.contiguous(),
             result,
             n_queries,
@@ -93,8 +93,8 @@ def launch_energies(
             size,
             *queries.stride()[:2],
             *keys.stride()[:2],
-            *(0, 0) if seen is None else seen.stride()[:2],
-            COVERED=seen is not None,
+            *(0, 0) if coverage is None else coverage.stride()[:2],
+            COVERED=coverage is not None,
             ROWS=rows,
             COLUMNS=columns,
             enable_fp_fusion=FUSED,

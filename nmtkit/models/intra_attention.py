@@ -180,7 +180,7 @@ class IntraAttention(RecurrentModel[IntraAttentionMemory, IntraAttentionState]):
 
     def __init__(self, config: IntraAttentionConfig, sizes: VocabularySizes) -> None:
         super().__init__(config, sizes)
-        made = config.tie in ("decoder", "all")
+        output_tied = config.tie in ("decoder", "all")
         embedding, hidden = config.embedding_size, config.hidden_size
         self.own_words = config.own_words
         self.bridge = Bridge("copy", "lstm", hidden, hidden, 1)
@@ -190,8 +190,8 @@ class IntraAttention(RecurrentModel[IntraAttentionMemory, IntraAttentionState]):
         self.intra_decoder = IntraDecoderAttention(hidden) if config.intra_decoder else None
         features = hidden * (3 if config.intra_decoder else 2)
         self.switch = nn.Linear(features, 1) if config.copying else None
-        self.projection = nn.Linear(embedding, features, bias=False) if made else None
-        self.output = None if made else UnquantizedLinear(features, sizes.tgt, bias=False)
+        self.projection = nn.Linear(embedding, features, bias=False) if output_tied else None
+        self.output = None if output_tied else UnquantizedLinear(features, sizes.tgt, bias=False)
         self.output_bias = nn.Parameter(torch.zeros(sizes.tgt))
         init_weights(self, "xavier")
         # Rows of W_out with a length of about 3, as in Luong's model: shorter ones tell words apart later.
@@ -202,8 +202,8 @@ class IntraAttention(RecurrentModel[IntraAttentionMemory, IntraAttentionState]):
     def encode(self, batch: Batch) -> IntraAttentionMemory:
         """Runs the encoder, projects the keys, and makes the output layer of eq. 13, each once."""
         memory = self.attention_memory(batch, self.score.project, self.bridge)
-        made = None if self.projection is None else torch.tanh(self.projection(self.tgt_embedding.weight))  # (V,*)
-        return IntraAttentionMemory(**vars(memory), output_weight=made)
+        weight = None if self.projection is None else torch.tanh(self.projection(self.tgt_embedding.weight))  # (V,*)
+        return IntraAttentionMemory(**vars(memory), output_weight=weight)
 
     def start(self, memory: IntraAttentionMemory) -> IntraAttentionState:
         """The encoder's last states; nothing has been looked at or written yet."""

@@ -187,9 +187,9 @@ class PointerGenerator(RecurrentModel[AttentionMemory, PointerGeneratorState]):
         inputs = words + self.context_input(state.context)
         hidden, cell = self.decoder(inputs, state.hidden, state.cell)
         whole = hidden[:, -1] if cell is None else torch.cat([hidden[:, -1], cell[:, -1]], -1)  # (N,2H)
-        seen = None if state.coverage is None else state.coverage.view(-1, beam, state.coverage.shape[1])  # (B,K,S)
+        before = None if state.coverage is None else state.coverage.view(-1, beam, state.coverage.shape[1])  # (B,K,S)
         queries = whole.view(-1, beam, whole.shape[1])  # (B,K,2H)
-        contexts, looks = self.attention(queries, memory.keys, memory.values, memory.mask, coverage=seen)
+        contexts, looks = self.attention(queries, memory.keys, memory.values, memory.mask, coverage=before)
         weights = looks.flatten(0, 1)  # (N,S)
         coverage = None if state.coverage is None else state.coverage + weights
         return inputs, weights, PointerGeneratorState(hidden, cell, contexts.flatten(0, 1), coverage)

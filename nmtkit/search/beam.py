@@ -25,7 +25,7 @@ NO_WORD = -1
 
 
 @dataclass(frozen=True)
-class BeamStep(Rows):
+class StepCandidates(Rows):
     """The candidates of one step for each of B sentences, best first."""
 
     tokens: Tensor
@@ -43,10 +43,10 @@ class BeamStep(Rows):
 
 
 @dataclass(frozen=True)
-class StepResult(Rows):
+class LoggedStep(Rows):
     """The results of one step, as they are read back."""
 
-    step: BeamStep
+    step: StepCandidates
     final: Tensor
     """Ranking scores of the candidates, `(B,C)`."""
     attention: Tensor | None
@@ -55,7 +55,7 @@ class StepResult(Rows):
     """`(B,K,1)`."""
 
 
-def beam_step(log_probs: Tensor, scores: Tensor, beam_size: int, tops: Tensor | None = None) -> BeamStep:
+def beam_step(log_probs: Tensor, scores: Tensor, beam_size: int, tops: Tensor | None = None) -> StepCandidates:
     """The 2K best continuations; see `nmtkit.search.engine.beam_search` for the rule, and `top_continuations`."""
     scores, candidates = top_continuations(log_probs, scores, 2 * beam_size, tops)  # (B,C)
     parents = candidates // log_probs.shape[1]
@@ -64,12 +64,12 @@ def beam_step(log_probs: Tensor, scores: Tensor, beam_size: int, tops: Tensor | 
     ended = is_end & (scores > -INFINITY)
     ended[:, beam_size:] = False
     kept = is_end.sort(dim=1, stable=True)[1][:, :beam_size]  # the others, in their order
-    return BeamStep(tokens, parents, scores, ended, kept, scores.gather(1, kept))
+    return StepCandidates(tokens, parents, scores, ended, kept, scores.gather(1, kept))
 
 
 def diverse_beam_step(
     log_probs: Tensor, scores: Tensor, beam_size: int, groups: int, strength: float
-) -> tuple[BeamStep, Tensor]:
+) -> tuple[StepCandidates, Tensor]:
     """Diverse beam search: a beam of K/G for each of G groups, one after the other.
 
     The scores of a group are lowered by `strength` at a word for every hypothesis of an earlier group that goes on with
@@ -94,11 +94,13 @@ def diverse_beam_step(
         places = goes_on[:, None].clamp(min=0).expand(-1, width, -1)
         lowered.scatter_add_(2, places, cost.to(lowered.dtype).expand(-1, width, -1))
         choices.append(replace(step, parents=step.parents + first, kept=step.kept + 2 * each * group))
-    whole = BeamStep(*(torch.cat([getattr(one, field.name) for one in choices], 1) for field in fields(BeamStep)))
+    whole = StepCandidates(
+        *(torch.cat([getattr(one, field.name) for one in choices], 1) for field in fields(StepCandidates))
+    )
     return whole, torch.cat(amounts, 1).to(log_probs.dtype)
 
 
-def keep_beam_places(step: BeamStep, beam_size: int, ended: Tensor | None) -> BeamStep:
+def keep_beam_places(step: StepCandidates, beam_size: int, ended: Tensor | None) -> StepCandidates:
     """The step of a plain beam by the places of it, which ended hypotheses fill, too: only the K best candidates count.
 
     Hypotheses that have `ended` `(B,W)` keep their places, as in Joey NMT; None: such a place is free in the next step,
@@ -111,12 +113,12 @@ def keep_beam_places(step: BeamStep, beam_size: int, ended: Tensor | None) -> Be
     return replace(step, ended=newly_ended, kept=kept, kept_scores=step.scores[:, :beam_size])
 
 
-def end_at_limit(limit: Tensor, step: BeamStep, scores: Tensor) -> BeamStep:
+def end_at_limit(limit: Tensor, step: StepCandidates, scores: Tensor) -> StepCandidates:
     """The step, except that at the limit `(B,1)` every hypothesis ends with EOS, at no cost."""
     number = torch.arange(step.tokens.shape[1], device=scores.device).expand_as(step.tokens)
     parents = number.clamp(max=scores.shape[1] - 1)
     whole = scores.gather(1, parents).masked_fill(number > parents, -INFINITY)
-    return BeamStep(
+    return StepCandidates(
         tokens=step.tokens.masked_fill(limit, EOS),
         parents=torch.where(limit, parents, step.parents),
         scores=torch.where(limit, whole, step.scores),
@@ -126,7 +128,9 @@ def end_at_limit(limit: Tensor, step: BeamStep, scores: Tensor) -> BeamStep:
     )
 
 
-def with_model_scores(step: BeamStep, log_probs: Tensor, scores: Tensor, weighted: Tensor) -> tuple[BeamStep, Tensor]:
+def with_model_scores(
+    step: StepCandidates, log_probs: Tensor, scores: Tensor, weighted: Tensor
+) -> tuple[StepCandidates, Tensor]:
     """Gives the candidates of a step that was made by `weighted` scores the model's own log-probabilities.
 
     `weighted` is `log_probs` `(N,X)` with penalties and preferences. Returns the step, and how much these add to the

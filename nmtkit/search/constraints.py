@@ -28,7 +28,7 @@ from torch.nn.functional import pad
 from nmtkit.data.batch import Rows
 from nmtkit.data.vocabulary import EOS, PAD
 from nmtkit.models.base import Memory
-from nmtkit.search.beam import BeamStep, top_continuations
+from nmtkit.search.beam import StepCandidates, top_continuations
 from nmtkit.search.rules import INFINITY, allow_eos_if_stuck
 
 
@@ -73,7 +73,7 @@ class ConstraintProgress(Rows):
 
 
 @dataclass(frozen=True)
-class ConstraintState:
+class ConstrainedBeam:
     """The constraints of B sentences, and the progress of their N hypotheses."""
 
     terms: Constraints
@@ -83,7 +83,7 @@ class ConstraintState:
     progress: ConstraintProgress
 
     @classmethod
-    def begin(cls, terms: Constraints, starts: Callable[[], Tensor] | None) -> "ConstraintState":
+    def begin(cls, terms: Constraints, starts: Callable[[], Tensor] | None) -> "ConstrainedBeam":
         """One empty hypothesis for each sentence."""
         assert starts is not None, "terms are of whole words: which tokens begin one must be known"
         positive, negative = terms.positive, terms.negative
@@ -114,7 +114,7 @@ class ConstraintState:
             log_probs.scatter_add_(1, memory.columns_of(negative.gather(2, last)[..., 0]), ban)
         allow_eos_if_stuck(log_probs, end)
 
-    def choose(self, log_probs: Tensor, scores: Tensor, beam_size: int, memory: Memory) -> BeamStep:
+    def choose(self, log_probs: Tensor, scores: Tensor, beam_size: int, memory: Memory) -> StepCandidates:
         """One step of constrained beam search, from `log_probs` `(N,X)` and `scores` `(B,W)`.
 
         It considers for each hypothesis the next token of every constraint and the best token that begins a word, and
@@ -136,9 +136,9 @@ class ConstraintState:
         going_on = (real & ~is_end).gather(1, kept)
         kept_scores = scores[:, :beam_size].masked_fill(~going_on, -INFINITY)
         places = torch.arange(beam_size, device=scores.device).expand_as(kept)
-        return BeamStep(tokens.gather(1, both), parents.gather(1, both), scores, ended, places, kept_scores)
+        return StepCandidates(tokens.gather(1, both), parents.gather(1, both), scores, ended, places, kept_scores)
 
-    def ranked(self, choice: BeamStep, final: Tensor) -> Tensor:
+    def ranked(self, choice: StepCandidates, final: Tensor) -> Tensor:
         """Ranking scores `(B,C)`; minus infinity before all constraints are met, unless no candidate meets them."""
         width = self.progress.met.shape[0] // len(final)
         rows = choice.parents + torch.arange(len(final), device=final.device)[:, None] * width

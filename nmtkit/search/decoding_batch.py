@@ -22,15 +22,15 @@ from nmtkit.layers.kv_cache import INITIAL_LENGTH, KVCache
 from nmtkit.models.base import DecoderOutput, Memory, Seq2Seq
 from nmtkit.search.beam import (
     BLOCK,
-    BeamStep,
-    StepResult,
+    LoggedStep,
+    StepCandidates,
     beam_step,
     diverse_beam_step,
     end_at_limit,
     keep_beam_places,
     with_model_scores,
 )
-from nmtkit.search.constraints import Constraints, ConstraintState
+from nmtkit.search.constraints import ConstrainedBeam, Constraints
 from nmtkit.search.rules import (
     INFINITY,
     PLACE_RULES,
@@ -43,7 +43,7 @@ from nmtkit.search.rules import (
     source_words,
 )
 from nmtkit.search.sampling import sample_keys, sample_step
-from nmtkit.search.state import NO_TOKEN_INFO, Beam, SentenceState, TokenInfo
+from nmtkit.search.state import NO_TOKEN_INFO, HypothesisState, SentenceState, TokenInfo
 
 MANY_LOGITS = 1 << 17
 """From so many logits on, a step sums them up and looks only into the best blocks; a softmax of fewer is faster."""
@@ -59,7 +59,7 @@ class DecodingBatch:
     model: Seq2Seq
     config: SearchConfig
     sentences: SentenceState
-    beam: Beam
+    beam: HypothesisState
     cache: KVCache
     divisors: Tensor
     """The length penalties of 1, 2, ... tokens, up to the longest limit."""
@@ -105,12 +105,14 @@ class DecodingBatch:
         sentences = SentenceState.begin(config, memory, batch, limits, dtype, n_best)
         has_history = config.no_repeat_ngram > 0 or sentences.penalties is not None
         history = torch.zeros(size, 0, dtype=torch.long, device=device) if has_history else None
-        constraints = None if terms is None else ConstraintState.begin(terms, token_info.starts)
+        constraints = None if terms is None else ConstrainedBeam.begin(terms, token_info.starts)
         return cls(
             model=model,
             config=config,
             sentences=replace(sentences, candidates=candidates),
-            beam=Beam(model.start(memory), history, None, None if constraints is None else constraints.progress),
+            beam=HypothesisState(
+                model.start(memory), history, None, None if constraints is None else constraints.progress
+            ),
             # Few translations need more positions.
             cache=KVCache(
                 size, config.beam_size, device, width=1, room=min(longest, max(INITIAL_LENGTH, columns * 5 // 4))
@@ -127,14 +129,14 @@ class DecodingBatch:
         return self.sentences.memory
 
     @property
-    def constraints(self) -> ConstraintState | None:
+    def constraints(self) -> ConstrainedBeam | None:
         """The constraints of the sentences and the progress of the hypotheses with them."""
         terms, progress = self.sentences.constraints, self.beam.progress
         if terms is None or progress is None or self.word_starts is None:
             return None
-        return ConstraintState(terms, self.word_starts, progress)
+        return ConstrainedBeam(terms, self.word_starts, progress)
 
-    def step(self, need_attention: bool) -> StepResult:
+    def step(self, need_attention: bool) -> LoggedStep:
         """Makes one step with every sentence."""
         config, attend = self.config, need_attention or self.config.coverage_penalty > 0
         tokens = self.sentences.tokens.flatten()
@@ -148,13 +150,13 @@ class DecodingBatch:
         cost = None if coverage is None else self._coverage_penalty(coverage)
         step, penalties = self._after_limits(*self._choose(readout, cost))
         final = self._ranking_scores(step, penalties, cost)
-        result = StepResult(step, final, None, None)
+        result = LoggedStep(step, final, None, None)
         if need_attention:
             attention, gate = (
                 None if one is None else one.view(len(final), -1, one.shape[1]).expand(-1, config.beam_size, -1)
                 for one in (readout.attention, readout.copy_gate)
             )
-            result = StepResult(step, final, attention, gate)
+            result = LoggedStep(step, final, attention, gate)
         position = self.cache.position
         self.sentences = self.sentences.after_step(step, final, penalties, config, self.divisors, position)
         self._follow(step.parents.gather(1, step.kept))
@@ -241,7 +243,7 @@ class DecodingBatch:
         width = self.sentences.scores.shape[1]
         return (sentences[:, None] * width + torch.arange(width, device=sentences.device)).flatten()
 
-    def _choose(self, readout: DecoderOutput, cost: Tensor | None) -> tuple[BeamStep, Tensor | None]:
+    def _choose(self, readout: DecoderOutput, cost: Tensor | None) -> tuple[StepCandidates, Tensor | None]:
         """The candidates of this step, and their `penalties` `(B,C)`, if there are any."""
         sampling, sentences, scores = self.config.samples > 0, self.sentences, self.sentences.scores
         cost = cost if self.config.coverage_kind == "summary" and not sampling else None
@@ -261,7 +263,7 @@ class DecodingBatch:
             tops[:, 0] = logits[:, :BLOCK].amax(1)
         return beam_step(logits, scores - sums.view(scores.shape), beam_size, tops if has_common_rules else None), None
 
-    def _choose_by(self, log_probs: Tensor, scores: Tensor) -> BeamStep:
+    def _choose_by(self, log_probs: Tensor, scores: Tensor) -> StepCandidates:
         """The candidates by these numbers: of beam search, constrained beam search or sampling."""
         config, constraints = self.config, self.constraints
         if constraints is not None:
@@ -271,7 +273,7 @@ class DecodingBatch:
         keys = sample_keys(config.seed, self.sentences.number, self.cache.position, config.samples)
         return sample_step(log_probs, scores, keys, config, self.memory)
 
-    def _choose_weighted(self, log_probs: Tensor, cost: Tensor | None) -> tuple[BeamStep, Tensor | None]:
+    def _choose_weighted(self, log_probs: Tensor, cost: Tensor | None) -> tuple[StepCandidates, Tensor | None]:
         """The candidates by their scores if the hypotheses ended here, penalties and preferences counted."""
         config, scores = self.config, self.sentences.scores
         penalties, before = self.sentences.penalties, self.sentences.diversity
@@ -295,7 +297,7 @@ class DecodingBatch:
         step, more = with_model_scores(step, log_probs, scores, weighted)
         return step, None if penalties is None else penalties.gather(1, step.parents) + more
 
-    def _after_limits(self, step: BeamStep, penalties: Tensor | None) -> tuple[BeamStep, Tensor | None]:
+    def _after_limits(self, step: StepCandidates, penalties: Tensor | None) -> tuple[StepCandidates, Tensor | None]:
         """The candidates by their ids, as `at_limit` and `stop` change them, and their penalties `(B,C)`."""
         config, sentences = self.config, self.sentences
         if self.memory.shortlist is not None:
@@ -311,7 +313,7 @@ class DecodingBatch:
             step = keep_beam_places(step, config.beam_size, sentences.ended)
         return step, penalties
 
-    def _ranking_scores(self, step: BeamStep, penalties: Tensor | None, cost: Tensor | None) -> Tensor:
+    def _ranking_scores(self, step: StepCandidates, penalties: Tensor | None, cost: Tensor | None) -> Tensor:
         """The ranking scores of the candidates, `(B,C)`."""
         config, ended, constraints = self.config, self.sentences.ended, self.constraints
         summed = step.scores if penalties is None else step.scores + penalties

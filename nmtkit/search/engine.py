@@ -19,7 +19,7 @@ from nmtkit.data.batch import Batch
 from nmtkit.data.shortlist import Shortlist
 from nmtkit.models.base import Seq2Seq
 from nmtkit.search import graphs
-from nmtkit.search.beam import StepResult
+from nmtkit.search.beam import LoggedStep
 from nmtkit.search.decoding_batch import DecodingBatch, Integers
 from nmtkit.search.hypotheses import Hypothesis
 from nmtkit.search.rules import SearchConfig, max_lengths
@@ -87,7 +87,7 @@ class Engine:
         self.need_attention, self.steps, self.shortlist = need_attention, steps, shortlist
         may_repeat = token_info.may_repeat
         self._token_info = replace(token_info, may_repeat=None if may_repeat is None else pad(may_repeat, (0, 1)))
-        self._graphs = graphs.GraphCache()
+        self._graphs = graphs.CapturedBatchPool()
 
     @property
     def replayed_steps(self) -> int:
@@ -108,7 +108,7 @@ class Engine:
                 yield from self._decode_batch(given, source if refill else None, reader)
             yield from reader.rest()
 
-    def _start(self, numbers: Sequence[int], batch: Batch, compacts: bool = False) -> tuple[DecodingBatch, StepResult]:
+    def _start(self, numbers: Sequence[int], batch: Batch, compacts: bool = False) -> tuple[DecodingBatch, LoggedStep]:
         """New sentences after their first step."""
         batch = batch.to(self.device, non_blocking=True)
         if batch.terms is not None:

@@ -17,7 +17,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from nmtkit.search.beam import StepResult
+from nmtkit.search.beam import LoggedStep
 from nmtkit.search.decoding_batch import DecodingBatch
 
 LENGTH_STEP = 16
@@ -28,7 +28,7 @@ WARM_UP = 2
 MOST_SHAPES = {"cpu": 16, "cuda": 4}
 """Captured batches that are kept, each with its memory."""
 
-Captured = tuple[Callable[[], StepResult], StepResult]
+Captured = tuple[Callable[[], LoggedStep], LoggedStep]
 """A function that replays a step, and the result of the step that was captured."""
 
 
@@ -49,7 +49,7 @@ class CapturedBatch:
         """Steps that replayed a capture."""
         self._patience = 0 if at_once else PATIENCE
         self._made: Counter[int] = Counter()  # steps by how many positions they read
-        self._captures: dict[int, Callable[[], StepResult]] = {}
+        self._captures: dict[int, Callable[[], LoggedStep]] = {}
 
     @staticmethod
     def room(length: int) -> int:
@@ -61,7 +61,7 @@ class CapturedBatch:
         done = self.decoding.sentences.done.fill_(True)
         self.decoding.insert(torch.arange(len(fresh.limits), device=done.device), fresh)
 
-    def step(self, need_attention: bool, length: int) -> StepResult:
+    def step(self, need_attention: bool, length: int) -> LoggedStep:
         """Makes one step; `length` counts the positions of the sentence that has come farthest."""
         extent = min(-(-(length + 1) // LENGTH_STEP) * LENGTH_STEP, self._length)
         if extent < self.decoding.cache.length:  # sentences that had come farther are done
@@ -69,7 +69,7 @@ class CapturedBatch:
         self.decoding.cache.length = extent
         self._made[extent] += 1
 
-        def once() -> StepResult:
+        def once() -> LoggedStep:
             after = self.decoding.shallow_copy()
             result = after.step(need_attention)
             for kept, new in zip(self.decoding.changing(), after.changing(), strict=True):
@@ -91,7 +91,7 @@ class CapturedBatch:
         return result
 
 
-class GraphCache:
+class CapturedBatchPool:
     """Captured batches that no search uses now, by slots and source columns; those unused for longest go."""
 
     def __init__(self) -> None:
@@ -120,7 +120,7 @@ def supports_cuda_graphs(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.is_available()
 
 
-def capture_cuda_graph(once: Callable[[], StepResult], trial: Callable[[], object]) -> Captured:
+def capture_cuda_graph(once: Callable[[], LoggedStep], trial: Callable[[], object]) -> Captured:
     """A step as a CUDA graph; `trial` computes the same, and the step overwrites what it wrote."""
     for _ in range(WARM_UP):
         trial()
@@ -129,7 +129,7 @@ def capture_cuda_graph(once: Callable[[], StepResult], trial: Callable[[], objec
     with torch.cuda.graph(graph, pool=_pool()):
         result = once()
 
-    def again() -> StepResult:
+    def again() -> LoggedStep:
         graph.replay()
         return result.mapped(torch.clone)
 
@@ -199,7 +199,7 @@ def _put(places: Sequence[Tensor | None], make: Callable[[], Any]) -> None:
             place.copy_(one)
 
 
-def trace_ops(once: Callable[[], StepResult]) -> Captured:
+def trace_ops(once: Callable[[], LoggedStep]) -> Captured:
     """A step as a tape: its operations, each on the same tensors and into the same tensors."""
     with _OpRecorder() as notes:
         result = once()
@@ -207,7 +207,7 @@ def trace_ops(once: Callable[[], StepResult]) -> Captured:
     read = {id(one) for one in tree_leaves(values) if isinstance(one, Tensor)}
     tape = [play for call in notes.calls if (play := _again(call, read)) is not None]
 
-    def again() -> StepResult:
+    def again() -> LoggedStep:
         for play in tape:
             play()
         return result.mapped(torch.clone)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.core.errors import CheckpointError
-from nmtkit.search.beam import StepResult
+from nmtkit.search.beam import LoggedStep
 from nmtkit.search.decoding_batch import Integers
 from nmtkit.search.rules import INFINITY, SearchConfig
 
@@ -55,7 +55,7 @@ class LoggedSentence:
     """The most tokens that it may have, EOS included."""
     extended: Tensor | None
     """The extended ids of its source `(S,)`, for a model that copies: the search numbers unknown words by position."""
-    first: StepResult
+    first: LoggedStep
     """The first step, which it made within a batch of new sentences."""
     row: int
     """Its row in `first`."""
@@ -75,14 +75,14 @@ class LoggedSentence:
 
 
 @dataclass
-class StepSpan:
+class CompactionSpan:
     """Steps of a decoding batch between two compactions."""
 
     start: int
     """Steps that the batch had made before."""
     kept: Integers
     """The row of the previous span that each row continues; empty in the first span."""
-    results: list[StepResult]
+    results: list[LoggedStep]
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class _Ranking:
 class _Steps:
     """The steps of finished sentences, on the CPU."""
 
-    def __init__(self, sentences: Sequence[LoggedSentence], spans: Sequence[StepSpan]) -> None:
+    def __init__(self, sentences: Sequence[LoggedSentence], spans: Sequence[CompactionSpan]) -> None:
         self._sentences, self._spans = sentences, spans
         ends = np.array([one.end for one in sentences])
         self._starts = np.array([one.start for one in sentences])
@@ -127,7 +127,7 @@ class _Steps:
         self.kept: Integers = self.gather(lambda result: result.step.kept)  # (T,B,K)
         self.final: Floats = self.gather(lambda result: result.final)
 
-    def gather(self, pick: Callable[[StepResult], Tensor]) -> npt.NDArray[Any]:
+    def gather(self, pick: Callable[[LoggedStep], Tensor]) -> npt.NDArray[Any]:
         """One tensor `(*,C)` of each step, `(T,B,C)`; undefined behind the last step of a sentence."""
         first = torch.stack([pick(one.first)[one.row] for one in self._sentences]).cpu().numpy()
         whole = np.zeros((int(self.counts.max()), *first.shape), first.dtype)
@@ -141,12 +141,12 @@ class _Steps:
         return whole
 
     def gather_inherited(
-        self, pick: Callable[[StepResult], Tensor | None], parents: Integers
+        self, pick: Callable[[LoggedStep], Tensor | None], parents: Integers
     ) -> npt.NDArray[np.float32] | None:
         """One tensor `(*,K,*)` of each step, for hypotheses with these parents `(B,n,T)`: `(T,B,n,*)`."""
         if pick(self._sentences[0].first) is None:
             return None
-        whole = self.gather(cast(Callable[[StepResult], Tensor], pick))  # (T,B,K,*)
+        whole = self.gather(cast(Callable[[LoggedStep], Tensor], pick))  # (T,B,K,*)
         step, sentence = np.arange(len(whole))[:, None, None], np.arange(whole.shape[1])[:, None]
         return whole[step, sentence, parents.transpose(2, 0, 1)].astype(np.float32)
 
@@ -199,7 +199,7 @@ def _best_first(scores: Floats, count: int) -> Integers:
 
 
 def read_hypotheses(
-    sentences: Sequence[LoggedSentence], spans: Sequence[StepSpan], n_best: int, size: int, config: SearchConfig
+    sentences: Sequence[LoggedSentence], spans: Sequence[CompactionSpan], n_best: int, size: int, config: SearchConfig
 ) -> list[list[Hypothesis]]:
     """The best hypotheses of B finished sentences, at most `n_best` of each; `size` is V.
 

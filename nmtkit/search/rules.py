@@ -160,8 +160,8 @@ class SearchConfig(RuleSettings):
         """The same for one beam of another size, without groups, samples and minimum Bayes risk."""
         return self.changed({"beam_size": beam_size, "diversity_groups": 1, "samples": 0, "mbr": "none"})
 
-    def reject_unused(self, asked: Collection[str]) -> None:
-        """Raises a RecipeError for a key in `asked` that has no effect with these settings."""
+    def reject_unused(self, given: Collection[str]) -> None:
+        """Raises a RecipeError for a key in `given` that has no effect with these settings."""
         sampling = "sampling: give samples too, 1 for one translation of each line"
         beam = "beam search, and samples are drawn without: leave one of the two out"
         first_k = f"stop first_k, and stop is {self.stop}: leave one of the two out"
@@ -174,7 +174,7 @@ class SearchConfig(RuleSettings):
             (["coverage_kind"], self.coverage_penalty > 0, "a coverage penalty: give coverage_penalty too"),
         ]
         for keys, has_effect, purpose in purposes:
-            unused = [key for key in keys if key in asked and not has_effect]
+            unused = [key for key in keys if key in given and not has_effect]
             if unused:
                 raise RecipeError(f"{unused[0]} is for {purpose}")
 

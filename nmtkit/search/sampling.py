@@ -20,7 +20,7 @@ from torch.nn.functional import pad
 
 from nmtkit.data.vocabulary import EOS
 from nmtkit.models.base import Memory
-from nmtkit.search.beam import BLOCK, BeamStep
+from nmtkit.search.beam import BLOCK, StepCandidates
 from nmtkit.search.rules import INFINITY, SearchConfig
 
 STEP = 0x9E3779B97F4A7C15 - (1 << 64)
@@ -32,7 +32,9 @@ BEST_FIRST = 512
 """So many words are mostly enough to reach `top_p`, and take less time to sort than all."""
 
 
-def sample_step(log_probs: Tensor, scores: Tensor, keys: Tensor, config: SearchConfig, memory: Memory) -> BeamStep:
+def sample_step(
+    log_probs: Tensor, scores: Tensor, keys: Tensor, config: SearchConfig, memory: Memory
+) -> StepCandidates:
     """One step of sampling: one continuation of each live hypothesis; in the first step, all from a single one.
 
     Scores `(B,W)` are minus infinity for samples that have ended; keys `(B,K)` are those of `sample_keys`.
@@ -50,7 +52,9 @@ def sample_step(log_probs: Tensor, scores: Tensor, keys: Tensor, config: SearchC
     scores = scores.gather(1, parents) + log_probs.gather(1, drawn).view(keys.shape)
     is_end = tokens == EOS
     kept = torch.arange(keys.shape[1], device=keys.device).expand(n_sentences, -1)
-    return BeamStep(tokens, parents, scores, is_end & (scores > -INFINITY), kept, scores.masked_fill(is_end, -INFINITY))
+    return StepCandidates(
+        tokens, parents, scores, is_end & (scores > -INFINITY), kept, scores.masked_fill(is_end, -INFINITY)
+    )
 
 
 def sample_keys(seed: int, lines: Tensor, positions: Tensor, samples: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""The tensors of a search: one row per sentence (`SentenceState`), and one row per hypothesis (`Beam`).
+"""The tensors of a search: one row per sentence (`SentenceState`), and one row per hypothesis (`HypothesisState`).
 
 Letters as in `nmtkit.search.beam`.
 """
@@ -12,7 +12,7 @@ from torch import Tensor
 from nmtkit.data.batch import Batch, Rows
 from nmtkit.data.vocabulary import BOS, EOS, PAD
 from nmtkit.models.base import DecoderState, Memory
-from nmtkit.search.beam import BeamStep
+from nmtkit.search.beam import StepCandidates
 from nmtkit.search.constraints import ConstraintProgress, Constraints
 from nmtkit.search.rules import INFINITY, SearchConfig, min_lengths
 
@@ -31,7 +31,7 @@ NO_TOKEN_INFO = TokenInfo()
 
 
 @dataclass(frozen=True)
-class Beam(Rows):
+class HypothesisState(Rows):
     """What a hypothesis inherits from its parent: one row for each of the N hypotheses."""
 
     state: DecoderState
@@ -111,7 +111,7 @@ class SentenceState(Rows):
 
     def after_step(
         self,
-        step: BeamStep,
+        step: StepCandidates,
         final: Tensor,
         penalties: Tensor | None,
         config: SearchConfig,

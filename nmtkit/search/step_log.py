@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from nmtkit.data.batch import Batch
-from nmtkit.search.beam import StepResult
+from nmtkit.search.beam import LoggedStep
 from nmtkit.search.decoding_batch import DecodingBatch, Integers
-from nmtkit.search.hypotheses import Hypothesis, LoggedSentence, StepSpan, read_hypotheses
+from nmtkit.search.hypotheses import CompactionSpan, Hypothesis, LoggedSentence, read_hypotheses
 
 SentenceResult = tuple[int, list[Hypothesis]]
 """The number of a sentence, and its hypotheses, best first."""
@@ -29,13 +29,13 @@ class StepLog:
         self._sentences: list[LoggedSentence | None] = [None] * slots
         self._start = np.zeros(slots, dtype=np.int64)  # by slot
         self._due = np.zeros(slots, dtype=np.int64)  # when each slot reaches its length limit
-        self._spans = [StepSpan(0, np.zeros(0, dtype=np.int64), [])]
+        self._spans = [CompactionSpan(0, np.zeros(0, dtype=np.int64), [])]
         self._clock = 0  # steps so far
         self._device = device
         self._polled: tuple[Tensor, torch.cuda.Event, int] | None = None  # flags, when they are there, and their step
 
     def start(
-        self, slots: Integers, numbers: Sequence[int], batch: Batch, decoding: DecodingBatch, first: StepResult
+        self, slots: Integers, numbers: Sequence[int], batch: Batch, decoding: DecodingBatch, first: LoggedStep
     ) -> None:
         """Gives slots to the sentences of a batch that have made their first step, in a decoding batch of their own."""
         extended = list(batch.src_extended) if decoding.model.config.copies else [None] * batch.size
@@ -45,7 +45,7 @@ class StepLog:
         self.live[slots] = True
         self._start[slots], self._due[slots] = self._clock, self._clock + np.array(decoding.limits) - 1
 
-    def add(self, result: StepResult) -> None:
+    def add(self, result: LoggedStep) -> None:
         """Adds the result of the next step."""
         self._spans[-1].results.append(result)
         self._clock += 1
@@ -84,7 +84,7 @@ class StepLog:
 
     def compact(self, order: Integers) -> None:
         """Keeps these slots, in this order."""
-        self._spans.append(StepSpan(self._clock, order, []))
+        self._spans.append(CompactionSpan(self._clock, order, []))
         self.live, self._sentences = self.live[order], [self._sentences[slot] for slot in order]
         self._start, self._due = self._start[order], self._due[order]
         self._polled = None

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import BOS, PAD
-from nmtkit.search.beam import StepResult
+from nmtkit.search.beam import LoggedStep
 from nmtkit.search.decoding_batch import DecodingBatch
 from nmtkit.search.engine import Engine
-from nmtkit.search.hypotheses import Hypothesis, LoggedSentence, StepSpan, read_hypotheses
+from nmtkit.search.hypotheses import CompactionSpan, Hypothesis, LoggedSentence, read_hypotheses
 from nmtkit.search.rules import INFINITY
 
 
@@ -64,7 +64,7 @@ class SearchTracer(Engine):
         decoding = DecodingBatch.begin(self.model, batch, self.config, self.n_best, self._token_info, self.shortlist)
         forbidden: list[list[TracedCandidate]] = []
         before: list[Tensor] = []
-        results: list[StepResult] = []
+        results: list[LoggedStep] = []
         while not results or not bool(decoding.sentences.done[0]):
             decoding.cache.truncate(len(results) + 1)
             before.append(decoding.sentences.scores[0])
@@ -80,7 +80,7 @@ class SearchTracer(Engine):
             start=0,
             end=len(results) - 1,
         )
-        size, span = self.model.sizes.tgt, StepSpan(0, np.zeros(0, dtype=np.int64), results[1:])
+        size, span = self.model.sizes.tgt, CompactionSpan(0, np.zeros(0, dtype=np.int64), results[1:])
         (hypotheses,) = read_hypotheses([sentence], [span], self.config.beam_size, size, self.config)
         steps = []
         for result, sums, blocked in zip(results, before, forbidden, strict=True):
@@ -89,7 +89,7 @@ class SearchTracer(Engine):
             steps.append([replace(one, token=sentence.extended_ids([one.token], size)[0]) for one in both])
         return SearchTrace(steps, hypotheses, sentence.limit)
 
-    def _candidates(self, result: StepResult, before: Tensor) -> list[TracedCandidate]:
+    def _candidates(self, result: LoggedStep, before: Tensor) -> list[TracedCandidate]:
         """The candidates of a step, best first; `before` are the log-probabilities of its hypotheses `(W,)`."""
         step = result.step
         slots = {number: slot for slot, number in enumerate(step.kept[0].tolist())}

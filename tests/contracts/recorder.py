@@ -10,7 +10,7 @@ import torch
 from pretended_cuda import tensors_in, waits_for
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nmtkit.search.beam import StepResult
+from nmtkit.search.beam import LoggedStep
 
 
 class Recorder(TorchDispatchMode):
@@ -61,15 +61,15 @@ class Recorder(TorchDispatchMode):
 
 
 def capture_cuda_graph(
-    once: Callable[[], StepResult], trial: Callable[[], object]
-) -> tuple[Callable[[], StepResult], StepResult]:
+    once: Callable[[], LoggedStep], trial: Callable[[], object]
+) -> tuple[Callable[[], LoggedStep], LoggedStep]:
     """In place of `nmtkit.search.graphs.capture_cuda_graph`."""
     trial()
     with Recorder() as recorder:
         result = once()
     recorder.put_back()
 
-    def again() -> StepResult:
+    def again() -> LoggedStep:
         recorder.replay()
         return result.mapped(torch.clone)
 
