@@ -29,7 +29,7 @@ from nmtkit.corpus.reading import read_pairs
 from nmtkit.corpus.text import read_lines
 from nmtkit.experiment import bench, checks
 from nmtkit.experiment.evaluation import require_validation_files
-from nmtkit.experiment.loading import ModelOptions, open_autotuned
+from nmtkit.experiment.loading import DecodingOptions, open_autotuned
 from nmtkit.experiment.run import Run, choose_device
 from nmtkit.runs.folder import RunFolder, lock_run
 from nmtkit.runs.saved import find_run
@@ -73,7 +73,7 @@ def command() -> None:
 @inference.search_groups()
 @inference.opens_model
 def bench_decoding(
-    how: ModelOptions,
+    how: DecodingOptions,
     source: str | None,
     ref: Path | None,
     lines: int | None,
@@ -148,7 +148,7 @@ def bench_training(
 
 
 def read_test_lines(
-    how: ModelOptions, source: str | None, ref: Path | None, count: int | None
+    how: DecodingOptions, source: str | None, ref: Path | None, count: int | None
 ) -> tuple[list[str], list[str] | None]:
     """The first lines of a file or of the recipe's test set, and their references if there are any."""
     if source is not None:
@@ -255,7 +255,7 @@ def tune_command(name: str, overrides: tuple[str, ...], run_path: str | None, de
         tell("the search is measured once the run is trained: at the end of its training, or here")
         return
     lines = [pair.src for pair in read_pairs(require_validation_files(loaded)) if pair.src.strip()]
-    how = ModelOptions(device=str(place), threads=devices.cpu_threads())
+    how = DecodingOptions(device=str(place), threads=devices.cpu_threads())
     _, of_search = open_autotuned(run, how, lines, float("inf"), again=True)
     if of_search.speeds:
         _show_speeds(of_search, "searching with it")

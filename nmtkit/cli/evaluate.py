@@ -14,7 +14,7 @@ from nmtkit.cli.options import FILE
 from nmtkit.cli.reading import windows
 from nmtkit.cli.reporting import note, tell
 from nmtkit.corpora.sacrebleu_sets import load_sacrebleu_set
-from nmtkit.experiment.loading import ModelOptions
+from nmtkit.experiment.loading import DecodingOptions
 from nmtkit.metrics import Comparison, metric_names, score_all
 from nmtkit.metrics.systems import require_equal_counts
 from nmtkit.runs.saved import find_run
@@ -47,7 +47,7 @@ from nmtkit.translation.result import Translation
 @options.quiet
 @inference.opens_model
 def command(
-    how: ModelOptions,
+    how: DecodingOptions,
     run: str | None,
     source: Path | None,
     ref: tuple[Path, ...],

@@ -16,7 +16,7 @@ from nmtkit.cli.results import Printer, write_json_line
 from nmtkit.console.trees import show_search
 from nmtkit.corpus.json_records import EXTRACT_HINT, refuse_json_lines
 from nmtkit.corpus.text import read_lines
-from nmtkit.experiment.loading import ModelOptions
+from nmtkit.experiment.loading import DecodingOptions
 from nmtkit.pictures.search_trees import SearchTree, require_html, save_search
 from nmtkit.translation import search_trees
 from nmtkit.translation.result import Translation
@@ -47,7 +47,12 @@ MOST = 50
 @options.quiet
 @inference.opens_model
 def command(
-    how: ModelOptions, sentence: str | None, source: Path | None, output: Path | None, as_json: bool, steps: int | None
+    how: DecodingOptions,
+    sentence: str | None,
+    source: Path | None,
+    output: Path | None,
+    as_json: bool,
+    steps: int | None,
 ) -> None:
     """Explain a beam search: show, step by step, which hypotheses it kept, finished, pruned and blocked.
 

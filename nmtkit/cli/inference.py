@@ -13,7 +13,7 @@ from nmtkit.cli.reporting import note
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.formats import parse_value
 from nmtkit.core.settings import MAX_THREADS, Field, Settings, parse
-from nmtkit.experiment.loading import ModelOptions, load_from_options
+from nmtkit.experiment.loading import DecodingOptions, load_from_options
 from nmtkit.models.ensemble import Mean
 from nmtkit.search.engine import StepMode
 from nmtkit.search.rules import SearchConfig
@@ -86,7 +86,7 @@ _OTHER_FORMS = ("as_json", "scores", "window", "split_sentences", "lead")
 """Parameters that say how results are written or joined."""
 
 
-def _model_options(given: dict[str, Any]) -> ModelOptions:
+def _model_options(given: dict[str, Any]) -> DecodingOptions:
     settings, combination = parse_search(given.pop("search", ()))
     settings |= {key: value for key in SEARCH if (value := given.pop(key, None)) is not None}
     kind, _, alpha = str(settings.get("length_penalty")).partition(":")
@@ -103,13 +103,13 @@ def _model_options(given: dict[str, Any]) -> ModelOptions:
     if given.get("form") == "moses" and other:
         option = "json" if other[0] == "as_json" else other[0].replace("_", "-")
         raise click.UsageError(f"--format moses writes n-best lists: leave --{option} out")
-    names = {field.name for field in fields(ModelOptions)} & given.keys()
+    names = {field.name for field in fields(DecodingOptions)} & given.keys()
     values = {key: given.pop(key) for key in names}
-    return ModelOptions(**values, **combination.model_dump(), search_settings=settings)
+    return DecodingOptions(**values, **combination.model_dump(), search_settings=settings)
 
 
 opens_model: Decorator = pass_as("how", _model_options)
-"""Passes the options of a run and its search to a command as one `ModelOptions`, called `how`."""
+"""Passes the options of a run and its search to a command as one `DecodingOptions`, called `how`."""
 
 
 LINES_PER_ARTICLE = 4
@@ -121,7 +121,7 @@ def window_lines(translator: Translator) -> int:
     return max(1, translator.window // (1 if translator.task == "translation" else LINES_PER_ARTICLE))
 
 
-def open_model(how: ModelOptions, task: str | None = None) -> Translator:
+def open_model(how: DecodingOptions, task: str | None = None) -> Translator:
     """Opens the run, and says on stderr which run, weights and device it is."""
     return load_from_options(how, task, note)
 
@@ -137,7 +137,7 @@ checkpoint: Decorator = click.option(
 
 def precision(default: str) -> Decorator:
     """The option of how exactly the model computes."""
-    values = get_args(get_type_hints(ModelOptions)["precision"])
+    values = get_args(get_type_hints(DecodingOptions)["precision"])
     return click.option(
         "--precision",
         type=click.Choice(values),

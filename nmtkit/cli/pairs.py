@@ -19,7 +19,7 @@ from nmtkit.core.formats import parse_json
 from nmtkit.corpus import alignments
 from nmtkit.corpus.text import read_lines
 from nmtkit.data.shortlist import LinkCounts, shortlist_writer
-from nmtkit.experiment.loading import ModelOptions
+from nmtkit.experiment.loading import DecodingOptions
 from nmtkit.metrics import perplexity
 from nmtkit.translation.result import Translation
 from nmtkit.translation.translator import Translator
@@ -115,7 +115,7 @@ def _common(target: str, *more: Decorator) -> Decorator:
 @results.into_output
 @inference.opens_model
 def align_command(
-    how: ModelOptions,
+    how: DecodingOptions,
     source: Path,
     target: Path,
     source_words: Path | None,
@@ -218,7 +218,7 @@ def _aligned(
 @options.quiet
 @results.into_output
 @inference.opens_model
-def rescore_command(how: ModelOptions, source: Path, target: Path, as_json: bool) -> None:
+def rescore_command(how: DecodingOptions, source: Path, target: Path, as_json: bool) -> None:
     """Print the log-probabilities of given translations or summaries under a model.
 
     Prints "SCORE TAB LOG-PROBABILITY" for each pair, as `translate --scores` does for the same pair. The score is the

@@ -16,7 +16,7 @@ from nmtkit.cli.reporting import note, tell
 from nmtkit.console.heatmaps import show_attention
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.json_records import EXTRACT_HINT, refuse_json_lines
-from nmtkit.experiment.loading import ModelOptions
+from nmtkit.experiment.loading import DecodingOptions
 from nmtkit.metrics import text_metrics
 from nmtkit.models.base import as_headed
 from nmtkit.pictures.colour_tables import Entropies, head_entropies, save_entropies, save_positions, word_entropies
@@ -68,7 +68,7 @@ POSITIONS = 100
 @collect_style
 @inference.opens_model
 def plot_attention_command(
-    how: ModelOptions,
+    how: DecodingOptions,
     source: str | None,
     target: str | None,
     output: tuple[Path, ...],

@@ -17,7 +17,7 @@ from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.json_records import EXTRACT_HINT
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.corpus.text import read_lines
-from nmtkit.experiment.loading import ModelOptions
+from nmtkit.experiment.loading import DecodingOptions
 from nmtkit.translation.long_texts import ParagraphTranslator, Summarizer, looks_like_paragraph
 from nmtkit.translation.requests import Request, Terminology, parse_dictionary
 from nmtkit.translation.translator import Translator
@@ -71,7 +71,7 @@ def _decoding(common: Sequence[Decorator], *groups: Decorator, output: Sequence[
     ],
 )
 def translate_command(
-    how: ModelOptions,
+    how: DecodingOptions,
     files: tuple[Path, ...],
     form: str,
     scores: bool,
@@ -136,7 +136,7 @@ def translate_command(
     printer.report("translations", "--max-length or --search max_length_ratio=R")
 
 
-def _open(how: ModelOptions, terms: Path | None, replace_unknown: bool, dictionary: Path | None) -> Translator:
+def _open(how: DecodingOptions, terms: Path | None, replace_unknown: bool, dictionary: Path | None) -> Translator:
     if dictionary is not None and not replace_unknown:
         raise click.UsageError("--dictionary is for --replace-unknown; give both")
     entries = None if dictionary is None else parse_dictionary(read_lines(dictionary), str(dictionary))
@@ -198,7 +198,7 @@ def _noting_paragraphs(text: Iterable[list[str]]) -> Iterator[list[str]]:
     ),
 )
 def summarize_command(
-    how: ModelOptions,
+    how: DecodingOptions,
     files: tuple[Path, ...],
     article_field: str | None,
     stories: Path | None,

@@ -33,7 +33,7 @@ from nmtkit.core import device as devices
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.core.processes import available_cores
 from nmtkit.experiment import checks
-from nmtkit.experiment.loading import ModelOptions, open_autotuned
+from nmtkit.experiment.loading import DecodingOptions, open_autotuned
 from nmtkit.experiment.run import Run
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder, ignore
@@ -94,7 +94,7 @@ def require_lines(sources: Sequence[str], references: Sequence[str] | None) -> N
 
 
 def measure_decoding(
-    options: ModelOptions,
+    options: DecodingOptions,
     sources: Sequence[str],
     references: Sequence[str] | None,
     rounds: int,

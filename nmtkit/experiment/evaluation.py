@@ -20,7 +20,7 @@ from nmtkit.corpus.text import read_lines
 from nmtkit.data.batch import sorted_batches
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerPair
-from nmtkit.experiment.loading import ModelOptions, open_autotuned, open_translator
+from nmtkit.experiment.loading import DecodingOptions, open_autotuned, open_translator
 from nmtkit.models.base import Seq2Seq
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder, ignore
@@ -108,7 +108,7 @@ def translate_test_set(
     sources = [pair.src for pair in pairs]
     # Not as many as the training had: fewer may have been faster there.
     threads = threads or devices.cpu_threads()
-    options = ModelOptions(device=str(device), threads=threads)
+    options = DecodingOptions(device=str(device), threads=threads)
     filled = [source for source in sources if source.strip()]
     spent = sum(stage.checkpoints.read_metadata()["seconds"] for stage in run.stages())
     if filled:
@@ -199,7 +199,7 @@ def compare_run(
     if files is None:
         raise RecipeError(f"{run.recipe.name}: the recipe names no test set to compare on; add data.test")
     threads = threads or devices.cpu_threads()  # whatever an earlier training has set
-    translator = open_translator(run, ModelOptions(device=str(device), threads=threads))
+    translator = open_translator(run, DecodingOptions(device=str(device), threads=threads))
     translator.translate(pair.src for pair in islice(read_pairs(files), WARM_UP))
     result = translate_test_set(run, device, threads=threads)
     if result is None or not result.scores:

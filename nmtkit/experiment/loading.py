@@ -37,7 +37,7 @@ PROBED = 64
 
 
 @dataclass(frozen=True)
-class ModelOptions:
+class DecodingOptions:
     """Options of loading a trained model: which run, on which device, and how it decodes."""
 
     model: str | Path | Sequence[str | Path] | None = None
@@ -81,15 +81,15 @@ class ModelOptions:
 def load_translator(
     run: str | Path | Sequence[str | Path] | None = None, device: str = "auto", weights: str = "auto", **more: Any
 ) -> Translator:
-    """Opens a trained run; `ModelOptions` explains the arguments and has more of them."""
-    return load_from_options(ModelOptions(model=run, device=device, weights=weights, **more))
+    """Opens a trained run; `DecodingOptions` explains the arguments and has more of them."""
+    return load_from_options(DecodingOptions(model=run, device=device, weights=weights, **more))
 
 
 Translator.load = load_translator
 
 
 def load_from_options(
-    how: ModelOptions, task: str | None = None, notify: Callable[[str], None] | None = None
+    how: DecodingOptions, task: str | None = None, notify: Callable[[str], None] | None = None
 ) -> Translator:
     """Finds a trained run and opens it.
 
@@ -115,7 +115,7 @@ def load_from_options(
     return translator
 
 
-def open_translator(run: SavedRun, how: ModelOptions, notify: Callable[[str], None] | None = None) -> Translator:
+def open_translator(run: SavedRun, how: DecodingOptions, notify: Callable[[str], None] | None = None) -> Translator:
     """Opens a run; `notify` receives what differs from its recipe."""
     places = [devices.choose(name) for name in how.device.split(",")]
     if len(places) > 1:
@@ -163,7 +163,7 @@ def open_translator(run: SavedRun, how: ModelOptions, notify: Callable[[str], No
     )
 
 
-def build_workers(how: ModelOptions, place: torch.device, config: SearchSpeedConfig) -> Workers | None:
+def build_workers(how: DecodingOptions, place: torch.device, config: SearchSpeedConfig) -> Workers | None:
     """The processes that search on one device."""
     threads = torch.get_num_threads()
     if place.type != "cpu":
@@ -181,7 +181,7 @@ def build_workers(how: ModelOptions, place: torch.device, config: SearchSpeedCon
 
 
 def _for_workers(
-    run: SavedRun, how: ModelOptions, places: Sequence[torch.device], notify: Callable[[str], None] | None
+    run: SavedRun, how: DecodingOptions, places: Sequence[torch.device], notify: Callable[[str], None] | None
 ) -> Translator:
     """A translator whose searches run in a process for each device."""
     if how.workers is not None and how.workers > 1:
@@ -196,7 +196,7 @@ def _for_workers(
     return replace(translator, speed=known.config if known else default_speed_config(places[0]), workers=workers)
 
 
-def _open_on_device(how: ModelOptions, device: str) -> Translator:
+def _open_on_device(how: DecodingOptions, device: str) -> Translator:
     return load_from_options(replace(how, device=device, workers=1))
 
 
@@ -233,7 +233,7 @@ def fits_fp16(model: Seq2Seq) -> bool:
 
 
 def open_autotuned(
-    run: SavedRun, how: ModelOptions, lines: Sequence[str], planned_seconds: float, again: bool = False
+    run: SavedRun, how: DecodingOptions, lines: Sequence[str], planned_seconds: float, again: bool = False
 ) -> tuple[Translator, TuningResult[SearchSpeedConfig]]:
     """Opens a run in the fastest configuration of this machine, and prepares the process for it; see `tune_search`."""
     usually = open_translator(run, how)

@@ -10,7 +10,7 @@ from nmtkit.core.errors import DataError
 from nmtkit.core.files import write_json
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.reading import read_pairs
-from nmtkit.experiment.loading import ModelOptions, open_translator
+from nmtkit.experiment.loading import DecodingOptions, open_translator
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder, ignore
 from nmtkit.runs.origin import Origin, read_origin
@@ -56,7 +56,7 @@ def score_before(run: SavedRun, device: torch.device, threads: int | None = None
         return
     notify(f"before fine-tuning: scoring {origin.run} on the test sets ({', '.join(tests)})")
     source = SavedRun(RunFolder(Path(origin.run)))
-    options = ModelOptions(device=str(device), weights=origin.weights, threads=threads)
+    options = DecodingOptions(device=str(device), weights=origin.weights, threads=threads)
     before = {text: _score(source, options, files, run.recipe).value for text, files in tests.items()}
     write_json(run.folder.origin, origin.model_copy(update={"before": before}).model_dump(mode="json"))
 
@@ -68,7 +68,7 @@ def score_after(
     origin, changes = read_origin(run.folder), []
     if origin is None:
         return []
-    options, tests = ModelOptions(device=str(device), threads=threads), _tests(run.recipe, origin)
+    options, tests = DecodingOptions(device=str(device), threads=threads), _tests(run.recipe, origin)
     for text, before in origin.before.items():
         if text in tests:
             after = own if text == OWN and own is not None else _score(run, options, tests[text], run.recipe)
@@ -85,7 +85,7 @@ def _tests(recipe: Recipe, origin: Origin) -> dict[str, SplitFiles]:
     return {text: files for text, files in tests.items() if files is not None and (files.tgt or not files.src)}
 
 
-def _score(run: SavedRun, options: ModelOptions, files: SplitFiles, like: Recipe) -> metrics.Score:
+def _score(run: SavedRun, options: DecodingOptions, files: SplitFiles, like: Recipe) -> metrics.Score:
     """The first metric of a recipe's test, for translations that are searched for as that recipe says."""
     pairs = list(read_pairs(files))
     sources, references = [pair.src for pair in pairs], [pair.tgt or "" for pair in pairs]

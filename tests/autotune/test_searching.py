@@ -14,7 +14,7 @@ from nmtkit.autotune import searching
 from nmtkit.autotune.searching import candidate_search_configs, tune_search
 from nmtkit.autotune.timing import MOST_SHARE, TooSlowError
 from nmtkit.core import device as devices
-from nmtkit.experiment.loading import ModelOptions, open_autotuned
+from nmtkit.experiment.loading import DecodingOptions, open_autotuned
 from nmtkit.layers import inference
 from nmtkit.layers.inference import PrecisionChoice
 from nmtkit.runs.saved import find_run
@@ -192,7 +192,7 @@ def test_a_real_search_whose_products_are_slow_makes_few_of_them(
 
     inference.supported_precisions(CPU)  # has tried them
     monkeypatch.setattr(inference, "_of_whole_numbers", slow)
-    how = ModelOptions(device="cpu", threads=1)
+    how = DecodingOptions(device="cpu", threads=1)
     _, found = open_autotuned(find_run(str(trained))[0], how, ["ba ce du ba", "du"] * 40, math.inf, again=True)
     assert found.config.precision != "int8"
     assert 0 < made[0] <= 45, "of some thousand"

@@ -21,7 +21,7 @@ from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import write_json
 from nmtkit.data.store import Store
 from nmtkit.experiment.bench import spread, training_workload
-from nmtkit.experiment.loading import ModelOptions
+from nmtkit.experiment.loading import DecodingOptions
 from nmtkit.experiment.run import Run, choose_device
 from nmtkit.interchange.conversion import LIBRARIES
 
@@ -157,7 +157,7 @@ def engine_names(ctx: click.Context, parameter: click.Parameter, given: str | No
 @inference.search_groups()
 @inference.opens_model
 def decode(
-    how: ModelOptions,
+    how: DecodingOptions,
     source: str | None,
     ref: Path | None,
     lines: int | None,

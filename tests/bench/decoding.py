@@ -16,7 +16,7 @@ from nmtkit.core.errors import NmtkitError
 from nmtkit.core.processes import WorkerProcess, call, call_each
 from nmtkit.core.task import TASKS
 from nmtkit.experiment.bench import DecodingSpeed, peak_memory_mib, require_lines
-from nmtkit.experiment.loading import ModelOptions
+from nmtkit.experiment.loading import DecodingOptions
 from nmtkit.interchange import conversion
 from nmtkit.interchange.exporting import require_comparable
 from nmtkit.runs.saved import SavedRun, find_run
@@ -40,7 +40,7 @@ SHOWN = 3
 class DecodingWork:
     """What is to be decoded, and how often."""
 
-    how: ModelOptions
+    how: DecodingOptions
     sources: Sequence[str]
     references: Sequence[str] | None = None
     against: tuple[str, ...] = ()
@@ -92,7 +92,7 @@ class EngineServer:
     """Opens an engine with the first request, and calls its methods by name."""
 
     name: str
-    how: ModelOptions
+    how: DecodingOptions
     engine: Engine | None = None
 
     def __call__(self, request: tuple[str, Any]) -> Any:
@@ -108,7 +108,7 @@ Ask = Callable[..., Any]
 """Calls a method of an engine in its process."""
 
 
-def start_engine(name: str, how: ModelOptions, stack: ExitStack) -> Ask:
+def start_engine(name: str, how: DecodingOptions, stack: ExitStack) -> Ask:
     """Starts an engine's process, which ends with the stack."""
     variables = dict(os.environ)
     if name != NmtkitEngine.name and devices.WAITING in variables:  # how threads wait was chosen for nmtkit alone

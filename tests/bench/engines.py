@@ -15,7 +15,7 @@ from nmtkit.core import device as devices
 from nmtkit.data.batch import Batch, bucket_by_length
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.experiment.bench import peak_memory_mib, read_clock, reset_peak_memory
-from nmtkit.experiment.loading import ModelOptions, build_workers, open_translator
+from nmtkit.experiment.loading import DecodingOptions, build_workers, open_translator
 from nmtkit.interchange import conversion
 from nmtkit.interchange.exporting import EARLY_STOPPING, require_comparable
 from nmtkit.layers.inference import Precision, supported_precisions
@@ -144,7 +144,7 @@ class NmtkitEngine(Engine):
 
     name = "nmtkit"
 
-    def __init__(self, how: ModelOptions) -> None:
+    def __init__(self, how: DecodingOptions) -> None:
         super().__init__()
         self._how = replace(how, workers=None)  # one process per core, as `translate` has them
         self._run = find_run(how.model)[0]
@@ -213,7 +213,7 @@ class _Stream:
 class ExternalEngine(Engine):
     """An engine of another library, with a converted model."""
 
-    def __init__(self, how: ModelOptions) -> None:
+    def __init__(self, how: DecodingOptions) -> None:
         super().__init__()
         run = find_run(how.model)[0]
         model, tokenizers, trained = run.open_for_inference(torch.device("cpu"), how.weights)
@@ -333,7 +333,7 @@ class CTranslate2(ExternalEngine):
     name = "ctranslate2"
     _TYPES: ClassVar = {EXACT: "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "int8"}
 
-    def __init__(self, how: ModelOptions) -> None:
+    def __init__(self, how: DecodingOptions) -> None:
         self._library = conversion.library(self.name)
         self._folder = tempfile.TemporaryDirectory(prefix="nmtkit-ctranslate2-")
         self._translator: Any = None

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from commands import RECIPE, ROOT, Command, Finished, environment, succeeded
 
-from nmtkit.experiment.loading import ModelOptions
+from nmtkit.experiment.loading import DecodingOptions
 from nmtkit.interchange.conversion import LIBRARIES
 
 from . import decoding
@@ -37,7 +37,7 @@ def bench(
     if request.param == "their own":
         return in_process_of_its_own
 
-    def started(name: str, how: ModelOptions, stack: ExitStack) -> Ask:
+    def started(name: str, how: DecodingOptions, stack: ExitStack) -> Ask:
         server = EngineServer(name, how)
         return lambda method, *arguments: server((method, arguments))
 

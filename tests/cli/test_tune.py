@@ -12,7 +12,7 @@ from nmtkit.autotune import training as tuning
 from nmtkit.cli import bench, train
 from nmtkit.core import device as devices
 from nmtkit.experiment import evaluation
-from nmtkit.experiment.loading import ModelOptions
+from nmtkit.experiment.loading import DecodingOptions
 from nmtkit.experiment.run import Run, choose_device
 from nmtkit.runs.saved import SavedRun
 from nmtkit.training import distributed
@@ -99,7 +99,7 @@ def five_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_search_has_every_core_whatever_training_had(
     corpus: Path, console: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: str
 ) -> None:
-    def open_translator(run: SavedRun, how: ModelOptions) -> Translator:
+    def open_translator(run: SavedRun, how: DecodingOptions) -> Translator:
         raise Asked(how.threads)
 
     for place in ("experiment.evaluation", "experiment.loading"):

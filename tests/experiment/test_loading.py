@@ -15,7 +15,7 @@ from nmtkit.checkpoints.weights import get_weights, save_weights
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.formats import dump_yaml, load_yaml
 from nmtkit.experiment import loading
-from nmtkit.experiment.loading import ModelOptions, fits_fp16, load_from_options
+from nmtkit.experiment.loading import DecodingOptions, fits_fp16, load_from_options
 from nmtkit.layers.inference import InferenceCell, InferenceLinear, Precision, supported_precisions
 from nmtkit.models.base import MODELS
 from nmtkit.runs.saved import build_model, find_run
@@ -25,7 +25,7 @@ def test_the_beam_is_as_wide_as_results_are_wanted(trained: Path) -> None:
     """The recipe's is 3 wide; a width that is asked for stays."""
     for n_best, settings, expected in ((2, {}, 3), (5, {}, 5), (5, {"beam_size": 4}, 4)):
         said: list[str] = []
-        how = ModelOptions(str(trained), "cpu", n_best=n_best, search_settings=settings)
+        how = DecodingOptions(str(trained), "cpu", n_best=n_best, search_settings=settings)
         assert load_from_options(how, "translation", said.append).config.beam_size == expected
         assert ("beam size 5 instead of 3, for --n-best 5" in said) == (expected == 5)
         assert str(trained) in said[-1]
@@ -33,7 +33,7 @@ def test_the_beam_is_as_wide_as_results_are_wanted(trained: Path) -> None:
 
 def test_one_attention_has_no_heads_to_choose_from(trained: Path) -> None:
     with pytest.raises(RecipeError, match="rnnsearch has one attention"):
-        load_from_options(ModelOptions(str(trained), "cpu", head=1))
+        load_from_options(DecodingOptions(str(trained), "cpu", head=1))
 
 
 def test_a_translator_stays_as_it_is(trained: Path) -> None:
@@ -49,7 +49,7 @@ LINES = ["ba ce", "du", "", "ce ba du ba", "du du ba ce ba", "ba"] * 4
 
 @pytest.mark.parametrize("precision", supported_precisions(torch.device("cpu")))
 def test_a_precision_gives_the_same_texts_in_batches_of_every_size(trained: Path, precision: Precision) -> None:
-    how = ModelOptions(str(trained), "cpu", precision=precision)
+    how = DecodingOptions(str(trained), "cpu", precision=precision)
     translator = load_from_options(how)
     assert translator.speed_config.precision == precision
     assert any(isinstance(part, InferenceLinear | InferenceCell) for part in translator.model.modules())
@@ -67,18 +67,18 @@ def test_a_precision_that_is_slow_here_is_taken_where_it_is_named_and_said_once(
     named = supported_precisions(torch.device("cpu"))[-1]
     monkeypatch.setattr(loading, "is_slow", lambda precision: slow and precision == named)
     said: list[str] = []
-    translator = load_from_options(ModelOptions(str(trained), "cpu", precision=named), "translation", said.append)
+    translator = load_from_options(DecodingOptions(str(trained), "cpu", precision=named), "translation", said.append)
     assert translator.speed_config.precision == named
     told = f"precision {named}: its products are slow on this processor; take fp32, or auto"
     assert said.count(told) == slow
-    translator = load_from_options(ModelOptions(str(trained), "cpu"), "translation", said.append)
+    translator = load_from_options(DecodingOptions(str(trained), "cpu"), "translation", said.append)
     assert translator.speed_config.precision == "fp32", "nothing less exact unless it was measured"
     assert said.count(told) == slow
 
 
 def test_a_precision_that_the_device_lacks_is_refused(trained: Path) -> None:
     with pytest.raises(RecipeError, match=r"^precision fp16: not supported here on cpu; take fp32"):
-        load_from_options(ModelOptions(str(trained), "cpu", precision="fp16"))
+        load_from_options(DecodingOptions(str(trained), "cpu", precision="fp16"))
 
 
 def test_numbers_that_fp16_cannot_hold_are_noticed(trained: Path) -> None:
@@ -106,11 +106,11 @@ def test_a_translator_tells_as_many_parameters_as_its_weights_file_has(
     with safe_open(weights, framework="pt") as file:
         there = sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118  # no mapping
     of_precision = {
-        precision: load_from_options(ModelOptions(str(folder), "cpu", weights=str(weights), precision=precision))
+        precision: load_from_options(DecodingOptions(str(folder), "cpu", weights=str(weights), precision=precision))
         for precision in supported_precisions(torch.device("cpu"))
     }
     for translator in of_precision.values():
         assert translator.parameters == replace(translator, name="again").parameters == there
         assert any(isinstance(part, InferenceLinear | InferenceCell) for part in translator.model.modules())
-    together = load_from_options(ModelOptions([str(folder)] * 2, device="cpu", weights=str(weights)))
+    together = load_from_options(DecodingOptions([str(folder)] * 2, device="cpu", weights=str(weights)))
     assert together.parameters == 2 * there

@@ -1,7 +1,7 @@
 """Trains the demo as `nmtkit train demo` does, scores it, and lets the CPU translate with the same weights."""
 
 from nmtkit import recipe
-from nmtkit.experiment.loading import ModelOptions, open_translator
+from nmtkit.experiment.loading import DecodingOptions, open_translator
 from nmtkit.experiment.run import Run, choose_device
 from nmtkit.training.events import Step, Stopped
 
@@ -32,7 +32,7 @@ def main(part: Part) -> None:
     holds = None if part.quick else scores["BLEU"] >= ENOUGH
     part.add("test set", holds, ", ".join(f"{name} {value:.1f}" for name, value in scores.items()), **scores)
     count = 4 if part.quick else COMPARED
-    on_cpu = open_translator(run, ModelOptions(device="cpu")).translate(result.sources[:count])
+    on_cpu = open_translator(run, DecodingOptions(device="cpu")).translate(result.sources[:count])
     texts = [translation.text for translation in result.translations[:count]]
     same = sum(map(str.__eq__, on_cpu, texts))
     part.add("same text on the CPU", None, f"{same} of {count}", same=same, of=count)

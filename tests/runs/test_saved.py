@@ -13,7 +13,7 @@ import pytest
 
 from nmtkit import recipe
 from nmtkit.core.errors import CheckpointError
-from nmtkit.experiment.loading import ModelOptions, load_from_options
+from nmtkit.experiment.loading import DecodingOptions, load_from_options
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun, find_run
 from nmtkit.translation.translator import Translator
@@ -41,7 +41,7 @@ def copy(trained: Path, tmp_path: Path) -> Path:
 
 def open_as_translate(run: Path) -> Translator:
     said: list[str] = []
-    translator = load_from_options(ModelOptions(model=str(run), device="cpu", n_best=9), "translation", said.append)
+    translator = load_from_options(DecodingOptions(model=str(run), device="cpu", n_best=9), "translation", said.append)
     assert len(said) == 2
     return translator
 

@@ -11,7 +11,7 @@ from commands import Command
 from nmtkit.core.errors import DataError
 from nmtkit.data.tokenizer import SentencePieceTokenizer, TokenizerConfig
 from nmtkit.data.vocabulary import UNK
-from nmtkit.experiment.loading import ModelOptions, load_from_options
+from nmtkit.experiment.loading import DecodingOptions, load_from_options
 from nmtkit.layers.copying import number_by_position
 from nmtkit.translation.requests import Request, Terminology, starts_word, term_tokens, unmet_constraints, words_of
 from nmtkit.translation.translator import Translator
@@ -21,7 +21,7 @@ SOURCES = ["ba ce di", "fo gu ha na", "je ki lo"]
 
 @pytest.fixture(scope="module")
 def translator(trained: Path) -> Translator:
-    return load_from_options(ModelOptions(trained, device="cpu"))
+    return load_from_options(DecodingOptions(trained, device="cpu"))
 
 
 def test_a_word_is_whole() -> None:
