@@ -88,7 +88,7 @@ class _Layout:
         self._tree, self._width = tree, width
         self._sign = 2 if tree.beam_size < 3 else 2 + len(str(tree.beam_size))
         kept = [one for step in tree.steps for one in step if one.fate == "kept"]
-        self._lane = self._sign + max((cell_len(_named(one)) for one in kept), default=0) + 2
+        self._lane = self._sign + max((cell_len(_label(one)) for one in kept), default=0) + 2
         fitting = max(1, (width - 5 - OTHERS) // self._lane)
         self._beside = tree.beam_size <= fitting  # whether tokens that were not kept stand beside the lanes, not below
         self._count = tree.beam_size if self._beside else max(1, min(tree.beam_size, (width - 5) // self._lane))
@@ -124,7 +124,7 @@ class _Layout:
 
     def _kept(self, step: int, number: int) -> Text:
         one, best = self._tree.steps[step][number], (step, number) in self._tree.best
-        text = f"{self._edge(step, number, one.parent)}{'*' if best else ' '}{_named(one)}"
+        text = f"{self._edge(step, number, one.parent)}{'*' if best else ' '}{_label(one)}"
         return Text().append(text, "bold" if best else "").append(" " * (self._lane - cell_len(text)))
 
     def _edge(self, step: int, number: int, parent: int) -> str:
@@ -147,5 +147,5 @@ def _token(one: TreeNode) -> str:
     return cut(printable(one.token), LONGEST_TOKEN)
 
 
-def _named(one: TreeNode) -> str:
+def _label(one: TreeNode) -> str:
     return f"{_token(one)} {one.log_prob:.2f}"

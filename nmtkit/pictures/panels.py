@@ -236,7 +236,7 @@ class SummaryPanel(Panel):
         axes.set_xticks([0, most], ["0", f"{most:.1f}"])
         axes.set_yticks([])
         axes.set_xlabel("coverage", fontsize=NOTE_SIZE * self.by.text, color=drawing.FAINT, labelpad=1)
-        _quiet(axes, self.by.text)
+        _style_strip(axes, self.by.text)
         axes.spines["left"].set_visible(True)
 
 
@@ -249,10 +249,10 @@ def _draw_p_gen(axes: Axes, p_gen: NDArray[Any], text: float) -> None:
     axes.set_xticks([])
     axes.set_yticks([0, 1])
     axes.set_ylabel("p_gen", fontsize=NOTE_SIZE * text, color=drawing.FAINT, labelpad=1)
-    _quiet(axes, text)
+    _style_strip(axes, text)
 
 
-def _quiet(axes: Axes, text: float) -> None:
+def _style_strip(axes: Axes, text: float) -> None:
     for spine in axes.spines.values():
         spine.set_visible(False)
         spine.set_color(STRETCH)

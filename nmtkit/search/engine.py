@@ -24,7 +24,7 @@ from nmtkit.search.decoding_batch import DecodingBatch, Integers
 from nmtkit.search.hypotheses import Hypothesis
 from nmtkit.search.rules import SearchConfig, max_lengths
 from nmtkit.search.state import NO_TOKEN_INFO, TokenInfo
-from nmtkit.search.step_log import AsyncReader, SentenceResult, StepLog
+from nmtkit.search.step_log import ResultReader, SentenceResult, StepLog
 
 REFILL_SHARE = 8
 """Slots are refilled once one in REFILL_SHARE is free: a refill costs a little, and a free slot costs a step."""
@@ -103,7 +103,7 @@ class Engine:
             refill: whether free slots are given to other sentences; where they are not, a CPU compacts its cache.
         """
         assert not self.model.training, "the model is in training mode: call model.eval() first"
-        with AsyncReader(self.device) as reader:
+        with ResultReader(self.device) as reader:
             while (given := source(None, None)) is not None:
                 yield from self._decode_batch(given, source if refill else None, reader)
             yield from reader.rest()
@@ -120,7 +120,7 @@ class Engine:
         return decoding, decoding.step(self.need_attention)
 
     def _decode_batch(
-        self, given: tuple[Sequence[int], Batch], source: BatchSource | None, reader: AsyncReader
+        self, given: tuple[Sequence[int], Batch], source: BatchSource | None, reader: ResultReader
     ) -> Iterator[SentenceResult]:
         """Decodes a batch, and the sentences that take its slots."""
         size, width = given[1].src.shape

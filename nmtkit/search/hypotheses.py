@@ -44,7 +44,7 @@ class Hypothesis:
 
 
 @dataclass
-class LoggedSentence:
+class SentenceSpan:
     """A sentence of a decoding batch, from its first step to its last."""
 
     number: int
@@ -102,7 +102,7 @@ class _Ranking:
 class _Steps:
     """The steps of finished sentences, on the CPU."""
 
-    def __init__(self, sentences: Sequence[LoggedSentence], spans: Sequence[CompactionSpan]) -> None:
+    def __init__(self, sentences: Sequence[SentenceSpan], spans: Sequence[CompactionSpan]) -> None:
         self._sentences, self._spans = sentences, spans
         ends = np.array([one.end for one in sentences])
         self._starts = np.array([one.start for one in sentences])
@@ -199,7 +199,7 @@ def _best_first(scores: Floats, count: int) -> Integers:
 
 
 def read_hypotheses(
-    sentences: Sequence[LoggedSentence], spans: Sequence[CompactionSpan], n_best: int, size: int, config: SearchConfig
+    sentences: Sequence[SentenceSpan], spans: Sequence[CompactionSpan], n_best: int, size: int, config: SearchConfig
 ) -> list[list[Hypothesis]]:
     """The best hypotheses of B finished sentences, at most `n_best` of each; `size` is V.
 

@@ -14,7 +14,7 @@ from nmtkit.data.vocabulary import BOS, PAD
 from nmtkit.search.beam import LoggedStep
 from nmtkit.search.decoding_batch import DecodingBatch
 from nmtkit.search.engine import Engine
-from nmtkit.search.hypotheses import CompactionSpan, Hypothesis, LoggedSentence, read_hypotheses
+from nmtkit.search.hypotheses import CompactionSpan, Hypothesis, SentenceSpan, read_hypotheses
 from nmtkit.search.rules import INFINITY
 
 
@@ -70,7 +70,7 @@ class SearchTracer(Engine):
             before.append(decoding.sentences.scores[0])
             forbidden.append(_forbidden(decoding, self.config.beam_size))
             results.append(decoding.step(self.need_attention))
-        sentence = LoggedSentence(
+        sentence = SentenceSpan(
             number=0,
             length=int(batch.src_lengths[0]),
             limit=decoding.limits[0],

@@ -95,10 +95,10 @@ def stream_segments(
     """What a model finds for the pieces that `cut` makes of each line, in order; see `Translator.stream`."""
     counts: deque[int] = deque()  # pieces of the lines that are not out
     own: list[Translation] = []
-    with closing(translator.stream(_pieces(windows, cut, counts), need_copies=need_copies)) as found:
-        for some in found:
+    with closing(translator.stream(_pieces(windows, cut, counts), need_copies=need_copies)) as groups:
+        for group in groups:
             lines = []
-            for best in some:
+            for best in group:
                 own.append(best[0])
                 if len(own) >= counts[0]:
                     lines.append(own[: counts.popleft()])
@@ -145,7 +145,7 @@ class LongTextTranslator(ABC):
         """What is found for each line; see `Translator.search`."""
         require_list(lines=lines)
         with closing(self.stream([lines], need_copies)) as groups:
-            return [found for group in groups for found in group]
+            return [result for group in groups for result in group]
 
     @overload
     def translate(self, lines: str) -> str: ...  # type: ignore[overload-overlap]  # as `Translator.translate`
@@ -157,7 +157,7 @@ class LongTextTranslator(ABC):
         """The text for each line, or for the one that is given by itself; an empty line gives an empty line."""
         if isinstance(lines, str):
             return self.translate([lines])[0]
-        return [found.text for found in self.search(lines)]
+        return [result.text for result in self.search(lines)]
 
 
 class ParagraphTranslator(LongTextTranslator):
@@ -170,7 +170,7 @@ class ParagraphTranslator(LongTextTranslator):
         with closing(stream_segments(self.translator, windows, segment_sentences, need_copies)) as groups:
             for group in groups:
                 yield [
-                    JoinedTranslation(join_sentences(one.text for one in found), found, "sentences") for found in group
+                    JoinedTranslation(join_sentences(one.text for one in parts), parts, "sentences") for parts in group
                 ]
 
 
@@ -197,8 +197,8 @@ class Summarizer(LongTextTranslator):
         with closing(stream_segments(whole, windows, cut, need_copies)) as groups:
             for group in groups:
                 yield [
-                    JoinedTranslation(" ".join(one.text for one in found if one.text), found, "windows")
-                    for found in group
+                    JoinedTranslation(" ".join(one.text for one in parts if one.text), parts, "windows")
+                    for parts in group
                 ]
 
 

@@ -48,15 +48,15 @@ class Translation:
     """Messages about terms that `text` should contain and lacks, or contains and should not."""
 
 
-def merge_and_rerank(found: Sequence[Translation], config: SearchConfig) -> list[Translation]:
+def merge_and_rerank(candidates: Sequence[Translation], config: SearchConfig) -> list[Translation]:
     """All that was found for a line, each text once; with `mbr` those first that are most like all others.
 
     See `nmtkit.metrics.mbr`. Samples count as often as they were drawn, hypotheses of a beam by their probabilities.
     """
     first: dict[str, Translation] = {}
     weights: dict[str, float] = {}
-    most = max(one.log_prob for one in found)
-    for one in found:
+    most = max(one.log_prob for one in candidates)
+    for one in candidates:
         first.setdefault(one.text, one)
         share = 1.0 if config.samples else math.exp(one.log_prob - most)
         weights[one.text] = weights.get(one.text, 0.0) + share

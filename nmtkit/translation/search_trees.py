@@ -33,13 +33,13 @@ def search_tree(translator: Translator, line: str, place: str = "the sentence") 
         token_info=TokenInfo(repeatable_tokens(translator.config, translator.tokenizers.tgt, translator.device)),
     )
     trace = engine.trace(make_batch([source]))
-    found = [translator.translation(hypothesis, source) for hypothesis in trace.hypotheses]
-    steps = [_sorted(translator, step, source) for step in trace.steps]
-    results = _results(steps, found)
+    translations = [translator.translation(hypothesis, source) for hypothesis in trace.hypotheses]
+    steps = [_tree_nodes(translator, step, source) for step in trace.steps]
+    results = _results(steps, translations)
     if translator.config.chooses_afterwards:
-        first = {one.text: result for one, result in reversed([*zip(found, results, strict=True)])}
-        found = merge_and_rerank(found, translator.config)
-        results = [replace(first[one.text], score=one.score) for one in found]
+        first = {one.text: result for one, result in reversed([*zip(translations, results, strict=True)])}
+        translations = merge_and_rerank(translations, translator.config)
+        results = [replace(first[one.text], score=one.score) for one in translations]
     tree = SearchTree(
         source=line.strip(),
         name=translator.name,
@@ -49,7 +49,7 @@ def search_tree(translator: Translator, line: str, place: str = "the sentence") 
         results=results,
         stopped=_stop_reason(translator.config, trace),
     )
-    return tree, found
+    return tree, translations
 
 
 def describe_search(config: SearchConfig) -> str:
@@ -65,11 +65,11 @@ def describe_search(config: SearchConfig) -> str:
 ORDER: tuple[Fate, ...] = ("kept", "ended", "pruned", "blocked")
 
 
-def _sorted(translator: Translator, step: Sequence[TracedCandidate], source: SourceLine) -> list[TreeNode]:
+def _tree_nodes(translator: Translator, step: Sequence[TracedCandidate], source: SourceLine) -> list[TreeNode]:
     """The continuations of a step, those that were kept first, by their slots."""
     config = translator.config
 
-    def continuation(one: TracedCandidate) -> TreeNode:
+    def tree_node(one: TracedCandidate) -> TreeNode:
         (token,) = translator.tokenizers.tgt.pieces([one.token], source.oov) or [translator.end]
         chosen = [other for other in step if not other.rule and other.group == one.group]
         if one.token == EOS and not one.rule:
@@ -88,7 +88,7 @@ def _sorted(translator: Translator, step: Sequence[TracedCandidate], source: Sou
         )
 
     ranked = sorted(step, key=lambda one: (ORDER.index(_fate(one)), one.slot or 0))
-    return [continuation(one) for one in ranked]
+    return [tree_node(one) for one in ranked]
 
 
 def _fate(one: TracedCandidate) -> Fate:
@@ -97,7 +97,7 @@ def _fate(one: TracedCandidate) -> Fate:
     return "ended" if one.ended else "pruned" if one.slot is None else "kept"
 
 
-def _results(steps: Sequence[Sequence[TreeNode]], found: Sequence[Translation]) -> list[RankedResult]:
+def _results(steps: Sequence[Sequence[TreeNode]], translations: Sequence[Translation]) -> list[RankedResult]:
     """What was found, with the places of the last tokens: those that ended are ranked by score, the earlier first."""
     places = [(step, number) for step, several in enumerate(steps) for number in range(len(several))]
     ended = [(step, number) for step, number in places if steps[step][number].fate == "ended"]
@@ -107,10 +107,10 @@ def _results(steps: Sequence[Sequence[TreeNode]], found: Sequence[Translation]) 
         return sorted(places, key=lambda place: -(steps[place[0]][place[1]].score or 0.0))
 
     left = {True: iter(best_first(ended)), False: iter(best_first(last))}
-    own = [next(left[one.finished]) for one in found]
+    own = [next(left[one.finished]) for one in translations]
     return [
         RankedResult(one.text, one.score, one.log_prob, one.finished, step, number)
-        for one, (step, number) in zip(found, own, strict=True)
+        for one, (step, number) in zip(translations, own, strict=True)
     ]
 
 

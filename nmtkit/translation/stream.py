@@ -35,7 +35,7 @@ PendingResult = Callable[[], list[Translation]]
 """Builds the translations of one line from its hypotheses, outside the search."""
 Search = Callable[[TakeSources], Iterator[tuple[int, PendingResult]]]
 """Decodes all that it can take; yields line numbers and results as they finish."""
-_Found = tuple[int, PendingResult] | BaseException | None
+_SearchOutput = tuple[int, PendingResult] | BaseException | None
 """What the thread of a search puts out; last None, or the exception that ended it."""
 
 
@@ -188,8 +188,8 @@ class LineStream:
         Thread(target=self._read_ahead, args=(windows,), daemon=True).start()
         try:
             while self._waiting.arrived():
-                with closing(self._found()) as found:
-                    for number, answer in found:
+                with closing(self._results()) as results:
+                    for number, answer in results:
                         self._answers[number] = answer
                         if ready := self._ready():
                             yield ready
@@ -238,21 +238,21 @@ class LineStream:
             self._ahead.release()
         return ready
 
-    def _found(self) -> Generator[tuple[int, PendingResult]]:
+    def _results(self) -> Generator[tuple[int, PendingResult]]:
         """Results of the searches until the queue is empty; several searches, or those of workers, run in threads."""
         searches = self._searches[: self._waiting.begin()]
         if len(searches) == 1 and self._here:
             yield from searches[0](self._waiting.take)
             return
-        found: SimpleQueue[_Found] = SimpleQueue()
+        outputs: SimpleQueue[_SearchOutput] = SimpleQueue()
         cores = torch.get_num_threads()
-        threads = [Thread(target=self._search, args=(search, found), daemon=True) for search in searches]
+        threads = [Thread(target=self._search, args=(search, outputs), daemon=True) for search in searches]
         for thread in threads:
             thread.start()
         running = len(threads)
         try:
             while running:
-                one = found.get()
+                one = outputs.get()
                 if isinstance(one, BaseException):
                     raise one
                 if one is None:
@@ -268,14 +268,14 @@ class LineStream:
             if self._here:
                 torch.set_num_threads(cores)
 
-    def _search(self, search: Search, found: "SimpleQueue[_Found]") -> None:
+    def _search(self, search: Search, outputs: "SimpleQueue[_SearchOutput]") -> None:
         end: BaseException | None = None
         try:
             if self._here:
                 # The products of one decoding step are so small that two cores at the same product wait for each other.
                 devices.use_one_thread()
             for one in search(self._waiting.take):
-                found.put(one)
+                outputs.put(one)
         except BaseException as fault:
             end = fault
-        found.put(end)
+        outputs.put(end)

@@ -65,11 +65,11 @@ class Translator(TextModel):
     shortlist: Shortlist | None = None
     """Candidates that searches keep to, on the model's device."""
     steps: StepMode = "auto"
-    """Whether the steps of a search are recorded as CUDA graphs."""
+    """Whether the steps of a search are captured as CUDA graphs."""
     terminology: Terminology | None = None
     """Terms that translations must contain where the source does."""
     _engines: dict[_Outputs, Engine] = field(default_factory=dict, init=False)
-    """Those of earlier searches; what they recorded serves the next."""
+    """Those of earlier searches; what they captured serves the next."""
 
     load: ClassVar[Callable[..., "Translator"]]
     """Opens a trained run. `nmtkit.experiment.loading` puts its function here: a translator itself knows no runs."""
@@ -115,7 +115,7 @@ class Translator(TextModel):
         if prefixes is not None:
             requests = [replace(request, prefix=prefix) for request, prefix in zip(requests, prefixes, strict=True)]
         outputs = _Outputs(n_best, need_attention, need_copies)
-        with closing(self._streamed(iter([requests]), outputs, len(lines))) as groups:
+        with closing(self._stream_lines(iter([requests]), outputs, len(lines))) as groups:
             return [translations for group in groups for translations in group]
 
     def stream(
@@ -134,32 +134,30 @@ class Translator(TextModel):
         coming = iter(windows)
         first = next(coming, [])
         parts = chain([part for part in (first[:FIRST_LINES], first[FIRST_LINES:]) if part], coming)
-        yield from self._streamed(parts, _Outputs(n_best, need_attention, need_copies), len(first))
+        yield from self._stream_lines(parts, _Outputs(n_best, need_attention, need_copies), len(first))
 
-    def _streamed(
+    def _stream_lines(
         self, windows: Iterator[Sequence[str | Request]], outputs: _Outputs, at_once: int
     ) -> Generator[list[list[Translation]], None, None]:
         """`stream`; `at_once` lines are known to be there at once."""
-        searching = self._searching(outputs)
+        search = self._build_search(outputs)
         if self.workers is not None and self.workers.are_for(at_once):
             open_at = self.workers.open
-            make = (
-                partial(_open_search, open_at, self.config, self.replacer, outputs) if open_at else lambda _: searching
-            )
+            make = partial(_open_search, open_at, self.config, self.replacer, outputs) if open_at else lambda _: search
             with WorkerPool(self.workers, make) as pool:
                 place, count = torch.device(self.workers.places[0]), len(pool.searches)
                 waiting = RequestQueue(self, place, count, self.config.hypotheses)
-                yield from LineStream(self._encoded, waiting, pool.searches, False, pool.end).run(windows)
+                yield from LineStream(self._encode_lines, waiting, pool.searches, False, pool.end).run(windows)
             return
         on_cpu = self.device.type == "cpu"
         count = torch.get_num_threads() if on_cpu and self.speed_config.one_a_core else 1
         waiting = RequestQueue(self, self.device, count, self.config.hypotheses)
-        yield from LineStream(self._encoded, waiting, [searching] * count, on_cpu).run(windows)
+        yield from LineStream(self._encode_lines, waiting, [search] * count, on_cpu).run(windows)
 
-    def _encoded(self, lines: Sequence[str | Request]) -> list[SourceLine]:
+    def _encode_lines(self, lines: Sequence[str | Request]) -> list[SourceLine]:
         return self.encode_requests([Request.of(line) for line in lines], self.terminology, self.config)
 
-    def _searching(self, outputs: _Outputs) -> Search:
+    def _build_search(self, outputs: _Outputs) -> Search:
         engine = self._engines.get(outputs)
         if engine is None:
             engine = self._engines[outputs] = Engine(
@@ -184,9 +182,9 @@ class Translator(TextModel):
                     return None
                 taken.update(given)
                 longest = max(len(source.ids) for _, source in given) + 1
-                # Steps that are recorded want few widths of sources.
-                is_recorded = self.device.type != "cpu" or (len(given) <= FEW_SENTENCES and self.steps == "auto")
-                width = width or (bucket_width(longest) if is_recorded else longest)
+                # Captured steps want few widths of sources.
+                is_captured = self.device.type != "cpu" or (len(given) <= FEW_SENTENCES and self.steps == "auto")
+                width = width or (bucket_width(longest) if is_captured else longest)
                 return [number for number, _ in given], make_batch([source for _, source in given], width=width)
 
             # A CPU takes as long for each row of few as of many, so that no slot need be filled again.
@@ -266,7 +264,7 @@ class Translator(TextModel):
         require_list(sources=sources, targets=targets)
         require_pairs(sources, targets)
         src = self.encode_sources(sources)
-        tgt = self._encoded_targets(src, targets, first)
+        tgt = self._encode_given(src, targets, first)
         attend = need_attention or self.config.coverage_penalty > 0
         translations: list[Translation] = [EMPTY for _ in src]
         for numbers, batch in self.batches(src, tgt):
@@ -291,7 +289,7 @@ class Translator(TextModel):
                 translations[number] = self.translation(hypothesis, src[number])
         return translations
 
-    def _encoded_targets(
+    def _encode_given(
         self, sources: Sequence[SourceLine], targets: Sequence[str | Translation], first: int
     ) -> list[TargetLine]:
         texts = {number: target for number, target in enumerate(targets) if isinstance(target, str)}
@@ -315,7 +313,7 @@ class Translator(TextModel):
         Without a given translation, of one source or of all, the model's own is drawn.
         """
         self.require_attention("draw")
-        translations = self._given_or_found(sources, targets, need_attention=True)
+        translations = self._given_or_searched(sources, targets, need_attention=True)
         return [attention_views.picture(self, one, number) for number, one in enumerate(translations, start=1)]
 
     def head_pictures(
@@ -327,9 +325,9 @@ class Translator(TextModel):
         Without a given translation, of one source or of all, the model's own is read.
         """
         attention_views.require_heads(self)
-        return attention_views.head_pictures(self, sources, self._given_or_found(sources, targets))
+        return attention_views.head_pictures(self, sources, self._given_or_searched(sources, targets))
 
-    def _given_or_found(
+    def _given_or_searched(
         self, sources: Sequence[str], targets: Sequence[str | None] | None, need_attention: bool = False
     ) -> list[Translation]:
         require_list(sources=sources, targets=targets)
@@ -359,4 +357,4 @@ def _open_search(
     outputs: _Outputs,
     place: str,
 ) -> Search:
-    return replace(open_at(place), config=config, replacer=replacer)._searching(outputs)
+    return replace(open_at(place), config=config, replacer=replacer)._build_search(outputs)

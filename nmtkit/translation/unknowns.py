@@ -104,7 +104,7 @@ class _SourceWords:
             piece = self._most((token for token in self._words[best] if self._unknown[token]), weights)
             if weights[piece] >= CLOSE * weights[attended]:
                 return piece, self.tokens[piece].replace(WORD_START, "")
-        return attended, _bare(self._spelled(best))
+        return attended, _strip_punctuation(self._spelled(best))
 
     @staticmethod
     def _most(tokens: Iterable[int], weights: NDArray[Any]) -> int:
@@ -114,7 +114,7 @@ class _SourceWords:
         return "".join(self.tokens[token] for token in self._words[word]).replace(WORD_START, "")
 
 
-def _bare(word: str) -> str:
+def _strip_punctuation(word: str) -> str:
     """The word without punctuation before and behind it; a word of nothing else stays as it is."""
     inner = [number for number, character in enumerate(word) if unicodedata.category(character)[0] not in "PS"]
     return word[inner[0] : inner[-1] + 1] if inner else word
