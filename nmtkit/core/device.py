@@ -16,7 +16,7 @@ import torch
 from nmtkit.core.errors import NmtkitError
 
 MatmulPrecision = Literal["highest", "high", "medium"]
-Work = TypeVar("Work")
+Item = TypeVar("Item")
 
 _TORCH_THREADS = torch.get_num_threads()
 """What torch chose when it was loaded: one thread a core, or what OMP_NUM_THREADS says."""
@@ -52,10 +52,10 @@ def describe(device: torch.device) -> str:
 
 def cpu_threads() -> int:
     """CPU threads that torch uses by default: one for each core that this process may use."""
-    return _at_most_cores(_TORCH_THREADS)
+    return _limited_by_cores(_TORCH_THREADS)
 
 
-def _at_most_cores(threads: int) -> int:
+def _limited_by_cores(threads: int) -> int:
     """Unless the user has set the number of threads."""
     if "OMP_NUM_THREADS" in os.environ or not hasattr(os, "sched_getaffinity"):
         return threads
@@ -202,7 +202,7 @@ def prepare(
     """
     torch.set_float32_matmul_precision("highest" if matmul_precision == "auto" else matmul_precision)
     torch.backends.cudnn.allow_tf32 = torch.get_float32_matmul_precision() != "highest"
-    torch.set_num_threads(threads or _at_most_cores(torch.get_num_threads()))
+    torch.set_num_threads(threads or _limited_by_cores(torch.get_num_threads()))
     if device.type == "cpu":
         tune_malloc()
         if torch.get_num_threads() > 1 and WAITING in os.environ:
@@ -228,19 +228,19 @@ def can_fork() -> bool:
 
 
 def map_batches(
-    work: Callable[[Work], None], batches: Iterable[Work], device: torch.device, one_a_core: bool = True
+    function: Callable[[Item], None], batches: Iterable[Item], device: torch.device, one_a_core: bool = True
 ) -> None:
-    """Calls `work` on every batch; on a CPU on several at a time, each with one core, unless `one_a_core` is False.
+    """Calls `function` on every batch; on a CPU on several at a time, each with one core, unless `one_a_core` is False.
 
     The products of one decoding step are so small that two cores at the same product wait for each other.
     """
     batches, threads = list(batches), torch.get_num_threads()
     if device.type != "cpu" or threads == 1 or len(batches) < 2 or not one_a_core:
         for batch in batches:
-            work(batch)
+            function(batch)
         return
     try:
         with ThreadPoolExecutor(threads, initializer=use_one_thread) as pool:
-            list(pool.map(work, batches))
+            list(pool.map(function, batches))
     finally:
         torch.set_num_threads(threads)

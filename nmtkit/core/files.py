@@ -132,16 +132,16 @@ def array_checksum(data: npt.NDArray[np.uint8], kind: str) -> str:
 
 def with_checksum(facts: Mapping[str, Any]) -> dict[str, Any]:
     """JSON values together with their checksum."""
-    return {**facts, SUM: _of_facts(facts)}
+    return {**facts, SUM: _facts_checksum(facts)}
 
 
 def verify_checksum(facts: Mapping[str, Any]) -> dict[str, Any]:
     """The values without their checksum, which is compared if it is there."""
     plain = {key: value for key, value in facts.items() if key != SUM}
-    if SUM in facts and facts[SUM] != _of_facts(plain):
+    if SUM in facts and facts[SUM] != _facts_checksum(plain):
         raise ValueError("it is not as it was written: its checksum is another")
     return plain
 
 
-def _of_facts(facts: Mapping[str, Any]) -> str:
+def _facts_checksum(facts: Mapping[str, Any]) -> str:
     return bytes_checksum(json.dumps(facts, sort_keys=True).encode())

@@ -59,7 +59,7 @@ def is_valid_name(text: str) -> bool:
     return plain and text[:1] not in (*".-~ ", "") and text[-1] != " " and len(text.encode("utf-8")) <= MAX_NAME_BYTES
 
 
-def _named(text: str) -> str:
+def _checked_name(text: str) -> str:
     if not is_valid_name(text):
         raise ValueError(
             "not a name: a name has none of / \\\\ { } and nothing that cannot be printed, does not begin with one of "
@@ -69,7 +69,7 @@ def _named(text: str) -> str:
     return text
 
 
-Name = Annotated[str, AfterValidator(_named)]
+Name = Annotated[str, AfterValidator(_checked_name)]
 """What a recipe, a run, a stage or a corpus is called."""
 
 
@@ -105,11 +105,11 @@ class Settings(BaseModel):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: core_schema.CoreSchema, handler: Any) -> dict[str, Any]:
-        found: dict[str, Any] = handler(schema)
-        for key, described in handler.resolve_ref_schema(found).get("properties", {}).items():
+        json_schema: dict[str, Any] = handler(schema)
+        for key, described in handler.resolve_ref_schema(json_schema).get("properties", {}).items():
             if text := cls.meaning(key):
                 described["description"] = text
-        return found
+        return json_schema
 
     def changed(self: "S", values: Mapping[str, Any]) -> "S":
         """The same settings with some values replaced; raises RecipeError if a key or a value is not valid."""
@@ -121,12 +121,12 @@ S = TypeVar("S", bound=Settings)
 
 @cache
 def _texts_under_fields(cls: type[Settings]) -> dict[str, str]:
-    found = {}
+    texts = {}
     for field, text in pairwise(ast.parse(dedent(inspect.getsource(cls))).body[0].body):  # type: ignore[attr-defined]
         match field, text:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
-                found[name] = inspect.cleandoc(words)
-    return found
+                texts[name] = inspect.cleandoc(words)
+    return texts
 
 
 class TaggedUnion:
@@ -142,9 +142,9 @@ class TaggedUnion:
         return _union(tuple(self.classes()))
 
     def _checked(self, value: Any) -> Any:
-        found = self._union().validate_python(value)
-        type(found).model_rebuild()  # the type of the field is Any: who writes it out asks its own class how
-        return found
+        settings = self._union().validate_python(value)
+        type(settings).model_rebuild()  # the type of the field is Any: who writes it out asks its own class how
+        return settings
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
         return core_schema.no_info_plain_validator_function(self._checked)
@@ -164,14 +164,14 @@ def _settings_at(cls: type[BaseModel], path: KeyPath) -> tuple[type[BaseModel] |
     kept: list[str | int] = []
     here: list[type[BaseModel]] = [cls]
     for part in path:
-        found = [c.model_fields[part] for c in here if part in c.model_fields]
+        fields = [c.model_fields[part] for c in here if part in c.model_fields]
         tagged = [c for c in here if "kind" in c.model_fields and c.model_fields["kind"].default == part]
-        if tagged and not found:
+        if tagged and not fields:
             here = tagged
             continue
         kept.append(part)
-        if found:
-            here = [c for field in found for c in group_classes(field)]
+        if fields:
+            here = [c for field in fields for c in group_classes(field)]
         elif not isinstance(part, int):
             break
     return (here[0] if len(here) == 1 else None), tuple(kept)

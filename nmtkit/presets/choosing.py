@@ -54,7 +54,7 @@ def choose_preset(
         speed = measure(FittedPreset(task, size, name, because, minutes, None))
         return FittedPreset(task, size, name, because, minutes, speed)
 
-    chosen = fitted(*(_suited(size, gpu) if preset is None else (preset, "you asked for it")))
+    chosen = fitted(*(_preset_by_size(size, gpu) if preset is None else (preset, "you asked for it")))
     names = list(PRESETS)
     while preset is None and minutes and not chosen.is_useful and names.index(chosen.name):
         times = f"{chosen.passes:.2g}"
@@ -67,7 +67,7 @@ def choose_preset(
     return chosen
 
 
-def _suited(size: CorpusStatistics, gpu: bool) -> tuple[str, str]:
+def _preset_by_size(size: CorpusStatistics, gpu: bool) -> tuple[str, str]:
     if size.pairs < FEW_PAIRS:
         return "tiny", f"{size.pairs:,} pairs are too few for anything larger"
     if not gpu:

@@ -24,7 +24,7 @@ _RATE = 5
 """The rate is so many times smaller than the highest of the training before ..."""
 _HIGHEST = 3e-4
 """... and no higher than this with Adam, whatever that was."""
-_PASSES, _ONCE = 20, 60_000
+_PASSES, _PASSES_FOR = 20, 60_000
 """So many passes over a text of so many padded tokens; over more text fewer, with the square root."""
 _BATCHES = ((100_000, 1_024), (1_000_000, 2_048))
 """A side with fewer running words gets batches of at most so many tokens."""
@@ -70,11 +70,11 @@ class FineTuningRecipe(ProposedRecipe):
         self.batch_tokens = min([known, *(tokens for limit, tokens in _BATCHES if words < limit)])
         because = f"{self._name} had {known:,}, and little text is learned better in small batches"
         self.explain("batch.batch_tokens", f"{self.batch_tokens:,}", because)
-        passes = min(max(_PASSES * math.sqrt(_ONCE / padded), 2), _PASSES)
+        passes = min(max(_PASSES * math.sqrt(_PASSES_FOR / padded), 2), _PASSES)
         a_pass = max(1, math.ceil(times * padded / self.batch_tokens))
         updates = max(50, round(passes * a_pass))
         before = self._before.training
-        lr = _rate(before)
+        lr = _fine_tuning_rate(before)
         because = f"large steps forget more; the highest of {self._name} was {_peak(before):.2g}"
         self.explain("training.lr", f"{lr:g}", because)
         self.explain("training.schedule", "linear, to zero", "weights that are good already need no long warm-up")
@@ -126,6 +126,6 @@ def _peak(config: TrainingConfig) -> float:
     return config.lr / math.sqrt(schedule.size * schedule.warmup) if isinstance(schedule, Noam) else config.lr
 
 
-def _rate(config: TrainingConfig) -> float:
+def _fine_tuning_rate(config: TrainingConfig) -> float:
     lr = _peak(config) / _RATE
     return float(f"{min(lr, _HIGHEST) if config.optimizer.startswith('adam') else lr:.2g}")

@@ -32,11 +32,11 @@ words; 30,000 and more are usual for WMT; 8,000 is what we measured with 345,000
 
 _SPECIALS = 4  # tokens of every vocabulary that are no text
 _TOKENS_PER_WORD = 1.3  # subwords that a word is cut into, roughly
-_SHORT = 8  # passes: with fewer, more and smaller updates learn more
+_FEW_PASSES = 8  # passes: with fewer, more and smaller updates learn more
 _PADDING = 1.1  # padded tokens for each real one, in batches of alike length, roughly
 
 
-class Plan(NamedTuple):
+class PresetPlan(NamedTuple):
     """How long a preset is trained."""
 
     because: str
@@ -50,27 +50,27 @@ class Plan(NamedTuple):
 
 
 PLANS = {
-    "preset-tiny": Plan(
+    "preset-tiny": PresetPlan(
         "it is large enough for 20,000 simple pairs (recipe compare-transformer)", (22, 520_000), (1, 60)
     ),
-    "preset-small": Plan(
+    "preset-small": PresetPlan(
         "with 29,000 pairs it reached 38 BLEU (recipe multi30k-en-de-transformer)", (22, 520_000), (3, 60), 5
     ),
     # 100,000 updates with the 4.5 million pairs of WMT14, as in the paper
-    "preset-base": Plan(
+    "preset-base": PresetPlan(
         "these are the sizes of the base model in Vaswani et al. 2017, table 3 (not trained by us)",
         (19, 130_000_000),
         (10, 60),
         1.5,
     ),
-    "preset-summaries-tiny": Plan(
+    "preset-summaries-tiny": PresetPlan(
         "it is large enough for 10,000 made-up news (recipe demo-news-pointer-generator)", (7, 1_000_000), (1, 20)
     ),
-    "preset-summaries-small": Plan(
+    "preset-summaries-small": PresetPlan(
         "it learned from 3,392 news what is told of the recipe inshorts-pointer-generator", (7, 1_000_000), (5, 20), 1.5
     ),
     # 230,000 updates with the 287,000 articles of CNN/DailyMail, as in the paper
-    "preset-summaries-base": Plan(
+    "preset-summaries-base": PresetPlan(
         "these are the sizes of See et al. 2017, section 5 (not trained by us)", (13, 115_000_000), (8, 20), 1.5
     ),
 }
@@ -155,7 +155,7 @@ class FittedPreset(ProposedRecipe):
         if self._limit and self.name != "tiny":
             # Nobody knows yet how far the minutes reach: it is measured with the batches of a short time.
             reach = self._limit * self.speed / padded if self.speed else 0.0
-            if reach < _SHORT:
+            if reach < _FEW_PASSES:
                 batch_tokens = min(batch_tokens, preset_tokens // 2)
                 time = f"{reach:.2g} passes over the text" if self.speed else "the minutes that are given"
                 because = f"in {time} many small updates teach more than a few large ones"
@@ -237,7 +237,7 @@ class FittedPreset(ProposedRecipe):
         suited = next(tokens for limit, tokens in VOCABULARIES if self._words < limit)
         wanted = min(suited, self._preset["tokenizer"]["vocab_size"])
         rare = any(2 * text.characters > wanted for text in texts)
-        sizes = [_room(text, wanted, rare) for text in texts]
+        sizes = [_vocabulary_size(text, wanted, rare) for text in texts]
         because = f"{self._words:,} words a side are too few to learn more subwords well (Sennrich and Zhang 2019)"
         if suited > wanted:
             because = f"more would make the preset {self.name} slow"
@@ -302,7 +302,7 @@ class FittedPreset(ProposedRecipe):
         return {"schedule": schedule, "max_updates": updates, **limit, "validate_every": every}
 
 
-def _room(text: SideStatistics, wanted: int, rare: bool) -> int:
+def _vocabulary_size(text: SideStatistics, wanted: int, rare: bool) -> int:
     """How many tokens of the wanted ones a text has use for, and sentencepiece will give.
 
     Each character needs a token, and each word of several characters can become one. Where rare characters get none,

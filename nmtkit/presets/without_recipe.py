@@ -210,16 +210,16 @@ class _Proposal:
         # One name for each corpus, so that a recipe can give them weights.
         several = [f"train-{number}" for number in range(1, len(request.source) + 1)]
         self.names = several if len(several) > 1 else ["train"]
-        self.data = {split: _named(files.src, files.tgt) for split, files in splits.items()}
+        self.data = {split: _side_files(files.src, files.tgt) for split, files in splits.items()}
         if self.hold_out is not None:
             for split, names in {"train": self.names, **{one: [one] for one in self.hold_out.splits}}.items():
-                self.data[split] = _named(*([f"text/{name}.{end}" for name in names] for end in self.ends))
+                self.data[split] = _side_files(*([f"text/{name}.{end}" for name in names] for end in self.ends))
 
     def write(self, overwrite: bool) -> RunLock:
         """Writes the recipe and the pairs that are held out, and explains them."""
         folder = self.folder
         proposed, text = self._propose() if self.request.init_from is None else self._propose_fine_tuning()
-        find_origin(_parsed(text, self.overrides), folder)
+        find_origin(_load_text(text, self.overrides), folder)
         lock, counts = lock_run(folder, self.notify), None
         try:
             folder.require_free(overwrite)
@@ -234,7 +234,7 @@ class _Proposal:
         except BaseException:
             lock.close()
             raise
-        for sentence in _sentences(proposed, folder, counts, self.overrides):
+        for sentence in _explanation(proposed, folder, counts, self.overrides):
             self.notify(sentence)
         return lock
 
@@ -258,14 +258,14 @@ class _Proposal:
             return None  # one process alone says nothing of what several will do
         # Subwords are a third more than words.
         src, tgt = (max(1, round(1.3 * side.words / self.size.pairs)) for side in (self.size.src, self.size.tgt))
-        result, speed = tokens_a_minute(_parsed(self._text_of(preset), self.overrides), (src, tgt), self.place)
+        result, speed = tokens_a_minute(_load_text(self._text_of(preset), self.overrides), (src, tgt), self.place)
         for sentence in result.sentences():
             self.notify(sentence)
         return speed
 
     def _propose_fine_tuning(self) -> tuple[ProposedRecipe, str]:
         request, train = self.request, self.data["train"]
-        general, test = (_named(*request.files(split)) for split in _GENERAL)
+        general, test = (_side_files(*request.files(split)) for split in _GENERAL)
         pairs = 0
         if general:
             files = SplitFiles(**general)
@@ -314,7 +314,7 @@ def _with_advice(fault: DataError, splits: dict[str, SplitFiles]) -> DataError:
     return fault
 
 
-def _parsed(text: str, overrides: Sequence[str]) -> recipe.Recipe:
+def _load_text(text: str, overrides: Sequence[str]) -> recipe.Recipe:
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch, "chosen.yaml")
         with write_errors(path):
@@ -322,11 +322,11 @@ def _parsed(text: str, overrides: Sequence[str]) -> recipe.Recipe:
         return recipe.load(path, overrides)
 
 
-def _named(src: Sequence[str], tgt: Sequence[str]) -> dict[str, Any]:
+def _side_files(src: Sequence[str], tgt: Sequence[str]) -> dict[str, Any]:
     return {side: paths[0] if len(paths) == 1 else paths for side, paths in (("src", src), ("tgt", tgt)) if paths}
 
 
-def _sentences(
+def _explanation(
     proposed: ProposedRecipe, folder: RunFolder, held: Counter[str] | None, overrides: Sequence[str]
 ) -> Iterator[str]:
     """The explanation of the recipe, and what the user set otherwise."""

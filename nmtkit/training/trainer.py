@@ -105,7 +105,7 @@ class Trainer:
         self._clock, self._started = clock, clock()
         self._seconds_before = 0.0  # of earlier sessions
         # At the end of the last update, and of the one before, which all processes know.
-        self._used = self._agreed = 0.0
+        self._used = self._used_before = 0.0
         self._busy = 0.0  # of updates since the last report
         model.train()
 
@@ -135,8 +135,8 @@ class Trainer:
         if limit is None:
             return regular
         if not self.validations:
-            return regular or self._agreed >= 30 * limit
-        return regular and self._agreed + 2 * self._validating < 60 * limit  # one more follows at the end
+            return regular or self._used_before >= 30 * limit
+        return regular and self._used_before + 2 * self._validating < 60 * limit  # one more follows at the end
 
     def reason_to_stop(self, stop: Callable[[], bool] | None) -> Reason | None:
         """Why no further update is to be made; None while there is none. The same in all processes."""
@@ -189,7 +189,7 @@ class Trainer:
         self._pending.append(_PendingUpdate(self.update, position, counts, numbers))
         if self.device.type == "cpu" and self.update % _TRIM_EVERY == 0:
             trim_malloc()
-        self._agreed, self._used = self._used, self.seconds
+        self._used_before, self._used = self._used, self.seconds
         self._busy += self._clock() - begun
 
     def _coming_share(self) -> float:
