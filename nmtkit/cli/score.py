@@ -13,7 +13,7 @@ from nmtkit.cli.figures import draw_lengths, show_lengths
 from nmtkit.cli.options import Number, only_one, picture_file
 from nmtkit.cli.reporting import tell
 from nmtkit.core.errors import DataError
-from nmtkit.corpus.alignments import Alignment, AlignmentFile, parse_alignments, reverse_links
+from nmtkit.corpus.alignments import AlignmentFile, GoldAlignment, parse_alignments, reverse_links
 from nmtkit.corpus.json_records import EXTRACT_HINT
 from nmtkit.metrics import METRICS, Options, Resampling, aer, by_length
 from nmtkit.metrics.systems import bleu_table, named, require_equal_counts, score_systems, titles
@@ -190,7 +190,7 @@ def _number_of_pairs(files: Sequence[tuple[str, AlignmentFile]]) -> int:
     return n_pairs
 
 
-def _filled(file: AlignmentFile, n_pairs: int) -> list[Alignment]:
+def _filled(file: AlignmentFile, n_pairs: int) -> list[GoldAlignment]:
     """The alignments, with empty ones at the end up to `n_pairs`."""
-    none = Alignment(frozenset(), frozenset())
+    none = GoldAlignment(frozenset(), frozenset())
     return [*file.pairs, *[none] * (n_pairs - len(file.pairs))]

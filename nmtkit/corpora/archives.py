@@ -136,10 +136,10 @@ class _Budget:
         try:
             yield
         except DAMAGES as fault:
-            said = f"damaged archive ({fault or type(fault).__name__}); delete it and fetch again"
+            message = f"damaged archive ({fault or type(fault).__name__}); delete it and fetch again"
             if isinstance(fault, OSError) and fault.errno is not None:
-                said = f"cannot read it: {fault.strerror or fault}"
-            raise DataError(f"{self.path}: {said}") from fault
+                message = f"cannot read it: {fault.strerror or fault}"
+            raise DataError(f"{self.path}: {message}") from fault
 
 
 class CallbackStream(io.RawIOBase):
@@ -208,7 +208,7 @@ def _is_tar(block: bytes) -> bool:
     return True
 
 
-def _spelled(raw: bytes) -> str:
+def _decode_name(raw: bytes) -> str:
     """A name in UTF-8 or Latin-1."""
     try:
         return raw.decode("utf-8")
@@ -225,8 +225,8 @@ def _zip_members(path: Path, budget: _Budget) -> Iterator[Member]:
 
     for info in archive.infolist():
         # Without the flag for UTF-8 the standard library decodes names as code page 437.
-        spelled = info.filename if info.flag_bits & 0x800 else _spelled(info.filename.encode("cp437"))
-        name = budget.enter(spelled, info.is_dir(), stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG))
+        decoded = info.filename if info.flag_bits & 0x800 else _decode_name(info.filename.encode("cp437"))
+        name = budget.enter(decoded, info.is_dir(), stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG))
         if info.is_dir():
             continue
         if info.flag_bits & 0x1:
@@ -250,8 +250,8 @@ def _tar_members(stream: io.BufferedReader, budget: _Budget) -> Iterator[Member]
     ) as archive:
         while (info := archive.next()) is not None:
             vars(archive)["members"].clear()  # else it keeps them all
-            spelled = _spelled(info.name.encode("utf-8", "surrogateescape"))
-            name = budget.enter(spelled, info.isdir(), info.isreg())
+            decoded = _decode_name(info.name.encode("utf-8", "surrogateescape"))
+            name = budget.enter(decoded, info.isdir(), info.isreg())
             if info.isdir():
                 continue
             content = archive.extractfile(info)

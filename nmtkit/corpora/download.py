@@ -144,9 +144,9 @@ def download(url: str, target: Path, policy: DownloadPolicy, sha256: str = "", s
                 furthest = max(furthest, part.size)
                 wait = 2.0**failures if fault.wait is None else fault.wait
                 if failures >= ATTEMPTS or wait > MAX_WAIT:
-                    kept = f"; {part.size:,} bytes are kept and will be resumed" if part.size else ""
-                    asked = f", and asks to wait {wait:.0f} seconds" if wait > MAX_WAIT else ""
-                    raise DataError(f"{url}: {fault}{asked}; try again later{kept}") from fault
+                    resumable = f"; {part.size:,} bytes are kept and will be resumed" if part.size else ""
+                    too_long = f", and asks to wait {wait:.0f} seconds" if wait > MAX_WAIT else ""
+                    raise DataError(f"{url}: {fault}{too_long}; try again later{resumable}") from fault
                 policy.notify(f"{url}: {fault}; next attempt in {wait:.0f} s, from byte {part.size:,}")
                 policy.sleep(wait)
         if sha256 and digest != sha256:

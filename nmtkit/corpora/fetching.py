@@ -123,12 +123,12 @@ def corpus_recipe(corpus: Corpus, written: WriteResult) -> str:
     if not entry.recipe or not ours.is_file():
         return choose_preset(entry.task, written.statistics).text(corpus.name, data, entry.title)
     # What the extended recipe says of other files is taken back.
-    theirs = load_yaml(ours)[0].get("data", {})
+    extended = load_yaml(ours)[0].get("data", {})
     for split in SPLITS:
-        if split in theirs and split not in data:
+        if split in extended and split not in data:
             data[split] = None
-        elif split in theirs:
-            data[split] |= {kind: [] for kind in FILE_KINDS if kind in theirs[split] and kind not in data[split]}
+        elif split in extended:
+            data[split] |= {kind: [] for kind in FILE_KINDS if kind in extended[split] and kind not in data[split]}
     about = {"extends": entry.recipe, "name": entry.recipe, "data": {"folder": ".", **data}}
     return f"# {entry.title}\n" + dump_yaml(about)
 

@@ -106,7 +106,7 @@ def find_file(files: Sequence[Path], name: str) -> Path:
 
 MARK_UP = "lines of mark-up about talks: title, description, address and the like"
 
-_ABOUT = re.compile(r"\s*</?([A-Za-z]\w*)[^<>]*>")
+_TAG_LINE = re.compile(r"\s*</?([A-Za-z]\w*)[^<>]*>")
 _TALK = re.compile(r"\s*<talkid>\s*([^<]*?)\s*</talkid>", re.IGNORECASE)
 _ENTITY = re.compile(r"&(?:([A-Za-z][A-Za-z0-9]*)|#[0-9]+|#[xX][0-9A-Fa-f]+);")
 _TAG = re.compile(r"<(/?)(doc|seg)\b([^>]*)>", re.IGNORECASE)
@@ -127,7 +127,7 @@ def read_talks(lines: Iterator[str], where: str, dropped: Counter[str]) -> Itera
     """The sentences of `train.tags` files: all lines but those that begin with a tag (metadata of the talk)."""
     talk = ""
     for line in lines:
-        if not _ABOUT.match(line):
+        if not _TAG_LINE.match(line):
             yield Segment(line.strip(), talk, talk)
             continue
         dropped[MARK_UP] += 1
@@ -151,8 +151,8 @@ def read_segments(lines: Iterator[str], where: str, dropped: Counter[str]) -> It
                 else:
                     segment, begun = _attribute(tag[3], "id"), number
             elif begun or name == "seg":
-                what = f"inside of the segment that begins in line {begun}" if begun else "where no segment is open"
-                raise DataError(f"{where}, line {number}: {tag[0]} {what}; is the file damaged?")
+                fault = f"inside of the segment that begins in line {begun}" if begun else "where no segment is open"
+                raise DataError(f"{where}, line {number}: {tag[0]} {fault}; is the file damaged?")
             elif not closes:
                 document = _attribute(tag[3], "docid")
             at = tag.end()
@@ -166,7 +166,7 @@ def read_segments(lines: Iterator[str], where: str, dropped: Counter[str]) -> It
 
 def unescape_entities(text: str) -> str:
     """Replaces character references such as `&#39;`, which need their semicolon, unlike in `html.unescape`."""
-    return _ENTITY.sub(lambda found: html5.get(f"{found[1]};", found[0]) if found[1] else unescape(found[0]), text)
+    return _ENTITY.sub(lambda match: html5.get(f"{match[1]};", match[0]) if match[1] else unescape(match[0]), text)
 
 
 def _attribute(text: str, name: str) -> str:
@@ -217,7 +217,7 @@ def _pairs(part: ParallelFiles, files: Sequence[Path], dropped: Counter[str]) ->
         read(text_lines(files, part.src), part.src, dropped),
         read(text_lines(files, part.tgt), part.tgt, Counter()),  # what is left out of both sides is counted once
     ]
-    settle = unescape_entities if part.entities or (part.entities is None and part.format == "segments") else str
+    clean = unescape_entities if part.entities or (part.entities is None and part.format == "segments") else str
     count = 0
     for src, tgt in zip_longest(*sides):
         if src is None or tgt is None:
@@ -232,7 +232,7 @@ def _pairs(part: ParallelFiles, files: Sequence[Path], dropped: Counter[str]) ->
                 f"{part.src} and {part.tgt} differ at number {count}: {src.place or 'nothing'} on one side, "
                 f"{tgt.place or 'nothing'} on the other"
             )
-        yield Pair(settle(src.text), settle(tgt.text), group=src.group, split=part.split)
+        yield Pair(clean(src.text), clean(tgt.text), group=src.group, split=part.split)
     if not count:
         raise DataError(f"{part.src}: it has no {part.format}; has its layout changed?")
 

@@ -42,10 +42,10 @@ def _downloading(name: str) -> Iterator[None]:
     try:
         yield
     except (Exception, SystemExit) as fault:
-        said = f" ({fault})" if isinstance(fault, Exception) else ""
+        reason = f" ({fault})" if isinstance(fault, Exception) else ""
         test_set, _, pair = name.rpartition("/")
         raise NmtkitError(
-            f"{name}: cannot download it{said}; without a network, get it elsewhere by `sacrebleu -t {test_set} -l "
+            f"{name}: cannot download it{reason}; without a network, get it elsewhere by `sacrebleu -t {test_set} -l "
             f"{pair} --echo src` and `--echo ref`, and give the files to --source and --ref"
         ) from fault
     finally:

@@ -43,7 +43,7 @@ class StoriesReader(Reader):
         for split, names in self.lists.items():
             for name in names:
                 listed = filter(None, map(str.strip, text_lines(files, name)))
-                _enter(split_of, split, map(story_stem, listed), dropped)
+                _assign_split(split_of, split, map(story_stem, listed), dropped)
         yield from _articles(files, self.archives, ".story", split_of, _parse_story, dropped)
 
 
@@ -60,8 +60,8 @@ class XsumReader(Reader):
     def pairs(self, files: Sequence[Path], dropped: Counter[str]) -> Iterator[Pair]:
         """The listed articles, in the order of the archive; the first sentence is the summary."""
         split_of: dict[str, str] = {}
-        for theirs, split in (("train", "train"), ("validation", "valid"), ("test", "test")):
-            _enter(split_of, split, _ids(files, self.splits, theirs), dropped)
+        for published, split in (("train", "train"), ("validation", "valid"), ("test", "test")):
+            _assign_split(split_of, split, _ids(files, self.splits, published), dropped)
         parse = partial(_parse_page, dropped=dropped)
         yield from _articles(files, [self.archive], ".summary", split_of, parse, dropped)
 
@@ -77,7 +77,7 @@ def _ids(files: Sequence[Path], name: str, split: str) -> list[str]:
     return ids
 
 
-def _enter(split_of: dict[str, str], split: str, stems: Iterable[str], dropped: Counter[str]) -> None:
+def _assign_split(split_of: dict[str, str], split: str, stems: Iterable[str], dropped: Counter[str]) -> None:
     """Records the split of each article; the first split that lists it counts."""
     for stem in stems:
         if split_of.setdefault(stem, split) != split:

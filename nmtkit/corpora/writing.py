@@ -24,7 +24,7 @@ from nmtkit.corpus.statistics import CorpusCounter, CorpusStatistics
 from nmtkit.corpus.text import is_unspaced
 
 SPLITS = ("train", "valid", "test")
-TOLD_EVERY = 1_000
+PROGRESS_INTERVAL = 1_000
 """Pairs between two progress reports."""
 CHUNK = 10_000
 """Pairs that are checked for duplicates at once."""
@@ -61,7 +61,7 @@ class PairFilter:
 
     def __init__(self, config: FilterConfig, src: str, tgt: str) -> None:
         self._config = config
-        self._known = HashSet()
+        self._kept = HashSet()
         self._unspaced = (is_unspaced(src), is_unspaced(tgt))
         least_tgt = config.min_words if config.min_tgt_words is None else config.min_tgt_words
         self._least = (max(config.min_words, 1), max(least_tgt, 1))
@@ -74,7 +74,7 @@ class PairFilter:
             return reasons
         compared = [i for i, pair in enumerate(chunk) if not reasons[i] and pair.split not in ("valid", "test")]
         hashes = PairHashes.of([chunk[i].src for i in compared], [chunk[i].tgt for i in compared]).pairs
-        for i in np.flatnonzero(self._known.add(hashes)):
+        for i in np.flatnonzero(self._kept.add(hashes)):
             reasons[compared[i]] = "duplicate"
         return reasons
 
@@ -109,12 +109,12 @@ def filter_pairs(
 
     The counts of filtered pairs by reason are added to `dropped`; `src` and `tgt` are the languages.
     """
-    judge = PairFilter(config, src, tgt)
+    pair_filter = PairFilter(config, src, tgt)
     source = iter(pairs)
     while chunk := [
         replace(pair, src=single_line(pair.src), tgt=single_line(pair.tgt)) for pair in islice(source, CHUNK)
     ]:
-        for pair, reason in zip(chunk, judge.rejection_reasons(chunk), strict=True):
+        for pair, reason in zip(chunk, pair_filter.rejection_reasons(chunk), strict=True):
             if reason:
                 dropped[reason] += 1
             else:
@@ -180,18 +180,18 @@ def write_pairs(
     given: dict[str, list[Pair]] = {"valid": [], "test": []}
     with _Writer(entry, folder, "train") as train:
 
-        def learn(pair: Pair) -> None:
+        def add_to_train(pair: Pair) -> None:
             train.add(pair)
             counter.add(pair.src, pair.tgt)
-            if train.count.pairs % TOLD_EVERY == 0:
+            if train.count.pairs % PROGRESS_INTERVAL == 0:
                 progress(train.count.pairs)
 
-        splitter = Splitter(entry.split.valid, entry.split.test, entry.split.max_pairs, learn)
+        splitter = Splitter(entry.split.valid, entry.split.test, entry.split.max_pairs, add_to_train)
         for pair in filter_pairs(pairs, entry.filter, entry.src, entry.tgt, dropped):
             if pair.split in given:
                 given[pair.split].append(pair)
             elif pair.split:
-                learn(pair)
+                add_to_train(pair)
             else:
                 splitter.add(pair.group or pair.src, pair)
     if not train.count.pairs:
@@ -199,8 +199,12 @@ def write_pairs(
         raise DataError(f"nothing is left for training ({reasons or 'the files have no pairs'})")
     progress(train.count.pairs)
     held = {name: splitter.held_out(name) for name in ("test", "valid")}
-    wanted = {text for pairs in (*held.values(), *given.values()) for pair in pairs for text in (pair.src, pair.tgt)}
-    in_train = {text for pair in _read_back(entry, folder) for text in pair if text in wanted} if wanted else set()
+    held_texts = {
+        text for pairs in (*held.values(), *given.values()) for pair in pairs for text in (pair.src, pair.tgt)
+    }
+    in_train = (
+        {text for pair in _read_back(entry, folder) for text in pair if text in held_texts} if held_texts else set()
+    )
     overlaps = Counter(name for name in given for pair in given[name] if in_train & {pair.src, pair.tgt})
     _leave_out_overlaps(held, given["test"], in_train, dropped)
     counts, files = {"train": train.count}, dict(train.sums)

@@ -36,7 +36,7 @@ _NAACL_LINE = re.compile(r"(\d{1,9})\s+(\d{1,9})\s+(\d{1,9})(?:\s+([SP]))?(?:\s+
 
 
 @dataclass(frozen=True)
-class Alignment:
+class GoldAlignment:
     """A gold alignment of one sentence pair: sure links, and possible ones."""
 
     sure: Links
@@ -48,7 +48,7 @@ class Alignment:
 class AlignmentFile:
     """The content of an alignment file."""
 
-    pairs: list[Alignment]
+    pairs: list[GoldAlignment]
     """One for each sentence pair; a naacl file ends with the last pair that has links."""
     format: AlignmentFormat
     base: int
@@ -118,49 +118,49 @@ def parse_alignments(lines: Iterable[str], place: str, base: int | None = None) 
     return AlignmentFile([parse_pharaoh_line(text, f"{place}, line {n}", base) for n, text in numbered], form, base)
 
 
-def parse_pharaoh_line(line: str, place: str, base: int = 0) -> Alignment:
+def parse_pharaoh_line(line: str, place: str, base: int = 0) -> GoldAlignment:
     """Reads one line of a Pharaoh file; `place` is its file and number. DataError if it is malformed."""
     sure, possible = set(), set()
     for token in line.split():
         match = _LINK.fullmatch(token)
         if match is None:
-            raise DataError(f"{place}: {_shown(token)} is not a link; write 3-4 (sure) or 3?4 (possible)")
-        link = _counted(match[1], match[3], base, f"{place}: link {_shown(token)}")
+            raise DataError(f"{place}: {_quoted(token)} is not a link; write 3-4 (sure) or 3?4 (possible)")
+        link = _make_link(match[1], match[3], base, f"{place}: link {_quoted(token)}")
         possible.add(link)
         if match[2] == "-":
             sure.add(link)
-    return Alignment(frozenset(sure), frozenset(possible))
+    return GoldAlignment(frozenset(sure), frozenset(possible))
 
 
-def _parse_naacl(lines: Iterable[str], place: str, base: int) -> list[Alignment]:
+def _parse_naacl(lines: Iterable[str], place: str, base: int) -> list[GoldAlignment]:
     sure: defaultdict[int, set[Link]] = defaultdict(set)
     possible: defaultdict[int, set[Link]] = defaultdict(set)
-    last, said, links = 0, 0, 0
+    last, last_line, links = 0, 0, 0
     for number, line in enumerate(lines, start=1):
         if not line:
             continue
         match = _NAACL_LINE.fullmatch(line)
-        place_and_line = f"{place}, line {number}: {_shown(line)}"
+        place_and_line = f"{place}, line {number}: {_quoted(line)}"
         if match is None:
             raise DataError(f"{place_and_line} is not a link; write PAIR SOURCE TARGET and S or P, such as 12 3 4 S")
         pair = int(match[1])
         if pair == 0:
             raise DataError(f"{place}, line {number}: sentence pair 0; sentence pairs are counted from 1")
-        last, said, links = max(pair, last), number if pair > last else said, links + 1
-        link = _counted(match[2], match[3], base, place_and_line)
+        last, last_line, links = max(pair, last), number if pair > last else last_line, links + 1
+        link = _make_link(match[2], match[3], base, place_and_line)
         possible[pair].add(link)
         if match[4] != "P":
             sure[pair].add(link)
     if last > FAR * links + 1000:
         raise DataError(
-            f"{place}, line {said}: sentence pair {last}, though the file has only {links} "
+            f"{place}, line {last_line}: sentence pair {last}, though the file has only {links} "
             f"link{'s' if links > 1 else ''}; pairs are counted from 1, one by one: correct the number"
         )
     pairs = range(1, last + 1)
-    return [Alignment(frozenset(sure.get(pair, ())), frozenset(possible.get(pair, ()))) for pair in pairs]
+    return [GoldAlignment(frozenset(sure.get(pair, ())), frozenset(possible.get(pair, ()))) for pair in pairs]
 
 
-def _counted(source: str, target: str, base: int, place: str) -> Link:
+def _make_link(source: str, target: str, base: int, place: str) -> Link:
     link = (int(source) - base, int(target) - base)
     if min(link) < 0:
         raise DataError(
@@ -171,7 +171,7 @@ def _counted(source: str, target: str, base: int, place: str) -> Link:
     return link
 
 
-def _shown(text: str) -> str:
+def _quoted(text: str) -> str:
     return repr(text) if len(text) <= LONGEST else f"{text[:LONGEST]!r}..."
 
 
@@ -240,11 +240,11 @@ def soft_alignment_writer(path: Path) -> AbstractContextManager[WritePair]:
     """Writes attention between words to NAME.json or NAME.npz; the file appears when the block ends."""
     if path.suffix not in (".json", ".npz"):
         raise DataError(f"{str(path)!r} must end in .json or .npz, for weights are written in one of these formats")
-    return _writing(path)
+    return _open_writer(path)
 
 
 @contextmanager
-def _writing(path: Path) -> Iterator[WritePair]:
+def _open_writer(path: Path) -> Iterator[WritePair]:
     count = 0
     with ExitStack() as opened:
         with write_errors(path):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.alignments import Links, base_warning, parse_pharaoh_line
 from nmtkit.corpus.config import SplitFiles
-from nmtkit.corpus.faults import ENCODING, Fault, FaultKind, FaultLocation, RowIndices, excerpt
+from nmtkit.corpus.faults import ENCODING, BlockFaults, FaultKind, FaultLocation, RowIndices, excerpt
 from nmtkit.corpus.hashes import Mask, PairHashes
 from nmtkit.corpus.text import explain_bad_bytes, first_bad_byte, not_utf8_message
 
@@ -59,7 +59,7 @@ class Block:
     """Pairs of the split before this block."""
     links: list[Links] | None = None
     """Links between words; only of blocks without faults."""
-    faults: list[Fault] = field(default_factory=list)
+    faults: list[BlockFaults] = field(default_factory=list)
     unreadable: set[int] = field(default_factory=set)
     """Rows that could not be decoded or parsed; they are not diagnosed further."""
     messages: list[tuple[int, str]] = field(default_factory=list)
@@ -127,7 +127,7 @@ class Block:
         if self.unreadable:
             faulty = faulty[~np.isin(faulty, list(self.unreadable))]
         if len(faulty):
-            self.faults.append(Fault(kind, faulty, place or self.pair))
+            self.faults.append(BlockFaults(kind, faulty, place or self.pair))
 
     def pair(self, row: int) -> FaultLocation:
         """The location of a pair, with an excerpt of both sides."""
@@ -167,10 +167,10 @@ class Block:
             number = self.line(row)
             self.messages.append((row, not_utf8_message(f"{path}, line {number}", lines[row], mark * (number == 1))))
 
-    def add_unusable(self, kind: FaultKind, why: Mapping[int, str], describe: Callable[[int], str]) -> None:
-        """Adds faults and error messages of pairs that cannot be used; `told` gives the text of a location."""
-        self.add(kind, sorted(why), lambda row: replace(self.pair(row), text=describe(row)))
-        self.messages += why.items()
+    def add_unusable(self, kind: FaultKind, messages: Mapping[int, str], describe: Callable[[int], str]) -> None:
+        """Adds faults and error messages of pairs that cannot be used; `describe` gives the text of a location."""
+        self.add(kind, sorted(messages), lambda row: replace(self.pair(row), text=describe(row)))
+        self.messages += messages.items()
 
 
 def _blank(lines: Sequence[str]) -> Mask:
@@ -200,13 +200,13 @@ def read_links(block: Block, files: SplitFiles) -> list[Links]:
 
 
 def _links(text: str, src: str, tgt: str, where: str, base: Literal[0, 1] | None) -> Links:
-    from_ = base or 0
-    links = parse_pharaoh_line(text, where, from_).possible
+    first = base or 0
+    links = parse_pharaoh_line(text, where, first).possible
     for number, (side, line) in enumerate((("source", src), ("target", tgt))):
         most, words = max((link[number] for link in links), default=-1), len(line.split())
         if most >= words:
             raise DataError(
-                f"{where}: a link names {side} word {most + from_}, but there are {words}, counted from {from_}; is it "
+                f"{where}: a link names {side} word {most + first}, but there are {words}, counted from {first}; is it "
                 "the alignment of these very files, source first? Words are what white space separates; if it counts "
                 "others, name files of them with src_words and tgt_words"
                 + ("" if base == 1 else "; if it counts them from 1, set alignment_base: 1")

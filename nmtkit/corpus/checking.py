@@ -13,7 +13,7 @@ from nmtkit.core.errors import DataError
 from nmtkit.corpus.blocks import Block
 from nmtkit.corpus.config import DataConfig
 from nmtkit.corpus.faults import DUPLICATE, EMPTY, IN_TRAIN, OVER_LONG, SRC_IN_TRAIN, TOKEN_RATIO, FaultKind
-from nmtkit.corpus.hashes import HashLookup, HashSet, Mask
+from nmtkit.corpus.hashes import HashSet, Mask, SoughtHashes
 
 NOTEWORTHY = 0.0005
 """The share of unknown tokens from which the report mentions them."""
@@ -101,8 +101,8 @@ class DataReport:
         """A summary in one line: pairs, tokens a pair, unknown tokens, dropped pairs, the tokenizer."""
         parts = ["the data: " + ", ".join(split.summary(name) for name, split in self.splits.items())]
         unknown = [(name, split.unknown_rates()) for name, split in self.splits.items()]
-        told = [f"{name} {src:.1%} and {tgt:.1%}" for name, (src, tgt) in unknown if max(src, tgt) >= NOTEWORTHY]
-        parts += [f"unknown source and target tokens: {', '.join(told)}"] if told else []
+        noteworthy = [f"{name} {src:.1%} and {tgt:.1%}" for name, (src, tgt) in unknown if max(src, tgt) >= NOTEWORTHY]
+        parts += [f"unknown source and target tokens: {', '.join(noteworthy)}"] if noteworthy else []
         kept = [f"{count:,} {kind} in {name}" for name, kind, count, _, action in self._entries() if action == "kept"]
         parts.append("nothing was left out" if not self.left_out() else "left out or cut: see below")
         parts += [f"found and kept: {', '.join(kept)}"] if kept else []
@@ -135,7 +135,7 @@ def read_checksums(report: Path) -> dict[str, dict[str, str]]:
 
 
 @dataclass(frozen=True)
-class FilterDecision:
+class FilterDecisions:
     """The check of some pairs before tokenization."""
 
     keep: Mask
@@ -158,8 +158,8 @@ class PairChecker:
         self.report = report
         self._need_references = need_references
         self._pairs = HashSet()
-        self._other_pairs = HashLookup()
-        self._other_sources = HashLookup()
+        self._other_pairs = SoughtHashes()
+        self._other_sources = SoughtHashes()
 
     def register(self, block: Block) -> None:
         """Registers pairs of another split, to be recognised in train."""
@@ -167,7 +167,7 @@ class PairChecker:
         self._other_pairs.add(hashes.pairs)
         self._other_sources.add(hashes.src)
 
-    def judge(self, block: Block) -> FilterDecision:
+    def judge(self, block: Block) -> FilterDecisions:
         """Checks the text of the next pairs: empty sides, duplicates, overlap with train."""
         lines, empty, hashes = block.lines, block.empty(), block.hashes()
         if block.split == "train":
@@ -178,7 +178,7 @@ class PairChecker:
             double[keep] = self._pairs.add(hashes.pairs[keep])
             action = "dropped" if self.config.drop_duplicates else "kept"
             faults = [(EMPTY, lines[empty], "dropped"), (DUPLICATE, lines[double], action)]
-            return FilterDecision(keep & ~double if self.config.drop_duplicates else keep, faults)
+            return FilterDecisions(keep & ~double if self.config.drop_duplicates else keep, faults)
         if self._need_references and (without := block.empty_targets()).any():
             raise DataError(
                 f"{block.split}, line {lines[without][0]}: the reference is empty, and no summary can be measured "
@@ -187,9 +187,9 @@ class PairChecker:
         in_train = self._other_pairs.was_matched(hashes.pairs) & ~empty
         source_in_train = self._other_sources.was_matched(hashes.src) & ~in_train & ~empty
         masks = {EMPTY: empty, IN_TRAIN: in_train, SRC_IN_TRAIN: source_in_train}
-        return FilterDecision(np.ones_like(empty), [(kind, lines[mask], "kept") for kind, mask in masks.items()])
+        return FilterDecisions(np.ones_like(empty), [(kind, lines[mask], "kept") for kind, mask in masks.items()])
 
-    def count(self, split: str, decision: FilterDecision) -> SplitReport:
+    def count(self, split: str, decision: FilterDecisions) -> SplitReport:
         """Adds a decision to the report of the split, and returns it."""
         report = self.report.splits.setdefault(split, SplitReport())
         report.read += len(decision.keep)

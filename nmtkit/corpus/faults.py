@@ -47,7 +47,7 @@ class FaultLocation:
 
 
 @dataclass(frozen=True)
-class Fault:
+class BlockFaults:
     """One kind of fault in some pairs of a block, with the location in each."""
 
     kind: FaultKind

@@ -38,7 +38,7 @@ def _hashes(lines: Sequence[str]) -> Hashes:
     return np.fromiter(map(hash, lines), dtype=np.int64, count=len(lines)).view(np.uint64)
 
 
-class HashLookup:
+class SoughtHashes:
     """Hashes to look up in train, and whether each was found there."""
 
     def __init__(self) -> None:

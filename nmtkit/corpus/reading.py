@@ -41,7 +41,7 @@ class SplitReader:
         self._pipes = pipes
         self.parts = len(files.src or files.jsonl) or 1
         """The number of files, or pairs of files; all stories count as one."""
-        self._begun: dict[int, tuple[list[ReadItem], Iterator[ReadItem]]] = {}
+        self._peeked: dict[int, tuple[list[ReadItem], Iterator[ReadItem]]] = {}
 
     def peek(self, part: int) -> Iterator[Block]:
         """The first blocks of one file, as many as are taken; they come again when all is read."""
@@ -49,7 +49,7 @@ class SplitReader:
         items = self._part(part, self._watch if kept else None)
         held: list[ReadItem] = []
         if kept:
-            self._begun[part] = held, items
+            self._peeked[part] = held, items
         for item in items:
             if kept:
                 held.append(item)
@@ -59,7 +59,7 @@ class SplitReader:
     def __iter__(self) -> Iterator[ReadItem]:
         before = 0
         for part in range(self.parts):
-            held, items = self._begun.pop(part) if part in self._begun else ([], self._part(part, self._watch))
+            held, items = self._peeked.pop(part) if part in self._peeked else ([], self._part(part, self._watch))
             for item in chain(held, items):
                 if isinstance(item, Block):
                     item.offset = before
@@ -72,9 +72,9 @@ class SplitReader:
         if self._files.jsonl:
             return self._records(part, TextFile(self._files.jsonl[part], watch, self._pipes))
         sides = {kind: getattr(self._files, kind) for kind in ("src", "tgt", *COMPANIONS)}
-        given = {kind: TextFile(paths[part], watch, self._pipes) for kind, paths in sides.items() if paths}
-        texts = [given.pop(kind) for kind in ("src", "tgt") if kind in given]
-        return self._aligned(part, texts, given)
+        inputs = {kind: TextFile(paths[part], watch, self._pipes) for kind, paths in sides.items() if paths}
+        texts = [inputs.pop(kind) for kind in ("src", "tgt") if kind in inputs]
+        return self._aligned(part, texts, inputs)
 
     def _aligned(self, part: int, texts: list[TextFile], beside: dict[str, TextFile]) -> Iterator[ReadItem]:
         src, tgt = texts[0], texts[1] if len(texts) > 1 else None
@@ -200,9 +200,9 @@ def read_blocks(
             continue
         require_plain_text(item, files, json_target=json_target)
         if item.messages:
-            raise DataError(min(item.messages, key=lambda found: found[0])[1])
+            raise DataError(min(item.messages, key=lambda message: message[0])[1])
         if any(len(lines) < len(item) for lines in item.columns.values()):
-            continue  # there is no more of it, as is told at the end
+            continue  # there is no more of it: a fault at the end says so
         if files.has_links:
             item.links = read_links(item, files)
         yield item
@@ -224,7 +224,7 @@ def read_pairs(files: SplitFiles, json_target: bool = False) -> Iterator[Example
 # ------------------------------------------------------------------------------------------------------------- stories
 
 _HIGHLIGHT = "@highlight"
-_ENDED = re.compile(r"[.!?:;\u2026][\"'\u201d\u2019)\]]*$")
+_SENTENCE_END = re.compile(r"[.!?:;\u2026][\"'\u201d\u2019)\]]*$")
 
 
 def read_story(path: str | Path) -> tuple[str, str]:
@@ -249,7 +249,7 @@ def parse_story(lines: Iterable[str], where: str) -> tuple[str, str]:
     if not highlights:
         raise DataError(f"{where}: no line {_HIGHLIGHT}, so it is not a story with a summary; leave the file out")
     sentences = [" ".join(lines) for lines in highlights if lines]
-    return " ".join(article), " ".join(text if _ENDED.search(text) else f"{text}." for text in sentences)
+    return " ".join(article), " ".join(text if _SENTENCE_END.search(text) else f"{text}." for text in sentences)
 
 
 def story_stem(listed: str) -> str:
@@ -269,10 +269,10 @@ def story_files(files: SplitFiles) -> Iterator[tuple[int, Path]]:
             yield from ((position, path) for path in stories)
     for name in files.story_lists:
         for number, line in enumerate(read_lines(name), start=1):
-            given = line.strip()
-            if not given:
+            listed = line.strip()
+            if not listed:
                 continue
-            stem = story_stem(given)
+            stem = story_stem(listed)
             places = [Path(folder, f"{stem}.story") for folder in files.stories]
             found_in = [position for position, place in enumerate(places) if place.is_file()]
             if not found_in:

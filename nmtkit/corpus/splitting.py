@@ -38,29 +38,29 @@ class BottomKSample(Generic[Item]):
 
     def __init__(self) -> None:
         self._groups: dict[int, list[tuple[int, Item]]] = {}
-        self._last: list[int] = []  # a heap of places, turned negative, so that the hindmost comes first
+        self._heap: list[int] = []  # a heap of digests, turned negative, so that the largest comes first
         self.count = 0
         """Number of items."""
 
     def __len__(self) -> int:
         return len(self._groups)
 
-    def add(self, place: int, number: int, item: Item) -> None:
+    def add(self, digest: int, number: int, item: Item) -> None:
         """Adds an item of a group; `number` is its position in the corpus."""
-        if place not in self._groups:
-            self._groups[place] = []
-            heapq.heappush(self._last, -place)
-        self._groups[place].append((number, item))
+        if digest not in self._groups:
+            self._groups[digest] = []
+            heapq.heappush(self._heap, -digest)
+        self._groups[digest].append((number, item))
         self.count += 1
 
     def pop_largest(self) -> tuple[int, list[Item]]:
         """Removes the group with the largest hash; returns the hash and its items."""
-        place = -heapq.heappop(self._last)
-        items = [item for _, item in self._groups.pop(place)]
+        digest = -heapq.heappop(self._heap)
+        items = [item for _, item in self._groups.pop(digest)]
         self.count -= len(items)
-        return place, items
+        return digest, items
 
-    def places(self) -> list[int]:
+    def digests(self) -> list[int]:
         """The hashes of all groups, ascending."""
         return sorted(self._groups)
 
@@ -90,14 +90,14 @@ class Splitter(Generic[Item]):
     def add(self, group: str, pair: Item) -> None:
         """Assigns a pair of a group to its split."""
         self._count += 1
-        place = group_hash(group)
+        digest = group_hash(group)
         for name, held in self._held.items():
-            if self._first[name] <= place / 2**64 < self._end[name]:
-                held.add(place, self._count, pair)
+            if self._first[name] <= digest / 2**64 < self._end[name]:
+                held.add(digest, self._count, pair)
                 while self._max_pairs is not None and held.count > self._max_pairs:
-                    hindmost, given_up = held.pop_largest()
-                    self._end[name] = hindmost / 2**64  # later pairs of this group are for training too
-                    for one in given_up:
+                    largest, removed = held.pop_largest()
+                    self._end[name] = largest / 2**64  # later pairs of this group are for training too
+                    for one in removed:
                         self._train(one)
                 return
         self._train(pair)
@@ -129,8 +129,8 @@ class HoldOut:
         """The split of a pair: train, valid or test. Pairs with an empty side stay in train."""
         if _is_empty(pair):
             return "train"
-        place = _place_of_source(pair.src)
-        return "valid" if place <= self.valid else "test" if place <= self.test else "train"
+        digest = _source_digest(pair.src)
+        return "valid" if digest <= self.valid else "test" if digest <= self.test else "train"
 
 
 def choose_hold_out(pairs: Iterable[Example], with_test: bool, train: Callable[[Example], None]) -> HoldOut:
@@ -141,29 +141,29 @@ def choose_hold_out(pairs: Iterable[Example], with_test: bool, train: Callable[[
     """
     purposes = 2 if with_test else 1
     enough = (purposes + 1) * MOST  # sources known by then; those that are not held out are for training
-    foremost = BottomKSample[Example]()
+    smallest = BottomKSample[Example]()
     end, count = 1 << 64, 0
     for pair in pairs:
-        place = _place_of_source(pair.src)
-        if place >= end or _is_empty(pair):
+        digest = _source_digest(pair.src)
+        if digest >= end or _is_empty(pair):
             count += not _is_empty(pair)
             train(pair)
             continue
         count += 1
-        foremost.add(place, count, pair)
-        if len(foremost) > enough:
-            end, given_up = foremost.pop_largest()
-            for one in given_up:
+        smallest.add(digest, count, pair)
+        if len(smallest) > enough:
+            end, removed = smallest.pop_largest()
+            for one in removed:
                 train(one)
-    places = foremost.places()
-    each = min(max(1, count // SHARE), MOST, len(places) // (purposes + 1))
+    digests = smallest.digests()
+    each = min(max(1, count // SHARE), MOST, len(digests) // (purposes + 1))
     if not each:
         raise DataError(
-            f"{len(places)} different source lines are too few to hold some out for validation; bring more text, or "
+            f"{len(digests)} different source lines are too few to hold some out for validation; bring more text, or "
             "name files of their own with --valid-source and --valid-target"
         )
-    held = HoldOut(places[each - 1], places[purposes * each - 1])
-    for pair in foremost.items():
+    held = HoldOut(digests[each - 1], digests[purposes * each - 1])
+    for pair in smallest.items():
         if held.split_of(pair) == "train":
             train(pair)
     return held
@@ -199,6 +199,6 @@ def _is_empty(pair: Example) -> bool:
     return not pair.src.strip() or not (pair.tgt or "").strip()
 
 
-def _place_of_source(src: str) -> int:
+def _source_digest(src: str) -> int:
     """Ignores case and the width of white space."""
     return group_hash(" ".join(src.casefold().split()))

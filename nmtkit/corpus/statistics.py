@@ -54,18 +54,18 @@ class _Side:
         self.characters: Counter[str] = Counter()
         self.lengths: Counter[int] = Counter()
 
-    def add(self, line: str, look: bool) -> None:
+    def add(self, line: str, sampled: bool) -> None:
         words = line.split()
         self.words += len(words)
         self.letters += sum(map(len, words))
-        if look:
+        if sampled:
             self.lengths[len(words)] += 1
             self.characters.update(unicodedata.normalize("NFKC", line))
             if len(self.distinct) < self.most_words:
                 self.distinct.update(words)
 
 
-def _text(*sides: _Side) -> SideStatistics:
+def _side_statistics(*sides: _Side) -> SideStatistics:
     words, letters = sum(side.words for side in sides), sum(side.letters for side in sides)
     spaced = letters <= 12 * words
     lengths = sum((side.lengths for side in sides), Counter[int]())
@@ -73,18 +73,18 @@ def _text(*sides: _Side) -> SideStatistics:
     for space in [one for one in characters if one.isspace()]:
         del characters[space]
     shortest = sorted(lengths)
-    length = shortest[_enough([lengths[one] for one in shortest], 0.95) - 1]
+    length = shortest[_count_for_share([lengths[one] for one in shortest], 0.95) - 1]
     return SideStatistics(
         words=words if spaced else round(letters / _Side.characters_per_word),
         distinct_words=len(set().union(*(side.distinct for side in sides))),
         characters=len(characters),
-        frequent_characters=_enough([count for _, count in characters.most_common()], 0.9995),
+        frequent_characters=_count_for_share([count for _, count in characters.most_common()], 0.9995),
         spaced=spaced,
         length=length if spaced else round(length * letters / max(words, 1) / _Side.characters_per_word),
     )
 
 
-def _enough(counts: list[int], share: float) -> int:
+def _count_for_share(counts: list[int], share: float) -> int:
     """How many of the first counts make up this share of all."""
     sums = list(accumulate(counts))
     return bisect_left(sums, share * sums[-1]) + 1 if sums else 0
@@ -117,10 +117,10 @@ class CorpusCounter:
         """Counts a pair, unless a side is empty."""
         if not src.strip() or not tgt.strip():
             return
-        look = self.pairs % (1 + self.pairs // self._all_up_to) == 0
+        sampled = self.pairs % (1 + self.pairs // self._all_up_to) == 0
         self.pairs += 1
-        self._src.add(src, look)
-        self._tgt.add(tgt, look)
+        self._src.add(src, sampled)
+        self._tgt.add(tgt, sampled)
 
     def statistics(self) -> CorpusStatistics:
         """The statistics; DataError without any pair."""
@@ -129,5 +129,9 @@ class CorpusCounter:
         src, tgt = _scripts(self._src.characters), _scripts(self._tgt.characters)
         shared = sum(min(share, tgt.get(script, 0.0)) for script, share in src.items()) if src and tgt else 1.0
         return CorpusStatistics(
-            self.pairs, _text(self._src), _text(self._tgt), _text(self._src, self._tgt), shared >= 0.5
+            self.pairs,
+            _side_statistics(self._src),
+            _side_statistics(self._tgt),
+            _side_statistics(self._src, self._tgt),
+            shared >= 0.5,
         )

@@ -30,7 +30,7 @@ ByteObserver: TypeAlias = Callable[[str], Callable[[bytes], object]]
 
 _BROKEN = (EOFError, gzip.BadGzipFile, zlib.error)
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-_WRONG = re.compile("[\udc80-\udcff]")
+_BAD_BYTE = re.compile("[\udc80-\udcff]")
 
 
 class TextBlock(NamedTuple):
@@ -63,7 +63,7 @@ def _whole_lines(stream: BinaryIO, size: int, longest: int | None) -> Iterator[b
     """Blocks of whole lines; the last one may lack its end."""
     parts: list[bytes] = []
     held = 0
-    for piece in _pieces(stream, size):
+    for piece in _chunks(stream, size):
         end = piece.rfind(b"\n") + 1
         if longest is not None and held + (piece.index(b"\n") if end else len(piece)) > longest:
             raise _LineTooLong
@@ -77,7 +77,7 @@ def _whole_lines(stream: BinaryIO, size: int, longest: int | None) -> Iterator[b
         yield b"".join(parts)
 
 
-def _pieces(stream: BinaryIO, size: int) -> Iterator[bytes]:
+def _chunks(stream: BinaryIO, size: int) -> Iterator[bytes]:
     """Chunks of a stream as they come; of a gzip file, which gives little at a time, about `size` bytes."""
     pieces: list[bytes] = []
     packed = isinstance(stream, gzip.GzipFile)
@@ -101,7 +101,7 @@ def _decoded(data: bytes, mark: int) -> TextBlock:
         lines = text.decode("utf-8").split("\n")
     except UnicodeDecodeError:
         lines = text.decode("utf-8", errors="surrogateescape").split("\n")
-        faulty = [row for row, line in enumerate(lines) if _WRONG.search(line)]
+        faulty = [row for row, line in enumerate(lines) if _BAD_BYTE.search(line)]
     if text.endswith(b"\n"):
         lines.pop()
     elif lines[-1].endswith("\r"):  # a last line that is cut off in the middle of its end
@@ -111,7 +111,7 @@ def _decoded(data: bytes, mark: int) -> TextBlock:
 
 def first_bad_byte(line: str) -> int:
     """The first byte, from 0, that is not UTF-8."""
-    return len(line[: next(_WRONG.finditer(line)).start()].encode("utf-8"))
+    return len(line[: next(_BAD_BYTE.finditer(line)).start()].encode("utf-8"))
 
 
 def not_utf8_message(where: str, line: str, mark: int = 0, remedy: str = "; convert it") -> str:
@@ -200,7 +200,7 @@ class TextFile:
         """Whether it could be read to its end, so far."""
         self._watch = watch
         self._pipes = pipes
-        self._found: list[FileFault] = []
+        self._new_faults: list[FileFault] = []
         self._blocks = self._read()
         self._ready: list[str] = []
         self._faulty: list[int] = []
@@ -228,7 +228,7 @@ class TextFile:
 
     def new_faults(self) -> list[FileFault]:
         """New faults of the whole file since the last call."""
-        faults, self._found = self._found, []
+        faults, self._new_faults = self._new_faults, []
         return faults
 
     def _read(self) -> Iterator[list[str]]:
@@ -244,7 +244,7 @@ class TextFile:
                             self._broken(UTF16, 1, "", "not UTF-8 (byte 1 of the line); convert it", ", line 1")
                             return
                         self.mark = block.mark
-                    ends.see(block.data, self.count)
+                    ends.add(block.data, self.count)
                     self._faulty += [self.count + row for row in block.faulty]
                     self.count += len(block.lines)
                     yield block.lines
@@ -257,11 +257,13 @@ class TextFile:
             self._broken(MISSING, 1, why, f"cannot read it: {why}")
             return
         if (mixed := ends.mixed()) is not None:
-            self._found.append(FileFault(LINE_ENDS, FaultLocation(self.path, mixed[0]), "", mixed[1]))
+            self._new_faults.append(FileFault(LINE_ENDS, FaultLocation(self.path, mixed[0]), "", mixed[1]))
 
     def _broken(self, kind: FaultKind, line: int, text: str, message: str, where: str = "") -> None:
         self.whole = False
-        self._found.append(FileFault(kind, FaultLocation(self.path, line, text=text), f"{self.path}{where}: {message}"))
+        self._new_faults.append(
+            FileFault(kind, FaultLocation(self.path, line, text=text), f"{self.path}{where}: {message}")
+        )
 
 
 def read_lines_lenient(path: str) -> Iterator[str]:
@@ -278,7 +280,7 @@ class _LineEnds:
         self._counts = [0, 0]  # of \n, of \r\n
         self._firsts = [0, 0]
 
-    def see(self, block: bytes, before: int) -> None:
+    def add(self, block: bytes, before: int) -> None:
         """Counts the lines of a block; `before` lines come before it."""
         windows = block.count(b"\r\n") if b"\r" in block else 0
         for kind, count in enumerate((block.count(b"\n") - windows, windows)):

@@ -19,7 +19,7 @@ from nmtkit.core.formats import parse_json
 from nmtkit.core.processes import ordered_map
 from nmtkit.corpus.alignments import Links
 from nmtkit.corpus.blocks import Block
-from nmtkit.corpus.checking import FilterDecision, Lengths, PairChecker, SplitReport
+from nmtkit.corpus.checking import FilterDecisions, Lengths, PairChecker, SplitReport
 from nmtkit.corpus.config import DataConfig
 from nmtkit.corpus.hashes import Mask
 from nmtkit.data.shards import VERSION, RaggedArray, write_manifest
@@ -166,7 +166,7 @@ class EncodedBlock:
     """An encoded block that is not counted in the report yet."""
 
     chunk: EncodingBatch
-    decision: FilterDecision
+    decision: FilterDecisions
     encoded: EncodedBatch
 
     def settle(self, split: str, checker: PairChecker) -> Mask:
@@ -188,7 +188,7 @@ def encode_blocks(
 
     A block is counted in the report when it is settled. The result does not depend on the number of processes.
     """
-    judged: deque[tuple[EncodingBatch, FilterDecision]] = deque()
+    judged: deque[tuple[EncodingBatch, FilterDecisions]] = deque()
 
     def chunks() -> Iterator[EncodingBatch]:
         for block in blocks:

@@ -9,8 +9,8 @@ import numpy as np
 from nmtkit.corpus import faults
 from nmtkit.corpus.blocks import Block
 from nmtkit.corpus.config import SplitFiles
-from nmtkit.corpus.faults import HELD_OUT, Fault, FaultKind, RowIndices
-from nmtkit.corpus.hashes import HashLookup, HashSet, Mask, PairHashes
+from nmtkit.corpus.faults import HELD_OUT, BlockFaults, FaultKind, RowIndices
+from nmtkit.corpus.hashes import HashSet, Mask, PairHashes, SoughtHashes
 from nmtkit.corpus.reading import SplitReader
 from nmtkit.diagnosis.characters import TextArrays, find_odd_characters
 from nmtkit.diagnosis.findings import EXAMPLES, Diagnosis, Finding, SplitDiagnosis
@@ -99,7 +99,7 @@ def _examined(
 
 def _count(block: Block, split: SplitDiagnosis) -> None:
     """Adds the faults of a block to the findings, a pair once for each kind."""
-    by_kind: dict[str, list[Fault]] = {}
+    by_kind: dict[str, list[BlockFaults]] = {}
     for fault in block.faults:
         if fault.kind is not HELD_OUT:  # it counts in the split that it harms, valid or test
             by_kind.setdefault(fault.kind.name, []).append(fault)
@@ -121,7 +121,7 @@ class Overlap:
         self._train = train
         self._pairs: dict[str, HashSet] = {}
         self._others: dict[str, list[tuple[PairHashes, Mask]]] = {}  # all pairs of the other splits; which are usable
-        self._lookups: dict[str, HashLookup] = {}  # of the other splits, by side, once train has begun
+        self._lookups: dict[str, SoughtHashes] = {}  # of the other splits, by side, once train has begun
 
     def add(self, block: Block, usable: Mask) -> None:
         """Adds the faults of a block; `usable` tells for each pair whether both sides hold text."""
@@ -131,7 +131,7 @@ class Overlap:
         elif not self._lookups:
             for split in self._others:
                 for side, column in vars(self._whole(split)[0]).items():
-                    self._lookups.setdefault(side, HashLookup()).add(column)
+                    self._lookups.setdefault(side, SoughtHashes()).add(column)
         if of_train or block.tgt is not None:
             block.add(faults.DUPLICATE, rows[self._pairs.setdefault(block.split, HashSet()).add(hashes.pairs[rows])])
         for side, lookup in self._lookups.items() if of_train else ():

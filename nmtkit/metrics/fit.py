@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from nmtkit.core.errors import DataError
 from nmtkit.core.version import __version__
-from nmtkit.corpus.alignments import Alignment, Links
+from nmtkit.corpus.alignments import GoldAlignment, Links
 from nmtkit.metrics.metric import METRICS, Metric, Score
 
 METRICS.register("loss")(Metric("loss", "loss", higher_is_better=False, needs="probabilities"))
@@ -39,7 +39,7 @@ class AlignmentScores:
     recall: Score
 
 
-def aer(predicted: Sequence[Links], gold: Sequence[Alignment]) -> AlignmentScores:
+def aer(predicted: Sequence[Links], gold: Sequence[GoldAlignment]) -> AlignmentScores:
     """Alignment error rate over a corpus: lower is better.
 
     Och and Ney 2003, "A Systematic Comparison of Various Statistical Alignment Models", section 6: with A the
