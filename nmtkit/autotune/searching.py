@@ -16,7 +16,7 @@ from nmtkit.autotune.timing import (
     MOST_SECONDS,
     MOST_SHARE,
     InterleavedTimings,
-    TooSlowError,
+    TimeLimitError,
     time_interleaved,
 )
 from nmtkit.core import device as devices
@@ -80,7 +80,7 @@ def tune_search(
     that a user may choose them by name.
 
     Args:
-        search: gives the texts of some lines; raises TooSlowError where it takes more than the given seconds.
+        search: gives the texts of some lines; raises TimeLimitError where it takes more than the given seconds.
         lines: of text.
         device: where to search.
         key: of the cached result; see `search_workload_key`.
@@ -146,7 +146,7 @@ def _measure(
     try:
         for piece in _PIECES:
             a_line = seconds_of(usual_config, lines[:piece], left()) / piece
-    except TooSlowError:
+    except TimeLimitError:
         return None, 0
     # One round of all configurations and two more of those that are left, of which the slow ones are not.
     count = min(len(lines), int(left() / a_line / (2 * len(candidates))))
@@ -157,7 +157,7 @@ def _measure(
         try:
             for piece in _PIECES:
                 seconds_of(config, lines[:piece], min(left(), max(_SLOW_SECONDS, _SLOW * piece * a_line)))
-        except TooSlowError:
+        except TimeLimitError:
             too_slow.append(config)
     sample = lines[:: len(lines) // count][:count]
     fit = [config for config in candidates if config not in too_slow]

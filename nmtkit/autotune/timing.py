@@ -48,7 +48,7 @@ class InterleavedTimings(Generic[AnyConfig]):
         return self.spread > DISAGREE
 
 
-class TooSlowError(Exception):
+class TimeLimitError(Exception):
     """A time limit has passed."""
 
 
@@ -59,13 +59,13 @@ def time_limit(seconds: float, model: nn.Module) -> Iterator[None]:
     Every layer looks at the clock before it computes; captured steps call none.
 
     Raises:
-        TooSlowError: it took longer.
+        TimeLimitError: it took longer.
     """
     end = time.monotonic() + seconds
 
     def look(*_: object) -> None:
         if time.monotonic() > end:
-            raise TooSlowError
+            raise TimeLimitError
 
     hooks = [layer.register_forward_pre_hook(look) for layer in model.modules()]
     try:
@@ -85,7 +85,7 @@ def time_interleaved(
     Args:
         configs: the preferred ones first.
         seconds_of: does the piece of work of this number, from 0, and gives its seconds; infinitely many if it cannot
-            be done. It may raise TooSlowError after the seconds that it is given. Both end the configuration's turns.
+            be done. It may raise TimeLimitError after the seconds that it is given. Both end the configuration's turns.
         limit: seconds; a round that would probably go over it is not begun. The first is always made.
     """
     assert configs, "there is something to measure"
@@ -98,7 +98,7 @@ def time_interleaved(
             most = limit if number else max(0.0, min(GIVEN_UP * least, limit - (time.monotonic() - begun)))
             try:
                 seconds = seconds_of(config, number, most)
-            except TooSlowError:
+            except TimeLimitError:
                 seconds = math.inf
                 given_up.add(config)
             taken[config].append(seconds)

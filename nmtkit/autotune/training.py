@@ -20,7 +20,7 @@ from nmtkit.autotune.timing import (
     MOST_SHARE,
     ROUNDS,
     InterleavedTimings,
-    TooSlowError,
+    TimeLimitError,
     time_interleaved,
     time_limit,
 )
@@ -145,12 +145,12 @@ class OOMSafeTrainer(Trainer):
     """
 
     fault: type[Exception] | None = None
-    """Of an update since this was last set: OutOfMemoryError or TooSlowError."""
+    """Of an update since this was last set: OutOfMemoryError or TimeLimitError."""
 
     def _backward(self, update: GradientAccumulator, batch: Batch) -> Tensor:
         try:
             return super()._backward(update, batch)
-        except (torch.OutOfMemoryError, TooSlowError) as fault:
+        except (torch.OutOfMemoryError, TimeLimitError) as fault:
             self.fault = type(fault)
         self.optimizer.zero_grad(set_to_none=True)
         torch.cuda.empty_cache()  # the error is gone, and with it all that the pass had allocated
@@ -317,29 +317,29 @@ def _measure(
             trainer.make_update()
         _synchronize(device)
         seconds = time.monotonic() - begun if distributed.rank() == 0 else 0.0
-        faults = [trainer.fault is kind for kind in (torch.OutOfMemoryError, TooSlowError)]
+        faults = [trainer.fault is kind for kind in (torch.OutOfMemoryError, TimeLimitError)]
         seconds, ran_out, gave_up = distributed.max_over_ranks([seconds, *faults])
         if gave_up:
-            raise TooSlowError
+            raise TimeLimitError
         return math.inf if ran_out else seconds
 
     def speed_at(an_update: float) -> float:
         stream.every = 1
         return _target_tokens(stream, settings.accumulate) / an_update
 
-    usual, stream.every = candidates[0], _PIECE
+    first, stream.every = candidates[0], _PIECE
     most = _budget(workload, math.inf, again)
     try:
-        spent = [seconds_of(usual, 0, most) for _ in range(2)]  # the first one prepares much
-    except TooSlowError:
+        spent = [seconds_of(first, 0, most) for _ in range(2)]  # the first one prepares much
+    except TimeLimitError:
         return speed_at(_PIECE * most)
     piece = spent[-1]
     if math.isinf(sum(spent)):  # the whole will not fit in any configuration
-        return usual, {}, False
+        return first, {}, False
     whole = _PIECE * piece
     if whole < _SHORT_UPDATE:
         stream.every = 1
-        spent.append(seconds_of(usual, 0, math.inf))
+        spent.append(seconds_of(first, 0, math.inf))
         whole = min(whole, spent[-1])
     limit = _budget(workload, whole, again) - sum(seconds for seconds in spent if seconds < math.inf)
     # Three rounds are wanted; the first configuration is none of the slowest, and those are out after the first round.
@@ -350,12 +350,12 @@ def _measure(
     timings = time_interleaved(candidates, seconds_of, limit)
     best, slower = timings.best, timings.slower
     if math.isinf(slower[best]):
-        return usual, {}, False
+        return first, {}, False
     turns = timings.turns[best]
     speed = slower[best] * _target_tokens(stream, len(turns) * settings.accumulate) / sum(turns)
     stream.next, stream.every = 0, _PIECE  # of a piece, since all its log-probabilities are in memory at a time
     sample = next(stream)
-    if _loss(model, sample, best, device) > _SAME_LOSS * _loss(model, sample, usual, device):
+    if _loss(model, sample, best, device) > _SAME_LOSS * _loss(model, sample, first, device):
         best = _fastest_exact(timings) or best
     best = distributed.broadcast_object(best)  # each process has looked at batches of its own
     return best, {str(config): speed / slower[config] for config in candidates}, timings.is_noisy

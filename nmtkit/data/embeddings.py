@@ -21,7 +21,7 @@ from nmtkit.data.vocabulary import Vocabulary
 Side = Literal["src", "tgt"]
 
 
-class EmbeddingsConfig(Settings):
+class PretrainedEmbeddingsConfig(Settings):
     """Pretrained word vectors.
 
     If `model.tie` shares a matrix, the vectors are in all its uses: the target's also in the output layer, and with
@@ -39,7 +39,7 @@ class EmbeddingsConfig(Settings):
     multiplies embeddings by sqrt(hidden_size)."""
 
     @model_validator(mode="after")
-    def _names_a_file(self) -> "EmbeddingsConfig":
+    def _names_a_file(self) -> "PretrainedEmbeddingsConfig":
         if not self.src and not self.tgt:
             raise ValueError("name a file of word vectors as src, as tgt, or one for each")
         return self

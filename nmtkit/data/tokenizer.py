@@ -327,10 +327,10 @@ class TokenizerPair:
         both = {"src": self.src, "tgt": self.tgt}
         one_a_table = {"joint": self.src} if self.shared else both
         sides = both if self.src.config.kind == "marian" else one_a_table
-        found = {f"{name}{side.suffix}": side.content() for name, side in sides.items()}
+        files = {f"{name}{side.suffix}": side.content() for name, side in sides.items()}
         if self.src.config.kind == "marian":
-            found |= {f"{name}{WordTokenizer.suffix}": side.vocabulary.content() for name, side in one_a_table.items()}
-        return found
+            files |= {f"{name}{WordTokenizer.suffix}": side.vocabulary.content() for name, side in one_a_table.items()}
+        return files
 
     def save(self, folder: Path) -> None:
         """Writes all files that `load` needs into the folder."""

@@ -107,9 +107,9 @@ def _parts(words: list[str], given: list[str], place: str) -> list[tuple[str, ..
         while len(spelled := "".join(of_word)) < len(word):
             part = next(left, None)
             if part is None or not word.startswith(spelled + part):
-                found = "has no more words" if part is None else f"has {part!r}"
+                problem = "has no more words" if part is None else f"has {part!r}"
                 raise DataError(
-                    f"{place}: the file of words {found} where the text has {word[len(spelled) :]!r}; "
+                    f"{place}: the file of words {problem} where the text has {word[len(spelled) :]!r}; "
                     "it must hold the same text, with white space added between words and nothing else changed"
                 )
             of_word.append(part)

@@ -152,7 +152,7 @@ class SplitWriter:
         sides = _sides(block)
         for row, old in enumerate(zip(*sides, strict=True)):
             new = [repair_line(text) for text in old]
-            kinds = list(dict.fromkeys(kind for _, found in new for kind in found))
+            kinds = list(dict.fromkeys(kind for _, faults in new for kind in faults))
             if kinds and row not in block.unreadable:
                 same = (len(text.split()) == len(mended.split()) for text, (mended, _) in zip(old, new, strict=True))
                 if self._old.has_links and not all(same):

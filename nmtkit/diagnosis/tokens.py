@@ -14,7 +14,7 @@ from nmtkit.corpus.config import DataConfig, SplitFiles
 from nmtkit.corpus.faults import OVER_LONG, TOKEN_RATIO, UNSEEN, FaultKind, FaultLocation
 from nmtkit.corpus.hashes import Mask
 from nmtkit.corpus.reading import read_blocks, read_pairs
-from nmtkit.data.encoding import EncodedBlock, EncodingBatch, PairEncoder, encode_blocks
+from nmtkit.data.encoding import PairEncoder, TextChunk, UncountedBlock, encode_blocks
 from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair
 from nmtkit.data.tokenizer_training import TokenizerSample, learn_from_sample, learn_tokenizers
 from nmtkit.data.vocabulary import SPECIALS
@@ -170,7 +170,7 @@ class _SplitWalk:
                 self.starts.setdefault(int(file), block.offset + int(row))
             yield block
 
-    def add(self, done: EncodedBlock, stays: Mask) -> None:
+    def add(self, done: UncountedBlock, stays: Mask) -> None:
         """Counts some pairs."""
         chunk, encoded, name = done.chunk, done.encoded, self.encoder.split
         for kind in (OVER_LONG, TOKEN_RATIO):
@@ -197,7 +197,7 @@ class _SplitWalk:
         tokens = tgt.tokens(target)[: self.encoder.limit("tgt")]
         return sum(token in known for token in tokens if token not in tgt.vocabulary)
 
-    def _characters(self, chunk: EncodingBatch) -> None:
+    def _characters(self, chunk: TextChunk) -> None:
         """Collects the characters of train; finds those of the other splits that are not among them."""
         places: dict[int, FaultLocation] = {}
         for side, lines in (("src", chunk.src), ("tgt", chunk.tgt or ())):
@@ -221,11 +221,11 @@ class _SplitWalk:
         form = unicodedata.normalize("NFKC", character) if config.normalization == "nfkc" else character
         return all(c in known or (config.lowercase and c.lower() in known) for c in form)
 
-    def _counted(self, chunk: EncodingBatch, row: int) -> str:
+    def _counted(self, chunk: TextChunk, row: int) -> str:
         tokenizers, tgt = self.encoder.tokenizers, "" if chunk.tgt is None else chunk.tgt[row]
         return f"{len(tokenizers.src.encode(chunk.src[row]))} and {len(tokenizers.tgt.encode(tgt))} tokens"
 
-    def _place(self, chunk: EncodingBatch, row: int, side: str, text: str) -> FaultLocation:
+    def _place(self, chunk: TextChunk, row: int, side: str, text: str) -> FaultLocation:
         """The pair's line in its own file: a chunk counts over all files of the split."""
         paths = self.files.jsonl or self.files.stories or (self.files.tgt if side == "tgt" else self.files.src)
         file = int(chunk.files[row])

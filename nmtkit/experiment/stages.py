@@ -14,7 +14,7 @@ from nmtkit.core.files import write_json
 from nmtkit.core.task import TASKS
 from nmtkit.core.wording import format_minutes
 from nmtkit.data.batch import BatchStream
-from nmtkit.data.embeddings import EmbeddingsConfig, read_vectors
+from nmtkit.data.embeddings import PretrainedEmbeddingsConfig, read_vectors
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.experiment.checks import embedding_size_key
@@ -239,7 +239,7 @@ def _take_over(model: Seq2Seq, stages: list[SavedStage], number: int, notify: No
 
 
 def _begin_embeddings(
-    model: Seq2Seq, tokenizers: TokenizerPair, recipe: Recipe, config: EmbeddingsConfig, notify: Notify
+    model: Seq2Seq, tokenizers: TokenizerPair, recipe: Recipe, config: PretrainedEmbeddingsConfig, notify: Notify
 ) -> None:
     for side, path in config.files().items():
         vocabulary = (tokenizers.src if side == "src" else tokenizers.tgt).vocabulary

@@ -13,7 +13,7 @@ from nmtkit.core.task import TASKS
 from nmtkit.core.wording import shorten
 from nmtkit.corpus.config import DataConfig, SplitFiles
 from nmtkit.data.batch import BatchConfig
-from nmtkit.data.embeddings import EmbeddingsConfig, Side
+from nmtkit.data.embeddings import PretrainedEmbeddingsConfig, Side
 from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.metrics import METRICS, Options, metric_names
 from nmtkit.models.base import MODELS, AnyModelConfig, VocabularySizes
@@ -121,7 +121,7 @@ class Recipe(Settings):
     """How text becomes tokens."""
     model: AnyModelConfig
     """The model; `kind` chooses, the other keys are that model's own."""
-    pretrained_embeddings: EmbeddingsConfig | None = None
+    pretrained_embeddings: PretrainedEmbeddingsConfig | None = None
     """Pretrained word vectors for the embeddings. Default: random ones."""
     init_from: InitConfig | None = None
     """The run to fine-tune: training begins with its weights, tokenizer and vocabulary. Default: random weights. Task,

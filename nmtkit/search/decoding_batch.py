@@ -43,7 +43,7 @@ from nmtkit.search.rules import (
     source_words,
 )
 from nmtkit.search.sampling import sample_keys, sample_step
-from nmtkit.search.state import NO_TOKEN_INFO, HypothesisState, SentenceState, TokenInfo
+from nmtkit.search.state import NO_TOKEN_MASKS, HypothesisState, SentenceState, TokenMasks
 
 MANY_LOGITS = 1 << 17
 """From so many logits on, a step sums them up and looks only into the best blocks; a softmax of fewer is faster."""
@@ -65,7 +65,7 @@ class DecodingBatch:
     """The length penalties of 1, 2, ... tokens, up to the longest limit."""
     limits: list[int]
     """The length limits of the sentences that it began with, on the host."""
-    token_info: TokenInfo = NO_TOKEN_INFO
+    token_masks: TokenMasks = NO_TOKEN_MASKS
     """`may_repeat` has one more entry, for copied words."""
     word_starts: Tensor | None = None
     """Tokens that begin a word `(V,)`, bool; with constraints only."""
@@ -77,7 +77,7 @@ class DecodingBatch:
         batch: Batch,
         config: SearchConfig,
         n_best: int,
-        token_info: TokenInfo = NO_TOKEN_INFO,
+        token_masks: TokenMasks = NO_TOKEN_MASKS,
         shortlist: Shortlist | None = None,
     ) -> "DecodingBatch":
         """All sentences of a batch before their first step."""
@@ -105,7 +105,7 @@ class DecodingBatch:
         sentences = SentenceState.begin(config, memory, batch, limits, dtype, n_best)
         has_history = config.no_repeat_ngram > 0 or sentences.penalties is not None
         history = torch.zeros(size, 0, dtype=torch.long, device=device) if has_history else None
-        constraints = None if terms is None else ConstrainedBeam.begin(terms, token_info.starts)
+        constraints = None if terms is None else ConstrainedBeam.begin(terms, token_masks.starts)
         return cls(
             model=model,
             config=config,
@@ -119,7 +119,7 @@ class DecodingBatch:
             ),
             divisors=config.divisors(torch.arange(1, longest + 1)).to(device, dtype),
             limits=limits.tolist(),
-            token_info=token_info,
+            token_masks=token_masks,
             word_starts=None if constraints is None else constraints.starts,
         )
 
@@ -227,7 +227,7 @@ class DecodingBatch:
         history = self.beam.history if self.config.no_repeat_ngram else None
         if history is not None:
             history = history[:, : self.cache.length - 1]
-            if (may_repeat := self.token_info.may_repeat) is not None:
+            if (may_repeat := self.token_masks.may_repeat) is not None:
                 again = may_repeat[history.clamp(min=0, max=len(may_repeat) - 1)]
                 history = history.masked_fill(again, NOTHING)
         written = of_rows(position if history is not None or sentences.min_lengths is not None else None)

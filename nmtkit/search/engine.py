@@ -23,7 +23,7 @@ from nmtkit.search.beam import LoggedStep
 from nmtkit.search.decoding_batch import DecodingBatch, Integers
 from nmtkit.search.hypotheses import Hypothesis
 from nmtkit.search.rules import SearchConfig, max_lengths
-from nmtkit.search.state import NO_TOKEN_INFO, TokenInfo
+from nmtkit.search.state import NO_TOKEN_MASKS, TokenMasks
 from nmtkit.search.step_log import ResultReader, SentenceResult, StepLog
 
 REFILL_SHARE = 8
@@ -61,7 +61,7 @@ class Engine:
         steps: see `StepMode`.
         shortlist: candidates for the words of the sources, on the model's device. Each sentence has only its own
             candidates, and log-probabilities are over them. Its steps are never captured. None: the whole vocabulary.
-        token_info: properties of the tokens of the vocabulary.
+        token_masks: masks over the target vocabulary.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Engine:
         need_attention: bool = False,
         steps: StepMode = "auto",
         shortlist: Shortlist | None = None,
-        token_info: TokenInfo = NO_TOKEN_INFO,
+        token_masks: TokenMasks = NO_TOKEN_MASKS,
     ) -> None:
         if n_best > config.hypotheses:
             size = "samples" if config.samples else "beam_size"
@@ -85,8 +85,8 @@ class Engine:
             config = config.for_sampling()
         self.model, self.config, self.n_best = model, config, n_best
         self.need_attention, self.steps, self.shortlist = need_attention, steps, shortlist
-        may_repeat = token_info.may_repeat
-        self._token_info = replace(token_info, may_repeat=None if may_repeat is None else pad(may_repeat, (0, 1)))
+        may_repeat = token_masks.may_repeat
+        self._token_masks = replace(token_masks, may_repeat=None if may_repeat is None else pad(may_repeat, (0, 1)))
         self._graphs = graphs.CapturedBatchPool()
 
     @property
@@ -113,7 +113,7 @@ class Engine:
         batch = batch.to(self.device, non_blocking=True)
         if batch.terms is not None:
             self.config.reject_constraints()
-        decoding = DecodingBatch.begin(self.model, batch, self.config, self.n_best, self._token_info, self.shortlist)
+        decoding = DecodingBatch.begin(self.model, batch, self.config, self.n_best, self._token_masks, self.shortlist)
         decoding.cache.compacts = compacts
         number = torch.tensor(numbers).to(self.device, non_blocking=True)
         decoding.sentences = replace(decoding.sentences, number=number)
@@ -195,7 +195,7 @@ def beam_search(
     n_best: int = 1,
     need_attention: bool = False,
     prefix: Tensor | None = None,
-    token_info: TokenInfo = NO_TOKEN_INFO,
+    token_masks: TokenMasks = NO_TOKEN_MASKS,
 ) -> list[list[Hypothesis]]:
     """Translates every sentence of the batch.
 
@@ -218,7 +218,7 @@ def beam_search(
     Returns for each sentence its hypotheses, best first: at least one; fewer than `n_best` only where no more exist.
     """
     waiting = [(range(batch.size), replace(batch, prefix=prefix))]
-    engine = Engine(model, config, n_best, need_attention, steps="eager", token_info=token_info)
+    engine = Engine(model, config, n_best, need_attention, steps="eager", token_masks=token_masks)
     hypotheses = dict(engine.run(lambda *_: waiting.pop() if waiting else None, refill=False))
     return [hypotheses[number] for number in range(batch.size)]
 

@@ -61,7 +61,7 @@ class SearchTracer(Engine):
         """The search of the one sentence of a batch, with the same hypotheses as `run`."""
         assert batch.size == 1, f"{batch.size} sentences where one is traced"
         batch = batch.to(self.device)
-        decoding = DecodingBatch.begin(self.model, batch, self.config, self.n_best, self._token_info, self.shortlist)
+        decoding = DecodingBatch.begin(self.model, batch, self.config, self.n_best, self._token_masks, self.shortlist)
         forbidden: list[list[TracedCandidate]] = []
         before: list[Tensor] = []
         results: list[LoggedStep] = []

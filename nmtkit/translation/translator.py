@@ -15,7 +15,7 @@ from nmtkit.data.shortlist import Shortlist
 from nmtkit.search.engine import FEW_SENTENCES, Engine, StepMode
 from nmtkit.search.hypotheses import Hypothesis
 from nmtkit.search.rules import SearchConfig, score_given
-from nmtkit.search.state import TokenInfo
+from nmtkit.search.state import TokenMasks
 from nmtkit.translation import attention_views
 from nmtkit.translation.inputs import (
     SourceLine,
@@ -167,7 +167,7 @@ class Translator(TextModel):
                 outputs.attention or self.replacer is not None or (outputs.copies and self.copies),
                 steps=self.steps,
                 shortlist=self.shortlist,
-                token_info=TokenInfo(
+                token_masks=TokenMasks(
                     repeatable_tokens(self.config, self.tokenizers.tgt, self.device),
                     cache(partial(word_starts, self.tokenizers.tgt, self.device)),
                 ),

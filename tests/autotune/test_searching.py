@@ -12,7 +12,7 @@ import torch
 
 from nmtkit.autotune import searching
 from nmtkit.autotune.searching import candidate_search_configs, tune_search
-from nmtkit.autotune.timing import MOST_SHARE, TooSlowError
+from nmtkit.autotune.timing import MOST_SHARE, TimeLimitError
 from nmtkit.core import device as devices
 from nmtkit.experiment.loading import DecodingOptions, open_autotuned
 from nmtkit.layers import inference
@@ -151,7 +151,7 @@ def test_a_way_that_is_far_too_slow_is_given_up_after_a_few_lines(times: int) ->
             return others(way, lines, most)
         asked.append(len(lines))
         CLOCK.now += min(most, len(lines) * 0.1 * times)
-        raise TooSlowError
+        raise TimeLimitError
 
     begun = CLOCK.now
     found = tune_search(search, LINES, CPU, {"test": f"slow {times}"}, planned_seconds=100)
@@ -168,7 +168,7 @@ def test_measuring_ends_within_its_share_where_every_way_is_slow(planned: float)
     def search(way: SearchSpeedConfig, lines: Sequence[str], most: float) -> list[str]:
         CLOCK.now += min(most, 3.0 * len(lines))
         if most < 3.0 * len(lines):
-            raise TooSlowError
+            raise TimeLimitError
         return list(lines)
 
     assert not tune_search(search, LINES, CPU, {"test": f"all {planned}"}, planned_seconds=planned).speeds

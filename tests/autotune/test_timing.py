@@ -8,7 +8,7 @@ import pytest
 from torch import nn
 
 from nmtkit.autotune import timing
-from nmtkit.autotune.timing import GIVEN_UP, ROUNDS, TooSlowError, time_interleaved, time_limit
+from nmtkit.autotune.timing import GIVEN_UP, ROUNDS, TimeLimitError, time_interleaved, time_limit
 
 NEVER = ROUNDS
 
@@ -37,7 +37,7 @@ class Machine:
         self.turns.append(config)
         seconds = self.costs[config] * self.work[number] * (1 + self.noise * self.draw.random())
         if self.gives_up and seconds > most:
-            raise TooSlowError
+            raise TimeLimitError
         return math.inf if number >= self.fails.get(config, NEVER) else seconds
 
 
@@ -140,7 +140,7 @@ def test_what_a_model_does_ends_in_the_middle_when_its_time_is_over(monkeypatch:
             return inputs + 1
 
     model = nn.Sequential(*[Layer() for _ in range(9)])
-    with pytest.raises(TooSlowError), time_limit(3.5, model):
+    with pytest.raises(TimeLimitError), time_limit(3.5, model):
         model(0)
     assert called == [0, 1, 2, 3]
     with time_limit(20.0, model):

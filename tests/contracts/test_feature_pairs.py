@@ -27,7 +27,7 @@ from nmtkit.models.ensemble import Ensemble
 from nmtkit.search.constraints import Constraints
 from nmtkit.search.engine import BatchSource, Engine
 from nmtkit.search.rules import SearchConfig
-from nmtkit.search.state import TokenInfo
+from nmtkit.search.state import TokenMasks
 
 __all__ = ["model"]  # a fixture
 
@@ -171,7 +171,7 @@ class Search:
     n_best: int
     asked: list[Asked]
     """Of each of `LINES`."""
-    token_info: TokenInfo
+    token_masks: TokenMasks
     slots: int
 
     @classmethod
@@ -194,7 +194,7 @@ class Search:
         may_repeat = flags(MAY_REPEAT) if any(one.may_repeat for one in asked) else None
         n_best = 1 if "best only" in row else config.hypotheses
         slots = min(feature.slots for feature in features)
-        return cls(config, n_best, asked, TokenInfo(may_repeat, partial(flags, STARTS)), slots)
+        return cls(config, n_best, asked, TokenMasks(may_repeat, partial(flags, STARTS)), slots)
 
     def batch(self, copies: bool) -> Batch:
         """The lines with what is asked of them."""
@@ -266,7 +266,7 @@ def test_the_engine_finds_what_the_reference_finds_with_many_features(model: Seq
         whole = next((ensembles[name] for name in row if name in ensembles), model)
         search, copies = Search.of(row, whole), whole.config.copies
         shortlist = SHORTLIST if "shortlist" in row else None
-        engine = Engine(whole, search.config, search.n_best, shortlist=shortlist, token_info=search.token_info)
+        engine = Engine(whole, search.config, search.n_best, shortlist=shortlist, token_masks=search.token_masks)
         found = dict(engine.run(search.source(copies)))
         for number in range(len(LINES)):
             own = [sentences(one)[number] for one in whole.models()]
@@ -294,4 +294,4 @@ def search_as_asked(names: Iterable[str]) -> None:
     config = SearchConfig(beam_size=4).changed(settings)
     config.reject_unused(settings)
     asked = Search.of([name for name in names if FEATURES[name].asked], model)
-    list(Engine(model, config, token_info=asked.token_info).run(asked.source(copies=False)))
+    list(Engine(model, config, token_masks=asked.token_masks).run(asked.source(copies=False)))

@@ -25,7 +25,7 @@ from nmtkit.layers import kv_cache
 from nmtkit.models.base import MODELS, Memory, ModelConfig, Seq2Seq
 from nmtkit.search.engine import Engine, beam_search
 from nmtkit.search.rules import SearchConfig
-from nmtkit.search.state import TokenInfo
+from nmtkit.search.state import TokenMasks
 from nmtkit.search.tracing import SearchTracer, TracedCandidate
 
 LEARNERS: dict[str, dict[str, object]] = {
@@ -362,7 +362,7 @@ def test_the_engine_finds_what_the_reference_finds(
     may_repeat[MAY_REPEAT] = True
     for settings in rules:
         config = for_model({**settings, "max_length": 6}, model)
-        found = beam_search(model, batch_of(SOURCES[:3]), config, config.hypotheses, token_info=TokenInfo(may_repeat))
+        found = beam_search(model, batch_of(SOURCES[:3]), config, config.hypotheses, token_masks=TokenMasks(may_repeat))
         for line, (sentence, hypotheses) in enumerate(zip(sentences(model)[:3], found, strict=True)):
             agree(hypotheses, sentence, config, line, reference_search.Asked(may_repeat=MAY_REPEAT))
 

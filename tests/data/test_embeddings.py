@@ -9,7 +9,7 @@ import pytest
 
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.core.settings import parse
-from nmtkit.data.embeddings import EmbeddingsConfig, WordVectors, check_size, read_vectors
+from nmtkit.data.embeddings import PretrainedEmbeddingsConfig, WordVectors, check_size, read_vectors
 from nmtkit.data.vocabulary import SPECIALS, Vocabulary
 
 SETTING = "model.embedding_size"
@@ -117,6 +117,6 @@ def test_only_the_vocabularys_vectors_stay_in_memory(tmp_path: Path) -> None:
 
 
 def test_settings_name_at_least_one_file() -> None:
-    assert list(parse(EmbeddingsConfig, {"tgt": "b", "src": "a"}, "test").files()) == ["src", "tgt"]
+    assert list(parse(PretrainedEmbeddingsConfig, {"tgt": "b", "src": "a"}, "test").files()) == ["src", "tgt"]
     with pytest.raises(RecipeError, match="name a file of word vectors"):
-        parse(EmbeddingsConfig, {"freeze": True}, "test")
+        parse(PretrainedEmbeddingsConfig, {"freeze": True}, "test")
