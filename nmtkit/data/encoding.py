@@ -35,7 +35,7 @@ Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
-class EncodingBatch:
+class TextChunk:
     """The pairs of a block that are encoded: cheap to send to another process."""
 
     lines: Lengths
@@ -49,7 +49,7 @@ class EncodingBatch:
     tgt_words: Sequence[str] | None
 
     @classmethod
-    def of(cls, block: Block, keep: Mask) -> "EncodingBatch":
+    def of(cls, block: Block, keep: Mask) -> "TextChunk":
         """The pairs of a block where `keep`, `(n,)`, is true."""
         rows = None if keep.all() else np.flatnonzero(keep).tolist()
 
@@ -73,7 +73,7 @@ class EncodingBatch:
 
 
 @dataclass(frozen=True)
-class EncodedBatch:
+class EncodedChunk:
     """n examples as they are stored."""
 
     lengths: Mapping[str, Lengths]
@@ -108,7 +108,7 @@ class PairEncoder:
         """The length to which a side ("src" or "tgt") is truncated; None without truncation."""
         return self.config.truncation[0 if side == "src" else 1] if self.config.truncation else None
 
-    def __call__(self, chunk: EncodingBatch) -> EncodedBatch:
+    def __call__(self, chunk: TextChunk) -> EncodedChunk:
         """Encodes one chunk."""
         texts = {"src": chunk.src} if chunk.tgt is None else {"src": chunk.src, "tgt": chunk.tgt}
         lengths, unknown, columns = {}, {}, {}
@@ -124,7 +124,7 @@ class PairEncoder:
             columns["alignment"] = self._alignment(chunk, chunk.links)
         if self.keep_text:
             columns.update({f"{side}.text": RaggedArray.of_texts(lines) for side, lines in texts.items()})
-        return EncodedBatch(lengths, unknown, columns)
+        return EncodedChunk(lengths, unknown, columns)
 
     def _extended(self, texts: Mapping[str, Sequence[str]]) -> dict[str, RaggedArray]:
         """Extended ids of both sides."""
@@ -138,7 +138,7 @@ class PairEncoder:
                 ids["tgt_extended"].append(vocabulary.extended_target_ids(tokens, oov))
         return {column: RaggedArray.of(rows, self.dtype) for column, rows in ids.items()}
 
-    def _alignment(self, chunk: EncodingBatch, links: Sequence[Links]) -> RaggedArray:
+    def _alignment(self, chunk: TextChunk, links: Sequence[Links]) -> RaggedArray:
         """The links between the tokens of each example, after truncation."""
         places = [f"{self.split}, {{}}, line {line}" for line in chunk.lines]
         src_places, tgt_places = ([place.format(name) for place in places] for name in ("src_words", "tgt_words"))
@@ -162,12 +162,12 @@ def _count(rows: RaggedArray, number: int) -> Lengths:
 
 
 @dataclass(frozen=True)
-class EncodedBlock:
+class UncountedBlock:
     """An encoded block that is not counted in the report yet."""
 
-    chunk: EncodingBatch
+    chunk: TextChunk
     decision: FilterDecisions
-    encoded: EncodedBatch
+    encoded: EncodedChunk
 
     def settle(self, split: str, checker: PairChecker) -> Mask:
         """Adds the block to the report; returns whether each pair is kept, `(n,)`."""
@@ -183,17 +183,17 @@ class EncodedBlock:
 
 def encode_blocks(
     blocks: Iterable[Block], encoder: PairEncoder, checker: PairChecker, processes: int = 1
-) -> Generator[EncodedBlock, None, None]:
+) -> Generator[UncountedBlock, None, None]:
     """Checks and encodes the blocks of a split, in order. To be closed if it is not read to its end.
 
     A block is counted in the report when it is settled. The result does not depend on the number of processes.
     """
-    judged: deque[tuple[EncodingBatch, FilterDecisions]] = deque()
+    judged: deque[tuple[TextChunk, FilterDecisions]] = deque()
 
-    def chunks() -> Iterator[EncodingBatch]:
+    def chunks() -> Iterator[TextChunk]:
         for block in blocks:
             decision = checker.judge(block)
-            chunk = EncodingBatch.of(block, decision.keep)
+            chunk = TextChunk.of(block, decision.keep)
             judged.append((chunk, decision))
             yield chunk
 
@@ -201,7 +201,7 @@ def encode_blocks(
         ordered_map(encoder, chunks(), processes, lambda chunk: chunk.size, ALONE, "preprocess --workers")
     ) as results:
         for encoded in results:
-            yield EncodedBlock(*judged.popleft(), encoded)
+            yield UncountedBlock(*judged.popleft(), encoded)
 
 
 # -------------------------------------------------------------------------------------------------- shard by shard
