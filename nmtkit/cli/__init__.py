@@ -76,7 +76,7 @@ ALIASES = {"visualize-alignment": "plot-attention"}
 """Other names of commands."""
 
 
-def _imported(module: str) -> ModuleType:
+def _import_module(module: str) -> ModuleType:
     """Imports a module without garbage collection, which walks through all of torch again and again.
 
     This saves a fifth of the time of a start.
@@ -102,7 +102,7 @@ class LazyGroup(click.Group):
         if name not in COMMANDS:
             return None
         word = name.replace("-", "_")
-        module = _imported(f"nmtkit.cli.{SHARED_MODULES.get(name, word)}")
+        module = _import_module(f"nmtkit.cli.{SHARED_MODULES.get(name, word)}")
         command = getattr(module, f"{word}_command" if name in SHARED_MODULES else "command")
         assert isinstance(command, click.Command)
         return command
@@ -150,23 +150,23 @@ def cli() -> None:
     """
 
 
-_NO_COMMAND: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
+_NO_ARGUMENTS_ERROR: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
 """What newer versions of click raise where no command is named; older ones show the help by themselves."""
 
 
 def main() -> None:
     """Runs the command line. A user's mistake ends in one message on stderr and exit code 2."""
     try:  # from the first line on: Ctrl-C may come at once
-        _bound_waiting()
+        _limit_openmp_spinning()
         streams.prepare_streams()
         _refuse_broken_arguments()
         if "_NMTKIT_COMPLETE" in os.environ:
-            _imported("nmtkit.cli.completing")
+            _import_module("nmtkit.cli.completing")
         with suppress(ValueError):  # in another thread than the first
             signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was begun is cleared away, as after Ctrl-C
         code = cli.main(prog_name="nmtkit", standalone_mode=False)
         sys.stdout.flush()
-    except _NO_COMMAND as fault:  # no mistake: the commands are listed
+    except _NO_ARGUMENTS_ERROR as fault:  # no mistake: the commands are listed
         click.echo(fault.format_message())
         code = 0
     except NmtkitError as fault:
@@ -181,7 +181,7 @@ def main() -> None:
         click.echo(f"nmtkit: error: {fault.format_message().removesuffix('.')}{remedy}", err=True)
         code = fault.exit_code
     except (click.Abort, KeyboardInterrupt):
-        code = _stopped()
+        code = _report_interrupt()
     except BrokenPipeError:  # whoever read our output has enough
         code = 1
     except OSError as fault:  # a full disk, mostly
@@ -189,7 +189,7 @@ def main() -> None:
         click.echo(f"nmtkit: error: {where}: cannot read or write it: {fault.strerror or fault}", err=True)
         code = 2
     except Exception as fault:
-        code = _ended_by(fault)
+        code = _report_error(fault)
     streams.flush_results()
     gc.freeze()  # else the interpreter's last collection goes through all that lives, to free what ends by itself
     sys.exit(code if isinstance(code, int) else 0)
@@ -203,16 +203,16 @@ _TEXT_FILES = {
 """How commands of two files name them."""
 
 
-def _stopped() -> int:
+def _report_interrupt() -> int:
     click.echo("nmtkit: stopped", err=True)
     return 130
 
 
-def _ended_by(fault: Exception) -> int:
+def _report_error(fault: Exception) -> int:
     """Reports Ctrl-C and exhausted memory; raises any other error again."""
     text = str(fault)
     if KeyboardInterrupt.__name__ in text:  # a library that it came in the middle of made this of it
-        return _stopped()
+        return _report_interrupt()
     # That the machine's memory was exhausted torch reports only in its message.
     in_torch = isinstance(fault, RuntimeError) and ("out of memory" in text or "can't allocate memory" in text)
     if not in_torch and not isinstance(fault, MemoryError):
@@ -232,7 +232,7 @@ SPINS = "20000"
 """Iterations of OpenMP's spin loop before a waiting thread sleeps."""
 
 
-def _bound_waiting() -> None:
+def _limit_openmp_spinning() -> None:
     """Makes OpenMP's threads wait by spinning for a moment and then asleep; before torch is loaded.
 
     Threads that spin on keep the cores from other programs; threads that sleep at once are woken for every small

@@ -246,19 +246,19 @@ def tune_command(name: str, overrides: tuple[str, ...], run_path: str | None, de
     else:
         run = Run.create(loaded, run_path, notify=tell)
     run.preprocess(tell, show_report, show_diagnosis, learned_before=folder.has_training())
-    of_training = tune_training(workload_of_run(run, place), again=True)
-    if of_training.speeds:
-        _show_speeds(of_training, f"training {loaded.name} on {devices.describe(place)}")
+    tuned = tune_training(workload_of_run(run, place), again=True)
+    if tuned.speeds:
+        _show_speeds(tuned, f"training {loaded.name} on {devices.describe(place)}")
     else:
-        tell(f"the recipe leaves nothing open on {place.type}: {of_training.config}; say `auto` to have it measured")
+        tell(f"the recipe leaves nothing open on {place.type}: {tuned.config}; say `auto` to have it measured")
     if not folder.result.is_file():
         tell("the search is measured once the run is trained: at the end of its training, or here")
         return
     lines = [pair.src for pair in read_pairs(require_validation_files(loaded)) if pair.src.strip()]
     how = DecodingOptions(device=str(place), threads=devices.cpu_threads())
-    _, of_search = open_autotuned(run, how, lines, float("inf"), again=True)
-    if of_search.speeds:
-        _show_speeds(of_search, "searching with it")
+    _, tuned_search = open_autotuned(run, how, lines, float("inf"), again=True)
+    if tuned_search.speeds:
+        _show_speeds(tuned_search, "searching with it")
     else:
         tell(f"{len(lines)} validation sentences are too few to measure the search with")
 
@@ -269,7 +269,7 @@ def _show_speeds(result: cache.TuningResult[Any], title: str) -> None:
     for config, speed in sorted(result.speeds.items(), key=lambda item: -item[1]):
         taken = "taken" if config == str(result.config) else ""
         rows.append([config, result.format_speed(config), f"{speed / fastest:.0%}", taken])
-    console.table(title, ["way", result.unit, "of the quickest", ""], rows)
+    console.table(title, ["settings", result.unit, "of the fastest", ""], rows)
     for sentence in result.sentences():
         tell(sentence)
 
@@ -310,13 +310,13 @@ def doctor_command(clear: bool) -> None:
         ["torch.compile", _try_compile()],
         ["will be used", f"{devices.describe(chosen)}, because {why}; --device chooses another"],
     ]
-    console.table("devices", ["what", "found"], facts)
-    if settings := [_measured_row(entry) for entry in cache.entries()]:
+    console.table("devices", ["what", "value"], facts)
+    if settings := [_cache_row(entry) for entry in cache.entries()]:
         columns = ["work", "model, vocabulary, batch or beam", "machine", "taken", "tokens/s or sentences/s", "day"]
         console.table(f"measured settings, kept in {cache.cache_folder()}", columns, settings)
 
 
-def _measured_row(entry: dict[str, Any]) -> list[str]:
+def _cache_row(entry: dict[str, Any]) -> list[str]:
     try:
         key, result = entry["key"], entry["result"]
         machine = key["machine"]

@@ -51,7 +51,7 @@ class CheckedCorpus:
     monolingual: bool
     """Whether both sides are in one language, as summaries and their sources are."""
     recipe: Any = None
-    """A `DataCheck` if a recipe was named: only then is that module loaded, with torch."""
+    """A `RecipeDataCheck` if a recipe was named: only then is that module loaded, with torch."""
 
     def see(self, block: Block, with_tokens: bool) -> None:
         """Takes a block that is examined: refuses JSON lines in place of text, and passes it to the tokenizer."""

@@ -12,7 +12,7 @@ from nmtkit.cli import completing, options
 from nmtkit.cli.figures import draw_lengths, show_lengths
 from nmtkit.cli.options import Number
 from nmtkit.cli.reporting import tell
-from nmtkit.cli.train import begin_training, journalled, train_run
+from nmtkit.cli.train import begin_training, journal_output, train_run
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.files import bytes_checksum
 from nmtkit.experiment.evaluation import ComparedRun, compare_run
@@ -61,7 +61,7 @@ def command(
         if plot.parent == runs:  # it is made anyway
             runs.mkdir(parents=True, exist_ok=True)
         pictures.picture_format(plot)
-    chosen = [_chosen(name, overrides, options.with_threads(overrides, threads), runs) for name in names]
+    chosen = [_find_or_load(name, overrides, options.with_threads(overrides, threads), runs) for name in names]
     if len({folder.path.resolve() for folder, _ in chosen}) < len(chosen):
         raise RecipeError("two of these have one name, so they would share a run: give each recipe a `name` of its own")
     if len({_test_set(one) for _, one in chosen}) > 1:
@@ -70,7 +70,7 @@ def command(
         if not folder.result.exists():
             place = choose_device(device, one)
             resume = folder.has_training()
-            with journalled() as journal, closing(begin_training(one, str(folder.path), resume)) as run:
+            with journal_output() as journal, closing(begin_training(one, str(folder.path), resume)) as run:
                 train_run(run, place, resume, journal)
     measured: list[ComparedRun] = []
     for folder, one in chosen:
@@ -90,7 +90,9 @@ def command(
         draw_lengths(shown, by_length, plot)
 
 
-def _chosen(name: str, overrides: tuple[str, ...], settings: tuple[str, ...], runs: Path) -> tuple[RunFolder, Recipe]:
+def _find_or_load(
+    name: str, overrides: tuple[str, ...], settings: tuple[str, ...], runs: Path
+) -> tuple[RunFolder, Recipe]:
     """The run of a name or of its recipe; `settings` are the overrides and `--threads`."""
     folder = RunFolder(Path(name))
     if not folder.exists():

@@ -76,7 +76,7 @@ class _Bash(BashComplete):
     source_template = BashComplete.source_template.replace(
         "COMPREPLY+=($value)", "COMPREPLY+=($value)\n            [[ $value == *= ]] && compopt -o nospace"
     )
-    _before = ""
+    _key = ""
 
     def get_completion_args(self) -> tuple[list[str], str]:
         args, incomplete = super().get_completion_args()
@@ -87,8 +87,8 @@ class _Bash(BashComplete):
             else:
                 words.append(word)
         key, sign, _ = words[-1].partition("=")
-        self._before = key + sign if sign and not key.startswith("-") else ""
+        self._key = key + sign if sign and not key.startswith("-") else ""
         return words[:-1], words[-1]
 
     def format_completion(self, item: CompletionItem) -> str:
-        return f"{item.type},{str(item.value).removeprefix(self._before)}"
+        return f"{item.type},{str(item.value).removeprefix(self._key)}"

@@ -20,7 +20,7 @@ class NamedOutput(io.FileIO):
 
     def __init__(self, file: int | Path, name: str = "standard output") -> None:
         super().__init__(file, "w", closefd=not isinstance(file, int))
-        self._known_as = name
+        self._name = name
 
     @override
     def write(self, data: object, /) -> int:
@@ -30,7 +30,7 @@ class NamedOutput(io.FileIO):
             raise
         except OSError as fault:
             why = "it is closed" if fault.errno == errno.EBADF else fault.strerror
-            raise NmtkitError(f"{self._known_as}: cannot write it: {why}") from fault
+            raise NmtkitError(f"{self._name}: cannot write it: {why}") from fault
 
 
 class _Messages(io.FileIO):

@@ -38,7 +38,7 @@ EXAMPLES_SHOWN = 5
 MOST_MINUTES = 10_000_000
 
 
-def _text(option: str, meaning: str) -> options.Decorator:
+def _text_option(option: str, meaning: str) -> options.Decorator:
     """An option for files of text, which are saved with their absolute paths."""
 
     def absolute(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
@@ -51,8 +51,10 @@ class _TrainCommand(cloup.Command):
     """A command whose `--resume` takes the word after it only if that is `auto`: any other is the recipe."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        alone = [word == "--resume" and args[n + 1 : n + 2] != ["auto"] for n, word in enumerate(args)]
-        return super().parse_args(ctx, ["--resume=always" if a else word for a, word in zip(alone, args, strict=True)])
+        is_always = [word == "--resume" and args[n + 1 : n + 2] != ["auto"] for n, word in enumerate(args)]
+        return super().parse_args(
+            ctx, ["--resume=always" if a else word for a, word in zip(is_always, args, strict=True)]
+        )
 
 
 @cloup.command(cls=_TrainCommand)
@@ -82,12 +84,12 @@ class _TrainCommand(cloup.Command):
 )
 @cloup.option_group(
     "Text, without a recipe",
-    _text("--source", "Source text, one sentence or article per line. May be repeated."),
-    _text("--target", "Its translation or summary, line by line; one for each --source."),
-    _text("--valid-source", "Validation text. Default: 5 % of the pairs are held out."),
-    _text("--valid-target", "Its translation."),
-    _text("--test-source", "Text to score after training. Default: held out too."),
-    _text("--test-target", "Its translation."),
+    _text_option("--source", "Source text, one sentence or article per line. May be repeated."),
+    _text_option("--target", "Its translation or summary, line by line; one for each --source."),
+    _text_option("--valid-source", "Validation text. Default: 5 % of the pairs are held out."),
+    _text_option("--valid-target", "Its translation."),
+    _text_option("--test-source", "Text to score after training. Default: held out too."),
+    _text_option("--test-target", "Its translation."),
     click.option(
         "--minutes",
         type=Number(0, MOST_MINUTES, whole=False, above=True),
@@ -109,10 +111,10 @@ class _TrainCommand(cloup.Command):
         shell_complete=completing.runs,
         help="Fine-tune this run: its weights and tokenizer.",
     ),
-    _text("--general-source", "General text to mix in, half of the pairs, so that the model forgets less."),
-    _text("--general-target", "Its translation."),
-    _text("--general-test-source", "General text to score before and after. Default: the test set of RUN."),
-    _text("--general-test-target", "Its translation."),
+    _text_option("--general-source", "General text to mix in, half of the pairs, so that the model forgets less."),
+    _text_option("--general-target", "Its translation."),
+    _text_option("--general-test-source", "General text to score before and after. Default: the test set of RUN."),
+    _text_option("--general-test-target", "Its translation."),
 )
 @options.collect(RecipeRequest, "request")
 def command(
@@ -157,7 +159,7 @@ def command(
     settings = options.with_threads(overrides, threads)
     with ExitStack() as ending:
         ending.callback(distributed.leave)
-        journal = ending.enter_context(journalled())
+        journal = ending.enter_context(journal_output())
         loaded = None if name is None else recipe.load(name, settings)
         folder = RunFolder.at(run_path, name_of_run(request) if loaded is None else loaded.name)
         path = str(folder.path)
@@ -176,7 +178,7 @@ def command(
             score_before(run, place, threads, tell)
         stopped = train_run(run, place, resume, journal)
         if distributed.rank() == 0:
-            own = _test(run, place, threads)
+            own = _test_model(run, place, threads)
             show_changes(score_after(run, place, own, threads), len(run.recipe.data.train.weights) > 1)
             tell(f"training took {stopped.seconds / 60:.1f} minutes")
             if advice := more_time_advice(run, stopped):
@@ -214,7 +216,7 @@ def _resume(resuming: str | None, folder: RunFolder, device: str) -> bool:
 
 
 @contextmanager
-def journalled() -> Iterator[TrainLog]:
+def journal_output() -> Iterator[TrainLog]:
     """Copies what is written to the terminal inside into train.log, and the error that ended it."""
     with closing(TrainLog(["nmtkit", *sys.argv[1:]], tell)) as journal, console.tee(journal.write):
         try:
@@ -274,8 +276,8 @@ def train_run(run: Run, place: torch.device, resume: bool, journal: TrainLog) ->
     if first and stopped.reason == "interrupted":
         tell(f"stopped after update {stopped.update}; the state is saved: go on with --resume")
         raise SystemExit(130)
-    say(f"finished after {_end(stopped)}")
-    if stage is None and (warning := _warning(stopped)):
+    say(f"finished after {_describe_end(stopped)}")
+    if stage is None and (warning := _schedule_warning(stopped)):
         say(warning)
     return stopped
 
@@ -285,7 +287,7 @@ def _on_signals(handler: Callable[[int, FrameType | None], None]) -> None:
         signal.signal(number, handler)
 
 
-ENDS = {
+STOP_REASONS = {
     "max_updates": "all its updates are made",
     "max_epochs": "all its epochs are read",
     "max_minutes": "stopped by the clock",
@@ -295,14 +297,14 @@ ENDS = {
 """Why training stopped, in words."""
 
 
-def _end(stopped: Stopped) -> str:
+def _describe_end(stopped: Stopped) -> str:
     """At which update and why training ended, and the learning rate there."""
-    why = "its schedule is complete" if stopped.scheduled == 1 else ENDS[stopped.reason]
+    why = "its schedule is complete" if stopped.scheduled == 1 else STOP_REASONS[stopped.reason]
     rate = f"learning rate {stopped.lr:.2g} of {stopped.peak_lr:.2g} at its peak"
     return f"update {stopped.update:,}: {why} ({stopped.reason}), {rate}"
 
 
-def _warning(stopped: Stopped) -> str | None:
+def _schedule_warning(stopped: Stopped) -> str | None:
     """A warning if a limit cut the learning rate's schedule short."""
     if stopped.scheduled in (None, 1) or stopped.reason in ("patience", "interrupted"):
         return None
@@ -325,26 +327,28 @@ def show_event(
         if stage is not None:
             updates, seconds = updates - stage.updates_before, seconds - stage.seconds_before
         share = config.share(updates, seconds, event.epoch)
-        display.update(event.update, share, _figures(event) if isinstance(event, Step) else {}, seconds)
+        display.update(event.update, share, _step_figures(event) if isinstance(event, Step) else {}, seconds)
         if isinstance(event, Step) and event.skipped:
             display.message(f"update {event.update}: {event.skipped} updates left out, their loss was not finite")
     elif isinstance(event, Evaluated):
         best = "  (best so far)" if event.best else ""
-        display.message(f"validation at update {event.update}: {_measured(event.metrics, config.best_metric)}{best}")
+        display.message(
+            f"validation at update {event.update}: {_validation_figures(event.metrics, config.best_metric)}{best}"
+        )
     elif isinstance(event, Stopped) and stage is not None:
-        display.message(f"stage {stage.name} is over after {_end(event)}")
-        if warning := _warning(event):
+        display.message(f"stage {stage.name} is over after {_describe_end(event)}")
+        if warning := _schedule_warning(event):
             display.message(warning)
 
 
-def _figures(step: Step) -> dict[str, float]:
+def _step_figures(step: Step) -> dict[str, float]:
     """The figures of a step; without `nll`, the logarithm of `ppl`."""
     terms = {name: term for name, term in step.terms.items() if name != "nll"}
     rest = {"learning_rate": step.lr, "gradient_norm": step.grad_norm}
     return {"tokens_per_second": step.tokens_per_second, "loss": step.loss} | terms | rest
 
 
-def _measured(metrics: Mapping[str, float], best_metric: str) -> str:
+def _validation_figures(metrics: Mapping[str, float], best_metric: str) -> str:
     """The figures of a validation; the loss, the logarithm of `ppl`, only if it chooses the best weights."""
     hidden = {"seconds"} if best_metric == "loss" else {"seconds", "loss"}
     figures = {"ppl" if key == "perplexity" else key: value for key, value in metrics.items() if key not in hidden}
@@ -352,7 +356,7 @@ def _measured(metrics: Mapping[str, float], best_metric: str) -> str:
     return "  ".join([*(f"{name} {value:.2f}" for name, value in figures.items()), *seconds])
 
 
-def _test(run: Run, place: torch.device, threads: int | None) -> Score | None:
+def _test_model(run: Run, place: torch.device, threads: int | None) -> Score | None:
     """Translates or summarizes the test set, scores it, and shows examples; returns the first score."""
     result = run.test(place, tell, threads)
     if result is None:

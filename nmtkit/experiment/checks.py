@@ -176,7 +176,7 @@ def _normal_paths(value: Any) -> Any:
 
 
 @dataclass
-class DataCheck:
+class RecipeDataCheck:
     """A recipe whose data is checked."""
 
     recipe: Recipe
@@ -242,11 +242,11 @@ class DataCheck:
         return path
 
 
-def open_data_check(name: str, overrides: Sequence[str] = (), run_path: str | None = None) -> DataCheck:
+def open_data_check(name: str, overrides: Sequence[str] = (), run_path: str | None = None) -> RecipeDataCheck:
     """Loads a recipe whose data is to be checked."""
     recipe = load(name, overrides)
     require_data(recipe)
-    return DataCheck(recipe, locate(name), SavedRun(RunFolder.at(run_path, recipe.name)))
+    return RecipeDataCheck(recipe, locate(name), SavedRun(RunFolder.at(run_path, recipe.name)))
 
 
 def _relative_to(out: Path, value: list[str] | str) -> list[str] | str:

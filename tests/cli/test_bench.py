@@ -15,13 +15,13 @@ def test_decoding_is_measured(trained: Path, console: Command, tmp_path: Path) -
     assert "decoding 12 lines, 2 rounds" in done.out
     for word in ("sentences/s", "tokens/s", "alone, ms", "BLEU", ", batches"):
         assert word in done.out
-    found = json.loads(figures.read_text(encoding="utf-8"))
-    assert found["facts"]["threads"] == 1
-    assert {"nmtkit", "torch", "processor", "device"} <= found["facts"].keys()
-    assert len(found["seconds"]) == len(found["sentences_per_second"]) == 2
-    assert found["latency_ms_median"] <= found["latency_ms_p95"]
-    assert found["peak_mib"] > 0
-    assert found["scores"].keys() >= {"BLEU"}
+    measured = json.loads(figures.read_text(encoding="utf-8"))
+    assert measured["facts"]["threads"] == 1
+    assert {"nmtkit", "torch", "processor", "device"} <= measured["facts"].keys()
+    assert len(measured["seconds"]) == len(measured["sentences_per_second"]) == 2
+    assert measured["latency_ms_median"] <= measured["latency_ms_p95"]
+    assert measured["peak_mib"] > 0
+    assert measured["scores"].keys() >= {"BLEU"}
 
 
 def test_what_cannot_be_measured_is_refused_at_once(trained: Path, nmtkit: Command, tmp_path: Path) -> None:
@@ -43,12 +43,12 @@ def test_training_is_measured(corpus: Path, trained: Path, nmtkit: Command, tmp_
     of_text = succeeded(nmtkit(*bench, tmp_path / "again.json", cwd=tmp_path))
     assert "training tiny on its text" in of_text.out
     assert not (tmp_path / "runs").exists()
-    found, again = (json.loads(path.read_text(encoding="utf-8")) for path in (figures, tmp_path / "again.json"))
-    for one in (found, again):
+    measured, again = (json.loads(path.read_text(encoding="utf-8")) for path in (figures, tmp_path / "again.json"))
+    for one in (measured, again):
         assert one["config"]["threads"] == one["facts"]["threads"] == 1
         assert len(one["seconds"]) == len(one["tokens_per_second"]) == 2
         assert one["peak_mib"] > 0
-    assert found["tokens"] == again["tokens"]
+    assert measured["tokens"] == again["tokens"]
 
 
 def test_without_its_text_a_recipe_trains_on_random_words(corpus: Path, nmtkit: Command, tmp_path: Path) -> None:

@@ -52,9 +52,9 @@ def test_where_files_part_is_told_whole(check: Command) -> None:
     write_lines("train.de", [tgt for n, (_, tgt) in enumerate(PAIRS) if n != 30])
     done = check(*FILES)
     assert done.code == 1
-    told = " ".join(done.out.split())
-    assert "60 lines here, 59 in train.de; they part perhaps near line 31:" in told
-    shown = told[told.index("they part") : told.index("findings")]
+    report = " ".join(done.out.split())
+    assert "60 lines here, 59 in train.de; they part perhaps near line 31:" in report
+    shown = report[report.index("they part") : report.index("findings")]
     assert "this is line number" in shown
     assert "das ist die Zeile Nummer" in shown
     assert all(len(line) <= 80 for line in done.out.splitlines() if not line.startswith(("error", "severity", "─")))

@@ -54,8 +54,8 @@ def test_both_tests_are_scored_before_and_after(own: Path, trained: Path, consol
     for text, of_recipe in (("own text", tuned), ("general text", general)):
         scores = [bleu(own / run, of_recipe) for run in ("general", "tuned")]
         assert shown[text][:2] == pytest.approx(scores, abs=0.006)
-    told = "catastrophic forgetting" in done.err
-    assert told == (shown["general text"][2] < -1)
+    warned = "catastrophic forgetting" in done.err
+    assert warned == (shown["general text"][2] < -1)
     origin = json.loads((own / "tuned" / "origin.json").read_text())
     assert [*origin["before"]] == ["own text", "general text"]
 
@@ -78,7 +78,7 @@ def test_general_text_is_half_of_the_pairs(own: Path, trained: Path, console: Co
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         (["--preset", "tiny", "--init-from", "RUN"], "leave --preset and --task out"),
         (["--general-source", "own.src", "--general-target", "own.tgt"], "--init-from RUN"),
@@ -88,8 +88,8 @@ def test_general_text_is_half_of_the_pairs(own: Path, trained: Path, console: Co
     ],
 )
 def test_faults_are_told_before_anything_is_begun(
-    own: Path, trained: Path, console: Command, given: list[str], told: str
+    own: Path, trained: Path, console: Command, given: list[str], message: str
 ) -> None:
     words = [str(trained) if word == "RUN" else word for word in given]
-    refused(console("train", *pair(own, "own"), *words, "--run", "tuned"), told)
+    refused(console("train", *pair(own, "own"), *words, "--run", "tuned"), message)
     assert not (own / "tuned").exists()

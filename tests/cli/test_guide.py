@@ -102,13 +102,13 @@ def blocks(page: str, *kinds: str) -> list[str]:
 
 def lines_of(page: str) -> list[str]:
     """The commands of a page's blocks, without their comments; where some stand behind `$`, only those."""
-    found = []
+    commands = []
     for text in blocks(page, "", "sh", "bash"):
         lines = re.sub(r"\s*\\\n\s*", " ", text).splitlines()
         behind_a_prompt = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
         shown = [re.sub(r"\s+#\s.*", "", line).strip() for line in behind_a_prompt or lines]
-        found += [line for line in shown if line and not line.startswith(OUTPUT)]
-    return found
+        commands += [line for line in shown if line and not line.startswith(OUTPUT)]
+    return commands
 
 
 def reason_not_to_run(line: str) -> str | None:
@@ -117,8 +117,8 @@ def reason_not_to_run(line: str) -> str | None:
 
 def inline(page: str) -> list[str]:
     """The commands of nmtkit that stand within sentences and tables."""
-    found = re.findall(r"`((?:torchrun [^`]*)?nmtkit [^`]+)`", FENCE.sub("", TEXT[page]))
-    return [" ".join(one.split()) for one in found]
+    commands = re.findall(r"`((?:torchrun [^`]*)?nmtkit [^`]+)`", FENCE.sub("", TEXT[page]))
+    return [" ".join(one.split()) for one in commands]
 
 
 def write_texts(folder: Path) -> None:
@@ -140,16 +140,16 @@ def write_texts(folder: Path) -> None:
     write_lines(folder / "names.tsv", ["ba\tBO"])
     write_lines(folder / "terms.tsv", ["ba\tBA"])
     write_lines(folder / "vectors.txt", ["ba 0.1 0.2 0.3 0.4", "ce 0.4 0.3 0.2 0.1"])
-    told = sentence_pairs(40, 6)
-    write_lines(folder / "articles.txt", [source for source, _ in told])
-    write_lines(folder / "highlights.txt", [source[:8] for source, _ in told])
-    write_lines(folder / "summaries.txt", [source[:5] for source, _ in told])
+    stories = sentence_pairs(40, 6)
+    write_lines(folder / "articles.txt", [source for source, _ in stories])
+    write_lines(folder / "highlights.txt", [source[:8] for source, _ in stories])
+    write_lines(folder / "summaries.txt", [source[:5] for source, _ in stories])
     write_lines(folder / "article.txt", LINES[:1])
     news = [{"article": said, "summary": f"{said[:12]}.", "unseen": ["dog"]} for said in LINES]
     for name in ("news", "news-valid", "news-test"):
         write_lines(folder / f"{name}.jsonl", [json.dumps(one) for one in news])
     with gzip.open(folder / "test.jsonl.gz", "wt", encoding="utf-8") as file:
-        file.write(as_text([json.dumps(news[0])] * len(told)))
+        file.write(as_text([json.dumps(news[0])] * len(stories)))
 
 
 @pytest.fixture(scope="module")
@@ -161,8 +161,8 @@ def prepared(corpus: Path, trained: Path, tmp_path_factory: pytest.TempPathFacto
     for name in ("mine", "small", "large", "baseline", "try", "domain-run", "demo", "train-en-de", "opus-mt-en-de"):
         (folder / f"{name}.yaml").write_text(f"{own}name: {name}\n", encoding="utf-8")
         run = shutil.copytree(trained, folder / "runs" / name)
-        told = (run / "recipe.yaml").read_text(encoding="utf-8")
-        (run / "recipe.yaml").write_text(told.replace("name: tiny\n", f"name: {name}\n"), encoding="utf-8")
+        recipe_text = (run / "recipe.yaml").read_text(encoding="utf-8")
+        (run / "recipe.yaml").write_text(recipe_text.replace("name: tiny\n", f"name: {name}\n"), encoding="utf-8")
     shutil.move(folder / "runs" / "domain-run", folder / "runs" / "domain")
     (folder / "words.yaml").write_text(f"{own}model: {{embedding_size: 4}}\n", encoding="utf-8")
     small = "tokenizer: {vocab_size: 60}\nmodel: {hidden_size: 16, feed_forward_size: 16}\n"  # for so little text
@@ -232,8 +232,8 @@ def run_line(line: str, number: int, console: Command) -> Finished:
                 done = console(*as_tested(plain[1:], number), stdin=given)
             else:
                 assert plain[0] in PROGRAMS, f"{plain[0]} in: {line}"
-                told = subprocess.run(plain, input=given, capture_output=True, text=True, check=False)
-                done = Finished(told.returncode, told.stdout, told.stderr)
+                other = subprocess.run(plain, input=given, capture_output=True, text=True, check=False)
+                done = Finished(other.returncode, other.stdout, other.stderr)
             if done.code:
                 return done
             given = done.out
@@ -246,9 +246,9 @@ def parse(line: str) -> None:
     """Parses a command to its end: every option and argument is accepted, every file that must exist does."""
     words = shlex.split(re.split(" [<>] ", line)[0])
     if words[0] == "torchrun":
-        told = get_args_parser().parse_args(words[1:])
-        assert (told.module, told.training_script) == (True, "nmtkit")
-        words = ["nmtkit", *told.training_script_args]
+        launched = get_args_parser().parse_args(words[1:])
+        assert (launched.module, launched.training_script) == (True, "nmtkit")
+        words = ["nmtkit", *launched.training_script_args]
     elif words[0] == "sbatch":
         words = shlex.split(words[words.index("--wrap") + 1])
     if words[0] == "srun":
@@ -258,9 +258,9 @@ def parse(line: str) -> None:
     context = click.Context(cli, info_name="nmtkit")
     words = words[1:]
     while isinstance(command, click.Group) and words:
-        found = command.get_command(context, words[0])
-        assert found is not None, f"no command {words[0]!r} in: {line}"
-        command, words = found, words[1:]
+        subcommand = command.get_command(context, words[0])
+        assert subcommand is not None, f"no command {words[0]!r} in: {line}"
+        command, words = subcommand, words[1:]
         if not words:
             return  # a command that is only named
     context = command.make_context(command.name, words)
@@ -298,9 +298,9 @@ def test_what_is_not_run_stands_somewhere() -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_blocks_and_commands_within_sentences(page: str, place: Path) -> None:
     """There are no blocks but commands, Python and recipes; what stands in a sentence can be given."""
-    found = FENCE.findall(TEXT[page])
-    assert {kind for kind, _ in found} <= {"", "sh", "bash", "python", "yaml"}
-    assert len(re.findall(r"^\s*(?:```|~~~)", TEXT[page], re.MULTILINE)) == 2 * len(found)
+    fences = FENCE.findall(TEXT[page])
+    assert {kind for kind, _ in fences} <= {"", "sh", "bash", "python", "yaml"}
+    assert len(re.findall(r"^\s*(?:```|~~~)", TEXT[page], re.MULTILINE)) == 2 * len(fences)
     for line in inline(page):
         if not any(word in line for word in SCHEMATIC):
             parse(line)

@@ -27,9 +27,9 @@ def test_every_command_has_examples(console: Command) -> None:
     without = []
     for words in SUBCOMMANDS:
         done = console(*words, "--help")
-        _, found, after = done.out.partition("Example")
+        _, heading, after = done.out.partition("Example")
         # On a line of its own, not wrapped into a paragraph.
-        if done.code != 0 or not found or f"  nmtkit {words[0]}" not in after or "\\b" in done.out:
+        if done.code != 0 or not heading or f"  nmtkit {words[0]}" not in after or "\\b" in done.out:
             without.append(done)
     assert without == []
     assert len(SUBCOMMANDS) > 30
@@ -63,7 +63,7 @@ def test_unknown_command_and_option(nmtkit: Command) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "found"),
+    ("words", "completions"),
     [
         ("tra", ["train", "translate"]),
         ("train demo-n", ["demo-news-attention", "demo-news-pointer-generator"]),
@@ -86,7 +86,7 @@ def test_unknown_command_and_option(nmtkit: Command) -> None:
     ],
 )
 def test_completion(
-    nmtkit: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: str, found: list[str]
+    nmtkit: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: str, completions: list[str]
 ) -> None:
     for name in ("first", "second"):
         (tmp_path / "runs" / name).mkdir(parents=True)
@@ -94,7 +94,7 @@ def test_completion(
     monkeypatch.setenv("_NMTKIT_COMPLETE", "bash_complete")
     monkeypatch.setenv("COMP_WORDS", f"nmtkit {words}")
     monkeypatch.setenv("COMP_CWORD", str(words.count(" ") + 1))
-    assert [line.split(",")[1] for line in nmtkit(cwd=tmp_path).out.splitlines()][: len(found)] == found
+    assert [line.split(",")[1] for line in nmtkit(cwd=tmp_path).out.splitlines()][: len(completions)] == completions
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
@@ -102,11 +102,11 @@ def test_the_script_of_bash_completes(nmtkit: Command, monkeypatch: pytest.Monke
     monkeypatch.setenv("_NMTKIT_COMPLETE", "bash_source")
     script = tmp_path / "completion.sh"
     script.write_text(nmtkit().out, encoding="utf-8")
-    asked = (
+    program = (
         f"env() {{ printf 'plain,one\\nplain,two=\\n'; }}; compopt() {{ echo \"$@\"; }}; complete() {{ :; }}; "
         f"source {script}; _nmtkit_completion nmtkit; echo ${{COMPREPLY[@]}}"
     )
-    done = subprocess.run(["bash", "--norc", "-c", asked], capture_output=True, text=True, check=True)
+    done = subprocess.run(["bash", "--norc", "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["-o", "nospace", "one", "two="], done
 
 
@@ -176,9 +176,9 @@ def test_recipes_are_grouped_by_what_can_be_run_here(console: Command, tmp_path:
         one = recipe.load(name)
         weights = int(dict(checks.dry_run(one))["parameters"].split()[0].replace(",", ""))
         updates = sum(stage.training.max_updates or 0 for stage in one.by_stage().values())
-        work = weights * updates * one.batch.batch_tokens * one.training.accumulate
+        operations = weights * updates * one.batch.batch_tokens * one.training.accumulate
         limited = updates or one.training.max_minutes
-        assert (f"\n{name} " in large) == (work > 1e15 or not limited), (name, work)
+        assert (f"\n{name} " in large) == (operations > 1e15 or not limited), (name, operations)
     for name in (f"{split}.{side}" for split in ("train", "valid", "test") for side in ("en", "de")):
         write_lines(tmp_path / "corpora" / "libreoffice-help-en-de" / name, ["a"])
     assert "\nlibreoffice-help-en-de-transformer " in groups()[0]

@@ -141,8 +141,8 @@ def test_average_is_used_by_translate(trained: Path, nmtkit: Command) -> None:
     assert (trained / "average.safetensors").is_file()
     averaged = nmtkit("translate", "-m", trained, "--scores", stdin="ba ce di\n").out
     best = nmtkit("translate", "-m", trained, "--checkpoint", "best", "--scores", stdin="ba ce di\n").out
-    asked = nmtkit("translate", "-m", trained, "--checkpoint", "average", "--scores", stdin="ba ce di\n").out
-    assert averaged == asked != best
+    by_name = nmtkit("translate", "-m", trained, "--checkpoint", "average", "--scores", stdin="ba ce di\n").out
+    assert averaged == by_name != best
     (trained / "average.safetensors").unlink()
 
 

@@ -59,9 +59,9 @@ def every_command(command: click.Command = cli, *words: str) -> Iterator[tuple[t
     if isinstance(command, click.Group):
         context = click.Context(command)
         for name in command.list_commands(context):
-            found = command.get_command(context, name)
-            assert found is not None
-            yield from every_command(found, *words, name)
+            subcommand = command.get_command(context, name)
+            assert subcommand is not None
+            yield from every_command(subcommand, *words, name)
 
 
 def is_refused(done: Finished, name: str) -> bool:

@@ -103,8 +103,8 @@ def settings_of(corpus: Path, kind: str, tie: str, *more: str) -> recipe.Recipe:
 def trained_by(settings: recipe.Recipe, folder: Path, resume: bool = False) -> tuple[list[str], dict[str, Tensor]]:
     """What was said of the vectors, and the last weights."""
     said: list[str] = []
-    work = Run.begin(settings, str(folder), resume=resume)
-    events = list(work.train(torch.device("cpu"), said.append, resume))
+    run = Run.begin(settings, str(folder), resume=resume)
+    events = list(run.train(torch.device("cpu"), said.append, resume))
     assert isinstance(events[-1], Stopped)
     saved = safetensors.torch.load_file(folder / "checkpoints" / "last.safetensors")
     return said, {name.removeprefix("weights/"): saved[name] for name in saved if name.startswith("weights/")}
@@ -125,9 +125,11 @@ def test_frozen_vectors_stay_while_all_else_is_trained(
     fixed = f"pretrained_embeddings.src={path}", "pretrained_embeddings.rescale=false"
     settings = settings_of(corpus, kind, "none", *fixed, "pretrained_embeddings.freeze=true")
     said, frozen = trained_by(settings, tmp_path / "frozen")
-    (told,) = said
-    assert f"{path}: 17 vectors; 15 of the 44 tokens (34.1%) begin with one in src_embedding.weight, times 1;" in told
-    assert told.endswith("the others begin at random; none of them will be trained")
+    (message,) = said
+    assert (
+        f"{path}: 17 vectors; 15 of the 44 tokens (34.1%) begin with one in src_embedding.weight, times 1;" in message
+    )
+    assert message.endswith("the others begin at random; none of them will be trained")
     rows = rows_of(tmp_path / "frozen", words[:15])
     assert torch.equal(frozen["src_embedding.weight"][rows], given[:15])
 

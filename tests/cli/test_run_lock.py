@@ -124,8 +124,8 @@ def test_what_a_killed_overwrite_leaves(copied: Path, corpus: Path, nmtkit: Comm
     first.set_aside()
     first._release()  # as the end of the process would
     assert not RunFolder(copied).has_training()
-    found, why = find_run(str(copied))
-    assert found.folder.path == copied / "replaced"
+    saved, why = find_run(str(copied))
+    assert saved.folder.path == copied / "replaced"
     assert "earlier run" in why
     assert nmtkit("translate", "-m", copied, stdin="ba ce\n").out == answer
 

@@ -40,8 +40,8 @@ def test_runs_are_listed_with_what_they_came_to(runs: Path, trained: Path, conso
     def listed() -> dict[str, dict[str, Any]]:
         return {one["name"]: one for one in json.loads(succeeded(console("runs", "--json")).out)}
 
-    found = listed()
-    whole, half, broken = (found[name] for name in ("whole", "half", "broken"))
+    summaries = listed()
+    whole, half, broken = (summaries[name] for name in ("whole", "half", "broken"))
     kept = json.loads((trained / "result.json").read_text(encoding="utf-8"))
     scores = json.loads((trained / "test.json").read_text(encoding="utf-8"))["scores"]
     assert (whole["recipe"], whole["state"], whole["why"]) == ("tiny", "finished", "max_updates")
@@ -55,8 +55,8 @@ def test_runs_are_listed_with_what_they_came_to(runs: Path, trained: Path, conso
     assert "60   bleu" in table
     cut = {**kept, "reason": "max_minutes", "scheduled": 0.4}
     (runs / "whole" / "result.json").write_text(json.dumps(cut), encoding="utf-8")
-    found = listed()
-    assert (found["whole"]["state"], found["whole"]["why"]) == ("finished", "cut by max_minutes")
+    summaries = listed()
+    assert (summaries["whole"]["state"], summaries["whole"]["why"]) == ("finished", "cut by max_minutes")
     assert f"BLEU {scores[0]['value']:.2f}" in " ".join(table.split())
     assert "no run under elsewhere/" in console("runs", "--runs", "elsewhere").err
 
@@ -131,5 +131,5 @@ def test_a_training_that_goes_on_writes_behind(tmp_path: Path) -> None:
     said = [line[21:] for line in lines_in(tmp_path / "train.log")]
     assert len(said) == 12
     assert said[0] == said[6] == "$ nmtkit train 'a b'"
-    told = [line for line in said if line in ("waits", "for it", "first", "second", "too late")]
-    assert told == ["waits", "for it", "first", "waits", "for it", "second"]
+    messages = [line for line in said if line in ("waits", "for it", "first", "second", "too late")]
+    assert messages == ["waits", "for it", "first", "waits", "for it", "second"]

@@ -97,7 +97,7 @@ def test_from_two_files_to_translations(console: Command, finished: tuple[Path, 
     assert "BLEU" in done.out
 
     sources = {split: lines_in(run / "text" / f"{split}.en") for split in ("train", "valid", "test")}
-    assert {split: len(found) for split, found in sources.items()} == {"train": 540, "valid": 30, "test": 30}
+    assert {split: len(lines) for split, lines in sources.items()} == {"train": 540, "valid": 30, "test": 30}
     targets = dict(zip(demo("train", "en")[:600], demo("train", "fr")[:600], strict=True))
     assert [targets[source] for source in sources["valid"]] == lines_in(run / "text" / "valid.fr")
 
@@ -266,5 +266,5 @@ def test_tiny_learns_the_demo_corpus(nmtkit: Command, tmp_path: Path) -> None:
     quick = ["--device", "cpu", "--preset", "tiny", "--set", "training.max_updates=1600"]
     succeeded(nmtkit("train", *files, *quick, "--run", tmp_path / "run"))
     given = as_text(demo("test", "en"))
-    found = nmtkit("translate", "-m", tmp_path / "run", "--device", "cpu", stdin=given).out.splitlines()
-    assert metrics.bleu(found, [demo("test", "fr")]).value > 60
+    translations = nmtkit("translate", "-m", tmp_path / "run", "--device", "cpu", stdin=given).out.splitlines()
+    assert metrics.bleu(translations, [demo("test", "fr")]).value > 60

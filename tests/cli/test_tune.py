@@ -85,7 +85,7 @@ def test_nothing_is_left_to_find(corpus: Path, console: Command) -> None:
     assert cache.entries() == []
 
 
-class Asked(Exception):
+class Reached(Exception):
     """Ends a work at the place that a test asks about."""
 
 
@@ -100,7 +100,7 @@ def test_the_search_has_every_core_whatever_training_had(
     corpus: Path, console: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: str
 ) -> None:
     def open_translator(run: SavedRun, how: DecodingOptions) -> Translator:
-        raise Asked(how.threads)
+        raise Reached(how.threads)
 
     for place in ("experiment.evaluation", "experiment.loading"):
         monkeypatch.setattr(f"nmtkit.{place}.open_translator", open_translator)
@@ -115,9 +115,9 @@ def test_the_search_has_every_core_whatever_training_had(
         "tune": lambda: console(*tune),
     }
     torch.set_num_threads(1)
-    with pytest.raises(Asked) as asked:
+    with pytest.raises(Reached) as reached:
         asks[ask]()
-    assert asked.value.args == (5,)
+    assert reached.value.args == (5,)
 
 
 @pytest.mark.usefixtures("five_cores")
@@ -137,13 +137,13 @@ def test_preprocessing_takes_the_cores_of_all_processes(
     """Of several processes, which have few threads each, one does it while the others wait."""
 
     def begin(*_: object, **given: object) -> Run:
-        raise Asked(given["processes"])
+        raise Reached(given["processes"])
 
     monkeypatch.setattr(Run, "begin", begin)
     monkeypatch.setattr(distributed, "size", lambda: together)
     monkeypatch.setattr(train, "available_cores", lambda: 7)
     torch.set_num_threads(3)
     loaded = recipe.load(corpus / "tiny.yaml")
-    with pytest.raises(Asked) as asked:
+    with pytest.raises(Reached) as reached:
         train.begin_training(loaded, str(tmp_path / "run"), False)
-    assert asked.value.args == (processes,)
+    assert reached.value.args == (processes,)
