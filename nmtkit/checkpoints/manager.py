@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from nmtkit.checkpoints.tensor_files import (
-    Header,
+    TensorFileHeader,
     name_file_in_errors,
     open_checkpoint,
     open_tensors,
@@ -48,7 +48,7 @@ class RetentionConfig(Protocol):
 
 
 @dataclass(frozen=True)
-class KeptWeights:
+class KeptCheckpoint:
     """The weights file of an update, and the value of the metric that decides."""
 
     update: int
@@ -61,14 +61,14 @@ class _Index:
 
     metric: str | None = None
     higher_is_better: bool = True
-    kept: list[KeptWeights] = field(default_factory=list)
+    kept: list[KeptCheckpoint] = field(default_factory=list)
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> "_Index":
-        kept = [KeptWeights(**entry) for entry in content["kept"]]
+        kept = [KeptCheckpoint(**entry) for entry in content["kept"]]
         return cls(content["metric"], content["higher_is_better"], kept)
 
-    def best_first(self) -> list[KeptWeights]:
+    def best_first(self) -> list[KeptCheckpoint]:
         sign = -1 if self.higher_is_better else 1
         return sorted(self.kept, key=lambda entry: sign * entry.value)
 
@@ -111,11 +111,11 @@ class CheckpointManager:
             return header.facts
 
     @contextlib.contextmanager
-    def _open_last(self) -> Iterator[tuple[Any, Header]]:
+    def _open_last(self) -> Iterator[tuple[Any, TensorFileHeader]]:
         if not os.path.lexists(self.last):
             raise CheckpointError(f"{self.last}: not found, so there is nothing to resume; train without --resume")
         with self.name_last_in_errors(), open_tensors(self.last) as file:
-            header = Header.of(file)
+            header = TensorFileHeader.of(file)
             if not header.is_state:
                 raise CheckpointError("holds weights but no training state; it cannot be resumed from")
             yield file, header
@@ -126,7 +126,7 @@ class CheckpointManager:
         use = f"; the weights that are there can still be used (--checkpoint FILE): {left}" if left else ""
         return name_file_in_errors(self.last, f"copy the file again, or train anew in another folder (--run DIR){use}")
 
-    def kept(self) -> list[KeptWeights]:
+    def kept(self) -> list[KeptCheckpoint]:
         """The kept weights files, oldest first."""
         return self._read_index().kept
 
@@ -157,7 +157,7 @@ class CheckpointManager:
         """
         known, empty = self._read_index(), _Index(config.best_metric, config.higher_is_better)
         entries = [entry for entry in known.kept if entry.update < update] if replace(known, kept=[]) == empty else []
-        entries.append(KeptWeights(update, value))
+        entries.append(KeptCheckpoint(update, value))
         newest = entries[-config.recent_to_keep :] if config.recent_to_keep else []
         staying = [*replace(empty, kept=entries).best_first()[: config.keep_best], *newest]
         index = replace(empty, kept=[entry for entry in entries if entry in staying])
@@ -178,7 +178,7 @@ class CheckpointManager:
 
     def _read_index(self) -> _Index:
         if not os.path.lexists(self._index_path):
-            return self._index_of_heads()
+            return self._index_of_headers()
         try:
             if not self._index_path.is_file():
                 raise OSError("not a file")
@@ -189,7 +189,7 @@ class CheckpointManager:
                 "from the files"
             ) from fault
 
-    def _index_of_heads(self) -> _Index:
+    def _index_of_headers(self) -> _Index:
         """The index from the headers of the weights files, if `kept.json` is missing."""
         index = _Index()
         for path in sorted(self.folder.glob("weights-*.safetensors")):
@@ -199,5 +199,5 @@ class CheckpointManager:
                 continue
             if (index.metric, index.higher_is_better) != (facts["metric"], facts["higher_is_better"]):
                 index = _Index(facts["metric"], facts["higher_is_better"])
-            index.kept.append(KeptWeights(facts["update"], facts["value"]))
+            index.kept.append(KeptCheckpoint(facts["update"], facts["value"]))
         return index

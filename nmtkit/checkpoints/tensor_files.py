@@ -38,7 +38,7 @@ _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
-class Header:
+class TensorFileHeader:
     """Metadata of a file."""
 
     facts: dict[str, Any]
@@ -51,7 +51,7 @@ class Header:
     """The checksum of every tensor; None in a file of another program."""
 
     @classmethod
-    def of(cls, file: Any) -> "Header":
+    def of(cls, file: Any) -> "TensorFileHeader":
         """The head of an open file; one that is damaged raises a ValueError."""
         text = (file.metadata() or {}).get(_FACTS)
         if text is None:
@@ -73,7 +73,7 @@ def require_checksum(facts: Any) -> dict[str, Any]:
     return verify_checksum(facts)
 
 
-def read_tensors(file: Any, header: Header, prefixes: tuple[str, ...] = ("",)) -> dict[str, Tensor]:
+def read_tensors(file: Any, header: TensorFileHeader, prefixes: tuple[str, ...] = ("",)) -> dict[str, Tensor]:
     """The tensors of an open file whose names begin with a prefix, after a check of checksums and finite numbers."""
     names = list(file.keys())  # the file is no mapping: it cannot be gone through by itself
     if header.sums is not None and header.sums.keys() != set(names):
@@ -116,7 +116,7 @@ def sibling_checkpoints(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def open_checkpoint(path: Path) -> Iterator[tuple[Any, Header]]:
+def open_checkpoint(path: Path) -> Iterator[tuple[Any, TensorFileHeader]]:
     """An open file of weights or of a state, and its head."""
     if not os.path.lexists(path):
         raise CheckpointError(f"{path}: not found; name a checkpoint file, or train first")
@@ -126,7 +126,7 @@ def open_checkpoint(path: Path) -> Iterator[tuple[Any, Header]]:
         name_file_in_errors(path, f"use another checkpoint{there}, or copy the file again"),
         open_tensors(path) as file,
     ):
-        yield file, Header.of(file)
+        yield file, TensorFileHeader.of(file)
 
 
 @contextlib.contextmanager
@@ -143,18 +143,18 @@ def open_tensors(path: Path) -> Iterator[Any]:
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], vocabulary: str) -> None:
     """Writes a file with the checksums of all that is in it."""
-    ready = _ready(tensors)
+    saved = _on_cpu(tensors)
     known = {"vocabulary": vocabulary} if vocabulary else {}
-    header = with_checksum({**facts, **known, "tensors": _checksums(ready)})
-    write_file(path, lambda place: save_file(ready, place, {_FACTS: json.dumps(header, sort_keys=True)}))
+    header = with_checksum({**facts, **known, "tensors": _checksums(saved)})
+    write_file(path, lambda place: save_file(saved, place, {_FACTS: json.dumps(header, sort_keys=True)}))
 
 
 def write_bare_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Writes a file without facts, as other libraries write and expect it."""
-    write_file(path, lambda place: save_file(_ready(tensors), place, {"format": "pt"}))
+    write_file(path, lambda place: save_file(_on_cpu(tensors), place, {"format": "pt"}))
 
 
-def _ready(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
 
 

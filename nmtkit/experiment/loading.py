@@ -236,8 +236,8 @@ def open_autotuned(
     run: SavedRun, how: DecodingOptions, lines: Sequence[str], planned_seconds: float, again: bool = False
 ) -> tuple[Translator, TuningResult[SearchSpeedConfig]]:
     """Opens a run in the fastest configuration of this machine, and prepares the process for it; see `tune_search`."""
-    usually = open_translator(run, how)
-    opened: dict[str, Translator] = {usually.speed_config.precision: usually}
+    default = open_translator(run, how)
+    opened: dict[str, Translator] = {default.speed_config.precision: default}
 
     def configured(config: SearchSpeedConfig) -> Translator:
         if config.precision not in opened:
@@ -249,8 +249,8 @@ def open_autotuned(
         with time_limit(most, translator.model):
             return translator.translate(sample)
 
-    vocabulary, beam, device = usually.model.sizes.tgt, usually.config.beam_size, usually.device
-    precision = how.precision if device.type == "cpu" else usually.speed_config.precision
+    vocabulary, beam, device = default.model.sizes.tgt, default.config.beam_size, default.device
+    precision = how.precision if device.type == "cpu" else default.speed_config.precision
     key = search_workload_key(run.inference.model, vocabulary, beam, how.threads, device, precision)
     result = tune_search(search, lines, device, key, planned_seconds, again)
     return configured(result.config), result

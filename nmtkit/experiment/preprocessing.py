@@ -19,7 +19,7 @@ from nmtkit.diagnosis.examine import examine
 from nmtkit.diagnosis.findings import Diagnosis
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify
-from nmtkit.runs.origin import Origin, origin_tokenizers, read_origin
+from nmtkit.runs.origin import FineTuningOrigin, origin_tokenizers, read_origin
 from nmtkit.runs.saved import SavedRun
 
 
@@ -148,7 +148,7 @@ class Preprocessing:
         return self._report
 
 
-def _settings(recipe: Recipe, origin: Origin | None) -> Mapping[str, Any]:
+def _settings(recipe: Recipe, origin: FineTuningOrigin | None) -> Mapping[str, Any]:
     """What the arrays depend on, beside the text."""
     data = recipe.storage_config.model_dump(mode="json")
     settings: dict[str, Any] = {"data": data, "tokenizer": recipe.tokenizer.model_dump(mode="json")}

@@ -22,7 +22,7 @@ from nmtkit.experiment.evaluation import Validation
 from nmtkit.models.base import Seq2Seq
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder
-from nmtkit.runs.metrics_log import MetricsLog, StageTotals
+from nmtkit.runs.metrics_log import EarlierStages, MetricsLog
 from nmtkit.runs.origin import load_origin_weights, read_origin
 from nmtkit.runs.saved import SavedRun, SavedStage, build_model
 from nmtkit.training import distributed
@@ -67,7 +67,7 @@ class StagedTraining:
         stages = self._stages()
         started = [number for number, stage in enumerate(stages) if stage.checkpoints.last.exists()]
         first = started[-1] if self.resume and started else 0
-        done = StageTotals()
+        done = EarlierStages()
         for stage in stages[:first]:
             done = done.plus(stage)
         try:
@@ -83,7 +83,7 @@ class StagedTraining:
                         seconds_before=done.seconds,
                         training=stage.recipe.training,
                     )
-                for event in self._stage(stages, number, going_on=self.resume and number == first):
+                for event in self._train_stage(stages, number, going_on=self.resume and number == first):
                     shown = done.shift(event)
                     if distributed.rank() == 0:
                         self._add_to_log(shown, stage, done)
@@ -97,10 +97,10 @@ class StagedTraining:
             if self._log is not None:
                 self._log.close()
 
-    def _stages(self, done: StageTotals | None = None) -> list[SavedStage]:
+    def _stages(self, done: EarlierStages | None = None) -> list[SavedStage]:
         return self.run.stages(done.by_stage if done else (), self.tokenizers.checksum)
 
-    def _add_to_log(self, event: Event, stage: SavedStage, done: StageTotals) -> None:
+    def _add_to_log(self, event: Event, stage: SavedStage, done: EarlierStages) -> None:
         if self._log is None:
             # Nothing is removed before a state was loaded that training goes on from.
             after = None
@@ -119,13 +119,13 @@ class StagedTraining:
             average.unlink()
             self.notify(f"{average}: removed, since training resumes; average again when it is over")
 
-    def _stage(self, stages: list[SavedStage], number: int, going_on: bool) -> Iterator[Event]:
+    def _train_stage(self, stages: list[SavedStage], number: int, going_on: bool) -> Iterator[Event]:
         if distributed.rank() == 0 and not going_on:
             self._forget_average()
         stage, recipe = stages[number], stages[number].recipe
         torch.manual_seed(recipe.seed)
         model = build_model(recipe, self.tokenizers)
-        optimizer_state = self._begin(model, stages, number, going_on)
+        optimizer_state = self._initialize(model, stages, number, going_on)
         return train(
             model=model,
             stream=self._stream(stage, recipe.seed + number, going_on),
@@ -139,7 +139,7 @@ class StagedTraining:
             optimizer_state=optimizer_state,
         )
 
-    def _begin(
+    def _initialize(
         self, model: Seq2Seq, stages: list[SavedStage], number: int, going_on: bool
     ) -> dict[str, torch.Tensor] | None:
         """Gives the model its first weights; returns the state that the optimizer begins with, if there is any."""
@@ -154,7 +154,7 @@ class StagedTraining:
             if stage.name:
                 self.notify(f"stage {stage.name} goes on ({number + 1} of {len(stages)})")
         elif number:
-            optimizer_state = _take_over(model, stages, number, self.notify)
+            optimizer_state = _load_previous_stage(model, stages, number, self.notify)
         elif stage.name:
             self.notify(f"stage {stage.name} begins (1 of {len(stages)})")
         if not going_on and not number and (origin := read_origin(self.run.folder)):
@@ -163,7 +163,7 @@ class StagedTraining:
         vectors = recipe.pretrained_embeddings
         if vectors is not None:
             if not going_on and not number:
-                _begin_embeddings(model, self.tokenizers, recipe, vectors, self.notify)
+                _load_embeddings(model, self.tokenizers, recipe, vectors, self.notify)
             for side in vectors.files() if vectors.freeze else ():
                 model.embedding(side).weight.requires_grad_(False)
         return optimizer_state
@@ -172,7 +172,10 @@ class StagedTraining:
         recipe = stage.recipe
         store = Store.open(self.run.folder.data, "train")
         store.require_vocabulary(self.tokenizers.checksum)
-        for text in (*_cuts(store, recipe), *_cuts(Store.open(self.run.folder.data, "valid"), recipe)):
+        for text in (
+            *_truncation_notes(store, recipe),
+            *_truncation_notes(Store.open(self.run.folder.data, "valid"), recipe),
+        ):
             self.notify(text)
         if going_on and stage.checkpoints.read_metadata()["stream"].get("data", store.identity) != store.identity:
             self.notify("the text is not that of the last state: with it the epoch begins anew")
@@ -206,7 +209,7 @@ def _best_and_kept(checkpoints: CheckpointManager) -> dict[str, Any]:
     return {"best": best, "kept": [asdict(entry) for entry in checkpoints.kept()]}
 
 
-def _cuts(store: Store, recipe: Recipe) -> Iterator[str]:
+def _truncation_notes(store: Store, recipe: Recipe) -> Iterator[str]:
     """How many examples of each side are longer than the recipe's limits."""
     sides = TASKS.get(recipe.task).sides
     for side, name, limit in zip(("src", "tgt"), sides, recipe.data.truncation or (), strict=False):
@@ -215,7 +218,9 @@ def _cuts(store: Store, recipe: Recipe) -> Iterator[str]:
             yield f"{store.name}: {of} are longer than {limit} tokens and are cut to {limit}"
 
 
-def _take_over(model: Seq2Seq, stages: list[SavedStage], number: int, notify: Notify) -> dict[str, torch.Tensor] | None:
+def _load_previous_stage(
+    model: Seq2Seq, stages: list[SavedStage], number: int, notify: Notify
+) -> dict[str, torch.Tensor] | None:
     """Gives the model the best weights of the stage before; returns the optimizer's state, if it is the same one."""
     before, stage = stages[number - 1], stages[number]
     path = before.checkpoints.best()[0]
@@ -238,7 +243,7 @@ def _take_over(model: Seq2Seq, stages: list[SavedStage], number: int, notify: No
     return {name: tensor for name, tensor in state.items() if name.partition("/")[2] in own}
 
 
-def _begin_embeddings(
+def _load_embeddings(
     model: Seq2Seq, tokenizers: TokenizerPair, recipe: Recipe, config: PretrainedEmbeddingsConfig, notify: Notify
 ) -> None:
     for side, path in config.files().items():

@@ -50,7 +50,7 @@ class ImportedModel:
 
 
 @dataclass(frozen=True)
-class ExternalCheckpoint:
+class CheckpointConverter:
     """Weights of another toolkit with the tokenizers of their model; each shape is checked before a tensor is read."""
 
     place: Path

@@ -98,9 +98,9 @@ def position_table(model: Seq2Seq, weights: Mapping[str, Tensor], side: str, lon
     learned = f"{side}_positions.table"
     if learned in weights:
         return weights[learned]
-    of_heads = as_headed(model)
-    assert of_heads is not None
-    return of_heads.positions(longest)[1].cpu()
+    headed = as_headed(model)
+    assert headed is not None
+    return headed.positions(longest)[1].cpu()
 
 
 def plain_weights(model: Seq2Seq) -> dict[str, Tensor]:

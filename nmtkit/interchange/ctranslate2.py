@@ -17,9 +17,9 @@ from nmtkit.core.settings import parse
 from nmtkit.core.wording import shorten
 from nmtkit.data.tokenizer import WORD_START, Tokenizer, TokenizerPair
 from nmtkit.data.vocabulary import BOS, PAD, SPECIALS, UNK
-from nmtkit.interchange.checkpoint import ExternalCheckpoint, ImportedModel
+from nmtkit.interchange.checkpoint import CheckpointConverter, ImportedModel
 from nmtkit.interchange.conversion import ctranslate2_names
-from nmtkit.interchange.ctranslate2_file import CTranslate2File, read_ctranslate2_file
+from nmtkit.interchange.ctranslate2_file import CTranslate2Weights, read_ctranslate2_file
 from nmtkit.interchange.external_files import ExternalSettings, read_json, read_text, unsupported
 from nmtkit.interchange.huggingface import exported_task, license_of
 from nmtkit.interchange.vocabulary import Maps, build_tokenizers, map_vocabulary
@@ -70,8 +70,8 @@ def read_ctranslate2(folder: Path) -> ImportedModel:
     file = read_ctranslate2_file(folder / "model.bin")
     maps = _maps(folder, config, file)
     tokenizers, notes = _tokenizers(folder, given, maps)
-    checkpoint = ExternalCheckpoint(file.weights.path, file.weights, tokenizers, maps)
-    model, tensors = _convert(file, checkpoint, config)
+    converter = CheckpointConverter(file.weights.path, file.weights, tokenizers, maps)
+    model, tensors = _convert(file, converter, config)
     if file.quantized:
         differs = f"what CTranslate2 computes in {file.quantized} may differ a little"
         notes.append(f"its {file.quantized} weights became float32; {differs}")
@@ -86,7 +86,7 @@ def read_ctranslate2(folder: Path) -> ImportedModel:
     return ImportedModel("ctranslate2", "CTranslate2", model, tensors, tokenizers, search, notes, *origin)
 
 
-def _maps(folder: Path, config: CTranslate2Config, file: CTranslate2File) -> Maps:
+def _maps(folder: Path, config: CTranslate2Config, file: CTranslate2Weights) -> Maps:
     shared, maps = _tokens(folder, "shared_vocabulary"), []
     for side, name in zip(("source", "target"), _EMBEDDINGS, strict=True):
         tokens = _tokens(folder, f"{side}_vocabulary") if shared is None else shared
@@ -151,11 +151,11 @@ def _cuts_words(tokenizer: Tokenizer) -> bool:
     return whole and 4 * sum(beginnings) > 3 * len(beginnings)
 
 
-def _starts_from_zeros(file: CTranslate2File) -> bool:
+def _starts_from_zeros(file: CTranslate2Weights) -> bool:
     return bool(file.scalars.get(_START, 0))
 
 
-def _shape(file: CTranslate2File, name: str) -> tuple[int, ...]:
+def _shape(file: CTranslate2Weights, name: str) -> tuple[int, ...]:
     shape = file.weights.shapes.get(name, ())
     if len(shape) != 2:
         raise CheckpointError(f"{file.weights.path}: {name!r} is missing, or is no matrix")
@@ -163,7 +163,7 @@ def _shape(file: CTranslate2File, name: str) -> tuple[int, ...]:
 
 
 def _convert(
-    file: CTranslate2File, checkpoint: ExternalCheckpoint, config: CTranslate2Config
+    file: CTranslate2Weights, converter: CheckpointConverter, config: CTranslate2Config
 ) -> tuple[TransformerConfig, dict[str, Tensor]]:
     numbers = _numbers(file)
     width = _shape(file, _EMBEDDINGS[0])[1]
@@ -171,12 +171,12 @@ def _convert(
     for side in ("encoder", "decoder"):
         matches = (re.match(rf"{side}/layer_(\d+)/", name) for name in file.weights.shapes)
         layers[f"{side}_layers"] = 1 + max((int(match[1][:9]) for match in matches if match), default=-1)
-    bias = checkpoint.tensor(f"{_OUTPUT}/bias", (checkpoint.vocabularies[1].size,), optional=True)
-    own = checkpoint.word_weights(*_EMBEDDINGS, f"{_OUTPUT}/weight", width, width, bias)
+    bias = converter.tensor(f"{_OUTPUT}/bias", (converter.vocabularies[1].size,), optional=True)
+    own = converter.word_weights(*_EMBEDDINGS, f"{_OUTPUT}/weight", width, width, bias)
     for name in _POSITIONS.values():
         if name not in file.weights.shapes:
-            raise checkpoint.fault(f"{name!r} is missing: CTranslate2 then takes sinusoids of other wavelengths")
-    positions, tables = checkpoint.positions(_POSITIONS, width)
+            raise converter.fault(f"{name!r} is missing: CTranslate2 then takes sinusoids of other wavelengths")
+    positions, tables = converter.positions(_POSITIONS, width)
     settings = {
         "hidden_size": width,
         "feed_forward_size": _shape(file, "encoder/layer_0/ffn/linear_0/weight")[0],
@@ -191,7 +191,7 @@ def _convert(
     layer, heads = (file.scalars.get(name, default) for name, default in _ALIGNMENT.items())
     if layer >= 0:
         settings |= {"alignment_layer": int(layer) + 1, "alignment_heads": 1 if heads == 1 else "mean"}
-    return checkpoint.convert(
+    return converter.convert(
         TransformerConfig,
         settings | layers | positions,
         own | tables,
@@ -200,7 +200,7 @@ def _convert(
     )
 
 
-def _numbers(file: CTranslate2File) -> dict[str, int | float]:
+def _numbers(file: CTranslate2Weights) -> dict[str, int | float]:
     """The numbers that encoder and decoder have alike; those without counterpart here are refused."""
     path = file.weights.path
     sides = {f"{side}/{name}" for side in ("encoder", "decoder") for name in (*_ALIKE, "scale_embeddings")}
@@ -218,7 +218,7 @@ def _numbers(file: CTranslate2File) -> dict[str, int | float]:
     return numbers
 
 
-def _scales_embeddings(file: CTranslate2File, width: int) -> bool:
+def _scales_embeddings(file: CTranslate2Weights, width: int) -> bool:
     """By a flag, which is true where it is missing, or by the number itself."""
     root, scaled = math.sqrt(width), set()
     for side in ("encoder", "decoder"):

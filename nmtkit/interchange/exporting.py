@@ -210,7 +210,7 @@ def write_untrained_run(
 
 def _model_card(run: RunFolder, recipe: Recipe, model: Seq2Seq, to: str, licence: str | None) -> str:
     """The text of a README.md, with the head that Hugging Face's hub reads."""
-    imported, scores = _read(run.imported), _read(run.test_scores)
+    imported, scores = _read_object(run.imported), _read_object(run.test_scores)
     task = TASKS.get(recipe.task)
     head = {
         "license": licence or imported.get("license") or "unknown",
@@ -238,7 +238,7 @@ def _model_card(run: RunFolder, recipe: Recipe, model: Seq2Seq, to: str, licence
 def _data(run: RunFolder, recipe: Recipe, imported: dict[str, Any]) -> str:
     if imported:
         return f"Imported from the {imported.get('model_type')} model {imported.get('folder')}; see the card of that."
-    counted = _read(run.report).get("splits", {})
+    counted = _read_object(run.report).get("splits", {})
     rows = []
     for split, files in recipe.data.splits().items():
         pairs = counted.get(split, {}).get("kept")
@@ -257,7 +257,7 @@ def _scores(result: dict[str, Any]) -> str:
     return "\n".join([*head, *rows] if rows else [])
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read_object(path: Path) -> dict[str, Any]:
     """The object in a file of the run; empty if it is missing or damaged."""
     try:
         content = parse_json(path.read_bytes(), str(path))

@@ -14,7 +14,7 @@ from nmtkit.core.task import TASKS
 from nmtkit.core.wording import shorten
 from nmtkit.data.tokenizer import MAX_VOCAB_SIZE, TokenizerPair
 from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
-from nmtkit.interchange.checkpoint import SUPPRESSED_BIAS, ExternalCheckpoint, ImportedModel
+from nmtkit.interchange.checkpoint import SUPPRESSED_BIAS, CheckpointConverter, ImportedModel
 from nmtkit.interchange.conversion import huggingface_names
 from nmtkit.interchange.external_files import (
     ExternalSettings,
@@ -123,8 +123,8 @@ def read_huggingface(folder: Path) -> ImportedModel:
     require_equal(place, config, {f"decoder_{key}": f"encoder_{key}" for key in ("attention_heads", "ffn_dim")})
     with open_weights(folder) as weights:
         tokenizers, maps = _tokenizers(folder, config, weights)
-        checkpoint = ExternalCheckpoint(place, weights, tokenizers, maps)
-        model, tensors = _convert(_NORMS[architecture], config, checkpoint)
+        converter = CheckpointConverter(place, weights, tokenizers, maps)
+        model, tensors = _convert(_NORMS[architecture], config, converter)
     search, ignored = config.search_settings(int(maps[1].rows[UNK]))
     known = {*HuggingFaceConfig.model_fields, *_NO_EFFECT}
     ignored += [key for key, value in generation.items() if value and key not in known]
@@ -193,18 +193,18 @@ def _tokens(path: Path, size: int) -> dict[int, str]:
 
 
 def _convert(
-    norm: str, config: HuggingFaceConfig, checkpoint: ExternalCheckpoint
+    norm: str, config: HuggingFaceConfig, converter: CheckpointConverter
 ) -> tuple[TransformerConfig, dict[str, Tensor]]:
-    shapes, width = checkpoint.weights.shapes, config.d_model
+    shapes, width = converter.weights.shapes, config.d_model
     src, tgt = (name if name in shapes else _SHARED for name in _EMBEDDINGS)
     separate = _LM_HEAD in shapes or not config.tie_word_embeddings
-    bias = checkpoint.tensor("final_logits_bias", (1, config.tgt_vocab_size), optional=True)[0]
+    bias = converter.tensor("final_logits_bias", (1, config.tgt_vocab_size), optional=True)[0]
     if config.renormalize_logits:  # as if these tokens did not exist
         bias[[*config.suppressed_tokens]] = SUPPRESSED_BIAS
-    own = checkpoint.word_weights(src, tgt, _LM_HEAD if separate else tgt, width, width, bias)
+    own = converter.word_weights(src, tgt, _LM_HEAD if separate else tgt, width, width, bias)
     if config.tie_word_embeddings and not torch.equal(own["output.weight"], own["tgt_embedding.weight"]):
-        raise checkpoint.fault("config.json says that the output layer is the target's embedding, and they differ")
-    positions, tables = checkpoint.positions(_POSITIONS, width)
+        raise converter.fault("config.json says that the output layer is the target's embedding, and they differ")
+    positions, tables = converter.positions(_POSITIONS, width)
     settings = config.model_dump(include=_SAME_NAME) | {
         "hidden_size": width,
         "feed_forward_size": config.encoder_ffn_dim,
@@ -215,4 +215,4 @@ def _convert(
         "activation": {"swish": "silu"}.get(config.activation_function, config.activation_function),
     }
     ignored = (_SHARED, _LM_HEAD, *_EMBEDDINGS)
-    return checkpoint.convert(TransformerConfig, settings | positions, own | tables, huggingface_names, ignored)
+    return converter.convert(TransformerConfig, settings | positions, own | tables, huggingface_names, ignored)

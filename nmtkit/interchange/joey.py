@@ -10,7 +10,7 @@ from nmtkit.core.errors import CheckpointError
 from nmtkit.core.formats import load_yaml
 from nmtkit.core.settings import Beam, Depth, Field, Length, Width, parse
 from nmtkit.data.tokenizer import WORD_START
-from nmtkit.interchange.checkpoint import ExternalCheckpoint, ImportedModel, recurrent_names, transformer_names
+from nmtkit.interchange.checkpoint import CheckpointConverter, ImportedModel, recurrent_names, transformer_names
 from nmtkit.interchange.external_files import (
     ExternalSettings,
     ExternalWeights,
@@ -176,8 +176,8 @@ def read_joey(folder: Path) -> ImportedModel:
     src, tgt = (_vocabulary(folder / f"{side}_vocab.txt", config.data.special_symbols) for side in ("src", "trg"))
     models, notes = _sentencepiece_models(folder, config.data, place, any(WORD_START in token for token in tgt.tokens))
     tokenizers, maps = toolkit_tokenizers(src, tgt, models, config.data.src.lowercase, restrict=True)
-    checkpoint = ExternalCheckpoint(place, _weights(folder), tokenizers, maps)
-    model, tensors = (_transformer if kind == "transformer" else _recurrent)(checkpoint, config)
+    converter = CheckpointConverter(place, _weights(folder), tokenizers, maps)
+    model, tensors = (_transformer if kind == "transformer" else _recurrent)(converter, config)
     if testing.repetition_penalty > 1 or testing.no_repeat_ngram_size > 1:
         notes.append(
             "testing: repetition_penalty is ignored, and no_repeat_ngram_size blocks n-grams of the target alone; Joey "
@@ -233,21 +233,21 @@ def _weights(folder: Path) -> ExternalWeights:
     return ExternalWeights.of(path, named_tensors(path, state["model_state"], _REMEDY))
 
 
-def _require_alike(checkpoint: ExternalCheckpoint, config: JoeyConfig, *keys: str) -> None:
-    require_equal(checkpoint.place, config, {f"model.decoder.{key}": f"model.encoder.{key}" for key in keys})
+def _require_alike(converter: CheckpointConverter, config: JoeyConfig, *keys: str) -> None:
+    require_equal(converter.place, config, {f"model.decoder.{key}": f"model.encoder.{key}" for key in keys})
 
 
-def _transformer(checkpoint: ExternalCheckpoint, config: JoeyConfig) -> tuple[ModelConfig, dict[str, Tensor]]:
+def _transformer(converter: CheckpointConverter, config: JoeyConfig) -> tuple[ModelConfig, dict[str, Tensor]]:
     encoder = config.model.encoder
-    _require_alike(checkpoint, config, "hidden_size", "ff_size", "num_heads", "layer_norm", "activation")
+    _require_alike(converter, config, "hidden_size", "ff_size", "num_heads", "layer_norm", "activation")
     for key in ("ff_size", "num_heads", "layer_norm"):
         if getattr(encoder, key) is None:
-            raise unsupported(checkpoint.place, f"model.encoder.{key}: not set", "set it as the model was trained")
+            raise unsupported(converter.place, f"model.encoder.{key}: not set", "set it as the model was trained")
     if not config.model.tied_embeddings:
-        _require_alike(checkpoint, config, "embeddings.scale")
+        _require_alike(converter, config, "embeddings.scale")
     width, activation = encoder.hidden_size, encoder.activation or "relu"
-    checkpoint.require_sinusoids(_POSITIONS, width)
-    own = checkpoint.word_weights(*_EMBEDDINGS, width, width)
+    converter.require_sinusoids(_POSITIONS, width)
+    own = converter.word_weights(*_EMBEDDINGS, width, width)
     settings = {
         "hidden_size": width,
         "feed_forward_size": encoder.ff_size,
@@ -262,26 +262,26 @@ def _transformer(checkpoint: ExternalCheckpoint, config: JoeyConfig) -> tuple[Mo
         "scale_embeddings": encoder.embeddings.scale,
         "activation": {"swish": "silu"}.get(activation, activation),
     }
-    return checkpoint.convert(TransformerConfig, settings, own, _TRANSFORMER_NAMES)
+    return converter.convert(TransformerConfig, settings, own, _TRANSFORMER_NAMES)
 
 
-def _recurrent(checkpoint: ExternalCheckpoint, config: JoeyConfig) -> tuple[ModelConfig, dict[str, Tensor]]:
+def _recurrent(converter: CheckpointConverter, config: JoeyConfig) -> tuple[ModelConfig, dict[str, Tensor]]:
     """A Luong model: the decoder's state is updated before it attends, with Bahdanau's score as well."""
     encoder, decoder = config.model.encoder, config.model.decoder
     width, hidden, memory = encoder.embeddings.embedding_dim, decoder.hidden_size, 2 * encoder.hidden_size
-    _require_alike(checkpoint, config, "rnn_type", "embeddings.embedding_dim")
+    _require_alike(converter, config, "rnn_type", "embeddings.embedding_dim")
     if encoder.embeddings.scale or decoder.embeddings.scale:
-        raise unsupported(checkpoint.place, "embeddings.scale: true in a recurrent model")
+        raise unsupported(converter.place, "embeddings.scale: true in a recurrent model")
     if decoder.activation not in (None, "tanh"):
-        raise unsupported(checkpoint.place, f"model.decoder.activation: {decoder.activation} in a recurrent model")
-    own = checkpoint.word_weights(*_EMBEDDINGS, width, hidden)
-    state_first = checkpoint.tensor("decoder.att_vector_layer.weight", (hidden, hidden + memory))
+        raise unsupported(converter.place, f"model.decoder.activation: {decoder.activation} in a recurrent model")
+    own = converter.word_weights(*_EMBEDDINGS, width, hidden)
+    state_first = converter.tensor("decoder.att_vector_layer.weight", (hidden, hidden + memory))
     own["attentional.weight"] = torch.cat([state_first[:, hidden:], state_first[:, :hidden]], 1)
     additive = decoder.attention == "bahdanau"
     if additive:
-        own["attention.score.energy"] = checkpoint.tensor("decoder.attention.energy_layer.weight", (1, hidden))[0]
+        own["attention.score.energy"] = converter.tensor("decoder.attention.energy_layer.weight", (1, hidden))[0]
         own["attention.score.key.bias"] = torch.zeros(hidden)
-    bridge, bridge_weights = _bridge(checkpoint, decoder, memory)
+    bridge, bridge_weights = _bridge(converter, decoder, memory)
     settings = {
         "embedding_size": width,
         "hidden_size": hidden,
@@ -297,22 +297,22 @@ def _recurrent(checkpoint: ExternalCheckpoint, config: JoeyConfig) -> tuple[Mode
         "input_feeding": decoder.input_feeding,
         "attentional_bias": True,
     }
-    return checkpoint.convert(LuongConfig, settings, own | bridge_weights, _RECURRENT_NAMES)
+    return converter.convert(LuongConfig, settings, own | bridge_weights, _RECURRENT_NAMES)
 
 
-def _bridge(checkpoint: ExternalCheckpoint, decoder: _Decoder, memory: int) -> tuple[str, dict[str, Tensor]]:
+def _bridge(converter: CheckpointConverter, decoder: _Decoder, memory: int) -> tuple[str, dict[str, Tensor]]:
     """The map to the decoder's first state, which all its layers, and an LSTM's memory cells, share."""
     if decoder.init_hidden == "zero":
         return "zero", {}
     size = (decoder.hidden_size, memory)
     if decoder.init_hidden == "bridge":
-        weight = checkpoint.tensor("decoder.bridge_layer.weight", size)
-        bias = checkpoint.tensor("decoder.bridge_layer.bias", size[:1])
+        weight = converter.tensor("decoder.bridge_layer.weight", size)
+        bias = converter.tensor("decoder.bridge_layer.bias", size[:1])
     elif memory in (decoder.hidden_size, 2 * decoder.hidden_size):
         weight, bias = torch.eye(*size), torch.zeros(size[0])
     else:
         what = f"model.decoder.init_hidden: last of {memory} numbers for {decoder.hidden_size}"
-        raise unsupported(checkpoint.place, what)
+        raise unsupported(converter.place, what)
     layers = {"weight": weight.repeat(decoder.num_layers, 1), "bias": bias.repeat(decoder.num_layers)}
     states = ("hidden", "cell") if decoder.rnn_type == "lstm" else ("hidden",)
     weights = {f"bridge.{state}.{kind}": tensor.clone() for state in states for kind, tensor in layers.items()}

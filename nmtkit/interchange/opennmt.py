@@ -20,7 +20,7 @@ from nmtkit.core.wording import shorten
 from nmtkit.data.tokenizer import WORD_START
 from nmtkit.interchange.checkpoint import (
     SUPPRESSED_BIAS,
-    ExternalCheckpoint,
+    CheckpointConverter,
     ImportedModel,
     recurrent_names,
     transformer_names,
@@ -144,11 +144,11 @@ def read_opennmt(path: Path) -> ImportedModel:
         f"generator.{name}".replace("generator.0.", "generator."): one for name, one in state["generator"].items()
     }
     weights = ExternalWeights.of(path, named_tensors(path, state["model"] | generator, _REMEDY))
-    checkpoint = ExternalCheckpoint(path, weights, tokenizers, maps)
+    converter = CheckpointConverter(path, weights, tokenizers, maps)
     model, tensors = (
-        _recurrent(checkpoint, options)
+        _recurrent(converter, options)
         if isinstance(options, _RecurrentOptions)
-        else _transformer(checkpoint, cast(_TransformerOptions, options))
+        else _transformer(converter, cast(_TransformerOptions, options))
     )
     return ImportedModel("opennmt-py", f"OpenNMT-py {kind}", model, tensors, tokenizers, _SEARCH, notes)
 
@@ -233,18 +233,18 @@ def _first(value: list[float] | float) -> float:
     return value if isinstance(value, float) else [*value, 0.0][0]
 
 
-def _word_weights(checkpoint: ExternalCheckpoint, output: str, width: int, hidden: int) -> dict[str, Tensor]:
-    bias = checkpoint.tensor(f"{output}.bias", (checkpoint.vocabularies[1].size,))
+def _word_weights(converter: CheckpointConverter, output: str, width: int, hidden: int) -> dict[str, Tensor]:
+    bias = converter.tensor(f"{output}.bias", (converter.vocabularies[1].size,))
     src, tgt = _EMBEDDINGS
-    return checkpoint.word_weights(src, tgt, f"{output}.weight", width, hidden, bias)
+    return converter.word_weights(src, tgt, f"{output}.weight", width, hidden, bias)
 
 
-def _transformer(checkpoint: ExternalCheckpoint, options: _TransformerOptions) -> tuple[ModelConfig, dict[str, Tensor]]:
+def _transformer(converter: CheckpointConverter, options: _TransformerOptions) -> tuple[ModelConfig, dict[str, Tensor]]:
     widths = ("dec_hid_size", "src_word_vec_size", "tgt_word_vec_size")
-    require_equal(checkpoint.place, options, dict.fromkeys(widths, "enc_hid_size"))
+    require_equal(converter.place, options, dict.fromkeys(widths, "enc_hid_size"))
     width = options.enc_hid_size
-    checkpoint.require_sinusoids(_POSITIONS, width)
-    own = _word_weights(checkpoint, "generator.linear" if options.copy_attn else "generator", width, width)
+    converter.require_sinusoids(_POSITIONS, width)
+    own = _word_weights(converter, "generator.linear" if options.copy_attn else "generator", width, width)
     settings: dict[str, Any] = {
         "hidden_size": width,
         "feed_forward_size": options.transformer_ff,
@@ -261,27 +261,27 @@ def _transformer(checkpoint: ExternalCheckpoint, options: _TransformerOptions) -
     }
     if options.copy_attn:
         settings |= {"copying": "head", "alignment_layer": options.dec_layers, "alignment_heads": 1}
-        weight = checkpoint.tensor("generator.linear_copy.weight", (1, width))
+        weight = converter.tensor("generator.linear_copy.weight", (1, width))
         zeros = torch.zeros_like(weight)
         own["copy_gate.weight"] = torch.cat([zeros, -weight, zeros], 1)
-        own["copy_gate.bias"] = -checkpoint.tensor("generator.linear_copy.bias", (1,))
+        own["copy_gate.bias"] = -converter.tensor("generator.linear_copy.bias", (1,))
         own["output.bias"][0] = SUPPRESSED_BIAS  # padding is no word there
 
     def optional(name: str) -> bool:
         attention = "_attn." in name and not options.add_qkvbias
         return name.endswith(".bias") and (attention or (".w_" in name and not options.add_ffnbias))
 
-    return checkpoint.convert(TransformerConfig, settings, own, _TRANSFORMER_NAMES, optional=optional)
+    return converter.convert(TransformerConfig, settings, own, _TRANSFORMER_NAMES, optional=optional)
 
 
-def _recurrent(checkpoint: ExternalCheckpoint, options: _RecurrentOptions) -> tuple[ModelConfig, dict[str, Tensor]]:
+def _recurrent(converter: CheckpointConverter, options: _RecurrentOptions) -> tuple[ModelConfig, dict[str, Tensor]]:
     """A Luong model: the decoder's state is updated before it attends."""
     pairs = {"tgt_word_vec_size": "src_word_vec_size", "enc_hid_size": "dec_hid_size", "dec_layers": "enc_layers"}
-    require_equal(checkpoint.place, options, pairs)
+    require_equal(converter.place, options, pairs)
     width, hidden, both = options.src_word_vec_size, options.dec_hid_size, options.encoder_type == "brnn"
-    own = _word_weights(checkpoint, "generator", width, hidden)
+    own = _word_weights(converter, "generator", width, hidden)
     if options.global_attention == "general":  # it maps the decoder's state, ours the encoder's
-        query = checkpoint.tensor("decoder.attn.linear_in.weight", (hidden, hidden))
+        query = converter.tensor("decoder.attn.linear_in.weight", (hidden, hidden))
         own["attention.score.key.weight"] = query.t().contiguous()
     settings = {
         "embedding_size": width,
@@ -298,4 +298,4 @@ def _recurrent(checkpoint: ExternalCheckpoint, options: _RecurrentOptions) -> tu
     }
     cells = "decoder.rnn.layers.{layer}.{kind}" if options.input_feed else "decoder.rnn.{kind}_l{layer}"
     names = recurrent_names({"attentional.weight": "decoder.attn.linear_out.weight"}, cells)
-    return checkpoint.convert(LuongConfig, settings, own, names)
+    return converter.convert(LuongConfig, settings, own, names)

@@ -13,7 +13,7 @@ from nmtkit.corpus.reading import read_pairs
 from nmtkit.experiment.loading import DecodingOptions, open_translator
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder, ignore
-from nmtkit.runs.origin import Origin, read_origin
+from nmtkit.runs.origin import FineTuningOrigin, read_origin
 from nmtkit.runs.saved import SavedRun
 
 OWN, GENERAL = "own text", "general text"
@@ -76,7 +76,7 @@ def score_after(
     return changes
 
 
-def _tests(recipe: Recipe, origin: Origin) -> dict[str, SplitFiles]:
+def _tests(recipe: Recipe, origin: FineTuningOrigin) -> dict[str, SplitFiles]:
     """The test sets that have targets; one that is both is the new text's."""
     own, general = recipe.data.splits().get("test"), origin.test
     if own is not None and general is not None and own.texts() == general.texts():

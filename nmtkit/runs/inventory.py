@@ -47,8 +47,8 @@ def list_runs(runs: Path = RUNS) -> list[RunSummary]:
 def _summary(folder: RunFolder) -> RunSummary:
     facts: dict[str, Any] = {}
     try:
-        facts |= _of_recipe(folder)
-        facts |= _of_training(folder, facts["metric"])
+        facts |= _recipe_facts(folder)
+        facts |= _training_facts(folder, facts["metric"])
         if folder.test_scores.is_file():
             scores = _json(folder.test_scores)["scores"]
             facts["test"] = {str(score["name"]): float(score["value"]) for score in scores}
@@ -60,12 +60,12 @@ def _summary(folder: RunFolder) -> RunSummary:
     return RunSummary(folder.path.name, **facts, size=_size(folder.path), changed=max(times))
 
 
-def _of_recipe(folder: RunFolder) -> dict[str, Any]:
+def _recipe_facts(folder: RunFolder) -> dict[str, Any]:
     data, _ = load_yaml(folder.recipe)
     return {"recipe": str(data["name"]), "task": str(data["task"]), "metric": str(data["training"]["best_metric"])}
 
 
-def _of_training(folder: RunFolder, metric: str) -> dict[str, Any]:
+def _training_facts(folder: RunFolder, metric: str) -> dict[str, Any]:
     updates, best = None, None
     for line in folder.metrics.read_bytes().splitlines() if folder.metrics.is_file() else ():
         with suppress(NmtkitError):  # the last line may be half written

@@ -27,7 +27,7 @@ _NO_SCORES = ("loss", "perplexity", "seconds")
 
 
 @dataclass(frozen=True)
-class StageTotals:
+class EarlierStages:
     """Updates and seconds of the stages before the present one."""
 
     updates: int = 0
@@ -35,11 +35,11 @@ class StageTotals:
     by_stage: tuple[float, ...] = ()
     """The seconds of each."""
 
-    def plus(self, stage: SavedStage) -> "StageTotals":
+    def plus(self, stage: SavedStage) -> "EarlierStages":
         """With a finished stage."""
         facts = stage.checkpoints.read_metadata()
         update, seconds = facts["update"], facts["seconds"]
-        return StageTotals(self.updates + update, self.seconds + seconds, (*self.by_stage, seconds))
+        return EarlierStages(self.updates + update, self.seconds + seconds, (*self.by_stage, seconds))
 
     def shift(self, event: Event) -> Event:
         """The event, counted from the beginning of the first stage."""

@@ -21,11 +21,11 @@ from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun, find_run
 
-_OPEN = ("alignment_layer", "alignment_heads")
+_MAY_DIFFER = ("alignment_layer", "alignment_heads")
 """Model settings that may differ, beside dropout: the attention that is shown."""
 
 
-class Origin(Settings):
+class FineTuningOrigin(Settings):
     """The content of `origin.json`."""
 
     run: str
@@ -42,7 +42,7 @@ class Origin(Settings):
     """Its scores on the test sets of its own text and of the new one: see `nmtkit.presets.forgetting`."""
 
 
-def find_origin(recipe: Recipe, folder: RunFolder | None = None) -> Origin | None:
+def find_origin(recipe: Recipe, folder: RunFolder | None = None) -> FineTuningOrigin | None:
     """The origin that a recipe names with `init_from`, if any; it must not be `folder`, that of the new run."""
     if recipe.init_from is None:
         return None
@@ -59,7 +59,7 @@ def find_origin(recipe: Recipe, folder: RunFolder | None = None) -> Origin | Non
         raise CheckpointError(
             f"{weights}: of another vocabulary than that of {source.folder.path}; name its own weights"
         )
-    return Origin(
+    return FineTuningOrigin(
         run=os.path.abspath(source.folder.path),
         weights=os.path.abspath(weights),
         sha256=_sha256(weights),
@@ -97,22 +97,22 @@ def _differing(group: str, before: Recipe, now: Recipe) -> list[str]:
     return [
         f"`{group}.{key}` is {new.get(key)!r}, and there {old.get(key)!r}"
         for key in dict.fromkeys((*old, *new))
-        if old.get(key) != new.get(key) and "dropout" not in key and key not in _OPEN
+        if old.get(key) != new.get(key) and "dropout" not in key and key not in _MAY_DIFFER
     ]
 
 
-def read_origin(folder: RunFolder) -> Origin | None:
+def read_origin(folder: RunFolder) -> FineTuningOrigin | None:
     """The recorded origin of a run, if it has one."""
     path = folder.origin
     if not path.is_file():
         return None
     try:
-        return parse(Origin, parse_json(read_vocabulary_file(path, "it"), path.name), str(path))
+        return parse(FineTuningOrigin, parse_json(read_vocabulary_file(path, "it"), path.name), str(path))
     except (DataError, RecipeError) as fault:
         raise CheckpointError(f"{path}: damaged ({fault}); train anew with --overwrite") from fault
 
 
-def origin_tokenizers(origin: Origin) -> TokenizerPair:
+def origin_tokenizers(origin: FineTuningOrigin) -> TokenizerPair:
     """The tokenizers of the origin; raises CheckpointError if they are missing or have changed."""
     tokenizers = SavedRun(RunFolder(Path(origin.run))).load_tokenizers()
     if tokenizers.checksum != origin.vocabulary:
@@ -120,7 +120,7 @@ def origin_tokenizers(origin: Origin) -> TokenizerPair:
     return tokenizers
 
 
-def load_origin_weights(model: Seq2Seq, origin: Origin) -> None:
+def load_origin_weights(model: Seq2Seq, origin: FineTuningOrigin) -> None:
     """Loads the recorded weights; raises CheckpointError if they are missing, changed, or of another model."""
     path = Path(origin.weights)
     weights = read_weights(path, origin.vocabulary)

@@ -12,8 +12,8 @@ import pytest
 import torch
 import yaml
 from commands import Command, refused, succeeded
-from other_recurrent import opennmt_rnn
-from other_toolkits import joey_config, opennmt_options, write_joey, write_opennmt
+from external_recurrent import opennmt_rnn
+from external_toolkits import joey_config, opennmt_options, write_joey, write_opennmt
 from portable import SOURCES, Harm, Spoil, import_refused
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import sentencepiece
-from other_recurrent import joey_rnn, joey_rnn_scores, opennmt_rnn, opennmt_rnn_scores
-from other_toolkits import (
+from external_recurrent import joey_rnn, joey_rnn_scores, opennmt_rnn, opennmt_rnn_scores
+from external_toolkits import (
     JOEY,
     OPENNMT,
     joey_config,

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tiny_training import run, same_weights, settings, tiny_model
 
-from nmtkit.checkpoints.manager import CheckpointManager, KeptWeights
+from nmtkit.checkpoints.manager import CheckpointManager, KeptCheckpoint
 from nmtkit.checkpoints.weights import (
     assign_matching_weights,
     average_weights,
@@ -166,7 +166,7 @@ def test_the_best_and_the_newest_stay(tmp_path, given, values, kept, best):
         assert (path is None) == (update not in [entry.update for entry in checkpoints.kept()])
     files = [checkpoints.weights_path(update) for update in kept]
     assert sorted(tmp_path.glob("weights-*")) == files
-    assert checkpoints.kept() == [KeptWeights(update, values[update]) for update in kept]
+    assert checkpoints.kept() == [KeptCheckpoint(update, values[update]) for update in kept]
     assert checkpoints.recent() == files[::-1]
     assert checkpoints.best()[0] == checkpoints.weights_path(best)
     assert read_weights(checkpoints.best()[0])["a"].tolist() == [best]
@@ -176,10 +176,10 @@ def test_repeating_an_update_replaces_it_and_what_came_after_and_another_metric_
     checkpoints, weights = CheckpointManager(tmp_path), {"a": torch.zeros(1)}
     for update, value in [(1, 1.0), (2, 9.0), (3, 8.0), (2, 2.0)]:
         checkpoints.keep(weights, update, value, settings(keep_best=3))
-    assert checkpoints.kept() == [KeptWeights(1, 1.0), KeptWeights(2, 2.0)]
+    assert checkpoints.kept() == [KeptCheckpoint(1, 1.0), KeptCheckpoint(2, 2.0)]
     assert [path.name for path in tmp_path.glob("*3.safetensors")] == []
     checkpoints.keep(weights, 4, 2.0, settings(best_metric="loss", higher_is_better=False))
-    assert checkpoints.kept() == [KeptWeights(4, 2.0)]
+    assert checkpoints.kept() == [KeptCheckpoint(4, 2.0)]
 
 
 def test_a_lost_list_is_made_anew(tmp_path):
@@ -187,7 +187,7 @@ def test_a_lost_list_is_made_anew(tmp_path):
     for update, value in enumerate([3.0, 5.0, 1.0], start=1):
         checkpoints.keep({"a": torch.ones(3)}, update, value, settings(keep_best=9))
     (tmp_path / "kept.json").unlink()
-    assert checkpoints.kept() == [KeptWeights(1, 3.0), KeptWeights(2, 5.0), KeptWeights(3, 1.0)]
+    assert checkpoints.kept() == [KeptCheckpoint(1, 3.0), KeptCheckpoint(2, 5.0), KeptCheckpoint(3, 1.0)]
     assert checkpoints.best()[0] == checkpoints.weights_path(2)
     checkpoints.keep({"a": torch.ones(3)}, 4, 2.0, settings(keep_best=9))
     assert [entry.update for entry in checkpoints.kept()] == [1, 2, 3, 4]

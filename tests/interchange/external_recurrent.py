@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from other_toolkits import Drawn, Weights
+from external_toolkits import Drawn, Weights
 from torch import Tensor, nn
 
 
