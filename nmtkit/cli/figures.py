@@ -3,13 +3,12 @@
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 import cloup
 
 from nmtkit import console, pictures
-from nmtkit.cli.options import Decorator, Number, pass_as
+from nmtkit.cli.options import Decorator, Number, collect, together
 from nmtkit.cli.reporting import note, tell
 from nmtkit.metrics import LengthBucket
 from nmtkit.pictures.curves import save_by_length
@@ -32,37 +31,29 @@ def _inches(ctx: click.Context, parameter: click.Parameter, given: str | None) -
     return width, height[0] if height else None
 
 
-figure_group: Decorator = cloup.option_group(
-    "Figure",
-    click.option("--title", metavar="TEXT", help="Title of the figure, instead of its own."),
-    click.option("--no-title", is_flag=True, help="No title, for a paper with a caption."),
-    click.option("--size", metavar="INCHES", callback=_inches, help="Width, or WIDTHxHEIGHT: 3.3, 6.5x4."),
-    click.option("--font", metavar="FAMILY", help="Font family, such as serif. Default: DejaVu Sans."),
-    click.option("--font-size", type=Number(3, 72, whole=False), metavar="POINTS", help="Size of the words."),
-    click.option(
-        "--colours",
-        metavar="NAMES",
-        help="Colours from lowest to highest weight, or of each curve, separated by commas; or a colour map of "
-        "matplotlib, such as Greys.",
+def _names(ctx: click.Context, parameter: click.Parameter, given: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in given.split(",") if part.strip())
+
+
+figure_style: Decorator = together(
+    cloup.option_group(
+        "Figure",
+        click.option("--title", metavar="TEXT", help='Title of the figure, instead of its own; "" for none.'),
+        click.option("--size", metavar="INCHES", callback=_inches, help="Width, or WIDTHxHEIGHT: 3.3, 6.5x4."),
+        click.option("--font", metavar="FAMILY", default="", help="Font family, such as serif. Default: DejaVu Sans."),
+        click.option("--font-size", type=Number(3, 72, whole=False), metavar="POINTS", help="Size of the words."),
+        click.option(
+            "--colours",
+            metavar="NAMES",
+            default="",
+            callback=_names,
+            help="Colours from lowest to highest weight, or of each curve, separated by commas; or a colour map of "
+            "matplotlib, such as Greys.",
+        ),
     ),
+    collect(FigureStyle, "style"),
 )
-
-
-def _style(given: dict[str, Any]) -> FigureStyle:
-    title, no_title, size, font, font_size, colours = (
-        given.pop(key) for key in ("title", "no_title", "size", "font", "font_size", "colours")
-    )
-    if no_title and title:
-        raise click.UsageError("--title gives the figure a title and --no-title none: give one of them")
-    names = tuple(part.strip() for part in (colours or "").split(",") if part.strip())
-    style = FigureStyle("" if no_title else title, size, font or "", font_size, names)
-    if style.font or style.colours:
-        style.check()
-    return style
-
-
-collect_style: Decorator = pass_as("style", _style)
-"""Passes the options of `figure_group` to a command as one `FigureStyle`, called `style`."""
+"""The look of a figure, which a command gets as one `FigureStyle`, called `style`."""
 
 
 def save_pictures(outputs: Sequence[Path], save: Callable[[Path], object], style: FigureStyle) -> None:

@@ -10,14 +10,15 @@ import cloup
 
 from nmtkit import console, pictures
 from nmtkit.cli import completing, inference, options
-from nmtkit.cli.figures import collect_style, figure_group, save_pictures
+from nmtkit.cli.figures import figure_style, save_pictures
 from nmtkit.cli.reading import STDIN, stdin_lines
-from nmtkit.cli.reporting import note, tell
+from nmtkit.cli.reporting import tell
 from nmtkit.console.heatmaps import show_attention
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.json_records import EXTRACT_HINT, refuse_json_lines
 from nmtkit.experiment.loading import DecodingOptions
 from nmtkit.metrics import text_metrics
+from nmtkit.metrics.systems import titles
 from nmtkit.models.base import as_headed
 from nmtkit.pictures.colour_tables import Entropies, head_entropies, save_entropies, save_positions, word_entropies
 from nmtkit.pictures.curves import Points, Training, save_training
@@ -60,12 +61,11 @@ POSITIONS = 100
     ),
     options.device,
 )
-@figure_group
+@figure_style
 @cloup.option_group(
     "Search", inference.search_flags("beam_size", "length_penalty"), inference.search, inference.precision("fp32")
 )
 @options.quiet
-@collect_style
 @inference.opens_model
 def plot_attention_command(
     how: DecodingOptions,
@@ -96,7 +96,7 @@ def plot_attention_command(
     Examples:
       nmtkit plot-attention "The old woman sleeps."
       nmtkit plot-attention "The old woman sleeps." "La vieille femme dort." -o attention.png -o attention.html
-      nmtkit plot-attention "The old woman sleeps." --no-title --size 3.3 --font-size 8 --colours Greys -o paper.pdf
+      nmtkit plot-attention "The old woman sleeps." --title "" --size 3.3 --font-size 8 --colours Greys -o paper.pdf
       head -6 test.en | nmtkit plot-attention -m runs/mine --grid -o six.pdf
       paste articles.txt summaries.txt | head -3 | nmtkit plot-attention -m runs/news -o given.pdf
       nmtkit plot-attention -m runs/transformer "The old woman sleeps." --layers -o layers.html
@@ -107,8 +107,6 @@ def plot_attention_command(
     pairs = ([], []) if what == "positions" else _read_pairs(source, target)
     if output:
         save_pictures(output, _picture_saver(translator, pairs, grid, layers, what, style), style)
-        if what == "attention" and not layers and as_headed(translator.model) and any(map(_is_html, output)):
-            note("this is the mean of one layer's heads; --layers shows every layer and head")
     elif what == "entropy":
         _print_entropies(*_entropies(translator, pairs, style.title))
     else:
@@ -121,7 +119,7 @@ def _require_fitting_options(
 ) -> None:
     """Refuses options that exclude or need each other; `one_chosen`: a layer or head is."""
     whole, positions = what == "attention", what == "positions"
-    only_html = output and all(map(_is_html, output))
+    only_html = output and all(path.suffix.lower() == ".html" for path in output)
     for wrong, fault in (
         (grid and not whole, "--grid is for --what attention only; leave one of them out"),
         (layers and not whole, "--layers is for --what attention only; leave one of them out"),
@@ -138,10 +136,6 @@ def _require_fitting_options(
         pictures.picture_format(path)
 
 
-def _is_html(output: Path) -> bool:
-    return output.suffix.lower() == ".html"
-
-
 def _picture_saver(
     translator: Translator, pairs: Pairs, grid: bool, layers: bool, what: str, style: FigureStyle
 ) -> Callable[[Path], object]:
@@ -155,13 +149,9 @@ def _picture_saver(
         pages = [page.with_title(style.title) for page in translator.head_pictures(*pairs)]
         return partial(save_heads, pages, css=style.css())
     drawn = translator.pictures(*pairs)
-    unread = [
-        f"{picture.left_out:,} source tokens of picture {number}"
-        for number, picture in enumerate(drawn, start=1)
-        if picture.left_out
-    ]
-    if style.title is not None and unread:
-        tell("the end of an article was not read; the title does not say so: " + ", ".join(unread))
+    for number, picture in enumerate(drawn, start=1):
+        if picture.left_out:
+            tell(f"picture {number}: the last {picture.left_out:,} source tokens were not read")
     return partial(pictures.save, drawn, grid=grid, style=style)
 
 
@@ -209,8 +199,7 @@ def _print_entropies(parts: Sequence[Entropies], title: str) -> None:
 @cloup.option_group(
     "Common", options.picture_file("-o", "--output", meaning="Draw a figure instead of printing a table", several=True)
 )
-@figure_group
-@collect_style
+@figure_style
 def plot_training_command(runs: tuple[str, ...], output: tuple[Path, ...], style: FigureStyle) -> None:
     """Draw training curves: loss, perplexity, a validation score and learning rate over the updates.
 
@@ -227,20 +216,11 @@ def plot_training_command(runs: tuple[str, ...], output: tuple[Path, ...], style
     """
     for path in output:
         pictures.picture_format(path)
-    trainings = [training_curves(find_run(run)[0], name) for name, run in zip(_names(runs), runs, strict=True)]
+    trainings = [training_curves(find_run(run)[0], name) for name, run in zip(titles(runs), runs, strict=True)]
     if output:
         save_pictures(output, partial(save_training, trainings, style=style), style)
     else:
         _print_trainings(trainings)
-
-
-def _names(runs: tuple[str, ...]) -> list[str]:
-    """The names of the folders, with enough of their parents to be distinct."""
-    paths = [Path(run).absolute().parts[1:] for run in runs]
-    depth = 1
-    while depth < max(map(len, paths)) and len({path[-depth:] for path in paths}) < len(set(paths)):
-        depth += 1
-    return ["/".join(path[-depth:]) for path in paths]
 
 
 def _print_trainings(trainings: Sequence[Training]) -> None:

@@ -55,8 +55,10 @@ class FigureStyle:
     colours: tuple[str, ...] = ()
     """Of shades, from nothing to the most, or one colour map of matplotlib; of curves, one after the other."""
 
-    def check(self) -> None:
+    def __post_init__(self) -> None:
         """Makes sure that the font and the colours exist."""
+        if not self.font and not self.colours:
+            return
         import matplotlib
         from matplotlib.colors import is_color_like
 

@@ -53,14 +53,12 @@ def test_grid(trained: Path, plot: Command) -> None:
     assert len(re.findall(rb"/Type /Page\b", Path("a.pdf").read_bytes())) == 1
 
 
-def test_layers(transformer: Path, trained: Path, plot: Command) -> None:
+def test_layers(transformer: Path, plot: Command) -> None:
     succeeded(plot("-m", transformer, "--layers", "-o", "a.html", stdin=LINES))
     text = Path("a.html").read_text(encoding="utf-8")
     assert text.count('"layers":{"encoder":3,"decoder":2,"cross":2}') == 3
     assert text.count('"heads":{"encoder":4,"decoder":4,"cross":4}') == 3
     assert '"tgt":["▁GU","▁FO","\\u003c/s\\u003e"]' in text
-    for run, name, noted in ((transformer, "b.html", True), (transformer, "b.svg", False), (trained, "b.html", False)):
-        assert ("--layers shows every layer" in plot("-m", run, "-o", name, "ba ce").err) == noted
 
 
 def table(text: str) -> dict[str, list[list[float]]]:
@@ -124,7 +122,6 @@ def test_positions(transformer: Path, plot: Command) -> None:
         (["--what", "positions", "-o", "a.png", "ba"], "leave SOURCE out"),
         (["--what", "positions"], "name it with -o FILE"),
         (["--layers", "--head", "2", "-o", "a.html", "ba"], "this draws all of them"),
-        (["ba", "--title", "a", "--no-title"], "--title gives the figure a title and --no-title none"),
         (["ba", "--size", "wide"], "'wide': give a width, or WIDTHxHEIGHT, from 0.5 to 100 inches"),
         # Of a model that has no such thing.
         (["-m", "TRAINED", "--layers", "-o", "a.html", "ba"], "no layers of attention heads"),
@@ -182,7 +179,7 @@ def test_one_layer_and_head_of_many(transformer: Path, plot: Command) -> None:
 
 def test_several_files_of_one_picture(trained: Path, plot: Command) -> None:
     names = ["a.svg", "a.png", "a.html"]
-    style = ["--no-title", "--size", "3.3", "--font-size", "7", "--colours", "Greys"]
+    style = ["--title", "", "--size", "3.3", "--font-size", "7", "--colours", "Greys"]
     done = succeeded(plot("-m", trained, "ba ce di", *(word for name in names for word in ("-o", name)), *style))
     assert all(f"wrote {name}" in done.err for name in names)
     assert done.err.count("model ") == 1

@@ -301,11 +301,11 @@ def test_colours_and_fonts_in_a_page(draw):
 
 
 def test_fonts_and_colours_that_are_none():
-    FigureStyle(colours=("Grey",)).check()
+    FigureStyle(colours=("Grey",))
     for style, message in (
-        (FigureStyle(font="DejaVu San"), "font 'DejaVu San' is not installed: did you mean 'DejaVu Sans'"),
-        (FigureStyle(colours=("viridiss",)), "'viridiss' is no colour and no map: did you mean 'viridis'"),
-        (FigureStyle(colours=("white", "viridis")), "'viridis' is no colour; give names"),
+        ({"font": "DejaVu San"}, "font 'DejaVu San' is not installed: did you mean 'DejaVu Sans'"),
+        ({"colours": ("viridiss",)}, "'viridiss' is no colour and no map: did you mean 'viridis'"),
+        ({"colours": ("white", "viridis")}, "'viridis' is no colour; give names"),
     ):
         with pytest.raises(NmtkitError, match=message):
-            style.check()
+            FigureStyle(**style)
