@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 import reference_search
-from reference_search import NOTHING_ASKED, Asked, Sentence, Together
+from reference_search import NO_REQUEST, EnsembleSentence, Request, Sentence
 
 from nmtkit.data.vocabulary import EOS
 from nmtkit.models.base import Seq2Seq
@@ -13,12 +13,14 @@ from nmtkit.search.hypotheses import Hypothesis
 from nmtkit.search.rules import SearchConfig
 
 
-def same(found: Sequence[Sequence[Hypothesis]], expected: Sequence[Sequence[Hypothesis]], within: float = 1e-9) -> None:
+def same(
+    hypotheses: Sequence[Sequence[Hypothesis]], expected: Sequence[Sequence[Hypothesis]], within: float = 1e-9
+) -> None:
     """Asserts that two searches of the same sentences found the same hypotheses."""
-    assert [[(one.ids, one.finished) for one in row] for row in found] == [
+    assert [[(one.ids, one.finished) for one in row] for row in hypotheses] == [
         [(one.ids, one.finished) for one in row] for row in expected
     ]
-    for row, others in zip(found, expected, strict=True):
+    for row, others in zip(hypotheses, expected, strict=True):
         for one, other in zip(row, others, strict=True):
             assert one.score == pytest.approx(other.score, abs=within)
             assert one.token_log_probs == pytest.approx(other.token_log_probs, abs=within)
@@ -29,18 +31,18 @@ def same(found: Sequence[Sequence[Hypothesis]], expected: Sequence[Sequence[Hypo
 
 def agree(
     hypotheses: Sequence[Hypothesis],
-    sentence: Sentence | Together,
+    sentence: Sentence | EnsembleSentence,
     config: SearchConfig,
     line: int,
-    asked: Asked = NOTHING_ASKED,
+    request: Request = NO_REQUEST,
     n_best: int | None = None,
 ) -> None:
     """Asserts that the engine found for a line what the reference finds; by default all hypotheses of the beam."""
     wanted = n_best or config.hypotheses
     if config.samples:
-        plain = reference_search.sampled(sentence, config, line, asked)[:wanted]
+        plain = reference_search.sampled(sentence, config, line, request)[:wanted]
     else:
-        plain = reference_search.search(sentence, config, wanted, asked)
+        plain = reference_search.search(sentence, config, wanted, request)
     what = f"line {line}: {config}"
     assert [one.ids + [EOS] * one.finished for one in hypotheses] == [list(one.tokens) for one in plain], what
     for one, other in zip(hypotheses, plain, strict=True):
@@ -54,8 +56,8 @@ def for_model(settings: dict[str, object], model: Seq2Seq) -> SearchConfig:
     return config if model.has_attention else config.changed({"coverage_penalty": 0.0})
 
 
-def together(ensemble: Ensemble, sentences: Sequence[Sentence]) -> Together:
+def together(ensemble: Ensemble, sentences: Sequence[Sentence]) -> EnsembleSentence:
     """One sentence as each member reads it, for the reference."""
     config = ensemble.config
     shares = [weight / sum(config.weights) for weight in config.weights]
-    return Together(sentences, shares, config.mean == "log-probabilities")
+    return EnsembleSentence(sentences, shares, config.mean == "log-probabilities")

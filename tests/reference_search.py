@@ -22,7 +22,7 @@ Read = Callable[[Sequence[int]], Batch]
 
 
 @dataclass(frozen=True)
-class Plain:
+class PlainHypothesis:
     """A hypothesis."""
 
     tokens: tuple[int, ...]
@@ -40,8 +40,12 @@ class Plain:
         return math.fsum(self.log_probs)
 
 
+Candidate = tuple[float, int, int, int, PlainHypothesis]
+"""Its cost, the number of its parent, its token and its bank; the best come first."""
+
+
 @dataclass(frozen=True)
-class Asked:
+class Request:
     """What is asked of the translations of one sentence."""
 
     prefix: Sequence[int] = ()
@@ -54,7 +58,7 @@ class Asked:
 
     def standing(self, tokens: Sequence[int]) -> list[int | None]:
         """How many tokens of each required term stand last; None where it is met, or must wait for another."""
-        begin, found, is_open = 0, [], True
+        begin, counts, is_open = 0, [], True
         for term in self.required:
             size = len(term)
             ends = [
@@ -63,13 +67,13 @@ class Asked:
                 if list(tokens[end - size : end]) == list(term) and (tokens[end] == EOS or tokens[end] in self.starts)
             ]
             if not is_open or ends:
-                found.append(None)
+                counts.append(None)
                 begin = min(ends, default=begin) if self.in_order else 0
             else:
                 behind = list(tokens[begin:])
-                found.append(max(n for n in range(size + 1) if behind[len(behind) - n :] == list(term[:n])))
+                counts.append(max(n for n in range(size + 1) if behind[len(behind) - n :] == list(term[:n])))
                 is_open = not self.in_order
-        return found
+        return counts
 
     def bank(self, tokens: Sequence[int]) -> int:
         """How many tokens of required terms stand in these, the one behind each counted."""
@@ -91,19 +95,19 @@ class Asked:
         return self.bank([*tokens, EOS]) == sum(len(term) + 1 for term in self.required)
 
 
-NOTHING_ASKED = Asked()
+NO_REQUEST = Request()
 
 
 def allowed(
-    log_probs: list[float], tokens: Sequence[int], config: SearchConfig, least: int, asked: Asked = NOTHING_ASKED
+    log_probs: list[float], tokens: Sequence[int], config: SearchConfig, least: int, request: Request = NO_REQUEST
 ) -> list[float]:
     """The log-probabilities of what may follow these tokens."""
-    if config.prefix_bias == 1 and len(tokens) < len(asked.prefix):
-        wanted = asked.prefix[len(tokens)]
+    if config.prefix_bias == 1 and len(tokens) < len(request.prefix):
+        wanted = request.prefix[len(tokens)]
         only = [-math.inf] * len(log_probs)
         only[wanted] = possible(log_probs[wanted])
         return only
-    may_repeat = asked.may_repeat
+    may_repeat = request.may_repeat
     forbidden = {PAD, BOS}
     if config.forbid_unknown:
         forbidden.add(UNK)
@@ -115,11 +119,11 @@ def allowed(
         seen = {gram for gram in grams if not set(gram) & set(may_repeat)}
         before = tuple(tokens[len(tokens) - size + 1 :]) if size > 1 else ()
         forbidden |= {token for token in range(len(log_probs)) if (*before, token) in seen}
-    for term in asked.refused:
+    for term in request.refused:
         if tuple(tokens[len(tokens) - len(term) + 1 :]) == tuple(term[:-1]) or len(term) == 1:
             forbidden.add(term[-1])
     left = [-math.inf if token in forbidden else value for token, value in enumerate(log_probs)]
-    if not asked.is_enough(tokens):
+    if not request.is_enough(tokens):
         left[EOS] = -math.inf
     if max(left) == -math.inf:
         left[EOS] = possible(log_probs[EOS])
@@ -131,77 +135,63 @@ def possible(log_prob: float) -> float:
     return max(log_prob, math.log(torch.finfo(torch.float64).tiny))
 
 
-def more_weight(log_prob: float, tokens: Sequence[int], token: int, config: SearchConfig, asked: Asked) -> float:
+def more_weight(log_prob: float, tokens: Sequence[int], token: int, config: SearchConfig, request: Request) -> float:
     """How much more than its own log-probability a token weighs."""
     weighed, place = log_prob, len(tokens)
-    if config.prefix_bias < 1 and place < len(asked.prefix) and list(tokens) == list(asked.prefix[:place]):
+    if config.prefix_bias < 1 and place < len(request.prefix) and list(tokens) == list(request.prefix[:place]):
         mixed = (1 - config.prefix_bias) * math.exp(log_prob)
-        weighed = math.log(mixed + config.prefix_bias * (token == asked.prefix[place]))
+        weighed = math.log(mixed + config.prefix_bias * (token == request.prefix[place]))
     return (config.repetition_penalty if token in tokens else 1.0) * weighed - log_prob
 
 
-def by_turns(candidates: list[tuple[float, int, int, int, Plain]]) -> list[tuple[int, int, Plain]]:
-    """The best of each bank, the highest bank first; then the second of each: turn, place in it, hypothesis.
-
-    A candidate is its cost, the number of its parent, its token, its bank, and the hypothesis; they come sorted.
-    """
+def by_turns(candidates: list[Candidate], size: int) -> list[PlainHypothesis]:
+    """The best of each bank, the highest bank first; then the second of each, and so on: `size` of each at most."""
     turns: dict[int, int] = {}
     keyed = []
     for *_, bank, one in candidates:
         turns[bank] = turns.get(bank, -1) + 1
         keyed.append((turns[bank], -bank, one))
-    return sorted(keyed, key=lambda each: each[:2])
+    return [one for turn, _, one in sorted(keyed, key=lambda each: each[:2]) if turn < size]
 
 
 def looked_at(
-    candidates: list[tuple[float, int, int, int, Plain]], beam_size: int, asked: Asked, beam: list[Plain]
-) -> list[tuple[float, int, int, int, Plain]]:
+    candidates: list[Candidate], beam_size: int, request: Request, beam: list[PlainHypothesis]
+) -> list[Candidate]:
     """For each hypothesis the best that begins a word, and the next tokens of its terms; and the best of all others."""
-    if not asked.required:
+    if not request.required:
         return candidates[: 2 * beam_size]
     kept = []
     for number, one in enumerate(beam):
         own = [each for each in candidates if each[1] == number]
-        starting = [each[2] for each in own if each[2] in asked.starts][:1]
-        kept += [each for each in own if each[2] in {*starting, *asked.following(one.tokens)}]
+        starting = [each[2] for each in own if each[2] in request.starts][:1]
+        kept += [each for each in own if each[2] in {*starting, *request.following(one.tokens)}]
     others = [each for each in candidates if each not in kept]
     return sorted([*kept, *others[: 2 * beam_size]], key=lambda each: each[:3])
 
 
 class Sentence:
-    """What a model says of the prefixes of one sentence; of each it is asked once, however many searches need it.
+    """What a model says of the prefixes of one sentence; of each it is asked once, however many searches need it."""
 
-    Args:
-        model: any.
-        read: the sentence.
-        listed: the only words that may follow, `(V,)`, bool; None: all.
-    """
-
-    def __init__(self, model: Seq2Seq, read: Read, listed: Tensor | None = None) -> None:
-        self.model, self.read, self.listed = model, read, listed
+    def __init__(self, model: Seq2Seq, read: Read) -> None:
+        self.model, self.read = model, read
+        self.listed: Tensor | None = None
         self.words = model.sizes.tgt
         self.empty = read([])
         self.memory = model.encode(self.empty)
-        self._read_to: dict[tuple[int, ...], tuple[DecoderOutput, Tensor]] = {}
-        self._said: dict[tuple[int, ...], Output] = {}
+        self._passes: dict[tuple[int, ...], tuple[DecoderOutput, Tensor]] = {}
 
     def among(self, listed: Tensor) -> "Sentence":
-        """The same sentence, where only these words may follow; the model's passes are shared."""
+        """The same sentence, where only these words `(V,)`, bool, may follow; the model's passes are shared."""
         other = copy(self)
-        other.listed, other._said = listed, {}
+        other.listed = listed
         return other
 
     def after(self, tokens: tuple[int, ...]) -> Output:
         """Of a whole pass over these tokens as a given target."""
-        if tokens not in self._said:
-            self._said[tokens] = self._pass(tokens)
-        return self._said[tokens]
-
-    def _pass(self, tokens: tuple[int, ...]) -> Output:
-        if tokens not in self._read_to:
+        if tokens not in self._passes:
             readout = self.model.unroll(self.read(tokens), self.memory, self.model.has_attention)
-            self._read_to[tokens] = readout, self.model.logits(readout, self.memory)
-        readout, logits = self._read_to[tokens]
+            self._passes[tokens] = readout, self.model.logits(readout, self.memory)
+        readout, logits = self._passes[tokens]
         if self.listed is not None:
             logits = logits.masked_fill(~self.listed, -math.inf)
         log_probs = log_probabilities(logits)
@@ -209,13 +199,10 @@ class Sentence:
         return Output(copied, readout.attention)
 
 
-class Together:
+class EnsembleSentence:
     """What several models say of the prefixes of one sentence: the mean of their probabilities, or of the logarithms.
 
-    Args:
-        members: the sentence under each model.
-        weights: of each; they sum to one.
-        of_logs: whether it is the mean of the logarithms, made a distribution again.
+    Weights sum to one; a mean `of_logs` is made a distribution again.
     """
 
     def __init__(self, members: Sequence[Sentence], weights: Sequence[float], of_logs: bool = False) -> None:
@@ -224,29 +211,28 @@ class Together:
 
     def after(self, tokens: tuple[int, ...]) -> Output:
         """Of whole passes over these tokens; attention is the mean of those that have any."""
-        said = [one.after(tokens) for one in self.members]
-        size = max(one.log_probs.shape[2] for one in said)
+        outputs = [one.after(tokens) for one in self.members]
+        size = max(one.log_probs.shape[2] for one in outputs)
         sums = torch.zeros(1, len(tokens) + 1, size, dtype=torch.float64)
-        for one, weight in zip(said, self.weights, strict=True):
+        for one, weight in zip(outputs, self.weights, strict=True):
             whole = torch.full_like(sums, -math.inf)
             whole[:, :, : one.log_probs.shape[2]] = one.log_probs
             sums += weight * (whole if self.of_logs else whole.exp())
-        looks = [(one.attention, weight) for one, weight in zip(said, self.weights, strict=True)]
-        seen = [(attention, weight) for attention, weight in looks if attention is not None]
-        mean = (
-            sum(attention * weight for attention, weight in seen) / sum(weight for _, weight in seen) if seen else None
-        )
+        pairs = zip(outputs, self.weights, strict=True)
+        looks = [(one.attention, weight) for one, weight in pairs if one.attention is not None]
+        total = sum(weight for _, weight in looks)
+        mean = sum(attention * (weight / total) for attention, weight in looks) if looks else None
         return Output(sums.log_softmax(2) if self.of_logs else sums.log(), mean)
 
 
 class Steps:
     """How the hypotheses of one sentence may go on, and what they are ranked by."""
 
-    def __init__(self, sentence: Sentence | Together, config: SearchConfig, asked: Asked) -> None:
+    def __init__(self, sentence: Sentence | EnsembleSentence, config: SearchConfig, request: Request) -> None:
         lengths, self.words = sentence.empty.src_lengths, sentence.empty.src_mask[0].clone()
         self.words[int(lengths) - 1] = False  # EOS is not to be covered
-        self.sentence, self.config, self.asked = sentence, config, asked
-        prefix, room = torch.tensor([asked.prefix]), torch.tensor([sum(len(term) + 1 for term in asked.required)])
+        self.sentence, self.config, self.request = sentence, config, request
+        prefix, room = torch.tensor([request.prefix]), torch.tensor([sum(len(term) + 1 for term in request.required)])
         self.limit, self.least = int(max_lengths(config, lengths, prefix, room)), int(min_lengths(config, lengths))
 
     def divisor(self, length: int) -> float:
@@ -254,7 +240,7 @@ class Steps:
         counted = torch.tensor(length + 1 if self.config.stop == "opennmt-py" else length)
         return length_penalty(self.config.length_penalty, counted, self.config.alpha).item()
 
-    def after(self, one: Plain) -> list[tuple[float, Plain]]:
+    def after(self, one: PlainHypothesis) -> list[tuple[float, PlainHypothesis]]:
         """Every word that may follow: what it would be ranked by in this step, and the hypothesis."""
         config, position, divisor = self.config, len(one.tokens), self.divisor(len(one.tokens) + 1)
         output = self.sentence.after(one.tokens)
@@ -264,58 +250,57 @@ class Steps:
             cost = float(coverage_penalty(config.coverage_kind, coverage, self.words, config.coverage_penalty))
         in_every_step = cost * divisor if config.coverage_kind == "summary" else 0.0
         following = []
-        said = output.log_probs[0, position].tolist()
-        values = allowed(said, one.tokens, config, self.least, self.asked)
+        values = allowed(output.log_probs[0, position].tolist(), one.tokens, config, self.least, self.request)
         is_forced = config.at_limit == "end" and position + 1 == self.limit
         if is_forced:
             values = [0.0 if token == EOS else -math.inf for token in range(len(values))]
         for token, value in enumerate(values):
             if value == -math.inf:
                 continue
-            more = 0.0 if is_forced else more_weight(value, one.tokens, token, config, self.asked)
+            more = 0.0 if is_forced else more_weight(value, one.tokens, token, config, self.request)
             penalty = one.penalty + more
             log_probs = (*one.log_probs, value)
             ranks = math.fsum(log_probs) + penalty
             score = ranks / divisor + cost + config.word_reward * (position + 1)
-            following.append((ranks + in_every_step, Plain((*one.tokens, token), log_probs, score, penalty)))
+            following.append((ranks + in_every_step, PlainHypothesis((*one.tokens, token), log_probs, score, penalty)))
         return following
 
 
-def ranked(found: Collection[Plain]) -> list[Plain]:
+def ranked(hypotheses: Collection[PlainHypothesis]) -> list[PlainHypothesis]:
     """The best first."""
-    return sorted(found, key=lambda one: -one.score)
+    return sorted(hypotheses, key=lambda one: -one.score)
 
 
 @torch.no_grad()
 def search(
-    sentence: Sentence | Together, config: SearchConfig, n_best: int, asked: Asked = NOTHING_ASKED
-) -> list[Plain]:
+    sentence: Sentence | EnsembleSentence, config: SearchConfig, n_best: int, request: Request = NO_REQUEST
+) -> list[PlainHypothesis]:
     """The best translations of one sentence, those that ended first."""
-    steps, groups = Steps(sentence, config, asked), config.diversity_groups
+    steps, groups = Steps(sentence, config, request), config.diversity_groups
     size = config.beam_size // groups
-    beams: list[list[Plain]] = [[Plain((), ())] for _ in range(groups)]
-    ended: list[list[Plain]] = [[] for _ in range(groups)]
+    beams: list[list[PlainHypothesis]] = [[PlainHypothesis((), ())] for _ in range(groups)]
+    ended: list[list[PlainHypothesis]] = [[] for _ in range(groups)]
     stop = "first_k" if config.beam_size == 1 and config.stop != "exact" else config.stop
     filled: set[int] = set()  # places of the beam that have held an end
     for length in range(1, steps.limit + 1):
         taken: list[int] = []
-        last: list[Plain] = []
-        first: list[Plain] = []
+        last: list[PlainHypothesis] = []
+        first: list[PlainHypothesis] = []
         for beam, own in zip(beams, ended, strict=True):
             candidates = []
             for number, one in enumerate(beam):
-                for rank, found in steps.after(one):
-                    token = found.tokens[-1]
+                for rank, longer in steps.after(one):
+                    token = longer.tokens[-1]
                     lowered = one.lowered - config.diversity_strength * taken.count(token)
-                    found = replace(found, lowered=lowered)
-                    candidates.append((-rank - lowered, number, token, asked.bank(found.tokens), found))
+                    longer = replace(longer, lowered=lowered)
+                    candidates.append((-rank - lowered, number, token, request.bank(longer.tokens), longer))
             if config.at_limit == "end" and length == steps.limit:
-                met = [each for each in candidates if asked.is_enough(each[-1].tokens[:-1])]
+                met = [each for each in candidates if request.is_enough(each[-1].tokens[:-1])]
                 candidates = met or candidates
             candidates.sort(key=lambda each: each[:3])
-            candidates = looked_at(candidates, size, asked, beam)
-            ends = [one for turn, _, one in by_turns(candidates) if turn < size and one.tokens[-1] == EOS]
-            ends = [one for one in ends if EOS not in one.tokens[:-1]]
+            candidates = looked_at(candidates, size, request, beam)
+            best = by_turns(candidates, size)
+            ends = [one for one in best if one.tokens[-1] == EOS and EOS not in one.tokens[:-1]]
             own += ends
             places = [one for *_, one in candidates[:size]]
             filled |= {place for place, one in enumerate(places) if one.tokens[-1] == EOS}
@@ -324,8 +309,8 @@ def search(
             elif stop == "opennmt-py":
                 beam[:] = [one for one in places if one.tokens[-1] != EOS]
             else:
-                beam[:] = [each[2] for each in by_turns([each for each in candidates if each[2] != EOS])[:size]]
-            first += [one for turn, _, one in by_turns(candidates) if turn < size]
+                beam[:] = by_turns([each for each in candidates if each[2] != EOS], size)[:size]
+            first += best
             taken += [one.tokens[-1] for one in beam]
             last += [*ends, *beam]
         live, whole = [one for beam in beams for one in beam], ranked([one for own in ended for one in own])
@@ -345,8 +330,8 @@ def search(
         if not any(beams):
             break
     cut = [one for one in ranked(live) if len(one.tokens) == steps.limit and EOS not in one.tokens]
-    if any(one.tokens[-1] == EOS or asked.is_enough(one.tokens) for one in last):
-        cut = [one for one in cut if asked.is_enough(one.tokens)]
+    if any(one.tokens[-1] == EOS or request.is_enough(one.tokens) for one in last):
+        cut = [one for one in cut if request.is_enough(one.tokens)]
     if config.at_limit != "behind":
         return ranked([*whole, *(one for one in cut if one in first)])[:n_best]
     return [*whole, *cut][:n_best]
@@ -398,21 +383,20 @@ def left(values: dict[int, float], config: SearchConfig) -> dict[int, float]:
 
 @torch.no_grad()
 def sampled(
-    sentence: Sentence | Together, config: SearchConfig, line: int, asked: Asked = NOTHING_ASKED
-) -> list[Plain]:
+    sentence: Sentence | EnsembleSentence, config: SearchConfig, line: int, request: Request = NO_REQUEST
+) -> list[PlainHypothesis]:
     """The samples of the sentence of this number; words that only its source has are behind those of the vocabulary."""
-    steps, words, source = Steps(sentence, config, asked), sentence.words, sentence.empty.src_extended[0].tolist()
+    steps, words, source = Steps(sentence, config, request), sentence.words, sentence.empty.src_extended[0].tolist()
     ended, cut = [], []
     for sample in range(config.samples):
-        one = Plain((), ())
+        one = PlainHypothesis((), ())
         for position in range(steps.limit):
             key = hashed(hashed(hashed(config.seed, line), sample), position)
-            following = steps.after(one)
             places = {}  # a word that only the source has counts as its first place there
-            for _, found in following:
-                token = found.tokens[-1]
-                places[token if token < words else words + source.index(token)] = found
-            weighed = {place: found.log_probs[-1] + found.penalty - one.penalty for place, found in places.items()}
+            for _, longer in steps.after(one):
+                token = longer.tokens[-1]
+                places[token if token < words else words + source.index(token)] = longer
+            weighed = {place: longer.log_probs[-1] + longer.penalty - one.penalty for place, longer in places.items()}
             one = places[drawn(left(weighed, config), key)]
             if one.tokens[-1] == EOS:
                 break

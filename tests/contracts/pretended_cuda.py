@@ -46,17 +46,17 @@ IN_FLOAT32 |= {"log", "pow", "__pow__"}
 
 def tensors_in(value: Any) -> list[Tensor]:
     """The tensors in lists, tuples and dictionaries of any depth; `tree_leaves` of torch takes far longer."""
-    found: list[Tensor] = []
-    _gather(value, found)
-    return found
+    tensors: list[Tensor] = []
+    _gather(value, tensors)
+    return tensors
 
 
-def _gather(value: Any, found: list[Tensor]) -> None:
+def _gather(value: Any, tensors: list[Tensor]) -> None:
     if isinstance(value, Tensor):
-        found.append(value)
+        tensors.append(value)
     elif isinstance(value, (tuple, list, dict)):
         for one in value.values() if isinstance(value, dict) else value:
-            _gather(one, found)
+            _gather(one, tensors)
 
 
 class Fault(AssertionError):
@@ -164,8 +164,8 @@ class _Answers(TorchFunctionMode):
         first = args[0] if args and isinstance(args[0], Tensor) else None
         there = first is not None and cuda.has(first)
         if name == "__get__" and there:  # of an attribute
-            told = {"device": CUDA, "is_cuda": True, "is_cpu": False}
-            return told.get(func.__self__.__name__, func(*args))
+            answers = {"device": CUDA, "is_cuda": True, "is_cpu": False}
+            return answers.get(func.__self__.__name__, func(*args))
         if name in ("to", "cpu", "cuda") and first is not None:
             return self._moved(func, name, first, args[1:], kwargs)
         if there and name == "numpy":

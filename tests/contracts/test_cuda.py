@@ -109,10 +109,10 @@ def test_whole_pass(cuda: PretendedCuda, name: str) -> None:
     with torch.no_grad():
         for in_bf16 in (False, True):
             with torch.autocast("cuda", torch.bfloat16, enabled=in_bf16):
-                found = model(batch, need_attention=True)
+                whole = model(batch, need_attention=True)
                 kept = model(batch, keep=given.tgt_mask)
-            assert found.log_probs.device == kept.log_probs.device == CUDA
-            assert found.log_probs.dtype == kept.log_probs.dtype == torch.float32
+            assert whole.log_probs.device == kept.log_probs.device == CUDA
+            assert whole.log_probs.dtype == kept.log_probs.dtype == torch.float32
     assert cuda.waits == []
 
 
@@ -123,11 +123,11 @@ def test_training(cuda: PretendedCuda, name: str, ways: list[tuple[bool, bool]])
     for in_bf16, reinforced in ways:
         cuda.waits.clear()
         with torch.autocast("cuda", torch.bfloat16, enabled=in_bf16):
-            found = gradients_on(model, batch, CUDA, reinforced)
+            gradients = gradients_on(model, batch, CUDA, reinforced)
         assert {wait.split(":")[0] for wait in cuda.waits} == ({"custom_backward"} if reinforced else set())
         if not reinforced:
-            assert set(found) == {name for name, _ in model.named_parameters()}
-        for parameter, gradient in found.items():
+            assert set(gradients) == {name for name, _ in model.named_parameters()}
+        for parameter, gradient in gradients.items():
             assert gradient.device == CUDA
             assert gradient.dtype == torch.float32
             assert bool(torch.isfinite(cuda.bring_back(gradient)).all()), parameter
@@ -150,9 +150,9 @@ def test_search(cuda: PretendedCuda, name: str, searches: list[dict[str, Any]]) 
         n_best = config.hypotheses
         batch = given.to(CUDA)
         cuda.waits.clear()
-        found = beam_search(model, batch, config, n_best, need_attention=True)
+        results = beam_search(model, batch, config, n_best, need_attention=True)
         assert {wait.split(":")[0] for wait in cuda.waits} <= AROUND
-        same(found, beam_search(on_cpu, given, config, n_best, need_attention=True), within=1e-5)
+        same(results, beam_search(on_cpu, given, config, n_best, need_attention=True), within=1e-5)
 
 
 def test_positions_are_made_before_the_search(cuda: PretendedCuda) -> None:
@@ -204,9 +204,9 @@ def test_a_planted_fault_is_found(cuda: PretendedCuda, fault: str) -> None:
         return readout, state
 
     model.advance = MethodType(advance, model)  # type: ignore[method-assign]
-    with pytest.raises(AssertionError) as found:
+    with pytest.raises(AssertionError) as failure:
         walk_on(model, cuda)
-    assert ("context" if drifts else FAULTS[fault][1]) in str(found.value)
+    assert ("context" if drifts else FAULTS[fault][1]) in str(failure.value)
 
 
 def test_recurrent_layers_that_cuda_would_not_run(cuda: PretendedCuda) -> None:
@@ -253,12 +253,12 @@ def gradients_of(model: Seq2Seq, device: str, in_bf16: bool = False) -> dict[str
     return {name: parameter.grad.cpu() for name, parameter in model.named_parameters() if parameter.grad is not None}
 
 
-def furthest(found: dict[str, Tensor], exact: dict[str, Tensor]) -> tuple[float, str]:
+def furthest(near: dict[str, Tensor], exact: dict[str, Tensor]) -> tuple[float, str]:
     """By how much of its norm the gradient of a parameter is off, where that is most; see `test_bfloat16`."""
-    assert set(found) == set(exact)
+    assert set(near) == set(exact)
     whole = torch.stack([gradient.norm() for gradient in exact.values()]).norm()
     return max(
-        (float((found[name] - gradient).norm() / (gradient.norm() + whole / 10)), name)
+        (float((near[name] - gradient).norm() / (gradient.norm() + whole / 10)), name)
         for name, gradient in exact.items()
     )
 
@@ -271,8 +271,8 @@ def test_float32_gives_what_float64_gives(name: str, device: str) -> None:
     batch = batch_of(SOURCES, TARGETS)
     exact = build(*EVERY[name]).double().eval()(batch, keep=batch.tgt_mask).log_probs
     model = build(*EVERY[name]).to(device).eval()
-    found = model(batch.to(device), keep=batch.tgt_mask).log_probs.cpu()
-    torch.testing.assert_close(found.double(), exact, rtol=0, atol=1e-4)
+    log_probs = model(batch.to(device), keep=batch.tgt_mask).log_probs.cpu()
+    torch.testing.assert_close(log_probs.double(), exact, rtol=0, atol=1e-4)
     config = SearchConfig(beam_size=3, max_length=LENGTH)
     best = beam_search(model, batch.to(device), config, need_attention=True)
     assert [len(one) for one in best] == [1] * batch.size
@@ -291,9 +291,9 @@ def test_bfloat16_gives_nearly_the_gradients_of_float32(name: str, device: str) 
     for seed in range(1, 6):
         model = without_chance(name, seed)
         exact = gradients_of(model, device)
-        found = gradients_of(model, device, in_bf16=True)
-        assert all(bool(torch.isfinite(gradient).all()) for gradient in found.values())
-        offs.append(furthest(found, exact))
+        near = gradients_of(model, device, in_bf16=True)
+        assert all(bool(torch.isfinite(gradient).all()) for gradient in near.values())
+        offs.append(furthest(near, exact))
         if offs[-1][0] <= 0.05:
             return
     raise AssertionError(offs)

@@ -45,7 +45,7 @@ def test_every_kind_of_model_is_among_them() -> None:
     assert {VARIANTS[name][0] for names, _, _ in TOGETHER.values() for name in names} == set(MODELS.names())
 
 
-ASKED: list[Callable[[Seq2Seq], None]] = [
+CHECKS: list[Callable[[Seq2Seq], None]] = [
     contract.test_whole_pass_equals_the_walk,
     contract.test_kept_positions_are_those_of_the_whole_pass,
     contract.test_padding_changes_nothing,
@@ -54,13 +54,13 @@ ASKED: list[Callable[[Seq2Seq], None]] = [
     contract.test_rows_can_repeat_and_leave,
     contract.test_distributions_sum_to_one,
     contract.test_scoring_a_translation_gives_the_score_of_the_search,
-    partial(shortlists.test_neighbours_and_slots_change_nothing, asked=shortlists.BESIDE[1:]),
+    partial(shortlists.test_neighbours_and_slots_change_nothing, searches=shortlists.BESIDE[1:]),
 ]
 
 
-@pytest.mark.parametrize("asked", ASKED, ids=lambda one: getattr(one, "func", one).__name__)
-def test_an_ensemble_is_a_model(ensemble: Ensemble, asked: Callable[[Seq2Seq], None]) -> None:
-    asked(ensemble)
+@pytest.mark.parametrize("check", CHECKS, ids=lambda one: getattr(one, "func", one).__name__)
+def test_an_ensemble_is_a_model(ensemble: Ensemble, check: Callable[[Seq2Seq], None]) -> None:
+    check(ensemble)
 
 
 RULES: list[dict[str, object]] = [
@@ -82,8 +82,8 @@ def test_the_search_finds_what_the_reference_finds(
     for listed, settings in searches:
         config = for_model({**settings, "max_length": 5}, ensemble)
         shortlist = shortlists.SHORTLIST if listed else None
-        found = shortlists.searched(ensemble, SOURCES[:3], config, shortlist)
-        for line, hypotheses in enumerate(found):
+        results = shortlists.searched(ensemble, SOURCES[:3], config, shortlist)
+        for line, hypotheses in enumerate(results):
             own = [contract.sentences(one)[line] for one in ensemble.models()]
             if listed:
                 (candidates,) = shortlists.SHORTLIST.candidates(batch_of([SOURCES[line]]), ensemble.config.copies)
@@ -112,8 +112,8 @@ def test_large_vocabularies_are_searched_without_log_probabilities(
     config = SearchConfig(beam_size=4, max_length=6)
     expected = beam_search(ensemble, batch_of(SOURCES), config, 4)
     monkeypatch.setattr("nmtkit.search.decoding_batch.MANY_LOGITS", 1)
-    found = beam_search(ensemble, batch_of(SOURCES), config, 4)
-    same(found, expected)
+    hypotheses = beam_search(ensemble, batch_of(SOURCES), config, 4)
+    same(hypotheses, expected)
 
 
 def test_what_does_not_fit_together_is_refused() -> None:

@@ -12,7 +12,7 @@ from itertools import combinations
 import pytest
 import torch
 from comparing import agree, for_model, together
-from reference_search import Asked, Sentence, Together
+from reference_search import EnsembleSentence, Request, Sentence
 from test_models import MAY_REPEAT, SOURCES, batch_of, model, sentences, shared
 from test_shortlists import SHORTLIST
 from torch import Tensor
@@ -44,7 +44,7 @@ class Feature:
     """Keys of the search that turn it on."""
     value_of: str = ""
     """The setting that it is one value of; two values of one setting never come together."""
-    asked: tuple[dict[str, object], ...] = ()
+    requests: tuple[dict[str, object], ...] = ()
     """What it asks of the translations of each of `LINES`."""
     slots: int = 99
     """Sentences that are searched at a time."""
@@ -116,7 +116,7 @@ REFUSED: list[tuple[list[str], list[str], str]] = [
 """Features of which none goes with any of some others, and what is said."""
 
 Pair = frozenset[str]
-MESSAGES = {Pair((one, other)): told for several, others, told in REFUSED for one in several for other in others}
+MESSAGES = {Pair((one, other)): message for several, others, message in REFUSED for one in several for other in others}
 
 
 def go_together(one: str, other: str) -> bool:
@@ -169,7 +169,7 @@ class Search:
 
     config: SearchConfig
     n_best: int
-    asked: list[Asked]
+    requests: list[Request]
     """Of each of `LINES`."""
     token_masks: TokenMasks
     slots: int
@@ -184,30 +184,30 @@ class Search:
         if "samples" in settings:
             settings["samples"] = settings["beam_size"]
         config = for_model(settings, model)
-        copies, asked = model.config.copies, []
+        copies, requests = model.config.copies, []
         for number, source in enumerate(LINES):
             of_line: dict[str, object] = {}
             for feature in features:
-                of_line |= feature.asked[number] if feature.asked else {}
+                of_line |= feature.requests[number] if feature.requests else {}
             own = {key: readable(ids, source, copies) if isinstance(ids, list) else ids for key, ids in of_line.items()}
-            asked.append(Asked(**own, starts=STARTS if copies else STARTS[:-1]))
-        may_repeat = flags(MAY_REPEAT) if any(one.may_repeat for one in asked) else None
+            requests.append(Request(**own, starts=STARTS if copies else STARTS[:-1]))
+        may_repeat = flags(MAY_REPEAT) if any(one.may_repeat for one in requests) else None
         n_best = 1 if "best only" in row else config.hypotheses
         slots = min(feature.slots for feature in features)
-        return cls(config, n_best, asked, TokenMasks(may_repeat, partial(flags, STARTS)), slots)
+        return cls(config, n_best, requests, TokenMasks(may_repeat, partial(flags, STARTS)), slots)
 
     def batch(self, copies: bool) -> Batch:
         """The lines with what is asked of them."""
         batch, terms = batch_of(LINES), None
-        longest = max(len(one.prefix) for one in self.asked)
-        if any(one.required or one.refused for one in self.asked):
+        longest = max(len(one.prefix) for one in self.requests)
+        if any(one.required or one.refused for one in self.requests):
             terms = Constraints(
-                positive=of_all([list(one.required) for one in self.asked]),
-                in_order=torch.tensor([one.in_order for one in self.asked]),
-                negative=of_all([list(one.refused) for one in self.asked]),
+                positive=of_all([list(one.required) for one in self.requests]),
+                in_order=torch.tensor([one.in_order for one in self.requests]),
+                negative=of_all([list(one.refused) for one in self.requests]),
                 copied_starts=(batch.src_extended[..., None] == torch.tensor(STARTS)).any(2) if copies else None,
             )
-        prefix = padded([list(one.prefix) for one in self.asked], longest) if longest else None
+        prefix = padded([list(one.prefix) for one in self.requests], longest) if longest else None
         return replace(batch, prefix=prefix, terms=terms)
 
     def source(self, copies: bool) -> BatchSource:
@@ -244,8 +244,8 @@ def flags(tokens: Iterable[int]) -> Tensor:
 
 def listed(model: Seq2Seq, search: Search, number: int) -> Tensor:
     """The words of the shortlist for a line, and those that are asked for."""
-    asked = search.asked[number]
-    ids = [[*asked.prefix, *(token for term in asked.required for token in term)]]
+    request = search.requests[number]
+    ids = [[*request.prefix, *(token for term in request.required for token in term)]]
     (candidates,) = SHORTLIST.candidates(batch_of([LINES[number]]), model.config.copies, torch.tensor(ids).long())
     return candidates
 
@@ -267,13 +267,13 @@ def test_the_engine_finds_what_the_reference_finds_with_many_features(model: Seq
         search, copies = Search.of(row, whole), whole.config.copies
         shortlist = SHORTLIST if "shortlist" in row else None
         engine = Engine(whole, search.config, search.n_best, shortlist=shortlist, token_masks=search.token_masks)
-        found = dict(engine.run(search.source(copies)))
+        hypotheses = dict(engine.run(search.source(copies)))
         for number in range(len(LINES)):
             own = [sentences(one)[number] for one in whole.models()]
             if shortlist is not None:
                 own = [one.among(listed(whole, search, number)) for one in own]
-            sentence: Sentence | Together = together(whole, own) if isinstance(whole, Ensemble) else own[0]
-            agree(found[number], sentence, search.config, number, search.asked[number], search.n_best)
+            sentence: Sentence | EnsembleSentence = together(whole, own) if isinstance(whole, Ensemble) else own[0]
+            agree(hypotheses[number], sentence, search.config, number, search.requests[number], search.n_best)
 
 
 # -------------------------------------------------------------------------------------------------- what is refused
@@ -293,5 +293,5 @@ def search_as_asked(names: Iterable[str]) -> None:
         settings |= FEATURES[name].settings
     config = SearchConfig(beam_size=4).changed(settings)
     config.reject_unused(settings)
-    asked = Search.of([name for name in names if FEATURES[name].asked], model)
-    list(Engine(model, config, token_masks=asked.token_masks).run(asked.source(copies=False)))
+    search = Search.of([name for name in names if FEATURES[name].requests], model)
+    list(Engine(model, config, token_masks=search.token_masks).run(search.source(copies=False)))

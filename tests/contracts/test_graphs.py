@@ -45,9 +45,9 @@ def whole_batch() -> Batch:
     return batch_of([*SOURCES, *reversed(SOURCES), *[source[:1] for source in SOURCES]])
 
 
-def found_by(engine: Engine, whole: Batch, slots: int) -> list[list[Hypothesis]]:
-    found = dict(engine.run(source_of(whole, slots)))
-    return [found[number] for number in range(whole.size)]
+def results_of(engine: Engine, whole: Batch, slots: int) -> list[list[Hypothesis]]:
+    results = dict(engine.run(source_of(whole, slots)))
+    return [results[number] for number in range(whole.size)]
 
 
 @pytest.mark.parametrize(("name", "ways"), in_turns(list(product(["graph", "tape"], SEARCHES)), few=True))
@@ -63,7 +63,7 @@ def test_replayed_steps(name: str, ways: list[tuple[str, dict[str, Any]]], monke
         steps: StepMode = "graph" if kind == "graph" else "auto"
         engine = Engine(model, config, config.hypotheses, need_attention=True, steps=steps)
         for slots in [3, 4]:  # the second time with the graphs of the first
-            same(found_by(engine, whole, slots), expected)
+            same(results_of(engine, whole, slots), expected)
         assert engine.replayed_steps > 0
 
 
@@ -73,10 +73,10 @@ def test_steps_are_captured_once_it_pays(monkeypatch: pytest.MonkeyPatch) -> Non
     config = SearchConfig(beam_size=2, max_length=7)
     expected = beam_search(model, whole, config)
     engine = Engine(model, config)
-    same(found_by(engine, whole, 2), expected)
+    same(results_of(engine, whole, 2), expected)
     assert engine.replayed_steps > 0
     never = Engine(model, config, steps="eager")
-    same(found_by(never, whole, 2), expected)
+    same(results_of(never, whole, 2), expected)
     assert never.replayed_steps == 0
 
 
@@ -93,12 +93,12 @@ def test_no_number_of_a_step_changes(name: str, searches: list[dict[str, Any]]) 
         decoding.step(need_attention=True)
         decoding = decoding.in_slots(4, 12)
         decoding.cache.length = 12
-        seen = []
+        shapes = []
         for _ in range(3):
             with Recorder() as steps:
                 decoding.step(need_attention=True)
-            seen.append(steps.shapes())
-        assert seen[0] == seen[1] == seen[2], settings
+            shapes.append(steps.shapes())
+        assert shapes[0] == shapes[1] == shapes[2], settings
 
 
 def test_graphs_are_of_cuda_devices(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -362,9 +362,11 @@ def test_the_engine_finds_what_the_reference_finds(
     may_repeat[MAY_REPEAT] = True
     for settings in rules:
         config = for_model({**settings, "max_length": 6}, model)
-        found = beam_search(model, batch_of(SOURCES[:3]), config, config.hypotheses, token_masks=TokenMasks(may_repeat))
-        for line, (sentence, hypotheses) in enumerate(zip(sentences(model)[:3], found, strict=True)):
-            agree(hypotheses, sentence, config, line, reference_search.Asked(may_repeat=MAY_REPEAT))
+        results = beam_search(
+            model, batch_of(SOURCES[:3]), config, config.hypotheses, token_masks=TokenMasks(may_repeat)
+        )
+        for line, (sentence, hypotheses) in enumerate(zip(sentences(model)[:3], results, strict=True)):
+            agree(hypotheses, sentence, config, line, reference_search.Request(may_repeat=MAY_REPEAT))
 
 
 @torch.no_grad()
@@ -392,28 +394,27 @@ def test_slots_that_nobody_sees_are_forgotten(model: Seq2Seq, monkeypatch: pytes
 
 
 @torch.no_grad()
-def test_a_watched_search_is_the_search(model: Seq2Seq) -> None:
+def test_a_traced_search_is_the_search(model: Seq2Seq) -> None:
     """Every log-probability that it tells of, of blocked words too, is that of a whole pass over the prefix."""
     config = SearchConfig.model_validate({**RULES[2], "max_length": 6})
     batch = batch_of(SOURCES[:1])
-    watched = SearchTracer(model, config, config.beam_size).trace(batch)
-    (found,) = beam_search(model, batch, config, config.beam_size)
-    assert watched.hypotheses == found
+    trace = SearchTracer(model, config, config.beam_size).trace(batch)
+    (hypotheses,) = beam_search(model, batch, config, config.beam_size)
+    assert trace.hypotheses == hypotheses
     slots: list[list[int]] = [[]]
-    told: list[tuple[list[int], TracedCandidate]] = []
-    for step in watched.steps:
+    traced: list[tuple[list[int], TracedCandidate]] = []
+    for step in trace.steps:
         here = [([*slots[one.parent], one.token], one) for one in step]
         kept = [(one.slot, path) for path, one in here if one.slot is not None]
-        slots, told = [path for _, path in sorted(kept)], told + here
-    asked = batch_of(SOURCES[:1] * len(told), [path for path, _ in told])
-    for (path, one), row in zip(told, log_probs_of_targets(model, asked), strict=True):
+        slots, traced = [path for _, path in sorted(kept)], traced + here
+    given = batch_of(SOURCES[:1] * len(traced), [path for path, _ in traced])
+    for (path, one), row in zip(traced, log_probs_of_targets(model, given), strict=True):
         assert one.token_log_prob == pytest.approx(float(row[len(path) - 1]), abs=1e-9)
         assert one.log_prob == pytest.approx(float(row[: len(path)].sum()), abs=1e-9)
-    ended = sorted((one.score for _, one in told if one.ended), reverse=True)
-    assert ended[: len(found)] == [one.score for one in found if one.finished]
-    blocked = {one.rule for _, one in told if one.rule}
-    assert blocked
-    for path, one in told:
+    ended = sorted((one.score for _, one in traced if one.ended), reverse=True)
+    assert ended[: len(hypotheses)] == [one.score for one in hypotheses if one.finished]
+    assert any(one.rule for _, one in traced)
+    for path, one in traced:
         if one.rule == "no_repeat_ngram":
             assert path[-2:] in [path[at : at + 2] for at in range(len(path) - 2)]
         elif one.rule:
@@ -423,8 +424,8 @@ def test_a_watched_search_is_the_search(model: Seq2Seq) -> None:
 @torch.no_grad()
 def test_scoring_a_translation_gives_the_score_of_the_search(model: Seq2Seq) -> None:
     config = SearchConfig(beam_size=3, length_penalty="none", max_length_ratio=1.0, max_length_offset=3)
-    found = beam_search(model, batch_of(SOURCES), config, n_best=2)
-    pairs = [(source, best) for source, several in zip(SOURCES, found, strict=True) for best in several]
+    results = beam_search(model, batch_of(SOURCES), config, n_best=2)
+    pairs = [(source, best) for source, several in zip(SOURCES, results, strict=True) for best in several]
     assert len(pairs) == 2 * len(SOURCES)
     batch = batch_of([source for source, _ in pairs], [best.ids for _, best in pairs])
     for (_, best), row in zip(pairs, log_probs_of_targets(model, batch), strict=True):
@@ -453,8 +454,8 @@ def learn(model: Seq2Seq, sentence: Callable[[], list[int]], answer: Callable[[l
     def mistakes() -> int:
         model.eval()
         with torch.no_grad():
-            found = beam_search(model, batch_of(unseen), config)
-        return sum(best.ids != answer(source) for source, (best,) in zip(unseen, found, strict=True))
+            results = beam_search(model, batch_of(unseen), config)
+        return sum(best.ids != answer(source) for source, (best,) in zip(unseen, results, strict=True))
 
     assert mistakes() == len(unseen)
     for update in range(1, updates + 1):

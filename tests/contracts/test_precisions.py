@@ -45,14 +45,14 @@ def test_packed_models_are_near_and_do_not_depend_on_the_batch(variant: str, kin
         expected = steps(copy.deepcopy(model).double(), [0, 1, 2, 3, 4])
         quantize_for_inference(model, precision)
         assert any(isinstance(part, InferenceLinear | InferenceCell) for part in model.modules())
-        found = steps(model, [0, 1, 2, 3, 4])
-        assert found.dtype == torch.float32
+        log_probs = steps(model, [0, 1, 2, 3, 4])
+        assert log_probs.dtype == torch.float32
         real = expected > -30
         coarser = inference.LARGEST / inference.activation_format().largest if precision == "int8" else 1.0
-        assert (found - expected)[real].abs().max() < NEAR[precision] * coarser
+        assert (log_probs - expected)[real].abs().max() < NEAR[precision] * coarser
         for rows in ([0], [3, 1]):
             few = steps(model, rows)
-            assert (few - found[rows])[real[rows]].abs().max() < ROUNDING[precision]
+            assert (few - log_probs[rows])[real[rows]].abs().max() < ROUNDING[precision]
 
 
 @pytest.mark.parametrize(("variant", "dtypes"), in_turns([torch.bfloat16, torch.float16]))
@@ -63,7 +63,7 @@ def test_cast_models_are_near(variant: str, dtypes: list[torch.dtype]) -> None:
         model = build(*EVERY[variant]).eval()
         expected = steps(copy.deepcopy(model).double(), [0, 1, 2, 3, 4])
         cast_to_16_bits(model, dtype)
-        found = steps(model, [0, 1, 2, 3, 4])
-        assert found.dtype == torch.float32
+        log_probs = steps(model, [0, 1, 2, 3, 4])
+        assert log_probs.dtype == torch.float32
         real = expected > -30
-        assert (found - expected)[real].abs().max() < NEAR["bf16" if dtype == torch.bfloat16 else "fp16"]
+        assert (log_probs - expected)[real].abs().max() < NEAR["bf16" if dtype == torch.bfloat16 else "fp16"]

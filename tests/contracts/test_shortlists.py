@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from comparing import agree, same
-from test_models import SOURCES, batch_of, model, sentences
+from comparing import same
+from test_models import SOURCES, batch_of, model
 from torch import Tensor
 from variants import EVERY, FEW, ONE_OF_EACH_THAT_COPIES, VOCABULARY, build, in_turns
 from walk import Walk, source_of
@@ -40,8 +40,8 @@ def searched(
     prefix: Tensor | None = None,
 ) -> list[list[Hypothesis]]:
     engine = Engine(model, config, config.hypotheses, need_attention=model.has_attention, shortlist=shortlist)
-    found = dict(engine.run(source_of(replace(batch_of(sources), prefix=prefix), slots)))
-    return [found[number] for number in range(len(sources))]
+    hypotheses = dict(engine.run(source_of(replace(batch_of(sources), prefix=prefix), slots)))
+    return [hypotheses[number] for number in range(len(sources))]
 
 
 def allowed(model: Seq2Seq, source: Sequence[int]) -> set[int]:
@@ -50,41 +50,14 @@ def allowed(model: Seq2Seq, source: Sequence[int]) -> set[int]:
     return listed | {*range(len(SPECIALS)), 10} | (set(source) if model.config.copies else set())
 
 
-RULES: dict[str, dict[str, object]] = {
-    "plain": {},
-    "greedy": {"beam_size": 1},
-    "no-repeat": {"no_repeat_ngram": 1, "forbid_unknown": True},
-    "lengths": {"min_length": 4, "no_repeat_ngram": 2, "stop": "exact", "length_penalty": "gnmt"},
-    "groups": {"beam_size": 4, "diversity_groups": 2},
-    "samples": {"samples": 5, "top_p": 0.9},
-}
-
-
-@pytest.mark.parametrize(("model", "asked"), in_turns(RULES, 2, ONE_OF_EACH_THAT_COPIES), indirect=["model"])
-@torch.no_grad()
-def test_the_engine_equals_a_plain_search_among_the_candidates(model: Seq2Seq, asked: list[str]) -> None:
-    listed = []
-    for source, sentence in zip(SOURCES, sentences(model), strict=True):
-        (candidates,) = SHORTLIST.candidates(batch_of([source]), model.config.copies)
-        assert len(SPECIALS) < int(candidates.sum()) < VOCABULARY
-        listed.append(sentence.among(candidates))
-    for rules in asked:
-        settings = RULES[rules]
-        config = CONFIG.changed(settings)
-        found = searched(model, SOURCES, config)
-        for line, (source, sentence, hypotheses) in enumerate(zip(SOURCES, listed, found, strict=True)):
-            agree(hypotheses, sentence, config, line)
-            assert all(set(one.ids) <= allowed(model, source) for one in hypotheses), rules
-
-
 BESIDE: list[dict[str, object]] = [{"no_repeat_ngram": 1}, {"stop": "exact", "min_length": 2}]
 
 
-@pytest.mark.parametrize(("model", "asked"), in_turns(BESIDE, 1, ONE_OF_EACH_THAT_COPIES), indirect=["model"])
-def test_neighbours_and_slots_change_nothing(model: Seq2Seq, asked: list[dict[str, object]]) -> None:
+@pytest.mark.parametrize(("model", "searches"), in_turns(BESIDE, 1, ONE_OF_EACH_THAT_COPIES), indirect=["model"])
+def test_neighbours_and_slots_change_nothing(model: Seq2Seq, searches: list[dict[str, object]]) -> None:
     """Sentences with other candidates stand beside a sentence, and take slots of one that is done."""
     sources = [*SOURCES, [11, 4], [6, 6, 6], [9, 12, 8], [7]]
-    for rules in asked:
+    for rules in searches:
         config = CONFIG.changed(rules)
         alone = [searched(model, [source], config)[0] for source in sources]
         same(searched(model, sources, config), alone)
@@ -108,8 +81,8 @@ def test_weights_that_are_laid_out_otherwise(model: Seq2Seq, kinds: list[Precisi
     for precision in kinds:
         packed = copy.deepcopy(model).float()
         quantize_for_inference(packed, precision, [one for name, one in packed.named_children() if name == "output"])
-        found, expected = (searched(packed, SOURCES, shortlist=shortlist) for shortlist in (WHOLE, None))
-        for row, other in zip(found, expected, strict=True):
+        results, expected = (searched(packed, SOURCES, shortlist=shortlist) for shortlist in (WHOLE, None))
+        for row, other in zip(results, expected, strict=True):
             assert row[0].score == pytest.approx(other[0].score, abs=1e-4)
         for source, row in zip(SOURCES, searched(packed, SOURCES), strict=True):
             assert all(set(one.ids) <= allowed(packed, source) for one in row)
@@ -123,9 +96,9 @@ def test_forced_words_are_candidates(model: Seq2Seq) -> None:
     prefix = torch.tensor([[8, own[0], PAD], [own[1], 6, 11]])
     assert 8 not in allowed(model, sources[0])
     config = CONFIG.changed({"no_repeat_ngram": 2})
-    found = searched(model, sources, config, prefix=prefix)
+    results = searched(model, sources, config, prefix=prefix)
     whole = searched(model, sources, config, WHOLE, prefix=prefix)
-    for several, others, row in zip(found, whole, prefix.tolist(), strict=True):
+    for several, others, row in zip(results, whole, prefix.tolist(), strict=True):
         wanted = [word for word in row if word != PAD]
         assert all(one.ids[: len(wanted)] == wanted for one in [*several, *others])
     same(whole, beam_search(model, batch_of(sources), config, config.beam_size, model.has_attention, prefix))
@@ -145,13 +118,13 @@ def test_words_of_the_source_are_never_lost(name: str) -> None:
     readout = replace(readout, copy_gate=torch.zeros_like(readout.copy_gate))
     nothing = Shortlist.of([[]] * VOCABULARY, [], VOCABULARY)
     short = copier.with_shortlist(memory, nothing.candidates(batch, copies=True))
-    expected, found = copier.predict(readout, memory), copier.predict(readout, short)
-    back = short.shortlist.index.ids_of(torch.arange(found.shape[1]))
+    expected, log_probs = copier.predict(readout, memory), copier.predict(readout, short)
+    back = short.shortlist.index.ids_of(torch.arange(log_probs.shape[1]))
     assert back.tolist() == sorted(back.tolist())
     for row, source in enumerate(SOURCES):
         for word in {*source, EOS}:
             (column,) = (back == word).nonzero()[:, 0].tolist()
-            assert float(found[row, column]) == pytest.approx(float(expected[row, word]), abs=1e-9)
+            assert float(log_probs[row, column]) == pytest.approx(float(expected[row, word]), abs=1e-9)
 
 
 def test_a_model_without_an_output_layer() -> None:

@@ -30,14 +30,14 @@ def pairs(kind: str, config: ModelConfig) -> set[tuple[Choice, Choice]]:
 @cache
 def admitted(kind: str) -> set[tuple[Choice, Choice]]:
     """The pairs that stand in some combination that the model's own settings do not refuse."""
-    found: set[tuple[Choice, Choice]] = set()
+    admissible: set[tuple[Choice, Choice]] = set()
     for values in product(*CHOICES[kind].values()):
         try:
             config = read(kind, settings_of(kind, dict(zip(CHOICES[kind], values, strict=True))))
         except ValidationError:
             continue
-        found |= pairs(kind, config)
-    return found
+        admissible |= pairs(kind, config)
+    return admissible
 
 
 @pytest.mark.parametrize("kind", CHOICES)

@@ -69,16 +69,16 @@ def in_turns(things: Iterable[Any], each: int = 1, names: Iterable[str] = (), fe
         names: of models; without any, all variants.
         few: `make test` asks one of each kind only.
     """
-    things, names, asked = list(things), list(names), []
+    things, names, params = list(things), list(names), []
     for number, name in enumerate(names or EVERY):
         in_time = names or name in (ONE_OF_EACH_THAT_COPIES if few else VARIANTS)
         turns = [(number * each + more) % len(things) for more in range(each)] if in_time else []
         rest = [thing for turn, thing in enumerate(things) if turn not in turns]
         if turns:
-            asked.append(pytest.param(name, [things[turn] for turn in turns], id=name))
+            params.append(pytest.param(name, [things[turn] for turn in turns], id=name))
         if rest:
-            asked.append(pytest.param(name, rest, id=f"{name}-rest", marks=SLOW))
-    return asked
+            params.append(pytest.param(name, rest, id=f"{name}-rest", marks=SLOW))
+    return params
 
 
 def build(kind: str, settings: dict[str, Any], seed: int = 1) -> Seq2Seq:

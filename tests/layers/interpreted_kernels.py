@@ -58,20 +58,20 @@ def random_inputs(sentences: int, queries: int, length: int, size: int, dtype: t
 def test_energies(sizes: tuple[int, int, int, int], covered: bool, dtype: torch.dtype) -> None:
     queries, keys, energy, coverage, weight = random_inputs(*sizes, dtype)
     history = (coverage, weight) if covered else (None, None)
-    found = triton_kernels.launch_energies(queries, keys, energy, *history)
-    assert found.dtype == torch.float32
+    result = triton_kernels.launch_energies(queries, keys, energy, *history)
+    assert result.dtype == torch.float32
     exact = [None if part is None else part.double() for part in (queries, keys, energy, *history)]
-    torch.testing.assert_close(found.double(), kernels._plain_energies(*exact), rtol=0, atol=2e-6)
+    torch.testing.assert_close(result.double(), kernels._plain_energies(*exact), rtol=0, atol=2e-6)
     plain = kernels._plain_energies(queries, keys, energy, *history)
-    torch.testing.assert_close(found, plain.float(), rtol=0, atol=8 * NEAR[dtype])
+    torch.testing.assert_close(result, plain.float(), rtol=0, atol=8 * NEAR[dtype])
 
 
 @needs_loops
 def test_energies_far_from_zero_are_where_the_tanh_ends() -> None:
     queries, keys, energy, *_ = random_inputs(1, 2, 3, 4, torch.float32)
-    found = triton_kernels.launch_energies(queries * 1e4, keys * 0, energy, None, None)
+    result = triton_kernels.launch_energies(queries * 1e4, keys * 0, energy, None, None)
     expected = (queries.sign() * energy).sum(2, keepdim=True).expand(1, 2, 3)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(result, expected, rtol=0, atol=1e-6)
 
 
 @needs_loops
@@ -80,10 +80,10 @@ def test_energies_of_parts_of_larger_tensors() -> None:
     queries, keys, energy, coverage, weight = random_inputs(3, 4, 20, 24, torch.float32)
     shared, some = queries[:1, ::2, 3:].expand(2, 2, 21), keys[1:, 2:15, :21]
     parts = (shared, some, energy[3:], coverage[1:, 1:3, 5:18], weight[:21])
-    found = triton_kernels.launch_energies(*parts)
-    torch.testing.assert_close(found, kernels._plain_energies(*parts), rtol=0, atol=2e-6)
+    result = triton_kernels.launch_energies(*parts)
+    torch.testing.assert_close(result, kernels._plain_energies(*parts), rtol=0, atol=2e-6)
     swapped = (shared, some.mT.contiguous().mT, *parts[2:])
-    torch.testing.assert_close(triton_kernels.launch_energies(*swapped), found, rtol=0, atol=0)
+    torch.testing.assert_close(triton_kernels.launch_energies(*swapped), result, rtol=0, atol=0)
 
 
 @needs_loops
@@ -101,11 +101,11 @@ def test_softmax(length: int, dtype: torch.dtype) -> None:
     mask = torch.rand(3, 1, length) < 0.6
     mask[1] = False
     energies = torch.where(mask, energies, 1000)  # what is hidden must not be what the others are compared with
-    found = triton_kernels.launch_softmax(energies, mask)
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found, kernels._plain_softmax(energies, mask), rtol=1e-6, atol=1e-7)
-    assert bool((found[~mask.expand_as(found)] == 0).all())
-    assert bool((found[1] == 0).all())
+    result = triton_kernels.launch_softmax(energies, mask)
+    assert result.dtype == torch.float32
+    torch.testing.assert_close(result, kernels._plain_softmax(energies, mask), rtol=1e-6, atol=1e-7)
+    assert bool((result[~mask.expand_as(result)] == 0).all())
+    assert bool((result[1] == 0).all())
 
 
 def test_softmax_under_masks_of_every_shape() -> None:
@@ -113,9 +113,9 @@ def test_softmax_under_masks_of_every_shape() -> None:
     energies = whole[1:, ::2, 2:11]  # (3,3,9)
     masks = [torch.rand(3, 3, 9), torch.rand(3, 1, 9), torch.rand(3, 9), torch.rand(9, 3, 3).permute(1, 2, 0)]
     for mask in masks:
-        seen = mask < 0.5
-        found = triton_kernels.launch_softmax(energies, seen)
-        torch.testing.assert_close(found, kernels._plain_softmax(energies, seen), rtol=1e-6, atol=1e-7)
+        shown = mask < 0.5
+        result = triton_kernels.launch_softmax(energies, shown)
+        torch.testing.assert_close(result, kernels._plain_softmax(energies, shown), rtol=1e-6, atol=1e-7)
 
 
 def test_softmax_of_what_is_not_finite() -> None:
@@ -123,8 +123,8 @@ def test_softmax_of_what_is_not_finite() -> None:
     rows = [[-infinity, -infinity, 2.0], [-infinity, 1.0, nan], [nan, 1.0, 1.0], [infinity, 1.0, 1.0]]
     energies = torch.tensor([rows])
     mask = torch.tensor([True, True, False])
-    found = triton_kernels.launch_softmax(energies, mask)
-    torch.testing.assert_close(found, kernels._plain_softmax(energies, mask), equal_nan=True)
+    result = triton_kernels.launch_softmax(energies, mask)
+    torch.testing.assert_close(result, kernels._plain_softmax(energies, mask), equal_nan=True)
 
 
 @needs_loops

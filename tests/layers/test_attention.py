@@ -154,17 +154,17 @@ def test_picking_a_window_out_changes_nothing(score: ScoreKind, queries: int, mo
     torch.manual_seed(3)
     shapes = (3, queries, 4), (3, columns, value_size(score)), (3, queries)
     leaves = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
-    found = []
+    results = []
     for picks in ((False, False), (True, False), (True, True)):
         monkeypatch.setattr(attention.window, "picks", lambda queries, length, costly, picks=picks: picks)
         looker, values, places = leaves
         centres = torch.sigmoid(places) * lengths[:, None]
         contexts, weights = attention(looker, attention.project(values), values, mask, centres)
         gradients = torch.autograd.grad(contexts.square().sum() + weights.square().sum(), leaves)
-        found.append((contexts, weights, *gradients))
-    assert found[0][1].count_nonzero() > 3 * queries
-    for other in found[1:]:
-        torch.testing.assert_close(found[0], other, rtol=0, atol=1e-12)
+        results.append((contexts, weights, *gradients))
+    assert results[0][1].count_nonzero() > 3 * queries
+    for other in results[1:]:
+        torch.testing.assert_close(results[0], other, rtol=0, atol=1e-12)
 
 
 def test_which_way_is_taken() -> None:

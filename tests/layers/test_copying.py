@@ -43,12 +43,12 @@ def test_probabilities_are_those_of_the_equation(n_oov: int, lead: tuple[int, ..
     """Without unknown words, as of a subword vocabulary, tokens are copied by their plain ids."""
     vocab, attention, p_gen = drawn(*lead)
     src = SRC if n_oov else SRC.clamp(max=V - 1)
-    found = mix(vocab, attention, p_gen, src, n_oov)
-    assert found.shape == (*lead, V + n_oov)
+    mixed = mix(vocab, attention, p_gen, src, n_oov)
+    assert mixed.shape == (*lead, V + n_oov)
     ids = src.repeat_interleave(math.prod(lead) // 2, 0)
     expected = by_hand(vocab.view(-1, V), attention.view(-1, 6), p_gen.view(-1, 1), ids)[:, : V + n_oov]
-    torch.testing.assert_close(found.view(-1, V + n_oov).exp(), expected, rtol=0, atol=1e-12)
-    torch.testing.assert_close(found.exp().sum(-1), torch.ones(lead, dtype=torch.float64), rtol=0, atol=1e-12)
+    torch.testing.assert_close(mixed.view(-1, V + n_oov).exp(), expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(mixed.exp().sum(-1), torch.ones(lead, dtype=torch.float64), rtol=0, atol=1e-12)
 
 
 def test_rows_that_were_picked_have_a_source_each() -> None:
@@ -60,8 +60,8 @@ def test_rows_that_were_picked_have_a_source_each() -> None:
 
 
 def test_what_no_word_fills_is_impossible() -> None:
-    found = mix(*drawn(2), SRC, OOV)
-    assert (found == -math.inf).tolist() == [[False] * 6 + [True, False, True], [False] * 9]
+    mixed = mix(*drawn(2), SRC, OOV)
+    assert (mixed == -math.inf).tolist() == [[False] * 6 + [True, False, True], [False] * 9]
 
 
 @pytest.mark.parametrize("lead", [(2,), (6,), (2, 3)], ids=["sentences", "hypotheses", "targets"])
@@ -101,7 +101,7 @@ def test_never_nan(gate: float, weights: str, dtype: torch.dtype) -> None:
 
 def test_half_precision_parts_are_mixed_as_wide_as_the_vocabulary() -> None:
     vocab, attention, p_gen = drawn(2)
-    found = mix(vocab.float(), attention.bfloat16(), p_gen.bfloat16(), SRC, OOV)
-    assert found.dtype == torch.float32
+    mixed = mix(vocab.float(), attention.bfloat16(), p_gen.bfloat16(), SRC, OOV)
+    assert mixed.dtype == torch.float32
     expected = by_hand(vocab, attention.bfloat16().double(), p_gen.bfloat16().double(), SRC)
-    torch.testing.assert_close(found.exp().double(), expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(mixed.exp().double(), expected, rtol=1e-5, atol=1e-6)

@@ -38,5 +38,5 @@ def test_parts_hold_little_padding_and_the_same_states() -> None:
 @torch.no_grad()
 def test_a_part_that_is_all_is_not_copied() -> None:
     words = torch.ones(2, 3)
-    (found,) = run_by_length(lambda one: [one[:, :, None]], torch.tensor([3, 3]), words)
-    assert found.data_ptr() == words.data_ptr()
+    (states,) = run_by_length(lambda one: [one[:, :, None]], torch.tensor([3, 3]), words)
+    assert states.data_ptr() == words.data_ptr()

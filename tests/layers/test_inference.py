@@ -75,8 +75,8 @@ def test_float32_is_exact_for_few_rows_and_many(
     expected = exact(linear, inputs)
     for pays in (True, False):
         monkeypatch.setattr(Fp32Linear, "_pays", lambda *_, pays=pays: pays)
-        found = Fp32Linear(linear.weight, linear.bias)
-        both = found(inputs).double(), found.forward_relu(inputs).double()
+        packed = Fp32Linear(linear.weight, linear.bias)
+        both = packed(inputs).double(), packed.forward_relu(inputs).double()
         torch.testing.assert_close(both, (expected, expected.relu()), rtol=1e-5, atol=1e-5)
 
 
@@ -86,10 +86,10 @@ def test_bfloat16_rounds_what_goes_in_and_what_comes_out(shape: tuple[int, ...])
     linear = random_linear()
     inputs = torch.randn(*shape, 24)
     wanted = rounded(inputs) @ rounded(linear.weight).T + rounded(linear.bias)
-    found = Bf16Linear(linear.weight, linear.bias)
-    assert found(inputs).dtype == torch.float32
-    torch.testing.assert_close(found(inputs).double(), wanted, rtol=2**-8, atol=1e-5)
-    assert torch.equal(found.forward_relu(inputs).float(), found(inputs).relu())
+    packed = Bf16Linear(linear.weight, linear.bias)
+    assert packed(inputs).dtype == torch.float32
+    torch.testing.assert_close(packed(inputs).double(), wanted, rtol=2**-8, atol=1e-5)
+    assert torch.equal(packed.forward_relu(inputs).float(), packed(inputs).relu())
 
 
 class Processor:
@@ -130,13 +130,13 @@ def test_int8_is_what_the_formula_says(
     if bias:
         whole.bias.copy_(linear.bias)
     wanted = exact(whole, quantized_by_loop(inputs.view(-1, 24), largest)).view(*shape, 40)
-    found = Int8Linear(linear.weight, linear.bias)
+    packed = Int8Linear(linear.weight, linear.bias)
     # A number that lies between two whole ones may be rounded to either.
     step = inputs.abs().amax(-1, keepdim=True) / largest * linear.weight.abs().max() * 1.01
-    assert ((found(inputs) - wanted).abs() <= step).all()
-    assert (found(inputs) - wanted).abs().median() < 1e-4
+    assert ((packed(inputs) - wanted).abs() <= step).all()
+    assert (packed(inputs) - wanted).abs().median() < 1e-4
     roughly = 0.03 * float(inputs.abs().max())
-    torch.testing.assert_close(found(inputs).double(), exact(linear, inputs), rtol=0.02, atol=roughly)
+    torch.testing.assert_close(packed(inputs).double(), exact(linear, inputs), rtol=0.02, atol=roughly)
 
 
 @pytest.mark.parametrize("form", ACTIVATION_FORMATS)
@@ -160,10 +160,10 @@ def test_sums_of_whole_numbers_are_exact_on_this_processor(rows: int, inputs: in
     given[0], weight[0], weight[1] = form.largest, 127, -127
     layout = torch.ops.onednn.qlinear_prepack(weight, None)
     whole = (given + form.zero).to(torch.uint8 if form.zero else torch.int8)
-    found = inference._of_whole_numbers(
+    products = inference._of_whole_numbers(
         whole, form.zero, layout, torch.ones(outputs), torch.zeros(outputs, dtype=torch.int32)
     )
-    assert torch.equal(found, (given.double() @ weight.double().T).float())
+    assert torch.equal(products, (given.double() @ weight.double().T).float())
 
 
 SIGNED, BY_128, BY_64 = (form.zero for form in ACTIVATION_FORMATS)
@@ -226,23 +226,23 @@ def test_int8_that_takes_five_times_as_long_as_float32_is_slow(
 @needs_int8
 def test_int8_of_zeros_is_the_bias_and_a_nan_stays_one() -> None:
     linear = random_linear()
-    found = Int8Linear(linear.weight, linear.bias)
+    packed = Int8Linear(linear.weight, linear.bias)
     inputs = torch.stack([torch.zeros(24), torch.full((24,), torch.nan), torch.randn(24)])
-    result = found(inputs)
+    result = packed(inputs)
     assert torch.equal(result[0], linear.bias)
     assert result[1].isnan().all()
-    assert torch.equal(result[2:], found(inputs[2:]))
+    assert torch.equal(result[2:], packed(inputs[2:]))
 
 
 @pytest.mark.parametrize("precision", HERE)
 def test_a_row_does_not_depend_on_the_others(precision: inference.Precision) -> None:
     linear = random_linear(300, 64)
     inputs = torch.randn(130, 64)
-    found = inference._KINDS[precision](linear.weight, linear.bias)
+    packed = inference._KINDS[precision](linear.weight, linear.bias)
     near = 2**-7 if precision == "bf16" else 1e-5
-    whole = found(inputs)
+    whole = packed(inputs)
     for rows in (slice(0, 1), slice(3, 5), slice(7, 90)):
-        torch.testing.assert_close(found(inputs[rows]), whole[rows], rtol=near, atol=1e-5)
+        torch.testing.assert_close(packed(inputs[rows]), whole[rows], rtol=near, atol=1e-5)
 
 
 @pytest.mark.parametrize("precision", HERE)
@@ -250,11 +250,11 @@ def test_a_row_does_not_depend_on_the_others(precision: inference.Precision) -> 
 def test_a_packed_cell_is_the_cell(kind: type[nn.GRUCell] | type[nn.LSTMCell], precision: inference.Precision) -> None:
     torch.manual_seed(1)
     cell = kind(32, 24).requires_grad_(False)
-    found = InferenceCell(inference._KINDS[precision], *cell.parameters())
+    packed = InferenceCell(inference._KINDS[precision], *cell.parameters())
     inputs, hidden, kept = torch.randn(6, 32), torch.randn(6, 24).tanh(), torch.randn(6, 24)
     state = (hidden, kept) if kind is nn.LSTMCell else hidden
     near = {"fp32": 1e-5, "bf16": 0.02, "int8": 0.04}[precision]
-    torch.testing.assert_close(found(inputs, state), cell(inputs, state), rtol=0, atol=near)
+    torch.testing.assert_close(packed(inputs, state), cell(inputs, state), rtol=0, atol=near)
 
 
 class Small(nn.Module):
@@ -307,6 +307,6 @@ def test_a_matrix_of_many_rows_is_padded_for_16_bits_and_nobody_sees_it() -> Non
     cast_to_16_bits(model, torch.bfloat16)
     assert [type(one) for one in model.values()] == [PaddedLinear, nn.Linear, nn.Linear]
     assert model["odd"].weight.shape == (128, 8)
-    found = model["odd"](inputs.bfloat16())
-    assert (found.shape, found.dtype) == ((3, 2, 101), torch.bfloat16)
-    torch.testing.assert_close(found.float(), expected, rtol=0.02, atol=0.02)
+    result = model["odd"](inputs.bfloat16())
+    assert (result.shape, result.dtype) == ((3, 2, 101), torch.bfloat16)
+    torch.testing.assert_close(result.float(), expected, rtol=0.02, atol=0.02)

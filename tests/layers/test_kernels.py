@@ -58,9 +58,9 @@ def test_a_device_gets_one_operation_for_each() -> None:
         energies = kernels.additive_energies(*parts, torch.empty(2, 3, 5, device="cuda"), parts[2])
         weights = kernels.masked_softmax(energies, torch.empty(2, 1, 5, **flags))
         sums, tops = kernels.block_maxima(torch.empty(6, 130, **half), 64)
-        found = [(tuple(tensor.shape), tensor.dtype, tensor.device.type) for tensor in (energies, weights, sums, tops)]
+        kinds = [(tuple(tensor.shape), tensor.dtype, tensor.device.type) for tensor in (energies, weights, sums, tops)]
     wide = (torch.float32, "cuda")
-    assert found == [((2, 3, 5), *wide), ((2, 3, 5), *wide), ((6,), *wide), ((6, 3), torch.float16, "cuda")]
+    assert kinds == [((2, 3, 5), *wide), ((2, 3, 5), *wide), ((6,), *wide), ((6, 3), torch.float16, "cuda")]
 
 
 def failing(*_: Tensor) -> Tensor:
@@ -72,12 +72,12 @@ def test_triton_that_fails_is_said_once_and_the_plain_form_computes(monkeypatch:
     kernels._triton_kernels.cache_clear()
     logits = torch.randn(2, 70)
     try:
-        with pytest.warns(RuntimeWarning, match="no C compiler here") as said:
-            found = [kernels._cuda_maxima(logits, 64), kernels._cuda_maxima(logits, 64)]
-        assert len(said) == 1
+        with pytest.warns(RuntimeWarning, match="no C compiler here") as warned:
+            results = [kernels._cuda_maxima(logits, 64), kernels._cuda_maxima(logits, 64)]
+        assert len(warned) == 1
     finally:
         kernels._triton_kernels.cache_clear()
-    for sums, tops in found:
+    for sums, tops in results:
         assert torch.equal(sums, kernels.block_maxima(logits, 64)[0])
         assert torch.equal(tops, kernels.block_maxima(logits, 64)[1])
 
@@ -194,8 +194,8 @@ def test_in_a_captured_graph_they_see_new_numbers() -> None:
         tensor.copy_(torch.rand_like(tensor))
     mask.logical_not_()
     graph.replay()
-    for found, expected in zip(captured, job(), strict=True):
-        assert torch.equal(found, expected)
+    for results, expected in zip(captured, job(), strict=True):
+        assert torch.equal(results, expected)
 
 
 @needs_triton

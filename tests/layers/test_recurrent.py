@@ -29,8 +29,8 @@ def run_by_hand(layer: nn.Module, inputs: Array, size: int) -> tuple[Array, Arra
     return np.stack(states), kept
 
 
-def assert_near(found: Tensor, expected: Array) -> None:
-    np.testing.assert_allclose(found.numpy(), expected, rtol=0, atol=1e-12)
+def assert_near(result: Tensor, expected: Array) -> None:
+    np.testing.assert_allclose(result.numpy(), expected, rtol=0, atol=1e-12)
 
 
 @torch.no_grad()
@@ -108,10 +108,10 @@ def test_memory_cells_are_left_out_where_nobody_asks() -> None:
     torch.manual_seed(1)
     encoder = RecurrentEncoder("lstm", 3, 2, 2).double()
     inputs, mask = torch.randn(3, 5, 3).double(), torch.arange(5) < torch.tensor([[2], [5], [3]])
-    asked, spared = encoder(inputs, mask), encoder(inputs, mask, need_cell=False)
+    whole, spared = encoder(inputs, mask), encoder(inputs, mask, need_cell=False)
     assert spared.cell is None
-    torch.testing.assert_close(spared.states, asked.states, rtol=0, atol=1e-12)
-    torch.testing.assert_close(spared.hidden, asked.hidden, rtol=0, atol=1e-12)
+    torch.testing.assert_close(spared.states, whole.states, rtol=0, atol=1e-12)
+    torch.testing.assert_close(spared.hidden, whole.hidden, rtol=0, atol=1e-12)
 
 
 @torch.no_grad()

@@ -49,8 +49,8 @@ def scrambled(module: nn.Module) -> nn.Module:
     return module.eval().requires_grad_(False)
 
 
-def assert_near(found: Tensor, expected: Array) -> None:
-    np.testing.assert_allclose(found.numpy(), expected, atol=1e-10)
+def assert_near(result: Tensor, expected: Array) -> None:
+    np.testing.assert_allclose(result.numpy(), expected, atol=1e-10)
 
 
 def test_attention_by_hand(precision: str) -> None:
@@ -71,8 +71,8 @@ def test_causal_attention_reads_only_the_past(precision: str) -> None:
     query, keys, values = (random_tensor(2, 3, 5, 4, seed=seed) for seed in range(3))
     context = attend(query, keys, values, causal=True)
     for last in range(5):
-        seen = attend(query[:, :, : last + 1], keys[:, :, : last + 1], values[:, :, : last + 1])
-        assert torch.allclose(context[:, :, last], seen[:, :, last], atol=1e-12)
+        shorter = attend(query[:, :, : last + 1], keys[:, :, : last + 1], values[:, :, : last + 1])
+        assert torch.allclose(context[:, :, last], shorter[:, :, last], atol=1e-12)
 
 
 def test_self_attention_is_the_papers_multi_head(precision: str) -> None:
@@ -80,12 +80,12 @@ def test_self_attention_is_the_papers_multi_head(precision: str) -> None:
     states = random_tensor(2, 4, 6)
     mask = torch.tensor([[True, True, True, True], [True, True, False, False]])
     for options in ({"mask": mask[:, None, None, :]}, {"causal": True}):
-        found, weights = layer(states, **options), layer.weights(states, **options)
+        states_after, weights = layer(states, **options), layer.weights(states, **options)
         for row in range(2):
             allowed = np.tri(4, dtype=bool) if "causal" in options else np.broadcast_to(mask[row], (4, 4))
             packed = np.split(linear(layer.query_keys_values, states[row].numpy()), 3, axis=-1)
             context, by_head = multi_head(*packed, 2, allowed)
-            assert_near(found[row], linear(layer.out, context))
+            assert_near(states_after[row], linear(layer.out, context))
             assert_near(weights[row], by_head)
 
 
@@ -94,18 +94,18 @@ def test_cross_attention_is_the_papers_multi_head(precision: str) -> None:
     states, memory = random_tensor(2, 4, 6), random_tensor(2, 5, 6, seed=1)
     mask = torch.tensor([[True] * 5, [True, True, True, False, False]])
     keys, values = layer.project(memory)
-    found, weights = layer(states, keys, values, mask[:, None, None, :], shown=slice(None))
+    states_after, weights = layer(states, keys, values, mask[:, None, None, :], shown=slice(None))
     some, second = layer(states, keys, values, mask[:, None, None, :], shown=slice(1, 2))
     plain, none = layer(states, keys, values, mask[:, None, None, :])
     assert none is None
-    assert torch.equal(plain, found)
+    assert torch.equal(plain, states_after)
     assert torch.equal(plain, some)
     assert torch.equal(second, weights[:, 1:2])
     for row in range(2):
         packed = np.split(linear(layer.keys_values, memory[row].numpy()), 2, axis=-1)
         query = linear(layer.query, states[row].numpy())
         context, by_head = multi_head(query, *packed, 3, np.broadcast_to(mask[row], (4, 5)))
-        assert_near(found[row], linear(layer.out, context))
+        assert_near(states_after[row], linear(layer.out, context))
         assert_near(weights[row], by_head)
 
 

@@ -93,11 +93,11 @@ def test_dropout_acts_in_training_only(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["rnnsearch", "luong", "transformer", "rnn_encdec"])
 def test_attention_is_given_only_where_asked_for(kind: str) -> None:
     model, batch = build(kind, noise=0.1), batch_of([[4, 5]], [[4]])
-    plain, asked = model(batch), model(batch, need_attention=True)
+    plain, attending = model(batch), model(batch, need_attention=True)
     assert plain.attention is None
-    assert torch.equal(plain.log_probs, asked.log_probs)
+    assert torch.equal(plain.log_probs, attending.log_probs)
     assert model.has_attention == (kind != "rnn_encdec")
-    assert (asked.attention.shape == (1, 2, 3)) if model.has_attention else (asked.attention is None)
+    assert (attending.attention.shape == (1, 2, 3)) if model.has_attention else (attending.attention is None)
 
 
 @pytest.mark.parametrize("kind", SMALL)

@@ -90,10 +90,12 @@ def test_without_input_feeding_the_decoder_is_called_once() -> None:
     calls = []
     for input_feeding in (True, False):
         model = build(input_feeding=input_feeding)
-        seen: list[int] = []
-        model.decoder.register_forward_hook(lambda module, inputs, output, seen=seen: seen.append(inputs[0].shape[1]))
+        lengths: list[int] = []
+        model.decoder.register_forward_hook(
+            lambda module, inputs, output, lengths=lengths: lengths.append(inputs[0].shape[1])
+        )
         model(batch_of([[4, 5], [6, 7]], [[4, 5, 6], [7, 8, 4]]))
-        calls.append(seen)
+        calls.append(lengths)
     assert calls == [[1, 1, 1, 1], [4]]
 
 
@@ -163,9 +165,9 @@ def test_a_window_of_five_learns_to_copy_nine_words(
     model.eval()
     unseen = copies(random, 100)
     with torch.no_grad():
-        found = beam_search(model, collate(unseen), SearchConfig(beam_size=1))
+        results = beam_search(model, collate(unseen), SearchConfig(beam_size=1))
         output = model(collate(unseen, unseen), need_attention=True)
-    wrong = sum(best.ids != words for (best,), words in zip(found, unseen, strict=True))
+    wrong = sum(best.ids != words for (best,), words in zip(results, unseen, strict=True))
     record_property("of 100 sentences wrong, at most 20", wrong)
     assert wrong <= 20
     centres = output.centres[:, :-1]  # the last step writes EOS

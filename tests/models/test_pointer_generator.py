@@ -176,12 +176,12 @@ def test_gradient_of_the_likelihood(chunk_bytes: int, coverage: bool) -> None:
         for place in torch.randperm(parameter.numel())[:4].tolist():
             flat = parameter.detach().view(-1)
             value = float(flat[place])
-            found = []
+            losses = []
             for change in (step, -step):
                 flat[place] = value + change
-                found.append(loss())
+                losses.append(loss())
             flat[place] = value
-            numeric = (found[0] - found[1]) / (2 * step)
+            numeric = (losses[0] - losses[1]) / (2 * step)
             assert math.isclose(numeric, float(parameter.grad.view(-1)[place]), rel_tol=1e-5, abs_tol=1e-7), name
             checked += 1
     assert checked > 60
@@ -206,16 +206,16 @@ def names_by_level(draw: torch.Generator) -> tuple[list[int], list[int]]:
 def test_who_sees_its_coverage_does_not_say_a_name_again(record_property: Callable[[str, object], None]) -> None:
     """The same random weights, which only copy: the energy of a name falls where it was looked at, or does not."""
     sources = [list(range(V, V + 12))] * 4 + [list(range(V + 2, V + 9))]
-    said = []
+    repeated = []
     for weight in (0.0, -10.0):
         model = build(seed=moved(1), coverage=True).float()
         model.gate.bias.fill_(-1e4)
         model.attention.score.key.weight.mul_(5.0)  # an untrained model looks everywhere alike
         model.attention.score.energy.mul_(100.0)
         model.attention.score.coverage.copy_(weight * model.attention.score.energy.sign())
-        found = beam_search(model, batch_of(sources), SearchConfig(beam_size=2, min_length=6, max_length=7))
-        said.append(sum(len(best[0].ids) - len({*best[0].ids}) for best in found))
-    blind, seeing = said
+        results = beam_search(model, batch_of(sources), SearchConfig(beam_size=2, min_length=6, max_length=7))
+        repeated.append(sum(len(best[0].ids) - len({*best[0].ids}) for best in results))
+    blind, seeing = repeated
     record_property("said again by the blind, more than 6", blind)
     record_property("share of it said by the seeing, at most 0.5", seeing / blind)
     assert blind > 6
@@ -237,8 +237,8 @@ def repeated_after_training(coverage: bool, seed: int) -> tuple[int, int]:
         backward(model, batch, batch.n_tokens, 1 << 30, coverage_weight=float(coverage))
         torch.nn.utils.clip_grad_norm_(model.parameters(), 2.0)
         optimizer.step()
-    found = beam_search(model.eval(), batch_of([source for source, _ in test]), SearchConfig(beam_size=1))
-    said = [best[0].ids for best in found]
+    results = beam_search(model.eval(), batch_of([source for source, _ in test]), SearchConfig(beam_size=1))
+    said = [best[0].ids for best in results]
     right = sum(ids == target for ids, (_, target) in zip(said, test, strict=True))
     return sum(len(ids) - len(set(ids)) for ids in said), right
 

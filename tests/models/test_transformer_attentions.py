@@ -80,12 +80,12 @@ def final_norm(norm: nn.Module, states: Array) -> Array:
 def test_every_head_of_every_layer_by_hand(norm: str) -> None:
     """Weights of padding, and of words that come later, are zero."""
     model = build(norm=norm)
-    found = model.attentions(BATCH)
-    assert [len(side) for side in (found.encoder, found.decoder, found.cross)] == [2, 3, 3]
+    attentions = model.attentions(BATCH)
+    assert [len(side) for side in (attentions.encoder, attentions.decoder, attentions.cross)] == [2, 3, 3]
     for row in range(2):
         src, tgt_in = BATCH.src[row][BATCH.src_mask[row]], BATCH.tgt_in[row][BATCH.tgt_mask[row]]
         expected = attentions_by_hand(model, src.tolist(), tgt_in.tolist())
-        for side, by_hand in zip((found.encoder, found.decoder, found.cross), expected, strict=True):
+        for side, by_hand in zip((attentions.encoder, attentions.decoder, attentions.cross), expected, strict=True):
             for layer, weights in zip(side, by_hand, strict=True):
                 padded = np.zeros(layer[row].shape)
                 padded[:, : weights.shape[1], : weights.shape[2]] = weights
@@ -173,7 +173,7 @@ def test_who_has_heads_says_so() -> None:
 def test_cuda_shows_the_same() -> None:
     model = build()
     expected = model.attentions(BATCH)
-    found = model.cuda().attentions(BATCH.to("cuda"))
+    attentions = model.cuda().attentions(BATCH.to("cuda"))
     for side in ("encoder", "decoder", "cross"):
-        weights = [layer.cpu() for layer in getattr(found, side)]
+        weights = [layer.cpu() for layer in getattr(attentions, side)]
         torch.testing.assert_close(weights, list(getattr(expected, side)), rtol=0, atol=1e-10)

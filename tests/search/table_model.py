@@ -126,5 +126,5 @@ def unlimited(**settings: object) -> SearchConfig:
 
 def search(model: TableModel, n_best: int = 1, **settings: object) -> list[Hypothesis]:
     """The best hypotheses for the one sentence of a model; its source has two words."""
-    (found,) = beam_search(model, sources(3), SearchConfig.model_validate(settings), n_best)
-    return found
+    (hypotheses,) = beam_search(model, sources(3), SearchConfig.model_validate(settings), n_best)
+    return hypotheses

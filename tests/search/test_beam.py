@@ -51,8 +51,8 @@ def every_sequence(table: Tensor, limit: int, kind: str, alpha: float) -> list[S
 
 def test_beam_one_is_a_plain_argmax_loop() -> None:
     tables = random_tables(6, 5, 12)
-    found = beam_search(TableModel(tables), sources(*[4] * 6), unlimited(beam_size=1))
-    for table, (hypothesis,) in zip(tables, found, strict=True):
+    results = beam_search(TableModel(tables), sources(*[4] * 6), unlimited(beam_size=1))
+    for table, (hypothesis,) in zip(tables, results, strict=True):
         ids: list[int] = []
         total = 0.0
         while len(ids) < 12 and (not ids or ids[-1] != EOS):
@@ -65,7 +65,7 @@ def test_beam_one_is_a_plain_argmax_loop() -> None:
         assert hypothesis.finished == finished
         assert hypothesis.log_prob == pytest.approx(total)
         assert hypothesis.score == pytest.approx(total / len(ids))
-    assert {h.finished for (h,) in found} == {True, False}
+    assert {h.finished for (h,) in results} == {True, False}
 
 
 @pytest.mark.parametrize("stop", ["first_k", "exact"])
@@ -78,8 +78,8 @@ def test_a_beam_as_wide_as_the_tree_is_exhaustive_search(
     width = 4**limit  # three words and UNK
     config = SearchConfig(length_penalty=kind, alpha=alpha, max_length=limit, max_length_offset=9, stop=stop)
     config = config.model_copy(update={"beam_size": 4 * width})  # a wider one than a recipe may ask for
-    found = beam_search(TableModel(tables), sources(3, 4, 3, 2), config, n_best=width)
-    for table, hypotheses in zip(tables, found, strict=True):
+    results = beam_search(TableModel(tables), sources(3, 4, 3, 2), config, n_best=width)
+    for table, hypotheses in zip(tables, results, strict=True):
         expected = every_sequence(table, limit, kind, alpha)[:width]
         assert [(h.ids, h.finished) for h in hypotheses] == [(one.ids, one.finished) for one in expected]
         assert [h.log_prob for h in hypotheses] == pytest.approx([one.log_prob for one in expected])
@@ -87,8 +87,8 @@ def test_a_beam_as_wide_as_the_tree_is_exhaustive_search(
 
 
 def test_what_is_in_the_tree_is_all_that_is_returned() -> None:
-    found = search(TableModel(random_tables(1, 2, 6)), 50, beam_size=50, max_length=2, max_length_offset=9)
-    assert len(found) == 1 + 3 + 9  # the empty one, three words and EOS, nine pairs that were cut
+    hypotheses = search(TableModel(random_tables(1, 2, 6)), 50, beam_size=50, max_length=2, max_length_offset=9)
+    assert len(hypotheses) == 1 + 3 + 9  # the empty one, three words and EOS, nine pairs that were cut
 
 
 # Tables written by hand.
@@ -129,10 +129,10 @@ BY_HAND = {
 def test_scores_and_order_by_hand(
     rows: dict[int, dict[int, float]], settings: dict[str, object], expected: dict[str, float]
 ) -> None:
-    found = search(by_hand(rows), len(expected), **settings)
-    assert ["".join("ABCD"[token - A] for token in h.ids) for h in found] == list(expected)
-    assert [h.score for h in found] == pytest.approx(list(expected.values()))
-    for hypothesis in found:
+    hypotheses = search(by_hand(rows), len(expected), **settings)
+    assert ["".join("ABCD"[token - A] for token in h.ids) for h in hypotheses] == list(expected)
+    assert [h.score for h in hypotheses] == pytest.approx(list(expected.values()))
+    for hypothesis in hypotheses:
         assert hypothesis.log_prob == pytest.approx(sum(hypothesis.token_log_probs))
         assert len(hypothesis.token_log_probs) == len(hypothesis.ids) + hypothesis.finished
 
@@ -185,17 +185,19 @@ def test_coverage_penalty_by_hand(kind: CoverageKind, penalty: float, costs: lis
     model = by_hand({BOS: {A: 1.0}, A: {A: 0.5, B: 0.3, EOS: 0.2}, B: {EOS: 1.0}}, end_at=2, attend=look)
     settings = {"beam_size": 3, "length_penalty": "none", "coverage_kind": kind}
     assert [h.ids for h in search(model, 3, **settings)] == [[A, A], [A, B], [A]]
-    found = search(model, 3, **settings, coverage_penalty=penalty)
-    assert [h.ids for h in found] == [[A, B], [A, A], [A]]
+    hypotheses = search(model, 3, **settings, coverage_penalty=penalty)
+    assert [h.ids for h in hypotheses] == [[A, B], [A, A], [A]]
     log_probs = [math.log(0.3), math.log(0.5), math.log(0.2)]
-    assert [h.log_prob for h in found] == pytest.approx(log_probs)
-    assert [h.score for h in found] == pytest.approx([one + cost for one, cost in zip(log_probs, costs, strict=True)])
+    assert [h.log_prob for h in hypotheses] == pytest.approx(log_probs)
+    assert [h.score for h in hypotheses] == pytest.approx(
+        [one + cost for one, cost in zip(log_probs, costs, strict=True)]
+    )
 
 
 def test_coverage_is_that_of_the_hypothesis_s_own_path() -> None:
     config = unlimited(coverage_penalty=0.3, length_penalty="gnmt")
-    found = beam_search(TableModel(random_tables(12, 4, 9), look), sources(*[3] * 12), config, 5, need_attention=True)
-    for hypotheses in found:
+    results = beam_search(TableModel(random_tables(12, 4, 9), look), sources(*[3] * 12), config, 5, need_attention=True)
+    for hypotheses in results:
         for hypothesis in hypotheses:
             covered = np.clip(hypothesis.attention[:, :2].sum(0, dtype=np.float64), 2**-24, 1.0)  # EOS is no word
             expected = hypothesis.log_prob / ((5 + len(hypothesis.token_log_probs)) / 6) + 0.3 * np.log(covered).sum()
@@ -209,8 +211,8 @@ def test_the_length_limit_is_each_sentence_s_own() -> None:
     tables = random_tables(3, 2, 8)
     tables[..., EOS] = -math.inf
     config = SearchConfig(beam_size=2, max_length=9, max_length_ratio=1.0, max_length_offset=1)
-    found = beam_search(TableModel(tables), sources(3, 6, 11), config, n_best=2)
-    assert [[len(h.ids) for h in hypotheses] for hypotheses in found] == [[4, 4], [7, 7], [9, 9]]
+    results = beam_search(TableModel(tables), sources(3, 6, 11), config, n_best=2)
+    assert [[len(h.ids) for h in hypotheses] for hypotheses in results] == [[4, 4], [7, 7], [9, 9]]
 
 
 @pytest.mark.parametrize(
@@ -222,8 +224,8 @@ def test_the_least_length_counts_words(settings: dict[str, float], least: list[i
     model, batch = TableModel(random_tables(6, 3, 9, spread=2.0)), sources(3, 5, 7, 9, 11, 13)
 
     def too_short(config: SearchConfig) -> int:
-        found = beam_search(model, batch, config, 3)
-        return sum(len(h.ids) < words for words, best in zip(least, found, strict=True) for h in best)
+        results = beam_search(model, batch, config, 3)
+        return sum(len(h.ids) < words for words, best in zip(least, results, strict=True) for h in best)
 
     assert too_short(unlimited()) > 0
     assert too_short(unlimited(**settings)) == 0
@@ -233,29 +235,29 @@ def test_a_forced_prefix_begins_the_translation_and_counts() -> None:
     tables = random_tables(3, 4, 9)
     prefix = torch.tensor([[7, 8, 4], [5, PAD, PAD], [PAD, PAD, PAD]])
     model = TableModel(tables)
-    found = beam_search(model, sources(4, 4, 4), unlimited(), 3, prefix=prefix)
-    assert all(h.ids[:3] == [7, 8, 4] for h in found[0])
-    assert all(h.ids[:1] == [5] for h in found[1])
-    same(found[2:], beam_search(model, sources(4, 4, 4), unlimited(), 3)[2:])
+    results = beam_search(model, sources(4, 4, 4), unlimited(), 3, prefix=prefix)
+    assert all(h.ids[:3] == [7, 8, 4] for h in results[0])
+    assert all(h.ids[:1] == [5] for h in results[1])
+    same(results[2:], beam_search(model, sources(4, 4, 4), unlimited(), 3)[2:])
     own = [float(tables[0, depth, last, token]) for depth, last, token in [(0, BOS, 7), (1, 7, 8), (2, 8, 4)]]
-    assert found[0][0].token_log_probs[:3] == pytest.approx(own)
+    assert results[0][0].token_log_probs[:3] == pytest.approx(own)
 
 
 def test_a_prefix_that_ends_is_only_scored() -> None:
     tables = random_tables(2, 4, 9)
     prefix = torch.tensor([[7, 8, EOS], [5, EOS, PAD]])
     model = TableModel(tables)
-    found = beam_search(model, sources(4, 4), unlimited(), 5, prefix=prefix)
-    assert [[h.ids for h in hypotheses] for hypotheses in found] == [[[7, 8]], [[5]]]
+    results = beam_search(model, sources(4, 4), unlimited(), 5, prefix=prefix)
+    assert [[h.ids for h in hypotheses] for hypotheses in results] == [[[7, 8]], [[5]]]
     expected = tables[0, 0, BOS, 7] + tables[0, 1, 7, 8] + tables[0, 2, 8, EOS]
-    assert found[0][0].log_prob == pytest.approx(float(expected))
+    assert results[0][0].log_prob == pytest.approx(float(expected))
     assert len(model.rows_seen) == 3
 
 
 def test_a_prefix_longer_than_the_limit_is_not_cut() -> None:
     model, prefix = TableModel(random_tables(1, 2, 8)), torch.tensor([[4, 5, 6, 7]])
-    ((found,),) = beam_search(model, sources(3), SearchConfig(max_length=2, beam_size=2), prefix=prefix)
-    assert found.ids[:4] == [4, 5, 6, 7]
+    ((best,),) = beam_search(model, sources(3), SearchConfig(max_length=2, beam_size=2), prefix=prefix)
+    assert best.ids[:4] == [4, 5, 6, 7]
 
 
 # Batches.
@@ -294,9 +296,9 @@ class CopyingTable(TableModel):
 def test_attention_and_p_gen_follow_the_back_pointers() -> None:
     model, batch = many()
     copying = CopyingTable(model.tables)
-    found = beam_search(copying, batch, unlimited(), 5, need_attention=True)
-    assert any(not h.finished for hypotheses in found for h in hypotheses)
-    for hypotheses in found:
+    results = beam_search(copying, batch, unlimited(), 5, need_attention=True)
+    assert any(not h.finished for hypotheses in results for h in hypotheses)
+    for hypotheses in results:
         for hypothesis in hypotheses:
             path, expected = 0, []
             for depth, token in enumerate([BOS, *hypothesis.ids][: len(hypothesis.token_log_probs)]):
@@ -309,8 +311,8 @@ def test_attention_and_p_gen_follow_the_back_pointers() -> None:
 
 
 def test_attention_has_a_column_for_each_source_token() -> None:
-    found = beam_search(TableModel(random_tables(2, 2, 8)), sources(2, 3), unlimited(), need_attention=True)
-    assert [h.attention.shape[1] for (h,) in found] == [2, 3]
+    results = beam_search(TableModel(random_tables(2, 2, 8)), sources(2, 3), unlimited(), need_attention=True)
+    assert [h.attention.shape[1] for (h,) in results] == [2, 3]
 
 
 # The best candidates.
@@ -390,9 +392,9 @@ def test_a_damaged_model_is_refused(beam_size: int) -> None:
 
 def test_half_precision_is_summed_in_single() -> None:
     tables = random_tables(1, 4, 40).bfloat16()
-    ((found,),) = beam_search(TableModel(tables), sources(3), unlimited(min_length=10))
+    ((best,),) = beam_search(TableModel(tables), sources(3), unlimited(min_length=10))
     last, total = BOS, 0.0
-    for depth, token in enumerate([*found.ids, *[EOS] * found.finished]):
+    for depth, token in enumerate([*best.ids, *[EOS] * best.finished]):
         total += float(tables[0, min(depth, 3), last, token])
         last = token
-    assert found.log_prob == pytest.approx(total, rel=1e-6)
+    assert best.log_prob == pytest.approx(total, rel=1e-6)

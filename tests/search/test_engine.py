@@ -22,10 +22,10 @@ def refilled(
     """Of few rows the steps are recorded, but for every second seed."""
     order = torch.randperm(whole.size, generator=torch.Generator().manual_seed(seed)).tolist()
     engine = Engine(model, config, n_best, need_attention=True, steps="auto" if seed % 2 else "eager")
-    found = dict(engine.run(source_of(whole, slots, order)))
+    results = dict(engine.run(source_of(whole, slots, order)))
     assert (engine.replayed_steps > 0) == bool(seed % 2 and slots <= 3 and not config.samples)
-    assert sorted(found) == list(range(whole.size))
-    return [found[number] for number in range(whole.size)]
+    assert sorted(results) == list(range(whole.size))
+    return [results[number] for number in range(whole.size)]
 
 
 @pytest.mark.parametrize(

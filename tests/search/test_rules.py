@@ -59,9 +59,9 @@ def test_repeats_against_a_plain_loop(size: int, rows: list[list[int]]) -> None:
     block_repeated_ngrams(log_probs, history, torch.tensor([len(row) for row in rows]), size)
     expected = []
     for row in rows:
-        seen = {tuple(row[start : start + size]) for start in range(len(row) - size + 1)}
+        grams = {tuple(row[start : start + size]) for start in range(len(row) - size + 1)}
         before = row[len(row) - size + 1 :] if size > 1 else []
-        expected.append([token for token in range(8) if (*before, token) not in seen])
+        expected.append([token for token in range(8) if (*before, token) not in grams])
     assert allowed(log_probs) == expected
 
 
@@ -142,7 +142,7 @@ def test_a_ratio_beyond_all_numbers_is_no_limit(ratio: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "needs"),
+    ("settings", "needs"),
     [
         ({"no_repeat_except": "and"}, "no_repeat_ngram"),
         ({"coverage_kind": "summary"}, "coverage_penalty"),
@@ -150,9 +150,9 @@ def test_a_ratio_beyond_all_numbers_is_no_limit(ratio: float) -> None:
         ({"diversity_strength": 0.7}, "diversity_groups"),
     ],
 )
-def test_what_would_do_nothing_is_refused_with_what_it_needs(asked: dict[str, object], needs: str) -> None:
-    with pytest.raises(RecipeError, match=f"{next(iter(asked))} is for .*give {needs} too"):
-        SearchConfig().changed(asked).reject_unused(asked)
+def test_what_would_do_nothing_is_refused_with_what_it_needs(settings: dict[str, object], needs: str) -> None:
+    with pytest.raises(RecipeError, match=f"{next(iter(settings))} is for .*give {needs} too"):
+        SearchConfig().changed(settings).reject_unused(settings)
 
 
 # Penalties.

@@ -23,11 +23,11 @@ def sampled(model: TableModel, samples: int, **settings: object) -> list[Hypothe
     return search(model, samples, samples=samples, length_penalty="none", **settings)
 
 
-def unlikely(found: Counter[int], expected: dict[int, float]) -> float:
+def unlikely(counts: Counter[int], expected: dict[int, float]) -> float:
     """How probable it is that counts differ so much from what is expected of them: Pearson's chi-square test."""
-    assert set(found) <= set(expected)
-    total = found.total()
-    statistic = sum((found[key] - share * total) ** 2 / (share * total) for key, share in expected.items())
+    assert set(counts) <= set(expected)
+    total = counts.total()
+    statistic = sum((counts[key] - share * total) ** 2 / (share * total) for key, share in expected.items())
     freedom = torch.tensor((len(expected) - 1) / 2, dtype=torch.float64)
     return float(torch.special.gammaincc(freedom, torch.tensor(statistic / 2, dtype=torch.float64)))
 
@@ -63,9 +63,9 @@ def test_draws_of_many_words_follow_their_probabilities() -> None:
     log_probs[:, 64:128] = -math.inf
     keys = splitmix64(torch.tensor([[1], [2]]), torch.arange(40_000))
     drawn = draw(log_probs, keys)
-    for row, found in zip(log_probs.softmax(1), drawn, strict=True):
+    for row, words in zip(log_probs.softmax(1), drawn, strict=True):
         expected = {word: share for word, share in enumerate(row.tolist()) if share > 0}
-        assert unlikely(Counter(found.tolist()), expected) > 1e-3
+        assert unlikely(Counter(words.tolist()), expected) > 1e-3
     pairs = Counter(zip((drawn[0] % 3).tolist(), (drawn[1] % 3).tolist(), strict=True))
     sides = [[float((one % 3 == rest).double().mean()) for rest in range(3)] for one in drawn]
     both = {3 * one + other: sides[0][one] * sides[1][other] for one in range(3) for other in range(3)}
@@ -75,14 +75,14 @@ def test_draws_of_many_words_follow_their_probabilities() -> None:
 def test_the_hash_is_that_of_splitmix64() -> None:
     # The first numbers of the generator as its authors published it, from the state 1234567.
     published = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431]
-    found = splitmix64(torch.tensor(1234567), torch.arange(4)).tolist()
-    assert [number % 2**64 for number in found] == published == [plain_hash(1234567, count) for count in range(4)]
+    numbers = splitmix64(torch.tensor(1234567), torch.arange(4)).tolist()
+    assert [number % 2**64 for number in numbers] == published == [plain_hash(1234567, count) for count in range(4)]
 
 
 def test_each_sample_follows_its_own_path() -> None:
     tables = random_tables(3, 4, 10)
-    found = beam_search(TableModel(tables), sources(3, 4, 5), SearchConfig(samples=7), 7, need_attention=True)
-    for table, drawn in zip(tables, found, strict=True):
+    results = beam_search(TableModel(tables), sources(3, 4, 5), SearchConfig(samples=7), 7, need_attention=True)
+    for table, drawn in zip(tables, results, strict=True):
         assert len({tuple(h.ids) for h in drawn}) > 1
         for hypothesis in drawn:
             last, expected = BOS, []
@@ -107,8 +107,8 @@ def test_seed_and_line_decide_what_is_drawn() -> None:
     def drawn(numbers: list[int], seed: int = 1) -> dict[int, list[list[int]]]:
         waiting = [(numbers, sources(3, 3, 3).select(torch.tensor(numbers) % 3))]
         engine = Engine(model, config.changed({"seed": seed}), 5)
-        found = engine.run(lambda *_: waiting.pop() if waiting else None)
-        return {number: [one.ids for one in best] for number, best in found}
+        results = engine.run(lambda *_: waiting.pop() if waiting else None)
+        return {number: [one.ids for one in best] for number, best in results}
 
     first = drawn([0, 1, 2])
     assert drawn([2, 0]) == {0: first[0], 2: first[2]}
