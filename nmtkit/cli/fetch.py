@@ -11,8 +11,8 @@ from nmtkit.cli import completing
 from nmtkit.cli.options import FILE
 from nmtkit.cli.reporting import confirm
 from nmtkit.corpora.catalogue import Catalogue, Corpus, Entry
+from nmtkit.corpora.download import FetchContext
 from nmtkit.corpora.fetching import FetchedCorpus, cache_folder, fetch, find_fetched, largest_first
-from nmtkit.corpora.sources import FetchContext
 
 CORPORA = Path("corpora")
 VALUES_SHOWN = 4

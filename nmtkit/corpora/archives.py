@@ -29,30 +29,19 @@ if TYPE_CHECKING:
 BUFFER = 1 << 18
 FREE_BYTES = 16 << 20
 """The compression ratio is not checked below this size."""
-DAMAGES = (zipfile.BadZipFile, tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError, NotImplementedError)
-"""What the standard library raises for damaged archives and unknown compression methods."""
-
-
-@dataclass(frozen=True)
-class ArchiveLimits:
-    """The largest archive that is read."""
-
-    total_bytes: int = 200 << 30
-    """Uncompressed bytes of all members."""
-    members: int = 2_000_000
-    ratio: float = 200.0
-    """Uncompressed bytes for each compressed byte; about 10 for text, more than 1000 for zip bombs."""
-
-
-LIMITS = ArchiveLimits()
+DAMAGES = (zipfile.BadZipFile, tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError, RuntimeError)
+"""What the standard library raises for damaged and encrypted archives and unknown compression methods."""
+MAX_BYTES = 200 << 30
+"""The most uncompressed bytes of all members of an archive."""
+MAX_MEMBERS = 2_000_000
+MAX_RATIO = 200
+"""The most uncompressed bytes for each compressed byte; about 10 for text, more than 1000 for zip bombs."""
 DECOMPRESSORS: Mapping[bytes, Callable[[Path], io.BufferedIOBase]] = {
     b"\x1f\x8b": gzip.GzipFile,
     b"BZh": bz2.BZ2File,
     b"\xfd7zXZ\0": lzma.LZMAFile,
 }
 """By the first bytes of a file."""
-
-
 _LARGEST_HEADERS = {
     **dict.fromkeys((tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK), 1 << 12),
     **dict.fromkeys((tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE), 1 << 20),
@@ -69,12 +58,12 @@ class Member:
     """Opens it for reading. A member of a tar must be read before the next one is requested."""
 
 
-def members(path: Path, limits: ArchiveLimits = LIMITS) -> Iterator[Member]:
+def members(path: Path) -> Iterator[Member]:
     """The regular files of an archive, one at a time; any other file is its own only member.
 
     The format is detected from the first bytes. Folders are skipped.
     """
-    budget = _Budget(path, limits)
+    budget = _Budget(path)
     with budget.clear_messages():
         with open(path, "rb") as file:
             start = file.read(8)
@@ -96,29 +85,27 @@ def members(path: Path, limits: ArchiveLimits = LIMITS) -> Iterator[Member]:
 class _Budget:
     """Counts the bytes and members of an archive against its limits."""
 
-    def __init__(self, path: Path, limits: ArchiveLimits) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self.limits = limits
         self.bytes_out = self.count = 0
         self.names: set[str] = set()
         with self.clear_messages():
-            self.most = max(FREE_BYTES, round(limits.ratio * path.stat().st_size))
+            self.most = max(FREE_BYTES, MAX_RATIO * path.stat().st_size)
 
     def spend(self, count: int) -> None:
         self.bytes_out += count
-        if self.bytes_out > self.limits.total_bytes:
-            raise DataError(f"{self.path}: unpacks to more than {self.limits.total_bytes:,} bytes; refused")
+        if self.bytes_out > MAX_BYTES:
+            raise DataError(f"{self.path}: unpacks to more than {MAX_BYTES:,} bytes; refused")
         if self.bytes_out > self.most:
             raise DataError(
-                f"{self.path}: unpacks to more than {self.limits.ratio:g} bytes for each byte of it, as a zip bomb "
-                "does; refused"
+                f"{self.path}: unpacks to more than {MAX_RATIO} bytes for each byte of it, as a zip bomb does; refused"
             )
 
     def enter(self, name: str, is_folder: bool, is_plain: bool) -> str:
         """Counts a member; returns its normalized name."""
         self.count += 1
-        if self.count > self.limits.members:
-            raise DataError(f"{self.path}: more than {self.limits.members:,} members; refused")
+        if self.count > MAX_MEMBERS:
+            raise DataError(f"{self.path}: more than {MAX_MEMBERS:,} members; refused")
         parts = [part for part in name.split("/") if part not in ("", ".")]
         if ".." in parts or re.match(r"/|[A-Za-z]:|.*[\\\x00-\x1f]", name, re.DOTALL):
             raise DataError(f"{self.path}: unsafe member name {name!r}; refused")
@@ -192,8 +179,8 @@ def decompressed(stream: io.BufferedReader, place: str) -> io.BufferedReader:
 
     def read(size: int) -> bytes:
         data = file.read(size)
-        if unpacked.total + len(data) > max(FREE_BYTES, LIMITS.ratio * packed.total):
-            raise DataError(f"{place}: unpacks to more than {LIMITS.ratio:g} bytes for each byte of it; refused")
+        if unpacked.total + len(data) > max(FREE_BYTES, MAX_RATIO * packed.total):
+            raise DataError(f"{place}: unpacks to more than {MAX_RATIO} bytes for each byte of it; refused")
         return data
 
     unpacked = CallbackStream(read)
@@ -208,14 +195,6 @@ def _is_tar(block: bytes) -> bool:
     return True
 
 
-def _decode_name(raw: bytes) -> str:
-    """A name in UTF-8 or Latin-1."""
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError:
-        return raw.decode("latin-1")
-
-
 def _zip_members(path: Path, budget: _Budget) -> Iterator[Member]:
     archive = zipfile.ZipFile(path)  # stays open while members are read
 
@@ -224,18 +203,22 @@ def _zip_members(path: Path, budget: _Budget) -> Iterator[Member]:
             return _guarded(archive.open(info), budget)
 
     for info in archive.infolist():
-        # Without the flag for UTF-8 the standard library decodes names as code page 437.
-        decoded = info.filename if info.flag_bits & 0x800 else _decode_name(info.filename.encode("cp437"))
-        name = budget.enter(decoded, info.is_dir(), stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG))
-        if info.is_dir():
-            continue
-        if info.flag_bits & 0x1:
-            raise DataError(f"{path}: the member {name!r} is encrypted; nmtkit has no password for it")
-        yield Member(name, functools.partial(opened, info))
+        is_plain = stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG)
+        name = budget.enter(info.filename, info.is_dir(), is_plain)
+        if not info.is_dir():
+            yield Member(name, functools.partial(opened, info))
 
 
 class _Header(tarfile.TarInfo):
-    """A header with a limit on the length of names, which are read into memory."""
+    """A header with a limit on the length of names, which are read into memory; a damaged one is an error."""
+
+    @classmethod
+    @override
+    def fromtarfile(cls, archive: tarfile.TarFile) -> "_Header":
+        try:
+            return super().fromtarfile(archive)
+        except (tarfile.TruncatedHeaderError, tarfile.InvalidHeaderError) as fault:  # type: ignore[attr-defined]
+            raise tarfile.ReadError(str(fault)) from fault  # else the archive would seem to end here
 
     def _proc_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo | tarfile.TarFile:
         if self.size > _LARGEST_HEADERS.get(self.type, self.size):
@@ -245,13 +228,10 @@ class _Header(tarfile.TarInfo):
 
 
 def _tar_members(stream: io.BufferedReader, budget: _Budget) -> Iterator[Member]:
-    with tarfile.open(
-        fileobj=stream, mode="r|", tarinfo=_Header, errors="surrogateescape", encoding="utf-8"
-    ) as archive:
+    with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Header, errors="replace", encoding="utf-8") as archive:
         while (info := archive.next()) is not None:
             vars(archive)["members"].clear()  # else it keeps them all
-            decoded = _decode_name(info.name.encode("utf-8", "surrogateescape"))
-            name = budget.enter(decoded, info.isdir(), info.isreg())
+            name = budget.enter(info.name, info.isdir(), info.isreg())
             if info.isdir():
                 continue
             content = archive.extractfile(info)

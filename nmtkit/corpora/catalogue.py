@@ -12,16 +12,7 @@ from nmtkit.core.errors import RecipeError
 from nmtkit.core.files import bundled_path
 from nmtkit.core.formats import KeyPath, load_yaml
 from nmtkit.core.registry import suggest_names
-from nmtkit.core.settings import (
-    Field,
-    Name,
-    Settings,
-    field_validator,
-    is_valid_name,
-    model_validator,
-    parse,
-    registry_name,
-)
+from nmtkit.core.settings import Field, Name, Settings, is_valid_name, model_validator, parse, registry_name
 from nmtkit.core.task import TASKS
 from nmtkit.core.wording import shorten
 from nmtkit.corpora.readers import READERS, Reader
@@ -43,7 +34,7 @@ class Parameter(Settings):
     """The values of one placeholder of a name: a list, or a pattern."""
 
     values: dict[str, str] = Field(default_factory=dict)
-    """The values, each with the publisher's name for it; a list where the two are the same."""
+    """The values, each with the publisher's name for it. Where the two are the same, a list stands for the parameter."""
     example: str = ""
     """If there are no values: one that works, for the list of corpora."""
     pattern: str = r"[A-Za-z0-9_.]+"
@@ -52,12 +43,7 @@ class Parameter(Settings):
     @model_validator(mode="before")
     @classmethod
     def _as_values(cls, given: Any) -> Any:
-        return {"values": given} if isinstance(given, list) else given
-
-    @field_validator("values", mode="before")
-    @classmethod
-    def _same_there(cls, given: Any) -> Any:
-        return {value: value for value in given} if isinstance(given, list) else given
+        return {"values": {value: value for value in given}} if isinstance(given, list) else given
 
     @model_validator(mode="after")
     def _has_one(self) -> "Parameter":

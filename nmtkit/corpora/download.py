@@ -113,19 +113,23 @@ class RetryableError(Exception):
 
 
 @dataclass(frozen=True)
-class DownloadPolicy:
-    """Callbacks and time limits of a download."""
+class FetchContext:
+    """The download cache, callbacks and time limits of a fetch."""
 
+    folder: Path
+    """The download cache, shared by all corpora."""
     notify: Callable[[str], None]
     """Takes a sentence for the user."""
     progress: Callable[[int, int | None], None]
-    """Takes the bytes downloaded so far and the bytes in all, if known."""
+    """Takes the bytes of the present file so far, and its size if known."""
+    count: Callable[[int], None] = lambda pairs: None
+    """Takes the number of pairs written so far."""
     sleep: Callable[[float], None] = time.sleep
     timeout: tuple[float, float] = TIMEOUT
     """Seconds to wait for a connection and for the next bytes."""
 
 
-def download(url: str, target: Path, policy: DownloadPolicy, sha256: str = "", size: int | None = None) -> str:
+def download(url: str, target: Path, context: FetchContext, sha256: str = "", size: int | None = None) -> str:
     """Downloads a file into an existing folder, resuming an earlier attempt; returns its SHA-256 checksum.
 
     `sha256` and `size`, in bytes, are what is expected; an empty checksum accepts any.
@@ -135,7 +139,7 @@ def download(url: str, target: Path, policy: DownloadPolicy, sha256: str = "", s
         failures, initial, furthest = 0, part.size, part.size
         while True:
             try:
-                digest = _download_rest(session, url, part, policy, sha256, size)
+                digest = _download_rest(session, url, part, context, sha256, size)
                 break
             except RetryableError as fault:
                 if not fault.connected and furthest == initial:
@@ -147,8 +151,8 @@ def download(url: str, target: Path, policy: DownloadPolicy, sha256: str = "", s
                     resumable = f"; {part.size:,} bytes are kept and will be resumed" if part.size else ""
                     too_long = f", and asks to wait {wait:.0f} seconds" if wait > MAX_WAIT else ""
                     raise DataError(f"{url}: {fault}{too_long}; try again later{resumable}") from fault
-                policy.notify(f"{url}: {fault}; next attempt in {wait:.0f} s, from byte {part.size:,}")
-                policy.sleep(wait)
+                context.notify(f"{url}: {fault}; next attempt in {wait:.0f} s, from byte {part.size:,}")
+                context.sleep(wait)
         if sha256 and digest != sha256:
             part.delete()
             raise DataError(
@@ -160,12 +164,12 @@ def download(url: str, target: Path, policy: DownloadPolicy, sha256: str = "", s
 
 
 def _download_rest(
-    session: requests.Session, url: str, part: PartialFile, policy: DownloadPolicy, sha256: str, size: int | None
+    session: requests.Session, url: str, part: PartialFile, context: FetchContext, sha256: str, size: int | None
 ) -> str:
     """Requests the missing bytes and appends them; returns the checksum of the whole file."""
     # A checksum protects the whole file even if the server does not identify versions.
     start = part.size if part.version.condition or sha256 else 0
-    with _request(session, url, start, part, policy) as response:
+    with _request(session, url, start, part, context) as response:
         content_range = response.headers.get("Content-Range", "")  # "bytes FIRST-LAST/TOTAL", or "bytes */TOTAL"
         if response.status_code == 416:  # no bytes after `start`: the part is complete, or of another file
             if content_range.rpartition("/")[2] != str(part.size):
@@ -185,7 +189,7 @@ def _download_rest(
         missing, free = (expected or start) - start, shutil.disk_usage(part.path.parent).free
         if missing > free:
             raise DataError(f"{part.path.parent}: {missing:,} bytes are needed, and {free:,} are free; make room")
-        policy.progress(start, expected)
+        context.progress(start, expected)
         with open(part.path, "a+b") as file:
             file.seek(0)
             digest = hashlib.file_digest(file, "sha256")
@@ -196,14 +200,14 @@ def _download_rest(
                 done += len(block)
                 if size is not None and done > size:
                     raise _wrong_size(url, "more", size, part)
-                policy.progress(done, expected)
+                context.progress(done, expected)
     if expected is not None and done < expected:
         raise RetryableError(f"the connection ended after {done:,} of {expected:,} bytes")
     return digest.hexdigest()
 
 
 def _request(
-    session: requests.Session, url: str, start: int, part: PartialFile, policy: DownloadPolicy
+    session: requests.Session, url: str, start: int, part: PartialFile, context: FetchContext
 ) -> requests.Response:
     """The response to a request for everything from byte `start` on."""
     # Some publishers refuse clients that do not identify themselves.
@@ -214,7 +218,7 @@ def _request(
     origin = url
     for _ in range(REDIRECTS + 1):  # not by requests, which would ignore NO_PROXY and accept http after https
         try:
-            response = session.get(url, headers=headers, stream=True, timeout=policy.timeout, allow_redirects=False)
+            response = session.get(url, headers=headers, stream=True, timeout=context.timeout, allow_redirects=False)
         except requests.RequestException as fault:
             raise _request_error(fault, url, part) from fault
         if not response.is_redirect:

@@ -19,8 +19,9 @@ from nmtkit.core.files import bundled_path, write_errors
 from nmtkit.core.formats import dump_yaml, load_yaml, parse_json
 from nmtkit.core.version import __version__
 from nmtkit.corpora.catalogue import Corpus
+from nmtkit.corpora.download import FetchContext
 from nmtkit.corpora.readers import Pair
-from nmtkit.corpora.sources import FetchContext, SourceFile
+from nmtkit.corpora.sources import SourceFile
 from nmtkit.corpora.writing import SPLITS, WriteResult, recipe_data, write_pairs
 from nmtkit.corpus.config import FILE_KINDS
 from nmtkit.presets.choosing import choose_preset

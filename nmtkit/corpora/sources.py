@@ -6,7 +6,6 @@ A source is a group of settings, one item of `sources:` in a catalogue entry. It
 
 import hashlib
 from abc import abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal
@@ -16,8 +15,8 @@ from typing_extensions import override
 
 from nmtkit.core.files import write_errors
 from nmtkit.core.registry import Registry
-from nmtkit.core.settings import Field, Settings, field_validator, is_valid_name, model_validator
-from nmtkit.corpora.download import DownloadPolicy, download, sha256_of
+from nmtkit.core.settings import Field, Name, Settings, is_valid_name, model_validator
+from nmtkit.corpora.download import FetchContext, download, sha256_of
 
 
 @dataclass(frozen=True)
@@ -28,26 +27,15 @@ class SourceFile:
     origin: str
     """URL."""
     sha256: str
-    size: int
-    """In bytes."""
     version: str = ""
     """Of the package or release, if there is one."""
     verified: bool = True
     """Whether the checksum was compared with one from the catalogue or an index."""
 
-
-@dataclass(frozen=True)
-class FetchContext:
-    """The download cache and the progress callbacks of a fetch."""
-
-    folder: Path
-    """The download cache, shared by all corpora."""
-    notify: Callable[[str], None]
-    """Takes a sentence for the user."""
-    progress: Callable[[int, int | None], None]
-    """Takes the bytes of the present file so far, and its size if known."""
-    count: Callable[[int], None] = lambda pairs: None
-    """Takes the number of pairs written so far."""
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return self.path.stat().st_size
 
 
 class CorpusSource(Settings):
@@ -79,28 +67,14 @@ class UrlSource(CorpusSource):
     kind: Literal["url"] = "url"
     url: str = Field(pattern=r"^https?://[^/]")
     """https or http."""
-    sha256: str = ""
-    """The checksum, 64 hexadecimal digits."""
+    sha256: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
+    """The checksum, 64 hexadecimal digits as sha256sum prints them."""
     no_checksum: str = ""
     """If there is no sha256: why not, in a few words ("changes every week"). Shown to the user."""
     size: int | None = Field(default=None, ge=1)
     """In bytes, if the publisher tells it."""
-    file: str = ""
+    file: Name | None = None
     """The name of the file; default: the end of its URL."""
-
-    @field_validator("sha256")
-    @classmethod
-    def _hexadecimal(cls, text: str) -> str:
-        if text and (len(text) != 64 or set(text.lower()) - set("0123456789abcdef")):
-            raise ValueError("expected 64 hexadecimal digits, as sha256sum prints them")
-        return text.lower()
-
-    @field_validator("file")
-    @classmethod
-    def _no_folders(cls, name: str) -> str:
-        if name and not is_valid_name(name):
-            raise ValueError("expected the name of a file, without folders")
-        return name
 
     @model_validator(mode="after")
     def _has_checksum(self) -> "UrlSource":
@@ -128,13 +102,11 @@ class UrlSource(CorpusSource):
             checksum = self._cached(target, checksum_file, context)
             if checksum is None:
                 context.notify(f"downloading {self.url}")
-                policy = DownloadPolicy(context.notify, context.progress)
-                checksum = download(self.url, target, policy, self.sha256, self.size)
+                checksum = download(self.url, target, context, self.sha256, self.size)
                 checksum_file.write_text(checksum + "\n", encoding="ascii")
-            size = target.stat().st_size
         if not self.sha256:
             context.notify(f"{self.file_name} is not verified: {self.no_checksum}. Its SHA-256 checksum is {checksum}")
-        return [SourceFile(target, self.url, checksum, size, verified=bool(self.sha256))]
+        return [SourceFile(target, self.url, checksum, verified=bool(self.sha256))]
 
     def _cached(self, target: Path, checksum_file: Path, context: FetchContext) -> str | None:
         """The checksum of a file in the cache; None if it must be downloaded."""

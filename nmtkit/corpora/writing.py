@@ -5,7 +5,7 @@ import json
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -18,7 +18,9 @@ from nmtkit.core.errors import DataError
 from nmtkit.core.task import TASKS
 from nmtkit.corpora.catalogue import Entry, FilterConfig
 from nmtkit.corpora.readers import Pair
+from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.hashes import HashSet, PairHashes
+from nmtkit.corpus.reading import read_pairs
 from nmtkit.corpus.splitting import Splitter
 from nmtkit.corpus.statistics import CorpusCounter, CorpusStatistics
 from nmtkit.corpus.text import is_unspaced
@@ -57,26 +59,14 @@ def letter_ratio(text: str) -> float:
 
 
 class PairFilter:
-    """Filters the pairs of a corpus, chunk by chunk; `src` and `tgt` are the languages."""
+    """Why pairs of a corpus are filtered out; `src` and `tgt` are the languages."""
 
     def __init__(self, config: FilterConfig, src: str, tgt: str) -> None:
         self._config = config
-        self._kept = HashSet()
         self._unspaced = (is_unspaced(src), is_unspaced(tgt))
         least_tgt = config.min_words if config.min_tgt_words is None else config.min_tgt_words
         self._least = (max(config.min_words, 1), max(least_tgt, 1))
         self._most = (config.max_words, config.max_words if config.max_tgt_words is None else config.max_tgt_words)
-
-    def rejection_reasons(self, chunk: Sequence[Pair]) -> list[str]:
-        """The rejection reason of each of the next pairs, repeated ones included."""
-        reasons = ["" if pair.split in ("valid", "test") else self.rejection_reason(pair) for pair in chunk]
-        if self._config.keep_duplicates:
-            return reasons
-        compared = [i for i, pair in enumerate(chunk) if not reasons[i] and pair.split not in ("valid", "test")]
-        hashes = PairHashes.of([chunk[i].src for i in compared], [chunk[i].tgt for i in compared]).pairs
-        for i in np.flatnonzero(self._kept.add(hashes)):
-            reasons[compared[i]] = "duplicate"
-        return reasons
 
     def rejection_reason(self, pair: Pair) -> str:
         """Why a pair is filtered out, in a few words; empty if it is kept."""
@@ -109,12 +99,18 @@ def filter_pairs(
 
     The counts of filtered pairs by reason are added to `dropped`; `src` and `tgt` are the languages.
     """
-    pair_filter = PairFilter(config, src, tgt)
-    source = iter(pairs)
+    pair_filter, kept, source = PairFilter(config, src, tgt), HashSet(), iter(pairs)
     while chunk := [
         replace(pair, src=single_line(pair.src), tgt=single_line(pair.tgt)) for pair in islice(source, CHUNK)
     ]:
-        for pair, reason in zip(chunk, pair_filter.rejection_reasons(chunk), strict=True):
+        filtered = [pair.split not in ("valid", "test") for pair in chunk]
+        reasons = [pair_filter.rejection_reason(pair) if filtered[i] else "" for i, pair in enumerate(chunk)]
+        if not config.keep_duplicates:
+            compared = [i for i, reason in enumerate(reasons) if filtered[i] and not reason]
+            hashes = PairHashes.of([chunk[i].src for i in compared], [chunk[i].tgt for i in compared]).pairs
+            for i in np.flatnonzero(kept.add(hashes)):
+                reasons[compared[i]] = "duplicate"
+        for pair, reason in zip(chunk, reasons, strict=True):
             if reason:
                 dropped[reason] += 1
             else:
@@ -202,9 +198,9 @@ def write_pairs(
     held_texts = {
         text for pairs in (*held.values(), *given.values()) for pair in pairs for text in (pair.src, pair.tgt)
     }
-    in_train = (
-        {text for pair in _read_back(entry, folder) for text in pair if text in held_texts} if held_texts else set()
-    )
+    written = SplitFiles.model_validate(recipe_data(entry, ["train"])["train"]).resolved(str(folder))
+    written_pairs = read_pairs(written, json_target=True) if held_texts else ()
+    in_train = {text for pair in written_pairs for text in (pair.src, pair.tgt) if text in held_texts}
     overlaps = Counter(name for name in given for pair in given[name] if in_train & {pair.src, pair.tgt})
     _leave_out_overlaps(held, given["test"], in_train, dropped)
     counts, files = {"train": train.count}, dict(train.sums)
@@ -257,16 +253,3 @@ class _Writer(ExitStack):
             line = f"{text}\n".encode()
             file.write(line)
             digest.update(line)
-
-
-def _read_back(entry: Entry, folder: Path) -> Iterator[tuple[str, str]]:
-    with ExitStack() as closing:
-        names = file_names(entry, "train")
-        files = [closing.enter_context(open(folder / name, encoding="utf-8", newline="\n")) for name in names]
-        if len(files) == 1:
-            for line in files[0]:
-                src, tgt = json.loads(line).values()
-                yield src, tgt
-        else:
-            for src, tgt in zip(*files, strict=True):
-                yield src.rstrip("\n"), tgt.rstrip("\n")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from web_server import Site
 
-from nmtkit.corpora.sources import FetchContext
+from nmtkit.corpora.download import FetchContext
 
 
 def write_release(site: Site, packages: str, translations: Mapping[str, str] = {}) -> str:  # not changed

@@ -17,7 +17,7 @@ import pytest
 from corpus_files import refused
 
 from nmtkit.corpora import download as module
-from nmtkit.corpora.download import DownloadPolicy, download, sha256_of
+from nmtkit.corpora.download import FetchContext, download, sha256_of
 
 CONTENT = random.Random(5).randbytes(150_000)
 SUM = hashlib.sha256(CONTENT).hexdigest()
@@ -42,9 +42,9 @@ class Client:
         def progress(there: int, total: int | None) -> None:
             self.sizes.append((there, total))
 
-        return download(
-            url, self.target, DownloadPolicy(self.said.append, progress, wait, (2.0, self.timeout)), sha256, size
-        )
+        folder, timeout = self.target.parent, (2.0, self.timeout)
+        context = FetchContext(folder, self.said.append, progress, sleep=wait, timeout=timeout)
+        return download(url, self.target, context, sha256, size)
 
     def refused(self, url: str, sha256: str = "", size: int | None = None) -> str:
         return refused(self.get, url, sha256, size)

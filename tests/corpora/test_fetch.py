@@ -17,8 +17,8 @@ from nmtkit import recipe
 from nmtkit.core.errors import NmtkitError
 from nmtkit.corpora import fetching as module
 from nmtkit.corpora.catalogue import Catalogue, Corpus
+from nmtkit.corpora.download import FetchContext
 from nmtkit.corpora.fetching import cache_folder, fetch, find_fetched
-from nmtkit.corpora.sources import FetchContext
 from nmtkit.corpus.reading import read_pairs
 
 LINES = "".join(f"This is sentence {n}.\tDas ist Satz {n}.\n" for n in range(300)) + "Same.\tSame.\n"
