@@ -34,7 +34,7 @@ class Parameter(Settings):
     """The values of one placeholder of a name: a list, or a pattern."""
 
     values: dict[str, str] = Field(default_factory=dict)
-    """The values, each with the publisher's name for it. Where the two are the same, a list stands for the parameter."""
+    """The values, each with the publisher's name for it. Where both are the same, a list stands for the parameter."""
     example: str = ""
     """If there are no values: one that works, for the list of corpora."""
     pattern: str = r"[A-Za-z0-9_.]+"
