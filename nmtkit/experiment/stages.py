@@ -1,8 +1,7 @@
 """Training a run, stage by stage; each stage begins with what the one before it has reached."""
 
 import math
-import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,7 +11,6 @@ from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.checkpoints.weights import OPTIMIZER, assign_matching_weights, read_weights, strip_prefix
 from nmtkit.core.files import write_json
 from nmtkit.core.task import TASKS
-from nmtkit.core.wording import format_minutes
 from nmtkit.data.batch import BatchStream
 from nmtkit.data.embeddings import PretrainedEmbeddingsConfig, read_vectors
 from nmtkit.data.store import Store
@@ -263,45 +261,21 @@ def _load_embeddings(
 
 
 def more_time_advice(run: SavedRun, stopped: Stopped) -> str | None:
-    """What more time would give, where a limit ended the training."""
-    stage = run.stages()[-1]
+    """How to train longer, where a limit ended a training that may have gone on to gain."""
+    stage, chosen_for_text = run.stages()[-1], run.folder.chosen.is_file()
     config, facts = stage.recipe.training, stage.checkpoints.read_metadata()
-    if stopped.reason == "max_minutes" and run.folder.chosen.is_file() and (advice := _enough_time(run, config, facts)):
-        return advice
+    made, planned, minutes = facts["update"], config.max_updates, run.recipe.training.max_minutes
+    if stopped.reason == "max_minutes" and chosen_for_text and minutes and planned and 0 < 2 * made < planned:
+        return (
+            f"the minutes sufficed for {made:,} of the {planned:,} updates that are planned for so much text: train "
+            f"anew with --minutes {math.ceil(minutes * planned / made)} --overwrite"
+        )
     scores = [score for _, score in facts["validations"]]
-    if stopped.reason not in ("max_updates", "max_minutes") or len(scores) < 2:
+    if stopped.reason not in ("max_updates", "max_minutes") or len(scores) < 2 or scores[-1] <= max(scores[:-1]):
         return None
-    shown = f"{config.best_metric} {', '.join(f'{abs(score):.2f}' for score in scores[-4:])}"
-    if scores[-1] <= max(scores[:-1]):
-        return f"the last validation was not the best ({shown}): more time would probably give little"
-    whole = stage.name not in [one.name for one in run.recipe.stages if "max_minutes" in one.training]
-    minutes = run.recipe.training.max_minutes if whole else config.max_minutes
-    schedule, limits = config.schedule, {"max_minutes": minutes, "max_updates": config.max_updates}
-    wanted = [stopped.reason] if stopped.reason == "max_minutes" else [name for name in limits if limits[name]]
-    more = {name: 2 * (limits[name] or 0) for name in wanted}
-    folder, how = run.folder.path, "--resume"
-    if isinstance(schedule, DecayToZero) and schedule.updates is not None and facts["update"] >= schedule.updates:
-        # The rate is zero from here on: only a new training, with another schedule, would learn more.
-        more["schedule.updates"] = 2 * schedule.updates
-        folder, how = folder.with_name(f"{folder.name}-longer"), ""
-    of_stage = f"stages.{stage.name}." if stage.name else ""
-    rooms = dict.fromkeys(more, of_stage) | ({"max_minutes": ""} if whole else {})
-    words = ["nmtkit train", shlex.quote(str(run.folder.recipe)), "--run", shlex.quote(str(folder)), how]
-    words += [f"--set {rooms[name]}training.{name}={value:g}" for name, value in more.items()]
-    return (
-        f"the last validation was the best ({shown}), so a longer training may give a better "
-        f"model:\n  {' '.join(word for word in words if word)}"
-    )
-
-
-def _enough_time(run: SavedRun, config: TrainingConfig, facts: Mapping[str, Any]) -> str | None:
-    """How many minutes the updates planned for a text take, where fewer than half of them were made."""
-    made, planned, given = facts["update"], config.max_updates, run.recipe.training.max_minutes
-    if not made or not planned or not given or 2 * made >= planned:
-        return None
-    minutes = given * planned / made
-    return (
-        f"the clock ended training after {made:,} of the {planned:,} updates that are planned for so much text; at "
-        f"this speed all of them take {format_minutes(minutes)}: train anew with --minutes {math.ceil(minutes)} "
-        "--overwrite"
-    )
+    how = f"go on with --resume and a larger training.{stopped.reason}"
+    schedule = config.schedule
+    if isinstance(schedule, DecayToZero) and schedule.updates is not None and made >= schedule.updates:
+        how = "its learning rate has come down to zero, so train anew with a larger training.schedule.updates"
+    shown = ", ".join(f"{abs(score):.2f}" for score in scores[-4:])
+    return f"the last validation was the best ({config.best_metric} {shown}), so more updates may still help: {how}"

@@ -9,10 +9,9 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from weakref import WeakValueDictionary
 
 from nmtkit.core.errors import NmtkitError
@@ -159,7 +158,7 @@ def suggest_runs(given: str, runs: Path = RUNS) -> str:
     return suggest_names(Path(given).name, names, what=f"runs under {runs}/")
 
 
-class RunLock:
+class RunLock(AbstractContextManager["RunLock"]):
     """The exclusive right to write in a run's folder, which is made if need be; `lock_run` acquires it.
 
     It ends with `close`, or with the process, however that ends. `flock` also locks on network file systems.
@@ -257,10 +256,7 @@ class RunLock:
     def __del__(self) -> None:
         self._release()
 
-    def __enter__(self) -> "RunLock":
-        return self
-
-    def __exit__(self, *fault: type[BaseException] | BaseException | TracebackType | None) -> None:
+    def __exit__(self, *fault: object) -> None:
         self.close()
 
     @property

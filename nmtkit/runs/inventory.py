@@ -86,14 +86,12 @@ def _json(path: Path) -> Any:
 
 
 def _size(folder: Path) -> int:
-    """Bytes of all files; hard links count once."""
-    sizes = {}
-    for place, _, names in os.walk(folder):
-        for name in names:
-            with suppress(OSError):  # a file that was removed meanwhile
-                status = os.lstat(os.path.join(place, name))
-                sizes[status.st_dev, status.st_ino] = status.st_size
-    return sum(sizes.values())
+    """Bytes of all files."""
+    sizes = [0]
+    for path in folder.rglob("*"):
+        with suppress(OSError):  # a file that was removed meanwhile
+            sizes.append(path.lstat().st_size * path.is_file())
+    return sum(sizes)
 
 
 def require_run(name: str, runs: Path = RUNS) -> RunFolder:
@@ -108,9 +106,7 @@ def require_run(name: str, runs: Path = RUNS) -> RunFolder:
     if folder.path.is_symlink():
         raise NmtkitError(f"{folder.path}: a link to a run elsewhere; name {folder.path.resolve()}")
     if writer := folder.lock_holder():
-        raise NmtkitError(
-            f"{folder.path}: another process works in this folder ({writer}); wait for its end, or stop it"
-        )
+        raise NmtkitError(f"{folder.path}: another process works in this folder ({writer}); wait for its end")
     return folder
 
 

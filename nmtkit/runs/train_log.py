@@ -71,26 +71,17 @@ class TrainLog:
 
 
 def code_state() -> str:
-    """The git commit of the package and files changed since, or that it is in no git checkout."""
-    try:
-        if _git("ls-files", "--error-unmatch", "__init__.py") is None:
-            return "not in a git checkout"
-        commit = _git("rev-parse", "HEAD")
-        changed = _git("--no-optional-locks", "diff", "--name-only", "HEAD", "--", ".")
-    except (OSError, subprocess.SubprocessError) as fault:
-        return f"unknown ({fault})"
-    if commit is None or changed is None:
-        return "unknown (git has no commit of it)"
-    files = changed.split()
-    return f"git commit {commit.strip()}" + (f", with changes in {', '.join(files)}" if files else "")
+    """The git commit of the package, and whether files were changed since; or that it is in no git checkout."""
+    with suppress(OSError, subprocess.SubprocessError):
+        if _git("ls-files", "--error-unmatch", "__init__.py"):  # it may be installed within another checkout
+            return f"git commit {_git('describe', '--always', '--abbrev=40', '--exclude=*', '--dirty=, changed')}"
+    return "not in a git checkout"
 
 
-def _git(*words: str) -> str | None:
-    """Output of git in the package's folder; None if it fails."""
-    done = subprocess.run(
-        ["git", "-C", str(_PACKAGE), *words], capture_output=True, text=True, timeout=_SECONDS, check=False
-    )
-    return done.stdout if done.returncode == 0 else None
+def _git(*words: str) -> str:
+    """Output of git in the package's folder; empty if it fails."""
+    command = ["git", "--no-optional-locks", "-C", str(_PACKAGE), *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False).stdout.strip()
 
 
 def _stamped(line: str, stamp: str = "") -> str:
