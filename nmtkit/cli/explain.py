@@ -9,13 +9,12 @@ import click
 import cloup
 
 from nmtkit.cli import inference, options
-from nmtkit.cli.options import FILE, NEW_FILE, Number
+from nmtkit.cli.options import NEW_FILE, Number
 from nmtkit.cli.reading import STDIN, stdin_lines
 from nmtkit.cli.reporting import note, tell
 from nmtkit.cli.results import Printer, write_json_line
 from nmtkit.console.trees import show_search
 from nmtkit.corpus.json_records import EXTRACT_HINT, refuse_json_lines
-from nmtkit.corpus.text import read_lines
 from nmtkit.experiment.loading import DecodingOptions
 from nmtkit.pictures.search_trees import SearchTree, require_html, save_search
 from nmtkit.translation import search_trees
@@ -31,7 +30,6 @@ MOST = 50
     "Common",
     options.models,
     inference.checkpoint,
-    click.option("--source", type=FILE, metavar="FILE", help=f"Read sentences from a file, at most {MOST}."),
     inference.search_flags("beam_size"),
     click.option(
         "--steps",
@@ -46,14 +44,7 @@ MOST = 50
 @inference.search_groups()
 @options.quiet
 @inference.opens_model
-def command(
-    how: DecodingOptions,
-    sentence: str | None,
-    source: Path | None,
-    output: Path | None,
-    as_json: bool,
-    steps: int | None,
-) -> None:
+def command(how: DecodingOptions, sentence: str | None, output: Path | None, as_json: bool, steps: int | None) -> None:
     """Explain a beam search: show, step by step, which hypotheses it kept, finished, pruned and blocked.
 
     Takes SENTENCE, or lines of standard input. The search is the same as that of `translate` with the same options.
@@ -80,7 +71,7 @@ def command(
         if as_json:
             raise click.UsageError("--json prints, and -o draws a page: leave one of them out")
         require_html(output)
-    lines = _lines(sentence, source)
+    lines = [sentence] if sentence is not None else _typed_lines()
     translator = inference.open_model(how)
     results = []
     for number, line in enumerate(lines, start=1):
@@ -120,16 +111,11 @@ def _record(printer: Printer, number: int, tree: SearchTree, translations: Seque
     }
 
 
-def _lines(sentence: str | None, source: Path | None) -> list[str]:
-    if sentence is not None and source is not None:
-        raise click.UsageError("SENTENCE and --source both say what to search for: give one of them")
-    if sentence is not None:
-        return [sentence]
-    place = STDIN if source is None else str(source)
-    lines = [line for line in (stdin_lines() if source is None else read_lines(source)) if line.strip()]
-    refuse_json_lines(lines, place, EXTRACT_HINT)
+def _typed_lines() -> list[str]:
+    lines = [line for line in stdin_lines() if line.strip()]
+    refuse_json_lines(lines, STDIN, EXTRACT_HINT)
     if not lines:
-        raise click.UsageError(f"nothing to explain: {place} is empty; give a SENTENCE")
+        raise click.UsageError(f"nothing to explain: {STDIN} is empty; give a SENTENCE")
     if len(lines) > MOST:
-        raise click.UsageError(f"{place} has {len(lines):,} lines, and each is a picture: give at most {MOST}")
+        raise click.UsageError(f"{STDIN} has {len(lines):,} lines, and each is a picture: give at most {MOST}")
     return lines

@@ -1,6 +1,7 @@
 """Options of the commands that use a trained run: which run, how it searches, and how fast."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import fields
 from typing import Annotated, Any, get_args, get_type_hints
 
@@ -54,8 +55,7 @@ def search_type(key: str) -> click.ParamType:  # type: ignore[type-arg]  # newer
     if values := get_args(setting.annotation):
         return click.Choice(values)
     bounds = {end: getattr(one, end) for one in setting.metadata for end in ("ge", "le") if hasattr(one, end)}
-    remedy = "; the likeliest word in every step is --beam-size 1 without --samples" if key == "temperature" else ""
-    return Number(bounds["ge"], bounds.get("le", math.inf), whole=setting.annotation is int, remedy=remedy)
+    return Number(bounds["ge"], bounds.get("le", math.inf), whole=setting.annotation is int)
 
 
 def search_flags(*keys: str) -> Decorator:
@@ -70,7 +70,7 @@ def search_flags(*keys: str) -> Decorator:
     )
 
 
-def parse_search(assignments: tuple[str, ...]) -> tuple[dict[str, object], CombinationSettings]:
+def parse_search(assignments: Iterable[str]) -> tuple[dict[str, object], CombinationSettings]:
     """Reads the values of `--search`: settings of the recipe's search, and the others."""
     settings: dict[str, object] = {}
     for text in assignments:

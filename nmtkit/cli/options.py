@@ -30,8 +30,7 @@ QUIET = "nmtkit.quiet"
 class Number(click.ParamType):  # type: ignore[type-arg]  # newer versions of click have one
     """A number from `least` to `most`; with `above`, `least` itself is refused.
 
-    A `word` may stand for it, which becomes `meaning`. The `remedy` is added to the message about a number out of
-    bounds.
+    A `word` may stand for it, which becomes `meaning`.
     """
 
     least: float
@@ -40,7 +39,6 @@ class Number(click.ParamType):  # type: ignore[type-arg]  # newer versions of cl
     above: bool = False
     word: str = ""
     meaning: float | None = None
-    remedy: str = ""
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -56,7 +54,7 @@ class Number(click.ParamType):  # type: ignore[type-arg]  # newer versions of cl
         if not self.least <= number <= most or (self.above and number == self.least):  # so NaN is refused
             form = "," if self.whole else "g"
             bounds = f"{'above' if self.above else 'from'} {self.least:{form}} to {most:{form}}"
-            self.fail(f"{value} is not in the range {bounds}{self.remedy}", param, ctx)
+            self.fail(f"{value} is not in the range {bounds}", param, ctx)
         return number
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 import cloup
-from click.core import ParameterSource
 
 from nmtkit.cli import inference, options, results
 from nmtkit.cli.options import FILE, Decorator, Number
@@ -106,16 +105,14 @@ def translate_command(
     if interactive:
         from nmtkit.cli.interactive import converse
 
-        forms = {"format": form != "text", "scores": scores, "json": as_json, "split-sentences": split_sentences}
-        for option, given in {**forms, "prefix, --jsonl and --terms": constrained}.items():
-            if given:
-                raise click.UsageError(f"--interactive shows results in its own way: leave --{option} out")
-        if files:
-            raise click.UsageError("--interactive asks for lines: leave FILE out")
+        if files or constrained or as_json or scores or split_sentences or form != "text":
+            raise click.UsageError(
+                "--interactive asks for lines and shows results in its own way: leave FILE and the options --format, "
+                "--scores, --json, --split-sentences, --prefix, --jsonl and --terms out"
+            )
         if not all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout)):
             raise click.UsageError("--interactive needs a terminal; files and pipes are translated without it")
-        n_best_given = click.get_current_context().get_parameter_source("n_best") is not ParameterSource.DEFAULT
-        converse(_open(how, terms, replace_unknown, dictionary), how.n_best if n_best_given else None)
+        converse(_open(how, terms, replace_unknown, dictionary), how.n_best)
         return
     if split_sentences and (how.n_best > 1 or scores):
         raise click.UsageError("--split-sentences joins one translation of each sentence: leave --n-best, --scores out")

@@ -152,18 +152,7 @@ def _beside(given: Any, path: Path) -> Any:
     if not isinstance(given, str):
         return given
     beside = path.parent.resolve() / given
-    return given if os.path.exists(given) and not os.path.exists(beside) else _whole(given, path.parent)
-
-
-def _whole(name: str, start: Path) -> str:
-    """A path begun at a folder, without `..`, but where that would be another place, beyond a link.
-
-    One that is whole already stays as it is: a run knows its text by it.
-    """
-    path = start.resolve() / name
-    plain = os.path.normpath(path)
-    same = not os.path.exists(path) or (os.path.exists(plain) and os.path.samefile(path, plain))
-    return plain if same and not os.path.isabs(name) else str(path)
+    return given if os.path.exists(given) and not os.path.exists(beside) else str(beside)
 
 
 def _settle_folders(data: dict[str, Any], start: Path) -> None:
@@ -176,12 +165,12 @@ def _settle_folders(data: dict[str, Any], start: Path) -> None:
     if isinstance(group, dict):
         folder = group.get("folder")
         if isinstance(folder, str) and folder and os.path.isdir(start.resolve() / folder):
-            data["data"] = {**group, "folder": _whole(folder, start)}
+            data["data"] = {**group, "folder": str(start.resolve() / folder)}
     origin = {"run": origin} if isinstance(origin, str) else origin
     if isinstance(origin, dict):
         run = origin.get("run")
         places = (start.resolve() / run, Path(run), Path("runs", run)) if isinstance(run, str) and run else ()
-        runs = [_whole(str(place), Path()) for place in places if place.is_dir()]
+        runs = [str(place.absolute()) for place in places if place.is_dir()]
         data["init_from"] = {**origin, "run": runs[0]} if runs else origin
 
 
@@ -277,44 +266,22 @@ def _has(group: Any, keys: Sequence[str]) -> bool:
 
 def _checked(layer: Layer) -> Recipe:
     """The recipe, if it and each of its stages, laid over it, are valid; else all faults of all of them."""
+    layers = [layer]
     listed = layer.data.get("stages")
-    stages = listed if isinstance(listed, list) and len(listed) <= MAX_STAGES else []
-    names: dict[str | int, Any] = {
-        n: stage.get("name") or n for n, stage in enumerate(stages) if isinstance(stage, dict)
-    }
-
-    def by_name(path: KeyPath) -> KeyPath:
-        of_stage = len(path) > 1 and path[0] == "stages" and isinstance(path[1], int)
-        return ("stages", names.get(path[1], path[1]), *path[2:]) if of_stage else path
-
-    faults: list[str] = []
-    recipe = None
-    try:
-        recipe = parse(Recipe, layer.data, layer.name, layer.places, by_name)
-    except RecipeError as fault:
-        if fault.more:
-            raise
-        faults += fault.faults
     whole = layer.only(layer.data.keys() - {"stages"})
-    for number, name in names.items():
-        stage = layer.stage(int(number))
-        changes = stage.only({key for key in STAGE_GROUPS if isinstance(stage.data.get(key), dict)})
-        faults += _faults_of_stage(whole, replace(changes, name=f"{stage.name}: stage {name}"), ("stages", name))
-    if recipe is None or faults:
+    for number, data in enumerate(listed if isinstance(listed, list) and len(listed) <= MAX_STAGES else []):
+        if isinstance(data, dict):
+            changes = layer.stage(number).only({key for key in STAGE_GROUPS if isinstance(data.get(key), dict)})
+            layers.append(replace(changes, name=f"{changes.name}: stage {data.get('name') or number}").over(whole))
+    recipes: list[Recipe] = []
+    faults: list[str] = []
+    for one in layers:
+        try:
+            recipes.append(parse(Recipe, one.data, one.name, one.places))
+        except RecipeError as fault:
+            if fault.more:
+                raise
+            faults += fault.faults
+    if faults:
         raise RecipeError(*dict.fromkeys(faults))
-    return recipe
-
-
-def _faults_of_stage(whole: Layer, stage: Layer, above: KeyPath) -> Sequence[str]:
-    """What is wrong with the recipe that a stage makes of the whole one; its own keys are told under its path."""
-    merged = stage.over(whole)
-
-    def as_written(path: KeyPath) -> KeyPath:
-        nearest = next((path[:n] for n in range(len(path), 0, -1) if path[:n] in merged.places), ())
-        return (*above, *path) if nearest in stage.places else path
-
-    try:
-        parse(Recipe, merged.data, merged.name, merged.places, as_written)
-    except RecipeError as fault:
-        return fault.faults
-    return []
+    return recipes[0]

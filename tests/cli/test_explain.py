@@ -68,28 +68,25 @@ def test_a_long_search_is_cut_and_the_option_named(trained: Path, console: Comma
     assert "…" in console("explain", *long, "--steps", "2").out
 
 
-def test_a_page_of_the_lines_of_a_file(trained: Path, console: Command) -> None:
-    Path("two.txt").write_text(f"{SENTENCE}\n\nfo gu\n", encoding="utf-8")
-    done = console("explain", "-m", trained, "--source", "two.txt", "-o", "search.html")
+def test_a_page_of_several_lines(trained: Path, console: Command) -> None:
+    text = f"{SENTENCE}\n\nfo gu\n"
+    done = console("explain", "-m", trained, "-o", "search.html", stdin=text)
     assert (done.code, done.out) == (0, ""), done
     assert "wrote search.html" in done.err
     page = Path("search.html").read_text(encoding="utf-8")
     assert page.count("<section>") == 2
     assert "Beam search: 2 sentences" in page
-    piped = console("explain", "-m", trained, "--json", stdin=Path("two.txt").read_text(encoding="utf-8"))
+    piped = console("explain", "-m", trained, "--json", stdin=text)
     assert [json.loads(line)["line"] for line in piped.out.splitlines()] == [1, 2]
 
 
 def test_mistakes(trained: Path, console: Command) -> None:
-    Path("many.txt").write_text("ba\n" * 51, encoding="utf-8")
-    for words, told in (
-        (["ba", "-o", "a.png"], "let the name end in .html"),
-        (["ba", "-o", "a.html", "--json"], "leave one of them out"),
-        (["ba", "--source", "many.txt"], "give one of them"),
-        (["--source", "many.txt"], "51 lines"),
-        (["--source", "none.txt"], "none.txt"),
-        ([""], "no letters"),
-        ([], "is empty"),
-        (["ba", "--steps", "none"], "--steps"),
+    for words, stdin, message in (
+        (["ba", "-o", "a.png"], "", "let the name end in .html"),
+        (["ba", "-o", "a.html", "--json"], "", "leave one of them out"),
+        ([], "ba\n" * 51, "51 lines"),
+        ([""], "", "no letters"),
+        ([], "", "is empty"),
+        (["ba", "--steps", "none"], "", "--steps"),
     ):
-        refused(console("explain", "-m", trained, *words), told)
+        refused(console("explain", "-m", trained, *words, stdin=stdin), message)

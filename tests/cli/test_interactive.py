@@ -14,12 +14,11 @@ from nmtkit.cli.interactive import converse
 KEYS = [
     b"ba ce di\r",
     b"\x1b[A\x7f\x7ffo\r",  # the last line again, its last word replaced
-    b":n 2\r",
+    b":set beam_size=2\r",
     b"ba ce di\r",
     b":explain\r",
-    b":beam 1\r",
-    b":beam 0\r",
-    b":sing\r",
+    b":set beam_size=0\r",
+    b":set samples=2 beam_size=2\r",
     b":help\r",
     b":quit\r",
 ]
@@ -29,31 +28,29 @@ def test_a_conversation(trained: Path, console: Command, monkeypatch: pytest.Mon
     pytest.importorskip("readline")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("INPUTRC", "/dev/null")
-    best, other = (
-        console("translate", "-m", trained, "--n-best", "3", stdin=f"{line}\n").out.splitlines()
-        for line in ("ba ce di", "ba ce fo")
+    best, other, two = (
+        console("translate", "-m", trained, "--n-best", n, "--beam-size", n, stdin=f"{line}\n").out.splitlines()
+        for n, line in ((3, "ba ce di"), (3, "ba ce fo"), (2, "ba ce di"))
     )
     code, shown = typed(KEYS, "translate", "-m", trained, "--interactive", after=b"> ")
     assert code == 0, shown
     answers = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]|\r", "", shown).split("\n> ")[1:]
     assert len(answers) == len(KEYS)
-    first, edited, set_n, again, explained, beam, nothing, unknown, told, _ = (one.splitlines() for one in answers)
+    first, edited, _, again, explained, zero, unused, helped, _ = (one.splitlines() for one in answers)
 
     def results(lines: list[str]) -> list[list[str]]:
         return [line.split(maxsplit=2) for line in lines if line.startswith(("  1 ", "  2 ", "  3 "))]
 
-    for lines, found in ((first, best), (edited, other), (again, best[:2])):
-        asked = [line.split("\t") for line in found]
-        assert results(lines) == [[str(rank), one[1], one[3]] for rank, one in enumerate(asked, start=1)]
-        assert asked[0][3] in lines
-    assert set_n[-1] == "beam size 3, 2 results"
+    for lines, printed in ((first, best), (edited, other), (again, two)):
+        rows = [line.split("\t") for line in printed]
+        assert results(lines) == [[str(rank), row[1], row[3]] for rank, row in enumerate(rows, start=1)]
+        assert rows[0][3] in lines
     assert any("BA[ba]" in line for line in first)
     assert "ba ce di" in explained
-    assert any(line.startswith(" 1* score " + best[0].split("\t")[1]) for line in explained)
-    assert beam[-1] == "beam size 1, 1 result"
-    assert "give a number from 1" in nothing[-1]
-    assert ":sing is no command" in unknown[-1]
-    assert any(":explain" in line for line in told)
+    assert any(line.startswith(" 1* score " + two[0].split("\t")[1]) for line in explained)
+    assert "`beam_size`" in zero[-1]
+    assert any("beam_size is for" in line for line in unused)
+    assert any(":explain" in line for line in helped)
 
 
 @pytest.mark.parametrize("key", [b"\x04", b"\x03"])
@@ -65,14 +62,14 @@ def test_ctrl_d_and_ctrl_c_end_it(trained: Path, key: bytes) -> None:
 
 
 def test_what_it_has_no_use_for(trained: Path, console: Command) -> None:
-    for words, told in (
-        (["--json"], "leave --json out"),
-        (["--split-sentences"], "leave --split-sentences out"),
-        ([__file__], "leave FILE out"),
+    for words, message in (
+        (["--json"], "leave FILE and the options"),
+        (["--prefix"], "leave FILE and the options"),
+        ([__file__], "leave FILE and the options"),
         ([], "needs a terminal"),
         (["-o", "out"], "needs a terminal"),
     ):
-        refused(console("translate", "-m", trained, "--interactive", *words), told)
+        refused(console("translate", "-m", trained, "--interactive", *words), message)
 
 
 def test_a_model_without_attention_says_so_once(console: Command, tmp_path: Path) -> None:
@@ -85,27 +82,22 @@ def test_a_model_without_attention_says_so_once(console: Command, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("settings", "shown"),
+    ("settings", "ended"),
     [
-        ({"samples": 2}, ["samples are drawn without a beam", "samples 4, 4 results", "all samples ended"]),
-        ({"beam_size": 4, "diversity_groups": 2}, ["do not make a beam of 3", "beam size 6, 5 results", "hypotheses"]),
-        ({"beam_size": 2}, ["beam size 3, 2 results", "beam size 5, 5 results", "the beam is 5 wide"]),
+        ("samples=4", "all samples ended"),
+        ("beam_size=6 diversity_groups=2", "hypotheses"),
+        ("beam_size=5", "is 5 wide"),
     ],
 )
 def test_samples_groups_and_ensembles(
-    trained: Path,
-    settings: dict[str, object],
-    shown: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    trained: Path, settings: str, ended: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    several = ":n 4" if "samples" in settings else ":n 5"
-    lines = iter(["ba ce di", ":beam 3", several, "ba ce di", ":explain", ":quit"])
+    lines = iter([":explain", f":set {settings}", "ba ce di", ":explain", ":quit"])
     monkeypatch.setattr("builtins.input", lambda _: next(lines))
-    converse(Translator.load([str(trained)] * 2, "cpu", search_settings=settings), None)
-    told = capsys.readouterr()
+    converse(Translator.load([str(trained)] * 2, "cpu"), 4)
+    shown = capsys.readouterr()
     assert next(lines, None) is None
-    assert "error" not in told.err
-    assert "BA[ba]" in told.out
-    for message in shown:
-        assert message in told.err + told.out
+    assert shown.err.count("nothing to search for") == 1  # before the first line
+    assert "BA[ba]" in shown.out
+    assert ended in shown.out
+    assert "\n  4  " in shown.out or "samples" in settings  # equal samples are one
