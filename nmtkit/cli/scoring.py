@@ -85,10 +85,10 @@ def scoring(summaries: bool) -> Decorator:
             raise click.UsageError("--paired-ar compares several HYPs")
         if paired_ar and significance is not None:
             raise click.UsageError("--paired-ar replaces the bootstrap: leave the other option out")
-        if not paired_ar and not (summaries or several if significance is None else significance):
-            return None
-        test = metrics.Randomization if paired_ar else metrics.Bootstrap
-        return test(seed=seed) if n_samples is None else test(n_samples, seed)
+        if paired_ar:
+            return metrics.Resampling("ar", n_samples or 10_000, seed)
+        wanted = (summaries or several) if significance is None else significance
+        return metrics.Resampling("bs", n_samples or 1_000, seed) if wanted else None
 
     own = [name for name, metric in metrics.text_metrics().items() if not metric.extra]
     extra = [name for name, metric in metrics.text_metrics().items() if metric.extra]
@@ -180,7 +180,8 @@ def show_scores(systems: Sequence[ScoredSystem], draws: metrics.Resampling | Non
     console.table("scores", *score_table(systems, width))
     marks = ["± is half the 95% confidence interval"] if systems[0].scores[0].interval is not None else []
     if draws is not None and len(systems) > 1:
-        marks.append(f"* p < {SIGNIFICANT} against {systems[0].title} ({draws.title})")
+        test = "approximate randomization" if draws.kind == "ar" else "paired bootstrap"
+        marks.append(f"* p < {SIGNIFICANT} against {systems[0].title} ({test})")
     if marks:
         console.say("; ".join(marks))
 

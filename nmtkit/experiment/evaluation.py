@@ -210,7 +210,7 @@ def compare_run(
     long_bleu = None
     if long:
         references = [[result.references[number] for number in long]]
-        long_bleu = metrics.bleu([texts[number] for number in long], references, how.tokenize, how.lowercase)
+        long_bleu = metrics.score_all([texts[number] for number in long], references, ["bleu"], how.options)[0]
     written = sum(len(translation.token_log_probs) for translation in result.translations)
     scores = {score.name: score for score in result.scores}
     steps = [logged.event for logged in MetricsLog(run.folder).read() if isinstance(logged.event, Step)]

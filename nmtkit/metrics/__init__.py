@@ -11,35 +11,28 @@ from pkgutil import iter_modules
 from nmtkit.metrics.bleu import SPM_TOKENIZERS as SPM_TOKENIZERS
 from nmtkit.metrics.bleu import TOKENIZERS as TOKENIZERS
 from nmtkit.metrics.bleu import LengthBucket as LengthBucket
-from nmtkit.metrics.bleu import bleu as bleu
 from nmtkit.metrics.bleu import by_length as by_length
-from nmtkit.metrics.bleu import chrf as chrf
-from nmtkit.metrics.bleu import ter as ter
 from nmtkit.metrics.fit import aer as aer
 from nmtkit.metrics.fit import perplexity as perplexity
 from nmtkit.metrics.mbr import expected_utilities as expected_utilities
 from nmtkit.metrics.metric import METRICS as METRICS
 from nmtkit.metrics.metric import MOST_SAMPLES as MOST_SAMPLES
-from nmtkit.metrics.metric import Bootstrap as Bootstrap
 from nmtkit.metrics.metric import Comparison as Comparison
 from nmtkit.metrics.metric import Options as Options
-from nmtkit.metrics.metric import Randomization as Randomization
 from nmtkit.metrics.metric import Resampling as Resampling
 from nmtkit.metrics.metric import Score as Score
 from nmtkit.metrics.metric import Texts as Texts
 from nmtkit.metrics.metric import metric_names as metric_names
 from nmtkit.metrics.metric import score_all as score_all
+from nmtkit.metrics.metric import score_texts as score_texts
 from nmtkit.metrics.metric import text_metrics as text_metrics
 from nmtkit.metrics.quality import term_recall as term_recall
 from nmtkit.metrics.rouge import ROUGE_METRICS as ROUGE_METRICS
 from nmtkit.metrics.rouge import SENTENCE_RULES as SENTENCE_RULES
 from nmtkit.metrics.rouge import RougeScore as RougeScore
-from nmtkit.metrics.rouge import count_outside_rouge as count_outside_rouge
 from nmtkit.metrics.rouge import lead as lead
-from nmtkit.metrics.rouge import rouge as rouge
 from nmtkit.metrics.rouge import split_sentences as split_sentences
 from nmtkit.metrics.significance import ExampleMetric as ExampleMetric
-from nmtkit.metrics.significance import compare as compare
 
 for _module in iter_modules(__path__):  # each registers its metrics
     import_module(f"{__name__}.{_module.name}")

@@ -149,9 +149,17 @@ def _ter(_: Options, references: Sequence[Sequence[str]]) -> Any:
 
 
 BLEU = SacrebleuMetric("bleu", "BLEU", build=_bleu)
+"""Papineni et al. 2002, "BLEU: a Method for Automatic Evaluation of Machine Translation", section 2.3: brevity penalty
+times the geometric mean of the clipped 1- to 4-gram precisions; an order without a match is smoothed as in
+mteval-v13a."""
 CHRF = SacrebleuMetric("chrf", "chrF2", build=_chrf)
+"""Popović 2015, "chrF: character n-gram F-score for automatic MT evaluation", equation 1 with beta 2 and character
+n-grams up to 6."""
 CHRF_WITH_WORDS = SacrebleuMetric("chrf++", "chrF2++", build=partial(_chrf, word_order=2))
+"""Popović 2017 adds word n-grams."""
 TER = SacrebleuMetric("ter", "TER", higher_is_better=False, build=_ter)
+"""Snover et al. 2006, "A Study of Translation Edit Rate with Targeted Human Annotation", section 2: edits (insertion,
+deletion, substitution, shift of a block) over the average number of reference words, which can exceed 100."""
 for _metric in (BLEU, CHRF, CHRF_WITH_WORDS, TER):
     METRICS.register(_metric.name)(_metric)
 
@@ -160,36 +168,6 @@ def bleu_tokens(texts: Sequence[str]) -> list[list[str]]:
     """The tokens of each text by the default tokenizer of BLEU."""
     tokenizer = _sacrebleu().BLEU().tokenizer
     return [tokenizer(text.rstrip()).split() for text in texts]
-
-
-def bleu(hyps: Sequence[str], refs: Sequence[Sequence[str]], tokenize: str = "13a", lowercase: bool = False) -> Score:
-    """Corpus BLEU by sacrebleu.
-
-    Papineni et al. 2002, "BLEU: a Method for Automatic Evaluation of Machine Translation", section 2.3:
-    brevity penalty times the geometric mean of the clipped 1- to 4-gram precisions; an order without a match is
-    smoothed as in mteval-v13a.
-    """
-    return BLEU.score(Texts(hyps, refs), Options(tokenize=tokenize, lowercase=lowercase))
-
-
-def chrf(hyps: Sequence[str], refs: Sequence[Sequence[str]], word_order: int = 0, lowercase: bool = False) -> Score:
-    """Corpus chrF2 by sacrebleu; `word_order=2` gives chrF2++.
-
-    Popović 2015, "chrF: character n-gram F-score for automatic MT evaluation", equation 1 with beta 2 and
-    character n-grams up to 6; Popović 2017 adds word n-grams.
-    """
-    return replace(CHRF, build=partial(_chrf, word_order=word_order)).score(
-        Texts(hyps, refs), Options(lowercase=lowercase)
-    )
-
-
-def ter(hyps: Sequence[str], refs: Sequence[Sequence[str]]) -> Score:
-    """Corpus translation edit rate by sacrebleu: lower is better, and it can exceed 100. Case is ignored.
-
-    Snover et al. 2006, "A Study of Translation Edit Rate with Targeted Human Annotation", section 2: edits
-    (insertion, deletion, substitution, shift of a block) over the average number of reference words.
-    """
-    return TER.score(Texts(hyps, refs), Options())
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """ROUGE by Google's rouge-score, and sentence splitting."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.metadata import version
@@ -61,7 +61,12 @@ class RougeScore(Score):
 
 @dataclass(frozen=True)
 class RougeMetric(ExampleMetric):
-    """One type of ROUGE. Several types are computed in one pass over the examples."""
+    """One type of ROUGE by rouge-score. Several types are computed in one pass over the examples.
+
+    Lin 2004, "ROUGE: A Package for Automatic Evaluation of Summaries": equation 1 for ROUGE-N, section 3.1 for ROUGE-L
+    (longest common subsequence), section 3.2 for ROUGE-Lsum (union over sentences). Of several references the one with
+    the highest F1 counts, for each example and type. rouge-score keeps only the letters a-z and digits.
+    """
 
     @classmethod
     @override
@@ -96,45 +101,19 @@ class RougeMetric(ExampleMetric):
 
     @override
     def note(self, refs: Sequence[Sequence[str]]) -> str:
-        dropped = sum(count_outside_rouge(ref) for ref in refs)
+        lines = [line for ref in refs for line in ref]
+        dropped = sum(any(char.isalnum() and not char.isascii() for char in line) for line in lines)
         if not dropped:
             return ""
         return (
-            f"{dropped} of {sum(map(len, refs))} reference lines hold letters or digits other than a-z and 0-9, which "
+            f"{dropped} of {len(lines)} reference lines hold letters or digits other than a-z and 0-9, which "
             "rouge-score drops; compare their ROUGE only with figures made the same way"
         )
 
 
-ROUGE = {
-    name: RougeMetric(name, f"ROUGE-{name[5:]}", family="rouge") for name in ("rouge1", "rouge2", "rougeL", "rougeLsum")
-}
-ROUGE_METRICS = tuple(ROUGE)
-for _metric in ROUGE.values():
-    METRICS.register(_metric.name)(_metric)
-
-
-def rouge(
-    hyps: Sequence[str],
-    refs: Sequence[Sequence[str]],
-    stem: bool = True,
-    sentences: str = "auto",
-    types: Sequence[str] = ROUGE_METRICS,
-) -> list[RougeScore]:
-    """ROUGE F1 by rouge-score: the mean over the examples, times 100; with precision and recall.
-
-    Lin 2004, "ROUGE: A Package for Automatic Evaluation of Summaries": equation 1 for ROUGE-N, section 3.1 for
-    ROUGE-L (longest common subsequence), section 3.2 for ROUGE-Lsum (union over sentences). Of several references the
-    one with the highest F1 counts, for each example and type. rouge-score keeps only the letters a-z and digits; see
-    `count_outside_rouge`.
-    """
-    kin = [ROUGE[name] for name in types]
-    scores = RougeMetric.score_examples(kin, Texts(hyps, refs), Options(stem=stem, sentences=sentences), None)
-    return [score for score, _ in scores if isinstance(score, RougeScore)]
-
-
-def count_outside_rouge(lines: Iterable[str]) -> int:
-    """Counts the lines with a letter or digit that rouge-score drops because it is not a-z or 0-9."""
-    return sum(any(char.isalnum() and not char.isascii() for char in line) for line in lines)
+ROUGE_METRICS = ("rouge1", "rouge2", "rougeL", "rougeLsum")
+for _name in ROUGE_METRICS:
+    METRICS.register(_name)(RougeMetric(_name, f"ROUGE-{_name[5:]}", family="rouge"))
 
 
 def _per_example(types: Sequence[str], texts: Texts, options: Options) -> npt.NDArray[np.float64]:

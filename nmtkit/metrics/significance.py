@@ -1,7 +1,7 @@
 """Paired tests of significance between systems, and metrics that are made of figures for each example."""
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -10,17 +10,7 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from nmtkit.core.version import __version__
-from nmtkit.metrics.metric import (
-    Bootstrap,
-    Comparison,
-    Options,
-    Randomization,
-    Resampling,
-    Score,
-    TextMetric,
-    Texts,
-    score_texts,
-)
+from nmtkit.metrics.metric import Comparison, Options, Resampling, Score, TextMetric, Texts
 
 SIGNIFICANT = 0.05
 """A p-value below it marks a difference."""
@@ -29,38 +19,6 @@ _CHUNK = 4_000_000
 """Examples drawn at once: 32 MB."""
 _ROUNDING = 1e-9
 """Points by which sums of the same numbers in another order may differ."""
-
-
-def compare(
-    systems: Sequence[tuple[str, Sequence[str]]],
-    refs: Sequence[Sequence[str]],
-    metrics: Iterable[str],
-    options: Options | None = None,
-    n_samples: int = 1000,
-    seed: int = 12345,
-    sources: Sequence[str] | None = None,
-    test: type[Resampling] = Bootstrap,
-) -> list[list[Comparison]]:
-    """Paired bootstrap resampling of several systems against the first of them, or approximate randomization.
-
-    Koehn 2004, "Statistical Significance Tests for Machine Translation Evaluation": the test set is drawn anew
-    `n_samples` times with replacement, and all systems are scored on the same draws. sacrebleu does it for its own
-    metrics; the others use the same arithmetic on their figures per example. Let d be the difference between two
-    systems on the whole test set, and d* the absolute difference on one draw. p is the share of draws in which d*
-    exceeds its own mean by more than |d|, one added above and below. sacrebleu calls systems of exactly equal score
-    significantly different; here their p is 1.
-
-    Riezler and Maxwell 2005, "On Some Pitfalls in Automatic Evaluation and Significance Testing for MT": two
-    systems swap half of their outputs at random `n_samples` times. p is the share of draws in which they then differ by
-    more than |d|, one added above and below. There are no intervals.
-
-    Memory: sacrebleu holds all draws at once, about `n_samples` times lines times 80 bytes.
-
-    A system is a name and its texts; `refs[r][i]` is reference `r` of example `i`; the names of `metrics` are those of
-    `metric_names`. The result is `[system][metric]`, in the orders given.
-    """
-    texts = [Texts(hyps, refs, sources) for _, hyps in systems]
-    return score_texts(texts, metrics, options, test(n_samples, seed))
 
 
 @dataclass(frozen=True)
@@ -100,7 +58,7 @@ class ExampleMetric(TextMetric):
         if draws is None:
             return [[Comparison(score) for score, _ in column] for column in zip(*scored, strict=True)]
         figures = np.stack([np.concatenate([figures.T for _, figures in row]) for row in scored])
-        shuffled = isinstance(draws, Randomization)
+        shuffled = draws.kind == "ar"
         drawn, whole = (shuffled_means if shuffled else drawn_means)(figures, draws), figures.mean(axis=2)
         rows, first = [], 0
         for column, metric in enumerate(kin):

@@ -33,7 +33,7 @@ def bleu(run: Path, like: Recipe) -> float:
     """Of a run's translations of the test set of a recipe."""
     pairs = list(read_pairs(like.data.splits()["test"]))
     texts = load_translator(str(run), "cpu").translate([pair.src for pair in pairs])
-    return metrics.bleu(texts, [[pair.tgt or "" for pair in pairs]]).value
+    return metrics.score_all(texts, [[pair.tgt or "" for pair in pairs]], ["bleu"])[0].value
 
 
 def table(out: str) -> dict[str, list[float]]:

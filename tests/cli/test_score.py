@@ -52,7 +52,7 @@ def test_prints_every_metric_with_its_signature(score: Command) -> None:
     for one, shown in zip(scores, [done.out] * 3 + [with_rouge] * 4, strict=True):
         assert f"{one.value:.2f}" in table_row(shown, one.name)
         assert f"{one.name}|{one.signature} = {one.value:.2f}" in shown
-    expected = [asdict(one) for one in (metrics.ter(HYP, [REF]), metrics.bleu(HYP, [REF]))]
+    expected = [asdict(one) for one in metrics.score_all(HYP, [REF], ["ter", "bleu"])]
     assert json.loads(score(*PLAIN, "--metrics", "ter,bleu", "--json").out) == {
         "references": ["ref.txt"],
         "systems": [{"system": "hyp.txt", "scores": json.loads(json.dumps(expected))}],
@@ -168,7 +168,7 @@ def test_forms_of_files(score: Command) -> None:
     gap = [HYP[0], "", HYP[2]]
     write_lines("gap.txt", gap)
     (bleu,) = in_json(score, "gap.txt", "--ref", "ref.txt", "--metrics", "bleu")[0]["scores"]
-    assert bleu["value"] == metrics.bleu(gap, [REF]).value
+    assert bleu["value"] == metrics.score_all(gap, [REF], ["bleu"])[0].value
 
 
 def test_titles_are_file_names_where_they_differ(score: Command) -> None:
@@ -188,7 +188,7 @@ def test_by_length_sorts_by_source_or_reference(score: Command) -> None:
     out = succeeded(score(*words, "--source", "src.txt", "--edges", "1,5")).out
     table = out[out.index("BLEU by length") :].splitlines()
     rows = [line.split() for line in table if line.strip()[:1].isdigit()]
-    expected = metrics.bleu(HYP[1:], [REF[1:]]).value, metrics.bleu(HYP[:1], [REF[:1]]).value
+    expected = [metrics.score_all(HYP[part], [REF[part]], ["bleu"])[0].value for part in (slice(1, None), slice(1))]
     assert rows == [["0-1", "2", f"{expected[0]:.2f}"], ["6", "and", "more", "1", f"{expected[1]:.2f}"]]
     buckets = in_json(score, *words, "--edges", "4")[0]["by_length"]
     assert [(bucket["low"], bucket["high"], bucket["count"]) for bucket in buckets] == [(0, 4, 2), (5, None, 1)]

@@ -10,6 +10,7 @@ import pytest
 from commands import Command, as_text, refused, succeeded, write_lines
 
 from nmtkit import metrics
+from nmtkit.metrics import Resampling, Texts
 from nmtkit.metrics.quality import quality
 
 ARTICLES = ["The cat sat on the mat. A dog barked at it all night.", "Rome won 3-2. Oslo lost its last match at home."]
@@ -39,7 +40,7 @@ def row(output: str, start: str) -> list[str]:
 def test_rouge_with_intervals_and_signature(score: Command) -> None:
     done = score("new", "--ref", "gold", "--n-samples", 50)
     assert (done.code, done.err) == (0, "")
-    (cells,) = metrics.compare([("new", NEW)], [GOLD], ["rouge"], n_samples=50)
+    (cells,) = metrics.score_texts([Texts(NEW, [GOLD])], ["rouge"], None, Resampling("bs", 50))
     assert len(cells) == 4
     for cell in cells:
         assert row(done.out, cell.score.name + " ") == [f"{cell.score.value:.2f}", "±", f"{cell.interval:.2f}"]
@@ -57,7 +58,8 @@ def test_json_has_all_of_it(score: Command) -> None:
     found = json.loads(done.out)
     new, old = found["systems"]
     assert (new["system"], new["empty"], old["system"], old["empty"]) == ("new", 0, "old", 1)
-    expected = metrics.compare([("new", NEW), ("old", OLD)], [GOLD], ["rouge"], n_samples=50)
+    systems = [Texts(hyps, [GOLD]) for hyps in (NEW, OLD)]
+    expected = metrics.score_texts(systems, ["rouge"], None, Resampling("bs", 50))
     for system, cells in zip((new, old), expected, strict=True):
         assert len(system["scores"]) == 4
         for entry, cell in zip(system["scores"], cells, strict=True):
@@ -104,7 +106,7 @@ def test_jsonl_and_term_recall(score: Command) -> None:
 def test_sentences_in_a_list_stay_apart(score: Command) -> None:
     Path("listed.jsonl").write_text('{"text": ["the cat sat", "a dog barked at"]}\n{"text": ["Rome won"]}\n')
     done = succeeded(score("listed.jsonl", "--ref", "gold", "--summary-field", "text", "--no-significance", "--json"))
-    expected = metrics.rouge(["the cat sat\na dog barked at", "Rome won"], [GOLD])
+    expected = metrics.score_all(["the cat sat\na dog barked at", "Rome won"], [GOLD], ["rouge"])
     assert [entry["value"] for entry in json.loads(done.out)["systems"][0]["scores"]] == [s.value for s in expected]
 
 

@@ -15,7 +15,7 @@ from news import corpus, draw, earnings, goals, writing
 
 from nmtkit.data.tokenizer import WORD_START, TokenizerConfig, WordTokenizer
 from nmtkit.data.vocabulary import SPECIALS, Vocabulary
-from nmtkit.metrics import rouge, split_sentences
+from nmtkit.metrics import score_all, split_sentences
 
 pytestmark = pytest.mark.slow  # as those of the grammar
 DATA = Path(generate.__file__).parent
@@ -210,5 +210,5 @@ def test_sentences_begin_with_a_capital_or_a_number() -> None:
 
 def test_the_first_sentences_are_not_the_summary() -> None:
     leads = [" ".join(split_sentences(row["article"])[:2]) for row in rows("test")]
-    score = rouge(leads, [[row["summary"] for row in rows("test")]], types=["rougeL"])[0]
+    score = score_all(leads, [[row["summary"] for row in rows("test")]], ["rougeL"])[0]
     assert 25 < score.value < 40

@@ -3,6 +3,7 @@
 import itertools
 import math
 import os
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,12 @@ from rouge_score.rouge_scorer import RougeScorer
 from nmtkit import metrics
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.corpus.alignments import parse_alignments
-from nmtkit.metrics import Bootstrap, Options, significance
+from nmtkit.metrics import Options, Resampling, Texts, significance
+
+
+def score(name: str, hyps: list[str], refs: list[list[str]], **options: Any) -> Any:
+    return metrics.score_all(hyps, refs, [name], Options(**options))[0]
+
 
 # ---- BLEU
 
@@ -34,26 +40,25 @@ SIX, FIVE = "a b c d e f", "a b c d e"
     ids=["clipped", "brevity", "pooled", "two references", "one reference"],
 )
 def test_bleu_by_hand(hyps: list[str], refs: list[list[str]], expected: float) -> None:
-    score = metrics.bleu(hyps, refs)
-    assert score.name == "BLEU"
-    assert score.value == pytest.approx(100 * expected, abs=1e-9)
-    assert score.signature.startswith(f"nrefs:{len(refs)}|case:mixed|eff:no|tok:13a|smooth:exp|version:")
+    bleu = score("bleu", hyps, refs)
+    assert bleu.name == "BLEU"
+    assert bleu.value == pytest.approx(100 * expected, abs=1e-9)
+    assert bleu.signature.startswith(f"nrefs:{len(refs)}|case:mixed|eff:no|tok:13a|smooth:exp|version:")
 
 
 def test_bleu_options() -> None:
     hyp, ref = ["The cat, it sat."], [["the cat , it sat ."]]
-    assert metrics.bleu(hyp, ref, lowercase=True).value == pytest.approx(100.0)
+    assert score("bleu", hyp, ref, lowercase=True).value == pytest.approx(100.0)
     # Case kept: 5 of 6, 4 of 5, 3 of 4, 2 of 3.
-    assert metrics.bleu(hyp, ref).value == pytest.approx(100 * (5 / 6 * 4 / 5 * 3 / 4 * 2 / 3) ** 0.25)
-    unsplit = metrics.bleu(hyp, ref, tokenize="none", lowercase=True)
+    assert score("bleu", hyp, ref).value == pytest.approx(100 * (5 / 6 * 4 / 5 * 3 / 4 * 2 / 3) ** 0.25)
+    unsplit = score("bleu", hyp, ref, tokenize="none", lowercase=True)
     assert unsplit.value < 50
     assert "tok:none" in unsplit.signature
     assert "case:lc" in unsplit.signature
     # Characters: 3 of 4, 2 of 3, 1 of 2, and no match of 1, which mteval smooths to 1/2.
-    assert metrics.bleu(["abcx"], [["abcd"]], "char").value == pytest.approx(
-        100 * (3 / 4 * 2 / 3 * 1 / 2 * 1 / 2) ** 0.25
-    )
-    assert metrics.bleu(["我爱你们"], [["我爱你们"]], "zh").value == pytest.approx(100.0)
+    bleu = score("bleu", ["abcx"], [["abcd"]], tokenize="char")
+    assert bleu.value == pytest.approx(100 * (3 / 4 * 2 / 3 * 1 / 2 * 1 / 2) ** 0.25)
+    assert score("bleu", ["我爱你们"], [["我爱你们"]], tokenize="zh").value == pytest.approx(100.0)
 
 
 # ---- chrF and TER
@@ -62,16 +67,15 @@ def test_bleu_options() -> None:
 def test_chrf_by_hand() -> None:
     # Order 1: 2 of 2 and 2 of 3; order 2: 1 of 1 and 1 of 2; the hypothesis has no higher order.
     precision, recall = 1.0, (2 / 3 + 1 / 2) / 2
-    score = metrics.chrf(["ab"], [["abc"]])
-    assert score.name == "chrF2"
-    assert score.value == pytest.approx(100 * 5 * precision * recall / (4 * precision + recall), abs=1e-9)
-    assert metrics.chrf(["AB"], [["ab"]]).value == 0
-    assert metrics.chrf(["AB"], [["ab"]], lowercase=True).value == pytest.approx(100)
+    chrf = score("chrf", ["ab"], [["abc"]])
+    assert chrf.name == "chrF2"
+    assert chrf.value == pytest.approx(100 * 5 * precision * recall / (4 * precision + recall), abs=1e-9)
+    assert score("chrf", ["AB"], [["ab"]]).value == 0
+    assert score("chrf", ["AB"], [["ab"]], lowercase=True).value == pytest.approx(100)
     # Characters without spaces: order 1 has 1 of 2 and 1 of 2, order 2 has 0 of 1; words: 1 of 2, then 0 of 1.
-    score = metrics.chrf(["a b"], [["a c"]], word_order=2)
-    assert score.name == "chrF2++"
-    assert score.value == pytest.approx(100 * (1 / 2 + 0 + 1 / 2 + 0) / 4, abs=1e-9)
-    assert metrics.score_all(["a b"], [["a c"]], ["chrf++"]) == [score]
+    chrf = score("chrf++", ["a b"], [["a c"]])
+    assert chrf.name == "chrF2++"
+    assert chrf.value == pytest.approx(100 * (1 / 2 + 0 + 1 / 2 + 0) / 4, abs=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -86,14 +90,15 @@ def test_chrf_by_hand() -> None:
     ],
 )
 def test_ter_by_hand(hyp: str, refs: list[str], edits_per_word: float) -> None:
-    assert metrics.ter([hyp], [[ref] for ref in refs]).value == pytest.approx(100 * edits_per_word, abs=1e-9)
+    assert score("ter", [hyp], [[ref] for ref in refs]).value == pytest.approx(100 * edits_per_word, abs=1e-9)
 
 
 # ---- ROUGE
 
 
 def _rouge(hyp: str, *refs: str, stem: bool = False, sentences: str = "auto") -> dict[str, float]:
-    return {score.name: score.value for score in metrics.rouge([hyp], [[ref] for ref in refs], stem, sentences)}
+    options = Options(stem=stem, sentences=sentences)
+    return {one.name: one.value for one in metrics.score_all([hyp], [[ref] for ref in refs], ["rouge"], options)}
 
 
 def test_rouge_by_hand() -> None:
@@ -135,13 +140,13 @@ def test_rouge_takes_the_best_reference_for_each_example_and_type() -> None:
     found = _rouge("a b c", "c b a", "a b x")
     assert (found["ROUGE-1"], found["ROUGE-2"]) == (pytest.approx(100), pytest.approx(50))
     # Against "a" the recall is 1 and F1 2 / 4; against "a b c d e f" F1 is 2 * 3 / 9.
-    (score,) = metrics.rouge(["a b c"], [["a"], ["a b c d e f"]], types=["rouge1"])
-    assert (score.precision, score.recall) == (pytest.approx(100), pytest.approx(50))
-    assert score.signature.startswith("nrefs:2|multi:best-f1|")
+    one = score("rouge1", ["a b c"], [["a"], ["a b c d e f"]])
+    assert (one.precision, one.recall) == (pytest.approx(100), pytest.approx(50))
+    assert one.signature.startswith("nrefs:2|multi:best-f1|")
 
 
 def test_rouge_is_the_mean_over_examples() -> None:
-    one, longest = metrics.rouge(["a b c d", "a"], [["a b x", "a b"]], types=["rouge1", "rougeL"])
+    one, longest = (score(name, ["a b c d", "a"], [["a b x", "a b"]]) for name in ("rouge1", "rougeL"))
     assert one.precision == longest.precision == pytest.approx(100 * (2 / 4 + 1 / 1) / 2)
     assert one.recall == longest.recall == pytest.approx(100 * (2 / 3 + 1 / 2) / 2)
     assert one.value == pytest.approx(100 * (2 * 2 / 7 + 2 * 1 / 3) / 2)
@@ -157,8 +162,9 @@ def test_rouge_is_that_of_rouge_score_itself(stem: bool) -> None:
     plain = RougeScorer(list(metrics.ROUGE_METRICS), use_stemmer=stem)
     for hyp, ref in zip(hyps, refs, strict=True):
         expected = plain.score(ref, hyp)
-        for name, score in zip(metrics.ROUGE_METRICS, metrics.rouge([hyp], [[ref]], stem, "newline"), strict=True):
-            found = (score.precision, score.recall, score.value)
+        for name in metrics.ROUGE_METRICS:
+            ours = score(name, [hyp], [[ref]], stem=stem, sentences="newline")
+            found = (ours.precision, ours.recall, ours.value)
             assert found == pytest.approx(tuple(100 * value for value in expected[name]), abs=1e-9), (hyp, ref, name)
 
 
@@ -199,15 +205,17 @@ def test_lead_is_the_first_sentences_on_one_line() -> None:
         metrics.lead(article, 0)
 
 
-def test_outside_rouge_counts_lines_with_dropped_letters() -> None:
-    assert metrics.count_outside_rouge(["plain, text!", "schön", "“quotes” – only", "日本"]) == 2
+def test_lines_with_letters_that_rouge_drops_are_noted() -> None:
+    note = metrics.text_metrics()["rougeL"].note([["plain, text!", "schön", "“quotes” – only", "日本"]])
+    assert note.startswith("2 of 4 reference lines")
+    assert metrics.text_metrics()["rougeL"].note([["plain"]]) == ""
 
 
 def test_an_unknown_name_is_told_with_the_nearest() -> None:
     with pytest.raises(NmtkitError, match="unknown sentence rule 'newlines': did you mean 'newline'"):
-        metrics.rouge(["a"], [["a"]], sentences="newlines")
+        score("rouge1", ["a"], [["a"]], sentences="newlines")
     with pytest.raises(NmtkitError, match="unknown tokenizer 'int': did you mean 'intl'"):
-        metrics.bleu(["a"], [["a"]], tokenize="int")
+        score("bleu", ["a"], [["a"]], tokenize="int")
 
 
 # ---- one call for several metrics
@@ -217,11 +225,11 @@ def test_score_all_keeps_the_order_asked_for_and_passes_the_options_on() -> None
     hyps, refs = ["The cats sat on the mat"], [["the cat sat on the mat"]]
     options = Options(tokenize="none", lowercase=True, stem=False, sentences="newline")
     assert metrics.score_all(hyps, refs, ["rougeL", "ter", "bleu", "chrf", "rouge1"], options) == [
-        metrics.rouge(hyps, refs, stem=False, sentences="newline", types=["rougeL"])[0],
-        metrics.ter(hyps, refs),
-        metrics.bleu(hyps, refs, "none", True),
-        metrics.chrf(hyps, refs, lowercase=True),
-        metrics.rouge(hyps, refs, stem=False, sentences="newline", types=["rouge1"])[0],
+        score("rougeL", hyps, refs, stem=False, sentences="newline"),
+        score("ter", hyps, refs),
+        score("bleu", hyps, refs, tokenize="none", lowercase=True),
+        score("chrf", hyps, refs, lowercase=True),
+        score("rouge1", hyps, refs, stem=False, sentences="newline"),
     ]
 
 
@@ -261,7 +269,7 @@ def test_every_metric_refuses_lines_that_do_not_pair(name: str) -> None:
         with pytest.raises(DataError, match=message):
             metrics.score_all(hyps, refs, [name])
     with pytest.raises(DataError, match="hypotheses have 1 lines, but reference 1 has 2"):
-        metrics.compare([("x", ["a", "b"]), ("y", ["a"])], [["a", "b"]], [name])
+        metrics.score_texts([Texts(hyps, [["a", "b"]]) for hyps in (["a", "b"], ["a"])], [name])
 
 
 # ---- significance
@@ -274,36 +282,44 @@ BAD = [line.replace("brown", "red").replace("over", "at").replace("the", "a") fo
 ALL = ["bleu", "chrf", "ter", "rouge1", "rouge2", "rougeL", "rougeLsum"]
 
 
-def test_compare_gives_the_plain_scores_and_a_seeded_answer() -> None:
-    systems = [("good", GOOD), ("bad", BAD)]
-    rows = metrics.compare(systems, [REF], ALL, n_samples=50, seed=7)
-    for (_, hyps), row in zip(systems, rows, strict=True):
+def compared(
+    systems: list[list[str]], refs: list[str], names: list[str], n_samples: int = 50, seed: int = 12345
+) -> list[list[metrics.Comparison]]:
+    return metrics.score_texts(
+        [Texts(hyps, [refs]) for hyps in systems], names, None, Resampling("bs", n_samples, seed)
+    )
+
+
+def test_a_bootstrap_gives_the_plain_scores_and_a_seeded_answer() -> None:
+    systems = [GOOD, BAD]
+    rows = compared(systems, REF, ALL, seed=7)
+    for hyps, row in zip(systems, rows, strict=True):
         plain = metrics.score_all(hyps, [REF], ALL)
-        assert [cell.score.name for cell in row] == [score.name for score in plain]
-        assert [cell.score.value for cell in row] == pytest.approx([score.value for score in plain])
+        assert [cell.score.name for cell in row] == [one.name for one in plain]
+        assert [cell.score.value for cell in row] == pytest.approx([one.value for one in plain])
         assert all("bs:50|seed:7" in cell.score.signature for cell in row)
     assert [cell.p_value for cell in rows[0]] == [None] * len(ALL)
     # Every draw has nearly the same gap, so none exceeds its mean by the gap itself: the smallest p there is.
     assert [cell.p_value for cell in rows[1]] == [pytest.approx(1 / 51)] * len(ALL)
-    assert metrics.compare(systems, [REF], ALL, n_samples=50, seed=7) == rows
-    mixed = [("good", GOOD[:3] + BAD[3:]), ("bad", BAD[:3] + REF[3:])]
-    first, second = (metrics.compare(mixed, [REF], ALL, n_samples=50, seed=seed) for seed in (7, 8))
+    assert compared(systems, REF, ALL, seed=7) == rows
+    mixed = [GOOD[:3] + BAD[3:], BAD[:3] + REF[3:]]
+    first, second = (compared(mixed, REF, ALL, seed=seed) for seed in (7, 8))
     assert first != second
-    equal = metrics.compare([("one", GOOD), ("two", list(GOOD))], [REF], ALL, n_samples=50)
+    equal = compared([GOOD, list(GOOD)], REF, ALL)
     assert [cell.p_value for cell in equal[1]] == [1.0] * len(ALL)
 
 
 def test_rouge_bootstrap_approaches_the_exact_distribution() -> None:
     # F1 per example: baseline 1, 0, 0, 1/2; system 1, 1, 1/2, 0. All 4^4 draws are equally likely.
     refs = ["a b", "a b", "a b", "a b"]
-    systems = [("base", ["a b", "x y", "x y", "a x"]), ("new", ["a b", "a b", "a x", "x y"])]
+    systems = [["a b", "x y", "x y", "a x"], ["a b", "a b", "a x", "x y"]]
     base, new = np.array([100, 0, 0, 50.0]), np.array([100, 100, 50.0, 0])
     draws = np.array(list(itertools.product(range(4), repeat=4)))
     gaps = np.abs(new[draws].mean(axis=1) - base[draws].mean(axis=1))
     exact = np.mean(gaps - gaps.mean() > 25.0)
     assert 0.02 < exact < 0.5
 
-    cell = metrics.compare(systems, [refs], ["rouge1"], n_samples=4000)[1][0]
+    cell = compared(systems, refs, ["rouge1"], 4000)[1][0]
     assert cell.p_value == pytest.approx(exact, abs=0.03)
     assert cell.mean == pytest.approx(62.5, abs=1.5)
 
@@ -311,32 +327,32 @@ def test_rouge_bootstrap_approaches_the_exact_distribution() -> None:
 def test_rouge_interval_is_that_of_the_normal_distribution() -> None:
     # 400 examples, half of them right: the standard error is 100 * sqrt(1/2 * 1/2 / 400) = 2.5 points.
     hyps = ["a", "b"] * 200
-    cell = metrics.compare([("one", hyps)], [["a"] * 400], ["rouge1"], n_samples=2000)[0][0]
+    cell = compared([hyps], ["a"] * 400, ["rouge1"], 2000)[0][0]
     assert cell.interval == pytest.approx(1.96 * 2.5, abs=0.3)
 
 
 def test_bootstrap_draws_in_parts_as_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.random.default_rng(1).random((2, 3, 10))
-    whole = significance.drawn_means(values, Bootstrap(25, seed=3))
+    whole = significance.drawn_means(values, Resampling("bs", 25, seed=3))
     assert whole.shape == (25, 2, 3)
     monkeypatch.setattr(significance, "_CHUNK", 40)  # four draws at a time
-    assert significance.drawn_means(values, Bootstrap(25, seed=3)) == pytest.approx(whole)
+    assert significance.drawn_means(values, Resampling("bs", 25, seed=3)) == pytest.approx(whole)
 
 
-def test_compare_leaves_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bootstrap_leaves_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SACREBLEU_SEED", "99")
-    rows = metrics.compare([("one", GOOD)], [REF], ["bleu"], n_samples=5, seed=7)
+    rows = compared([GOOD], REF, ["bleu"], 5, seed=7)
     assert "seed:7" in rows[0][0].score.signature
     assert os.environ["SACREBLEU_SEED"] == "99"
     monkeypatch.delenv("SACREBLEU_SEED")
-    metrics.compare([("one", GOOD)], [REF], ["bleu"], n_samples=5)
+    compared([GOOD], REF, ["bleu"], 5)
     assert "SACREBLEU_SEED" not in os.environ
 
 
 def test_tests_of_significance_refuse_numbers_out_of_range() -> None:
     for numbers in ((0, 1), (10_001, 1), (10, 0)):
         with pytest.raises(NmtkitError, match="must be at least 1, the samples at most 10,000"):
-            Bootstrap(*numbers)
+            Resampling("bs", *numbers)
 
 
 # ---- by length
@@ -350,7 +366,7 @@ def test_by_length_sorts_by_the_words_of_the_given_lines() -> None:
     sizes = [(bucket.low, bucket.high, bucket.count) for bucket in buckets]
     assert sizes == [(0, 2, 2), (3, 4, 1), (5, 6, 0), (7, None, 1)]
     expected = [
-        metrics.bleu(hyps, refs) if hyps else None
+        score("bleu", hyps, refs) if hyps else None
         for hyps, refs in (
             (["a b c d", "x"], [["a b c d", "y"]]),
             (["a b c d e"], [["a b c d e"]]),
@@ -394,10 +410,10 @@ def test_a_term_stands_as_whole_tokens(summary: str, terms: list[str], others: l
 
 def test_term_recall_is_a_share_over_the_corpus() -> None:
     summaries, terms = ["rome and Oslo", "Bonn", "7 of 7"], [["Rome", "Oslo", "Rome"], [], ["7"]]
-    score = metrics.term_recall(summaries, terms)
-    assert score.name == "term recall"
-    assert score.value == pytest.approx(100 * 2 / 3)
-    assert score.signature.startswith("terms:3|examples:2|case:mixed|version:nmtkit-")
+    recall = metrics.term_recall(summaries, terms)
+    assert recall.name == "term recall"
+    assert recall.value == pytest.approx(100 * 2 / 3)
+    assert recall.signature.startswith("terms:3|examples:2|case:mixed|version:nmtkit-")
     assert metrics.term_recall(summaries, terms, lowercase=True).value == 100
 
 

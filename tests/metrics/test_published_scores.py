@@ -4,12 +4,14 @@ What is left between them is measured in `recipes/scores.md`.
 """
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
 from published import DATA, lines, needs_outputs
 
 from nmtkit import metrics
+from nmtkit.metrics import Options, Resampling, Texts
 
 pytestmark = needs_outputs
 
@@ -17,6 +19,10 @@ pytestmark = needs_outputs
 def _official() -> list[dict[str, str]]:
     header, *rows = (DATA / "wmt17-ende" / "official-scores.tsv").read_text(encoding="utf-8").splitlines()
     return [dict(zip(header.split("\t"), row.split("\t"), strict=True)) for row in rows]
+
+
+def _score(name: str, hyps: list[str], refs: list[list[str]], **options: Any) -> float:
+    return metrics.score_all(hyps, refs, [name], Options(**options))[0].value
 
 
 def _wmt17(system: str) -> list[str]:
@@ -28,35 +34,35 @@ def test_bleu_of_wmt17_is_that_of_mteval() -> None:
     official = _official()
     assert len(official) == 9
     for row in official:
-        found = metrics.bleu(_wmt17(row["system"]), refs).value
+        found = _score("bleu", _wmt17(row["system"]), refs)
         assert found == pytest.approx(float(row["bleu_mteval-v13a"]), abs=0.00501), row["system"]
     best = official[0]
-    found = metrics.bleu(_wmt17(best["system"]), refs, tokenize="intl").value
+    found = _score("bleu", _wmt17(best["system"]), refs, tokenize="intl")
     assert found == pytest.approx(float(best["bleu_mteval-v14_intl"]), abs=0.00501)
 
 
 def test_chrf_of_wmt17_is_that_of_the_official_script() -> None:
     (row,) = [row for row in _official() if row["chrF_official"]]
     hyps, refs = _wmt17(row["system"]), [_wmt17("reference.de")]
-    assert metrics.chrf(hyps, refs).value == pytest.approx(float(row["chrF_official"]), abs=5.01e-5)
+    assert _score("chrf", hyps, refs) == pytest.approx(float(row["chrF_official"]), abs=5.01e-5)
     # sacrebleu leaves out orders that a sentence is too short for; the official script smooths them: 0.0015 apart.
-    assert metrics.chrf(hyps, refs, word_order=2).value == pytest.approx(float(row["chrF++_official"]), abs=0.002)
+    assert _score("chrf++", hyps, refs) == pytest.approx(float(row["chrF++_official"]), abs=0.002)
 
 
 @pytest.mark.slow
 def test_ter_of_wmt17_is_that_of_tercom() -> None:
     refs = [_wmt17("reference.de")]
     for row in _official():
-        found = metrics.ter(_wmt17(row["system"]), refs).value / 100
+        found = _score("ter", _wmt17(row["system"]), refs) / 100
         assert found == pytest.approx(float(row["ter_tercom7.25"]), abs=0.000501), row["system"]
 
 
 @pytest.mark.slow
 def test_significance_of_wmt17_is_that_of_moses() -> None:
     official = _official()
-    rows = metrics.compare(
-        [(row["system"], _wmt17(row["system"])) for row in official], [_wmt17("reference.de")], ["bleu"]
-    )
+    refs = [_wmt17("reference.de")]
+    systems = [Texts(_wmt17(row["system"]), refs) for row in official]
+    rows = metrics.score_texts(systems, ["bleu"], None, Resampling("bs", 1000))
     assert rows[0][0].p_value is None
     for row, (cell,) in zip(official[1:], rows[1:], strict=True):
         p_moses = float(row["p_bleu_moses_bootstrap2000_vs_LIUM"])
@@ -74,23 +80,23 @@ def _multeval(figure: str) -> tuple[list[str], list[list[str]], float]:
 
 def test_bleu_is_that_of_multeval() -> None:
     hyps, refs, gold = _multeval("bleu")
-    assert metrics.bleu(hyps, refs, tokenize="none").value == pytest.approx(gold, abs=0.00501)
+    assert _score("bleu", hyps, refs, tokenize="none") == pytest.approx(gold, abs=0.00501)
 
 
 @pytest.mark.slow
 def test_ter_is_that_of_multeval_but_for_one_edit() -> None:
     hyps, refs, gold = _multeval("ter")
-    assert metrics.ter(hyps, refs).value / 100 == pytest.approx(gold, abs=2e-5)  # of 62,774 words one is 1.6e-5
+    assert _score("ter", hyps, refs) / 100 == pytest.approx(gold, abs=2e-5)  # of 62,774 words one is 1.6e-5
 
 
 def test_bleu_of_tensorflow_nmt() -> None:
     hyps = lines("tf-nmt/deen_output.gz")
     refs = [[line.replace("@@ ", "") for line in lines("tf-nmt/deen_ref_bpe.gz")]]
-    assert metrics.bleu(hyps, refs, tokenize="none").value == pytest.approx(22.5855, abs=0.001)
+    assert _score("bleu", hyps, refs, tokenize="none") == pytest.approx(22.5855, abs=0.001)
     # Its script counts one word in each of the three empty lines.
     assert hyps.count("") == 3
     filled = [line or "EMPTY" for line in hyps]
-    assert metrics.bleu(filled, refs, tokenize="none").value == pytest.approx(22.5855084573, abs=1e-9)
+    assert _score("bleu", filled, refs, tokenize="none") == pytest.approx(22.5855084573, abs=1e-9)
 
 
 # ROUGE-1.5.5 knows irregular forms and has another stemmer, so that ours lies a little lower: recipes/scores.md.
@@ -100,7 +106,7 @@ def test_bleu_of_tensorflow_nmt() -> None:
 @pytest.mark.parametrize(("system", "ours"), [("lead", (16.01, 1.58, 11.79)), ("ptgen", (29.34, 9.17, 23.04))])
 def test_rouge_of_xsum_is_near_that_of_rouge_155(system: str, ours: tuple[float, ...]) -> None:
     hyps, refs = (lines(f"xsum-test/{name}.txt.gz") for name in (f"{system}-test-output", "gold-test-sentences"))
-    scores = metrics.rouge(hyps, [refs], types=("rouge1", "rouge2", "rougeL"))
+    scores = metrics.score_all(hyps, [refs], ["rouge1", "rouge2", "rougeL"])
     assert [score.value for score in scores] == pytest.approx(ours, abs=0.00501)
     text = (DATA / "xsum-test" / f"{system}-test-output.rouge").read_text()
     by_name = {line.split()[0]: line.split(": ")[1].split("/") for line in text.splitlines()}
@@ -124,5 +130,5 @@ def test_rouge_of_single_summaries_is_near_that_of_rouge_155() -> None:
             official.append([100 * system["scores"][f"rouge_{kind}_f_score"] for kind in "12l"])
     assert len(hyps) == 1400
     assert np.mean(official, axis=0) == pytest.approx([43.80, 19.97, 40.00], abs=0.00501)
-    ours = metrics.rouge(hyps, [refs], types=("rouge1", "rouge2", "rougeLsum"), sentences="tags")
+    ours = metrics.score_all(hyps, [refs], ["rouge1", "rouge2", "rougeLsum"], Options(sentences="tags"))
     assert [score.value for score in ours] == pytest.approx([43.42, 19.87, 39.32], abs=0.00501)
