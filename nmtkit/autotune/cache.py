@@ -31,8 +31,6 @@ VARIABLES = (
     *("MKL_NUM_THREADS", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "ONEDNN_MAX_CPU_ISA"),
 )
 """Environment variables that change this machine's speed; part of the key."""
-PLAN = "planned"
-"""Part of the key of one plan to do a workload: it was too short to be measured."""
 
 AnyConfig = TypeVar("AnyConfig")
 
@@ -41,8 +39,8 @@ AnyConfig = TypeVar("AnyConfig")
 class TuningResult(Generic[AnyConfig]):
     """The fastest configuration for a workload, and the timings behind it."""
 
-    what: str
-    """Training or search."""
+    kind: str
+    """Of work: training or search."""
     config: AnyConfig
     """The fastest, a dataclass of plain values."""
     unit: str
@@ -54,8 +52,6 @@ class TuningResult(Generic[AnyConfig]):
     """The speed of the few updates which showed that the work is too short to be measured."""
     seconds: float = 0.0
     """What measuring took in all."""
-    is_noisy: bool = False
-    """Whether the turns disagreed."""
     day: str = field(default_factory=lambda: date.today().isoformat())
     kept: bool = False
     """Whether it was found earlier."""
@@ -82,18 +78,13 @@ class TuningResult(Generic[AnyConfig]):
         fastest_first = sorted(self.speeds, key=lambda config: -self.speeds[config])
         speeds = "; ".join(f"{config} {self.format_speed(config)}" for config in fastest_first)
         when = f"as found on {self.day}" if self.kept else f"measured in {self.seconds:.1f} s"
-        yield f"{self.what} on this machine: {self.config}, {when} ({self.unit}: {speeds})"
+        yield f"{self.kind} on this machine: {self.config}, {when} ({self.unit}: {speeds})"
         for config, count in self.differing.items():
             if count and self.speed and (gain := self.speeds[config] / self.speed) > 1:
                 yield (
                     f"--precision {config.partition(',')[0]} would be {gain:.1f} times as quick; "
                     f"{count} of {self.lines} texts differ"
                 )
-        if self.is_noisy and not self.kept:
-            yield (
-                "warning: repeated measurements of one setting disagree, so another program keeps this machine busy; "
-                "`nmtkit tune RECIPE` measures again and keeps the new result"
-            )
 
 
 def cache_folder() -> Path:
@@ -146,19 +137,11 @@ def put(key: Mapping[str, Any], result: TuningResult[Any]) -> bool:
     return False
 
 
-def evict_plans(key: Mapping[str, Any]) -> None:
-    """Forgets which plans to do this workload were too short to be measured."""
-    for path in cache_folder().glob("*.json"):
-        entry = _read(path)
-        if entry is not None and entry["key"].pop(PLAN, None) and entry["key"] == json.loads(json.dumps(key)):
-            path.unlink(missing_ok=True)
-
-
 def entries() -> list[dict[str, Any]]:
     """All measured results, the newest first: `key` and `result` of each."""
     with suppress(OSError):
         paths = sorted(cache_folder().glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
-        return [entry for path in paths if (entry := _read(path)) is not None and PLAN not in entry["key"]]
+        return [entry for path in paths if (entry := _read(path)) is not None]
     return []
 
 

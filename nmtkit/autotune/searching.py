@@ -127,7 +127,6 @@ def tune_search(
         config=best,
         speeds={str(config): speed / slower[config] for config in candidates},
         seconds=time.monotonic() - begun,
-        is_noisy=timings.is_noisy,
         lines=count,
         differing=differing,
     )

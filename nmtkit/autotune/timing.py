@@ -24,8 +24,6 @@ GIVEN_UP = 2.0
 """A turn is given up once it has taken so many times as long as the round's best one."""
 NEARLY = 1.03
 """Of configurations that differ by no more than this the one that was named first is taken."""
-DISAGREE = 1.3
-"""Turns of one configuration, relative to the best one of their round, that differ by more than this are noisy."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +37,6 @@ class InterleavedTimings(Generic[AnyConfig]):
     and `GIVEN_UP`, at least, where it was given up."""
     turns: dict[AnyConfig, list[float]]
     """The seconds of each one's turns, one a round until it was out of the question."""
-    spread: float
-    """How far the turns of one configuration differ, at most: its largest over its smallest share of a round's best."""
-
-    @property
-    def is_noisy(self) -> bool:
-        """Whether something else seems to have kept the machine busy in some of the turns."""
-        return self.spread > DISAGREE
 
 
 class TimeLimitError(Exception):
@@ -113,13 +104,11 @@ def time_interleaved(
             break
     if fewest == math.inf:  # whatever was left has failed: one that was out for being slow may not have
         left, fewest = list(configs), min(slower.values())
-    shares = [[share for share in _shares(taken, config) if share < math.inf] for config in configs]
-    spread = max((max(some) / max(min(some), 1e-9) for some in shares if some), default=1.0)
     best = next(config for config in left if slower[config] <= NEARLY * fewest)
     if fewest < math.inf:
         slower = {config: value / fewest for config, value in slower.items()}
         slower |= dict.fromkeys(given_up, GIVEN_UP)
-    return InterleavedTimings(best, slower, taken, spread)
+    return InterleavedTimings(best, slower, taken)
 
 
 def _shares(taken: dict[AnyConfig, list[float]], config: AnyConfig) -> list[float]:

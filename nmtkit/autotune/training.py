@@ -67,15 +67,8 @@ class TrainingSpeedConfig:
 
 def training_workload_key(recipe: Recipe, sizes: VocabularySizes, device: torch.device) -> dict[str, Any]:
     """The key of the cached result."""
-    deciding = {
-        "accumulate",
-        "optimizer",
-        "guided_alignment",
-        "coverage_weight",
-        "reinforce",
-        "objectives",
-        "ema_decay",
-    }
+    deciding = {"accumulate", "optimizer", "guided_alignment", "coverage_weight"}
+    deciding |= {"reinforce", "objectives", "ema_decay"}
     return {
         **cache.workload_key("training", recipe.model, device),
         "processes": distributed.size(),
@@ -174,22 +167,13 @@ class TrainingWorkload:
     updates_an_epoch: float
     """Roughly."""
 
-    @property
-    def plan_key(self) -> dict[str, Any]:
-        """The key of just this training, with its limits."""
-        limits = self.config.model_dump(mode="json", include={"max_updates", "max_epochs", "max_minutes"})
-        return {**self.key, cache.PLAN: limits | {"updates_an_epoch": self.updates_an_epoch}}
-
 
 def tune_training(workload: TrainingWorkload, again: bool = False) -> TuningResult[TrainingSpeedConfig]:
     """The fastest way to train, from the cache or else measured now.
 
     A fresh model is updated with the first batches of the data in every configuration that the settings leave open, in
     turns; random states are restored. All processes take part, and the first one's clock counts. The process is left
-    prepared for one of the configurations: call `device.prepare` again.
-
-    That a training is too short to be measured is cached too, for this training alone: its time, estimated anew, might
-    be found long enough, and one recipe would give two models. `again` measures in spite of the cache.
+    prepared for one of the configurations: call `device.prepare` again. `again` measures in spite of the cache.
     """
     begun, is_first = time.monotonic(), distributed.rank() == 0
     with randomness.fork_rng(workload.device):
@@ -198,28 +182,16 @@ def tune_training(workload: TrainingWorkload, again: bool = False) -> TuningResu
         unmeasured = TuningResult("training", candidates[0], "target tokens/s")
         if len(candidates) == 1:
             return unmeasured
-        known = None
-        if not again and is_first:
-            known = cache.get(workload.plan_key, TrainingSpeedConfig) or cache.get(workload.key, TrainingSpeedConfig)
+        known = cache.get(workload.key, TrainingSpeedConfig) if is_first and not again else None
         known = distributed.broadcast_object(known)
         if known is not None:
             return known
-        measured = _measure(model, workload, candidates, again)
+        result = _measure(model, workload, candidates, unmeasured, again)
     devices.trim_malloc()
-    if isinstance(measured, float):
-        unmeasured = replace(unmeasured, rough_speed=measured)
+    if result.speeds:
+        result = replace(result, seconds=time.monotonic() - begun)
         if is_first:
-            cache.put(workload.plan_key, unmeasured)
-        return unmeasured
-    config, speeds, is_noisy = measured
-    if not speeds:
-        return unmeasured
-    seconds = time.monotonic() - begun
-    result = replace(unmeasured, config=config, speeds=speeds, seconds=seconds, is_noisy=is_noisy)
-    if is_first:
-        if again:
-            cache.evict_plans(workload.key)
-        cache.put(workload.key, result)
+            cache.put(workload.key, result)
     return result
 
 
@@ -297,9 +269,13 @@ def planned_seconds(config: TrainingConfig, seconds_an_update: float, updates_an
 
 
 def _measure(
-    model: Seq2Seq, workload: TrainingWorkload, candidates: Sequence[TrainingSpeedConfig], again: bool
-) -> tuple[TrainingSpeedConfig, dict[str, float], bool] | float:
-    """The best configuration, the speed of each and whether turns disagreed; only a speed if training is too short.
+    model: Seq2Seq,
+    workload: TrainingWorkload,
+    candidates: Sequence[TrainingSpeedConfig],
+    unmeasured: TuningResult[TrainingSpeedConfig],
+    again: bool,
+) -> TuningResult[TrainingSpeedConfig]:
+    """The speeds and the best configuration; only a rough speed if the training is too short.
 
     A configuration that runs out of memory has speed 0, and if all do there are no speeds.
     """
@@ -323,19 +299,19 @@ def _measure(
             raise TimeLimitError
         return math.inf if ran_out else seconds
 
-    def speed_at(an_update: float) -> float:
+    def too_short(an_update: float) -> TuningResult[TrainingSpeedConfig]:
         stream.every = 1
-        return _target_tokens(stream, settings.accumulate) / an_update
+        return replace(unmeasured, rough_speed=_target_tokens(stream, settings.accumulate) / an_update)
 
     first, stream.every = candidates[0], _PIECE
     most = _budget(workload, math.inf, again)
     try:
         spent = [seconds_of(first, 0, most) for _ in range(2)]  # the first one prepares much
     except TimeLimitError:
-        return speed_at(_PIECE * most)
+        return too_short(_PIECE * most)
     piece = spent[-1]
     if math.isinf(sum(spent)):  # the whole will not fit in any configuration
-        return first, {}, False
+        return unmeasured
     whole = _PIECE * piece
     if whole < _SHORT_UPDATE:
         stream.every = 1
@@ -345,12 +321,12 @@ def _measure(
     # Three rounds are wanted; the first configuration is none of the slowest, and those are out after the first round.
     wanted = 4 * len(candidates)
     if limit < max(_LEAST_SECONDS, wanted / 2 * piece):
-        return speed_at(whole)
+        return too_short(whole)
     stream.every = max(1, min(_PIECE, round(wanted * whole / limit)))
     timings = time_interleaved(candidates, seconds_of, limit)
     best, slower = timings.best, timings.slower
     if math.isinf(slower[best]):
-        return first, {}, False
+        return unmeasured
     turns = timings.turns[best]
     speed = slower[best] * _target_tokens(stream, len(turns) * settings.accumulate) / sum(turns)
     stream.next, stream.every = 0, _PIECE  # of a piece, since all its log-probabilities are in memory at a time
@@ -358,7 +334,7 @@ def _measure(
     if _loss(model, sample, best, device) > _SAME_LOSS * _loss(model, sample, first, device):
         best = _fastest_exact(timings) or best
     best = distributed.broadcast_object(best)  # each process has looked at batches of its own
-    return best, {str(config): speed / slower[config] for config in candidates}, timings.is_noisy
+    return replace(unmeasured, config=best, speeds={str(config): speed / slower[config] for config in candidates})
 
 
 def _budget(workload: TrainingWorkload, an_update: float, again: bool) -> float:

@@ -14,16 +14,16 @@ WORK = {"work": "training", "model": {"kind": "rnnsearch"}, "batch": [1500, None
 
 
 @dataclass(frozen=True)
-class Way:
+class ThreadConfig:
     threads: int
 
 
-def threads(count: int) -> TuningResult[Way]:
-    return TuningResult("training", Way(count), "tokens/s", {"Way(1)": 3.0}, 1.5)
+def threads(count: int) -> TuningResult[ThreadConfig]:
+    return TuningResult("training", ThreadConfig(count), "tokens/s", {"ThreadConfig(1)": 3.0}, 1.5)
 
 
 def known(work: dict[str, object]) -> int | None:
-    before = cache.get(work, Way)
+    before = cache.get(work, ThreadConfig)
     assert before is None or before == replace(threads(before.config.threads), kept=True)
     return None if before is None else before.config.threads
 
@@ -42,16 +42,6 @@ def test_what_is_kept_is_found_for_the_same_work_only_shown_and_cleared(cache_ho
     assert cache.clear() == 3
     assert cache.entries() == []
     assert known(WORK) is None
-
-
-def test_plans_are_kept_for_themselves_and_forgotten_with_their_work() -> None:
-    other = WORK | {"batch": [100, None]}
-    plans = [work | {cache.PLAN: {"max_updates": number}} for work in (WORK, other) for number in (10, 20)]
-    for work in (WORK, *plans):
-        cache.put(work, threads(1))
-    assert [entry["key"] for entry in cache.entries()] == [WORK]
-    cache.evict_plans(WORK)
-    assert [known(work) for work in (WORK, *plans)] == [1, None, None, 1, 1]
 
 
 def test_a_damaged_file_is_as_none() -> None:

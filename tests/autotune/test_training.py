@@ -63,12 +63,12 @@ def test_what_is_left_open_is_varied(
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(devices, "cpu_threads", lambda: 4)
-    found = candidate_training_configs(config(**settings), torch.device(device), bf16_allowed)
-    assert {f"{one.precision} {one.matmul_precision}" for one in found} == kinds
-    assert {one.threads for one in found} == threads
-    assert len(found) == len(kinds) * len(threads)
+    candidates = candidate_training_configs(config(**settings), torch.device(device), bf16_allowed)
+    assert {f"{one.precision} {one.matmul_precision}" for one in candidates} == kinds
+    assert {one.threads for one in candidates} == threads
+    assert len(candidates) == len(kinds) * len(threads)
     if not settings:
-        assert found[0] == TrainingSpeedConfig("fp32", "highest", 4)
+        assert candidates[0] == TrainingSpeedConfig("fp32", "highest", 4)
         monkeypatch.setenv("OMP_NUM_THREADS", "4")
         assert {one.threads for one in candidate_training_configs(config(), CPU, True)} == {4}
 
@@ -148,10 +148,10 @@ def test_a_result_is_used_again() -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_what_the_recipe_names_is_not_measured() -> None:
-    found = tune(precision="fp32", matmul_precision="highest", threads=1)
-    assert (found.config, found.speeds) == (FP32, {})
+    result = tune(precision="fp32", matmul_precision="highest", threads=1)
+    assert (result.config, result.speeds) == (FP32, {})
     assert Counted.passes == 0
-    assert not list(found.sentences())
+    assert not list(result.sentences())
 
 
 class Slow(Counted):
@@ -182,33 +182,14 @@ class Slow(Counted):
 def test_measuring_takes_a_twentieth_of_the_time_at_most(
     monkeypatch: pytest.MonkeyPatch, fixed: float, a_sentence: float, is_measured: bool
 ) -> None:
-    model = Slow(fixed, a_sentence)
+    model, update = Slow(fixed, a_sentence), fixed + 64 * a_sentence
     monkeypatch.setattr(tuning, "time", model)
-    found = tune(model, threads=1)
-    assert bool(found.speeds) == is_measured
-    assert is_measured or found.config == FP32
-    assert model.now <= tuning.MOST_SHARE * 1000 * (fixed + 64 * a_sentence)
-
-
-def test_a_training_that_was_too_short_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even if it looks longer the next time: one recipe gives one model. Others are measured, and on demand."""
-    model = Slow(0.03)
-    monkeypatch.setattr(tuning, "time", model)
-
-    def is_measured(max_updates: int, again: bool = False) -> bool:
-        return bool(tune(model, again, threads=1, max_updates=max_updates).speeds)
-
-    short = tune(model, threads=1)
-    assert not short.speeds
-    assert short.rough_speed == pytest.approx(batches(1)[0].n_tokens / 0.03)
-    model.fixed = 0.06
-    assert tune(model, threads=1).rough_speed == short.rough_speed
-    assert not is_measured(1000)
-    assert cache.entries() == []
-    assert is_measured(1001)
-    assert not is_measured(1000)
-    assert is_measured(1000, again=True)
-    assert is_measured(1000)
+    result = tune(model, threads=1)
+    assert model.now <= tuning.MOST_SHARE * 1000 * update
+    assert bool(result.speeds) == bool(cache.entries()) == is_measured
+    if not is_measured:
+        assert result.config == FP32
+        assert result.rough_speed == pytest.approx(batches(1)[0].n_tokens / update)
 
 
 @pytest.mark.usefixtures("quick")
@@ -255,18 +236,18 @@ def leaves_no_trace(model: RnnEncDec) -> bool:
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_a_config_that_runs_out_of_memory_is_not_taken(accumulate: int) -> None:
     model = Hungry(8)  # an eighth of a batch fits
-    found = tune(model, max_minutes=1, threads=1, matmul_precision="highest", accumulate=accumulate)
-    assert found.config == BF16
-    assert found.speeds[str(FP32)] == 0 < found.speeds[str(BF16)]
+    result = tune(model, max_minutes=1, threads=1, matmul_precision="highest", accumulate=accumulate)
+    assert result.config == BF16
+    assert result.speeds[str(FP32)] == 0 < result.speeds[str(BF16)]
     assert leaves_no_trace(model)
-    assert "fp32 highest, 1 thread out of memory" in next(found.sentences())
+    assert "fp32 highest, 1 thread out of memory" in next(result.sentences())
 
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("most", [8, 0])
 def test_where_nothing_has_the_memory_nothing_is_found(most: int) -> None:
-    found = tune(Hungry(most), max_minutes=1, threads=1, precision="fp32")
-    assert (found.config, found.speeds) == (FP32, {})
+    result = tune(Hungry(most), max_minutes=1, threads=1, precision="fp32")
+    assert (result.config, result.speeds) == (FP32, {})
     assert not list(cache.cache_folder().glob("*")), "next time there may be more"
 
 
@@ -274,8 +255,8 @@ def one_of_two(rank: int, port: int, folder: str) -> None:
     os.environ["XDG_CACHE_HOME"] = folder
     join_as(rank, port)
     tuning._LEAST_SECONDS = 0.0
-    found = tune(Hungry(8 if rank == 1 else 64), max_minutes=1, threads=1, matmul_precision="highest")
-    assert (found.config, found.speeds[str(FP32)]) == (BF16, 0)
+    result = tune(Hungry(8 if rank == 1 else 64), max_minutes=1, threads=1, matmul_precision="highest")
+    assert (result.config, result.speeds[str(FP32)]) == (BF16, 0)
     distributed.leave()
 
 
@@ -301,8 +282,8 @@ class SlowInHalf(Counted):
 @pytest.mark.usefixtures("quick")
 def test_an_update_that_is_far_too_slow_is_given_up_in_its_middle() -> None:
     model = SlowInHalf()
-    found = tune(model, max_minutes=100, threads=1, matmul_precision="highest")
-    assert found.config == FP32
+    result = tune(model, max_minutes=100, threads=1, matmul_precision="highest")
+    assert result.config == FP32
     assert 0 < model.waits < 500, "of 1000 for each update"
-    assert "bf16, 1 thread at most " in next(found.sentences())
+    assert "bf16, 1 thread at most " in next(result.sentences())
     assert leaves_no_trace(model)
