@@ -3,15 +3,13 @@
 import re
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import overload
+from typing import ClassVar, overload
 
 from typing_extensions import override
 
-from nmtkit.data.tokenizer import Tokenizer
 from nmtkit.translation.inputs import require_list
 from nmtkit.translation.result import Translation
 from nmtkit.translation.translator import Translator
@@ -89,37 +87,9 @@ def looks_like_paragraph(line: str) -> bool:
     )
 
 
-def stream_segments(
-    translator: Translator, windows: Iterable[Sequence[str]], cut: Callable[[str], list[str]], need_copies: bool = False
-) -> Generator[list[list[Translation]], None, None]:
-    """What a model finds for the pieces that `cut` makes of each line, in order; see `Translator.stream`."""
-    counts: deque[int] = deque()  # pieces of the lines that are not out
-    own: list[Translation] = []
-    with closing(translator.stream(_pieces(windows, cut, counts), need_copies=need_copies)) as groups:
-        for group in groups:
-            lines = []
-            for best in group:
-                own.append(best[0])
-                if len(own) >= counts[0]:
-                    lines.append(own[: counts.popleft()])
-                    own.clear()
-            if lines:
-                yield lines
-
-
-def _pieces(
-    windows: Iterable[Sequence[str]], cut: Callable[[str], list[str]], counts: deque[int]
-) -> Iterator[list[str]]:
-    """The pieces of several lines at a time; a line that has none has an empty one."""
-    for lines in windows:
-        parts = [cut(line) for line in lines]
-        counts.extend(map(len, parts))
-        yield [piece for own in parts for piece in own or [""]]
-
-
 @dataclass(frozen=True)
 class JoinedTranslation:
-    """What was found for one line that was cut into parts."""
+    """The translation of one line that was cut into parts."""
 
     text: str
     """That of its parts, in order."""
@@ -131,18 +101,47 @@ class JoinedTranslation:
 
 @dataclass(frozen=True)
 class LongTextTranslator(ABC):
-    """Cuts each line into parts, translates each part by itself, and joins what is found; lines stay lines."""
+    """Cuts each line into parts, translates each part by itself, and joins the translations; lines stay lines."""
 
     translator: Translator
+    kind: ClassVar[str]
+    """What the parts are."""
 
     @abstractmethod
+    def cut(self, line: str) -> list[str]:
+        """The parts of a line."""
+
+    def join(self, texts: Iterable[str]) -> str:
+        """One line of the translations of its parts."""
+        return " ".join(filter(None, texts))
+
     def stream(
         self, windows: Iterable[Sequence[str]], need_copies: bool = False
     ) -> Generator[list[JoinedTranslation], None, None]:
-        """What is found for lines that arrive, in order; see `Translator.stream`."""
+        """Translates lines that arrive, in order; see `Translator.stream`."""
+        counts: deque[int] = deque()  # parts of each line that is not out
+        parts: list[Translation] = []
+        with closing(self.translator.stream(self._cut_windows(windows, counts), need_copies=need_copies)) as groups:
+            for group in groups:
+                lines = []
+                for best in group:
+                    parts.append(best[0])
+                    if len(parts) >= counts[0]:
+                        own = parts[: counts.popleft()]  # none of an empty line
+                        lines.append(JoinedTranslation(self.join(one.text for one in own), own, self.kind))
+                        parts.clear()
+                if lines:
+                    yield lines
+
+    def _cut_windows(self, windows: Iterable[Sequence[str]], counts: deque[int]) -> Iterator[list[str]]:
+        """The parts of several lines at a time; a line that has none has an empty one."""
+        for lines in windows:
+            cut = [self.cut(line) for line in lines]
+            counts.extend(map(len, cut))
+            yield [part for parts in cut for part in parts or [""]]
 
     def search(self, lines: Sequence[str], need_copies: bool = False) -> list[JoinedTranslation]:
-        """What is found for each line; see `Translator.search`."""
+        """The translation of each line with its parts; see `Translator.search`."""
         require_list(lines=lines)
         with closing(self.stream([lines], need_copies)) as groups:
             return [result for group in groups for result in group]
@@ -163,15 +162,15 @@ class LongTextTranslator(ABC):
 class ParagraphTranslator(LongTextTranslator):
     """Translates a paragraph on one line sentence by sentence; sentences are those of `segment_sentences`."""
 
+    kind = "sentences"
+
     @override
-    def stream(
-        self, windows: Iterable[Sequence[str]], need_copies: bool = False
-    ) -> Generator[list[JoinedTranslation], None, None]:
-        with closing(stream_segments(self.translator, windows, segment_sentences, need_copies)) as groups:
-            for group in groups:
-                yield [
-                    JoinedTranslation(join_sentences(one.text for one in parts), parts, "sentences") for parts in group
-                ]
+    def cut(self, line: str) -> list[str]:
+        return segment_sentences(line)
+
+    @override
+    def join(self, texts: Iterable[str]) -> str:
+        return join_sentences(texts)
 
 
 @dataclass(frozen=True)
@@ -185,41 +184,32 @@ class Summarizer(LongTextTranslator):
 
     window: int
     """The most tokens of a window."""
+    kind = "windows"
 
     summarize = LongTextTranslator.translate
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "translator", replace(self.translator, max_source_tokens=None))
+
     @override
-    def stream(
-        self, windows: Iterable[Sequence[str]], need_copies: bool = False
-    ) -> Generator[list[JoinedTranslation], None, None]:
-        whole, tokenizer = replace(self.translator, max_source_tokens=None), self.translator.tokenizers.src
-        cut = partial(article_windows, tokenizer=tokenizer, size=self.window)
-        with closing(stream_segments(whole, windows, cut, need_copies)) as groups:
-            for group in groups:
-                yield [
-                    JoinedTranslation(" ".join(one.text for one in parts if one.text), parts, "windows")
-                    for parts in group
-                ]
+    def cut(self, line: str) -> list[str]:
+        """The windows of an article, as many sentences as fit into each.
 
+        Sentences are those of `nmtkit.metrics.split_sentences`. One that is longer than a window is cut between words;
+        a word, as white space separates them, is never cut.
+        """
+        from nmtkit.metrics import split_sentences
 
-def article_windows(article: str, tokenizer: Tokenizer, size: int) -> list[str]:
-    """Cuts an article into windows of at most `size` tokens, as many sentences as fit into each.
-
-    Sentences are those of `nmtkit.metrics.split_sentences`. One that is longer than a window is cut between words; a
-    word, as white space separates them, is never cut.
-    """
-    from nmtkit.metrics import split_sentences
-
-    sentences = split_sentences(article)
-    pieces: list[tuple[str, int]] = []
-    for sentence, ids in zip(sentences, tokenizer.encode_many(sentences), strict=True):
-        if len(ids) <= size:
-            pieces.append((sentence, len(ids)))
-        else:
-            words = sentence.split()
-            lengths = [len(ids) for ids in tokenizer.encode_many(words)]
-            pieces += _packed(list(zip(words, lengths, strict=True)), size)
-    return [text for text, _ in _packed(pieces, size)]
+        sentences, tokenizer = split_sentences(line), self.translator.tokenizers.src
+        pieces: list[tuple[str, int]] = []
+        for sentence, ids in zip(sentences, tokenizer.encode_many(sentences), strict=True):
+            if len(ids) <= self.window:
+                pieces.append((sentence, len(ids)))
+            else:
+                words = sentence.split()
+                lengths = [len(ids) for ids in tokenizer.encode_many(words)]
+                pieces += _packed(list(zip(words, lengths, strict=True)), self.window)
+        return [text for text, _ in _packed(pieces, self.window)]
 
 
 def _packed(pieces: Sequence[tuple[str, int]], size: int) -> list[tuple[str, int]]:

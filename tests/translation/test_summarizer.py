@@ -14,7 +14,6 @@ from nmtkit.core.errors import DataError
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.search.rules import SearchConfig
 from nmtkit.translation.inputs import SourceLine
-from nmtkit.translation.long_texts import article_windows
 from nmtkit.translation.requests import Request
 from nmtkit.translation.result import CopiedSpan, Translation, copied_positions, copied_spans, moses_line
 from nmtkit.translation.stream import RequestQueue
@@ -141,7 +140,7 @@ ARTICLE = "Zyx sees the dog. The dog sleeps. Abc is a man, who is old. Def sees 
     ],
 )
 def test_windows_are_whole_sentences(size: int, expected: list[str]) -> None:
-    found = article_windows(ARTICLE, WORDS.src, size)
+    found = Summarizer(copier(), size).cut(ARTICLE)
     assert found == expected
     assert " ".join(found) == ARTICLE
     assert all(len(WORDS.src.encode(window)) <= max(size, 2) for window in found)
