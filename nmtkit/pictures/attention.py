@@ -6,7 +6,7 @@ came from source word s; each row sums to one.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,66 +37,70 @@ class SourceWindow:
         return self.centre + (self.half_width if self.right_width is None else self.right_width)
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SentencePicture:
+    """What stands above a picture of one sentence pair."""
+
+    title: str = ""
+    score: float | None = None
+    """Log-probability of the target (natural log), if known."""
+    left_out: int = 0
+    """Source tokens behind the last one shown that the model did not read."""
+
+    @property
+    def heading(self) -> str:
+        """The title with the score behind it, and how much of the source was not read."""
+        score = "" if self.score is None else f"  (score {self.score:.2f})"
+        unread = f"  (the last {self.left_out:,} source tokens were not read)" if self.left_out else ""
+        return f"{self.title}{score}{unread}".strip()
+
+    def with_title(self, title: str | None) -> Self:
+        """The same picture with this title alone as its heading; None changes nothing."""
+        return self if title is None else replace(self, title=title, score=None, left_out=0)
+
+
 @dataclass(frozen=True, eq=False)
-class AttentionPicture:
+class AttentionPicture(SentencePicture):
     """One sentence pair with its attention weights.
 
     Attributes:
         src_words: S labels of columns.
         tgt_words: T labels of rows.
         weights: (T, S), not negative.
-        score: Log-probability of the target (natural log), if known.
-        gold: Pairs (source index, target index), from 0, that are known to be right; drawn as outlines.
         windows: T windows of local attention, one for each row; empty where attention is global.
         p_gen: Probability that the word of each row was generated rather than copied, (T,); None if the model cannot
-            copy. Such a model has neither known alignments nor windows.
+            copy. Such a model has no windows.
         copied: The rows whose words were copied from the source.
         article: Whether the source is an article and the target its summary, so that it is drawn as `is_summary` says.
-        left_out: Source tokens behind the last of `src_words` that the model did not read.
     """
 
     src_words: Sequence[str]
     tgt_words: Sequence[str]
     weights: NDArray[Any]
-    title: str = ""
-    score: float | None = None
-    gold: Sequence[tuple[int, int]] = ()
     windows: Sequence[SourceWindow] = ()
     p_gen: NDArray[Any] | None = None
     copied: frozenset[int] = frozenset()
     article: bool = False
-    left_out: int = 0
 
     def __post_init__(self) -> None:
         rows, columns = len(self.tgt_words), len(self.src_words)
         assert self.weights.shape == (rows, columns), f"weights {self.weights.shape} for {rows} x {columns} words"
         assert len(self.windows) in (0, rows)
         assert self.p_gen is None or self.p_gen.shape == (rows,)
-        assert self.p_gen is None or not (self.windows or self.gold)
+        assert self.p_gen is None or not self.windows
 
     @property
     def is_summary(self) -> bool:
         """Whether it is drawn as a summary: the source as a text with its coverage, p_gen under each target word.
 
-        That holds for every model that copies, and for any model that summarizes an article. Windows of local attention
-        and known alignments are drawn in the heat-map of a translation only.
+        That holds for every model that copies, and for any model that summarizes an article by global attention.
         """
-        return self.p_gen is not None or (self.article and not self.windows and not self.gold)
+        return self.p_gen is not None or (self.article and not self.windows)
 
     @property
     def coverage(self) -> NDArray[Any]:
         """The sum of the weights of each source word, (S,) (See et al. 2017, eq. 10)."""
         return np.asarray(self.weights.sum(axis=0))
-
-    @property
-    def heading(self) -> str:
-        """The title with the score behind it, and how much of the source was not read."""
-        unread = f"  (the last {self.left_out:,} source tokens were not read)" if self.left_out else ""
-        return (with_score(self.title, self.score) + unread).strip()
-
-    def with_title(self, title: str | None) -> "AttentionPicture":
-        """The same picture with this title alone as its heading; None changes nothing."""
-        return self if title is None else replace(self, title=title, score=None, left_out=0)
 
     def is_outside_window(self, row: int, column: int) -> bool:
         """Whether a column lies outside the window of the row, and has no weight."""
@@ -111,7 +115,7 @@ class AttentionPicture:
 
 
 @dataclass(frozen=True, eq=False)
-class HeadsPicture:
+class HeadsPicture(SentencePicture):
     """One sentence pair with the attention weights of each layer and head of a Transformer.
 
     Attributes:
@@ -121,7 +125,6 @@ class HeadsPicture:
         decoder: Decoder self-attention, (L, A, T, T). Row t writes target token t; column u is the decoder's input u:
             the start of the sentence, then target token u - 1. What lies behind the row's own input is zero.
         cross: Attention of the decoder over the source, (L, A, T, S).
-        score: Log-probability of the target (natural log), if known.
     """
 
     src_tokens: Sequence[str]
@@ -129,8 +132,6 @@ class HeadsPicture:
     encoder: NDArray[Any]
     decoder: NDArray[Any]
     cross: NDArray[Any]
-    title: str = ""
-    score: float | None = None
 
     def __post_init__(self) -> None:
         rows, columns = len(self.tgt_tokens), len(self.src_tokens)
@@ -138,23 +139,9 @@ class HeadsPicture:
         assert self.decoder.shape[2:] == (rows, rows)
         assert self.cross.shape[2:] == (rows, columns)
 
-    @property
-    def heading(self) -> str:
-        """The title with the score behind it."""
-        return with_score(self.title, self.score)
-
-    def with_title(self, title: str | None) -> "HeadsPicture":
-        """The same picture with this title alone as its heading; None changes nothing."""
-        return self if title is None else replace(self, title=title, score=None)
-
-
-def with_score(title: str, score: float | None) -> str:
-    """A title with the score behind it, if there is one."""
-    return title if score is None else f"{title}  (score {score:.2f})".strip()
-
 
 def condense(picture: AttentionPicture, most: int) -> tuple[AttentionPicture, list[int]]:
-    """The same picture with at most `most` source words; it has no windows and known alignments.
+    """The same picture with at most `most` source words; it has no windows.
 
     The words with the most coverage stay as they are. Each stretch between them becomes one word, "… 14 words", with
     the sum of their weights, so that rows still sum to one.

@@ -68,13 +68,6 @@ def _check(pictures: Sequence[AttentionPicture], path: str | Path) -> None:
                 raise NmtkitError(
                     f"{path}: sentence {number} has {fault}; the model is broken, use an earlier checkpoint"
                 )
-        rows, columns = picture.weights.shape
-        for src, tgt in picture.gold:
-            if not (0 <= src < columns and 0 <= tgt < rows):
-                raise NmtkitError(
-                    f"{path}: sentence {number} has a known alignment {src}-{tgt} outside its {columns} source and "
-                    f"{rows} target words; indices count from 0 and the source comes first"
-                )
 
 
 class _Sheet(NamedTuple):

@@ -120,7 +120,6 @@ def attention_page(pictures: Sequence[AttentionPicture], grid: bool, css: str = 
     facts = {
         "title": f"Attention: {len(pictures)} {unit}" if len(pictures) > 1 else "Attention",
         "kinds": [kind for kind, shown in kinds.items() if shown],
-        "known": any(picture.gold for picture in pictures),
         "windows": any(picture.windows for picture in pictures),
         "copying": any(picture.p_gen is not None for picture in pictures),
         "pictures": [_summary(picture) if picture.is_summary else _translation(picture) for picture in pictures],
@@ -139,11 +138,8 @@ def _as_style(text: str) -> object:
 
 def _translation(picture: AttentionPicture) -> dict[str, object]:
     """A translation for the template: its words, and its table of weights."""
-    known = set(picture.gold)
-    rows = [
-        (word, [_cell(picture, t, s, (s, t) in known) for s in range(len(picture.src_words))])
-        for t, word in enumerate(picture.tgt_words)
-    ]
+    columns = range(len(picture.src_words))
+    rows = [(word, [_cell(picture, row, column) for column in columns]) for row, word in enumerate(picture.tgt_words)]
     return {
         "picture": picture,
         "columns": [(word, "upright" if _is_upright(word) else "") for word in picture.src_words],
@@ -156,10 +152,10 @@ def _is_upright(word: str) -> bool:
     return any(unicodedata.east_asian_width(c) in "WF" for c in word)
 
 
-def _cell(picture: AttentionPicture, row: int, column: int, known: bool) -> Word:
+def _cell(picture: AttentionPicture, row: int, column: int) -> Word:
     weight = float(picture.weights[row, column])
     shade = weight / picture.max_weight
-    classes = [name for name, on in (("strong", shade > 0.7), ("gold", known)) if on]
+    classes = ["strong"] if shade > 0.7 else []
     values = [("w", shade)] if shade >= 0.001 else []
     if picture.windows:
         if picture.is_outside_window(row, column):

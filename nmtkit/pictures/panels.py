@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-GOLD, WINDOW, OUTSIDE = "#e8710a", "#c2185b", "#e5e7eb"
+WINDOW, OUTSIDE = "#c2185b", "#e5e7eb"
 COPIED, COPYING, GENERATING, COVERAGE, STRETCH = "#b45309", "#fbd9b0", "#6ea3e0", "#1f5fbf", "#6b7280"
 LONGEST_LABEL, MOST_ROWS = 36, 60
 """Letters of a label, and rows of an article."""
@@ -146,11 +146,6 @@ class TranslationPanel(Panel):
         self._measure(families)
 
     def _add(self, axes: Axes, place: Place) -> None:
-        from matplotlib.patches import Rectangle
-
-        for src, tgt in self.picture.gold:
-            outline = Rectangle((src + 0.06, tgt + 0.06), 0.88, 0.88, fill=False, edgecolor=GOLD, linewidth=1.5)
-            axes.add_patch(outline)
         if self.picture.windows:
             _draw_windows(axes, self.picture, self.by.length)
 

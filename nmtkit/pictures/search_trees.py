@@ -10,8 +10,6 @@ from nmtkit.core.errors import NmtkitError
 from nmtkit.pictures.pages import picture_format, render, write_picture
 
 Fate = Literal["kept", "ended", "pruned", "blocked"]
-COLUMN, ROW, NODE_WIDTH, NODE_HEIGHT, TOP = 148, 58, 116, 46, 28
-"""Pixels of the page: of a step, of a row, of a token, and above the first row."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +72,10 @@ class SearchTree:
             number = self.steps[step][number].parent  # kept tokens come first
         return path[::-1]
 
+    def words(self, last: int, number: int) -> str:
+        """All tokens up to token `number` of the step `last`."""
+        return " ".join(self.steps[step][which].token for step, which in self.path(last, number))
+
     @cached_property
     def best(self) -> frozenset[tuple[int, int]]:
         """The step and number of each token of the best result."""
@@ -84,34 +86,10 @@ def save_search(trees: Sequence[SearchTree], path: str | Path) -> None:
     """Writes the searches of some sentences as one .html file."""
     require_html(path)
     title = f"Beam search: {trees[0].source}" if len(trees) == 1 else f"Beam search: {len(trees)} sentences"
-    pages = [(tree, max(map(len, tree.steps), default=0) * ROW + TOP, _edges(tree)) for tree in trees]
-    sizes = {"column": COLUMN, "row": ROW, "above": TOP, "node_width": NODE_WIDTH, "node_height": NODE_HEIGHT}
-    facts = {"title": title, "trees": pages, "kind": _kind, "words": _words, **sizes}
-    write_picture(render("pictures/search_trees.html", facts).encode(), path)
+    write_picture(render("pictures/search_trees.html", {"title": title, "trees": trees}).encode(), path)
 
 
 def require_html(path: str | Path) -> None:
     """Refuses a file whose name does not end in .html; called before the work is done."""
     if picture_format(path) != ".html":
         raise NmtkitError(f"{path}: a search is drawn as a page; let the name end in .html")
-
-
-def _words(tree: SearchTree, step: int, number: int) -> str:
-    return " ".join(tree.steps[at][which].token for at, which in tree.path(step, number))
-
-
-def _edges(tree: SearchTree) -> list[dict[str, str]]:
-    """The lines from every token to the one before it; those of the best result come last, and so lie above."""
-    edges = []
-    for step, continuations in enumerate(tree.steps[1:], start=1):
-        right, left = step * COLUMN, (step - 1) * COLUMN + NODE_WIDTH
-        middle = (left + right) // 2
-        for number, one in enumerate(continuations):
-            begin, end = (place * ROW + TOP + NODE_HEIGHT // 2 for place in (one.parent, number))
-            line = f"M{left} {begin}C{middle} {begin} {middle} {end} {right} {end}"
-            edges.append({"line": line, "kind": _kind(tree, step, number)})
-    return sorted(edges, key=lambda edge: edge["kind"].endswith("best"))
-
-
-def _kind(tree: SearchTree, step: int, number: int) -> str:
-    return f"{tree.steps[step][number].fate}{' best' if (step, number) in tree.best else ''}"

@@ -178,6 +178,7 @@ def head_pictures(reader: TextModel, sources: Sequence[str], translations: Seque
                 cross[row, :, :, :rows, :columns],
                 title=reader.name,
                 score=translation.score,
+                left_out=translation.src_left_out,
             )
     return [drawn[number] for number in range(len(sources))]
 

@@ -1,7 +1,6 @@
 """The search of a line as a tree, in words."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from nmtkit.core.errors import DataError
 from nmtkit.data.vocabulary import EOS
@@ -35,18 +34,15 @@ def search_tree(translator: Translator, line: str, place: str = "the sentence") 
     trace = engine.trace(make_batch([source]))
     translations = [translator.translation(hypothesis, source) for hypothesis in trace.hypotheses]
     steps = [_tree_nodes(translator, step, source) for step in trace.steps]
-    results = _results(steps, translations)
     if translator.config.chooses_afterwards:
-        first = {one.text: result for one, result in reversed([*zip(translations, results, strict=True)])}
         translations = merge_and_rerank(translations, translator.config)
-        results = [replace(first[one.text], score=one.score) for one in translations]
     tree = SearchTree(
         source=line.strip(),
         name=translator.name,
         settings=describe_search(translator.config),
         beam_size=translator.config.hypotheses,
         steps=steps,
-        results=results,
+        results=[_result(steps, one) for one in translations],
         stopped=_stop_reason(translator.config, trace),
     )
     return tree, translations
@@ -97,21 +93,12 @@ def _fate(one: TracedCandidate) -> Fate:
     return "ended" if one.ended else "pruned" if one.slot is None else "kept"
 
 
-def _results(steps: Sequence[Sequence[TreeNode]], translations: Sequence[Translation]) -> list[RankedResult]:
-    """What was found, with the places of the last tokens: those that ended are ranked by score, the earlier first."""
-    places = [(step, number) for step, several in enumerate(steps) for number in range(len(several))]
-    ended = [(step, number) for step, number in places if steps[step][number].fate == "ended"]
-    last = [(step, number) for step, number in places if step == len(steps) - 1 and steps[step][number].fate == "kept"]
-
-    def best_first(places: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        return sorted(places, key=lambda place: -(steps[place[0]][place[1]].score or 0.0))
-
-    left = {True: iter(best_first(ended)), False: iter(best_first(last))}
-    own = [next(left[one.finished]) for one in translations]
-    return [
-        RankedResult(one.text, one.score, one.log_prob, one.finished, step, number)
-        for one, (step, number) in zip(translations, own, strict=True)
-    ]
+def _result(steps: Sequence[Sequence[TreeNode]], one: Translation) -> RankedResult:
+    """A translation with the place of its last token."""
+    step = len(one.token_log_probs) - 1
+    last: tuple[Fate, float] = ("ended" if one.finished else "kept", one.log_prob)
+    number = [(node.fate, node.log_prob) for node in steps[step]].index(last)
+    return RankedResult(one.text, one.score, one.log_prob, one.finished, step, number)
 
 
 _STOP_REASONS = {

@@ -181,16 +181,15 @@ def test_html_escapes_everything_and_stands_alone(draw, facts, count):
 
 
 def test_html_shows_every_sentence(draw):
-    second = AttentionPicture(["c", "d"], ["y"], np.array([[0.25, 0.75]]), title="second", gold=[(1, 0)])
+    second = AttentionPicture(["c", "d"], ["y"], np.array([[0.25, 0.75]]), title="second")
     page = Page(draw([picture(2, 3, "first"), second], "a.html"))
     cells = page.attributes("td")
     assert len(page.attributes("section")) == 2
     assert len(page.attributes("tr")) == (1 + 2) + (1 + 1)
     assert len(cells) == (1 + 2 * 3) + (1 + 2)  # the corner and the cells
     assert cells[-2] == {"style": "--w:0.333"}  # a third of the largest weight
-    assert cells[-1] == {"class": "strong gold", "style": "--w:1.000"}
+    assert cells[-1] == {"class": "strong", "style": "--w:1.000"}
     assert {"0.25", "0.75", "first  (score -1.50)"} <= set(page.texts())
-    assert "known alignment" in page.html
     assert sum(attributes.get("tabindex") == "0" for _, attributes, _ in page.elements) == 3 + 2 + 2 + 1
 
 
@@ -238,10 +237,9 @@ def test_bad_paths_are_refused(tmp_path, draw, name, message):
         ([picture(2, 2), AttentionPicture(["a"], [], np.ones((0, 1)))], "sentence 2 has no words", "a.png a.html"),
         (AttentionPicture(["a"], ["b"], np.array([[np.nan]])), "not finite", "a.png a.html"),
         (summary(p_gen=np.array([0, 1, np.nan, 1, 1])), "1 has a p_gen that is not a finite number", "a.png a.html"),
-        (AttentionPicture(["a"], ["b"], np.ones((1, 1)), gold=[(0, 1)]), "alignment 0-1 outside its 1", "a.png a.html"),
         ([picture(50, 50)] * 200, r"cannot be read as PNG; draw fewer sentences, or write \.pdf", "a.png"),
     ],
-    ids=["none", "no words", "weights", "p_gen", "alignment", "too large"],
+    ids=["none", "no words", "weights", "p_gen", "too large"],
 )
 def test_pictures_that_cannot_be_drawn(tmp_path, draw, pictures, message, names):
     for name in names.split():

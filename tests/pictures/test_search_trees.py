@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nmtkit.core.errors import NmtkitError
-from nmtkit.pictures.search_trees import COLUMN, RankedResult, SearchTree, TreeNode, save_search
+from nmtkit.pictures.search_trees import RankedResult, SearchTree, TreeNode, save_search
 
 
 def tree() -> SearchTree:
@@ -30,7 +30,7 @@ def test_the_page_shows_every_continuation_and_where_it_comes_from(tmp_path: Pat
     page = (tmp_path / "a.html").read_text(encoding="utf-8")
     assert re.findall(r'class="node ([a-z ]+)"', page) == ["kept best", "kept", "pruned", "ended best", "blocked"]
     assert re.findall(r'<path class="([a-z ]+)" d="M(\d+) ', page) == [("blocked", "116"), ("ended best", "116")]
-    assert f"width:{2 * COLUMN}px" in page
+    assert f"width:{2 * 148}px" in page
     assert "<b>" not in page.replace('<b dir="auto">', "").replace("<b>{", "")
     assert "▁&lt;b&gt; &lt;/s&gt;: ended; token -0.250, from the start -0.750, +0.500 beside" in page
     assert 'left:148px;top:86px;width:116px;height:46px" title="▁two ▁two: blocked by no_repeat_ngram;' in page
