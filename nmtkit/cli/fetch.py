@@ -10,12 +10,11 @@ from nmtkit import console
 from nmtkit.cli import completing
 from nmtkit.cli.options import FILE
 from nmtkit.cli.reporting import confirm
-from nmtkit.corpora.catalogue import Catalogue, Corpus, Entry
+from nmtkit.corpora.catalogue import Catalogue, Corpus
 from nmtkit.corpora.download import FetchContext
 from nmtkit.corpora.fetching import FetchedCorpus, cache_folder, fetch, find_fetched, largest_first
 
 CORPORA = Path("corpora")
-VALUES_SHOWN = 4
 
 
 @click.command()
@@ -75,23 +74,17 @@ def command(
 
 
 def _list(known: Catalogue) -> None:
-    rows = []
+    tables: dict[str, list[list[str]]] = {}
     for name in known.names():
-        entry = known.get(known.examples(name)[0]).entry
-        rows.append([name, entry.task, _languages(entry), entry.size, entry.licence.partition(";")[0]])
-    console.table("", ["name", "task", "languages", "size", "licence"], rows)
-
-
-def _languages(entry: Entry) -> str:
-    """The languages of a corpus, or the parameters in the name of a family of corpora."""
-    if not entry.parameters:
-        return entry.src if entry.src == entry.tgt else f"{entry.src}-{entry.tgt}"
-    choices = []
-    for key, parameter in entry.parameters.items():
-        shown = " ".join([*parameter.values][:VALUES_SHOWN]) or f"any, such as {parameter.example}"
-        more = len(parameter.values) - VALUES_SHOWN
-        choices.append(f"{key}: {shown}" + (f" and {more} more" if more > 0 else ""))
-    return "; ".join(choices)
+        corpus = known.get(known.examples(name)[0])
+        entry = corpus.entry
+        example = f" (such as {corpus.name})" if entry.parameters else ""
+        size, licence = (text.partition(";")[0] for text in (entry.size, entry.licence))
+        tables.setdefault(entry.task, []).append([name + example, size, licence])
+    for task, rows in tables.items():
+        console.table(task, ["name", "size", "licence"], rows)
+        console.say("")
+    console.say("what may stand for {...}: nmtkit fetch NAME --show, with the name of the example")
 
 
 def _show(corpus: Corpus, stderr: bool) -> None:

@@ -72,7 +72,7 @@ def _keys() -> Iterator[str]:
         choices = recipe.choices(key.path)
         described = any(one.meaning for one in choices)
         listed = f" One of: {', '.join(one.name for one in choices)}." if choices and not described else ""
-        lines.append(f"- `{key.path}`{kinds}, default `{key.default}`: {' '.join(key.meaning.split())}{listed}")
+        lines.append(f"- `{key.path}`{kinds}, default `{key.default}`: {key.meaning}{listed}")
         lines += [f"  - `{one.name}`: {one.meaning}" for one in choices if described]
     for group, lines in by_group.items():
         yield f"### {group}"

@@ -16,7 +16,7 @@ from nmtkit.cli.reports import show_diagnosis, show_report
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.files import atomic_write_text
 from nmtkit.core.registry import MAX_KEYS, suggest_names
-from nmtkit.core.settings import MAX_THREADS, Settings, key_paths
+from nmtkit.core.settings import MAX_THREADS, Settings
 from nmtkit.experiment import checks
 from nmtkit.experiment.run import Run
 
@@ -122,27 +122,25 @@ def explain_keys(key: str | None, name: str) -> None:
       nmtkit recipe explain stages --recipe demo-news-pointer-generator
     """
     loaded = recipe.load(name)
-    wanted = key or ""
-    rows = [
-        row
-        for row in _rows(loaded)
-        if not wanted or f".{row[0]}.".endswith(f".{wanted}.") or row[0].startswith(f"{wanted}.")
-    ]
-    shown = [(row[0], row[3]) for row in rows]
-    for one in recipe.find_keys(wanted):
-        if one.path == wanted and rows and rows[0][0] != wanted:  # a group, whose keys are listed one by one
-            continue
-        if (one.path, meaning := " ".join(one.meaning.split())) not in shown:
-            rows.append([one.path, f"({', '.join(one.kinds)})" if one.kinds else "-", one.default, meaning])
-    if not rows:
-        paths = {path if "." in wanted else path[-1:] for path in key_paths(recipe.Recipe)}
-        keys = {".".join(map(str, path)) for path in paths}
-        raise RecipeError(f"no key `{key}` in a recipe: {suggest_names(wanted, keys, MAX_KEYS)}")
-    names = [row[0] for row in rows]
-    if wanted not in names and (group := recipe.describe_key(wanted)):
-        console.say(f"{wanted}: {' '.join(group.split())}\n")
-    console.table("", ["key", f"in {loaded.name}", "default", "meaning"], rows)
-    for path in dict.fromkeys([wanted, *(name for name in names if name.endswith(f".{wanted}"))]):
+    values, keys = _values(loaded), recipe.all_keys()
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for one in keys:
+        if (one.path in values) if key is None else one.is_named(key):
+            # What groups have alike, as the files of each split, is explained once.
+            rows.setdefault((one.path.split(".")[-1], one.default, one.meaning), _row(one, values))
+    for stage in loaded.stages:
+        for changed, value in stage.changed_keys():
+            path, before = f"stages.{stage.name}.{changed}", f"{_short(values.get(changed, '-'))} (before)"
+            if key is None or f".{key}." in f".{path}.":
+                rows[(path,)] = [path, _short(str(value)), before, recipe.describe_key(changed)]
+    if key is not None and not rows:
+        names = {one.path if "." in key else one.path.split(".")[-1] for one in keys}
+        raise RecipeError(f"no key `{key}` in a recipe: {suggest_names(key, names, MAX_KEYS)}")
+    paths = [row[0] for row in rows.values()]
+    if key is not None and key not in paths and (group := recipe.describe_key(key)):
+        console.say(f"{key}: {group}\n")
+    console.table("", ["key", f"in {loaded.name}", "default", "meaning"], [*rows.values()])
+    for path in dict.fromkeys([key or "", *(path for path in paths if path.endswith(f".{key}"))]):
         _show_choices(path, recipe.choices(path))
 
 
@@ -161,33 +159,25 @@ def _show_choices(key: str, choices: Sequence[recipe.KeyChoice]) -> None:
         console.table("", [key, "what it is"], [[one.name, one.meaning] for one in choices])
 
 
-def _rows(settings: Any, prefix: str = "") -> list[list[str]]:
-    rows = []
-    for key, field in type(settings).model_fields.items():
+def _values(settings: Any, group: str = "") -> dict[str, str]:
+    """The values of all keys by their path."""
+    values: dict[str, str] = {}
+    for key in type(settings).model_fields:
         value = getattr(settings, key)
         if isinstance(value, Settings):
-            rows += _rows(value, f"{prefix}{key}.")
-        elif key == "stages" and value:
-            rows += _rows_of_stages(settings)
-        else:
-            meaning = " ".join(type(settings).meaning(key).split())
-            rows.append([f"{prefix}{key}", _short(value), _short(recipe.default_value(field)), meaning])
-    return rows
+            values |= _values(value, f"{group}{key}.")
+            value = value.model_dump(exclude_defaults=True)
+        values[f"{group}{key}"] = "-" if value is None else str(value)
+    return values
 
 
-def _rows_of_stages(whole: recipe.Recipe) -> list[list[str]]:
-    """The keys that each stage changes, with the value before in place of the default."""
-    before = {row[0]: row[1] for row in _rows(whole.model_copy(update={"stages": []}))}
-    return [
-        [f"stages.{name}.{key}", value, f"{before.get(key, '-')} (before)", meaning]
-        for name, stage in whole.by_stage().items()
-        for key, value, _, meaning in _rows(stage)
-        if value != before.get(key, "-") and key != "stages"
-    ]
+def _row(key: recipe.RecipeKey, values: dict[str, str]) -> list[str]:
+    kind = values.get(f"{key.path.rpartition('.')[0]}.kind")
+    value = f"({', '.join(key.kinds)})" if key.kinds and kind not in key.kinds else values.get(key.path, "-")
+    return [key.path, _short(value), _short(key.default), key.meaning]
 
 
-def _short(value: Any) -> str:
-    text = "-" if value is None else str(value)
+def _short(text: str) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 

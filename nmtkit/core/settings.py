@@ -99,9 +99,9 @@ class Settings(BaseModel):
 
     @classmethod
     def meaning(cls, key: str) -> str:
-        """What the text under a field says; it is read when asked for, which only help and schemas do."""
+        """The text under a field, on one line; it is read when asked for, which only help and schemas do."""
         texts = (_texts_under_fields(one).get(key) for one in cls.__mro__ if issubclass(one, Settings))
-        return next(filter(None, texts), "")
+        return " ".join(next(filter(None, texts), "").split())
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: core_schema.CoreSchema, handler: Any) -> dict[str, Any]:

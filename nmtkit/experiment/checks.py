@@ -47,7 +47,7 @@ def dry_run(recipe: Recipe) -> list[tuple[str, str]]:
         ("batch", f"{recipe.batch.batch_tokens:,} padded tokens x {training.accumulate}"),
     ]
     for number, stage in enumerate(recipe.stages, start=1):
-        changes = ", ".join(f"{key} {value}" for key, value in _flat(stage.changes()))
+        changes = ", ".join(f"{key} {value}" for key, value in stage.changed_keys())
         rows.append((f"stage {number}", f"{stage.name}: {changes or 'changes nothing'}"))
     named = [(f"data.{name}", path) for name, files in recipe.data.splits().items() for path in files.paths()]
     named += [(f"pretrained_embeddings.{side}", path) for side, path in recipe.embedding_files.items()]
@@ -55,14 +55,6 @@ def dry_run(recipe: Recipe) -> list[tuple[str, str]]:
         origin = find_origin(recipe) if os.path.isdir(recipe.init_from.run) else None
         named.append(("init_from", origin.weights if origin else recipe.init_from.run))
     return rows + [(key, path if os.path.exists(path) else f"{path} (not here)") for key, path in named]
-
-
-def _flat(changes: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in changes.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{path}{key}.")
-        else:
-            yield f"{path}{key}", value
 
 
 def require_data(recipe: Recipe) -> None:

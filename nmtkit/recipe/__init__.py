@@ -4,7 +4,7 @@ A recipe may `extends:` one other file and say only what differs; `--set KEY=VAL
 Training in stages is a list of partial recipes, each laid over the whole one and checked as a whole.
 """
 
-from nmtkit.recipe.keys import KeyChoice, all_keys, choices, default_value, describe_key, find_keys
+from nmtkit.recipe.keys import KeyChoice, RecipeKey, all_keys, choices, describe_key
 from nmtkit.recipe.loading import ANY_TEXT, bundled, load, locate
 from nmtkit.recipe.schema import EvaluationConfig, InitConfig, Recipe, Stage
 
@@ -14,13 +14,12 @@ __all__ = [
     "InitConfig",
     "KeyChoice",
     "Recipe",
+    "RecipeKey",
     "Stage",
     "all_keys",
     "bundled",
     "choices",
-    "default_value",
     "describe_key",
-    "find_keys",
     "load",
     "locate",
 ]

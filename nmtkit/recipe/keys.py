@@ -42,6 +42,12 @@ class RecipeKey:
     default: str
     meaning: str
 
+    def is_named(self, keys: str) -> bool:
+        """Whether dotted keys name it, a group that it is in, or one kind of that group, as `model.transformer`."""
+        group, _, name = self.path.rpartition(".")
+        paths = [self.path, *(f"{group}.{kind}.{name}" for kind in self.kinds)]
+        return any(f".{keys}." in f".{path}." for path in paths)
+
 
 def choices(key: str) -> list[KeyChoice]:
     """What may stand for a dotted key: the kinds of a group, or the values of a key; empty if it has no choices."""
@@ -57,31 +63,26 @@ def choices(key: str) -> list[KeyChoice]:
 
 
 def all_keys() -> list[RecipeKey]:
-    """All keys that a recipe may have, those of all kinds of its groups too, and `kind` once for each group."""
+    """All keys that a recipe may have, those of all kinds of its groups too, and `kind` once for each group.
+
+    One that is the same in several kinds of a group comes once.
+    """
     plain = [
-        RecipeKey(name, (), _short(default_value(field)), Recipe.meaning(name))
+        RecipeKey(name, (), _short(_default_value(field)), Recipe.meaning(name))
         for name, field in Recipe.model_fields.items()
         if not group_classes(field)
     ]
     kinds = {place: _kind(group) for place, group in _groups(Recipe)}
     chosen = (RecipeKey(f"{place}.{KIND}", (), "-", describe_key(place)) for place, kind in kinds.items() if kind)
-    return [*plain, *chosen, *find_keys()]
-
-
-def find_keys(key: str | None = None) -> list[RecipeKey]:
-    """The keys that end so or lie below, in whatever group a recipe may have; `model.transformer` is one kind's.
-
-    None finds all keys of groups. One that is the same in several kinds of a group comes once.
-    """
     merged: dict[tuple[str, str, str], tuple[str, ...]] = {}
     for place, group in _groups(Recipe):
         kind = _kind(group)
         for name, field in group.model_fields.items():
-            names = (name, f"{place}.{name}", *([f"{place}.{kind}", f"{place}.{kind}.{name}"] if kind else [place]))
-            if (name != KIND or not kind) and (key is None or key in names):
-                about = (f"{place}.{name}", _short(default_value(field)), group.meaning(name))
+            if name != KIND or not kind:
+                about = (f"{place}.{name}", _short(_default_value(field)), group.meaning(name))
                 merged[about] = (*merged.get(about, ()), *([kind] if kind else []))
-    return [RecipeKey(path, kinds, default, meaning) for (path, default, meaning), kinds in merged.items()]
+    of_groups = (RecipeKey(path, kinds, default, meaning) for (path, default, meaning), kinds in merged.items())
+    return [*plain, *chosen, *of_groups]
 
 
 def describe_key(key: str) -> str:
@@ -90,7 +91,7 @@ def describe_key(key: str) -> str:
     return next((owner.meaning(last) for owner in _owners(above) if last in owner.model_fields), "")
 
 
-def default_value(field: Any) -> Any:
+def _default_value(field: Any) -> Any:
     """What a field is where nothing is said."""
     return "(required)" if field.is_required() else field.get_default(call_default_factory=True)
 

@@ -1,6 +1,6 @@
 """The settings of a recipe: those of every part of an experiment, and how they go together."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import nmtkit.models  # noqa: F401  # importing it registers every model
@@ -100,6 +100,18 @@ class Stage(Settings):
     def changes(self) -> dict[str, dict[str, Any]]:
         """What it changes, by group."""
         return {group: getattr(self, group) for group in STAGE_GROUPS if getattr(self, group)}
+
+    def changed_keys(self) -> Iterator[tuple[str, Any]]:
+        """The dotted keys that it changes, with their values."""
+        return _dotted_keys(self.changes())
+
+
+def _dotted_keys(changes: dict[str, Any], group: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in changes.items():
+        if isinstance(value, dict):
+            yield from _dotted_keys(value, f"{group}{key}.")
+        else:
+            yield f"{group}{key}", value
 
 
 class Recipe(Settings):
