@@ -21,6 +21,7 @@ from nmtkit.layers.transformer import sinusoids
 from nmtkit.models.base import Seq2Seq
 from nmtkit.search.engine import beam_search
 from nmtkit.search.rules import SearchConfig
+from nmtkit.training import randomness
 
 LENGTH = 5
 """Of what is searched for; less than the steps after which a search looks at how many sentences are finished."""
@@ -242,10 +243,10 @@ def without_chance(name: str, seed: int) -> Seq2Seq:
     return build(kind, {**settings, "dropout": 0.0, **({"own_words": 0.0} if kind == "intra_attention" else {})}, seed)
 
 
-def gradients_of(model: Seq2Seq, device: str, in_bf16: bool = False) -> dict[str, Tensor]:
+def gradients_of(model: Seq2Seq, device: str, in_bf16: bool = False, copies: int = 1) -> dict[str, Tensor]:
     """The gradients of one batch of an update of `TOKENS` tokens, on the CPU."""
     model.to(device).train().zero_grad()
-    batch = linked(batch_of(SOURCES, TARGETS))
+    batch = linked(batch_of(SOURCES * copies, TARGETS * copies))
     attending: dict[str, Any] = {"guided_alignment": {"weight": 1.0}, "coverage_weight": 1.0}
     given = attending if model.has_attention else {}
     with torch.autocast(device, torch.bfloat16, enabled=in_bf16):
@@ -277,6 +278,19 @@ def test_float32_gives_what_float64_gives(name: str, device: str) -> None:
     best = beam_search(model, batch.to(device), config, need_attention=True)
     assert [len(one) for one in best] == [1] * batch.size
     same(best, beam_search(model.cpu(), batch, config, need_attention=True), within=1e-5)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", FEW)
+def test_deterministic_gradients_are_the_same_each_time(
+    name: str, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    model = without_chance(name, 1)
+    for in_bf16 in (False, True):
+        with randomness.deterministic(torch.device(device), True):
+            first, again = (gradients_of(model, device, in_bf16, copies=10) for _ in range(2))
+        assert all(torch.equal(gradient, again[parameter]) for parameter, gradient in first.items())
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -19,7 +19,7 @@ from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import write_json
 from tests.bench import machine
 
-from . import ceilings, decoding, demo, kernels, peers, processes, programs, resume, training
+from . import ceilings, decoding, demo, kernels, peers, programs, training
 from .checks import run_doctor, run_tests
 from .results import MARKS, Part, read
 
@@ -34,9 +34,6 @@ PARTS: dict[str, tuple[int, Callable[[Part], None]]] = {
     "programs": (60, programs.main),
     "contracts": (150, partial(run_tests, arguments=["tests/contracts"])),
     "cuda-tests": (120, partial(run_tests, arguments=["tests", "--ignore=tests/contracts"])),
-    "resume": (90, partial(resume.main, deterministic=False)),
-    "resume-deterministic": (90, partial(resume.main, deterministic=True)),
-    "processes": (60, processes.main),
     "decoding": (300, decoding.main),
     "peers": (180, peers.main),
     "training": (150, training.main),

@@ -3,7 +3,7 @@
 #
 #   tests/gpu/slot.sh                                   on cuda:0, with .venv of the checkout, else with python3
 #   tests/gpu/slot.sh --device cuda:1 --out /tmp/slot   on another device; results go to runs/gpu-slot otherwise
-#   tests/gpu/slot.sh --only resume,decoding            some parts only; their names are in tests/gpu/__main__.py
+#   tests/gpu/slot.sh --only demo,decoding              some parts only; their names are in tests/gpu/__main__.py
 #   tests/gpu/slot.sh --run runs/mine                   a trained run too, beside other engines with its weights
 #   tests/gpu/slot.sh --device cpu --quick              the same path on a CPU, in some minutes, to try it out
 #   PYTHON=python3.12 tests/gpu/slot.sh                 with that Python

@@ -104,7 +104,7 @@ def test_what_cannot_begin_leaves_the_folder_as_it_is(
 @needs_programs
 @pytest.mark.slow
 def test_the_slot_on_a_cpu(tmp_path: Path) -> None:
-    parts = {"ceilings", "programs", "processes", "decoding", "peers", "training", "kernels"}
+    parts = {"ceilings", "programs", "decoding", "peers", "training", "kernels"}
     words = ["tests/gpu/slot.sh", "--out", str(tmp_path), "--device", "cpu", "--quick", "--only", ",".join(parts)]
     variables = {**os.environ, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(words, cwd=slot.ROOT, env=variables, capture_output=True, text=True, check=False)

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 from ranks import GIVEN, join_as, start_two
-from tiny_training import Pace, TinyStream, ended, run, settings, steps, tiny_model
+from tiny_training import Pace, TinyStream, constant_score, ended, run, settings, steps, tiny_model
 
 from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.core.errors import NmtkitError
 from nmtkit.training import distributed
+from nmtkit.training.loop import train
 
 
 def test_alone_everything_is_itself():
@@ -114,6 +115,25 @@ def one_of_two(rank: int, port: int, folder: str) -> None:
     rates = [step.lr / config.lr for step in steps(events)]
     assert rates == pytest.approx([1 - 1 / 99, *[1 - n / 15 for n in range(2, 16)]], abs=1e-9)
     distributed.leave()
+
+
+def one_of_a_shared_gpu(rank: int, port: int, folder: str) -> None:
+    """Not by `join`, which gives each process a GPU of its own."""
+    torch.distributed.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    model, stream = tiny_model(7 + rank, dtype=torch.float64), TinyStream(per_epoch=8, rank=rank, world=2)
+    list(train(model, stream, settings(), constant_score, CheckpointManager(Path(folder, "two")), torch.device("cuda")))
+    distributed.leave()
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_two_processes_that_share_a_gpu_train_as_one_on_a_cpu(tmp_path):
+    start_two(one_of_a_shared_gpu, tmp_path)
+    stream = TinyStream(per_epoch=8)
+    model, _ = run(tmp_path / "one", settings(accumulate=2), tiny_model(7, dtype=torch.float64), stream)
+    saved = CheckpointManager(tmp_path / "two").load_last()[0]
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(saved[f"weights/{name}"], parameter.detach(), rtol=0, atol=1e-6)
 
 
 @pytest.mark.slow
