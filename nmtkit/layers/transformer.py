@@ -9,8 +9,7 @@ Queries, keys and values of all heads are `(B,A,*,D)`. Masks are True where a ke
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -84,11 +83,6 @@ class LearnedPositions(nn.Module):
         return self.table[:length]
 
 
-def split_heads(states: Tensor, heads: int) -> Tensor:
-    """`(B,Q,A*D)` to `(B,A,Q,D)`; a view."""
-    return states.view(*states.shape[:-1], heads, -1).transpose(1, 2)
-
-
 def merge_heads(states: Tensor) -> Tensor:
     """`(B,A,Q,D)` to `(B,Q,A*D)`."""
     return states.transpose(1, 2).flatten(2)
@@ -155,16 +149,29 @@ def _xavier(linear: nn.Linear, parts: int) -> nn.Linear:
     return linear
 
 
+class LayerConfig(Protocol):
+    """The settings of a model that its layers read."""
+
+    hidden_size: int
+    heads: int
+    feed_forward_size: int
+    norm: Norm
+    norm_epsilon: float
+    activation: Activation
+    dropout: float
+    attention_dropout: float
+    activation_dropout: float
+
+
 class SelfAttention(nn.Module):
     """Multi-head attention of a sequence to itself; section 3.2.2 of Vaswani et al. 2017.
 
-    One product makes queries, keys and values of all heads, in this order. `rate` is the dropout of the weights.
+    One product makes queries, keys and values of all heads, in this order.
     """
 
-    def __init__(self, width: int, heads: int, rate: float) -> None:
+    def __init__(self, config: LayerConfig) -> None:
         super().__init__()
-        self.heads = heads
-        self.rate = rate
+        width, self.heads, self.rate = config.hidden_size, config.heads, config.attention_dropout
         self.query_keys_values = _xavier(nn.Linear(width, 3 * width), 3)
         self.out = _xavier(nn.Linear(width, width), 1)
 
@@ -198,10 +205,9 @@ class SelfAttention(nn.Module):
 class CrossAttention(nn.Module):
     """Multi-head attention to a memory whose keys and values are projected once; section 3.2.2."""
 
-    def __init__(self, width: int, heads: int, rate: float) -> None:
+    def __init__(self, config: LayerConfig) -> None:
         super().__init__()
-        self.heads = heads
-        self.rate = rate
+        width, self.heads, self.rate = config.hidden_size, config.heads, config.attention_dropout
         self.keys_values = _xavier(nn.Linear(width, 2 * width), 2)
         self.query = _xavier(nn.Linear(width, width), 1)
         self.out = _xavier(nn.Linear(width, width), 1)
@@ -220,7 +226,7 @@ class CrossAttention(nn.Module):
         Returns `(B,Q,H)`, and the weights `(B,a,Q,S)` of the a heads `shown`, if any are, before dropout. Keys and
         values are those of `project`; `mask` is `(B,1,1,S)`, see `attend`.
         """
-        query = split_heads(self.query(states), self.heads)  # (B,A,Q,D)
+        query = self.query(states).view(*states.shape[:-1], self.heads, -1).transpose(1, 2)  # (B,A,Q,D)
         context = attend(query, keys, values, mask, rate=self.rate if self.training else 0.0)
         if shown is None:
             return self.out(merge_heads(context)), None
@@ -234,12 +240,12 @@ class FeedForward(nn.Module):
     Dropout follows the activation.
     """
 
-    def __init__(self, width: int, inner: int, activation: Activation, rate: float) -> None:
+    def __init__(self, config: LayerConfig) -> None:
         super().__init__()
-        self.inner: nn.Module = _xavier(nn.Linear(width, inner), 1)
-        self.out = _xavier(nn.Linear(inner, width), 1)
-        self.activation = activation
-        self.dropout = Dropout(rate)
+        self.inner: nn.Module = _xavier(nn.Linear(config.hidden_size, config.feed_forward_size), 1)
+        self.out = _xavier(nn.Linear(config.feed_forward_size, config.hidden_size), 1)
+        self.activation = config.activation
+        self.dropout = Dropout(config.activation_dropout)
 
     def forward(self, states: Tensor) -> Tensor:
         """`(...,H)` to `(...,H)`."""
@@ -260,11 +266,11 @@ class Residual(nn.Module):
     which trains without a long warm-up (Xiong et al. 2020) and needs one more normalization after the last layer.
     """
 
-    def __init__(self, width: int, norm: Norm, rate: float, epsilon: float = 1e-5) -> None:
+    def __init__(self, config: LayerConfig) -> None:
         super().__init__()
-        self.pre = norm == "pre"
-        self.norm = nn.LayerNorm(width, epsilon)
-        self.dropout = Dropout(rate)
+        self.pre = config.norm == "pre"
+        self.norm = nn.LayerNorm(config.hidden_size, config.norm_epsilon)
+        self.dropout = Dropout(config.dropout)
 
     def before(self, states: Tensor) -> Tensor:
         """The input of the sub-layer `(...,H)`."""
@@ -289,32 +295,15 @@ class LayerStack(nn.ModuleList, Generic[L]):
         return super().__iter__()  # type: ignore[return-value]  # torch's list does not say of what
 
 
-@dataclass(frozen=True)
-class LayerConfig:
-    """The settings that all layers of a model share."""
-
-    width: int
-    heads: int
-    inner: int
-    """Width of the feed-forward part."""
-    norm: Norm
-    activation: Activation
-    rate: float
-    """Dropout of the sub-layers' results; below those of attention weights, and after the activation."""
-    attention_rate: float
-    activation_rate: float
-    norm_epsilon: float = 1e-5
-
-
 class EncoderLayer(nn.Module):
     """Self-attention, then feed-forward; left half of figure 1 of Vaswani et al. 2017."""
 
-    def __init__(self, plan: LayerConfig) -> None:
+    def __init__(self, config: LayerConfig) -> None:
         super().__init__()
-        self.self_attention = SelfAttention(plan.width, plan.heads, plan.attention_rate)
-        self.around_self_attention = Residual(plan.width, plan.norm, plan.rate, plan.norm_epsilon)
-        self.feed_forward = FeedForward(plan.width, plan.inner, plan.activation, plan.activation_rate)
-        self.around_feed_forward = Residual(plan.width, plan.norm, plan.rate, plan.norm_epsilon)
+        self.self_attention = SelfAttention(config)
+        self.around_self_attention = Residual(config)
+        self.feed_forward = FeedForward(config)
+        self.around_feed_forward = Residual(config)
 
     def forward(self, states: Tensor, mask: Tensor | None) -> Tensor:
         """`(B,S,H)` to `(B,S,H)`; `mask` `(B,1,1,S)` is True for real tokens; see `attend`."""
@@ -331,14 +320,14 @@ class EncoderLayer(nn.Module):
 class DecoderLayer(nn.Module):
     """Self-attention, attention to the memory, then feed-forward; right half of figure 1 of Vaswani et al. 2017."""
 
-    def __init__(self, plan: LayerConfig) -> None:
+    def __init__(self, config: LayerConfig) -> None:
         super().__init__()
-        self.self_attention = SelfAttention(plan.width, plan.heads, plan.attention_rate)
-        self.around_self_attention = Residual(plan.width, plan.norm, plan.rate, plan.norm_epsilon)
-        self.cross_attention = CrossAttention(plan.width, plan.heads, plan.attention_rate)
-        self.around_cross_attention = Residual(plan.width, plan.norm, plan.rate, plan.norm_epsilon)
-        self.feed_forward = FeedForward(plan.width, plan.inner, plan.activation, plan.activation_rate)
-        self.around_feed_forward = Residual(plan.width, plan.norm, plan.rate, plan.norm_epsilon)
+        self.self_attention = SelfAttention(config)
+        self.around_self_attention = Residual(config)
+        self.cross_attention = CrossAttention(config)
+        self.around_cross_attention = Residual(config)
+        self.feed_forward = FeedForward(config)
+        self.around_feed_forward = Residual(config)
 
     def forward(
         self,

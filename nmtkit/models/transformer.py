@@ -28,7 +28,6 @@ from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.transformer import (
     DecoderLayer,
     EncoderLayer,
-    LayerConfig,
     LayerStack,
     LearnedPositions,
     SinusoidalPositions,
@@ -191,19 +190,8 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
         self.src_positions, self.tgt_positions = self._positions(config), self._positions(config)
         self.dropout = Dropout(config.dropout)
 
-        plan = LayerConfig(
-            width=width,
-            heads=config.heads,
-            inner=config.feed_forward_size,
-            norm=config.norm,
-            norm_epsilon=config.norm_epsilon,
-            activation=config.activation,
-            rate=config.dropout,
-            attention_rate=config.attention_dropout,
-            activation_rate=config.activation_dropout,
-        )
-        self.encoder = LayerStack(EncoderLayer(plan) for _ in range(config.encoder_layers))
-        self.decoder = LayerStack(DecoderLayer(plan) for _ in range(config.decoder_layers))
+        self.encoder = LayerStack(EncoderLayer(config) for _ in range(config.encoder_layers))
+        self.decoder = LayerStack(DecoderLayer(config) for _ in range(config.decoder_layers))
         # Post-norm layers end in a normalization of their own.
         last = [nn.LayerNorm(width, config.norm_epsilon) if config.norm == "pre" else nn.Identity() for _ in range(2)]
         self.encoder_norm, self.decoder_norm = last

@@ -6,10 +6,9 @@ Allocation"; tensors keep one size, as in Hu et al. 2019, "Improved Lexically Co
 Monolingual Rewriting".
 
 A positive constraint is met once its tokens stand in a row and the next token, the boundary token, begins another word
-or ends the sentence: what counts is the text, and the tokens of "Hund" also begin "Hunde". The bank of a hypothesis is
-how many tokens of constraints it has, boundary tokens included. In every step the best hypothesis of the highest bank
-goes on, and it can always be continued into the next bank. So all constraints are met after as many steps as they have
-tokens, boundary tokens included, at the latest.
+or ends the sentence: the tokens of "Hund" also begin "Hunde". The bank of a hypothesis is how many tokens of
+constraints it has, boundary tokens included. In every step the best hypothesis of the highest bank goes on, and can
+always be continued into the next: so all constraints are met in time.
 
 Letters as in `nmtkit.search.beam`, and:
 
@@ -50,10 +49,6 @@ class Constraints(Rows):
         lengths = _lengths(self.positive)
         return (lengths + (lengths > 0)).sum(1)
 
-    def ids(self) -> Tensor:
-        """The tokens of all positive constraints `(B,*)`."""
-        return self.positive.flatten(1)
-
     def changed(self, change: Callable[[Tensor], Tensor]) -> "Constraints":
         """The same with other ids; `change` maps the ids of each sentence `(B,*)`."""
         positive, negative = (change(ids.flatten(1)).view_as(ids) for ids in (self.positive, self.negative))
@@ -62,7 +57,7 @@ class Constraints(Rows):
 
 @dataclass(frozen=True)
 class ConstraintProgress(Rows):
-    """The progress of hypotheses with the constraints of their sentences."""
+    """How far hypotheses have come with the constraints of their sentences."""
 
     reached: Tensor
     """Whether the last tokens are the first l+1 of an unmet positive constraint, `(...,U,L)`, bool."""

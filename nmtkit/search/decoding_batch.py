@@ -96,7 +96,7 @@ class DecodingBatch:
             batch = replace(batch, src_extended=extended, n_oov=more, prefix=prefix, terms=terms)
         memory, candidates = model.encode(batch), None
         if shortlist is not None:
-            given = [ids for ids in (prefix, None if terms is None else terms.ids()) if ids is not None]
+            given = [ids for ids in (prefix, None if terms is None else terms.positive.flatten(1)) if ids is not None]
             candidates = shortlist.candidates(batch, model.config.copies, torch.cat(given, 1) if given else None)
             memory = model.with_shortlist(memory, candidates)
         longest = int(limits.max())
@@ -150,17 +150,14 @@ class DecodingBatch:
         cost = None if coverage is None else self._coverage_penalty(coverage)
         step, penalties = self._after_limits(*self._choose(readout, cost))
         final = self._ranking_scores(step, penalties, cost)
-        result = LoggedStep(step, final, None, None)
-        if need_attention:
-            attention, gate = (
-                None if one is None else one.view(len(final), -1, one.shape[1]).expand(-1, config.beam_size, -1)
-                for one in (readout.attention, readout.copy_gate)
-            )
-            result = LoggedStep(step, final, attention, gate)
+        attention, gate = (
+            None if one is None else one.view(len(final), -1, one.shape[1]).expand(-1, config.beam_size, -1)
+            for one in ((readout.attention, readout.copy_gate) if need_attention else (None, None))
+        )
         position = self.cache.position
         self.sentences = self.sentences.after_step(step, final, penalties, config, self.divisors, position)
         self._follow(step.parents.gather(1, step.kept))
-        return result
+        return LoggedStep(step, final, attention, gate)
 
     def select(self, kept: Tensor) -> None:
         """Goes on with these sentences, by number, `(M,)`."""

@@ -82,17 +82,19 @@ class Engine:
         self.device = next(model.parameters(), torch.empty(0)).device
         require_graph_support(steps, self.device, shortlist is not None)
         if config.samples:  # samples take the places of a beam, and all of them are waited for
-            config = config.for_sampling()
+            plain = {"beam_size": config.samples, "stop": "first_k", "at_limit": "behind", "patience": 1.0}
+            config = config.model_copy(update=plain)
         self.model, self.config, self.n_best = model, config, n_best
         self.need_attention, self.steps, self.shortlist = need_attention, steps, shortlist
         may_repeat = token_masks.may_repeat
         self._token_masks = replace(token_masks, may_repeat=None if may_repeat is None else pad(may_repeat, (0, 1)))
-        self._graphs = graphs.CapturedBatchPool()
+        self._captured: dict[tuple[int, int], graphs.CapturedBatch] = {}
+        """Captured batches that no search uses now, by slots and source columns; those unused for longest go."""
 
     @property
     def replayed_steps(self) -> int:
         """Steps that replayed a capture that is still kept."""
-        return self._graphs.replayed
+        return sum(one.replayed for one in self._captured.values())
 
     @torch.no_grad()  # not inference_mode: what a model keeps from a search (a table of positions) must still train
     def run(self, source: BatchSource, refill: bool = True) -> Iterator[SentenceResult]:
@@ -127,7 +129,7 @@ class Engine:
         compacts = source is None and self.device.type == "cpu" and not self._may_capture(size)
         fresh, result = self._start(*given, compacts)
         is_plain = given[1].prefix is None and given[1].terms is None
-        captured = self._captured(fresh, width) if is_plain else None
+        captured = self._capture(fresh, width) if is_plain else None
         decoding = fresh if captured is None else captured.decoding
         log = StepLog(len(decoding.sentences.done), self.device)
         log.start(np.arange(size), *given, fresh, result)
@@ -140,7 +142,8 @@ class Engine:
                 if len(live) == 0 or len(log.finished) >= size:
                     yield from reader.submit(log.take_finished(decoding, self.n_best))
                 if len(live) == 0:
-                    self._graphs.give_back(captured, width)
+                    if captured is not None:
+                        self._keep(captured, len(free), width)
                     return
                 more = None
                 if source is not None and may_refill and len(free) * REFILL_SHARE >= len(log.live):
@@ -164,20 +167,25 @@ class Engine:
                 log.add(decoding.step(self.need_attention))
             steps += 1
 
-    def _captured(self, fresh: DecodingBatch, width: int) -> graphs.CapturedBatch | None:
+    def _capture(self, fresh: DecodingBatch, width: int) -> graphs.CapturedBatch | None:
         """Fixed slots that begin with these sentences, of so many columns; None where steps are not captured."""
         # A shortlist changes the size of the output layer.
         if not self._may_capture(len(fresh.limits)) or self.shortlist is not None:
             return None
         slots = 1 << (len(fresh.limits) - 1).bit_length()
-        if (captured := self._graphs.take(slots, width)) is not None:
+        if (captured := self._captured.pop((slots, width), None)) is not None:
             captured.fill(fresh)
             return captured
-        length = int(max_lengths(self.config, torch.tensor([width]), None))
-        if not self.model.reserve_positions(graphs.CapturedBatch.room(length)):
+        length = int(max_lengths(self.config, torch.tensor([width]), None)) + 1  # a step reads one more than it must
+        if not self.model.reserve_positions(length):
             return None
         at_once = self.steps == "graph" or self._traces(len(fresh.limits))
         return graphs.CapturedBatch(fresh, slots, length, at_once)
+
+    def _keep(self, captured: graphs.CapturedBatch, slots: int, width: int) -> None:
+        self._captured[slots, width] = captured
+        while len(self._captured) > graphs.MOST_SHAPES[self.device.type]:
+            self._captured.pop(next(iter(self._captured)), None)  # searches in several threads keep theirs here
 
     def _may_capture(self, sentences: int) -> bool:
         return self._traces(sentences) or (self.steps != "eager" and graphs.supports_cuda_graphs(self.device))

@@ -38,23 +38,18 @@ class CapturedBatch:
     Args:
         fresh: its first sentences, after their first step.
         slots: how many sentences it has room for.
-        length: the most positions that a sentence of its width may need.
+        length: for how many positions it has room.
         at_once: whether to capture each kind of step the first time; else after `PATIENCE` of them.
     """
 
     def __init__(self, fresh: DecodingBatch, slots: int, length: int, at_once: bool) -> None:
-        self._length = self.room(length)
-        self.decoding = fresh.in_slots(slots, self._length)
+        self._length = length
+        self.decoding = fresh.in_slots(slots, length)
         self.replayed = 0
         """Steps that replayed a capture."""
         self._patience = 0 if at_once else PATIENCE
         self._made: Counter[int] = Counter()  # steps by how many positions they read
         self._captures: dict[int, Callable[[], LoggedStep]] = {}
-
-    @staticmethod
-    def room(length: int) -> int:
-        """For how many positions it needs room: a step reads one more than it must."""
-        return length + 1
 
     def fill(self, fresh: DecodingBatch) -> None:
         """Begins anew with other sentences."""
@@ -89,30 +84,6 @@ class CapturedBatch:
         else:
             self._captures[extent], result = trace_ops(once)
         return result
-
-
-class CapturedBatchPool:
-    """Captured batches that no search uses now, by slots and source columns; those unused for longest go."""
-
-    def __init__(self) -> None:
-        self._batches: dict[tuple[int, int], CapturedBatch] = {}
-
-    @property
-    def replayed(self) -> int:
-        """Steps that replayed their captures."""
-        return sum(one.replayed for one in self._batches.values())
-
-    def take(self, slots: int, width: int) -> CapturedBatch | None:
-        """A batch of this shape, if there is one; it leaves the cache until it is given back."""
-        return self._batches.pop((slots, width), None)
-
-    def give_back(self, captured: CapturedBatch | None, width: int) -> None:
-        """Keeps a batch that a search is done with."""
-        if captured is not None:
-            done = captured.decoding.sentences.done
-            self._batches[len(done), width] = captured
-            while len(self._batches) > MOST_SHAPES[done.device.type]:
-                self._batches.pop(next(iter(self._batches)), None)  # searches in several threads keep theirs here
 
 
 def supports_cuda_graphs(device: torch.device) -> bool:

@@ -30,8 +30,8 @@ PLACE_RULES = ("opennmt-py", "joeynmt")
 Stop = Literal["first_k", "exact", "huggingface", "opennmt-py", "joeynmt"]
 
 
-class RuleSettings(Settings):
-    """How long a hypothesis may be, and which words may not follow."""
+class SearchConfig(Settings):
+    """The settings of a search."""
 
     min_length: Length = Field(default=0, ge=0)
     """The fewest tokens of a hypothesis, EOS not counted."""
@@ -54,19 +54,6 @@ class RuleSettings(Settings):
     """
     forbid_unknown: bool = False
     """Never write the unknown word."""
-
-    @model_validator(mode="after")
-    def _lengths_leave_room(self) -> "RuleSettings":
-        if self.min_length >= self.max_length:
-            raise ValueError(
-                f"min_length {self.min_length} leaves no room below max_length {self.max_length} (which counts the end "
-                "of the sentence): lower min_length or raise max_length"
-            )
-        return self
-
-
-class SearchConfig(RuleSettings):
-    """The settings of a search."""
 
     beam_size: Beam = Field(default=5, ge=1)
     """Hypotheses kept for each sentence; 1 is greedy search."""
@@ -137,7 +124,12 @@ class SearchConfig(RuleSettings):
         return length_penalty(self.length_penalty, lengths + (self.stop == "opennmt-py"), self.alpha)
 
     @model_validator(mode="after")
-    def _groups_are_alike(self) -> "SearchConfig":
+    def _settings_fit_together(self) -> "SearchConfig":
+        if self.min_length >= self.max_length:
+            raise ValueError(
+                f"min_length {self.min_length} leaves no room below max_length {self.max_length} (which counts the end "
+                "of the sentence): lower min_length or raise max_length"
+            )
         if self.beam_size % self.diversity_groups:
             raise ValueError(
                 f"diversity_groups: {self.diversity_groups} groups of one size do not make a beam of {self.beam_size}; "
@@ -150,11 +142,6 @@ class SearchConfig(RuleSettings):
         if self.diversity_groups > 1 and self.stop in PLACE_RULES:
             raise ValueError(f"diversity_groups: stop {self.stop} is for one beam; set stop to first_k")
         return self
-
-    def for_sampling(self) -> "SearchConfig":
-        """The same, with the samples in the places of a beam."""
-        plain = {"beam_size": self.samples, "stop": "first_k", "at_limit": "behind", "patience": 1.0}
-        return self.model_copy(update=plain)
 
     def single_beam(self, beam_size: int) -> "SearchConfig":
         """The same for one beam of another size, without groups, samples and minimum Bayes risk."""
@@ -192,7 +179,7 @@ class SearchConfig(RuleSettings):
         return self.repetition_penalty > 1 or (prefix is not None and self.prefix_bias < 1)
 
 
-def min_lengths(settings: RuleSettings, src_lengths: Tensor) -> Tensor:
+def min_lengths(settings: SearchConfig, src_lengths: Tensor) -> Tensor:
     """The fewest tokens, EOS not counted, by source lengths, EOS included, `(B,)`; below `max_length`."""
     by_source = ((src_lengths.double() - 1) * settings.min_length_ratio).floor()
     # Clamped before it is converted: what is larger than any int64 would become negative.
@@ -200,17 +187,15 @@ def min_lengths(settings: RuleSettings, src_lengths: Tensor) -> Tensor:
 
 
 def max_lengths(
-    settings: RuleSettings, src_lengths: Tensor, prefix: Tensor | None, room: Tensor | None = None
+    settings: SearchConfig, src_lengths: Tensor, prefix: Tensor | None, room: Tensor | None = None
 ) -> Tensor:
     """The most tokens of a hypothesis, EOS included, by source lengths, EOS included: `(B,)`, at least 1.
 
     A forced prefix `(B,P)`, padded with PAD, is never cut, nor are the minimum length and the tokens of positive
     constraints `room` `(B,)`: they raise the limit where it leaves no room for them.
     """
-    bare = isinstance(settings, SearchConfig) and settings.stop == "opennmt-py"  # its sources have no EOS
-    by_source = (
-        ((src_lengths - int(bare)).float() * settings.max_length_ratio).floor().clamp(max=settings.max_length).long()
-    )
+    lengths = src_lengths - 1 if settings.stop == "opennmt-py" else src_lengths  # its sources have no EOS
+    by_source = (lengths.float() * settings.max_length_ratio).floor().clamp(max=settings.max_length).long()
     by_source = by_source + (settings.max_length_offset if settings.max_length_ratio else settings.max_length)
     limits = by_source.maximum(min_lengths(settings, src_lengths) + 1).clamp(max=settings.max_length)
     least = torch.ones_like(limits)
@@ -221,7 +206,7 @@ def max_lengths(
 
 def apply_rules(
     log_probs: Tensor,
-    settings: RuleSettings,
+    settings: SearchConfig,
     written: Tensor | None,
     history: Tensor | None,
     wanted: Tensor | None,
@@ -230,7 +215,7 @@ def apply_rules(
     """Sets the log-probabilities `(N,X)` of forbidden tokens to minus infinity, in place, and returns them.
 
     Args:
-        log_probs: `(N,X)`.
+        log_probs: changed in place.
         settings: the rules.
         written: how many tokens each hypothesis has `(N,)`; None where no rule asks.
         history: these tokens `(N,t)`, negative behind them and for tokens that may repeat; None where no rule asks.

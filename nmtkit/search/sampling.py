@@ -40,7 +40,8 @@ def sample_step(
     Scores `(B,W)` are minus infinity for samples that have ended; keys `(B,K)` are those of `sample_keys`.
     """
     n_sentences, width = scores.shape
-    weighed = truncate_distribution(log_probs / config.temperature, config)
+    kept = keep_top_p(keep_top_k(log_probs / config.temperature, config.top_k), config.top_p)
+    weighed = keep_epsilon(kept, config.epsilon)
     if memory.shortlist is None:
         drawn = draw(weighed, keys.view(len(log_probs), -1))  # (N,K/W)
     else:
@@ -103,11 +104,6 @@ def expand_shortlist(log_probs: Tensor, words: Tensor, size: int) -> Tensor:
     whole = log_probs.new_full((len(log_probs), size + log_probs.shape[1] - len(words)), -INFINITY)
     whole[:, size:] = log_probs[:, len(words) :]
     return whole.index_copy_(1, words, log_probs[:, : len(words)])
-
-
-def truncate_distribution(log_probs: Tensor, config: SearchConfig) -> Tensor:
-    """Minus infinity for what top-k, then top-p, then epsilon exclude from `(N,X)`; one word is always left."""
-    return keep_epsilon(keep_top_p(keep_top_k(log_probs, config.top_k), config.top_p), config.epsilon)
 
 
 def keep_top_k(log_probs: Tensor, top_k: int) -> Tensor:

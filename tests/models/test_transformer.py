@@ -40,6 +40,14 @@ def test_learned_positions_end_in_a_clear_error() -> None:
         walk.step(torch.tensor([4]))
 
 
+def test_each_dropout_has_its_place() -> None:
+    model = build(dropout=0.1, attention_dropout=0.2, activation_dropout=0.3)
+    for layer in [*model.encoder, *model.decoder]:
+        assert (layer.self_attention.rate, layer.feed_forward.dropout.rate) == (0.2, 0.3)
+        assert layer.around_self_attention.dropout.rate == layer.around_feed_forward.dropout.rate == 0.1
+    assert {layer.cross_attention.rate for layer in model.decoder} == {0.2}
+
+
 # Copying.
 
 SOURCE = [5, V, 7, V + 1, V]

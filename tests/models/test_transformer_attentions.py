@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import small_models
 import torch
-from formulas import Array, layer_norm, linear, multi_head
+from formulas import Array, layer_norm, linear, multi_head, softmax
 from small_models import batch_of
 from torch import Tensor, nn
 
@@ -24,8 +24,11 @@ H, A, D = 12, 3, 4
 BATCH = batch_of([[5, 6, 7, 8], [9, 4]], [[7, 6], [5, 8, 9, 4, 11]])
 
 
-def attentions_by_hand(model: Transformer, src: list[int], tgt_in: list[int]) -> tuple[list[Array], ...]:
-    """Section 3 of Vaswani et al. 2017: weights `(A,S,S)`, `(A,T,T)`, `(A,T,S)` of every layer for one sentence."""
+def pass_by_hand(model: Transformer, src: list[int], tgt_in: list[int]) -> tuple[list[list[Array]], Array]:
+    """Section 3 of Vaswani et al. 2017: for one sentence the weights of every layer, and probabilities `(T,V)`.
+
+    Weights are `(A,S,S)` of the encoder, `(A,T,T)` of the decoder, `(A,T,S)` between them.
+    """
     encoder, decoder, cross = [], [], []
     everything = np.ones((len(src), len(src)), dtype=bool)
     states = embed(model.src_embedding, src)
@@ -45,7 +48,7 @@ def attentions_by_hand(model: Transformer, src: list[int], tgt_in: list[int]) ->
         cross.append(weights)
         states = after(layer.around_cross_attention, states, linear(layer.cross_attention.out, context))
         states = feed_forward_by_hand(layer, states)
-    return encoder, decoder, cross
+    return [encoder, decoder, cross], softmax(linear(model.output, final_norm(model.decoder_norm, states)))
 
 
 def embed(embedding: nn.Embedding, ids: list[int]) -> Array:
@@ -76,15 +79,18 @@ def final_norm(norm: nn.Module, states: Array) -> Array:
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("precision", ["highest", "medium"])  # attention is fused, and written out
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_every_head_of_every_layer_by_hand(norm: str) -> None:
+def test_every_head_of_every_layer_and_the_words_by_hand(norm: str, precision: str) -> None:
     """Weights of padding, and of words that come later, are zero."""
+    torch.set_float32_matmul_precision(precision)
     model = build(norm=norm)
-    attentions = model.attentions(BATCH)
+    attentions, probabilities = model.attentions(BATCH), model(BATCH).log_probs.exp()
     assert [len(side) for side in (attentions.encoder, attentions.decoder, attentions.cross)] == [2, 3, 3]
     for row in range(2):
         src, tgt_in = BATCH.src[row][BATCH.src_mask[row]], BATCH.tgt_in[row][BATCH.tgt_mask[row]]
-        expected = attentions_by_hand(model, src.tolist(), tgt_in.tolist())
+        expected, words = pass_by_hand(model, src.tolist(), tgt_in.tolist())
+        np.testing.assert_allclose(probabilities[row, : len(tgt_in)].numpy(), words, rtol=0, atol=1e-12)
         for side, by_hand in zip((attentions.encoder, attentions.decoder, attentions.cross), expected, strict=True):
             for layer, weights in zip(side, by_hand, strict=True):
                 padded = np.zeros(layer[row].shape)

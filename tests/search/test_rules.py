@@ -13,7 +13,6 @@ from nmtkit.data.vocabulary import EOS, PAD, UNK
 from nmtkit.search.rules import (
     CoverageKind,
     LengthPenalty,
-    RuleSettings,
     SearchConfig,
     allow_eos_if_stuck,
     apply_rules,
@@ -44,7 +43,7 @@ def allowed(log_probs: torch.Tensor) -> list[list[int]]:
 )
 def test_what_may_follow(rules: dict[str, object], least: list[int] | None, expected: list[list[int]]) -> None:
     fewest = None if least is None else torch.tensor(least)
-    ruled = apply_rules(uniform(3), RuleSettings.model_validate(rules), torch.full((3,), 2), None, None, fewest)
+    ruled = apply_rules(uniform(3), SearchConfig.model_validate(rules), torch.full((3,), 2), None, None, fewest)
     assert allowed(ruled) == expected
     assert torch.equal(ruled[ruled > -math.inf].unique(), uniform(1)[0, :1])
 
@@ -68,7 +67,7 @@ def test_repeats_against_a_plain_loop(size: int, rows: list[list[int]]) -> None:
 def test_where_no_word_is_left_the_sentence_may_end() -> None:
     history = torch.tensor([[1, 4, 5, 6, 7], [1, 4, 5, 6, 6]])
     written, least = torch.tensor([5, 5]), torch.tensor([6, 6])
-    ruled = apply_rules(uniform(2), RuleSettings(no_repeat_ngram=1), written, history, None, least)
+    ruled = apply_rules(uniform(2), SearchConfig(no_repeat_ngram=1), written, history, None, least)
     assert allowed(ruled) == [[EOS], [7]]
     assert ruled[0, EOS] == -math.log(8)
 
@@ -83,7 +82,7 @@ def test_a_forced_token_is_the_only_one_and_overrides_the_other_rules() -> None:
     log_probs = uniform(5)
     log_probs[2, 5] = -math.inf
     wanted = torch.tensor([4, UNK, 5, EOS, PAD])
-    everything = RuleSettings(no_repeat_ngram=1, forbid_unknown=True, min_length=3)
+    everything = SearchConfig(no_repeat_ngram=1, forbid_unknown=True, min_length=3)
     written, history, least = torch.ones(5).long(), torch.full((5, 1), 4), torch.full((5,), 3)
     ruled = apply_rules(log_probs, everything, written, history, wanted, least)
     assert allowed(ruled) == [[4], [UNK], [5], [EOS], [5, 6, 7]]
@@ -110,13 +109,13 @@ LENGTHS = torch.tensor([1, 5, 10, 30])
     ids=str,
 )
 def test_limits_of_length(limits: dict[str, float], least: list[int], most: list[int]) -> None:
-    settings = RuleSettings.model_validate({"max_length": 20, **limits})
+    settings = SearchConfig.model_validate({"max_length": 20, **limits})
     assert min_lengths(settings, LENGTHS).tolist() == least
     assert max_lengths(settings, LENGTHS, None).tolist() == most
 
 
 def test_limits_leave_room_for_min_length_and_prefix() -> None:
-    limits = RuleSettings(min_length=8, max_length=10, max_length_ratio=0.1, max_length_offset=2)
+    limits = SearchConfig(min_length=8, max_length=10, max_length_ratio=0.1, max_length_offset=2)
     for prefix, most in (([[4, 0, 0], [4] * 3], [9, 9]), ([[4] * 12], [13])):
         assert max_lengths(limits, torch.full((len(prefix),), 3), torch.tensor(prefix)).tolist() == most
 
@@ -137,8 +136,8 @@ def test_numbers_that_make_no_sense_are_refused(settings: dict[str, object], mes
 @pytest.mark.parametrize("ratio", [1e6, 1e9, 2.0**62, 2.0**63, 2.0**63 - 1, 1e30, 1e308])
 def test_a_ratio_beyond_all_numbers_is_no_limit(ratio: float) -> None:
     lengths = torch.tensor([1, 2, 5, 400])
-    assert max_lengths(RuleSettings(max_length=100, max_length_ratio=ratio), lengths, None).tolist() == [100] * 4
-    assert min_lengths(RuleSettings(max_length=100, min_length_ratio=ratio), lengths).tolist() == [0, 99, 99, 99]
+    assert max_lengths(SearchConfig(max_length=100, max_length_ratio=ratio), lengths, None).tolist() == [100] * 4
+    assert min_lengths(SearchConfig(max_length=100, min_length_ratio=ratio), lengths).tolist() == [0, 99, 99, 99]
 
 
 @pytest.mark.parametrize(
