@@ -1,9 +1,8 @@
-"""The commands: `make bench`, or `python -m tests.bench --help`; `decode` and `train` measure a run and a recipe."""
+"""The commands: `make bench`, or `python -m tests.bench --help`; `decode` measures a run beside other engines."""
 
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -12,17 +11,17 @@ from typing import Any
 import click
 import cloup
 
-from nmtkit import console, recipe
+from nmtkit import console
 from nmtkit.cli import bench, inference
-from nmtkit.cli.options import Number, with_threads
+from nmtkit.cli.options import Number
 from nmtkit.cli.reporting import tell
 from nmtkit.core import device
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import write_json
 from nmtkit.data.store import Store
-from nmtkit.experiment.bench import spread, training_workload
+from nmtkit.experiment.bench import spread
 from nmtkit.experiment.loading import DecodingOptions
-from nmtkit.experiment.run import Run, choose_device
+from nmtkit.experiment.run import Run
 from nmtkit.interchange.conversion import LIBRARIES
 
 from . import machine, made_text, preprocessing, search, training
@@ -80,7 +79,7 @@ def count(name: str, default: int, about: str) -> Any:
 @click.option("--json", "output", type=click.Path(path_type=Path), metavar="FILE", help="Write all figures there too.")
 @click.pass_context
 def command(ctx: click.Context, only: str | None, output: Path | None, **given: Any) -> None:
-    """Measure nmtkit beside bare torch, its own matrix products and other engines.
+    """Measure nmtkit beside bare torch and other engines.
 
     Without a command: training beside networks in bare torch, and a pointer-generator. Every engine gets the same work,
     in turns. Needs a quiet machine, and says so if other programs are running.
@@ -115,11 +114,11 @@ def run_part(part: str, scratch: Path, place: Any, *, threads: int, rounds: int,
     if part == "summarization":
         network = search.TOY if toy else search.POINTER_GENERATOR
         trained = training.pointer_generator(place, threads, given["updates"], rounds, toy)
-        for row in trained:
-            show_training("the pointer-generator", row)
+        for speed in trained:
+            bench.show_training("the pointer-generator", speed)
         rows = search.measure_summaries(network, given["articles"], given["alone"], 32, rounds, threads, place)
         search.show_summaries(rows)
-        return {"training": [row.figures() for row in trained], "decoding": rows}
+        return {"training": [speed.figures() for speed in trained], "decoding": rows}
     if given["run"] is not None:
         folder = Run.open(str(given["run"])).folder
     else:
@@ -173,8 +172,7 @@ def decode(
     gets the same lines of text, in turns.
 
     "CPU s" are the seconds of all threads for all lines. "alone" is the time of a line that is decoded by itself. "MiB"
-    is what the process needs beyond loading torch. "of floor": the time of the matrix products alone, of the same
-    shapes, in bare torch, as part of nmtkit's time.
+    is what the process needs beyond loading torch.
 
     "differ": lines unlike those of nmtkit's first row; "ties": those of them that the model scores equally; "cut":
     those that reached a length limit. These differ by rule: the others have one limit for all lines, and rank what has
@@ -185,7 +183,7 @@ def decode(
     work = DecodingWork(how, sources, references, against, rounds, alone)
     rows, seconds, examples, pressure = measure_decoding(work, tell)
     bench.show_machine(facts)
-    columns = ["engine", "way", "CPU s", "of floor", "differ", "ties", "cut", *bench.DECODING_COLUMNS]
+    columns = ["engine", "way", "CPU s", "differ", "ties", "cut", *bench.DECODING_COLUMNS]
     title = f"decoding {len(sources):,} lines, {rounds} rounds"
     console.table(title, [*columns, *rows[0].scores], [decoding_row(row) for row in rows])
     cold = [[name, f"{median(taken):.2f}", spread(taken, 2)] for name, taken in seconds.items()]
@@ -203,35 +201,9 @@ def decoding_row(row: EngineSpeed) -> list[str]:
         row.engine,
         str(row.setting),
         f"{median(row.cpu_seconds):,.1f}",
-        f"{median(row.share_of_floor):.0%}" if row.matmul_seconds else "-",
         *(f"{number:,}" for number in (row.differing, row.ties, row.cut)),
         *bench.decoding_cells(row),
     ]
-
-
-@command.command("train", params=bench.bench_training.params)
-def train(
-    name: str,
-    overrides: tuple[str, ...],
-    run_path: str | None,
-    device: str,
-    threads: int | None,
-    updates: int,
-    rounds: int,
-    output: Path | None,
-) -> None:
-    """`nmtkit bench train`, and how much of the time the matrix products of the same updates take alone."""
-    loaded = recipe.load(name, with_threads(overrides, threads))
-    with ExitStack() as stack:
-        workload, data = training_workload(loaded, run_path, choose_device(device, loaded), stack, tell)
-        measured = training.beside_products(workload, data, updates, rounds, tell)
-    show_training(loaded.name, measured)
-    if output is not None:
-        bench.write_figures(output, measured.figures())
-
-
-def show_training(name: str, measured: training.BesideProducts) -> None:
-    bench.show_training(name, measured.speed, **{"of floor": f"{median(measured.share_of_floor):.0%}"})
 
 
 def main() -> int:

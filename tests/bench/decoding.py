@@ -65,11 +65,6 @@ class EngineSpeed(DecodingSpeed):
     """The fastest number for one sentence at a time."""
     cpu_seconds: list[float] = field(default_factory=list)
     """Of all threads and workers; they say more than the clock where other processes want the cores too."""
-    matmul_seconds: list[float] = field(default_factory=list)
-    """Of the matrix products alone in each round; of nmtkit only."""
-    gflop: float = 0.0
-    gigabytes: float = 0.0
-    """What these products compute, read and write."""
     differing: int = 0
     """Lines unlike those of nmtkit's first row."""
     ties: int = 0
@@ -77,14 +72,8 @@ class EngineSpeed(DecodingSpeed):
     cut: int = 0
     """Differing lines that did not end before a length limit, which is not the same for all engines."""
 
-    @property
-    def share_of_floor(self) -> list[float]:
-        """The products' part of the time, in each round."""
-        return [alone / whole for alone, whole in zip(self.matmul_seconds, self.seconds, strict=False)]
-
     def figures(self) -> dict[str, Any]:
-        more = {"setting": asdict(self.setting), "way": str(self.setting), "share_of_floor": self.share_of_floor}
-        return {**super().figures(), **more}
+        return {**super().figures(), "setting": asdict(self.setting), "way": str(self.setting)}
 
 
 @dataclass
@@ -143,13 +132,9 @@ def measure_decoding(
     with ExitStack() as stack:
         rows = [row for name in (NmtkitEngine.name, *work.against) for row in _fastest(name, work, notify)]
         engines = [start_engine(row.engine, work.how, stack) for row in rows]
-        # Threads that compute the products side by side would keep a process from searching by forks.
-        products = start_engine(NmtkitEngine.name, work.how, stack)
         for row, ask in zip(rows, engines, strict=True):
             ask("measure", row.setting, work.sources)  # the first time takes memory
             row.alone_threads = _threads_alone(row.setting, ask, work)
-            if row.engine == NmtkitEngine.name:
-                row.gflop, row.gigabytes = products("trace", row.setting, work.sources)
         turns = list(zip(rows, engines, strict=True))
         for number in range(work.rounds):
             when = f"before round {number + 1}"
@@ -157,9 +142,7 @@ def measure_decoding(
             first = number % len(turns)
             for row, ask in turns[first:] + turns[:first]:
                 _measure_round(row, ask, work)
-                if row.gflop:
-                    row.matmul_seconds.append(products("matmul_seconds", row.setting))
-        examples = _compare(rows, products, work, run)
+        examples = _compare(rows, engines[0], work, run)
     cold = _cold_starts(work, run)
     pressure["after"] = machine.look_at_pressure("after", notify)
     return rows, cold, examples, pressure

@@ -1,13 +1,13 @@
-"""Training speed: of nmtkit's loop beside bare torch on the same batches, and of a recipe beside its products."""
+"""Training speed: of nmtkit's loop beside bare torch on the same batches, and of recipes on random words."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -28,7 +28,6 @@ from nmtkit.training.objectives.likelihood import likelihood
 
 from . import machine
 from .floors import SMOOTHING, BareTransformer, load
-from .matmuls import MatmulTrace
 from .timing import time_in_turns
 
 FLOOR = "bare torch (the floor)"
@@ -211,34 +210,12 @@ def show(speeds: Sequence[Speed], setup: Setup) -> None:
     )
 
 
-@dataclass(frozen=True)
-class BesideProducts:
-    """The updates of a recipe, and its matrix products alone in the same rounds."""
-
-    speed: TrainingSpeed
-    trace: MatmulTrace
-    matmul_seconds: list[float]
-
-    @property
-    def share_of_floor(self) -> list[float]:
-        return [alone / whole for alone, whole in zip(self.matmul_seconds, self.speed.seconds, strict=True)]
-
-    def figures(self) -> dict[str, Any]:
-        products = {"gflop": self.trace.gflop, "gigabytes": self.trace.gigabytes, "bare": self.matmul_seconds}
-        return {**self.speed.figures(), **products, "share_of_floor": self.share_of_floor}
-
-
-def beside_products(
-    workload: TrainingWorkload, data: str, updates: int, rounds: int, notify: Callable[[str], None]
-) -> BesideProducts:
-    trace, matmul_seconds = MatmulTrace(), []
-    benchmark = TrainingBenchmark(workload, data, updates, notify)
-    trace.record(benchmark.make_updates)
+def measure_updates(workload: TrainingWorkload, updates: int, rounds: int) -> TrainingSpeed:
+    benchmark = TrainingBenchmark(workload, "random words", updates, console.say)
     for number in range(rounds):
-        machine.look_at_pressure(f"before round {number + 1}", notify)
+        machine.look_at_pressure(f"before round {number + 1}", console.say)
         benchmark.measure_round()
-        matmul_seconds.append(trace.seconds(benchmark.device))
-    return BesideProducts(benchmark.speed, trace, matmul_seconds)
+    return benchmark.speed
 
 
 def made_up_workload(
@@ -251,7 +228,7 @@ def made_up_workload(
 
 def pointer_generator(
     place: torch.device, threads: int, updates: int, rounds: int, toy: bool = False
-) -> list[BesideProducts]:
+) -> list[TrainingSpeed]:
     """See et al. 2017 with coverage on articles of 400 tokens, 8 a batch, with exact products and with faster ones."""
     overrides = ["stages=[]", "model.coverage=true", "training.coverage_weight=1.0", "batch.batch_tokens=3208"]
     overrides += ["model.embedding_size=8", "model.hidden_size=8"] if toy else []
@@ -259,5 +236,5 @@ def pointer_generator(
     for precision in ("highest", "medium"):
         given = [*overrides, f"training.matmul_precision={precision}"]
         workload = made_up_workload("cnndm-pointer-generator", (400, 100), place, threads, given)
-        rows.append(beside_products(workload, "random words", updates, rounds, console.say))
+        rows.append(measure_updates(workload, updates, rounds))
     return rows

@@ -1,14 +1,14 @@
-"""How fast models are trained, beside bare torch (the Transformer), and as a share of what the device can multiply."""
+"""How fast models are trained, the Transformer beside bare torch."""
 
 from statistics import median
 
 import torch
 
+from nmtkit.experiment.bench import TrainingSpeed
 from tests.bench import training as bench
 from tests.bench.timing import summary
 
 from . import material
-from .ceilings import ceiling
 from .results import Part
 
 ENOUGH = 0.85
@@ -26,14 +26,9 @@ def beside_bare_torch(part: Part) -> None:
         part.add(f"transformer, {row.engine}, {row.arithmetic}", holds, figure, **values)
 
 
-def beside_products(part: Part, name: str, measured: bench.BesideProducts, kind: str) -> None:
-    """A row with the operations a second that were reached; `kind` of product is what they are held against."""
-    speed = measured.speed
-    tflops = measured.trace.gflop / 1e3 / median(speed.seconds)
-    share = tflops * 1e12 / median(ceiling(part.place, kind, part.quick))
-    figure = f"{summary(speed.tokens_per_second, 'tok/s')}, {tflops:.1f} TFLOP/s = {share:.0%} of products in {kind}"
-    values = {"tokens_per_second": speed.tokens_per_second, "tflops": tflops, "share": share}
-    part.add(name, None, f"{figure}, {speed.peak_mib:,.0f} MiB", **values, peak_mib=speed.peak_mib)
+def add_row(part: Part, name: str, speed: TrainingSpeed) -> None:
+    figure = f"{summary(speed.tokens_per_second, 'tok/s')}, {speed.peak_mib:,.0f} MiB"
+    part.add(name, None, figure, tokens_per_second=speed.tokens_per_second, peak_mib=speed.peak_mib)
 
 
 def main(part: Part) -> None:
@@ -41,8 +36,7 @@ def main(part: Part) -> None:
     threads, (updates, rounds) = torch.get_num_threads(), (1, 1) if part.quick else (5, 3)
     overrides = ["training.precision=bf16", *material.luong_sizes(part)]
     workload = bench.made_up_workload(material.LUONG, (30, 30), part.place, threads, overrides)
-    luong = bench.beside_products(workload, "random words", updates, rounds, print)
-    beside_products(part, "luong, bf16", luong, "bf16")
+    add_row(part, "luong, bf16", bench.measure_updates(workload, updates, rounds))
     rows = bench.pointer_generator(part.place, threads, updates, rounds, part.quick)
-    for measured, kind in zip(rows, ("fp32", "tf32"), strict=True):
-        beside_products(part, f"pointer-generator, {kind}", measured, kind)
+    for speed, kind in zip(rows, ("fp32", "tf32"), strict=True):
+        add_row(part, f"pointer-generator, {kind}", speed)
