@@ -129,21 +129,6 @@ def test_two_directions(trained: Path, align: Command, pairs: Path) -> None:
         assert reverse_links(links_from_attention(arrays["3.reverse"])) == directions[2][1]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--soft", "soft.txt"], "'soft.txt' must end in .json or .npz"),
-        (["--threshold", "0.2", "--symmetrize", "union"], "does not go with --symmetrize"),
-        (["--reverse-model", "nowhere"], "nowhere"),
-        (["--shortlist-best", "3"], "are for --shortlist FILE"),
-        (["--shortlist", "file/list"], "cannot write it"),
-    ],
-)
-def test_wrong_options(align: Command, arguments: list[str], message: str) -> None:
-    Path("file").touch()
-    refused(align(*arguments), message)
-
-
 def test_files_that_do_not_fit(trained: Path, align: Command, tmp_path: Path) -> None:
     short = write_lines(tmp_path / "short", ["DI"])
     refused(align("--soft", "soft.json", tgt=short), "test.src has 60 lines, but", after_results=True)
@@ -228,5 +213,3 @@ def test_summaries_copy_what_is_not_listed(console: Command, tmp_path: Path, mon
         assert tokens <= {*record["source_tokens"], "▁house", "<unk>"}
         written |= tokens
     assert written - {"▁house", "<unk>"}  # copied
-    lead = console("summarize", "--lead", 1, "--shortlist", tmp_path / "list", stdin=as_text(ARTICLES))
-    refused(lead, "leave the options of a model out")

@@ -52,28 +52,6 @@ def test_one_line_and_nothing_else(trained: Path, console: Command, test_set: li
     assert "nrefs:1" in console("evaluate", trained, *test_set).err
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ([], "give --source FILE and --ref FILE, or --test-set NAME alone"),
-        (["--source", "t.src"], "give --source FILE and --ref FILE"),
-        (["--test-set", "wmt14/en-de", "--ref", "t.tgt"], "or --test-set NAME alone"),
-        (["--source", "t.src", "--ref", "short"], "t.src has 12 lines, "),
-        (["--source", "t.src", "--ref", "t.tgt", "-o", "t.tgt"], "-o names a file that is read"),
-        (["--source", "t.src", "--ref", "t.tgt", "-m", "other"], "RUN and -m name the same thing"),
-        (["--test-set", "wmt14/en-dx"], "wmt14 has no language pair 'en-dx': did you mean 'en-de'?"),
-        (["--test-set", "wtm14/en-de"], "unknown test set 'wtm14/en-de'"),
-        (["--test-set", "wmt14"], "a name is a set and a language pair, such as wmt14/en-de: did you mean 'wmt14'?"),
-    ],
-)
-@pytest.mark.usefixtures("test_set")
-def test_mistakes_of_evaluate(trained: Path, console: Command, tmp_path: Path, words: list[str], message: str) -> None:
-    (tmp_path / "short").write_text("BA\n")
-    before = (tmp_path / "t.tgt").read_text()
-    refused(console("evaluate", trained, *words), message)
-    assert (tmp_path / "t.tgt").read_text() == before
-
-
 def sgml(folder: Path, side: int) -> bytes:
     lines = (f'<seg id="{number}">{pair[side]}</seg>\n' for number, pair in enumerate(PAIRS, start=1))
     return ("<doc docid='a'>\n" + "".join(lines) + "</doc>\n").encode()

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from commands import Command, refused, succeeded
+from commands import Command, succeeded
 
 SENTENCE = "ba ce di"
 EAGER = ("--search", "engine=eager")
@@ -78,15 +78,3 @@ def test_a_page_of_several_lines(trained: Path, console: Command) -> None:
     assert "Beam search: 2 sentences" in page
     piped = console("explain", "-m", trained, "--json", stdin=text)
     assert [json.loads(line)["line"] for line in piped.out.splitlines()] == [1, 2]
-
-
-def test_mistakes(trained: Path, console: Command) -> None:
-    for words, stdin, message in (
-        (["ba", "-o", "a.png"], "", "let the name end in .html"),
-        (["ba", "-o", "a.html", "--json"], "", "leave one of them out"),
-        ([], "ba\n" * 51, "51 lines"),
-        ([""], "", "no letters"),
-        ([], "", "is empty"),
-        (["ba", "--steps", "none"], "", "--steps"),
-    ):
-        refused(console("explain", "-m", trained, *words, stdin=stdin), message)

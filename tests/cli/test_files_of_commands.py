@@ -50,16 +50,6 @@ def test_output_of_pairs(trained: Path, corpus: Path, console: Command, tmp_path
     assert ("perplexity" in done.err) == (name == "rescore"), "results stay"
 
 
-def test_no_file_that_is_read_is_replaced(trained: Path, console: Command, texts: list[Path], tmp_path: Path) -> None:
-    before = [text.read_bytes() for text in texts]
-    (tmp_path / "link").symlink_to(texts[1])
-    for output in (texts[0], tmp_path / "link", tmp_path / "." / texts[1].name):
-        refused(console("translate", "-m", trained, *texts, "-o", output), "-o names a file that is read")
-    files = ["--source", texts[0], "--target", texts[1], "-o", texts[1]]
-    refused(console("align", "-m", trained, *files), "-o names a file that is read")
-    assert [text.read_bytes() for text in texts] == before
-
-
 def test_no_half_an_output(trained: Path, console: Command, texts: list[Path], tmp_path: Path) -> None:
     out, bad = tmp_path / "out", tmp_path / "bad"
     out.write_text("what was there\n")
@@ -67,22 +57,6 @@ def test_no_half_an_output(trained: Path, console: Command, texts: list[Path], t
     refused(console("translate", "-m", trained, texts[0], bad, "-o", out), "bad, line 2: not UTF-8")
     assert out.read_text() == "what was there\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad", "first.txt", "out", "second.txt.gz"]
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["first.txt", "nosuch"], "nosuch: cannot read it: there is no such file"),
-        (["first.txt", "."], ".: cannot read it: it is a folder"),
-        (["first.txt", "-"], "standard input (-) cannot stand among files"),
-        (["first.txt", "lines.json"], "lines.json: each line is a JSON object"),
-        (["first.txt", "-o", "."], "is a directory"),
-        (["--split-sentences", "--n-best", "2", "first.txt"], "leave --n-best, --scores out"),
-    ],
-)
-def test_mistakes(trained: Path, console: Command, texts: list[Path], words: list[str], message: str) -> None:
-    texts[0].with_name("lines.json").write_text('{"src": "ba"}\n')
-    refused(console("translate", "-m", trained, *words), message, after_results=True)
 
 
 def test_quiet_leaves_results_warnings_and_errors(trained: Path, console: Command, texts: list[Path]) -> None:

@@ -61,17 +61,6 @@ def test_ctrl_d_and_ctrl_c_end_it(trained: Path, key: bytes) -> None:
     assert shown.endswith("\n")
 
 
-def test_what_it_has_no_use_for(trained: Path, console: Command) -> None:
-    for words, message in (
-        (["--json"], "leave FILE and the options"),
-        (["--prefix"], "leave FILE and the options"),
-        ([__file__], "leave FILE and the options"),
-        ([], "needs a terminal"),
-        (["-o", "out"], "needs a terminal"),
-    ):
-        refused(console("translate", "-m", trained, "--interactive", *words), message)
-
-
 def test_a_model_without_attention_says_so_once(console: Command, tmp_path: Path) -> None:
     run = make_run(tmp_path, "blind", TRANSLATION.replace("rnnsearch", "rnn_encdec"))
     code, shown = typed([b"dog\r", b"man\r", b"\x04"], "translate", "-m", run, "--interactive", after=b"> ")

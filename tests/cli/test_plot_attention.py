@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import WORDS, Command, refused, succeeded
+from commands import WORDS, Command, succeeded
 from untrained_runs import SUMMARIZATION, TRANSFORMER, make_run
 
 from nmtkit import Translator
@@ -108,36 +108,6 @@ def test_positions(transformer: Path, plot: Command) -> None:
     assert title == "heads: learned (source) positions"
     assert table.shape == (20, 32)  # as many as there are
     assert np.array_equal(table, model.src_positions.table.detach().numpy())
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        # Before a model is looked for: there is none here.
-        (["--layers", "-o", "a.png", "ba"], "-o FILE.html"),
-        (["--layers", "--grid", "-o", "a.html", "ba"], "leave --grid out"),
-        (["--grid", "ba"], "name it with -o FILE"),
-        (["--what", "entropy", "--grid", "-o", "a.png", "ba"], "for --what attention only"),
-        (["--what", "positions", "--layers", "-o", "a.html"], "for --what attention only"),
-        (["--what", "positions", "-o", "a.png", "ba"], "leave SOURCE out"),
-        (["--what", "positions"], "name it with -o FILE"),
-        (["--layers", "--head", "2", "-o", "a.html", "ba"], "this draws all of them"),
-        (["ba", "--size", "wide"], "'wide': give a width, or WIDTHxHEIGHT, from 0.5 to 100 inches"),
-        # Of a model that has no such thing.
-        (["-m", "TRAINED", "--layers", "-o", "a.html", "ba"], "no layers of attention heads"),
-        (
-            ["-m", "TRAINED", "--what", "positions", "-o", "a.png"],
-            "has no position vectors to draw; name a transformer",
-        ),
-        (["-m", "TRANSFORMER", "--layer", "3", "ba"], "alignment_layer 3"),
-        (["-m", "TRANSFORMER", "--head", "5", "ba"], "5"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_mistakes(transformer: Path, trained: Path, plot: Command, words: list[str], message: str) -> None:
-    runs = {"TRAINED": trained, "TRANSFORMER": transformer}
-    refused(plot(*(runs.get(word, word) for word in words)), message)
-    assert not list(Path().glob("a.*"))
 
 
 @pytest.mark.parametrize("window", ["local_m", "local_p"])

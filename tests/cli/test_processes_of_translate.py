@@ -107,10 +107,3 @@ def test_no_worker_outlives_the_command(
         assert found == code
         assert "Traceback" not in said
         assert gone(workers)
-
-
-def test_options_that_do_not_go_together(trained: Path, nmtkit: Command, tmp_path: Path) -> None:
-    refused(nmtkit("translate", "-m", trained, "--device", "cpu,cpu", "--workers", "2"), "leave one of them out")
-    assert "no such device: 'gpu7'" in nmtkit("translate", "-m", trained, "--device", "cpu,gpu7").err
-    rescore = nmtkit("rescore", "-m", trained, "--device", "cpu,cpu", "--source", tmp_path, "--target", tmp_path)
-    refused(rescore, "one device is taken here")

@@ -5,7 +5,7 @@ import random
 from pathlib import Path
 
 import pytest
-from commands import RECIPE, WORDS, Command, refused, succeeded, write_pairs
+from commands import RECIPE, WORDS, Command, succeeded, write_pairs
 
 from nmtkit import Translator
 from nmtkit.core.errors import NmtkitError
@@ -73,9 +73,6 @@ def test_the_command_and_its_dictionary(run: Path, console: Command, tmp_path: P
     (one,) = best["replaced"]
     assert (one["source_token"], one["source_word"], one["written"]) == (2, "Xqwyzqwy", "Ywqz")
     assert best["tokens"][one["token"]] == "▁<unk>"
-
-    alone = console("translate", "-m", run, "--dictionary", tmp_path / "names.tsv", stdin=source)
-    refused(alone, "--dictionary is for --replace-unknown")
 
 
 def test_a_recipe_that_forbids_unknown_words_is_overruled(run: Path) -> None:

@@ -4,7 +4,7 @@ import json
 from functools import partial
 
 import pytest
-from commands import Command, as_text, refused, succeeded, write_lines
+from commands import Command, as_text, succeeded, write_lines
 
 
 @pytest.fixture
@@ -65,28 +65,3 @@ def test_a_base_is_doubted_by_what_most_lines_say(score: Command, side: str) -> 
     assert f"{doubt}--{side}-base 1" in err
     assert err.count("note:") == 1
     assert succeeded(score(*files, f"--{side}-base", "0")).err == ""  # it was said
-
-
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["two.talp", "--ref", "gold.wa", "--hyp-base", "1"], "two.talp, line 1: link '0-0' holds a word 0"),
-        (["text.txt", "--ref", "gold.wa"], "text.txt, line 1: 'a' is not a link; write 3-4 (sure) or 3?4 (possible)"),
-        (["two.talp", "--ref", "gold.wa", "--ref", "gold.wa"], "only one is taken here"),
-        (["-", "-", "--ref", "gold.wa"], "only one of the HYPs"),
-        (["short.talp", *GOLD], "different line counts: gold.wa has 3 lines, short.talp has 1"),
-        (["nothing.talp", "--ref", "gold.wa"], "nothing.talp: no lines"),
-        (["empty.talp", "--ref", "empty.talp"], "not defined: no link is predicted and no gold link is sure"),
-        (["two.talp", "--ref", "long.naacl"], "long.naacl has a sentence pair 4, but two.talp ends with pair 3"),
-    ],
-)
-def test_bad_alignments_end_in_exit_code_2(score: Command, args: list[str], message: str) -> None:
-    for name, lines in {
-        "short.talp": ["0-0"],
-        "text.txt": ["a b c"],
-        "nothing.talp": [],
-        "empty.talp": ["", ""],
-        "long.naacl": ["4 1 1"],
-    }.items():
-        write_lines(name, lines)
-    refused(score(*args), message)

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from commands import Command, as_text, refused, succeeded, write_lines
+from commands import Command, as_text, succeeded, write_lines
 
 from nmtkit import metrics
 from nmtkit.metrics import Resampling, Texts
@@ -116,32 +116,3 @@ def test_notes_about_articles_and_letters(score: Command) -> None:
     done = succeeded(score("new", "--ref", "umlauts", "--source", "holes", "--n-samples", 5))
     assert "note: 1 of 2 articles are empty; all in their summaries counts as new" in done.err
     assert "note: 1 of 2 reference lines hold letters or digits other than a-z and 0-9" in done.err
-
-
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["new", "--ref", "short"], "different line counts: new has 2 lines, short has 1"),
-        (["new", "--ref", "gold", "--source", "short"], "different line counts: new has 2 lines, short has 1"),
-        (["new", "--ref", "bad.jsonl"], "bad.jsonl, line 2: not JSON"),
-        (
-            ["new", "--ref", "all.jsonl.gz", "--summary-field", "text"],
-            "no field 'text'; it has article, summary, unseen",
-        ),
-        (["new", "--ref", "gold", "--terms", "number.jsonl"], "number.jsonl, line 1: field 'unseen' is not a list"),
-        (["new", "--ref", "gold", "--terms", "short.jsonl"], "new has 2 lines, short.jsonl has 1"),
-        (["new", "--ref", "gold", "--ref", "hole"], "hole, line 2: the reference is empty"),
-        (["new", "--ref", "holes"], "holes, line 1 (and 1 more): the reference is empty"),
-    ],
-)
-def test_bad_files_and_options_end_in_one_message(score: Command, args: list[str], message: str) -> None:
-    for name, lines in {
-        "short": ["one"],
-        "hole": ["one.", "<t> </t>"],
-        "holes": ["", "  "],
-        "bad.jsonl": ['{"summary": "a"}', "{"],
-        "number.jsonl": ['{"summary": 1, "unseen": "Rome"}'],
-        "short.jsonl": ['{"unseen": ["Rome"]}'],
-    }.items():
-        write_lines(name, lines)
-    refused(score(*args), message)

@@ -47,20 +47,6 @@ def test_workers_take_an_ensemble(trained: Path, pair: list[object], corpus: Pat
     assert shared.translate(lines) == both.translate(lines) == Translator.load(str(trained)).translate(lines)
 
 
-def test_runs_that_do_not_go_together_are_refused(trained: Path, pair: list[object], console: Command) -> None:
-    for words, told in (
-        (["-m", trained, "--search", "ensemble_weights=[1, 2]"], "ensemble_weights are of several runs"),
-        ([*pair, "--search", "ensemble_weights=[1]"], "2 models needs as many weights"),
-        ([*pair, "--search", "ensemble_weights=[1, x]"], "(given: 'x')"),
-        ([*pair, "--layer", "1"], "no such option"),
-        ([*pair, "--samples", "2", "--beam-size", "2"], "beam_size is for beam search"),
-        ([*pair, "--search", "diversity_groups=2"], "do not make a beam of 3"),
-    ):
-        done = refused(console("translate", *words, "few.src"))
-        assert told.lower() in done.err.lower(), done
-        assert done.err.count("error:") == 1
-
-
 def test_an_ensemble_has_one_vocabulary(trained: Path, pair: list[object], console: Command) -> None:
     recipe, other = SavedRun(RunFolder(trained)).recipe, RunFolder(Path("runs/other"))
     shutil.copytree("runs/copy", other.path)

@@ -183,8 +183,6 @@ def test_stories(console: Command, tmp_path: Path) -> None:
         (tmp_path / f"{name}.story").write_text(text)
     done = succeeded(console("summarize", "--stories", tmp_path))
     assert done.out == console("summarize", stdin=as_text([ARTICLES[0], ARTICLES[3]])).out
-    refused(console("summarize", "--stories", tmp_path / "none"), "no such folder of .story files")
-    refused(console("summarize", "--stories", tmp_path, "--article-field", "text"), "leave one of them out")
 
 
 def test_the_lead_needs_no_model(console: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,24 +191,6 @@ def test_the_lead_needs_no_model(console: Command, tmp_path: Path, monkeypatch: 
     assert done.out.splitlines() == ["Zyx sees the old dog.", "", "The man sleeps.", "Abc and Def see the old house."]
     done = console("summarize", "--lead", "2", "--article-field", "text", stdin=jsonl(ARTICLES))
     assert done.out == as_text(ARTICLES)
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--lead", "3", "-m", "news"], "--lead copies sentences without a model"),
-        (["--lead", "3", "--min-length", "4"], "--lead copies sentences without a model"),
-        (["--window", "9", "--max-source-tokens", "4"], "--window reads whole articles"),
-        (["--window", "9", "--n-best", "2"], "--window reads whole articles"),
-        (["--format", "moses", "--json"], "--format moses writes n-best lists: leave --json out"),
-        (["--format", "moses", "--window", "9"], "leave --window out"),
-        (["--beam-size", "2", "--n-best", "3"], "n_best 3 is more than beam_size 2"),
-        (["-m", "nowhere"], "there is no such folder"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_what_does_not_go_together_is_refused(console: Command, options: list[str], said: str) -> None:
-    refused(console("summarize", *options, stdin=as_text(ARTICLES)), said)
 
 
 def test_translate_has_the_same_search(console: Command) -> None:
