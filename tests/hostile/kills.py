@@ -17,30 +17,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .material import RECIPE, STAGES, differences, write_corpus
-from .runner import SMALL_SHARDS, Done, Process, Runner
+from .material import differences, write_corpus
+from .runner import SMALL_SHARDS, Done, Runner
 
 SIGNALS = [signal.SIGKILL, signal.SIGTERM, signal.SIGINT]
-SETTINGS = (
-    ("max_updates: 12", "max_updates: 40\n  ema_decay: 0.9"),
-    ("validate_every: 6", "validate_every: 10"),
-    ("save_every: 4", "save_every: 7"),
-)
-PLACES = (
-    ("nothing said yet", ""),
-    ("looking for faults in the text", "looking for faults"),
-    ("learning the tokenizer", "learning the tokenizer"),
-    ("writing shards and arrays", "reading and checking"),
-    ("preprocessed", "the data"),
-    ("opening what was preprocessed", "preprocessed before"),
-    ("before the first update", "training tiny in"),
-    ("first stage, no state yet", "stage first begins"),
-    ("first stage", "stage first goes on"),
-    ("second stage", "stage second"),
-    ("the test set", "finished after"),
-    ("behind the last message", "training took"),
-)
-"""What a process is at, by the last of its messages that is known."""
+SETTINGS = ("max_updates=40", "ema_decay=0.9", "validate_every=10", "save_every=7")
 
 
 @dataclass
@@ -48,7 +29,7 @@ class Tally:
     """What was done and found."""
 
     kills: Counter[str] = field(default_factory=Counter)
-    moments: Counter[str] = field(default_factory=Counter)
+    """By signal and command."""
     resumed: int = 0
     faults: list[str] = field(default_factory=list)
 
@@ -64,14 +45,11 @@ class Lives:
     def __init__(self, runner: Runner, folder: Path) -> None:
         self._runner = runner
         self._folder = folder
-        self.corpus = folder / "corpus"
-        self.corpus.mkdir()
-        write_corpus(self.corpus, train=1200)
-        text = RECIPE
-        for before, after in SETTINGS:
-            assert before in text
-            text = text.replace(before, after)
-        (self.corpus / "staged.yaml").write_text(text + STAGES, encoding="utf-8")
+        corpus = folder / "corpus"
+        corpus.mkdir()
+        write_corpus(corpus, train=1200)
+        settings = [part for setting in SETTINGS for part in ("--set", f"training.{setting}")]
+        self._recipe = [corpus / "staged.yaml", *settings]
         runner.run("--version", cwd=folder)  # everything is loaded by then
         self.seconds = 0.0
         """How long an undisturbed life is."""
@@ -80,31 +58,31 @@ class Lives:
             assert done.code == 0, done
             self.seconds += done.seconds
 
-    def commands(self, run: str) -> Iterator[list[object]]:
+    def commands(self, run: str) -> list[list[object]]:
         """What a life does."""
-        yield ["preprocess", self.corpus / "staged.yaml", "--run", run, "--workers", 2]
-        yield self.resume(run)
+        return [["preprocess", *self._recipe, "--run", run, "--workers", 2], self.resume(run)]
 
     def resume(self, run: str) -> list[object]:
         """What brings it to its end, wherever it is."""
-        return ["train", self.corpus / "staged.yaml", "--run", run, "--resume", "auto"]
+        return ["train", *self._recipe, "--run", run, "--resume", "auto"]
 
     def end_one(self, number: int, draw: random.Random, tally: Tally) -> None:
         """Ends a life, at times twice, and takes it up again."""
         run = f"life-{number}"
-        self._disturb(run, list(self.commands(run)), draw, tally, number)
+        tally.faults += self._disturb(run, self.commands(run), draw, tally)
         if draw.random() < 0.3:
-            self._disturb(run, [self.resume(run)], draw, tally, number)
+            tally.faults += self._disturb(run, [self.resume(run)], draw, tally)
         done = self._runner.run(*self.resume(run), cwd=self._folder, seconds=120)
         if done.code:
-            tally.faults.append(f"life {number}: cannot be taken up again: {done}")
+            tally.faults.append(f"{run}: cannot be taken up again: {done}")
             return
         found = differences(self._folder / "straight", self._folder / run)
-        tally.faults += [f"life {number}: {fault}" for fault in found]
+        tally.faults += [f"{run}: {fault}" for fault in found]
         tally.resumed += not found
         shutil.rmtree(self._folder / run)
 
-    def _disturb(self, run: str, commands: list[list[object]], draw: random.Random, tally: Tally, number: int) -> None:
+    def _disturb(self, run: str, commands: list[list[object]], draw: random.Random, tally: Tally) -> Iterator[str]:
+        """Sends a signal at a random moment, unless all is over before; the faults of the end."""
         at, which = time.monotonic() + draw.uniform(0, self.seconds), draw.choice(SIGNALS)
         for words in commands:
             process = self._runner.start(*words, cwd=self._folder)
@@ -112,31 +90,16 @@ class Lives:
                 break
             process.wait()
         else:
-            tally.moments["over before"] += 1
             return
-        moment = f"{words[0]}: {self._moment(process, self._folder / run)}"
         process.signal(which)
-        done = process.wait()
-        tally.kills[which.name] += 1
-        tally.moments[moment] += 1
-        fault = fault_of(which, done)
-        if fault:
-            tally.faults.append(f"life {number}, {which.name} while at {moment!r}: {fault}")
+        if fault := fault_of(which, process.wait()):
+            yield f"{run}, {which.name} in {words[0]}: {fault}"
+        tally.kills[f"{which.name} in {words[0]}"] += 1
         for _ in range(100):
             if not self._runner.left():
                 return
             time.sleep(0.1)
-        tally.faults.append(f"life {number}, {which.name} while at {moment!r}: it left processes behind")
-
-    def _moment(self, process: Process, run: Path) -> str:
-        lines = process.printed.splitlines()
-        known = [name for line in lines for name, words in PLACES if words and line.startswith(words)]
-        moment = known[-1] if known else PLACES[0][0]
-        if any((run / "checkpoints").rglob("*.partial")):
-            return f"{moment}, while weights or a state are written"
-        if "no state" in moment and (run / "checkpoints/1-first/last.safetensors").exists():
-            return "first stage"
-        return moment
+        yield f"{run}, {which.name} in {words[0]}: it left processes behind"
 
 
 def fault_of(which: signal.Signals, done: Done) -> str | None:
@@ -152,15 +115,15 @@ def fault_of(which: signal.Signals, done: Done) -> str | None:
     return None
 
 
-def some(count: int, seed: int, tally: Tally) -> None:
+def end_many(count: int, seed: int) -> Tally:
     """Ends so many processes."""
-    draw = random.Random(seed)
+    draw, tally = random.Random(seed), Tally()
     with tempfile.TemporaryDirectory(prefix="nmtkit-kills-") as folder, Runner(first=SMALL_SHARDS) as runner:
-        lives = Lives(runner, Path(folder))
-        number = 0
+        lives, number = Lives(runner, Path(folder)), 0
         while tally.kills.total() < count:
             lives.end_one(number, draw, tally)
             number += 1
+    return tally
 
 
 def main() -> None:
@@ -170,18 +133,12 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="how many at a time (default: 2)")
     given = parser.parse_args()
     begun = time.monotonic()
-    tallies = [Tally() for _ in range(given.jobs)]
+    seeds = [1000 * given.seed + number for number in range(given.jobs)]
     with ThreadPoolExecutor(given.jobs) as pool:
-        for job in [
-            pool.submit(some, -(-given.kills // given.jobs), 1000 * given.seed + n, tally)
-            for n, tally in enumerate(tallies)
-        ]:
-            job.result()
-    kills, moments = (sum((getattr(t, name) for t in tallies), Counter()) for name in ("kills", "moments"))
+        tallies = [*pool.map(end_many, [-(-given.kills // given.jobs)] * given.jobs, seeds)]
+    kills = sum((tally.kills for tally in tallies), Counter())
     faults = [fault for tally in tallies for fault in tally.faults]
     print(f"seed {given.seed}: {kills.total()} kills in {time.monotonic() - begun:.0f} s:", dict(kills))
-    for moment, count in moments.most_common():
-        print(f"{count:5}  {moment}")
     print(f"{sum(tally.resumed for tally in tallies)} lives taken up again and equal bit for bit; {len(faults)} faults")
     for fault in faults:
         print(fault)

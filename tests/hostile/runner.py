@@ -9,7 +9,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from typing import Any
 
 from processes import Server
 
@@ -110,7 +110,7 @@ class Runner:
     def __enter__(self) -> "Runner":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, fault: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *fault: object) -> None:
         if self._is_own:
             for pid in self.left():
                 os.kill(pid, signal.SIGKILL)
@@ -143,17 +143,9 @@ class Runner:
             os.close(stream)
         return Process(self._server, pid, folder)
 
-    def run(
-        self,
-        *words: object,
-        cwd: Path,
-        seconds: float = 60.0,
-        stdin: bytes | str = b"",
-        file_size: int = -1,
-        device: str = "",
-    ) -> Done:
-        """Runs `nmtkit WORDS` to its end."""
-        return self.start(*words, cwd=cwd, stdin=stdin, file_size=file_size, device=device).wait(seconds)
+    def run(self, *words: object, seconds: float = 60.0, **how: Any) -> Done:
+        """Runs `nmtkit WORDS` to its end; for the rest see `start`."""
+        return self.start(*words, **how).wait(seconds)
 
     def left(self) -> list[int]:
         """All processes that were begun by the server, or by those, and are alive."""
