@@ -305,6 +305,7 @@ class Trainer:
                 "validating": self._validating,
                 "lr": [self.lr, self.peak_lr],
                 "optimizer": self.config.optimizer,
+                "optimizer_tensors": len(state),
                 "best_metric": [self.config.best_metric, self.config.higher_is_better],
                 "validations": self.validations,
                 "stream": self.stream.state(),
@@ -333,7 +334,10 @@ class Trainer:
             )
         with self.checkpoints.name_last_in_errors():
             assign_weights(self.model, strip_prefix(WEIGHTS, tensors), last)
-            restore_state(self.optimizer, self.parameters, strip_prefix(OPTIMIZER, tensors))
+            state = strip_prefix(OPTIMIZER, tensors)
+            if len(state) != facts.get("optimizer_tensors", len(state)):
+                raise CheckpointError("a part of the optimizer's state is missing")
+            restore_state(self.optimizer, self.parameters, state)
             if self.ema:
                 self.ema.restore(strip_prefix(EMA, tensors))
             self.stream.restore(facts["stream"])

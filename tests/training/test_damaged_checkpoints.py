@@ -157,6 +157,7 @@ def refuses_to_go_on(checkpoints, config):
         ("weights/decoder.bias_hh_l0", torch.full((24,), math.nan)),
         ("ema/decoder.bias_hh_l0", None),
         ("ema/decoder.bias_hh_l0", torch.ones(1)),
+        ("optimizer/exp_avg/decoder.bias_hh_l0", None),
         ("optimizer/exp_avg/decoder.bias_hh_l0", torch.ones(())),
         ("optimizer/exp_avg/decoder.bias_hh_l0", torch.full((24,), math.nan)),
         ("optimizer/exp_avg/decoder.unknown", torch.ones(24)),

@@ -13,16 +13,6 @@ from nmtkit.core.errors import NmtkitError
 from nmtkit.training import distributed
 from nmtkit.training.loop import train
 
-
-def test_alone_everything_is_itself():
-    assert (distributed.rank(), distributed.size()) == (0, 1)
-    assert distributed.max_over_ranks([True, 0.25]) == [1, 0.25]
-    assert distributed.all_gather_objects("x") == ["x"]
-    assert distributed.broadcast_object("x") == "x"
-    assert distributed.sum_over_ranks([3, 4]) == [3, 4]
-    assert distributed.join(torch.device("cpu")) == torch.device("cpu")
-
-
 SLURM = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_JOB_ID": "1234567"}
 
 

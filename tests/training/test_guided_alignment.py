@@ -12,7 +12,6 @@ from tiny_training import FromList, TinyStream, same_weights, settings, start, s
 
 from nmtkit.data.batch import Batch, collate
 from nmtkit.models.base import Seq2Seq, VocabularySizes
-from nmtkit.models.rnnsearch import RnnSearch, RnnSearchConfig
 from nmtkit.models.transformer import Transformer, TransformerConfig
 from nmtkit.training.events import Event
 from nmtkit.training.objectives.attention import alignment_loss
@@ -56,24 +55,14 @@ def error_rate(model: Seq2Seq) -> float:
     return 1 - float(right[batch.alignment.any(-1)].float().mean())
 
 
-TAUGHT: dict[str, Any] = {"max_updates": 90, "lr": 0.01}
-
-
-@pytest.fixture(scope="module")
-def untaught(tmp_path_factory: pytest.TempPathFactory) -> float:
-    """The error rate of a head that nobody teaches; by chance it is 0.8."""
-    model = transformer(alignment_layer=1, alignment_heads=3)
-    fit(tmp_path_factory.mktemp("untaught"), model, Reversing(rows=32), **TAUGHT)
-    return error_rate(model)
-
-
-@pytest.mark.parametrize("loss", ["cross_entropy", pytest.param("squared_error", marks=pytest.mark.slow)])
-def test_the_chosen_head_learns_the_links(
-    tmp_path: Path, untaught: float, record_property: Callable[[str, object], None], loss: str
-) -> None:
-    model = transformer(alignment_layer=1, alignment_heads=3)
-    fit(tmp_path, model, Reversing(rows=32), guided_alignment={"weight": 12.0, "loss": loss}, **TAUGHT)
-    taught = error_rate(model)
+def test_the_chosen_head_learns_the_links(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
+    """A head that nobody teaches is wrong about 0.8 of the time, as by chance."""
+    rates = []
+    for name, guided in (("untaught", None), ("taught", {"weight": 12.0})):
+        model = transformer(alignment_layer=1, alignment_heads=3)
+        fit(tmp_path / name, model, Reversing(rows=32), max_updates=90, lr=0.01, guided_alignment=guided)
+        rates.append(error_rate(model))
+    untaught, taught = rates
     record_property("error rate, less than 0.4", taught)
     record_property("its share of that of an untaught head, less than 0.7", taught / untaught)
     assert taught < 0.4
@@ -91,38 +80,6 @@ def test_only_the_chosen_head_is_taught() -> None:
         assert by_head[2].abs().max() > 0
         assert by_head[[0, 1, 3]].abs().max() == 0
     assert all(parameter.grad is None for parameter in model.decoder[1].parameters())
-
-
-def test_a_recurrent_model_is_taught_as_well(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
-    torch.manual_seed(moved(1))
-    small = {"embedding_size": 16, "hidden_size": 24, "attention_size": 16, "maxout_size": 16, "dropout": 0.0}
-    model = RnnSearch(RnnSearchConfig.model_validate(small), SIZES)
-    events = fit(tmp_path, model, Reversing(), max_updates=60, lr=0.03, guided_alignment={"weight": 12.0})
-    error = error_rate(model)
-    first, *_, last = (step.terms["alignment_loss"] for step in steps(events))
-    record_property("error rate, less than 0.4", error)
-    record_property("share of the loss that is left, less than 0.5", last / first)
-    assert error < 0.4
-    assert last < first / 2
-
-
-@pytest.mark.slow
-def test_all_heads_of_a_layer_teach_one_of_them(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
-    """The taught head goes where the layer's mean looks, whatever that is; without a teacher it does not."""
-    test = next(Reversing(rows=64, seed=9, links=False))
-    apart = []
-    for name, guided in (("free", None), ("guided", {"source": "model", "weight": 4.0})):
-        model = transformer(alignment_layer=1, alignment_heads=2)
-        fit(tmp_path / name, model, Reversing(links=False), max_updates=60, guided_alignment=guided)
-        model.eval()
-        with torch.no_grad():
-            readout, heads = model.unroll_with_heads(test, model.encode(test))
-        same = readout.attention.argmax(-1) == heads.mean(1).argmax(-1)
-        apart.append(1 - float(same[test.tgt_mask].float().mean()))
-    record_property("looks elsewhere, less than 0.2", apart[1])
-    record_property("its share of that of an untaught head, less than 0.7", apart[1] / apart[0])
-    assert apart[1] < 0.2
-    assert apart[1] < 0.7 * apart[0]
 
 
 def test_what_is_reported(tmp_path: Path) -> None:

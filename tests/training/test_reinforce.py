@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from gradients import assert_same_gradients, backward, gradients
-from seeds import moved
 from torch import Tensor, nn
 from walk import Walk
 
@@ -337,35 +336,3 @@ def test_cuda_trains_in_evaluation_mode() -> None:
     assert list(sums) == ["loss", "nll", "sampled_reward", "greedy_reward"]
     assert all(bool(total.isfinite()) for total in sums.values())
     assert all(bool(gradient.isfinite().all()) for gradient in gradients(model).values())
-
-
-# Training.
-
-
-def test_reinforcement_raises_the_reward(record_property: Callable[[str, object], None]) -> None:
-    """The reference is the article's first two words. Likelihood alone, gone through shortly, leaves much to earn."""
-    draw = random.Random(moved(9))
-    articles = [[draw.randrange(4, 12) for _ in range(draw.randrange(3, 6))] for _ in range(48)]
-    batch = collate(articles, [article[:2] for article in articles])
-    model = copier(moved(4), hidden_size=24, embedding_size=12).float().train()
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-
-    def update(settings: dict[str, object] | None) -> dict[str, Tensor]:
-        optimizer.zero_grad()
-        sums = backward(model, batch, 144, reinforce=settings)
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        return sums
-
-    for _ in range(4):
-        update(None)
-    earned = []
-    for _ in range(50):
-        sums = update({"gamma": 1.0, "max_length": 4})
-        earned.append(torch.stack([sums["sampled_reward"], sums["greedy_reward"]]) / len(articles))
-    before, after = torch.stack(earned[:5]).mean(0), torch.stack(earned[-5:]).mean(0)
-    drawn, greedy = (after - before).tolist()
-    record_property("drawn summaries earn more by, more than 0.1", drawn)
-    record_property("greedy summaries earn more by, more than 0.03", greedy)
-    assert drawn > 0.1
-    assert greedy > 0.03

@@ -135,13 +135,12 @@ class GradientAccumulator:
             The sums of all objectives by name; on the device and outside the graph.
         """
         totals: dict[str, Tensor] = {}
-        if any(objective.needs != "none" for objective in self.objectives):
-            moved = batch.to(self.device, non_blocking=True)
-            memory = self.model.encode(moved) if memory is None else memory
-            inputs = self._decode(batch, moved, memory)
-            gradients = self._attention_losses(inputs, totals)
-            gradients = self._backward_in_parts(inputs, memory, totals) + gradients
-            _backward([tensor for tensor, _ in gradients], [gradient for _, gradient in gradients])
+        moved = batch.to(self.device, non_blocking=True)
+        memory = self.model.encode(moved) if memory is None else memory
+        inputs = self._decode(batch, moved, memory)
+        gradients = self._attention_losses(inputs, totals)
+        gradients = self._backward_in_parts(inputs, memory, totals) + gradients
+        _backward([tensor for tensor, _ in gradients], [gradient for _, gradient in gradients])
         for objective in self.objectives:
             _add(totals, objective.custom_backward(self, batch))
         return totals
@@ -172,8 +171,6 @@ class GradientAccumulator:
     def _backward_in_parts(self, inputs: ObjectiveInput, memory: Memory, totals: dict[str, Tensor]) -> list[_Gradient]:
         """Backward of all losses on log-probabilities to the input of the output layer, which it returns."""
         objectives = [objective for objective in self.objectives if objective.needs == "log_probs"]
-        if not objectives:
-            return []
         assert inputs.batch.tgt_mask is not None
         whole = inputs.decoder_output.gather(inputs.batch.tgt_mask)
         rows = max(1, self.chunk_bytes // (4 * (inputs.vocabulary_size + inputs.batch.n_oov)))
