@@ -64,27 +64,21 @@ class AlignmentFile:
 
 RARE = 0.05
 """A first word counts as never linked below this share of the links of the most linked position."""
-ENOUGH = 20
-"""Links of one position needed before one side alone raises a warning."""
 
 
 def base_warning(alignments: Iterable[Links]) -> str:
     """Evidence that a file counts words from 1, not 0, such as "no link has a first word"; empty if there is none.
 
-    A first word is linked about as often as any other. If it hardly ever is, the words of that side are most likely
+    A first word is linked about as often as any other. If on both sides it hardly ever is, the words are most likely
     counted from 1.
     """
-    linked: tuple[Counter[int], Counter[int]] = (Counter(), Counter())
+    linked = Counter[int](), Counter[int]()
     for links in alignments:
         for side, counts in enumerate(linked):
             counts.update({link[side] for link in links})
-    most = [max(counts.values(), default=0) for counts in linked]
-    rare = [side for side in (0, 1) if linked[side][0] <= RARE * most[side] and most[side]]
-    if not rare or (len(rare) == 1 and most[rare[0]] < ENOUGH):
+    if not all(counts and counts[0] <= RARE * max(counts.values()) for counts in linked):
         return ""
-    how_many = "hardly a" if any(linked[side][0] for side in rare) else "no"
-    which = "" if len(rare) == 2 else ("source ", "target ")[rare[0]]
-    return f"{how_many} link has a first {which}word"
+    return f"{'hardly a' if any(counts[0] for counts in linked) else 'no'} link has a first word"
 
 
 # --------------------------------------------------------------------------------------------------------- formats

@@ -2,14 +2,12 @@
 
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from nmtkit.core.settings import Field, Settings, field_validator, model_validator
 
 FILE_KINDS = ("src", "tgt", "jsonl", "alignment", "src_words", "tgt_words", "stories", "story_lists")
 """The settings of `SplitFiles` that name files or folders."""
-
-MAX_WEIGHT = 10_000
 
 
 class SplitFiles(Settings):
@@ -47,7 +45,7 @@ class SplitFiles(Settings):
     story_lists: list[str] = Field(default_factory=list)
     """stories: files that select the split, one story a line: the name of its file, or the address of its web page, of
     which the name is the SHA-1 sum. Without them all files of the folders are taken, by name."""
-    weights: list[float] = Field(default_factory=list)
+    weights: list[Annotated[float, Field(gt=0, le=10_000)]] = Field(default_factory=list)
     """In train, one for each of src, jsonl or stories: how often its pairs come in an epoch. 2 is twice; 0.25 is a
     quarter of them, drawn anew in each epoch; 1.5 is once, and half of them once more. They also say how much each
     counts when the tokenizer is learned. Default: 1 for all."""
@@ -56,15 +54,6 @@ class SplitFiles(Settings):
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:
         return [value] if isinstance(value, str) else value
-
-    @field_validator("weights")
-    @classmethod
-    def _above_zero(cls, value: list[float]) -> list[float]:
-        if any(weight <= 0 for weight in value):
-            raise ValueError("a weight must be above 0; to leave a corpus out, do not name its files")
-        if any(weight > MAX_WEIGHT for weight in value):
-            raise ValueError(f"a weight is at most {MAX_WEIGHT:,}: an epoch holds each pair so many times")
-        return value
 
     @model_validator(mode="after")
     def _one_form(self) -> "SplitFiles":
@@ -83,10 +72,6 @@ class SplitFiles(Settings):
             raise ValueError("story_lists select from folders of stories: name them with `stories`")
         if self.alignment_field and not self.jsonl:
             raise ValueError("alignment_field is the key of a jsonl file; of text files the links are in `alignment`")
-        for name in ("tgt", "alignment", "src_words", "tgt_words"):
-            count = len(getattr(self, name))
-            if count not in (0, len(self.src)):
-                raise ValueError(f"src names {len(self.src)} files and {name} {count}: they must be paired")
         if (self.src_words or self.tgt_words or self.alignment_base is not None) and not self.has_links:
             raise ValueError(
                 "src_words, tgt_words and alignment_base say what words an alignment counts: name the alignment as well"
@@ -95,8 +80,9 @@ class SplitFiles(Settings):
             raise ValueError("weights are of folders of stories, and story_lists select from all of them together")
         kind = next(kind for kind in ("src", "jsonl", "stories") if getattr(self, kind))
         count = len(getattr(self, kind))
-        if len(self.weights) not in (0, count):
-            raise ValueError(f"{kind} names {count} and weights {len(self.weights)}: they must be paired")
+        for name in ("tgt", "alignment", "src_words", "tgt_words", "weights"):
+            if len(getattr(self, name)) not in (0, count):
+                raise ValueError(f"{kind} names {count} and {name} {len(getattr(self, name))}: they must be paired")
         return self
 
     @property

@@ -6,7 +6,7 @@
 import hashlib
 import re
 from collections.abc import Iterable, Iterator
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -19,8 +19,6 @@ from nmtkit.corpus.text import ByteObserver, TextFile, read_lines
 
 STORIES = 256
 """Stories in a block."""
-MOST_OPEN = 100
-"""The number of files whose beginnings are kept when read ahead; further ones are read again."""
 COMPANIONS = ("alignment", "src_words", "tgt_words")
 """Columns in files of their own, line-aligned with the text."""
 
@@ -41,26 +39,15 @@ class SplitReader:
         self._pipes = pipes
         self.parts = len(files.src or files.jsonl) or 1
         """The number of files, or pairs of files; all stories count as one."""
-        self._peeked: dict[int, tuple[list[ReadItem], Iterator[ReadItem]]] = {}
 
     def peek(self, part: int) -> Iterator[Block]:
-        """The first blocks of one file, as many as are taken; they come again when all is read."""
-        kept = part < MOST_OPEN
-        items = self._part(part, self._watch if kept else None)
-        held: list[ReadItem] = []
-        if kept:
-            self._peeked[part] = held, items
-        for item in items:
-            if kept:
-                held.append(item)
-            if isinstance(item, Block):
-                yield item
+        """The blocks of one file, unwatched, to take the first few of them."""
+        return (item for item in self._part(part, None) if isinstance(item, Block))
 
     def __iter__(self) -> Iterator[ReadItem]:
         before = 0
         for part in range(self.parts):
-            held, items = self._peeked.pop(part) if part in self._peeked else ([], self._part(part, self._watch))
-            for item in chain(held, items):
+            for item in self._part(part, self._watch):
                 if isinstance(item, Block):
                     item.offset = before
                     before += len(item)

@@ -11,7 +11,6 @@ import re
 import unicodedata
 import zlib
 from collections.abc import Callable, Iterator
-from itertools import takewhile
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeAlias, cast
 
@@ -63,7 +62,7 @@ def _whole_lines(stream: BinaryIO, size: int, longest: int | None) -> Iterator[b
     """Blocks of whole lines; the last one may lack its end."""
     parts: list[bytes] = []
     held = 0
-    for piece in _chunks(stream, size):
+    while piece := stream.read1(size):  # type: ignore[attr-defined]  # all that are opened here have it
         end = piece.rfind(b"\n") + 1
         if longest is not None and held + (piece.index(b"\n") if end else len(piece)) > longest:
             raise _LineTooLong
@@ -75,23 +74,6 @@ def _whole_lines(stream: BinaryIO, size: int, longest: int | None) -> Iterator[b
             held += len(piece) - end
     if parts:
         yield b"".join(parts)
-
-
-def _chunks(stream: BinaryIO, size: int) -> Iterator[bytes]:
-    """Chunks of a stream as they come; of a gzip file, which gives little at a time, about `size` bytes."""
-    pieces: list[bytes] = []
-    packed = isinstance(stream, gzip.GzipFile)
-    try:
-        while piece := stream.read1(size):  # type: ignore[attr-defined]  # all that are opened here have it
-            pieces.append(piece)
-            if not packed or sum(map(len, pieces)) >= size:
-                yield b"".join(pieces)
-                pieces = []
-    except _BROKEN:
-        yield b"".join(pieces)  # what could be read of it
-        raise
-    if pieces:
-        yield b"".join(pieces)
 
 
 def _decoded(data: bytes, mark: int) -> TextBlock:
@@ -206,10 +188,8 @@ class TextFile:
         self._faulty: list[int] = []
 
     def fill(self, least: int = 0) -> int:
-        """Reads on if few lines are ready; returns how many are ready: fewer than `least` only at the end."""
-        if len(self._ready) < ROWS:
-            self._ready += next(self._blocks, [])
-        while len(self._ready) < least and (more := next(self._blocks, None)):
+        """Reads on until `ROWS` and `least` lines are ready; returns how many are: fewer only at the end."""
+        while len(self._ready) < max(least, ROWS) and (more := next(self._blocks, None)):
             self._ready += more
         return len(self._ready)
 
@@ -301,25 +281,9 @@ class _LineEnds:
 
 
 def explain_bad_bytes(line: str) -> str:
-    """Explains a line that is not UTF-8, and how it reads in another encoding."""
-    raw, start = line.encode("utf-8", "surrogateescape"), first_bad_byte(line)
-    if _is_cut_off(raw, start):
-        return f"a cut-off character: {excerpt(line, len(raw[:start].decode('utf-8')))}"  # up to there it is sound
-    try:
-        text, encoding = raw.decode("cp1252"), "Windows-1252"
-    except UnicodeDecodeError:
-        text, encoding = raw.decode("latin-1"), "Latin-1"
-    return f"a stray byte; as {encoding}: {excerpt(text, start)}"
-
-
-def _is_cut_off(line: bytes, start: int) -> bool:
-    """Whether a character of several bytes begins there and is not complete."""
-    lead = line[start]
-    needed = 1 if 0xC2 <= lead < 0xE0 else 2 if 0xE0 <= lead < 0xF0 else 3 if 0xF0 <= lead < 0xF5 else 0
-    follow = len(list(takewhile(lambda byte: 0x80 <= byte < 0xC0, line[start + 1 : start + 4])))
-    # A letter behind the lead byte speaks for another encoding; the end of the line, or a part of what is needed, for
-    # a character that was cut.
-    return follow < needed and (follow > 0 or start + 1 == len(line))
+    """How a line that is not UTF-8 reads in the most common other encoding."""
+    text = line.encode("utf-8", "surrogateescape").decode("cp1252", "replace")
+    return f"as Windows-1252: {excerpt(text, first_bad_byte(line))}"
 
 
 # ------------------------------------------------------------------------------------------------------------- scripts

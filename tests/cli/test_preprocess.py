@@ -110,7 +110,7 @@ def test_weights_are_trained_with(corpus: Path, console: Command, tmp_path: Path
 def test_the_training_text_is_read_twice(
     packed: bool, corpus: Path, console: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once by the doctor and for the tokenizer, once to be encoded; its checksum is taken on the way."""
+    """By the check and for the tokenizer, then to be encoded; before, the check has a look at its beginning."""
     shutil.copy(corpus / "tiny.yaml", tmp_path)
     for name in ("train.src", "train.tgt", "valid.src", "valid.tgt", "test.src", "test.tgt"):
         content = (corpus / name).read_bytes()
@@ -127,7 +127,7 @@ def test_the_training_text_is_read_twice(
     monkeypatch.undo()
     succeeded(done)
     times = {path: count for path, count in opened.items() if str(path).startswith(str(tmp_path / "train."))}
-    assert times == {str(tmp_path / "train.src"): 2, str(tmp_path / "train.tgt"): 2}
+    assert times == {str(tmp_path / "train.src"): 3, str(tmp_path / "train.tgt"): 3}
     sums = json.loads((tmp_path / "run" / "data-report.json").read_text())["files"]["train"]
     for path, known in sums.items():
         assert known == hashlib.sha256(hashlib.sha256(Path(path).read_bytes()).digest()).hexdigest()

@@ -64,12 +64,9 @@ def moved(source: int, target: int) -> list[Links]:
     [
         (DIAGONAL, ""),
         (moved(1, 1), "no link has a first word"),
-        (moved(1, 0), "no link has a first source word"),
-        (moved(0, 1), "no link has a first target word"),
         (moved(1, 1)[:57] + DIAGONAL[:3], "hardly a link has a first word"),
-        (moved(0, 1)[:59] + DIAGONAL[:1], "hardly a link has a first target word"),
         (moved(2, 2), "no link has a first word"),
-        (moved(1, 0)[:10], ""),  # too few to tell of one side by itself
+        (moved(1, 0), ""),
         (moved(1, 1)[:30] + DIAGONAL[:30], ""),
         # A link here and there: a first word has as few as any other.
         ([frozenset({(n % 40, n * 7 % 40)}) for n in range(400)], ""),
