@@ -5,7 +5,7 @@ import json
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -223,7 +223,7 @@ def _count_tokens(corpus: CheckedCorpus, diagnosis: Diagnosis) -> tuple[list[Rep
         with console.LineProgress("pairs") as display:
             notify = partial(console.say, stderr=True)
             counts = corpus.recipe.count_tokens(diagnosis, notify, display.advance)
-        return counts.tables(diagnosis), counts.as_dict(), False
+        return counts.tables(diagnosis), vars(counts) | {"data": asdict(counts.data)}, False
     except NmtkitError as fault:
         console.say(f"the text was not cut into tokens: {fault}", stderr=True)
         return [], None, not report.has_problems(diagnosis)

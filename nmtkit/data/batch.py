@@ -21,8 +21,6 @@ Sequences: TypeAlias = Sequence[Sequence[int]] | Sequence[Numbers]
 LengthLimits: TypeAlias = tuple[int, int]
 """The most tokens of a source and of a target, without EOS; longer ones are truncated."""
 
-_DRAWN = 1 << 16
-
 R = TypeVar("R", bound="Rows")
 
 
@@ -429,20 +427,14 @@ class BatchStream(Iterator[Batch]):
     def _examples_of_epoch(self, draw: "np.random.Generator") -> Numbers:
         """The examples of an epoch in the order of the store, repeated by weight."""
         count = len(self._store)
-        dtype = np.int32 if count < 1 << 31 else np.int64
+        everything: Numbers = np.arange(count, dtype=np.int32 if count < 1 << 31 else np.int64)
         if not self._weights:
-            return np.arange(count, dtype=dtype)
+            return everything
         parts: list[Numbers] = []
-        end = 0
-        for weight, of_file in zip(self._weights, self._store.by_file, strict=False):
-            begin, end = end, end + of_file
-            whole: Numbers = np.arange(begin, end, dtype=dtype)
+        for weight, whole in zip(self._weights, np.split(everything, np.cumsum(self._store.by_file)), strict=False):
             parts += [whole] * int(weight)
-            fraction = weight % 1
-            if fraction:
-                # Piece by piece: the numbers drawn need twice the memory of the order itself.
-                pieces = [whole[at : at + _DRAWN] for at in range(0, of_file, _DRAWN)]
-                parts += [piece[draw.random(len(piece)) < fraction] for piece in pieces]
+            if fraction := weight % 1:
+                parts.append(whole[draw.random(len(whole)) < fraction])
         order: Numbers = np.concatenate(parts)
         # Where all weights are small there may be nothing, and an epoch has at least one batch.
-        return order if len(order) else draw.integers(0, count, size=1, dtype=dtype)
+        return order if len(order) else draw.integers(0, count, size=1, dtype=everything.dtype)

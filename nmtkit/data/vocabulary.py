@@ -42,9 +42,6 @@ class Vocabulary:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Vocabulary) and self.tokens == other.tokens
 
-    def __hash__(self) -> int:
-        return hash(tuple(self.tokens))
-
     def ids(self, tokens: Iterable[str]) -> list[int]:
         """The ids of tokens; UNK for unknown ones."""
         get = self._ids.get

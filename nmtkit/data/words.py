@@ -23,9 +23,6 @@ from nmtkit.data.vocabulary import BOS, EOS, SPECIALS, UNK
 PieceShare = tuple[int, list[float]]
 """The pieces of a word: index of the first, and the share of each from there on."""
 
-TABLE = 128
-"""Words merged at a time: a table of all words and pieces would grow with the square of a line."""
-
 
 @dataclass(frozen=True)
 class WordSegmentation:
@@ -127,9 +124,6 @@ def token_links(
     return sorted({(s, t) for i, j in links for s in range(*src[i]) for t in range(*tgt[j])})
 
 
-# ---------------------------------------------------------------------------------------------------- shares of pieces
-
-
 def piece_shares(piece_lengths: Sequence[int], word_lengths: Sequence[int]) -> list[PieceShare]:
     """The share of each word in each piece, if pieces and words segment the same text differently.
 
@@ -157,14 +151,12 @@ def piece_shares(piece_lengths: Sequence[int], word_lengths: Sequence[int]) -> l
     return shares
 
 
-def share_table(words: Sequence[PieceShare]) -> tuple[int, NDArray[np.float64]]:
-    """The first piece of W consecutive words, and their shares `(W,P)` of the pieces from there to their last."""
-    first = min((start for start, parts in words if parts), default=0)
-    end = max((start + len(parts) for start, parts in words if parts), default=0)
-    table = np.zeros((len(words), end - first))
+def share_table(words: Sequence[PieceShare]) -> NDArray[np.float64]:
+    """The share of each word in each piece, up to the last piece of any word: `(W,P)`."""
+    table = np.zeros((len(words), max((start + len(parts) for start, parts in words), default=0)))
     for row, (start, parts) in zip(table, words, strict=True):
-        row[start - first : start - first + len(parts)] = parts
-    return first, table
+        row[start : start + len(parts)] = parts
+    return table
 
 
 def merge_to_words(
@@ -175,20 +167,11 @@ def merge_to_words(
     Columns of a source word are summed, rows of a target word are averaged. A piece of two words counts for each with
     its share. The row of a word without pieces is zero.
     """
-    merged = np.zeros((len(tgt_shares), len(src_shares)))
-    columns = [(start, *share_table(src_shares[start : start + TABLE])) for start in range(0, len(src_shares), TABLE)]
-    for row in range(0, len(tgt_shares), TABLE):
-        first, parts = share_table(tgt_shares[row : row + TABLE])
-        pieces = parts.sum(axis=1, keepdims=True)
-        rows = np.divide(parts, pieces, out=np.zeros_like(parts), where=pieces > 0)
-        attention = rows @ weights[first : first + parts.shape[1]].astype(np.float64)  # (words of the table, S')
-        for column, start, added in columns:
-            part = attention[:, start : start + added.shape[1]] @ added.T
-            merged[row : row + TABLE, column : column + TABLE] = part
+    rows, columns = share_table(tgt_shares), share_table(src_shares)
+    pieces = rows.sum(axis=1, keepdims=True)
+    rows = np.divide(rows, pieces, out=np.zeros_like(rows), where=pieces > 0)
+    merged: NDArray[np.float64] = rows @ weights[: rows.shape[1], : columns.shape[1]].astype(np.float64) @ columns.T
     return merged
-
-
-# ------------------------------------------------------------------------------------------------------- tokens alone
 
 
 def known_ids(tokenizer: Tokenizer, tokens: Iterable[str]) -> list[int]:

@@ -32,16 +32,11 @@ def visible(text: str, width: int = 60) -> str:
 
     A byte that is not UTF-8, kept by Python as a lone surrogate, is written as ⟨byte E9⟩.
     """
-    parts: list[str] = []
-    length = 0
-    for part in map(_visible, text):
-        if length + len(part) > width:
-            while parts and length > width - 1:
-                length -= len(parts.pop())
-            return "".join(parts) + "…"
-        parts.append(part)
-        length += len(part)
-    return "".join(parts)
+    parts = list(map(_visible, text[: width + 1]))
+    ends = list(accumulate(map(len, parts)))
+    if not parts or ends[-1] <= width:
+        return "".join(parts)
+    return "".join(part for part, end in zip(parts, ends, strict=True) if end < width) + "…"
 
 
 def _visible(letter: str) -> str:

@@ -3,7 +3,7 @@
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -35,9 +35,9 @@ class TokenReport:
     """A sentence on where the tokenizer is from."""
     data: DataReport = field(default_factory=DataReport)
     """The report of preprocessing: the same numbers."""
-    unused: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """By vocabulary ("joint", or "src" and "tgt"): entries that never occur in the training text, and all of them."""
-    unseen: dict[str, Counter[str]] = field(default_factory=dict)
+    unused_entries: dict[str, dict[str, int]] = field(default_factory=dict)
+    """By vocabulary ("joint", or "src" and "tgt"): how many are "unused" in the training text, "of" how many."""
+    unseen_characters: dict[str, Counter[str]] = field(default_factory=dict)
     """By split: characters that train never shows on that side, and in how many lines."""
 
     def tables(self, diagnosis: Diagnosis) -> list[ReportTable]:
@@ -74,25 +74,17 @@ class TokenReport:
                     rows.append((name, side, f"{tokens:,}", mean, str(longest), part, of_unknown))
         notes = [self.tokenizer]
         called = {"joint": "the vocabulary", "src": "source's vocabulary", "tgt": "target's vocabulary"}
-        for name, (unused, size) in self.unused.items():
+        for name, entries in self.unused_entries.items():
+            unused, size = entries["unused"], entries["of"]
             part = share(unused, size)
             notes.append(f"{unused:,} of {size:,} entries of {called[name]} never occur in train ({part}).")
-        for name, characters in self.unseen.items():
+        for name, characters in self.unseen_characters.items():
             first = " ".join(map(visible, list(characters)[:MOST_CHARACTERS]))
             more = f" and {len(characters) - MOST_CHARACTERS} more" if len(characters) > MOST_CHARACTERS else ""
             notes.append(f"Characters of {name} that train never shows: {first}{more}.")
         columns = ("split", "side", "tokens", "a pair", "longest", "unknown", "copyable")
         note = " ".join(notes) + " Copyable: the share of unknown target tokens that stand in their source."
         return ReportTable("Tokens", columns, tuple(rows), note)
-
-    def as_dict(self) -> dict[str, object]:
-        """The same as plain values, for JSON."""
-        return {
-            "tokenizer": self.tokenizer,
-            "data": asdict(self.data),
-            "unused_entries": {name: {"unused": unused, "of": size} for name, (unused, size) in self.unused.items()},
-            "unseen_characters": self.unseen,
-        }
 
 
 def quick_sample(config: TokenizerConfig) -> TokenizerSample:
@@ -144,7 +136,7 @@ def count_tokens(
     train.src.covered, train.tgt.covered = (int(used[side].sum()) for side in ("src", "tgt"))
     for side, entries in {"joint": used["src"]}.items() if tokenizers.shared else used.items():
         ordinary = entries[len(SPECIALS) :]
-        report.unused[side] = (int((~ordinary).sum()), len(ordinary))
+        report.unused_entries[side] = {"unused": int((~ordinary).sum()), "of": len(ordinary)}
     return report
 
 
@@ -208,7 +200,7 @@ class _SplitWalk:
             new = {c for c in set().union(*lines) - known if not self._is_known(c, known)}
             for row, text in enumerate(lines) if new else ():
                 if here := [c for c in dict.fromkeys(text) if c in new]:
-                    self.report.unseen.setdefault(self.encoder.split, Counter()).update(here)
+                    self.report.unseen_characters.setdefault(self.encoder.split, Counter()).update(here)
                     places.setdefault(row, self._place(chunk, row, side, f"{' '.join(here)} in: {text}"))
         for row in sorted(places):  # each pair once, though both its sides may have some
             self.diagnosis.find(UNSEEN, places[row])

@@ -195,7 +195,7 @@ def test_spans_are_where_shares_are(kind: str) -> None:
     spans = token_spans(tokenizers.src, lines, given, ["x"] * 4)
     for line, other, found in zip(lines, given, spans, strict=True):
         (whole,) = cut_words(tokenizers.src, [line], [other], ["x"])
-        shared = share_table(whole.shares)[1]
+        shared = share_table(whole.shares)
         belongs = np.zeros(shared.shape, dtype=bool)
         for word, (first, end) in enumerate(found):
             belongs[word, first:end] = True

@@ -10,7 +10,6 @@ from nmtkit.corpus.blocks import Example
 from nmtkit.data.tokenizer import Tokenizer, TokenizerConfig
 from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.data.words import (
-    TABLE,
     WordSegmentation,
     cut_words,
     known_ids,
@@ -44,8 +43,7 @@ def of_one(tokenizer: Tokenizer, line: str, words: str | None = None) -> WordSeg
 
 def shared(found: WordSegmentation) -> np.ndarray:
     """`(W,P)`: which part of each token belongs to each word."""
-    assert share_table(found.shares)[0] == 0
-    return share_table(found.shares)[1]
+    return share_table(found.shares)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -158,7 +156,7 @@ def test_shares_by_hand() -> None:
     assert piece_shares([0, 1, 2], [2, 1]) == [(0, [1, 1, 0.5]), (2, [0.5])]
     assert piece_shares([2, 3], [2, 3]) == [(0, [1]), (1, [1])]
     assert piece_shares([2, 0, 3], [2, 3]) == [(0, [1]), (1, [1, 1])]
-    assert share_table(piece_shares([3, 0], [1, 2]))[1][:, 1].tolist() == [0, 1]
+    assert share_table(piece_shares([3, 0], [1, 2]))[:, 1].tolist() == [0, 1]
     # Twice as many characters after normalization: boundaries move along.
     assert piece_shares([4, 2], [2, 1]) == [(0, [1]), (1, [1])]
     # Pieces of no characters alone are the last word's.
@@ -168,9 +166,7 @@ def test_shares_by_hand() -> None:
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=8), st.lists(st.integers(1, 5), min_size=1, max_size=8))
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_every_piece_is_shared_out_whole(pieces: list[int], words: list[int]) -> None:
-    first, shared = share_table(piece_shares(pieces, words))
-    assert first == 0
-    assert shared.sum(axis=0) == pytest.approx(np.ones(len(pieces)))
+    assert share_table(piece_shares(pieces, words)).sum(axis=0) == pytest.approx(np.ones(len(pieces)))
 
 
 def test_merge_by_hand() -> None:
@@ -184,21 +180,3 @@ def test_merge_by_hand() -> None:
         [0.0, 0.0],  # a word without pieces
     ]
     assert merge_to_words(weights, src, tgt) == pytest.approx(np.array(expected))
-
-
-def test_long_lines_are_merged_as_short_ones_are() -> None:
-    """In tables of `TABLE` words, which ends of tables that stand in the middle of a token do not change."""
-    draw = np.random.default_rng(5)
-    sides = []
-    for words in (2 * TABLE + 3, TABLE + 1):
-        lengths = draw.integers(1, 9, words).tolist()
-        left, pieces = sum(lengths), []
-        while left:
-            pieces.append(min(left, int(draw.integers(1, 7))))
-            left -= pieces[-1]
-        sides.append((len(pieces), piece_shares(pieces, lengths)))
-    (src_size, src), (tgt_size, tgt) = sides
-    weights = draw.random((tgt_size, src_size))
-    of_src, of_tgt = share_table(src)[1], share_table(tgt)[1]
-    expected = of_tgt / of_tgt.sum(axis=1, keepdims=True) @ weights @ of_src.T
-    assert merge_to_words(weights, src, tgt) == pytest.approx(expected)
