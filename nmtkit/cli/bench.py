@@ -1,9 +1,8 @@
 """`nmtkit bench`, `tune` and `doctor`: how fast this machine is, its fastest settings, and what it has."""
 
-import importlib.metadata
 import platform
 import sys
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -14,7 +13,7 @@ import torch
 
 from nmtkit import console, recipe
 from nmtkit.autotune import cache
-from nmtkit.autotune.training import TrainingSpeedConfig, tune_training, workload_of_run
+from nmtkit.autotune.training import tune_training, workload_of_run
 from nmtkit.cli import inference, options
 from nmtkit.cli.options import FILE, NEW_FILE, Number, with_threads
 from nmtkit.cli.reading import stdin_lines
@@ -23,8 +22,6 @@ from nmtkit.cli.reports import show_diagnosis, show_report
 from nmtkit.core import device as devices
 from nmtkit.core.errors import DataError
 from nmtkit.core.files import write_json
-from nmtkit.core.processes import available_cores
-from nmtkit.core.version import __version__
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.corpus.text import read_lines
 from nmtkit.experiment import bench, checks
@@ -33,7 +30,6 @@ from nmtkit.experiment.loading import DecodingOptions, open_autotuned
 from nmtkit.experiment.run import Run, choose_device
 from nmtkit.runs.folder import RunFolder, lock_run
 from nmtkit.runs.saved import find_run
-from nmtkit.translation.inputs import SearchSpeedConfig
 
 rounds = click.option(
     "--rounds", type=Number(1, 1000), default=3, show_default=True, help="Repetitions; shown: median, spread."
@@ -210,10 +206,6 @@ def write_figures(path: Path, figures: dict[str, Any]) -> None:
     tell(f"wrote {path}")
 
 
-LIBRARIES = ["numpy", "click", "cloup", "pydantic", "pyyaml", "rich", "safetensors", "sentencepiece"]
-LIBRARIES += ["sacrebleu", "rouge-score", "matplotlib", "tensorboard"]
-
-
 @click.command("tune")
 @options.recipe
 @options.overrides
@@ -274,10 +266,14 @@ def _show_speeds(result: cache.TuningResult[Any], title: str) -> None:
         tell(sentence)
 
 
+LIBRARIES = ["numpy", "click", "cloup", "pydantic", "pyyaml", "rich", "safetensors", "sentencepiece"]
+LIBRARIES += ["sacrebleu", "rouge-score", "matplotlib", "tensorboard"]
+
+
 @click.command("doctor")
 @click.option("--clear", is_flag=True, help="Delete the measured settings, and show nothing.")
 def doctor_command(clear: bool) -> None:
-    """Show versions, devices, which device is used and why, and the measured settings.
+    """Show versions, devices, and which device is used and why.
 
     The fastest settings that `nmtkit train` and `nmtkit tune` measured on this machine are kept until --clear.
 
@@ -289,52 +285,17 @@ def doctor_command(clear: bool) -> None:
     if clear:
         console.say(f"{cache.clear()} forgotten: {cache.cache_folder()} is empty")
         return
-    versions = dict.fromkeys(LIBRARIES, "not installed")
-    versions["tensorboard"] += " (optional: pip install nmtkit[tensorboard])"
-    for name in LIBRARIES:
-        with suppress(importlib.metadata.PackageNotFoundError):
-            versions[name] = importlib.metadata.version(name)
-    rows = [["nmtkit", __version__], ["Python", f"{platform.python_version()} ({sys.executable})"]]
-    rows += [["system", platform.platform()], ["torch", torch.__version__], *map(list, versions.items())]
-    console.table("versions", ["what", "version"], rows)
-
     chosen = devices.choose()
     why = "it is the first CUDA device" if chosen.type == "cuda" else "there is no CUDA device"
     why_no_cuda = "no device or driver was found" if torch.version.cuda else "this torch was built without CUDA"
-    facts = [
-        ["CUDA", "yes" if torch.cuda.is_available() else f"no: {why_no_cuda}"],
-        ["CPU", f"{cache.processor()}, with {torch.backends.cpu.get_cpu_capability()}"],
-        ["CPU cores this process may use", str(available_cores())],
-        ["CPU threads torch uses", str(torch.get_num_threads())],
-        *([name, devices.describe(torch.device(name))] for name in devices.available()),
-        ["torch.compile", _try_compile()],
-        ["will be used", f"{devices.describe(chosen)}, because {why}; --device chooses another"],
-    ]
-    console.table("devices", ["what", "value"], facts)
-    if settings := [_cache_row(entry) for entry in cache.entries()]:
-        columns = ["work", "model, vocabulary, batch or beam", "machine", "taken", "tokens/s or sentences/s", "day"]
-        console.table(f"measured settings, kept in {cache.cache_folder()}", columns, settings)
-
-
-def _cache_row(entry: dict[str, Any]) -> list[str]:
-    try:
-        key, result = entry["key"], entry["result"]
-        machine = key["machine"]
-        facts = [str(machine[name]) for name in ("device", "processor") if name in machine]
-        facts.append(f"{machine['threads']} cores")
-        facts += [f"{name}={machine[name]}" for name in cache.VARIABLES if name in machine and "OMP" not in name]
-        config = {"training": TrainingSpeedConfig, "search": SearchSpeedConfig}[key["work"]](**result["config"])
-        model = f"{key['model']['kind']}, {max(key['vocabularies']):,}, {key['batch'][0]:,}"
-        speed = f"{result['speeds'][str(config)]:,.0f}"
-        return [key["work"], model, ", ".join(facts), str(config), speed, result["day"]]
-    except (KeyError, TypeError):
-        return ["of another version of nmtkit", "", "", "", "", ""]
-
-
-def _try_compile() -> str:
-    """Tries torch.compile, which needs a working C++ compiler or Triton."""
-    try:
-        doubled = torch.compile(lambda x: x * 2)(torch.ones(2))
-    except Exception as fault:  # whatever its back end raises is the answer
-        return f"no: {type(fault).__name__}"
-    return "works" if doubled.sum().item() == 4.0 else "gives wrong results"
+    facts = bench.machine_facts(torch.get_num_threads(), chosen)
+    facts |= {
+        "interpreter": sys.executable,
+        "system": platform.platform(),
+        "CPU instructions": torch.backends.cpu.get_cpu_capability(),
+        "CUDA": "yes" if torch.cuda.is_available() else f"no: {why_no_cuda}",
+        "devices": ", ".join(devices.describe(torch.device(name)) for name in devices.available()),
+        "will be used": f"{devices.describe(chosen)}, because {why}; --device chooses another",
+        "measured settings": f"{len(cache.entries())}, kept in {cache.cache_folder()}",
+    }
+    show_machine(facts | {name: bench.library_version(name) for name in LIBRARIES})

@@ -287,21 +287,10 @@ def _on_signals(handler: Callable[[int, FrameType | None], None]) -> None:
         signal.signal(number, handler)
 
 
-STOP_REASONS = {
-    "max_updates": "all its updates are made",
-    "max_epochs": "all its epochs are read",
-    "max_minutes": "stopped by the clock",
-    "patience": "the score no longer rises",
-    "interrupted": "interrupted",
-}
-"""Why training stopped, in words."""
-
-
 def _describe_end(stopped: Stopped) -> str:
-    """At which update and why training ended, and the learning rate there."""
-    why = "its schedule is complete" if stopped.scheduled == 1 else STOP_REASONS[stopped.reason]
+    """At which update and by which limit training ended, and the learning rate there."""
     rate = f"learning rate {stopped.lr:.2g} of {stopped.peak_lr:.2g} at its peak"
-    return f"update {stopped.update:,}: {why} ({stopped.reason}), {rate}"
+    return f"update {stopped.update:,} ({stopped.reason}), {rate}"
 
 
 def _schedule_warning(stopped: Stopped) -> str | None:

@@ -53,7 +53,6 @@ PARSED = {
     "nmtkit compare compare-rnn-encdec ": LONG,
     "nmtkit tune ": LONG,
     "nmtkit bench ": LONG,
-    "nmtkit doctor\n": LONG,
     "nmtkit translate -m runs/mine --workers 2 ": SEVERAL,
     "torchrun ": SEVERAL,
     "srun ": SEVERAL,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import Command, Finished, as_text, lines_in, refused, succeeded, write_lines
+from commands import Command, as_text, lines_in, refused, succeeded, write_lines
 
 from nmtkit import recipe
 from nmtkit.cli import COMMANDS, SECTIONS
@@ -184,58 +184,10 @@ def test_recipes_are_grouped_by_what_can_be_run_here(console: Command, tmp_path:
     assert "\nlibreoffice-help-en-de-transformer " in groups()[0]
 
 
-WORDS_OF_DOCTOR = ("nmtkit", "torch", torch.backends.cpu.get_cpu_capability(), "sentencepiece", "will be used")
-
-
-def row_of_compile(done: Finished) -> str:
-    """What the doctor says of torch.compile."""
-    assert all(word in succeeded(done).out for word in WORDS_OF_DOCTOR), done
-    (row,) = [line for line in done.out.splitlines() if line.startswith("torch.compile")]
-    return row.removeprefix("torch.compile").strip()
-
-
-def test_the_doctor_tells_what_is_here(console: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What torch.compile really does is asked by slow tests: it takes many seconds."""
-
-    def without_a_compiler(*_: object) -> None:
-        raise RuntimeError("no compiler")
-
-    for replacement, row in (
-        (without_a_compiler, "no: RuntimeError"),
-        (lambda function: function, "works"),
-        (lambda function: lambda x: x * 3, "gives wrong results"),
-    ):
-        monkeypatch.setattr(torch, "compile", replacement)
-        assert row_of_compile(console("doctor")) == row
-
-
-@pytest.mark.slow
-def test_doctor_of_a_machine_without_a_compiler(
-    nmtkit: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    assert row_of_compile(nmtkit("doctor")).startswith("no: ")
-
-
-@pytest.mark.slow
-def test_doctor(nmtkit: Command) -> None:
-    assert row_of_compile(nmtkit("doctor"))
-
-
-@pytest.mark.parametrize(
-    ("given", "options"),
-    [
-        ("train a.en a.de --minutes 3", "--source FILE --target FILE"),
-        ("align -m x a.en a.de", "--source FILE --target FILE"),
-        ("evaluate runs/x a.en a.de", "--source FILE --ref FILE"),
-        ("score one.de two.de a.de", "FILE --ref FILE"),
-    ],
-)
-def test_two_files_without_their_options(given: str, options: str, console: Command) -> None:
-    command, *_ = given.split()
-    refused(console(*given.split()), f"; files are given as {options} (see `nmtkit {command} --help`)")
-    assert "files are given as" not in refused(console(command, "--no-such-option")).err
+def test_the_doctor_tells_what_is_here(console: Command) -> None:
+    shown = succeeded(console("doctor")).out
+    for word in ("nmtkit", "torch", torch.backends.cpu.get_cpu_capability(), "sentencepiece", "will be used"):
+        assert word in shown
 
 
 @pytest.mark.parametrize("command", ["translate", "summarize", "tokenize", "detokenize"])
