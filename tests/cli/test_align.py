@@ -23,14 +23,7 @@ from untrained_runs import ARTICLES, SUMMARIZATION, make_run
 
 from nmtkit import Translator
 from nmtkit.core.errors import DataError
-from nmtkit.corpus.alignments import (
-    SoftAlignment,
-    format_pharaoh,
-    links_from_attention,
-    parse_alignments,
-    reverse_links,
-    symmetrize,
-)
+from nmtkit.corpus.alignments import format_pharaoh, links_from_attention, parse_alignments, reverse_links, symmetrize
 from nmtkit.data.shortlist import shortlist_lines, shortlist_writer
 
 
@@ -52,17 +45,10 @@ def align(console: Command, trained: Path, pairs: Path) -> Command:
     return run
 
 
-@pytest.fixture
-def soft(trained: Path, pairs: Path) -> list[SoftAlignment]:
-    """The same in Python."""
-    sources, targets = (lines_in(pairs / f"test.{side}") for side in ("src", "tgt"))
-    return Translator.load(str(trained), device="cpu").align(sources, targets)
-
-
 def test_align_finds_the_words(align: Command, console: Command, pairs: Path) -> None:
     done = succeeded(align())
-    found = [pair.possible for pair in parse_alignments(done.out.splitlines(), "stdout").pairs]
-    for links, target in zip(found, lines_in(pairs / "test.tgt"), strict=True):
+    aligned = [pair.possible for pair in parse_alignments(done.out.splitlines(), "stdout").pairs]
+    for links, target in zip(aligned, lines_in(pairs / "test.tgt"), strict=True):
         assert sorted(tgt for _, tgt in links) == list(range(len(target.split())))  # one link a target word
     write_lines("gold", backwards_links(lines_in(pairs / "test.src")))
     Path("found").write_text(done.out)
@@ -70,13 +56,15 @@ def test_align_finds_the_words(align: Command, console: Command, pairs: Path) ->
     assert json.loads(scored.out)["systems"][0]["scores"][0]["value"] < 30  # trained for seconds; by chance: 75
 
 
-def test_python_gives_what_the_command_gives(align: Command, soft: list[SoftAlignment], pairs: Path) -> None:
+def test_python_gives_what_the_command_gives(trained: Path, align: Command, pairs: Path) -> None:
+    sources, targets = (lines_in(pairs / f"test.{side}") for side in ("src", "tgt"))
+    soft = Translator.load(str(trained), device="cpu").align(sources, targets)
     assert align().out.splitlines() == [format_pharaoh(one.links()) for one in soft]
     both_ways = align("--symmetrize", "intersection").out.splitlines()
     assert both_ways == [format_pharaoh(one.links() & one.links_by_source()) for one in soft]
     above = align("--threshold", "0.2").out.splitlines()
     assert above == [format_pharaoh(links_from_attention(one.weights, 0.2)) for one in soft]
-    assert [one.src_words for one in soft] == [line.split() for line in lines_in(pairs / "test.src")]
+    assert [one.src_words for one in soft] == [line.split() for line in sources]
     for one in soft:
         assert one.weights.shape == (len(one.tgt_words), len(one.src_words))
         assert (one.weights.sum(axis=1) <= 1 + 1e-6).all()
@@ -185,21 +173,18 @@ def test_words_that_are_not_listed_are_not_written(trained: Path, console: Comma
     write_list(tmp_path / "few", trained, {}, few)
     text = as_text(src for src, _ in sentence_pairs(20, 3))
     out = console("translate", "-m", trained, "--shortlist", tmp_path / "few", "--json", stdin=text).out
-    found = [record["best"]["tokens"] for record in json_lines(out)]
-    assert set().union(*found) <= {*few, "<unk>"}
-    assert len(found) == 20
+    outputs = [record["best"]["tokens"] for record in json_lines(out)]
+    assert set().union(*outputs) <= {*few, "<unk>"}
+    assert len(outputs) == 20
 
     write_list(tmp_path / "all", trained, {}, vocabulary)
     whole = console("translate", "-m", trained, "--shortlist", tmp_path / "all", "--n-best", 2, stdin=text)
     assert whole.out == console("translate", "-m", trained, "--n-best", 2, stdin=text).out
 
-
-def test_a_list_of_other_vocabularies_is_refused(trained: Path, console: Command, tmp_path: Path) -> None:
-    path = tmp_path / "list"
-    write_list(path, trained, {}, [])
-    path.write_text(path.read_text().replace("vocabularies ", "vocabularies 0"))
-    done = console("translate", "-m", trained, "--shortlist", path, stdin="ba\n")
-    refused(done, f"{path}, line 2: it belongs to other vocabularies than")
+    others = tmp_path / "others"
+    others.write_text((tmp_path / "all").read_text().replace("vocabularies ", "vocabularies 0"))
+    done = console("translate", "-m", trained, "--shortlist", others, stdin="ba\n")
+    refused(done, f"{others}, line 2: it belongs to other vocabularies than")
 
 
 def test_summaries_copy_what_is_not_listed(console: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

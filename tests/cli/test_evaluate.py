@@ -1,6 +1,5 @@
 """Translating and scoring a test set in one go."""
 
-import io
 import json
 import tarfile
 from pathlib import Path
@@ -24,13 +23,13 @@ def test_the_figures_are_those_of_translate_and_score(
 ) -> None:
     metrics = ["--metrics", "bleu,chrf,ter"]
     done = succeeded(console("evaluate", trained, *test_set, *metrics, "--json", "-o", "out"))
-    found = json.loads(done.out)
-    assert (found["lines"], found["sources_cut"]) == (len(PAIRS), 0)
+    evaluated = json.loads(done.out)
+    assert (evaluated["lines"], evaluated["sources_cut"]) == (len(PAIRS), 0)
     translated = console("translate", "-m", trained, "t.src").out
     assert (tmp_path / "out").read_text() == translated
     scored = console("score", "-", "--ref", "t.tgt", *metrics, "--json", stdin=translated)
-    assert found["scores"] == json.loads(scored.out)["systems"][0]["scores"]
-    assert len(found["scores"]) == 3
+    assert evaluated["scores"] == json.loads(scored.out)["systems"][0]["scores"]
+    assert len(evaluated["scores"]) == 3
 
     (tmp_path / "other.tgt").write_text("BA\n" * len(PAIRS))
     options = ["--ref", "other.tgt", "--lowercase", "--tokenize", "char", "--beam-size", 1]
@@ -52,11 +51,6 @@ def test_one_line_and_nothing_else(trained: Path, console: Command, test_set: li
     assert "nrefs:1" in console("evaluate", trained, *test_set).err
 
 
-def sgml(folder: Path, side: int) -> bytes:
-    lines = (f'<seg id="{number}">{pair[side]}</seg>\n' for number, pair in enumerate(PAIRS, start=1))
-    return ("<doc docid='a'>\n" + "".join(lines) + "</doc>\n").encode()
-
-
 def test_a_published_test_set_is_downloaded_by_sacrebleu(
     trained: Path, console: Command, test_set: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,10 +59,10 @@ def test_a_published_test_set_is_downloaded_by_sacrebleu(
     for name, folder in (("_outdir", tmp_path / "kept"), ("_rawdir", tmp_path / "kept" / "raw")):
         monkeypatch.setattr(wmt, name, str(folder))
     with tarfile.open(tmp_path / "test.tgz", "w:gz") as archive:
-        for side, name in enumerate(wmt.langpairs["en-de"]):
-            member = tarfile.TarInfo(name)
-            member.size = len(sgml(tmp_path, side))
-            archive.addfile(member, io.BytesIO(sgml(tmp_path, side)))
+        for name, texts in zip(wmt.langpairs["en-de"], zip(*PAIRS, strict=True), strict=True):
+            lines = (f'<seg id="{number}">{text}</seg>\n' for number, text in enumerate(texts, start=1))
+            (tmp_path / "sgml").write_text("<doc docid='a'>\n" + "".join(lines) + "</doc>\n")
+            archive.add(tmp_path / "sgml", name)
 
     monkeypatch.setattr(wmt, "data", [(tmp_path / "none.tgz").as_uri()])
     published = ["evaluate", trained, "-q", "--test-set", "wmt14/en-de"]

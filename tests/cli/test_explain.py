@@ -50,18 +50,15 @@ def test_results_are_those_of_translate_however_many_are_searched_for(trained: P
     assert tree["beam_size"] == 2
 
 
-def test_beam_two_fits_a_screen(trained: Path, console: Command) -> None:
-    done = console("explain", "-m", trained, SENTENCE, "--beam-size", "2")
-    assert (done.code, len(done.out.splitlines()) <= 23) == (0, True), done
-    assert max(map(len, done.out.splitlines())) <= 80
-    assert "--steps all" not in done.err
-
-
-def test_a_long_search_is_cut_and_the_option_named(trained: Path, console: Command) -> None:
+def test_a_search_fits_a_screen(trained: Path, console: Command) -> None:
+    short = ["-m", trained, SENTENCE, "--beam-size", "2"]
     long = ["-m", trained, "ba ce " * 10, "--beam-size", "2", "--min-length", "20"]
-    done = console("explain", *long)
-    assert "steps are not shown" in done.out
-    assert "--steps all shows every step" in done.err
+    for words, is_cut in ((short, False), (long, True)):
+        done = succeeded(console("explain", *words))
+        lines = done.out.splitlines()
+        assert len(lines) <= 23 + is_cut
+        assert max(map(len, lines)) <= 80
+        assert ("steps are not shown" in done.out) == ("--steps all shows every step" in done.err) == is_cut
     done = console("explain", *long, "--steps", "all")
     assert "not shown" not in done.out
     assert len(done.out.splitlines()) > 24

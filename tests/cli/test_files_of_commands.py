@@ -106,7 +106,7 @@ def test_a_prompt_at_a_terminal(trained: Path, console: Command) -> None:
     assert "> " not in shown
 
 
-def test_there_and_back(trained: Path, console: Command, tmp_path: Path) -> None:
+def test_tokens_there_and_back(trained: Path, console: Command, tmp_path: Path) -> None:
     text = write_lines(tmp_path / "text", [*LINES, "", "Unknown, WORDS! 3.5"])
     done = succeeded(console("tokenize", "-m", trained, text))
     assert f"source tokenizer of {trained} (as asked): word, " in done.err
@@ -117,28 +117,12 @@ def test_there_and_back(trained: Path, console: Command, tmp_path: Path) -> None
     back = succeeded(console("detokenize", "-q", "-m", trained, "-o", "back", stdin=done.out))
     assert (back.out, back.err) == ("", "")
     assert (tmp_path / "back").read_text() == text.read_text()
-
-
-@pytest.mark.parametrize("side", ["source", "target"])
-def test_each_side_has_its_tokenizer(trained: Path, console: Command, side: str) -> None:
-    for command in ("tokenize", "detokenize"):
-        done = succeeded(console(command, "-m", trained, "--side", side, stdin=""))
-        assert done.out == ""
-        assert done.err.startswith(f"{side} tokenizer of ")
-
-
-def test_text_that_was_not_tokenized_is_refused(trained: Path, console: Command) -> None:
     done = console("detokenize", "-m", trained, stdin="▁ba\nba ce di\n")
     refused(done, "line 2: no token of 'ba ce di' has the mark ▁ of a word", after_results=True)
     assert done.out == "ba\n"
-
-
-def test_a_file_is_cut_into_full_windows() -> None:
-    lines = [str(number) for number in range(300)]
-    cut = list(windows(iter(lines), most=100))
-    assert [len(window) for window in cut] == [100, 100, 100]
-    assert [line for window in cut for line in window] == lines
-    assert list(windows(iter([]))) == []
+    for command, side in (("tokenize", "target"), ("detokenize", "source")):
+        done = succeeded(console(command, "-m", trained, "--side", side, stdin=""))
+        assert done.err.startswith(f"{side} tokenizer of ")
 
 
 def test_who_waits_for_an_answer_gets_it() -> None:
@@ -167,7 +151,10 @@ def test_memory_does_not_grow_with_the_input() -> None:
     assert threading.active_count() < 20
 
 
-def test_long_and_slow_lines_make_small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_are_full_but_where_lines_are_long_or_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [str(number) for number in range(250)]
+    assert list(windows(iter(lines), most=100)) == [lines[:100], lines[100:200], lines[200:]]
+    assert list(windows(iter([]))) == []
     with monkeypatch.context() as changed:
         changed.setattr(reading, "MOST_CHARACTERS", 10)
         assert list(windows(iter(["a" * 6] * 5), most=100)) == [["a" * 6] * 2, ["a" * 6] * 2, ["a" * 6]]

@@ -37,19 +37,7 @@ def row(output: str, start: str) -> list[str]:
     return next(line for line in output.splitlines() if line.startswith(start))[len(start) :].split()
 
 
-def test_rouge_with_intervals_and_signature(score: Command) -> None:
-    done = score("new", "--ref", "gold", "--n-samples", 50)
-    assert (done.code, done.err) == (0, "")
-    (cells,) = metrics.score_texts([Texts(NEW, [GOLD])], ["rouge"], None, Resampling("bs", 50))
-    assert len(cells) == 4
-    for cell in cells:
-        assert row(done.out, cell.score.name + " ") == [f"{cell.score.value:.2f}", "±", f"{cell.interval:.2f}"]
-        assert cell.score.signature in done.out
-    assert "BLEU" not in done.out
-    assert "quality" not in done.out
-
-
-def test_json_has_all_of_it(score: Command) -> None:
+def test_rouge_with_intervals_and_quality(score: Command) -> None:
     done = succeeded(score("new", "old", "--ref", "gold", "--source", "articles", "--n-samples", 50, "--json"))
     assert done.err == (
         "note: 1 of 2 summaries of old are empty; ROUGE counts them as 0, and the quality report only in its number "
@@ -66,6 +54,11 @@ def test_json_has_all_of_it(score: Command) -> None:
             assert isinstance(cell.score, metrics.RougeScore)
             beside = {"mean": cell.mean, "interval": cell.interval, "p_value": cell.p_value}
             assert entry == asdict(cell.score) | beside
+    table = succeeded(score("new", "--ref", "gold", "--n-samples", 50)).out
+    assert "quality" not in table
+    for cell in metrics.score_texts([Texts(NEW, [GOLD])], ["rouge"], None, Resampling("bs", 50))[0]:
+        assert row(table, cell.score.name + " ") == [f"{cell.score.value:.2f}", "±", f"{cell.interval:.2f}"]
+        assert cell.score.signature in table
     report = quality(OLD, ARTICLES, [GOLD])
     assert old["quality"]["novel"] == list(report.novel)
     assert old["quality"]["length_to_reference"] == report.length_to_reference
@@ -83,9 +76,6 @@ def test_several_systems_side_by_side_with_the_references(score: Command) -> Non
     assert reports[0].signature in done.out
     assert "* p < 0.05 against old (paired bootstrap)" in done.out
     assert "(p " in done.out
-
-
-def test_several_references(score: Command) -> None:
     done = succeeded(score("new", "--ref", "gold", "--ref", "new", "--source", "articles", "--no-significance"))
     assert row(done.out, "ROUGE-2 ") == ["100.00"]
     assert "nrefs:2|multi:best-f1|agg:mean-f1" in done.out
@@ -111,8 +101,7 @@ def test_sentences_in_a_list_stay_apart(score: Command) -> None:
 
 
 def test_notes_about_articles_and_letters(score: Command) -> None:
-    write_lines("holes", ["", "Rome."])
-    write_lines("umlauts", ["Köln", "Rom"])
-    done = succeeded(score("new", "--ref", "umlauts", "--source", "holes", "--n-samples", 5))
+    files = (write_lines("umlauts", ["Köln", "Rom"]), "--source", write_lines("holes", ["", "Rome."]))
+    done = succeeded(score("new", "--ref", *files, "--n-samples", 5))
     assert "note: 1 of 2 articles are empty; all in their summaries counts as new" in done.err
     assert "note: 1 of 2 reference lines hold letters or digits other than a-z and 0-9" in done.err

@@ -92,12 +92,12 @@ def largest_file(size: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("size", [0, 1000, 4000])
-@pytest.mark.parametrize("ending", ["json", "npz"])
-def test_soft_alignments(corpus: Path, trained: Path, console: Command, tmp_path: Path, ending: str, size: int) -> None:
-    given = ["--source", corpus / "test.src", "--target", corpus / "test.tgt"]
-    with largest_file(size):
-        done = console("align", "-m", trained, *given, "--soft", f"soft.{ending}")
-    refused(done, f"nmtkit: error: soft.{ending}: cannot write it: ", after_results=True)
+@pytest.mark.parametrize("option", ["-o out.txt", "-o out.txt.gz", "--soft soft.json", "--soft soft.npz"])
+def test_results(corpus: Path, trained: Path, console: Command, tmp_path: Path, option: str, size: int) -> None:
+    pairs = ["--source", corpus / "test.src", "--target", corpus / "test.tgt"]
+    with largest_file(min(size, 10) if "-o" in option else size):
+        done = console("align", "-m", trained, *pairs, *option.split())
+    refused(done, f"nmtkit: error: {option.split()[1]}: cannot write it: ", after_results=True)
     assert not list(tmp_path.iterdir())
 
 
@@ -138,11 +138,3 @@ def test_where_nothing_is_known_it_is_a_file(console: Command, monkeypatch: pyte
     monkeypatch.setattr("nmtkit.recipe.Recipe.model_json_schema", full)
     done = refused(console("recipe", "schema"), "nmtkit: error: a file: ")
     assert "standard output" not in done.err
-
-
-@pytest.mark.parametrize("ending", ["txt", "txt.gz"])
-def test_results(corpus: Path, trained: Path, console: Command, tmp_path: Path, ending: str) -> None:
-    with largest_file(10):
-        done = console("translate", "-m", trained, "-o", f"out.{ending}", corpus / "test.src")
-    refused(done, f"nmtkit: error: out.{ending}: cannot write it: ")
-    assert not list(tmp_path.iterdir())
