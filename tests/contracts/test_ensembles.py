@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import partial
-from itertools import product
 
 import pytest
 import test_models as contract
@@ -71,38 +70,17 @@ RULES: list[dict[str, object]] = [
 ]
 
 
-SEARCHES = in_turns(list(product([False, True], RULES)), 2, TOGETHER)
+SEARCHES = in_turns(RULES, 2, TOGETHER)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize(("ensemble", "searches"), SEARCHES, indirect=["ensemble"])
-def test_the_search_finds_what_the_reference_finds(
-    ensemble: Ensemble, searches: list[tuple[bool, dict[str, object]]]
-) -> None:
-    for listed, settings in searches:
+def test_the_search_finds_what_the_reference_finds(ensemble: Ensemble, searches: list[dict[str, object]]) -> None:
+    for settings in searches:
         config = for_model({**settings, "max_length": 5}, ensemble)
-        shortlist = shortlists.SHORTLIST if listed else None
-        results = shortlists.searched(ensemble, SOURCES[:3], config, shortlist)
-        for line, hypotheses in enumerate(results):
+        for line, hypotheses in enumerate(beam_search(ensemble, batch_of(SOURCES[:3]), config, config.hypotheses)):
             own = [contract.sentences(one)[line] for one in ensemble.models()]
-            if listed:
-                (candidates,) = shortlists.SHORTLIST.candidates(batch_of([SOURCES[line]]), ensemble.config.copies)
-                own = [one.among(candidates) for one in own]
             agree(hypotheses, together(ensemble, own), config, line)
-
-
-MEANS = in_turns(["probabilities", "log-probabilities"], few=True)
-
-
-@pytest.mark.parametrize(("model", "means"), MEANS, indirect=["model"])
-@torch.no_grad()
-def test_a_model_with_itself_is_itself(model: Seq2Seq, means: list[Mean]) -> None:
-    config = SearchConfig(beam_size=4, max_length=6)
-    alone = beam_search(model, batch_of(SOURCES), config, 4, need_attention=model.has_attention)
-    for mean in means:
-        twice = Ensemble([model, model], mean, [1.0, 3.0])
-        assert (twice.has_attention, twice.config.copies) == (model.has_attention, model.config.copies)
-        same(beam_search(twice, batch_of(SOURCES), config, 4, need_attention=model.has_attention), alone, within=1e-6)
 
 
 @torch.no_grad()

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import reference_search
-import safetensors.torch
 import torch
 from comparing import agree, for_model, same
 from daily import daily
@@ -66,6 +65,7 @@ def test_a_model_to_be_filled_draws_nothing_and_lacks_nothing(name: str) -> None
     assert not torch.equal(drawn.embedding("src").weight, filled.embedding("src").weight)
     assign_weights(filled, get_weights(drawn), Path())
     for one, other in ((drawn.named_parameters, filled.named_parameters), (drawn.named_buffers, filled.named_buffers)):
+        assert dict(one()).keys() == dict(other()).keys()
         assert all(torch.equal(value, dict(other())[name]) for name, value in one())
 
 
@@ -283,17 +283,6 @@ def test_ties_share_what_they_say(model: Seq2Seq) -> None:
     if model.output is not None:  # one that is made of the embedding has none of its own
         assert (model.output.weight is tgt) == (tie in ("decoder", "all"))
         assert model.output.weight is tgt or model.output.weight is not src
-
-
-@torch.no_grad()
-def test_saved_and_loaded_gives_the_same(model: Seq2Seq, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    batch = batch_of(SOURCES, TARGETS)
-    before = model(batch).log_probs
-    safetensors.torch.save_model(model, str(tmp_path / "model.safetensors"))
-    other = build(*EVERY[request.node.callspec.params["model"]], seed=2).double().eval()
-    assert not torch.allclose(other(batch).log_probs, before)
-    safetensors.torch.load_model(other, str(tmp_path / "model.safetensors"))
-    assert torch.equal(other(batch).log_probs, before)
 
 
 @torch.no_grad()

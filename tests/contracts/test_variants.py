@@ -48,20 +48,6 @@ def test_every_pair_of_choices_occurs(kind: str) -> None:
         assert {read(*variant).model_dump()[name] for variant in VARIANTS.values() if variant[0] == kind} >= set(values)
 
 
-def test_no_pair_is_refused_but_these() -> None:
-    """So that a refusal which is added shows here which pairs are no longer asked for."""
-    refused = {
-        kind: {
-            tuple(sorted(f"{name} {value}" for name, value in pair))
-            for one, other in combinations([name for name in CHOICES[kind] if name != "tie"], 2)
-            for pair in (((one, a), (other, b)) for a, b in product(CHOICES[kind][one], CHOICES[kind][other]))
-            if pair not in admitted(kind)
-        }
-        for kind in CHOICES
-    }
-    assert refused == {**{kind: set() for kind in CHOICES}, "rnn_encdec": {("bridge zero", "feed_context False")}}
-
-
 def test_every_kind_and_every_layer_is_among_them() -> None:
     assert set(CHOICES) == {kind for kind, _ in VARIANTS.values()} == set(MODELS.names())
     assert [VARIANTS[name][0] for name in ONE_OF_EACH] == list(CHOICES)

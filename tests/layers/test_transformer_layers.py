@@ -9,11 +9,9 @@ import torch
 from formulas import Array, linear
 from torch import Tensor
 
-from nmtkit.core.errors import DataError
 from nmtkit.layers.elementary import Dropout, dropout
 from nmtkit.layers.transformer import (
     FeedForward,
-    LearnedPositions,
     SelfAttention,
     SinusoidalPositions,
     attend,
@@ -92,13 +90,6 @@ def test_sinusoidal_positions_have_no_end() -> None:
     assert torch.equal(positions(3), sinusoids(3, 4))
     assert torch.equal(SinusoidalPositions(4, halves=True)(1000), sinusoids(1000, 4, halves=True))
     assert "table" not in positions.state_dict()
-
-
-def test_learned_positions_end_in_a_clear_error() -> None:
-    positions = LearnedPositions(4, 3)
-    assert torch.equal(positions(2), positions.table[:2])
-    with pytest.raises(DataError, match=r"position 4.*only 3.*max_positions"):
-        positions(4)
 
 
 def test_projections_start_in_xaviers_range() -> None:

@@ -1,5 +1,6 @@
 """Minimum Bayes risk, against sacrebleu's own scores of sentences."""
 
+import math
 import random
 
 import pytest
@@ -50,5 +51,8 @@ def test_samples_count_as_often_as_they_were_drawn_and_beams_by_their_probabilit
     by_share = merge_and_rerank(found, SearchConfig(mbr="chrf"))[:2]
     assert [one.text for one in by_share] == ["a dog sleeps", "the man sees"]
     assert by_share[0].log_prob == -0.1
+    shares = [math.exp(-0.1), 2 * math.exp(-3.0), math.exp(-3.0)]
+    utilities = sentence_scores(["a dog sleeps", "the man sees", "the man"], "chrf") @ shares / sum(shares)
+    assert [one.score for one in by_share] == pytest.approx(utilities[:2].tolist())
     by_score = merge_and_rerank(found, SearchConfig(beam_size=4, diversity_groups=2))
     assert [one.text for one in by_score] == ["a dog sleeps", "the man sees", "the man"]

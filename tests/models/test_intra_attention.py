@@ -12,8 +12,9 @@ from torch import Tensor
 from walk import Walk
 
 from nmtkit.data.batch import Batch, collate
-from nmtkit.data.vocabulary import BOS, EOS, UNK
-from nmtkit.models.intra_attention import IntraAttention, IntraAttentionConfig
+from nmtkit.data.vocabulary import BOS, UNK
+from nmtkit.layers.kernels import masked_softmax
+from nmtkit.models.intra_attention import IntraAttention, IntraAttentionConfig, accumulated_before, penalize
 
 build = partial(small_models.build, "intra_attention", scale=2.0, noise=0.2)
 # Two words of the articles are unknown; one of them is in a summary, and one article is nothing else.
@@ -82,24 +83,6 @@ def test_what_was_looked_at_counts_less() -> None:
     repeated = (looks[2, 1:7] * looks[2, :6]).sum(-1)
     plainly_repeated = (plain_looks[2, 1:7] * plain_looks[2, :6]).sum(-1)
     assert float(repeated.mean()) < 0.8 * float(plainly_repeated.mean())
-
-
-@torch.no_grad()
-def test_without_a_switch_nothing_is_copied() -> None:
-    model = build(copying=False)
-    assert not model.config.copies
-    output = model(ARTICLES)
-    assert output.log_probs.shape[-1] == V
-    assert output.copy_gate is None
-
-
-def test_every_article_has_its_rows_and_all_one_output_layer() -> None:
-    model = build()
-    memory = model.encode(ARTICLES)
-    picked = memory.select(torch.tensor([2, 0, 0]))
-    assert picked.output_weight is memory.output_weight
-    assert torch.equal(picked.values, memory.values[[2, 0, 0]])
-    assert build(tie="none").encode(ARTICLES).output_weight is None
 
 
 # Words of its own.
@@ -195,21 +178,32 @@ def test_loss_and_gradients_are_finite(name: str, gate: float | None) -> None:
     finite_gradients(model, HARD[name], label_smoothing=0.1)
 
 
-@torch.no_grad()
-def test_the_first_step_has_no_earlier_states() -> None:
-    """The third part of the features is zero in the first step, in a search as in training."""
-    model = build()
-    memory = model.encode(ARTICLES)
-    _, readout = Walk(model, memory).step(torch.tensor([BOS] * 3))
-    whole = model.unroll(ARTICLES, memory)
-    assert float(readout.features[:, 16:].abs().max()) == 0.0
-    assert float(whole.features[:, 0, 16:].abs().max()) == 0.0
-    assert float(whole.features[:, 1, 16:].abs().min()) > 0.0
+def weights_of(scores: Tensor) -> Tensor:
+    """Weights of all steps by equations 3 and 4."""
+    past = accumulated_before(scores)
+    return masked_softmax(penalize(scores, past), torch.ones_like(scores, dtype=torch.bool))
 
 
-def test_end_marks_are_places_like_others() -> None:
-    """An empty article is its end mark: the decoder looks there and nowhere else."""
-    model = build()
-    assert HARD["empty"].src.tolist() == [[EOS], [EOS]]
-    assert model.encode(HARD["empty"]).mask.sum(1).tolist() == [1, 1]
-    assert bool((model(HARD["empty"], need_attention=True).attention == 1.0).all())
+@pytest.mark.parametrize("size", [1.0, 100.0, 10_000.0])
+def test_stays_finite_where_exponentials_do_not(size: float) -> None:
+    scores = size * torch.tensor([[[1.0, -1.0, 0.5], [1.0, -1.0, -0.5], [-1.0, 1.0, 0.0]]])
+    scores.requires_grad_()
+    naive = scores.exp()
+    earlier = naive.cumsum(1) - naive
+    divided = torch.cat([naive[:, :1], naive[:, 1:] / earlier[:, 1:]], 1)
+    naive_weights = divided / divided.sum(-1, keepdim=True)
+    weights = weights_of(scores)
+    if size == 1.0:
+        torch.testing.assert_close(weights, naive_weights, rtol=1e-5, atol=1e-6)
+    else:
+        assert not bool(naive_weights.isfinite().all())
+    torch.testing.assert_close(weights.sum(-1), torch.ones(1, 3))
+    (weights * torch.tensor([1.0, 2.0, 5.0])).sum().backward()
+    assert bool(scores.grad.isfinite().all())
+
+
+def test_an_earlier_look_counts_once_however_large() -> None:
+    """Place 0 had e^10000 and has it again: its share is 1, as that of place 1, which had and has e^0."""
+    scores = torch.tensor([[[10_000.0, 0.0], [10_000.0, 0.0]]])
+    weights = weights_of(scores)
+    torch.testing.assert_close(weights, torch.tensor([[[1.0, 0.0], [0.5, 0.5]]]))

@@ -14,7 +14,7 @@ from walk import Walk
 
 from nmtkit.data.batch import collate
 from nmtkit.data.vocabulary import BOS, EOS
-from nmtkit.layers.attention import SCORES, WindowKind
+from nmtkit.layers.attention import WindowKind
 from nmtkit.models.base import VocabularySizes
 from nmtkit.models.luong import Luong, LuongConfig
 from nmtkit.search.engine import beam_search
@@ -124,18 +124,6 @@ def test_output_words_start_apart(tie: str) -> None:
     lengths = model.output.weight.detach().norm(dim=1)
     assert lengths.mean().item() == pytest.approx(3.0, rel=0.1)
     assert (model.output.weight is model.src_embedding.weight) == (tie == "all")
-
-
-def test_every_other_pair_of_score_and_window_is_admitted() -> None:
-    for score in SCORES.names():
-        for window in get_args(WindowKind) if score != "location" else ["global"]:
-            build(score=score, window=window)
-
-
-def test_halves_of_both_directions_make_a_dot_product_possible() -> None:
-    model = build(score="dot", bidirectional=True, encoder_hidden_size=2, layers=2, cell="lstm")
-    assert model.encode(batch_of([[4, 5]])).values.shape == (1, 3, 4)
-    assert model(batch_of([[4, 5]], [[4]])).log_probs.shape == (1, 2, small_models.V)
 
 
 def copies(random: torch.Generator, count: int) -> list[list[int]]:

@@ -117,21 +117,6 @@ def test_coverage_begins_without_effect_and_then_matters() -> None:
     assert not torch.allclose(changed[:, 1:], expected[:, 1:])
 
 
-@torch.no_grad()
-def test_pieces_are_copied_too() -> None:
-    """Without unknown words X is V, and copying raises exactly the words of the source."""
-    model = build()
-    batch = batch_of([[5, 6, 7]], [[8, 9]])
-    model.get_parameter("gate.weight").zero_()
-    model.get_parameter("gate.bias").fill_(40.0)  # generates only
-    generated = model(batch).log_probs
-    model.get_parameter("gate.bias").fill_(0.0)  # copies half of the time
-    mixed = model(batch).log_probs
-    assert mixed.shape == (1, 3, V)
-    higher = (mixed > generated + math.log(0.5) + 1e-9)[0, 0]
-    assert higher.nonzero().view(-1).tolist() == [EOS, 5, 6, 7]  # the end of the source is a token of it
-
-
 HARD = {
     "empty": [[]],
     "one-word": [[5], [V]],
@@ -187,21 +172,6 @@ def test_gradient_of_the_likelihood(chunk_bytes: int, coverage: bool) -> None:
     assert checked > 60
 
 
-LEVELS = 3
-
-
-def names_by_level(draw: torch.Generator) -> tuple[list[int], list[int]]:
-    """Nine to twelve unknown names, each behind the level it has; all names, from the first level to the last.
-
-    Names of one level come in the order of the source. The decoder reads every name as UNK, so what it has said it can
-    only know from where it has looked.
-    """
-    count = int(torch.randint(9, 13, (), generator=draw))
-    levels = torch.randint(0, LEVELS, (count,), generator=draw).tolist()
-    source = [token for name, level in enumerate(levels) for token in (4 + level, V + name)]
-    return source, [V + name for name in sorted(range(count), key=lambda name: levels[name])]
-
-
 @torch.no_grad()
 def test_who_sees_its_coverage_does_not_say_a_name_again(record_property: Callable[[str, object], None]) -> None:
     """The same random weights, which only copy: the energy of a name falls where it was looked at, or does not."""
@@ -220,37 +190,3 @@ def test_who_sees_its_coverage_does_not_say_a_name_again(record_property: Callab
     record_property("share of it said by the seeing, at most 0.5", seeing / blind)
     assert blind > 6
     assert seeing <= blind / 2
-
-
-def repeated_after_training(coverage: bool, seed: int) -> tuple[int, int]:
-    """Trains for some seconds; then of 100 new sources the names said again, and the summaries without any fault."""
-    updates, peak = 350, 1.5e-2
-    model = build(seed=seed, embedding_size=16, hidden_size=8, attention_size=16, coverage=coverage).float().train()
-    optimizer = torch.optim.Adam(model.parameters())
-    draw = torch.Generator().manual_seed(seed)
-    test = [names_by_level(draw) for _ in range(100)]
-    for update in range(updates):
-        pairs = [names_by_level(draw) for _ in range(24)]
-        batch = batch_of([source for source, _ in pairs], [target for _, target in pairs])
-        optimizer.param_groups[0]["lr"] = peak * min(1.0, (update + 1) / 30) * (1 - update / updates)
-        optimizer.zero_grad()
-        backward(model, batch, batch.n_tokens, 1 << 30, coverage_weight=float(coverage))
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 2.0)
-        optimizer.step()
-    results = beam_search(model.eval(), batch_of([source for source, _ in test]), SearchConfig(beam_size=1))
-    said = [best[0].ids for best in results]
-    right = sum(ids == target for ids, (_, target) in zip(said, test, strict=True))
-    return sum(len(ids) - len(set(ids)) for ids in said), right
-
-
-@pytest.mark.slow
-def test_coverage_removes_repetition(record_property: Callable[[str, object], None]) -> None:
-    """The same model, data and updates: one that says names again, and with coverage (and its loss) hardly ever."""
-    repeated, right = repeated_after_training(coverage=False, seed=moved(1))
-    repeated_with_coverage, right_with_coverage = repeated_after_training(coverage=True, seed=moved(1))
-    record_property("said again without coverage, more than 50", repeated)
-    record_property("their share with coverage, less than 0.5", repeated_with_coverage / max(repeated, 1))
-    record_property("more of 100 right with coverage, more than 15", right_with_coverage - right)
-    assert repeated > 50
-    assert repeated_with_coverage < repeated / 2
-    assert right_with_coverage > right + 15

@@ -6,9 +6,7 @@ import torch
 from small_models import batch_of
 from walk import Walk
 
-from nmtkit.data.batch import Batch
-from nmtkit.data.vocabulary import BOS, EOS
-from nmtkit.layers.attention import SCORES
+from nmtkit.data.vocabulary import BOS
 
 build = partial(small_models.build, "rnnsearch")
 SENTENCE = batch_of([[4, 5, 6]])
@@ -45,45 +43,6 @@ def test_the_step_is_that_of_the_appendix(readout_state: str) -> None:
         before = after
 
 
-FITTING: dict[str, dict[str, object]] = {
-    "additive": {},
-    "cosine": {},
-    "dot": {"encoder_hidden_size": 2},
-    "general": {"encoder_hidden_size": 7},
-    "location": {"max_positions": 4},
-    "scaled_dot": {"bidirectional": False},
-}
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("score", FITTING)
-def test_every_score_weighs_the_encoders_states(score: str) -> None:
-    assert set(FITTING) == set(SCORES.names())
-    model = build(score=score, **FITTING[score])
-    memory = model.encode(SENTENCE)
-    _, readout = Walk(model, memory).step(torch.tensor([BOS]))
-    energies = model.attention.score(model.start(memory).hidden, model.attention.score.project(memory.values))
-    torch.testing.assert_close(readout.attention, energies[0].softmax(-1))
-    context = readout.features[0, -memory.values.shape[2] :]
-    torch.testing.assert_close(context, readout.attention[0] @ memory.values[0])
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("reverse", [False, True])
-def test_states_stand_in_the_order_of_the_words_whichever_way_they_are_read(reverse: bool) -> None:
-    """A state depends on the words that were read before it, which shows the direction of reading."""
-    model = build(bidirectional=False, reverse_source=reverse)
-    src = torch.tensor([[4, 5, 6, EOS, 0], [6, EOS, 0, 0, 0]])
-    batch = Batch(src, src != 0, torch.tensor([4, 2]), src)
-    values = model.encode(batch).values
-    for column in range(4):
-        other = src.clone()
-        other[0, column] = 2
-        changed = model.encode(Batch(other, batch.src_mask, batch.src_lengths, other)).values != values
-        places = range(column + 1) if reverse else range(column, 4)
-        assert changed.any(-1).nonzero().tolist() == [[0, place] for place in places]
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_the_bridge_reads_the_direction_that_ends_at_the_first_word(bidirectional: bool) -> None:
@@ -101,17 +60,6 @@ def test_the_bridge_reads_the_direction_that_ends_at_the_first_word(bidirectiona
     memory = model.encode(SENTENCE)
     torch.testing.assert_close(memory.values, words)
     torch.testing.assert_close(model.start(memory).hidden, model.bridge.hidden(final).view(1, 3, 4))
-
-
-@torch.no_grad()
-def test_a_copied_state_is_the_encoders() -> None:
-    model = build(cell="lstm", bidirectional=False, layers=2, bridge="copy")
-    state = model.start(model.encode(SENTENCE))
-    words = model.src_embedding(SENTENCE.src)
-    for number, layer in enumerate(model.encoder.forward_layers):
-        words, (hidden, cell) = layer(words)
-        torch.testing.assert_close(state.hidden[:, number], hidden[0])
-        torch.testing.assert_close(state.cell[:, number], cell[0])
 
 
 def test_the_initialisation_of_the_paper() -> None:

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-import numpy as np
 import pytest
 import torch
 from comparing import same
@@ -194,16 +193,6 @@ def test_coverage_penalty_by_hand(kind: CoverageKind, penalty: float, costs: lis
     )
 
 
-def test_coverage_is_that_of_the_hypothesis_s_own_path() -> None:
-    config = unlimited(coverage_penalty=0.3, length_penalty="gnmt")
-    results = beam_search(TableModel(random_tables(12, 4, 9), look), sources(*[3] * 12), config, 5, need_attention=True)
-    for hypotheses in results:
-        for hypothesis in hypotheses:
-            covered = np.clip(hypothesis.attention[:, :2].sum(0, dtype=np.float64), 2**-24, 1.0)  # EOS is no word
-            expected = hypothesis.log_prob / ((5 + len(hypothesis.token_log_probs)) / 6) + 0.3 * np.log(covered).sum()
-            assert hypothesis.score == pytest.approx(float(expected))
-
-
 # Lengths and prefixes.
 
 
@@ -213,34 +202,6 @@ def test_the_length_limit_is_each_sentence_s_own() -> None:
     config = SearchConfig(beam_size=2, max_length=9, max_length_ratio=1.0, max_length_offset=1)
     results = beam_search(TableModel(tables), sources(3, 6, 11), config, n_best=2)
     assert [[len(h.ids) for h in hypotheses] for hypotheses in results] == [[4, 4], [7, 7], [9, 9]]
-
-
-@pytest.mark.parametrize(
-    ("settings", "least"),
-    [({"min_length": 3}, [3] * 6), ({"min_length_ratio": 0.5, "min_length": 1}, [1, 2, 3, 4, 5, 6])],
-    ids=str,
-)
-def test_the_least_length_counts_words(settings: dict[str, float], least: list[int]) -> None:
-    model, batch = TableModel(random_tables(6, 3, 9, spread=2.0)), sources(3, 5, 7, 9, 11, 13)
-
-    def too_short(config: SearchConfig) -> int:
-        results = beam_search(model, batch, config, 3)
-        return sum(len(h.ids) < words for words, best in zip(least, results, strict=True) for h in best)
-
-    assert too_short(unlimited()) > 0
-    assert too_short(unlimited(**settings)) == 0
-
-
-def test_a_forced_prefix_begins_the_translation_and_counts() -> None:
-    tables = random_tables(3, 4, 9)
-    prefix = torch.tensor([[7, 8, 4], [5, PAD, PAD], [PAD, PAD, PAD]])
-    model = TableModel(tables)
-    results = beam_search(model, sources(4, 4, 4), unlimited(), 3, prefix=prefix)
-    assert all(h.ids[:3] == [7, 8, 4] for h in results[0])
-    assert all(h.ids[:1] == [5] for h in results[1])
-    same(results[2:], beam_search(model, sources(4, 4, 4), unlimited(), 3)[2:])
-    own = [float(tables[0, depth, last, token]) for depth, last, token in [(0, BOS, 7), (1, 7, 8), (2, 8, 4)]]
-    assert results[0][0].token_log_probs[:3] == pytest.approx(own)
 
 
 def test_a_prefix_that_ends_is_only_scored() -> None:
@@ -308,11 +269,6 @@ def test_attention_and_p_gen_follow_the_back_pointers() -> None:
             assert hypothesis.p_gen == pytest.approx([path / 1_000_003 for *_, path in expected])
     quiet = beam_search(copying, batch, unlimited(), 5)
     assert all(h.p_gen is None and h.attention is None for hypotheses in quiet for h in hypotheses)
-
-
-def test_attention_has_a_column_for_each_source_token() -> None:
-    results = beam_search(TableModel(random_tables(2, 2, 8)), sources(2, 3), unlimited(), need_attention=True)
-    assert [h.attention.shape[1] for (h,) in results] == [2, 3]
 
 
 # The best candidates.

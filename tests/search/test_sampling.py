@@ -11,7 +11,7 @@ from table_model import A, B, C, TableModel, by_hand, random_tables, search, sou
 from torch import Tensor
 
 from nmtkit.data.vocabulary import BOS, EOS
-from nmtkit.search.engine import Engine, beam_search
+from nmtkit.search.engine import Engine
 from nmtkit.search.hypotheses import Hypothesis
 from nmtkit.search.rules import SearchConfig
 from nmtkit.search.sampling import draw, keep_epsilon, keep_top_k, keep_top_p, splitmix64
@@ -77,20 +77,6 @@ def test_the_hash_is_that_of_splitmix64() -> None:
     published = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431]
     numbers = splitmix64(torch.tensor(1234567), torch.arange(4)).tolist()
     assert [number % 2**64 for number in numbers] == published == [plain_hash(1234567, count) for count in range(4)]
-
-
-def test_each_sample_follows_its_own_path() -> None:
-    tables = random_tables(3, 4, 10)
-    results = beam_search(TableModel(tables), sources(3, 4, 5), SearchConfig(samples=7), 7, need_attention=True)
-    for table, drawn in zip(tables, results, strict=True):
-        assert len({tuple(h.ids) for h in drawn}) > 1
-        for hypothesis in drawn:
-            last, expected = BOS, []
-            for depth, token in enumerate([*hypothesis.ids, *[EOS] * hypothesis.finished]):
-                expected.append(float(table[min(depth, 3), last, token]))
-                last = token
-            assert hypothesis.token_log_probs == pytest.approx(expected)
-            assert hypothesis.attention[:, 1].tolist() == [BOS, *hypothesis.ids][: len(hypothesis.token_log_probs)]
 
 
 def test_a_sample_that_ends_at_the_limit_is_there_once() -> None:
