@@ -124,7 +124,6 @@ class TrainingDisplay(_Display):
     """The progress of training: two live lines in a terminal, else a plain line now and then."""
 
     _shows_first_and_last = True
-    _first: tuple[float, float] | None = None  # the share done at the first update shown, and when
     _update = 0
     _seconds_taken = 0.0
     _metrics: Mapping[str, float] = MappingProxyType({})
@@ -133,10 +132,8 @@ class TrainingDisplay(_Display):
         """Shows that `update` optimizer steps are done, earlier runs included, and their metrics.
 
         The `share` is of the training, or of its stage, from 0 to 1; None if its end is not known. It took so many
-        `seconds`, from which the time left is estimated until there are more updates.
+        `seconds`, from which the time left is estimated.
         """
-        if share is not None and (self._first is None or share < (self._share or 0.0)):  # less: another stage began
-            self._first = (share, time.monotonic())
         self._update, self._metrics, self._seconds_taken = update, metrics, seconds
         self._notify(share)
 
@@ -155,13 +152,9 @@ class TrainingDisplay(_Display):
         return known + [f"{name} {value:.4g}" for name, value in self._metrics.items() if name not in FORMATS]
 
     def _time_left(self) -> str:
-        """Estimated from the first update shown, so that it is right for a resumed training too."""
-        if self._first is None or self._share is None:
+        if not self._share or not self._seconds_taken:
             return "? left"
-        share, seconds = self._share - self._first[0], time.monotonic() - self._first[1]
-        if share <= 0:
-            share, seconds = self._share, self._seconds_taken
-        return f"{_clock(seconds / share * max(1 - self._share, 0.0))} left" if share and seconds else "? left"
+        return f"{_clock(self._seconds_taken / self._share * max(1 - self._share, 0.0))} left"
 
 
 class ProgressDisplay(_Display):
@@ -184,13 +177,10 @@ class ProgressDisplay(_Display):
 class LineProgress(_Display):
     """The number of lines done, shown only where stderr is a terminal and stdout is none, which shows the results."""
 
-    def __init__(
-        self, unit: str = "lines", total: int | None = None, stream: TextIO | None = None, size: int = 1
-    ) -> None:
+    def __init__(self, unit: str = "lines", stream: TextIO | None = None, size: int = 1) -> None:
         """Starts the clock; the `unit` is a plural, and `advance` counts `size` to one."""
         super().__init__(stream, seconds_between_lines=math.inf)
         self._unit, self._size = unit, size
-        self._total = total
         self._done = 0
         self._started = time.monotonic()
         if sys.stdout.isatty():
@@ -207,12 +197,7 @@ class LineProgress(_Display):
     def _line(self) -> str:
         elapsed = max(time.monotonic() - self._started, 1e-9)
         done = self._done // self._size
-        speed = done / elapsed
-        total = f"/{self._total:,}" if self._total is not None else ""
-        text = f"{done:,}{total} {self._unit}  {speed:,.1f} {self._unit}/s  {_clock(elapsed)}"
-        if self._total is not None and done:
-            text += f"  {_clock(max(self._total - done, 0) / speed)} left"
-        return text
+        return f"{done:,} {self._unit}  {done / elapsed:,.1f} {self._unit}/s  {_clock(elapsed)}"
 
 
 def _clock(seconds: float) -> str:
