@@ -194,11 +194,8 @@ def prepare(
 ) -> None:
     """Sets the process up for work on `device`.
 
-    Args:
-        device: where the work will run.
-        matmul_precision: below `highest` float32 products may use tf32 or bf16 inside, on CUDA those of cuDNN's
-            recurrent layers as well. `auto` is `highest`.
-        threads: CPU threads; None keeps torch's number, as far as there are cores.
+    With a `matmul_precision` below `highest` float32 products may use tf32 or bf16 inside, on CUDA those of cuDNN's
+    recurrent layers as well. `auto` is `highest`. Without `threads` torch's number stays, as far as there are cores.
     """
     torch.set_float32_matmul_precision("highest" if matmul_precision == "auto" else matmul_precision)
     torch.backends.cudnn.allow_tf32 = torch.get_float32_matmul_precision() != "highest"

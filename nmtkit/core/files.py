@@ -41,10 +41,8 @@ def write_errors(path: str | Path) -> Iterator[None]:
 def atomic_path(path: Path, suffix: str = ".new", durable: bool = False) -> Iterator[Path]:
     """A path beside a file; what the block writes there replaces the file at its end, at once or not at all.
 
-    Args:
-        path: the file; its folder is made.
-        suffix: of its name till then; one for each process where several may write the file at once.
-        durable: it has reached the disk at the end, so that not even a power cut takes it back.
+    The folder is made. `suffix` ends its name till then: one for each process where several may write the file at once.
+    If it is `durable`, it has reached the disk at the end, so that not even a power cut takes it back.
 
     Raises:
         NmtkitError: a folder, a device or a pipe is there, which would be lost.

@@ -241,12 +241,8 @@ def parse(
 ) -> S:
     """Checks plain values, as YAML gives them, against the settings class.
 
-    Args:
-        cls: the class to build.
-        data: the values.
-        where: what to call the place in a message where `places` has none: a file's name, or `--set`.
-        places: where each key stands, as `load_yaml` gives it.
-        called: what the user calls a key, where that is another path than its own.
+    Messages name the place of a key: that in `places`, as `load_yaml` gives them, or else `where`. `called` turns the
+    path of a key into the one that the user knows.
 
     Raises:
         RecipeError: a line for each fault, with the place, the dotted key, what was given and what is valid; of many

@@ -32,21 +32,16 @@ def choose_preset(
     Args:
         task: one of `TASKS_WITH_PRESETS`.
         size: of the training text.
-        preset: one of `PRESETS`; None chooses by the corpus and the device.
-        gpu: whether training will be on a GPU.
+        preset: one of `PRESETS`; None chooses by the corpus, and by whether training is on a `gpu`.
+        gpu: see there.
         minutes: stop training after so many; a smaller preset is taken where they are too few for the one that fits.
         measure: gives the padded tokens that the machine trains on in a minute with a preset; None: not known.
 
     Raises:
-        RecipeError: there is no such task or preset, or the task has no presets.
+        RecipeError: there is no such preset, or the task has none.
     """
-    if task not in TASKS:
-        raise RecipeError(f"no task {task!r}: {suggest_names(task, TASKS_WITH_PRESETS)}")
     if task not in TASKS_WITH_PRESETS:
-        raise RecipeError(
-            f"there are no presets for {task}, so no recipe can be chosen for it; write one (`nmtkit recipe explain`). "
-            f"Presets are for: {', '.join(TASKS_WITH_PRESETS)}"
-        )
+        raise RecipeError(f"there are no presets for task {task!r}: {suggest_names(task, TASKS_WITH_PRESETS)}")
     if preset is not None and preset not in PRESETS:
         raise RecipeError(f"no preset {preset!r}: {suggest_names(preset, PRESETS)}")
 

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shlex
 import shutil
 import tempfile
 from collections import Counter
@@ -114,14 +113,8 @@ def propose_recipe(
 ) -> RunLock | None:
     """Proposes a recipe for a text and writes it into the run's folder, as `chosen.yaml`; process 0 does the work.
 
-    Args:
-        request: the text and the other options.
-        path: the run's folder; None: `runs/` and a name made of the files' names.
-        overrides: values of `--set` for the recipe; only checked here.
-        resume: take the recipe of the run in the folder.
-        overwrite: replace the run in the folder.
-        device: where training will be, by name.
-        notify: gets sentences about the text and the recipe.
+    The folder, without a `path`, is `runs/` and a name made of the files' names. To `resume` is to take the recipe that
+    is there. `overrides`, values of `--set`, are only checked here. `notify` gets sentences about text and recipe.
 
     Returns:
         The lock of the folder, in process 0.
@@ -200,10 +193,7 @@ class _Proposal:
                     f"{path}: in the folder of the run that would be replaced; name another with --run DIR"
                 )
         notify(f"reading {' '.join(paths)}")
-        try:
-            self.hold_out, self.size = _measure(splits)
-        except DataError as fault:
-            raise _with_advice(fault, splits) from fault
+        self.hold_out, self.size = _measure(splits)
         # Files of held-out pairs end as the user's, where that tells the sides apart.
         src, tgt = (_stem_and_end(paths[0])[1] for paths in (request.source, request.target))
         self.ends = (src, tgt) if src and tgt and src != tgt else ("src", "tgt")
@@ -303,15 +293,6 @@ def _measure(splits: dict[str, SplitFiles]) -> tuple[HoldOut | None, CorpusStati
     for pair in pairs:
         count(pair)
     return None, counts.statistics()
-
-
-def _with_advice(fault: DataError, splits: dict[str, SplitFiles]) -> DataError:
-    """The same fault with the command that finds all others."""
-    for files in splits.values():
-        for pair in zip(files.src, files.tgt or files.src, strict=True):
-            if any(path in str(fault) for path in pair) and all(map(os.path.isfile, pair)):
-                return DataError(f"{fault}\n`nmtkit check {shlex.join(pair)}` finds every fault of these files")
-    return fault
 
 
 def _load_text(text: str, overrides: Sequence[str]) -> recipe.Recipe:

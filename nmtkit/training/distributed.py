@@ -90,12 +90,19 @@ def all_reduce_sum(tensors: Sequence[Tensor]) -> None:
 
 
 def sum_over_ranks(numbers: Sequence[int]) -> list[int]:
-    """Replaces each number by its sum over all processes; one message for all of them."""
-    if not _is_initialized():
-        return list(numbers)
+    """The sum of each number over all processes; one message for all of them."""
     summed = torch.tensor(numbers)
-    dist.all_reduce(summed)
-    return [int(number) for number in summed]
+    if _is_initialized():
+        dist.all_reduce(summed)
+    return summed.tolist()
+
+
+def max_over_ranks(numbers: Sequence[float]) -> list[float]:
+    """The largest of each number in any process; one message for all of them."""
+    largest = torch.tensor(numbers, dtype=torch.float64)
+    if _is_initialized():
+        dist.all_reduce(largest, dist.ReduceOp.MAX)
+    return largest.tolist()
 
 
 def barrier() -> None:
@@ -108,15 +115,6 @@ def broadcast_tensors(tensors: Sequence[Tensor]) -> None:
     if _is_initialized():
         for tensor in tensors:
             dist.broadcast(tensor, 0)
-
-
-def max_over_ranks(numbers: Sequence[float]) -> list[float]:
-    """Replaces each number by the largest that any process gives; one message for all of them."""
-    if not _is_initialized():
-        return list(numbers)
-    largest = torch.tensor(numbers, dtype=torch.float64)
-    dist.all_reduce(largest, dist.ReduceOp.MAX)
-    return [float(number) for number in largest]
 
 
 def broadcast_object(value: T | None) -> T:

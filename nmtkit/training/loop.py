@@ -44,15 +44,14 @@ def train(
         model: is moved to `device`.
         stream: this process's share of the training data.
         config: the settings.
-        evaluate: scores the model, which is in evaluation mode, without gradients. It may draw random numbers: those of
-            the training are not disturbed. Called in process 0 only.
+        evaluate: scores the model in evaluation mode, in process 0 only. It may draw random numbers: those of the
+            training are not disturbed.
         checkpoints: where to save.
         device: where to train.
         resume: go on from `checkpoints.last` instead of from the model's weights.
-        stop: asked between updates whether to stop, e.g. `threading.Event().is_set`; the state is saved first.
-        seed: of dropout and whatever else is random while training.
-        optimizer_state: tensors of an earlier training's optimizer to begin with, by their names in its checkpoint; not
-            used by a training that is resumed.
+        stop: called between updates; if it is true, the state is saved and training stops.
+        seed: of all that is random while training.
+        optimizer_state: tensors of an earlier training's optimizer to begin with, by their names in its checkpoint.
         clock: gives the seconds since any moment in the past.
 
     Yields:

@@ -1,4 +1,4 @@
-"""Optimizers by name, with the fused kernels where torch has them, and a step that can be called off on the device."""
+"""Optimizers by name, with fused kernels for Adam, and a step that can be called off on the device."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -20,21 +20,17 @@ OPTIMIZERS: Registry[Callable[["OptimizerConfig", Groups], Optimizer]] = Registr
 @OPTIMIZERS.register("adam")
 def adam(config: "OptimizerConfig", groups: Groups) -> Optimizer:
     """Kingma and Ba 2015."""
-    return _fused(Adam, config, groups)
+    return Adam(groups, **_adam_arguments(config))
 
 
 @OPTIMIZERS.register("adamw")
 def adamw(config: "OptimizerConfig", groups: Groups) -> Optimizer:
     """Loshchilov and Hutter 2019: the weight decay is no part of the gradient."""
-    return _fused(AdamW, config, groups)
+    return AdamW(groups, **_adam_arguments(config))
 
 
-def _fused(kind: type[Adam], config: "OptimizerConfig", groups: Groups) -> Optimizer:
-    betas, eps = (config.betas[0], config.betas[1]), config.eps or 1e-8
-    try:
-        return kind(groups, lr=config.lr, betas=betas, eps=eps, fused=True)
-    except RuntimeError:  # this torch has no fused kernel for this device
-        return kind(groups, lr=config.lr, betas=betas, eps=eps)
+def _adam_arguments(config: "OptimizerConfig") -> dict[str, Any]:
+    return {"lr": config.lr, "betas": tuple(config.betas), "eps": config.eps or 1e-8, "fused": True}
 
 
 @OPTIMIZERS.register("adadelta")
@@ -102,10 +98,7 @@ def build_optimizer(config: OptimizerConfig, parameters: Mapping[str, nn.Paramet
 def skippable_step(bad: Tensor, optimizer: Optimizer, lr: float) -> None:
     """One optimizer step, or none at all if `bad` is true: weights, running means and step counts stay as they are.
 
-    Args:
-        bad: a bool scalar on the parameters' device. The fused kernels read it there, without a wait for the device.
-        optimizer: with the gradients in place.
-        lr: the learning rate of this step and all that follow.
+    `bad` is a bool scalar on the parameters' device. The fused kernels read it there, without a wait for the device.
     """
     for group in optimizer.param_groups:
         group["lr"] = lr

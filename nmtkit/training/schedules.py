@@ -89,13 +89,11 @@ class DecayToZero(_WarmUp):
     def _one_measure(self) -> "DecayToZero":
         if self.over == "updates" and (self.updates is None or self.warmup_share):
             raise ValueError(
-                "over updates it needs `updates`, where the rate reaches zero, and takes `warmup` in updates, no "
-                "`warmup_share`; or let it run `over: budget`"
+                "it needs `updates`, where the rate reaches zero, and no `warmup_share`; or `over: budget`"
             )
         if self.over == "budget" and (self.updates is not None or self.warmup):
             raise ValueError(
-                "over a budget there are no `updates` and no `warmup` in updates: leave them out (`updates: null`, "
-                "`warmup: 0` where the recipe extends one that has them) and give `warmup_share`, e.g. 0.1"
+                "over a budget leave out `updates` (null) and `warmup` (0), and give `warmup_share`, e.g. 0.1"
             )
         return self
 

@@ -229,7 +229,6 @@ FEW = ["--source", "few.en", "--target", "few.fr"]
         (["--source", "train.en"], "1 --source but 0 --target: give one --target for each --source"),
         (["--valid-target", "valid.fr"], "0 --valid-source but 1 --valid-target: give one"),
         (["--source", "train.en", "--target", "few.fr"], "train.en has 600 lines, but "),
-        (["--source", "train.en", "--target", "few.fr"], "finds every fault of these files"),
         (["--source", "bad.en", "--target", "few.fr"], "bad.en, line 3: not UTF-8"),
         ([*FEW, "--valid-source", "empty", "--valid-target", "empty"], "nothing in"),
         (["--source", "empty", "--target", "empty"], "too few to hold some out"),

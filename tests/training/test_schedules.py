@@ -102,8 +102,8 @@ LINEAR_BUDGET = {"kind": "linear", "over": "budget"}
     ("schedule", "training", "message"),
     [
         ({"kind": "linear"}, {}, "it needs `updates`, where the rate reaches zero"),
-        ({"kind": "cosine", "updates": 9, "warmup_share": 0.1}, {}, "no `warmup_share`; or let it run `over: budget`"),
-        ({**LINEAR_BUDGET, "updates": 9}, {}, "there are no `updates` and no `warmup` in updates: leave them out"),
+        ({"kind": "cosine", "updates": 9, "warmup_share": 0.1}, {}, "no `warmup_share`; or `over: budget`"),
+        ({**LINEAR_BUDGET, "updates": 9}, {}, "leave out `updates`"),
         ({**LINEAR_BUDGET, "warmup": 9}, {}, "give `warmup_share`, e.g. 0.1"),
         (LINEAR_BUDGET, {"max_updates": None, "max_epochs": 2}, "set max_updates or max_minutes"),
         ({"kind": "cosine", "over": "minutes"}, {}, "not one of its values"),

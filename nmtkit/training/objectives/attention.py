@@ -54,12 +54,7 @@ def alignment_loss(attention: Tensor, links: Tensor, kind: AlignmentLoss = "cros
 
     The k links of a target token make a distribution G of 1/k each. cross_entropy is -sum_s G log A (Chen et al. 2016,
     Garg et al. 2019), squared_error is sum_s (G - A)^2 (Chen et al. 2016). A window that hides a linked source token
-    costs a constant.
-
-    Args:
-        attention: A, weights `(B,T,S)`.
-        links: `(B,T,S)`, bool.
-        kind: which loss.
+    costs a constant. `attention` is A, weights `(B,T,S)`; `links` are bool `(B,T,S)`.
     """
     weights = attention.to(at_least_float32(attention))
     counts = links.sum(-1, keepdim=True)  # (B,T,1)
@@ -120,11 +115,8 @@ def coverage_loss(attention: Tensor, mask: Tensor) -> Tensor:
     """Repeated attention, summed over the target tokens.
 
     See et al. 2017, equations 12 and 13, without the weight lambda: sum_s min(a, c), where the coverage c of a step is
-    the sum of the attention of all steps before it (eq. 10). A step costs at most 1.
-
-    Args:
-        attention: a, weights `(B,T,S)`.
-        mask: `(B,T)`, True where a target token is real.
+    the sum of the attention of all steps before it (eq. 10). A step costs at most 1. `attention` is a, weights
+    `(B,T,S)`; `mask` is True where a target token is real, `(B,T)`.
     """
     weights = attention.to(at_least_float32(attention))
     before = pad(weights[:, :-1].cumsum(1), (0, 0, 1, 0))  # (B,T,S)

@@ -107,14 +107,8 @@ def rouge_l(ids: Tensor, lengths: Tensor, references: Tensor, reference_lengths:
     The F1 of precision LCS/n and recall LCS/m is 2 LCS / (n + m). The longest common subsequence comes from the usual
     table, row by row: `L[i,j] = max over j' <= j of max(L[i-1,j'], L[i-1,j'-1] + [x_i = y_j'])`, a running maximum.
 
-    Args:
-        ids: `(R,T)`.
-        lengths: n, `(R,)`.
-        references: `(R,U)`.
-        reference_lengths: m, `(R,)`.
-
-    Returns:
-        `(R,)`; 0 where both are empty.
+    `ids` `(R,T)` have `lengths` n `(R,)`, `references` `(R,U)` have `reference_lengths` m `(R,)`. The result `(R,)`
+    is 0 where both are empty.
     """
     rows, width = references.shape
     counts = torch.arange(width, device=ids.device) < reference_lengths[:, None]  # (R,U)
@@ -128,10 +122,7 @@ def rouge_l(ids: Tensor, lengths: Tensor, references: Tensor, reference_lengths:
 def rewards(rollouts: Rollouts, references: Tensor, reference_lengths: Tensor) -> Tensor:
     """The reward `(B,2)` of both summaries; EOS is not counted.
 
-    Args:
-        rollouts: of B sentences.
-        references: extended ids `(B,U)`, EOS last.
-        reference_lengths: `(B,)`, EOS counted.
+    `references` are extended ids `(B,U)`, EOS last; `reference_lengths` `(B,)` count it.
     """
     known = references.masked_fill(references == UNK, _NEVER).repeat_interleave(2, 0)  # (2B,U)
     ids, lengths = rollouts.ids.flatten(0, 1), rollouts.lengths.flatten()
