@@ -145,7 +145,7 @@ class CheckpointConverter:
         Args:
             kind: of our model.
             settings: all but `tie`, which the weights of words tell.
-            own: weights that are made already, by our names; those that the model does not have are left out.
+            own: weights that are made already, by our names; the model need not have all of them.
             source_names: the parts of the others.
             ignored: the toolkit's tensors that may be left over.
             optional: whether one of its tensors may be missing, and is zero then.
@@ -180,11 +180,8 @@ def _position_kind(table: Tensor) -> str:
 def transformer_names(encoder: str, decoder: str, modules: Mapping[str, Sequence[str]]) -> SourceNames:
     """Names of the weights of Transformer layers.
 
-    Args:
-        encoder: the toolkit's name of the encoder's list of layers; the last normalization is `layer_norm` beside it.
-        decoder: that of the decoder's.
-        modules: by our module of a layer, the toolkit's modules among which its rows are divided; a name that holds
-            for one side only begins with it.
+    `encoder` and `decoder` are the toolkit's lists of layers; the last normalization is `layer_norm` beside each.
+    `modules` has, by our module of a layer, those among which its rows are divided; a name for one side begins with it.
     """
     stacks = {"encoder": encoder, "decoder": decoder}
 

@@ -214,7 +214,7 @@ def _model_card(run: RunFolder, recipe: Recipe, model: Seq2Seq, to: str, licence
     task = TASKS.get(recipe.task)
     head = {
         "license": licence or imported.get("license") or "unknown",
-        "library_name": {"huggingface": "transformers"}.get(to, to if to == "ctranslate2" else "nmtkit"),
+        "library_name": {"huggingface": "transformers", "safetensors": "nmtkit"}.get(to, to),
         "pipeline_tag": task.name,
     }
     settings = {"model": recipe.model.model_dump(mode="json"), "search": recipe.search.model_dump(mode="json")}

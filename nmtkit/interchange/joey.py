@@ -193,14 +193,11 @@ def _sentencepiece_models(
     names: list[str] = []
     for side, text in (("src", data.src), ("trg", data.trg)):
         kind = text.tokenizer_type or text.bpe_type or "sentencepiece"
-        if text.level == "bpe" and kind == "subword-nmt":
-            remedy = "cut the text with subword-nmt yourself, and set level to word"
-            raise unsupported(place, f"data.{side}.tokenizer_type: subword-nmt", remedy)
         if text.level == "bpe" and kind == "sentencepiece" and text.tokenizer_cfg.model_file:
             names.append(Path(text.tokenizer_cfg.model_file).name)
         elif text.level != "word":
-            remedy = "supported: word, and bpe of sentencepiece with tokenizer_cfg.model_file"
-            raise unsupported(place, f"data.{side}.level: {text.level!r}", remedy)
+            remedy = "supported: word, and bpe of sentencepiece with tokenizer_cfg.model_file; cut other text yourself"
+            raise unsupported(place, f"data.{side}.level: {text.level!r} ({kind})", remedy)
     if len(names) == 1:
         raise unsupported(place, "data.trg.level: not the same on both sides")
     if not names and not pieces:

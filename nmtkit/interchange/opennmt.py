@@ -38,7 +38,7 @@ from nmtkit.models.base import ModelConfig
 from nmtkit.models.luong import LuongConfig
 from nmtkit.models.transformer import TransformerConfig
 
-_REMEDY = "train and save with OpenNMT-py 3, which writes tensors, words and options alone"
+_REMEDY = "save it by OpenNMT-py 3 (pytorch format, LoRA merged); its tools/convertv2_v3.py converts older ones"
 _SPECIALS = {"unknown": "<unk>", "padding": "<blank>", "end": "</s>"}
 _SEARCH = {
     "beam_size": 5,
@@ -164,24 +164,12 @@ def _checkpoint_file(path: Path) -> Path:
 
 def _load(path: Path) -> dict[str, Any]:
     """The content of a checkpoint, checked to have its parts."""
-    try:
-        state = load_pickle(path, (Namespace,), _REMEDY)
-    except CheckpointError as fault:
-        if "torchtext" not in str(fault):
-            raise
-        raise CheckpointError(
-            f"{path}: its vocabulary is one of torchtext, as OpenNMT-py 1 and 2 wrote it; nothing of it was run; "
-            "convert it to version 3 with OpenNMT-py's tools/convertv2_v3.py"
-        ) from fault
+    state = load_pickle(path, (Namespace,), _REMEDY)
     if not isinstance(state, dict) or not isinstance(state.get("opt"), Namespace):
         raise CheckpointError(f"{path}: holds no options, so it is no checkpoint of OpenNMT-py")
-    for key, remedy in (
-        ("model", "save with save_format pytorch"),
-        ("generator", "merge its LoRA weights first"),
-        ("vocab", "convert it to OpenNMT-py 3 with tools/convertv2_v3.py"),
-    ):
+    for key in ("model", "generator", "vocab"):
         if not isinstance(state.get(key), dict):
-            raise CheckpointError(f"{path}: {key!r} is missing, or is not a dictionary; {remedy}")
+            raise CheckpointError(f"{path}: {key!r} is missing, or is not a dictionary; {_REMEDY}")
     return state
 
 

@@ -5,7 +5,7 @@ shares its row with another special token, as in Marian, whose decoder begins wi
 written.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,12 +42,8 @@ def map_vocabulary(
 ) -> VocabularyMap:
     """Puts the special tokens first.
 
-    Args:
-        place: for messages.
-        tokens: by the toolkit's ids.
-        special: its ids of padding, of the decoder's first input, and of the end.
-        size: rows of its matrices.
-        dropped: rows that get no token here.
+    `tokens` are by the toolkit's ids, `special` its ids of padding, of the decoder's first input and of the end. Of its
+    `size` rows, those `dropped` get no token here.
     """
     unknown = [row for row, token in tokens.items() if token == SPECIALS[UNK]]
     if not unknown:
@@ -98,13 +94,8 @@ def build_tokenizers(
 ) -> TokenizerPair:
     """Tokenizers over these vocabularies.
 
-    Args:
-        kind: of the tokenizers.
-        maps: the vocabularies.
-        place: for messages.
-        models: files of both sides' sentencepiece models; None: the tokenizers need none.
-        restrict: use only pieces of the models that the vocabularies have.
-        more: other settings of the tokenizers.
+    `models` are the files of both sides' sentencepiece models, if the tokenizers need any; `restrict` leaves only those
+    pieces of them that the vocabularies have. `more` are other settings of the tokenizers.
     """
     src, tgt = maps
     settings = {
@@ -170,53 +161,40 @@ def find_sentencepiece_models(folder: Path, names: Sequence[str]) -> tuple[tuple
     ]
 
 
-_NORMAL, _UNUSED = 1, 5
-"""Types of a piece in a sentencepiece model."""
-_PIECE, _TEXT, _TYPE = 0x0A, 0x0A, 0x18
-"""Keys in protobuf's encoding: a piece of the model, and the text and the type of a piece."""
+_PIECE, _TYPE = 0x0A, 0x18
+"""Keys in protobuf's encoding: a piece of a sentencepiece model, and the type of a piece."""
+_NORMAL, _UNUSED = bytes([_TYPE, 1]), bytes([_TYPE, 5])
+"""The field with the type; a normal piece may lack it."""
 
 
 def _restricted(model: bytes, pieces: Collection[str]) -> bytes:
     """The model with all other pieces unused, but for single characters: `SetVocabulary` of sentencepiece.
 
-    The model must have been opened before, so it is sound.
+    The model must have been opened before, so it is sound. A message is its fields: a key, the number of bytes, these.
     """
-    out = bytearray()
-    for key, content, raw in _fields(model):
-        if key == _PIECE:
-            fields = {inner: value for inner, value, _ in _fields(content)}
-            text, kind = fields.get(_TEXT, b"").decode("utf-8"), fields.get(_TYPE, bytes([_NORMAL]))[0]
-            if kind in (_NORMAL, _UNUSED):  # a field given twice has its last value
-                content += bytes([_TYPE, _NORMAL if text in pieces or len(text) == 1 else _UNUSED])
-            raw = bytes([_PIECE]) + _varint(len(content)) + content
-        out += raw
-    return bytes(out)
-
-
-def _fields(message: bytes) -> Iterator[tuple[int, bytes, bytes]]:
-    """Each field of a protobuf message: its key, its content, and all its bytes."""
-    at = 0
-    while at < len(message):
-        key, start = _read_varint(message, at)
-        if key & 7 == 0:
-            end = _read_varint(message, start)[1]
-        elif key & 7 == 2:
-            size, start = _read_varint(message, start)
-            end = start + size
-        else:
-            end = start + (8 if key & 7 == 1 else 4)
-        yield key, message[start:end], message[at:end]
-        at = end
+    restricted, at = bytearray(), 0
+    while at < len(model):
+        size, start = _read_varint(model, at + 1)
+        key, content, at = model[at], model[start : start + size], start + size
+        if key == _PIECE:  # its text, four bytes of its score with their key, its type
+            text_size, text_start = _read_varint(content, 1)
+            text_end = text_start + text_size
+            text, kind = content[text_start:text_end].decode("utf-8", "replace"), content[text_end + 5 :]
+            if kind in (b"", _NORMAL, _UNUSED):  # a field given twice has its last value
+                content += _NORMAL if text in pieces or len(text) == 1 else _UNUSED
+        restricted += bytes([key]) + _varint(len(content)) + content
+    return bytes(restricted)
 
 
 def _read_varint(message: bytes, at: int) -> tuple[int, int]:
     """The number that begins there, and where it ends."""
     value = shift = 0
-    while True:
-        value |= (message[at] & 127) << shift
+    for byte in message[at : at + 10]:
+        value |= (byte & 127) << shift
         at, shift = at + 1, shift + 7
-        if message[at - 1] < 128:
-            return value, at
+        if byte < 128:
+            break
+    return value, at
 
 
 def _varint(value: int) -> bytes:
