@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from nmtkit.core.errors import CheckpointError, DataError
+from nmtkit.core.errors import CheckpointError
 from nmtkit.core.settings import Field, Settings
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerPair
@@ -320,8 +320,8 @@ class BatchStream(Iterator[Batch]):
     Memory: 12 bytes for a training pair. With weights an epoch has the pairs of each file as often as its weight;
     `seed` and epoch choose the pairs of a fraction.
 
-    Tokenizers that sample cut every batch anew from the stored text, seeded by (seed, epoch, batch). Budgets count the
-    tokens of the best cut, so such a batch may be somewhat wider.
+    Tokenizers that sample cut every batch anew from the stored text, seeded by (seed, epoch, batch), which gives
+    neither links nor extended ids. Budgets count the tokens of the best cut, so such a batch may be somewhat wider.
     """
 
     def __init__(
@@ -336,19 +336,7 @@ class BatchStream(Iterator[Batch]):
         weights: Sequence[float] = (),
     ) -> None:
         assert 0 <= rank < world
-        if not store.has("tgt"):
-            raise DataError(f"{store.folder}: {store.name} has no targets to train on")
         self._tokenizers = tokenizers if tokenizers is not None and tokenizers.sampling else None
-        if self._tokenizers is not None:
-            if not (store.has_text("src") and store.has_text("tgt")):
-                raise DataError(
-                    f"{store.folder}: {store.name} was stored without its text, which sampling needs; preprocess again"
-                )
-            if store.has("src_extended") or store.has("alignment"):
-                raise DataError(
-                    "tokenizer.sampling: not with data.train.alignment, whose links are between the tokens of one way "
-                    "to cut the text, nor with a model that copies words; set it to 0"
-                )
         self._store = store
         self._config = config
         self._seed = seed

@@ -221,10 +221,10 @@ class Recipe(Settings):
         for key, value in needed.items() if not MODELS.get(kind).has_attention else ():
             if value:
                 raise ValueError(f"`training.{key}`: {kind} has no attention to compute it from")
-        if linked and self.tokenizer.sampling:
+        if self.tokenizer.sampling and (linked or self.model.copies):
             raise ValueError(
-                "`data.train.alignment`: alignment links need a fixed tokenization; "
-                "set `tokenizer.sampling` to 0, or leave the alignment out"
+                f"`{'data.train.alignment' if linked else 'model.kind'}`: alignment links, and words that are copied, "
+                "need a fixed tokenization; set `tokenizer.sampling` to 0"
             )
         if guided is not None and guided.source == "file" and not linked:
             raise ValueError(

@@ -1,6 +1,5 @@
 """Alignments of training pairs: from Pharaoh files over the store into batches."""
 
-import gzip
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +27,7 @@ TEXTS = {"a.en": "the dog sees\nAnna\n\n", "a.de": "den Hund sieht er\nAnna\n\n"
 def write(folder: Path, texts: Mapping[str, str]) -> SplitFiles:
     """The files, and the settings that name them."""
     for name, text in texts.items():
-        (folder / name).write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+        (folder / name).write_text(text, encoding="utf-8")
     kinds = {"en": "src", "de": "tgt", "align": "alignment", "en-words": "src_words", "de-words": "tgt_words"}
     named = {kinds[name.split(".")[1]]: str(folder / name) for name in texts}
     return SplitFiles.model_validate(named)
@@ -49,14 +48,13 @@ def stored(folder: Path, examples: list[Example], tokenizers: TokenizerPair, che
 # Reading.
 
 
-@pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_links_come_with_their_pairs(tmp_path: Path, suffix: str) -> None:
-    files = write(tmp_path, {name + suffix: text for name, text in TEXTS.items()})
+def test_links_come_with_their_pairs(tmp_path: Path) -> None:
+    files = write(tmp_path, TEXTS)
     pairs = list(read_pairs(files))
     assert [pair.links for pair in pairs] == [frozenset({(0, 0), (1, 1), (2, 2)}), frozenset({(0, 0)}), frozenset()]
     assert [(pair.src, pair.line) for pair in pairs] == [("the dog sees", 1), ("Anna", 2), ("", 3)]
-    assert files.paths()[-1].endswith(".align" + suffix)
-    assert not any(name.endswith(".align" + suffix) for name in files.texts())
+    assert files.paths()[-1].endswith(".align")
+    assert not any(name.endswith(".align") for name in files.texts())
 
 
 def test_possible_links_count_and_several_files_follow_one_another(tmp_path: Path) -> None:
@@ -83,8 +81,6 @@ def test_possible_links_count_and_several_files_follow_one_another(tmp_path: Pat
         ({"a.align": "0-0\n0-1\n\n"}, r"a\.align, line 2: a link names target word 1, but there are 1.*tgt_words"),
         ({"a.align": "0-0 1-4\n\n\n"}, r"a\.align, line 1: a link names target word 4, but there are 4"),
         ({"a.align": "0-0\n0_0\n\n"}, r"a\.align, line 2: '0_0' is not a link; write 3-4"),
-        ({"a.align": "0-0 1-\n\n\n"}, r"a\.align, line 1: '1-' is not a link"),
-        ({"a.align": "0-0 -1-1\n\n\n"}, r"a\.align, line 1: '-1-1' is not a link"),
         ({"a.align": "0-0\n\n0-0\n"}, r"a\.align, line 3: a link names source word 0, but there are 0"),
         ({"a.de": "den Hund sieht er\nAnna\n"}, r"a\.en has 3 lines, but .*a\.de has 2: .* the translation of"),
         ({"a.en-words": "the dog sees\nAnna\n"}, r"a\.en has 3 lines, but .*a\.en-words has 2"),
@@ -94,16 +90,6 @@ def test_a_faulty_alignment_is_one_clear_error(tmp_path: Path, change: dict[str,
     with pytest.raises(DataError, match=fault) as caught:
         list(read_pairs(write(tmp_path, {**TEXTS, **change})))
     assert len(str(caught.value).splitlines()) == 1
-
-
-def test_a_broken_file_is_named(tmp_path: Path) -> None:
-    files = write(tmp_path, TEXTS)
-    (tmp_path / "a.align").write_bytes(gzip.compress(b"\n" * 999)[:-9])
-    with pytest.raises(DataError, match=r"a\.align: broken gzip"):
-        list(read_pairs(files))
-    (tmp_path / "a.align").unlink()
-    with pytest.raises(DataError, match=r"a\.align: cannot read it"):
-        list(read_pairs(files))
 
 
 def test_links_in_json_lines(tmp_path: Path) -> None:
@@ -193,11 +179,11 @@ def test_spans_are_where_shares_are(kind: str) -> None:
     lines = ["Otto's dog sees l'homme .", "the  dogs", "", "Otto's \u2103 l'homme"]
     given = ["Otto 's dog sees l' homme .", None, None, "Otto ' s \u2103 l' homme"]
     spans = token_spans(tokenizers.src, lines, given, ["x"] * 4)
-    for line, other, found in zip(lines, given, spans, strict=True):
+    for line, other, ranges in zip(lines, given, spans, strict=True):
         (whole,) = cut_words(tokenizers.src, [line], [other], ["x"])
         shared = share_table(whole.shares)
         belongs = np.zeros(shared.shape, dtype=bool)
-        for word, (first, end) in enumerate(found):
+        for word, (first, end) in enumerate(ranges):
             belongs[word, first:end] = True
         assert np.array_equal(belongs, shared > 0)
 
@@ -232,8 +218,8 @@ def test_words_can_be_given(tmp_path: Path) -> None:
     store = stored(tmp_path, [pair], tokenizers)
     src, tgt = tokenizers.src.tokens(pair.src), tokenizers.tgt.tokens(pair.tgt or "")
     assert (src, tgt) == (["▁", "O", "t", "t", "o", "'", "s", "."], ["▁", "l", "'", "h", "o", "m", "m", "e", "▁", "."])
-    found = {(s, t) for s, t in links_of(store, 0)}
-    assert found == {(s, t) for s in (5, 6) for t in (0, 1, 2)} | {(7, 8), (7, 9)}
+    links = {(s, t) for s, t in links_of(store, 0)}
+    assert links == {(s, t) for s in (5, 6) for t in (0, 1, 2)} | {(7, 8), (7, 9)}
     with pytest.raises(DataError, match="src_words, line 7"):
         stored(tmp_path, [replace(pair, src_words="Otto s .")], tokenizers)
 
@@ -281,21 +267,14 @@ def test_the_stream_gives_each_pair_its_own_links(tmp_path: Path) -> None:
         links = frozenset((i, j) for i, one in enumerate(src) for j, other in enumerate(tgt) if one == other)
         examples.append(Example(" ".join(src), " ".join(tgt), line, links))
     stream = BatchStream(stored(tmp_path, examples, learned("word")), BatchConfig(batch_tokens=40), seed=1)
-    seen = 0
+    count = 0
     while stream.epoch == 0:
         batch = next(stream)
         alike = batch.tgt_out[:, :, None] == batch.src[:, None, :]
         words_only = (batch.tgt_out > 3)[:, :, None]  # EOS and padding are no words
         assert torch.equal(batch.alignment, alike & words_only)
-        seen += batch.size
-    assert seen == 59
-
-
-def test_sampling_and_alignments_are_refused_together(tmp_path: Path) -> None:
-    tokenizers = learned(sampling=0.1)
-    store = stored(tmp_path, [Example("the dog", "den Hund", 1, frozenset())], tokenizers)
-    with pytest.raises(DataError, match=r"tokenizer\.sampling: not with data\.train\.alignment"):
-        BatchStream(store, BatchConfig(), 1, tokenizers)
+        count += batch.size
+    assert count == 59
 
 
 # Recipes.
@@ -317,6 +296,7 @@ training: {max_updates: 10}
         (["training.guided_alignment.source=model", "model.kind=rnnsearch"], "the model must be a transformer"),
         (["data.train.alignment=x", "model.kind=rnn_encdec", "training.guided_alignment.weight=1"], "has no attention"),
         (["data.train.alignment=x", "tokenizer.sampling=0.1"], "set `tokenizer.sampling` to 0"),
+        (["model.kind=pointer_generator", "tokenizer.sampling=0.1"], "set `tokenizer.sampling` to 0"),
     ],
 )
 def test_what_does_not_fit_together_is_refused_with_the_reason(
@@ -326,16 +306,3 @@ def test_what_does_not_fit_together_is_refused_with_the_reason(
     path.write_text(TEXT)
     with pytest.raises(RecipeError, match=fault):
         recipe.load(path, overrides)
-
-
-def test_recipes_that_guide(tmp_path: Path) -> None:
-    path, again = tmp_path / "r.yaml", tmp_path / "again.yaml"
-    path.write_text(TEXT)
-    assert recipe.load(path).training.guided_alignment is None
-    own = recipe.load(path, ["training.guided_alignment.source=model", "model.alignment_heads=2"])
-    assert own.training.guided_alignment is not None
-    again.write_text(own.to_yaml())
-    assert recipe.load(again).training == own.training
-    given = recipe.load(path, ["data.train.alignment=a.align", "training.guided_alignment={}"])
-    assert given.data.train.has_links
-    assert given.training.guided_alignment.weight == 0.05
