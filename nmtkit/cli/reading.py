@@ -27,7 +27,7 @@ def stdin_lines() -> Iterator[str]:
         # Not sys.stdin: a thread may still wait for a line when the program ends, and Python dies if it cannot close
         # that.
         stream = open(0, "rb", closefd=False)  # noqa: SIM115  # closing it would wait for the same line
-        yield from read_stream_lines(stream, STDIN, "; convert it, e.g. with iconv")
+        yield from read_stream_lines(stream, STDIN)
     except OSError as fault:
         raise DataError(f"{STDIN}: cannot read it: {fault.strerror or fault}") from fault
 

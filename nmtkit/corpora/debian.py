@@ -94,7 +94,7 @@ def stanzas(path: Path, fields: Sequence[str]) -> Iterator[dict[str, str]]:
     name = ""
     [index] = members(path)
     with index.open() as stream:
-        for number, line in enumerate(read_stream_lines(stream, str(path), "; fetch it again"), start=1):
+        for number, line in enumerate(read_stream_lines(stream, str(path)), start=1):
             if line[:1] in (" ", "\t"):
                 if name in stanza:
                     stanza[name] += "\n" + line

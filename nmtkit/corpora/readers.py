@@ -22,16 +22,13 @@ from html import unescape
 from html.entities import html5
 from itertools import zip_longest
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Literal
 
 from nmtkit.core.errors import DataError
 from nmtkit.core.registry import Registry
 from nmtkit.core.settings import Field, Settings
 from nmtkit.corpora.archives import decompressed, members
-from nmtkit.corpus.text import read_stream_lines
-
-LONGEST = 1 << 24
-"""The most bytes of a line of text."""
+from nmtkit.corpus.text import LONGEST, read_stream_lines
 
 
 @dataclass(frozen=True)
@@ -78,7 +75,7 @@ def text_lines(files: Sequence[Path], place: str) -> Iterator[str]:
     for candidate in members(path):
         if candidate.name in wanted:
             with candidate.open() as stream:
-                yield from decode_stream(decompressed(stream, place), place)
+                yield from read_stream_lines(decompressed(stream, place), place)
             return
         others.append(candidate.name)
     more = f" and {len(others) - 10} more" if len(others) > 10 else ""
@@ -86,11 +83,6 @@ def text_lines(files: Sequence[Path], place: str) -> Iterator[str]:
     if not member:
         raise DataError(f"{path}: this is an archive of {content}: name one as {name}:MEMBER in the entry")
     raise DataError(f"{path}: it has no member {member}, only {content}; has it been published again?")
-
-
-def decode_stream(stream: BinaryIO, where: str) -> Iterator[str]:
-    """The lines of an open stream; `where` names it in messages."""
-    return read_stream_lines(stream, where, "; is it the file it should be?", "fetch it again", LONGEST)
 
 
 def find_file(files: Sequence[Path], name: str) -> Path:

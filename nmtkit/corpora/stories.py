@@ -10,8 +10,9 @@ from nmtkit.core.errors import DataError
 from nmtkit.core.formats import parse_json
 from nmtkit.core.settings import Field
 from nmtkit.corpora.archives import members
-from nmtkit.corpora.readers import READERS, Pair, Reader, decode_stream, find_file, text_lines
+from nmtkit.corpora.readers import READERS, Pair, Reader, find_file, text_lines
 from nmtkit.corpus.reading import parse_story, story_stem
+from nmtkit.corpus.text import read_stream_lines
 
 UNLISTED = "articles that are in no list of a split"
 MISSING = "articles of the lists that the archives do not have"
@@ -104,7 +105,7 @@ def _articles(
                 continue
             where = f"{archive}:{member.name}"
             with member.open() as stream:
-                article, summary = parse(decode_stream(stream, where), where)
+                article, summary = parse(read_stream_lines(stream, where), where)
             if article and summary:
                 yield Pair(article, summary, group=path.stem, split=split)
             else:

@@ -167,10 +167,16 @@ class Block:
             number = self.line(row)
             self.messages.append((row, not_utf8_message(f"{path}, line {number}", lines[row], mark * (number == 1))))
 
-    def add_unusable(self, kind: FaultKind, messages: Mapping[int, str], describe: Callable[[int], str]) -> None:
-        """Adds faults and error messages of pairs that cannot be used; `describe` gives the text of a location."""
-        self.add(kind, sorted(messages), lambda row: replace(self.pair(row), text=describe(row)))
+    def add_unusable(self, kind: FaultKind, messages: Mapping[int, str]) -> None:
+        """Adds faults and error messages of pairs that cannot be used."""
+
+        def place(row: int) -> FaultLocation:
+            where = self.pair(row)
+            return replace(where, text=messages[row].removeprefix(f"{where.file}, line {where.line}: "))
+
+        self.add(kind, sorted(messages), place)
         self.messages += messages.items()
+        self.unreadable.update(messages)
 
 
 def _blank(lines: Sequence[str]) -> Mask:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.blocks import Block, Example, read_links
 from nmtkit.corpus.config import SplitFiles
-from nmtkit.corpus.faults import JSON, LINE_COUNTS, MISSING, STORY, FaultLocation, FileFault, excerpt
+from nmtkit.corpus.faults import JSON, LINE_COUNTS, MISSING, STORY, FaultLocation, FileFault
 from nmtkit.corpus.json_records import JSONL_HINT, parse_record, refuse_json_lines, text_of
 from nmtkit.corpus.text import ByteObserver, TextFile, read_lines
 
@@ -124,13 +124,8 @@ class SplitReader:
         block = Block(self._split, file.path, file.path, first, src_lines, tgt_lines, part)
         block.columns = {"alignment": links, "record": lines}
         block.note_not_utf8(faulty, lines, file.path, file.mark)
-
-        def describe(row: int) -> str:
-            place = f"{file.path}, line {first + row}: "
-            return f"{why[row].removeprefix(place) if lines[row].strip() else 'an empty line'}: {excerpt(lines[row])}"
-
-        block.add_unusable(JSON, why, describe)
-        block.unreadable.update(faulty, why)
+        block.unreadable.update(faulty)
+        block.add_unusable(JSON, why)
         return block
 
     def _stories(self) -> Iterator[ReadItem]:
@@ -147,14 +142,13 @@ class SplitReader:
         sides = [("", "")] * len(stories)
         for row, (_, path) in enumerate(stories):
             try:
-                sides[row] = read_story(path)
+                sides[row] = parse_story(read_lines(path), str(path))
             except DataError as fault:
                 why[row] = str(fault)
         src, tgt = map(list, zip(*sides, strict=True))
         block = Block(self._split, folder, folder, 1, src, tgt, [position for position, _ in stories])
         block.names = [str(path) for _, path in stories]
-        block.add_unusable(STORY, why, why.__getitem__)
-        block.unreadable.update(why)
+        block.add_unusable(STORY, why)
         return block
 
 
@@ -214,13 +208,8 @@ _HIGHLIGHT = "@highlight"
 _SENTENCE_END = re.compile(r"[.!?:;\u2026][\"'\u201d\u2019)\]]*$")
 
 
-def read_story(path: str | Path) -> tuple[str, str]:
-    """Article and summary of a .story file, each as one line; DataError if there is no highlight."""
-    return parse_story(read_lines(path), str(path))
-
-
 def parse_story(lines: Iterable[str], where: str) -> tuple[str, str]:
-    """Article and summary of the lines of a story, which messages call `where`; see `read_story`.
+    """Article and summary of the lines of a story, each as one line; DataError if there is no highlight.
 
     A summary sentence follows each line `@highlight`, usually without its full stop. It is added, so that sentence
     splitters find the ends of sentences.

@@ -7,6 +7,7 @@ removed. gzip is detected from the first bytes. Lines are read in blocks, many t
 
 import codecs
 import gzip
+import math
 import re
 import unicodedata
 import zlib
@@ -23,6 +24,8 @@ FEW_BYTES = 1 << 14
 """... and for single lines."""
 ROWS = 4096
 """The number of decoded lines from which no more of a file is read."""
+LONGEST = 1 << 24
+"""The most bytes of a line that is read by itself."""
 
 ByteObserver: TypeAlias = Callable[[str], Callable[[bytes], object]]
 """Takes the path of a file that is opened; returns a function that takes all its bytes, as they are on disk."""
@@ -49,7 +52,7 @@ class _LineTooLong(Exception):
     pass
 
 
-def read_text_blocks(stream: BinaryIO, size: int, longest: int | None = None) -> Iterator[TextBlock]:
+def read_text_blocks(stream: BinaryIO, size: int, longest: float = math.inf) -> Iterator[TextBlock]:
     """The lines of a stream in blocks; a fault of the stream comes after the whole lines before it."""
     mark = codecs.BOM_UTF8
     for data in _whole_lines(stream, size, longest):
@@ -58,13 +61,13 @@ def read_text_blocks(stream: BinaryIO, size: int, longest: int | None = None) ->
         mark = b""  # further on it is a part of the text
 
 
-def _whole_lines(stream: BinaryIO, size: int, longest: int | None) -> Iterator[bytes]:
+def _whole_lines(stream: BinaryIO, size: int, longest: float) -> Iterator[bytes]:
     """Blocks of whole lines; the last one may lack its end."""
     parts: list[bytes] = []
     held = 0
     while piece := stream.read1(size):  # type: ignore[attr-defined]  # all that are opened here have it
         end = piece.rfind(b"\n") + 1
-        if longest is not None and held + (piece.index(b"\n") if end else len(piece)) > longest:
+        if held + (piece.index(b"\n") if end else len(piece)) > longest:
             raise _LineTooLong
         if end:
             yield b"".join([*parts, piece[:end]])
@@ -96,9 +99,13 @@ def first_bad_byte(line: str) -> int:
     return len(line[: next(_BAD_BYTE.finditer(line)).start()].encode("utf-8"))
 
 
-def not_utf8_message(where: str, line: str, mark: int = 0, remedy: str = "; convert it") -> str:
+def not_utf8_message(where: str, line: str, mark: int = 0) -> str:
     """The message for a line that is not UTF-8, after a byte-order mark of `mark` bytes."""
-    return f"{where}: not UTF-8 (byte {mark + first_bad_byte(line) + 1} of the line){remedy}"
+    return f"{where}: not UTF-8 (byte {mark + first_bad_byte(line) + 1} of the line); convert it, e.g. with iconv"
+
+
+def _broken_gzip_message(where: str, count: int, fault: Exception) -> str:
+    return f"{where}: broken gzip file after line {count} ({fault}); fetch or compress it again"
 
 
 # --------------------------------------------------------------------------------------------------------- sound text
@@ -113,32 +120,25 @@ def read_lines(path: str | Path) -> Iterator[str]:
         raise DataError(f"{path}: cannot read it: {fault.strerror or fault}") from fault
 
 
-def read_stream_lines(
-    stream: BinaryIO,
-    where: str,
-    convert: str = "; convert it",
-    again: str = "fetch or compress it again",
-    longest: int | None = None,
-) -> Iterator[str]:
+def read_stream_lines(stream: BinaryIO, where: str) -> Iterator[str]:
     """The lines of an open stream, which messages call `where`; a fault is raised after the lines before it.
 
-    `convert` is the remedy for a line that is not UTF-8, `again` that for a broken gzip file. A line that is longer
-    than `longest` bytes is refused as soon as so many bytes were read without a line end.
+    A line of more than `LONGEST` bytes is refused as soon as so many bytes were read without a line end.
     """
     count = 0
     try:
-        for lines, faulty, mark, _ in read_text_blocks(stream, FEW_BYTES, longest):
+        for lines, faulty, mark, _ in read_text_blocks(stream, FEW_BYTES, LONGEST):
             yield from lines[: faulty[0]] if faulty else lines
             if faulty:
                 number, bom = count + faulty[0] + 1, 0 if count + faulty[0] else mark
-                raise DataError(not_utf8_message(f"{where}, line {number}", lines[faulty[0]], bom, convert))
+                raise DataError(not_utf8_message(f"{where}, line {number}", lines[faulty[0]], bom))
             count += len(lines)
     except _LineTooLong:
         raise DataError(
-            f"{where}, line {count + 1}: more than {longest:,} bytes without a line end; this is not text"
+            f"{where}, line {count + 1}: more than {LONGEST:,} bytes without a line end; this is not text"
         ) from None
     except _BROKEN as fault:
-        raise DataError(f"{where}: broken gzip file after line {count} ({fault}); {again}") from fault
+        raise DataError(_broken_gzip_message(where, count, fault)) from fault
 
 
 # ------------------------------------------------------------------------------------------------- text with its faults
@@ -221,7 +221,7 @@ class TextFile:
                 for block in read_text_blocks(_unpacked(raw, observe), BYTES):
                     if not self.count:
                         if block.data.startswith(_UTF16_MARKS):
-                            self._broken(UTF16, 1, "", "not UTF-8 (byte 1 of the line); convert it", ", line 1")
+                            self._broken(UTF16, 1, "", not_utf8_message(f"{self.path}, line 1", "\udcff"))
                             return
                         self.mark = block.mark
                     ends.add(block.data, self.count)
@@ -229,21 +229,18 @@ class TextFile:
                     self.count += len(block.lines)
                     yield block.lines
         except _BROKEN as fault:
-            message = f"broken gzip file after line {self.count} ({fault}); fetch or compress it again"
-            self._broken(GZIP, self.count + 1, str(fault), message)
+            self._broken(GZIP, self.count + 1, str(fault), _broken_gzip_message(self.path, self.count, fault))
             return
         except OSError as fault:
             why = fault.strerror or str(fault)
-            self._broken(MISSING, 1, why, f"cannot read it: {why}")
+            self._broken(MISSING, 1, why, f"{self.path}: cannot read it: {why}")
             return
         if (mixed := ends.mixed()) is not None:
             self._new_faults.append(FileFault(LINE_ENDS, FaultLocation(self.path, mixed[0]), "", mixed[1]))
 
-    def _broken(self, kind: FaultKind, line: int, text: str, message: str, where: str = "") -> None:
+    def _broken(self, kind: FaultKind, line: int, text: str, message: str) -> None:
         self.whole = False
-        self._new_faults.append(
-            FileFault(kind, FaultLocation(self.path, line, text=text), f"{self.path}{where}: {message}")
-        )
+        self._new_faults.append(FileFault(kind, FaultLocation(self.path, line, text=text), message))
 
 
 def read_lines_lenient(path: str) -> Iterator[str]:

@@ -10,7 +10,6 @@ import pytest
 from corpus_files import Content, published, read
 
 from nmtkit.core.errors import DataError
-from nmtkit.corpora import readers
 from nmtkit.corpora.readers import (
     MARK_UP,
     AlignedReader,
@@ -20,6 +19,7 @@ from nmtkit.corpora.readers import (
     TabSeparatedReader,
     unescape_entities,
 )
+from nmtkit.corpus import text as text_module
 
 EN = ["A dog runs.", "Two women sing.", "The bus is late."]
 DE = ["Ein Hund rennt.", "Zwei Frauen singen.", "Der Bus hat Verspätung."]
@@ -281,7 +281,7 @@ def test_empty_lines_are_counted_and_only_line_feeds_end_a_line(tmp_path: Path) 
 def test_lines_that_are_no_pair_are_named(
     tmp_path: Path, text: Content, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readers, "LONGEST", 20_000)
+    monkeypatch.setattr(text_module, "LONGEST", 20_000)
     with pytest.raises(DataError, match=rf"a\.zip:a\.txt, {said}"):
         columns(tmp_path, text)
 

@@ -8,7 +8,7 @@ import pytest
 
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.config import DataConfig, SplitFiles
-from nmtkit.corpus.reading import read_pairs, read_story
+from nmtkit.corpus.reading import parse_story, read_pairs
 
 STORY = """\
 LONDON (CNN) -- A ferry ran aground on Monday.
@@ -40,14 +40,13 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_article_and_highlights(tmp_path: Path) -> None:
-    path = tmp_path / "x.story"
-    path.write_text(STORY, encoding="utf-8")
-    assert read_story(path) == (
+    assert parse_story(STORY.split("\n"), "x") == (
         "LONDON (CNN) -- A ferry ran aground on Monday. No one was hurt, said Ana Müller.",
         'A ferry ran aground on Monday. NEW: "No one was hurt." It happened near Harwich!',
     )
-    path.write_bytes(gzip.compress(STORY.replace("\n", "\r\n").encode()))
-    assert read_story(path)[1].startswith("A ferry ran aground on Monday.")
+    (tmp_path / "x.story").write_bytes(gzip.compress(STORY.replace("\n", "\r\n").encode()))
+    [story] = read_pairs(SplitFiles(stories=[str(tmp_path)]))
+    assert (story.src, story.tgt) == parse_story(STORY.split("\n"), "x")
 
 
 def test_all_stories_of_the_folders_by_name(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
