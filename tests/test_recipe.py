@@ -1,8 +1,6 @@
 """Reading recipes: extends, overrides, messages with the place of every fault."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import get_args
 
@@ -53,9 +51,8 @@ def test_extends_says_only_what_differs(base: Path) -> None:
 
 def test_overrides_win_over_the_file(base: Path) -> None:
     loaded = recipe.load(base, ["training.lr=1e-3", "model.hidden_size=32", "name=other", "data.train.src=c"])
-    assert (loaded.training.lr, loaded.name) == (0.001, "other")
+    assert (loaded.training.lr, loaded.name, loaded.data.train.src) == (0.001, "other", ["c"])
     assert loaded.model.model_dump()["hidden_size"] == 32
-    assert loaded.data.train.src == ["c"]
     assert recipe.load(base, ["model.kind=transformer", "model.heads=8"]).model.kind == "transformer"
 
 
@@ -82,19 +79,12 @@ def test_missing_keys_are_named(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("text", "match"),
-    [
-        (TEXT.replace("rnnsearch", "rnnsaerch"), r"base.yaml, line 5: `model.kind`.*did you mean 'rnnsearch'"),
-        (TEXT + "stages: 5\n", "line 9: `stages`"),
-    ],
-    ids=["unknown model", "stages that are none"],
-)
-def test_a_fault_of_the_file_is_told_with_and_without_overrides(base: Path, text: str, match: str) -> None:
-    base.write_text(text)
+def test_a_fault_of_the_file_is_told_with_and_without_overrides(base: Path) -> None:
+    base.write_text(TEXT.replace("rnnsearch", "rnnsaerch") + "stages: 5\n")
     for overrides in ([], ["training.lr=0.1"]):
-        with pytest.raises(RecipeError, match=match):
-            recipe.load(base, overrides)
+        kind, stages = faults(base, *overrides)
+        assert re.match(r".*base.yaml, line 5: `model.kind`.*did you mean 'rnnsearch'", kind)
+        assert "line 9: `stages`" in stages
 
 
 @pytest.mark.parametrize(
@@ -134,17 +124,16 @@ def test_paths_begin_at_the_folder_of_the_recipe_that_names_them(base: Path, mon
     assert (train.src, train.tgt) == ([str(base.parent / "a.src")], [str(base.parent / "a.tgt")])
     child = base.parent / "sub" / "child.yaml"
     child.parent.mkdir()
-    (child.parent / "a.src").write_text("the same name here\n")
+    for name in ("a.src", "b.src"):
+        (child.parent / name).write_text("here\n")
     monkeypatch.chdir(child.parent)
+    assert recipe.load(base).data.train.src == train.src
+    assert recipe.load(base).data.splits()["valid"].src == ["b.src"]  # which is here alone
     child.write_text("extends: ../base.yaml\ndata: {test: {src: t.src, tgt: t.tgt}}\n")
     splits = recipe.load(child).data.splits()
     assert (splits["train"].src, splits["test"].src) == (train.src, [str(child.parent / "t.src")])
-
-
-def test_a_folder_given_means_the_same_from_everywhere(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (base.parent / "corpora").mkdir()
-    monkeypatch.chdir(base.parent)
-    assert recipe.load(base, ["data.folder=corpora"]).data.folder == str(base.parent / "corpora")
+    # A folder, if there is one, is meant from where it is named.
+    assert recipe.load(base, ["data.folder=../sub"]).data.folder == f"{child.parent}/../sub"
     assert recipe.load(base, ["data.folder=nowhere"]).data.folder == "nowhere"
 
 
@@ -238,21 +227,10 @@ def test_a_path_longer_than_any_files_is_a_file_that_is_not_there(base: Path, ke
     child = base.with_name("child.yaml")
     child.write_text("\n".join(["extends: base.yaml"] * (key != "extends") + lines) + " " + "x" * 5000 + "\n")
     if key == "extends":
-        with pytest.raises(RecipeError, match="line 1: `extends`"):
-            recipe.load(child)
+        assert "line 1: `extends`" in faults(child)[0]
     else:
-        loaded = recipe.load(child)
-        assert dict(checks.dry_run(loaded))["model"] == "rnnsearch"
         with pytest.raises(DataError, match="not there"):
-            checks.require_data(loaded)
-
-
-@pytest.mark.slow
-def test_a_model_of_a_recipe_is_written_out_by_a_process_that_made_none() -> None:
-    """Settings are built when they are used; what a recipe holds is, whatever the process did before."""
-    program = "from nmtkit.recipe import load; print(load('demo').to_yaml() == load('demo').to_yaml())"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.stdout == "True\n", done.stderr
+            checks.require_data(recipe.load(child))
 
 
 def test_layers_are_those_of_both_sides_of_a_transformer(base: Path) -> None:
@@ -268,8 +246,6 @@ def test_layers_are_those_of_both_sides_of_a_transformer(base: Path) -> None:
     assert depths("model.encoder_layers=4") == (4, 6)
     assert depths("model.encoder_layers=4", "model.layers=2") == (2, 2)
     assert recipe.load(child).to_yaml() == recipe.load(child, ["model.encoder_layers=6"]).to_yaml()
-    child.write_text("extends: base.yaml\nmodel: {kind: transformer, encoder_layers: 5}\n")
-    assert depths("model.layers=2") == (2, 2)
     for wrong in ("layers: 6, decoder_layers: 6", "layers: 0"):
         child.write_text(f"extends: base.yaml\nmodel: {{kind: transformer, {wrong}}}\n")
         with pytest.raises(RecipeError, match=r"child\.yaml, line 2: `model.*layers"):

@@ -38,9 +38,9 @@ def staged(tmp_path: Path) -> Path:
 
 
 def test_a_stage_is_the_recipe_with_a_few_keys_changed(staged: Path) -> None:
-    loaded = recipe.load(staged)
-    short, coverage = loaded.by_stage().values()
-    assert list(loaded.by_stage()) == ["short", "coverage"]
+    stages = recipe.load(staged).by_stage()
+    assert list(stages) == ["short", "coverage"]
+    short, coverage = stages.values()
     assert [one.data.limits for one in (short, coverage)] == [(20, 5), (50, 50)]
     assert [one.training.coverage_weight for one in (short, coverage)] == [0.0, 1.0]
     assert [one.model.model_dump()["coverage"] for one in (short, coverage)] == [False, True]
@@ -56,8 +56,7 @@ def test_text_is_stored_at_the_longest_limits_and_for_any_stage_that_copies(stag
     assert recipe.load(staged).storage_config.limits == (50, 50)
     assert recipe.load(staged, ["stages.coverage.data.max_length=70"]).storage_config.limits == (70, 70)
     assert recipe.load(staged).copies
-    plain = recipe.load(staged, ["model.copying=false"])
-    assert not plain.copies
+    assert not recipe.load(staged, ["model.copying=false"]).copies
     assert recipe.load(staged, ["model.copying=false", "stages.coverage.model.copying=true"]).copies
 
 
@@ -111,10 +110,7 @@ def test_set_reaches_a_stage_by_name_and_by_number_and_all_stages_at_once(staged
         ("stages.2.training.lr=1", "no stage '2'"),
         ("stages.short=1", "name a key of the stage"),
         ("stages.short.training.lr=x", r"--set stages.short.training.lr=x: `training.lr`"),
-        (
-            "stages.short.trianing.lr=1",
-            "--set stages.short.trianing.lr=1: unknown key `stages.0.trianing`: did you mean 'training'",
-        ),
+        ("stages.short.trianing.lr=1", r"--set stages.*: unknown key `stages.0.trianing`: did you mean 'training'"),
         (
             "stages.short.training.coverage_weight=0 training.coverage_weight=2",
             "every stage says `training.coverage_weight` itself",
