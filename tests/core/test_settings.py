@@ -74,32 +74,6 @@ def test_values_are_what_everybody_means(text: str, value: object) -> None:
     assert type(found) is type(value)
 
 
-@pytest.mark.parametrize("text", ["[1", "{{a}}", "2024-13-45", "._", "a: b: c", "\x00"])
-def test_a_value_that_is_none(text: str) -> None:
-    with pytest.raises(RecipeError, match="not a valid value"):
-        parse_value(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "parts"),
-    [
-        ("a: 1\nb: [\n", ["line 3", "not valid YAML"]),
-        ("a: 1\nb: 2\na: 3\n", ["line 3", "'a' is given twice, first on line 1"]),
-        ("a:\n  b: 1\n  b: 2\n", ["line 3", "'b' is given twice, first on line 2"]),
-        ("a: 1\n{b: 2}: 3\n", ["line 2", "a key must be a word"]),
-        ("a: 2024-13-45\n", ["not valid YAML", "month"]),
-        ("- a\n", ["`key: value` lines", "list"]),
-        ("a: 1\n---\nb: 2\n", ["line 2"]),
-    ],
-)
-def test_broken_files_are_told_with_the_line(tmp_path: Path, text: str, parts: list[str]) -> None:
-    path = write(tmp_path, text)
-    with pytest.raises(RecipeError) as caught:
-        load_yaml(path)
-    for part in [str(path), *parts]:
-        assert part in str(caught.value)
-
-
 def test_files_that_are_missing_not_text_or_empty(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"nothing\.yaml: cannot read it"):
         load_yaml(tmp_path / "nothing.yaml")
@@ -222,6 +196,12 @@ LAUGHS = "a0: &a0 [x,x,x,x,x,x,x,x,x]\n" + "".join(
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
+        ("a: 1\nb: [\n", ["line 3", "not valid YAML"]),
+        ("a: 1\nb: 2\na: 3\n", ["line 3", "'a' is given twice, first on line 1"]),
+        ("a:\n  b: 1\n  b: 2\n", ["line 3", "'b' is given twice, first on line 2"]),
+        ("a: 1\n{b: 2}: 3\n", ["line 2", "a key must be a word"]),
+        ("- a\n", ["`key: value` lines", "list"]),
+        ("a: 1\n---\nb: 2\n", ["line 2"]),
         (LAUGHS, ["line 1", "more than"]),
         ("a: 1\nb: &b [*b]\n", ["line 2", "deep"]),
         ("a: &b {x: {y: *b}}\n", ["line 1", "deep"]),
@@ -238,7 +218,6 @@ LAUGHS = "a0: &a0 [x,x,x,x,x,x,x,x,x]\n" + "".join(
         ("a: 1\nb: !!timestamp x\n", ["line 2"]),
         ("a: 1\nb: !!map x\n", ["line 2", "no kind of value"]),
         ("a: 1\nb: !!set {x}\n", ["line 2", "no kind of value"]),
-        ("a: 1\n!!pairs [x]: 2\n", ["line 2", "a key must be a word"]),
         ("a: 1\nb: !!python/object/apply:os.system ['x']\n", ["line 2", "no kind of value"]),
         ('a: 1\nb: "x\\ud800"\n', ["line 2", "\\\\ud800"]),
         ('a: 1\n"\\udfff": 2\n', ["line 2", "\\\\udfff"]),
@@ -248,7 +227,7 @@ LAUGHS = "a0: &a0 [x,x,x,x,x,x,x,x,x]\n" + "".join(
     ],
     ids=lambda part: repr(part)[:40],
 )
-def test_a_hostile_file_is_one_message_with_its_place(tmp_path: Path, text: str, parts: list[str]) -> None:
+def test_a_broken_or_hostile_file_is_one_message_with_its_place(tmp_path: Path, text: str, parts: list[str]) -> None:
     path = write(tmp_path, text)
     with pytest.raises((RecipeError, DataError)) as caught:
         load_yaml(path)
@@ -267,9 +246,14 @@ def test_what_is_not_too_deep_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["[" * 3000, "9" * 5000, '"\\ud800"', "&a [*a]", "!!set {a}", "x" * 5000 + ": {"], ids=lambda text: text[:9]
+    "text",
+    [
+        *("[1", "{{a}}", "2024-13-45", "._", "a: b: c", "\x00"),
+        *("[" * 3000, "9" * 5000, '"\\ud800"', "&a [*a]", "!!set {a}", "x" * 5000 + ": {"),
+    ],
+    ids=lambda text: text[:9],
 )
-def test_a_hostile_value_is_one_short_message(text: str) -> None:
+def test_a_broken_or_hostile_value_is_one_short_message(text: str) -> None:
     with pytest.raises(RecipeError, match="not a valid value") as caught:
         parse_value(text)
     assert len(str(caught.value)) < 1000

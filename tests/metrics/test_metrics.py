@@ -101,14 +101,6 @@ def _rouge(hyp: str, *refs: str, stem: bool = False, sentences: str = "auto") ->
     return {one.name: one.value for one in metrics.score_all([hyp], [[ref] for ref in refs], ["rouge"], options)}
 
 
-def test_rouge_by_hand() -> None:
-    found = _rouge("the cat sat", "the cat lay down")
-    assert found["ROUGE-1"] == pytest.approx(100 * 2 * 2 / (3 + 4))  # F1 = 2 * matches / (both lengths)
-    assert found["ROUGE-2"] == pytest.approx(100 * 2 * 1 / (2 + 3))
-    assert found["ROUGE-L"] == pytest.approx(100 * 2 * 2 / (3 + 4))
-    assert found["ROUGE-Lsum"] == pytest.approx(found["ROUGE-L"])
-
-
 TWO_SENTENCES = "w1 w3 w8 w9 w5. w1 w2 w6 w7 w8."
 TAGGED = "<t> w1 w3 w8 w9 w5 </t> <t> w1 w2 w6 w7 w8 </t>"
 
@@ -128,11 +120,6 @@ def test_rouge_lsum_is_the_union_over_sentences(hyp: str, sentences: str, words:
     found = _rouge(hyp, "w1 w2 w3 w4 w5", sentences=sentences)
     assert found["ROUGE-Lsum"] == pytest.approx(100 * 2 * words / (5 + 10))
     assert found["ROUGE-L"] == pytest.approx(100 * 2 * 3 / (5 + 10))
-
-
-def test_rouge_stems_words_longer_than_three_letters() -> None:
-    assert _rouge("running cats", "runs cat", stem=True)["ROUGE-1"] == pytest.approx(100)
-    assert _rouge("running cats", "runs cat", stem=False)["ROUGE-1"] == 0
 
 
 def test_rouge_takes_the_best_reference_for_each_example_and_type() -> None:
@@ -166,10 +153,6 @@ def test_rouge_is_that_of_rouge_score_itself(stem: bool) -> None:
             ours = score(name, [hyp], [[ref]], stem=stem, sentences="newline")
             found = (ours.precision, ours.recall, ours.value)
             assert found == pytest.approx(tuple(100 * value for value in expected[name]), abs=1e-9), (hyp, ref, name)
-
-
-def test_rouge_of_empty_sides_is_zero() -> None:
-    assert {*_rouge("", "a b").values(), *_rouge("a b", "").values()} == {0.0}
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import os
 import resource
 import signal
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -236,20 +235,3 @@ def test_places_that_cannot_be_written(tmp_path):
         run(tmp_path / "file" / "checkpoints", settings())
     with pytest.raises(NmtkitError, match="a folder; name a file"):
         save_weights(tmp_path, {"a": torch.ones(3)})
-
-
-@pytest.mark.parametrize("umask", [0o022, 0o027, 0o077])
-def test_the_umask_says_who_may_read(tmp_path, umask):
-    before = os.umask(umask)
-    try:
-        path = CheckpointManager(tmp_path).keep({"a": torch.ones(3)}, 1, 2.0, settings())
-    finally:
-        os.umask(before)
-    for file in (path, tmp_path / "kept.json"):
-        assert stat.S_IMODE(file.stat().st_mode) == 0o666 & ~umask
-
-
-def test_equal_weights_give_equal_files(tmp_path):
-    checkpoints = [CheckpointManager(tmp_path / str(number)) for number in range(8)]
-    paths = [each.keep({"a": torch.ones(3)}, 1, 2.0, settings()) for each in checkpoints]
-    assert len({path.read_bytes() for path in paths}) == 1, "the order of facts differs"
