@@ -1,13 +1,11 @@
 """Options: numbers have bounds, which are told to who goes beyond them; one run is one run."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
-from commands import Command, Finished, refused, write_lines
+from commands import Command, refused, write_lines
 
-from nmtkit.cli import cli
 from nmtkit.cli.inference import SEARCH, search_type
 from nmtkit.cli.options import Number
 from nmtkit.core.settings import MAX_INT
@@ -52,46 +50,12 @@ def test_options_of_the_search_have_the_bounds_of_its_settings(key: str) -> None
         option.convert(str(bounds.get("le", MAX_INT) + 1) if whole else "inf", None, None)
 
 
-def every_command(command: click.Command = cli, *words: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """All commands with what is typed for them; groups go before their own."""
-    if words:
-        yield words, command
-    if isinstance(command, click.Group):
-        context = click.Context(command)
-        for name in command.list_commands(context):
-            subcommand = command.get_command(context, name)
-            assert subcommand is not None
-            yield from every_command(subcommand, *words, name)
-
-
-def is_refused(done: Finished, name: str) -> bool:
-    """Whether a mistake was answered as every mistake is: by one message that names it, and nothing else."""
-    (said, *more), code = done.err.splitlines() or [""], done.code
-    return (code, done.out, more) == (2, "", []) and said.startswith("nmtkit: error: ") and name in said
-
-
-def test_every_command_refuses_options_that_it_has_not(console: Command) -> None:
-    given = [words for words, _ in every_command()]
-    assert len(given) > 30
-    assert [words for words in given if not is_refused(console(*words, "--no-such-option"), "--no-such-option")] == []
-
-
-def test_every_option_of_a_number_refuses_what_is_none(console: Command) -> None:
-    """What bounds it has is asked above of the kinds of options that there are."""
-    numbers = [
-        (*words, option.opts[0])
-        for words, command in every_command()
-        for option in command.params
-        if isinstance(option, click.Option) and isinstance(option.type, Number)
-    ]
-    assert len(numbers) > 100
-    assert [words for words in numbers if not is_refused(console(*words, "many"), words[-1])] == []
-
-
 def test_a_number_within_bounds() -> None:
     assert [Number(1, 5).convert(text, None, None) for text in ("1", " 5 ", "+3")] == [1, 5, 3]
     assert Number(0, 1, whole=False, above=True).convert("1e-300", None, None) == 1e-300
     assert isinstance(Number(1).convert("7", None, None), int)
+    with pytest.raises(click.BadParameter, match="not a valid integer"):
+        Number(1).convert("many", None, None)
 
 
 def test_several_models_are_not_taken_for_the_last_of_them(console: Command) -> None:

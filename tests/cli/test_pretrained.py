@@ -1,4 +1,4 @@
-"""Word vectors that were learned elsewhere: in every model, and through a training that begins with them."""
+"""A training that begins with word vectors that were learned elsewhere."""
 
 import random
 from collections.abc import Sequence
@@ -15,74 +15,19 @@ from nmtkit import recipe
 from nmtkit.core.errors import DataError
 from nmtkit.experiment.checks import dry_run
 from nmtkit.experiment.run import Run
-from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 from nmtkit.training.events import Stopped
-
-# ----------------------------------------------------------------------------------------------------------- the model
 
 SIZE = 12
 MODEL = {
     "rnnsearch": {"embedding_size": SIZE, "hidden_size": 8, "maxout_size": SIZE},
-    "rnn_encdec": {"embedding_size": SIZE, "hidden_size": 8, "maxout_size": SIZE},
-    "luong": {"embedding_size": SIZE, "hidden_size": SIZE},
-    "pointer_generator": {"embedding_size": SIZE, "hidden_size": 8},
-    "intra_attention": {"embedding_size": SIZE, "hidden_size": 8},
     "transformer": {"hidden_size": SIZE, "heads": 2, "feed_forward_size": 16},
 }
 
 
-def model_of(kind: str, tie: str) -> Seq2Seq:
-    torch.manual_seed(3)
-    cls = MODELS.get(kind)
-    return cls(cls.Config.model_validate({"kind": kind, **MODEL[kind], "tie": tie}), VocabularySizes(50, 50, True))
-
-
-@pytest.mark.parametrize("kind", MODEL)
-def test_every_model_begins_with_given_vectors(kind: str) -> None:
-    assert set(MODEL) == set(MODELS.names())
-    ids, vectors = torch.tensor([5, 9, 40]), 30 * torch.randn(3, SIZE)
-    before, model = model_of(kind, "none"), model_of(kind, "none")
-    length = before.tgt_embedding.weight.detach().square().mean().sqrt()
-    factor = model.init_embedding("tgt", ids, vectors, rescale=True)
-    assert factor == pytest.approx(float(length / vectors.square().mean().sqrt()))
-    torch.testing.assert_close(model.tgt_embedding.weight[ids], vectors * factor)
-    assert model.tgt_embedding.weight[ids].square().mean().sqrt().item() == pytest.approx(length.item())
-    kept = torch.ones(50, dtype=torch.bool).index_fill(0, ids, False)
-    assert torch.equal(model.tgt_embedding.weight[kept], before.tgt_embedding.weight[kept])
-    other = dict(before.named_parameters())
-    same = [name for name, parameter in model.named_parameters() if torch.equal(parameter, other[name])]
-    assert len(same) == len(other) - 1
-
-    assert model.init_embedding("src", ids, vectors, rescale=False) == 1.0
-    assert torch.equal(model.src_embedding.weight[ids], vectors)
-    assert model.src_embedding.weight.requires_grad
-
-
-@pytest.mark.parametrize("kind", MODEL)
-def test_a_tied_matrix_has_the_vectors_wherever_it_is(kind: str) -> None:
-    ids, vectors = torch.tensor([5]), torch.randn(1, SIZE)
-    model = model_of(kind, "all")
-    model.init_embedding("src", ids, vectors, rescale=False)
-    tied = [model.embedding("tgt").weight]
-    if kind != "intra_attention":  # its output matrix is a function of the embedding: Paulus et al. 2018, eq. 13
-        tied.append(model.get_submodule("output").weight)
-    for weight in tied:
-        assert isinstance(weight, torch.Tensor)
-        assert torch.equal(weight[5], vectors[0])
-
-
-# -------------------------------------------------------------------------------------------------------- the training
-
-
 @pytest.fixture(scope="module")
-def corpus(small_corpus: Path) -> Path:
-    return small_corpus
-
-
-@pytest.fixture(scope="module")
-def words(corpus: Path) -> list[str]:
+def words(small_corpus: Path) -> list[str]:
     """The twenty source words of the made-up language."""
-    return sorted(set((corpus / "train.src").read_text(encoding="utf-8").split()))
+    return sorted(set((small_corpus / "train.src").read_text(encoding="utf-8").split()))
 
 
 def vectors_of(words: Sequence[str]) -> str:
@@ -115,15 +60,15 @@ def rows_of(run: Path, words: Sequence[str]) -> list[int]:
     return [tokens.index("▁" + word) for word in words]
 
 
-@pytest.mark.parametrize("kind", daily(MODEL, 2))
+@pytest.mark.parametrize("kind", daily(MODEL))
 def test_frozen_vectors_stay_while_all_else_is_trained(
-    corpus: Path, words: list[str], tmp_path: Path, kind: str
+    small_corpus: Path, words: list[str], tmp_path: Path, kind: str
 ) -> None:
     path = tmp_path / "vectors.txt"
     path.write_text(vectors_of([*words[:15], "other", "words"]), encoding="utf-8")
     given = vectors_in(path)
     fixed = f"pretrained_embeddings.src={path}", "pretrained_embeddings.rescale=false"
-    settings = settings_of(corpus, kind, "none", *fixed, "pretrained_embeddings.freeze=true")
+    settings = settings_of(small_corpus, kind, "none", *fixed, "pretrained_embeddings.freeze=true")
     said, frozen = trained_by(settings, tmp_path / "frozen")
     (message,) = said
     assert (
@@ -133,13 +78,15 @@ def test_frozen_vectors_stay_while_all_else_is_trained(
     rows = rows_of(tmp_path / "frozen", words[:15])
     assert torch.equal(frozen["src_embedding.weight"][rows], given[:15])
 
-    _, free = trained_by(settings_of(corpus, kind, "none", *fixed), tmp_path / "free")
+    _, free = trained_by(settings_of(small_corpus, kind, "none", *fixed), tmp_path / "free")
     moved = (free["src_embedding.weight"][rows] - given[:15]).abs()
     assert 0 < moved.max() < 0.1  # three updates went from there
 
     # And --resume goes on without the file.
     path.unlink()
-    longer = settings_of(corpus, kind, "none", *fixed, "pretrained_embeddings.freeze=true", "training.max_updates=5")
+    longer = settings_of(
+        small_corpus, kind, "none", *fixed, "pretrained_embeddings.freeze=true", "training.max_updates=5"
+    )
     said, later = trained_by(longer, tmp_path / "frozen", resume=True)
     assert said == []
     assert torch.equal(later["src_embedding.weight"], frozen["src_embedding.weight"])
@@ -148,13 +95,13 @@ def test_frozen_vectors_stay_while_all_else_is_trained(
     assert "tgt_embedding.weight" not in unmoved
 
 
-def test_two_files_fill_one_matrix(corpus: Path, words: list[str], tmp_path: Path) -> None:
+def test_two_files_fill_one_matrix(small_corpus: Path, words: list[str], tmp_path: Path) -> None:
     """With everything tied: each side's words, the target's vector where both files know a word, and the output."""
     capitals = [word.upper() for word in words]
     for name, known in (("src", words[:10]), ("tgt", [*capitals[:5], words[9]])):
         (tmp_path / name).write_text(vectors_of(known), encoding="utf-8")
     files = [f"pretrained_embeddings.{side}={tmp_path / side}" for side in ("src", "tgt")]
-    settings = settings_of(corpus, "transformer", "all", *files, "pretrained_embeddings.freeze=true")
+    settings = settings_of(small_corpus, "transformer", "all", *files, "pretrained_embeddings.freeze=true")
     said, weights = trained_by(settings, tmp_path / "run")
     assert [" ".join(text.split()[1:]) for text in said] == [
         f"{count} vectors; {count} of the 44 tokens ({share}) begin with one in tgt_embedding.weight and "
@@ -169,12 +116,12 @@ def test_two_files_fill_one_matrix(corpus: Path, words: list[str], tmp_path: Pat
 
 
 @pytest.fixture
-def mine(corpus: Path, words: list[str], tmp_path: Path) -> Path:
+def mine(small_corpus: Path, words: list[str], tmp_path: Path) -> Path:
     """A recipe with a file of three vectors beside it."""
     (tmp_path / "words.vec").write_text(f"3 {SIZE}\n" + vectors_of(words[:3]), encoding="utf-8")
     path = tmp_path / "mine.yaml"
     path.write_text(
-        f"extends: {corpus / 'tiny.yaml'}\npretrained_embeddings: {{src: words.vec}}\n"
+        f"extends: {small_corpus / 'tiny.yaml'}\npretrained_embeddings: {{src: words.vec}}\n"
         f"model: {{embedding_size: {SIZE}, hidden_size: 8, maxout_size: 8}}\n"
         "data: {test: null}\nevaluation: {max_sentences: 1}\ntraining: {max_updates: 1}\n"
     )

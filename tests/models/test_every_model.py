@@ -81,6 +81,24 @@ def test_two_vocabularies_may_differ_in_size(kind: str) -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("kind", SMALL)
+def test_words_begin_with_given_vectors(kind: str) -> None:
+    before, model = build(kind, tie="none"), build(kind, tie="none")
+    others = dict(before.named_parameters())
+    ids = torch.tensor([5, 9, 11])
+    vectors = 30 * torch.randn(3, before.tgt_embedding.weight.shape[1])
+    factor = model.init_embedding("tgt", ids, vectors, rescale=True)
+    torch.testing.assert_close(model.tgt_embedding.weight[ids], vectors.double() * factor)
+    length = before.tgt_embedding.weight.square().mean()
+    torch.testing.assert_close(model.tgt_embedding.weight[ids].square().mean(), length)
+    rest = torch.ones(V, dtype=torch.bool).index_fill(0, ids, False)
+    assert torch.equal(model.tgt_embedding.weight[rest], before.tgt_embedding.weight[rest])
+    assert sum(torch.equal(weight, others[name]) for name, weight in model.named_parameters()) == len(others) - 1
+    assert model.init_embedding("src", ids, vectors, rescale=False) == 1.0
+    assert torch.equal(model.src_embedding.weight[ids], vectors.double())
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", SMALL)
 def test_dropout_acts_in_training_only(kind: str) -> None:
     model, batch = build(kind, dropout=0.5), batch_of([[4, 5]], [[4]])
     assert torch.equal(model(batch).log_probs, model(batch).log_probs)
