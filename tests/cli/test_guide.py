@@ -32,53 +32,43 @@ PAGES |= {name: ROOT / "nmtkit" / "guide" / f"{name}.md" for name in guide.PAGES
 TEXT = {name: path.read_text(encoding="utf-8") for name, path in PAGES.items()}
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
-NETWORK = "downloads"
-GPU = "needs a CUDA device"
-LONG = "trains or measures for minutes"
-SEVERAL = "starts several processes; tests/training/test_distributed.py does"
-TRAINED = "is for a run that is trained for minutes, or for its text"
-ELSEWHERE = "tests/test_makefile.py, tests/generators or tests/interchange does it"
 PARSED = {
-    "nmtkit fetch libreoffice-": NETWORK,
-    "nmtkit fetch tatoeba-": NETWORK,
-    "nmtkit evaluate runs/mine --test-set ": NETWORK,
-    "nmtkit train libreoffice-": NETWORK,
-    "hf ": NETWORK,
-    "nmtkit translate -m runs/mine --device cuda": GPU,
-    "nmtkit train mine.yaml --device cuda": GPU,
-    "nmtkit train demo-news-pointer-generator": TRAINED,
-    "nmtkit train demo --set data.folder=": TRAINED,
-    "nmtkit train demo": LONG,
-    "nmtkit train --source train.en --target train.de --minutes 20": LONG,
-    "nmtkit compare compare-rnn-encdec ": LONG,
-    "nmtkit tune ": LONG,
-    "nmtkit bench ": LONG,
-    "nmtkit translate -m runs/mine --workers 2 ": SEVERAL,
-    "torchrun ": SEVERAL,
-    "srun ": SEVERAL,
-    "sbatch ": SEVERAL,
-    "nmtkit align -m RUN ": TRAINED,
-    "nmtkit score-alignments test.links ": TRAINED,
-    "nmtkit translate -m runs/libreoffice-": TRAINED,
-    "nmtkit summarize -m runs/demo-news-": TRAINED,
-    "nmtkit score-summaries lead.txt runs/": TRAINED,
-    "nmtkit score-summaries lead.txt summaries.txt --ref test.jsonl": TRAINED,
-    "nmtkit train inshorts-": TRAINED,
-    "nmtkit summarize -m RUN ": TRAINED,
-    "nmtkit import ": ELSEWHERE,
-    "nmtkit export runs/mine mine-hf ": ELSEWHERE,
-    "nmtkit export runs/mine mine-ct2 ": ELSEWHERE,
-    "make ": ELSEWHERE,
-    "python data/generate.py ": ELSEWHERE,
+    "downloads": (
+        "nmtkit fetch libreoffice-",
+        "nmtkit fetch tatoeba-",
+        "nmtkit evaluate runs/mine --test-set ",
+        "nmtkit train libreoffice-",
+        "hf ",
+    ),
+    "needs a CUDA device": ("nmtkit translate -m runs/mine --device cuda", "nmtkit train mine.yaml --device cuda"),
+    "trains or measures for minutes": (
+        "nmtkit train demo",
+        "nmtkit train --source train.en --target train.de --minutes 20",
+        "nmtkit compare compare-rnn-encdec ",
+        "nmtkit tune ",
+        "nmtkit bench ",
+    ),
+    "starts several processes": ("nmtkit translate -m runs/mine --workers 2 ", "torchrun ", "srun ", "sbatch "),
+    "is for a run that is trained for minutes, or for its text": (
+        "nmtkit align -m RUN ",
+        "nmtkit score-alignments test.links ",
+        "nmtkit translate -m runs/libreoffice-",
+        "nmtkit summarize -m runs/demo-news-",
+        "nmtkit score-summaries lead.txt runs/",
+        "nmtkit score-summaries lead.txt summaries.txt --ref test.jsonl",
+        "nmtkit train inshorts-",
+        "nmtkit summarize -m RUN ",
+    ),
+    "tests/test_makefile.py, tests/generators or tests/interchange does it": (
+        "nmtkit import ",
+        "nmtkit export runs/mine mine-hf ",
+        "nmtkit export runs/mine mine-ct2 ",
+        "make ",
+        "python data/generate.py ",
+    ),
 }
-"""How commands of blocks begin that `make test` does not run, with the reason."""
-SMALLER = {
-    "compare": "--set training.max_updates=2 --set evaluation.max_sentences=2 --set search.max_length=4",
-    "bench decode": "--lines 2 --rounds 1 --alone 1 --device cpu",
-    "bench train": "--updates 1 --rounds 1 --device cpu",
-    "train --source": "--minutes 0.2",
-}
-"""What a long command is given besides, by how it begins."""
+"""How commands of blocks begin that are parsed but not run here, by the reason."""
+NOT_RUN = tuple(begin for begins in PARSED.values() for begin in begins)
 OUTPUT = ("BLEU|nrefs",)
 """How lines of a block begin that are no commands."""
 OTHERS = ("hf ", "make ", "python ")
@@ -108,10 +98,6 @@ def lines_of(page: str) -> list[str]:
         shown = [re.sub(r"\s+#\s.*", "", line).strip() for line in behind_a_prompt or lines]
         commands += [line for line in shown if line and not line.startswith(OUTPUT)]
     return commands
-
-
-def reason_not_to_run(line: str) -> str | None:
-    return next((why for begin, why in PARSED.items() if f"{line}\n".startswith(begin)), None)
 
 
 def inline(page: str) -> list[str]:
@@ -271,26 +257,16 @@ def parse(line: str) -> None:
 @pytest.mark.parametrize("page", daily(PAGES, 2))
 def test_the_commands_of_a_page_do_what_they_say(page: str, console: Command, place: Path) -> None:
     for number, line in enumerate(lines_of(page)):
-        if reason_not_to_run(line) is None:
+        if not line.startswith(NOT_RUN):
             done = succeeded(run_line(line, number, console))
             assert "Traceback" not in done.err, (line, done)
         elif not line.startswith(OTHERS):
             parse(line)
 
 
-LINES_RUN_SLOWLY = {line for page in PAGES for line in lines_of(page) if reason_not_to_run(line) in (LONG, SEVERAL)}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("line", sorted(line for line in LINES_RUN_SLOWLY if line.startswith("nmtkit ")))
-def test_a_long_command_with_small_arguments(line: str, console: Command, place: Path) -> None:
-    added = next((more for begin, more in SMALLER.items() if line.startswith(f"nmtkit {begin}")), "")
-    assert "Traceback" not in succeeded(run_line(f"{line} {added}", 0, console)).err
-
-
 def test_what_is_not_run_stands_somewhere() -> None:
     lines = [line for page in PAGES for line in lines_of(page)]
-    assert [begin for begin in PARSED if not any(f"{line}\n".startswith(begin) for line in lines)] == []
+    assert [begin for begin in NOT_RUN if not any(line.startswith(begin) for line in lines)] == []
     assert set(RUN_ELSEWHERE) <= {text.partition("\n")[0] for page in PAGES for text in blocks(page, "python")}
 
 
