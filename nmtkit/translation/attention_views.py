@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,19 +14,11 @@ from nmtkit.core import device as devices
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.core.task import TASKS
 from nmtkit.corpus.alignments import SoftAlignment
-from nmtkit.data.batch import Batch, bucket_by_length
+from nmtkit.data.batch import Batch
 from nmtkit.data.tokenizer import WORD_START
 from nmtkit.data.words import PieceShare, cut_words, display_word_spans, known_ids, merge_to_words
 from nmtkit.models.base import HeadedModel, as_headed
-from nmtkit.translation.inputs import (
-    BATCH_TOKENS,
-    SourceLine,
-    TargetLine,
-    TextModel,
-    make_batch,
-    require_list,
-    require_pairs,
-)
+from nmtkit.translation.inputs import SourceLine, TargetLine, TextModel, make_batch, require_list, require_pairs
 from nmtkit.translation.result import Translation
 
 if TYPE_CHECKING:
@@ -153,34 +144,29 @@ def head_pictures(reader: TextModel, sources: Sequence[str], translations: Seque
     from nmtkit.pictures import HeadsPicture
 
     model = require_heads(reader)
-    src = reader.encode_sources(sources)
-    for number, source in enumerate(src, start=1):
+    pictures = []
+    for number, (translation, source) in enumerate(zip(translations, reader.encode_sources(sources), strict=True), 1):
         if not source.ids:
             raise _no_known_letters(number)
-    pairs = enumerate(zip(translations, src, strict=True), start=1)
-    tgt = [reader.encode_target_tokens(one.tokens, source, number) for number, (one, source) in pairs]
-    drawn: dict[int, HeadsPicture] = {}
-    few = partial(bucket_by_length, batch_tokens=BATCH_TOKENS["cpu"])  # since all weights of all layers are kept
-    for numbers, batch in reader.batches(src, tgt, few):
-        weights = model.attentions(batch.to(reader.device))
+        target = reader.encode_target_tokens(translation.tokens, source, number)
+        weights = model.attentions(make_batch([source], [target]).to(reader.device))
+        rows = len(translation.tokens) + translation.finished
         encoder, decoder, cross = (
-            torch.stack(side, 1).float().cpu().numpy() for side in (weights.encoder, weights.decoder, weights.cross)
-        )  # (B,L,A,S,S), (B,L,A,T,T), (B,L,A,T,S)
-        for row, number in enumerate(numbers):
-            translation = translations[number]
-            tgt_tokens = [*translation.tokens, *([reader.end] if translation.finished else [])]
-            columns, rows = len(src[number].ids) + 1, len(tgt_tokens)
-            drawn[number] = HeadsPicture(
+            torch.stack(side, 1)[0].float().cpu().numpy() for side in (weights.encoder, weights.decoder, weights.cross)
+        )  # (L,A,S,S), (L,A,T,T), (L,A,T,S)
+        pictures.append(
+            HeadsPicture(
                 [*translation.src_tokens, reader.end],
-                tgt_tokens,
-                encoder[row, :, :, :columns, :columns],
-                decoder[row, :, :, :rows, :rows],
-                cross[row, :, :, :rows, :columns],
+                [*translation.tokens, reader.end][:rows],
+                encoder,
+                decoder[:, :, :rows, :rows],
+                cross[:, :, :rows],
                 title=reader.name,
                 score=translation.score,
                 left_out=translation.src_left_out,
             )
-    return [drawn[number] for number in range(len(sources))]
+        )
+    return pictures
 
 
 def positions(reader: TextModel, most: int) -> tuple[NDArray[np.float32], str]:

@@ -1,12 +1,11 @@
 """Text as model input: token ids of both sides, extended ids for copying, and batches within a token budget."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from itertools import zip_longest
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from nmtkit.core.errors import DataError, NmtkitError, RecipeError
@@ -228,24 +227,14 @@ class TextModel:
         return TargetLine([UNK if number >= len(vocabulary) else number for number in extended], extended)
 
     def batches(
-        self,
-        sources: Sequence[SourceLine],
-        targets: Sequence[TargetLine] | None = None,
-        cut: Callable[[NDArray[np.int64]], list[list[int]]] | None = None,
+        self, sources: Sequence[SourceLine], targets: Sequence[TargetLine]
     ) -> Iterator[tuple[list[int], Batch]]:
-        """Those of some sources that are not empty in batches on the CPU, each with their numbers.
-
-        `cut` gives the members of each batch by the columns that each pair needs; by default as many as the budget
-        holds.
-        """
+        """The pairs whose source is not empty in batches on the CPU, each with their numbers."""
         filled = [number for number, source in enumerate(sources) if source.ids]
-        lengths = np.array([len(sources[number].ids) for number in filled], dtype=np.int64) + 1
-        if targets is not None:
-            lengths = np.maximum(lengths, np.array([len(targets[number].ids) for number in filled], dtype=np.int64) + 1)
-        for members in cut(lengths) if cut else bucket_by_length(lengths, self.batch_budget):
+        lengths = [max(len(sources[number].ids), len(targets[number].ids)) + 1 for number in filled]
+        for members in bucket_by_length(np.array(lengths, dtype=np.int64), self.batch_budget):
             numbers = [filled[member] for member in members]
-            src = [sources[number] for number in numbers]
-            yield numbers, make_batch(src, None if targets is None else [targets[number] for number in numbers])
+            yield numbers, make_batch([sources[number] for number in numbers], [targets[number] for number in numbers])
 
     def score_targets(self, batch: Batch, attend: bool) -> tuple[DecoderOutput, Tensor]:
         """All steps over the targets of a batch on the CPU, and the log-probability of each target `(B,T)`, on the CPU.

@@ -91,12 +91,7 @@ class Translator(TextModel):
         return [best[0].text for best in self.search(list(lines))]
 
     def search(
-        self,
-        lines: Sequence[str | Request],
-        n_best: int = 1,
-        need_attention: bool = False,
-        need_copies: bool = False,
-        prefixes: Sequence[str] | None = None,
+        self, lines: Sequence[str | Request], n_best: int = 1, need_attention: bool = False, need_copies: bool = False
     ) -> list[list[Translation]]:
         """The `n_best` translations of every line, best first.
 
@@ -107,13 +102,9 @@ class Translator(TextModel):
             n_best: how many of each, at most the beam size.
             need_attention: whether to keep the attention.
             need_copies: whether to say of a model that copies what it copied, and its p_gen; also with attention.
-            prefixes: for each line how its translation begins, "" where that is open; or None.
         """
-        require_list(lines=lines, prefixes=prefixes)
-        require_pairs(lines, prefixes, "prefix")
+        require_list(lines=lines)
         requests = [Request.of(line, f"line {number}") for number, line in enumerate(lines, start=1)]
-        if prefixes is not None:
-            requests = [replace(request, prefix=prefix) for request, prefix in zip(requests, prefixes, strict=True)]
         outputs = _Outputs(n_best, need_attention, need_copies)
         with closing(self._stream_lines(iter([requests]), outputs, len(lines))) as groups:
             return [translations for group in groups for translations in group]

@@ -60,13 +60,14 @@ def test_prefixes_and_terms_stand_in_the_text(translator: Translator) -> None:
     assert unmet_constraints(requests[1], translator.tokenizers.tgt, "A FO") == ["has 'FO'"]
     # Lines that ask for nothing are translated as ever beside those that do.
     assert [best[0].text for best in translator.search([*SOURCES, requests[0]])][:3] == free
-    by_prefix = translator.search(SOURCES, prefixes=["HA", "", "unheard"])
-    assert [best[0].text for best in by_prefix][1] == free[1]
-    assert by_prefix[2][0].tokens[0] == "▁<unk>"
+    by_prefix = translator.search([SOURCES[1], Request(SOURCES[2], prefix="unheard")])
+    assert by_prefix[0][0].text == free[1]
+    assert by_prefix[1][0].tokens[0] == "▁<unk>"
+    begun = [Request(source, prefix="HA") for source in SOURCES]
     indifferent = replace(translator, config=translator.config.changed({"prefix_bias": 0.0}))
-    assert [best[0].text for best in indifferent.search(SOURCES, prefixes=["HA", "HA", "HA"])] == free
+    assert [best[0].text for best in indifferent.search(begun)] == free
     sure = replace(translator, config=translator.config.changed({"prefix_bias": 0.999999}))
-    assert all(best[0].text.startswith("HA") for best in sure.search(SOURCES, prefixes=["HA", "HA", "HA"]))
+    assert all(best[0].text.startswith("HA") for best in sure.search(begun))
 
 
 @pytest.mark.parametrize(
