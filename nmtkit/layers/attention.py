@@ -53,9 +53,9 @@ class AttentionScore(nn.Module, ABC):
     def __init__(self, query_size: int, memory_size: int, attention_size: int, max_positions: int) -> None:
         super().__init__()
 
-    @abstractmethod
     def project(self, values: Tensor) -> Tensor:
         """The keys `(B,S,*)` of encoder states `(B,S,Hm)`: the part of the score that no query changes."""
+        return values
 
     @abstractmethod
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
@@ -121,10 +121,6 @@ class Dot(AttentionScore):
                 "make the sizes equal, or choose the score general or additive"
             )
         self.scale = 1.0 / math.sqrt(query_size) if self.scaled else 1.0
-
-    def project(self, values: Tensor) -> Tensor:
-        """The encoder states themselves, `(B,S,Hm)`."""
-        return values
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
         """Energies `(B,Q,S)`."""

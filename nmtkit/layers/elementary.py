@@ -48,10 +48,6 @@ class Dropout(nn.Module):
         """The states, some elements zeroed; any shape."""
         return dropout(states, self.rate, self.training)
 
-    def extra_repr(self) -> str:
-        """The rate, for the printed model."""
-        return f"rate={self.rate}"
-
 
 class Maxout(nn.Module):
     """The larger of each pair of numbers of a linear map: Goodfellow et al. 2013, with two pieces.

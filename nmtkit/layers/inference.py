@@ -99,10 +99,6 @@ class InferenceLinear(nn.Module):
         """max(0, map), in any type that another map of the same precision reads."""
         return F.relu(self(inputs), inplace=True)
 
-    def extra_repr(self) -> str:
-        """The sizes, for the printed model."""
-        return f"in_features={self.in_features}, out_features={self.out_features}"
-
 
 class Fp32Linear(InferenceLinear):
     """A float32 map. Few rows read the weights by columns, many in oneDNN's own layout where torch has it."""

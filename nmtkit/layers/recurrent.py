@@ -140,24 +140,18 @@ class RecurrentEncoder(nn.Module):
         self.residual = residual
         self.dropout = Dropout(dropout)
 
-    def forward(
-        self, inputs: Tensor, mask: Tensor, lengths: Tensor | None = None, need_cell: bool = True
-    ) -> RecurrentEncoderOutput:
+    def forward(self, inputs: Tensor, mask: Tensor, lengths: Tensor, need_cell: bool = True) -> RecurrentEncoderOutput:
         """Runs all layers.
 
         Args:
             inputs: `(B,S,I)`.
             mask: `(B,S)`, True where a token is real; the real tokens come first, and there is at least one.
-            lengths: `(B,)`, the real tokens of each sentence, on the CPU, where an LSTM's memory cells need them. None:
-                the CPU waits for the device to count them.
+            lengths: `(B,)`, the real tokens of each sentence, on the CPU.
             need_cell: whether an LSTM's memory cells must be given, which costs it some time.
         """
         turned = reversed_positions(mask)
         need_cell = need_cell and isinstance(self.forward_layers[0], nn.LSTM)
-        if not need_cell:
-            lengths = mask.sum(1)
-        elif lengths is None:
-            lengths = mask.sum(1).cpu()
+        lengths = lengths if need_cell else mask.sum(1)  # on the device
         states, ends, cells = inputs, [], []
         for number, ahead in enumerate(self.forward_layers):
             read = states if number == 0 else self.dropout(states)
@@ -263,20 +257,6 @@ class StackedCells(nn.Module):
                 new_cell.append(kept)
             new_hidden.append(inputs)
         return torch.stack(new_hidden, 1), torch.stack(new_cell, 1) if new_cell else None
-
-
-def check_bridge(kind: BridgeKind, final_size: int, final_layers: int, hidden_size: int, layers: int) -> None:
-    """Raises a ValueError if `bridge: copy` cannot copy the encoder's final states; for the `Config` of a model.
-
-    `final_size` counts the numbers in the final state of each of the `final_layers` of the encoder, all directions
-    together; `hidden_size` and `layers` are the decoder's.
-    """
-    if kind == "copy" and (final_size, final_layers) != (hidden_size, layers):
-        raise ValueError(
-            f"bridge: copy hands on the encoder's final states, {final_layers} x {final_size} numbers (layers x units) "
-            f"where the decoder has {layers} x {hidden_size}: make them equal, read the source in one direction, or "
-            "set bridge to tanh or linear"
-        )
 
 
 class Bridge(nn.Module):

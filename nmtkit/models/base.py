@@ -140,10 +140,6 @@ class DecoderOutput(Rows):
     """The centre of a local window, `(N,)`, `(B,T)` or `(M,)`, in source tokens from 0; None where `attention` is, and
     where a model may look at all of the source."""
 
-    def slice_rows(self, rows: slice) -> "DecoderOutput":
-        """Some rows of the output of `gather` or `advance`, for `predict`."""
-        return self.mapped(lambda tensor: tensor[rows])
-
     def gather(self, keep: Tensor) -> "DecoderOutput":
         """The positions where `keep` `(B,T)` is True, as M rows; spares the output layer the padding."""
         # `keep` may still be on the CPU: finding its positions there spares an accelerator a wait.

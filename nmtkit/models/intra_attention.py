@@ -93,7 +93,7 @@ class IntraDecoderAttention(nn.Module):
         Args:
             states: `(B,K,H)`.
             written: `(B,*,H)`.
-            visible: `(B,K,*)`, bool; a hypothesis that sees nothing gets zero.
+            visible: `(B,K,*)` or `(K,*)`, bool; a hypothesis that sees nothing gets zero.
         """
         energies = torch.matmul(self.query(states), written.transpose(1, 2))
         return torch.matmul(masked_softmax(energies, visible).to(written.dtype), written)
@@ -101,9 +101,7 @@ class IntraDecoderAttention(nn.Module):
     def all_steps(self, states: Tensor) -> Tensor:
         """All steps at once: contexts `(B,T,H)` of states `(B,T,H)`, each of which sees those before it."""
         steps = states.shape[1]
-        before = torch.ones(steps, steps, dtype=torch.bool, device=states.device).tril(-1)  # (T,T)
-        energies = torch.matmul(self.query(states), states.transpose(1, 2))  # (B,T,T)
-        return torch.matmul(masked_softmax(energies, before).to(states.dtype), states)
+        return self.forward(states, states, torch.ones(steps, steps, dtype=torch.bool, device=states.device).tril(-1))
 
 
 class IntraAttentionConfig(RecurrentConfig):

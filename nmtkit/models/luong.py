@@ -33,7 +33,6 @@ from nmtkit.layers.recurrent import (
     BridgeKind,
     CellKind,
     build_rnn,
-    check_bridge,
     init_weights,
     layers_first,
     rnn_step,
@@ -80,7 +79,7 @@ class LuongConfig(StackedConfig):
                 f"score: location chooses places without regard to the words there, and so does window: {self.window}: "
                 "with both nothing reads the source to choose; set window to global, or score to another"
             )
-        check_bridge(self.bridge, self.memory_size, self.depth, self.hidden_size, self.layers)
+        self.require_bridge_fits(self.bridge)
         self.require_equal_where_tied("hidden_size", "embedding_size")
         return self
 

@@ -11,6 +11,7 @@ from nmtkit.data.batch import Batch
 from nmtkit.layers.elementary import Dropout
 from nmtkit.layers.recurrent import (
     Bridge,
+    BridgeKind,
     CellKind,
     Initialisation,
     RecurrentEncoder,
@@ -101,15 +102,20 @@ class StackedConfig(RecurrentConfig):
 
     def require_score_fits(self, score: str) -> None:
         """Raises a ValueError if a score multiplies states of decoder and encoder, but they differ in size."""
-        if score not in ("dot", "scaled_dot") or self.memory_size == self.hidden_size:
-            return
-        half, odd = divmod(self.hidden_size, 2)
-        size = half if self.bidirectional else self.hidden_size
-        fitting = "" if self.bidirectional and odd else f"set encoder_hidden_size to {size}, or "
-        raise ValueError(
-            f"score: {score} multiplies decoder states of {self.hidden_size} numbers with encoder states of "
-            f"{self.memory_size}: {fitting}set score to general, additive or cosine"
-        )
+        if score in ("dot", "scaled_dot") and self.memory_size != self.hidden_size:
+            raise ValueError(
+                f"score: {score} multiplies decoder states of {self.hidden_size} numbers with encoder states of "
+                f"{self.memory_size}: set encoder_hidden_size so that they are equal, or score to general or additive"
+            )
+
+    def require_bridge_fits(self, bridge: BridgeKind) -> None:
+        """Raises a ValueError if the encoder's final states cannot be copied as they are."""
+        if bridge == "copy" and (self.memory_size, self.depth) != (self.hidden_size, self.layers):
+            raise ValueError(
+                f"bridge: copy hands on the encoder's final states, {self.depth} x {self.memory_size} numbers (layers "
+                f"x units) where the decoder has {self.layers} x {self.hidden_size}: make them equal, read the source "
+                "in one direction, or set bridge to tanh or linear"
+            )
 
     def encoder(self) -> RecurrentEncoder:
         """A new encoder."""

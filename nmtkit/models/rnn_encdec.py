@@ -19,16 +19,7 @@ from nmtkit.core.settings import Field, Width, model_validator
 from nmtkit.data.batch import Batch
 from nmtkit.layers.elementary import Maxout
 from nmtkit.layers.kv_cache import KVCache
-from nmtkit.layers.recurrent import (
-    Bridge,
-    BridgeKind,
-    build_rnn,
-    check_bridge,
-    init_weights,
-    layers_first,
-    rnn_step,
-    run_rnn,
-)
+from nmtkit.layers.recurrent import Bridge, BridgeKind, build_rnn, init_weights, layers_first, rnn_step, run_rnn
 from nmtkit.models.base import MODELS, DecoderOutput, VocabularySizes, rows_per_sentence
 from nmtkit.models.output import project_to_vocabulary
 from nmtkit.models.recurrent import RecurrentMemory, RecurrentModel, RecurrentState, StackedConfig
@@ -52,18 +43,13 @@ class RnnEncDecConfig(StackedConfig):
         self.require_equal_where_tied("embedding_size", "hidden_size" if self.maxout_size is None else "maxout_size")
         if self.bridge == "zero" and not self.feed_context:
             raise ValueError("bridge: zero hides the source from the decoder; set feed_context, or another bridge")
-        check_bridge(self.bridge_kind, self.memory_size, self.depth, self.hidden_size, self.layers)
+        self.require_bridge_fits(self.bridge_kind)
         return self
 
     @property
     def bridge_kind(self) -> BridgeKind:
         """The bridge, given or not."""
         return self.bridge or ("tanh" if self.feed_context else "copy")
-
-    @property
-    def features_size(self) -> int:
-        """Inputs of the output layer."""
-        return self.hidden_size if self.maxout_size is None else self.maxout_size
 
 
 @dataclass(frozen=True)
@@ -89,7 +75,7 @@ class RnnEncDec(RecurrentModel[RnnEncDecMemory, RecurrentState]):
         self.bridge = Bridge(config.bridge_kind, config.cell, hidden if config.feed_context else final, hidden, layers)
         self.decoder = build_rnn(config.cell, embedding + context, hidden, layers, config.dropout)
         self.readout = None if config.maxout_size is None else Maxout(hidden + embedding + context, config.maxout_size)
-        self.output = nn.Linear(config.features_size, sizes.tgt)
+        self.output = nn.Linear(config.maxout_size or hidden, sizes.tgt)
         init_weights(self, config.initialisation)
         if config.tie in ("decoder", "all"):
             self.output.weight = self.tgt_embedding.weight

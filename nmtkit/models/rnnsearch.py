@@ -26,7 +26,7 @@ from nmtkit.data.batch import Batch
 from nmtkit.layers.attention import SCORES, Additive, Attention, ScoreKind
 from nmtkit.layers.elementary import Maxout
 from nmtkit.layers.kv_cache import KVCache
-from nmtkit.layers.recurrent import Bridge, BridgeKind, StackedCells, check_bridge, init_weights
+from nmtkit.layers.recurrent import Bridge, BridgeKind, StackedCells, init_weights
 from nmtkit.models.base import MODELS, DecoderOutput, VocabularySizes, rows_per_sentence
 from nmtkit.models.output import project_to_vocabulary
 from nmtkit.models.recurrent import AttentionMemory, RecurrentModel, RecurrentState, StackedConfig
@@ -56,7 +56,7 @@ class RnnSearchConfig(StackedConfig):
     def _fits_together(self) -> "RnnSearchConfig":
         self.require_equal_where_tied("maxout_size", "embedding_size")
         self.require_score_fits(self.score)
-        check_bridge(self.bridge, self.memory_size, self.depth, self.hidden_size, self.layers)
+        self.require_bridge_fits(self.bridge)
         return self
 
 

@@ -253,7 +253,7 @@ class TextModel:
         parts = []
         for first in range(0, len(targets), rows):
             part = slice(first, first + rows)
-            log_probs = self.model.predict(kept.slice_rows(part), memory)
+            log_probs = self.model.predict(kept.select(part), memory)
             parts.append(log_probs.gather(-1, targets[part, None])[:, 0].float())
         chosen = torch.zeros(batch.tgt_mask.shape)
         chosen[batch.tgt_mask] = torch.cat(parts).cpu()

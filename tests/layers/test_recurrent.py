@@ -7,15 +7,7 @@ from formulas import Array, linear, recurrent_step
 from torch import Tensor, nn
 
 from nmtkit.layers.elementary import Maxout
-from nmtkit.layers.recurrent import (
-    Bridge,
-    BridgeKind,
-    CellKind,
-    RecurrentEncoder,
-    StackedCells,
-    check_bridge,
-    init_weights,
-)
+from nmtkit.layers.recurrent import Bridge, BridgeKind, CellKind, RecurrentEncoder, StackedCells, init_weights
 
 CELLS: list[CellKind] = ["gru", "lstm"]
 
@@ -43,8 +35,12 @@ def test_encoder_by_hand(cell: CellKind, bidirectional: bool, residual: bool) ->
     encoder = RecurrentEncoder(cell, 3, 2, 3, bidirectional, residual, dropout=0.5).double().eval()
     inputs, lengths = torch.randn(4, 5, 3).double(), [4, 2, 1, 2]
     mask = torch.arange(5) < torch.tensor(lengths)[:, None]
-    result = encoder(inputs, mask)
+    result = encoder(inputs, mask, torch.tensor(lengths))
     assert (result.cell is None) == (cell == "gru")
+    without_cells = encoder(inputs, mask, torch.tensor(lengths), need_cell=False)
+    assert without_cells.cell is None
+    torch.testing.assert_close(without_cells.states, result.states, rtol=0, atol=1e-12)
+    torch.testing.assert_close(without_cells.hidden, result.hidden, rtol=0, atol=1e-12)
     for row, length in enumerate(lengths):
         words = inputs[row, :length].numpy()
         for number in range(3):
@@ -75,7 +71,7 @@ def test_padding_has_no_gradient_and_changes_none(cell: CellKind, bidirectional:
         for rows in batches:
             ends = torch.tensor([lengths[row] for row in rows])
             mask = torch.arange(int(ends.max()) + padding) < ends[:, None]
-            result = encoder(inputs[rows][:, : mask.shape[1]], mask)
+            result = encoder(inputs[rows][:, : mask.shape[1]], mask, ends)
             total = (result.states**2).sum() + (result.hidden**3).sum()
             (total if result.cell is None else total + (result.cell**3).sum()).backward()
         return [inputs.grad, *(parameter.grad for parameter in encoder.parameters() if parameter.grad is not None)]
@@ -87,31 +83,16 @@ def test_padding_has_no_gradient_and_changes_none(cell: CellKind, bidirectional:
         assert bool((together[0][row, :length] != 0).all())
 
 
-def test_dropout_of_the_encoder_spares_the_residual_path() -> None:
+def test_dropout_of_the_encoder_spares_the_residual_path_and_the_first_layer() -> None:
     """With nearly everything dropped, an upper layer knows nothing of its input, but the sum still does."""
     torch.manual_seed(1)
-    mask = torch.ones(1, 4, dtype=torch.bool)
+    mask, lengths = torch.ones(1, 4, dtype=torch.bool), torch.tensor([4])
     one, other = torch.randn(2, 1, 4, 3).double().unbind(0)
-    for residual in (True, False):
-        encoder = RecurrentEncoder("gru", 3, 2, 2, False, residual, dropout=0.9999).double()
-        assert torch.equal(encoder(one, mask).hidden[:, 1], encoder(other, mask).hidden[:, 1])
-        assert torch.equal(encoder(one, mask).states, encoder(other, mask).states) == (not residual)
-
-
-def test_the_first_layer_reads_all_of_its_input_while_training() -> None:
-    encoder = RecurrentEncoder("gru", 3, 2, 1, dropout=0.9).double()
-    inputs, mask = torch.randn(2, 4, 3).double(), torch.ones(2, 4, dtype=torch.bool)
-    assert torch.equal(encoder(inputs, mask).states, encoder(inputs, mask).states)
-
-
-def test_memory_cells_are_left_out_where_nobody_asks() -> None:
-    torch.manual_seed(1)
-    encoder = RecurrentEncoder("lstm", 3, 2, 2).double()
-    inputs, mask = torch.randn(3, 5, 3).double(), torch.arange(5) < torch.tensor([[2], [5], [3]])
-    whole, spared = encoder(inputs, mask), encoder(inputs, mask, need_cell=False)
-    assert spared.cell is None
-    torch.testing.assert_close(spared.states, whole.states, rtol=0, atol=1e-12)
-    torch.testing.assert_close(spared.hidden, whole.hidden, rtol=0, atol=1e-12)
+    for layers, residual in ((2, True), (2, False), (1, False)):
+        encoder = RecurrentEncoder("gru", 3, 2, layers, False, residual, dropout=0.9999).double()
+        first, second = encoder(one, mask, lengths), encoder(other, mask, lengths)
+        assert torch.equal(first.hidden[:, -1], second.hidden[:, -1]) == (layers == 2)
+        assert torch.equal(first.states, second.states) == (layers == 2 and not residual)
 
 
 @torch.no_grad()
@@ -160,16 +141,6 @@ def test_bridge_copies_or_gives_zeros(cell: CellKind) -> None:
     assert (memory_cell is None) == (cell == "gru")
     assert memory_cell is None or torch.equal(memory_cell, zeros)
     assert not list(bridge.parameters())
-
-
-def test_a_bridge_copies_only_what_fits() -> None:
-    check_bridge("copy", 8, 2, 8, 2)
-    for kind in ("tanh", "linear", "zero"):
-        check_bridge(kind, 16, 3, 8, 2)
-    with pytest.raises(ValueError, match=r"2 x 16 numbers.*where the decoder has 2 x 8"):
-        check_bridge("copy", 16, 2, 8, 2)
-    with pytest.raises(ValueError, match=r"3 x 8 numbers.*where the decoder has 2 x 8"):
-        check_bridge("copy", 8, 3, 8, 2)
 
 
 def test_maxout_by_hand() -> None:

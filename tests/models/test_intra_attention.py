@@ -25,7 +25,7 @@ def by_the_equations(model: IntraAttention, batch: Batch, row: int) -> tuple[Ten
     """Probabilities `(T,X)`, attention `(T,S)` and p(copy) `(T,)` of one article, one equation after the other."""
     length, steps = int(batch.src_lengths[row]), int(batch.tgt_mask[row].sum())
     source = batch.src[row : row + 1, :length]
-    encoded = model.encoder(model.src_embedding(source), torch.ones_like(source, dtype=torch.bool))
+    encoded = model.encoder(model.src_embedding(source), source >= 0, batch.src_lengths[row : row + 1])
     values = encoded.states[0]  # (S,H)
     state = encoded.hidden[0], encoded.cell[0]
     w_attn = model.score.key.weight  # h_t^T W h_i

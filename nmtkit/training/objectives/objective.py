@@ -179,7 +179,7 @@ class GradientAccumulator:
         parts, sums = [], []
         for begin in range(0, whole.features.shape[0], rows):
             place = slice(begin, min(begin + rows, whole.features.shape[0]))
-            part = whole.slice_rows(place).mapped(_leaf)  # backward stops there
+            part = whole.select(place).mapped(_leaf)  # backward stops there
             log_probs = self.model.predict(part, memory_leaf)
             here = replace(inputs, decoder_output=part, log_probs=log_probs, part=place)
             terms = [objective.terms(here) for objective in objectives]
