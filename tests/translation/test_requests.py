@@ -25,21 +25,7 @@ def translator(trained: Path) -> Translator:
 
 
 def test_a_word_is_whole() -> None:
-    assert words_of("Der Hund's (U.S.) 機械x") == [
-        "Der",
-        "Hund",
-        "'",
-        "s",
-        "(",
-        "U",
-        ".",
-        "S",
-        ".",
-        ")",
-        "機",
-        "械",
-        "x",
-    ]
+    assert " ".join(words_of("Der Hund's (U.S.) 機械x")) == "Der Hund ' s ( U . S . ) 機 械 x"
     tokens = {"▁Hund": True, "e": False, ".": True, "▁": True, "'s": True, "3": False, "_": False, "機": True}
     assert {token: starts_word(token) for token in tokens} == tokens
     assert not starts_word("\u0308")  # belongs to the letter before it
@@ -102,9 +88,8 @@ def test_terminology_takes_the_longest_whole_words() -> None:
 
 
 def test_a_copied_word_that_the_source_lacks_is_unknown() -> None:
-    assert number_by_position(torch.tensor([[3, 12, 11]]), torch.tensor([[5, 11, 2]]), 10, UNK).tolist() == [
-        [3, UNK, 11]
-    ]
+    found = number_by_position(torch.tensor([[3, 12, 11]]), torch.tensor([[5, 11, 2]]), 10, UNK)
+    assert found.tolist() == [[3, UNK, 11]]
 
 
 def test_the_command_reads_them(console: Command, trained: Path, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Lines that are searched while others arrive: the same answers however they arrive and whoever searches."""
 
 import gc
-import multiprocessing
 import os
 import pickle
 import queue
@@ -11,15 +10,13 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
 from daily import daily
-from processes import Server
+from processes import Server, children
 from untrained import learned, untrained
 
 from nmtkit.core import device as devices
@@ -240,32 +237,17 @@ def loses_a_worker(from_scratch: bool) -> None:
     workers = Workers(["cpu"] * 2, partial(opened, "transformer") if from_scratch else None)
     groups = replace(made(), workers=workers).stream(iter(lambda: LINES, None))
     next(groups)
-    victim = children()[0]
+    victim = children(os.getpid())[0]
     os.kill(victim, signal.SIGKILL)
     with pytest.raises(NmtkitError, match=rf"worker \d \(process {victim}, cpu\) was ended by signal SIGKILL"):
         list(groups)
-    assert children() == []
+    assert children(os.getpid()) == []
 
 
 @FORKS
 @pytest.mark.parametrize("from_scratch", daily([False, True]))
 def test_a_worker_that_is_lost_is_named(server: Server, from_scratch: bool) -> None:
     fresh(server, loses_a_worker, from_scratch)
-
-
-def children() -> list[int]:
-    """The processes that this one began and has not cleared away, but what multiprocessing itself needs."""
-    found = [one.pid for one in multiprocessing.active_children()]
-    here = str(os.getpid())
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            command = path.with_name("cmdline").read_text(encoding="utf-8")
-            if (
-                path.read_text(encoding="utf-8").rpartition(")")[2].split()[1] == here
-                and "resource_tracker" not in command
-            ):
-                found.append(int(path.parent.name))
-    return sorted({number for number in found if number is not None})
 
 
 def memory_is_short(take: TakeSources) -> Iterator[tuple[int, PendingResult]]:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from untrained import SMALL, learned, untrained
+from untrained import COPYING, SMALL, learned, untrained
 
 from nmtkit.models.base import MODELS
 
@@ -17,6 +17,8 @@ LIMITS = {"beam_size": 2, "forbid_unknown": True}  # an untrained model ends at 
 def test_every_family_is_asked() -> None:
     assert {kind for kind, _ in SMALL.values()} == set(MODELS.names())
     assert len(WITH_ATTENTION) >= 3
+    able = {name for name in MODELS.names() if "copying" in MODELS.get(name).Config.model_fields}
+    assert able == {SMALL[name][0] for name in COPYING}
 
 
 @pytest.mark.parametrize("name", WITH_ATTENTION)

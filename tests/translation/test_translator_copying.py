@@ -4,25 +4,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from torch import Tensor
-from untrained import COPYING, LINES, SMALL, copying
-
-from nmtkit.models.base import MODELS
-
-
-def test_every_model_that_can_copy_is_asked() -> None:
-    able = {name for name in MODELS.names() if "copying" in MODELS.get(name).Config.model_fields}
-    assert able == {SMALL[name][0] for name in COPYING}
-
-
-def test_several_batches_at_a_time_change_nothing() -> None:
-    translator, tokens = copying("pointer-generator-coverage"), []
-    for threads in (2, 1):
-        torch.set_num_threads(threads)
-        searched = translator.search(LINES, need_copies=True)
-        tokens.append([(best.tokens, best.copied) for best, *_ in searched])
-    assert tokens[0] == tokens[1]
+from untrained import COPYING, LINES, copying
 
 
 @pytest.mark.parametrize("name", COPYING)
