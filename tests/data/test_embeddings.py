@@ -26,9 +26,9 @@ def written(folder: Path, text: str, name: str = "vectors.txt") -> Path:
     return path
 
 
-def by_token(found: WordVectors, known: Vocabulary) -> dict[str, list[float]]:
-    assert found.ids.tolist() == sorted(found.ids.tolist())
-    return {known.tokens[number]: row.tolist() for number, row in zip(found.ids, found.vectors, strict=True)}
+def by_token(vectors: WordVectors, known: Vocabulary) -> dict[str, list[float]]:
+    assert vectors.ids.tolist() == sorted(vectors.ids.tolist())
+    return {known.tokens[number]: row.tolist() for number, row in zip(vectors.ids, vectors.vectors, strict=True)}
 
 
 @pytest.mark.parametrize(
@@ -43,17 +43,17 @@ def by_token(found: WordVectors, known: Vocabulary) -> dict[str, list[float]]:
 )
 def test_all_kinds_of_files_are_read(tmp_path: Path, text: str, name: str) -> None:
     known = vocabulary("▁house", "▁bach", "▁the", "▁tree")
-    found = read_vectors(written(tmp_path, text, name), known, 3, SETTING)
-    rows = by_token(found, known)
+    vectors = read_vectors(written(tmp_path, text, name), known, 3, SETTING)
+    rows = by_token(vectors, known)
     assert rows == {"▁house": pytest.approx([0.25, 3, 0.01]), "▁the": [1.5, -2, 0]}  # case counts, and the first "the"
-    assert found.in_file == 4
-    assert found.vectors.dtype == np.float32
+    assert vectors.in_file == 4
+    assert vectors.vectors.dtype == np.float32
 
 
 def test_words_with_spaces_are_no_tokens(tmp_path: Path) -> None:
     known = vocabulary("▁.", "▁at")
-    found = read_vectors(written(tmp_path, "at 1 2\n. . . 3 4\nat home 5 6\n. 7 8\n"), known, 2, SETTING)
-    assert by_token(found, known) == {"▁at": [1, 2], "▁.": [7, 8]}
+    vectors = read_vectors(written(tmp_path, "at 1 2\n. . . 3 4\nat home 5 6\n. 7 8\n"), known, 2, SETTING)
+    assert by_token(vectors, known) == {"▁at": [1, 2], "▁.": [7, 8]}
 
 
 def test_a_file_of_words_gives_each_vector_to_one_token(tmp_path: Path) -> None:
@@ -108,11 +108,11 @@ def test_only_the_vocabularys_vectors_stay_in_memory(tmp_path: Path) -> None:
     line = " ".join(["0.25"] * size)
     path = written(tmp_path, "".join(f"w{number} {line}\n" for number in range(words)))
     tracemalloc.start()
-    found = read_vectors(path, vocabulary("▁w7", "▁w3999"), size, SETTING)
+    vectors = read_vectors(path, vocabulary("▁w7", "▁w3999"), size, SETTING)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert (found.vectors == 0.25).all()
-    assert found.in_file == words
+    assert (vectors.vectors == 0.25).all()
+    assert vectors.in_file == words
     assert peak < 200_000 < 4 * size * words / 5
 
 

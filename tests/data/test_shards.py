@@ -5,7 +5,7 @@ import multiprocessing
 import os
 import pickle
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -93,29 +93,13 @@ def test_several_shards_are_one_store(
 @pytest.mark.parametrize("kind", ["bpe", "word"])
 def test_the_bytes_do_not_depend_on_the_number_of_processes(kind: str, pairs: list[Example], tmp_path: Path) -> None:
     tokenizers = learn_tokenizers(TokenizerConfig.model_validate({"kind": kind, "vocab_size": 100}), pairs)
-    found = []
-    for processes in (1, 2):
-        folder = tmp_path / str(processes)
-        report = written(folder, faulty(pairs), tokenizers, processes, copying=True)
-        found.append((report, files_of(folder)))
-    assert found[0] == found[1]
-    assert found[0][0].findings.keys() == {"empty side", "duplicate", "over-long"}
-    assert len(found[0][1]) > 20
-
-
-@pytest.mark.usefixtures("small")
-def test_a_faulty_pair_is_the_same_fault_with_any_number_of_processes(
-    pairs: list[Example], tokenizers: TokenizerPair, tmp_path: Path
-) -> None:
-    def cut_off() -> Iterator[Example]:
-        yield from pairs[:400]
-        raise DataError("line 401")
-
-    for processes in (1, 2):
-        with pytest.raises(DataError, match="line 401"):
-            written(tmp_path, cut_off(), tokenizers, processes)
-        with pytest.raises(DataError, match="no preprocessed data"):
-            Store.open(tmp_path, "train")
+    one, two = (
+        written(tmp_path / str(processes), faulty(pairs), tokenizers, processes, copying=True) for processes in (1, 2)
+    )
+    assert one == two
+    assert one.findings.keys() == {"empty side", "duplicate", "over-long"}
+    assert files_of(tmp_path / "1") == files_of(tmp_path / "2")
+    assert len(files_of(tmp_path / "1")) > 20
 
 
 @pytest.mark.usefixtures("small")
@@ -133,6 +117,8 @@ def test_what_an_earlier_store_left_is_removed(pairs: list[Example], tokenizers:
     names = {path.name for path in (tmp_path / "new").iterdir()}
     assert {name for name in names if name.startswith("train-")} == {"train-notes.txt"}
     assert len(Store.open(tmp_path / "new", "train")) == 100
+    named = (("train", "mark"), ("train", "old"), ("valid", "mark"))
+    assert [Store.is_current(tmp_path / "new", *one) for one in named] == [True, False, False]
 
 
 @pytest.mark.usefixtures("small")
@@ -144,9 +130,6 @@ def test_a_damaged_shard_is_named(pairs: list[Example], tokenizers: TokenizerPai
     path.write_bytes(content)
     with pytest.raises(DataError, match=r"train-0001\.tgt\.ids: damaged \(checksum\)"):
         Store.open(tmp_path, "train").check()
-    path.write_bytes(content[:-2])
-    with pytest.raises(DataError, match=r"train-0001\.tgt\.ids: \d+ bytes, but"):
-        Store.open(tmp_path, "train")
     (tmp_path / "train-0002.json").unlink()
     assert not Store.is_current(tmp_path, "train", "mark")
     assert Store.has_shards(tmp_path, "train", "mark", 1)
@@ -244,16 +227,12 @@ def test_a_killed_program_goes_on(
     assert (files_of(tmp_path / "data"), report) == straight
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[1]", '{"fingerprint": "mark", "tokenizer": {}, "report": {"x": 1}}'])
-def test_progress_that_makes_no_sense_is_none(content: str, tmp_path: Path) -> None:
-    path = tmp_path / "progress.json"
-    assert PreprocessingProgress.load(path, "mark") is None
-    path.write_text(content)
-    assert PreprocessingProgress.load(path, "mark") is None
-
-
-def test_progress_of_other_settings_is_none(tmp_path: Path) -> None:
+def test_progress_that_makes_no_sense_or_has_other_settings_is_none(tmp_path: Path) -> None:
     progress = PreprocessingProgress(tmp_path / "progress.json", "mark", {"kind": "word"})
+    assert PreprocessingProgress.load(progress.path, "mark") is None
+    for content in ("", "{}", "[1]", '{"fingerprint": "mark", "tokenizer": {}, "report": {"x": 1}}'):
+        progress.path.write_text(content)
+        assert PreprocessingProgress.load(progress.path, "mark") is None
     progress.complete_shard(2, SplitReport(read=500, kept=480))
     assert PreprocessingProgress.load(progress.path, "mark") == progress
     assert PreprocessingProgress.load(progress.path, "other") is None

@@ -35,18 +35,18 @@ def drawn_pairs(count: int) -> list[tuple[set[tuple[int, int]], list[list[int]],
 def test_links_are_counted(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In whatever parts, the counts are those of a table of all links."""
     monkeypatch.setattr(shortlists, "AT_ONCE", at_once)
-    counts, table, seen = LinkCounts(SIZE, SIZE), Counter[tuple[int, int]](), Counter[int]()
+    counts, table, occurrences = LinkCounts(SIZE, SIZE), Counter[tuple[int, int]](), Counter[int]()
     for links, src, tgt in drawn_pairs(80):
         counts.add(links, src, tgt)
         table.update((one, other) for i, j in links for one in src[i] for other in tgt[j])
-        seen.update(token for word in tgt for token in word)
+        occurrences.update(token for word in tgt for token in word)
     for best in (1, 5, SIZE):
-        found = counts.candidates(best)
-        assert len(found) == SIZE
-        for src_id, row in enumerate(found):
+        rows = counts.candidates(best)
+        assert len(rows) == SIZE
+        for src_id, row in enumerate(rows):
             linked = [other for one, other in table if one == src_id]
             assert row == sorted(linked, key=lambda other: (-table[src_id, other], other))[:best]
-    ranked = sorted(seen, key=lambda token: (-seen[token], token))
+    ranked = sorted(occurrences, key=lambda token: (-occurrences[token], token))
     assert counts.frequent(7) == ranked[:7]
     assert counts.frequent(10 * SIZE) == ranked
 
@@ -89,10 +89,10 @@ def test_a_file_holds_it(tokenizers: TokenizerPair, path: Path) -> None:
     assert path.read_text() == (
         f"nmtkit shortlist 1\nvocabularies {tokenizers.checksum} {size} {size}\nfrequent 30 20\n4 9 8\n50 7\nend\n"
     )
-    found = read_shortlist(path, tokenizers)
-    assert found.words.tolist() == [9, 8, 7]
-    assert (found.starts.diff().nonzero()[:, 0].tolist(), len(found.starts)) == ([4, 50], size + 1)
-    assert found.always.nonzero()[:, 0].tolist() == [0, 1, 2, 3, 20, 30]
+    shortlist = read_shortlist(path, tokenizers)
+    assert shortlist.words.tolist() == [9, 8, 7]
+    assert (shortlist.starts.diff().nonzero()[:, 0].tolist(), len(shortlist.starts)) == ([4, 50], size + 1)
+    assert shortlist.always.nonzero()[:, 0].tolist() == [0, 1, 2, 3, 20, 30]
     write(path, tokenizers, {}, [])
     assert int(read_shortlist(path, tokenizers).always.sum()) == len(SPECIALS)
 
@@ -139,8 +139,8 @@ def test_what_was_counted_is_written(tokenizers: TokenizerPair, tmp_path: Path) 
     with shortlist_writer(path, tokenizers, 1, 2) as counts:
         counts.add({(0, 0)}, [[7]], [[8, 8, 9, 10, 10, 10]])
         assert not path.exists()
-    found = read_shortlist(path, tokenizers)
-    assert (found.words.tolist(), found.always.nonzero()[:, 0].tolist()) == ([10], [0, 1, 2, 3, 8, 10])
+    shortlist = read_shortlist(path, tokenizers)
+    assert (shortlist.words.tolist(), shortlist.always.nonzero()[:, 0].tolist()) == ([10], [0, 1, 2, 3, 8, 10])
     before = path.read_bytes()
     with pytest.raises(RuntimeError), shortlist_writer(path, tokenizers, 1, 2):
         raise RuntimeError

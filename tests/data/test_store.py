@@ -102,16 +102,6 @@ def test_a_fault_while_writing_leaves_the_old_store(tokenizers: TokenizerPair, t
     assert sorted(os.listdir(tmp_path)) == names
 
 
-def test_a_shorter_store_replaces_a_longer_one(pairs: list[Example], tokenizers: TokenizerPair, tmp_path: Path) -> None:
-    for fingerprint_, given in (("old", pairs), ("new", pairs[:3])):
-        write_store(tmp_path, "train", given, tokenizers, checker(), fingerprint=fingerprint_)
-    store = Store.open(tmp_path, "train")
-    store.check()
-    assert len(store) == 3
-    found = [Store.is_current(tmp_path, *named) for named in (("train", "new"), ("train", "old"), ("valid", "new"))]
-    assert found == [True, False, False]
-
-
 def test_wide_ids_need_wide_numbers(tmp_path: Path) -> None:
     for dtype, largest in (("<u2", 65535), ("<i4", 70000)):
         with StoreWriter(tmp_path, "train", dtype, 70001) as writer:

@@ -40,15 +40,15 @@ def stored(words: TokenizerPair, build: Build) -> Store:
 
 def epoch_of(stream: BatchStream) -> Counter[tuple[int, ...]]:
     """How often each source comes in the next epoch, by its two ids."""
-    epoch, seen = stream.epoch, Counter[tuple[int, ...]]()
+    epoch, counts = stream.epoch, Counter[tuple[int, ...]]()
     while stream.epoch == epoch:
-        seen.update(tuple(row[:2]) for row in next(stream).src.tolist())
-    return seen
+        counts.update(tuple(row[:2]) for row in next(stream).src.tolist())
+    return counts
 
 
-def by_file(seen: Counter[tuple[int, ...]], words: TokenizerPair) -> list[int]:
+def by_file(counts: Counter[tuple[int, ...]], words: TokenizerPair) -> list[int]:
     names = [words.src.encode(letter)[0] for letter in "abc"]
-    return [sum(count for (name, _), count in seen.items() if name == own) for own in names]
+    return [sum(count for (name, _), count in counts.items() if name == own) for own in names]
 
 
 def stream(stored: Store, weights: list[float]) -> BatchStream:
@@ -60,23 +60,23 @@ def test_the_store_knows_how_many_examples_each_file_has(stored: Store) -> None:
 
 
 def test_whole_weights_repeat_every_pair(stored: Store, words: TokenizerPair) -> None:
-    seen = epoch_of(stream(stored, [1.0, 3.0, 2.0]))
-    assert by_file(seen, words) == [400, 600, 200]
+    counts = epoch_of(stream(stored, [1.0, 3.0, 2.0]))
+    assert by_file(counts, words) == [400, 600, 200]
     for letter, times in zip("abc", (1, 3, 2), strict=True):
         name = words.src.encode(letter)[0]
-        assert {count for (own, _), count in seen.items() if own == name} == {times}
+        assert {count for (own, _), count in counts.items() if own == name} == {times}
 
 
 def test_fractions_are_drawn_anew_in_every_epoch(stored: Store, words: TokenizerPair) -> None:
     running = stream(stored, [0.25, 1.5, 1.0])
     epochs = [epoch_of(running) for _ in range(30)]
-    shares = [by_file(seen, words) for seen in epochs]
+    shares = [by_file(counts, words) for counts in epochs]
     for file, expected in enumerate((100, 300, 100)):
         assert sum(share[file] for share in shares) / len(shares) == pytest.approx(expected, rel=0.05)
     assert all(share[2] == 100 for share in shares)
     assert len({share[0] for share in shares}) > 5
     first = words.src.encode("a")[0]
-    drawn = [{source for source in seen if source[0] == first} for seen in epochs]
+    drawn = [{source for source in counts if source[0] == first} for counts in epochs]
     assert drawn[0] != drawn[1]
     assert len(set.union(*drawn)) > 390  # by and by all of them come
     second = words.src.encode("b")[0]

@@ -28,48 +28,48 @@ def tokenizers() -> dict[str, Tokenizer]:
     nouns, verbs = ["house", "dog", "river", "window", "bridge", "l'homme", "n'a"], ["sees", "opens", "likes"]
     texts = [f"Otto {verb} the {noun}, and Süßmann {verb} it." for verb in verbs for noun in nouns]
     pairs = [Example(text, text, number) for number, text in enumerate(texts, start=1)]
-    found = {}
+    tokenizers = {}
     for kind in KINDS:
         size = 36 if kind == "unigram" else 60  # so few words give unigram no more
         config = TokenizerConfig.model_validate({"kind": kind, "vocab_size": size})
-        found[kind] = learn_tokenizers(config, pairs).src
-    return found
+        tokenizers[kind] = learn_tokenizers(config, pairs).src
+    return tokenizers
 
 
 def of_one(tokenizer: Tokenizer, line: str, words: str | None = None) -> WordSegmentation:
-    (found,) = cut_words(tokenizer, [line], [words], ["line 1"])
-    return found
+    (segmented,) = cut_words(tokenizer, [line], [words], ["line 1"])
+    return segmented
 
 
-def shared(found: WordSegmentation) -> np.ndarray:
+def shared(segmented: WordSegmentation) -> np.ndarray:
     """`(W,P)`: which part of each token belongs to each word."""
-    return share_table(found.shares)
+    return share_table(segmented.shares)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_words_are_what_white_space_separates(kind: str, tokenizers: dict[str, Tokenizer]) -> None:
     tokenizer = tokenizers[kind]
-    found = of_one(tokenizer, SENTENCE)
-    assert found.words == SENTENCE.split()
-    assert found.ids == tokenizer.encode(SENTENCE)
-    assert shared(found).shape == (9, len(found.ids))
+    segmented = of_one(tokenizer, SENTENCE)
+    assert segmented.words == SENTENCE.split()
+    assert segmented.ids == tokenizer.encode(SENTENCE)
+    assert shared(segmented).shape == (9, len(segmented.ids))
     pieces = tokenizer.tokens(SENTENCE)
-    for word, row in zip(found.words, shared(found), strict=True):
+    for word, row in zip(segmented.words, shared(segmented), strict=True):
         own = [piece for piece, share in zip(pieces, row, strict=True) if share]
         assert "".join(own).replace("▁", "") == word  # glued punctuation belongs to its word
-    assert shared(found).sum(axis=0).tolist() == [1.0] * len(found.ids)
+    assert shared(segmented).sum(axis=0).tolist() == [1.0] * len(segmented.ids)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_words_given_by_hand(kind: str, tokenizers: dict[str, Tokenizer]) -> None:
     tokenizer = tokenizers[kind]
-    found = of_one(tokenizer, "Otto n'a l'homme.", "Otto n' a l' homme .")
-    assert found.words == ["Otto", "n'", "a", "l'", "homme", "."]
-    assert found.ids == tokenizer.encode("Otto n'a l'homme.")  # the model reads the text as it is
+    segmented = of_one(tokenizer, "Otto n'a l'homme.", "Otto n' a l' homme .")
+    assert segmented.words == ["Otto", "n'", "a", "l'", "homme", "."]
+    assert segmented.ids == tokenizer.encode("Otto n'a l'homme.")  # the model reads the text as it is
     characters = [len(piece.replace("▁", "")) for piece in tokenizer.tokens("Otto n'a l'homme.")]
-    assert shared(found).sum(axis=0) == pytest.approx(np.ones(len(characters)))
+    assert shared(segmented).sum(axis=0) == pytest.approx(np.ones(len(characters)))
     # Each word has as many characters as it has letters.
-    assert shared(found) @ characters == pytest.approx(np.array([4, 2, 1, 2, 5, 1]))
+    assert shared(segmented) @ characters == pytest.approx(np.array([4, 2, 1, 2, 5, 1]))
 
 
 def test_a_token_of_two_words_belongs_to_both(tokenizers: dict[str, Tokenizer]) -> None:
@@ -83,17 +83,17 @@ def test_what_is_kept_of_a_line_grows_with_its_tokens_alone(
     given: str | None, tokenizers: dict[str, Tokenizer]
 ) -> None:
     for kind in KINDS:
-        found = of_one(tokenizers[kind], "Otto " * 500, given and given * 500)
-        assert sum(len(parts) for _, parts in found.shares) <= len(found.ids) + len(found.words)
+        segmented = of_one(tokenizers[kind], "Otto " * 500, given and given * 500)
+        assert sum(len(parts) for _, parts in segmented.shares) <= len(segmented.ids) + len(segmented.words)
 
 
 def test_a_word_of_no_tokens(tokenizers: dict[str, Tokenizer]) -> None:
     """In raw text the tokenizers' own mark of a word's beginning counts as white space."""
     for kind in KINDS:
-        found = of_one(tokenizers[kind], "Otto ▁ Otto")
-        assert found.words == ["Otto", "▁", "Otto"]
+        segmented = of_one(tokenizers[kind], "Otto ▁ Otto")
+        assert segmented.words == ["Otto", "▁", "Otto"]
         if kind == "word":
-            assert shared(found).tolist() == [[1, 0], [0, 0], [0, 1]]
+            assert shared(segmented).tolist() == [[1, 0], [0, 0], [0, 1]]
     assert of_one(tokenizers["bpe"], " \t ").words == []
     assert shared(of_one(tokenizers["bpe"], "")).shape == (0, 0)
 
@@ -102,14 +102,14 @@ def test_a_word_of_no_tokens(tokenizers: dict[str, Tokenizer]) -> None:
 @given(text=st.text(alphabet="Oto n'aſüß, .½\u00a0\u3000\u0301", max_size=30))
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_text_has_its_white_space_words(kind: str, tokenizers: dict[str, Tokenizer], text: str) -> None:
-    found = of_one(tokenizers[kind], text)
-    assert found.words == text.split()
-    assert shared(found).shape == (len(found.words), len(found.ids))
+    segmented = of_one(tokenizers[kind], text)
+    assert segmented.words == text.split()
+    assert shared(segmented).shape == (len(segmented.words), len(segmented.ids))
     apart = " ".join("".join(word) for word in text.split())
     given_apart = of_one(tokenizers[kind], text, " ".join(" ".join(word) for word in text.split()))
     assert given_apart.words == [character for character in apart if character != " "]
-    assert given_apart.ids == found.ids
-    assert shared(given_apart).sum(axis=0) == pytest.approx(np.ones(len(found.ids)))
+    assert given_apart.ids == segmented.ids
+    assert shared(given_apart).sum(axis=0) == pytest.approx(np.ones(len(segmented.ids)))
 
 
 @pytest.mark.parametrize("kind", KINDS)
