@@ -60,20 +60,14 @@ def test_a_precision_gives_the_same_texts_in_batches_of_every_size(trained: Path
     assert [one.score for one in together] == pytest.approx([one.score for one in alone], abs=near)
 
 
-@pytest.mark.parametrize("slow", [True, False])
-def test_a_precision_that_is_slow_here_is_taken_where_it_is_named_and_said_once(
-    trained: Path, slow: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    named = supported_precisions(torch.device("cpu"))[-1]
-    monkeypatch.setattr(loading, "is_slow", lambda precision: slow and precision == named)
+def test_a_slow_precision_is_taken_only_where_it_is_named(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = supported_precisions(torch.device("cpu"))[-1]
+    monkeypatch.setattr(loading, "is_slow", lambda precision: precision == slow)
     said: list[str] = []
-    translator = load_from_options(DecodingOptions(str(trained), "cpu", precision=named), "translation", said.append)
-    assert translator.speed_config.precision == named
-    told = f"precision {named}: its products are slow on this processor; take fp32, or auto"
-    assert said.count(told) == slow
-    translator = load_from_options(DecodingOptions(str(trained), "cpu"), "translation", said.append)
-    assert translator.speed_config.precision == "fp32", "nothing less exact unless it was measured"
-    assert said.count(told) == slow
+    for precision, taken in ((slow, slow), ("auto", "fp32")):
+        how = DecodingOptions(str(trained), "cpu", precision=precision)
+        assert load_from_options(how, "translation", said.append).speed_config.precision == taken
+    assert said.count(f"precision {slow}: its products are slow on this processor; take fp32, or auto") == 1
 
 
 def test_a_precision_that_the_device_lacks_is_refused(trained: Path) -> None:

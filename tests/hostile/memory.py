@@ -81,11 +81,10 @@ def watch(name: str, folder: Path, lines: int, threads: int) -> bool:
         code = process.wait()
     grown = max(sizes[10:]) - sizes[9] if len(sizes) >= 100 else float("inf")
     flat = code == 0 and out == lines and grown < MOST
-    course = " ".join(f"{sizes[n - 1]:.0f}" for n in (1, 2, 5, 10, 20, 40, 60, 80, 100) if n <= len(sizes))
-    seconds = time.monotonic() - begun
+    course = " ".join(f"{size:.0f}" for size in sizes[9::10])
     print(
-        f"{name:20} {lines} lines in, {out} out, exit code {code}, {seconds:.0f} s ({out / seconds:.0f} lines/s); "
-        f"MiB at 1 2 5 10 20 40 60 80 100 %: {course}; from 10 % on {grown:+.1f}: {'flat' if flat else 'NOT FLAT'}",
+        f"{name:20} {lines} lines in, {out} out, exit code {code}, {time.monotonic() - begun:.0f} s; MiB at tenths: "
+        f"{course}; from the first on {grown:+.1f}: {'flat' if flat else 'NOT FLAT'}",
         flush=True,
     )
     return flat
