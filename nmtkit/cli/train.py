@@ -24,8 +24,7 @@ from nmtkit.core.task import TASKS
 from nmtkit.experiment.run import Run, choose_device
 from nmtkit.experiment.stages import StageStarted, more_time_advice
 from nmtkit.metrics import Comparison, Score
-from nmtkit.presets.choosing import TASKS_WITH_PRESETS
-from nmtkit.presets.fitting import PRESETS
+from nmtkit.presets.fitting import PRESETS, TASKS_WITH_PRESETS
 from nmtkit.presets.forgetting import score_after, score_before
 from nmtkit.presets.without_recipe import RecipeRequest, name_of_run, propose_recipe
 from nmtkit.runs.folder import RunFolder, ignore

@@ -68,16 +68,16 @@ def _glibc() -> ctypes.CDLL | None:
     return None
 
 
-def tune_malloc() -> bool:
-    """Tells glibc to keep freed blocks; whether it could be set, which needs Linux with glibc.
+def tune_malloc() -> None:
+    """Tells glibc, where there is one, to keep freed blocks.
 
     A training step on the CPU frees and allocates the same large blocks thousands of times. Giving them back to the
     kernel costs a page fault for every 4 KiB.
     """
-    library = _glibc()
-    mmap_max, trim_threshold, top_pad = -4, -1, -2
-    options = [(mmap_max, 0), (trim_threshold, -1), (top_pad, 64 << 20)]
-    return library is not None and all(library.mallopt(option, value) for option, value in options)
+    if library := _glibc():
+        mmap_max, trim_threshold, top_pad = -4, -1, -2
+        for option, value in ((mmap_max, 0), (trim_threshold, -1), (top_pad, 64 << 20)):
+            library.mallopt(option, value)
 
 
 def trim_malloc() -> None:
@@ -86,8 +86,7 @@ def trim_malloc() -> None:
     glibc does not put an aligned block, as every tensor is, into the gap of a freed one of the same size, so the heap
     grows with every training update until then.
     """
-    library = _glibc()
-    if library is not None:
+    if library := _glibc():
         library.malloc_trim(0)
 
 

@@ -24,7 +24,7 @@ from nmtkit.corpora.readers import Pair
 from nmtkit.corpora.sources import SourceFile
 from nmtkit.corpora.writing import SPLITS, WriteResult, recipe_data, write_pairs
 from nmtkit.corpus.config import FILE_KINDS
-from nmtkit.presets.choosing import choose_preset
+from nmtkit.presets.fitting import choose_preset
 from nmtkit.runs.folder import user_cache
 
 CARD_JSON = "card.json"

@@ -26,9 +26,8 @@ from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.corpus.splitting import HoldOut, choose_hold_out, write_splits
 from nmtkit.corpus.statistics import CorpusCounter, CorpusStatistics
-from nmtkit.presets.choosing import choose_preset
 from nmtkit.presets.fine_tuning import FineTuningRecipe
-from nmtkit.presets.fitting import FittedPreset
+from nmtkit.presets.fitting import FittedPreset, choose_preset
 from nmtkit.presets.proposal import ProposedRecipe
 from nmtkit.runs.folder import Notify, RunFolder, RunLock, ignore, lock_run
 from nmtkit.runs.origin import find_origin
@@ -185,6 +184,7 @@ class _Proposal:
     ) -> None:
         self.request, self.folder, self.overrides = request, folder, overrides
         self.place, self.notify = place, notify
+        self.name = Path(os.path.abspath(folder.path)).name
         splits = request.splits()
         paths = [path for files in splits.values() for path in files.paths()]
         for path in (*paths, *chain(*chain(*map(request.files, _GENERAL)))):
@@ -228,10 +228,6 @@ class _Proposal:
             self.notify(sentence)
         return lock
 
-    @property
-    def _name(self) -> str:
-        return Path(os.path.abspath(self.folder.path)).name
-
     def _propose(self) -> tuple[ProposedRecipe, str]:
         request, on_gpu = self.request, self.place.type == "cuda"
         task = request.task or "translation"
@@ -240,7 +236,7 @@ class _Proposal:
 
     def _text_of(self, preset: FittedPreset) -> str:
         description = f"{preset.task} by preset {preset.name}, chosen by the size of the text"
-        return preset.text(self._name, self.data, description)
+        return preset.text(self.name, self.data, description)
 
     def _speed_of(self, preset: FittedPreset) -> float | None:
         """Padded tokens a minute that this machine trains on; None if there is no time to measure it."""
@@ -267,7 +263,7 @@ class _Proposal:
             both = {"src": [*own["src"], *request.general_source], "tgt": [*own["tgt"], *request.general_target]}
             weights = [1.0] * len(own["src"]) + [proposed.weight] * len(request.general_source)
             self.data["train"] = {**both, "weights": weights}
-        return proposed, proposed.text(self._name, self.data, test)
+        return proposed, proposed.text(self.name, self.data, test)
 
 
 def _count_pairs(files: SplitFiles) -> int:

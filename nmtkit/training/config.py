@@ -1,6 +1,6 @@
 """How a model is fitted: the settings of the training loop."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from nmtkit.core.registry import suggest_names
 from nmtkit.core.settings import MAX_THREADS, Field, field_validator, model_validator
@@ -26,7 +26,7 @@ class TrainingConfig(OptimizerConfig):
     reinforce: ReinforceConfig | None = None
     """Self-critical training: reward summaries that the model samples, beside the likelihood of the references. It is
     for a last stage."""
-    objectives: dict[str, float] = Field(default_factory=dict)
+    objectives: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
     """Further losses by name, each with its weight: objectives that are registered from outside the package."""
     clip_norm: float | None = Field(default=None, gt=0)
     """Largest norm of the whole gradient of the mean loss per token; longer ones are scaled down to it."""
@@ -83,14 +83,12 @@ class TrainingConfig(OptimizerConfig):
     @classmethod
     def _objectives(cls, objectives: dict[str, float]) -> dict[str, float]:
         known = [name for name in OBJECTIVES if name not in cls.model_fields]
-        for name, weight in objectives.items():
-            if name in OBJECTIVES.names() and name not in known:
+        for name in objectives:
+            if name in cls.model_fields:
                 raise ValueError(f"{name!r} is set by `training.{name}`")
             if name not in known:
                 names = suggest_names(name, known) if known else "none is registered"
                 raise ValueError(f"unknown training objective {name!r}; {names}")
-            if weight < 0:
-                raise ValueError(f"the weight of {name!r} is at least 0")
         return objectives
 
     @model_validator(mode="after")

@@ -17,8 +17,7 @@ from nmtkit.core.wording import format_minutes
 from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.statistics import CorpusCounter, CorpusStatistics, SideStatistics
 from nmtkit.data.tokenizer_training import learn_tokenizers
-from nmtkit.presets.choosing import TASKS_WITH_PRESETS, choose_preset
-from nmtkit.presets.fitting import PRESETS, FittedPreset
+from nmtkit.presets.fitting import PRESETS, TASKS_WITH_PRESETS, FittedPreset, choose_preset
 
 DATA = {"train": {"src": "a.en", "tgt": "a.de"}, "valid": {"src": "b.en", "tgt": "b.de"}}
 
@@ -332,7 +331,7 @@ def test_times_in_words() -> None:
 
 
 def test_no_torch_is_needed() -> None:
-    program = "import sys, nmtkit.presets.choosing; sys.exit('torch' in sys.modules)"
+    program = "import sys, nmtkit.presets.fitting; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 

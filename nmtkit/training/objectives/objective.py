@@ -121,18 +121,11 @@ class GradientAccumulator:
     """Largest size of the log-probabilities in memory at a time."""
 
     def backward(self, batch: Batch, memory: Memory | None = None) -> dict[str, Tensor]:
-        """Adds the gradient of one batch to the model's parameters.
+        """Adds the gradient of a batch, which is on the CPU; returns the sums of all objectives by name, on the device.
 
         Log-probabilities are by far the largest tensors. The output layer is therefore run in parts: backward goes from
         each part's loss to the input of `predict`, the rows of the decoder output and the memory, before the next part
         begins. The gradient is the same, in the memory of one part. Attention losses read the attention whole.
-
-        Args:
-            batch: with targets, on the CPU.
-            memory: the encoded batch, if it is there already.
-
-        Returns:
-            The sums of all objectives by name; on the device and outside the graph.
         """
         totals: dict[str, Tensor] = {}
         moved = batch.to(self.device, non_blocking=True)

@@ -1,21 +1,17 @@
 """Self-critical training: Paulus et al. 2018, "A Deep Reinforced Model for Abstractive Summarization", section 3.
 
-For each article the model writes two summaries: y^s, drawn word by word from its distribution, and y^, always its most
-probable word. Where the drawn one is rewarded more than the greedy one it shall become more probable, where less, less:
+For each article the model writes two summaries: y^s, sampled from its distribution, and y^, always its most probable
+word. Where the sample is rewarded more than the greedy summary it becomes more probable, where less, less:
 
     L_rl    = (r(y^) - r(y^s)) sum_t log p(y^s_t | y^s_1 ... y^s_{t-1}, x)    eq. 15
     L_mixed = gamma L_rl + (1 - gamma) L_ml                                    eq. 16
 
 The reward r is the ROUGE-L F1 between the ids of a summary and those of the reference, from 0 to 1. Ids are extended,
-so that an unknown word which was copied counts; with subwords it is the ROUGE-L of pieces, not of words.
+so that a copied unknown word counts; with subwords it is the ROUGE-L of pieces, not of words.
 
-Scale. As in the paper both losses are sums over the words of a summary. Both are divided by the target words of the
-update, as the likelihood alone would be. A mean over the words of y^s would be another loss, in which a word weighs
-more in a short summary than in a long one.
-
-Dropout. The gradient of eq. 15 is that of the expected reward only if y^s is drawn from the distribution whose
-logarithm stands there. So both summaries are written, and y^s is scored, without dropout and without words of the
-model's own in place of those before. The likelihood has both as in any other training.
+As in the paper both losses are sums over the words of a summary. Both are divided by the target words of the update.
+The gradient of eq. 15 is that of the expected reward only if y^s is drawn from the distribution whose logarithm stands
+there: both summaries are written, and y^s is scored, without dropout and without the model's own words as input.
 """
 
 import math
