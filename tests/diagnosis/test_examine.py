@@ -29,12 +29,26 @@ def examined(folder: Path, src: list[str], tgt: list[str]) -> SplitDiagnosis:
     return examine({"train": real_looking.write(folder, "train", src, tgt)}).splits["train"]
 
 
-def test_nothing_is_found_in_clean_files(tmp_path: Path) -> None:
+def test_clean_files_are_read_once_and_nothing_is_found(tmp_path: Path) -> None:
     train, test = real_looking.pairs(20_000), real_looking.pairs(1000, "test")
-    diagnosis = examine(real_looking.write_splits(tmp_path, train=train, valid=VALID, test=test))
+    splits = real_looking.write_splits(tmp_path, train=train, valid=VALID, test=test)
+    sizes: list[int] = []
+    lines: list[tuple[str, int]] = []
+    diagnosis = examine(
+        splits,
+        progress=sizes.append,
+        take=lambda block: lines.extend((block.split, block.line(row)) for row in range(len(block))),
+    )
     assert [split.pairs for split in diagnosis.splits.values()] == [20_000, 200, 1000]
-    found = [(name, finding.kind.name) for name, finding in diagnosis.findings()]
-    assert set(found) <= {("valid", "tgt-in-train"), ("test", "tgt-in-train")}
+    assert sum(sizes) == sum(Path(path).stat().st_size for files in splits.values() for path in files.paths())
+    # Train comes last: it is compared with the others.
+    assert lines == [
+        (name, n) for name in ("valid", "test", "train") for n in range(1, diagnosis.splits[name].pairs + 1)
+    ]
+    assert {(name, finding.kind.name) for name, finding in diagnosis.findings()} <= {
+        ("valid", "tgt-in-train"),
+        ("test", "tgt-in-train"),
+    }
     for _, finding in diagnosis.findings():  # "They sleep." and "You sleep." are the same in French for some verbs
         assert all(len(place.text) < 60 for place in finding.places)
 
@@ -83,9 +97,9 @@ def test_overlap_of_the_splits(tmp_path: Path) -> None:
         for row in fault.rows.tolist()
     ]
     assert held_out == [("train", 1501)]
-    found = {name: lines_by_kind(split) for name, split in diagnosis.splits.items()}
-    assert 15 in found["valid"].pop("tgt-in-train")
-    assert found == {
+    lines = {name: lines_by_kind(split) for name, split in diagnosis.splits.items()}
+    assert 15 in lines["valid"].pop("tgt-in-train")
+    assert lines == {
         "train": {},
         "valid": {"duplicate": [20], "in-train": [5, 20], "src-in-train": [10]},
         "test": {"src-in-train": [5], "src-in-valid": [1, 2, 3, 4]},
@@ -190,21 +204,6 @@ def test_a_fault_in_a_huge_line(tmp_path: Path) -> None:
     place = findings["control"].places[0]
     assert (place.line, place.byte) == (6, 2_000_001)
     assert len(place.text) < 120
-
-
-def test_progress_tells_all_bytes(tmp_path: Path) -> None:
-    files = real_looking.write(tmp_path, "train", SRC, TGT)
-    told: list[int] = []
-    examine({"train": files}, progress=told.append)
-    assert sum(told) == sum(Path(path).stat().st_size for path in files.paths())
-
-
-def test_blocks_hold_every_line_once(tmp_path: Path) -> None:
-    splits = real_looking.write_splits(tmp_path, train=real_looking.pairs(15_000), valid=VALID)
-    lines: list[tuple[str, int]] = []
-    examine(splits, take=lambda block: lines.extend((block.split, block.line(row)) for row in range(len(block))))
-    # Valid comes first: train is compared with it.
-    assert lines == [("valid", n) for n in range(1, 201)] + [("train", n) for n in range(1, 15_001)]
 
 
 def test_bytes_are_counted_with_the_byte_order_mark(tmp_path: Path) -> None:

@@ -92,11 +92,11 @@ def test_two_among_four_hundred(tmp_path: Path) -> None:
     src, tgt = SRC[:400], TGT[:400]
     tgt[99], tgt[299] = LINES["German"][0], LINES["Italian"][1]
     tgt[199] = next(line for line in SRC[400:] if len(line) > 60)
-    found = examine({"train": real_looking.write(tmp_path, "train", src, tgt)}).splits["train"]
-    assert lines_by_kind(found) == {"language": [200], "foreign": [100, 300]}
+    split = examine({"train": real_looking.write(tmp_path, "train", src, tgt)}).splits["train"]
+    assert lines_by_kind(split) == {"language": [200], "foreign": [100, 300]}
 
 
 def test_text_of_one_side_alone(tmp_path: Path) -> None:
     files = real_looking.write(tmp_path, "data", [*SRC[:500], LINES["Spanish"][1]], TGT[:501])
-    found = examine({"data": files.model_copy(update={"tgt": []})}).splits["data"]
-    assert lines_by_kind(found) == {"foreign": [501]}
+    split = examine({"data": files.model_copy(update={"tgt": []})}).splits["data"]
+    assert lines_by_kind(split) == {"foreign": [501]}

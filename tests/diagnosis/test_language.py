@@ -119,8 +119,8 @@ def test_one_side_in_another_script_throughout_is_no_fault(tmp_path: Path) -> No
     src = list(SRC)
     tgt[99] = SRC[98] + " " + SRC[99]
     src[199], tgt[199] = tgt[198] + tgt[199], SRC[198] + " " + SRC[199]
-    found = examine({"train": real_looking.write(tmp_path, "train", src, tgt)}).splits["train"]
-    assert lines_by_kind(found) == {"script": [100], "swapped": [200]}
+    split = examine({"train": real_looking.write(tmp_path, "train", src, tgt)}).splits["train"]
+    assert lines_by_kind(split) == {"script": [100], "swapped": [200]}
 
 
 def test_where_source_and_target_are_in_one_language_nothing_is_doubted(tmp_path: Path) -> None:

@@ -37,10 +37,10 @@ def test_lines_taken_out_at_random_places(tmp_path: Path, side: str, seed: int) 
     place = rng.randrange(len(src) - 100)
     count = rng.choice([1, 1, 2, 30])
     del (src if side == "src" else tgt)[place : place + count]
-    found = parted(tmp_path, src, tgt)
-    assert abs(found.line - (place + 1)) <= 8
-    assert f"they part near line {found.line:,}: {src[found.line - 1][:20]}" in found.text
-    assert tgt[found.line - 1][:20] in found.text
+    parting = parted(tmp_path, src, tgt)
+    assert abs(parting.line - (place + 1)) <= 8
+    assert f"they part near line {parting.line:,}: {src[parting.line - 1][:20]}" in parting.text
+    assert tgt[parting.line - 1][:20] in parting.text
 
 
 def test_the_first_of_several_places_is_given(tmp_path: Path) -> None:
@@ -60,9 +60,9 @@ def test_the_place_is_found_in_small_files(tmp_path: Path) -> None:
 
 def test_a_file_that_was_cut_off(tmp_path: Path) -> None:
     """The lines that there are belong together."""
-    found = parted(tmp_path, SRC, TGT[:12_345])
-    assert found.line == 12_346
-    assert re.search(r"up to the end of the shorter one they may belong together$", found.text)
+    parting = parted(tmp_path, SRC, TGT[:12_345])
+    assert parting.line == 12_346
+    assert re.search(r"up to the end of the shorter one they may belong together$", parting.text)
 
 
 def test_files_of_nothing_but_one_line(tmp_path: Path) -> None:

@@ -109,8 +109,8 @@ def test_what_was_fixed_is_not_found_again(tmp_path: Path) -> None:
         "train": write_pairs(tmp_path / "old", "train", pairs),
         "test": write_pairs(tmp_path / "old", "test", held_out),
     }
-    found = {finding.kind.name for _, finding in examine(splits).findings()}
-    assert {"encoding", "duplicate", "separator", "nul"} <= found
+    kinds = {finding.kind.name for _, finding in examine(splits).findings()}
+    assert {"encoding", "duplicate", "separator", "nul"} <= kinds
     out = tmp_path / "new"
     done = repair(splits, out)
     again = examine({name: split.files.resolved(str(out)) for name, split in done.items()})

@@ -18,7 +18,7 @@ from nmtkit.corpus.faults import (
     FaultLocation,
 )
 from nmtkit.diagnosis import report
-from nmtkit.diagnosis.findings import EXAMPLES, Diagnosis, Finding, Side, SplitDiagnosis
+from nmtkit.diagnosis.findings import Diagnosis, Finding, Side, SplitDiagnosis
 
 NOTE = FaultKind("odd", "note", "something odd", "Look at it.", drops=False)
 
@@ -67,16 +67,6 @@ def test_a_share_never_hides_what_is_there() -> None:
     assert shares == ["0.0%", "33.3%", "100.0%", "0.005%", "99.9%", "0.0001%", ""]
 
 
-def test_the_first_places_are_kept_and_all_are_counted() -> None:
-    split = SplitDiagnosis("train")
-    for line in range(1, 21):
-        split.find(ENCODING, FaultLocation("a.en", line, 3, "x"))
-    split.find(ENCODING, FaultLocation("a.en", 30), 100)
-    finding = split.findings["encoding"]
-    assert finding.count == 120
-    assert [place.line for place in finding.places] == list(range(1, EXAMPLES + 1))
-
-
 def test_findings_are_told_worst_first_and_then_in_the_order_of_the_splits() -> None:
     rows = report.rows(diagnosis(NOTE, DUPLICATE, ENCODING))
     assert [row[0] for row in rows] == ["error", "warning", "note"]
@@ -103,9 +93,9 @@ def test_the_verdict_says_whether_one_can_train() -> None:
     split = SplitDiagnosis("data", pairs=1)
     split.src.words[3] = 1
     assert report.verdict(Diagnosis({"data": split})) == "Nothing wrong was found in 1 line."
-    found = diagnosis(EMPTY, ENCODING)
-    found.splits["train"].find(SHIFT, FaultLocation("train.en", 5), 1999)
-    assert report.verdict(found).startswith("Not ready to train on: 2,002 errors of 2 kinds in 200 pairs, and 3 ")
+    shifted = diagnosis(EMPTY, ENCODING)
+    shifted.splits["train"].find(SHIFT, FaultLocation("train.en", 5), 1999)
+    assert report.verdict(shifted).startswith("Not ready to train on: 2,002 errors of 2 kinds in 200 pairs, and 3 ")
 
 
 @pytest.mark.parametrize(

@@ -66,9 +66,9 @@ def test_the_numbers_are_those_of_preprocessing(kind: str, over_long: str, tmp_p
     reports: list[DataReport] = []
     tokenizers = run.preprocess(lambda text: None, reports.append)
     diagnosis = Diagnosis({name: SplitDiagnosis(name) for name in ("train", "valid")})
-    found = tokens.count_tokens(loaded.storage_config, tokenizers, diagnosis, "The run's.")
+    counts = tokens.count_tokens(loaded.storage_config, tokenizers, diagnosis, "The run's.")
     written = json.loads(run.folder.report.read_text(encoding="utf-8"))["splits"]
-    assert asdict(found.data)["splits"] == written
+    assert asdict(counts.data)["splits"] == written
     assert {"empty side", "duplicate", "over-long", "length ratio"} <= set(written["train"]["findings"])
     assert diagnosis.splits["valid"].tgt.unknown == written["valid"]["tgt_unknown"]
 
