@@ -20,9 +20,6 @@ from nmtkit.pictures.search_trees import SearchTree, require_html, save_search
 from nmtkit.translation import search_trees
 from nmtkit.translation.result import Translation
 
-MOST = 50
-"""Sentences of one call."""
-
 
 @cloup.command()
 @click.argument("sentence", required=False)
@@ -116,6 +113,4 @@ def _typed_lines() -> list[str]:
     refuse_json_lines(lines, STDIN, EXTRACT_HINT)
     if not lines:
         raise click.UsageError(f"nothing to explain: {STDIN} is empty; give a SENTENCE")
-    if len(lines) > MOST:
-        raise click.UsageError(f"{STDIN} has {len(lines):,} lines, and each is a picture: give at most {MOST}")
     return lines

@@ -153,7 +153,7 @@ class Printer:
 
 
 def write_stream(
-    batches: Generator[Sequence[Written], None, None], write: Callable[[Written], None], unit: str, invitation: str
+    batches: Generator[Sequence[Written], None, None], write: Callable[[Written], object], unit: str, invitation: str
 ) -> None:
     """Writes results as soon as they are there, with a line on stderr that says how many `unit` are done.
 

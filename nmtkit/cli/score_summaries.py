@@ -86,8 +86,6 @@ def command(
                 f"note: {count} of {len(ref_lines[0])} summaries of {named(path)} are empty; ROUGE counts them as 0, "
                 "and the quality report only in its number of words"
             )
-    if articles is not None and (count := sum(map(_is_empty, articles))):
-        tell(f"note: {count} of {len(articles)} articles are empty; all in their summaries counts as new")
     scoring.say_notes(metrics, ref_lines)
     if as_json:
         records = [system.record(empty=count) for system, count in zip(systems, empty, strict=True)]

@@ -69,14 +69,12 @@ def detokenize_command(model: str | None, files: tuple[Path, ...], side: str) ->
       nmtkit detokenize output.tok -o output.txt
       nmtkit translate --json input.txt | jq -r '.best.tokens | join(" ")' | nmtkit detokenize
     """
-    tokenizer = _open_tokenizer(model, side)
+    tokenizer, numbers = _open_tokenizer(model, side), count(1)
 
     def joined(line: str) -> str:
-        tokens = line.split(" ")
+        number, tokens = next(numbers), line.split(" ")
         if WORD_START not in line and len(tokens) > 1:
-            raise DataError(
-                f"no token of {line[:60]!r} has the mark {WORD_START} of a word: this is no text of `tokenize`"
-            )
+            raise DataError(f"line {number}: no token of {line[:60]!r} has the mark {WORD_START} that begins a word")
         return tokenizer.join(tokens)
 
     _write_lines(files, joined, "joined")
@@ -92,15 +90,7 @@ def _open_tokenizer(model: str | None, side: str) -> Tokenizer:
 
 
 def _write_lines(files: tuple[Path, ...], change: Callable[[str], str], done: str) -> None:
-    """Writes each line changed, as soon as it is read; errors name the line."""
-    numbers = count(1)
-
-    def write(line: str) -> None:
-        number = next(numbers)
-        try:
-            sys.stdout.write(change(line) + "\n")
-        except DataError as fault:
-            raise DataError(f"line {number}: {fault}") from fault
-
+    """Writes each line changed, as soon as it is read."""
     windows = text_windows(files, EXTRACT_HINT, WINDOW_LINES)
-    results.write_stream(windows, write, "lines", "" if files else f"type a line on each line; it is {done}")
+    invitation = "" if files else f"type a line on each line; it is {done}"
+    results.write_stream(windows, lambda line: sys.stdout.write(change(line) + "\n"), "lines", invitation)

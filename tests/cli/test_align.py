@@ -93,13 +93,13 @@ def test_words_of_ones_own(align: Command, tmp_path: Path) -> None:
     (record,) = json.loads((tmp_path / "soft.json").read_text())
     assert (record["source"], record["target"]) == (["ba", "ce", ",", "di"], ["DI", "CE", "BA", "."])
     assert np.array(record["weights"]).shape == (4, 4)
-
-    (tmp_path / "src.tok").write_text("ba ce ; di\n")
-    refused(by_words(), "source line 1: the file of words has ';' where the text has ','")
-    (tmp_path / "src.tok").write_text("ba ce , di\n\n")
-    refused(by_words(), "src.tok has more than the 1 lines of", after_results=True)
-    (tmp_path / "src.tok").write_text("")
-    refused(by_words(), "src.tok ends after line 0, but")
+    for words, message in (
+        ("ba ce ; di\n", "source line 1: the file of words has ';' where the text has ','"),
+        ("ba ce , di\n\n", "src.tok has more than the 1 lines of"),
+        ("", "src.tok ends after line 0, but"),
+    ):
+        (tmp_path / "src.tok").write_text(words)
+        refused(by_words(), message, after_results=True)
 
 
 def test_two_directions(trained: Path, align: Command, pairs: Path) -> None:
@@ -128,10 +128,8 @@ def test_files_that_do_not_fit(trained: Path, align: Command, tmp_path: Path) ->
 
 def test_a_shortlist_counts_the_links_that_are_printed(trained: Path, align: Command, pairs: Path) -> None:
     tokenizers = Translator.load(str(trained), device="cpu").tokenizers
-    sources, targets = (
-        [tokenizer.encode_many(line.split()) for line in lines_in(pairs / f"test.{side}")]
-        for side, tokenizer in (("src", tokenizers.src), ("tgt", tokenizers.tgt))
-    )
+    encode = tokenizers.src.encode_many  # one tokenizer has both sides
+    sources, targets = ([encode(line.split()) for line in lines_in(pairs / f"test.{n}")] for n in ("src", "tgt"))
     few = ["--shortlist-best", 1, "--shortlist-frequent", 0]
     for options, best, frequent in ((few, 1, 0), ([], 100, 100)):
         done = succeeded(align("--shortlist", "list", *options))

@@ -118,7 +118,7 @@ def test_tokens_there_and_back(trained: Path, console: Command, tmp_path: Path) 
     assert (back.out, back.err) == ("", "")
     assert (tmp_path / "back").read_text() == text.read_text()
     done = console("detokenize", "-m", trained, stdin="▁ba\nba ce di\n")
-    refused(done, "line 2: no token of 'ba ce di' has the mark ▁ of a word", after_results=True)
+    refused(done, "line 2: no token of 'ba ce di' has the mark ▁ that begins a word", after_results=True)
     assert done.out == "ba\n"
     for command, side in (("tokenize", "target"), ("detokenize", "source")):
         done = succeeded(console(command, "-m", trained, "--side", side, stdin=""))

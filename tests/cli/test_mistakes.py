@@ -74,7 +74,6 @@ MISTAKES = {
         "ba --steps none": "--steps",
         "''": "no letters",
         "< empty": "is empty",
-        "< many": "51 lines",
     },
     "plot-attention": {
         # Before a model is looked for: there is none here.
@@ -154,7 +153,7 @@ def runs(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, s
 def files(tmp_path: Path) -> None:
     """The files of the table; `link` leads to one of them."""
     source, target = (as_text(side) for side in zip(*sentence_pairs(12, 21), strict=True))
-    texts = {"t.src": source, "t.tgt": target, "short": "ba\n", "empty": "", "many": "ba\n" * 51}
+    texts = {"t.src": source, "t.tgt": target, "short": "ba\n", "empty": ""}
     texts |= {"hole": target.rpartition("\n")[0].rpartition("\n")[0] + "\n<t> </t>\n", "holes": "  \n" * 12}
     texts |= {"bad.jsonl": '{"summary": "a", "unseen": "Rome"}\n{\n', "short.jsonl": '{"unseen": ["Rome"]}\n'}
     texts |= {"gold": "1-1 2-2 2p3\n\n1-2 2?1\n", "links": "0-0 1-1\n\n0-1\n", "short.links": "0-0\n"}

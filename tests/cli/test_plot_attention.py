@@ -62,28 +62,26 @@ def test_layers(transformer: Path, plot: Command) -> None:
 
 def table(text: str) -> dict[str, list[list[float]]]:
     """The rows of numbers of a printed table, by what stands before them."""
-    found: dict[str, list[list[float]]] = {}
+    rows: dict[str, list[list[float]]] = {}
     for line in text.splitlines():
-        name, *numbers = re.split(r"\s{2,}", re.sub(r"(\d) +", r"\1  ", line).strip())
-        if numbers and numbers[0].isdigit():
-            found.setdefault(name, []).append([float(number) for number in numbers])
-    return found
+        if row := re.match(r"\s*(\D+?)((\s+[\d.]+)+)\s*$", line):
+            rows.setdefault(row[1], []).append([float(number) for number in row[2].split()])
+    return rows
 
 
 def test_entropy_of_heads(transformer: Path, plot: Command) -> None:
-    found = table(succeeded(plot("-m", transformer, "--what", "entropy", stdin=LINES)).out)
-    assert {name: np.array(rows).shape for name, rows in found.items()} == {
-        "encoder self-attention": (3, 1 + 4 + 1),
-        "decoder self-attention": (2, 1 + 4 + 1),
-        "cross-attention": (2, 1 + 4 + 1),
+    entropies = table(succeeded(plot("-m", transformer, "--what", "entropy", stdin=LINES)).out)
+    layers = {"encoder self-attention": 3, "decoder self-attention": 2, "cross-attention": 2}
+    assert {name: np.array(rows).shape for name, rows in entropies.items()} == {
+        name: (number, 1 + 4 + 1) for name, number in layers.items()
     }
-    for rows in found.values():
+    for rows in entropies.values():
         values, uniform = np.array(rows)[:, 1:-1], np.array(rows)[:, -1:]
         assert (values > 0).all()
         assert (values <= uniform + 1e-3).all()
     # Four, three and two source words and ends of sentence, each looking at all of them alike.
     sizes = np.array([4] * 4 + [3] * 3 + [2] * 2)
-    assert found["encoder self-attention"][0][-1] == pytest.approx(float(np.log(sizes).mean()), abs=1e-3)
+    assert entropies["encoder self-attention"][0][-1] == pytest.approx(float(np.log(sizes).mean()), abs=1e-3)
 
 
 def test_entropy_of_one_attention(trained: Path, plot: Command) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -123,11 +124,10 @@ def test_n_best(console: Command) -> None:
     rows = [line.split("\t") for line in console("summarize", "--n-best", "3", stdin=given).out.splitlines()]
     done = succeeded(console("summarize", "--n-best", "3", "--format", "moses", stdin=given))
     moses = [line.split(" ||| ") for line in done.out.splitlines()]
-    assert [[int(number) + 1, text, float(score)] for number, text, _, score in moses] == [
-        [int(number), text, float(score)] for number, score, _, text in rows
-    ]
+    for (line, text, features, score), row in zip(moses, rows, strict=True):
+        assert [int(line) + 1, float(score), text] == [int(row[0]), float(row[1]), row[3]]
+        assert float(features.split()[1]) == float(row[2])
     assert {number for number, *_ in moses} == {"0", "1", "2"}
-    assert [float(features.split()[1]) for _, _, features, _ in moses] == [float(row[2]) for row in rows]
     best = console("summarize", "--format", "moses", stdin=given).out.splitlines()
     assert [line[:6] for line in best] == ["0 ||| ", "1 ||| ", "2 ||| "]
 
@@ -144,7 +144,7 @@ def test_the_options_of_the_search_arrive(console: Command) -> None:
     assert max(lengths("--search", "min_length_ratio=9")) <= 12  # never more than the limit
     done = console("summarize", "--no-repeat-ngram", "1", "--min-length", "8", stdin=as_text(ARTICLES))
     for line in done.out.splitlines():
-        words = line.replace(".", " .").replace(",", " ,").split()
+        words = re.findall(r"\w+|[.,]", line)
         assert len(words) == len(set(words))
     done = console("summarize", "--min-length", "4", "--max-length", "5", stdin=as_text(ARTICLES))
     assert "of the summaries reached the length limit before their end; raise it with --max-length" in done.err
@@ -162,8 +162,6 @@ def test_jsonl_articles(console: Command) -> None:
     for line, message in (
         ("The man sleeps.", "not JSON"),
         ('{"article": "a"}', "no field 'text'; it has article: name another with --article-field"),
-        ("[1]", "expected a JSON object, found a list"),
-        ('{"text": 3}', "field 'text' is neither a string nor a list of strings"),
     ):
         done = console("summarize", "--article-field", "text", stdin=jsonl(ARTICLES[:1]) + line + "\n")
         refused(done, "standard input, line 2: ", message, after_results=True)

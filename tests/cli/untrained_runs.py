@@ -22,30 +22,21 @@ ARTICLES = [
 ]
 SUMMARIZATION = """\
 task: summarization
-data:
-  train: {src: [a], tgt: [b]}
-  max_length: 8
-  over_long: truncate
+data: {train: {src: [a], tgt: [b]}, max_length: 8, over_long: truncate}
 tokenizer: {kind: word, min_frequency: 2}
 model: {kind: pointer_generator, embedding_size: 8, hidden_size: 8, coverage: true}
 training: {best_metric: rougeL, max_updates: 1}
 search: {beam_size: 2, max_length: 12, min_length: 3}
 """
 TRANSLATION = """\
-data:
-  train: {src: [a], tgt: [b]}
+data: {train: {src: [a], tgt: [b]}}
 tokenizer: {kind: word}
 model: {kind: rnnsearch, embedding_size: 8, hidden_size: 8}
 training: {max_updates: 1}
 search: {beam_size: 2, max_length: 8}
 """
-TRANSFORMER = """\
-data: {train: {src: [a], tgt: [b]}}
-tokenizer: {kind: word}
-model: {kind: transformer, hidden_size: 32, feed_forward_size: 64, heads: 4, encoder_layers: 3, decoder_layers: 2}
-training: {max_updates: 1}
-search: {beam_size: 2, max_length: 8}
-"""
+HEADS = "kind: transformer, hidden_size: 32, feed_forward_size: 64, heads: 4, encoder_layers: 3, decoder_layers: 2"
+TRANSFORMER = TRANSLATION.replace("kind: rnnsearch, embedding_size: 8, hidden_size: 8", HEADS)
 
 
 def make_run(folder: Path, name: str, recipe_text: str, text: Sequence[str] = LINES) -> Path:
