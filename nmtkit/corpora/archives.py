@@ -54,8 +54,17 @@ class Member:
 
     name: str
     """Its path in the archive, with `/` between folders."""
-    open: Callable[[], io.BufferedReader]
-    """Opens it for reading. A member of a tar must be read before the next one is requested."""
+    stream: Callable[[], io.BufferedReader]
+    budget: "_Budget"
+
+    def open(self) -> io.BufferedReader:
+        """Opens it for reading, decompressed if it is a gzip file.
+
+        A member of a tar must be read before the next one is requested.
+        """
+        stream = self.stream()
+        is_packed = stream.peek(2)[:2] == b"\x1f\x8b"
+        return _guarded(gzip.GzipFile(fileobj=stream), self.budget) if is_packed else stream
 
 
 def members(path: Path) -> Iterator[Member]:
@@ -79,7 +88,7 @@ def members(path: Path) -> Iterator[Member]:
             if _is_tar(stream.peek(tarfile.BLOCKSIZE)[: tarfile.BLOCKSIZE]):
                 yield from _tar_members(stream, budget)
                 return
-        yield Member(path.stem if decompressor else path.name, opened)
+        yield Member(path.stem if decompressor else path.name, opened, budget)
 
 
 class _Budget:
@@ -129,14 +138,13 @@ class _Budget:
             raise DataError(f"{self.path}: {message}") from fault
 
 
-class CallbackStream(io.RawIOBase):
-    """A readable stream over a `read(size)` function; `total` counts its bytes."""
+class _CallbackStream(io.RawIOBase):
+    """A readable stream over a `read(size)` function."""
 
-    def __init__(self, read: Callable[[int], bytes], close: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, read: Callable[[int], bytes], close: Callable[[], None]) -> None:
         super().__init__()
         self._read = read
         self._close = close
-        self.total = 0
 
     @override
     def readable(self) -> bool:
@@ -147,7 +155,6 @@ class CallbackStream(io.RawIOBase):
         view = memoryview(buffer)
         data = self._read(len(view))
         view[: len(data)] = data
-        self.total += len(data)
         return len(data)
 
     @override
@@ -167,24 +174,7 @@ def _guarded(stream: IO[bytes] | io.BufferedIOBase, budget: _Budget, counts: boo
             budget.spend(len(data))
         return data
 
-    return io.BufferedReader(CallbackStream(read, stream.close), BUFFER)
-
-
-def decompressed(stream: io.BufferedReader, place: str) -> io.BufferedReader:
-    """The stream, decompressed if it is a gzip file within an archive; `place` names it in messages."""
-    if stream.peek(2)[:2] != b"\x1f\x8b":
-        return stream
-    file, packed = gzip.GzipFile(fileobj=stream), stream.raw
-    assert isinstance(packed, CallbackStream)
-
-    def read(size: int) -> bytes:
-        data = file.read(size)
-        if unpacked.total + len(data) > max(FREE_BYTES, MAX_RATIO * packed.total):
-            raise DataError(f"{place}: unpacks to more than {MAX_RATIO} bytes for each byte of it; refused")
-        return data
-
-    unpacked = CallbackStream(read)
-    return io.BufferedReader(unpacked, BUFFER)
+    return io.BufferedReader(_CallbackStream(read, stream.close), BUFFER)
 
 
 def _is_tar(block: bytes) -> bool:
@@ -206,7 +196,7 @@ def _zip_members(path: Path, budget: _Budget) -> Iterator[Member]:
         is_plain = stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG)
         name = budget.enter(info.filename, info.is_dir(), is_plain)
         if not info.is_dir():
-            yield Member(name, functools.partial(opened, info))
+            yield Member(name, functools.partial(opened, info), budget)
 
 
 class _Header(tarfile.TarInfo):
@@ -236,7 +226,7 @@ def _tar_members(stream: io.BufferedReader, budget: _Budget) -> Iterator[Member]
                 continue
             content = archive.extractfile(info)
             assert content is not None
-            yield Member(name, functools.partial(_guarded, content, budget, counts=False))
+            yield Member(name, functools.partial(_guarded, content, budget, counts=False), budget)
         # Reads up to the checksum of a compressed file; only zeros may follow the last member.
         while rest := stream.read(BUFFER):
             if rest.strip(b"\0"):

@@ -6,7 +6,7 @@ two spaces are not to be wrapped: mostly lists.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
@@ -190,7 +190,18 @@ class LibreOfficeHelp(Reader):
         src_file, tgt_file = files
         targets = dict(pages(tgt_file))
         for page, sources in pages(src_file):
-            yield from _joined(page, sources, targets.get(page, {}), dropped)
+            for name, texts in sources.items():
+                translated = targets.get(page, {}).get(name)
+                if translated is None:
+                    dropped["paragraph that the other language does not have"] += len(texts)
+                elif len(translated) != len(texts):
+                    dropped["paragraph repeated more often in one language"] += len(texts)
+                else:
+                    for src, tgt in zip(texts, translated, strict=True):
+                        if src and tgt:
+                            yield Pair(src, tgt, group=page)
+                        elif src or tgt:
+                            dropped["paragraph that is empty in one language"] += 1
 
 
 def pages(deb: Path) -> Iterator[tuple[str, dict[str, list[str]]]]:
@@ -218,23 +229,6 @@ def page_paragraphs(html: str) -> dict[str, list[str]]:
     parser.feed(html)
     parser.close()
     return parser.texts
-
-
-def _joined(
-    page: str, sources: Mapping[str, list[str]], targets: Mapping[str, list[str]], dropped: Counter[str]
-) -> Iterator[Pair]:
-    for name, texts in sources.items():
-        translated = targets.get(name)
-        if translated is None:
-            dropped["paragraph that the other language does not have"] += len(texts)
-        elif len(translated) != len(texts):
-            dropped["paragraph repeated more often in one language"] += len(texts)
-        else:
-            for src, tgt in zip(texts, translated, strict=True):
-                if src and tgt:
-                    yield Pair(src, tgt, group=page)
-                elif src or tgt:
-                    dropped["paragraph that is empty in one language"] += 1
 
 
 @dataclass

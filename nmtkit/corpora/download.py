@@ -269,21 +269,17 @@ def _wrong_size(url: str, actual: str, size: int, part: PartialFile) -> DataErro
 
 def _request_error(fault: requests.RequestException, url: str, part: PartialFile) -> Exception:
     host, why = urlsplit(url).hostname, _root_cause(fault)
-    if isinstance(fault, requests.exceptions.ProxyError):
-        return DataError(f"the proxy for {host} does not answer ({why}); see HTTPS_PROXY and HTTP_PROXY")
-    if isinstance(fault, requests.exceptions.SSLError):
-        return DataError(f"{host} has no valid certificate ({why}); refused")
-    if isinstance(fault, requests.exceptions.Timeout):
-        return RetryableError("no answer in time")
-    if isinstance(fault, requests.exceptions.ConnectionError):
-        if any(isinstance(cause, NewConnectionError) for cause in _causes(fault)):
-            return RetryableError(
-                f"cannot reach {host} ({why}): is this machine online? Behind a proxy, set HTTPS_PROXY; or download "
-                f"{part.version.url} elsewhere and put it at {part.target}",
-                connected=False,
-            )
+    if isinstance(fault, (requests.exceptions.ProxyError, requests.exceptions.SSLError)):
+        return DataError(f"{url}: cannot download it ({why}); HTTPS_PROXY and HTTP_PROXY name the proxy")
+    if any(isinstance(cause, NewConnectionError) for cause in _causes(fault)):
+        return RetryableError(
+            f"cannot reach {host} ({why}): is this machine online? Behind a proxy, set HTTPS_PROXY; or download "
+            f"{part.version.url} elsewhere and put it at {part.target}",
+            connected=False,
+        )
+    if isinstance(fault, (requests.exceptions.Timeout, requests.exceptions.ConnectionError)):
         return RetryableError(f"the connection broke ({why})")
-    return DataError(f"{url}: cannot download it: {fault}")
+    return DataError(f"{url}: cannot download it ({fault})")
 
 
 def _causes(fault: BaseException) -> Iterator[BaseException]:

@@ -176,14 +176,8 @@ def make_card(corpus: Corpus, obtained: Sequence[SourceFile], written: WriteResu
         "command": command,
         "nmtkit": __version__,
         "sources": [
-            {
-                "origin": one.origin,
-                "file": one.path.name,
-                "version": one.version,
-                "bytes": one.size,
-                "sha256": one.sha256,
-                "verified": one.verified,
-            }
+            {key: value for key, value in vars(one).items() if key != "path"}
+            | {"file": one.path.name, "bytes": one.size}
             for one in obtained
         ],
         **entry.model_dump(mode="json", include={"read", "filter", "split"}),

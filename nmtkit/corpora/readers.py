@@ -27,7 +27,7 @@ from typing import Literal
 from nmtkit.core.errors import DataError
 from nmtkit.core.registry import Registry
 from nmtkit.core.settings import Field, Settings
-from nmtkit.corpora.archives import decompressed, members
+from nmtkit.corpora.archives import members
 from nmtkit.corpus.text import LONGEST, read_stream_lines
 
 
@@ -75,14 +75,12 @@ def text_lines(files: Sequence[Path], place: str) -> Iterator[str]:
     for candidate in members(path):
         if candidate.name in wanted:
             with candidate.open() as stream:
-                yield from read_stream_lines(decompressed(stream, place), place)
+                yield from read_stream_lines(stream, place)
             return
         others.append(candidate.name)
     more = f" and {len(others) - 10} more" if len(others) > 10 else ""
     content = f"{', '.join(others[:10])}{more}" or "nothing"
-    if not member:
-        raise DataError(f"{path}: this is an archive of {content}: name one as {name}:MEMBER in the entry")
-    raise DataError(f"{path}: it has no member {member}, only {content}; has it been published again?")
+    raise DataError(f"{place}: {path} has no such text, only {content}; name one as {name}:MEMBER in the entry")
 
 
 def find_file(files: Sequence[Path], name: str) -> Path:

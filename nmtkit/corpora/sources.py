@@ -96,27 +96,25 @@ class UrlSource(CorpusSource):
         """Downloads the file unless it is in the cache."""
         # Many files of the web have the same name, so each URL has its own folder.
         folder = context.folder / hashlib.sha256(self.url.encode("utf-8")).hexdigest()[:16]
-        target, checksum_file = folder / self.file_name, folder / "sha256"
+        target = folder / self.file_name
         with write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            checksum = self._cached(target, checksum_file, context)
+            checksum = self._cached(target, context)
             if checksum is None:
                 context.notify(f"downloading {self.url}")
                 checksum = download(self.url, target, context, self.sha256, self.size)
-                checksum_file.write_text(checksum + "\n", encoding="ascii")
         if not self.sha256:
             context.notify(f"{self.file_name} is not verified: {self.no_checksum}. Its SHA-256 checksum is {checksum}")
         return [SourceFile(target, self.url, checksum, verified=bool(self.sha256))]
 
-    def _cached(self, target: Path, checksum_file: Path, context: FetchContext) -> str | None:
+    def _cached(self, target: Path, context: FetchContext) -> str | None:
         """The checksum of a file in the cache; None if it must be downloaded."""
         if not target.is_file():
             return None
         context.notify(f"{target} is in the cache; checking it")
         checksum = sha256_of(target)
-        stored = checksum_file.read_text(encoding="ascii").strip() if checksum_file.is_file() else checksum
-        if checksum == (self.sha256 or stored):
+        if self.sha256 in ("", checksum):
             return checksum
-        context.notify(f"its checksum is {checksum}, not {self.sha256 or stored}: downloading it again")
+        context.notify(f"its checksum is {checksum}, not {self.sha256}: downloading it again")
         target.unlink()
         return None

@@ -11,7 +11,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any, Literal, TextIO, get_args
 
@@ -314,8 +313,8 @@ def symmetrize(forward: Links, backward: Links, method: Symmetrization) -> Links
     if method == "union":
         return forward | backward
     strict = method.endswith("-strict")
-    grown = _Growing(forward & backward)
-    grown.grow(forward | backward, both=strict)
+    grown = _GrownLinks(forward & backward, forward | backward)
+    grown.grow(strict)
     if method.startswith("grow-diag-final"):
         for direction in (forward, backward):
             for link in sorted(direction):
@@ -323,32 +322,26 @@ def symmetrize(forward: Links, backward: Links, method: Symmetrization) -> Links
     return frozenset(grown.links)
 
 
-class _Growing:
-    def __init__(self, links: Links) -> None:
+class _GrownLinks:
+    def __init__(self, links: Links, union: Links) -> None:
         self.links = set(links)
+        self._union = union
         self._sources = {source for source, _ in links}
         self._targets = {target for _, target in links}
 
-    def grow(self, union: Links, both: bool) -> None:
-        # A pass goes over the grid of words; a link added ahead of it is met in the same pass, one behind in the next.
-        changed = True
-        while changed:
-            changed = False
-            ahead = sorted(self.links)  # a sorted list is a heap
-            while ahead:
-                source, target = heappop(ahead)
-                for source_step, target_step in _NEIGHBOURS:
-                    link = (source + source_step, target + target_step)
-                    if link in union and self.add(link, both):
-                        changed = True
-                        if link > (source, target):
-                            heappush(ahead, link)
+    def grow(self, both: bool) -> None:
+        grows = True
+        while grows:
+            grows = False
+            for source, target in sorted(self._union):  # a link that is added ahead of this one is met in the same pass
+                for source_step, target_step in _NEIGHBOURS if (source, target) in self.links else ():
+                    grows |= self.add((source + source_step, target + target_step), both)
 
     def add(self, link: Link, both: bool) -> bool:
-        """Adds a link if one of its words has none yet, or, with `both`, if neither has one."""
+        """Adds a link of the union if one of its words has none yet, or, with `both`, if neither has one."""
         source, target = link
         free = (source not in self._sources, target not in self._targets)
-        if not (all(free) if both else any(free)):
+        if link not in self._union or not (all(free) if both else any(free)):
             return False
         self.links.add(link)
         self._sources.add(source)
