@@ -42,7 +42,7 @@ from nmtkit.search.rules import (
     max_lengths,
     source_words,
 )
-from nmtkit.search.sampling import sample_keys, sample_step
+from nmtkit.search.sampling import sample_step
 from nmtkit.search.state import NO_TOKEN_MASKS, HypothesisState, SentenceState, TokenMasks
 
 MANY_LOGITS = 1 << 17
@@ -159,11 +159,6 @@ class DecodingBatch:
         self._follow(step.parents.gather(1, step.kept))
         return LoggedStep(step, final, attention, gate)
 
-    def select(self, kept: Tensor) -> None:
-        """Goes on with these sentences, by number, `(M,)`."""
-        self.sentences, self.beam = self.sentences.select(kept), self.beam.select(self._rows(kept))
-        self.cache.select(kept)
-
     def compact(self, order: Integers) -> None:
         """Goes on with these sentences, by number, in an order that moves few: see `compaction_order`."""
         count, width, device = len(order), self.sentences.scores.shape[1], self.sentences.scores.device
@@ -194,8 +189,10 @@ class DecodingBatch:
         Its own sentences take the first slots; the others are done.
         """
         own = len(self.sentences.scores)
-        fixed = replace(self, cache=copy(self.cache))
-        fixed.select(torch.arange(count, device=self.sentences.scores.device).clamp(max=own - 1))
+        rows = torch.arange(count, device=self.sentences.scores.device).clamp(max=own - 1)
+        sentences, beam = self.sentences.select(rows), self.beam.select(self._rows(rows))
+        fixed = replace(self, sentences=sentences, beam=beam, cache=copy(self.cache))
+        fixed.cache.select(rows)
         fixed.sentences.done[own:] = True
         fixed.sentences.scores[own:] = -INFINITY
         fixed.cache.fix_length(length)
@@ -267,8 +264,7 @@ class DecodingBatch:
             return constraints.choose(log_probs, scores, config.beam_size, self.memory)
         if not config.samples:
             return beam_step(log_probs, scores, config.beam_size)
-        keys = sample_keys(config.seed, self.sentences.number, self.cache.position, config.samples)
-        return sample_step(log_probs, scores, keys, config, self.memory)
+        return sample_step(log_probs, scores, self.sentences.number, self.cache.position, config, self.memory)
 
     def _choose_weighted(self, log_probs: Tensor, cost: Tensor | None) -> tuple[StepCandidates, Tensor | None]:
         """The candidates by their scores if the hypotheses ended here, penalties and preferences counted."""

@@ -60,7 +60,7 @@ class Engine:
         need_attention: whether to return attention and p_gen.
         steps: see `StepMode`.
         shortlist: candidates for the words of the sources, on the model's device. Each sentence has only its own
-            candidates, and log-probabilities are over them. Its steps are never captured. None: the whole vocabulary.
+            candidates. None: the whole vocabulary.
         token_masks: masks over the target vocabulary.
     """
 
@@ -100,9 +100,8 @@ class Engine:
     def run(self, source: BatchSource, refill: bool = True) -> Iterator[SentenceResult]:
         """Searches for all sentences of a source; each comes out as soon as it is finished.
 
-        Args:
-            source: see `BatchSource`. Slots of sentences with a prefix or constraints are not refilled.
-            refill: whether free slots are given to other sentences; where they are not, a CPU compacts its cache.
+        With `refill` other sentences take free slots, but none of sentences with a prefix or constraints. Without, a
+        CPU compacts its cache.
         """
         assert not self.model.training, "the model is in training mode: call model.eval() first"
         with ResultReader(self.device) as reader:
@@ -208,20 +207,20 @@ def beam_search(
     """Translates every sentence of the batch.
 
     Each step looks at the 2K best continuations of a sentence's K hypotheses. Those among the first K that end in EOS
-    are finished; the K best of the others go on. With `first_k` a sentence is done when K hypotheses are finished: to
-    stop with the first one costs BLEU, because short hypotheses finish first. With `exact` it is done when `n_best`
-    are finished and no unfinished one could still overtake the last of them, even if it cost nothing from here to the
-    length limit. Hypotheses that reach the limit are returned as not finished, behind all finished ones.
+    are finished; the K best of the others go on. With `first_k` a sentence is done when K hypotheses are finished; with
+    `exact` when `n_best` are finished and no unfinished one could still overtake the last of them, even if it cost
+    nothing from here to the length limit. Hypotheses that reach the limit are returned as not finished, behind all
+    finished ones.
 
     With `diversity_groups` each group is such a beam, done by itself. With `samples` hypotheses are drawn: those that
     ended come first, then those cut at the limit, each kind ordered by score, which is the model's own probability.
 
     Of equal scores the better parent's comes first, then the smaller id's. So the sentences of a batch do not influence
-    each other: not even by the number of their unknown words, which makes the distributions of all of them wider.
+    each other.
 
-    The batch is on the model's device, with constraints if its sentences have any; targets are not read. A `prefix`
-    has the ids that the translations begin with `(B,P)`, padded on the right with PAD; its own log-probability counts.
-    It may end in EOS: then the translation is given, and only scored. The other arguments are those of `Engine`.
+    The batch is on the model's device; targets are not read. A `prefix` has the ids that the translations begin with
+    `(B,P)`, padded on the right with PAD; its own log-probability counts. It may end in EOS: then the translation is
+    given, and only scored. The other arguments are those of `Engine`.
 
     Returns for each sentence its hypotheses, best first: at least one; fewer than `n_best` only where no more exist.
     """

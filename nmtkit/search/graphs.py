@@ -1,9 +1,9 @@
 """Captures the decoding steps of a batch with fixed slots, and replays them: a CUDA graph on GPUs, a tape on CPUs.
 
-A GPU works through a step of a small model faster than Python can launch it: a CUDA graph is one launch for all of it.
-On a CPU a step of one sentence takes as long in Python as in its operations: a tape is a list of operator calls. Both
-repeat operations, not Python: so the tensors of the batch stay where they are, every step copies its results back into
-them, and one capture serves only the steps that read as many positions.
+A GPU works through a step of a small model faster than Python can launch it, and on a CPU a step of one sentence takes
+as long in Python as in its operations. Both captures repeat operations, not Python: so the tensors of the batch stay
+where they are, every step copies its results back into them, and one capture serves only the steps that read as many
+positions.
 """
 
 from collections import Counter

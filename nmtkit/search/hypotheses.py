@@ -39,8 +39,7 @@ class Hypothesis:
     """One row for each of `token_log_probs`, one column for each source token, EOS included. None if not asked for, or
     if the model has no attention."""
     p_gen: list[float] | None = None
-    """The probability of generating, not copying, one for each of `token_log_probs`. None where `attention` was not
-    asked for, or where the model does not copy."""
+    """The probability of generating, not copying, one for each row of `attention`. None if the model does not copy."""
 
 
 @dataclass
@@ -83,20 +82,6 @@ class CompactionSpan:
     kept: Integers
     """The row of the previous span that each row continues; empty in the first span."""
     results: list[LoggedStep]
-
-
-@dataclass(frozen=True)
-class _Ranking:
-    """The n best finished hypotheses of each sentence, best first, and behind or among them the n best cut ones."""
-
-    score: Floats
-    """`(B,2n)`; minus infinity where there are fewer."""
-    finished: npt.NDArray[np.bool_]
-    """`(B,2n)`."""
-    last: Integers
-    """The step of the last token `(B,2n)`."""
-    candidate: Integers
-    """Its number among the candidates of that step `(B,2n)`."""
 
 
 class _Steps:
@@ -150,8 +135,12 @@ class _Steps:
         step, sentence = np.arange(len(whole))[:, None, None], np.arange(whole.shape[1])[:, None]
         return whole[step, sentence, parents.transpose(2, 0, 1)].astype(np.float32)
 
-    def rank(self, n_best: int, config: SearchConfig) -> _Ranking:
-        """The best of the ended candidates of all steps, and of those cut at the length limit."""
+    def rank(self, n_best: int, config: SearchConfig) -> tuple[Floats, npt.NDArray[np.bool_], Integers, Integers]:
+        """The n best of the ended candidates of all steps, best first, and behind or among them the n best cut ones.
+
+        Returns their scores, minus infinity where there are fewer; whether they have ended; the steps of their last
+        tokens, and their numbers among the candidates of these steps: `(B,2n)` each.
+        """
         _, n_sentences, n_candidates = self.tokens.shape
         limits, compete = np.array([one.limit for one in self._sentences]), config.at_limit != "behind"
         sentence = np.arange(n_sentences)[:, None]
@@ -168,25 +157,21 @@ class _Steps:
             order = order[sentence, _best_first(both[sentence, order], 2 * n_best)]
         finished = order < whole.shape[1]
         of_cut = np.take_along_axis(cut_at, np.maximum(order - whole.shape[1], 0), axis=1)
-        return _Ranking(
-            score=both[sentence, order],
-            finished=finished,
-            last=np.where(finished, order // n_candidates, last),
-            candidate=np.where(finished, order % n_candidates, of_cut),
-        )
+        steps, numbers = np.divmod(order, n_candidates)
+        return both[sentence, order], finished, np.where(finished, steps, last), np.where(finished, numbers, of_cut)
 
-    def trace_back(self, ranking: _Ranking) -> tuple[Integers, Floats, Integers]:
+    def trace_back(self, last: Integers, candidate: Integers) -> tuple[Integers, Floats, Integers]:
         """Tokens, log-probabilities from the start, and parents of ranked hypotheses, each `(B,2n,T)`.
 
         What is behind the end of a hypothesis is undefined.
         """
         n_steps, n_sentences, _ = self.tokens.shape
         sentence = np.arange(n_sentences)[:, None]
-        shape = (*ranking.candidate.shape, n_steps)
+        shape = (*candidate.shape, n_steps)
         log_probs, tokens, parents = np.zeros(shape, self.scores.dtype), np.zeros(shape, np.int64), np.zeros(shape, int)
-        slot = np.zeros(ranking.candidate.shape, np.int64)
+        slot = np.zeros(candidate.shape, np.int64)
         for step in reversed(range(n_steps)):
-            here = np.where(step == ranking.last, ranking.candidate, self.kept[step, sentence, slot])
+            here = np.where(step == last, candidate, self.kept[step, sentence, slot])
             tokens[:, :, step] = self.tokens[step, sentence, here]
             slot = parents[:, :, step] = self.parents[step, sentence, here]
             log_probs[:, :, step] = self.scores[step, sentence, here]
@@ -201,24 +186,21 @@ def _best_first(scores: Floats, count: int) -> Integers:
 def read_hypotheses(
     sentences: Sequence[SentenceSpan], spans: Sequence[CompactionSpan], n_best: int, size: int, config: SearchConfig
 ) -> list[list[Hypothesis]]:
-    """The best hypotheses of B finished sentences, at most `n_best` of each; `size` is V.
-
-    The spans are of all steps that they have made beside their first.
-    """
+    """The best hypotheses of B finished sentences, at most `n_best` of each; `size` is V."""
     steps = _Steps(sentences, spans)
-    ranking = steps.rank(n_best, config)
-    tokens, log_probs, parents = steps.trace_back(ranking)
+    score, finished, last, candidate = steps.rank(n_best, config)
+    tokens, log_probs, parents = steps.trace_back(last, candidate)
     attention = steps.gather_inherited(lambda result: result.attention, parents)  # (T,B,2n,S)
     p_gen = steps.gather_inherited(lambda result: result.copy_gate, parents)  # (T,B,2n,1)
 
     def hypothesis(row: int, which: int) -> Hypothesis:
-        length, finished = int(ranking.last[row, which]) + 1, bool(ranking.finished[row, which])
+        length, has_ended = int(last[row, which]) + 1, bool(finished[row, which])
         sums, sentence = log_probs[row, which, :length], sentences[row]
         ids = sentence.extended_ids(tokens[row, which, :length].tolist(), size)
         return Hypothesis(
-            ids=ids[:-1] if finished else ids,
-            finished=finished,
-            score=float(ranking.score[row, which]),
+            ids=ids[:-1] if has_ended else ids,
+            finished=has_ended,
+            score=float(score[row, which]),
             log_prob=float(sums[-1]),
             token_log_probs=np.diff(sums, prepend=0.0).tolist(),
             attention=None if attention is None else attention[:length, row, which, : sentence.length].copy(),
@@ -227,5 +209,5 @@ def read_hypotheses(
 
     return [
         [hypothesis(row, which) for which in np.flatnonzero(scores > -INFINITY)[:n_best]]
-        for row, scores in enumerate(ranking.score)
+        for row, scores in enumerate(score)
     ]

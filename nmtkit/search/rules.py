@@ -1,8 +1,7 @@
 """How a search is set, what may follow a prefix, and how a hypothesis is scored.
 
-A rule sets log-probabilities to minus infinity. Those of what stays allowed are not renormalised: the score of a
-hypothesis is the model's own. Every rule works on all hypotheses at once and writes into `log_probs` `(N,X)`; a rule
-that is off costs nothing. Beam search divides the summed log-probability by `length_penalty` and adds
+A rule sets log-probabilities `(N,X)` to minus infinity, in place. Those of what stays allowed are not renormalised: the
+score of a hypothesis is the model's own. Beam search divides the summed log-probability by `length_penalty` and adds
 `coverage_penalty`.
 """
 
@@ -135,12 +134,10 @@ class SearchConfig(Settings):
                 f"diversity_groups: {self.diversity_groups} groups of one size do not make a beam of {self.beam_size}; "
                 "set beam_size to a multiple"
             )
-        if self.samples and self.diversity_groups > 1:
+        if self.diversity_groups > 1 and (self.samples or self.stop in PLACE_RULES):
             raise ValueError(
-                "diversity_groups: samples differ by themselves; set diversity_groups to 1, or samples to 0"
+                "diversity_groups: samples, and stop opennmt-py or joeynmt, have no groups; set diversity_groups to 1"
             )
-        if self.diversity_groups > 1 and self.stop in PLACE_RULES:
-            raise ValueError(f"diversity_groups: stop {self.stop} is for one beam; set stop to first_k")
         return self
 
     def single_beam(self, beam_size: int) -> "SearchConfig":
@@ -167,16 +164,8 @@ class SearchConfig(Settings):
 
     def reject_constraints(self) -> None:
         """Raises a RecipeError if this search cannot keep to constraints."""
-        if self.samples:
-            raise RecipeError("terms need a beam search, and samples are drawn without: leave one of the two out")
-        if self.diversity_groups > 1:
-            raise RecipeError("terms need one beam, and diversity_groups makes several: leave one of the two out")
-        if self.stop in PLACE_RULES:
-            raise RecipeError(f"terms need a beam of their own, and stop is {self.stop}: take stop first_k")
-
-    def weighs(self, prefix: Tensor | None) -> bool:
-        """Whether token scores are weighted, by a repetition penalty or a preferred prefix."""
-        return self.repetition_penalty > 1 or (prefix is not None and self.prefix_bias < 1)
+        if self.samples or self.diversity_groups > 1 or self.stop in PLACE_RULES:
+            raise RecipeError("terms need one beam: leave out samples and diversity_groups, and take stop first_k")
 
 
 def min_lengths(settings: SearchConfig, src_lengths: Tensor) -> Tensor:
@@ -214,13 +203,9 @@ def apply_rules(
 ) -> Tensor:
     """Sets the log-probabilities `(N,X)` of forbidden tokens to minus infinity, in place, and returns them.
 
-    Args:
-        log_probs: changed in place.
-        settings: the rules.
-        written: how many tokens each hypothesis has `(N,)`; None where no rule asks.
-        history: these tokens `(N,t)`, negative behind them and for tokens that may repeat; None where no rule asks.
-        wanted: the token forced upon each hypothesis `(N,)`, PAD where it is free; None: all are free.
-        least: the fewest tokens of each hypothesis `(N,)`, see `min_lengths`; None: any number.
+    Each hypothesis has so many tokens, `written` `(N,)`; they are its `history` `(N,t)`, negative behind them and for
+    tokens that may repeat. `wanted` `(N,)` is the token forced upon it, PAD where it is free, and `least` `(N,)` the
+    fewest tokens that it may have, see `min_lengths`. None: no rule asks for it.
     """
     forced = log_probs.gather(1, wanted[:, None]) if wanted is not None else None  # (N,1), before anything is forbidden
     repeats = settings.no_repeat_ngram and history is not None
@@ -234,7 +219,9 @@ def apply_rules(
         block_repeated_ngrams(log_probs, history, written, settings.no_repeat_ngram)
         allow_eos_if_stuck(log_probs, end)
     if wanted is not None and forced is not None:
-        force_tokens(log_probs, wanted, forced)
+        bound, index = (wanted != PAD)[:, None], wanted[:, None]  # (N,1)
+        log_probs.masked_fill_(bound, -INFINITY)
+        log_probs.scatter_(1, index, torch.where(bound, _possible(forced), log_probs.gather(1, index)))
     return log_probs
 
 
@@ -269,7 +256,7 @@ def bias_to_prefix(log_probs: Tensor, wanted: Tensor, strength: float) -> Tensor
     """Ranking log-probabilities `(N,X)`, a new tensor, where a prefix is preferred and not forced.
 
     Arivazhagan et al. 2020, "Re-translation versus Streaming for Simultaneous Translation", section 3.2: the
-    distribution is mixed, by beta < 1, with one that has only the next token of the prefix, `wanted` `(N,)`. That is
+    distribution is mixed, by beta < 1, with one that has only `wanted` `(N,)`, the next token of the prefix. That is
     PAD where a hypothesis has none, or has not kept to the prefix. What is forbidden stays so.
     """
     bound, index = (wanted != PAD)[:, None], wanted[:, None]
@@ -286,14 +273,6 @@ def allow_eos_if_stuck(log_probs: Tensor, end: Tensor) -> None:
     log_probs[:, EOS] = torch.where(stuck, _possible(end), log_probs[:, EOS])
 
 
-def force_tokens(log_probs: Tensor, wanted: Tensor, forced: Tensor) -> None:
-    """Leaves `wanted` `(N,)`, unless it is PAD, as the only continuation, of log-probability `forced` `(N,1)`."""
-    bound = (wanted != PAD)[:, None]  # (N,1)
-    log_probs.masked_fill_(bound, -INFINITY)
-    index = wanted[:, None]
-    log_probs.scatter_(1, index, torch.where(bound, _possible(forced), log_probs.gather(1, index)))
-
-
 def _possible(log_probs: Tensor) -> Tensor:
     """At least the log of the smallest number: a token that a rule demands needs a probability above zero."""
     return log_probs.clamp(min=math.log(torch.finfo(log_probs.dtype).tiny))
@@ -302,11 +281,8 @@ def _possible(log_probs: Tensor) -> Tensor:
 def length_penalty(kind: LengthPenalty, lengths: Tensor, alpha: float) -> Tensor:
     """Divides the log-probability of a hypothesis. It must not fall as the length grows: the `exact` stop relies on it.
 
-    - `none`: 1. The log-probability itself, which favours short hypotheses.
-    - `average`: |Y|^alpha. With alpha 1 the mean log-probability of a token.
-    - `gnmt`: ((5 + |Y|) / 6)^alpha, Wu et al. 2016, equation 14.
-
-    Takes |Y| in tokens, EOS included, of any shape; returns float64 in the same shape. With alpha 0 it is always 1.
+    `none`: 1. `average`: |Y|^alpha. `gnmt`: ((5 + |Y|) / 6)^alpha, Wu et al. 2016, equation 14. |Y| are `lengths` in
+    tokens, EOS included, of any shape; the result is float64.
     """
     lengths = lengths.double()
     if kind == "average":
@@ -322,14 +298,13 @@ def coverage_penalty(kind: CoverageKind, coverage: Tensor, mask: Tensor, beta: f
 
     With c_i = sum_j a_ij, the attention of all target words j so far to source word i:
 
-    - `gnmt`: beta * sum_i log(min(c_i, 1)), for words that got less than one word's worth: a translation should leave
-      nothing out. Wu et al. 2016, equation 14. A word without any attention costs as much as one with `UNSEEN`.
-    - `summary`: -beta * sum_i (max(c_i, 1) - 1), for words that got more: a summary may leave out what it likes, but
-      should not say it twice. Gehrmann, Deng and Rush 2018, "Bottom-Up Abstractive Summarization", section 5, where cp
-      is this cost with the other sign.
+    - `gnmt`: beta * sum_i log(min(c_i, 1)), for words that got less than one word's worth: Wu et al. 2016, equation 14.
+      A word without any attention costs as much as one with `UNSEEN`.
+    - `summary`: -beta * sum_i (max(c_i, 1) - 1), for words that got more: Gehrmann, Deng and Rush 2018, "Bottom-Up
+      Abstractive Summarization", section 5, where cp is this cost with the other sign.
 
-    Takes c `(...,S)`, and the mask of the source words to be covered, without EOS, which broadcasts to it. Returns
-    `(...)`, finite, in float32 or wider.
+    Takes c `(...,S)`, and the mask of the source words to be covered, without EOS. Returns `(...)`, finite, in float32
+    or wider.
     """
     coverage = coverage.to(torch.promote_types(coverage.dtype, torch.float32))
     if kind == "summary":

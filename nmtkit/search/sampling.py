@@ -1,13 +1,13 @@
 """Sampling: which words are drawn, by random numbers that are a hash of (seed, line, sample, step, word).
 
-So what is drawn for a line depends on nothing else: not on the batch that it is in, nor on when it got its slot, nor on
-which process searches for it. Such numbers are called counter-based (Salmon et al. 2011, "Parallel random numbers: as
-easy as 1, 2, 3"); the hash is that of SplitMix64 (Steele, Lea and Flood 2014).
+So what is drawn for a line does not depend on its batch, slot or process. Such numbers are called counter-based (Salmon
+et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"); the hash is that of SplitMix64 (Steele, Lea and Flood
+2014).
 
 A word is drawn by Gumbel's trick: the largest of log-probability + Gumbel noise is a draw from the distribution. It is
-done twice, first for blocks of words, by the probability of each block, then for the words of the block that was drawn.
-That is exact as well, and needs noise for few of the words. A uniform number that is looked up in running sums would
-need less of it. But their rounding, which differs from batch to batch, decides between rare words.
+done first for blocks of words, by the probability of each block, then for the words of the block that was drawn: that
+is exact as well, and needs noise for few of the words. Running sums would need less, but their rounding, which differs
+from batch to batch, would decide between rare words.
 
 Letters as in `nmtkit.search.beam`.
 """
@@ -33,15 +33,19 @@ BEST_FIRST = 512
 
 
 def sample_step(
-    log_probs: Tensor, scores: Tensor, keys: Tensor, config: SearchConfig, memory: Memory
+    log_probs: Tensor, scores: Tensor, lines: Tensor, positions: Tensor, config: SearchConfig, memory: Memory
 ) -> StepCandidates:
     """One step of sampling: one continuation of each live hypothesis; in the first step, all from a single one.
 
-    Scores `(B,W)` are minus infinity for samples that have ended; keys `(B,K)` are those of `sample_keys`.
+    Scores `(B,W)` are minus infinity for samples that have ended; `lines` and `positions` `(B,)` number the sentences
+    and their steps.
     """
     n_sentences, width = scores.shape
-    kept = keep_top_p(keep_top_k(log_probs / config.temperature, config.top_k), config.top_p)
-    weighed = keep_epsilon(kept, config.epsilon)
+    of_lines = splitmix64(torch.full_like(lines, config.seed), lines)
+    of_samples = splitmix64(of_lines[:, None], torch.arange(config.samples, device=lines.device))
+    keys = splitmix64(of_samples, positions[:, None])  # (B,K)
+    weighed = keep_top_p(keep_top_k(log_probs / config.temperature, config.top_k), config.top_p)
+    weighed = keep_epsilon(weighed, config.epsilon)
     if memory.shortlist is None:
         drawn = draw(weighed, keys.view(len(log_probs), -1))  # (N,K/W)
     else:
@@ -52,17 +56,10 @@ def sample_step(
     parents = torch.arange(width, device=keys.device).repeat_interleave(keys.shape[1] // width).expand(n_sentences, -1)
     scores = scores.gather(1, parents) + log_probs.gather(1, drawn).view(keys.shape)
     is_end = tokens == EOS
-    kept = torch.arange(keys.shape[1], device=keys.device).expand(n_sentences, -1)
+    kept, kept_scores = torch.arange(keys.shape[1], device=keys.device), scores.masked_fill(is_end, -INFINITY)
     return StepCandidates(
-        tokens, parents, scores, is_end & (scores > -INFINITY), kept, scores.masked_fill(is_end, -INFINITY)
+        tokens, parents, scores, is_end & (scores > -INFINITY), kept.expand(n_sentences, -1), kept_scores
     )
-
-
-def sample_keys(seed: int, lines: Tensor, positions: Tensor, samples: int) -> Tensor:
-    """The keys of the random numbers of each of K samples in one step, `(B,K)`, int64, by line number and position."""
-    of_lines = splitmix64(torch.full_like(lines, seed), lines)
-    of_samples = splitmix64(of_lines[:, None], torch.arange(samples, device=lines.device))
-    return splitmix64(of_samples, positions[:, None])
 
 
 def splitmix64(keys: Tensor, counters: Tensor) -> Tensor:

@@ -90,6 +90,7 @@ class SentenceState(Rows):
         best = {"exact": n_best, "huggingface": config.beam_size, "opennmt-py": n_best}.get(rule)
         places = torch.zeros(size, config.beam_size, dtype=torch.bool, device=device) if rule == "joeynmt" else None
         has_minimum = config.min_length or config.min_length_ratio
+        is_weighted = config.repetition_penalty > 1 or (batch.prefix is not None and config.prefix_bias < 1)
         return cls(
             number=torch.arange(size, device=device),
             memory=memory,
@@ -105,7 +106,7 @@ class SentenceState(Rows):
             best=None if best is None else scores.new_full((size, best), -INFINITY),
             ended=None if places is None else places[:, :1],
             filled=places,
-            penalties=torch.zeros_like(scores) if config.weighs(batch.prefix) else None,
+            penalties=torch.zeros_like(scores) if is_weighted else None,
             diversity=torch.zeros_like(scores) if config.diversity_groups > 1 else None,
         )
 

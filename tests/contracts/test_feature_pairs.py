@@ -99,18 +99,13 @@ TERMS = ["required terms", "terms in order", "refused terms"]
 IN_PLACES = ["as opennmt-py", "as joeynmt"]
 STOPS = ["exact stop", "as huggingface", *IN_PLACES]
 REFUSED: list[tuple[list[str], list[str], str]] = [
-    (DRAWN, ["diverse groups"], "samples differ by themselves; set diversity_groups to 1, or samples to 0"),
+    ([*DRAWN, *IN_PLACES], ["diverse groups"], "have no groups; set diversity_groups to 1"),
     (DRAWN, ["patience"], "patience is for beam search, and samples are drawn without: leave one of the two out"),
     (DRAWN, STOPS, "stop is for beam search, and samples are drawn without: leave one of the two out"),
-    (["diverse groups"], IN_PLACES[:1], "diversity_groups: stop opennmt-py is for one beam; set stop to first_k"),
-    (["diverse groups"], IN_PLACES[1:], "diversity_groups: stop joeynmt is for one beam; set stop to first_k"),
-    (TERMS, IN_PLACES[:1], "terms need a beam of their own, and stop is opennmt-py: take stop first_k"),
-    (TERMS, IN_PLACES[1:], "terms need a beam of their own, and stop is joeynmt: take stop first_k"),
+    ([*DRAWN, "diverse groups", *IN_PLACES], TERMS, "terms need one beam: leave out samples and diversity_groups, and"),
     (["patience"], ["as huggingface"], "patience is for stop first_k, and stop is huggingface: leave one of"),
     (["patience"], IN_PLACES[:1], "patience is for stop first_k, and stop is opennmt-py: leave one of the two out"),
     (["patience"], IN_PLACES[1:], "patience is for stop first_k, and stop is joeynmt: leave one of the two out"),
-    (DRAWN, TERMS, "terms need a beam search, and samples are drawn without: leave one of the two out"),
-    (["diverse groups"], TERMS, "terms need one beam, and diversity_groups makes several: leave one of the two out"),
     (["diverse groups"], ["beam of 1"], "2 groups of one size do not make a beam of 1; set beam_size to a multiple"),
     (["patience"], ["exact stop"], "patience is for stop first_k, and stop is exact: leave one of the two out"),
 ]

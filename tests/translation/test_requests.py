@@ -117,10 +117,10 @@ def test_the_command_reads_them(console: Command, trained: Path, tmp_path: Path)
     asked = json.dumps({"source": "ba ce", "must": ["JE"]}) + "\n"
     for words, given in ((["--terms", "terms.tsv"], "fo gu\nba ce\n"), (["--jsonl"], '{"source": "ba"}\n' + asked)):
         for several, message in (
-            (["--samples", "2"], "terms need a beam search, and samples are drawn without"),
+            (["--samples", "2"], "terms need one beam: leave out samples"),
             (
                 ["--beam-size", "4", "--search", "diversity_groups=2"],
-                "terms need one beam, and diversity_groups makes several",
+                "terms need one beam: leave out samples and diversity_groups",
             ),
         ):
             refused = console(*run, "-q", *words, *several, stdin=given)
