@@ -1,14 +1,9 @@
 """`nmtkit preprocess` of what is large: stopped by Ctrl-C and gone on with, any number of workers, weights."""
 
-import builtins
-import gzip
-import hashlib
 import json
 import re
 import shutil
-from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 from commands import Command, Finished, logged, sets, succeeded
@@ -104,30 +99,3 @@ def test_weights_are_trained_with(corpus: Path, console: Command, tmp_path: Path
     succeeded(console("train", *command, *sets(*epoch, "batch.batch_size=50", "training.validate_every=10")))
     updates = max(record["update"] for record in logged(tmp_path / "run"))
     assert 18 <= updates <= 26  # about 750 + 300 pairs, up to 50 in a batch
-
-
-@pytest.mark.parametrize("packed", [False, True], ids=["text", "gz"])
-def test_the_training_text_is_read_twice(
-    packed: bool, corpus: Path, console: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By the check and for the tokenizer, then to be encoded; before, the check has a look at its beginning."""
-    shutil.copy(corpus / "tiny.yaml", tmp_path)
-    for name in ("train.src", "train.tgt", "valid.src", "valid.tgt", "test.src", "test.tgt"):
-        content = (corpus / name).read_bytes()
-        (tmp_path / name).write_bytes(gzip.compress(content) if packed and "train" in name else content)
-    opened: Counter[Any] = Counter()
-    unwatched = builtins.open
-
-    def counting(path: Any, *given: Any, **more: Any) -> Any:
-        opened[path] += 1
-        return unwatched(path, *given, **more)
-
-    monkeypatch.setattr(builtins, "open", counting)
-    done = console("preprocess", tmp_path / "tiny.yaml", "--run", tmp_path / "run")
-    monkeypatch.undo()
-    succeeded(done)
-    times = {path: count for path, count in opened.items() if str(path).startswith(str(tmp_path / "train."))}
-    assert times == {str(tmp_path / "train.src"): 3, str(tmp_path / "train.tgt"): 3}
-    sums = json.loads((tmp_path / "run" / "data-report.json").read_text())["files"]["train"]
-    for path, known in sums.items():
-        assert known == hashlib.sha256(hashlib.sha256(Path(path).read_bytes()).digest()).hexdigest()

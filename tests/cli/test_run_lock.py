@@ -133,15 +133,6 @@ def test_what_a_killed_overwrite_leaves(copied: Path, corpus: Path, nmtkit: Comm
     assert contents(copied) == before
 
 
-def test_a_kept_run_goes_when_the_new_one_has_a_state(copied: Path) -> None:
-    with lock_run(RunFolder(copied), ignore) as held:
-        held.set_aside()
-        (copied / "checkpoints").mkdir()
-        (copied / "checkpoints/last.safetensors").write_bytes(b"the new state")
-    assert not (copied / "replaced").exists()
-    assert contents(copied / "checkpoints") == {"last.safetensors": b"the new state"}
-
-
 @pytest.mark.parametrize("how", daily(["turned", "cut", "valid"]))
 def test_resume_with_other_text_is_refused(nmtkit: Command, own_corpus: Path, how: str) -> None:
     command = ["train", own_corpus / "tiny.yaml", "--run", own_corpus / "run"]

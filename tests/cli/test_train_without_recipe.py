@@ -1,6 +1,8 @@
 """`nmtkit train --source FILE --target FILE`: from two text files to translations, and the recipe that was chosen."""
 
+import builtins
 import gzip
+import hashlib
 import json
 import shutil
 import subprocess
@@ -13,7 +15,6 @@ import pytest
 from commands import Command, Finished, as_text, environment, lines_in, logged, refused, sets, succeeded, write_lines
 
 from nmtkit import metrics, recipe
-from nmtkit.corpus.text import TextFile
 from nmtkit.experiment.run import Run
 
 DEMO = Path(__file__).resolve().parents[2] / "data" / "demo-en-fr"
@@ -45,24 +46,6 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pair(texts: Path, name: str = "train", kind: str = "") -> list[str]:
     packed = ".gz" if name == "more" else ""
     return [f"--{kind}source", f"{texts}/{name}.en{packed}", f"--{kind}target", f"{texts}/{name}.fr{packed}"]
-
-
-def test_the_text_is_read_once_to_choose_and_once_to_be_divided(
-    texts: Path, console: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is written into the run's folder is then preprocessed like any text."""
-    opened: Counter[str] = Counter()
-
-    class Counted(TextFile):
-        def __init__(self, path: str, *given: Any, **more: Any) -> None:
-            super().__init__(path, *given, **more)
-            opened[path] += 1
-
-    monkeypatch.setattr("nmtkit.corpus.reading.TextFile", Counted)
-    succeeded(console("train", *pair(texts), *QUICK))
-    user = {path: count for path, count in opened.items() if path.startswith(str(texts))}
-    assert user == {str(texts / "train.en"): 2, str(texts / "train.fr"): 2}
-    assert {count for path, count in opened.items() if "text/train." in path} == {2}
 
 
 @pytest.fixture(scope="module")
@@ -179,11 +162,28 @@ def test_sets_of_ones_own(texts: Path, console: Command) -> None:
     assert not Path("run/text/test.en").exists()
 
 
-def test_several_corpora_packed_or_not(texts: Path, console: Command) -> None:
+def test_several_corpora_packed_or_not(texts: Path, console: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text is read to choose and to be divided; its parts to be looked at, to be checked and to be encoded."""
+    opened: Counter[str] = Counter()
+    unwatched = builtins.open
+
+    def counting(path: Any, mode: str = "r", *given: Any, **more: Any) -> Any:
+        opened[str(path)] += mode.startswith("r")
+        return unwatched(path, mode, *given, **more)
+
     weights = ["--set", "data.train.weights=[1.0, 2.0]"]
-    done = succeeded(console("train", *pair(texts), *pair(texts, "more"), *QUICK, *weights))
+    with monkeypatch.context() as watched:
+        watched.setattr(builtins, "open", counting)
+        done = console("train", *pair(texts), *pair(texts, "more"), *QUICK, *weights)
+    assert "810 pairs" in succeeded(done).err
     run = Path("runs/train-en-fr-and-1-more")
-    assert "810 pairs" in done.err
+    parts = [str((run / "text" / f"train-{number}.{end}").absolute()) for number in (1, 2) for end in ("en", "fr")]
+    given = [f"{texts}/{name}" for name in ("train.en", "train.fr", "more.en.gz", "more.fr.gz")]
+    assert {path: opened[path] for path in (*given, *parts)} == dict.fromkeys(given, 2) | dict.fromkeys(parts, 3)
+    sums = json.loads((run / "data-report.json").read_text(encoding="utf-8"))["files"]["train"]
+    assert sums == {
+        path: hashlib.sha256(hashlib.sha256(Path(path).read_bytes()).digest()).hexdigest() for path in parts
+    }
     counts = [len(lines_in(run / "text" / f"train-{number}.fr")) for number in (1, 2)]
     assert sum(counts) == 810
     assert 500 < counts[0] < 580
