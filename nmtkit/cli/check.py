@@ -65,17 +65,14 @@ class _CheckCommand(cloup.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         spread: list[str] = []
-        current, taken = "", 0
-        for arg in [*args, "--"]:
+        option = ""
+        for arg in args:
             if arg.startswith("-") and arg != "-":
-                if current and not taken:
-                    raise click.UsageError(f"{current} needs a file, or the two files of source and target", ctx)
-                current, taken = (arg, 0) if arg in SPLIT_OPTIONS else ("", 0)
-                spread += [] if current else [arg]
-            else:
-                taken += 1
-                spread += [current, arg] if current else [arg]
-        return super().parse_args(ctx, spread[:-1] if "--" not in args else spread)
+                option = arg if arg in SPLIT_OPTIONS else ""
+            elif option and spread[-1] != option:  # its second file
+                spread.append(option)
+            spread.append(arg)
+        return super().parse_args(ctx, spread)
 
 
 @cloup.command(cls=_CheckCommand)

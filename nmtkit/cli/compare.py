@@ -14,7 +14,7 @@ from nmtkit.cli.options import Number
 from nmtkit.cli.reporting import tell
 from nmtkit.cli.train import begin_training, journal_output, train_run
 from nmtkit.core.errors import RecipeError
-from nmtkit.core.files import bytes_checksum
+from nmtkit.corpus.reading import read_pairs
 from nmtkit.experiment.evaluation import ComparedRun, compare_run
 from nmtkit.experiment.run import Run, choose_device
 from nmtkit.recipe import Recipe
@@ -113,12 +113,8 @@ def _find_or_load(
 
 
 def _test_set(chosen: Recipe) -> tuple[object, ...]:
-    """A key of the test set: checksums of its files, and how they are read."""
     files = chosen.data.splits().get("test")
-    if files is None:
-        return ()
-    sums = [bytes_checksum(Path(path).read_bytes()) for path in files.paths() if Path(path).is_file()]
-    return (*sums, *(value for value in files.model_dump().values() if not isinstance(value, list)))
+    return () if files is None else tuple((pair.src, pair.tgt) for pair in read_pairs(files))
 
 
 def _show_runs(measured: list[ComparedRun], longer_than: int) -> None:

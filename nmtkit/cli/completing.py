@@ -1,4 +1,4 @@
-"""Shell completion of recipes, runs, corpora, recipe keys and their values; click completes commands and options.
+"""Shell completion of recipes, runs, corpora and recipe keys; click completes commands and options.
 
 Modules are imported when they are needed: every command has options that name these functions.
 """
@@ -48,47 +48,16 @@ recipes = completer(_recipes, "file")
 runs = completer(_runs, "dir")
 corpora = completer(_corpora)
 keys = completer(_keys)
-
-
-def _assignments(group: str) -> Completer:
-    """Completes KEY=VALUE of a group of keys: keys, and after the sign the values of the key."""
-
-    def complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        key, sign, _ = incomplete.partition("=")
-        if not sign:
-            names = [name.removeprefix(group) + "=" for name in _keys() if name.startswith(group)]
-        else:
-            choices = importlib.import_module("nmtkit.recipe").choices(group + key)
-            names = [f"{key}={one.name}" for one in choices if " " not in one.name]
-        return completer(lambda: names)(ctx, parameter, incomplete)
-
-    return complete
-
-
-assignments = _assignments("")
-search_assignments = _assignments("search.")
+assignments = completer(lambda: [f"{key}=" for key in _keys()])
+search_assignments = completer(
+    lambda: [f"{key.removeprefix('search.')}=" for key in _keys() if key.startswith("search.")]
+)
 
 
 @add_completion_class
 class _Bash(BashComplete):
-    """Bash splits words at `=`, completes what stands behind it, and is to add no space after `KEY=`."""
+    """Bash is to add no space after `KEY=`."""
 
     source_template = BashComplete.source_template.replace(
         "COMPREPLY+=($value)", "COMPREPLY+=($value)\n            [[ $value == *= ]] && compopt -o nospace"
     )
-    _key = ""
-
-    def get_completion_args(self) -> tuple[list[str], str]:
-        args, incomplete = super().get_completion_args()
-        words: list[str] = []
-        for word in (*args, incomplete):
-            if words and not words[-1].startswith("-") and (word == "=" or words[-1].endswith("=")):
-                words[-1] += word
-            else:
-                words.append(word)
-        key, sign, _ = words[-1].partition("=")
-        self._key = key + sign if sign and not key.startswith("-") else ""
-        return words[:-1], words[-1]
-
-    def format_completion(self, item: CompletionItem) -> str:
-        return f"{item.type},{str(item.value).removeprefix(self._key)}"

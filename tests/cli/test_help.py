@@ -74,12 +74,9 @@ def test_unknown_command_and_option(nmtkit: Command) -> None:
         ("plot-training first s", ["second"]),
         ("fetch libreoffice-help-en-d", ["libreoffice-help-en-da", "libreoffice-help-en-de"]),
         ("train demo --set training.lr", ["training.lr="]),
-        ("train demo --set model.kind = lu", ["luong"]),  # bash takes the sign for a word
-        ("train demo --set training.schedule.kind =", ["constant", "noam"]),
         ("recipe explain training.optim", ["training.optimizer"]),
         ("guide se", ["second"]),
         ("translate --search sto", ["stop="]),
-        ("translate --search stop=e", ["exact"]),
         ("train --task ", ["translation", "summarization"]),
         ("train --over", ["--overwrite"]),
     ],
