@@ -44,7 +44,8 @@ class RetentionConfig(Protocol):
     keep_best: int
 
     @property
-    def recent_to_keep(self) -> int: ...  # noqa: D102
+    def recent_to_keep(self) -> int:
+        """How many of the newest are kept."""
 
 
 @dataclass(frozen=True)
@@ -74,12 +75,10 @@ class _Index:
 
 
 class CheckpointManager:
-    """The checkpoint folder of one run.
+    """The checkpoint folder of one run, made on the first save.
 
-    Args:
-        folder: made on the first save.
-        vocabulary: the checksum of the run's vocabulary, written into every file and compared when a state is read;
-            empty if it is not known.
+    `vocabulary` is the checksum of the run's vocabulary, if it is known: it is written into every file and compared
+    when a state is read.
     """
 
     def __init__(self, folder: Path, vocabulary: str = "") -> None:
@@ -150,10 +149,7 @@ class CheckpointManager:
         """Saves weights if they are among the best or the newest, and removes those that no longer are.
 
         Entries of this or a later update, which a resumed training repeats, are replaced. `value` is that of
-        `config.best_metric`.
-
-        Returns:
-            The file, or None if they are not saved.
+        `config.best_metric`. Gives the file, or None if they are not saved.
         """
         known, empty = self._read_index(), _Index(config.best_metric, config.higher_is_better)
         entries = [entry for entry in known.kept if entry.update < update] if replace(known, kept=[]) == empty else []

@@ -90,8 +90,7 @@ def assign_weights(model: nn.Module, weights: Mapping[str, Tensor], path: Path) 
 def assign_matching_weights(model: nn.Module, weights: Mapping[str, Tensor], path: Path) -> tuple[list[str], list[str]]:
     """Fills the model in place with those weights that it has, for a model of which parts were added or taken away.
 
-    Returns:
-        The names of the model's weights that are not among those given, and of those given that it does not have.
+    Gives the names of the model's weights that are not among these, and of those among these that it does not have.
     """
     own = get_weights(model)
     both = {name: tensor for name, tensor in own.items() if name in weights}

@@ -101,10 +101,9 @@ def measure_decoding(
     alone: int,
     notify: Notify,
 ) -> tuple[dict[str, object], str, DecodingSpeed]:
-    """Decodes lines in this process in the fastest configuration, `alone` of them also one by one.
+    """Facts about the machine, and the fastest configuration with its speed in this process.
 
-    Returns:
-        facts about the machine, the configuration and its speed.
+    Of the lines, `alone` are also decoded one by one.
     """
     require_lines(sources, references)
     run, filled = find_run(options.model)[0], [line for line in sources if line.strip()]

@@ -188,12 +188,8 @@ def compare_run(
 ) -> ComparedRun:
     """Tests a trained run.
 
-    Args:
-        run: the trained run.
-        device: where to translate.
-        longer_than: a sentence is long if its source has more words than this.
-        edges: longest length of each range of `by_length` but the last, in words.
-        threads: CPU threads; None is one a core.
+    A sentence is long if its source has more words than `longer_than`. `edges` are the longest lengths, in words, of
+    the ranges of `by_length` but the last. Without a number of threads there is one a core.
     """
     files = run.recipe.data.splits().get("test")
     if files is None:

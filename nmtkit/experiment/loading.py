@@ -91,12 +91,9 @@ Translator.load = load_translator
 def load_from_options(
     how: DecodingOptions, task: str | None = None, notify: Callable[[str], None] | None = None
 ) -> Translator:
-    """Finds a trained run and opens it.
+    """Finds a trained run and opens it; `task` is what it must be trained for, None anything.
 
-    Args:
-        how: the run and its settings.
-        task: what it must be trained for; None: anything.
-        notify: receives the run, weights and device, and what differs from the recipe.
+    `notify` receives the run, its weights and the device, and what differs from the recipe.
     """
     run, why = find_run(how.model, task=task, mean=how.ensemble, weights=how.ensemble_weights)
     for one in run.members():

@@ -52,11 +52,8 @@ class Run(SavedRun):
     def create(cls, recipe: Recipe, path: str | None = None, overwrite: bool = False, notify: Notify = ignore) -> "Run":
         """Begins a run, or takes up one that was only preprocessed.
 
-        Args:
-            recipe: what to do.
-            path: the folder; None is `runs/` and the recipe's name.
-            overwrite: replace an earlier run; it is kept until the new training has saved its first state.
-            notify: receives messages.
+        The default of `path` is `runs/` and the recipe's name. With `overwrite` an earlier run is replaced; it is kept
+        until the new training has saved its first state.
         """
         folder = RunFolder.at(path, recipe.name)
         folder.require_own()
@@ -72,11 +69,9 @@ class Run(SavedRun):
 
     @classmethod
     def open(cls, path: str, same_as: Recipe | None = None) -> "Run":
-        """Opens a run that was begun before.
+        """Opens a run that was begun before; CheckpointError if there is none.
 
-        Raises:
-            CheckpointError: there is none.
-            RecipeError: it was not begun with the recipe `same_as`; names, limits of training and batches may differ.
+        Raises RecipeError if it was not begun with the recipe `same_as`; names, limits and batches may differ.
         """
         folder = RunFolder(Path(path))
         run = cls(folder, SavedRun(folder).recipe)
@@ -201,7 +196,7 @@ class Run(SavedRun):
             report: receives counts and faults when new arrays were written.
             diagnosed: receives the result of the data check; duplicates and overlap are only in the report.
             learned_before: keep existing tokenizers, for a model that was trained with them.
-            processes: that tokenize a large corpus; None: one per core. The result does not depend on it.
+            processes: that tokenize a large corpus; None: one per core.
             allow_new_data: with `learned_before`, accept other text than before.
         """
         preprocessing = Preprocessing(self, notify)
@@ -224,13 +219,8 @@ class Run(SavedRun):
         """Trains the recipe's model; gives the events of `nmtkit.training.loop.train`, which are logged as well.
 
         Each stage of a recipe begins with a `StageStarted` and ends with a `Stopped`. Updates and seconds are counted
-        from the beginning of the first stage.
-
-        Args:
-            device: where to train.
-            notify: receives messages.
-            resume: go on from the last saved state as if training had never stopped.
-            stop: asked between updates whether to stop; the state is saved first.
+        from the beginning of the first stage. With `resume` training goes on from the last saved state as if it had
+        never stopped. `stop` is asked between updates whether to stop; the state is saved first.
         """
         for event in StagedTraining(self, device, notify, resume, stop).events():
             if self._held is not None and isinstance(event, Saved):

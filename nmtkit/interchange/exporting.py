@@ -67,15 +67,10 @@ nmtkit COMMAND -m DIR < TEXT
 def export_run(
     run: SavedRun, to: str, folder: Path, weights: str = "auto", licence: str | None = None, notify: Notify = ignore
 ) -> None:
-    """Writes a trained run into a new folder, with a model card.
+    """Writes a trained run into a new or empty folder, in one of the formats `EXPORTS`, with a model card.
 
-    Args:
-        run: a trained run.
-        to: one of `EXPORTS`.
-        folder: new or empty.
-        weights: as of `SavedRun.weights`.
-        licence: for the model card; None: an imported model's own.
-        notify: gets a warning if the other program cannot search as the recipe says.
+    `weights` are as of `SavedRun.weights`; the default of the card's `licence` is an imported model's own. `notify`
+    gets a warning if the other program cannot search as the recipe says.
     """
     with new_folder(folder, "name another folder") as beside:
         model, tokenizers, recipe = run.open_model(torch.device("cpu"), weights)

@@ -36,13 +36,9 @@ def detect_toolkit(path: Path) -> str:
 
 
 def import_run(source: Path, path: str | None = None, notify: Notify = ignore, toolkit: str | None = None) -> RunFolder:
-    """Makes a run of a model of another toolkit.
+    """Makes a run of the folder or checkpoint of a model of another toolkit, one of `READERS`, by default detected.
 
-    Args:
-        source: the model's folder or checkpoint.
-        path: the run's folder; None: `runs/` and the name of `source`.
-        notify: gets sentences about the model.
-        toolkit: one of `READERS`; None: detected.
+    The default of `path` is `runs/` and the name of `source`. `notify` gets sentences about the model.
     """
     name = source.stem if source.is_file() else source.name
     name = name if is_valid_name(name) else source.resolve().name

@@ -135,11 +135,10 @@ class SavedRun:
         return next((stage for stage in reversed(stages) if stage.checkpoints.kept()), stages[0])
 
     def weights(self, which: str = "auto") -> Path:
-        """The weights' file.
+        """The file of weights: `best`, `last`, `average`, those of a stage (its best) by its name, or a file.
 
-        Args:
-            which: `best`, `last`, `average`, the name of a stage (its best), or a file; `auto` is the average if one
-                was made, else the best, else the last. Best and last are of the newest stage that was validated.
+        `auto` is the average if one was made, else the best, else the last. Best and last are of the newest stage that
+        was validated.
         """
         known = self._saved_inference if which in NAMED_WEIGHTS else None
         stages = [] if known else self.stages()
@@ -237,18 +236,10 @@ def find_run(
     mean: Mean = "probabilities",
     weights: Sequence[float] | None = None,
 ) -> tuple[SavedRun, str]:
-    """The run to use, and the reason in words.
+    """The run to use, and the reason in words; CheckpointError if there is none.
 
-    Args:
-        model: a run's folder, or its name under `runs`; None takes `$NMTKIT_MODEL`, else the newest finished run.
-            Several make an ensemble.
-        runs: the folder of all runs.
-        task: of the newest run; None: any.
-        mean: see `nmtkit.models.ensemble.Ensemble`.
-        weights: of the runs of an ensemble; None: equal.
-
-    Raises:
-        CheckpointError: there is no such run.
+    `model` is a run's folder, or its name under `runs`; several make an ensemble, for which `mean` and `weights` are.
+    None takes `$NMTKIT_MODEL`, else the newest finished run of the task.
     """
     names = [] if model is None else [str(model)] if isinstance(model, str | Path) else [*map(str, model)]
     if len(names) > 1:

@@ -23,9 +23,7 @@ _SECONDS = 10
 class TrainLog:
     """Writes the messages of one training; those before `open` are kept until then.
 
-    Args:
-        command: words of the command line.
-        notify: told if the file cannot be written, which does not stop training.
+    If the file cannot be written, `notify` is told, and training goes on.
     """
 
     def __init__(self, command: Sequence[str], notify: Notify) -> None:
