@@ -1,7 +1,6 @@
 """What the house looks like in numbers, read from the source with `ast`.   Print them:  python -m tests.house
 
-A room is a folder of the package, or a file beside the folders. It stands one floor above the highest room that it
-imports from; an arrow says that one room imports from another.
+A room is a folder of the package, or a file beside the folders.
 """
 
 import ast
@@ -73,32 +72,6 @@ def rooms() -> set[str]:
     return {room_of(name_of(path)) for path in FILES if name_of(path) not in ENTRANCES}
 
 
-def arrows() -> dict[str, set[str]]:
-    """For each room those that it imports from."""
-    known, found = rooms(), {room: set[str]() for room in rooms()}
-    for path in FILES:
-        room = room_of(name_of(path))
-        if room in known:
-            parts = (module.split(".") for module in imports(path, nested=True))
-            found[room] |= {part[1] for part in parts if part[0] == "nmtkit" and len(part) > 1} & known - {room}
-    return found
-
-
-def floors() -> dict[str, int]:
-    """The floor of each room.
-
-    Raises:
-        RecursionError: rooms import each other in a circle.
-    """
-    below = arrows()
-
-    @cache
-    def floor(room: str) -> int:
-        return 1 + max((floor(other) for other in below[room]), default=0)
-
-    return {room: floor(room) for room in below}
-
-
 def names_defined_twice() -> dict[str, list[str]]:
     """Public classes and functions that several modules of one room define; every command is called `command`."""
     found: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
@@ -119,15 +92,6 @@ def sizes_of_rooms() -> dict[str, tuple[int, int, int]]:
         for room, paths in of_room.items()
         if room in rooms()
     }
-
-
-def modules_named_twice() -> dict[str, list[str]]:
-    """Files of one name; those in `cli` are called as the command is."""
-    found: defaultdict[str, list[str]] = defaultdict(list)
-    for path in FILES:
-        if path.name != "__init__.py" and room_of(name_of(path)) != "cli":
-            found[path.name].append(name_of(path))
-    return {name: places for name, places in sorted(found.items()) if len(places) > 1}
 
 
 def functions() -> Iterator[tuple[int, str]]:
@@ -197,16 +161,12 @@ def reads() -> dict[str, object]:
 
 def main() -> None:
     lengths = sorted(((length_of(path), name_of(path)) for path in FILES), reverse=True)
-    loose = [name for _, name in lengths if "/" not in name and name not in ENTRANCES]
     longest = sorted(functions(), reverse=True)
     rows = {
-        "rooms, floors, arrows": f"{len(rooms())}, {max(floors().values())}, {sum(map(len, arrows().values()))}",
-        "loose modules at the top": f"{len(loose)}: {', '.join(sorted(loose))}",
         "files, lines": f"{len(lengths)}, {sum(length for length, _ in lengths):,}",
         f"functions over {SCREEN} lines": sum(length > SCREEN for length, _ in longest),
         "names defined twice in a room": f"{len(names_defined_twice())} {names_defined_twice() or ''}",
         **reads(),
-        "modules of one name": f"{len(modules_named_twice())} {modules_named_twice() or ''}",
         "longest files": ", ".join(f"{name} {length}" for length, name in lengths[:10]),
         "longest functions": ", ".join(f"{name} {length}" for length, name in longest[:10]),
         "rooms (files, lines, of code)": "; ".join(
