@@ -36,16 +36,10 @@ class Rows:
     def select(self: R, index: Tensor | slice) -> R:
         """Selects rows: by index `(M,)`, int64, repeated or not, or a range as a view."""
 
-        def pick(value: Any) -> Any:
-            if isinstance(value, Rows):
-                return value.select(index)
-            if isinstance(value, tuple):
-                return tuple(map(pick, value))
-            if isinstance(index, slice):
-                return _mapped(value, lambda tensor: tensor[index])
-            return _mapped(value, lambda tensor: tensor.index_select(0, index.to(tensor.device)))
+        def pick(tensor: Tensor) -> Tensor:
+            return tensor[index] if isinstance(index, slice) else tensor.index_select(0, index.to(tensor.device))
 
-        return self._changed(pick)
+        return self._changed(pick, lambda rows: rows.select(index))
 
     def put(self: R, index: Tensor, other: R) -> None:
         """Writes other rows in place at the distinct indices `(M,)`."""
@@ -55,7 +49,7 @@ class Rows:
 
     def mapped(self: R, change: Callable[[Tensor], Tensor]) -> R:
         """Applies a function to all tensors, also those in tuples and other `Rows`."""
-        return self._changed(lambda value: _mapped(value, change))
+        return self._changed(change, lambda rows: rows.mapped(change))
 
     def tensors(self) -> list[Tensor]:
         """All tensors, also those in tuples and other `Rows`, in a fixed order."""
@@ -72,8 +66,15 @@ class Rows:
         """Moves the rows to a device."""
         return self.mapped(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
-    def _changed(self: R, change: Callable[[Any], Any]) -> R:
-        return type(self)(**{name: change(getattr(self, name)) for name in _names(type(self))})  # type: ignore[arg-type]
+    def _changed(self: R, change: Callable[[Tensor], Tensor], change_rows: Callable[["Rows"], "Rows"]) -> R:
+        def changed(value: Any) -> Any:
+            if isinstance(value, Tensor):
+                return change(value)
+            if isinstance(value, tuple):
+                return tuple(map(changed, value))
+            return change_rows(value) if isinstance(value, Rows) else value
+
+        return type(self)(**{name: changed(getattr(self, name)) for name in _names(type(self))})  # type: ignore[arg-type]
 
 
 @cache
@@ -81,14 +82,6 @@ def _names(kind: type[Any]) -> list[str]:
     """The fields of a class; looked up once, since `dataclasses.fields` is slow."""
     assert is_dataclass(kind)
     return [field.name for field in fields(kind) if field.init]
-
-
-def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, tuple):
-        return tuple(_mapped(item, change) for item in value)
-    return value.mapped(change) if isinstance(value, Rows) else value
 
 
 def _put(value: Any, other: Any, index: Tensor) -> None:

@@ -40,8 +40,6 @@ class TextChunk:
 
     lines: Lengths
     """Line numbers, `(n,)`."""
-    files: Lengths
-    """Index of each pair's file, `(n,)`."""
     src: Sequence[str]
     tgt: Sequence[str] | None
     links: Sequence[Links] | None
@@ -58,7 +56,6 @@ class TextChunk:
 
         return cls(
             lines=block.lines[keep],
-            files=block.files[keep],
             src=kept(block.src) or [],
             tgt=kept(block.tgt),
             links=kept(block.links),
@@ -165,13 +162,15 @@ def _count(rows: RaggedArray, number: int) -> Lengths:
 class UncountedBlock:
     """An encoded block that is not counted in the report yet."""
 
+    block: Block
+    decisions: FilterDecisions
     chunk: TextChunk
-    decision: FilterDecisions
+    """The pairs of the block that were encoded."""
     encoded: EncodedChunk
 
     def settle(self, split: str, checker: PairChecker) -> Mask:
         """Adds the block to the report; returns whether each pair is kept, `(n,)`."""
-        report, encoded = checker.count(split, self.decision), self.encoded
+        report, encoded = checker.count(split, self.decisions), self.encoded
         stays = checker.lengths(split, self.chunk.lines, encoded.lengths["src"], encoded.lengths.get("tgt"))
         report.kept += int(stays.sum())
         for side, unknown in encoded.unknown.items():
@@ -188,13 +187,13 @@ def encode_blocks(
 
     A block is counted in the report when it is settled. The result does not depend on the number of processes.
     """
-    judged: deque[tuple[TextChunk, FilterDecisions]] = deque()
+    judged: deque[tuple[Block, FilterDecisions, TextChunk]] = deque()
 
     def chunks() -> Iterator[TextChunk]:
         for block in blocks:
-            decision = checker.judge(block)
-            chunk = TextChunk.of(block, decision.keep)
-            judged.append((chunk, decision))
+            decisions = checker.judge(block)
+            chunk = TextChunk.of(block, decisions.keep)
+            judged.append((block, decisions, chunk))
             yield chunk
 
     with closing(
@@ -202,9 +201,6 @@ def encode_blocks(
     ) as results:
         for encoded in results:
             yield UncountedBlock(*judged.popleft(), encoded)
-
-
-# -------------------------------------------------------------------------------------------------- shard by shard
 
 
 def fingerprint(settings: Mapping[str, Any], paths: Iterable[str]) -> str:
@@ -327,7 +323,8 @@ def encode_split(
             stays, lengths = done.settle(name, checker), done.encoded.lengths
             over = {side: int((lengths[side][stays] > (encoder.limit(side) or np.inf)).sum()) for side in lengths}
             columns = {column: rows.where(stays) for column, rows in done.encoded.columns.items()}
-            writer.add(columns, np.bincount(done.chunk.files[stays]).tolist(), over)
+            files = done.block.files[done.decisions.keep][stays]
+            writer.add(columns, np.bincount(files).tolist(), over)
         if not split.kept:
             raise DataError(
                 f"{name}: no pair is left of {split.read}; look at max_length, max_ratio and the files themselves"

@@ -84,9 +84,6 @@ class Shortlist:
         return chosen
 
 
-# ------------------------------------------------------------------------------------------------------------- making
-
-
 class LinkCounts:
     """Link counts of token pairs; memory grows with the number of different links.
 
@@ -166,9 +163,6 @@ def shortlist_lines(
 
 def _made_for(tokenizers: TokenizerPair) -> str:
     return f"vocabularies {tokenizers.checksum} {len(tokenizers.src.vocabulary)} {len(tokenizers.tgt.vocabulary)}"
-
-
-# ------------------------------------------------------------------------------------------------------------ reading
 
 
 def read_shortlist(path: Path, tokenizers: TokenizerPair) -> Shortlist:

@@ -108,8 +108,6 @@ def _per_line(chosen: NDArray[np.bool_], ends: NDArray[np.int64]) -> NDArray[np.
     return np.diff(np.searchsorted(np.flatnonzero(chosen), ends), prepend=0)
 
 
-# ------------------------------------------------------------------------------------------------------ odd characters
-
 _ODD = {
     NUL: faults.NUL,
     SEPARATOR: faults.SEPARATOR,

@@ -136,8 +136,6 @@ class Languages:
         return swapped, src_wrong, tgt_wrong
 
 
-# ------------------------------------------------------------------------------------------------------ other languages
-
 _FILE = Path(__file__).parent / "function_words.txt"
 FUNCTION_WORDS = {
     language: words.split()

@@ -154,9 +154,6 @@ def _line_of_shift(plain: NDArray[np.float64], shifted: NDArray[np.float64], sta
     return begin + int(total.argmax())
 
 
-# -------------------------------------------------------------------------- files of equally many lines
-
-
 class ShiftDetector:
     """Finds windows of a pair of files in which the lines are shifted. The blocks must come in their order."""
 
@@ -223,9 +220,6 @@ def _gains(plain: NDArray[np.float64], shifted: NDArray[np.float64], window: int
     total = np.concatenate([[[0.0], [0.0]], np.cumsum([shifted, plain], axis=1)], axis=1)
     after, before = total[:, window:] - total[:, :-window]
     return np.where(after > SURE_WITHIN / 2, after - before, 0.0)
-
-
-# ----------------------------------------------------------------- files that differ in their number of lines
 
 
 class _Tape:

@@ -133,9 +133,6 @@ def _log_ratios(src: TextArrays, tgt: TextArrays) -> NDArray[np.float64]:
     return np.log((tgt.lengths + SOFTENING) / (src.lengths + SOFTENING))
 
 
-# ------------------------------------------------------------------------------------------------ pairs that are not so
-
-
 def examine_pairs(block: Block, src: TextArrays, tgt: TextArrays | None, norms: Norms, summaries: bool) -> Mask:
     """Adds the faults of its pairs to a block: empty, identical, far too long, in the wrong language.
 

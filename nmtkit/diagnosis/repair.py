@@ -113,9 +113,6 @@ def _new_names(paths: Iterable[str]) -> Callable[[str], str]:
     return new
 
 
-# ------------------------------------------------------------------------------------------------------------- writing
-
-
 class SplitWriter:
     """Writes the blocks of one split in their order: `prepare` before they are examined, then `take`.
 

@@ -153,9 +153,6 @@ def remedy_note(finding: Finding, split: str) -> str:
     return "--fix leaves it out" if drops_pairs(finding.kind, split) else ""
 
 
-# ------------------------------------------------------------------------------------------- tables, histograms, values
-
-
 @dataclass(frozen=True)
 class ReportTable:
     """A table of other results than faults."""

@@ -2,19 +2,18 @@
 
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from nmtkit.core.errors import RecipeError
-from nmtkit.corpus.blocks import Block
 from nmtkit.corpus.checking import DataReport, PairChecker
 from nmtkit.corpus.config import DataConfig, SplitFiles
 from nmtkit.corpus.faults import OVER_LONG, TOKEN_RATIO, UNSEEN, FaultKind, FaultLocation
 from nmtkit.corpus.hashes import Mask
 from nmtkit.corpus.reading import read_blocks, read_pairs
-from nmtkit.data.encoding import PairEncoder, TextChunk, UncountedBlock, encode_blocks
+from nmtkit.data.encoding import PairEncoder, UncountedBlock, encode_blocks
 from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair
 from nmtkit.data.tokenizer_training import TokenizerSample, learn_from_sample, learn_tokenizers
 from nmtkit.data.vocabulary import SPECIALS
@@ -126,10 +125,10 @@ def count_tokens(
             checker.register(block)
     for name, files in splits.items():
         encoder = PairEncoder(name, tokenizers, config)
-        walk = _SplitWalk(files, encoder, diagnosis.splits[name], report, used, alphabets)
-        for done in encode_blocks(walk.blocks(), encoder, checker):
+        walk = _SplitWalk(encoder, diagnosis.splits[name], report, used, alphabets)
+        for done in encode_blocks(read_blocks(name, files), encoder, checker):
             walk.add(done, done.settle(name, checker))
-            progress(len(done.decision.keep))
+            progress(len(done.block))
         for kind, place in walk.firsts.items():
             diagnosis.splits[name].find(kind, place, report.data.splits[name].findings[kind.counted].count)
     train = diagnosis.splits["train"]
@@ -142,7 +141,6 @@ def count_tokens(
 
 @dataclass
 class _SplitWalk:
-    files: SplitFiles
     encoder: PairEncoder
     diagnosis: SplitDiagnosis
     report: TokenReport
@@ -152,15 +150,6 @@ class _SplitWalk:
     """The characters of train, by side."""
     firsts: dict[FaultKind, FaultLocation] = field(default_factory=dict)
     """The first pair with each fault of lengths in tokens."""
-    starts: dict[int, int] = field(default_factory=dict)
-    """The lines before each file."""
-
-    def blocks(self) -> Iterator[Block]:
-        """The blocks of the split."""
-        for block in read_blocks(self.encoder.split, self.files):
-            for file, row in zip(*np.unique(block.files, return_index=True), strict=True):
-                self.starts.setdefault(int(file), block.offset + int(row))
-            yield block
 
     def add(self, done: UncountedBlock, stays: Mask) -> None:
         """Counts some pairs."""
@@ -169,8 +158,9 @@ class _SplitWalk:
             finding = self.report.data.splits[name].findings.get(kind.counted)
             if finding is not None and kind not in self.firsts:
                 row = int(np.flatnonzero(chunk.lines == finding.first_line)[0])
-                text = f"{self._counted(chunk, row)}, {finding.action}: {chunk.src[row]}"
-                self.firsts[kind] = self._place(chunk, row, "src", text)
+                tokens = " and ".join(str(lengths[row]) for lengths in encoded.lengths.values())
+                text = f"{tokens} tokens, {finding.action}: {chunk.src[row]}"
+                self.firsts[kind] = _place(done, row, "src", text)
         for side, counts in (("src", self.diagnosis.src), ("tgt", self.diagnosis.tgt)):
             if side in encoded.lengths:
                 add_counts(counts.tokens, encoded.lengths[side])
@@ -180,7 +170,7 @@ class _SplitWalk:
         if chunk.tgt is not None:
             for row in np.flatnonzero(stays & (encoded.unknown["tgt"] > 0)).tolist():
                 self.diagnosis.tgt.copyable += self._copyable(chunk.src[row], chunk.tgt[row])
-        self._characters(chunk)
+        self._characters(done)
 
     def _copyable(self, source: str, target: str) -> int:
         """How many unknown target tokens of a pair stand in its source."""
@@ -189,10 +179,10 @@ class _SplitWalk:
         tokens = tgt.tokens(target)[: self.encoder.limit("tgt")]
         return sum(token in known for token in tokens if token not in tgt.vocabulary)
 
-    def _characters(self, chunk: TextChunk) -> None:
+    def _characters(self, done: UncountedBlock) -> None:
         """Collects the characters of train; finds those of the other splits that are not among them."""
         places: dict[int, FaultLocation] = {}
-        for side, lines in (("src", chunk.src), ("tgt", chunk.tgt or ())):
+        for side, lines in (("src", done.chunk.src), ("tgt", done.chunk.tgt or ())):
             known = self.alphabets[side]
             if self.encoder.split == "train":
                 known.update(*lines)
@@ -201,7 +191,7 @@ class _SplitWalk:
             for row, text in enumerate(lines) if new else ():
                 if here := [c for c in dict.fromkeys(text) if c in new]:
                     self.report.unseen_characters.setdefault(self.encoder.split, Counter()).update(here)
-                    places.setdefault(row, self._place(chunk, row, side, f"{' '.join(here)} in: {text}"))
+                    places.setdefault(row, _place(done, row, side, f"{' '.join(here)} in: {text}"))
         for row in sorted(places):  # each pair once, though both its sides may have some
             self.diagnosis.find(UNSEEN, places[row])
 
@@ -213,12 +203,8 @@ class _SplitWalk:
         form = unicodedata.normalize("NFKC", character) if config.normalization == "nfkc" else character
         return all(c in known or (config.lowercase and c.lower() in known) for c in form)
 
-    def _counted(self, chunk: TextChunk, row: int) -> str:
-        tokenizers, tgt = self.encoder.tokenizers, "" if chunk.tgt is None else chunk.tgt[row]
-        return f"{len(tokenizers.src.encode(chunk.src[row]))} and {len(tokenizers.tgt.encode(tgt))} tokens"
 
-    def _place(self, chunk: TextChunk, row: int, side: str, text: str) -> FaultLocation:
-        """The pair's line in its own file: a chunk counts over all files of the split."""
-        paths = self.files.jsonl or self.files.stories or (self.files.tgt if side == "tgt" else self.files.src)
-        file = int(chunk.files[row])
-        return FaultLocation(paths[file], int(chunk.lines[row]) - self.starts[file], None, text)
+def _place(done: UncountedBlock, row: int, side: str, text: str) -> FaultLocation:
+    """The line of a pair of the chunk in its own file."""
+    of_block = int(np.flatnonzero(done.decisions.keep)[row])
+    return replace(done.block.side(side, of_block), byte=None, text=text)
