@@ -25,7 +25,9 @@ def show_diagnosis(diagnosis: Diagnosis, stream: Stream = "stderr") -> None:
 def show_report(report: DataReport) -> None:
     """Prints the report of preprocessing on stderr."""
     tell(report.line())
-    if rows := report.left_out():
+    faults = [(name, kind, fault) for name, kind, fault in report.faults() if fault.action != "kept"]
+    rows = [[name, kind, f"{fault.count:,}", str(fault.first_line), fault.action] for name, kind, fault in faults]
+    if rows:
         console.table("left out or cut", ["split", "fault", "pairs", "first line", "done"], rows, stream="stderr")
 
 

@@ -10,14 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.core.errors import DataError
-from nmtkit.corpus.alignments import Links, base_warning, parse_pharaoh_line
+from nmtkit.corpus.alignments import Links, parse_pharaoh_line
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.faults import ENCODING, BlockFaults, FaultKind, FaultLocation, RowIndices, excerpt
 from nmtkit.corpus.hashes import Mask, PairHashes
 from nmtkit.corpus.text import explain_bad_bytes, first_bad_byte, not_utf8_message
 
-SAMPLE = 20_000
-"""Pairs by which `LinkBaseCheck` judges a file."""
 PAIR_WIDTH = 60
 """Characters shown of each side of a pair."""
 
@@ -213,41 +211,7 @@ def _links(text: str, src: str, tgt: str, where: str, base: Literal[0, 1] | None
         if most >= words:
             raise DataError(
                 f"{where}: a link names {side} word {most + first}, but there are {words}, counted from {first}; is it "
-                "the alignment of these very files, source first? Words are what white space separates; if it counts "
-                "others, name files of them with src_words and tgt_words"
-                + ("" if base == 1 else "; if it counts them from 1, set alignment_base: 1")
+                "the alignment of these files, source first? If it counts other words than white space separates, name "
+                "files of them with src_words and tgt_words; if it counts them from 1, set alignment_base: 1"
             )
     return links
-
-
-class LinkBaseCheck:
-    """Checks by the first pairs of each file that links count words from 0, unless the settings give the base."""
-
-    def __init__(self, files: SplitFiles) -> None:
-        self._files = files
-        self._links: dict[str, list[Links]] = {}
-        self._fault: DataError | None = None
-
-    def add_block(self, block: Block) -> None:
-        """Collects links of the next block."""
-        files = self._files
-        if files.alignment_base is not None or not files.has_links or block.messages or self._fault is not None:
-            return
-        path = block.src_file if files.alignment_field else files.alignment[int(block.files[0])]
-        known = self._links.setdefault(path, [])
-        if len(known) < SAMPLE and len(block.columns["alignment"]) == len(block):
-            try:
-                known += read_links(block, files)
-            except DataError as fault:
-                self._fault = fault
-
-    def require(self) -> None:
-        """DataError if hardly any link has a first word, or a link is malformed."""
-        if self._fault is not None:
-            raise self._fault
-        for path, links in self._links.items():
-            if doubt := base_warning(links[:SAMPLE]):
-                raise DataError(
-                    f"{path}: words are taken to be counted from 0, but {doubt}; if they are counted from 1, set "
-                    "alignment_base: 1 beside the file in the recipe; if it is right so, alignment_base: 0"
-                )

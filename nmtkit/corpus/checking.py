@@ -73,10 +73,6 @@ class SplitReport:
             facts.append(f"{self.links / max(1, self.kept):.1f} alignment links a pair")
         return f"{name} {self.kept:,}{of} pairs" + (f" ({', '.join(facts)})" if facts else "")
 
-    def unknown_rates(self) -> tuple[float, float]:
-        """The shares of unknown tokens in source and target."""
-        return self.src_unknown / max(1, self.src_tokens), self.tgt_unknown / max(1, self.tgt_tokens)
-
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "SplitReport":
         """The inverse of `dataclasses.asdict`; TypeError for other values."""
@@ -90,21 +86,20 @@ class DataReport:
 
     splits: dict[str, SplitReport] = field(default_factory=dict)
     tokenizer: dict[str, str | int] = field(default_factory=dict)
+    """Its kind, "src_size" and "tgt_size", "pairs_used" to learn it and "pairs" in all."""
     files: dict[str, dict[str, str]] = field(default_factory=dict)
     """Checksums of the files of each split."""
-
-    def record_tokenizer(self, kind: str, src_size: int, tgt_size: int, used: int, of: int) -> None:
-        """Records the tokenizer: vocabulary sizes, pairs used and pairs in all."""
-        self.tokenizer = {"kind": kind, "src_size": src_size, "tgt_size": tgt_size, "pairs_used": used, "pairs": of}
 
     def line(self) -> str:
         """A summary in one line: pairs, tokens a pair, unknown tokens, dropped pairs, the tokenizer."""
         parts = ["the data: " + ", ".join(split.summary(name) for name, split in self.splits.items())]
-        unknown = [(name, split.unknown_rates()) for name, split in self.splits.items()]
-        noteworthy = [f"{name} {src:.1%} and {tgt:.1%}" for name, (src, tgt) in unknown if max(src, tgt) >= NOTEWORTHY]
-        parts += [f"unknown source and target tokens: {', '.join(noteworthy)}"] if noteworthy else []
-        kept = [f"{count:,} {kind} in {name}" for name, kind, count, _, action in self._entries() if action == "kept"]
-        parts.append("nothing was left out" if not self.left_out() else "left out or cut: see below")
+        unknown = []
+        for name, split in self.splits.items():
+            src, tgt = split.src_unknown / max(1, split.src_tokens), split.tgt_unknown / max(1, split.tgt_tokens)
+            unknown += [f"{name} {src:.1%} and {tgt:.1%}"] if max(src, tgt) >= NOTEWORTHY else []
+        parts += [f"unknown source and target tokens: {', '.join(unknown)}"] if unknown else []
+        kept = [f"{fault.count:,} {kind} in {name}" for name, kind, fault in self.faults() if fault.action == "kept"]
+        parts.append("nothing was left out" if len(kept) == len(self.faults()) else "left out or cut: see below")
         parts += [f"found and kept: {', '.join(kept)}"] if kept else []
         if t := self.tokenizer:
             sizes = f"{t['src_size']:,}" if t["src_size"] == t["tgt_size"] else f"{t['src_size']:,}/{t['tgt_size']:,}"
@@ -112,17 +107,9 @@ class DataReport:
             parts.append(f"{t['kind']} tokenizer of {sizes}{sample if t['pairs_used'] != t['pairs'] else ''}")
         return "; ".join(parts)
 
-    def left_out(self) -> list[tuple[str, str, str, str, str]]:
-        """The dropped and truncated pairs as a table: split, fault, count, first line, action."""
-        entries = [entry for entry in self._entries() if entry[-1] != "kept"]
-        return [(name, kind, f"{count:,}", str(first), action) for name, kind, count, first, action in entries]
-
-    def _entries(self) -> list[tuple[str, str, int, int, str]]:
-        return [
-            (name, kind, finding.count, finding.first_line, finding.action)
-            for name, split in self.splits.items()
-            for kind, finding in split.findings.items()
-        ]
+    def faults(self) -> list[tuple[str, str, FaultCount]]:
+        """The faults of all splits: split, name of the fault, and count."""
+        return [(name, kind, fault) for name, split in self.splits.items() for kind, fault in split.findings.items()]
 
 
 def read_checksums(report: Path) -> dict[str, dict[str, str]]:

@@ -45,9 +45,6 @@ class SoughtHashes:
         self._hashes: Hashes = np.empty(0, dtype=np.uint64)
         self._met: Mask = np.empty(0, dtype=bool)
 
-    def __len__(self) -> int:
-        return len(self._hashes)
-
     def add(self, hashes: Hashes) -> None:
         """Adds hashes; before the first lookup."""
         self._hashes = np.union1d(self._hashes, hashes)

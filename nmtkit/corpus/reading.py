@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from nmtkit.core.errors import DataError
+from nmtkit.corpus.alignments import Links, base_warning
 from nmtkit.corpus.blocks import Block, Example, read_links
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.faults import JSON, LINE_COUNTS, MISSING, STORY, FaultLocation, FileFault
@@ -19,6 +20,8 @@ from nmtkit.corpus.text import ByteObserver, TextFile, read_lines
 
 STORIES = 256
 """Stories in a block."""
+LINKED_PAIRS = 20_000
+"""The first pairs of a file by whose links `require_link_base` judges it."""
 COMPANIONS = ("alignment", "src_words", "tgt_words")
 """Columns in files of their own, line-aligned with the text."""
 
@@ -162,6 +165,26 @@ def _different(src: TextFile, other: TextFile, rule: str) -> FileFault:
         text = f"{other.count:,} lines here, {src.count:,} in {src.path}"
         return FileFault(LINE_COUNTS, FaultLocation(other.path, line, text=text), message, more)
     return FileFault(LINE_COUNTS, FaultLocation(src.path, line), message, more, (src.count, other.count), other.path)
+
+
+def require_link_base(files: SplitFiles) -> None:
+    """DataError if hardly any link of a file has a first word, unless the settings give the base.
+
+    A file of which a link is malformed is refused as well.
+    """
+    reader = SplitReader("train", files)
+    for part in range(reader.parts) if files.has_links and files.alignment_base is None else ():
+        links: list[Links] = []
+        for block in reader.peek(part):
+            links += read_links(block, files) if not block.messages else []
+            if len(links) >= LINKED_PAIRS:
+                break
+        if doubt := base_warning(links[:LINKED_PAIRS]):
+            raise DataError(
+                f"{(files.alignment or files.jsonl)[part]}: words are taken to be counted from 0, but {doubt}; if they "
+                "are counted from 1, set alignment_base: 1 beside the file in the recipe; if it is right so, "
+                "alignment_base: 0"
+            )
 
 
 # --------------------------------------------------------------------------------------------------------- sound pairs

@@ -6,11 +6,11 @@ corpus, and new pairs hardly move others.
 
 import hashlib
 import heapq
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -41,16 +41,17 @@ class BottomKSample(Generic[Item]):
         self._heap: list[int] = []  # a heap of digests, turned negative, so that the largest comes first
         self.count = 0
         """Number of items."""
+        self._order = itertools.count()
 
     def __len__(self) -> int:
         return len(self._groups)
 
-    def add(self, digest: int, number: int, item: Item) -> None:
-        """Adds an item of a group; `number` is its position in the corpus."""
+    def add(self, digest: int, item: Item) -> None:
+        """Adds an item of a group, in the order of the corpus."""
         if digest not in self._groups:
             self._groups[digest] = []
             heapq.heappush(self._heap, -digest)
-        self._groups[digest].append((number, item))
+        self._groups[digest].append((next(self._order), item))
         self.count += 1
 
     def pop_largest(self) -> tuple[int, list[Item]]:
@@ -66,7 +67,7 @@ class BottomKSample(Generic[Item]):
 
     def items(self) -> list[Item]:
         """All items in the order of the corpus."""
-        return [item for _, item in sorted(chain.from_iterable(self._groups.values()), key=itemgetter(0))]
+        return [item for _, item in sorted(itertools.chain.from_iterable(self._groups.values()), key=itemgetter(0))]
 
 
 # ---------------------------------------------------------------------------------------------- by shares of all groups
@@ -85,15 +86,13 @@ class Splitter(Generic[Item]):
         self._first = {"test": 0.0, "valid": test}
         self._end = {"test": test, "valid": test + valid}
         self._held: dict[str, BottomKSample[Item]] = {"test": BottomKSample(), "valid": BottomKSample()}
-        self._count = 0
 
     def add(self, group: str, pair: Item) -> None:
         """Assigns a pair of a group to its split."""
-        self._count += 1
         digest = group_hash(group)
         for name, held in self._held.items():
             if self._first[name] <= digest / 2**64 < self._end[name]:
-                held.add(digest, self._count, pair)
+                held.add(digest, pair)
                 while self._max_pairs is not None and held.count > self._max_pairs:
                     largest, removed = held.pop_largest()
                     self._end[name] = largest / 2**64  # later pairs of this group are for training too
@@ -145,12 +144,11 @@ def choose_hold_out(pairs: Iterable[Example], with_test: bool, train: Callable[[
     end, count = 1 << 64, 0
     for pair in pairs:
         digest = _source_digest(pair.src)
+        count += not _is_empty(pair)
         if digest >= end or _is_empty(pair):
-            count += not _is_empty(pair)
             train(pair)
             continue
-        count += 1
-        smallest.add(digest, count, pair)
+        smallest.add(digest, pair)
         if len(smallest) > enough:
             end, removed = smallest.pop_largest()
             for one in removed:

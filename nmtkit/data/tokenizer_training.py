@@ -81,6 +81,6 @@ def learn_from_sample(
         of_tgt = config.model_copy(update={"vocab_size": config.tgt_vocab_size or config.vocab_size})
         tokenizers = TokenizerPair(src, teacher.learn(of_tgt, tgt_lines, "target text"))
     if report is not None:
-        sizes = len(tokenizers.src.vocabulary), len(tokenizers.tgt.vocabulary)
-        report.record_tokenizer(config.kind, *sizes, len(sample.kept), sample.total)
+        sizes = {"src_size": len(tokenizers.src.vocabulary), "tgt_size": len(tokenizers.tgt.vocabulary)}
+        report.tokenizer = {"kind": config.kind, **sizes, "pairs_used": len(sample.kept), "pairs": sample.total}
     return tokenizers

@@ -12,9 +12,9 @@ from nmtkit.checkpoints.weights import get_weights
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.core.files import atomic_write_text, bundled_path
 from nmtkit.core.formats import dump_yaml
-from nmtkit.corpus.blocks import Block, LinkBaseCheck
+from nmtkit.corpus.blocks import Block
 from nmtkit.corpus.config import FILE_KINDS, SplitFiles
-from nmtkit.corpus.reading import read_blocks
+from nmtkit.corpus.reading import read_blocks, require_link_base
 from nmtkit.data.embeddings import check_size
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.data.vocabulary import SPECIALS
@@ -179,7 +179,6 @@ class RecipeDataCheck:
 
     def __post_init__(self) -> None:
         self.splits = self.recipe.data.splits()
-        self._base = LinkBaseCheck(self.splits["train"])
         self._origin = find_origin(self.recipe)
         config, folder = self.recipe.tokenizer, self.run.folder
         learned = folder.vocabulary.is_dir() and folder.exists() and self.run.recipe.tokenizer == config
@@ -187,10 +186,8 @@ class RecipeDataCheck:
 
     def see(self, block: Block) -> None:
         """Collects from an examined block what counting tokens needs."""
-        if block.split == "train":
-            self._base.add_block(block)
-            if self._sample is not None:
-                self._sample.add_block(block)
+        if block.split == "train" and self._sample is not None:
+            self._sample.add_block(block)
 
     def count_tokens(
         self, diagnosis: Diagnosis, notify: Notify = ignore, progress: Callable[[int], None] = ignore
@@ -199,7 +196,7 @@ class RecipeDataCheck:
 
         `progress` receives the number of pairs that are done.
         """
-        self._base.require()
+        require_link_base(self.splits["train"])
         tokenizers, source = self._tokenizers(diagnosis, notify)
         return count_tokens(self.recipe.storage_config, tokenizers, diagnosis, source, progress)
 

@@ -8,9 +8,9 @@ from nmtkit.core.errors import DataError
 from nmtkit.core.files import write_json
 from nmtkit.core.processes import available_cores
 from nmtkit.core.task import TASKS
-from nmtkit.corpus.blocks import Block, LinkBaseCheck
+from nmtkit.corpus.blocks import Block
 from nmtkit.corpus.checking import DataReport, PairChecker, read_checksums
-from nmtkit.corpus.reading import read_blocks, read_pairs, require_plain_text
+from nmtkit.corpus.reading import read_blocks, read_pairs, require_link_base, require_plain_text
 from nmtkit.data.encoding import FileChecksums, PairEncoder, PreprocessingProgress, encode_split, fingerprint
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerPair
@@ -106,19 +106,16 @@ class Preprocessing:
     def _look(self, diagnosed: Callable[[Diagnosis], None], sample: TokenizerSample | None) -> bool:
         """Checks the text and takes the tokenizer's sample in one reading; whether all of train could be read."""
         self._notify("looking for faults in the text")
-        base = LinkBaseCheck(self._splits["train"])
 
         def see(block: Block) -> None:
             require_plain_text(block, self._splits[block.split])
-            if block.split == "train":
-                base.add_block(block)
-                if sample is not None:
-                    sample.add_block(block)
+            if block.split == "train" and sample is not None:
+                sample.add_block(block)
 
         # Duplicates are found when the text is stored.
         diagnosis = examine(self._splits, self._monolingual, duplicates=False, see=see)
         diagnosed(diagnosis)
-        base.require()
+        require_link_base(self._splits["train"])
         return diagnosis.splits["train"].is_readable
 
     def store(self, tokenizers: TokenizerPair, processes: int | None) -> DataReport:

@@ -11,10 +11,10 @@ from stored import checker, write_store
 
 from nmtkit import recipe
 from nmtkit.core.errors import DataError, RecipeError
-from nmtkit.corpus.blocks import Example, LinkBaseCheck
+from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.checking import PairChecker
 from nmtkit.corpus.config import SplitFiles
-from nmtkit.corpus.reading import SplitReader, read_pairs
+from nmtkit.corpus.reading import read_pairs, require_link_base
 from nmtkit.data.batch import BatchConfig, BatchStream, collate
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair
@@ -127,22 +127,15 @@ def test_what_links_count_words_from_can_be_said(tmp_path: Path) -> None:
             list(read_pairs(settings))
 
 
-def require_base(files: SplitFiles) -> None:
-    base = LinkBaseCheck(files)
-    for item in SplitReader("train", files):
-        base.add_block(item)
-    base.require()
-
-
 @pytest.mark.parametrize("base", [0, 1])
 def test_words_that_seem_to_be_counted_from_1_are_refused_until_it_is_said(tmp_path: Path, base: int) -> None:
     files = write(tmp_path, from_1())
     with pytest.raises(DataError, match=r"a\.align: .*no link has a first word; .* alignment_base: 1.*_base: 0$"):
-        require_base(files)
-    require_base(files.model_copy(update={"alignment_base": base}))
+        require_link_base(files)
+    require_link_base(files.model_copy(update={"alignment_base": base}))
     (tmp_path / "a.align").write_text("0-0 1-1\n" * 30)
-    require_base(files)
-    require_base(SplitFiles(src=files.src, tgt=files.tgt))
+    require_link_base(files)
+    require_link_base(SplitFiles(src=files.src, tgt=files.tgt))
 
 
 def test_each_file_is_asked_by_itself(tmp_path: Path) -> None:
@@ -152,12 +145,12 @@ def test_each_file_is_asked_by_itself(tmp_path: Path) -> None:
     right, wrong = write(one, {**from_1(), "a.align": "0-0 1-1 2-2\n" * 30}), write(two, from_1(20))
     both = {kind: getattr(right, kind) + getattr(wrong, kind) for kind in ("src", "tgt", "alignment")}
     with pytest.raises(DataError, match=r"2/a\.align: "):
-        require_base(SplitFiles.model_validate(both))
+        require_link_base(SplitFiles.model_validate(both))
     path = tmp_path / "a.jsonl"
     path.write_text('{"src": "a b c", "tgt": "u v w", "al": "1-1 2-2"}\n' * 30)
     with pytest.raises(DataError, match=r"a\.jsonl: "):
-        require_base(SplitFiles(jsonl=[str(path)], alignment_field="al"))
-    require_base(SplitFiles(jsonl=[str(path)]))
+        require_link_base(SplitFiles(jsonl=[str(path)], alignment_field="al"))
+    require_link_base(SplitFiles(jsonl=[str(path)]))
 
 
 # From words to tokens.
