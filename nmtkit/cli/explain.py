@@ -10,11 +10,10 @@ import cloup
 
 from nmtkit.cli import inference, options
 from nmtkit.cli.options import NEW_FILE, Number
-from nmtkit.cli.reading import STDIN, stdin_lines
+from nmtkit.cli.reading import stdin_sentences
 from nmtkit.cli.reporting import note, tell
 from nmtkit.cli.results import Printer, write_json_line
 from nmtkit.console.trees import show_search
-from nmtkit.corpus.json_records import EXTRACT_HINT, refuse_json_lines
 from nmtkit.experiment.loading import DecodingOptions
 from nmtkit.pictures.search_trees import SearchTree, require_html, save_search
 from nmtkit.translation import search_trees
@@ -68,7 +67,7 @@ def command(how: DecodingOptions, sentence: str | None, output: Path | None, as_
         if as_json:
             raise click.UsageError("--json prints, and -o draws a page: leave one of them out")
         require_html(output)
-    lines = [sentence] if sentence is not None else _typed_lines()
+    lines = [sentence] if sentence is not None else stdin_sentences("explain")
     translator = inference.open_model(how)
     results = []
     for number, line in enumerate(lines, start=1):
@@ -106,11 +105,3 @@ def _record(printer: Printer, number: int, tree: SearchTree, translations: Seque
         "best": printer.record(translations[0]),
         "others": [printer.record(one) for one in translations[1:]],
     }
-
-
-def _typed_lines() -> list[str]:
-    lines = [line for line in stdin_lines() if line.strip()]
-    refuse_json_lines(lines, STDIN, EXTRACT_HINT)
-    if not lines:
-        raise click.UsageError(f"nothing to explain: {STDIN} is empty; give a SENTENCE")
-    return lines

@@ -11,11 +11,10 @@ import cloup
 from nmtkit import console, pictures
 from nmtkit.cli import completing, inference, options
 from nmtkit.cli.figures import figure_style, save_pictures
-from nmtkit.cli.reading import STDIN, stdin_lines
+from nmtkit.cli.reading import STDIN, stdin_sentences
 from nmtkit.cli.reporting import tell
 from nmtkit.console.heatmaps import show_attention
 from nmtkit.core.errors import DataError
-from nmtkit.corpus.json_records import EXTRACT_HINT, refuse_json_lines
 from nmtkit.experiment.loading import DecodingOptions
 from nmtkit.metrics import text_metrics
 from nmtkit.metrics.systems import titles
@@ -121,8 +120,7 @@ def _require_fitting_options(
     whole, positions = what == "attention", what == "positions"
     only_html = output and all(path.suffix.lower() == ".html" for path in output)
     for wrong, fault in (
-        (grid and not whole, "--grid is for --what attention only; leave one of them out"),
-        (layers and not whole, "--layers is for --what attention only; leave one of them out"),
+        ((grid or layers) and not whole, "--grid and --layers are for --what attention only; leave one of them out"),
         (grid and layers, "--layers shows one sentence at a time: leave --grid out"),
         (grid and not output, "--grid lays out a sheet: name it with -o FILE"),
         (layers and not only_html, "--layers writes a page with buttons: name it with -o FILE.html"),
@@ -158,13 +156,9 @@ def _picture_saver(
 def _read_pairs(source: str | None, target: str | None) -> Pairs:
     if source is not None:
         return [source], [target]
-    lines = list(stdin_lines())
-    refuse_json_lines(lines, STDIN, EXTRACT_HINT)
-    if not lines:
-        raise click.UsageError("nothing to draw: standard input is empty; give SOURCE or lines on standard input")
     sources: list[str] = []
     targets: list[str | None] = []
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(stdin_sentences("draw"), start=1):
         first, tab, second = line.partition("\t")
         if not first.strip() or (tab and not second.strip()):
             raise DataError(f"{STDIN}, line {number}: an empty side; there is nothing to draw")

@@ -11,7 +11,7 @@ from pathlib import Path
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.config import SplitFiles
-from nmtkit.corpus.json_records import LOOKED_AT, parse_record, refuse_json_lines, text_of
+from nmtkit.corpus.json_records import EXTRACT_HINT, LOOKED_AT, parse_record, refuse_json_lines, text_of
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.corpus.text import read_lines, read_stream_lines
 
@@ -32,7 +32,16 @@ def stdin_lines() -> Iterator[str]:
         raise DataError(f"{STDIN}: cannot read it: {fault.strerror or fault}") from fault
 
 
-def text_windows(files: Sequence[Path], remedy: str, most: int) -> Generator[list[str], None, None]:
+def stdin_sentences(purpose: str) -> list[str]:
+    """All lines of standard input, of which there must be some; `purpose` is what they are for, in messages."""
+    lines = list(stdin_lines())
+    refuse_json_lines(lines, STDIN, EXTRACT_HINT)
+    if not lines:
+        raise DataError(f"nothing to {purpose}: {STDIN} is empty; give a sentence, or lines on {STDIN}")
+    return lines
+
+
+def text_windows(files: Sequence[Path], remedy: str, most: int = 1024) -> Generator[list[str], None, None]:
     """Lines of files one after the other, or of standard input without files, in windows to translate together.
 
     `remedy` is the advice if they hold JSON lines by the looks of their beginning; "" allows those.

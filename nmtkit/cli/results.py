@@ -163,15 +163,15 @@ def write_stream(
     if typed:
         note(f"{invitation} at once. Ctrl-D ends.")
     asks = typed and sys.stdout.isatty() and not is_quiet()  # else no results are seen, and the progress stands here
-    asked = "> " if asks else ""
-    click.echo(asked, nl=False, err=True)
+    prompt = "> " if asks else ""
+    click.echo(prompt, nl=False, err=True)
     with progress(unit) as display, closing(batches):
         for batch in batches:
             for one in batch:
                 write(one)
             sys.stdout.flush()
             display.advance(len(batch))
-            click.echo(asked, nl=False, err=True)
+            click.echo(prompt, nl=False, err=True)
     if asks:
         click.echo(err=True)  # ends the line on which nothing more was typed
 

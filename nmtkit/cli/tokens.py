@@ -16,9 +16,6 @@ from nmtkit.corpus.json_records import EXTRACT_HINT
 from nmtkit.data.tokenizer import WORD_START, Tokenizer
 from nmtkit.runs.saved import find_run
 
-WINDOW_LINES = 1024
-"""Lines read together."""
-
 
 def _shared_options(side: str) -> Decorator:
     """The options of both commands; `side` is the default of `--side`."""
@@ -91,6 +88,6 @@ def _open_tokenizer(model: str | None, side: str) -> Tokenizer:
 
 def _write_lines(files: tuple[Path, ...], change: Callable[[str], str], done: str) -> None:
     """Writes each line changed, as soon as it is read."""
-    windows = text_windows(files, EXTRACT_HINT, WINDOW_LINES)
+    windows = text_windows(files, EXTRACT_HINT)
     invitation = "" if files else f"type a line on each line; it is {done}"
     results.write_stream(windows, lambda line: sys.stdout.write(change(line) + "\n"), "lines", invitation)

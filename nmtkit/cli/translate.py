@@ -21,9 +21,6 @@ from nmtkit.translation.long_texts import ParagraphTranslator, Summarizer, looks
 from nmtkit.translation.requests import Request, Terminology, parse_dictionary
 from nmtkit.translation.translator import Translator
 
-LEAD_ARTICLES = 256
-"""Articles read together by `--lead`."""
-
 
 def _decoding(common: Sequence[Decorator], *groups: Decorator, output: Sequence[Decorator] = ()) -> Decorator:
     """The options of both commands; `common` and `output` are more of the groups Common and Output."""
@@ -226,7 +223,7 @@ def summarize_command(
             raise click.UsageError("--lead copies sentences without a model: leave the options of a model out")
         from nmtkit.metrics import lead as lead_of
 
-        for part in _articles(files, article_field, stories, LEAD_ARTICLES):
+        for part in _articles(files, article_field, stories):
             sys.stdout.write("".join(lead_of(article, lead) + "\n" for article in part))
             sys.stdout.flush()
         return
@@ -247,7 +244,7 @@ def summarize_command(
 
 
 def _articles(
-    files: tuple[Path, ...], article_field: str | None, stories: Path | None, most: int
+    files: tuple[Path, ...], article_field: str | None, stories: Path | None, most: int = 256
 ) -> Iterator[list[str]]:
     if stories is not None:
         return windows((story.src for story in read_pairs(SplitFiles(stories=[str(stories)]))), most)

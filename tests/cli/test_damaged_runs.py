@@ -87,10 +87,10 @@ def test_damaged_data_are_made_again(trained: Path, copied: Path, go_on: Command
     done = succeeded(go_on())
     assert "train.src.ids: damaged" in done.err
     assert "reading and checking train" in done.err
-    expected, found = (
+    expected, weights = (
         read_weights(run / "checkpoints/weights-00000064.safetensors") for run in (copied.with_name("expected"), copied)
     )
-    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+    assert all(torch.equal(weights[name], tensor) for name, tensor in expected.items())
     manifest = copied / "data/train.json"
     manifest.write_text(manifest.read_text().replace('"<', '">'))  # the order of bytes: one bit
     assert "train.json: damaged" in go_on().err

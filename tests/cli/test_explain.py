@@ -66,7 +66,7 @@ def test_a_search_fits_a_screen(trained: Path, console: Command) -> None:
 
 
 def test_a_page_of_several_lines(trained: Path, console: Command) -> None:
-    text = f"{SENTENCE}\n\nfo gu\n"
+    text = f"{SENTENCE}\nfo gu\n"
     done = console("explain", "-m", trained, "-o", "search.html", stdin=text)
     assert (done.code, done.out) == (0, ""), done
     assert "wrote search.html" in done.err

@@ -97,8 +97,8 @@ def test_a_prompt_at_a_terminal(trained: Path, console: Command) -> None:
     assert "type a sentence" not in answer.err
     code, shown = typed([b"ba ce di\n\x04"], "translate", "-m", trained)
     assert code == 0, shown
-    hint, asked, answered = map(shown.index, ("type a sentence on each line", "> ", answer.out.strip()))
-    assert hint < asked < answered
+    hint, prompt, answered = map(shown.index, ("type a sentence on each line", "> ", answer.out.strip()))
+    assert hint < prompt < answered
     code, shown = typed([b"ba ce di\n\x04"], "translate", "-m", trained, "-q")
     assert code == 0, shown
     assert answer.out.strip() in shown

@@ -9,7 +9,7 @@ from commands import WORDS, Command, as_text, contents, refused, sentence_pairs
 from untrained_runs import SUMMARIZATION, TRANSFORMER, make_run
 
 LEAVE_OUT = "leave FILE and the options --format"
-WHOLE_ONLY = "for --what attention only"
+WHOLE_ONLY = "--grid and --layers are for --what attention only"
 
 MISTAKES = {
     "translate -m RUN": {

@@ -76,8 +76,8 @@ def test_the_text_is_the_same_and_a_lost_worker_ends_the_command(
     with server.begin("translate", "-m", trained, "--scores", *options) as process:
         process.stdin.write(TEXT.encode())
         fill(process)
-        found = [process.stdout.readline().decode().removesuffix("\n") for _ in range(300)]
-        others, theirs = texts_and_scores(found)
+        lines = [process.stdout.readline().decode().removesuffix("\n") for _ in range(300)]
+        others, theirs = texts_and_scores(lines)
         assert others == texts
         assert theirs == pytest.approx(scores, abs=1e-4)
 
@@ -100,10 +100,10 @@ def test_no_worker_outlives_the_command(
         assert len(workers) == 2
         if number is not None:
             process.send_signal(number)
-            found, said = ended(process)
+            ended_with, said = ended(process)
         else:
             process.stdout.close()
-            said, found = process.stderr.read().decode(), process.wait()
-        assert found == code
+            said, ended_with = process.stderr.read().decode(), process.wait()
+        assert ended_with == code
         assert "Traceback" not in said
         assert gone(workers)

@@ -39,9 +39,9 @@ def run(nmtkit: Command, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_unknown_words_become_the_right_source_words(run: Path) -> None:
     translator = Translator.load(str(run), device="cpu")
     given = pairs_with_names(150, 4)
-    before = [found[0] for found in translator.search([source for source, _ in given])]
-    assert not any(found.replaced for found in before)
-    after = [found[0] for found in translator.replacing_unknown().search([source for source, _ in given])]
+    before = [results[0] for results in translator.search([source for source, _ in given])]
+    assert not any(best.replaced for best in before)
+    after = [results[0] for results in translator.replacing_unknown().search([source for source, _ in given])]
     right = wrong = 0
     for (source, target), old, new in zip(given, before, after, strict=True):
         assert (new.tokens, new.score, new.attention) == (old.tokens, old.score, None)

@@ -141,8 +141,8 @@ def test_options_reach_the_metrics(score: Command) -> None:
     args = ["--tokenize", "none", "--lowercase", "--no-stem", "--sentences", "newline", "-m", "bleu,chrf,ter,rouge"]
     options = metrics.Options(tokenize="none", lowercase=True, stem=False, sentences="newline")
     expected = metrics.score_all(HYP, [REF], ["bleu", "chrf", "ter", "rouge"], options)
-    found = in_json(score, *PLAIN, *args)[0]["scores"]
-    assert [entry["value"] for entry in found] == [one.value for one in expected]
+    scores = in_json(score, *PLAIN, *args)[0]["scores"]
+    assert [entry["value"] for entry in scores] == [one.value for one in expected]
 
 
 def test_forms_of_files(score: Command) -> None:

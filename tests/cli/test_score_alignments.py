@@ -27,13 +27,13 @@ def cells(output: str, start: str) -> list[str]:
 def test_alignment_error_rate_by_hand(score: Command) -> None:
     done = succeeded(score("one.talp", "two.talp", *GOLD))
     assert done.err == ""
-    # One: |A| = 3, |S| = 3; 1 sure and 2 possible links found. Two: all sure links.
+    # One: |A| = 3, |S| = 3; 1 sure and 2 possible links printed. Two: all sure links.
     assert cells(done.out, "one.talp") == ["50.00", "66.67", "33.33", "3", "pharaoh", "0"]
     assert cells(done.out, "two.talp") == ["0.00", "100.00", "100.00", "3", "pharaoh", "0"]
     assert "against gold.wa (pharaoh, counts from 1): 3 sentence pairs, 3 sure links and 2 that are only" in done.out
-    found = json.loads(succeeded(score("one.talp", *GOLD, "--json")).out)
-    assert found["gold"] == {"sure": 3, "possible": 5, "format": "pharaoh", "base": 1}
-    (system,) = found["systems"]
+    printed = json.loads(succeeded(score("one.talp", *GOLD, "--json")).out)
+    assert printed["gold"] == {"sure": 3, "possible": 5, "format": "pharaoh", "base": 1}
+    (system,) = printed["systems"]
     assert (system["system"], system["links"], system["format"], system["base"]) == ("one.talp", 3, "pharaoh", 0)
     assert [one["name"] for one in system["scores"]] == ["AER", "alignment precision", "alignment recall"]
     assert [one["value"] for one in system["scores"]] == pytest.approx([50, 200 / 3, 100 / 3])

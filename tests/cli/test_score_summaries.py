@@ -43,8 +43,8 @@ def test_rouge_with_intervals_and_quality(score: Command) -> None:
         "note: 1 of 2 summaries of old are empty; ROUGE counts them as 0, and the quality report only in its number "
         "of words\n"
     )
-    found = json.loads(done.out)
-    new, old = found["systems"]
+    printed = json.loads(done.out)
+    new, old = printed["systems"]
     assert (new["system"], new["empty"], old["system"], old["empty"]) == ("new", 0, "old", 1)
     systems = [Texts(hyps, [GOLD]) for hyps in (NEW, OLD)]
     expected = metrics.score_texts(systems, ["rouge"], None, Resampling("bs", 50))
@@ -62,7 +62,7 @@ def test_rouge_with_intervals_and_quality(score: Command) -> None:
     report = quality(OLD, ARTICLES, [GOLD])
     assert old["quality"]["novel"] == list(report.novel)
     assert old["quality"]["length_to_reference"] == report.length_to_reference
-    assert found["quality_of_references"][0]["density"] == quality(GOLD, ARTICLES).density
+    assert printed["quality_of_references"][0]["density"] == quality(GOLD, ARTICLES).density
 
 
 def test_several_systems_side_by_side_with_the_references(score: Command) -> None:

@@ -70,7 +70,7 @@ def test_samples_are_all_printed_and_risk_chooses_one(trained: Path, pair: list[
     assert texts_of(again) == texts_of(drawn)  # log-probabilities differ in their last digit
     assert texts_of(console(*draw, "6")) != texts_of(drawn)
     best = console("translate", *alone, "--samples", "8", "--mbr", "bleu", "--json")
-    found = [record["best"] for record in json_lines(best.out)]
-    assert len(found) == 4
-    assert all(0 < one["score"] <= 100 and one["log_prob"] < 0 for one in found)
+    chosen = [record["best"] for record in json_lines(best.out)]
+    assert len(chosen) == 4
+    assert all(0 < one["score"] <= 100 and one["log_prob"] < 0 for one in chosen)
     assert len(console("translate", *alone, "--mbr", "chrf").out.splitlines()) == 4
