@@ -25,12 +25,7 @@ FORMATS = (".png", ".svg", ".pdf", ".html")
 PACKAGE = Path(__file__).parent.parent
 DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 """A weight is written as two of these: its thousandths to the base of 64."""
-LIT, STRONG = 0.1, 0.785
-"""From these shares of the strongest shade on a word of a summary is black, then white; in dark mode the reverse."""
 START = "<s>"
-
-Word = tuple[str, dict[str, str]]
-"""A word and the attributes of its element; an attribute without a value is left out."""
 
 
 def picture_format(path: str | Path) -> str:
@@ -85,7 +80,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.globals["asset"] = asset  # style sheets and scripts are ours, and go in as they are
-    environment.filters["direction"] = direction
+    environment.filters |= {"direction": direction, "is_upright": is_upright, "pack": pack}
     environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":")}
     return environment
 
@@ -100,6 +95,11 @@ def direction(words: Sequence[str]) -> str:
     kinds = (unicodedata.bidirectional(letter) for word in words for letter in word)
     first = next((kind for kind in kinds if kind in ("L", "R", "AL")), "L")
     return "ltr" if first == "L" else "rtl"
+
+
+def is_upright(word: str) -> bool:
+    """East Asian letters read upright from top to bottom; all others are turned to read from bottom to top."""
+    return any(unicodedata.east_asian_width(c) in "WF" for c in word)
 
 
 def pack(weights: NDArray[np.floating]) -> str:
@@ -122,7 +122,7 @@ def attention_page(pictures: Sequence[AttentionPicture], grid: bool, css: str = 
         "kinds": [kind for kind, shown in kinds.items() if shown],
         "windows": any(picture.windows for picture in pictures),
         "copying": any(picture.p_gen is not None for picture in pictures),
-        "pictures": [_summary(picture) if picture.is_summary else _translation(picture) for picture in pictures],
+        "pictures": pictures,
         "grid": grid,
         "own": _as_style(css),
     }
@@ -134,69 +134,6 @@ def _as_style(text: str) -> object:
     from markupsafe import Markup
 
     return Markup(text.replace("<", ""))
-
-
-def _translation(picture: AttentionPicture) -> dict[str, object]:
-    """A translation for the template: its words, and its table of weights."""
-    columns = range(len(picture.src_words))
-    rows = [(word, [_cell(picture, row, column) for column in columns]) for row, word in enumerate(picture.tgt_words)]
-    return {
-        "picture": picture,
-        "columns": [(word, "upright" if _is_upright(word) else "") for word in picture.src_words],
-        "rows": rows,
-    }
-
-
-def _is_upright(word: str) -> bool:
-    """East Asian letters read upright from top to bottom; all others are turned to read from bottom to top."""
-    return any(unicodedata.east_asian_width(c) in "WF" for c in word)
-
-
-def _cell(picture: AttentionPicture, row: int, column: int) -> Word:
-    weight = float(picture.weights[row, column])
-    shade = weight / picture.max_weight
-    classes = ["strong"] if shade > 0.7 else []
-    values = [("w", shade)] if shade >= 0.001 else []
-    if picture.windows:
-        if picture.is_outside_window(row, column):
-            classes.append("outside")
-        place = picture.windows[row].centre - column + 0.5  # in widths of this cell, from its left edge
-        if 0 <= place < 1:
-            classes.append("centre")
-            values.append(("centre", place))
-    style = ";".join(f"--{name}:{value:.3f}" for name, value in values)
-    return f"{weight:.2f}" if weight >= 0.005 else "", {"class": " ".join(classes), "style": style}
-
-
-def _summary(picture: AttentionPicture) -> dict[str, object]:
-    """A summary for the template. Without JavaScript it shows coverage, p_gen and copied words."""
-    coverage = picture.coverage
-    most = float(coverage.max()) or 1.0
-    return {
-        "picture": picture,
-        "src": [_article_word(*pair) for pair in zip(picture.src_words, coverage / most, strict=True)],
-        "tgt": [_summary_word(picture, row) for row in range(len(picture.tgt_words))],
-        "lit": LIT,
-        "strong": STRONG,
-        "most": most,
-        "weights": pack(picture.weights / picture.max_weight),
-    }
-
-
-def _article_word(word: str, share: float) -> Word:
-    shade = "strong" if share > STRONG else "lit" if share > LIT else ""
-    return word, {"class": shade, "style": f"--w:{share:.3f}" if share >= 0.0005 else ""}
-
-
-def _summary_word(picture: AttentionPicture, row: int) -> Word:
-    word, copied = picture.tgt_words[row], row in picture.copied
-    p_gen = None if picture.p_gen is None else float(np.clip(picture.p_gen[row], 0, 1))
-    facts = [word, *(["copied"] if copied else []), *([] if p_gen is None else [f"p_gen {p_gen:.2f}"])]
-    return word, {
-        "class": "copied" if copied else "",
-        "style": "" if p_gen is None else f"--p:{p_gen:.3f}",
-        "aria-label": ", ".join(facts) if len(facts) > 1 else "",
-    }
 
 
 # -------------------------------------------------------------------------------------------------------- all the heads
