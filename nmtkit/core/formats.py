@@ -184,22 +184,16 @@ def parse_json(text: str | bytes, place: str) -> Any:
             json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeDecodeError as fault:
         raise DataError(f"{place}: not UTF-8 text (byte {fault.start}); save it as UTF-8") from fault
-    except UnicodeEncodeError as fault:
-        half = f"\\u{ord(fault.object[fault.start]):x}"
-        raise DataError(f"{place}: {half} is half a character, which is no text; take it out") from fault
-    except json.JSONDecodeError as fault:
+    # Half a character is no text, Python reads no number of more than 4,300 digits, and no groups that lie too deep.
+    except (ValueError, RecursionError) as fault:
         raise DataError(f"{place}: not JSON: {fault}") from fault
-    except ValueError as fault:  # Python reads no number of more than 4,300 digits
-        raise DataError(f"{place}: a number in it has thousands of digits; write a shorter one") from fault
-    except RecursionError as fault:
-        raise DataError(f"{place}: {_TOO_DEEP}; make it flatter") from fault
     level = [value]
     for _ in range(MAX_DEPTH + 1):
         groups = [part for part in level if isinstance(part, (dict, list))]
         if not groups:
             return value
         level = [part for group in groups for part in (group.values() if isinstance(group, dict) else group)]
-    raise DataError(f"{place}: {_TOO_DEEP}; make it flatter")
+    raise DataError(f"{place}: not JSON: {_TOO_DEEP}")
 
 
 def dump_yaml(data: Mapping[str, Any]) -> str:

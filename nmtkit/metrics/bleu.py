@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Self
 
 from typing_extensions import override
@@ -124,20 +123,11 @@ def _bleu(options: Options, references: Sequence[Sequence[str]]) -> Any:
         return _sacrebleu().BLEU(**settings, references=references)
     except (OSError, RuntimeError) as error:
         reason = " ".join(str(error).split())
-        more = f"; {_spm_remedy(name)}" if name in SPM_TOKENIZERS else ""
+        remedy = "run this once with a network, after deleting a broken file in ~/.sacrebleu/models"
+        more = f"; it needs a model: {remedy}" if name in SPM_TOKENIZERS else ""
         raise NmtkitError(f"tokenizer {options.tokenize!r} is not ready: {reason}{more}") from error
     finally:
         socket.setdefaulttimeout(waited)
-
-
-def _spm_remedy(name: str) -> str:
-    from sacrebleu.tokenizers.tokenizer_spm import SPM_MODELS
-    from sacrebleu.utils import SACREBLEU_DIR
-
-    url = SPM_MODELS[name]["url"]
-    place = Path(SACREBLEU_DIR) / "models" / url.rsplit("/", 1)[-1]
-    remedy = f"run this once with a network, or save {url} as {place} (delete a broken file there first)"
-    return f"it needs a model: {remedy}"
 
 
 def _chrf(options: Options, references: Sequence[Sequence[str]], word_order: int = 0) -> Any:

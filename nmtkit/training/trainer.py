@@ -100,7 +100,7 @@ class Trainer:
         self._grad_norm = math.nan
         self._pending: list[_PendingUpdate] = []
         self._skipped_in_a_row = 0
-        self.is_saved, self._saved_at = False, 0
+        self.is_saved = False
         self._validating = 0.0  # seconds of the last validation; as `_used`, the same in all processes
         self._clock, self._started = clock, clock()
         self._seconds_before = 0.0  # of earlier sessions
@@ -257,9 +257,8 @@ class Trainer:
         place = ", ".join(f"{key} {value}" for key, value in last.position.items() if isinstance(value, int))
         return (
             f"update {last.update}: the loss or its gradient is not finite, {_GIVE_UP_AFTER} updates in a row; "
-            f"the last bad batch is the one at {place} of the training data. "
-            f"{self.checkpoints.last} holds update {self._saved_at}. Lower training.lr, lengthen the warmup, set "
-            "training.clip_norm, or use precision fp32; then go on with --resume"
+            f"the last bad batch is the one at {place} of the training data. Lower training.lr, lengthen the warmup, "
+            "set training.clip_norm, or use precision fp32; then go on with --resume from the last save"
         )
 
     def validate(self, evaluate: Callable[[Seq2Seq], dict[str, float]]) -> Evaluated:
@@ -313,7 +312,7 @@ class Trainer:
             }
             self.checkpoints.save_last(tensors, facts)
         distributed.barrier()  # no process goes on, or away to resume, before the file is there
-        self.is_saved, self._saved_at = True, self.update
+        self.is_saved = True
         return Saved(str(self.checkpoints.last), self.update)
 
     def stopped(self, reason: Reason) -> Stopped:
@@ -346,7 +345,7 @@ class Trainer:
                 randomness.set_rng_states(facts["random"][distributed.rank()], self.device)
             else:  # there are more processes than before
                 randomness.seed_all(seed + distributed.rank() + self.update)
-        self.is_saved, self._saved_at = True, self.update
+        self.is_saved = True
         self._seconds_before = facts["seconds"]
         self._validating, self._used = facts["validating"], facts["used"]
         self.lr, self.peak_lr = facts["lr"]

@@ -177,7 +177,7 @@ def test_json_lines(tmp_path: Path) -> None:
     texts = [by_kind["json"].place(row) for row in by_kind["json"].rows.tolist()]
     assert [place.line for place in texts] == [2, 3, 4, 5, 6, 8]
     wanted = ["not JSON", "no field 'tgt'", "expected a JSON object, found a list", "field 'tgt' is neither"]
-    wanted += ["not JSON", "\\ud800 is half a character"]
+    wanted += ["not JSON", "surrogates not allowed"]
     assert all(words in place.text for place, words in zip(texts, wanted, strict=True))
 
 
