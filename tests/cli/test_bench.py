@@ -24,11 +24,6 @@ def test_decoding_is_measured(trained: Path, console: Command, tmp_path: Path) -
     assert measured["scores"].keys() >= {"BLEU"}
 
 
-def test_what_cannot_be_measured_is_refused_at_once(trained: Path, nmtkit: Command, tmp_path: Path) -> None:
-    refused(nmtkit("bench", "decode", "-m", trained, "--source", "-", stdin="\n\n", cwd=tmp_path), "all are empty")
-    refused(nmtkit("bench", "decode", "-m", trained, "--ref", "some.txt", cwd=tmp_path), "--ref belongs to --source")
-
-
 TRAINED = ["--updates", "2", "--rounds", "2", "--device", "cpu", "--threads", "1"]
 
 

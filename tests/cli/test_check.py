@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from commands import Command, refused, sets, succeeded, write_lines
+from commands import Command, sets, succeeded, write_lines
 
 from nmtkit.cli.reports import show_diagnosis
 from nmtkit.corpus.faults import EMPTY, FaultLocation
@@ -73,27 +73,6 @@ def test_errors_fail_and_warnings_fail_if_strict(check: Command) -> None:
     assert done.code == 1
     assert all(text in done.out for text in ("train.en:17:4", "line is not UTF-8", "caf"))
     assert done.out.endswith("Not ready to train on: 1 error in 60 pairs.\n")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["nowhere.en", "train.de"], "nowhere.en: not there"),
-        (["nowhere.yaml"], "no recipe 'nowhere.yaml'"),
-        (["demmo"], "the nearest are demo, "),
-        (["train.en", "train.de", "valid.en"], "3 files"),
-        (["train.en", "train.de", "--valid"], "'--valid' requires an argument"),
-        (["mine.yaml", "--valid", "valid.en", "valid.de"], "a recipe names its own"),
-        (["train.en", "train.de", "--set", "data.max_length=5"], "--set and --run go with a recipe"),
-        (["mine.yaml", "--set", "data.train.src=gone"], "gone"),
-        (["train.en", "train.de", "--fix", "."], "is not overwritten"),
-        (["train.en", "train.de", "--html", "no/such/folder.html"], "no/such/folder.html"),
-        ([], "RECIPE|FILES"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_what_cannot_be_checked_is_another_code(check: Command, arguments: list[str], said: str) -> None:
-    refused(check(*arguments), said)
 
 
 def test_json_on_standard_output_is_all_there_is(check: Command) -> None:

@@ -1,6 +1,7 @@
 """Every mistake a user can make ends in one clear message, exit code 2 and no traceback."""
 
 import os
+import shlex
 import shutil
 import signal
 from contextlib import suppress
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from commands import RECIPE, Command, as_text, refused, sentence_pairs, sets
+from commands import RECIPE, Command, as_text, contents, refused, sentence_pairs
 from processes import Server
 from pydantic_core import SchemaValidator, core_schema
 
@@ -36,34 +37,6 @@ def test_every_recipe_fault_in_one_message(folder: Path, console: Command) -> No
         assert f"{folder / 'bad.yaml'}, line {number}:" in done.err
 
 
-@pytest.mark.parametrize(
-    ("override", "parts"),
-    [
-        ("model.kind=rnnserch", ["`model.kind`", "did you mean 'rnnsearch'?", "transformer"]),
-        ("training.label_smoothing=2", ["`training.label_smoothing`", "less than 1"]),
-        ("training", ["KEY=VALUE"]),
-        ("training.max_updates=", ["training would never end"]),
-        ("training.threads=true", ["`training.threads`: auto, or a number from 1 to 1,024 (given: "]),
-        ("data.train.weights=[1, 2]", ["src names 1 and weights 2: they must be paired"]),
-    ],
-)
-def test_overrides_go_through_the_same_parser(folder: Path, console: Command, override: str, parts: list[str]) -> None:
-    refused(console("train", "tiny.yaml", "--set", override), "--set", *parts)
-
-
-@pytest.mark.parametrize(
-    ("text", "parts"),
-    [
-        ("data: [1\n", ["not valid YAML", "line"]),
-        ("extends: nowhere.yaml\n", ["line 1", "`extends`", "no recipe 'nowhere.yaml'"]),
-        ("extends: bad.yaml\n", ["circle"]),
-    ],
-)
-def test_broken_recipe_files(folder: Path, console: Command, text: str, parts: list[str]) -> None:
-    (folder / "bad.yaml").write_text(text)
-    refused(console("train", "bad.yaml"), "bad.yaml", *parts)
-
-
 def test_text_that_is_missing_or_not_utf8(folder: Path, console: Command, trained: Path) -> None:
     rows = (folder / "train.src").read_bytes().split(b"\n")
     rows[6] = b"gr\xfc\xdfe"
@@ -76,32 +49,106 @@ def test_text_that_is_missing_or_not_utf8(folder: Path, console: Command, traine
     assert not (folder / "run").exists()
 
 
+TEXT = "--source train.src --target train.tgt"
+MISTAKES = {
+    "train tiny.yaml --run run": {
+        "--set model.kind=rnnserch": "rnnserch: `model.kind`: unknown name 'rnnserch': did you mean 'rnnsearch'?",
+        "--set training.label_smoothing=2": "`training.label_smoothing`: Input should be less than 1",
+        "--set training": "KEY=VALUE",
+        "--set training.max_updates=": "training would never end",
+        "--set training.threads=true": "`training.threads`: auto, or a number from 1 to 1,024 (given: ",
+        "--set 'data.train.weights=[1, 2]'": "src names 1 and weights 2: they must be paired",
+        "--set data.valid=": "`data.valid` is missing",
+        "--run file/run": "cannot write",
+        "--device cuda:99": "no such device: 'cuda:99'; here there is: ",
+    },
+    "train": {
+        "": "name a recipe (`nmtkit recipe ls`), or your text: --source FILE --target FILE",
+        "open.yaml": "open.yaml, line 2: not valid YAML",
+        "circle.yaml": "circle",
+        "extends.yaml": "no recipe 'nowhere.yaml'",
+        "demo --source train.src": "demo is a recipe, and --source are for training without one",
+        "demo --preset tiny": "--set 'data.train={src: FILE, tgt: FILE}'",
+        "--preset tiny": "--preset: name the text to train on: --source FILE --target FILE",
+        "--source train.src": "1 --source but 0 --target: give one --target for each --source",
+        "--valid-target valid.tgt": "0 --valid-source but 1 --valid-target: give one",
+        "--source train.src --target valid.tgt": "train.src has 300 lines, but ",
+        "--source bad --target bad": "bad, line 3: not UTF-8",
+        "--source file --target file": "too few to hold some out",
+        f"{TEXT} --valid-source file --valid-target file": "nothing in",
+        f"{TEXT} --set training.lrr=1": "did you mean 'lr'",
+        f"{TEXT} --general-source half --general-target half": "--init-from RUN",
+    },
+    f"train {TEXT} --init-from": {
+        "RUN --preset tiny": "leave --preset and --task out",
+        "RUN --general-source half": "1 --general-source but 0 --general-target: give one",
+        "RUN --set model.hidden_size=16": "`model.hidden_size` is 16, and there 48",
+        "nowhere": "nowhere: not the folder of a run",
+    },
+    "check": {
+        "": "RECIPE|FILES",
+        "nowhere train.tgt": "nowhere: not there",
+        "nowhere.yaml": "no recipe 'nowhere.yaml'",
+        "demmo": "the nearest are demo, ",
+        "train.src train.tgt valid.src": "3 files",
+        "train.src train.tgt --valid": "'--valid' requires an argument",
+        "train.src train.tgt --set data.max_length=5": "--set and --run go with a recipe",
+        "train.src train.tgt --fix .": "is not overwritten",
+        "train.src train.tgt --html no/such/folder.html": "no/such/folder.html",
+        "tiny.yaml --valid valid.src valid.tgt": "a recipe names its own",
+        "tiny.yaml --set data.train.src=gone": "gone",
+    },
+    "fetch": {
+        "": "`nmtkit fetch --list`",
+        "xsumm": "did you mean 'xsum'?",
+        "tatoeba-en-de --catalogue none.yaml": "No such file",
+        "tatoeba-en-de --to file --yes": "is not a fetched corpus",
+    },
+    "translate": {
+        "": "no finished run",
+        "-m nothing": "no such folder",
+        "-m .": "no recipe.yaml",
+        "-m RUN --device gpu": "no such device: 'gpu'",
+        "-m RUN --checkpoint average": "'average'",
+        "-m RUN --n-best 5 --beam-size 2": "n_best 5",
+        "-m RUN --search prefix_bias=0.5": "with --prefix or --jsonl",
+        "-m RUN --search max_length_ratio=nan": "`max_length_ratio`",
+        "-m RUN --search patiense=2": "did you mean 'patience'",
+        "-m RUN --search stop": "expected KEY=VALUE",
+        "-m RUN --search engine=quick": "`engine`: not one of its values",
+    },
+    "rescore -m RUN --source half --target": {"test.tgt": "half has 2 lines", "whole": "pair 2"},
+    "plot-attention -m RUN": {
+        "'ba ce' ' '": "target line 1 is empty",
+        "": "standard input, line 2",
+        "caf\udce9": "argument 4 is not UTF-8",
+    },
+    "bench decode -m RUN": {
+        "--source file": "all are empty",
+        "--ref half": "--ref belongs to --source",
+        "-m RUN": "only one is taken here",
+    },
+    "average -m RUN": {
+        "--model RUN": "only one is taken here",
+        "--recent 9": "3 were kept",
+        ".": "a run is named with -m",
+    },
+}
+
+
 @pytest.mark.parametrize(
-    ("words", "parts"),
-    [
-        (["preprocess", "tiny.yaml", *sets("tokenizer.kind=bpe", "tokenizer.vocab_size=5000")], ["vocab_size"]),
-        (["train", "tiny.yaml", "--run", "file/run"], ["cannot write"]),
-        (["train", "tiny.yaml", "--run", "run", "--set", "data.valid="], ["`data.valid` is missing"]),
-        (["train", "tiny.yaml", "--device", "cuda:99"], ["no such device: 'cuda:99'", "cpu"]),
-        (["translate", "-m", "RUN", "--device", "gpu"], ["no such device: 'gpu'"]),
-        (["translate", "-m", "nothing"], ["no such folder"]),
-        (["translate", "-m", "."], ["no recipe.yaml"]),
-        (["translate"], ["no finished run"]),
-        (["translate", "-m", "RUN", "--checkpoint", "average"], ["'average'", "best, last"]),
-        (["translate", "-m", "RUN", "--n-best", "5", "--beam-size", "2"], ["n_best 5"]),
-        (["rescore", "-m", "RUN", "--source", "half", "--target", "test.tgt"], ["half has 2 lines"]),
-        (["rescore", "-m", "RUN", "--source", "half", "--target", "whole"], ["pair 2", "empty"]),
-        (["plot-attention", "-m", "RUN", "ba ce", " "], ["target line 1 is empty"]),
-        (["plot-attention", "-m", "RUN"], ["standard input, line 2"]),
-        (["plot-attention", "-m", "RUN", "caf\udce9"], ["argument 4 is not UTF-8"]),
-    ],
-    ids=lambda value: None if isinstance(value, list) else "",
+    ("line", "message"),
+    [(f"{command} {more}", message) for command, rows in MISTAKES.items() for more, message in rows.items()],
 )
-def test_mistakes(folder: Path, trained: Path, console: Command, words: list[str], parts: list[str]) -> None:
-    for name, text in (("file", ""), ("half", "ba\n\n"), ("whole", "BA\nCE\n")):
+def test_a_mistake(folder: Path, trained: Path, console: Command, line: str, message: str) -> None:
+    for name, text in (("file", ""), ("half", "ba\n\n"), ("whole", "BA\nCE\n"), ("open.yaml", "data: [1\n")):
         (folder / name).write_text(text)
-    refused(console(*(trained if word == "RUN" else word for word in words), stdin="ba\n\n"), *parts)
-    assert not (folder / "run").exists()
+    for name, other in (("circle.yaml", "circle.yaml"), ("extends.yaml", "nowhere.yaml")):
+        (folder / name).write_text(f"extends: {other}\n")
+    (folder / "bad").write_bytes(b"one\ntwo\n\xff\xfe\n")
+    before = contents(folder)
+    refused(console(*(trained if word == "RUN" else word for word in shlex.split(line)), stdin="ba\n\n"), message)
+    assert contents(folder) == before
 
 
 def test_a_run_that_is_not_whole(copied: Path, console: Command) -> None:

@@ -94,18 +94,5 @@ def test_corpora_are_listed_and_shown(nmtkit):
     assert "{tgt} in the name: " in done.out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "wanted"),
-    [
-        ([], "`nmtkit fetch --list`"),
-        (["pears"], "did you mean 'pairs'?"),
-        (["pairs", "--catalogue", "none.yaml"], "No such file"),
-        (["pairs", "--to", "mine.yaml", "--yes"], "is not a fetched corpus"),
-    ],
-)
-def test_mistakes_end_with_a_remedy(nmtkit, arguments, wanted):
-    refused(nmtkit(*arguments), wanted)
-
-
 def test_fetching_needs_no_torch():
     assert not {"torch", "matplotlib", "sacrebleu", "sentencepiece"} & traced("fetch", "--list").imported

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from commands import Command, refused, sentence_pairs, sets, succeeded, write_pairs
+from commands import Command, sentence_pairs, sets, succeeded, write_pairs
 
 from nmtkit import metrics, recipe
 from nmtkit.corpus.reading import read_pairs
@@ -75,21 +75,3 @@ def test_general_text_is_half_of_the_pairs(own: Path, trained: Path, console: Co
     assert loaded.data.train.weights == [1, 0.45]  # 72 of 80 pairs are trained on, beside 160
     assert "# data.train.weights: 0.45 for general text, because" in chosen.read_text()
     assert "general text" in table(done.out)
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (["--preset", "tiny", "--init-from", "RUN"], "leave --preset and --task out"),
-        (["--general-source", "own.src", "--general-target", "own.tgt"], "--init-from RUN"),
-        (["--general-source", "own.src", "--init-from", "RUN"], "1 --general-source but 0 --general-target: give one"),
-        (["--init-from", "nowhere"], "nowhere: not the folder of a run"),
-        (["--init-from", "RUN", "--set", "model.hidden_size=16"], "`model.hidden_size` is 16, and there 48"),
-    ],
-)
-def test_faults_are_told_before_anything_is_begun(
-    own: Path, trained: Path, console: Command, given: list[str], message: str
-) -> None:
-    words = [str(trained) if word == "RUN" else word for word in given]
-    refused(console("train", *pair(own, "own"), *words, "--run", "tuned"), message)
-    assert not (own / "tuned").exists()

@@ -58,15 +58,6 @@ def test_a_number_within_bounds() -> None:
         Number(1).convert("many", None, None)
 
 
-def test_several_models_are_not_taken_for_the_last_of_them(console: Command) -> None:
-    for words in (
-        f"align --reverse-model A --reverse-model B {FILES}",
-        "average -m A --model B",
-        "bench decode -m A -m B",
-    ):
-        refused(console(*words.split()), "A and B: only one is taken here")
-
-
 def test_a_run_that_is_not_there_is_told_which_are(console: Command, tmp_path: Path) -> None:
     for name in ("demo", "captions", "news"):
         write_lines(tmp_path / "runs" / name / "recipe.yaml", [f"name: {name}"])
@@ -74,18 +65,3 @@ def test_a_run_that_is_not_there_is_told_which_are(console: Command, tmp_path: P
     known = "did you mean 'captions'? runs under runs/: captions, demo, news"
     for option in ("-m", "--model"):
         refused(console("translate", option, "caption", "--checkpoint", "best"), known)
-
-
-def test_a_preferred_prefix_needs_one(console: Command) -> None:
-    for words in (["translate", "-m", "A"], ["evaluate", "A", "--source", "a", "--ref", "b"]):
-        refused(console(*words, "--search", "prefix_bias=0.5", stdin="a\n"), "with --prefix or --jsonl")
-
-
-def test_any_key_of_the_search_is_set_and_checked(trained: Path, console: Command) -> None:
-    for setting, message in (
-        ("max_length_ratio=nan", "`max_length_ratio`"),
-        ("patiense=2", "did you mean 'patience'"),
-        ("stop", "expected KEY=VALUE"),
-        ("engine=quick", "`engine`: not one of its values"),
-    ):
-        refused(console("translate", "-m", trained, "--search", setting, stdin="ba\n"), message)

@@ -216,36 +216,6 @@ def test_summaries(console: Command) -> None:
     succeeded(console("summarize", "-m", run, "--device", "cpu", stdin=records[0]["article"] + "\n"))
 
 
-FEW = ["--source", "few.en", "--target", "few.fr"]
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ([], "name a recipe (`nmtkit recipe ls`), or your text: --source FILE --target FILE"),
-        (["demo", "--source", "train.en"], "demo is a recipe, and --source are for training without one"),
-        (["demo", "--preset", "tiny"], "--set 'data.train={src: FILE, tgt: FILE}'"),
-        (["--preset", "tiny"], "--preset: name the text to train on: --source FILE --target FILE"),
-        (["--source", "train.en"], "1 --source but 0 --target: give one --target for each --source"),
-        (["--valid-target", "valid.fr"], "0 --valid-source but 1 --valid-target: give one"),
-        (["--source", "train.en", "--target", "few.fr"], "train.en has 600 lines, but "),
-        (["--source", "bad.en", "--target", "few.fr"], "bad.en, line 3: not UTF-8"),
-        ([*FEW, "--valid-source", "empty", "--valid-target", "empty"], "nothing in"),
-        (["--source", "empty", "--target", "empty"], "too few to hold some out"),
-        ([*FEW, "--set", "training.lrr=1"], "did you mean 'lr'"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_mistakes_are_told_before_anything_is_begun(
-    texts: Path, console: Command, monkeypatch: pytest.MonkeyPatch, options: list[str], said: str
-) -> None:
-    (texts / "bad.en").write_bytes(b"one\ntwo\n\xff\xfe\n")
-    (texts / "empty").write_bytes(b"")
-    monkeypatch.chdir(texts)
-    refused(console("train", *options), said)
-    assert not (texts / "runs").exists()
-
-
 @pytest.mark.slow
 def test_two_processes_train_on_what_the_first_wrote(texts: Path, tmp_path: Path) -> None:
     words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "nmtkit", "train"]
