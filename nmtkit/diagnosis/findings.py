@@ -46,8 +46,6 @@ class Side:
     """Tokens that are not in the vocabulary."""
     copyable: int = 0
     """Target tokens not in the vocabulary that stand in their source, so that a model that copies can write them."""
-    covered: int = 0
-    """Entries of the vocabulary that occur."""
 
     def count(self, text: TextArrays) -> None:
         """Counts some lines."""
@@ -100,8 +98,6 @@ class Diagnosis:
     """The findings and statistics of all splits."""
 
     splits: dict[str, SplitDiagnosis] = field(default_factory=dict)
-    vocabulary: dict[str, int] = field(default_factory=dict)
-    """Entries of both vocabularies ("src", "tgt"), where a tokenizer was given."""
     seconds: float = 0.0
     """How long it took."""
 

@@ -254,7 +254,6 @@ def as_json(diagnosis: Diagnosis, strict: bool = False) -> dict[str, Any]:
         "verdict": verdict(diagnosis),
         **{f"{severity}s": count_of(severity, diagnosis) for severity in SEVERITIES},
         "seconds": round(diagnosis.seconds, 3),
-        "vocabulary": dict(diagnosis.vocabulary),
         "splits": {name: _split_values(split) for name, split in diagnosis.splits.items()},
     }
 

@@ -117,7 +117,6 @@ def count_tokens(
     checker = PairChecker(config, report.data)
     used = {"src": np.zeros(len(tokenizers.src.vocabulary), dtype=bool)}
     used["tgt"] = used["src"] if tokenizers.shared else np.zeros(len(tokenizers.tgt.vocabulary), dtype=bool)
-    diagnosis.vocabulary = {side: len(entries) for side, entries in used.items()}
     alphabets: dict[str, set[str]] = {"src": set(), "tgt": set()}
     splits = config.splits()
     for name, files in splits.items():
@@ -131,8 +130,6 @@ def count_tokens(
             progress(len(done.block))
         for kind, place in walk.firsts.items():
             diagnosis.splits[name].find(kind, place, report.data.splits[name].findings[kind.counted].count)
-    train = diagnosis.splits["train"]
-    train.src.covered, train.tgt.covered = (int(used[side].sum()) for side in ("src", "tgt"))
     for side, entries in {"joint": used["src"]}.items() if tokenizers.shared else used.items():
         ordinary = entries[len(SPECIALS) :]
         report.unused_entries[side] = {"unused": int((~ordinary).sum()), "of": len(ordinary)}

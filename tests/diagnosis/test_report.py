@@ -164,9 +164,9 @@ def test_values_for_json_are_plain_and_have_stable_keys() -> None:
     split.src.words.update({12: 2, 3: 1})
     split.src.scripts.update({"Greek": 1, "Latin": 40})
     split.find(ENCODING, FaultLocation("a.en", 2, 7, "x\ud800"))
-    values = report.as_json(Diagnosis({"train": split}, {"src": 100}, 1.23456))
+    values = report.as_json(Diagnosis({"train": split}, 1.23456))
     assert json.loads(json.dumps(values)) == values
-    assert set(values) == {"wrong", "verdict", "errors", "warnings", "notes", "seconds", "vocabulary", "splits"}
+    assert set(values) == {"wrong", "verdict", "errors", "warnings", "notes", "seconds", "splits"}
     assert (values["wrong"], values["errors"], values["warnings"], values["seconds"]) == (True, 1, 0, 1.235)
     train = values["splits"]["train"]
     assert list(train["src"]["words"].items()) == [("3", 1), ("12", 2)]
