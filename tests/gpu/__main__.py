@@ -19,7 +19,7 @@ from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import write_json
 from tests.bench import machine
 
-from . import ceilings, decoding, demo, kernels, peers, programs, training
+from . import ceilings, decoding, demo, kernels, peers, training
 from .checks import run_doctor, run_tests
 from .results import MARKS, Part, read
 
@@ -31,7 +31,6 @@ OUT_OF_TIME = {124, 137}
 PARTS: dict[str, tuple[int, Callable[[Part], None]]] = {
     "doctor": (60, run_doctor),
     "ceilings": (60, ceilings.main),
-    "programs": (60, programs.main),
     "contracts": (150, partial(run_tests, arguments=["tests/contracts"])),
     "cuda-tests": (120, partial(run_tests, arguments=["tests", "--ignore=tests/contracts"])),
     "decoding": (300, decoding.main),

@@ -82,7 +82,7 @@ def test_what_pytest_says(part: Part, names: list[str], holds: bool | None, figu
     ("arguments", "fault"),
     [
         (["--device", "cuda:77"], "no such device: 'cuda:77'"),
-        (["--only", "doctor,ceiling"], "there is no part ceiling; there are: doctor ceilings programs contracts "),
+        (["--only", "doctor,ceiling"], "there is no part ceiling; there are: doctor ceilings contracts "),
         (["--device", "cpu", "--quick"], "holds other things than an earlier slot"),
     ],
     ids=["a device that is not there", "an unknown part", "a folder of somebody else"],
@@ -104,7 +104,7 @@ def test_what_cannot_begin_leaves_the_folder_as_it_is(
 @needs_programs
 @pytest.mark.slow
 def test_the_slot_on_a_cpu(tmp_path: Path) -> None:
-    parts = {"ceilings", "programs", "decoding", "peers", "training", "kernels"}
+    parts = {"ceilings", "decoding", "peers", "training", "kernels"}
     words = ["tests/gpu/slot.sh", "--out", str(tmp_path), "--device", "cpu", "--quick", "--only", ",".join(parts)]
     variables = {**os.environ, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(words, cwd=slot.ROOT, env=variables, capture_output=True, text=True, check=False)
