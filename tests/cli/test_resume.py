@@ -1,34 +1,18 @@
 """A run that was stopped or killed goes on bit for bit as if it never had been."""
 
 import signal
-import time
 from pathlib import Path
 
 import pytest
 from commands import Command, logged, refused, sentence_pairs, sets, succeeded, write_pairs
 from daily import daily
-from processes import Begun, Server
+from processes import Server
+from same_run import differences, wait_for_update
 
 SETTINGS = [
     *sets("training.max_updates=26", "training.validate_every=13", "training.save_every=7"),
     *sets("training.log_every=1", "data.test=null", "evaluation.max_sentences=5"),
 ]
-
-
-def wait_for_update(folder: Path, update: int, process: Begun) -> None:
-    """Until `metrics.jsonl` tells of that update."""
-    path = folder / "metrics.jsonl"
-    for _ in range(12_000):
-        if path.exists() and any(f'"update": {update},' in line for line in path.read_text().splitlines()):
-            return
-        assert process.poll() is None, process.stderr.read()
-        time.sleep(0.01)
-    raise AssertionError("no update")
-
-
-def records(folder: Path) -> list[dict[str, object]]:
-    timing = {"seconds", "tokens_per_second", "valid_seconds"}
-    return [{key: value for key, value in record.items() if key not in timing} for record in logged(folder)]
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +29,7 @@ def test_resume_is_bit_for_bit(
 ) -> None:
     folder = tmp_path / "run"
     with server.begin("train", corpus / "tiny.yaml", "--run", folder, *SETTINGS) as process:
-        wait_for_update(folder, 15, process)  # validated at 13, saved at 14
+        wait_for_update(folder, 15, lambda: process.poll() is None)  # validated at 13, saved at 14
         process.send_signal(number)
         err, code = process.stderr.read(), process.wait()
     if number == signal.SIGKILL:
@@ -56,12 +40,8 @@ def test_resume_is_bit_for_bit(
     assert not (folder / "result.json").exists()
 
     succeeded(nmtkit("train", corpus / "tiny.yaml", "--run", folder, *SETTINGS, "--resume"))
-    weights = sorted((straight / "checkpoints").glob("weights-*"))
-    assert [path.name for path in weights] == sorted(path.name for path in (folder / "checkpoints").glob("weights-*"))
-    assert len(weights) == 2
-    for path in weights:
-        assert path.read_bytes() == (folder / "checkpoints" / path.name).read_bytes()
-    assert records(folder) == records(straight)
+    assert len([*(straight / "checkpoints").glob("weights-*")]) == 2
+    assert differences(straight, folder) == []
 
 
 def test_another_recipe_and_another_run_are_refused(corpus: Path, nmtkit: Command, straight: Path) -> None:
@@ -86,7 +66,7 @@ def test_out_of_memory_advice_works(corpus: Path, nmtkit: Command, tmp_path: Pat
     assert "resuming the training in this folder" in done.err
     said = "`batch.batch_tokens` was 512 and is 256, `training.accumulate` was 1 and is 2: training goes on with what"
     assert said in " ".join(done.err.split())
-    steps = [line for line in records(tmp_path / "run") if line["event"] == "step"]
+    steps = logged(tmp_path / "run", "step")
     assert [line["update"] for line in steps] == list(range(1, 37))
     # An update is about as large as before. A batch that goes over the end of the epoch may be counted in either one.
     sizes = [int(str(line["tokens"])) for line in steps]

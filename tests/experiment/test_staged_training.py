@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from daily import daily
+from same_run import differences, logged_without_times
 
 from nmtkit import recipe
 from nmtkit.checkpoints.manager import CheckpointManager
@@ -108,25 +109,10 @@ def straight(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Straight
     return train(corpus, tmp_path_factory.mktemp("straight") / "run")
 
 
-def records(folder: Path) -> list[dict[str, Any]]:
-    timing = {"seconds", "tokens_per_second", "valid_seconds"}
-    lines = lines_of(folder / "metrics.jsonl")
-    return [{key: value for key, value in line.items() if key not in timing} for line in lines]
-
-
-def assert_same_run(found: Path, expected: Path) -> None:
-    """All weights and all that was logged, bit for bit."""
-    names = sorted(path.relative_to(expected) for path in (expected / "checkpoints").glob("*/*.safetensors"))
-    assert names == sorted(path.relative_to(found) for path in (found / "checkpoints").glob("*/*.safetensors"))
-    assert len(names) == 8
-    for name in names:
-        ours, theirs = read_weights(found / name), read_weights(expected / name)
-        assert ours.keys() == theirs.keys()
-        for key, tensor in theirs.items():
-            assert torch.equal(tensor, ours[key]), (name, key)
-    assert records(found) == records(expected)
-    for folder in (found, expected):
-        assert json.loads((folder / "result.json").read_text())["updates"] == 14
+def assert_same_run(run: Path, expected: Path) -> None:
+    assert len([*(expected / "checkpoints").glob("*/*.safetensors")]) == 8
+    assert differences(run, expected) == []
+    assert json.loads((run / "result.json").read_text())["updates"] == 14
 
 
 def test_stages_follow_each_other(straight: Straight) -> None:
@@ -141,7 +127,7 @@ def test_stages_follow_each_other(straight: Straight) -> None:
     seconds = [event.seconds for event in events if isinstance(event, Step | Evaluated)]
     assert seconds == sorted(seconds)
 
-    logged = records(folder)
+    logged = logged_without_times(folder)
     assert [record["update"] for record in logged if record["event"] == "step"] == list(range(1, 15))
     validations = [record for record in logged if record["event"] == "evaluated"]
     assert [record["stage"] for record in validations] == ["short", "short", "coverage", "coverage", "reward"]
@@ -266,7 +252,7 @@ def test_a_run_without_stages_names_none_and_its_test_says_how_many_articles_wer
     run = begin(corpus, tmp_path / "run", test, "stages=[]", "training.max_updates=1")
     assert not any(isinstance(event, StageStarted) for event in run.train(CPU))
     assert (tmp_path / "run/checkpoints/last.safetensors").is_file()
-    assert all("stage" not in record for record in records(tmp_path / "run"))
+    assert all("stage" not in record for record in logged_without_times(tmp_path / "run"))
     assert "stages" not in json.loads((tmp_path / "run/result.json").read_text())
     result = run.test(CPU)
     over = sum(len(record["article"].split()) > 12 for record in lines_of(corpus / "valid.jsonl"))

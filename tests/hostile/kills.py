@@ -17,7 +17,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .material import differences, write_corpus
+from same_run import differences
+
+from .material import write_corpus
 from .runner import SMALL_SHARDS, Done, Runner
 
 SIGNALS = [signal.SIGKILL, signal.SIGTERM, signal.SIGINT]

@@ -5,9 +5,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from commands import sentence_pairs, write_lines, write_pairs
-from safetensors import safe_open
-from torch import Tensor
+from commands import backwards_links, sentence_pairs, write_lines, write_pairs
 
 from .runner import Runner
 
@@ -61,8 +59,7 @@ def write_corpus(folder: Path, train: int = 300) -> None:
         write_pairs(folder, name, pairs)
         records = [{"article": f"{source} . {source} .", "summary": source} for source, _ in pairs]
         write_lines(folder / f"{name}.jsonl", [json.dumps(record) for record in records])
-        links = [" ".join(f"{n}-{len(src.split()) - 1 - n}" for n in range(len(src.split()))) for src, _ in pairs]
-        write_lines(folder / f"{name}.align", links)
+        write_lines(folder / f"{name}.align", backwards_links(source for source, _ in pairs))
     for name, text in (("tiny", RECIPE), ("staged", RECIPE + STAGES), ("sum", SUMMARIES)):
         (folder / f"{name}.yaml").write_text(text, encoding="utf-8")
 
@@ -89,39 +86,3 @@ class Material:
                 shutil.copy2(path, to)  # with its time: preprocessed text is known by it
         for run in runs:
             shutil.copytree(self.folder / "runs" / run, to / "runs" / run)
-
-
-def tensors(path: Path) -> dict[str, Tensor]:
-    """All tensors of a safetensors file."""
-    with safe_open(path, framework="pt") as file:
-        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # the file is no mapping
-
-
-def differences(run: Path, other: Path) -> list[str]:
-    """In which of weights, states and log two runs differ, but for times; none if one training made both."""
-    found = []
-    states = {path.relative_to(run) for path in (run / "checkpoints").rglob("*.safetensors")}
-    if states != {path.relative_to(other) for path in (other / "checkpoints").rglob("*.safetensors")}:
-        return ["other checkpoints"]
-    for name in sorted(states):
-        first, second = tensors(run / name), tensors(other / name)
-        if first.keys() != second.keys() or any(not _same(first[key], second[key]) for key in first):
-            found.append(f"{name}: other tensors")
-    if _log(run) != _log(other):
-        found.append("metrics.jsonl: other lines")
-    if (run / "test.out").read_bytes() != (other / "test.out").read_bytes():
-        found.append("test.out: other lines")
-    return found
-
-
-def _same(first: Tensor, second: Tensor) -> bool:
-    """Bit for bit."""
-    return (first.dtype, first.shape) == (second.dtype, second.shape) and (
-        first.contiguous().numpy().tobytes() == second.contiguous().numpy().tobytes()
-    )
-
-
-def _log(run: Path) -> list[dict[str, object]]:
-    timing = {"seconds", "tokens_per_second", "valid_seconds"}
-    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return [{key: value for key, value in json.loads(line).items() if key not in timing} for line in lines]

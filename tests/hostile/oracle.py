@@ -15,10 +15,11 @@ import torch
 import yaml
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
+from same_run import differences
 
 from .cases import Case, families, use_of
-from .material import Material, differences, tensors
+from .material import Material
 from .runner import Done, Runner
 
 SHARES = {
@@ -153,7 +154,7 @@ class Room:
                 shutil.copy(self.material.folder / "runs/tiny/metrics.jsonl", run / "metrics.jsonl")  # not asked here
             return differences(self.material.folder / "runs/tiny", run)
         if case.words[0] == "average":
-            found = tensors(place / "out.safetensors")
+            found = load_file(place / "out.safetensors")
             return {name: (str(found[name].dtype), found[name].numpy().tobytes()) for name in found}
         return done.out
 
@@ -253,7 +254,7 @@ def _rewrite(path: Path, found: dict[str, torch.Tensor], **facts: str) -> None:
 def _harm_tensor(run: Path, which: int, kind: str) -> None:
     half = run.name == "half"
     for path in [run / "checkpoints/last.safetensors"] if half else sorted((run / "checkpoints").glob("weights-*")):
-        kept = tensors(path)
+        kept = load_file(path)
         name = sorted(kept)[which % len(kept)]
         tensor = kept.pop(name)
         if kind in ("more", "renamed"):
@@ -284,4 +285,4 @@ def _harm_facts(run: Path, key: str, value: str) -> None:
         text = json.dumps(facts)
         if value != "gone":
             text = f"{text[:-1]}, {json.dumps(key)}: {value}}}"
-    _rewrite(path, tensors(path), facts=text)
+    _rewrite(path, load_file(path), facts=text)

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from daily import daily
 from processes import Server
+from safetensors.torch import load_file
+from same_run import differences, wait_for_update
 
 from .kills import fault_of
-from .material import differences, tensors
 from .oracle import SHARES, Room
-from .runner import Done, Process, Runner
+from .runner import Done, Runner
 
 EXAMPLES = 30
 """In all; the same ones each time."""
@@ -62,16 +63,6 @@ def straight(room: Room, runner: Runner) -> Path:
     return room.material.folder / "straight"
 
 
-def wait_for_update(process: Process, run: Path, update: int) -> None:
-    for _ in range(12_000):
-        log = run / "metrics.jsonl"
-        if log.exists() and f'"update": {update},' in log.read_text(encoding="utf-8"):
-            return
-        assert process.runs(), process.wait()
-        time.sleep(0.01)
-    raise AssertionError("no update")
-
-
 def is_refused(done: Done, holder: int) -> bool:
     """Whether it ended with one message that names the process which holds the folder."""
     return done.code == 2 and done.err.count("nmtkit: error: ") == 1 and f"process {holder} on" in done.err
@@ -82,7 +73,7 @@ LATE = ("train --resume", "train --resume auto", "train --overwrite", "train", "
 
 def test_others_leave_a_training_alone(runner: Runner, straight: Path, place: Path) -> None:
     first = runner.start("train", "tiny.yaml", "--run", "run", *LONG, cwd=place)
-    wait_for_update(first, place / "run", 21)  # a state is there to go on with
+    wait_for_update(place / "run", 21, first.runs)  # a state is there to go on with
     first.signal(signal.SIGSTOP)  # it is at work, however long the others take
     late = {words: runner.run(*words.split(), "tiny.yaml", "--run", "run", *LONG, cwd=place) for words in LATE}
     first.signal(signal.SIGCONT)
@@ -135,7 +126,7 @@ def test_files_that_cannot_grow(runner: Runner, room: Room, place: Path, most: i
     assert str(run) in done.err.split("nmtkit: error: ")[1], done
     assert not [path for path in run.rglob("*") if path.suffix in (".partial", ".new", ".tmp") or path.name[0] == "."]
     for path in run.rglob("*.safetensors"):
-        assert tensors(path)
+        assert load_file(path)
     done = runner.run("train", "tiny.yaml", "--run", run, "--resume", "auto", cwd=place)
     assert done.code == 0, done
     assert differences(room.material.folder / "runs/tiny", run) == []
