@@ -363,9 +363,9 @@ def _loss(model: Seq2Seq, batch: Batch, config: TrainingSpeedConfig, device: tor
     model.eval()
     with torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16"):
         output = model(batch.to(device), keep=batch.tgt_mask)
-        loss = likelihood(output.log_probs, batch, model.sizes.tgt)
+        _, nll = likelihood(output.log_probs, batch, model.sizes.tgt)
     model.train()
-    return float(loss.nll) / loss.tokens
+    return float(nll) / batch.n_tokens
 
 
 def _synchronize(device: torch.device) -> None:

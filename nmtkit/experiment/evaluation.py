@@ -53,9 +53,8 @@ class Validation:
         nll, tokens = torch.zeros((), dtype=torch.float64), 0
         for batch in sorted_batches(self.store, settings.batch_tokens, recipe.data.truncation):
             output = model(batch.to(self.device), keep=batch.tgt_mask)
-            loss = likelihood(output.log_probs, batch, model.sizes.tgt, 0.0)
-            nll += loss.nll.cpu()
-            tokens += loss.tokens
+            nll += likelihood(output.log_probs, batch, model.sizes.tgt)[1].cpu()
+            tokens += batch.n_tokens
         config, limit = recipe.search.single_beam(settings.beam_size), source_token_limit(recipe)
         translator = Translator(model, self.tokenizers, config, name=recipe.name, max_source_tokens=limit)
         sources, references = zip(*self.pairs, strict=True) if self.pairs else ((), ())

@@ -14,7 +14,6 @@ from nmtkit.metrics.bleu import LengthBucket as LengthBucket
 from nmtkit.metrics.bleu import by_length as by_length
 from nmtkit.metrics.fit import aer as aer
 from nmtkit.metrics.fit import perplexity as perplexity
-from nmtkit.metrics.mbr import expected_utilities as expected_utilities
 from nmtkit.metrics.metric import METRICS as METRICS
 from nmtkit.metrics.metric import MOST_SAMPLES as MOST_SAMPLES
 from nmtkit.metrics.metric import Comparison as Comparison
@@ -29,7 +28,6 @@ from nmtkit.metrics.metric import text_metrics as text_metrics
 from nmtkit.metrics.quality import term_recall as term_recall
 from nmtkit.metrics.rouge import ROUGE_METRICS as ROUGE_METRICS
 from nmtkit.metrics.rouge import SENTENCE_RULES as SENTENCE_RULES
-from nmtkit.metrics.rouge import RougeScore as RougeScore
 from nmtkit.metrics.rouge import lead as lead
 from nmtkit.metrics.rouge import split_sentences as split_sentences
 from nmtkit.metrics.significance import ExampleMetric as ExampleMetric

@@ -12,6 +12,7 @@ from commands import Command, as_text, succeeded, write_lines
 from nmtkit import metrics
 from nmtkit.metrics import Resampling, Texts
 from nmtkit.metrics.quality import quality
+from nmtkit.metrics.rouge import RougeScore
 
 ARTICLES = ["The cat sat on the mat. A dog barked at it all night.", "Rome won 3-2. Oslo lost its last match at home."]
 GOLD = ["A dog barked at the cat. The cat sat.", "Oslo lost 3-2 to Rome."]
@@ -51,7 +52,7 @@ def test_rouge_with_intervals_and_quality(score: Command) -> None:
     for system, cells in zip((new, old), expected, strict=True):
         assert len(system["scores"]) == 4
         for entry, cell in zip(system["scores"], cells, strict=True):
-            assert isinstance(cell.score, metrics.RougeScore)
+            assert isinstance(cell.score, RougeScore)
             beside = {"mean": cell.mean, "interval": cell.interval, "p_value": cell.p_value}
             assert entry == asdict(cell.score) | beside
     table = succeeded(score("new", "--ref", "gold", "--n-samples", 50)).out

@@ -6,8 +6,7 @@ import random
 import pytest
 import sacrebleu
 
-from nmtkit.metrics import expected_utilities
-from nmtkit.metrics.mbr import Utility, sentence_scores
+from nmtkit.metrics.mbr import Utility, expected_utilities, sentence_scores
 from nmtkit.search.rules import SearchConfig
 from nmtkit.translation.result import Translation, merge_and_rerank
 

@@ -36,13 +36,13 @@ def build(name: str, settings: dict[str, object] | None = None) -> Seq2Seq:
 @pytest.mark.parametrize("name", sorted(SMALL))
 def test_gradient_in_parts_is_that_of_the_whole(name: str, rows: int) -> None:
     whole = build(name)
-    loss = likelihood(whole(BATCH, keep=BATCH.tgt_mask).log_probs, BATCH, 10, 0.1)
-    torch.autograd.backward(loss.total / 10)
+    total, nll = likelihood(whole(BATCH, keep=BATCH.tgt_mask).log_probs, BATCH, 10, 0.1)
+    torch.autograd.backward(total / 10)
 
     parted = build(name)
     sums = backward(parted, BATCH, 10, rows * 4 * 10, label_smoothing=0.1)
-    assert sums["loss"].item() == pytest.approx(loss.total.item(), rel=1e-12)
-    assert sums["nll"].item() == pytest.approx(loss.nll.item(), rel=1e-12)
+    assert sums["loss"].item() == pytest.approx(total.item(), rel=1e-12)
+    assert sums["nll"].item() == pytest.approx(nll.item(), rel=1e-12)
     assert_same_gradients(gradients(parted), gradients(whole))
 
 
@@ -67,18 +67,18 @@ def test_losses_of_attention_add_exactly_their_gradient(
     """The output layer reads the attention in parts, the loss whole: together the gradient of one formula."""
     whole = build(name, settings)
     output = whole(LINKED, keep=LINKED.tgt_mask, need_attention=True)
-    text = likelihood(output.log_probs, LINKED, 10, 0.1)
+    total, nll = likelihood(output.log_probs, LINKED, 10, 0.1)
     if "coverage_weight" in losses:
         term, loss, scale = "coverage_loss", coverage_loss(output.attention, LINKED.tgt_mask), 0.7 / 10
     else:
         kind = losses["guided_alignment"].get("loss", "cross_entropy")
         term, loss, scale = "alignment_loss", alignment_loss(output.attention, LINKED.alignment, kind), 0.3 / 4
-    torch.autograd.backward(text.total / 10 + scale * loss)
+    torch.autograd.backward(total / 10 + scale * loss)
 
     parted = build(name, settings)
     sums = backward(parted, LINKED, 10, rows * 4 * 10, links=4, label_smoothing=0.1, **losses)
-    expected = {term: loss.item(), "loss": text.total.item(), "nll": text.nll.item()}
-    assert {name: total.item() for name, total in sums.items()} == pytest.approx(expected, rel=1e-12)
+    expected = {term: loss.item(), "loss": total.item(), "nll": nll.item()}
+    assert {name: value.item() for name, value in sums.items()} == pytest.approx(expected, rel=1e-12)
     assert_same_gradients(gradients(parted), gradients(whole))
 
 
@@ -95,8 +95,8 @@ def test_the_models_own_alignment_is_a_constant_target() -> None:
             links[row, position, int(heads[row, :, position].sum(0).argmax())] = True
     log_probs = whole.predict(readout.gather(LINKED.tgt_mask), memory)
     alignment = alignment_loss(readout.attention, links)
-    text = likelihood(log_probs, LINKED, 10, 0.1)
-    torch.autograd.backward(text.total / 10 + 0.3 * alignment / 7)
+    total, _ = likelihood(log_probs, LINKED, 10, 0.1)
+    torch.autograd.backward(total / 10 + 0.3 * alignment / 7)
 
     own = build("transformer", {"alignment_heads": 2})
     guided = {"source": "model", "weight": 0.3}

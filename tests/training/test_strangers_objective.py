@@ -163,7 +163,7 @@ def test_an_attention_score_that_a_recipe_chooses(enter: Enter) -> None:
     chosen = load("demo", ["model={kind: luong, score: distance, embedding_size: 8, hidden_size: 8}"])
     model, batch = Luong(chosen.model, VocabularySizes(12, 12, False)), tiny_batch(1)
     assert isinstance(model.attention.score, Distance)
-    torch.autograd.backward(likelihood(model(batch, keep=batch.tgt_mask).log_probs, batch, 12).total)
+    torch.autograd.backward(likelihood(model(batch, keep=batch.tgt_mask).log_probs, batch, 12)[0])
     assert bool(model.attention.score.query.weight.grad.any())
 
 

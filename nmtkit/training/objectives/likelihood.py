@@ -15,18 +15,6 @@ _LARGEST = 700.0
 """The exponential of more is no float."""
 
 
-@dataclass(frozen=True)
-class Loss:
-    """Sums over the M target tokens of a batch, in nats."""
-
-    total: Tensor
-    """The smoothed loss, a scalar."""
-    nll: Tensor
-    """Negative log-likelihood without smoothing, a scalar outside the graph."""
-    tokens: int
-    """M."""
-
-
 def negative_log_probs(log_probs: Tensor, batch: Batch, vocabulary_size: int, part: slice = slice(None)) -> Tensor:
     """Negative log-probability of the target at each of the M positions, `(M,)`, in nats.
 
@@ -46,8 +34,10 @@ def negative_log_probs(log_probs: Tensor, batch: Batch, vocabulary_size: int, pa
 
 def likelihood(
     log_probs: Tensor, batch: Batch, vocabulary_size: int, smoothing: float = 0.0, part: slice = slice(None)
-) -> Loss:
-    """Negative log-likelihood of the targets with label smoothing (Szegedy et al. 2016, section 7).
+) -> tuple[Tensor, Tensor]:
+    """Negative log-likelihood of the targets with label smoothing (Szegedy et al. 2016, section 7), and without.
+
+    Both are sums over the M positions, in nats; the one without smoothing is outside the graph.
 
     Each target word y becomes the distribution q(x) = (1 - smoothing) [x = y] + smoothing / V over the V words of the
     vocabulary, y included; the loss is the cross-entropy -sum_x q(x) log p(x), as of
@@ -60,7 +50,7 @@ def likelihood(
     if smoothing:
         words = log_probs[:, :vocabulary_size] if log_probs.shape[-1] > vocabulary_size else log_probs
         total = (1 - smoothing) * nll - (smoothing / vocabulary_size) * words.sum(dtype=at_least_float32(log_probs))
-    return Loss(total, nll.detach(), each.numel())
+    return total, nll.detach()
 
 
 @OBJECTIVES.register("label_smoothing")
@@ -81,8 +71,8 @@ class Likelihood(Objective):
     def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
         """The loss with smoothing and without."""
         assert inputs.log_probs is not None
-        loss = likelihood(inputs.log_probs, inputs.batch, inputs.vocabulary_size, self.smoothing, inputs.part)
-        return {LOSS: loss.total, "nll": loss.nll}
+        total, nll = likelihood(inputs.log_probs, inputs.batch, inputs.vocabulary_size, self.smoothing, inputs.part)
+        return {LOSS: total, "nll": nll}
 
     def metrics(self, means: Mapping[str, float]) -> dict[str, float]:
         """Adds the perplexity."""
