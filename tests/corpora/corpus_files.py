@@ -7,7 +7,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -25,25 +25,39 @@ def as_bytes(content: Content) -> bytes:
     return (content if isinstance(content, str) else "".join(f"{line}\n" for line in content)).encode()
 
 
+def tarred(members: Iterable[tuple[Any, ...]], compression: str = "", **options: Any) -> bytes:
+    """A tar of members by their name and content; what is no file has its type and where it leads as well."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode=f"w:{compression}", **options) as tar:
+        for name, content, *kind in members:
+            header, data = tarfile.TarInfo(name), as_bytes(content)
+            header.size = len(data)
+            if kind:
+                header.type, header.linkname = kind
+            tar.addfile(header, io.BytesIO(data))
+    return packed.getvalue()
+
+
+def zipped(members: Mapping[str, Content]) -> bytes:
+    """A zip archive, of the same bytes at any time."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(zipfile.ZipInfo(name), as_bytes(content), zipfile.ZIP_DEFLATED)
+    return packed.getvalue()
+
+
 def published(path: Path, content: Content | Mapping[str, Content]) -> Path:
     """A file of the kind that its name tells; bytes are its own, and members without such a name make a zip archive."""
     if not isinstance(content, Mapping):
         is_packed = path.suffix == ".gz" and not isinstance(content, bytes)
         path.write_bytes(gzip.compress(as_bytes(content)) if is_packed else as_bytes(content))
     elif path.name.endswith((".tar", ".tgz", ".tar.gz")):
-        with tarfile.open(path, "w" if path.suffix == ".tar" else "w:gz") as tar:
-            for folder in sorted({str(parent) for name in content for parent in Path(name).parents} - {"."}):
-                header = tarfile.TarInfo(folder)
-                header.type, header.mode = tarfile.DIRTYPE, 0o755
-                tar.addfile(header)
-            for name, text in content.items():
-                header, data = tarfile.TarInfo(name), as_bytes(text)
-                header.size = len(data)
-                tar.addfile(header, io.BytesIO(data))
+        folders = sorted({str(parent) for name in content for parent in Path(name).parents} - {"."})
+        members = [*((folder, b"", tarfile.DIRTYPE, "") for folder in folders), *content.items()]
+        path.write_bytes(tarred(members, "" if path.suffix == ".tar" else "gz"))
     else:
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-            for name, text in content.items():
-                archive.writestr(name, as_bytes(text))
+        path.write_bytes(zipped(content))
     return path
 
 

@@ -1,12 +1,12 @@
 """A small Debian archive on a web server, and packages made without dpkg."""
 
 import hashlib
-import io
 import lzma
-import tarfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
+from corpus_files import Content, tarred
 from web_server import Site
 
 from nmtkit.corpora.download import FetchContext
@@ -34,18 +34,12 @@ def package(name: str, deb: Path) -> str:
     )
 
 
-def build(deb: Path, contents: Mapping[str, str | bytes | tarfile.TarInfo], compression: str = "xz") -> Path:
-    data = io.BytesIO()
-    with tarfile.open(fileobj=data, mode=f"w:{compression}") as tar:
-        for name, content in contents.items():
-            if isinstance(content, tarfile.TarInfo):
-                tar.addfile(content)
-                continue
-            header = tarfile.TarInfo(f"./{name}")
-            packed = content.encode() if isinstance(content, str) else content
-            header.size = len(packed)
-            tar.addfile(header, io.BytesIO(packed))
-    parts = {"debian-binary": b"2.0\n", "control.tar": b"odd", f"data.tar.{compression}": data.getvalue()}
+def build(
+    deb: Path, contents: Mapping[str, Content], compression: str = "xz", others: Iterable[tuple[Any, ...]] = ()
+) -> Path:
+    """A package of files, and of other members of its tar."""
+    data = tarred([*((f"./{name}", content) for name, content in contents.items()), *others], compression)
+    parts = {"debian-binary": b"2.0\n", "control.tar": b"odd", f"data.tar.{compression}": data}
     with deb.open("wb") as file:
         file.write(b"!<arch>\n")
         for name, part in parts.items():

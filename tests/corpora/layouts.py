@@ -63,17 +63,11 @@ def iwslt14() -> Layout:
     for language in ("de", "en"):
         tags = members[f"de-en/train.tags.de-en.{language}"] = []
         for talk in range(100):
-            tags += [f"<url>http://www.example.org/{talk}</url>", "<keywords>talks, words</keywords>"]
-            tags += ["<speaker>Ada Okafor</speaker>", f"<talkid>{talk}</talkid>", f"<title>Talk in {language}</title>"]
-            tags += [f"<description>About {talk} in {language}.</description>", "<reviewer></reviewer>"]
+            tags += [f"<url>http://www.example.org/{talk}</url>", f"<talkid>{talk}</talkid>", "<reviewer></reviewer>"]
             tags += [f" {line}" for line in lines(language, f"talk {talk} sentence", 3)]
         for name in ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012"):
             xml = ['<?xml version="1.0" encoding="UTF-8"?>', "<mteval>", f'<refset setid="iwslt" srclang="{language}">']
-            xml += [
-                '<doc docid="535" genre="lectures">',
-                "<url>http://www.example.org/535</url>",
-                "<talkid>535</talkid>",
-            ]
+            xml += ['<doc docid="535" genre="lectures">', "<talkid>535</talkid>"]
             xml += [f'<seg id="{n}"> {line} </seg>' for n, line in enumerate(lines(language, name, 4), start=1)]
             members[f"de-en/IWSLT14.{name}.de-en.{language}.xml"] = [*xml, "</doc>", "</refset>", "</mteval>"]
     return Layout({"de-en.tgz": members}, {"": 300, "test": 20})
@@ -120,29 +114,41 @@ def wmt16(other: str, prefixes: Mapping[str, str]) -> Layout:
     return Layout({**files, "dev.tgz": wmt_dev()}, {"train": 5 * len(files), "valid": 4, "test": 4})
 
 
+STORY = "Article {0} begins .\n\nIt ends , says number {0} .\n\n@highlight\n\nThe point of number {0}\n"
+PAGE = (
+    "[SN]URL[SN]\nhttp://x.example.org/{0}\n\n[SN]TITLE[SN]\nTitle {0}\n\n[SN]FIRST-SENTENCE[SN]\n"
+    "Point of number {0} .\n\n[SN]RESTBODY[SN]\nShare this with\nThe text of number {0} .\nIts end .\n"
+)
+
+
+def address(name: object) -> str:
+    """The address of the page that a story was taken from."""
+    return f"http://web.example.org/web/2015/http://www.example.org/{name}.html"
+
+
+def stem(name: object) -> str:
+    """The name of the story's file."""
+    return hashlib.sha1(address(name).encode()).hexdigest()
+
+
 def cnn_dailymail() -> Layout:
     files: dict[str, Lines] = {}
-    members: dict[str, dict[str, Lines]] = {"cnn_stories.tgz": {}, "dailymail_stories.tgz": {}}
+    members: dict[str, dict[str, str]] = {"cnn_stories.tgz": {}, "dailymail_stories.tgz": {}}
     for split, numbers in {"train": range(6), "val": range(6, 8), "test": range(8, 11)}.items():
-        urls = {n: f"http://web.example.org/web/2015/http://www.example.org/{n}.html" for n in numbers}
-        files[f"all_{split}.txt"] = [*urls.values()]
-        for number, url in urls.items():
+        files[f"all_{split}.txt"] = [address(number) for number in numbers]
+        for number in numbers:
             publisher = "cnn" if number % 2 else "dailymail"
-            name = f"{publisher}/stories/{hashlib.sha1(url.encode()).hexdigest()}.story"
-            text = [f"Article {number} begins .", "", f"It ends , says number {number} .", "", "@highlight", ""]
-            members[f"{publisher}_stories.tgz"][name] = [*text, f"The point of number {number}"]
+            story = f"{publisher}/stories/{stem(number)}.story"
+            members[f"{publisher}_stories.tgz"][story] = STORY.format(number)
     return Layout({**files, **members}, {"train": 6, "valid": 2, "test": 3})
 
 
 def xsum() -> Layout:
     ids = {"train": ["100", "101", "102", "103"], "validation": ["200", "201"], "test": ["300", "301", "302"]}
-    sections = "[SN]URL[SN]\nhttp://x.example.org/{0}\n\n[SN]TITLE[SN]\nTitle {0}\n\n[SN]FIRST-SENTENCE[SN]\n"
-    rest = "Point of number {0} .\n\n[SN]RESTBODY[SN]\nShare this with\nThe text of number {0} .\nIts end .\n"
-    members = {
-        f"bbc-summary-data/{one}.summary": (sections + rest).format(one) for some in ids.values() for one in some
-    }
     files = {
-        "XSUM-EMNLP18-Summary-Data-Original.tar.gz": members,
+        "XSUM-EMNLP18-Summary-Data-Original.tar.gz": {
+            f"bbc-summary-data/{one}.summary": PAGE.format(one) for some in ids.values() for one in some
+        },
         "XSum-TRAINING-DEV-TEST-SPLIT-90-5-5.json": json.dumps(ids),
     }
     return Layout(files, {"train": 4, "valid": 2, "test": 3})

@@ -2,7 +2,6 @@
 
 import bz2
 import gzip
-import io
 import lzma
 import random
 import stat
@@ -14,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from corpus_files import refused
+from corpus_files import refused, tarred
 
-from nmtkit.core.errors import DataError
 from nmtkit.corpora import archives
 from nmtkit.corpora.archives import members
 
 TEXTS = {"corpus/train.en": b"one\ntwo\n" * 5000, "corpus/train.de": "eins\nzwölf\n".encode() * 5000, "README": b""}
+NOISE = {f"{number}.txt": random.Random(number).randbytes(30_000) for number in range(10)}
 BUILDERS = ["zip", "tar", "tar.gz", "tar.bz2", "tar.xz"]
 
 
@@ -31,18 +30,12 @@ def build(path: Path, texts: dict[str, bytes], kind: str) -> Path:
 
 def pack(path: Path, kind: str, *members: tuple[Any, ...], **options: Any) -> Path:
     """An archive of members by their name, content and, in a tar, type and link."""
-    if kind == "zip":
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as zipped:
-            for name, content, *folder in members:
-                zipped.writestr(f"{name}/" if folder else name, content)
+    if kind != "zip":
+        path.write_bytes(tarred(members, kind.partition(".")[2], **options))
         return path
-    with tarfile.open(path, f"w:{kind.partition('.')[2]}", **options) as tar:
-        for name, content, *rest in members:
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            if rest:
-                info.type, info.linkname = rest
-            tar.addfile(info, io.BytesIO(content))
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content, *folder in members:
+            archive.writestr(f"{name}/" if folder else name, content)
     return path
 
 
@@ -67,14 +60,6 @@ def test_a_single_file_is_its_own_member(tmp_path, pack, name):
     assert member.name == "a.txt"
     assert member.open().readlines() == [b"text\n"] * 1000
     assert member.open().read(4) == b"text"  # it can be read again
-
-
-def test_members_of_a_zip_can_be_read_side_by_side_and_later(tmp_path):
-    found = {member.name: member for member in members(build(tmp_path / "a.zip", TEXTS, "zip"))}
-    with found["corpus/train.en"].open() as src, found["corpus/train.de"].open() as tgt:
-        assert [line.strip() for pair in zip(src, tgt, strict=True) for line in pair][:4] == [
-            b"one", b"eins", b"two", "zwölf".encode(),
-        ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -151,23 +136,6 @@ def test_the_headers_of_a_zip_are_not_believed(tmp_path):
     assert "damaged archive" in refused(read_all, path)
 
 
-def test_members_that_share_their_bytes_count_each_time(tmp_path):
-    """The bomb of overlapping members: each is small, together they are not."""
-    kernel = random.Random(1).randbytes(1 << 20)
-    path = tmp_path / "a.zip"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as packed:
-        packed.writestr("0", kernel)
-        first = packed.infolist()[0]
-        for number in range(1, 300):
-            again = zipfile.ZipInfo(str(number))
-            again.header_offset, again.CRC = first.header_offset, first.CRC
-            again.file_size = again.compress_size = len(kernel)
-            packed.filelist.append(again)
-            packed.NameToInfo[again.filename] = again
-    # Readers find the first name in the shared header; newer ones see the overlap itself.
-    assert "a.zip" in refused(drain, path)
-
-
 @pytest.mark.parametrize("kind", BUILDERS)
 def test_the_limits_are_kept(tmp_path, kind, monkeypatch):
     path = build(tmp_path / kind, {f"{number:03}": b"x" * 100 for number in range(50)}, kind)
@@ -209,9 +177,7 @@ def test_an_encrypted_zip_and_an_unknown_method_are_refused(tmp_path, local, cen
 @pytest.mark.parametrize("kind", BUILDERS)
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.9, 0.99])
 def test_a_cut_archive_is_damaged(tmp_path, kind, share):
-    noise = random.Random(3)
-    texts = {f"{number}.txt": noise.randbytes(30_000) for number in range(10)}
-    data = build(tmp_path / "whole", texts, kind).read_bytes()
+    data = build(tmp_path / "whole", NOISE, kind).read_bytes()
     # A tar ends with blocks of zeros, which may be missing.
     length = 300_000 if kind == "tar" else len(data)
     (tmp_path / "cut").write_bytes(data[: int(length * share)])
@@ -225,24 +191,13 @@ def test_a_tar_that_is_cut_or_changed_in_a_header_is_damaged(tmp_path, rest):
     assert "damaged archive" in refused(read_all, tmp_path / "damaged")
 
 
-@pytest.mark.parametrize("kind", BUILDERS)
-def test_changed_bytes_are_noticed_or_belong_to_one_plain_file(tmp_path, kind):
-    """A tar has no checksum of what is in its files; all the others notice every change."""
-    noise = random.Random(4)
-    texts = {f"{number}.txt": noise.randbytes(20_000) for number in range(5)}
-    data = bytearray(build(tmp_path / "whole", texts, kind).read_bytes())
-    noticed = 0
-    for place in noise.sample(range(len(data)), 12):
-        changed = bytes(data[:place]) + bytes([data[place] ^ 0x55]) + bytes(data[place + 1 :])
-        (tmp_path / "changed").write_bytes(changed)
-        try:
-            found = read_all(tmp_path / "changed")
-        except DataError:
-            noticed += 1
-            continue
-        if kind != "tar":  # where nothing is said, nothing of the text may be different
-            assert found == texts or set(found) != set(texts)
-    assert kind == "tar" or noticed >= 9
+@pytest.mark.parametrize("kind", [kind for kind in BUILDERS if kind != "tar"])  # a tar has no checksums of contents
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.9])
+def test_changed_bytes_are_noticed(tmp_path, kind, share):
+    data = bytearray(build(tmp_path / "a", NOISE, kind).read_bytes())
+    data[int(share * len(data))] ^= 0x55
+    (tmp_path / "a").write_bytes(data)
+    assert "damaged archive" in refused(read_all, tmp_path / "a")
 
 
 def test_what_is_missing_is_said(tmp_path):

@@ -17,9 +17,7 @@ from web_server import Site
 from nmtkit.core.formats import load_yaml
 from nmtkit.corpora.catalogue import Catalogue, Corpus
 from nmtkit.corpora.fetching import FetchedCorpus, fetch
-from nmtkit.corpora.readers import AlignedReader, Reader, TabSeparatedReader
 from nmtkit.corpora.sources import UrlSource
-from nmtkit.corpora.stories import StoriesReader
 
 CATALOGUE = Catalogue()
 DATA = Path(os.environ.get("NMTKIT_DATA", Path(__file__).parents[3] / "shared" / "data"))
@@ -126,27 +124,6 @@ def test_the_real_files_of_multi30k_have_the_sums_and_the_counts_of_the_catalogu
         "Two young, White males are outside near many bushes.",
         "Zwei junge weiße Männer sind im Freien in der Nähe vieler Büsche.",
     )
-
-
-def places(reader: Reader) -> set[str]:
-    if isinstance(reader, TabSeparatedReader):
-        return {reader.text.partition(":")[0]}
-    if isinstance(reader, AlignedReader):
-        return {side.partition(":")[0] for part in reader.parts for side in (part.src, part.tgt)}
-    if isinstance(reader, StoriesReader):
-        return {*reader.archives, *(name for names in reader.lists.values() for name in names)}
-    return {reader.archive, reader.splits}
-
-
-def test_readers_ask_for_exactly_the_files_that_the_sources_give() -> None:
-    checked = 0
-    for entry in of_the_web():
-        for name in CATALOGUE.examples(entry):
-            corpus = CATALOGUE.get(name)
-            given = {source.file_name for source in corpus.entry.sources if isinstance(source, UrlSource)}
-            assert places(corpus.entry.read) == given, name
-            checked += 1
-    assert checked == 286
 
 
 def test_one_address_has_one_sum_everywhere() -> None:

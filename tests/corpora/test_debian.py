@@ -75,9 +75,8 @@ def test_descriptions_come_in_the_requested_languages(site: Site, tmp_path: Path
 
 
 def test_only_regular_files_of_a_package_are_read_and_none_too_large_for_a_text(tmp_path: Path) -> None:
-    link, pipe = tarfile.TarInfo("./link"), tarfile.TarInfo("./pipe")
-    link.type, link.linkname, pipe.type = tarfile.SYMTYPE, "/etc/passwd", tarfile.FIFOTYPE
-    deb = build(tmp_path / "tool.deb", {"link": link, "a/text": "one", "pipe": pipe, "b": "two"})
+    others = [("./link", b"", tarfile.SYMTYPE, "/etc/passwd"), ("./pipe", b"", tarfile.FIFOTYPE, "")]
+    deb = build(tmp_path / "tool.deb", {"a/text": "one", "b": "two"}, others=others)
     assert list(package_files(deb)) == [("a/text", b"one"), ("b", b"two")]
     big = build(tmp_path / "big.deb", {"big": bytes(2**26 + 1)}, "gz")
     with pytest.raises(DataError, match=r"big has 67108865 bytes"):

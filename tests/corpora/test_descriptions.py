@@ -6,7 +6,7 @@ from corpus_files import read
 
 from nmtkit.core.errors import DataError
 from nmtkit.corpora.debian import stanzas
-from nmtkit.corpora.debian_readers import DebianDescriptions, DebianSummaries, descriptions, family, paragraphs, units
+from nmtkit.corpora.debian_readers import DebianDescriptions, DebianSummaries, descriptions, family, units
 from nmtkit.corpora.readers import Pair
 
 PACKAGES = """\
@@ -88,15 +88,6 @@ def files(tmp_path: Path) -> list[Path]:
     return [tmp_path / f"{name}.xz" for name in texts]
 
 
-def test_stanzas_have_the_wanted_fields(files: list[Path]) -> None:
-    assert list(stanzas(files[0], ("Package", "Source", "Depends"))) == [
-        {"Package": "frob", "Depends": "libc6,\n libfrob2"},
-        {"Package": "frob-doc", "Source": "frob"},
-        {"Package": "libfrob2", "Source": "frob (0.9)"},
-        {"Package": "knit3", "Source": "knit3"},
-    ]
-
-
 def test_stanzas_end_with_blank_lines_or_the_file_and_lines_with_line_feeds_only(tmp_path: Path) -> None:
     (tmp_path / "index").write_text(
         "\n\nA: 1\n\n\nA: 2\u2028two\x85.\n three\r\x0c\nB: 3", encoding="utf-8", newline=""
@@ -118,15 +109,6 @@ def test_what_is_no_index_is_refused_by_its_line(tmp_path: Path, content: bytes 
         (tmp_path / "index").write_bytes(content)
     with pytest.raises(DataError, match=said):
         list(stanzas(tmp_path / "index", ("A",)))
-
-
-def test_paragraphs_are_divided_by_dots() -> None:
-    assert paragraphs([" one", " two", " .", "  * three", " .", " .", " four.", " ."]) == [
-        ["one", "two"],
-        [" * three"],
-        ["four."],
-    ]
-    assert paragraphs([]) == []
 
 
 @pytest.mark.parametrize(

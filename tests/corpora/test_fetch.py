@@ -1,16 +1,13 @@
 """Fetching whole corpora from a server of our own: what lies in the folder, and what a failure leaves behind."""
 
 import hashlib
-import io
 import json
-import os
 import tempfile
-import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from corpus_files import refused
+from corpus_files import refused, zipped
 from debian_archive import build, fetch_context, package, write_release
 
 from nmtkit import recipe
@@ -24,13 +21,6 @@ from nmtkit.corpus.reading import read_pairs
 LINES = "".join(f"This is sentence {n}.\tDas ist Satz {n}.\n" for n in range(300)) + "Same.\tSame.\n"
 
 
-def packed(text: str) -> bytes:
-    stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w") as archive:
-        archive.writestr(zipfile.ZipInfo("pairs.txt"), text)  # dated 1980, so that the bytes are always the same
-    return stream.getvalue()
-
-
 @dataclass
 class Desk:
     """A corpus on the server, where it is fetched to, and what was told."""
@@ -41,7 +31,7 @@ class Desk:
     counted: list[int] = field(default_factory=list)
 
     def corpus(self, lines: str = LINES, vouch: bool = True, **changes: object) -> Corpus:
-        content = packed(lines)
+        content = zipped({"pairs.txt": lines})
         source = {"kind": "url", "url": self.site.put("pairs.zip", content)}
         source |= {"sha256": hashlib.sha256(content).hexdigest()} if vouch else {"no_checksum": "it changes"}
         entry = {
@@ -75,7 +65,7 @@ def desk(site, tmp_path):
     return Desk(site, tmp_path / "corpora" / "pairs")
 
 
-def test_the_folder_has_text_a_card_and_a_recipe_that_finds_it(desk, monkeypatch, tmp_path):
+def test_the_folder_has_text_a_recipe_that_finds_it_and_a_card_of_what_was_left_out(desk, monkeypatch, tmp_path):
     fetched = desk.fetch(desk.corpus())
     names = {f"{split}.{side}" for split in ("train", "valid", "test") for side in ("en", "de")}
     assert {path.name for path in desk.folder.iterdir()} == names | {"card.json", "CARD.md", "pairs.yaml"}
@@ -87,10 +77,7 @@ def test_the_folder_has_text_a_card_and_a_recipe_that_finds_it(desk, monkeypatch
     assert loaded.name == "pairs"
     assert desk.counted[-1] == counts["train"]
 
-
-def test_the_card_tells_where_it_is_from_and_what_was_left_out(desk):
-    content = packed(LINES)
-    fetched = desk.fetch(desk.corpus())
+    content = zipped({"pairs.txt": LINES})
     card = json.loads((desk.folder / "card.json").read_text(encoding="utf-8"))
     assert card == fetched.card
     assert card["dropped"] == {"both sides identical": 1}
@@ -139,7 +126,7 @@ def test_a_file_put_into_the_cache_by_hand_is_taken(desk):
     desk.site.failures = [(404, {})]
     refused(desk.fetch, corpus)
     (place,) = cache_folder().iterdir()
-    (place / "pairs.zip").write_bytes(packed(LINES))
+    (place / "pairs.zip").write_bytes(zipped({"pairs.txt": LINES}))
     desk.fetch(corpus)
     assert len(desk.site.asked) == 1
 
@@ -153,7 +140,7 @@ def test_without_a_sum_it_is_said_and_a_later_fetch_compares(desk):
     before = (desk.folder / "card.json").read_bytes()
     said = refused(desk.fetch, desk.corpus(LINES + "More.\tMehr.\n", vouch=False))
     assert "is not the file it was" in said
-    assert hashlib.sha256(packed(LINES)).hexdigest() in said
+    assert hashlib.sha256(zipped({"pairs.txt": LINES})).hexdigest() in said
     assert (desk.folder / "card.json").read_bytes() == before
 
 
@@ -178,14 +165,6 @@ def test_stopped_in_the_middle_nothing_is_left(desk, monkeypatch, fault):
     assert desk.left() == {"catalogue.yaml"}
     if isinstance(fault, OSError):
         assert "No space left on device" in str(raised.value)
-
-
-def test_a_wrong_sum_writes_nothing(desk):
-    corpus = desk.corpus()
-    desk.site.put("pairs.zip", packed("Evil.\tBöse.\n"))
-    assert "unexpected file" in refused(desk.fetch, corpus)
-    assert desk.left() == {"catalogue.yaml"}
-    assert not list(cache_folder().rglob("pairs.zip*"))
 
 
 def test_what_else_lies_there_is_not_touched(desk):
@@ -219,21 +198,6 @@ def test_a_folder_that_has_another_corpus_or_a_part_of_one(desk):
     for text in ("{", "[" * 3000):
         (desk.folder / "card.json").write_text(text)
         assert "card.json: cannot be read" in refused(find_fetched, corpus, desk.folder)
-
-
-def test_a_folder_that_cannot_be_made_is_named(desk):
-    corpus = desk.corpus()
-    desk.folder = desk.folder.parent / "catalogue.yaml" / "pairs"
-    assert "cannot write it" in refused(desk.fetch, corpus)
-
-
-def test_the_folder_may_be_read_by_whom_the_user_allows(desk):
-    mask = os.umask(0o027)
-    try:
-        desk.fetch(desk.corpus())
-    finally:
-        os.umask(mask)
-    assert desk.folder.stat().st_mode & 0o777 == 0o750
 
 
 @pytest.mark.parametrize("cache", ["", "relative"])

@@ -51,10 +51,8 @@ COMMON = '<span hidden="true" id="defaultnote1"><span class="keycode">Ctrl</span
 @pytest.mark.parametrize(
     ("inner", "text"),
     [
-        (_press(MAC, COMMON), "Press Ctrl+C now."),
         (_press(COMMON, MAC, UNIX), "Press Ctrl+C now."),
         (_press(UNIX, MAC), "Press Meta+C now."),
-        (_press(MAC), "Press Command+C now."),
         (_press(), "Press +C now."),
         (
             'In text: <span class="switch" id="swlnapp1"><span hidden="true" id="WRITER1" class="WRITER">'
@@ -63,7 +61,7 @@ COMMON = '<span hidden="true" id="defaultnote1"><span class="keycode">Ctrl</span
         ),
         ('A <span hidden="true" id="x">hidden </span>text', "A text"),
     ],
-    ids=["common-last", "common-first", "none-common", "one", "none", "within-variants", "hidden-without-switch"],
+    ids=["common-first", "none-common", "none", "within-variants", "hidden-without-switch"],
 )
 def test_of_several_variants_one_is_read(inner: str, text: str) -> None:
     assert page_paragraphs(f'<p id="par_id1">{inner}</p>') == {"par_id1": [text]}

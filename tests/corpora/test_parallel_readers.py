@@ -299,11 +299,3 @@ def test_a_text_that_is_not_there_is_named_with_those_that_are(tmp_path: Path, p
     archive = published(tmp_path / "a.zip", {f"{number}.txt": TATOEBA for number in range(25)})
     with pytest.raises(DataError, match=said):
         read(TabSeparatedReader(text=place), archive)
-
-
-def test_pairs_come_before_the_end_is_read(tmp_path: Path) -> None:
-    archive = published(tmp_path / "a.zip", {"a.txt": "one\teins\n" * 3 + "damaged\n"})
-    pairs = TabSeparatedReader(text="a.zip:a.txt").pairs([archive], Counter())
-    assert [next(pairs).src for _ in range(3)] == ["one"] * 3
-    with pytest.raises(DataError, match="line 4"):
-        next(pairs)

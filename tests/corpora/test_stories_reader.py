@@ -1,56 +1,19 @@
 """Corpora of one file for every article: stories with highlights, and XSum's pages with sections."""
 
-import hashlib
 import json
 from pathlib import Path
 
 import pytest
 from corpus_files import published, read
+from layouts import PAGE, STORY, address, stem
 
 from nmtkit.core.errors import DataError
 from nmtkit.corpora.stories import BUTTONS, MISSING, NO_SUMMARY, TWICE, UNLISTED, StoriesReader, XsumReader
 
-STORY = """A ferry ran aground {where} .
-
-Nobody was hurt .
-
-@highlight
-
-Ferry aground {where}
-
-@highlight
-
-All are safe
-"""
-PAGE = """[SN]URL[SN]
-http://www.example.org/{name}
-
-[SN]TITLE[SN]
-A title that is not used
-
-[SN]FIRST-SENTENCE[SN]
-{name} has a new bridge.
-
-[SN]RESTBODY[SN]
-Share this with
-Email
-The bridge of {name} is open.
-It is \u201clong\u201d.
-"""
-
-
-def address(name: str) -> str:
-    """The address of the page that a story was taken from."""
-    return f"http://web.example.org/web/2015id_/http://www.example.org/{name}.html"
-
-
-def stem(name: str) -> str:
-    return hashlib.sha1(address(name).encode()).hexdigest()
-
 
 def stories(folder: Path, lists: dict[str, list[str]], **changed: str) -> tuple[list[Path], StoriesReader]:
     """Two archives of stories about a, b, c and d, and the lists of the splits."""
-    content = {name: changed.get(name, STORY.format(where=f"at {name}")) for name in "abcd"}
+    content = {name: changed.get(name, STORY.format(name)) for name in "abcd"}
     first = {f"cnn/stories/{stem(name)}.story": content[name] for name in "ab"}
     second = {f"dailymail/stories/{stem(name)}.story": content[name] for name in "cd"}
     files = [published(folder / "cnn.tgz", {**first, "cnn/README": "x"}), published(folder / "dm.tgz", second)]
@@ -67,10 +30,7 @@ def test_stories_go_where_the_lists_say(tmp_path: Path) -> None:
     pairs, dropped = read(reader, *files)
     splits = {"a": "train", "b": "test", "c": "train", "d": "valid"}
     assert [(pair.group, pair.split) for pair in pairs] == [(stem(name), split) for name, split in splits.items()]
-    assert (pairs[0].src, pairs[0].tgt) == (
-        "A ferry ran aground at a . Nobody was hurt .",
-        "Ferry aground at a. All are safe.",
-    )
+    assert (pairs[0].src, pairs[0].tgt) == ("Article a begins . It ends , says number a .", "The point of number a.")
     assert dropped == {}
 
 
@@ -92,9 +52,7 @@ def test_a_story_that_is_not_utf8_is_named(tmp_path: Path) -> None:
 
 def pages(folder: Path, splits: object, **changed: str) -> tuple[list[Path], XsumReader]:
     """An archive of pages and the file of the splits."""
-    members = {
-        f"bbc-summary-data/{name}.summary": changed.get(name, PAGE.format(name=name)) for name in ("p1", "p2", "p3")
-    }
+    members = {f"bbc-summary-data/{name}.summary": changed.get(name, PAGE.format(name)) for name in ("p1", "p2", "p3")}
     listed = splits if isinstance(splits, str) else json.dumps(splits)
     files = [published(folder / "xsum.tar.gz", members), published(folder / "splits.json", listed)]
     return files, XsumReader(archive="xsum.tar.gz", splits="splits.json")
@@ -107,9 +65,9 @@ def test_pages_of_xsum(tmp_path: Path) -> None:
     files, reader = pages(tmp_path, IDS)
     pairs, dropped = read(reader, *files)
     assert [(pair.group, pair.split) for pair in pairs] == [("p1", "test"), ("p2", "valid"), ("p3", "train")]
-    assert pairs[0].src == "The bridge of p1 is open. It is \u201clong\u201d."
-    assert pairs[0].tgt == "p1 has a new bridge."
-    assert dropped == {BUTTONS: 6}
+    assert pairs[0].src == "The text of number p1 . Its end ."
+    assert pairs[0].tgt == "Point of number p1 ."
+    assert dropped == {BUTTONS: 3}
 
 
 def test_pages_that_are_not_listed_or_empty_are_counted(tmp_path: Path) -> None:
@@ -117,7 +75,7 @@ def test_pages_that_are_not_listed_or_empty_are_counted(tmp_path: Path) -> None:
     files, reader = pages(tmp_path, {**IDS, "test": ["gone"]}, p2=empty)
     pairs, dropped = read(reader, *files)
     assert [pair.group for pair in pairs] == ["p3"]
-    assert dropped == {BUTTONS: 2, UNLISTED: 1, NO_SUMMARY: 1, MISSING: 1}
+    assert dropped == {BUTTONS: 1, UNLISTED: 1, NO_SUMMARY: 1, MISSING: 1}
 
 
 def test_a_page_without_a_section_is_named(tmp_path: Path) -> None:

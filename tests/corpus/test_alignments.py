@@ -176,13 +176,6 @@ def test_symmetrization_by_hand(method: alignment.Symmetrization, expected: str)
     assert format_pharaoh(symmetrize(FORWARD, BACKWARD, method)) == expected
 
 
-def test_final_strict_adds_far_links_of_two_free_words() -> None:
-    forward, backward = frozenset({(0, 0), (2, 3)}), frozenset({(0, 0), (4, 0), (2, 5)})
-    assert format_pharaoh(symmetrize(forward, backward, "grow-diag-strict")) == "0-0"
-    assert format_pharaoh(symmetrize(forward, backward, "grow-diag-final-strict")) == "0-0 2-3"
-    assert format_pharaoh(symmetrize(forward, backward, "grow-diag-final")) == "0-0 2-3 2-5 4-0"
-
-
 def literally(forward: Links, backward: Links, final: bool, both_grow: bool, both_final: bool) -> Links:
     """The procedure of Koehn et al. 2005 line by line: over the whole grid, again and again."""
     links, union = set(forward & backward), forward | backward

@@ -67,18 +67,6 @@ def test_bad_input_is_named(tmp_path: Path, content: bytes | None, fault: str) -
 # Reading pairs.
 
 
-def test_several_pairs_of_files_follow_one_another(tmp_path: Path) -> None:
-    for name, text in {"a.en": "one\ntwo\n", "a.de": "eins\nzwei\n", "b.en": "three\n", "b.de": "drei\n"}.items():
-        write(tmp_path / name, text)
-    config = settings(train={"src": ["a.en", "b.en"], "tgt": ["a.de", "b.de"]}, folder=str(tmp_path))
-    assert list(read_pairs(config.splits()["train"])) == [
-        Example("one", "eins", 1),
-        Example("two", "zwei", 2),
-        Example("three", "drei", 3),
-    ]
-    assert config.paths() == [str(tmp_path / name) for name in ("a.en", "b.en", "a.de", "b.de")]
-
-
 def test_a_test_set_may_go_without_targets(tmp_path: Path) -> None:
     assert list(read_pairs(files(src=write(tmp_path / "a", "one\n\n")))) == [
         Example("one", None, 1),
@@ -100,22 +88,6 @@ def test_json_lines(tmp_path: Path) -> None:
         Example("a b", "c d e", 1),
         Example("", "ü", 2),
     ]
-
-
-@pytest.mark.parametrize(
-    ("line", "fault"),
-    [
-        ('{"src": "a"}', "line 2: no field 'tgt'; it has src: set tgt_field"),
-        ('{"src": "a", ', "line 2: not JSON"),
-        ('["a", "b"]', "line 2: expected a JSON object, found a list"),
-        ('{"src": 3, "tgt": "b"}', "line 2: field 'src' is neither a string nor a list of strings"),
-        ("", "line 2: not JSON"),
-    ],
-)
-def test_bad_json_lines_are_named(tmp_path: Path, line: str, fault: str) -> None:
-    path = write(tmp_path / "j", f'{{"src": "a", "tgt": "b"}}\n{line}\n')
-    with pytest.raises(DataError, match=fault):
-        list(read_pairs(files(jsonl=path)))
 
 
 # Settings.

@@ -7,8 +7,6 @@ import pytest
 
 from nmtkit.corpus.hashes import HashSet
 
-COUNT = 1 << 19
-
 
 @pytest.mark.parametrize("step", [1, 7, 500, 100_000])
 def test_as_a_set(step: int) -> None:
@@ -32,20 +30,6 @@ def test_nothing_and_the_ends_of_the_range() -> None:
     ends = np.array([2**64 - 1, 0], dtype=np.uint64)
     assert ours.add(ends).tolist() == [False, False]
     assert ours.add(ends).tolist() == [True, True]
-
-
-def test_many_members() -> None:
-    """They are found again in every run, and their neighbours are not."""
-    rng = np.random.default_rng(0)
-    ours = HashSet()
-    numbers = rng.permutation(COUNT).astype(np.uint64) * np.uint64(3)
-    for part in np.array_split(numbers, 37):
-        assert not ours.add(part).any()
-    assert len(ours) == COUNT
-    assert ours.add(numbers).all()
-    assert len(ours) == COUNT
-    assert not ours.add(numbers + np.uint64(1)).any()
-    assert not ours.add(numbers - np.uint64(1)).any()
 
 
 def test_few_bytes_a_member() -> None:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from nmtkit.core.errors import DataError
 from nmtkit.corpus import text as text_module
 from nmtkit.corpus.blocks import Block
 from nmtkit.corpus.config import SplitFiles
-from nmtkit.corpus.reading import SplitReader
+from nmtkit.corpus.reading import SplitReader, read_pairs
 from nmtkit.corpus.text import TextFile, explain_bad_bytes, first_bad_byte, read_lines
 
 
@@ -179,6 +180,8 @@ def test_json_lines(tmp_path: Path) -> None:
     wanted = ["not JSON", "no field 'tgt'", "expected a JSON object, found a list", "field 'tgt' is neither"]
     wanted += ["not JSON", "surrogates not allowed"]
     assert all(words in place.text for place, words in zip(texts, wanted, strict=True))
+    with pytest.raises(DataError, match=r"data\.jsonl, line 2: not JSON"):
+        list(read_pairs(SplitFiles(jsonl=str(path))))
 
 
 def test_stories(tmp_path: Path) -> None:

@@ -161,16 +161,6 @@ def test_groups_are_divided_by_their_places_alone_and_the_order_is_kept() -> Non
     assert {pair.group for pair in found["test"]} > {pair.group for pair in divide(pairs, 0.1, 0.1)["test"]}
 
 
-def test_without_a_group_the_source_is_the_group() -> None:
-    pairs = [Pair(f"s{number % 50}", f"t{number}") for number in range(500)]
-    found = divide(pairs, 0.2, 0.2)
-    sources = {name: {pair.src for pair in held} for name, held in found.items()}
-    assert all(sources.values())
-    assert not sources["train"] & sources["valid"]
-    assert not sources["train"] & sources["test"]
-    assert not sources["valid"] & sources["test"]
-
-
 @pytest.mark.parametrize("per_group", [1, 7])
 def test_no_more_than_asked_for_and_from_everywhere(per_group: int) -> None:
     pairs = [Pair(f"s{number}", "t", group=f"g{number // per_group}") for number in range(20_000)]
