@@ -1,13 +1,11 @@
 """Attention over a source: energies -> mask -> softmax -> context.
 
-Three axes make a mechanism. The *score* says how well a query matches a key; scores live in `SCORES`, one class each.
-The *window* says where a query may look: all of the source, or a part of it. The *history* says what earlier steps have
-seen: nothing, or the coverage, the sum of their weights, which `CoveredAdditive` reads. `Attention` is the place where
-the axes meet: a window narrows the mask before the softmax and may weaken what comes out of it, a history changes the
-energies before it.
+The *score* says how well a query matches a key; scores live in `SCORES`, one class each. The *window* says where a
+query may look: all of the source, or a part of it. The *history* is what earlier steps have looked at: nothing, or the
+coverage, the sum of their weights, which `CoveredAdditive` reads. `Attention` brings them together.
 
-A query belongs to one row of memory, and a row of memory takes Q queries at once: the K hypotheses of a sentence share
-its keys and values, which are never copied. Keys are projected once per sentence.
+A row of memory takes Q queries at once: the K hypotheses of a sentence share its keys and values, which are never
+copied.
 
 A local window (Luong et al. 2015, section 3.2) has a centre p_t, one for every query, and a half-width D. The query
 looks at the real positions s with `|s - p_t| <= D`, at most 2D+1 of them, and the softmax is taken over these alone
@@ -70,8 +68,6 @@ class Additive(AttentionScore):
     """`e_ij = v^T tanh(W s_{i-1} + U h_j + b)`: Bahdanau et al. 2015, appendix A.1.2 (the paper leaves out biases).
 
     It is the `concat` score of Luong et al. 2015, section 3.1, as well: W and U are the halves of their one matrix.
-
-    `kernels.additive_energies` wants its keys doubled.
     """
 
     costly = True
@@ -83,7 +79,7 @@ class Additive(AttentionScore):
         self.energy = nn.Parameter(torch.empty(attention_size).uniform_(-1, 1) / math.sqrt(attention_size))
 
     def project(self, values: Tensor) -> Tensor:
-        """`2 (U h_j + b)`, `(B,S,A)`."""
+        """`2 (U h_j + b)`, `(B,S,A)`: `additive_energies` wants them doubled."""
         return self.key(values) * 2  # type: ignore[no-any-return]  # torch types a module's call as Any
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
@@ -250,8 +246,8 @@ class LocalWindow(nn.Module, ABC):
     def picks(self, queries: int, length: int, costly: bool) -> tuple[bool, bool]:
         """Whether to pick out the keys of a window, and whether the values; see `AttentionScore.costly`.
 
-        Products gain by it where a source is several times as long as the window and there are few queries; with many
-        they lose far more. Additive energies gain with any number of queries.
+        All queries of a sentence share one product over all positions, while each picks vectors of its own: products
+        gain by picking only where the source is long and the queries are few, additive energies gain with any number.
         """
         pick_values = queries <= 16 and length >= 4 * self.width
         return pick_values or (costly and length >= 2 * self.width), pick_values
@@ -303,10 +299,8 @@ def build_window(kind: WindowKind, query_size: int, half_width: int) -> LocalWin
 class Attention(nn.Module):
     """Weighs the encoder's states by how well they match a query, and sums them up.
 
-    With a local window a query needs only W = 2D+1 positions. Picking those out is cheaper than passing over all S
-    where S is several times W, but not always: all queries of a sentence share one matrix product over all S, while
-    every query picks vectors of its own, and moving a vector costs more than multiplying it. `LocalWindow.picks`
-    decides; what comes out is the same.
+    With a local window a query needs only W = 2D+1 positions. `LocalWindow.picks` decides whether picking those out is
+    cheaper than passing over all S; what comes out is the same.
     """
 
     def __init__(self, score: AttentionScore, window: LocalWindow | None = None) -> None:

@@ -42,9 +42,7 @@ def mix(
     A column V + j is minus infinity where the example has no more than j unknown words. All else is finite, result and
     gradient, whatever the gate and the weights.
 
-    Only the columns of the source's own words differ from `log p_gen + log P_vocab`. So only these are computed anew,
-    and the `(R,X)` result is written once; its own memory serves for the one `scatter_add` that sums the weights of
-    positions with the same word.
+    Only the columns of the source's own words differ from `log p_gen + log P_vocab`, so only these are computed anew.
 
     Args:
         vocab_log_probs: log P_vocab `(...,V)`.
@@ -53,8 +51,7 @@ def mix(
         src_extended: `(rows,S)`, ids in the extended vocabulary. Each row serves R / rows successive distributions: the
             T words of a sentence `(B,T)`, its K hypotheses `(N,)`, or one where the rows have been picked already.
         n_oov: X - V.
-        excess: by how much `vocab_log_probs` are too large `(...,1)`, where logits stand in their place: what a search
-            spares is one reading and writing of all of them.
+        excess: by how much `vocab_log_probs` are too large `(...,1)`, where logits stand in their place.
 
     Returns:
         Log-probabilities `(...,X)`.

@@ -12,8 +12,7 @@ _LEVELS = 1 << 16
 def at_least_float32(tensor: Tensor) -> torch.dtype:
     """The tensor's type, or float32 if that has more digits.
 
-    Under autocast a layer gives 16 bits: enough for its own output, too few for a sum over many of them, for a
-    logarithm, or for a probability near one.
+    Under autocast a layer gives 16 bits: too few for a sum over many of them, a logarithm, or a probability near one.
     """
     return torch.promote_types(tensor.dtype, torch.float32)
 
@@ -53,8 +52,7 @@ class Maxout(nn.Module):
     """The larger of each pair of numbers of a linear map: Goodfellow et al. 2013, with two pieces.
 
     It is the hidden layer between a decoder and its output words in Cho et al. 2014 and in Bahdanau et al. 2015,
-    appendix A.2.2; several inputs, set side by side, share the map. The papers pair number 2j-1 with 2j; here j is
-    paired with l+j, which is the same up to the order of rows and keeps both halves contiguous. l is `output_size`.
+    appendix A.2.2. The papers pair number 2j-1 with 2j; here j is paired with l+j, where l is `output_size`.
     """
 
     def __init__(self, input_size: int, output_size: int) -> None:

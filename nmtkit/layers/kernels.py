@@ -1,13 +1,11 @@
 """The inner loops of a search that torch would do in many passes over large tensors: plain forms, and one pass on CUDA.
 
-Every function here has a plain form in torch's own operations. It is what the function means, what trains, and what
-computes on every device. In a search on a CUDA device (gradients off) the same is done by the Triton programs of
-`triton_kernels.py`, which never make the large tensors between. CUDA builds of torch bring Triton; where it is missing
-or cannot compile, or the numbers are float64, the plain form computes on the same device, with the same results up to
-rounding. Triton missing is not worth a word, Triton failing is a warning.
+Every function here has a plain form in torch's own operations, which trains and computes on every device. In a search
+on a CUDA device (gradients off) the Triton programs of `triton_kernels.py` do the same, up to rounding, without the
+large tensors between. Where Triton is missing, or fails, which is a warning, or where the numbers are float64, the
+plain form computes on the same device.
 
-The functions are operations of torch's dispatcher (`torch.ops.nmtkit`), which chooses by where the tensors are: a
-device that only exists in torch's FakeTensor mode gets shapes, and counts one operation.
+The functions are operations of torch's dispatcher (`torch.ops.nmtkit`), which chooses by where the tensors are.
 
 Letters: B sentences, Q queries per sentence, S source length, A attention size, N hypotheses, V vocabulary.
 """
@@ -35,8 +33,8 @@ def additive_energies(
 ) -> Tensor:
     """`v^T tanh(W s + U h + w c)` of every query and key of a sentence: Bahdanau et al. 2015, See et al. 2017 eq. 11.
 
-    The plain form computes the tanh as `tanh x = 2 sigmoid(2x) - 1`: a CPU is much quicker at a sigmoid than at a tanh,
-    which would take most of the time. The inner 2 is in the keys and is given to queries and weight, the outer to v.
+    The plain form computes the tanh as `tanh x = 2 sigmoid(2x) - 1`: a CPU is much quicker at a sigmoid than at a tanh.
+    The inner 2 is in the keys and is given to queries and weight, the outer to v.
 
     Args:
         queries: `W s`, `(B,Q,A)`.
@@ -119,18 +117,13 @@ def _plain_softmax(energies: Tensor, mask: Tensor) -> Tensor:
 
 
 def block_maxima(logits: Tensor, block: int) -> tuple[Tensor, Tensor]:
-    """What a search needs to know of all logits, from one reading: by how much to lower them, and where the best are.
+    """The log-sum-exp of each row of logits `(N,V)`, and the maxima of its blocks of columns, from one reading.
 
-    `logits - log_sum_exp` are log-probabilities; the best of them all lie in the blocks with the highest maxima.
-    Nothing flows back through it.
+    `logits - log_sum_exp` are log-probabilities; the best of them all lie in the blocks with the highest maxima. A
+    block has a power of two of columns, the last one may have fewer.
 
-    Args:
-        logits: `(N,V)`; rows may stand further apart than V.
-        block: columns of a block, a power of two; the last block may have fewer.
-
-    Returns:
-        The log-sum-exp of each row `(N,)`, float32 or wider, and the maximum of each block `(N,ceil(V/block))` in the
-        logits' type. A row that holds a NaN has such a sum; its maxima are left open.
+    Returns `(N,)` in float32 or wider and `(N,ceil(V/block))` in the logits' type, without gradient. A row that holds a
+    NaN has such a sum; its maxima are left open.
     """
     if logits.is_cuda:
         maxima: tuple[Tensor, Tensor] = torch.ops.nmtkit.block_maxima(logits, block)

@@ -2,11 +2,10 @@
 
 Position p of a sentence has K slots, p*K to p*K+K-1, one for each hypothesis of that step. A hypothesis sees one slot
 of every position, that of its own ancestor. So following the parents reorders only what each hypothesis sees, one
-number a slot; keys, values or states themselves stay, and all K hypotheses of a sentence read them as K queries.
+number a slot; all K hypotheses of a sentence read the entries as K queries.
 
-Most slots are soon seen by no hypothesis: those of a beam have most of their ancestors in common. A search on a CPU,
-which takes as long for an unseen slot, drops them from time to time (`compact`): then the slots in use stand first, and
-new ones behind them.
+Most slots are soon seen by no hypothesis, since those of a beam have most of their ancestors in common. A search on a
+CPU drops them from time to time (`compact`): then the slots in use stand first, and new ones behind them.
 
 Letters as in `models/base.py`, and:
 

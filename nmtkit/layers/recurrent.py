@@ -1,9 +1,9 @@
 """The recurrent encoder, the stacked cells of a decoder, and the bridge between them.
 
-All cells are torch's own, which are fused. Torch's GRU differs from the one in the papers (Cho et al. 2014, eq. 8;
-Bahdanau et al. 2015, appendix A.1.1) in one place: the papers reset the previous state *before* the recurrent product,
-`tanh(W x + U (r * h))`, torch resets *after* it, `tanh(W x + r * (U h + b))`, and so computes all gates with one
-product. And names differ: torch's update gate z keeps the old state, the one of Bahdanau et al. lets in the new.
+All cells are torch's own. Torch's GRU differs from the one in the papers (Cho et al. 2014, eq. 8; Bahdanau et al. 2015,
+appendix A.1.1) in one place: the papers reset the previous state *before* the recurrent product, `tanh(W x + U (r *
+h))`, torch resets *after* it, `tanh(W x + r * (U h + b))`. And torch's update gate z keeps the old state, the one of
+Bahdanau et al. lets in the new.
 
 Letters: B sentences, N hypotheses, S source length, I input size, H hidden size, L layers.
 """
@@ -53,10 +53,9 @@ def run_rnn(
 ) -> tuple[Any, Any]:
     """Runs a GRU or LSTM; outside of autocast, in the type of its weights, where 16 bits will not do.
 
-    Under autocast for CUDA torch runs these layers in float16, also where bfloat16 was asked for. Gradients of a loss
-    that is divided by all tokens of an update are too small for that: most of them would silently become zero. On a CPU
-    the layers run in bfloat16, which has the range of float32 and is faster; but without AVX-512 torch has no such LSTM
-    and would end with an error of its own.
+    Under autocast for CUDA torch runs these layers in float16, also where bfloat16 was asked for: most gradients would
+    silently become zero. On a CPU they run in bfloat16, which has the range of float32; but without AVX-512 torch has
+    no such LSTM and would end with an error of its own.
 
     Takes `(N,T,I)`, or the same packed, and torch's state `(L,N,H)` or a pair of it; None is zero. Returns, as torch,
     the states `(N,T,H)`, and the state after the last word.
@@ -113,12 +112,12 @@ class RecurrentEncoder(nn.Module):
     """Reads a sentence in one direction, or in both so that the state of a word knows what stands on either side of it.
 
     Both directions: Bahdanau et al. 2015, section 3.2; each upper layer reads both directions of the layer below. The
-    backward direction is a forward pass over each sentence turned round within its own length. So padding comes last in
-    both directions, and can change nothing.
+    backward direction is a forward pass over each sentence turned round within its own length, so that padding comes
+    last in both directions.
 
-    Residual connections: Wu et al. 2016, section 3.1. What a layer gives the next one is the sum of its states
-    and its input; the state that it carries from word to word is without that sum. The first layer has none, since its
-    input is of another size. (Wu et al. begin at the third, and have one bidirectional layer below.)
+    Residual connections: Wu et al. 2016, section 3.1. What a layer gives the next one is the sum of its states and its
+    input; the state that it carries from word to word is without that sum. The first layer, whose input is of another
+    size, has none.
 
     Dropout is on what each layer but the first reads; a residual connection passes it by. Each direction has H units.
     """
@@ -177,9 +176,8 @@ def run_to_final_states(
     """Runs one recurrent layer of one direction over padded sentences `(B,S,I)`, from a state of zero.
 
     The final hidden state is picked from among all states; but torch returns an LSTM's memory cells after the last
-    column only. A GPU gives the right ones for packed sequences. On a CPU an LSTM takes far longer for packed sequences
-    than for padded ones: there all sentences run together up to the end of the shortest, the others from there to the
-    next end, and so on. The sentences of a batch are of nearly one length: such spans are few.
+    column only. A GPU gives the right ones for packed sequences, for which a CPU takes far longer: there all sentences
+    run together up to the end of the shortest, the others from there to the next end, and so on.
 
     `lengths` `(B,)` are on the CPU where cells are needed, else on the device of the inputs. Returns the states
     `(B,S,H)`, undefined at padding; and at each sentence's own end the hidden state `(B,H)` and the memory cell
@@ -265,8 +263,8 @@ class Bridge(nn.Module):
     `tanh`: `s_0 = tanh(W x + b)`, a map of its own for each layer, and for each layer's memory cell, of one vector x,
     the final state of the encoder's top layer: Bahdanau et al. 2015, appendix A.2.2; Cho et al. 2014, appendix A.1.2.
     `linear`: the same without the tanh. `copy`: the final states as they are, layer by layer: Sutskever et al. 2014,
-    Luong et al. 2015. `zero`: zeros, so that nothing but attention tells the decoder of the source. `relu`: as
-    `tanh` with ReLUs, but memory cells are mapped from the encoder's: See et al. 2017, section 2.1.
+    Luong et al. 2015. `zero`: zeros. `relu`: as `tanh` with ReLUs, but memory cells are mapped from the encoder's: See
+    et al. 2017, section 2.1.
 
     An LSTM's memory cells can be copied only from an LSTM. x is the last `input_size` numbers of the final state: with
     two directions the whole state is both, and its second half the backward direction's alone, which is what Bahdanau
@@ -312,7 +310,7 @@ def init_weights(model: nn.Module, style: Initialisation) -> None:
     about one; biases zero, but one for the forget gates of an LSTM (Jozefowicz et al. 2015).
 
     `paper`: Bahdanau et al. 2015, appendix B.1: orthogonal recurrent matrices, all others from N(0, 0.01^2), biases
-    zero. So small a start suits the Adadelta of the paper; Adam learns slower from it.
+    zero. It suits Adadelta; Adam learns slower from it.
     """
 
     def weight(matrix: Tensor) -> None:

@@ -9,16 +9,14 @@ Letters used in every shape comment:
     V   target vocabulary        X   = V + the most unknown words of any example in the batch
     H   hidden size              E   embedding size            L   layers            Q   queries per sentence
 
-A model is five methods: `encode`, `start`, `advance`, `unroll`, `logits`. `unroll` is all steps over given targets; it
-is given here as a walk of `advance`, and a model with a parallel or cheaper form has its own. Training calls `forward`,
-search calls `step`; both are given here in terms of the five. Memory has one row per *sentence* and is fixed while
+A model is five methods: `encode`, `start`, `advance`, `unroll`, `logits`. `unroll` is all steps over given targets: a
+walk of `advance`, unless a model has a parallel or cheaper form. Memory has one row per *sentence* and is fixed while
 decoding; state has one row per *hypothesis*. A model that attends reads the K = N // B hypotheses of a sentence as K
 queries into that sentence's one row of memory: the encoder's states are never copied per beam.
 
 Decoding changes two things. The *state* is small and of one size: a search reorders its rows. The *cache*
-(`nmtkit.layers.kv_cache`) grows by one entry in every step, and its entries are never moved. No other number that
-`advance` computes with changes from step to step, except how many positions are read: the position of a hypothesis is a
-tensor, since the hypotheses of one step may stand at different positions.
+(`nmtkit.layers.kv_cache`) grows by one entry in every step, and its entries are never moved. The position of a
+hypothesis is a tensor, since the hypotheses of one step may stand at different positions.
 """
 
 from abc import ABC, abstractmethod
@@ -81,8 +79,8 @@ class ModelConfig(Settings):
 
     @property
     def copies(self) -> bool:
-        """Whether the model can write words of its source that the vocabulary lacks, by their extended ids."""
-        return False
+        """Whether the model can write words of its source that the vocabulary lacks: its setting `copying`, if any."""
+        return getattr(self, "copying", "none") not in (False, "none")
 
     @property
     def bf16_allowed(self) -> bool:
@@ -224,8 +222,7 @@ class Seq2Seq(nn.Module, ABC, Generic[M, S]):
         """Initialises words `ids` `(M,)` of one side with pretrained vectors `(M,E)`, which are not all zero.
 
         With `rescale` all of them are multiplied by one factor, so that the mean square of their elements becomes that
-        of the embedding before: then the rows are as long as the model, which may scale them further, was made for.
-        Returns the factor, 1 without rescaling.
+        of the embedding before. Returns the factor, 1 without rescaling.
         """
         weight = self.embedding(side).weight
         factor = float(weight.square().mean().sqrt() / vectors.square().mean().sqrt()) if rescale else 1.0

@@ -40,11 +40,6 @@ class EnsembleConfig(ModelConfig):
     weights: list[float] = Field(min_length=1)
     """How much each member counts; they are divided by their sum."""
 
-    @property
-    def copies(self) -> bool:
-        """Whether a member copies."""
-        return self.copying
-
 
 @dataclass(frozen=True)
 class EnsembleShortlist(ShortlistedOutput):

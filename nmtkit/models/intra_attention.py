@@ -17,20 +17,19 @@ and writes a word of the vocabulary, or copies one of the article from where it 
 
 The paper's u says that a word is copied; `copy_gate` is p_gen as everywhere here, 1 - p(copy).
 
-No state depends on where an earlier one looked. So training runs the LSTM once over the whole target, and all steps
-look at once. In every fourth step of training the decoder reads its own word in place of the true one (`own_words`, the
-paper's section 5): such words are found first, step by step and without gradient, and then read like any others.
+No state depends on where an earlier one looked: training runs the LSTM once over the whole target, and all steps look
+at once. In every fourth step of training the decoder reads its own word in place of the true one (`own_words`, the
+paper's section 5): such words are found first, step by step and without gradient.
 
 Where this differs from the paper:
 
 * The paper tells the switch in training when to copy: for unknown words and for named entities, which a tagger found.
-  Here it is told nothing, and the likelihood of a word is the sum over both ways to write it (eq. 12). For unknown
-  words that is the same: there is only one way.
+  Here it is told nothing, and the likelihood of a word is the sum over both ways to write it (eq. 12).
 * The first state of the decoder is "h_n" of the encoder. Here each direction gives the state in which it ended, the
-  backward one at the first word, since at the last it has read one word only; and the memory cell is handed on as well.
-* Eq. 3 divides the exponential of an energy by the sum of the exponentials that the same place had in earlier steps.
-  In float32 an energy of 100 makes that infinite, one of -110 makes it zero over zero. Here everything stays in
-  logarithms: the *past* of a place, log(sum_j exp(e_j)) over the earlier steps, is subtracted from its energy.
+  backward one at the first word, and the memory cell is handed on as well.
+* Eq. 3 divides the exponential of an energy by the sum of the exponentials that the same place had in earlier steps,
+  which may be infinite or zero over zero. Here everything stays in logarithms: the *past* of a place,
+  log(sum_j exp(e_j)) over the earlier steps, is subtracted from its energy.
 * The paper names no initialisation and no dropout. Weights start as in the other models; dropout is on embeddings, on
   encoder states and before the output.
 """
@@ -79,8 +78,7 @@ def accumulated_before(energies: Tensor) -> Tensor:
 class IntraDecoderAttention(nn.Module):
     """Looks at the decoder's own earlier states: equations 6 to 8.
 
-    `e_tt' = h_t^T W h_t'`, a softmax over all t' < t, and the weighted sum of those states; zero in the first step,
-    which has none. W is multiplied with the query, so that earlier states serve as keys and values as they are.
+    `e_tt' = h_t^T W h_t'`, a softmax over all t' < t, and the weighted sum of those states; zero in the first step.
     """
 
     def __init__(self, hidden_size: int) -> None:
@@ -133,11 +131,6 @@ class IntraAttentionConfig(RecurrentConfig):
         if value % 2:
             raise ValueError("each direction of the encoder has half as many units: give an even number")
         return value
-
-    @property
-    def copies(self) -> bool:
-        """Whether `copying` is on."""
-        return self.copying
 
     def encoder(self) -> RecurrentEncoder:
         """A new LSTM of one layer in both directions."""
@@ -279,11 +272,8 @@ class IntraAttention(RecurrentModel[IntraAttentionMemory, IntraAttentionState]):
     def _with_own_words(self, tgt_in: Tensor, memory: IntraAttentionMemory) -> Tensor:
         """The true words `(B,T)`, those of some steps replaced by what the decoder finds most probable there.
 
-        What it finds depends on the words that it has read, its own among them: so this goes step by step. The first
-        word, BOS, always stays.
-
-        The paper draws "at each decoding step". Here all sentences of a batch share what was drawn for a step: so only
-        every fourth step needs the output layer, which for one sentence takes nearly as long as for several.
+        What it finds depends on the words that it has read, its own among them: so this goes step by step. All
+        sentences of a batch share what was drawn for a step: so only every fourth step needs the output layer.
         """
         read = tgt_in.clone()
         # Drawn on the CPU, so that nobody waits for the device.

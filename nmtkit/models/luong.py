@@ -7,13 +7,11 @@ each target word the decoder first updates its state h_t, then looks at the sour
     h~_t = tanh(W_c [c_t; h_t])       eq. 5, the attentional state
     p(y_t) = softmax(W_s h~_t)        eq. 6 (with a bias, which the paper leaves out)
 
-With input feeding (section 3.3) h~_t is part of the decoder's next input, so that it knows where it has looked.
-Without, no step depends on where an earlier one looked: training runs the decoder as one call over the whole target,
-and all its states look at once.
+With input feeding (section 3.3) h~_t is part of the decoder's next input. Without, no step depends on where an earlier
+one looked: training runs the decoder as one call over the whole target, and all its states look at once.
 
-With `reverse_source` the encoder reads from the last word to the first (section 4.1), and its states are then put back
-into the source's own order. So weights, positions and windows mean the same either way: `local_m` starts at the first
-word of the source, as in the authors' own program.
+With `reverse_source` (section 4.1) weights, positions and windows are those of the source's own order all the same:
+`local_m` starts at its first word, as in the authors' own program.
 """
 
 import math

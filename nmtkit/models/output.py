@@ -87,7 +87,6 @@ def project_to_vocabulary(
 def log_probabilities(logits: Tensor) -> Tensor:
     """The logarithm of the softmax over the last axis, in float32 or wider.
 
-    Under autocast logits have 16 bits, and on a CPU a plain `log_softmax` would return 16: a log-probability near -8
-    would be rounded to steps of 0.03, and scores and the loss with it.
+    Under autocast a plain `log_softmax` would return 16 bits on a CPU: a log-probability near -8 in steps of 0.03.
     """
     return torch.log_softmax(logits, -1, dtype=at_least_float32(logits))

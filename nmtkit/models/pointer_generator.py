@@ -67,11 +67,6 @@ class PointerGeneratorConfig(StackedConfig):
     """How weights start: xavier, or as in the authors' program (recurrent: uniform between -0.02 and 0.02; embeddings,
     reduced state and output words: normal with deviation 0.0001, cut at two; the others: xavier)."""
 
-    @property
-    def copies(self) -> bool:
-        """Whether `copying` is on."""
-        return self.copying
-
 
 @dataclass(frozen=True)
 class PointerGeneratorState(RecurrentState):

@@ -120,13 +120,7 @@ class StackedConfig(RecurrentConfig):
     def encoder(self) -> RecurrentEncoder:
         """A new encoder."""
         return RecurrentEncoder(
-            cell=self.cell,
-            input_size=self.embedding_size,
-            hidden_size=self.width,
-            layers=self.depth,
-            bidirectional=self.bidirectional,
-            residual=self.residual,
-            dropout=self.dropout,
+            self.cell, self.embedding_size, self.width, self.depth, self.bidirectional, self.residual, self.dropout
         )
 
 

@@ -3,10 +3,8 @@
 With `feed_context`, and a `maxout_size`, it is the RNN encoder-decoder of Cho et al. 2014 (appendix A.1; also the
 RNNencdec of Bahdanau et al. 2015): the summary `c = tanh(V h)` of the source sets the decoder's first state and is read
 again in every step and by the output layer. Without, and with several LSTM layers and `reverse_source`, it is Sutskever
-et al. 2014: the encoder's last state becomes the decoder's first, layer by layer, and the source is read backwards.
-An encoder of both directions has a last state in each, side by side.
-
-No step looks at what an earlier step chose to look at, so training runs the decoder as one call over the whole target.
+et al. 2014: the encoder's last state becomes the decoder's first, layer by layer, and the source is read backwards. An
+encoder of both directions has a last state in each, side by side.
 """
 
 from dataclasses import dataclass

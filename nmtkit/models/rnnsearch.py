@@ -7,13 +7,11 @@ the state it has, then updates that state:
     p(y_i) = softmax(W_o maxout(U_o s_{i-1} + V_o E y_{i-1} + C_o c_i))  A.2.2
     s_i = GRU([E y_{i-1}; c_i], s_{i-1})                               A.1.1
 
-So the appendix reads the word out from the state *before* the update, and the last word reaches the output through V_o
-alone; eq. 4 of the main text reads it from s_i, after the update. `readout_state` chooses. Reading s_i learns faster at
-first; on the demo's corpus both end at the same BLEU.
+So the appendix reads the word out from the state *before* the update; eq. 4 of the main text reads it from s_i, after
+the update. `readout_state` chooses. Reading s_i learns faster at first; on the demo's corpus both end at the same BLEU.
 
 The encoder may be deeper than the decoder and have residual connections (Wu et al. 2016, section 3.1); the score may be
-any of those in nmtkit/layers/attention.py. With `reverse_source` the encoder reads a sentence from its last word to its
-first; its states are then put back in the order of the words, so that attention means the same either way.
+any of those in nmtkit/layers/attention.py.
 """
 
 from typing import Literal

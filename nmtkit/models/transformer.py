@@ -141,11 +141,6 @@ class TransformerConfig(ModelConfig):
         return self.alignment_heads != "mean"
 
     @property
-    def copies(self) -> bool:
-        """Whether `copying` is not none."""
-        return self.copying != "none"
-
-    @property
     def bf16_allowed(self) -> bool:
         """Yes, but for a copying one, whose small probabilities are sums."""
         return not self.copies
