@@ -55,10 +55,6 @@ class Recorder(TorchDispatchMode):
                 if old.data_ptr() != new.data_ptr():
                     old.copy_(new)
 
-    def shapes(self) -> list[Any]:
-        """Which operations, and how large their results are."""
-        return [(str(func), [tuple(leaf.shape) for leaf in tensors_in(result)]) for func, _, _, result in self.calls]
-
 
 def capture_cuda_graph(
     once: Callable[[], LoggedStep], trial: Callable[[], object]

@@ -175,13 +175,8 @@ FAULTS: dict[str, tuple[Callable[[Tensor, Tensor], object], str]] = {
         lambda tokens, features: features + torch.zeros(1, 1),
         "add.Tensor: a tensor of the CPU among those of the device",
     ),
-    "index of the CPU": (
-        lambda tokens, features: features[torch.arange(len(tokens))],
-        "index.Tensor: a tensor of the CPU among those of the device",
-    ),
     "array": (lambda tokens, features: tokens.numpy(), "numpy: of a tensor on the device"),
     "item": (lambda tokens, features: tokens.max().item(), "step: aten._local_scalar_dense.default"),
-    "truth": (lambda tokens, features: bool((tokens >= 0).all()), "_local_scalar_dense.default"),
     "list": (lambda tokens, features: tokens.tolist(), "step: tolist"),
     "copy to the CPU": (lambda tokens, features: tokens.cpu(), "step: copy to the CPU"),
     "copy to the device": (lambda tokens, features: torch.ones(2).to(tokens.device), "step: blocking copy to the dev"),

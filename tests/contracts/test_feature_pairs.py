@@ -103,11 +103,8 @@ REFUSED: list[tuple[list[str], list[str], str]] = [
     (DRAWN, ["patience"], "patience is for beam search, and samples are drawn without: leave one of the two out"),
     (DRAWN, STOPS, "stop is for beam search, and samples are drawn without: leave one of the two out"),
     ([*DRAWN, "diverse groups", *IN_PLACES], TERMS, "terms need one beam: leave out samples and diversity_groups, and"),
-    (["patience"], ["as huggingface"], "patience is for stop first_k, and stop is huggingface: leave one of"),
-    (["patience"], IN_PLACES[:1], "patience is for stop first_k, and stop is opennmt-py: leave one of the two out"),
-    (["patience"], IN_PLACES[1:], "patience is for stop first_k, and stop is joeynmt: leave one of the two out"),
+    (["patience"], STOPS, "patience is for stop first_k, and stop is"),
     (["diverse groups"], ["beam of 1"], "2 groups of one size do not make a beam of 1; set beam_size to a multiple"),
-    (["patience"], ["exact stop"], "patience is for stop first_k, and stop is exact: leave one of the two out"),
 ]
 """Features of which none goes with any of some others, and what is said."""
 

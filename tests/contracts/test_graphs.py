@@ -80,27 +80,6 @@ def test_steps_are_captured_once_it_pays(monkeypatch: pytest.MonkeyPatch) -> Non
     assert never.replayed_steps == 0
 
 
-@torch.no_grad()
-@pytest.mark.parametrize(("name", "searches"), in_turns(SEARCHES[2:]))
-def test_no_number_of_a_step_changes(name: str, searches: list[dict[str, Any]]) -> None:
-    """Two steps of one extent are the same operations on tensors of the same sizes, and wait for nothing."""
-    model = build(*EVERY[name]).eval()
-    for settings in searches:
-        config = for_model({**settings, "max_length": 7}, model)
-        decoding = DecodingBatch.begin(
-            model, batch_of(SOURCES), config.model_copy(update={"beam_size": config.hypotheses}), 1
-        )
-        decoding.step(need_attention=True)
-        decoding = decoding.in_slots(4, 12)
-        decoding.cache.length = 12
-        shapes = []
-        for _ in range(3):
-            with Recorder() as steps:
-                decoding.step(need_attention=True)
-            shapes.append(steps.shapes())
-        assert shapes[0] == shapes[1] == shapes[2], settings
-
-
 def test_graphs_are_of_cuda_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphs, "supports_cuda_graphs", lambda device: False)
     with pytest.raises(RecipeError, match="CUDA"):

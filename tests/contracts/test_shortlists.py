@@ -11,11 +11,11 @@ from comparing import same
 from test_models import SOURCES, batch_of, model
 from torch import Tensor
 from variants import EVERY, FEW, ONE_OF_EACH_THAT_COPIES, VOCABULARY, build, in_turns
-from walk import Walk, source_of
+from walk import source_of
 
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.shortlist import Shortlist
-from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
+from nmtkit.data.vocabulary import PAD, SPECIALS, UNK
 from nmtkit.layers.inference import Precision, quantize_for_inference, supported_precisions
 from nmtkit.models.base import Seq2Seq
 from nmtkit.search.engine import Engine, beam_search
@@ -102,29 +102,6 @@ def test_forced_words_are_candidates(model: Seq2Seq) -> None:
         wanted = [word for word in row if word != PAD]
         assert all(one.ids[: len(wanted)] == wanted for one in [*several, *others])
     same(whole, beam_search(model, batch_of(sources), config, config.beam_size, model.has_attention, prefix))
-
-
-COPYING = {name: EVERY[name] for name in ("pointer-generator", "intra-attention", "transformer-copying-learned")}
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("name", COPYING)
-def test_words_of_the_source_are_never_lost(name: str) -> None:
-    """A gate that only copies writes what the source has, words that the vocabulary lacks among them."""
-    copier = build(*EVERY[name]).double().eval()
-    batch = batch_of(SOURCES)
-    memory = copier.encode(batch)
-    _, readout = Walk(copier, memory).step(torch.full((len(SOURCES),), BOS))
-    readout = replace(readout, copy_gate=torch.zeros_like(readout.copy_gate))
-    nothing = Shortlist.of([[]] * VOCABULARY, [], VOCABULARY)
-    short = copier.with_shortlist(memory, nothing.candidates(batch, copies=True))
-    expected, log_probs = copier.predict(readout, memory), copier.predict(readout, short)
-    back = short.shortlist.index.ids_of(torch.arange(log_probs.shape[1]))
-    assert back.tolist() == sorted(back.tolist())
-    for row, source in enumerate(SOURCES):
-        for word in {*source, EOS}:
-            (column,) = (back == word).nonzero()[:, 0].tolist()
-            assert float(log_probs[row, column]) == pytest.approx(float(expected[row, word]), abs=1e-9)
 
 
 def test_a_model_without_an_output_layer() -> None:
