@@ -30,11 +30,9 @@ _FACTS = "facts"
 _THREADS = 8
 """The most threads that read tensors; more would not get them from memory any quicker."""
 
-_LISTED = 5
-"""The most checkpoints that an error lists."""
+_MOST_LISTED = 5
 
-_FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-"""The types that weights may be kept in."""
+_WEIGHT_TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,6 @@ class TensorFileHeader:
     facts: dict[str, Any]
     """All but the following."""
     is_state: bool
-    """A full state, not weights alone."""
     vocabulary: str
     """The checksum of the vocabulary; empty if it is not known."""
     sums: Mapping[str, str] | None
@@ -83,7 +80,7 @@ def read_tensors(file: Any, header: TensorFileHeader, prefixes: tuple[str, ...] 
     for name, tensor in tensors.items():
         if header.sums is not None and sums[name] != header.sums[name]:
             raise ValueError(f"{name!r} is not as it was written: its checksum is another")
-        if tensor.is_complex() or (tensor.is_floating_point() and tensor.dtype not in _FLOATS):
+        if tensor.is_complex() or (tensor.is_floating_point() and tensor.dtype not in _WEIGHT_TYPES):
             raise CheckpointError(f"{name!r} holds numbers of type {tensor.dtype}, which no model has")
         # One sum is much quicker than to look at each number; where it is too large itself, they are looked at.
         if not (torch.isfinite(tensor.sum()) or torch.isfinite(tensor).all()):
@@ -112,7 +109,9 @@ def name_file_in_errors(path: Path, remedy: str) -> Iterator[None]:
 def sibling_checkpoints(path: Path) -> str:
     """The names of the checkpoints beside one."""
     names = sorted(other.name for other in path.parent.glob("*.safetensors") if other.name != path.name)
-    return ", ".join(names[-_LISTED:]) + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
+    return ", ".join(names[-_MOST_LISTED:]) + (
+        f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
+    )
 
 
 @contextlib.contextmanager

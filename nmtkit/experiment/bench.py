@@ -55,7 +55,6 @@ class DecodingSpeed:
     latencies: list[float] = field(default_factory=list)
     """Seconds of each line decoded by itself, in all rounds."""
     peak_mib: float = 0.0
-    """Peak memory; see `peak_memory_mib`."""
     translations: Sequence[Any] = ()
     """The best one of each line: `Translation`, or anything with its `text`, `tokens` and `finished`."""
     scores: dict[str, float] = field(default_factory=dict)

@@ -84,7 +84,6 @@ class TestResult:
     references: list[str]
     """Empty if it has no targets."""
     translations: list[Translation]
-    """One a source line, in order."""
     scores: list[metrics.Score]
     """Those of `Recipe.test_metrics`, then AER if the test set names gold alignments. None without references."""
     seconds: float
@@ -168,18 +167,15 @@ class ComparedRun:
     """Shared ones counted once."""
     bleu: metrics.Score
     long_bleu: metrics.Score | None
-    """Over the long sentences; None if there are none."""
     n_long: int
     aer: metrics.Score | None
     """None without gold alignments, or if the model has no attention."""
     training_speed: float
     """Target tokens a second: the median of the log's."""
     training_minutes: float
-    """Validations included."""
     search_speed: float
     """Target tokens a second in beam search, EOS included."""
     by_length: list[metrics.LengthBucket]
-    """BLEU by words of the source."""
 
 
 def compare_run(

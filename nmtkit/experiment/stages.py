@@ -38,9 +38,7 @@ class StageStarted:
     number: int
     """From 1."""
     count: int
-    """How many stages there are."""
     updates_before: int
-    """Updates that all stages before made."""
     seconds_before: float
     training: TrainingConfig
     """Its settings; their limits count from its beginning."""
@@ -96,7 +94,7 @@ class StagedTraining:
                 self._log.close()
 
     def _stages(self, done: EarlierStages | None = None) -> list[SavedStage]:
-        return self.run.stages(done.by_stage if done else (), self.tokenizers.checksum)
+        return self.run.stages(done.seconds_by_stage if done else (), self.tokenizers.checksum)
 
     def _add_to_log(self, event: Event, stage: SavedStage, done: EarlierStages) -> None:
         if self._log is None:

@@ -34,7 +34,6 @@ class ImportedModel:
     """A model of another toolkit, converted."""
 
     toolkit: str
-    """As `import --from` names it."""
     architecture: str
     """What the toolkit calls it."""
     model: ModelConfig
@@ -44,7 +43,6 @@ class ImportedModel:
     search: Mapping[str, Any]
     """The toolkit's search, as `search` settings of a recipe."""
     notes: Sequence[str]
-    """Sentences for the user."""
     task: str = "translation"
     licence: str | None = None
 
@@ -59,7 +57,6 @@ class CheckpointConverter:
     tokenizers: TokenizerPair
     vocabularies: Maps
     used: set[str] = field(default_factory=set)
-    """Names of the tensors that were read."""
 
     def fault(self, reason: str) -> CheckpointError:
         """For weights that do not match the settings."""

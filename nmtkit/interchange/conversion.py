@@ -17,7 +17,6 @@ from nmtkit.models.base import ModelConfig, Seq2Seq, as_headed
 from nmtkit.models.transformer import TransformerConfig
 
 LIBRARIES = {"ctranslate2": "ctranslate2", "huggingface": "transformers"}
-"""The engines that weights can be converted for, and the library of each."""
 
 _ARCHITECTURES = {"pre": ("pegasus", "PegasusForConditionalGeneration"), "post": ("marian", "MarianMTModel")}
 """Model type and class of `transformers`, by where layers normalize."""
@@ -38,7 +37,6 @@ huggingface_names = transformer_names(
         "around_feed_forward.norm": ["final_layer_norm"],
     },
 )
-"""Names of the weights of layers in `transformers`, by ours."""
 
 _ctranslate2_attributes = transformer_names(
     "encoder.layer",

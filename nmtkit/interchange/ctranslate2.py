@@ -31,18 +31,15 @@ _ALIGNMENT = {"decoder/alignment_layer": -1, "decoder/alignment_heads": 1}
 """With the values of a model that was not trained to align."""
 _NO_EFFECT = {"encoder/embeddings_merge", "decoder/alibi_use_positive_positions", "decoder/scale_alibi"}
 """Numbers without effect where a side has one embedding and no alibi."""
-_ZERO = {"encoder/multi_query_attention", "decoder/alibi"}
-"""Numbers that must be zero."""
-_ALIKE = ("num_heads", "pre_norm", "activation")
-"""Numbers that encoder and decoder must have alike."""
+_MUST_BE_ZERO = {"encoder/multi_query_attention", "decoder/alibi"}
+_SAME_ON_BOTH_SIDES = ("num_heads", "pre_norm", "activation")
 _EMBEDDINGS = ("encoder/embeddings_0/weight", "decoder/embeddings/weight")
 _OUTPUT = "decoder/projection"
 _POSITIONS = {
     "src_positions.table": "encoder/position_encodings/encodings",
     "tgt_positions.table": "decoder/position_encodings/encodings",
 }
-_NORM_EPSILON = 1e-5
-"""Where the file says nothing."""
+_DEFAULT_NORM_EPSILON = 1e-5
 
 
 class CTranslate2Config(ExternalSettings):
@@ -182,7 +179,7 @@ def _convert(
         "feed_forward_size": _shape(file, "encoder/layer_0/ffn/linear_0/weight")[0],
         "heads": numbers["num_heads"],
         "norm": "pre" if numbers["pre_norm"] else "post",
-        "norm_epsilon": config.layer_norm_epsilon or _NORM_EPSILON,
+        "norm_epsilon": config.layer_norm_epsilon or _DEFAULT_NORM_EPSILON,
         "scale_embeddings": _scales_embeddings(file, width),
         "activation": _ACTIVATIONS[int(numbers["activation"])],
         # Marian's sources always end with </s>, which its tokenizer adds.
@@ -203,12 +200,12 @@ def _convert(
 def _numbers(file: CTranslate2Weights) -> dict[str, int | float]:
     """The numbers that encoder and decoder have alike; those without counterpart here are refused."""
     path = file.weights.path
-    sides = {f"{side}/{name}" for side in ("encoder", "decoder") for name in (*_ALIKE, "scale_embeddings")}
+    sides = {f"{side}/{name}" for side in ("encoder", "decoder") for name in (*_SAME_ON_BOTH_SIDES, "scale_embeddings")}
     for name, value in file.scalars.items():
-        if name not in sides | _NO_EFFECT | _ZERO | {_START, *_ALIGNMENT} or (name in _ZERO and value):
+        if name not in sides | _NO_EFFECT | _MUST_BE_ZERO | {_START, *_ALIGNMENT} or (name in _MUST_BE_ZERO and value):
             raise unsupported(path, f"{shorten(repr(name))} is {value}")
     numbers = {}
-    for name in _ALIKE:
+    for name in _SAME_ON_BOTH_SIDES:
         left, right = (file.scalars.get(f"{side}/{name}") for side in ("encoder", "decoder"))
         if left is None or left != right:
             raise unsupported(path, f"'{name}' of encoder and decoder differ or are missing ({left} and {right})")

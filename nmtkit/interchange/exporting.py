@@ -26,8 +26,7 @@ from nmtkit.runs.folder import Notify, RunFolder, ignore
 from nmtkit.runs.saved import SavedRun
 from nmtkit.search.rules import SearchConfig
 
-_LONGEST = 1024
-"""Fewest positions of an exported model with sinusoids."""
+_FEWEST_POSITIONS = 1024
 
 EARLY_STOPPING: dict[str, bool | str] = {"first_k": True, "huggingface": False, "exact": "never"}
 """`early_stopping` of `transformers` for our `stop`, where it has a counterpart."""
@@ -61,7 +60,6 @@ are none, and TOKENS are words of its vocabulary.""",
 nmtkit COMMAND -m DIR < TEXT
 ```""",
 }
-"""How each format is used."""
 
 
 def export_run(
@@ -142,7 +140,7 @@ def _origin(recipe: Recipe) -> dict[str, Any]:
 def _longest(recipe: Recipe, config: TransformerConfig) -> int:
     if config.positions == "learned":
         return config.max_positions
-    return max(_LONGEST, recipe.search.max_length + 1, *recipe.data.limits)
+    return max(_FEWEST_POSITIONS, recipe.search.max_length + 1, *recipe.data.limits)
 
 
 def _generation_config(search: SearchConfig) -> dict[str, Any]:
@@ -266,4 +264,3 @@ EXPORTS: dict[str, Callable[[Seq2Seq, TokenizerPair, Recipe, Path], None]] = {
     "ctranslate2": _ctranslate2,
     "safetensors": _safetensors,
 }
-"""The formats."""

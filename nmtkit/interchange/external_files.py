@@ -24,8 +24,7 @@ J = TypeVar("J", dict[str, Any], list[Any])
 _MAX_BYTES = 1 << 28
 """Size limit of a file other than weights; the largest vocabularies have some MiB."""
 _INDEX = "model.safetensors.index.json"
-_WEIGHTS = ("model.safetensors", _INDEX, "pytorch_model.bin")
-"""Names of weight files, in the order in which they are tried."""
+_WEIGHT_FILES = ("model.safetensors", _INDEX, "pytorch_model.bin")
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,6 @@ class ExternalWeights:
     """Named tensors of another toolkit, each read when it is needed."""
 
     path: Path
-    """For messages."""
     shapes: dict[str, tuple[int, ...]]
     read: Callable[[str], Tensor]
 
@@ -109,9 +107,9 @@ class ExternalSettings(Settings, extra="ignore"):
 @contextmanager
 def open_weights(folder: Path) -> Iterator[ExternalWeights]:
     """The weights in a folder: safetensors, in one file or several, or a `.bin` file that holds only tensors."""
-    name = next((name for name in _WEIGHTS if (folder / name).exists()), None)
+    name = next((name for name in _WEIGHT_FILES if (folder / name).exists()), None)
     if name is None:
-        raise CheckpointError(f"{folder}: no weights ({', '.join(_WEIGHTS)}); download the whole folder")
+        raise CheckpointError(f"{folder}: no weights ({', '.join(_WEIGHT_FILES)}); download the whole folder")
     path = folder / name
     if name.endswith(".bin"):
         yield ExternalWeights.of(path, named_tensors(path, load_pickle(path)))

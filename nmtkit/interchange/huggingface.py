@@ -29,11 +29,9 @@ from nmtkit.interchange.vocabulary import Maps, build_tokenizers, map_vocabulary
 from nmtkit.models.transformer import TransformerConfig
 
 _NORMS: dict[str, Literal["pre", "post"]] = {"marian": "post", "pegasus": "pre"}
-"""The architectures that are supported, and where they normalize."""
 _NO_EFFECT = {"_from_model_config", "bos_token_id", "transformers_version", "use_cache", "output_attentions"}
 """Generation settings that change no text."""
-_SAME_NAME = {"encoder_layers", "decoder_layers", "dropout", "attention_dropout", "activation_dropout"}
-"""Settings that are called so here, too."""
+_SAME_SETTINGS = {"encoder_layers", "decoder_layers", "dropout", "attention_dropout", "activation_dropout"}
 _POSITIONS = {
     "src_positions.table": "model.encoder.embed_positions.weight",
     "tgt_positions.table": "model.decoder.embed_positions.weight",
@@ -205,7 +203,7 @@ def _convert(
     if config.tie_word_embeddings and not torch.equal(own["output.weight"], own["tgt_embedding.weight"]):
         raise converter.fault("config.json says that the output layer is the target's embedding, and they differ")
     positions, tables = converter.positions(_POSITIONS, width)
-    settings = config.model_dump(include=_SAME_NAME) | {
+    settings = config.model_dump(include=_SAME_SETTINGS) | {
         "hidden_size": width,
         "feed_forward_size": config.encoder_ffn_dim,
         "heads": config.encoder_attention_heads,

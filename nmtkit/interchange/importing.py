@@ -23,7 +23,6 @@ READERS: dict[str, Callable[[Path], ImportedModel]] = {
     "opennmt-py": read_opennmt,
     "ctranslate2": read_ctranslate2,
 }
-"""The toolkits whose models can be imported."""
 
 
 def detect_toolkit(path: Path) -> str:

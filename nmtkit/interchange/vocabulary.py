@@ -70,7 +70,6 @@ class ExternalVocabulary:
     """The tokens of one side in the toolkit's order, and which of them are special."""
 
     place: Path
-    """For messages."""
     tokens: Sequence[str]
     unknown: int
     padding: int

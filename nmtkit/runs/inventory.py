@@ -19,7 +19,6 @@ class RunSummary:
     """A run in a line; unknown facts are empty or None."""
 
     name: str
-    """Its folder's name."""
     recipe: str = ""
     task: str = ""
     state: str = ""
@@ -32,9 +31,7 @@ class RunSummary:
     validation: float | None = None
     """Its best value."""
     test: dict[str, float] = field(default_factory=dict)
-    """The scores of the test set by their names."""
     size: int = 0
-    """Bytes of all its files."""
     changed: float = 0.0
     """When its log or its recipe last changed, in seconds since 1970."""
 

@@ -18,12 +18,9 @@ from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun, SavedStage
 from nmtkit.training.events import Evaluated, Event, Saved, Step
 
-_VALID = "valid_"
-"""Prefix of the keys of validation."""
-_WORDS = ("event", "stage")
-"""Keys whose values are no numbers."""
+_VALID_PREFIX = "valid_"
+_TEXT_KEYS = ("event", "stage")
 _NO_SCORES = ("loss", "perplexity", "seconds")
-"""Values of validation that are no scores."""
 
 
 @dataclass(frozen=True)
@@ -32,14 +29,13 @@ class EarlierStages:
 
     updates: int = 0
     seconds: float = 0.0
-    by_stage: tuple[float, ...] = ()
-    """The seconds of each."""
+    seconds_by_stage: tuple[float, ...] = ()
 
     def plus(self, stage: SavedStage) -> "EarlierStages":
         """With a finished stage."""
         facts = stage.checkpoints.read_metadata()
         update, seconds = facts["update"], facts["seconds"]
-        return EarlierStages(self.updates + update, self.seconds + seconds, (*self.by_stage, seconds))
+        return EarlierStages(self.updates + update, self.seconds + seconds, (*self.seconds_by_stage, seconds))
 
     def shift(self, event: Event) -> Event:
         """The event, counted from the beginning of the first stage."""
@@ -80,7 +76,7 @@ class MetricsLog:
         if isinstance(event, Step):
             group, values = "train", event.figures()
         elif isinstance(event, Evaluated):
-            measured = {f"{_VALID}{key}": value for key, value in event.metrics.items()}
+            measured = {f"{_VALID_PREFIX}{key}": value for key, value in event.metrics.items()}
             group, values = "valid", {**measured, "best": event.best}
         else:
             return
@@ -92,7 +88,7 @@ class MetricsLog:
             file.write(json.dumps(record, ensure_ascii=False) + "\n")
         if self._tensorboard is not None:
             for key, value in values.items():
-                self._tensorboard.add_scalar(f"{group}/{key.removeprefix(_VALID)}", float(value), event.update)
+                self._tensorboard.add_scalar(f"{group}/{key.removeprefix(_VALID_PREFIX)}", float(value), event.update)
 
     def close(self) -> None:
         """Ends TensorBoard's file."""
@@ -159,7 +155,9 @@ def _kind(event: type[Step] | type[Evaluated]) -> str:
 
 
 def _event(record: Mapping[str, Any]) -> Step | Evaluated:
-    numbers = {key: math.nan if value is None else float(value) for key, value in record.items() if key not in _WORDS}
+    numbers = {
+        key: math.nan if value is None else float(value) for key, value in record.items() if key not in _TEXT_KEYS
+    }
     update = int(record["update"])
     if record["event"] == _kind(Step):
         values: dict[str, Any] = {field.name: math.nan for field in fields(Step) if field.default is MISSING}
@@ -169,7 +167,9 @@ def _event(record: Mapping[str, Any]) -> Step | Evaluated:
         return Step(**{**values, "update": update, "terms": terms})
     if record["event"] != _kind(Evaluated):
         raise ValueError("no event that is logged")
-    metrics = {key.removeprefix(_VALID): value for key, value in numbers.items() if key.startswith(_VALID)}
+    metrics = {
+        key.removeprefix(_VALID_PREFIX): value for key, value in numbers.items() if key.startswith(_VALID_PREFIX)
+    }
     return Evaluated(update, metrics, best=numbers.get("best", 0.0) == 1.0, seconds=math.nan)
 
 

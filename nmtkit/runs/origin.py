@@ -26,12 +26,10 @@ _MAY_DIFFER = ("alignment_layer", "alignment_heads")
 
 
 class FineTuningOrigin(Settings):
-    """The content of `origin.json`."""
+    """The content of `origin.json`; paths are absolute."""
 
     run: str
-    """Absolute path of its folder."""
     weights: str
-    """Absolute path of the weights."""
     sha256: str
     """Of the weights."""
     vocabulary: str

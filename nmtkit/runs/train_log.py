@@ -16,8 +16,7 @@ from nmtkit.runs.folder import Notify, RunFolder
 
 _PACKAGE = Path(__file__).parent.parent
 _STAMP = len("2017-06-12 17:57:34")
-_SECONDS = 10
-"""How long git may take."""
+_GIT_SECONDS = 10
 
 
 class TrainLog:
@@ -79,7 +78,7 @@ def code_state() -> str:
 def _git(*words: str) -> str:
     """Output of git in the package's folder; empty if it fails."""
     command = ["git", "--no-optional-locks", "-C", str(_PACKAGE), *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False).stdout.strip()
+    return subprocess.run(command, capture_output=True, text=True, timeout=_GIT_SECONDS, check=False).stdout.strip()
 
 
 def _stamped(line: str, stamp: str = "") -> str:
