@@ -268,16 +268,11 @@ def _rescored(translator: Translator, source: Path, target: Path) -> Iterator[li
 
 def _read_translation(line: str, where: str) -> Translation:
     """The best translation of a line that `nmtkit translate --json` printed."""
-    plain = "for translations in plain text take another suffix, such as .txt"
-    try:
-        record = parse_json(line, where)
-    except DataError as fault:
-        raise DataError(f"{fault}, so it is not what `nmtkit translate --json` prints; {plain}") from fault
-    if isinstance(record, dict) and (pieces := {"windows", "sentences"} & record.keys()):
-        what, option = ("summary", "--window") if "windows" in pieces else ("translation", "--split-sentences")
+    record = parse_json(line, where)
+    if isinstance(record, dict) and {"windows", "sentences"} & record.keys():
         raise DataError(
-            f"{where}: a {what} of several {pieces.pop()}, each read by itself, cannot be rescored as one; "
-            f"leave {option} out, or write plain text"
+            f"{where}: several parts, each read by itself, cannot be rescored as one; "
+            "leave --window and --split-sentences out, or write plain text"
         )
     try:
         best = record["best"]
@@ -291,4 +286,4 @@ def _read_translation(line: str, where: str) -> Translation:
             finished=bool(best["finished"]),
         )
     except (ValueError, KeyError, TypeError, OverflowError) as fault:
-        raise DataError(f"{where}: not what `nmtkit translate --json` prints ({fault!r}); {plain}") from fault
+        raise DataError(f"{where}: not what `nmtkit translate --json` prints ({fault!r})") from fault

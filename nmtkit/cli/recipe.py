@@ -14,7 +14,6 @@ from nmtkit.cli.options import Number
 from nmtkit.cli.reporting import tell
 from nmtkit.cli.reports import show_diagnosis, show_report
 from nmtkit.core.errors import RecipeError
-from nmtkit.core.files import atomic_write_text
 from nmtkit.core.registry import MAX_KEYS, suggest_names
 from nmtkit.core.settings import MAX_THREADS, Settings
 from nmtkit.experiment import checks
@@ -39,19 +38,20 @@ def list_recipes() -> None:
     Example:
       nmtkit recipe ls
     """
-    groups: dict[str, list[list[str]]] = {
-        "ready: the text is here": [],
-        "the text must be fetched first (nmtkit fetch --list)": [],
-        "the text must be fetched, and training needs a GPU or much time": [],
-        "presets, for your own text: train --preset, or `extends` in a recipe": [],
-    }
-    ready, fetched, large, presets = groups.values()
+    ready: list[list[str]] = []
+    fetched: list[list[str]] = []
+    large: list[list[str]] = []
     for name in recipe.bundled():
         one = recipe.load(name)
         here = all(map(os.path.exists, one.data.paths()))
         (large if "GPU" in one.description else ready if here else fetched).append(_listed(one))
-    presets += [_listed(recipe.load(name, recipe.ANY_TEXT)) for name in recipe.bundled(presets=True)]
-    for title, rows in groups.items():
+    presets = [_listed(recipe.load(name, recipe.ANY_TEXT)) for name in recipe.bundled(presets=True)]
+    for title, rows in (
+        ("ready: the text is here", ready),
+        ("the text must be fetched first (nmtkit fetch --list)", fetched),
+        ("the text must be fetched, and training needs a GPU or much time", large),
+        ("presets, for your own text: train --preset, or `extends` in a recipe", presets),
+    ):
         if rows:
             console.table(title, ["recipe", "what it is for"], rows)
             console.say("")
@@ -182,19 +182,14 @@ def _short(text: str) -> str:
 
 
 @command.command("schema")
-@click.option("-o", "--output", type=options.FILE, help="Write it to a file.")
-def print_schema(output: Path | None) -> None:
+def print_schema() -> None:
     """Print the JSON schema of recipes, for editors that check YAML while you type.
 
     \b
     Example:
-      nmtkit recipe schema -o recipe.schema.json
+      nmtkit recipe schema > recipe.schema.json
     """
-    text = json.dumps(recipe.Recipe.model_json_schema(), ensure_ascii=False, indent=1) + "\n"
-    if output is None:
-        click.echo(text, nl=False)
-    else:
-        atomic_write_text(output, text)
+    click.echo(json.dumps(recipe.Recipe.model_json_schema(), ensure_ascii=False, indent=1))
 
 
 @click.command("preprocess")

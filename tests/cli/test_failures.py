@@ -228,7 +228,6 @@ def test_a_device_is_not_replaced_by_a_file(trained: Path, corpus: Path, nmtkit:
     text = ["--source", corpus / "test.src", "--target", corpus / "test.tgt"]
     for name, command in (
         ("null", ["average", "-m", trained, "-o"]),
-        ("schema", ["recipe", "schema", "-o"]),
         ("soft.json", ["align", "-m", trained, *text, "--soft"]),
     ):
         os.mkfifo(tmp_path / name)
