@@ -16,7 +16,7 @@ from nmtkit.core.errors import DataError
 from nmtkit.corpus.alignments import AlignmentFile, GoldAlignment, parse_alignments, reverse_links
 from nmtkit.corpus.json_records import EXTRACT_HINT
 from nmtkit.metrics import METRICS, Options, Resampling, aer, by_length
-from nmtkit.metrics.systems import bleu_table, named, require_equal_counts, score_systems, titles
+from nmtkit.metrics.systems import bleu_table, named, notes, require_equal_counts, score_systems, titles
 from nmtkit.pictures import picture_format
 
 REMEDY = f"{EXTRACT_HINT} (only score-summaries reads a .jsonl file by itself)"
@@ -98,19 +98,19 @@ def score_command(
     names = [system.title for system in systems]
     measured = refs[0] if source_lines is None else source_lines
     buckets = [by_length(lines, refs, measured, edges, options) for _, lines in outputs if lengths_shown]
-    scoring.say_notes(metrics, refs)
+    for note in notes(metrics, refs):
+        tell(f"note: {note}")
     if as_json:
         ranges = [{"by_length": [asdict(bucket) for bucket in row]} for row in buckets] or [{} for _ in systems]
         records = [system.record() | more for system, more in zip(systems, ranges, strict=True)]
         scoring.print_json(ref_paths, systems=records)
     else:
-        scoring.show_scores(systems, draws, width)
         head, rows = bleu_table(systems)
         if rows:
             console.table("BLEU in parts", head, rows)
         if buckets:
             show_lengths(names, buckets)
-        scoring.say_lines(systems, width)
+        scoring.show_scores(systems, draws, width)
     if plot is not None:
         draw_lengths(names, buckets, plot)
 

@@ -14,7 +14,7 @@ from nmtkit.corpus.json_records import field_of, is_list_of_strings, parse_recor
 from nmtkit.corpus.text import read_lines
 from nmtkit.metrics import Comparison, Options, Resampling, split_sentences, term_recall
 from nmtkit.metrics.quality import QualityReport, quality
-from nmtkit.metrics.systems import ScoredSystem, named, require_equal_counts, score_systems
+from nmtkit.metrics.systems import ScoredSystem, named, notes, require_equal_counts, score_systems
 
 
 @click.command("score-summaries", cls=scoring.MetricsCommand)
@@ -86,7 +86,8 @@ def command(
                 f"note: {count} of {len(ref_lines[0])} summaries of {named(path)} are empty; ROUGE counts them as 0, "
                 "and the quality report only in its number of words"
             )
-    scoring.say_notes(metrics, ref_lines)
+    for note in notes(metrics, ref_lines):
+        tell(f"note: {note}")
     if as_json:
         records = [system.record(empty=count) for system, count in zip(systems, empty, strict=True)]
         for record, report in zip(records, reports, strict=False):  # there are none without articles
@@ -94,10 +95,9 @@ def command(
         more = {"quality_of_references": [asdict(report) for report in ref_reports]} if ref_reports else {}
         scoring.print_json(ref_paths, systems=records, **more)
         return
-    scoring.show_scores(systems, draws, width)
     if ref_reports:
         _print_quality(ref_paths, systems, reports, ref_reports)
-    scoring.say_lines(systems, width)
+    scoring.show_scores(systems, draws, width)
 
 
 def _read_terms(path: str, field: str) -> list[list[str]]:

@@ -12,12 +12,11 @@ from nmtkit import console, metrics
 from nmtkit.cli import options
 from nmtkit.cli.options import Decorator, Number, collect, pass_as, together
 from nmtkit.cli.reading import field_lines, stdin_lines
-from nmtkit.cli.reporting import tell
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.json_records import refuse_json_lines
 from nmtkit.corpus.text import read_lines
 from nmtkit.metrics.significance import SIGNIFICANT
-from nmtkit.metrics.systems import ScoredSystem, named, notes, score_lines, score_table
+from nmtkit.metrics.systems import ScoredSystem, named, score_lines, score_table
 
 
 def _one_stdin(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
@@ -176,7 +175,7 @@ def read_texts(path: str | Path, remedy: str, field: str | None = None, joint: s
 
 
 def show_scores(systems: Sequence[ScoredSystem], draws: metrics.Resampling | None, width: int) -> None:
-    """The table of scores, and what its marks mean."""
+    """The table of scores, what its marks mean, and the scores on a line each, which are never wrapped."""
     console.table("scores", *score_table(systems, width))
     marks = ["± is half the 95% confidence interval"] if systems[0].scores[0].interval is not None else []
     if draws is not None and len(systems) > 1:
@@ -184,18 +183,8 @@ def show_scores(systems: Sequence[ScoredSystem], draws: metrics.Resampling | Non
         marks.append(f"* p < {SIGNIFICANT} against {systems[0].title} ({test})")
     if marks:
         console.say("; ".join(marks))
-
-
-def say_lines(systems: Sequence[ScoredSystem], width: int) -> None:
-    """Prints the one-line form of every score, unwrapped."""
     for line in score_lines(systems, width):
         console.say(line)
-
-
-def say_notes(names: Sequence[str], refs: Sequence[Sequence[str]]) -> None:
-    """Prints notes of these metrics about the references on stderr."""
-    for note in notes(names, refs):
-        tell(f"note: {note}")
 
 
 def print_json(references: Sequence[str], **more: object) -> None:

@@ -2,7 +2,7 @@
 
 import difflib
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -78,8 +78,7 @@ class Layer:
 
 
 def _kind_of_model(layer: Layer) -> str:
-    model = layer.data.get("model")
-    kind = model.get("kind") if isinstance(model, dict) else None
+    kind = _value_at(layer.data, ("model", "kind"))
     return kind if isinstance(kind, str) and kind in MODELS.names() else ""
 
 
@@ -130,18 +129,12 @@ def _read(path: Path, extended_by: tuple[Path, ...] = ()) -> Layer:
 def _settle_paths(data: dict[str, Any], path: Path) -> None:
     """Makes the files' paths whole: what a recipe names is meant from the recipe's own folder, then from here."""
     _settle_folders(data, path.parent)
-    _settle_files(data.get("pretrained_embeddings"), ("src", "tgt"), path)
-    if isinstance(data.get("init_from"), dict):
-        _settle_files(data["init_from"].get("test"), FILE_KINDS, path)
-    group = data.get("data")
-    if isinstance(group, dict) and "folder" not in group:
-        for split in ("train", "valid", "test"):
-            _settle_files(group.get(split), FILE_KINDS, path)
-
-
-def _settle_files(files: Any, kinds: Iterable[str], path: Path) -> None:
-    for kind in kinds if isinstance(files, dict) else ():
-        if kind in files:
+    groups: list[tuple[str, ...]] = [("pretrained_embeddings",), ("init_from", "test")]
+    if _value_at(data, ("data", "folder")) is None:
+        groups += [("data", split) for split in ("train", "valid", "test")]
+    for keys in groups:
+        files = _value_at(data, keys)
+        for kind in files.keys() & {*FILE_KINDS} if isinstance(files, dict) else ():
             files[kind] = _beside(files[kind], path)
 
 
@@ -176,8 +169,7 @@ def _settle_folders(data: dict[str, Any], start: Path) -> None:
 
 def _over_run(layer: Layer) -> Layer:
     """With task, tokenizer, model and search of the run to begin from, where it lacks a model or a tokenizer."""
-    given = layer.data.get("init_from")
-    run = given.get("run") if isinstance(given, dict) else None
+    run = _value_at(layer.data, ("init_from", "run"))
     groups = [layer.data.get(key) for key in ("tokenizer", "model")]
     if not isinstance(run, str) or not run or all(isinstance(group, dict) and "kind" in group for group in groups):
         return layer
@@ -233,7 +225,7 @@ def _overridden(layer: Layer, text: str) -> Layer:
             raise RecipeError(f"--set {text}: name a key of the stage, e.g. stages.{keys[1]}.training.lr=0.001")
         stage = layer.stage(number)
         return layer.with_stage(number, _given(stage, text, keys[2:], value, key).over(stage))
-    if stages and keys[0] in STAGE_GROUPS and all(_has(stage, keys) for stage in stages.values()):
+    if stages and keys[0] in STAGE_GROUPS and all(_value_at(stage, keys) is not None for stage in stages.values()):
         first = next(iter(stages.values())).get("name")
         raise RecipeError(
             f"--set {text}: every stage says `{key}` itself, so this would change nothing; "
@@ -256,12 +248,11 @@ def _given(layer: Layer, text: str, keys: Sequence[str], value: str, key: str) -
     return Layer(nested, {tuple(keys[:n]): place for n in range(1, len(keys) + 1)}, layer.name)
 
 
-def _has(group: Any, keys: Sequence[str]) -> bool:
+def _value_at(group: Any, keys: Sequence[str]) -> Any:
+    """What stands at a path of keys; None if nothing does."""
     for key in keys:
-        if not isinstance(group, dict) or key not in group:
-            return False
-        group = group[key]
-    return True
+        group = group.get(key) if isinstance(group, dict) else None
+    return group
 
 
 def _checked(layer: Layer) -> Recipe:
