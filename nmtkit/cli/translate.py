@@ -141,7 +141,7 @@ def _open(how: DecodingOptions, terms: Path | None, replace_unknown: bool, dicti
         translator = translator.replacing_unknown(entries)
     if terms is not None:
         translator.config.reject_constraints()
-        translator = replace(translator, terminology=Terminology.parse(read_lines(terms), str(terms)))
+        translator = replace(translator, terminology=Terminology(parse_dictionary(read_lines(terms), str(terms))))
     return translator
 
 

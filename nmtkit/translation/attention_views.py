@@ -38,16 +38,11 @@ def align(
     The model reads the pair, and the row of a target token is its attention in the step that writes the token (a
     Transformer shows the layer that its recipe names). Words are what white space separates: the n-th word of the text
     is word n, whatever the tokenizer makes of it. Tokens are merged to words: the columns of a source word's tokens are
-    added, the rows of a target word's tokens averaged. EOS has neither row nor column.
+    added, the rows of a target word's tokens averaged. EOS has neither row nor column. A pair with an empty side has no
+    weights.
 
-    Args:
-        reader: the model.
-        sources: source lines.
-        targets: the translation of each. A pair with an empty side has no weights.
-        src_words: the source lines with white space added between words, if words are to be counted otherwise; the
-            model reads `sources` all the same. See `nmtkit.data.words.cut_words`.
-        tgt_words: the same for the targets.
-        first: the number of the first pair, for messages.
+    `src_words` and `tgt_words` are the same lines with white space added between words, if words are to be counted
+    otherwise (see `nmtkit.data.words.cut_words`). `first` is the number of the first pair, for messages.
     """
     reader.require_attention("align words by")
     require_list(sources=sources, targets=targets, src_words=src_words, tgt_words=tgt_words)

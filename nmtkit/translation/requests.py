@@ -198,11 +198,6 @@ class Terminology:
         for terms in self._by_first.values():
             terms.sort(key=lambda term: -len(term[0]))
 
-    @classmethod
-    def parse(cls, lines: Iterable[str], where: str) -> "Terminology":
-        """Reads SOURCE TERM TAB TARGET TERM on each line; empty lines are skipped."""
-        return cls(parse_dictionary(lines, where))
-
     def applied(self, request: Request) -> Request:
         """The request with the translations of all terms of its source; of terms that overlap the longest is taken."""
         words, at, targets = words_of(request.source), 0, []

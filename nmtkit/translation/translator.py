@@ -93,15 +93,10 @@ class Translator(TextModel):
     def search(
         self, lines: Sequence[str | Request], n_best: int = 1, need_attention: bool = False, need_copies: bool = False
     ) -> list[list[Translation]]:
-        """The `n_best` translations of every line, best first.
+        """The `n_best` translations of every line, at most the beam size, best first; of an empty line an empty one.
 
-        An empty line is translated by an empty line, without asking the model.
-
-        Args:
-            lines: source lines, or requests, which have constraints on the translation.
-            n_best: how many of each, at most the beam size.
-            need_attention: whether to keep the attention.
-            need_copies: whether to say of a model that copies what it copied, and its p_gen; also with attention.
+        A request has constraints on the translation. With attention, or `need_copies`, a model that copies says what it
+        copied, and its p_gen.
         """
         require_list(lines=lines)
         requests = [Request.of(line, f"line {number}") for number, line in enumerate(lines, start=1)]
