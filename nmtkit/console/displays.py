@@ -77,10 +77,10 @@ class _Display(ABC):
         """The values of the columns of the live line, and the facts below it."""
         return {"text": self._line()}
 
-    def _notify(self, share: float | None, at_once: bool = False) -> None:
+    def _notify(self, share: float | None) -> None:
         """Notes that there is something new, and shows it if the last time is long enough ago."""
         self._share, self._is_news = share, True
-        if at_once or time.monotonic() - self._shown_at >= self._seconds:
+        if time.monotonic() - self._shown_at >= self._seconds:
             self._show()
 
     def _show(self) -> None:
@@ -165,7 +165,7 @@ class ProgressDisplay(_Display):
     def update(self, text: str, share: float | None = None) -> None:
         """Shows the progress in words, and as a share from 0 to 1 where the end is known."""
         self._text = text
-        self._notify(share, at_once=self._is_live and share == 1.0)
+        self._notify(share)
 
     def _columns(self) -> Sequence[ProgressColumn]:
         return BarColumn(30), TaskProgressColumn(), _fact("text", "cyan")

@@ -3,6 +3,7 @@
 import shutil
 import sys
 from collections.abc import Sequence
+from itertools import chain
 
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
@@ -49,31 +50,29 @@ def show_search(tree: SearchTree, steps: int | None = None, size: tuple[int, int
     rows = [layout.lines(step) for step in range(len(tree.steps))]
     results = [_result(rank, tree, width) for rank in range(len(tree.results))]
     shown = _fitting(rows, height - FRAME - len(results)) if steps is None else steps or len(rows)
-    first, last = -(-shown // 2), shown // 2
     left_out = max(0, len(rows) - shown)
-    lines = layout.heading()
-    for number, row in enumerate(rows):
-        if not left_out or number < first or number >= len(rows) - last:
-            lines += row
-        elif number == first:
-            lines.append(Text(f"     … {left_out} of {len(rows)} steps are not shown …", "italic"))
-    signs = {sign for line in lines[3:] for sign in line.plain if sign in LEGEND}
+    first, last = _ends(rows, shown)
+    gap = [Text(f"     … {left_out} of {len(rows)} steps are not shown …", "italic")] if left_out else []
+    lines = [*first, *gap, *last]
+    signs = {sign for line in lines for sign in line.plain if sign in LEGEND}
     legend = "  ".join(f"{sign} {meaning}" for sign, meaning in LEGEND.items() if sign in signs)
-    for line in [*lines, Text(legend, "italic"), Text(tree.stopped), *results]:
+    for line in [*layout.heading(), *lines, Text(legend, "italic"), Text(tree.stopped), *results]:
         console.print(line, soft_wrap=True)
     return left_out
 
 
+def _ends(rows: Sequence[Sequence[Text]], shown: int) -> tuple[list[Text], list[Text]]:
+    """The lines of so many steps, half of them the first ones, half the last."""
+    first = min(-(-shown // 2), len(rows))
+    last = max(first, len(rows) - shown // 2)
+    return list(chain(*rows[:first])), list(chain(*rows[last:]))
+
+
 def _fitting(rows: Sequence[Sequence[Text]], height: int) -> int:
-    """The number of steps that fit into so many lines, taken alternately from both ends."""
+    """The number of steps that fit into so many lines, at least one."""
     if sum(map(len, rows)) <= height + 1:  # then no line says that steps are left out
         return len(rows)
-    fitting = 1
-    for shown in range(1, len(rows)):
-        first, last = -(-shown // 2), shown // 2
-        if sum(map(len, [*rows[:first], *rows[len(rows) - last :]])) <= height:
-            fitting = shown
-    return fitting
+    return max((shown for shown in range(1, len(rows)) if sum(map(len, _ends(rows, shown))) <= height), default=1)
 
 
 def _result(rank: int, tree: SearchTree, width: int) -> Text:
