@@ -71,8 +71,7 @@ def _glibc() -> ctypes.CDLL | None:
 def tune_malloc() -> None:
     """Tells glibc, where there is one, to keep freed blocks.
 
-    A training step on the CPU frees and allocates the same large blocks thousands of times. Giving them back to the
-    kernel costs a page fault for every 4 KiB.
+    A training step allocates the same large blocks again and again; from the kernel each costs many page faults.
     """
     if library := _glibc():
         mmap_max, trim_threshold, top_pad = -4, -1, -2
@@ -81,11 +80,7 @@ def tune_malloc() -> None:
 
 
 def trim_malloc() -> None:
-    """Gives the pages of freed blocks back to the kernel; the other half of `tune_malloc`.
-
-    glibc does not put an aligned block, as every tensor is, into the gap of a freed one of the same size, so the heap
-    grows with every training update until then.
-    """
+    """Gives freed blocks back to the kernel: glibc puts no aligned block, as tensors are, into their gaps."""
     if library := _glibc():
         library.malloc_trim(0)
 
@@ -98,10 +93,8 @@ class SpinGuard(threading.Thread):
     """Keeps OpenMP's threads from spinning while something else wants the cores.
 
     A thread that spins a moment before it sleeps makes small models faster on a quiet machine. On a busy one it takes
-    the core from the thread that it waits for: beside other trainings a small model was five times as slow. So this
-    looks twice a second at how long the process's threads waited for a core. If that was long, it makes libgomp manage
-    more threads than there are cores, by a team of one more thread; then none of them spins. That team ends when the
-    cores have been free for a while. No result depends on it.
+    the core from the thread that it waits for: beside other trainings a small model was five times as slow. If threads
+    had to wait for a core, an additional team makes libgomp manage more threads than there are cores; then none spins.
 
     `read_times` gives for each thread of the process by its number the nanoseconds it has run and waited to run.
     """
@@ -157,11 +150,7 @@ class SpinGuard(threading.Thread):
 
 
 def _hold_team(release: threading.Event) -> None:
-    """Has OpenMP give this thread a team, by an operation that is large enough to be shared out, until `release`.
-
-    libgomp counts one thread, and of every team all but its first. So a team of as many threads as there are cores
-    makes the count larger than that, together with any other team of two or more.
-    """
+    """Has OpenMP give this thread a team of as many threads as there are cores, until `release`."""
     before = torch.get_num_threads()
     # Of this thread and of ones to come, none of which has begun yet.
     torch.set_num_threads(len(os.sched_getaffinity(0)))

@@ -114,13 +114,8 @@ def bytes_checksum(data: bytes) -> str:
 def array_checksum(data: npt.NDArray[np.uint8], kind: str) -> str:
     """The checksum of many bytes, at the speed of memory: about ten times that of CRC-32.
 
-    The bytes are 32-bit numbers in rows of 1021; hashed are the sums of the columns. So any change within one number,
-    or within numbers that stand less than a row apart, gives another checksum for certain, any other but by a chance of
-    1 in 2^32.
-
-    Args:
-        data: `(n,)`.
-        kind: what the bytes mean; another meaning gives another checksum.
+    The bytes are 32-bit numbers in rows of 1021; hashed are the sums of the columns, and `kind`, what the bytes mean.
+    Any change within one number, or within numbers less than a row apart, gives another checksum.
     """
     row = 4 * _COLUMNS
     whole = len(data) // row * row

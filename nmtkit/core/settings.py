@@ -1,8 +1,4 @@
-"""The base of every part's settings, the one door to YAML and pydantic, and the one guard of JSON from outside.
-
-A part declares its settings as a frozen class with one line of meaning under each field. A recipe file is read with the
-line of every key, so that a fault is reported where it stands; all faults of a file are reported at once.
-"""
+"""The base of every part's settings: a frozen class with the meaning under each field; all faults are told at once."""
 
 import ast
 import inspect

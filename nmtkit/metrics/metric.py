@@ -53,7 +53,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Options:
-    """How texts are compared. Defaults are those of sacrebleu, and of the summarization papers for ROUGE."""
+    """How texts are compared."""
 
     tokenize: str = "13a"
     """Tokenizer of BLEU, one of `TOKENIZERS` or `SPM_TOKENIZERS`; "none" for text that is tokenized already."""
@@ -106,8 +106,6 @@ class Resampling:
 class Texts:
     """The output of a system, with its references and sources.
 
-    The libraries would cut different numbers of lines to the fewest in silence.
-
     Raises:
         DataError: no lines, no references, or different numbers of lines.
     """
@@ -134,12 +132,7 @@ class Texts:
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric.
-
-    A new metric is one file in this folder, which registers its `Metric` in `METRICS`. One that compares texts is an
-    `ExampleMetric`, unless a library does its bootstrap; `score`, validation, `training.best_metric` and the test after
-    training then know its name.
-    """
+    """A metric, registered in `METRICS`; one that compares texts is an `ExampleMetric`, or a library does its tests."""
 
     name: str
     """In options and recipes."""

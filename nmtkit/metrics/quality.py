@@ -1,9 +1,7 @@
 """Properties of summaries: new or copied words, repetition, length; and the recall of given terms.
 
-Words are lower-cased runs of letters and digits; punctuation and sentence tags are left out, so that tokenized and
-plain text get nearly the same figures. An n-gram lies within a sentence of `metrics.split_sentences`: across two copied
-sentences it would seem new. Each rate is the mean over the summaries for which it is defined: a summary of two words
-has no trigrams.
+Words are lower-cased runs of letters and digits. An n-gram lies within a sentence of `metrics.split_sentences`: across
+two copied sentences it would seem new. Each rate is the mean over the summaries for which it is defined.
 """
 
 import re

@@ -95,13 +95,7 @@ def padded_tokens(pairs: int, words: int) -> int:
 class FittedPreset(ProposedRecipe):
     """A preset fitted to a text; its first reason is for the preset itself.
 
-    Args:
-        task: a task with presets.
-        size: of the training text.
-        name: one of `PRESETS`.
-        because: why this preset.
-        limit: minutes that training may take; None: no limit.
-        speed: padded tokens a minute that this machine trains on; None: not measured.
+    `limit` is in minutes; `speed` is the padded tokens a minute that this machine trains on, None if not measured.
     """
 
     def __init__(
@@ -333,13 +327,8 @@ def choose_preset(
 ) -> FittedPreset:
     """Settings for a corpus, by the size of its training text.
 
-    Args:
-        task: one of `TASKS_WITH_PRESETS`.
-        size: of the training text.
-        preset: one of `PRESETS`; None chooses by the corpus, and by whether training is on a `gpu`.
-        gpu: see there.
-        minutes: stop training after so many; a smaller preset is taken where they are too few for the one that fits.
-        measure: gives the padded tokens that the machine trains on in a minute with a preset; None: not known.
+    Without a `preset` it is chosen by the corpus and by whether training is on a `gpu`; a smaller one is taken where
+    the `minutes` are too few. `measure` gives the padded tokens a minute that the machine trains on with a preset.
 
     Raises:
         RecipeError: there is no such preset, or the task has none.

@@ -23,7 +23,7 @@ def seed_all(seed: int) -> None:
 
 
 def get_rng_states(device: torch.device) -> dict[str, Any]:
-    """All random states as plain JSON values; the device's own is included where it is a CUDA device."""
+    """All random states as plain JSON values, that of a CUDA device too."""
     version, numbers, gauss = random.getstate()
     numpy_state: Any = np.random.get_state(legacy=False)
     states = {

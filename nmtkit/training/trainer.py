@@ -17,7 +17,6 @@ from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.checkpoints.weights import EMA, OPTIMIZER, WEIGHTS, Ema, assign_weights, get_weights, strip_prefix
 from nmtkit.core.device import trim_malloc
 from nmtkit.core.errors import CheckpointError, TrainingError
-from nmtkit.core.registry import suggest_names
 from nmtkit.data.batch import Batch
 from nmtkit.models.base import Seq2Seq
 from nmtkit.training import distributed, randomness
@@ -128,8 +127,7 @@ class Trainer:
     def is_validation_due(self) -> bool:
         """Whether to validate after this update.
 
-        The last validation must end within the minutes, and how long it takes is known from an earlier one: the first
-        comes when half of them are over, if not before. After a validation there must be time left to train.
+        The last validation must end within the minutes. How long it takes the first one shows, after half of them.
         """
         regular, limit = self.update % self.config.validate_every == 0, self.config.max_minutes
         if limit is None:
@@ -272,21 +270,15 @@ class Trainer:
                 result = evaluate(self.model), self._clock() - begun
                 self.model.train()
             metrics, self._validating = distributed.broadcast_object(result)
-            value = self._value_in(metrics)
-            sign = 1 if self.config.higher_is_better else -1
+            sign, value = 1 if self.config.higher_is_better else -1, metrics[self.config.best_metric]
+            if math.isnan(value):
+                value = -sign * math.inf
             best = sign * value > max((score for _, score in self.validations), default=-math.inf)
             self.validations.append((self.update, sign * value))
             if distributed.rank() == 0:
                 self.checkpoints.keep(get_weights(self.model), self.update, value, self.config)
         self.is_saved = False
         return Evaluated(self.update, metrics, best, self.seconds)
-
-    def _value_in(self, metrics: Mapping[str, float]) -> float:
-        name = self.config.best_metric
-        if name not in metrics:
-            raise TrainingError(f"training.best_metric: validation gives no {name!r}: {suggest_names(name, metrics)}")
-        worst = -math.inf if self.config.higher_is_better else math.inf
-        return worst if math.isnan(metrics[name]) else metrics[name]
 
     def save(self) -> Saved:
         """Saves the full state."""

@@ -374,11 +374,6 @@ def test_the_best_validation(tmp_path, scores, given, is_best, end):
     assert CheckpointManager(tmp_path).best()[0] == CheckpointManager(tmp_path).weights_path(4)
 
 
-def test_the_deciding_metric_must_exist(tmp_path):
-    with pytest.raises(TrainingError, match=r"best_metric: validation gives no 'scor': did you mean 'score'"):
-        run(tmp_path, settings(best_metric="scor"))
-
-
 def test_evaluation_disturbs_neither_mode_nor_random_numbers(tmp_path):
     modes = []
 

@@ -1,7 +1,7 @@
 """The contract between losses and the training loop, and the backward pass that they share.
 
 An objective returns sums over a batch by name. The loop adds them up over batches, processes and updates, and divides
-each by its normalizer. To add an objective, register a class in `OBJECTIVES`.
+each by its normalizer.
 """
 
 import math

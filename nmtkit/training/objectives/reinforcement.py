@@ -32,9 +32,6 @@ from nmtkit.models.base import Memory, Seq2Seq
 from nmtkit.training.objectives.likelihood import negative_log_probs
 from nmtkit.training.objectives.objective import LOSS, OBJECTIVES, GradientAccumulator, Objective, ObjectiveInput
 
-_CHECK_EVERY = {"cpu": 1, "cuda": 8}
-"""Steps between two checks for the end of all summaries, which wait for the device."""
-
 _NEVER = -1
 """The id of an unknown word of a reference, which no summary has: UNK earns no reward."""
 
@@ -77,7 +74,7 @@ def sample_rollouts(model: Seq2Seq, memory: Memory, limit: int) -> Rollouts:
     ended = torch.zeros_like(tokens, dtype=torch.bool)
     lengths = torch.zeros_like(tokens)
     written = []
-    check_every = _CHECK_EVERY.get(device.type, 8)
+    check_every = 1 if device.type == "cpu" else 8  # steps: the check waits for the device
     for step in range(limit):
         log_probs, _, state = model.step(tokens, state, memory, cache)  # (2B,X)
         cache.next_step()
