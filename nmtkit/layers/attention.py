@@ -9,8 +9,7 @@ copied.
 
 A local window (Luong et al. 2015, section 3.2) has a centre p_t, one for every query, and a half-width D. The query
 looks at the real positions s with `|s - p_t| <= D`, at most 2D+1 of them, and the softmax is taken over these alone
-(eq. 7). Positions count the tokens of a source from 0; its end mark is one of them. S is the length of the sentence
-itself: padding is outside every window and moves none, and at the ends of a sentence a window is simply shorter.
+(eq. 7). Positions count the tokens of a source from 0; its end mark is one of them.
 
 Letters: B sentences, Q queries per sentence, S source length, A attention size, Hq query size, Hm memory size, D
 half-width of a window.
@@ -90,8 +89,8 @@ class Additive(AttentionScore):
 class CoveredAdditive(Additive):
     """`e_i = v^T tanh(W_s s + W_h h_i + w_c c_i + b)`: See et al. 2017, eq. 11; c_i is what position i got so far.
 
-    Not in `SCORES`: it is asked with a history, which only a model that keeps one can give. `w_c` starts at zero, so
-    that a model which gets it in a later stage of its training goes on from what it had learned.
+    Not in `SCORES`: only a model that keeps a history can give it. `w_c` starts at zero, so that a model which gets it
+    in a later stage of its training goes on from what it had learned.
     """
 
     def __init__(self, query_size: int, memory_size: int, attention_size: int, max_positions: int) -> None:
@@ -151,8 +150,7 @@ class General(AttentionScore):
 class Location(AttentionScore):
     """`e_i = W s_i`, one row of W per source position: Luong et al. 2015, eq. 8.
 
-    The query alone says where to look, not the words that stand there: two sentences of one length are looked at in
-    the same way. W has `max_positions` rows.
+    The query alone says where to look, not the words that stand there. W has `max_positions` rows.
     """
 
     def __init__(self, query_size: int, memory_size: int, attention_size: int, max_positions: int) -> None:
@@ -178,9 +176,8 @@ class Location(AttentionScore):
 class Cosine(AttentionScore):
     """`e_ij = beta_i cos(k_i, h_j)`: content addressing, Graves et al. 2014 (Neural Turing Machines), eqs. 5 and 6.
 
-    Key and sharpness are read from the query: `k_i = W s_i` and `beta_i = softplus(w^T s_i + b)`, which is always
-    positive. Cosines alone differ by too little for a softmax to choose. So `beta_i` starts at about sqrt(Hm): then the
-    energies of random vectors have a variance of one, as those of a scaled dot do.
+    Key and sharpness are read from the query: `k_i = W s_i` and `beta_i = softplus(w^T s_i + b)`. It starts at about
+    sqrt(Hm): then the energies of random vectors have a variance of one, as those of a scaled dot do.
     """
 
     def __init__(self, query_size: int, memory_size: int, attention_size: int, max_positions: int) -> None:
@@ -335,8 +332,7 @@ class Attention(nn.Module):
             centres: what `centres` gave.
             coverage: for a score that reads it, the sum of the weights of all earlier looks `(B,Q,S)`; no window then.
 
-        Returns:
-            The contexts `(B,Q,Hm)` and the weights `(B,Q,S)`; both are zero for a sentence without a real token.
+        Returns the contexts `(B,Q,Hm)` and the weights `(B,Q,S)`; both are zero for a sentence without a real token.
         """
         if self.window is not None:
             assert centres is not None, "a local window needs the centres"

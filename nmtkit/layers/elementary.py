@@ -76,15 +76,9 @@ def mask_without_eos(mask: Tensor) -> Tensor:
 def run_by_length(read: Callable[..., Sequence[Tensor]], lengths: Tensor, *padded: Tensor) -> Sequence[Tensor]:
     """Runs `read` on sentences of about one length at a time, where that is faster: in a search on a CPU.
 
-    A CPU takes as long for padding as for words. The share of padding is kept under a fifth.
-
-    Args:
-        read: maps some sentences `(b,...,s)` to tensors `(b,...,s,*)`, whatever padding they have.
-        lengths: of B sentences, `(B,)`, on the CPU; best in falling order.
-        padded: the sentences, `(B,...,S)`.
-
-    Returns:
-        Tensors `(B,...,S,*)`, undefined at padding.
+    The share of padding is kept under a fifth. `read` maps some sentences `(b,...,s)`, however padded, to tensors
+    `(b,...,s,*)`; `lengths` `(B,)` are on the CPU, best in falling order. Returns tensors `(B,...,S,*)`, undefined at
+    padding.
     """
     width = padded[0].shape[-1]
     if torch.is_grad_enabled() or padded[0].device.type != "cpu":

@@ -1,8 +1,7 @@
 """Linear maps for inference: weights converted and laid out once, for the products of one precision.
 
-On a CPU the linear maps of a model are replaced by the ones of this file; attention, normalization, softmax and scores
-stay in float32. On CUDA the whole model is cast to 16 bits, and sums that need more digits are computed in float32.
-Letters: M rows, I input size, O output size.
+On a CPU the linear maps of a model are replaced by the ones of this file; all else stays in float32. On CUDA the whole
+model is cast to 16 bits. Letters: M rows, I input size, O output size.
 
     fp32  y = x W^T + b
     bf16  x and W are rounded to bfloat16, products are summed up in float32, y is rounded to bfloat16
@@ -35,7 +34,7 @@ MANY = 1 << 24
 LARGE, FEW_ROWS = 1 << 18, range(3, 65)
 """Without AVX-512: weights and rows for which oneDNN's float32 product is faster than MKL's."""
 FEWEST_OUTPUTS = 16
-"""Maps to fewer numbers are left alone: a gate costs little, and a probability needs its digits."""
+"""Maps to fewer numbers, such as gates, are left alone."""
 LARGEST = 127
 """The largest whole number of weights."""
 OTHER_KERNEL = 10.0
@@ -306,8 +305,7 @@ def supported_precisions(device: torch.device) -> list[Precision]:
 def quantize_for_inference(model: nn.Module, precision: Precision, read_by_rows: Collection[nn.Module] = ()) -> None:
     """Converts a model in evaluation mode, on its final device, to a precision, in place: it can no longer be trained.
 
-    A map that shared its matrix with an embedding has its own afterwards. Maps `read_by_rows` (by a shortlist) stay in
-    float32 on a CPU.
+    Maps `read_by_rows` (by a shortlist) stay in float32 on a CPU.
     """
     device = next(model.parameters()).device
     # float32 needs no trial.
@@ -342,10 +340,7 @@ def _replace_maps(model: nn.Module, kind: type[InferenceLinear], read_by_rows: C
 
 
 class PaddedLinear(nn.Module):
-    """A linear map with rows of zeros behind its matrix, to a multiple of `ROWS`; their results are cut off.
-
-    Products of 16 bits on tensor cores need multiples of eight rows, and are fastest with multiples of 64.
-    """
+    """A linear map with rows of zeros behind its matrix, to a multiple of `ROWS`, as tensor cores are fastest with."""
 
     ROWS = 64
 

@@ -36,15 +36,9 @@ def additive_energies(
     The plain form computes the tanh as `tanh x = 2 sigmoid(2x) - 1`: a CPU is much quicker at a sigmoid than at a tanh.
     The inner 2 is in the keys and is given to queries and weight, the outer to v.
 
-    Args:
-        queries: `W s`, `(B,Q,A)`.
-        keys: `2 U h`, `(B,S,A)`: doubled once per sentence.
-        energy: v, `(A,)`.
-        coverage: c, `(B,Q,S)`, or None for nothing.
-        coverage_weight: w, `(A,)`; given with the coverage.
-
-    Returns:
-        `(B,Q,S)`; in a search on CUDA in float32 or wider, whatever the inputs are.
+    Queries are `W s` `(B,Q,A)`, keys `2 U h` `(B,S,A)`, doubled once per sentence; energy is v `(A,)`, coverage c
+    `(B,Q,S)`, or None for nothing, its weight w `(A,)`. Returns `(B,Q,S)`; in a search on CUDA in float32 or wider,
+    whatever the inputs are.
     """
     if torch.is_grad_enabled():
         return _plain_energies(queries, keys, energy, coverage, coverage_weight)

@@ -28,14 +28,8 @@ COMPACT_BELOW = 0.66
 class KVCache:
     """The entries of B sentences with K hypotheses each; each layer of a decoder writes its own, and reads all of them.
 
-    A decoder that writes no entries finds only the positions of its sentences in it.
-
-    Args:
-        sentences: B.
-        beam: K.
-        device: the device of its tensors.
-        width: W of the first step; default: K.
-        room: for how many positions there is room at first.
+    A decoder that writes no entries finds only the positions of its sentences in it. `width` is W of the first step, by
+    default K; there is `room` for so many positions at first.
     """
 
     compacts: bool = False

@@ -53,10 +53,7 @@ class SinusoidalPositions(nn.Module):
         return self.reserve(length)[:length]
 
     def reserve(self, length: int) -> Tensor:
-        """The table, with at least so many rows.
-
-        A longer table is made on the CPU, and a GPU waits for it: a search reserves what it may need before it begins.
-        """
+        """The table, with at least so many rows. A search reserves them before it begins: they are made on the CPU."""
         table = self.table  # another thread may put another one in its place
         if length > table.shape[0]:
             table = self.table = sinusoids(2 * length, self.width, self.halves).to(table)
@@ -109,8 +106,8 @@ def _causal_mask(query: Tensor) -> Tensor:
 def _fused_pays(query: Tensor, rate: float) -> bool:
     """Whether torch's fused attention is faster.
 
-    On a CPU it is, as long as its many small products go to the default backend. Through oneDNN, where those of lower
-    precision go, they cost many times the batched ones; not with one query in float32, nor in a search in bfloat16.
+    It is not where its many small products go through oneDNN: on a CPU in lower precision, but for one query in float32
+    and a search in bfloat16.
     """
     if query.device.type != "cpu":
         return True
@@ -124,13 +121,8 @@ def attend(
 ) -> Tensor:
     """softmax(Q K^T / sqrt(D)) V: equation 1 of Vaswani et al. 2017, the fastest way on the device.
 
-    Args:
-        query: `(B,A,Q,D)`.
-        keys: `(B,A,S,D)`, as the values.
-        values: `(B,A,S,D)`.
-        mask: see `attention_weights`; None reads all.
-        causal: query i reads keys 0 to i only; needs Q = S and no mask.
-        rate: dropout of the weights.
+    From queries `(B,A,Q,D)`, keys and values `(B,A,S,D)`. The mask is that of `attention_weights`; None reads all. If
+    `causal`, query i reads keys 0 to i only; then Q = S, and there is no mask. `rate` is the dropout of the weights.
     """
     if _fused_pays(query, rate):
         return F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, dropout_p=rate, is_causal=causal)
@@ -164,7 +156,7 @@ class LayerConfig(Protocol):
 
 
 class SelfAttention(nn.Module):
-    """Multi-head attention of a sequence to itself; section 3.2.2 of Vaswani et al. 2017.
+    """Multi-head attention of a sequence to itself: section 3.2.2 of Vaswani et al. 2017.
 
     One product makes queries, keys and values of all heads, in this order.
     """
@@ -235,10 +227,7 @@ class CrossAttention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """max(0, x W1 + b1) W2 + b2: equation 2 of Vaswani et al. 2017; or with GELU or SiLU (Hendrycks and Gimpel 2016).
-
-    Dropout follows the activation.
-    """
+    """max(0, x W1 + b1) W2 + b2: Vaswani et al. 2017, equation 2; or with GELU or SiLU (Hendrycks and Gimpel 2016)."""
 
     def __init__(self, config: LayerConfig) -> None:
         super().__init__()
@@ -338,11 +327,9 @@ class DecoderLayer(nn.Module):
         cache: tuple[KVCache, int] | None = None,
         shown: slice | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Whole targets `(B,T,H)` at once, or one step of a beam.
+        """Whole targets `(B,T,H)` at once, or one step of a beam `(B,K,H)`; the other arguments as of `CrossAttention`.
 
-        A step is `(B,K,H)`, one position of N = B*K targets; then `cache` has the earlier positions, and the number of
-        this layer. Keys, values, mask and `shown` are those of `CrossAttention.forward`. Returns states of the same
-        shape, and the weights that it returns.
+        In a step `cache` has the earlier positions, and the number of this layer.
         """
         around = self.around_self_attention
         entering = around.before(states)
