@@ -23,14 +23,13 @@ from nmtkit.checkpoints.tensor_files import (
     open_checkpoint,
     open_tensors,
     read_tensors,
-    require_checksum,
     sibling_checkpoints,
     write_file,
     write_tensors,
 )
 from nmtkit.checkpoints.weights import read_weights
 from nmtkit.core.errors import CheckpointError
-from nmtkit.core.files import with_checksum
+from nmtkit.core.files import verify_checksum, with_checksum
 
 NAMED_WEIGHTS = ("auto", "average", "best", "last")
 """The weights of a run that can be asked for by a word; a stage is called otherwise."""
@@ -178,7 +177,7 @@ class CheckpointManager:
         try:
             if not self._index_path.is_file():
                 raise OSError("not a file")
-            return _Index.of(require_checksum(json.loads(self._index_path.read_text(encoding="utf-8"))))
+            return _Index.of(verify_checksum(json.loads(self._index_path.read_text(encoding="utf-8"))))
         except (OSError, ValueError, RecursionError) as fault:
             raise CheckpointError(
                 f"{self._index_path}: cannot read it ({fault}); delete it, and the list of kept weights is made anew "

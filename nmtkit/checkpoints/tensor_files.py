@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from nmtkit.core.errors import CheckpointError
-from nmtkit.core.files import SUM, array_checksum, atomic_path, verify_checksum, with_checksum
+from nmtkit.core.files import array_checksum, atomic_path, verify_checksum, with_checksum
 from nmtkit.core.processes import available_cores
 
 _FACTS = "facts"
@@ -53,7 +53,7 @@ class TensorFileHeader:
         text = (file.metadata() or {}).get(_FACTS)
         if text is None:
             return cls({}, False, "", None)
-        facts = require_checksum(json.loads(text))
+        facts = verify_checksum(json.loads(text))
         sums = facts.pop("tensors")
         return cls(facts, facts.pop("kind", "state") == "state", facts.pop("vocabulary", ""), sums)
 
@@ -61,13 +61,6 @@ class TensorFileHeader:
         """Refuses a file of another vocabulary, if both are known."""
         if vocabulary and self.vocabulary and vocabulary != self.vocabulary:
             raise CheckpointError("trained with another vocabulary, so it is of another run")
-
-
-def require_checksum(facts: Any) -> dict[str, Any]:
-    """The facts in a file without their checksum; a ValueError where they are not as they were written."""
-    if not isinstance(facts, dict) or SUM not in facts:
-        raise ValueError("it has no checksum")
-    return verify_checksum(facts)
 
 
 def read_tensors(file: Any, header: TensorFileHeader, prefixes: tuple[str, ...] = ("",)) -> dict[str, Tensor]:

@@ -128,10 +128,12 @@ def with_checksum(facts: Mapping[str, Any]) -> dict[str, Any]:
     return {**facts, SUM: _facts_checksum(facts)}
 
 
-def verify_checksum(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The values without their checksum, which is compared if it is there."""
+def verify_checksum(facts: Any) -> dict[str, Any]:
+    """The values without their checksum; a ValueError if it is missing or another."""
+    if not isinstance(facts, dict) or SUM not in facts:
+        raise ValueError("it has no checksum")
     plain = {key: value for key, value in facts.items() if key != SUM}
-    if SUM in facts and facts[SUM] != _facts_checksum(plain):
+    if facts[SUM] != _facts_checksum(plain):
         raise ValueError("it is not as it was written: its checksum is another")
     return plain
 

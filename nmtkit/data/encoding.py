@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from nmtkit.core.errors import DataError
-from nmtkit.core.files import write_errors
+from nmtkit.core.files import write_json
 from nmtkit.core.formats import parse_json
 from nmtkit.core.processes import ordered_map
 from nmtkit.corpus.alignments import Links
@@ -22,7 +22,7 @@ from nmtkit.corpus.blocks import Block
 from nmtkit.corpus.checking import FilterDecisions, Lengths, PairChecker, SplitReport
 from nmtkit.corpus.config import DataConfig
 from nmtkit.corpus.hashes import Mask
-from nmtkit.data.shards import VERSION, RaggedArray, write_manifest
+from nmtkit.data.shards import VERSION, RaggedArray
 from nmtkit.data.store import StoreWriter
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.data.vocabulary import UNK
@@ -273,8 +273,7 @@ class PreprocessingProgress:
 
     def save(self) -> None:
         """Writes the file."""
-        with write_errors(self.path):
-            write_manifest(self.path, {key: value for key, value in vars(self).items() if key != "path"}, durable=True)
+        write_json(self.path, {key: value for key, value in vars(self).items() if key != "path"}, durable=True)
 
     @classmethod
     def load(cls, path: Path, fingerprint: str) -> "PreprocessingProgress | None":

@@ -1,7 +1,6 @@
 """Flat files of tokenized examples and their manifest, memory-mapped: a whole store, or one shard of it."""
 
 import errno
-import json
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nmtkit.core.errors import DataError
-from nmtkit.core.files import atomic_path, verify_checksum
+from nmtkit.core.files import verify_checksum
 from nmtkit.core.formats import parse_json
 
 Ids: TypeAlias = npt.NDArray[Any]
@@ -56,12 +55,6 @@ def column_files(column: str) -> tuple[str, str]:
 def manifest_path(folder: Path, name: str) -> Path:
     """The path of a manifest."""
     return folder / f"{name}.json"
-
-
-def write_manifest(path: Path, content: Mapping[str, Any], durable: bool) -> None:
-    """Writes a manifest atomically. `durable`: it survives a power cut."""
-    with atomic_path(path, durable=durable) as beside:
-        beside.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def read_manifest(folder: Path, name: str) -> dict[str, Any]:

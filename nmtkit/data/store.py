@@ -28,17 +28,8 @@ import numpy as np
 import numpy.typing as npt
 
 from nmtkit.core.errors import DataError
-from nmtkit.core.files import with_checksum, write_errors
-from nmtkit.data.shards import (
-    VERSION,
-    Ids,
-    RaggedArray,
-    Shard,
-    column_files,
-    manifest_path,
-    read_manifest,
-    write_manifest,
-)
+from nmtkit.core.files import with_checksum, write_errors, write_json
+from nmtkit.data.shards import VERSION, Ids, RaggedArray, Shard, column_files, manifest_path, read_manifest
 
 SHARD_EXAMPLES = 500_000
 SHARD_SIZE = 1 << 25
@@ -168,7 +159,7 @@ class StoreWriter:
         content = {"version": VERSION, "examples": self._length, "dtype": self._dtype.str, **self._facts}
         content |= {"cut": self._cut, "by_file": self._by_file}
         content["files"] = {suffix: {"size": one.size, "crc32": one.checksum} for suffix, one in self._files.items()}
-        write_manifest(manifest, with_checksum(content), durable)
+        write_json(manifest, with_checksum(content), durable)
 
     def __exit__(
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
@@ -188,7 +179,7 @@ class StoreWriter:
             if self._length:
                 self.end_shard()
             manifest = {"version": VERSION, **self._facts, "shards": self.shards}
-            write_manifest(manifest_path(self._folder, self._name), with_checksum(manifest), durable=True)
+            write_json(manifest_path(self._folder, self._name), with_checksum(manifest), durable=True)
         self._sweep()
 
     def _sweep(self) -> None:

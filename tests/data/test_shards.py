@@ -16,6 +16,7 @@ from preprocessing_program import preprocess
 from stored import checker, write_store
 
 from nmtkit.core.errors import DataError
+from nmtkit.core.files import verify_checksum, with_checksum
 from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.checking import SplitReport
 from nmtkit.data import encoding, store
@@ -140,11 +141,12 @@ def test_a_damaged_shard_is_named(pairs: list[Example], tokenizers: TokenizerPai
 @pytest.mark.usefixtures("small")
 def test_shards_of_different_stores_do_not_mix(pairs: list[Example], tokenizers: TokenizerPair, tmp_path: Path) -> None:
     written(tmp_path, pairs, tokenizers)
-    manifest = json.loads((tmp_path / "train-0001.json").read_text())
-    del manifest["sum"]  # which would tell of the change
-    (tmp_path / "train-0001.json").write_text(json.dumps({**manifest, "fingerprint": "another"}))
-    with pytest.raises(DataError, match=r"train-0001\.json: not of this store"):
-        Store.open(tmp_path, "train")
+    path = tmp_path / "train-0001.json"
+    manifest = {**verify_checksum(json.loads(path.read_text())), "fingerprint": "another"}
+    for content, fault in ((with_checksum(manifest), "not of this store"), (manifest, "no checksum")):
+        path.write_text(json.dumps(content))
+        with pytest.raises(DataError, match=rf"train-0001\.json: .*{fault}"):
+            Store.open(tmp_path, "train")
 
 
 def test_a_shard_is_full_by_its_size_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
