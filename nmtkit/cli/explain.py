@@ -1,23 +1,30 @@
-"""`nmtkit explain`."""
+"""`nmtkit explain`, and the prompt of `nmtkit translate --interactive`, which shows searches too."""
 
+import importlib
+import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from contextlib import suppress
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import click
 import cloup
 
+from nmtkit import console
 from nmtkit.cli import inference, options
 from nmtkit.cli.options import NEW_FILE, Number
 from nmtkit.cli.reading import stdin_sentences
 from nmtkit.cli.reporting import note, tell
 from nmtkit.cli.results import Printer, write_json_line
+from nmtkit.console.tables import plain_console, wrapped
 from nmtkit.console.trees import show_search
+from nmtkit.core.errors import NmtkitError
 from nmtkit.experiment.loading import DecodingOptions
 from nmtkit.pictures.search_trees import SearchTree, require_html, save_search
-from nmtkit.translation import search_trees
 from nmtkit.translation.result import Translation
+from nmtkit.translation.search_trees import search_tree
+from nmtkit.translation.translator import Translator
 
 
 @cloup.command()
@@ -71,7 +78,7 @@ def command(how: DecodingOptions, sentence: str | None, output: Path | None, as_
     translator = inference.open_model(how)
     results = []
     for number, line in enumerate(lines, start=1):
-        tree, translations = search_trees.search_tree(translator, line, f"line {number}")
+        tree, translations = search_tree(translator, line, f"line {number}")
         if translations[0].src_left_out:
             tell(f"line {number}: the last {translations[0].src_left_out:,} source tokens were not read")
         results.append((tree, translations))
@@ -84,13 +91,9 @@ def command(how: DecodingOptions, sentence: str | None, output: Path | None, as_
         for number, (tree, translations) in enumerate(results, start=1):
             write_json_line(_record(printer, number, tree, translations))
     else:
-        show_trees(trees, steps)
-
-
-def show_trees(trees: Sequence[SearchTree], steps: int | None = None) -> None:
-    """Prints the trees, and notes on stderr if steps were left out."""
-    if sum(show_search(tree, steps) for tree in trees) and steps is None:
-        note("--steps all shows every step; -o FILE.html draws them on a page")
+        steps_left_out = sum(show_search(tree, steps) for tree in trees)
+        if steps_left_out and steps is None:
+            note("--steps all shows every step; -o FILE.html draws them on a page")
 
 
 def _record(printer: Printer, number: int, tree: SearchTree, translations: Sequence[Translation]) -> dict[str, Any]:
@@ -105,3 +108,67 @@ def _record(printer: Printer, number: int, tree: SearchTree, translations: Seque
         "best": printer.record(translations[0]),
         "others": [printer.record(one) for one in translations[1:]],
     }
+
+
+ALTERNATIVES = 3
+"""Results of each line, where nothing else is said."""
+HELP = """\
+  :set KEY=VALUE ...  change the search; the keys are those of --search
+  :explain            show the search of the last line, step by step
+  :help               show this
+  :quit               end; Ctrl-D and Ctrl-C do the same
+Any other line is translated; put a blank before one that begins with a colon."""
+
+
+def converse(translator: Translator, n_best: int) -> None:
+    """Translates lines that are typed, and shows `n_best` results of each, or a few; commands begin with a colon."""
+    with suppress(ImportError):  # not every Python has it; lines are then typed without editing and history
+        importlib.import_module("readline")
+    note(":help shows the commands, Ctrl-D ends.")
+    if not translator.model.has_attention:
+        tell(f"{translator.name} ({translator.model.config.kind}) has no attention: alignments are not shown")
+    last = ""
+    while True:
+        try:
+            line = input("> ")
+            match line.split():
+                case [":set", *assignments]:
+                    settings, _ = inference.parse_search(assignments)
+                    config = translator.config.changed(settings)
+                    config.reject_unused(settings)
+                    translator = replace(translator, config=config)
+                case [":explain"]:
+                    show_search(search_tree(translator, last)[0])
+                case [":quit"]:
+                    return
+                case _ if line.startswith(":"):
+                    console.say(HELP)
+                case [_, *_]:
+                    last = line.strip()
+                    _show(translator, last, n_best if n_best > 1 else ALTERNATIVES)
+        except (NmtkitError, UnicodeDecodeError) as fault:
+            tell(str(fault))
+        except (EOFError, KeyboardInterrupt):
+            click.echo()  # ends the line on which nothing more was typed
+            return
+
+
+def _show(translator: Translator, line: str, n_best: int) -> None:
+    """Translates a line; shows the best result with its alignment, and `n_best`, if there are several."""
+    results = translator.search([line], min(n_best, translator.config.hypotheses))[0]
+    texts = [one.text if one.finished else f"{one.text}  (cut at the length limit)" for one in results]
+    console.say(texts[0])
+    if translator.model.has_attention and results[0].text:
+        console.say(wrapped(f"  {_aligned(translator, line, results[0].text)}", plain_console(sys.stdout).width))
+    for rank, (one, text) in enumerate(zip(results, texts, strict=True) if len(results) > 1 else [], start=1):
+        console.say(f"  {rank}  {one.score:.6f}  {text}")
+
+
+def _aligned(translator: Translator, line: str, text: str) -> str:
+    """Each target word, with the source words that it is aligned to in brackets."""
+    (aligned,) = translator.align([line], [text])
+    sources: list[list[str]] = [[] for _ in aligned.tgt_words]
+    for source, target in sorted(aligned.links()):
+        sources[target].append(aligned.src_words[source])
+    pairs = zip(aligned.tgt_words, sources, strict=True)
+    return " ".join(f"{word}[{' '.join(of)}]" if of else word for word, of in pairs)

@@ -77,12 +77,10 @@ class Printer:
     tokenizer: Tokenizer
     """Of the target."""
     n_best: int
-    """Outputs asked for each line."""
     as_json: bool
     scores: bool = False
     """Whether score and log-probability precede each output."""
     form: str = "text"
-    """The value of `--format`."""
     replaced: bool = False
     """Whether unknown words were replaced; objects then list them."""
     lines: int = 0

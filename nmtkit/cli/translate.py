@@ -100,7 +100,7 @@ def translate_command(
         raise click.UsageError('--jsonl gives prefixes as "prefix": leave --prefix out')
     constrained = prefix or jsonl or terms is not None
     if interactive:
-        from nmtkit.cli.interactive import converse
+        from nmtkit.cli.explain import converse
 
         if files or constrained or as_json or scores or split_sentences or form != "text":
             raise click.UsageError(
@@ -157,13 +157,10 @@ def _noting_paragraphs(text: Iterable[list[str]]) -> Iterator[list[str]]:
     """The windows as they are; warns of the first line that looks like a paragraph."""
     count, warned = 0, is_quiet()
     for window in text:
-        first = None if warned else next((row for row, line in enumerate(window) if looks_like_paragraph(line)), None)
-        if first is not None:
-            warned = True
-            tell(
-                f"line {count + first + 1} looks like a paragraph; models learn single sentences: --split-sentences "
-                "translates it sentence by sentence"
-            )
+        for number, line in enumerate(window, start=count + 1):
+            if not warned and looks_like_paragraph(line):
+                tell(f"line {number} looks like a paragraph: --split-sentences translates it sentence by sentence")
+                warned = True
         count += len(window)
         yield window
 

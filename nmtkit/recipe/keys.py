@@ -34,7 +34,7 @@ class KeyChoice:
 
 @dataclass(frozen=True)
 class RecipeKey:
-    """A key of a recipe, with the kinds of its group that have it."""
+    """A key of a recipe."""
 
     path: str
     kinds: tuple[str, ...]

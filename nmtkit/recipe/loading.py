@@ -188,14 +188,10 @@ def _over_run(layer: Layer) -> Layer:
 
 
 def load(recipe: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Reads a recipe, the one it extends, and the overrides.
+    """Reads a recipe, which is a file or the name of one that comes with nmtkit, what it extends, and the overrides.
 
-    Args:
-        recipe: a file, or the name of a recipe that comes with nmtkit.
-        overrides: `KEY=VALUE`, the key dotted: `training.lr=0.001`.
-
-    Raises:
-        RecipeError: every fault in one message: file, line, dotted key, what was given, what is valid.
+    An override is `KEY=VALUE`, the key dotted: `training.lr=0.001`. A RecipeError has all faults, each with its
+    place, the dotted key, what was given and what is valid.
     """
     path = locate(str(recipe))
     layer = _read(path)

@@ -246,9 +246,6 @@ class Recipe(Settings):
 
         Args:
             taken: the seconds of the stages that are over; the others are taken to last as long as they may.
-
-        Raises:
-            RecipeError: a stage does not fit; never for a recipe that `load` gave.
         """
         if not self.stages:
             return {"": self}

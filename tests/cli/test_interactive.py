@@ -9,7 +9,7 @@ from keyboard import typed
 from untrained_runs import TRANSLATION, make_run
 
 from nmtkit import Translator
-from nmtkit.cli.interactive import converse
+from nmtkit.cli.explain import converse
 
 KEYS = [
     b"ba ce di\r",
