@@ -51,11 +51,6 @@ class Parameter(Settings):
             raise ValueError("list its `values`, or give an `example` where any will do")
         return self
 
-    @property
-    def shown(self) -> list[str]:
-        """Values for the list of corpora."""
-        return list(self.values) or [self.example]
-
 
 class FilterConfig(Settings):
     """Which pairs are kept. Validation and test sets of the corpus itself are not filtered.
@@ -172,7 +167,7 @@ class Catalogue:
     def examples(self, name: str) -> list[str]:
         """Full names of an entry: all, or those of the examples."""
         parameters = self._templates[name].parameters
-        rows = product(*(parameter.shown for parameter in parameters.values()))
+        rows = product(*(list(parameter.values) or [parameter.example] for parameter in parameters.values()))
         values = [dict(zip(parameters, row, strict=True)) for row in rows]
         return [
             _fill(name, row, name) for row in values if not {"src", "tgt"} <= row.keys() or row["src"] != row["tgt"]

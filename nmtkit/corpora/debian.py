@@ -123,19 +123,12 @@ def package_files(deb: Path) -> Iterator[tuple[str, bytes]]:
                     raise tarfile.ReadError("unexpected end of data")
                 if header.startswith(b"data.tar"):
                     with tarfile.open(fileobj=file, mode="r|*") as tar:
-                        yield from _regular_files(tar, deb)
+                        for member in filter(tarfile.TarInfo.isreg, tar):
+                            if member.size > LARGEST_FILE:
+                                raise tarfile.ReadError(f"{member.name} has {member.size} bytes, too many for a page")
+                            yield member.name.removeprefix("./"), tar.extractfile(member).read()  # type: ignore[union-attr]
                     return
                 file.seek(size + size % 2, 1)
             raise tarfile.ReadError("it has no data")
     except (*DAMAGES, ValueError) as fault:
         raise DataError(f"{deb}: not a complete package: {fault}; delete it and fetch it again") from fault
-
-
-def _regular_files(tar: tarfile.TarFile, deb: Path) -> Iterator[tuple[str, bytes]]:
-    for member in tar:
-        if member.isreg():
-            if member.size > LARGEST_FILE:
-                raise DataError(f"{deb}: {member.name} has {member.size} bytes, too many for a page of text")
-            content = tar.extractfile(member)
-            assert content is not None
-            yield member.name.removeprefix("./"), content.read()

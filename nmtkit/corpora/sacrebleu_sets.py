@@ -1,8 +1,6 @@
 """Published test sets by name, such as wmt14/en-de, from sacrebleu."""
 
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from sacrebleu.dataset import DATASETS
 
@@ -28,25 +26,17 @@ def load_sacrebleu_set(name: str) -> tuple[list[str], list[list[str]]]:
     pairs = sorted(DATASETS[test_set].langpairs)
     if pair not in pairs:
         raise DataError(f"{test_set} has no language pair {pair!r}: {suggest_names(pair, pairs)}")
-    with _downloading(name):
-        source = DATASETS[test_set].get_source_file(pair)  # type: ignore[no-untyped-call]
-        references = DATASETS[test_set].get_reference_files(pair)  # type: ignore[no-untyped-call]
-    return list(read_lines(source)), [list(read_lines(path)) for path in references]
-
-
-@contextmanager
-def _downloading(name: str) -> Iterator[None]:
-    """One message for all that sacrebleu raises: errors of several libraries, and sometimes SystemExit."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(WAIT)
     try:
-        yield
-    except (Exception, SystemExit) as fault:
+        source = DATASETS[test_set].get_source_file(pair)  # type: ignore[no-untyped-call]
+        references = DATASETS[test_set].get_reference_files(pair)  # type: ignore[no-untyped-call]
+    except (Exception, SystemExit) as fault:  # sacrebleu raises errors of several libraries, and sometimes exits
         reason = f" ({fault})" if isinstance(fault, Exception) else ""
-        test_set, _, pair = name.rpartition("/")
         raise NmtkitError(
             f"{name}: cannot download it{reason}; without a network, get it elsewhere by `sacrebleu -t {test_set} -l "
             f"{pair} --echo src` and `--echo ref`, and give the files to --source and --ref"
         ) from fault
     finally:
         socket.setdefaulttimeout(before)
+    return list(read_lines(source)), [list(read_lines(path)) for path in references]

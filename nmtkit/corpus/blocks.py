@@ -13,7 +13,7 @@ from nmtkit.core.errors import DataError
 from nmtkit.corpus.alignments import Links, parse_pharaoh_line
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.faults import ENCODING, BlockFaults, FaultKind, FaultLocation, RowIndices, excerpt
-from nmtkit.corpus.hashes import Mask, PairHashes
+from nmtkit.corpus.hashes import Mask
 from nmtkit.corpus.text import explain_bad_bytes, first_bad_byte, not_utf8_message
 
 PAIR_WIDTH = 60
@@ -112,10 +112,6 @@ class Block:
     def empty(self) -> Mask:
         """`(n,)`: whether a side is empty."""
         return _blank(self.src) | self.empty_targets()
-
-    def hashes(self) -> PairHashes:
-        """Hashes of the pairs."""
-        return PairHashes.of(self.src, self.tgt)
 
     def add(
         self, kind: FaultKind, rows: Sequence[int] | RowIndices, place: Callable[[int], FaultLocation] | None = None

@@ -13,7 +13,7 @@ from nmtkit.core.errors import DataError
 from nmtkit.corpus.blocks import Block
 from nmtkit.corpus.config import DataConfig
 from nmtkit.corpus.faults import DUPLICATE, EMPTY, IN_TRAIN, OVER_LONG, SRC_IN_TRAIN, TOKEN_RATIO, FaultKind
-from nmtkit.corpus.hashes import HashSet, Mask, SoughtHashes
+from nmtkit.corpus.hashes import HashSet, Mask, PairHashes, SoughtHashes
 
 NOTEWORTHY = 0.0005
 """The share of unknown tokens from which the report mentions them."""
@@ -150,13 +150,13 @@ class PairChecker:
 
     def register(self, block: Block) -> None:
         """Registers pairs of another split, to be recognised in train."""
-        hashes = block.hashes()
+        hashes = PairHashes.of(block.src, block.tgt)
         self._other_pairs.add(hashes.pairs)
         self._other_sources.add(hashes.src)
 
     def judge(self, block: Block) -> FilterDecisions:
         """Checks the text of the next pairs: empty sides, duplicates, overlap with train."""
-        lines, empty, hashes = block.lines, block.empty(), block.hashes()
+        lines, empty, hashes = block.lines, block.empty(), PairHashes.of(block.src, block.tgt)
         if block.split == "train":
             keep = ~empty
             self._other_sources.lookup(hashes.src[keep])

@@ -37,37 +37,31 @@ class BottomKSample(Generic[Item]):
     """The items of the groups with the smallest hashes (a bottom-k sample)."""
 
     def __init__(self) -> None:
-        self._groups: dict[int, list[tuple[int, Item]]] = {}
+        self.groups: dict[int, list[tuple[int, Item]]] = {}
+        """The items of each group by its hash, with their numbers in the order of the corpus."""
         self._heap: list[int] = []  # a heap of digests, turned negative, so that the largest comes first
         self.count = 0
         """Number of items."""
         self._order = itertools.count()
 
-    def __len__(self) -> int:
-        return len(self._groups)
-
     def add(self, digest: int, item: Item) -> None:
         """Adds an item of a group, in the order of the corpus."""
-        if digest not in self._groups:
-            self._groups[digest] = []
+        if digest not in self.groups:
+            self.groups[digest] = []
             heapq.heappush(self._heap, -digest)
-        self._groups[digest].append((next(self._order), item))
+        self.groups[digest].append((next(self._order), item))
         self.count += 1
 
     def pop_largest(self) -> tuple[int, list[Item]]:
         """Removes the group with the largest hash; returns the hash and its items."""
         digest = -heapq.heappop(self._heap)
-        items = [item for _, item in self._groups.pop(digest)]
+        items = [item for _, item in self.groups.pop(digest)]
         self.count -= len(items)
         return digest, items
 
-    def digests(self) -> list[int]:
-        """The hashes of all groups, ascending."""
-        return sorted(self._groups)
-
     def items(self) -> list[Item]:
         """All items in the order of the corpus."""
-        return [item for _, item in sorted(itertools.chain.from_iterable(self._groups.values()), key=itemgetter(0))]
+        return [item for _, item in sorted(itertools.chain.from_iterable(self.groups.values()), key=itemgetter(0))]
 
 
 # ---------------------------------------------------------------------------------------------- by shares of all groups
@@ -149,11 +143,11 @@ def choose_hold_out(pairs: Iterable[Example], with_test: bool, train: Callable[[
             train(pair)
             continue
         smallest.add(digest, pair)
-        if len(smallest) > enough:
+        if len(smallest.groups) > enough:
             end, removed = smallest.pop_largest()
             for one in removed:
                 train(one)
-    digests = smallest.digests()
+    digests = sorted(smallest.groups)
     each = min(max(1, count // SHARE), MOST, len(digests) // (purposes + 1))
     if not each:
         raise DataError(

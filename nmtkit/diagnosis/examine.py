@@ -125,7 +125,8 @@ class Overlap:
 
     def add(self, block: Block, usable: Mask) -> None:
         """Adds the faults of a block; `usable` tells for each pair whether both sides hold text."""
-        rows, hashes, of_train = np.flatnonzero(usable), block.hashes(), block.split == self._train
+        rows, of_train = np.flatnonzero(usable), block.split == self._train
+        hashes = PairHashes.of(block.src, block.tgt)
         if not of_train:
             self._others.setdefault(block.split, []).append((hashes, usable))
         elif not self._lookups:

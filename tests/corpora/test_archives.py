@@ -184,8 +184,8 @@ def test_a_cut_archive_is_damaged(tmp_path, kind, share):
     assert "damaged archive" in refused(read_all, tmp_path / "cut")
 
 
-@pytest.mark.parametrize("rest", [b"x" * 100, b"x" * 512], ids=["cut", "changed"])
-def test_a_tar_that_is_cut_or_changed_in_a_header_is_damaged(tmp_path, rest):
+@pytest.mark.parametrize("rest", [b"x" * 100, b"x" * 512, bytes(1024) + b"x" * 20_480], ids=["cut", "changed", "more"])
+def test_a_tar_that_is_cut_or_changed_at_a_header_is_damaged(tmp_path, rest):
     data = build(tmp_path / "whole", {"a": b"x" * 512, "b": b"y"}, "tar").read_bytes()
     (tmp_path / "damaged").write_bytes(data[: 3 * 512] + rest)
     assert "damaged archive" in refused(read_all, tmp_path / "damaged")
