@@ -131,12 +131,10 @@ def _describe(weights: Mapping[str, Tensor]) -> dict[str, str]:
 
 
 def average_weights(paths: Sequence[Path], model: nn.Module | None = None, vocabulary: str = "") -> dict[str, Tensor]:
-    """The mean of the weights of several checkpoints, added up in float64, in the type of the first.
+    """The mean of the weights of one or more checkpoints, added up in float64, in the type of the first.
 
     Tensors that are not floating-point are taken from the first. `model` is one that the average must fit.
     """
-    if not paths:
-        raise CheckpointError("there are no checkpoints to average")
     first = read_weights(paths[0], vocabulary)
     if not any(tensor.is_floating_point() for tensor in first.values()):
         raise CheckpointError(f"{paths[0]}: holds no weights that can be averaged; name other checkpoints")

@@ -115,6 +115,8 @@ def load_from_options(
 def open_translator(run: SavedRun, how: DecodingOptions, notify: Callable[[str], None] | None = None) -> Translator:
     """Opens a run; `notify` receives what differs from its recipe."""
     places = [devices.choose(name) for name in how.device.split(",")]
+    if (how.workers or 1) > 1 and (len(places) > 1 or places[0].type != "cpu"):
+        raise NmtkitError(f"--workers is for one CPU, and --device is {how.device}: leave one of them out")
     if len(places) > 1:
         return _for_workers(run, how, places, notify)
     (place,) = places
@@ -163,17 +165,11 @@ def open_translator(run: SavedRun, how: DecodingOptions, notify: Callable[[str],
 def build_workers(how: DecodingOptions, place: torch.device, config: SearchSpeedConfig) -> Workers | None:
     """The processes that search on one device."""
     threads = torch.get_num_threads()
-    if place.type != "cpu":
-        if how.workers is not None and how.workers > 1:
-            raise NmtkitError(
-                f"--workers is for a CPU, and this runs on {place}: several devices are named by --device"
-            )
+    if place.type != "cpu" or how.workers == 1:
         return None
     if how.workers is None:
         worth = threads > 1 and config.one_a_core and devices.can_fork()
         return Workers(["cpu"] * threads, least=MIN_LINES_FOR_WORKERS) if worth else None
-    if how.workers == 1:
-        return None
     return Workers(["cpu"] * how.workers, None if devices.can_fork() else partial(_open_on_device, how))
 
 
@@ -181,8 +177,6 @@ def _for_workers(
     run: SavedRun, how: DecodingOptions, places: Sequence[torch.device], notify: Callable[[str], None] | None
 ) -> Translator:
     """A translator whose searches run in a process for each device."""
-    if how.workers is not None and how.workers > 1:
-        raise NmtkitError("--workers is for one CPU, and --device names several devices: leave one of them out")
     how = replace(how, model=[str(one.folder.path) for one in run.members()], workers=1)
     # This process searches no line: it only tokenizes and joins text.
     translator = open_translator(run, replace(how, device="cpu", precision="fp32"), notify)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nmtkit.checkpoints.weights import assign_weights, read_vocabulary_checksum, read_weights
+from nmtkit.checkpoints.weights import assign_weights, read_weights
 from nmtkit.core.errors import CheckpointError, DataError, RecipeError
 from nmtkit.core.formats import parse_json
 from nmtkit.core.settings import Field, Settings, parse
@@ -51,17 +51,11 @@ def find_origin(recipe: Recipe, folder: RunFolder | None = None) -> FineTuningOr
         )
     weights = source.weights(recipe.init_from.checkpoint)
     _require_same_model(recipe, source)
-    vocabulary = source.load_tokenizers().checksum
-    known = read_vocabulary_checksum(weights)
-    if known and known != vocabulary:
-        raise CheckpointError(
-            f"{weights}: of another vocabulary than that of {source.folder.path}; name its own weights"
-        )
     return FineTuningOrigin(
         run=os.path.abspath(source.folder.path),
         weights=os.path.abspath(weights),
         sha256=_sha256(weights),
-        vocabulary=vocabulary,
+        vocabulary=source.load_tokenizers().checksum,
         test=recipe.init_from.test or _absolute_test_set(source.recipe),
     )
 
