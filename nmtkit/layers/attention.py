@@ -305,10 +305,6 @@ class Attention(nn.Module):
         self.score = score
         self.window = window
 
-    def project(self, values: Tensor) -> Tensor:
-        """The keys of encoder states `(B,S,Hm)`; called once per sentence."""
-        return self.score.project(values)
-
     def centres(self, queries: Tensor, positions: Tensor, lengths: Tensor) -> Tensor | None:
         """The centres `(B,Q)` of a local window, None for a global attention; see `LocalWindow.forward`."""
         return None if self.window is None else self.window(queries, positions, lengths)
@@ -326,7 +322,7 @@ class Attention(nn.Module):
 
         Args:
             queries: `(B,Q,Hq)`.
-            keys: what `project` made of the values.
+            keys: what the score's `project` made of the values.
             values: encoder states `(B,S,Hm)`.
             mask: `(B,S)`, True where a source token is real.
             centres: what `centres` gave.

@@ -301,10 +301,6 @@ class EncoderLayer(nn.Module):
         around = self.around_feed_forward
         return around.after(states, self.feed_forward(around.before(states)))
 
-    def self_weights(self, states: Tensor, mask: Tensor | None) -> Tensor:
-        """The weights of self-attention for the same arguments: `(B,A,S,S)`."""
-        return self.self_attention.weights(self.around_self_attention.before(states), mask)
-
 
 class DecoderLayer(nn.Module):
     """Self-attention, attention to the memory, then feed-forward; right half of figure 1 of Vaswani et al. 2017."""
@@ -343,7 +339,3 @@ class DecoderLayer(nn.Module):
         states = around.after(states, result)
         around = self.around_feed_forward
         return around.after(states, self.feed_forward(around.before(states))), weights
-
-    def self_weights(self, states: Tensor) -> Tensor:
-        """The weights of causal self-attention over whole targets `(B,T,H)`: `(B,A,T,T)`."""
-        return self.self_attention.weights(self.around_self_attention.before(states), causal=True)

@@ -136,7 +136,7 @@ class Luong(RecurrentModel[LuongMemory, LuongState]):
         if not self.source_end:
             lengths = (batch.src_lengths - 1).clamp(min=1)
             batch = replace(batch, src_mask=mask_without_eos(batch.src_mask), src_lengths=lengths)
-        memory = self.attention_memory(batch, self.attention.project, self.bridge)
+        memory = self.attention_memory(batch, self.attention.score.project, self.bridge)
         return LuongMemory(**vars(memory), lengths=batch.src_mask.sum(1))
 
     def start(self, memory: LuongMemory) -> LuongState:

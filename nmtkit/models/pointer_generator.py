@@ -17,11 +17,10 @@ follow from (21,499,600; 1,153 more for the pointer, 512 more for coverage): the
 and hidden state in the attention and in the gate, the hidden state alone in V; both embeddings are one matrix; x_t is
 the input after W_x. Torch's LSTMs have a second bias, 1,024 numbers each.
 
-Four things differ. Sources end in EOS here, so that the end of the article can be looked at, and copied, like a word.
-And the decoder's first look back is at nothing in a search too, where the authors' program looks with the first state
-of the decoder, which no training ever does. In training every word of a batch weighs the same, where the paper takes
-the mean over the words of each summary first. And a summary that is cut (`data.max_tgt_length`) ends in EOS like any
-other, where the authors' program teaches no end to what it has cut.
+Four things differ. Sources end in EOS here, which can be looked at, and copied, like a word. The decoder's first look
+back is at nothing in a search too, where the authors' program looks with the first state of the decoder. In training
+every word of a batch weighs the same, where the paper takes the mean over the words of each summary first. And a
+summary that is cut (`data.max_tgt_length`) ends in EOS like any other.
 """
 
 from dataclasses import dataclass
@@ -123,7 +122,7 @@ class PointerGenerator(RecurrentModel[AttentionMemory, PointerGeneratorState]):
 
     def encode(self, batch: Batch) -> AttentionMemory:
         """Runs the encoder, projects the keys once, and reduces the last states."""
-        return self.attention_memory(batch, self.attention.project, self.reduce)
+        return self.attention_memory(batch, self.attention.score.project, self.reduce)
 
     def start(self, memory: AttentionMemory) -> PointerGeneratorState:
         """The reduced state; nothing has been looked at yet."""

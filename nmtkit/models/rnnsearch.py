@@ -84,7 +84,7 @@ class RnnSearch(RecurrentModel[AttentionMemory, RecurrentState]):
 
     def encode(self, batch: Batch) -> AttentionMemory:
         """Runs the encoder and projects the keys once."""
-        return self.attention_memory(batch, self.attention.project, self.bridge)
+        return self.attention_memory(batch, self.attention.score.project, self.bridge)
 
     def start(self, memory: AttentionMemory) -> RecurrentState:
         """`s_0 = tanh(W_s h_1)` of the backward encoder, A.2.2, or what else the bridge made."""

@@ -303,11 +303,12 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
         memory = self.encode(batch)
         states = self._enter(self.src_embedding, batch.src, self.src_positions(batch.src.shape[1]))
         for reading in self.encoder:
-            encoder.append(reading.self_weights(states, memory.bias))
+            entering = reading.around_self_attention.before(states)
+            encoder.append(reading.self_attention.weights(entering, memory.bias))
             states = reading(states, memory.bias)
         states = self._targets(batch)
         for number, layer in enumerate(self.decoder):
-            decoder.append(layer.self_weights(states))
+            decoder.append(layer.self_attention.weights(layer.around_self_attention.before(states), causal=True))
             states, weights = layer(states, memory.keys[number], memory.values[number], memory.bias, shown=slice(None))
             cross.append(weights)
 

@@ -85,11 +85,6 @@ class ConstrainedBeam:
         nothing = ConstraintProgress(positive.bool() & False, _lengths(positive) == 0, negative.bool() & False)
         return cls(terms, starts(), nothing)
 
-    def after(self, rows: Tensor, tokens: Tensor) -> ConstraintProgress:
-        """The progress of these hypotheses `(N',)`, each with one more token `(N',)`, by its id."""
-        size = len(self.terms.in_order), -1
-        return self._after(rows.view(size), tokens.view(size)).mapped(lambda tensor: tensor.flatten(0, 1))
-
     def forbid(self, log_probs: Tensor, end: Tensor, free: Tensor | None, memory: Memory) -> None:
         """Forbids, in place, the last token of negative constraints, and EOS before all positive ones are met.
 
@@ -120,7 +115,7 @@ class ConstrainedBeam:
         parents = places // log_probs.shape[1]
         tokens = places - parents * log_probs.shape[1]
         rows = parents + torch.arange(len(scores), device=scores.device)[:, None] * scores.shape[1]
-        bank = self._bank(self._after(rows, memory.ids_of(tokens)))
+        bank = self._bank(self.after(rows, memory.ids_of(tokens)))
         real, is_end = values > -INFINITY, tokens == EOS
         kept = _by_turns(bank, real & ~is_end)[:, :beam_size]
         ends = is_end & real & (_turns(bank, real) < beam_size)  # at most one for each hypothesis
@@ -137,7 +132,7 @@ class ConstrainedBeam:
         """Ranking scores `(B,C)`; minus infinity before all constraints are met, unless no candidate meets them."""
         width = self.progress.met.shape[0] // len(final)
         rows = choice.parents + torch.arange(len(final), device=final.device)[:, None] * width
-        enough = self._is_enough(self._after(rows, choice.tokens)) | (choice.tokens == EOS)
+        enough = self._is_enough(self.after(rows, choice.tokens)) | (choice.tokens == EOS)
         some = (enough & (choice.scores > -INFINITY)).any(1, keepdim=True)
         return final.masked_fill(~enough & some, -INFINITY)
 
@@ -184,7 +179,7 @@ class ConstrainedBeam:
     def _of_hypotheses(self, values: Tensor) -> Tensor:
         return values.repeat_interleave(len(self.progress.met) // len(values), 0)
 
-    def _after(self, rows: Tensor, tokens: Tensor) -> ConstraintProgress:
+    def after(self, rows: Tensor, tokens: Tensor) -> ConstraintProgress:
         """The progress of hypotheses, by number `(B,M)`, after one more token each `(B,M)`, by its id."""
         now = self.progress.mapped(
             lambda tensor: tensor.index_select(0, rows.flatten()).view(*rows.shape, *tensor.shape[1:])

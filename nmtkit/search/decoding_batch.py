@@ -334,12 +334,12 @@ class DecodingBatch:
         tokens, constraints, width = self.sentences.tokens.view(-1), self.constraints, parents.shape[1]
         rows = None if width == 1 else self.cache.parent_rows(parents)  # one hypothesis is its own parent
         if constraints is not None:
-            progress = constraints.after(self.cache.parent_rows(parents), tokens)
+            progress = constraints.after(self.cache.parent_rows(parents).view_as(parents), self.sentences.tokens)
         self.cache.next_step(rows, width)
         if rows is not None:
             self.beam = self.beam.select(rows)
         if constraints is not None:
-            self.beam = replace(self.beam, progress=progress)
+            self.beam = replace(self.beam, progress=progress.mapped(lambda tensor: tensor.flatten(0, 1)))
         if (history := self.beam.history) is not None:
             if history.shape[1] < self.cache.length - 1:
                 history = pad(history, (0, 1), value=NOTHING)

@@ -116,7 +116,7 @@ def test_weights_are_equations_7_and_10(score: ScoreKind, window: WindowKind, ha
     assert len(SCORE_BY_WINDOW) >= 6 + 5 * 2 * 3
     attention = attention_of(score, window, half_width)
     queries, values, mask = random_inputs(5, size=value_size(score))
-    keys = attention.project(values)
+    keys = attention.score.project(values)
     positions = torch.tensor([0, 1, 3, 6, 8]).expand(3, -1)
     centres = attention.centres(queries, positions, LENGTHS)
     assert (centres is None) == (window == "global")
@@ -159,7 +159,7 @@ def test_picking_a_window_out_changes_nothing(score: ScoreKind, queries: int, mo
         monkeypatch.setattr(attention.window, "picks", lambda queries, length, costly, picks=picks: picks)
         looker, values, places = leaves
         centres = torch.sigmoid(places) * lengths[:, None]
-        contexts, weights = attention(looker, attention.project(values), values, mask, centres)
+        contexts, weights = attention(looker, attention.score.project(values), values, mask, centres)
         gradients = torch.autograd.grad(contexts.square().sum() + weights.square().sum(), leaves)
         results.append((contexts, weights, *gradients))
     assert results[0][1].count_nonzero() > 3 * queries
@@ -182,12 +182,12 @@ def test_the_centre_learns_by_the_gaussian_alone() -> None:
     attention = attention_of("general", "local_p", 3)
     queries, values, mask = random_inputs(1, size=3)
     centres = torch.tensor([[2.3], [1.1], [0.4]], dtype=torch.float64, requires_grad=True)
-    _, weights = attention(queries, attention.project(values), values, mask, centres)
+    _, weights = attention(queries, attention.score.project(values), values, mask, centres)
     for s in range(7):
         (slope,) = torch.autograd.grad(weights[0, 0, s], centres, retain_graph=True)
         assert slope[0].item() == pytest.approx(weights[0, 0, s].item() * (s - 2.3) / 1.5**2, abs=1e-12)
     monotonic = attention_of("general", "local_m", 3)
-    _, weights = monotonic(queries, monotonic.project(values), values, mask, centres)
+    _, weights = monotonic(queries, monotonic.score.project(values), values, mask, centres)
     assert weights.requires_grad
     (slope,) = torch.autograd.grad(weights.square().sum(), centres, allow_unused=True)
     assert slope is None
@@ -204,7 +204,7 @@ def test_gradients_are_those_of_the_formula(score: ScoreKind, window: WindowKind
 
     def contexts(queries: Tensor, values: Tensor) -> Tensor:
         centres = attention.centres(queries, torch.zeros(3, 2, dtype=torch.long), LENGTHS)
-        return attention(queries, attention.project(values), values, mask, centres)[0]
+        return attention(queries, attention.score.project(values), values, mask, centres)[0]
 
     assert torch.autograd.gradcheck(contexts, (queries.requires_grad_(), values.requires_grad_()))
 
@@ -224,9 +224,9 @@ def test_autocast_keeps_the_centre_exact() -> None:
 
 def test_location_refuses_a_source_that_is_too_long() -> None:
     attention = Attention(SCORES.get("location")(2, 3, 99, 4))
-    attention.project(torch.zeros(1, 4, 3))
+    attention.score.project(torch.zeros(1, 4, 3))
     with pytest.raises(DataError, match=r"5 tokens, its end included, .* only 4 positions: leave out or split"):
-        attention.project(torch.zeros(1, 5, 3))
+        attention.score.project(torch.zeros(1, 5, 3))
 
 
 def test_cosine_starts_as_sharp_as_a_scaled_dot() -> None:
@@ -253,7 +253,7 @@ def test_a_sentence_without_words_gives_zeros_and_finite_gradients(window: Windo
     lengths = torch.tensor([0, 4, 9])
     mask = torch.arange(9) < lengths[:, None]
     centres = attention.centres(queries, torch.tensor([[0, 5]] * 3), lengths)
-    contexts, weights = attention(queries, attention.project(values), values, mask, centres)
+    contexts, weights = attention(queries, attention.score.project(values), values, mask, centres)
     assert bool((weights[~mask[:, None].expand_as(weights)] == 0).all())
     assert bool((contexts[0] == 0).all())
     contexts.square().sum().backward()
@@ -285,7 +285,7 @@ def test_coverage_is_in_the_score() -> None:
     attention = Attention(CoveredAdditive(2, 3, 4, 0)).double()
     score = attention.score
     queries, values, coverage = covered_inputs()
-    keys = attention.project(values)
+    keys = attention.score.project(values)
     torch.testing.assert_close(score(queries, keys, coverage), score(queries, keys), rtol=0, atol=0)  # w_c is zero yet
     w_c = torch.nn.init.normal_(score.coverage).detach()
     hidden = score.query(queries)[:, :, None] + score.key(values)[:, None]
