@@ -19,7 +19,6 @@ from nmtkit.core import device
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import write_json
 from nmtkit.data.store import Store
-from nmtkit.experiment.bench import spread
 from nmtkit.experiment.loading import DecodingOptions
 from nmtkit.experiment.run import Run
 from nmtkit.interchange.conversion import LIBRARIES
@@ -181,18 +180,16 @@ def decode(
     sources, references = bench.read_test_lines(how, source, ref, lines)
     facts = machine.facts(how.threads or device.cpu_threads(), device.choose(how.device))
     work = DecodingWork(how, sources, references, against, rounds, alone)
-    rows, seconds, examples, pressure = measure_decoding(work, tell)
+    rows, examples, pressure = measure_decoding(work, tell)
     bench.show_machine(facts)
     columns = ["engine", "way", "CPU s", "differ", "ties", "cut", *bench.DECODING_COLUMNS]
     title = f"decoding {len(sources):,} lines, {rounds} rounds"
     console.table(title, [*columns, *rows[0].scores], [decoding_row(row) for row in rows])
-    cold = [[name, f"{median(taken):.2f}", spread(taken, 2)] for name, taken in seconds.items()]
-    console.table("one line, from a cold start", ["process", "seconds", "min-max"], cold)
     for one in examples:
         tell(f"{one['engine']}, line {one['line']}: {one['other']}\n  nmtkit: {one['nmtkit']}")
     if output is not None:
         figures: dict[str, Any] = {"facts": facts, "rows": [row.figures() for row in rows]}
-        figures |= {"cold_start_seconds": seconds, "differing": examples, "cpu_pressure": pressure}
+        figures |= {"differing": examples, "cpu_pressure": pressure}
         bench.write_figures(output, figures)
 
 

@@ -1,9 +1,6 @@
 """How fast a trained model translates, beside other engines with the same weights: in turns, in one run."""
 
 import os
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
@@ -12,9 +9,7 @@ from typing import Any
 
 from nmtkit.autotune.timing import time_interleaved
 from nmtkit.core import device as devices
-from nmtkit.core.errors import NmtkitError
 from nmtkit.core.processes import WorkerProcess, call, call_each
-from nmtkit.core.task import TASKS
 from nmtkit.experiment.bench import DecodingSpeed, peak_memory_mib, require_lines
 from nmtkit.experiment.loading import DecodingOptions
 from nmtkit.interchange import conversion
@@ -112,11 +107,11 @@ def start_engine(name: str, how: DecodingOptions, stack: ExitStack) -> Ask:
 
 def measure_decoding(
     work: DecodingWork, notify: Callable[[str], None]
-) -> tuple[list[EngineSpeed], dict[str, list[float]], list[dict[str, str]], dict[str, float | None]]:
+) -> tuple[list[EngineSpeed], list[dict[str, str]], dict[str, float | None]]:
     """Measures; every engine, in each of its configurations, has a process of its own that stays.
 
     Returns:
-        the rows; seconds of cold starts; some lines that differ; how busy the machine was.
+        the rows; some lines that differ; how busy the machine was.
 
     Raises:
         NmtkitError: an engine is not installed or cannot do this work; nothing has been measured then.
@@ -143,9 +138,8 @@ def measure_decoding(
             for row, ask in turns[first:] + turns[:first]:
                 _measure_round(row, ask, work)
         examples = _compare(rows, engines[0], work, run)
-    cold = _cold_starts(work, run)
     pressure["after"] = machine.look_at_pressure("after", notify)
-    return rows, cold, examples, pressure
+    return rows, examples, pressure
 
 
 def _fastest(name: str, work: DecodingWork, notify: Callable[[str], None]) -> list[EngineSpeed]:
@@ -207,22 +201,3 @@ def _compare(rows: Sequence[EngineSpeed], ask: Ask, work: DecodingWork, run: Sav
         if work.references is not None:
             row.score(run, work.sources, work.references)
     return examples
-
-
-def _cold_starts(work: DecodingWork, run: SavedRun) -> dict[str, list[float]]:
-    """How long a process takes that translates one line, and one that only loads torch, in turns."""
-    command = TASKS.get(run.recipe.task).command
-    words = [command, "-m", str(run.folder.path), "--checkpoint", work.how.weights, "--device", work.how.device]
-    beam = (work.how.search_settings or {}).get("beam_size")
-    words += ["--beam-size", str(beam)] if beam else []
-    programs = {f"nmtkit {command}": ["-m", "nmtkit", *words], "import torch": ["-c", "import torch"]}
-    seconds: dict[str, list[float]] = {name: [] for name in programs}
-    for _ in range(max(work.rounds, 2)):
-        for name, arguments in programs.items():
-            begun = time.monotonic()
-            program, line = [sys.executable, *arguments], work.filled[0] + "\n"
-            done = subprocess.run(program, input=line, text=True, capture_output=True, check=False)
-            seconds[name].append(time.monotonic() - begun)
-            if done.returncode:
-                raise NmtkitError(f"{name}: it ended with code {done.returncode}: {done.stderr.strip()}")
-    return seconds

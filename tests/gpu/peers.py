@@ -42,6 +42,3 @@ def main(part: Part) -> None:
             + f"; {row['differing']} differ, {row['ties']} of them ties",
             **row,
         )
-    cold = figures["cold_start_seconds"]
-    figure = ", ".join(f"{name} {summary(seconds, 's', 2)}" for name, seconds in cold.items())
-    part.add("cold start", None, figure)

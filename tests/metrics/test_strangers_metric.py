@@ -76,11 +76,6 @@ def test_it_compares_systems_with_a_bootstrap(texts: Path) -> None:
     assert "(p 0.010*)" in run(*args)
 
 
-def test_it_judges_summaries(texts: Path) -> None:
-    args = ["score-summaries", "hyp", "--ref", "ref", "--source", "src", "--metrics", "rouge1,untranslated", "--json"]
-    assert json.loads(run(*args))["systems"][0]["scores"][1]["value"] == pytest.approx(100 / 3)
-
-
 KEYS = ("evaluation.metrics=[untranslated, chrf]", "training.best_metric=untranslated")
 
 
