@@ -5,7 +5,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
+from datetime import timedelta
 from typing import Self, TextIO
 
 from rich.console import RenderableType
@@ -124,9 +124,6 @@ class TrainingDisplay(_Display):
     """The progress of training: two live lines in a terminal, else a plain line now and then."""
 
     _shows_first_and_last = True
-    _update = 0
-    _seconds_taken = 0.0
-    _metrics: Mapping[str, float] = MappingProxyType({})
 
     def update(self, update: int, share: float | None, metrics: Mapping[str, float], seconds: float = 0.0) -> None:
         """Shows that `update` optimizer steps are done, earlier runs included, and their metrics.
@@ -200,8 +197,6 @@ class LineProgress(_Display):
         return f"{done:,} {self._unit}  {done / elapsed:,.1f} {self._unit}/s  {_clock(elapsed)}"
 
 
-def _clock(seconds: float) -> str:
-    """Seconds as m:ss, or as h:mm:ss from an hour on."""
-    minutes, second = divmod(round(seconds), 60)
-    hours, minute = divmod(minutes, 60)
-    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
+def _clock(seconds: float) -> timedelta:
+    """Whole seconds, shown as h:mm:ss."""
+    return timedelta(seconds=round(seconds))

@@ -3,24 +3,12 @@
 import re
 import sys
 
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.markdown import Heading, Markdown
+from rich.markdown import Markdown
 from rich.text import Text
 
 from nmtkit.console.tables import plain_console
 
 _FENCED = re.compile(r"^```\w*\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
-
-
-class _LeftHeading(Heading):
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        self.text.justify = "left"
-        yield from ([] if self.tag == "h1" else [Text("")])
-        yield self.text
-
-
-class _Page(Markdown):
-    elements = {**Markdown.elements, "heading_open": _LeftHeading}  # noqa: RUF012
 
 
 def show_page(text: str) -> None:
@@ -33,4 +21,4 @@ def show_page(text: str) -> None:
                 out.print(Text(f"    {line}", style="cyan"), soft_wrap=True)
             out.print()
         else:
-            out.print(_Page(part, hyperlinks=False))
+            out.print(Markdown(part, hyperlinks=False))

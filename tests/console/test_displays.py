@@ -22,7 +22,7 @@ def test_training_display_writes_plain_lines():
         display.message("saved")
         display.update(51, None, {}, seconds=67.0)
     shown = ["3,152 tok/s", "loss 2.346", "ppl 10.44", "lr 7.00e-04", "grad 0.82", "bleu 31.25"]
-    facts = ["update 50 (25%)", *shown, "3:18 left"]
+    facts = ["update 50 (25%)", *shown, "0:03:18 left"]
     assert stream.getvalue() == "  ".join(facts) + "\nsaved\nupdate 51  ? left\n"
 
 
@@ -82,7 +82,7 @@ with LineProgress() as progress:
 def test_line_progress_when_only_stderr_is_a_terminal(tmp_path):
     with open(tmp_path / "out", "w") as out:
         shown = Text.from_ansi(in_terminal(PROGRESS_PROGRAM, stdout=out.fileno()).split("\x1b[2K")[-1]).plain
-    assert re.match(r"40 lines  \d+\.\d lines/s  0:01$", shown)
+    assert re.match(r"40 lines  \d+\.\d lines/s  0:00:01$", shown)
     assert (tmp_path / "out").read_text() == "translation\n" * 4
 
 
