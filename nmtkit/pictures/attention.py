@@ -21,20 +21,10 @@ class SourceWindow:
 
     centre: float
     """p_t."""
-    half_width: float
-    """D, to the left of the centre, and to the right unless `right_width` is given."""
-    right_width: float | None = None
-    """To the right where that differs, as it may once subwords are merged."""
-
-    @property
-    def left(self) -> float:
-        """The left edge, which may lie before the sentence."""
-        return self.centre - self.half_width
-
-    @property
-    def right(self) -> float:
-        """The right edge, which may lie behind the sentence."""
-        return self.centre + (self.half_width if self.right_width is None else self.right_width)
+    left: float
+    """The left edge, p_t - D, which may lie before the sentence."""
+    right: float
+    """The right edge, which may lie behind the sentence."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -121,7 +121,7 @@ def _windows(reader: TextModel, translation: Translation, rows: int) -> list[Sou
     batch = make_batch([src], [reader.encode_target_tokens(translation.tokens, src, 1)]).to(reader.device)
     centres = reader.model.unroll(batch, reader.model.encode(batch), need_attention=True).centres  # (1,T)
     assert centres is not None
-    return [SourceWindow(centre, half_width) for centre in centres[0, :rows].tolist()]
+    return [SourceWindow(centre, centre - half_width, centre + half_width) for centre in centres[0, :rows].tolist()]
 
 
 def require_heads(reader: TextModel, what: str = "layers of attention heads") -> HeadedModel:
@@ -213,7 +213,7 @@ def merge_windows(
         own = [windows[piece] for piece in word]
         centre = sum(place(window.centre) for window in own) / len(own)
         left, right = min(place(window.left) for window in own), max(place(window.right) for window in own)
-        merged.append(SourceWindow(centre, centre - left, right - centre))
+        merged.append(SourceWindow(centre, left, right))
     return merged
 
 

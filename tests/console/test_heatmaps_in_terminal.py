@@ -48,7 +48,7 @@ def test_darkest_block_is_at_the_largest_weight(capsys):
 def test_heatmap_with_windows(capsys):
     """Row x may look at the first two words, y at the last two; a weight of nothing inside a window is a space."""
     weights = np.array([[0.5, 0.5, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0]])
-    windows = [SourceWindow(0.2, 1.0), SourceWindow(2.75, 1.0)]
+    windows = [SourceWindow(0.2, -0.8, 1.2), SourceWindow(2.75, 1.75, 3.75)]
     assert printed(capsys, list("abcd"), ["x", "y"], weights, windows=windows) == [
         "   a  b  c  d",
         "x ▒▒+▒▒▒·  ·  ",

@@ -73,10 +73,10 @@ def test_pdf_has_a_page_for_each_picture_or_for_a_grid(draw, grid, pages):
 def test_windows_grey_out_what_cannot_be_seen(draw):
     """A window of 0.5 to 2.5 over four columns: the second and the third have their middles in it."""
     words, weights = list("abcd"), np.array([[0.0, 0.5, 0.5, 0.0]])
-    local = AttentionPicture(words, ["x"], weights, windows=[SourceWindow(1.5, 1.0)])
+    local = AttentionPicture(words, ["x"], weights, windows=[SourceWindow(1.5, 0.5, 2.5)])
     assert [local.is_outside_window(0, column) for column in range(4)] == [True, False, False, True]
     # After merging a window may end before the middle of a word of which it saw a piece.
-    merged = AttentionPicture(["a", "b"], ["x"], weights[:, 1:3], windows=[SourceWindow(0.0, 0.75)])
+    merged = AttentionPicture(["a", "b"], ["x"], weights[:, 1:3], windows=[SourceWindow(0.0, -0.75, 0.75)])
     assert not merged.is_outside_window(0, 1)
     before = pixels(draw(AttentionPicture(words, ["x"], weights), "a.png"))
     after = pixels(draw(local, "a.png"))
@@ -189,7 +189,7 @@ def test_html_shows_every_sentence(draw):
 
 def test_html_marks_windows(draw):
     """Row x: window 0.25 to 2.75 around 1.5; row y: all of the sentence, centre in the first column."""
-    windows = [SourceWindow(1.5, 1.25), SourceWindow(0.0, 9.0)]
+    windows = [SourceWindow(1.5, 0.25, 2.75), SourceWindow(0.0, -9.0, 9.0)]
     weights = np.array([[0.0, 0.5, 0.5, 0.0], [1.0, 0.0, 0.0, 0.0]])
     page = Page(draw(AttentionPicture(list("abcd"), ["x", "y"], weights, windows=windows), "a.html"))
     assert page.attributes("td")[1:] == [

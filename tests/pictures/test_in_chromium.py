@@ -223,7 +223,7 @@ def test_a_narrow_window_shows_everything(browser: Browser, tmp_path: Path):
 
 def test_the_page_of_heatmaps(browser: Browser, tmp_path: Path):
     weights = np.array([[0.75, 0.25, 0.0], [0.0, 0.2, 0.8]])
-    windows = [SourceWindow(0.5, 1.0), SourceWindow(1.5, 1.0)]
+    windows = [SourceWindow(0.5, -0.5, 1.5), SourceWindow(1.5, 0.5, 2.5)]
     save(AttentionPicture(["a", "b", "c"], ["x", "y"], weights, windows=windows), tmp_path / "a.html")
     browser.open(tmp_path / "a.html")
     browser.point(".tgt span:nth-child(2)")

@@ -31,7 +31,7 @@ def test_which_pictures_are_summaries():
     baseline = summary(p_gen=None, copied=frozenset())
     assert baseline.is_summary
     assert not replace(baseline, article=False).is_summary
-    assert not replace(baseline, windows=[SourceWindow(0, 1)] * 5).is_summary  # which no summary shows
+    assert not replace(baseline, windows=[SourceWindow(0, -1, 1)] * 5).is_summary  # which no summary shows
 
 
 def test_the_heading_tells_what_was_not_read():

@@ -70,7 +70,7 @@ def test_word_borders(pieces, words):
     ids=["in a word", "beyond the sentence", "of several pieces", "whole words"],
 )
 def test_windows_move_with_their_words(src, tgt, windows, centre_left_right):
-    merged = merge_windows(src, tgt, [SourceWindow(*window) for window in windows])
+    merged = merge_windows(src, tgt, [SourceWindow(centre, centre - half, centre + half) for centre, half in windows])
     assert [(one.centre, one.left, one.right) for one in merged] == [pytest.approx(one) for one in centre_left_right]
 
 
