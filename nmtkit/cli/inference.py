@@ -112,13 +112,9 @@ opens_model: Decorator = pass_as("how", _model_options)
 """Passes the options of a run and its search to a command as one `DecodingOptions`, called `how`."""
 
 
-LINES_PER_ARTICLE = 4
-"""An article is about as long as so many lines, when they are read together."""
-
-
 def window_lines(translator: Translator) -> int:
     """How many lines of input are read together."""
-    return max(1, translator.window // (1 if translator.task == "translation" else LINES_PER_ARTICLE))
+    return max(1, translator.window // (1 if translator.task == "translation" else 4))  # articles are longer
 
 
 def open_model(how: DecodingOptions, task: str | None = None) -> Translator:

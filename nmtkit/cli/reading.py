@@ -73,11 +73,7 @@ def field_lines(files: Sequence[Path], name: str, option: str = "--article-field
                 yield ""
                 continue
             where = f"{place}, line {number}"
-            try:
-                record = parse_record(line, where)
-            except DataError as fault:
-                raise DataError(f"{fault}; plain text is read without {option}") from fault
-            yield text_of(record, name, where, f"name another with {option}", joint)
+            yield text_of(parse_record(line, where), name, where, f"name another with {option}", joint)
 
 
 def pair_windows(source: Path, target: Path, json_target: bool = False) -> Iterator[list[Example]]:

@@ -119,13 +119,12 @@ def _is_empty(text: str) -> bool:
 
 def _refuse_empty(refs: Sequence[tuple[str, Sequence[str]]]) -> None:
     for path, lines in refs:
-        empty = [number for number, line in enumerate(lines, start=1) if _is_empty(line)]
-        if empty:
-            more = f" (and {len(empty) - 1} more)" if len(empty) > 1 else ""
-            raise DataError(
-                f"{path}, line {empty[0]}{more}: the reference is empty; no summary can be scored against it: "
-                "take the example out of all files"
-            )
+        for number, line in enumerate(lines, start=1):
+            if _is_empty(line):
+                raise DataError(
+                    f"{path}, line {number}: the reference is empty; no summary can be scored against it: take the "
+                    "example out of all files"
+                )
 
 
 def _print_quality(

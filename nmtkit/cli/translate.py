@@ -111,10 +111,11 @@ def translate_command(
             raise click.UsageError("--interactive needs a terminal; files and pipes are translated without it")
         converse(_open(how, terms, replace_unknown, dictionary), how.n_best)
         return
-    if split_sentences and (how.n_best > 1 or scores):
-        raise click.UsageError("--split-sentences joins one translation of each sentence: leave --n-best, --scores out")
-    if split_sentences and constrained:
-        raise click.UsageError("--split-sentences translates parts of lines: leave --prefix, --jsonl and --terms out")
+    if split_sentences and (how.n_best > 1 or scores or constrained):
+        raise click.UsageError(
+            "--split-sentences joins translations of parts of lines: leave --n-best, --scores, --prefix, --jsonl and "
+            "--terms out"
+        )
     translator = _open(how, terms, replace_unknown, dictionary)
     printer = results.Printer(translator.tokenizers.tgt, how.n_best, as_json, scores, form, replace_unknown)
     invitation = "" if files else "type a sentence on each line; it is translated"

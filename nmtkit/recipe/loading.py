@@ -235,10 +235,7 @@ def _given(layer: Layer, text: str, keys: Sequence[str], value: str, key: str) -
     nested: Any = parse_value(value)
     for part in reversed(keys):
         nested = {part: nested}
-    at: Any = layer.data
-    for part in keys[:-1]:
-        at = at.get(part, {}) if isinstance(at, dict) else None
-    if not isinstance(at, dict):
+    if any(not isinstance(_value_at(layer.data, keys[:n]), dict | None) for n in range(1, len(keys))):
         raise RecipeError(f"--set {text}: `{key}` lies below a key that holds a single value")
     place = f"--set {text}"
     return Layer(nested, {tuple(keys[:n]): place for n in range(1, len(keys) + 1)}, layer.name)

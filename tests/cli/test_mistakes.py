@@ -20,7 +20,7 @@ MISTAKES = {
         "t.src short -o t.src": "-o names a file that is read",
         "short t.src -o link": "-o names a file that is read",
         "short -o ./short": "-o names a file that is read",
-        "t.src --split-sentences --n-best 2": "leave --n-best, --scores out",
+        "t.src --split-sentences --n-best 2": "leave --n-best, --scores, --prefix",
         "t.src --dictionary t.tgt": "--dictionary is for --replace-unknown",
         "--interactive --json": LEAVE_OUT,
         "--interactive --prefix": LEAVE_OUT,
@@ -126,7 +126,7 @@ MISTAKES = {
         "--ref t.tgt --terms bad.jsonl": "bad.jsonl, line 1: field 'unseen' is not a list",
         "--ref t.tgt --terms short.jsonl": "t.src has 12 lines, short.jsonl has 1",
         "--ref t.tgt --ref hole": "hole, line 12: the reference is empty",
-        "--ref holes": "holes, line 1 (and 11 more): the reference is empty",
+        "--ref holes": "holes, line 1: the reference is empty",
     },
     "score-alignments": {
         "links --ref gold --hyp-base 1": "links, line 1: link '0-0' holds a word 0",
