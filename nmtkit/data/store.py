@@ -280,10 +280,6 @@ class Store:
         """Whether there is a column: "src", "tgt", "src_extended", "tgt_extended", "alignment"."""
         return self._shards[0].has(column)
 
-    def has_text(self, side: str) -> bool:
-        """Whether the text of a side is stored."""
-        return self._shards[0].has(f"{side}.text")
-
     def lengths(self, column: str) -> npt.NDArray[np.int32]:
         """The number of ids of every example, `(n,)`, without EOS."""
         return np.concatenate([shard.lengths(column) for shard in self._shards])

@@ -356,17 +356,15 @@ class TokenizerPair:
             )
         except (DataError, RecipeError) as fault:
             raise CheckpointError(f"{settings}: damaged ({fault}); {RESTORE_HINT}") from fault
+        names = ("joint", "joint") if config.joint else ("src", "tgt")
         if config.kind == "marian":
-            names = ("joint", "joint") if config.joint else ("src", "tgt")
             tables = {name: Vocabulary.load(folder / f"{name}{WordTokenizer.suffix}") for name in {*names}}
             src, tgt = (
                 _load(config, folder / side, tables[of]) for side, of in zip(("src", "tgt"), names, strict=True)
             )
             return cls(src, tgt)
-        if config.joint:
-            joint = _load(config, folder / "joint")
-            return cls(joint, joint)
-        return cls(_load(config, folder / "src"), _load(config, folder / "tgt"))
+        tokenizers = {name: _load(config, folder / name) for name in dict.fromkeys(names)}
+        return cls(*map(tokenizers.__getitem__, names))
 
 
 def _check_sums(folder: Path) -> None:

@@ -36,8 +36,6 @@ class Side:
 
     words: Counter[int] = field(default_factory=Counter)
     """Lines by their number of words, between white space."""
-    characters: Counter[int] = field(default_factory=Counter)
-    """Lines by their number of characters, in tens (key 3: 30 to 39)."""
     scripts: Counter[str] = field(default_factory=Counter)
     """Letters by script: "Latin", "Cyrillic", "Han", ..."""
     tokens: Counter[int] = field(default_factory=Counter)
@@ -50,7 +48,6 @@ class Side:
     def count(self, text: TextArrays) -> None:
         """Counts some lines."""
         add_counts(self.words, np.minimum(text.words, MOST))
-        add_counts(self.characters, np.minimum(text.lengths // 10, MOST))
         for script, letters in text.letters.items():
             self.scripts[SCRIPTS[script]] += int(letters.sum())
 

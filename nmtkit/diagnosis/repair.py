@@ -127,7 +127,7 @@ class SplitWriter:
         self._old = files
         self._folder = folder
         self._stack = stack
-        self._log = self._open(self.log, packed=False)
+        self._log = self._open(self.log)
         self._outputs: dict[str, IO[str]] = {}  # by kind: src, tgt, jsonl, alignment, ...
         self._before: dict[int, tuple[list[str], Sequence[str]]] = {}  # faults and original text of mended pairs
         self._lost: dict[int, str] = {}  # pairs whose links would no longer fit if they were mended
@@ -194,13 +194,11 @@ class SplitWriter:
         self._outputs, self._position = {}, position
         for kind in ("src", "tgt", "jsonl", *COMPANIONS):
             if new := getattr(self.done.files, kind):
-                old = getattr(self._old, kind)
-                packed = bool(old) and _is_packed(old[position])
-                self._outputs[kind] = self._open(self._folder / new[position], packed)
+                self._outputs[kind] = self._open(self._folder / new[position])
 
-    def _open(self, path: Path, packed: bool) -> IO[str]:
+    def _open(self, path: Path) -> IO[str]:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if packed:  # without a name and a time in its head, so that equal text makes equal files
+        if path.suffix == ".gz":  # without a name and a time in its head, so that equal text makes equal files
             raw = self._stack.enter_context(open(path, "wb"))  # noqa: SIM115  # closed by the stack
             packer = self._stack.enter_context(gzip.GzipFile("", "wb", 6, raw, mtime=0))
             return self._stack.enter_context(io.TextIOWrapper(packer, encoding="utf-8", newline="\n"))
@@ -254,15 +252,6 @@ class SplitWriter:
             pairs = (dict(zip(STORY_FIELDS.values(), pair, strict=True)) for pair in zip(*sides, strict=True))
             return [[json.dumps(pair, ensure_ascii=False) for pair in pairs]]
         return [*sides, *(block.columns[kind] for kind in COMPANIONS if kind in block.columns)]
-
-
-def _is_packed(path: str) -> bool:
-    """Whether a file is gzip-compressed; one that cannot be read is refused elsewhere."""
-    try:
-        with open(path, "rb") as file:
-            return file.read(2) == b"\x1f\x8b"
-    except OSError:
-        return False
 
 
 def _sides(block: Block) -> list[list[str]]:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
+import numpy as np
+
 from nmtkit.corpus.faults import EMPTY, IN_TRAIN, FaultKind, FaultLocation, Severity
 from nmtkit.diagnosis.findings import MOST, SEVERITIES, Diagnosis, Finding, Side, SplitDiagnosis
 
@@ -200,18 +202,13 @@ def _lengths(title: str, sides: Sequence[tuple[str, Counter[int]]]) -> Histogram
     width = next((width for width in WIDTHS if top < width * (MOST_BARS - 1)), math.ceil((top + 1) / (MOST_BARS - 1)))
     end = max(max(counts) for _, counts in sides)
     bars = min(top // width + 2, end // width + 1)
-    open_end = end >= bars * width
-    labels = []
-    for bar in range(bars):
-        low, high = bar * width, (bar + 1) * width - 1
-        label = f"{low}" if low == high else f"{low}–{high}"
-        labels.append(f"{low} and more" if open_end and bar == bars - 1 else label)
+    edges = range(0, bars * width, width)
+    labels = [f"{low}" if width == 1 else f"{low}–{low + width - 1}" for low in edges]
+    if end >= bars * width:
+        labels[-1] = f"{edges[-1]} and more"
     series, notes = [], []
     for name, counts in sides:
-        heights = [0] * bars
-        for length, lines in counts.items():
-            heights[min(length // width, bars - 1)] += lines
-        series.append((name, tuple(heights)))
+        series.append((name, _heights(counts, edges)))
         mean = sum(length * lines for length, lines in counts.items()) / max(1, counts.total())
         longest = f"{max(counts)}" + (" or more" if max(counts) == MOST else "")
         notes.append(
@@ -221,19 +218,24 @@ def _lengths(title: str, sides: Sequence[tuple[str, Counter[int]]]) -> Histogram
     return Histogram(title, tuple(labels), tuple(series), tuple(notes))
 
 
+def _heights(counts: Counter[int], edges: Sequence[int]) -> tuple[int, ...]:
+    """The lines in each bar that begins at one of the edges; the last has no end."""
+    heights = [0] * len(edges)
+    for key, lines in counts.items():
+        heights[bisect(edges, key) - 1] += lines
+    return tuple(heights)
+
+
 def _ratios(ratios: Counter[int]) -> Histogram:
-    heights = [0] * len(RATIO_EDGES)
-    for tenths, pairs in ratios.items():
-        heights[bisect(RATIO_EDGES, tenths) - 1] += pairs
+    heights = _heights(ratios, RATIO_EDGES)
     labels = [f"{low / 10:g}–{high / 10:g}" for low, high in pairwise(RATIO_EDGES)]
     labels.append(f"{RATIO_EDGES[-1] / 10:g} and more")
-    first = next(i for i, height in enumerate(heights) if height)
-    last = max(i for i, height in enumerate(heights) if height)
-    middle = percentile(ratios, 0.5) / 10
+    bars = np.flatnonzero(heights)
+    shown, middle = slice(bars[0], bars[-1] + 1), percentile(ratios, 0.5) / 10
     return Histogram(
         "target words for each source word",
-        tuple(labels[first : last + 1]),
-        (("pairs", tuple(heights[first : last + 1])),),
+        tuple(labels[shown]),
+        (("pairs", heights[shown]),),
         (f"half of the pairs are below {middle + 0.1:.1f}",),
     )
 
@@ -269,7 +271,7 @@ def _split_values(split: SplitDiagnosis) -> dict[str, Any]:
 
 
 def _side_values(side: Side) -> dict[str, Any]:
-    histograms = {name: _by_key(getattr(side, name)) for name in ("words", "characters", "tokens")}
+    histograms = {name: _by_key(getattr(side, name)) for name in ("words", "tokens")}
     return vars(side) | histograms | {"scripts": dict(side.scripts.most_common())}
 
 

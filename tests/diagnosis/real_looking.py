@@ -2,6 +2,7 @@
 
 import gzip
 from pathlib import Path
+from typing import Literal
 
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.diagnosis.findings import SplitDiagnosis
@@ -31,13 +32,14 @@ def write_splits(folder: Path, **splits: tuple[list[str], list[str]]) -> dict[st
     return {name: write(folder, name, *sides) for name, sides in splits.items()}
 
 
-def write_pairs(folder: Path, name: str, pairs: list[tuple[str, str]], packed: bool = False) -> SplitFiles:
+def write_pairs(folder: Path, name: str, pairs: list[tuple[str, str]], suffix: Literal["", ".gz"] = "") -> SplitFiles:
     """The files of a split from English-German pairs."""
     folder.mkdir(exist_ok=True)
-    for number, side in enumerate(("en", "de")):
-        text = "".join(pair[number] + "\n" for pair in pairs).encode("utf-8", "surrogateescape")
-        (folder / f"{name}.{side}").write_bytes(gzip.compress(text) if packed else text)
-    return SplitFiles(src=[str(folder / f"{name}.en")], tgt=[str(folder / f"{name}.de")])
+    paths = [folder / f"{name}.{side}{suffix}" for side in ("en", "de")]
+    for path, lines in zip(paths, zip(*pairs, strict=True) if pairs else ((), ()), strict=True):
+        text = "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape")
+        path.write_bytes(gzip.compress(text) if suffix else text)
+    return SplitFiles(src=str(paths[0]), tgt=str(paths[1]))
 
 
 def lines_by_kind(split: SplitDiagnosis) -> dict[str, list[int]]:
