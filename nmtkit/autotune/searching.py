@@ -79,13 +79,9 @@ def tune_search(
     every exact one by a tenth, since its scores differ a little. Those with other texts are counted in the result, so
     that a user may choose them by name.
 
-    Args:
-        search: gives the texts of some lines; raises TimeLimitError where it takes more than the given seconds.
-        lines: of text.
-        device: where to search.
-        key: of the cached result; see `search_workload_key`.
-        planned_seconds: of all the work; measuring takes at most `MOST_SHARE` of them.
-        again: measure in spite of the cache, for up to `MOST_SECONDS`.
+    `search` gives the texts of some lines, or raises TimeLimitError after the given seconds. Measuring takes at most
+    `MOST_SHARE` of `planned_seconds`, those of all the work; with `again` it measures in spite of the cache, for up to
+    `MOST_SECONDS`. `key` is that of `search_workload_key`.
     """
     known = None if again else cache.get(key, SearchSpeedConfig)
     if known is not None:

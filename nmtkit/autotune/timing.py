@@ -45,12 +45,9 @@ class TimeLimitError(Exception):
 
 @contextmanager
 def time_limit(seconds: float, model: nn.Module) -> Iterator[None]:
-    """A time limit for everything that a model computes inside, even in the middle of a step or an update.
+    """Raises TimeLimitError where a model computes for longer, even in the middle of a step or an update.
 
     Every layer looks at the clock before it computes; captured steps call none.
-
-    Raises:
-        TimeLimitError: it took longer.
     """
     end = time.monotonic() + seconds
 

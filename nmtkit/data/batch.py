@@ -28,9 +28,7 @@ R = TypeVar("R", bound="Rows")
 class Rows:
     """Tensors with the same rows along axis 0: sentences of a batch, or hypotheses of a search.
 
-    Expanding to beams, following the parents, dropping finished sentences and cutting micro-batches are all `select`
-    with a different index. Fields may be tensors, tuples of tensors, other `Rows`, None or plain numbers; the last two
-    are shared by all rows.
+    Fields may be tensors, tuples of tensors, other `Rows`, None or plain numbers; the last two are shared by all rows.
     """
 
     def select(self: R, index: Tensor | slice) -> R:
@@ -242,7 +240,6 @@ def _length_batches(src: Numbers, tgt: Numbers, config: BatchConfig) -> list[Num
     """Sorts sentences by their lengths `(n,)`, with EOS, and cuts them into batches of row numbers.
 
     Target length comes first; source lengths ascend and descend in turns, so that neighbours are alike on both sides.
-    The sort is stable.
     """
     order = np.lexsort((np.where(tgt % 2 == 0, src, -src), tgt))
     widths = np.maximum(src, tgt)[order].astype(np.int64)
@@ -254,8 +251,7 @@ def bucket_by_length(
 ) -> list[list[int]]:
     """Batches sentences of similar length, with EOS; the row numbers of each batch.
 
-    A batch has at most so many padded tokens and so many sentences; a longer sentence is alone. The longest come first,
-    so that a budget that needs too much memory fails at once.
+    A sentence longer than the budget is alone. The longest come first, so that a budget too large fails at once.
     """
     widths = np.asarray(lengths, dtype=np.int64)
     order = np.argsort(-widths, kind="stable")
@@ -310,8 +306,8 @@ class BatchStream(Iterator[Batch]):
     The order depends on `seed` and epoch only. Of `world` processes, number `rank` takes batches rank, rank + world,
     ... of one common sequence that runs through the epochs, so that all have equally many and none is left out.
 
-    Memory: 12 bytes for a training pair. With weights an epoch has the pairs of each file as often as its weight;
-    `seed` and epoch choose the pairs of a fraction.
+    With weights an epoch has the pairs of each file as often as its weight; `seed` and epoch choose the pairs of a
+    fraction. Memory: 12 bytes for a training pair.
 
     Tokenizers that sample cut every batch anew from the stored text, seeded by (seed, epoch, batch), which gives
     neither links nor extended ids. Budgets count the tokens of the best cut, so such a batch may be somewhat wider.

@@ -113,9 +113,8 @@ class StoreWriter:
     def add(
         self, columns: Mapping[str, RaggedArray], by_file: Iterable[int] = (), cut: Mapping[str, int] | None = None
     ) -> None:
-        """Appends some examples; every call gives the same columns.
+        """Appends some examples; every call gives the same columns, called as in the head of this file.
 
-        The columns are "src", "tgt", "src_extended", "tgt_extended" (ids), "alignment" (links), "src.text", "tgt.text".
         `by_file` says how many of them come from each file of the split, `cut` by side how many were cut to be stored.
         """
         with write_errors(self._folder):

@@ -1,7 +1,7 @@
 """Tokenizers: sentencepiece (bpe, unigram, char) and words.
 
-In all of them "▁" (U+2581) marks the beginning of a word, so that joining pieces and turning every mark into a space
-restores the text. In raw text the mark itself counts as white space.
+In all of them "▁" (U+2581) marks the beginning of a word: joining pieces and turning every mark into a space restores
+the text. In raw text the mark itself counts as white space.
 """
 
 import io
@@ -131,7 +131,6 @@ class Tokenizer(ABC):
 # set_random_generator_seed sets one number for the whole process: nobody may come between it and the call it is for.
 _SAMPLING = threading.Lock()
 
-
 _LANGUAGE = re.compile(r">>\S+?<<")
 
 
@@ -243,10 +242,9 @@ def _word() -> re.Pattern[str]:
 class WordTokenizer(Tokenizer):
     """Words, numbers and single punctuation marks.
 
-    Text is split at white space. Runs of letters and digits stay together (with their accents), and so do the digits of
-    a number around a point or comma; every other character is a token. Joining restores the text, up to the width of
-    white space and unknown words (an unknown token is a word of its own). Kinds whitespace and pieces split at white
-    space only.
+    Runs of letters and digits stay together (with their accents), and so do the digits of a number around a point or
+    comma; every other character is a token. Joining restores the text, up to the width of white space and unknown words
+    (an unknown token is a word of its own). Kinds whitespace and pieces split at white space only.
     """
 
     suffix = ".vocab"

@@ -28,9 +28,8 @@ def examine(
 ) -> Diagnosis:
     """Examines all splits of a corpus, each in one reading.
 
-    The blocks of a split come in the order of its files and hold every line once. The main split, with which the others
-    are compared, comes last. Its pairs that are in others have the fault `faults.HELD_OUT` in their block, and count as
-    faults of the others in the diagnosis.
+    The main split, with which the others are compared, comes last. Its pairs that are in others have the fault
+    `faults.HELD_OUT` in their block, and count as faults of the others in the diagnosis.
 
     Args:
         splits: files by name; the main one is "train", or the first if there is no train.

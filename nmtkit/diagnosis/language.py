@@ -1,9 +1,9 @@
 """The language of a line, from its script, its character trigrams and its function words.
 
-A sample of the corpus tells what belongs to each side; most of its lines are taken to be right. Scripts and trigrams
-tell the two sides apart without knowing any language. Function words, a few dozen of the most frequent words of each
-language, reveal a third language in the same script: a line is doubted if its words are likelier in that language than
-on its side, and if some of its function words are rare on its side.
+A sample of the corpus tells what belongs to each side. Scripts and trigrams tell the two sides apart without knowing
+any language. Function words, a few dozen of the most frequent words of each language, reveal a third language in the
+same script: a line is doubted if its words are likelier in that language than on its side, and if some of its function
+words are rare on its side.
 """
 
 from dataclasses import dataclass

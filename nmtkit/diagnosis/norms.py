@@ -136,10 +136,8 @@ def _log_ratios(src: TextArrays, tgt: TextArrays) -> NDArray[np.float64]:
 def examine_pairs(block: Block, src: TextArrays, tgt: TextArrays | None, norms: Norms, summaries: bool) -> Mask:
     """Adds the faults of its pairs to a block: empty, identical, far too long, in the wrong language.
 
-    `summaries` tells whether the targets are summaries of the sources.
-
-    Returns:
-        For each pair, whether it could be read and no side of it is empty.
+    `summaries` tells whether the targets are summaries of the sources. Returns for each pair whether it could be read
+    and no side of it is empty.
     """
 
     def add(kind: FaultKind, mask: Mask, side: str = "") -> None:

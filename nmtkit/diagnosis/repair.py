@@ -65,7 +65,7 @@ def repair(
 ) -> dict[str, RepairedSplit]:
     """Writes cleaned copies of all files, under their own names, into a new folder, which holds all of them or nothing.
 
-    The folder stays unless every split is refused. Memory: that of `examine`, which has the other arguments.
+    The folder stays unless every split is refused. The other arguments are those of `examine`.
     """
     with write_errors(out), new_folder(out, "name another folder") as beside:
         repaired = _written(splits, beside, monolingual, progress)
