@@ -175,6 +175,9 @@ def main() -> None:
     except click.ClickException as fault:  # in the same words as every other mistake
         context = fault.ctx if isinstance(fault, click.UsageError) else None
         remedy = f" (see `{context.command_path} --help`)" if context else ""
+        lacks_option = isinstance(fault, click.MissingParameter) or "extra argument" in fault.message
+        if context and lacks_option and context.info_name in _TEXT_FILES:
+            remedy = f"; files are given as {_TEXT_FILES[context.info_name]}{remedy}"
         click.echo(f"nmtkit: error: {fault.format_message().removesuffix('.')}{remedy}", err=True)
         code = fault.exit_code
     except (click.Abort, KeyboardInterrupt):
@@ -190,6 +193,14 @@ def main() -> None:
     streams.flush_results()
     gc.freeze()  # else the interpreter's last collection goes through all that lives, to free what ends by itself
     sys.exit(code if isinstance(code, int) else 0)
+
+
+_TEXT_FILES = {
+    **dict.fromkeys(("align", "rescore", "train"), "--source FILE --target FILE"),
+    "evaluate": "--source FILE --ref FILE",
+    **dict.fromkeys(("score", "score-summaries", "score-alignments"), "FILE --ref FILE"),
+}
+"""How commands of two files name them."""
 
 
 def _report_interrupt() -> int:

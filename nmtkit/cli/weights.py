@@ -11,6 +11,7 @@ from nmtkit.core.errors import NmtkitError
 from nmtkit.interchange.exporting import EXPORTS, export_run
 from nmtkit.interchange.importing import READERS, detect_toolkit, import_run
 from nmtkit.runs.saved import average_files, find_run, weights_to_average
+from nmtkit.training.schedules import DecayToZero
 
 
 @click.command("average")
@@ -49,6 +50,11 @@ def average_command(
         chosen = list(files) or weights_to_average(run, best, recent)
     average_files(chosen, written, run)
     tell("\n  ".join([f"averaged {len(chosen)} checkpoints{of_run} into {written}:", *map(str, chosen)]))
+    if run is not None and isinstance(run.newest_stage().recipe.training.schedule, DecayToZero):
+        tell(
+            "the learning rate of this training falls until its end, so earlier checkpoints may be worse: compare "
+            "with --checkpoint best, or average fewer (--recent 2)"
+        )
 
 
 @click.command("import")

@@ -4,6 +4,8 @@ The release file lists the checksum of every index, and the package index the ch
 depends on the release alone, not on the machine or its apt.
 """
 
+import os
+import re
 import tarfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -24,14 +26,38 @@ LARGEST_FILE = 2**26
 """Bytes of a file of a package that is read."""
 
 
+_ADDRESS = re.compile(r"^(?:deb(?:\s+\[.*?\])?|URIs:)\s+(https?://\S*debian/?)(?=\s|$)", re.MULTILINE)
+"""An archive of Debian in one of apt's two formats; that of security updates has another name."""
+
+
+def apt_mirrors(folder: Path) -> Iterator[str]:
+    """The addresses of the Debian archives that apt reads, from its configuration in `folder`; as https.
+
+    Apt compares signatures and may use plain http. Here the list of checksums is trusted, so nobody may change it.
+    """
+    for path in (folder / "sources.list", *sorted(folder.glob("sources.list.d/*"))):
+        if path.is_file():
+            for address in _ADDRESS.findall(path.read_text(encoding="utf-8", errors="replace")):
+                yield re.sub("^http:", "https:", address)
+
+
 class _ReleaseSource(CorpusSource):
     mirror: str = ""
-    """The address of a mirror. The list of checksums is trusted, so use https."""
+    """The address of a mirror; empty: $NMTKIT_DEBIAN_MIRROR, or the mirror that this machine's apt uses."""
     release: str = Field(default="bookworm", pattern=r"^[a-z]+$")
     """The code name of the release; default: one that no longer changes."""
 
+    def _mirror(self) -> str:
+        address = self.mirror or os.environ.get("NMTKIT_DEBIAN_MIRROR") or next(apt_mirrors(Path("/etc/apt")), "")
+        if not address:
+            raise DataError(
+                f"{self.label()}: apt of this machine names no mirror of Debian; set the variable NMTKIT_DEBIAN_MIRROR "
+                "to the address of one"
+            )
+        return address.rstrip("/")
+
     def _indexes(self, context: FetchContext, names: Sequence[str]) -> list[SourceFile]:
-        address = f"{self.mirror}/dists/{self.release}"
+        address = f"{self._mirror()}/dists/{self.release}"
         [release] = UrlSource(url=f"{address}/Release", no_checksum="it is the list of checksums").obtain(context)
         facts = release.path.read_text("utf-8").split("\n")
         version = "".join(line.removeprefix("Version: ") for line in facts if line.startswith("Version: "))
@@ -65,7 +91,7 @@ class DebianPackage(_ReleaseSource):
         [index] = self._indexes(context, [PACKAGE_INDEX])
         for stanza in stanzas(index.path, ("Package", "Version", "Filename", "SHA256", "Size")):
             if stanza.get("Package") == self.package:
-                url, size = f"{self.mirror}/{stanza['Filename']}", int(stanza["Size"])
+                url, size = f"{self._mirror()}/{stanza['Filename']}", int(stanza["Size"])
                 files = UrlSource(url=url, sha256=stanza["SHA256"], size=size).obtain(context)
                 return [replace(one, version=stanza["Version"]) for one in files]
         raise DataError(f"Debian {self.release} has no package {self.package}")

@@ -23,6 +23,9 @@ from nmtkit.data.vocabulary import BOS, EOS, SPECIALS, UNK
 PieceShare = tuple[int, list[float]]
 """The pieces of a word: index of the first, and the share of each from there on."""
 
+WORDS_AT_ONCE = 128
+"""Words whose pieces are summed at a time: a table of all words and pieces would grow with the square of a line."""
+
 
 @dataclass(frozen=True)
 class WordSegmentation:
@@ -167,11 +170,21 @@ def merge_to_words(
     Columns of a source word are summed, rows of a target word are averaged. A piece of two words counts for each with
     its share. The row of a word without pieces is zero.
     """
-    rows, columns = share_table(tgt_shares), share_table(src_shares)
-    pieces = rows.sum(axis=1, keepdims=True)
-    rows = np.divide(rows, pieces, out=np.zeros_like(rows), where=pieces > 0)
-    merged: NDArray[np.float64] = rows @ weights[: rows.shape[1], : columns.shape[1]].astype(np.float64) @ columns.T
-    return merged
+    lengths = np.array([sum(parts) for _, parts in tgt_shares])[:, None]
+    summed = _sum_pieces(tgt_shares, weights.astype(np.float64))
+    rows = np.divide(summed, lengths, out=np.zeros_like(summed), where=lengths > 0)
+    return _sum_pieces(src_shares, rows.T).T
+
+
+def _sum_pieces(words: Sequence[PieceShare], pieces: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The rows of pieces `(P,C)` summed by their share in each word: `(W,C)`."""
+    sums = np.zeros((len(words), pieces.shape[1]))
+    for begin in range(0, len(words), WORDS_AT_ONCE):
+        chunk = words[begin : begin + WORDS_AT_ONCE]
+        first = min(start for start, _ in chunk)
+        table = share_table([(start - first, parts) for start, parts in chunk])
+        sums[begin : begin + len(chunk)] = table @ pieces[first : first + table.shape[1]]
+    return sums
 
 
 def known_ids(tokenizer: Tokenizer, tokens: Iterable[str]) -> list[int]:

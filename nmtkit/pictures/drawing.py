@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import warnings
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,9 +27,10 @@ LINE = "#e3e7ec"
 BLUES = ("#ffffff", "#cfe0f7", "#6ea3e0", "#1f5fbf", "#0b2a63")
 SERIES = ("#1f5fbf", "#d1580b", "#1b8a5a", "#8e44ad", "#c2185b", "#7a6a00", "#0e7c8c", "#5b6675")
 
-SCREEN_DPI, PRINT_DPI = 150.0, 300.0
+BEST_DPI, PRINT_DPI, LEAST_DPI = 150.0, 300.0, 60.0
+MOST_PIXELS = 60e6
 LONGEST_SIDE_PIXELS = 60_000
-LONGEST_SIDE_PDF = 200.0  # inches
+LONGEST_SIDE_PDF = 200.0
 
 
 class ScaleFactors(NamedTuple):
@@ -71,7 +73,7 @@ class FigureStyle:
     @property
     def dpi(self) -> float:
         """Dots per inch of .png: those of print if the size is set."""
-        return SCREEN_DPI if self.size is None else PRINT_DPI
+        return BEST_DPI if self.size is None else PRINT_DPI
 
     def factors(self, width: float, height: float, font_size: float) -> ScaleFactors:
         """For a figure of this natural size, in inches, whose words have `font_size` points."""
@@ -169,18 +171,23 @@ def new_figure(width: float, height: float, style: FigureStyle) -> tuple[Figure,
     return Figure(figsize=(width * by.length, height * by.length), facecolor="white"), by
 
 
-def check_sheet(width: float, height: float, suffix: str, dpi: float, path: str | Path) -> None:
+def check_sheet(width: float, height: float, suffix: str, path: str | Path) -> None:
     """Refuses a sheet (in inches) that nobody could read, before it is drawn."""
     if suffix == ".pdf" and max(width, height) > LONGEST_SIDE_PDF:
         fault = "is too large for a page of PDF; write .html instead"
-    elif suffix == ".png" and max(width, height) * dpi > LONGEST_SIDE_PIXELS:
+    elif suffix == ".png" and _dpi(width, height) < LEAST_DPI:
         fault = "cannot be read as PNG; draw fewer sentences, or write .pdf (a page for each) or .html"
     else:
         return
     raise NmtkitError(f"{path}: a sheet of {width:.0f} x {height:.0f} inches {fault}")
 
 
-def content(figures: Iterable[Figure], suffix: str, dpi: float) -> bytes:
+def _dpi(width: float, height: float, best: float = BEST_DPI) -> float:
+    """The finest resolution, up to `best` dots per inch, that keeps a sheet at a bearable size."""
+    return min(best, math.sqrt(MOST_PIXELS / (width * height)), LONGEST_SIDE_PIXELS / max(width, height))
+
+
+def content(figures: Iterable[Figure], suffix: str, best_dpi: float = BEST_DPI) -> bytes:
     """The bytes of a file; only .pdf takes several figures, a page each."""
     from matplotlib.backends.backend_pdf import PdfPages
 
@@ -192,7 +199,8 @@ def content(figures: Iterable[Figure], suffix: str, dpi: float) -> bytes:
         return buffer.getvalue()
     (figure,) = figures
     if suffix == ".png":
-        figure.savefig(buffer, format="png", dpi=dpi)
+        width, height = map(float, figure.get_size_inches())
+        figure.savefig(buffer, format="png", dpi=_dpi(width, height, best_dpi))
     else:
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     return buffer.getvalue()
@@ -202,7 +210,7 @@ def save_figure(figure: Figure, path: str | Path, title: str, style: FigureStyle
     """Writes a figure within its `settings`; the `title` is its description in .html."""
     suffix = picture_format(path)
     if suffix == ".html":
-        image = b64encode(content([figure], ".svg", style.dpi)).decode("ascii")
+        image = b64encode(content([figure], ".svg")).decode("ascii")
         write_picture(render("pictures/figure.html", {"title": title, "image": image}).encode(), path)
     else:
         write_picture(content([figure], suffix, style.dpi), path)

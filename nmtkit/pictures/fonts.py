@@ -36,7 +36,7 @@ def choose_fonts(text: str, first: str = FIRST_FONT) -> tuple[list[str], set[str
     missing = {c for c in text if not c.isspace() and unicodedata.category(c) != "Cf"}
     if first != FIRST_FONT:
         missing -= {c for c in missing if ord(c) in _glyphs(font_manager.findfont(first))}
-    for name, path in _installed_fonts():
+    for name, path in _installed_fonts(text):
         if not missing:
             break
         covered = {c for c in missing if ord(c) in _glyphs(path)}
@@ -58,12 +58,16 @@ def warn_of_letters(missing: set[str]) -> None:
         warnings.warn(text, PictureWarning, stacklevel=5)
 
 
-def _installed_fonts() -> Iterator[tuple[str, str]]:
+def _installed_fonts(text: str) -> Iterator[tuple[str, str]]:
     """Name and file of each upright font of normal weight: best guesses first, newly installed ones last."""
     from matplotlib import font_manager
 
-    def rank(entry: Any) -> tuple[bool, bool, str]:
-        return entry.name != FIRST_FONT, "Sans" not in entry.name, entry.name
+    # Han letters look different in the East Asian languages; other letters of the text tell which one it is.
+    names = {unicodedata.name(c, "").split(" ")[0] for c in text}
+    language = "JP" if names & {"HIRAGANA", "KATAKANA"} else "KR" if "HANGUL" in names else "SC"
+
+    def rank(entry: Any) -> tuple[bool, bool, bool, str]:
+        return entry.name != FIRST_FONT, "Sans" not in entry.name, not entry.name.endswith(language), entry.name
 
     def usable(entry: Any) -> bool:
         return entry.style == "normal" and entry.weight in (400, "normal", "regular", "book") and entry.name[0] != "."

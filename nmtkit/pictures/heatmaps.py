@@ -100,7 +100,7 @@ def _sheet_image(
 
         sheets = _fitted(build, style, path)
         for sheet in sheets:
-            drawing.check_sheet(sheet.width, sheet.height, suffix, style.dpi, path)
+            drawing.check_sheet(sheet.width, sheet.height, suffix, path)
         shades = style.shades()
         return drawing.content((_figure(sheet, shades) for sheet in sheets), suffix, style.dpi)
 

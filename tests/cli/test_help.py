@@ -187,6 +187,21 @@ def test_the_doctor_tells_what_is_here(console: Command) -> None:
         assert word in shown
 
 
+@pytest.mark.parametrize(
+    ("given", "options"),
+    [
+        ("train a.en a.de --minutes 3", "--source FILE --target FILE"),
+        ("align -m x a.en a.de", "--source FILE --target FILE"),
+        ("evaluate runs/x a.en a.de", "--source FILE --ref FILE"),
+        ("score one.de two.de a.de", "FILE --ref FILE"),
+    ],
+)
+def test_two_files_without_their_options(given: str, options: str, console: Command) -> None:
+    command, *_ = given.split()
+    refused(console(*given.split()), f"; files are given as {options} (see `nmtkit {command} --help`)")
+    assert "files are given as" not in refused(console(command, "--no-such-option")).err
+
+
 @pytest.mark.parametrize("command", ["translate", "summarize", "tokenize", "detokenize"])
 def test_a_text_in_place_of_a_file(command: str, console: Command) -> None:
     """Also one that is longer than any file's name."""

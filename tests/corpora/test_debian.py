@@ -8,7 +8,8 @@ from web_server import Site
 
 from nmtkit.core.errors import DataError, NmtkitError, RecipeError
 from nmtkit.core.settings import parse
-from nmtkit.corpora.debian import DebianIndexes, DebianPackage, package_files, stanzas
+from nmtkit.corpora import debian
+from nmtkit.corpora.debian import DebianIndexes, DebianPackage, apt_mirrors, package_files, stanzas
 from nmtkit.corpora.debian_readers import DebianDescriptions, DebianSummaries, LibreOfficeHelp
 
 GERMAN = "Package: tool\nDescription-md5: 00\nDescription-de: Werkzeug\n Nützt.\n\n"
@@ -20,6 +21,26 @@ def publish(site: Site, folder: Path) -> DebianPackage:
     site.put("pool/tool.deb", deb.read_bytes())
     mirror = write_release(site, package("other", deb).replace("tool.deb", "other.deb") + package("tool", deb))
     return DebianPackage(package="tool", mirror=mirror, release="stable")
+
+
+def test_a_mirror_is_named_by_apt_or_by_a_variable(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sources.list.d").mkdir()
+    old = "# a comment\ndeb [arch=amd64 signed-by=/a.gpg] http://one.example/debian bookworm main\n"
+    (tmp_path / "sources.list").write_text(old + "deb http://two.example/debian-security bookworm-security main\n")
+    (tmp_path / "sources.list.d/debian.sources").write_text(
+        "Types: deb\nURIs: https://three.example/debian/\nSuites: a\n"
+    )
+    assert list(apt_mirrors(tmp_path)) == ["https://one.example/debian", "https://three.example/debian/"]
+    assert list(apt_mirrors(tmp_path / "none")) == []
+
+    source, (context, _) = publish(site, tmp_path), fetch_context(tmp_path / "downloads")
+    unnamed = DebianPackage(package="tool", release="stable")
+    monkeypatch.setenv("NMTKIT_DEBIAN_MIRROR", f"{source.mirror}/")
+    assert [one.path.name for one in unnamed.obtain(context)] == ["tool.deb"]
+    monkeypatch.delenv("NMTKIT_DEBIAN_MIRROR")
+    monkeypatch.setattr(debian, "apt_mirrors", lambda folder: iter(()))
+    with pytest.raises(DataError, match="names no mirror of Debian; set the variable NMTKIT_DEBIAN_MIRROR"):
+        unnamed.obtain(context)
 
 
 def test_a_package_is_downloaded_once(site: Site, tmp_path: Path) -> None:
