@@ -67,22 +67,17 @@ def all_keys() -> list[RecipeKey]:
 
     One that is the same in several kinds of a group comes once.
     """
-    plain = [
-        RecipeKey(name, (), _short(_default_value(field)), Recipe.meaning(name))
-        for name, field in Recipe.model_fields.items()
-        if not group_classes(field)
-    ]
-    kinds = {place: _kind(group) for place, group in _groups(Recipe)}
-    chosen = (RecipeKey(f"{place}.{KIND}", (), "-", describe_key(place)) for place, kind in kinds.items() if kind)
     merged: dict[tuple[str, str, str], tuple[str, ...]] = {}
-    for place, group in _groups(Recipe):
+    for place, group in [("", Recipe), *_groups(Recipe)]:
         kind = _kind(group)
         for name, field in group.model_fields.items():
-            if name != KIND or not kind:
-                about = (f"{place}.{name}", _short(_default_value(field)), group.meaning(name))
+            path = f"{place}.{name}".removeprefix(".")
+            if name == KIND and kind:
+                merged[path, "-", describe_key(place)] = ()
+            elif group is not Recipe or not group_classes(field):
+                about = (path, _default(field), group.meaning(name))
                 merged[about] = (*merged.get(about, ()), *([kind] if kind else []))
-    of_groups = (RecipeKey(path, kinds, default, meaning) for (path, default, meaning), kinds in merged.items())
-    return [*plain, *chosen, *of_groups]
+    return [RecipeKey(path, kinds, default, meaning) for (path, default, meaning), kinds in merged.items()]
 
 
 def describe_key(key: str) -> str:
@@ -91,9 +86,10 @@ def describe_key(key: str) -> str:
     return next((owner.meaning(last) for owner in _owners(above) if last in owner.model_fields), "")
 
 
-def _default_value(field: Any) -> Any:
+def _default(field: Any) -> str:
     """What a field is where nothing is said."""
-    return "(required)" if field.is_required() else field.get_default(call_default_factory=True)
+    value = "(required)" if field.is_required() else field.get_default(call_default_factory=True)
+    return "-" if value is None else str(value)
 
 
 def _groups(cls: Any, above: str = "") -> Iterator[tuple[str, Any]]:
@@ -105,21 +101,14 @@ def _groups(cls: Any, above: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _owners(path: Sequence[str]) -> list[Any]:
-    owners: list[Any] = [Recipe]
-    for part in path:
-        fields = [cls.model_fields[part] for cls in owners if part in cls.model_fields]
-        owners = [group for field in fields for group in group_classes(field)]
-    return owners
+    """The classes whose fields may stand at a path."""
+    return [group for place, group in _groups(Recipe) if place == ".".join(path)] if path else [Recipe]
 
 
 def _kind(group: Any) -> str:
     """The name of one of several kinds of a group; empty where there is one kind only."""
     field = group.model_fields.get(KIND)
     return str(field.default) if field is not None and len(get_args(field.annotation)) == 1 else ""
-
-
-def _short(value: Any) -> str:
-    return "-" if value is None else str(value)
 
 
 def _kinds(groups: Sequence[Any]) -> list[KeyChoice]:
