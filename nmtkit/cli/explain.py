@@ -36,9 +36,9 @@ from nmtkit.translation.translator import Translator
     inference.search_flags("beam_size"),
     click.option(
         "--steps",
-        type=Number(1, word="all", meaning=0),
+        type=Number(0),
         metavar="N",
-        help="Show N steps, the first and the last; or all. Default: as many as fit the screen.",
+        help="Show N steps, the first and the last; 0 shows all. Default: as many as fit the screen.",
     ),
     click.option("-o", "--output", type=NEW_FILE, metavar="FILE", help="Draw a page instead: FILE.html."),
     options.as_json("Print a JSON object for each sentence."),
@@ -67,7 +67,7 @@ def command(how: DecodingOptions, sentence: str | None, output: Path | None, as_
     \b
     Examples:
       nmtkit explain --beam-size 2 "The old woman sleeps."
-      nmtkit explain --no-repeat-ngram 3 --steps all "The old woman sleeps." -o search.html
+      nmtkit explain --no-repeat-ngram 3 --steps 0 "The old woman sleeps." -o search.html
       sed -n 7p test.en | nmtkit explain --length-penalty none --json
     """
     if output is not None:
@@ -93,7 +93,7 @@ def command(how: DecodingOptions, sentence: str | None, output: Path | None, as_
     else:
         steps_left_out = sum(show_search(tree, steps) for tree in trees)
         if steps_left_out and steps is None:
-            note("--steps all shows every step; -o FILE.html draws them on a page")
+            note("--steps 0 shows every step; -o FILE.html draws them on a page")
 
 
 def _record(printer: Printer, number: int, tree: SearchTree, translations: Sequence[Translation]) -> dict[str, Any]:

@@ -63,12 +63,7 @@ def command(
         )
     else:
         _show(corpus, stderr=True)
-        if not yes:
-            confirm(
-                "Fetch it?",
-                "nothing was downloaded: there is no terminal to ask on; to agree to the licence and the size of "
-                f"{corpus.name} that are shown above, give --yes",
-            )
+        confirm("Agree to the licence and the size above, and fetch it?", yes)
         fetched = _fetch(corpus, folder)
     _say_what_next(fetched)
 

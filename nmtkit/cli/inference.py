@@ -184,10 +184,9 @@ shortlist: Decorator = click.option(
 )
 workers: Decorator = click.option(
     "--workers",
-    type=Number(1, MAX_THREADS, word="auto"),
-    default="auto",
+    type=Number(1, MAX_THREADS),
     metavar="N",
-    help="Processes on the CPU, one core each. Default: auto (measured).",
+    help="Processes on the CPU, one core each. Default: measured.",
 )
 batch_tokens: Decorator = click.option(
     "--batch-tokens", type=Number(1), metavar="N", help="Most padded source tokens in a batch. Default: measured."

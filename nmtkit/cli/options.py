@@ -28,27 +28,20 @@ QUIET = "nmtkit.quiet"
 
 @dataclass(eq=False)
 class Number(click.ParamType):  # type: ignore[type-arg]  # newer versions of click have one
-    """A number from `least` to `most`; with `above`, `least` itself is refused.
-
-    A `word` may stand for it, which becomes `meaning`.
-    """
+    """A number from `least` to `most`; with `above`, `least` itself is refused."""
 
     least: float
     most: float = math.inf
     whole: bool = True
     above: bool = False
-    word: str = ""
-    meaning: float | None = None
 
     @property
     def name(self) -> str:  # type: ignore[override]
         """What `--help` calls it."""
-        return f"N|{self.word}" if self.word else "integer" if self.whole else "float"
+        return "integer" if self.whole else "float"
 
     @override
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | None:
-        if self.word and value in (self.word, self.meaning):
-            return self.meaning
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number: float = (click.INT if self.whole else click.FLOAT).convert(value, param, ctx)
         most = min(self.most, MAX_INT if self.whole else sys.float_info.max)
         if not self.least <= number <= most or (self.above and number == self.least):  # so NaN is refused

@@ -25,8 +25,10 @@ def note(text: str) -> None:
         tell(text)
 
 
-def confirm(question: str, otherwise: str) -> None:
-    """Asks at a terminal, and ends the command if the answer is no; without a terminal `otherwise` is the error."""
+def confirm(question: str, agreed: bool) -> None:
+    """Asks unless `--yes` has agreed, and ends the command if the answer is no, or nobody can be asked."""
+    if agreed:
+        return
     if sys.stdin is None or not sys.stdin.isatty():
-        raise NmtkitError(otherwise)
+        raise NmtkitError(f"nothing was done: there is no terminal to ask on ({question}); to agree, give --yes")
     click.confirm(question, abort=True, err=True)

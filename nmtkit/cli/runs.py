@@ -69,7 +69,7 @@ def remove(runs: Path, names: tuple[str, ...], yes: bool) -> None:
     """
     folders = [require_run(name, runs) for name in names]
     listed = ", ".join(str(folder.path) for folder in folders)
-    _confirm(f"Remove {listed}?", yes)
+    confirm(f"Remove {listed}?", yes)
     for folder in folders:
         remove_run(folder, tell)
         tell(f"removed {folder.path}")
@@ -90,11 +90,6 @@ def rename(runs: Path, old: str, new: str, yes: bool) -> None:
       nmtkit runs mv demo elsewhere/demo
     """
     folder = require_run(old, runs)
-    _confirm(f"Rename {folder.path} to {new}?", yes)
+    confirm(f"Rename {folder.path} to {new}?", yes)
     renamed = rename_run(folder, new, tell)
     tell(f"{folder.path} is now {renamed.path}")
-
-
-def _confirm(question: str, yes: bool) -> None:
-    if not yes:
-        confirm(question, f"nothing was done: there is no terminal to ask on ({question}); to agree, give --yes")

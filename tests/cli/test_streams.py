@@ -48,7 +48,7 @@ def shell(tmp_path: Path) -> Shell:
         ("--version >/dev/full", "standard output"),
         ("score - --ref lines.txt --metrics bleu <&-", "standard input"),
         ("score - --ref lines.txt --metrics bleu <&- >&-", "standard input"),
-        ("fetch libreoffice-help-en-de <&-", "nothing was downloaded"),
+        ("fetch libreoffice-help-en-de <&-", "nothing was done"),
     ],
 )
 def test_a_closed_or_full_stream_is_named(shell: Shell, command: str, place: str) -> None:
