@@ -36,11 +36,8 @@ WindowKind = Literal["global", "local_m", "local_p"]
 class AttentionScore(nn.Module, ABC):
     """How well a query matches each key, as one number: its energy. Every score is built with the same four sizes.
 
-    Args:
-        query_size: Hq.
-        memory_size: Hm, the size of the encoder's states.
-        attention_size: A, for scores that compare in a space of their own; the others ignore it.
-        max_positions: the longest source, for scores that know positions by number; the others ignore it.
+    `attention_size` is for scores that compare in a space of their own, `max_positions`, the longest source, for scores
+    that know positions by number.
     """
 
     costly: ClassVar[bool] = False
@@ -217,12 +214,10 @@ class LocalWindow(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, queries: Tensor, positions: Tensor, lengths: Tensor) -> Tensor:
-        """The centres p_t `(B,Q)`, in source positions; float32 or wider.
+        """The centres p_t `(B,Q)` of queries `(B,Q,Hq)`, in source positions; float32 or wider.
 
-        Args:
-            queries: `(B,Q,Hq)`.
-            positions: `(B,Q)`, int64: t, how many target words stand before the one that the query is for.
-            lengths: `(B,)`, int64: the real tokens of each source.
+        Positions `(B,Q)` are t, how many target words stand before the one that the query is for; lengths `(B,)` are
+        the real tokens of each source.
         """
 
     def factor(self, distances: Tensor) -> Tensor | None:
@@ -318,17 +313,11 @@ class Attention(nn.Module):
         centres: Tensor | None = None,
         coverage: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Looks at the source once for every query.
+        """Looks at the source once for every query `(B,Q,Hq)`: contexts `(B,Q,Hm)` and weights `(B,Q,S)`.
 
-        Args:
-            queries: `(B,Q,Hq)`.
-            keys: what the score's `project` made of the values.
-            values: encoder states `(B,S,Hm)`.
-            mask: `(B,S)`, True where a source token is real.
-            centres: what `centres` gave.
-            coverage: for a score that reads it, the sum of the weights of all earlier looks `(B,Q,S)`; no window then.
-
-        Returns the contexts `(B,Q,Hm)` and the weights `(B,Q,S)`; both are zero for a sentence without a real token.
+        Values are encoder states `(B,S,Hm)`, keys what the score's `project` made of them; `mask` `(B,S)` is True where
+        a source token is real. A score may read `coverage`, the sum of the weights of all earlier looks `(B,Q,S)`;
+        there is no window then. A sentence without a real token gets zeros.
         """
         if self.window is not None:
             assert centres is not None, "a local window needs the centres"

@@ -53,8 +53,7 @@ def mix(
         n_oov: X - V.
         excess: by how much `vocab_log_probs` are too large `(...,1)`, where logits stand in their place.
 
-    Returns:
-        Log-probabilities `(...,X)`.
+    Returns log-probabilities `(...,X)`.
     """
     rows, size = src_extended.shape[0], vocab_log_probs.shape[-1]
     each = vocab_log_probs.numel() // (rows * size)

@@ -106,11 +106,9 @@ class KVCache:
         return (parents + self._first_rows).flatten()
 
     def next_step(self, rows: Tensor | None = None, width: int | None = None) -> None:
-        """Moves on to the next position.
+        """Moves on to the next position, by default with the same W.
 
-        Args:
-            rows: which of the N hypotheses each of the next ones continues `(B*width,)`; None: each itself.
-            width: W of the next step; default: as it is.
+        `rows` `(B*width,)` says which of the N hypotheses each of the next ones continues; None: each itself.
         """
         width = width or self.width
         if not self._is_fixed:

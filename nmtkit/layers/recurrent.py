@@ -140,13 +140,10 @@ class RecurrentEncoder(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, inputs: Tensor, mask: Tensor, lengths: Tensor, need_cell: bool = True) -> RecurrentEncoderOutput:
-        """Runs all layers.
+        """Runs all layers over `(B,S,I)`.
 
-        Args:
-            inputs: `(B,S,I)`.
-            mask: `(B,S)`, True where a token is real; the real tokens come first, and there is at least one.
-            lengths: `(B,)`, the real tokens of each sentence, on the CPU.
-            need_cell: whether an LSTM's memory cells must be given, which costs it some time.
+        The mask `(B,S)` is True where a token is real; real tokens come first, at least one, and `lengths` `(B,)`, on
+        the CPU, counts them. `need_cell`: an LSTM must give its memory cells, which costs it some time.
         """
         turned = reversed_positions(mask)
         need_cell = need_cell and isinstance(self.forward_layers[0], nn.LSTM)

@@ -72,7 +72,7 @@ class EnsembleState(DecoderState):
 class EnsembleDecoderOutput(DecoderOutput):
     """The outputs of all members; `features` are those of the first, attention and p_gen are means.
 
-    p_gen of a member that does not copy is 1, and attention is that of the members that have any.
+    p_gen of a member that does not copy is 1; attention is of the members that have any.
     """
 
     members: tuple[DecoderOutput, ...] = ()
@@ -83,13 +83,7 @@ class EnsembleDecoderOutput(DecoderOutput):
 
 
 class Ensemble(Seq2Seq[EnsembleMemory, EnsembleState]):
-    """A mean of models over one vocabulary; see the head of this file.
-
-    Args:
-        members: models in evaluation mode, on one device.
-        mean: what is averaged.
-        weights: of the members; None: all the same.
-    """
+    """A mean of models in evaluation mode, on one device, over one vocabulary; by default all weigh the same."""
 
     Config = EnsembleConfig
 

@@ -64,13 +64,8 @@ def penalize(energies: Tensor, past: Tensor) -> Tensor:
     return energies - past.masked_fill(past == EMPTY_SUM, 0.0)
 
 
-def accumulate(energies: Tensor, past: Tensor) -> Tensor:
-    """The past of the next step, `(...,S)`."""
-    return torch.logaddexp(past, energies)
-
-
 def accumulated_before(energies: Tensor) -> Tensor:
-    """The past of every step of `(B,T,S)` at once: `accumulate` step by step, from `EMPTY_SUM` on."""
+    """The past of every step of `(B,T,S)` at once."""
     sums = torch.logcumsumexp(energies[:, :-1], 1)  # (B,T-1,S)
     return F.pad(sums, (0, 0, 1, 0), value=EMPTY_SUM)
 
@@ -86,12 +81,9 @@ class IntraDecoderAttention(nn.Module):
         self.query = nn.Linear(hidden_size, hidden_size, bias=False)
 
     def forward(self, states: Tensor, written: Tensor, visible: Tensor) -> Tensor:
-        """One step: contexts `(B,K,H)` of `h_t`, which sees its own `h_1 ... h_{t-1}` among all states written so far.
+        """One step: contexts `(B,K,H)` of states `(B,K,H)`, which see their own among those written so far `(B,*,H)`.
 
-        Args:
-            states: `(B,K,H)`.
-            written: `(B,*,H)`.
-            visible: `(B,K,*)` or `(K,*)`, bool; a hypothesis that sees nothing gets zero.
+        `visible` is `(B,K,*)` or `(K,*)`, bool; a hypothesis that sees nothing gets zero.
         """
         energies = torch.matmul(self.query(states), written.transpose(1, 2))
         return torch.matmul(masked_softmax(energies, visible).to(written.dtype), written)
@@ -220,7 +212,7 @@ class IntraAttention(RecurrentModel[IntraAttentionMemory, IntraAttentionState]):
         if self.intra_decoder is not None:
             cache.append(0, hidden.squeeze(1))
             features.append(self.intra_decoder(states, cache.read(0), cache.visible_before()))
-        past = None if past is None else accumulate(energies, past).flatten(0, 1)
+        past = None if past is None else torch.logaddexp(past, energies).flatten(0, 1)
         readout = self._readout(torch.cat(features, -1).flatten(0, 1), weights.flatten(0, 1))
         return readout, IntraAttentionState(hidden, cell, past)
 

@@ -55,12 +55,9 @@ class ShortlistedOutput(Rows):
 
     @classmethod
     def gathered(cls, weight: Tensor, bias: Tensor, candidates: Tensor) -> "ShortlistedOutput":
-        """Gathers the rows of all candidates, once, in the layout of the whole matrix.
+        """Gathers the rows of all candidates, once, in the layout of the whole matrix `(V,*)`.
 
-        Args:
-            weight: `(V,*)`.
-            bias: `(V,)`.
-            candidates: the words that each sentence may have, special ones among them, `(B,V)`, bool.
+        Candidates `(B,V)`, bool, are the words that each sentence may have, special ones among them.
         """
         words = candidates.any(0).nonzero()[:, 0]
         places = torch.full_like(candidates[0], PAD, dtype=torch.long)

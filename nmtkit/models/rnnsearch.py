@@ -101,7 +101,7 @@ class RnnSearch(RecurrentModel[AttentionMemory, RecurrentState]):
         """Looks, then updates."""
         embedded = self.dropout(self.tgt_embedding(tokens))  # (N,E)
         context, weights, new_state = self._look_then_update(embedded, state, memory)
-        read = self._read(state, new_state)
+        read = (state if self.read_before_update else new_state).hidden[:, -1]  # (N,H)
         return DecoderOutput(torch.cat([read, embedded, context], -1), weights), new_state
 
     def unroll(self, batch: Batch, memory: AttentionMemory, need_attention: bool = False) -> DecoderOutput:
@@ -112,7 +112,7 @@ class RnnSearch(RecurrentModel[AttentionMemory, RecurrentState]):
         states, contexts, looks = [], [], []
         for word in embedded.unbind(1):
             context, weights, new_state = self._look_then_update(word, state, memory)
-            states.append(self._read(state, new_state))
+            states.append((state if self.read_before_update else new_state).hidden[:, -1])
             contexts.append(context)
             looks.append(weights)
             state = new_state
@@ -122,10 +122,6 @@ class RnnSearch(RecurrentModel[AttentionMemory, RecurrentState]):
     def logits(self, readout: DecoderOutput, memory: AttentionMemory) -> Tensor:
         """`(...,V)` of `[s; E y_{i-1}; c_i]` through maxout: A.2.2."""
         return project_to_vocabulary(self.output, self.dropout(self.readout(readout.features)), memory.shortlist)
-
-    def _read(self, before: RecurrentState, after: RecurrentState) -> Tensor:
-        """The top state `(N,H)` that the word is read from."""
-        return (before if self.read_before_update else after).hidden[:, -1]
 
     def _look_then_update(
         self, embedded: Tensor, state: RecurrentState, memory: AttentionMemory

@@ -33,13 +33,10 @@ Captured = tuple[Callable[[], LoggedStep], LoggedStep]
 
 
 class CapturedBatch:
-    """A decoding batch of fixed slots, and the captures of its steps.
+    """A decoding batch with room for so many sentences and positions, and the captures of its steps.
 
-    Args:
-        fresh: its first sentences, after their first step.
-        slots: how many sentences it has room for.
-        length: for how many positions it has room.
-        at_once: whether to capture each kind of step the first time; else after `PATIENCE` of them.
+    It begins with `fresh` sentences, after their first step. Each kind of step is captured the first time if `at_once`,
+    else after `PATIENCE` of them.
     """
 
     def __init__(self, fresh: DecodingBatch, slots: int, length: int, at_once: bool) -> None:
