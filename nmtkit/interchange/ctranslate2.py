@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -16,7 +16,7 @@ from nmtkit.core.errors import CheckpointError
 from nmtkit.core.settings import parse
 from nmtkit.core.wording import shorten
 from nmtkit.data.tokenizer import WORD_START, Tokenizer, TokenizerPair
-from nmtkit.data.vocabulary import BOS, PAD, SPECIALS, UNK
+from nmtkit.data.vocabulary import BOS, PAD, SPECIALS
 from nmtkit.interchange.checkpoint import CheckpointConverter, ImportedModel
 from nmtkit.interchange.conversion import ctranslate2_names
 from nmtkit.interchange.ctranslate2_file import CTranslate2Weights, read_ctranslate2_file
@@ -45,10 +45,10 @@ _DEFAULT_NORM_EPSILON = 1e-5
 class CTranslate2Config(ExternalSettings):
     """The keys of `config.json` that are read."""
 
-    unk_token: str = SPECIALS[UNK]
+    unk_token: Literal["<unk>"] = "<unk>"
     eos_token: str = "</s>"
-    decoder_start_token: str | None = None
-    add_source_bos: bool = False
+    decoder_start_token: str
+    add_source_bos: Literal[False] = False
     add_source_eos: bool = False
     layer_norm_epsilon: float | None = None
 
@@ -58,12 +58,6 @@ def read_ctranslate2(folder: Path) -> ImportedModel:
     place = folder / "config.json"
     given = read_json(place, dict)
     config = parse(CTranslate2Config, given, str(place))
-    if config.add_source_bos:
-        raise unsupported(place, "add_source_bos true", "here sources have no first token of their own")
-    if config.decoder_start_token is None:
-        raise unsupported(place, "decoder_start_token null", "here all targets begin with the same token")
-    if config.unk_token != SPECIALS[UNK]:
-        raise unsupported(place, f"unk_token {shorten(repr(config.unk_token))}", f"here it is {SPECIALS[UNK]}")
     file = read_ctranslate2_file(folder / "model.bin")
     maps = _maps(folder, config, file)
     tokenizers, notes = _tokenizers(folder, given, maps)
@@ -97,7 +91,7 @@ def _maps(folder: Path, config: CTranslate2Config, file: CTranslate2Weights) -> 
         ids = {token: row for row, token in reversed([*enumerate(tokens)])}
         end, unknown = ids.get(config.eos_token), ids.get(config.unk_token)
         decodes = shared is not None or side == "target"
-        start = ids.get(config.decoder_start_token or "") if decodes else ids.get(SPECIALS[BOS], end)
+        start = ids.get(config.decoder_start_token) if decodes else ids.get(SPECIALS[BOS], end)
         if end is None or start is None or unknown is None:
             names = (config.eos_token, config.decoder_start_token, config.unk_token)
             raise CheckpointError(f"{folder}: one of {shorten(repr(names))} is no {side} token")

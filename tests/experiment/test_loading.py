@@ -1,23 +1,18 @@
 """Opening a trained run: what is asked comes in at the door."""
 
-import shutil
 from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 
 import pytest
 import torch
-from daily import daily
 from safetensors.torch import load_file
 
 from nmtkit import Translator
-from nmtkit.checkpoints.weights import get_weights, save_weights
 from nmtkit.core.errors import RecipeError
-from nmtkit.core.formats import dump_yaml, load_yaml
 from nmtkit.experiment import loading
 from nmtkit.experiment.loading import DecodingOptions, fits_fp16, load_from_options
 from nmtkit.layers.inference import InferenceCell, InferenceLinear, Precision, supported_precisions
-from nmtkit.models.base import MODELS
-from nmtkit.runs.saved import build_model, find_run
+from nmtkit.runs.saved import find_run
 
 
 def test_the_beam_is_as_wide_as_results_are_wanted(trained: Path) -> None:
@@ -52,6 +47,8 @@ def test_a_precision_gives_the_same_texts_in_batches_of_every_size(trained: Path
     translator = load_from_options(how)
     assert translator.speed_config.precision == precision
     assert any(isinstance(part, InferenceLinear | InferenceCell) for part in translator.model.modules())
+    weights = load_file(find_run(str(trained))[0].weights())
+    assert translator.parameters == sum(map(torch.numel, weights.values())), "packed ones are no parameters of torch's"
     together = [best[0] for best in translator.search(LINES)]
     alone = [best[0] for best in load_from_options(replace(how, batch_tokens=1)).search(LINES)]
     assert [one.text for one in together] == [one.text for one in alone]
@@ -80,29 +77,3 @@ def test_numbers_that_fp16_cannot_hold_are_noticed(trained: Path) -> None:
     assert fits_fp16(model)
     model.src_embedding.weight.data.fill_(1e6)
     assert not fits_fp16(model)
-
-
-TIED = [{"kind": kind, "tie": tie} for kind, tie in (("transformer", "all"), ("transformer", "decoder"))]
-
-
-@pytest.mark.parametrize("model", daily([*TIED, *({"kind": kind} for kind in MODELS)], 3), ids=str)
-def test_a_translator_tells_as_many_parameters_as_its_weights_file_has(
-    model: dict[str, str], trained: Path, tmp_path: Path
-) -> None:
-    """Whatever its products are: packed matrices are no parameters of torch's any more."""
-    folder, weights = tmp_path / "run", tmp_path / "weights.safetensors"
-    shutil.copytree(trained, folder)
-    recipe = load_yaml(folder / "recipe.yaml")[0]
-    (folder / "recipe.yaml").write_text(dump_yaml({**recipe, "model": model}))
-    run = find_run(str(folder))[0]
-    save_weights(weights, get_weights(build_model(run.recipe, run.load_tokenizers())))
-    there = sum(map(torch.numel, load_file(weights).values()))
-    of_precision = {
-        precision: load_from_options(DecodingOptions(str(folder), "cpu", weights=str(weights), precision=precision))
-        for precision in supported_precisions(torch.device("cpu"))
-    }
-    for translator in of_precision.values():
-        assert translator.parameters == replace(translator, name="again").parameters == there
-        assert any(isinstance(part, InferenceLinear | InferenceCell) for part in translator.model.modules())
-    together = load_from_options(DecodingOptions([str(folder)] * 2, device="cpu", weights=str(weights)))
-    assert together.parameters == 2 * there

@@ -268,10 +268,9 @@ def floats(*shape: int, value: float = 1.0) -> tuple[str, np.ndarray[Any, Any]]:
 
 
 ATTENTION, FFN = "encoder/layer_0/self_attention", "encoder/layer_0/ffn/linear_0/weight"
-LINEAR, POSITIONS = f"{ATTENTION}/linear_1/weight", "encoder/position_encodings/encodings"
+POSITIONS = "encoder/position_encodings/encodings"
 SHAPE = text(FFN) + struct.pack("<BII", 2, 24, 16)
 EIGHT = "int8", np.ones((24, 16), np.int8)
-NO_PART = "is not part of such a model"
 HOSTILE: dict[str, tuple[Spoil, str]] = {
     "a cut file": (cut(3000), "model.bin.*damaged or cut"),
     "an empty file": (cut(0), "model.bin: ends within.*cut"),
@@ -288,8 +287,6 @@ HOSTILE: dict[str, tuple[Spoil, str]] = {
     "one name twice": (with_variables({}, {FFN: FFN}), "is defined twice"),
     "whole numbers": (with_variables({FFN: EIGHT}), "without a scale"),
     "scales of zero": (with_variables({FFN: EIGHT, f"{FFN}_scale": floats(24, value=0.0)}), "0/weight' contains NaN"),
-    "a weight less": (without(LINEAR), "linear_1/weight.*missing"),
-    "relative positions": (with_variables({f"{ATTENTION}/relative_position_keys": floats(9, 8)}), f"keys' {NO_PART}"),
     "rotary": (with_variables({f"{ATTENTION}/rotary_dim": integer(4, "int32")}), "rotary_dim' is 4"),
     "alibi": (with_variables({"decoder/alibi": integer(1)}), "decoder/alibi' is 1"),
     "positions of its own": (without(POSITIONS), "position_encodings/encodings' is missing"),
@@ -306,11 +303,11 @@ HOSTILE: dict[str, tuple[Spoil, str]] = {
     "no pieces": (gone("source.spm", "target.spm"), "source.spm.*no words"),
     "half the pieces": (gone("target.spm"), "target.spm: is missing"),
     "no config": (gone("config.json"), "config.json: is missing"),
-    "a start of one's own": (changed("config.json", decoder_start_token=None), "decoder_start_token null"),
+    "a start of one's own": (changed("config.json", decoder_start_token=None), "config.json.*decoder_start_token"),
     "a start unheard of": (changed("config.json", decoder_start_token="<2de>"), "<2de>.*no source token"),
-    "a beginning": (changed("config.json", add_source_bos=True), "add_source_bos true, which is not supported"),
+    "a beginning": (changed("config.json", add_source_bos=True), "config.json.*add_source_bos"),
     "an epsilon": (changed("config.json", layer_norm_epsilon=-1e-6), "norm_epsilon.*greater than 0"),
-    "another unknown": (changed("config.json", unk_token="[UNK]"), r"unk_token '\[UNK\]'"),
+    "another unknown": (changed("config.json", unk_token="[UNK]"), "config.json.*unk_token"),
     "a lying key": (changed("config.json", nmtkit={"tokenizer": {"lowercase": 9}}), "lowercase"),
 }
 
@@ -332,18 +329,6 @@ def test_out_by_ctranslate2_and_in_again_is_the_same_run(kind: dict[str, Any], t
     assert found.config == own.config
     require_near(found, own)
     assert opened(tmp_path / "again", search_settings=OWN_SEARCH).translate(SOURCES) == before.translate(SOURCES)
-    sides = before.tokenizers.src.vocabulary.tokens, before.tokenizers.tgt.vocabulary.tokens
-    spec = conversion.to_ctranslate2(raw(tmp_path / "run"), *sides, 64)
-    spec._quantize("int8")  # what its converters do last, in place
-    spec.save(str(tmp_path / "out"))
-    found, said = imported(tmp_path / "out", tmp_path / "whole")
-    assert "its int8 weights became float32" in said[2]
-    assert found.config.changed({"max_positions": 64}) == own.config.changed({"max_positions": 64})
-    require_near(
-        found,
-        own,
-        lambda name, one: one.abs().amax(-1, True) / 254 if one.dim() > 1 and "positions" not in name else 0.0,
-    )
 
 
 @needs("ctranslate2")

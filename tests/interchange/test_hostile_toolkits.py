@@ -85,7 +85,6 @@ JOEY_HOSTILE: dict[str, tuple[Spoil, str]] = {
     "two kinds": (setting("model.encoder.type", "recurrent"), "model.decoder.type: transformer beside .* recurrent"),
     "no norm": (setting("model.encoder.layer_norm", None), "model.decoder.layer_norm: pre beside .* None"),
     "two activations": (setting("model.encoder.activation", "tanh"), "model.decoder.activation: None beside .* tanh"),
-    "more layers": (setting("model.encoder.num_layers", 9), "encoder.layers.2.*missing"),
     "two widths": (setting("model.decoder.ff_size", 25), "model.decoder.ff_size: 25 beside model.encoder.ff_size 24"),
     "two scales": (setting("model.decoder.embeddings.scale", False), "model.decoder.embeddings.scale"),
     "subword-nmt": (
@@ -132,7 +131,6 @@ OPENNMT_HOSTILE: dict[str, tuple[Spoil, str]] = {
     **refused_options(LANGUAGE_MODEL | OTHER_LAYERS | {"transforms": ["prefix"], "dec_layers": 10**9}),
     "a list of words": (state(lambda content: content.update(vocab=["a"])), "'vocab'.*OpenNMT-py 3.*convertv2_v3"),
     "two widths": (option("src_word_vec_size", 8), "src_word_vec_size: 8 beside enc_hid_size 16"),
-    "more layers": (option("enc_layers", 9), "encoder.transformer.2.*missing"),
     "no biases": (option("add_qkvbias", True), "self_attn.*bias' is missing"),
     "no gate": (option("copy_attn", True), "generator.linear.bias.*missing"),
     "an object": (
@@ -148,7 +146,6 @@ OPENNMT_HOSTILE: dict[str, tuple[Spoil, str]] = {
     "features": (state(lambda content: content["vocab"].update(src_feats=[["a"]])), "src_feats"),
     "a language model": (state(lambda content: content["vocab"].update(data_task="lm")), "data_task: lm"),
     "no first word": (state(lambda content: content["vocab"].update(decoder_start_token="")), "'tgt' lacks"),
-    "more words": (state(lambda content: content["vocab"]["tgt"].append("more")), "generator.bias.*has shape"),
 }
 OTHER_CELLS = {"decoder_type": "transformer", "rnn_type": "SRU", "global_attention": "mlp"}
 OTHER_CELLS |= {"coverage_attn": True, "copy_attn": True, "bridge": True, "context_gate": "both"}

@@ -16,6 +16,7 @@ from nmtkit.checkpoints.manager import CheckpointManager, KeptCheckpoint
 from nmtkit.checkpoints.weights import (
     assign_matching_weights,
     average_weights,
+    count_parameters,
     get_weights,
     load_weights,
     read_vocabulary_checksum,
@@ -34,6 +35,7 @@ def test_tied_weights_are_saved_once_and_come_back_tied_and_buffers_too(tmp_path
     save_weights(path, get_weights(model))
     assert load_file(path).keys() >= {"tgt_embedding.weight", "count"}
     assert "output.weight" not in load_file(path)
+    assert count_parameters(model) == sum(map(torch.numel, load_file(path).values()))
     load_weights(other, path)
     assert same_weights(model, other)
     assert other.output.weight is other.tgt_embedding.weight
