@@ -2,7 +2,7 @@
 
 import errno
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -76,9 +76,10 @@ def read_manifest(folder: Path, name: str) -> dict[str, Any]:
 class Shard:
     """One set of files, memory-mapped. DataError names a file that is missing, truncated or damaged."""
 
-    def __init__(self, folder: Path, name: str, manifest: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, name: str) -> None:
         self.folder = folder
         self.name = name
+        manifest = read_manifest(folder, name)
         try:
             self.fingerprint: str = manifest["fingerprint"]
             self.tgt_size: int = manifest["tgt_size"]

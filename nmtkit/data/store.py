@@ -208,11 +208,10 @@ class Store:
         """Opens a store; DataError names a file that is missing, truncated or damaged."""
         manifest = read_manifest(folder, name)
         if "shards" not in manifest:
-            return cls(folder, name, [Shard(folder, name, manifest)])
+            return cls(folder, name, [Shard(folder, name)])
         if type(manifest["shards"]) is not int or manifest["shards"] < 1:
             raise DataError(f"{manifest_path(folder, name)}: damaged (its number of shards); preprocess again")
-        parts = [_shard_name(name, number) for number in range(manifest["shards"])]
-        shards = [Shard(folder, part, read_manifest(folder, part)) for part in parts]
+        shards = [Shard(folder, _shard_name(name, number)) for number in range(manifest["shards"])]
         for shard in shards:
             if shard.fingerprint != manifest.get("fingerprint"):
                 raise DataError(f"{manifest_path(folder, shard.name)}: not of this store; preprocess again")
@@ -239,8 +238,7 @@ class Store:
         """Whether the first shards of an interrupted store are complete; reads them once."""
         try:
             for number in range(count):
-                part = _shard_name(name, number)
-                shard = Shard(folder, part, read_manifest(folder, part))
+                shard = Shard(folder, _shard_name(name, number))
                 shard.check()
                 if shard.fingerprint != fingerprint:
                     return False

@@ -22,6 +22,7 @@ from nmtkit.data.vocabulary import BOS, EOS, SPECIALS, UNK
 
 PieceShare = tuple[int, list[float]]
 """The pieces of a word: index of the first, and the share of each from there on."""
+_SAME_TEXT = "it must hold the same text, with white space added between words and nothing else changed"
 
 WORDS_AT_ONCE = 128
 """Words whose pieces are summed at a time: a table of all words and pieces would grow with the square of a line."""
@@ -104,19 +105,15 @@ def _parts(words: list[str], given: list[str], place: str) -> list[tuple[str, ..
     parts: list[tuple[str, ...]] = []
     for word in words:
         of_word: list[str] = []
-        while len(spelled := "".join(of_word)) < len(word):
-            part = next(left, None)
-            if part is None or not word.startswith(spelled + part):
-                problem = "has no more words" if part is None else f"has {part!r}"
-                raise DataError(
-                    f"{place}: the file of words {problem} where the text has {word[len(spelled) :]!r}; "
-                    "it must hold the same text, with white space added between words and nothing else changed"
-                )
+        while len("".join(of_word)) < len(word) and (part := next(left, None)) is not None:
             of_word.append(part)
+        if "".join(of_word) != word:
+            raise DataError(
+                f"{place}: the file of words has {' '.join(of_word)!r} where the text has {word!r}; {_SAME_TEXT}"
+            )
         parts.append(tuple(of_word))
-    more = next(left, None)
-    if more is not None:
-        raise DataError(f"{place}: the file of words goes on with {more!r} where the text ends; is it the same line?")
+    if more := list(left):
+        raise DataError(f"{place}: the file of words has {' '.join(more)!r} where the text ends; {_SAME_TEXT}")
     return parts
 
 

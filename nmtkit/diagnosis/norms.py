@@ -65,10 +65,6 @@ class SideNorms:
         longest = round(LENGTH_FACTOR * float(np.quantile(lengths, 0.999)))
         return cls(main_scripts(letters), words, max(LEAST_LENGTH, longest))
 
-    def foreign(self, text: TextArrays) -> Mask:
-        """For each line, whether it is in another language than this side."""
-        return np.zeros(len(text.lines), dtype=bool) if self.words is None else self.words.foreign(text)
-
 
 @dataclass(frozen=True)
 class Norms:
@@ -150,7 +146,7 @@ def examine_pairs(block: Block, src: TextArrays, tgt: TextArrays | None, norms: 
 
     sides = [("src", src, norms.src)] + ([] if tgt is None else [("tgt", tgt, norms.tgt)])
     other_script = {side: in_foreign_script(text, own.scripts) for side, text, own in sides}
-    foreign = {side: own.foreign(text) for side, text, own in sides}
+    foreign = {side: own.words.foreign(text) if own.words else np.zeros_like(empty) for side, text, own in sides}
     too_long = src.lengths > norms.src.longest
     add(faults.LENGTH, too_long, "src")
     if tgt is not None:

@@ -61,10 +61,10 @@ class TokenReport:
     def _unknown(self, diagnosis: Diagnosis) -> ReportTable:
         rows = []
         for name, split in self.data.splits.items():
-            for side, tokens, unknown, longest in (
-                ("source", split.src_tokens, split.src_unknown, split.src_longest),
-                ("target", split.tgt_tokens, split.tgt_unknown, split.tgt_longest),
-            ):
+            for key, side in (("src", "source"), ("tgt", "target")):
+                tokens, unknown, longest = (
+                    getattr(split, f"{key}_{name}") for name in ("tokens", "unknown", "longest")
+                )
                 if tokens:
                     copyable = diagnosis.splits[name].tgt.copyable
                     of_unknown = share(copyable, unknown) if side == "target" and unknown else ""

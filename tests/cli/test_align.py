@@ -94,7 +94,7 @@ def test_words_of_ones_own(align: Command, tmp_path: Path) -> None:
     assert (record["source"], record["target"]) == (["ba", "ce", ",", "di"], ["DI", "CE", "BA", "."])
     assert np.array(record["weights"]).shape == (4, 4)
     for words, message in (
-        ("ba ce ; di\n", "source line 1: the file of words has ';' where the text has ','"),
+        ("ba ce ; di\n", "source line 1: the file of words has 'ce ;' where the text has 'ce,'"),
         ("ba ce , di\n\n", "src.tok has more than the 1 lines of"),
         ("", "src.tok ends after line 0, but"),
     ):

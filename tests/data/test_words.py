@@ -136,9 +136,12 @@ def test_a_word_begins_at_the_mark() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("Otto n' b.", r"^line 7: the file of words has 'b\.' where the text has 'a\.'; .* nothing else changed"),
-        ("Otto n'", r"^line 7: the file of words has no more words where the text has 'a\.'"),
-        ("Otto n' a. Otto", r"^line 7: the file of words goes on with 'Otto' where the text ends"),
+        (
+            "Otto n' b.",
+            r"^line 7: the file of words has \"n' b\.\" where the text has \"n'a\.\"; .* nothing else changed",
+        ),
+        ("Otto n'", r"^line 7: the file of words has \"n'\" where the text has \"n'a\.\""),
+        ("Otto n' a. Otto", r"^line 7: the file of words has 'Otto' where the text ends"),
         ("Otto n'a.x", r"^line 7: the file of words has \"n'a\.x\" where the text has \"n'a\.\""),
         ("Otton' a.", r"^line 7: the file of words has \"Otton'\" where the text has 'Otto'"),
     ],
