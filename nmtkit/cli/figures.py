@@ -39,7 +39,7 @@ figure_style: Decorator = together(
     cloup.option_group(
         "Figure",
         click.option("--title", metavar="TEXT", help='Title of the figure, instead of its own; "" for none.'),
-        click.option("--size", metavar="INCHES", callback=_inches, help="Width, or WIDTHxHEIGHT: 3.3, 6.5x4."),
+        click.option("--size", metavar="INCHES", callback=_inches, help="Width or WIDTHxHEIGHT, not of .html: 6.5x4."),
         click.option("--font", metavar="FAMILY", default="", help="Font family, such as serif. Default: DejaVu Sans."),
         click.option("--font-size", type=Number(3, 72, whole=False), metavar="POINTS", help="Size of the words."),
         click.option(
@@ -56,22 +56,15 @@ figure_style: Decorator = together(
 """The look of a figure, which a command gets as one `FigureStyle`, called `style`."""
 
 
-def save_pictures(outputs: Sequence[Path], save: Callable[[Path], object], style: FigureStyle) -> None:
-    """Saves a picture in each format."""
+def save_pictures(outputs: Sequence[Path], save: Callable[[Path], object]) -> None:
+    """Saves a picture in each format, and says so; characters that its fonts lack are reported as a line of text."""
     for output in outputs:
-        save_picture(output, save)
-        if style.size is not None and output.suffix.lower() == ".html":
-            tell(f"{output}: --size is for .png, .svg and .pdf; a page is as wide as its window")
-
-
-def save_picture(output: Path, save: Callable[[Path], object]) -> None:
-    """Saves a picture, and says so; characters that its fonts lack are reported as a line of text."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", pictures.PictureWarning)
-        save(output)
-    for warning in caught:
-        tell(str(warning.message))
-    note(f"wrote {output}")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", pictures.PictureWarning)
+            save(output)
+        for warning in caught:
+            tell(str(warning.message))
+        note(f"wrote {output}")
 
 
 def show_lengths(names: Sequence[str], buckets: Sequence[Sequence[LengthBucket]]) -> None:
@@ -89,7 +82,7 @@ def draw_lengths(names: Sequence[str], buckets: Sequence[Sequence[LengthBucket]]
     scores = [[bucket.score.value for bucket in row if bucket.score is not None] for row in buckets]
     filled = [bucket for bucket in buckets[0] if bucket.count]
     ranges, counts = [_range(bucket) for bucket in filled], [bucket.count for bucket in filled]
-    save_picture(output, lambda path: save_by_length(ranges, [*zip(names, scores, strict=True)], path, counts))
+    save_pictures([output], lambda path: save_by_length(ranges, [*zip(names, scores, strict=True)], path, counts))
 
 
 def _range(bucket: LengthBucket) -> str:

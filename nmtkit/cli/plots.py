@@ -105,7 +105,7 @@ def plot_attention_command(
     translator = inference.open_model(how)
     pairs = ([], []) if what == "positions" else _read_pairs(source, target)
     if output:
-        save_pictures(output, _picture_saver(translator, pairs, grid, layers, what, style), style)
+        save_pictures(output, _picture_saver(translator, pairs, grid, layers, what, style))
     elif what == "entropy":
         _print_entropies(*_entropies(translator, pairs, style.title))
     else:
@@ -212,7 +212,7 @@ def plot_training_command(runs: tuple[str, ...], output: tuple[Path, ...], style
         pictures.picture_format(path)
     trainings = [training_curves(find_run(run)[0], name) for name, run in zip(titles(runs), runs, strict=True)]
     if output:
-        save_pictures(output, partial(save_training, trainings, style=style), style)
+        save_pictures(output, partial(save_training, trainings, style=style))
     else:
         _print_trainings(trainings)
 

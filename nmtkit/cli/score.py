@@ -139,26 +139,20 @@ def score_alignments_command(
     systems = [_read_alignments(path, "--hyp-base", hyp_base) for path in hyps]
     gold = _read_alignments(ref, "--ref-base", ref_base)
     n_pairs = _number_of_pairs([(ref, gold), *zip(hyps, systems, strict=True)])
-    n_links = [sum(len(pair.possible) for pair in one.pairs) for one in systems]
     n_possible = sum(len(pair.possible) for pair in gold.pairs)
     n_sure = sum(len(pair.sure) for pair in gold.pairs)
-    scores = []
-    for system in systems:
+    records, rows = [], []
+    for path, title, system in zip(hyps, titles(hyps), systems, strict=True):
         links = [pair.possible for pair in _filled(system, n_pairs)]
         rates = aer([reverse_links(one) for one in links] if reverse_hyp else links, _filled(gold, n_pairs))
-        scores.append((rates.aer, rates.precision, rates.recall))
+        scores, count = (rates.aer, rates.precision, rates.recall), sum(map(len, links))
+        record = {"system": named(path), "scores": [asdict(score) for score in scores], "links": count}
+        records.append(record | {"format": system.format, "base": system.base})
+        rows.append([title, *(f"{score.value:.2f}" for score in scores), str(count), system.format, str(system.base)])
     if as_json:
-        records = [
-            {"system": named(path), "scores": [asdict(score) for score in row], "links": count}
-            | {"format": one.format, "base": one.base}
-            for path, row, count, one in zip(hyps, scores, n_links, systems, strict=True)
-        ]
         facts = {"sure": n_sure, "possible": n_possible, "format": gold.format, "base": gold.base}
         scoring.print_json([ref], gold=facts, systems=records)
         return
-    rows = []
-    for title, row, count, one in zip(titles(hyps), scores, n_links, systems, strict=True):
-        rows.append([title, *(f"{score.value:.2f}" for score in row), str(count), one.format, str(one.base)])
     console.table("alignments", ["system", "AER", "precision", "recall", "links", "format", "counts from"], rows)
     console.say(
         f"against {ref} ({gold.format}, counts from {gold.base}): {n_pairs} sentence pairs, {n_sure} sure links and "
