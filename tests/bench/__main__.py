@@ -19,6 +19,7 @@ from nmtkit.core import device
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import write_json
 from nmtkit.data.store import Store
+from nmtkit.experiment.bench import spread
 from nmtkit.experiment.loading import DecodingOptions
 from nmtkit.experiment.run import Run
 from nmtkit.interchange.conversion import LIBRARIES
@@ -171,7 +172,8 @@ def decode(
     gets the same lines of text, in turns.
 
     "CPU s" are the seconds of all threads for all lines. "alone" is the time of a line that is decoded by itself. "MiB"
-    is what the process needs beyond loading torch.
+    is what the process needs beyond loading torch. "of floor": the time of the matrix products alone, of the same
+    shapes, in bare torch, as part of nmtkit's time.
 
     "differ": lines unlike those of nmtkit's first row; "ties": those of them that the model scores equally; "cut":
     those that reached a length limit. These differ by rule: the others have one limit for all lines, and rank what has
@@ -180,16 +182,18 @@ def decode(
     sources, references = bench.read_test_lines(how, source, ref, lines)
     facts = machine.facts(how.threads or device.cpu_threads(), device.choose(how.device))
     work = DecodingWork(how, sources, references, against, rounds, alone)
-    rows, examples, pressure = measure_decoding(work, tell)
+    rows, seconds, examples, pressure = measure_decoding(work, tell)
     bench.show_machine(facts)
-    columns = ["engine", "way", "CPU s", "differ", "ties", "cut", *bench.DECODING_COLUMNS]
+    columns = ["engine", "settings", "CPU s", "of floor", "differ", "ties", "cut", *bench.DECODING_COLUMNS]
     title = f"decoding {len(sources):,} lines, {rounds} rounds"
     console.table(title, [*columns, *rows[0].scores], [decoding_row(row) for row in rows])
+    cold = [[name, f"{median(taken):.2f}", spread(taken, 2)] for name, taken in seconds.items()]
+    console.table("one line, from a cold start", ["process", "seconds", "min-max"], cold)
     for one in examples:
         tell(f"{one['engine']}, line {one['line']}: {one['other']}\n  nmtkit: {one['nmtkit']}")
     if output is not None:
         figures: dict[str, Any] = {"facts": facts, "rows": [row.figures() for row in rows]}
-        figures |= {"differing": examples, "cpu_pressure": pressure}
+        figures |= {"cold_start_seconds": seconds, "differing": examples, "cpu_pressure": pressure}
         bench.write_figures(output, figures)
 
 
@@ -198,6 +202,7 @@ def decoding_row(row: EngineSpeed) -> list[str]:
         row.engine,
         str(row.setting),
         f"{median(row.cpu_seconds):,.1f}",
+        f"{median(row.share_of_floor):.0%}" if row.matmul_seconds else "-",
         *(f"{number:,}" for number in (row.differing, row.ties, row.cut)),
         *bench.decoding_cells(row),
     ]

@@ -1,6 +1,9 @@
 """How fast a trained model translates, beside other engines with the same weights: in turns, in one run."""
 
 import os
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
@@ -9,7 +12,9 @@ from typing import Any
 
 from nmtkit.autotune.timing import time_interleaved
 from nmtkit.core import device as devices
+from nmtkit.core.errors import NmtkitError
 from nmtkit.core.processes import WorkerProcess, call, call_each
+from nmtkit.core.task import TASKS
 from nmtkit.experiment.bench import DecodingSpeed, peak_memory_mib, require_lines
 from nmtkit.experiment.loading import DecodingOptions
 from nmtkit.interchange import conversion
@@ -60,6 +65,11 @@ class EngineSpeed(DecodingSpeed):
     """The fastest number for one sentence at a time."""
     cpu_seconds: list[float] = field(default_factory=list)
     """Of all threads and workers; they say more than the clock where other processes want the cores too."""
+    matmul_seconds: list[float] = field(default_factory=list)
+    """Of the matrix products alone in each round; of nmtkit only."""
+    gflop: float = 0.0
+    gigabytes: float = 0.0
+    """What these products compute, read and write."""
     differing: int = 0
     """Lines unlike those of nmtkit's first row."""
     ties: int = 0
@@ -67,8 +77,14 @@ class EngineSpeed(DecodingSpeed):
     cut: int = 0
     """Differing lines that did not end before a length limit, which is not the same for all engines."""
 
+    @property
+    def share_of_floor(self) -> list[float]:
+        """The products' part of the time, in each round."""
+        return [alone / whole for alone, whole in zip(self.matmul_seconds, self.seconds, strict=False)]
+
     def figures(self) -> dict[str, Any]:
-        return {**super().figures(), "setting": asdict(self.setting), "way": str(self.setting)}
+        more = {"setting": asdict(self.setting), "way": str(self.setting), "share_of_floor": self.share_of_floor}
+        return {**super().figures(), **more}
 
 
 @dataclass
@@ -107,11 +123,11 @@ def start_engine(name: str, how: DecodingOptions, stack: ExitStack) -> Ask:
 
 def measure_decoding(
     work: DecodingWork, notify: Callable[[str], None]
-) -> tuple[list[EngineSpeed], list[dict[str, str]], dict[str, float | None]]:
+) -> tuple[list[EngineSpeed], dict[str, list[float]], list[dict[str, str]], dict[str, float | None]]:
     """Measures; every engine, in each of its configurations, has a process of its own that stays.
 
     Returns:
-        the rows; some lines that differ; how busy the machine was.
+        the rows; seconds of cold starts; some lines that differ; how busy the machine was.
 
     Raises:
         NmtkitError: an engine is not installed or cannot do this work; nothing has been measured then.
@@ -127,9 +143,13 @@ def measure_decoding(
     with ExitStack() as stack:
         rows = [row for name in (NmtkitEngine.name, *work.against) for row in _fastest(name, work, notify)]
         engines = [start_engine(row.engine, work.how, stack) for row in rows]
+        # Threads that compute the products side by side would keep a process from searching by forks.
+        products = start_engine(NmtkitEngine.name, work.how, stack)
         for row, ask in zip(rows, engines, strict=True):
             ask("measure", row.setting, work.sources)  # the first time takes memory
             row.alone_threads = _threads_alone(row.setting, ask, work)
+            if row.engine == NmtkitEngine.name:
+                row.gflop, row.gigabytes = products("trace", row.setting, work.sources)
         turns = list(zip(rows, engines, strict=True))
         for number in range(work.rounds):
             when = f"before round {number + 1}"
@@ -137,9 +157,12 @@ def measure_decoding(
             first = number % len(turns)
             for row, ask in turns[first:] + turns[:first]:
                 _measure_round(row, ask, work)
-        examples = _compare(rows, engines[0], work, run)
+                if row.gflop:
+                    row.matmul_seconds.append(products("matmul_seconds", row.setting))
+        examples = _compare(rows, products, work, run)
+    cold = _cold_starts(work, run)
     pressure["after"] = machine.look_at_pressure("after", notify)
-    return rows, examples, pressure
+    return rows, cold, examples, pressure
 
 
 def _fastest(name: str, work: DecodingWork, notify: Callable[[str], None]) -> list[EngineSpeed]:
@@ -201,3 +224,22 @@ def _compare(rows: Sequence[EngineSpeed], ask: Ask, work: DecodingWork, run: Sav
         if work.references is not None:
             row.score(run, work.sources, work.references)
     return examples
+
+
+def _cold_starts(work: DecodingWork, run: SavedRun) -> dict[str, list[float]]:
+    """How long a process takes that translates one line, and one that only loads torch, in turns."""
+    command = TASKS.get(run.recipe.task).command
+    words = [command, "-m", str(run.folder.path), "--checkpoint", work.how.weights, "--device", work.how.device]
+    beam = (work.how.search_settings or {}).get("beam_size")
+    words += ["--beam-size", str(beam)] if beam else []
+    programs = {f"nmtkit {command}": ["-m", "nmtkit", *words], "import torch": ["-c", "import torch"]}
+    seconds: dict[str, list[float]] = {name: [] for name in programs}
+    for _ in range(max(work.rounds, 2)):
+        for name, arguments in programs.items():
+            begun = time.monotonic()
+            program, line = [sys.executable, *arguments], work.filled[0] + "\n"
+            done = subprocess.run(program, input=line, text=True, capture_output=True, check=False)
+            seconds[name].append(time.monotonic() - begun)
+            if done.returncode:
+                raise NmtkitError(f"{name}: it ended with code {done.returncode}: {done.stderr.strip()}")
+    return seconds

@@ -27,6 +27,7 @@ from nmtkit.translation.result import Translation
 from nmtkit.translation.translator import Translator
 
 from . import machine
+from .matmuls import MatmulTrace
 
 EXACT = "fp32"
 WARM_UP = 256
@@ -83,6 +84,9 @@ class Engine(ABC):
     """Cuts text into tokens and joins tokens, for every engine alike."""
     place: torch.device
 
+    def __init__(self) -> None:
+        self._traces: dict[Setting, MatmulTrace] = {}
+
     @abstractmethod
     def settings(self) -> list[Setting]:
         """The configurations that are worth trying, exact ones first."""
@@ -116,6 +120,18 @@ class Engine(ABC):
             seconds.append(read_clock(self.place) - begun)
         return seconds
 
+    def trace(self, setting: Setting, lines: Sequence[str]) -> tuple[float, float]:
+        """Records the products for `matmul_seconds`; gives their GFLOP and gigabytes."""
+        trace = self._traces[setting] = MatmulTrace()
+        self.use(replace(setting, searches=1, threads=1))  # one search in this thread sees them all
+        self.reader = replace(self.reader, steps="eager")  # graphs would hide them
+        trace.record(lambda: self.decode(lines))
+        return trace.gflop, trace.gigabytes
+
+    def matmul_seconds(self, setting: Setting) -> float:
+        self.use(setting)
+        return self._traces[setting].seconds(self.place, setting.searches)
+
     def rescore(self, lines: Sequence[str], decoded: Sequence[Decoded]) -> list[float]:
         """The model's scores of some translations."""
         translations = [Translation(one.text, 0.0, 0.0, one.tokens, [], [], one.finished) for one in decoded]
@@ -129,6 +145,7 @@ class NmtkitEngine(Engine):
     name = "nmtkit"
 
     def __init__(self, how: DecodingOptions) -> None:
+        super().__init__()
         self._how = replace(how, workers=None)  # one process per core, as `translate` has them
         self._run = find_run(how.model)[0]
         self.reader = open_translator(self._run, self._how)
@@ -197,6 +214,7 @@ class ExternalEngine(Engine):
     """An engine of another library, with a converted model."""
 
     def __init__(self, how: DecodingOptions) -> None:
+        super().__init__()
         run = find_run(how.model)[0]
         model, tokenizers, trained = run.open_for_inference(torch.device("cpu"), how.weights)
         config = trained.search.changed(how.search_settings or {})

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from commands import RECIPE, ROOT, Command, Finished, environment, succeeded
@@ -32,13 +33,16 @@ def in_process_of_its_own(*arguments: object, stdin: str | None = None) -> Finis
 def bench(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Command:
-    """The command line, where engines have processes of their own, or none: each one loads torch."""
+    """The command line, where engines and cold starts have processes of their own, or none: each one loads torch."""
     if request.param == "their own":
         return in_process_of_its_own
 
     def started(name: str, how: DecodingOptions, stack: ExitStack) -> Ask:
         server = EngineServer(name, how)
         return lambda method, *arguments: server((method, arguments))
+
+    def at_once(program: list[str], **given: object) -> "subprocess.CompletedProcess[str]":
+        return subprocess.CompletedProcess(program, 0)
 
     def run(*arguments: object) -> Finished:
         monkeypatch.setattr(sys, "argv", ["tests.bench", *map(str, arguments)])
@@ -47,6 +51,7 @@ def bench(
         return Finished(int(ended.value.code or 0), *capsys.readouterr())
 
     monkeypatch.setattr(decoding, "start_engine", started)
+    monkeypatch.setattr(decoding, "subprocess", SimpleNamespace(run=at_once))
     return run
 
 
@@ -54,13 +59,15 @@ def test_decoding_is_measured(trained: Path, bench: Command, tmp_path: Path) -> 
     figures = tmp_path / "figures.json"
     done = succeeded(bench("decode", "-m", trained, *SHORT, "--threads", "1", "-o", figures))
     assert "decoding 12 lines, 2 rounds" in done.out
-    for word in ("sentences/s", "tokens/s", "alone, ms", "BLEU"):
+    for word in ("sentences/s", "tokens/s", "alone, ms", "of floor", "BLEU", "import torch", "nmtkit translate"):
         assert word in done.out
     found = json.loads(figures.read_text(encoding="utf-8"))
     assert found["facts"]["threads"] == 1
     assert {"nmtkit", "torch", "processor", "device"} <= found["facts"].keys()
+    assert {len(taken) for taken in found["cold_start_seconds"].values()} == {2}
     for row in found["rows"]:
         assert row["engine"] == "nmtkit"
+        assert min(row["gflop"], row["gigabytes"], *row["share_of_floor"]) > 0
         assert len(row["seconds"]) == len(row["sentences_per_second"]) == 2
         assert row["latency_ms_median"] <= row["latency_ms_p95"]
         # A process of tests has had more memory before.
