@@ -188,9 +188,14 @@ class TextFile:
         self._faulty: list[int] = []
 
     def fill(self, least: int = 0) -> int:
-        """Reads on until `ROWS` and `least` lines are ready; returns how many are: fewer only at the end."""
-        while len(self._ready) < max(least, ROWS) and (more := next(self._blocks, None)):
-            self._ready += more
+        """Reads on, by about `BYTES`, if few lines are ready; returns how many: fewer than `least` only at the end."""
+        taken = 0
+        while len(self._ready) < least or (len(self._ready) < ROWS and taken < BYTES):
+            block = next(self._blocks, None)
+            if block is None:
+                break
+            self._ready += block.lines
+            taken += len(block.data)
         return len(self._ready)
 
     def take(self, count: int) -> tuple[list[str], list[int]]:
@@ -211,7 +216,7 @@ class TextFile:
         faults, self._new_faults = self._new_faults, []
         return faults
 
-    def _read(self) -> Iterator[list[str]]:
+    def _read(self) -> Iterator[TextBlock]:
         ends = _LineEnds()
         try:
             if not self._pipes and not Path(self.path).is_file() and Path(self.path).exists():
@@ -227,7 +232,7 @@ class TextFile:
                     ends.add(block.data, self.count)
                     self._faulty += [self.count + row for row in block.faulty]
                     self.count += len(block.lines)
-                    yield block.lines
+                    yield block
         except _BROKEN as fault:
             self._broken(GZIP, self.count + 1, str(fault), _broken_gzip_message(self.path, self.count, fault))
             return

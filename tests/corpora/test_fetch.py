@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from corpus_files import refused, zipped
-from debian_archive import build, fetch_context, package, write_release
 
 from nmtkit import recipe
 from nmtkit.core.errors import NmtkitError
@@ -215,26 +214,3 @@ def test_a_user_without_a_home_has_a_cache(monkeypatch):
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)  # a KeyError for every number
     assert cache_folder().is_relative_to(tempfile.gettempdir())
-
-
-def test_the_card_names_packages_with_their_versions(desk, site, tmp_path):
-    stanzas = ""
-    for language, text in (("en-us", "One sentence"), ("de", "Ein Satz")):
-        page = f"usr/share/libreoffice/help/{language}/text/a.html"
-        deb = build(tmp_path / f"help-{language}.deb", {page: f'<p id="par_id1">{text}</p>'})
-        site.put(f"pool/{deb.name}", deb.read_bytes())
-        stanzas += package(f"help-{language}", deb)
-    debian = {"kind": "debian_package", "mirror": write_release(site, stanzas), "release": "stable"}
-    changes = {
-        "sources": [{**debian, "package": f"help-{language}"} for language in ("en-us", "de")],
-        "read": {"kind": "libreoffice_help"},
-        "split": {},
-    }
-    corpus = desk.corpus(**changes)
-    context = fetch_context(tmp_path / "downloads")[0]
-    fetched = fetch(corpus, tmp_path / "help", context, "nmtkit fetch help")
-    named = [(one["origin"], one["version"], one["verified"]) for one in fetched.card["sources"]]
-    urls = [f"{site.base}/pool/help-{language}.deb" for language in ("en-us", "de")]
-    assert named == [(url, "1:2.0-1", True) for url in urls]
-    text = (tmp_path / "help" / "CARD.md").read_text(encoding="utf-8")
-    assert all(f"| {url} | 1:2.0-1 |" in text for url in urls)

@@ -53,20 +53,6 @@ def test_tar_with_folders_whichever_side_comes_first(tmp_path: Path, name: str) 
     assert texts(sides(name, "training/a.de", "training/a.en"), archive) == [(de, en) for en, de in BOTH]
 
 
-def test_single_files_plain_and_packed_and_the_splits_of_the_corpus(tmp_path: Path) -> None:
-    texts = {"train.en.gz": EN, "train.de.gz": DE, "val.en": EN[:1], "val.de": DE[:1]}
-    files = [published(tmp_path / name, lines) for name, lines in texts.items()]
-    train = ParallelFiles(src="train.en.gz", tgt="train.de.gz", split="train")
-    valid = ParallelFiles(src="val.en", tgt="val.de", split="valid")
-    pairs, _ = read(AlignedReader(parts=[train, valid]), *files)
-    assert pairs == [*(Pair(en, de, split="train") for en, de in BOTH), Pair(*BOTH[0], split="valid")]
-
-
-def test_gzip_files_inside_of_a_tar(tmp_path: Path) -> None:
-    packed = {f"{side}.gz": gzip.compress("\n".join(lines).encode()) for side, lines in (("en", EN), ("de", DE))}
-    assert texts(sides("giga.tar", "en.gz", "de.gz"), published(tmp_path / "giga.tar", packed)) == BOTH
-
-
 BOMB = gzip.compress((b"x" * 9999 + b"\n") * 2000)
 NUMBERS = gzip.compress("".join(f"{number} words\n" for number in range(2000)).encode())
 
@@ -80,15 +66,6 @@ def test_faulty_gzip_files_inside_of_a_tar_are_named(tmp_path: Path, packed: byt
     archive = published(tmp_path / "giga.tar", {"a.gz": packed, "b.gz": packed})
     with pytest.raises(DataError, match=rf"giga\.tar: {said}"):
         read(sides("giga.tar", "a.gz", "b.gz"), archive)
-
-
-def test_only_line_feeds_end_a_line_and_empty_lines_keep_their_place(tmp_path: Path) -> None:
-    pairs, _ = aligned(tmp_path, "one\u2028still one\r\n\r\ntwo\x85\vstill two\r\n", "eins\n\nzwei")
-    assert [(pair.src, pair.tgt) for pair in pairs] == [
-        ("one\u2028still one", "eins"),
-        ("", ""),
-        ("two\x85\vstill two", "zwei"),
-    ]
 
 
 @pytest.mark.parametrize(("entities", "text"), [(None, "don &apos;t &amp; won"), (True, "don 't & won")])
