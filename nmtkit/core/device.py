@@ -212,15 +212,13 @@ def can_fork() -> bool:
     return sys.platform.startswith("linux") and not _IN_THREADS.is_set()
 
 
-def map_batches(
-    function: Callable[[Item], None], batches: Iterable[Item], device: torch.device, one_a_core: bool = True
-) -> None:
-    """Calls `function` on every batch; on a CPU on several at a time, each with one core, unless `one_a_core` is False.
+def map_batches(function: Callable[[Item], None], batches: Iterable[Item], device: torch.device) -> None:
+    """Calls `function` on every batch; on a CPU on several at a time, each with one core.
 
     The products of one decoding step are so small that two cores at the same product wait for each other.
     """
     batches, threads = list(batches), torch.get_num_threads()
-    if device.type != "cpu" or threads == 1 or len(batches) < 2 or not one_a_core:
+    if device.type != "cpu" or threads == 1 or len(batches) < 2:
         for batch in batches:
             function(batch)
         return

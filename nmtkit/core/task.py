@@ -1,7 +1,4 @@
-"""Tasks: their words, their metrics, and the layout of their files.
-
-A recipe names its task (`task: summarization`). All that differs between tasks is in this table.
-"""
+"""Tasks: all that differs between those that a recipe can name, in one table."""
 
 from dataclasses import dataclass
 
@@ -20,9 +17,8 @@ class Task:
     sides: tuple[str, str]
     """The texts of the two sides, in the plural."""
     done: str
-    """What was done with a line: "translated"."""
     result: str
-    """What it became: "translation"."""
+    """What was done with a line ("translated"), and what it became ("translation")."""
     fields: tuple[str, str]
     """The keys of the two sides in JSON lines."""
     validation_metrics: tuple[str, ...]

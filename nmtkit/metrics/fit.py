@@ -17,10 +17,7 @@ AER = METRICS.register("aer")(Metric("aer", "AER", higher_is_better=False, needs
 
 
 def perplexity(log_prob: float, n_tokens: int) -> Score:
-    """Perplexity per token, `exp(-log_prob / n_tokens)`: lower is better, at least 1, infinity on overflow.
-
-    `log_prob` is the sum over all predicted tokens, ends of sentence included, in nats.
-    """
+    """Perplexity per token, `exp(-log_prob / n_tokens)`, with the log-probability of all tokens, EOS too, in nats."""
     if n_tokens < 1:
         raise DataError("perplexity is not defined: there are no tokens")
     try:

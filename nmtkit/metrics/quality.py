@@ -29,10 +29,9 @@ TERM_RECALL = METRICS.register("term-recall")(Metric("term-recall", "term recall
 
 @dataclass(frozen=True)
 class Fragment:
-    """Words in the same order in summary and article."""
+    """Words in the same order in summary and article, where they begin for the first time, counted from 0."""
 
     article_start: int
-    """Where they begin in the article for the first time, in words from 0."""
     length: int
 
 

@@ -1,4 +1,4 @@
-"""Events of a training."""
+"""Events of a training. Their `seconds` are all that the training has taken so far, their `epoch` the complete ones."""
 
 from dataclasses import dataclass, fields
 from typing import Literal
@@ -13,9 +13,7 @@ class Resumed:
 
     update: int
     epoch: int
-    """How many epochs are complete."""
     seconds: float
-    """Training time up to there."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +23,6 @@ class Step:
     update: int
     """The number of the last one, from 1."""
     epoch: int
-    """How many epochs are complete."""
     loss: float
     """What is minimised: the weighted means of all objectives; of the likelihood in nats per target token."""
     terms: dict[str, float]
@@ -35,11 +32,10 @@ class Step:
     tokens_per_second: float
     """Of all processes; without the time of validations and saves."""
     lr: float
-    """Learning rate of the last update."""
+    """Of the last update."""
     grad_norm: float
     """Norm of the last finite gradient of the mean loss per token, before clipping."""
     seconds: float
-    """Training time so far, everything included."""
     skipped: int = 0
     """Updates called off because the loss or its gradient was not finite."""
 
@@ -61,7 +57,6 @@ class Evaluated:
     best: bool
     """Whether this is the best so far."""
     seconds: float
-    """Training time so far, everything included."""
 
 
 @dataclass(frozen=True)
@@ -79,11 +74,10 @@ class Stopped:
     reason: Reason
     update: int
     lr: float
-    """Learning rate of the last update."""
+    """Of the last update."""
     peak_lr: float
-    """The highest that it was in any update."""
+    """The highest of any update."""
     seconds: float
-    """Training time, everything included."""
     scheduled: float | None = None
     """The part of the learning rate's schedule that is done, from 0 to 1; None where it has no end."""
 

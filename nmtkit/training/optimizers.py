@@ -1,7 +1,7 @@
 """Optimizers by name, with fused kernels for Adam, and a step that can be called off on the device."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +9,7 @@ from torch.optim import SGD, Adadelta, Adagrad, Adam, AdamW, Optimizer
 
 from nmtkit.core.errors import CheckpointError
 from nmtkit.core.registry import Registry
-from nmtkit.core.settings import Field, Settings, field_validator, registry_name
+from nmtkit.core.settings import Field, Settings, registry_name
 
 Groups = list[dict[str, Any]]
 """Parameters with one weight decay each, as torch takes them."""
@@ -65,7 +65,7 @@ class OptimizerConfig(Settings):
     """Which optimizer."""
     lr: float = Field(default=0.001, gt=0, le=1e6)
     """Learning rate; the schedule starts from it."""
-    betas: list[float] = Field(default=[0.9, 0.98], min_length=2, max_length=2)
+    betas: list[Annotated[float, Field(ge=0, lt=1)]] = Field(default=[0.9, 0.98], min_length=2, max_length=2)
     """Adam, AdamW: decay of the running mean of the gradients and of their squares."""
     eps: float | None = Field(default=None, gt=0)
     """Added to denominators; unset: Adam and AdamW 1e-8, Adadelta 1e-6, Adagrad 1e-10."""
@@ -77,13 +77,6 @@ class OptimizerConfig(Settings):
     """SGD: part of the last step that is kept."""
     weight_decay: float = Field(default=0.0, ge=0, le=1e6)
     """Shrinks matrices at every update, never vectors (biases, norms); AdamW does it apart from the gradient."""
-
-    @field_validator("betas")
-    @classmethod
-    def _below_one(cls, betas: list[float]) -> list[float]:
-        if not all(0 <= beta < 1 for beta in betas):
-            raise ValueError("a mean's decay is at least 0 and below 1")
-        return betas
 
 
 def build_optimizer(config: OptimizerConfig, parameters: Mapping[str, nn.Parameter]) -> Optimizer:

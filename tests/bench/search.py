@@ -97,8 +97,12 @@ def summarize(
         results = beam_search(model, batch, network.search_config())
         summaries.update((first + row, best[0].ids) for row, best in enumerate(results))
 
-    # One article at a time has all threads.
-    device.map_batches(search, range(0, len(sources), together), place, one_a_core=together > 1)
+    firsts = range(0, len(sources), together)
+    if together == 1:  # one article at a time has all threads
+        for first in firsts:
+            search(first)
+    else:
+        device.map_batches(search, firsts, place)
     return [summaries[number] for number in range(len(sources))]
 
 
