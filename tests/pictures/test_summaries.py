@@ -176,8 +176,9 @@ def test_a_grid_of_summaries_has_cells_of_one_size(draw: Draw):
     assert sizes == {True: {(18.72, 12.24)}, False: {(24.48, 17.28), (18.72, 12.24)}}
 
 
-def test_a_summary_of_one_word(draw: Draw):
-    one = AttentionPicture(["</s>"], ["</s>"], np.ones((1, 1)), p_gen=np.ones(1))
+@pytest.mark.parametrize("p_gen", [None, np.ones(1)], ids=["translation", "summary"])
+def test_one_word_without_any_weight(draw: Draw, p_gen: np.ndarray | None):
+    one = AttentionPicture(["</s>"], ["</s>"], np.zeros((1, 1)), p_gen=p_gen)
     for name in ("a.png", "a.svg", "a.pdf", "a.html"):
         assert draw(one, name).stat().st_size > 500
 
