@@ -121,11 +121,7 @@ class TextModel:
     speed: SearchSpeedConfig | None = None
     """Measured settings; None takes what is right for most machines."""
     parameters: int = 0
-    """How many numbers the model has learned; 0 counts them, which is too late once it was quantized."""
-
-    def __post_init__(self) -> None:
-        if not self.parameters:
-            object.__setattr__(self, "parameters", sum(one.numel() for one in self.model.parameters()))
+    """How many numbers the model has learned, as counted before it was quantized."""
 
     @property
     def device(self) -> torch.device:

@@ -1,5 +1,6 @@
 """Streaming translation: a queue of encoded lines, searches that take batches from it, and results in input order."""
 
+import math
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
@@ -51,7 +52,6 @@ class RequestQueue:
         self._most_over = MAX_OVERSHOOT.get(place.type, MAX_OVERSHOOT["cpu"])
         self._hypotheses = hypotheses
         self._windows: deque[deque[tuple[int, SourceLine]]] = deque()
-        self._left: deque[int] = deque()  # tokens of each window that nobody has taken
         self._changed = Condition()
         self._news = self._closed = self._is_over = False
         self._running = self._idle = 0
@@ -62,7 +62,6 @@ class RequestQueue:
         with self._changed:
             if filled:
                 self._windows.append(deque(filled))
-                self._left.append(sum(len(source.ids) for _, source in filled))
             self._news = True
             self._changed.notify_all()
 
@@ -101,7 +100,8 @@ class RequestQueue:
             taken: list[tuple[int, SourceLine]] = []
             room = self.slots(_columns(window)) if count is None else count
             # The last of what waits is shared out, so that all searches come to its end at about the same time.
-            share = self._left[0] / (self._worth(len(window)) if len(self._windows) == 1 else 1)
+            searches = self._worth(len(window)) if len(self._windows) == 1 else 1
+            share = sum(len(source.ids) for _, source in window) / searches if searches > 1 else math.inf
             while window and len(taken) < room and share > 0:
                 if width is not None and not 3 * width <= 4 * _columns(window) <= 4 * width:
                     break
@@ -109,10 +109,8 @@ class RequestQueue:
                     break
                 taken.append(window.popleft())
                 share -= len(taken[-1][1].ids)
-            self._left[0] -= sum(len(source.ids) for _, source in taken)
             if not window:
                 self._windows.popleft()
-                self._left.popleft()
             return taken
 
     def slots(self, columns: int) -> int:
