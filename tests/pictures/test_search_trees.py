@@ -18,7 +18,7 @@ def tree() -> SearchTree:
         ],
         [
             TreeNode("</s>", 0, "ended", -0.25, -0.75, 0.5, -0.375),
-            TreeNode("▁two", 1, "blocked", -0.5, -2.0, 0.75, None, "no_repeat_ngram"),
+            TreeNode("▁two", 0, "blocked", -0.5, -2.0, 0.75, None, "no_repeat_ngram"),
         ],
     ]
     best = RankedResult("<b>", -0.375, -0.75, True, 1, 0)
@@ -29,11 +29,14 @@ def test_the_page_shows_every_continuation_and_where_it_comes_from(tmp_path: Pat
     save_search([tree()], tmp_path / "a.html")
     page = (tmp_path / "a.html").read_text(encoding="utf-8")
     assert re.findall(r'class="node ([a-z ]+)"', page) == ["kept best", "kept", "pruned", "ended best", "blocked"]
-    assert re.findall(r'<path class="([a-z ]+)" d="M(\d+) ', page) == [("blocked", "116"), ("ended best", "116")]
+    assert re.findall(r'<path class="([a-z ]+)" d="([^"]+)"', page) == [
+        ("blocked", "M116 51C132 51 132 109 148 109"),
+        ("ended best", "M116 51C132 51 132 51 148 51"),
+    ]
     assert f"width:{2 * 148}px" in page
     assert "<b>" not in page.replace('<b dir="auto">', "").replace("<b>{", "")
     assert "▁&lt;b&gt; &lt;/s&gt;: ended; token -0.250, from the start -0.750, +0.500 beside" in page
-    assert 'left:148px;top:86px;width:116px;height:46px" title="▁two ▁two: blocked by no_repeat_ngram;' in page
+    assert 'left:148px;top:86px;width:116px;height:46px" title="▁&lt;b&gt; ▁two: blocked by no_repeat_ngram;' in page
     assert "<td>-0.375000</td><td>-0.750000</td>" in page
     assert "<script" not in page
     assert "http" not in page.replace("http-equiv", "")
