@@ -107,7 +107,6 @@ def allowed(
         only = [-math.inf] * len(log_probs)
         only[wanted] = possible(log_probs[wanted])
         return only
-    may_repeat = request.may_repeat
     forbidden = {PAD, BOS}
     if config.forbid_unknown:
         forbidden.add(UNK)
@@ -116,7 +115,7 @@ def allowed(
     size = config.no_repeat_ngram
     if size:
         grams = {tuple(tokens[start : start + size]) for start in range(len(tokens) - size + 1)}
-        seen = {gram for gram in grams if not set(gram) & set(may_repeat)}
+        seen = {gram for gram in grams if not set(gram) & set(request.may_repeat)}
         before = tuple(tokens[len(tokens) - size + 1 :]) if size > 1 else ()
         forbidden |= {token for token in range(len(log_probs)) if (*before, token) in seen}
     for term in request.refused:
@@ -335,9 +334,6 @@ def search(
     if config.at_limit != "behind":
         return ranked([*whole, *(one for one in cut if one in first)])[:n_best]
     return [*whole, *cut][:n_best]
-
-
-# ------------------------------------------------------------------------------------------------------------- sampling
 
 
 def hashed(key: int, counter: int) -> int:

@@ -55,7 +55,8 @@ class Validation:
             output = model(batch.to(self.device), keep=batch.tgt_mask)
             nll += likelihood(output.log_probs, batch, model.sizes.tgt)[1].cpu()
             tokens += batch.n_tokens
-        config, limit = recipe.search.single_beam(settings.beam_size), source_token_limit(recipe)
+        one_beam = {"beam_size": settings.beam_size, "diversity_groups": 1, "samples": 0, "mbr": "none"}
+        config, limit = recipe.search.changed(one_beam), source_token_limit(recipe)
         translator = Translator(model, self.tokenizers, config, name=recipe.name, max_source_tokens=limit)
         sources, references = zip(*self.pairs, strict=True) if self.pairs else ((), ())
         names, texts = recipe.validation_metrics, translator.translate(sources)

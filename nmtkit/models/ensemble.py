@@ -77,10 +77,6 @@ class EnsembleDecoderOutput(DecoderOutput):
 
     members: tuple[DecoderOutput, ...] = ()
 
-    def of_members(self) -> list[DecoderOutput]:
-        """The output of each, of the same sentences."""
-        return [replace(one, sentence=self.sentence) for one in self.members]
-
 
 class Ensemble(Seq2Seq[EnsembleMemory, EnsembleState]):
     """A mean of models in evaluation mode, on one device, over one vocabulary; by default all weigh the same."""
@@ -152,10 +148,8 @@ class Ensemble(Seq2Seq[EnsembleMemory, EnsembleState]):
         width = self.sizes.tgt if memory.shortlist is None else memory.shortlist.bias.shape[1]
         width += memory.n_oov if self.config.copies else 0
         means: list[Tensor] = []
-        for one, own, its, share in zip(
-            self.models(), readout.of_members(), memory.of_members(), self._shares, strict=True
-        ):
-            log_probs = one.predict(own, its)
+        for one, own, its, share in zip(self.models(), readout.members, memory.of_members(), self._shares, strict=True):
+            log_probs = one.predict(replace(own, sentence=readout.sentence), its)
             log_probs = pad(log_probs, (0, width - log_probs.shape[-1]), value=-torch.inf)
             means.append(log_probs * share if self._of_logs else log_probs + math.log(share))
         return reduce(torch.add if self._of_logs else torch.logaddexp, means)

@@ -140,10 +140,6 @@ class SearchConfig(Settings):
             )
         return self
 
-    def single_beam(self, beam_size: int) -> "SearchConfig":
-        """The same for one beam of another size, without groups, samples and minimum Bayes risk."""
-        return self.changed({"beam_size": beam_size, "diversity_groups": 1, "samples": 0, "mbr": "none"})
-
     def reject_unused(self, given: Collection[str]) -> None:
         """Raises a RecipeError for a key in `given` that has no effect with these settings."""
         sampling = "sampling: give samples too, 1 for one translation of each line"

@@ -4,9 +4,6 @@ Every tensor is a CPU tensor, with true numbers and true gradients. A tensor is 
 storage was noted: because `take` or `.to("cuda")` put it there, because it was made with `device="cuda"`, or because it
 was computed from what is there. Code that asks for `.device` or `.is_cuda` is told so, and takes its way for GPUs.
 
-Torch's own FakeTensor mode pretends a device as well. It computes no numbers, so that nothing can be searched to its
-end, and without a CUDA build of torch it has no gradients: the process is aborted.
-
 What the real device would not do is a `Fault`, raised at once. What it would do only after everything queued before has
 been computed is noted in `waits`. Autocast for CUDA is played by that for CPUs, which has nearly the same lists; the
 differences that matter here are played too: what torch computes in float32 there, and recurrent layers.

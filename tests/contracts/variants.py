@@ -58,16 +58,10 @@ FEW = daily([*ONE_OF_EACH_THAT_COPIES, *sorted(EVERY.keys() - ONE_OF_EACH_THAT_C
 
 
 def in_turns(things: Iterable[Any], each: int = 1, names: Iterable[str] = (), few: bool = False) -> list[Any]:
-    """For `parametrize`: each variant with some of the things in its turn; `make test-all` asks it the others too.
+    """For `parametrize`: each variant with `each` of the things in its turn; `make test-all` asks it the others too.
 
     Variants of one kind stand together: with six of them or more, each kind meets everything if there is no more than
-    six times `each`.
-
-    Args:
-        things: what can be asked of any model.
-        each: how many of them a variant is asked.
-        names: of models; without any, all variants.
-        few: `make test` asks one of each kind only.
+    six times `each`. Without names all variants are asked; if `few`, `make test` asks one of each kind only.
     """
     things, names, params = list(things), list(names), []
     for number, name in enumerate(names or EVERY):
