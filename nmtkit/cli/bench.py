@@ -246,7 +246,7 @@ def tune_command(name: str, overrides: tuple[str, ...], run_path: str | None, de
     if not folder.result.is_file():
         tell("the search is measured once the run is trained: at the end of its training, or here")
         return
-    lines = [pair.src for pair in read_pairs(require_validation_files(loaded)) if pair.src.strip()]
+    lines = [pair.src for pair in read_pairs(require_validation_files(loaded))]
     how = DecodingOptions(device=str(place), threads=devices.cpu_threads())
     _, tuned_search = open_autotuned(run, how, lines, float("inf"), again=True)
     if tuned_search.speeds:

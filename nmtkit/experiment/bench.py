@@ -106,9 +106,7 @@ def measure_decoding(
     """
     require_lines(sources, references)
     run, filled = find_run(options.model)[0], [line for line in sources if line.strip()]
-    translator, tuned = open_autotuned(run, options, filled, math.inf)
-    for sentence in tuned.sentences():
-        notify(sentence)
+    translator, _ = open_autotuned(run, options, filled, math.inf, notify)
     place = translator.device
     speed = DecodingSpeed()
     translator.search(filled[:WARM_UP])

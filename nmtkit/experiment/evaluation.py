@@ -108,14 +108,8 @@ def translate_test_set(
     # Not as many as the training had: fewer may have been faster there.
     threads = threads or devices.cpu_threads()
     options = DecodingOptions(device=str(device), threads=threads)
-    filled = [source for source in sources if source.strip()]
     spent = sum(stage.checkpoints.read_metadata()["seconds"] for stage in run.stages())
-    if filled:
-        translator, tuned = open_autotuned(run, options, filled, spent)
-        for sentence in tuned.sentences():
-            notify(sentence)
-    else:
-        translator = open_translator(run, options)
+    translator, _ = open_autotuned(run, options, sources, spent, notify)
     begun = time.monotonic()
     translations = [best[0] for best in translator.search(sources)]
     seconds = time.monotonic() - begun

@@ -23,6 +23,7 @@ from nmtkit.data.vocabulary import UNK
 from nmtkit.layers.inference import PrecisionChoice, cast_to_16_bits, is_slow, quantize_for_inference
 from nmtkit.models.base import Seq2Seq, as_headed
 from nmtkit.models.ensemble import Mean
+from nmtkit.runs.folder import Notify, ignore
 from nmtkit.runs.saved import SavedRun, find_run
 from nmtkit.search.engine import StepMode, require_graph_support
 from nmtkit.translation.inputs import SearchSpeedConfig, default_speed_config
@@ -224,9 +225,17 @@ def fits_fp16(model: Seq2Seq) -> bool:
 
 
 def open_autotuned(
-    run: SavedRun, how: DecodingOptions, lines: Sequence[str], planned_seconds: float, again: bool = False
+    run: SavedRun,
+    how: DecodingOptions,
+    lines: Sequence[str],
+    planned_seconds: float,
+    notify: Notify = ignore,
+    again: bool = False,
 ) -> tuple[Translator, TuningResult[SearchSpeedConfig]]:
-    """Opens a run in the fastest configuration of this machine, and prepares the process for it; see `tune_search`."""
+    """Opens a run in the fastest configuration of this machine, and prepares the process for it; see `tune_search`.
+
+    Empty lines do not count; `notify` receives the speeds in words.
+    """
     default = open_translator(run, how)
     opened: dict[str, Translator] = {default.speed_config.precision: default}
 
@@ -243,5 +252,8 @@ def open_autotuned(
     vocabulary, beam, device = default.model.sizes.tgt, default.config.beam_size, default.device
     precision = how.precision if device.type == "cpu" else default.speed_config.precision
     key = search_workload_key(run.inference.model, vocabulary, beam, how.threads, device, precision)
-    result = tune_search(search, lines, device, key, planned_seconds, again)
+    filled = [line for line in lines if line.strip()]
+    result = tune_search(search, filled, device, key, planned_seconds, again)
+    for sentence in result.sentences():
+        notify(sentence)
     return configured(result.config), result
