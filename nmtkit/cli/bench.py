@@ -135,12 +135,10 @@ def bench_training(
     loaded = recipe.load(name, with_threads(overrides, threads))
     with ExitStack() as stack:
         workload, data = bench.training_workload(loaded, run_path, choose_device(device, loaded), stack, tell)
-        benchmark = bench.TrainingBenchmark(workload, data, updates, tell)
-        for _ in range(rounds):
-            benchmark.measure_round()
-    show_training(loaded.name, benchmark.speed)
+        speed = bench.measure_training(workload, data, updates, rounds, tell)
+    show_training(loaded.name, speed)
     if output is not None:
-        write_figures(output, benchmark.speed.figures())
+        write_figures(output, speed.figures())
 
 
 def read_test_lines(
@@ -184,8 +182,8 @@ def decoding_cells(speed: bench.DecodingSpeed) -> list[str]:
     ]
 
 
-def show_training(name: str, speed: bench.TrainingSpeed, **more: str) -> None:
-    """The tables of the machine and of a recipe's updates; `more` are further columns."""
+def show_training(name: str, speed: bench.TrainingSpeed) -> None:
+    """The tables of the machine and of a recipe's updates."""
     show_machine(speed.facts)
     cells = {
         "configuration": str(speed.config),
@@ -194,7 +192,6 @@ def show_training(name: str, speed: bench.TrainingSpeed, **more: str) -> None:
         "ms an update": f"{1e3 * median(speed.seconds) / speed.updates:,.0f}",
         "tokens an update": f"{speed.tokens / speed.updates:,.0f}",
         "MiB": f"{speed.peak_mib:,.0f}",
-        **more,
     }
     title = f"training {name} on {speed.data}, {len(speed.seconds)} rounds of {speed.updates} updates"
     console.table(title, list(cells), [list(cells.values())])

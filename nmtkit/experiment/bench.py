@@ -184,37 +184,30 @@ def training_workload(
     return workload_of_run(run, device), "its text"
 
 
-class TrainingBenchmark:
-    """The same updates in every round, in the fastest configuration that the recipe leaves open."""
-
-    def __init__(self, workload: TrainingWorkload, data: str, updates: int, notify: Notify) -> None:
-        chosen = tune_training(workload)
-        for sentence in chosen.sentences():
-            notify(sentence)
-        config, self.device = chosen.config, workload.device
-        devices.prepare(self.device, config.matmul_precision, config.threads)
-        count = updates * workload.config.accumulate
-        batches = workload.first_batches(count)
-        self._stream = CyclingStream(batches)
-        self._trainer = Trainer(workload.build(), self._stream, workload.config, CheckpointManager(Path()), self.device)
-        self._trainer.in_bf16 = config.precision == "bf16"
-        tokens = sum(batches[number % len(batches)].n_tokens for number in range(count))
-        self.speed = TrainingSpeed(machine_facts(config.threads, self.device), data, config, updates, tokens)
-        self.make_updates()  # the first ones allocate memory
-
-    def make_updates(self) -> None:
-        """The updates of one round."""
-        self._stream.next = 0
-        for _ in range(self.speed.updates):
-            self._trainer.make_update()
-
-    def measure_round(self) -> None:
-        """Adds a round to `speed`."""
-        reset_peak_memory(self.device)
-        started = read_clock(self.device)
-        self.make_updates()
-        self.speed.seconds.append(read_clock(self.device) - started)
-        self.speed.peak_mib = max(self.speed.peak_mib, peak_memory_mib(self.device))
+def measure_training(workload: TrainingWorkload, data: str, updates: int, rounds: int, notify: Notify) -> TrainingSpeed:
+    """Makes the same updates in every round, in the fastest configuration that the recipe leaves open."""
+    chosen = tune_training(workload)
+    for sentence in chosen.sentences():
+        notify(sentence)
+    config, device = chosen.config, workload.device
+    devices.prepare(device, config.matmul_precision, config.threads)
+    count = updates * workload.config.accumulate
+    batches = workload.first_batches(count)
+    stream = CyclingStream(batches)
+    trainer = Trainer(workload.build(), stream, workload.config, CheckpointManager(Path()), device)
+    trainer.in_bf16 = config.precision == "bf16"
+    tokens = sum(batches[number % len(batches)].n_tokens for number in range(count))
+    speed = TrainingSpeed(machine_facts(config.threads, device), data, config, updates, tokens)
+    for number in range(rounds + 1):
+        stream.next = 0
+        reset_peak_memory(device)
+        started = read_clock(device)
+        for _ in range(updates):
+            trainer.make_update()
+        if number:  # the updates before the first round allocate memory
+            speed.seconds.append(read_clock(device) - started)
+            speed.peak_mib = max(speed.peak_mib, peak_memory_mib(device))
+    return speed
 
 
 def machine_facts(threads: int, device: torch.device) -> dict[str, object]:

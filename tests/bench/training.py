@@ -18,7 +18,7 @@ from nmtkit.core import device
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.data.batch import Batch, BatchConfig, BatchStream
 from nmtkit.data.store import Store
-from nmtkit.experiment.bench import TrainingBenchmark, TrainingSpeed, spread
+from nmtkit.experiment.bench import TrainingSpeed, measure_training, spread
 from nmtkit.models.base import MODELS, ModelConfig, Seq2Seq, VocabularySizes
 from nmtkit.models.transformer import TransformerConfig
 from nmtkit.training.config import TrainingConfig
@@ -210,14 +210,6 @@ def show(speeds: Sequence[Speed], setup: Setup) -> None:
     )
 
 
-def measure_updates(workload: TrainingWorkload, updates: int, rounds: int) -> TrainingSpeed:
-    benchmark = TrainingBenchmark(workload, "random words", updates, console.say)
-    for number in range(rounds):
-        machine.look_at_pressure(f"before round {number + 1}", console.say)
-        benchmark.measure_round()
-    return benchmark.speed
-
-
 def made_up_workload(
     name: str, lengths: tuple[int, int], place: torch.device, threads: int, overrides: Sequence[str] = ()
 ) -> TrainingWorkload:
@@ -236,5 +228,6 @@ def pointer_generator(
     for precision in ("highest", "medium"):
         given = [*overrides, f"training.matmul_precision={precision}"]
         workload = made_up_workload("cnndm-pointer-generator", (400, 100), place, threads, given)
-        rows.append(measure_updates(workload, updates, rounds))
+        machine.look_at_pressure("before the updates", console.say)
+        rows.append(measure_training(workload, "random words", updates, rounds, console.say))
     return rows

@@ -4,7 +4,7 @@ from statistics import median
 
 import torch
 
-from nmtkit.experiment.bench import TrainingSpeed
+from nmtkit.experiment.bench import TrainingSpeed, measure_training
 from tests.bench import training as bench
 from tests.bench.timing import summary
 
@@ -36,7 +36,7 @@ def main(part: Part) -> None:
     threads, (updates, rounds) = torch.get_num_threads(), (1, 1) if part.quick else (5, 3)
     overrides = ["training.precision=bf16", *material.luong_sizes(part)]
     workload = bench.made_up_workload(material.LUONG, (30, 30), part.place, threads, overrides)
-    add_row(part, "luong, bf16", bench.measure_updates(workload, updates, rounds))
+    add_row(part, "luong, bf16", measure_training(workload, "random words", updates, rounds, print))
     rows = bench.pointer_generator(part.place, threads, updates, rounds, part.quick)
     for speed, kind in zip(rows, ("fp32", "tf32"), strict=True):
         add_row(part, f"pointer-generator, {kind}", speed)
