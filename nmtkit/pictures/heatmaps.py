@@ -60,14 +60,11 @@ def save(
 def _check(pictures: Sequence[AttentionPicture], path: str | Path) -> None:
     check_words([(picture.src_words, picture.tgt_words) for picture in pictures], path)
     for number, picture in enumerate(pictures, start=1):
-        for values, fault in (
-            (picture.weights, "attention weights that are not finite numbers"),
-            (picture.p_gen, "a p_gen that is not a finite number"),
-        ):
-            if values is not None and not np.isfinite(values).all():
-                raise NmtkitError(
-                    f"{path}: sentence {number} has {fault}; the model is broken, use an earlier checkpoint"
-                )
+        if not all(np.isfinite(numbers).all() for numbers in (picture.weights, picture.p_gen) if numbers is not None):
+            raise NmtkitError(
+                f"{path}: sentence {number} has attention weights or p_gen that are not finite numbers; the model is "
+                "broken, use an earlier checkpoint"
+            )
 
 
 class _Sheet(NamedTuple):

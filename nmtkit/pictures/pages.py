@@ -40,6 +40,12 @@ def picture_format(path: str | Path) -> str:
     return suffix
 
 
+def require_html(path: str | Path) -> None:
+    """Refuses a file whose name does not end in .html; called before the work is done."""
+    if picture_format(path) != ".html":
+        raise NmtkitError(f"{path}: this is drawn as a page; let the name end in .html")
+
+
 def check_words(sentences: Sequence[tuple[Sequence[str], Sequence[str]]], path: str | Path) -> None:
     """Makes sure that there are sentences, each with words of source and target."""
     if not sentences:
@@ -55,9 +61,6 @@ def write_picture(content: bytes, path: str | Path) -> None:
         Path(path).write_bytes(content)
     except OSError as error:
         raise NmtkitError(f"{path}: cannot be written ({error.strerror}); choose a place you may write to") from error
-
-
-# --------------------------------------------------------------------------------------------------------------- pages
 
 
 @cache
@@ -110,9 +113,6 @@ def pack(weights: NDArray[np.floating]) -> str:
     return packed.decode("ascii")
 
 
-# ----------------------------------------------------------------------------------------------------------- attention
-
-
 def attention_page(pictures: Sequence[AttentionPicture], grid: bool, css: str = "") -> str:
     """The page as text: a section for each picture, side by side in a `grid`; `css` is the user's style sheet."""
     kinds = {"translation": not all(p.is_summary for p in pictures), "summary": any(p.is_summary for p in pictures)}
@@ -136,17 +136,13 @@ def _as_style(text: str) -> object:
     return Markup(text.replace("<", ""))
 
 
-# -------------------------------------------------------------------------------------------------------- all the heads
-
-
 def save_heads(pictures: HeadsPicture | Sequence[HeadsPicture], path: str | Path, css: str = "") -> None:
     """Writes the attention of every layer and head as one .html file.
 
     The page shows encoder self-attention, decoder self-attention and cross-attention: all heads as small squares, and
     one of them, or the mean of a layer's heads, word by word. `css` is the user's style sheet.
     """
-    if picture_format(path) != ".html":
-        raise NmtkitError(f"{path}: all layers and heads are shown by a page with buttons; let the name end in .html")
+    require_html(path)
     pictures = [pictures] if isinstance(pictures, HeadsPicture) else list(pictures)
     check_words([(picture.src_tokens, picture.tgt_tokens) for picture in pictures], path)
     sentences = []

@@ -6,8 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from nmtkit.core.errors import NmtkitError
-from nmtkit.pictures.pages import picture_format, render, write_picture
+from nmtkit.pictures.pages import render, require_html, write_picture
 
 Fate = Literal["kept", "ended", "pruned", "blocked"]
 
@@ -87,9 +86,3 @@ def save_search(trees: Sequence[SearchTree], path: str | Path) -> None:
     require_html(path)
     title = f"Beam search: {trees[0].source}" if len(trees) == 1 else f"Beam search: {len(trees)} sentences"
     write_picture(render("pictures/search_trees.html", {"title": title, "trees": trees}).encode(), path)
-
-
-def require_html(path: str | Path) -> None:
-    """Refuses a file whose name does not end in .html; called before the work is done."""
-    if picture_format(path) != ".html":
-        raise NmtkitError(f"{path}: a search is drawn as a page; let the name end in .html")
