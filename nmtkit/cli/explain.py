@@ -132,7 +132,7 @@ def converse(translator: Translator, n_best: int) -> None:
     while True:
         try:
             line = input("> ")
-            match line.split():
+            match line.split() if line.startswith(":") else []:
                 case [":set", *assignments]:
                     settings, _ = inference.parse_search(assignments)
                     config = translator.config.changed(settings)
@@ -142,9 +142,9 @@ def converse(translator: Translator, n_best: int) -> None:
                     show_search(search_tree(translator, last)[0])
                 case [":quit"]:
                     return
-                case _ if line.startswith(":"):
-                    console.say(HELP)
                 case [_, *_]:
+                    console.say(HELP)
+                case _ if line.strip():
                     last = line.strip()
                     _show(translator, last, n_best if n_best > 1 else ALTERNATIVES)
         except (NmtkitError, UnicodeDecodeError) as fault:

@@ -81,7 +81,7 @@ def test_a_model_without_attention_says_so_once(console: Command, tmp_path: Path
 def test_samples_groups_and_ensembles(
     trained: Path, settings: str, ended: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lines = iter([":explain", f":set {settings}", "ba ce di", ":explain", ":quit"])
+    lines = iter([":explain", f":set {settings}", " :quit", "ba ce di", ":explain", ":quit"])
     monkeypatch.setattr("builtins.input", lambda _: next(lines))
     converse(Translator.load([str(trained)] * 2, "cpu"), 4)
     shown = capsys.readouterr()
