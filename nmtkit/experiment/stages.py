@@ -221,13 +221,10 @@ def _load_previous_stage(
     before, stage = stages[number - 1], stages[number]
     path = before.checkpoints.best()[0]
     new, gone = assign_matching_weights(model, read_weights(path, before.checkpoints.vocabulary), path)
-    update = next(
-        entry.update for entry in before.checkpoints.kept() if before.checkpoints.weights_path(entry.update) == path
-    )
     kind = before.recipe.training.optimizer
     same = kind == stage.recipe.training.optimizer
     message = f"stage {stage.name} begins ({number + 1} of {len(stages)}); it starts from the best checkpoint of stage "
-    message += f"{before.name} (update {update} of that stage)"
+    message += f"{before.name} (update {int(path.stem.removeprefix('weights-'))} of that stage)"
     message += f"; new weights, drawn at random: {', '.join(new)}" if new else ""
     message += f"; weights that it does not use: {', '.join(gone)}" if gone else ""
     other = stage.recipe.training.optimizer

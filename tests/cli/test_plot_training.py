@@ -71,6 +71,7 @@ def test_the_log_of_a_finished_training_is_whole_or_refused(trained: Path, plot:
         (GOOD + "[1]\n", "line 2"),
         ('{"update": "x", "event": "step"}\n', "line 1"),
         ('{"event": "step"}\n', "line 1"),
+        ('{"update": 4, "event": "stepped"}\n', "line 1"),
         ('{"update": 1, "event": "step", "nll": "high"}\n', "line 1"),
     ],
 )

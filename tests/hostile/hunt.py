@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from multiprocessing import get_context
 from pathlib import Path
 
-from .oracle import SHARES, Found, Room
+from .oracle import SHARES, Findings, Room
 from .runner import Runner
 
 Task = tuple[str, int, int]
@@ -28,7 +28,7 @@ def begin() -> None:
     room = Room(ending.enter_context(Runner()), Path(folder))
 
 
-def work(task: Task) -> Found:
+def hunt(task: Task) -> Findings:
     return room.hunt(*task)
 
 
@@ -57,9 +57,9 @@ def main() -> None:
     print(f"seed {given.seed}", flush=True)
     begun = time.monotonic()
     todo = parts(given.cases, given.seed, given.only)
-    found = {name: Found() for name, _, _ in todo}
+    found = {name: Findings() for name, _, _ in todo}
     with ProcessPoolExecutor(given.jobs, get_context("spawn"), begin) as pool:
-        for number, ((name, _, _), part) in enumerate(zip(todo, pool.map(work, todo), strict=True), start=1):
+        for number, ((name, _, _), part) in enumerate(zip(todo, pool.map(hunt, todo), strict=True), start=1):
             found[name].add(part)
             faults = "; ".join(part.faults) or "none"
             print(f"part {number} of {len(todo)}: {name}, {part.cases} cases, faults: {faults}", flush=True)

@@ -38,7 +38,7 @@ SECONDS = 30.0
 
 
 @dataclass
-class Found:
+class Findings:
     """What a family of cases has shown."""
 
     cases: int = 0
@@ -47,7 +47,7 @@ class Found:
     examples: dict[str, str] = field(default_factory=dict)
     """Of each kind of fault the shortest case."""
 
-    def add(self, other: "Found") -> None:
+    def add(self, other: "Findings") -> None:
         """Adds what other cases of the family have shown."""
         self.cases += other.cases
         self.codes.update(other.codes)
@@ -56,8 +56,8 @@ class Found:
             self.examples[fault] = min(self.examples.get(fault, shown), shown, key=len)
 
     def __str__(self) -> str:
-        told = [f"{count} x {kind}\n    {self.examples[kind]}" for kind, count in self.faults.most_common()]
-        return "\n".join([f"{self.cases} cases, exit codes {dict(self.codes)}", *told])
+        faults = [f"{count} x {kind}\n    {self.examples[kind]}" for kind, count in self.faults.most_common()]
+        return "\n".join([f"{self.cases} cases, exit codes {dict(self.codes)}", *faults])
 
 
 class Room:
@@ -86,9 +86,9 @@ class Room:
         self.families = families(dict(_values(yaml.safe_load(shown.out))), str(runs), names)
         self._answers: dict[tuple[str, ...], object] = {}
 
-    def hunt(self, family: str, count: int, seed_of_cases: int) -> Found:
+    def hunt(self, family: str, count: int, seed_of_cases: int) -> Findings:
         """Draws cases of one family and judges each; a fault does not end it."""
-        found = Found()
+        found = Findings()
 
         @seed(seed_of_cases)
         @settings(
@@ -105,7 +105,7 @@ class Room:
             found.codes[done.code] += 1
             for fault in faults:
                 shown = f"{_brief(case)}\n    {done.err[-300:]!r}"
-                found.add(Found(faults=Counter([fault]), examples={fault: shown}))
+                found.add(Findings(faults=Counter([fault]), examples={fault: shown}))
 
         each()
         return found
@@ -172,8 +172,8 @@ class Room:
 
 def _brief(case: Case) -> str:
     """A case without what is as usual in it, and without the middle of what is long."""
-    told = [f"{key}={value!r}" for key, value in vars(case).items() if value != getattr(Case, key, None) and value]
-    return ", ".join(part if len(part) < 700 else f"{part[:400]} ... {part[-200:]}" for part in told)
+    parts = [f"{key}={value!r}" for key, value in vars(case).items() if value != getattr(Case, key, None) and value]
+    return ", ".join(part if len(part) < 700 else f"{part[:400]} ... {part[-200:]}" for part in parts)
 
 
 def _values(tree: object, before: str = "") -> Iterator[tuple[str, object]]:
@@ -205,16 +205,16 @@ def _of_end(case: Case, done: Done) -> Iterator[str]:
         return
     if done.code != 2:
         return
-    told = re.findall(r"^(?:nmtkit: error|Error): .*", done.err, re.MULTILINE)
-    if len(told) != 1:
-        yield f"{len(told)} messages with exit code 2"
+    messages = re.findall(r"^(?:nmtkit: error|Error): .*", done.err, re.MULTILINE)
+    if len(messages) != 1:
+        yield f"{len(messages)} messages with exit code 2"
         return
-    message = done.err[done.err.index(told[0]) :]
+    message = done.err[done.err.index(messages[0]) :]
     if "out of memory" in message:
         if not case.large:
             yield "out of memory"
     elif case.places and not any(place and place in message for place in case.places):
-        yield f"a message without its place: {re.sub(r'[0-9]+', 'N', told[0])[:90]}"
+        yield f"a message without its place: {re.sub(r'[0-9]+', 'N', messages[0])[:90]}"
 
 
 # ---------------------------------------------------------------------------------------------------- harm to a run
