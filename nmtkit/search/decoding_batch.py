@@ -213,7 +213,8 @@ class DecodingBatch:
     def under_rules(self, log_probs: Tensor) -> Tensor:
         """The log-probabilities `(N,X)` under all rules; written into."""
         sentences, width, position = self.sentences, self.sentences.scores.shape[1], self.cache.position
-        wanted = sentences.next_of_prefix(position) if self.config.prefix_bias == 1 else None
+        is_forced = sentences.prefix is not None and self.config.prefix_bias == 1
+        wanted = sentences.next_of_prefix(position) if is_forced else None
 
         def of_rows(values: Tensor | None) -> Tensor | None:
             return None if values is None else values.repeat_interleave(width, 0)

@@ -161,10 +161,9 @@ class SentenceState(Rows):
             penalties=penalties,
         )
 
-    def next_of_prefix(self, position: Tensor) -> Tensor | None:
-        """The prefix token at each position `(B,)`: `(B,)`, PAD behind the prefix; None without prefixes."""
-        if self.prefix is None:
-            return None
+    def next_of_prefix(self, position: Tensor) -> Tensor:
+        """The prefix token at each position `(B,)`: `(B,)`, PAD behind the prefix."""
+        assert self.prefix is not None
         columns = self.prefix.shape[1]
         token = self.prefix.gather(1, position.clamp(max=columns - 1)[:, None]).squeeze(1)
         return token.masked_fill(position >= columns, PAD)
@@ -176,7 +175,6 @@ class SentenceState(Rows):
         """
         token = self.next_of_prefix(position)
         assert self.prefix is not None
-        assert token is not None
         count = min(history.shape[1], self.prefix.shape[1])
         written = history[:, :count].reshape(len(position), self.tokens.shape[1], count)  # (B,W,c)
         alike = written == self.prefix[:, None, :count]

@@ -70,16 +70,9 @@ class SearchTracer(Engine):
             before.append(decoding.sentences.scores[0])
             forbidden.append(_forbidden(decoding, self.config.beam_size))
             results.append(decoding.step(self.need_attention))
-        sentence = SentenceSpan(
-            number=0,
-            length=int(batch.src_lengths[0]),
-            limit=decoding.limits[0],
-            extended=batch.src_extended[0] if self.model.config.copies else None,
-            first=results[0],
-            row=0,
-            start=0,
-            end=len(results) - 1,
-        )
+        length, limit, last = int(batch.src_lengths[0]), decoding.limits[0], len(results) - 1
+        extended = batch.src_extended[0] if self.model.config.copies else None
+        sentence = SentenceSpan(0, length, limit, extended, results[0], row=0, start=0, end=last)
         size, span = self.model.sizes.tgt, CompactionSpan(0, np.zeros(0, dtype=np.int64), results[1:])
         (hypotheses,) = read_hypotheses([sentence], [span], self.config.beam_size, size, self.config)
         steps = []
@@ -87,28 +80,20 @@ class SearchTracer(Engine):
             least = float(result.step.scores[0].min())  # of what the step considered
             both = self._candidates(result, sums) + [one for one in blocked if one.log_prob >= least]
             steps.append([replace(one, token=sentence.extended_ids([one.token], size)[0]) for one in both])
-        return SearchTrace(steps, hypotheses, sentence.limit)
+        return SearchTrace(steps, hypotheses, limit)
 
     def _candidates(self, result: LoggedStep, before: Tensor) -> list[TracedCandidate]:
         """The candidates of a step, best first; `before` are the log-probabilities of its hypotheses `(W,)`."""
         step = result.step
         slots = {number: slot for slot, number in enumerate(step.kept[0].tolist())}
-        parents, in_group = step.parents[0].tolist(), step.tokens.shape[1] // self.config.diversity_groups
-        sums, scores = step.scores[0].tolist(), result.final[0].tolist()
-        own = (step.scores[0] - before[step.parents[0]]).tolist()
+        in_group = step.tokens.shape[1] // self.config.diversity_groups
+        own = step.scores - before[step.parents]
+        columns = (step.tokens, step.parents, own, step.scores, step.ended, result.final)
+        rows = zip(*(column[0].tolist() for column in columns), strict=True)
         return [
-            TracedCandidate(
-                token=token,
-                parent=parents[number],
-                token_log_prob=own[number],
-                log_prob=sums[number],
-                slot=slots.get(number),
-                ended=bool(step.ended[0, number]),
-                group=number // in_group,
-                score=scores[number],
-            )
-            for number, token in enumerate(step.tokens[0].tolist())
-            if sums[number] > -INFINITY  # fewer continuations exist than a step considers
+            TracedCandidate(token, parent, log_prob, total, slots.get(number), ended, number // in_group, score)
+            for number, (token, parent, log_prob, total, ended, score) in enumerate(rows)
+            if total > -INFINITY  # fewer continuations exist than a step considers
         ]
 
 
