@@ -123,7 +123,7 @@ def get(key: Mapping[str, Any], config: Callable[..., AnyConfig]) -> TuningResul
     """What `put` stored under this key, if its file is whole; `config` is the class of its configurations."""
     entry = _read(_path(key))
     with suppress(TypeError, KeyError):
-        if entry is not None and entry["key"] == json.loads(json.dumps(key)):
+        if entry is not None:
             values = entry["result"]
             return TuningResult(**{**values, "config": config(**values["config"]), "kept": True})
     return None

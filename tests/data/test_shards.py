@@ -131,6 +131,7 @@ def test_a_damaged_shard_is_named(pairs: list[Example], tokenizers: TokenizerPai
     path.write_bytes(content)
     with pytest.raises(DataError, match=r"train-0001\.tgt\.ids: damaged \(checksum\)"):
         Store.open(tmp_path, "train").check()
+    assert not Store.is_current(tmp_path, "train", "mark")
     (tmp_path / "train-0002.json").unlink()
     assert not Store.is_current(tmp_path, "train", "mark")
     assert Store.has_shards(tmp_path, "train", "mark", 1)

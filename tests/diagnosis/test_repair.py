@@ -58,11 +58,11 @@ def test_a_line_is_put_right() -> None:
 
 def test_clean_files_are_copied_as_they_are(tmp_path: Path) -> None:
     given = write_pairs(tmp_path / "old", "train", PAIRS)
-    packed = write_pairs(tmp_path / "old", "test", PAIRS[:0], ".gz")
+    packed = write_pairs(tmp_path / "old", "test", [("a sentence", "ein Satz")], ".gz")
     done = repair({"train": given, "test": packed}, tmp_path / "new")
-    for side in ("en", "de"):
+    for side, text in (("en", b"a sentence\n"), ("de", b"ein Satz\n")):
         assert (tmp_path / f"new/train.{side}").read_bytes() == (tmp_path / f"old/train.{side}").read_bytes()
-        assert gzip.decompress((tmp_path / f"new/test.{side}.gz").read_bytes()) == b""
+        assert gzip.decompress((tmp_path / f"new/test.{side}.gz").read_bytes()) == text
     assert done["train"] == RepairedSplit(SplitFiles(src=["train.en"], tgt=["train.de"]), kept=100)
     assert log(tmp_path / "new") == []
 
