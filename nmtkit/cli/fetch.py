@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from collections import Counter
 from pathlib import Path
 
 import click
@@ -12,7 +13,7 @@ from nmtkit.cli.options import FILE
 from nmtkit.cli.reporting import confirm
 from nmtkit.corpora.catalogue import Catalogue, Corpus
 from nmtkit.corpora.download import FetchContext
-from nmtkit.corpora.fetching import FetchedCorpus, cache_folder, fetch, find_fetched, largest_first
+from nmtkit.corpora.fetching import FetchedCorpus, cache_folder, fetch, find_fetched
 
 CORPORA = Path("corpora")
 
@@ -118,8 +119,8 @@ def _say_what_next(fetched: FetchedCorpus) -> None:
         for name, count in card["counts"].items()
     ]
     console.table(f"{fetched.folder}", ["split", "pairs", "source words", "target words"], rows)
-    if card["dropped"]:
-        console.say("left out: " + ", ".join(f"{count:,} {reason}" for reason, count in largest_first(card["dropped"])))
+    if dropped := Counter(card["dropped"]):
+        console.say("left out: " + ", ".join(f"{count:,} {reason}" for reason, count in dropped.most_common()))
     for name, count in card["overlaps_kept"].items():
         console.say(f"{count:,} pairs of {name} have a side that stands in train; the corpus gives them so")
     recipe = shlex.quote(str(fetched.recipe))

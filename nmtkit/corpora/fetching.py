@@ -46,11 +46,7 @@ def cache_folder() -> Path:
 
 
 def find_fetched(corpus: Corpus, folder: Path) -> FetchedCorpus | None:
-    """The corpus if it is already in the folder.
-
-    Raises:
-        DataError: the folder has something else, or the corpus is incomplete.
-    """
+    """The corpus if it is already in the folder; DataError if it is incomplete, or something else is there."""
     card = _earlier_card(corpus, folder)
     if card is None:
         return None
@@ -226,14 +222,9 @@ def _as_text(card: Mapping[str, Any]) -> str:
         lines.append(f"| {name} | {count['pairs']:,} | {count['src_words']:,} | {count['tgt_words']:,} |")
     if card["dropped"]:
         lines += ["", "## What was left out", "", "| reason | pairs |", "|---|---:|"]
-        lines += [f"| {reason} | {count:,} |" for reason, count in largest_first(card["dropped"])]
+        lines += [f"| {reason} | {count:,} |" for reason, count in Counter(card["dropped"]).most_common()]
     for name, count in card["overlaps_kept"].items():
         lines += ["", f"{count:,} pairs of {name} have a side that also stands in train; the corpus gives them so."]
     lines += ["", "## Files", "", "| file | SHA-256 |", "|---|---|"]
     lines += [f"| {name} | {digest} |" for name, digest in card["files"].items()]
     return "\n".join(lines) + "\n"
-
-
-def largest_first(counts: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Names and counts; equal counts in alphabetical order."""
-    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))

@@ -57,8 +57,7 @@ class Reader(Settings):
             files: the files of the sources, in the order of the catalogue entry.
             dropped: counts of skipped items by reason ("no translation"), shown to the user and in the card.
 
-        Raises:
-            DataError: a file is damaged or has another layout; the message names it and its member.
+        A file that is damaged or has another layout is a DataError that names it and its member.
         """
 
 

@@ -46,11 +46,7 @@ class CorpusSource(Settings):
 
     @abstractmethod
     def obtain(self, context: FetchContext) -> list[SourceFile]:
-        """The files, complete and verified, from the cache or downloaded.
-
-        Raises:
-            DataError: a file cannot be had; the message names the place and the remedy.
-        """
+        """The files, complete and verified, from the cache or downloaded; DataError if one cannot be had."""
 
     @abstractmethod
     def label(self) -> str:

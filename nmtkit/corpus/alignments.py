@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from nmtkit.core.errors import DataError
 from nmtkit.core.files import atomic_path, write_errors
+from nmtkit.core.wording import shorten
 
 Link = tuple[int, int]
 """Source and target position, counted from 0."""
@@ -26,8 +27,6 @@ Links = frozenset[Link]
 """The alignment of one sentence pair."""
 
 AlignmentFormat = Literal["pharaoh", "naacl"]
-DEFAULT_BASE: dict[AlignmentFormat, int] = {"pharaoh": 0, "naacl": 1}
-"""The usual index of the first word in each format."""
 
 # No text has words of ten digits.
 _LINK = re.compile(r"(\d{1,9})([-?p])(\d{1,9})", re.ASCII)
@@ -82,8 +81,6 @@ def base_warning(alignments: Iterable[Links]) -> str:
 
 # --------------------------------------------------------------------------------------------------------- formats
 
-LONGEST = 40
-"""Characters of a malformed link that a message quotes."""
 FAR = 100
 """A naacl file has at most this many sentence pairs for each link, plus 1000."""
 
@@ -99,12 +96,12 @@ def parse_alignments(lines: Iterable[str], place: str, base: int | None = None) 
     Pairs are counted from 1, in any order. A pair number far above the number of links is refused, since the list of
     pairs would have that length.
 
-    `place` names the file in messages. Words are counted from `base`, 0 or 1; None stands for `DEFAULT_BASE`.
+    `place` names the file in messages. Words are counted from `base`; None: 0 in pharaoh and 1 in naacl files.
     """
     texts = [line.strip() for line in lines]
     first = next(filter(None, texts), "")
     form: AlignmentFormat = "naacl" if _NAACL_LINE.fullmatch(first) else "pharaoh"
-    base = DEFAULT_BASE[form] if base is None else base
+    base = int(form == "naacl") if base is None else base
     if form == "naacl":
         return AlignmentFile(_parse_naacl(texts, place, base), form, base)
     numbered = enumerate(texts, start=1)
@@ -117,8 +114,8 @@ def parse_pharaoh_line(line: str, place: str, base: int = 0) -> GoldAlignment:
     for token in line.split():
         match = _LINK.fullmatch(token)
         if match is None:
-            raise DataError(f"{place}: {_quoted(token)} is not a link; write 3-4 (sure) or 3?4 (possible)")
-        link = _make_link(match[1], match[3], base, f"{place}: link {_quoted(token)}")
+            raise DataError(f"{place}: {shorten(token)!r} is not a link; write 3-4 (sure) or 3?4 (possible)")
+        link = _make_link(match[1], match[3], base, f"{place}: link {token!r}")
         possible.add(link)
         if match[2] == "-":
             sure.add(link)
@@ -133,7 +130,7 @@ def _parse_naacl(lines: Iterable[str], place: str, base: int) -> list[GoldAlignm
         if not line:
             continue
         match = _NAACL_LINE.fullmatch(line)
-        place_and_line = f"{place}, line {number}: {_quoted(line)}"
+        place_and_line = f"{place}, line {number}: {shorten(line)!r}"
         if match is None:
             raise DataError(f"{place_and_line} is not a link; write PAIR SOURCE TARGET and S or P, such as 12 3 4 S")
         pair = int(match[1])
@@ -157,15 +154,10 @@ def _make_link(source: str, target: str, base: int, place: str) -> Link:
     link = (int(source) - base, int(target) - base)
     if min(link) < 0:
         raise DataError(
-            f"{place} holds a word 0, but words are counted from 1; if the file counts from 0, say so "
-            "(score-alignments: --hyp-base 0 or --ref-base 0; in a recipe alignment_base: 0); if its 0 stands for no "
-            "word, take the link out"
+            f"{place} holds a word 0, but words are counted from 1; if the file counts from 0, give --hyp-base 0, "
+            "--ref-base 0 or, in a recipe, alignment_base: 0; if its 0 stands for no word, take the link out"
         )
     return link
-
-
-def _quoted(text: str) -> str:
-    return repr(text) if len(text) <= LONGEST else f"{text[:LONGEST]!r}..."
 
 
 def format_pharaoh(sure: Iterable[Link], possible: Iterable[Link] = (), base: int = 0) -> str:

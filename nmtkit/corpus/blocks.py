@@ -72,13 +72,8 @@ class Block:
 
     def examples(self) -> Iterator[Example]:
         """The pairs one by one."""
-        columns = (
-            self.tgt,
-            self.lines.tolist(),
-            self.links,
-            self.columns.get("src_words"),
-            self.columns.get("tgt_words"),
-        )
+        words = [self.columns.get(kind) for kind in ("src_words", "tgt_words")]
+        columns = (self.tgt, self.lines.tolist(), self.links, *words)
         return map(Example, self.src, *(column or repeat(None) for column in columns), self.files.tolist())
 
     def slice(self, start: int, end: int) -> "Block":

@@ -140,10 +140,7 @@ class DataConfig(Settings):
             raise ValueError("valid: alignments guide the training or measure the test; only train and test name them")
         for name, files in (("valid", self.valid), ("test", self.test)):
             if files is not None and files.weights:
-                raise ValueError(
-                    f"{name}: weights say how often pairs are trained on, and here every pair is taken once; only "
-                    "train has weights"
-                )
+                raise ValueError(f"{name}: weights say how often pairs are trained on; only train has weights")
         return self
 
     @property

@@ -162,8 +162,7 @@ def _different(src: TextFile, other: TextFile, rule: str) -> FileFault:
     )
     line, more = min(src.count, other.count) + 1, abs(src.count - other.count)
     if rule == "belong to":
-        text = f"{other.count:,} lines here, {src.count:,} in {src.path}"
-        return FileFault(LINE_COUNTS, FaultLocation(other.path, line, text=text), message, more)
+        return FileFault(LINE_COUNTS, FaultLocation(other.path, line), message, more)
     return FileFault(LINE_COUNTS, FaultLocation(src.path, line), message, more, (src.count, other.count), other.path)
 
 

@@ -124,15 +124,3 @@ def test_the_real_files_of_multi30k_have_the_sums_and_the_counts_of_the_catalogu
         "Two young, White males are outside near many bushes.",
         "Zwei junge weiße Männer sind im Freien in der Nähe vieler Büsche.",
     )
-
-
-def test_one_address_has_one_sum_everywhere() -> None:
-    known: dict[str, set[tuple[str, int | None]]] = {}
-    for entry in of_the_web():
-        for source in CATALOGUE.get(CATALOGUE.examples(entry)[0]).entry.sources:
-            if source.sha256:
-                assert source.size
-                known.setdefault(source.url, set()).add((source.sha256, source.size))
-    assert len(known) == 28
-    assert {len(sums) for sums in known.values()} == {1}
-    assert len(set.union(*known.values())) == len(known)

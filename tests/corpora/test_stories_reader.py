@@ -42,14 +42,6 @@ def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
     assert dropped == {NO_SUMMARY: 2, UNLISTED: 1, MISSING: 1, TWICE: 1}
 
 
-def test_a_story_that_is_not_utf8_is_named(tmp_path: Path) -> None:
-    files, reader = stories(tmp_path, LISTS)
-    bad = "fine\nna\xefve\n".encode("latin-1")
-    published(tmp_path / "cnn.tgz", {f"cnn/stories/{stem('a')}.story": bad})
-    with pytest.raises(DataError, match=rf"cnn\.tgz:cnn/stories/{stem('a')}\.story, line 2: not UTF-8"):
-        read(reader, *files)
-
-
 def pages(folder: Path, splits: object, **changed: str) -> tuple[list[Path], XsumReader]:
     """An archive of pages and the file of the splits."""
     members = {f"bbc-summary-data/{name}.summary": changed.get(name, PAGE.format(name)) for name in ("p1", "p2", "p3")}
