@@ -228,10 +228,6 @@ def _report_error(fault: Exception) -> int:
     return 2
 
 
-SPINS = "20000"
-"""Iterations of OpenMP's spin loop before a waiting thread sleeps."""
-
-
 def _limit_openmp_spinning() -> None:
     """Makes OpenMP's threads wait by spinning for a moment and then asleep; before torch is loaded.
 
@@ -240,7 +236,7 @@ def _limit_openmp_spinning() -> None:
     `nmtkit.core.device.SpinGuard`.
     """
     if "OMP_WAIT_POLICY" not in os.environ and "GOMP_SPINCOUNT" not in os.environ:
-        os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": SPINS, "NMTKIT_WAITING": "bounded"}
+        os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "20000", "NMTKIT_WAITING": "bounded"}
 
 
 def _refuse_broken_arguments() -> None:

@@ -6,7 +6,6 @@ import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import cloup
 from nmtkit import console
 from nmtkit.cli import completing
 from nmtkit.cli import options as shared
+from nmtkit.cli.reporting import tell
 from nmtkit.cli.reports import show_diagnosis
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.core.files import write_errors
@@ -52,12 +52,6 @@ class CheckedCorpus:
     """Whether both sides are in one language, as summaries and their sources are."""
     recipe: Any = None
     """A `RecipeDataCheck` if a recipe was named: only then is that module loaded, with torch."""
-
-    def see(self, block: Block, with_tokens: bool) -> None:
-        """Takes a block that is examined: refuses JSON lines in place of text, and passes it to the tokenizer."""
-        require_plain_text(block, self.splits[block.split], AS_JSON_LINES)
-        if self.recipe is not None and with_tokens:
-            self.recipe.see(block)
 
 
 class _CheckCommand(cloup.Command):
@@ -153,14 +147,19 @@ def command(
     fixed = Path(fix_path) if fix_path else None
     if fixed is not None:
         require_new(fixed)
+
+    def see(block: Block) -> None:
+        require_plain_text(block, corpus.splits[block.split], AS_JSON_LINES)
+        if with_tokens and corpus.recipe is not None:
+            corpus.recipe.see(block)
+
     with console.LineProgress("MB", size=1_000_000) as display:
-        see = partial(corpus.see, with_tokens=with_tokens)
         diagnosis = examine(corpus.splits, corpus.monolingual, progress=display.advance, see=see)
     tables, tokens, failed = _count_tokens(corpus, diagnosis) if with_tokens else ([], None, False)
     if html_path:
         files = ", ".join(path for split in corpus.splits.values() for path in split.texts())
         _write_report(html_path, diagnosis_page(diagnosis, f"Data check: {corpus.title}", files, tables))
-        console.say(f"wrote {html_path}", stderr=True)
+        tell(f"wrote {html_path}")
     if json_path:
         values = report.as_json(diagnosis, strict) | {"tokens": tokens}
         _write_report(json_path, json.dumps(values, ensure_ascii=False, indent=1) + "\n")
@@ -218,11 +217,10 @@ def _count_tokens(corpus: CheckedCorpus, diagnosis: Diagnosis) -> tuple[list[Rep
         return [], None, False
     try:
         with console.LineProgress("pairs") as display:
-            notify = partial(console.say, stderr=True)
-            counts = corpus.recipe.count_tokens(diagnosis, notify, display.advance)
+            counts = corpus.recipe.count_tokens(diagnosis, tell, display.advance)
         return counts.tables(diagnosis), vars(counts) | {"data": asdict(counts.data)}, False
     except NmtkitError as fault:
-        console.say(f"the text was not cut into tokens: {fault}", stderr=True)
+        tell(f"the text was not cut into tokens: {fault}")
         return [], None, not report.has_problems(diagnosis)
 
 
