@@ -130,10 +130,10 @@ class Translator(TextModel):
         if self.workers is not None and self.workers.are_for(at_once):
             open_at = self.workers.open
             make = partial(_open_search, open_at, self.config, self.replacer, outputs) if open_at else lambda _: search
-            with WorkerPool(self.workers, make) as pool:
+            with closing(WorkerPool(self.workers, make)) as pool:
                 place, count = torch.device(self.workers.places[0]), len(pool.searches)
                 waiting = RequestQueue(self, place, count, self.config.hypotheses)
-                yield from LineStream(self._encode_lines, waiting, pool.searches, False, pool.end).run(windows)
+                yield from LineStream(self._encode_lines, waiting, pool.searches, False, pool.close).run(windows)
             return
         on_cpu = self.device.type == "cpu"
         count = torch.get_num_threads() if on_cpu and self.speed_config.one_a_core else 1

@@ -37,7 +37,7 @@ class Workers:
 
 
 class WorkerPool:
-    """Searches in processes, which end with the block; `make`, of a device, is picklable unless they are forks."""
+    """Searches in processes, to be closed; `make`, of a device, is picklable unless they are forks."""
 
     def __init__(self, workers: Workers, make: Callable[[str], Search]) -> None:
         devices.trim_malloc()  # else each fork copies every page of it that it writes into
@@ -48,13 +48,7 @@ class WorkerPool:
             for (number, one), place in zip(started, workers.places, strict=True)
         ]
 
-    def __enter__(self) -> "WorkerPool":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.end()
-
-    def end(self) -> None:
+    def close(self) -> None:
         """Kills the workers."""
         for worker in self.searches:
             worker.process.end()

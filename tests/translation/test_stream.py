@@ -10,6 +10,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
@@ -262,9 +263,9 @@ def breaks(take: TakeSources) -> Iterator[tuple[int, PendingResult]]:
 
 def tells(search: Search, kind: type[Exception], message: str) -> None:
     translator = made()
-    with WorkerPool(Workers(["cpu"]), lambda _: search) as pool:
+    with closing(WorkerPool(Workers(["cpu"]), lambda _: search)) as pool:
         waiting = RequestQueue(translator, torch.device("cpu"), 1)
-        found = LineStream(translator.encode_sources, waiting, pool.searches, False, pool.end).run(windows(LINES, 30))
+        found = LineStream(translator.encode_sources, waiting, pool.searches, False, pool.close).run(windows(LINES, 30))
         with pytest.raises(kind, match=message):
             list(found)
 
