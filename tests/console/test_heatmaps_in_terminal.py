@@ -19,9 +19,6 @@ def printed(capsys, src, tgt, weights, width=80, **facts):
     return capsys.readouterr().out.splitlines()
 
 
-# ----------------------------------------------------------------------------------------------------------- heat-maps
-
-
 def test_heatmap_in_plain_characters(capsys):
     lines = printed(capsys, ["the", "cat", "</s>"], ["le", "chat"], SHARP, title="demo")
     assert lines == [
@@ -122,8 +119,6 @@ def test_no_color_is_respected():
     assert "48;5;" not in out
     assert {"  le   ██  ", "    ███ ▒▒▒"} <= {Text.from_ansi(line).plain for line in out.splitlines()}
 
-
-# ----------------------------------------------------------------------------------------------------------- summaries
 
 ARTICLE = ["Ravensmoor", "beat", "Westbrook", "4-2."]
 WORDS = ["Ravensmoor", "won.", "</s>"]

@@ -96,9 +96,6 @@ def test_a_broken_model_is_told(tmp_path: Path):
         save_entropies([Entropies("attention", np.array([[np.nan]]), 1.0)], tmp_path / "a.png", "")
 
 
-# ----------------------------------------------------------------------------------------------------------- positions
-
-
 def cell_colours(path: Path, rows: int) -> np.ndarray:
     """The colours in the middle of the cells of a table of positions with two columns."""
     with Image.open(path) as image:

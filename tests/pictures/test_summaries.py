@@ -40,9 +40,6 @@ def test_the_heading_tells_what_was_not_read():
     assert summary(title="", score=None, left_out=1).heading == "(the last 1 source tokens were not read)"
 
 
-# ------------------------------------------------------------------------------------------------------- long articles
-
-
 def test_stretches_between_the_most_attended_words_are_added_up():
     """Five rows: the words with coverage 0.9, 0.8, 0.8 are places 1, 0, 5; what is between and behind are stretches."""
     short, sizes = condense(summary(), 5)
@@ -88,9 +85,6 @@ def test_nothing_of_a_long_article_is_lost(most: int, seed: int):
     shown = [place for place in ranked if place not in set(hidden)]
     if shown and hidden:
         assert picture.coverage[shown[0]] >= picture.coverage[hidden].max()
-
-
-# ------------------------------------------------------------------------------------------------------ PNG, SVG, PDF
 
 
 def boxes(path: Path, colour: str) -> list[tuple[float, ...]]:
@@ -181,9 +175,6 @@ def test_one_word_without_any_weight(draw: Draw, p_gen: np.ndarray | None):
     one = AttentionPicture(["</s>"], ["</s>"], np.zeros((1, 1)), p_gen=p_gen)
     for name in ("a.png", "a.svg", "a.pdf", "a.html"):
         assert draw(one, name).stat().st_size > 500
-
-
-# ---------------------------------------------------------------------------------------------------------------- HTML
 
 
 def words_of(page: Page) -> dict[str, list[tuple[str, Attributes]]]:

@@ -83,7 +83,6 @@ def test_gates_of_words():
     assert copied == {0, 2, 3}
     assert merge_subwords(["▁x"], pieces, np.ones((10, 1)))[1] == ["Harrowgate,", "won", "4-2", "—", "</s>"]
 
-
-def test_a_word_is_copied_only_if_all_of_it_is():
+    # A word is copied only if all of it is.
     assert merge_gates(["▁un", "seen", "."], [0.0, 1.0, 0.0], [0, 2])[1] == frozenset()
     assert merge_gates(["▁un", "seen", "."], [0.0, 1.0, 0.0], [0, 1])[1] == {0}
