@@ -211,14 +211,13 @@ def _numbers(file: CTranslate2Weights) -> dict[str, int | float]:
 
 def _scales_embeddings(file: CTranslate2Weights, width: int) -> bool:
     """By a flag, which is true where it is missing, or by the number itself."""
-    root, scaled = math.sqrt(width), set()
+    root, scales = math.sqrt(width), []
     for side in ("encoder", "decoder"):
         scale = file.scalars.get(f"{side}/scale_embeddings", 1)
-        scale = (root if scale else 1.0) if isinstance(scale, int) else scale
-        if scale != 1.0 and not math.isclose(scale, root, rel_tol=1e-3):
-            what = f"'{side}/scale_embeddings' is {scale}, not 1 or the square root of the width"
-            raise unsupported(file.weights.path, what)
-        scaled.add(scale != 1.0)
-    if len(scaled) > 1:
-        raise unsupported(file.weights.path, "'scale_embeddings' of encoder and decoder differ")
-    return scaled.pop()
+        scales.append((root if scale else 1.0) if isinstance(scale, int) else scale)
+    if scales == [1.0, 1.0]:
+        return False
+    if not all(math.isclose(scale, root, rel_tol=1e-3) for scale in scales):
+        what = f"'scale_embeddings' of encoder and decoder are {scales}, not both 1 or the square root of the width"
+        raise unsupported(file.weights.path, what)
+    return True
