@@ -144,8 +144,8 @@ def score_alignments_command(
     records, rows = [], []
     for path, title, system in zip(hyps, titles(hyps), systems, strict=True):
         links = [pair.possible for pair in _filled(system, n_pairs)]
-        rates = aer([reverse_links(one) for one in links] if reverse_hyp else links, _filled(gold, n_pairs))
-        scores, count = (rates.aer, rates.precision, rates.recall), sum(map(len, links))
+        scores = aer([reverse_links(one) for one in links] if reverse_hyp else links, _filled(gold, n_pairs))
+        count = sum(map(len, links))
         record = {"system": named(path), "scores": [asdict(score) for score in scores], "links": count}
         records.append(record | {"format": system.format, "base": system.base})
         rows.append([title, *(f"{score.value:.2f}" for score in scores), str(count), system.format, str(system.base)])

@@ -148,7 +148,7 @@ def _alignment_error_rate(
         [str(pair.src_words) for pair in pairs] if files.src_words else None,
         [str(pair.tgt_words) for pair in pairs] if files.tgt_words else None,
     )
-    return metrics.aer([one.links() for one in alignments], gold).aer
+    return metrics.aer([one.links() for one in alignments], gold)[0]
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from nmtkit.core.errors import DataError
 from nmtkit.core.version import __version__
@@ -27,17 +26,8 @@ def perplexity(log_prob: float, n_tokens: int) -> Score:
     return Score(PERPLEXITY.title, value, f"tokens:{n_tokens}|version:nmtkit-{__version__}")
 
 
-@dataclass(frozen=True)
-class AlignmentScores:
-    """Alignment error rate with its precision and recall, all 0 to 100."""
-
-    aer: Score
-    precision: Score
-    recall: Score
-
-
-def aer(predicted: Sequence[Links], gold: Sequence[GoldAlignment]) -> AlignmentScores:
-    """Alignment error rate over a corpus: lower is better.
+def aer(predicted: Sequence[Links], gold: Sequence[GoldAlignment]) -> tuple[Score, Score, Score]:
+    """Alignment error rate over a corpus, with precision and recall, all 0 to 100; a lower error rate is better.
 
     Och and Ney 2003, "A Systematic Comparison of Various Statistical Alignment Models", section 6: with A the
     predicted, S the sure and P the possible links,
@@ -55,7 +45,7 @@ def aer(predicted: Sequence[Links], gold: Sequence[GoldAlignment]) -> AlignmentS
     n_possible = sum(len(alignment.possible) for alignment in gold)
     counts = f"pairs:{len(gold)}|links:{n_predicted}|sure:{n_sure}|possible:{n_possible}"
     signature = f"{counts}|version:nmtkit-{__version__}"
-    return AlignmentScores(
+    return (
         Score(AER.title, 100 * (1 - (hit_sure + hit_possible) / (n_predicted + n_sure)), signature),
         Score("alignment precision", 100 * hit_possible / n_predicted if n_predicted else 0.0, signature),
         Score("alignment recall", 100 * hit_sure / n_sure if n_sure else 0.0, signature),

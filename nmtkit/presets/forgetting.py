@@ -17,8 +17,6 @@ from nmtkit.runs.origin import FineTuningOrigin, read_origin
 from nmtkit.runs.saved import SavedRun
 
 OWN, GENERAL = "own text", "general text"
-FORGOTTEN = 1.0
-"""A score that has fallen by more points is told loudly."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +37,8 @@ class TestChange:
 
     @property
     def fell(self) -> bool:
-        """Whether it fell by more than chance and taste explain."""
-        return self.before - self.after > FORGOTTEN
+        """Whether it fell by more than a point, which chance and taste hardly explain."""
+        return self.before - self.after > 1
 
 
 def score_before(run: SavedRun, device: torch.device, threads: int | None = None, notify: Notify = ignore) -> None:

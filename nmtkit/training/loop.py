@@ -84,7 +84,7 @@ def train(
             if due_save:
                 yield training.save()
 
-        if training.has_unreported:
+        if training.unreported:
             yield training.report()
         if reason != "interrupted" and not training.is_validated:
             yield training.validate(evaluate)

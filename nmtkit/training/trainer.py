@@ -97,7 +97,7 @@ class Trainer:
         self.validations: list[tuple[int, float]] = []  # update, score turned so that higher is better
         self.lr = self.peak_lr = 0.0
         self._grad_norm = math.nan
-        self._pending: list[_PendingUpdate] = []
+        self.unreported: list[_PendingUpdate] = []
         self._skipped_in_a_row = 0
         self.is_saved = False
         self._validating = 0.0  # seconds of the last validation; as `_used`, the same in all processes
@@ -112,11 +112,6 @@ class Trainer:
     def seconds(self) -> float:
         """Training time so far, everything included."""
         return self._seconds_before + self._clock() - self._started
-
-    @property
-    def has_unreported(self) -> bool:
-        """Whether updates were made since the last `Step`."""
-        return bool(self._pending)
 
     @property
     def is_validated(self) -> bool:
@@ -184,7 +179,7 @@ class Trainer:
         if self.ema:
             self.ema.update(self.update)
         numbers = torch.cat([sums, torch.stack([norm.to(sums), bad.to(sums)])])
-        self._pending.append(_PendingUpdate(self.update, position, counts, numbers))
+        self.unreported.append(_PendingUpdate(self.update, position, counts, numbers))
         if self.device.type == "cpu" and self.update % _TRIM_EVERY == 0:
             trim_malloc()
         self._used_before, self._used = self._used, self.seconds
@@ -221,10 +216,10 @@ class Trainer:
     def report(self) -> Step:
         """Reads the numbers of the updates since the last report."""
         begun = self._clock()
-        rows = torch.stack([made.numbers for made in self._pending]).tolist()
+        rows = torch.stack([made.numbers for made in self.unreported]).tolist()
         busy = self._busy + self._clock() - begun  # reading waits for the device
         good: list[tuple[_PendingUpdate, list[float]]] = []
-        for made, (*sums, norm, bad) in zip(self._pending, rows, strict=True):
+        for made, (*sums, norm, bad) in zip(self.unreported, rows, strict=True):
             if bad:
                 self._skipped_in_a_row += 1
                 if self._skipped_in_a_row >= _GIVE_UP_AFTER:
@@ -233,9 +228,9 @@ class Trainer:
             self._skipped_in_a_row = 0
             self._grad_norm = norm
             good.append((made, sums))
-        tokens, skipped = sum(made.counts["tokens"] for made in self._pending), len(rows) - len(good)
+        tokens, skipped = sum(made.counts["tokens"] for made in self.unreported), len(rows) - len(good)
         loss, terms = self._mean_losses(good)
-        speed, epoch, self._pending, self._busy = tokens / max(busy, 1e-9), self.stream.epoch, [], 0.0
+        speed, epoch, self.unreported, self._busy = tokens / max(busy, 1e-9), self.stream.epoch, [], 0.0
         return Step(self.update, epoch, loss, terms, tokens, speed, self.lr, self._grad_norm, self.seconds, skipped)
 
     def _mean_losses(self, good: Sequence[tuple[_PendingUpdate, Sequence[float]]]) -> tuple[float, dict[str, float]]:
