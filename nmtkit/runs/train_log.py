@@ -15,7 +15,6 @@ from nmtkit.core.version import __version__
 from nmtkit.runs.folder import Notify, RunFolder
 
 _PACKAGE = Path(__file__).parent.parent
-_STAMP = len("2017-06-12 17:57:34")
 _GIT_SECONDS = 10
 
 
@@ -29,15 +28,13 @@ class TrainLog:
         self._notify = notify
         self._waiting: list[str] = []
         self._file: TextIO | None = None
-        self._is_open = True
         self.write(f"$ {shlex.join(command)}")
+        versions = f"nmtkit {__version__}, torch {torch.__version__}, Python {platform.python_version()}"
+        self.write(f"{versions}, {platform.platform()}\ncode: {code_state()}")
 
     def open(self, folder: RunFolder) -> None:
         """Appends to the file in the run's folder."""
-        versions = f"nmtkit {__version__}, torch {torch.__version__}, Python {platform.python_version()}"
-        made_with = (f"{versions}, {platform.platform()}", f"code: {code_state()}")
-        command, *said = self._waiting
-        waiting, self._waiting = [command, *(_stamped(line, command[:_STAMP]) for line in made_with), *said], []
+        waiting, self._waiting = self._waiting, []
         try:
             self._file = folder.train_log.open("a", encoding="utf-8", buffering=1)
             self._file.writelines(waiting)
@@ -48,7 +45,7 @@ class TrainLog:
         """Adds a message of one or more lines."""
         lines = [_stamped(line) for line in text.splitlines() if line]
         if self._file is None:
-            self._waiting += lines if self._is_open else []
+            self._waiting += lines
             return
         try:
             self._file.writelines(lines)
@@ -60,8 +57,8 @@ class TrainLog:
         self._notify(f"{path}: cannot write it ({fault.strerror or fault}); training goes on without it")
 
     def close(self) -> None:
-        """Closes the file; later messages are dropped."""
-        file, self._file, self._is_open = self._file, None, False
+        """Closes the file; later messages are not written."""
+        file, self._file = self._file, None
         if file is not None:
             with suppress(OSError):  # what could not be written was told
                 file.close()
@@ -81,5 +78,5 @@ def _git(*words: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, timeout=_GIT_SECONDS, check=False).stdout.strip()
 
 
-def _stamped(line: str, stamp: str = "") -> str:
-    return f"{stamp or time.strftime('%Y-%m-%d %H:%M:%S')}  {line}\n"
+def _stamped(line: str) -> str:
+    return f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {line}\n"
