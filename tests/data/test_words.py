@@ -10,6 +10,7 @@ from nmtkit.corpus.blocks import Example
 from nmtkit.data.tokenizer import Tokenizer, TokenizerConfig
 from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.data.words import (
+    WORDS_AT_ONCE,
     WordSegmentation,
     cut_words,
     known_ids,
@@ -183,3 +184,17 @@ def test_merge_by_hand() -> None:
         [0.0, 0.0],  # a word without pieces
     ]
     assert merge_to_words(weights, src, tgt) == pytest.approx(np.array(expected))
+
+
+def test_long_lines_are_merged_as_short_ones_are() -> None:
+    """Some words at a time, which may end in the middle of a piece."""
+    draw = np.random.default_rng(5)
+    sides = []
+    for words in (2 * WORDS_AT_ONCE + 3, WORDS_AT_ONCE + 1):
+        lengths = draw.integers(1, 9, words).tolist()
+        ends = {*draw.choice(sum(lengths), sum(lengths) // 4, replace=False).tolist(), sum(lengths)} - {0}
+        sides.append(piece_shares(np.diff([0, *sorted(ends)]).tolist(), lengths))
+    of_src, of_tgt = map(share_table, sides)
+    weights = draw.random((of_tgt.shape[1], of_src.shape[1]))
+    expected = of_tgt / of_tgt.sum(axis=1, keepdims=True) @ weights @ of_src.T
+    assert merge_to_words(weights, *sides) == pytest.approx(expected)
