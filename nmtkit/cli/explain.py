@@ -36,10 +36,7 @@ from nmtkit.translation.translator import Translator
     inference.checkpoint,
     inference.search_flags("beam_size"),
     click.option(
-        "--steps",
-        type=Number(0),
-        metavar="N",
-        help="Show N steps, the first and the last; 0 shows all. Default: as many as fit the screen.",
+        "--steps", type=Number(0), metavar="N", help="Steps shown; 0 shows all. Default: what fits the screen."
     ),
     click.option("-o", "--output", type=NEW_FILE, metavar="FILE", help="Draw a page instead: FILE.html."),
     options.as_json("Print a JSON object for each sentence."),

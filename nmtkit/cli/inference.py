@@ -177,10 +177,7 @@ def _attention_of(name: str, part: str, default: str) -> Decorator:
 layer: Decorator = _attention_of("--layer", "decoder layer N", "the last but one")
 head: Decorator = _attention_of("--head", "head N of the layer", "the mean of all")
 shortlist: Decorator = click.option(
-    "--shortlist",
-    type=options.FILE,
-    metavar="FILE",
-    help="Score only the target tokens in a file of `align --shortlist`.",
+    "--shortlist", type=options.FILE, metavar="FILE", help="Score only target tokens in a file of `align --shortlist`."
 )
 workers: Decorator = click.option(
     "--workers",

@@ -42,11 +42,7 @@ POSITIONS = 100
     options.models,
     inference.checkpoint,
     options.picture_file("-o", "--output", meaning="Draw into a file instead of the terminal", several=True),
-    click.option(
-        "--grid",
-        is_flag=True,
-        help="All sentences on one sheet. Default: a page each in .pdf, one below the other elsewhere.",
-    ),
+    click.option("--grid", is_flag=True, help="All sentences on one sheet."),
     click.option("--layers", is_flag=True, help="Transformer: all layers and heads, by subwords, as an .html page."),
     inference.layer,
     inference.head,

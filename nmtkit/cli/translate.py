@@ -171,21 +171,12 @@ def _noting_paragraphs(text: Iterable[list[str]]) -> Iterator[list[str]]:
     [options.as_json("Print a JSON object for each article: scores, tokens, copied spans.")],
     cloup.option_group(
         "Input",
+        click.option("--article-field", metavar="KEY", help="Read JSON lines with the article under KEY."),
+        click.option("--stories", type=FILE, metavar="DIR", help="Summarize the articles of .story files in DIR."),
         click.option(
-            "--article-field", metavar="KEY", help="Read JSON lines with the article under KEY, not plain text."
+            "--max-source-tokens", type=Number(1), metavar="N", help="Read N tokens. Default: as in training."
         ),
-        click.option(
-            "--stories", type=FILE, metavar="DIR", help="Summarize the .story files in DIR, without their highlights."
-        ),
-        click.option(
-            "--max-source-tokens",
-            type=Number(1),
-            metavar="N",
-            help="Read the first N tokens only. Default: as in training.",
-        ),
-        click.option(
-            "--window", type=Number(1), metavar="N", help="Summarize whole articles in windows of at most N tokens."
-        ),
+        click.option("--window", type=Number(1), metavar="N", help="Read whole articles, in windows of N tokens."),
         click.option("--lead", type=Number(1), metavar="N", help="Print the first N sentences; needs no model."),
     ),
 )

@@ -6,16 +6,14 @@ Training in stages is a list of partial recipes, each laid over the whole one an
 
 from nmtkit.recipe.keys import KeyChoice, RecipeKey, all_keys, choices, describe_key
 from nmtkit.recipe.loading import ANY_TEXT, bundled, load, locate
-from nmtkit.recipe.schema import EvaluationConfig, InitConfig, Recipe, Stage
+from nmtkit.recipe.schema import EvaluationConfig, Recipe
 
 __all__ = [
     "ANY_TEXT",
     "EvaluationConfig",
-    "InitConfig",
     "KeyChoice",
     "Recipe",
     "RecipeKey",
-    "Stage",
     "all_keys",
     "bundled",
     "choices",
