@@ -150,14 +150,8 @@ class LineStream:
     """Lines that arrive in windows, searched as they come and answered in order.
 
     A thread reads windows ahead, a few of them, so that no search waits at the end of one; memory is that of these
-    windows, however many there are.
-
-    Args:
-        encode: makes sources of lines.
-        waiting: where they wait.
-        searches: who takes of them.
-        here: whether they compute in this process on the CPU, each with one core if there are several.
-        stop: ends searches that are in the middle of something, if that can be done.
+    windows, however many there are. Searches that compute `here`, in this process on the CPU, have one core each if
+    there are several. `stop` ends searches that are in the middle of something, if that can be done.
     """
 
     def __init__(
