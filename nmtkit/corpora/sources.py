@@ -95,22 +95,16 @@ class UrlSource(CorpusSource):
         target = folder / self.file_name
         with write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            checksum = self._cached(target, context)
-            if checksum is None:
+            checksum = ""
+            if target.is_file():
+                context.notify(f"{target} is in the cache; checking it")
+                checksum = sha256_of(target)
+                if self.sha256 not in ("", checksum):
+                    context.notify(f"its checksum is {checksum}, not {self.sha256}: downloading it again")
+                    checksum = ""
+            if not checksum:
                 context.notify(f"downloading {self.url}")
                 checksum = download(self.url, target, context, self.sha256, self.size)
         if not self.sha256:
             context.notify(f"{self.file_name} is not verified: {self.no_checksum}. Its SHA-256 checksum is {checksum}")
         return [SourceFile(target, self.url, checksum, verified=bool(self.sha256))]
-
-    def _cached(self, target: Path, context: FetchContext) -> str | None:
-        """The checksum of a file in the cache; None if it must be downloaded."""
-        if not target.is_file():
-            return None
-        context.notify(f"{target} is in the cache; checking it")
-        checksum = sha256_of(target)
-        if self.sha256 in ("", checksum):
-            return checksum
-        context.notify(f"its checksum is {checksum}, not {self.sha256}: downloading it again")
-        target.unlink()
-        return None
