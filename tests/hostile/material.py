@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 
 from commands import backwards_links, sentence_pairs, write_lines, write_pairs
@@ -64,25 +63,18 @@ def write_corpus(folder: Path, train: int = 300) -> None:
         (folder / f"{name}.yaml").write_text(text, encoding="utf-8")
 
 
-@dataclass(frozen=True)
-class Material:
-    """A folder with the corpus, and `runs/tiny` and `runs/sum` in it, both finished."""
+def make_material(folder: Path, runner: Runner) -> None:
+    """Writes the corpus into a folder, and trains `runs/tiny` and `runs/sum` there."""
+    write_corpus(folder)
+    for name in ("tiny", "sum"):
+        done = runner.run("train", f"{name}.yaml", cwd=folder)
+        assert done.code == 0, done
 
-    folder: Path
 
-    @classmethod
-    def make(cls, folder: Path, runner: Runner) -> "Material":
-        """Trains the runs."""
-        write_corpus(folder)
-        for name in ("tiny", "sum"):
-            done = runner.run("train", f"{name}.yaml", cwd=folder)
-            assert done.code == 0, done
-        return cls(folder)
-
-    def copy(self, to: Path, *runs: str) -> None:
-        """The corpus and some of the runs, as they were."""
-        for path in self.folder.iterdir():
-            if path.is_file():
-                shutil.copy2(path, to)  # with its time: preprocessed text is known by it
-        for run in runs:
-            shutil.copytree(self.folder / "runs" / run, to / "runs" / run)
+def copy_material(folder: Path, to: Path, *runs: str) -> None:
+    """The corpus and some of the runs, as they were."""
+    for path in folder.iterdir():
+        if path.is_file():
+            shutil.copy2(path, to)  # with its time: preprocessed text is known by it
+    for run in runs:
+        shutil.copytree(folder / "runs" / run, to / "runs" / run)

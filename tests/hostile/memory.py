@@ -21,7 +21,7 @@ from typing import BinaryIO
 
 from commands import WORDS
 
-from .material import Material
+from .material import make_material
 from .runner import Runner
 
 MOST = 20.0
@@ -63,9 +63,9 @@ def resident(pid: int) -> float:
     return sum(sizes)
 
 
-def watch(name: str, folder: Path, lines: int, threads: int) -> bool:
+def watch(name: str, folder: Path, lines: int) -> bool:
     """Runs a command over the lines and says how its memory went; whether it stayed flat."""
-    words = [sys.executable, "-m", "nmtkit", *COMMANDS[name], "--threads", str(threads)]
+    words = [sys.executable, "-m", "nmtkit", *COMMANDS[name], "--threads", "1"]
     begun = time.monotonic()
     kept = {key: value for key, value in os.environ.items() if not key.startswith("NMTKIT_")}
     with subprocess.Popen(
@@ -93,17 +93,16 @@ def watch(name: str, folder: Path, lines: int, threads: int) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.hostile.memory", description=__doc__)
     parser.add_argument("--lines", type=int, default=1_000_000, help="for each command (default: 1,000,000)")
-    parser.add_argument("--threads", type=int, default=1, help="of each command (default: 1)")
     parser.add_argument("commands", nargs="*", default=list(COMMANDS), help="which (default: all)")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="nmtkit-memory-") as name:
         folder = Path(name)
         with Runner() as runner:
-            Material.make(folder, runner)
+            make_material(folder, runner)
         for side in ("src", "tgt"):
             with open(folder / f"large.{side}", "wb") as file:
                 file.writelines(blocks(given.lines))
-        flat = [watch(name, folder, given.lines, given.threads) for name in given.commands]
+        flat = [watch(name, folder, given.lines) for name in given.commands]
     raise SystemExit(not all(flat))
 
 

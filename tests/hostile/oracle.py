@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from same_run import differences
 
 from .cases import Case, families, use_of
-from .material import Material
+from .material import copy_material, make_material
 from .runner import Done, Runner
 
 SHARES = {
@@ -71,15 +71,16 @@ class Room:
     def __init__(self, runner: Runner, folder: Path) -> None:
         self._runner = runner
         self._folder = folder
-        (folder / "material").mkdir()
-        self.material = Material.make(folder / "material", runner)
-        runs = folder / "material/runs"
+        self.material = folder / "material"
+        self.material.mkdir()
+        make_material(self.material, runner)
+        runs = self.material / "runs"
         done = runner.run(
-            *("train", "tiny.yaml", "--run", "runs/half", "--set", "training.max_updates=7"), cwd=self.material.folder
+            *("train", "tiny.yaml", "--run", "runs/half", "--set", "training.max_updates=7"), cwd=self.material
         )
         assert done.code == 0, done
         (runs / "half/result.json").unlink()
-        shown = runner.run("recipe", "show", "tiny.yaml", "--resolved", cwd=self.material.folder)
+        shown = runner.run("recipe", "show", "tiny.yaml", "--resolved", cwd=self.material)
         names = sorted(
             {str(file.relative_to(run)) for run in runs.iterdir() for file in run.rglob("*") if file.is_file()}
         )
@@ -128,7 +129,7 @@ class Room:
         with tempfile.TemporaryDirectory(dir=self._folder) as name:
             place = Path(name) / "here"
             place.mkdir()
-            self.material.copy(place, *case.runs)
+            copy_material(self.material, place, *case.runs)
             for path, content in case.files.items():
                 (place / path).write_bytes(content)
             if case.harm is not None:
@@ -151,8 +152,8 @@ class Room:
         if case.words[0] == "train":
             run = place / "runs/half"
             if (place / "runs/half/metrics.jsonl").is_file():
-                shutil.copy(self.material.folder / "runs/tiny/metrics.jsonl", run / "metrics.jsonl")  # not asked here
-            return differences(self.material.folder / "runs/tiny", run)
+                shutil.copy(self.material / "runs/tiny/metrics.jsonl", run / "metrics.jsonl")  # not asked here
+            return differences(self.material / "runs/tiny", run)
         if case.words[0] == "average":
             found = load_file(place / "out.safetensors")
             return {name: (str(found[name].dtype), found[name].numpy().tobytes()) for name in found}

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from same_run import differences, wait_for_update
 
 from .kills import fault_of
+from .material import copy_material
 from .oracle import SHARES, Room
 from .runner import Done, Runner
 
@@ -38,7 +39,7 @@ def room(runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> Room:
 @pytest.fixture
 def place(room: Room, tmp_path: Path) -> Path:
     """A folder with the corpus."""
-    room.material.copy(tmp_path)
+    copy_material(room.material, tmp_path)
     return tmp_path
 
 
@@ -58,9 +59,9 @@ def test_a_family_is_answered(room: Room, family: str, examples: int) -> None:
 @pytest.fixture(scope="session")
 def straight(room: Room, runner: Runner) -> Path:
     """The long training, undisturbed."""
-    done = runner.run("train", "tiny.yaml", "--run", "straight", *LONG, cwd=room.material.folder)
+    done = runner.run("train", "tiny.yaml", "--run", "straight", *LONG, cwd=room.material)
     assert done.code == 0, done
-    return room.material.folder / "straight"
+    return room.material / "straight"
 
 
 def is_refused(done: Done, holder: int) -> bool:
@@ -129,4 +130,4 @@ def test_files_that_cannot_grow(runner: Runner, room: Room, place: Path, most: i
         assert load_file(path)
     done = runner.run("train", "tiny.yaml", "--run", run, "--resume", "auto", cwd=place)
     assert done.code == 0, done
-    assert differences(room.material.folder / "runs/tiny", run) == []
+    assert differences(room.material / "runs/tiny", run) == []
