@@ -38,6 +38,7 @@ PARSED = {
         "nmtkit fetch tatoeba-",
         "nmtkit evaluate runs/mine --test-set ",
         "nmtkit train libreoffice-",
+        "nmtkit train --source de/train.en ",
         "hf ",
     ),
     "needs a CUDA device": ("nmtkit translate -m runs/mine --device cuda", "nmtkit train mine.yaml --device cuda"),
