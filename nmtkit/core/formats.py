@@ -17,7 +17,7 @@ MAX_DEPTH = 100
 """How many groups and lists may lie one in the other in a YAML or JSON text; nothing that people write comes near."""
 MAX_YAML_VALUES = 20_000
 """How many keys and values a YAML text may have, those that an alias repeats counted as often."""
-MAX_YAML_BYTES = 1 << 20
+MAX_YAML_BYTES = 1 << 18
 """How long a YAML file may be."""
 
 _LONGEST_NUMBER = 100  # digits
@@ -137,7 +137,7 @@ def load_yaml(path: Path) -> tuple[dict[str, Any], dict[KeyPath, str]]:
         with path.open("rb") as file:
             content = file.read(MAX_YAML_BYTES + 1)
         if len(content) > MAX_YAML_BYTES:
-            raise DataError(f"{path}: more than {MAX_YAML_BYTES >> 20} MiB; is this the file that you mean?")
+            raise DataError(f"{path}: more than {MAX_YAML_BYTES >> 10} KiB; is this the file that you mean?")
         text = content.decode("utf-8")
     except OSError as fault:
         raise DataError(f"{path}: cannot read it: {fault.strerror or fault}") from fault

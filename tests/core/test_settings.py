@@ -223,7 +223,7 @@ LAUGHS = "a0: &a0 [x,x,x,x,x,x,x,x,x]\n" + "".join(
         ('a: 1\n"\\udfff": 2\n', ["line 2", "\\\\udfff"]),
         ('a: 1\nb: "x\\0"\n', ["line 2", "\\\\u0000"]),
         ("a: 1\nb: \0\n", ["line 2", "x0000"]),
-        ("# " + "x" * (1 << 23), ["MiB"]),
+        ("# " + "x" * (1 << 23), ["KiB"]),
     ],
     ids=lambda part: repr(part)[:40],
 )
