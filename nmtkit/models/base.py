@@ -169,10 +169,9 @@ class Output(Rows):
 class LayerAttentions(Rows):
     """Attention weights of every head: one tensor for each of the L layers of a side, first layer first.
 
-    Rows are queries, columns are keys. A real row sums to one over the keys that it may read; columns of padding are
-    zero, and so are whole rows of padding. Row t of `decoder` and `cross` is the position that *predicts* target token
-    t (`tgt_out`), so that row t of `cross` belongs to the word that it writes. The columns of `decoder` are the
-    decoder's inputs (`tgt_in`): BOS first, so that column u > 0 is target token u - 1; row t reads columns 0 to t.
+    Rows are queries, columns are keys. A real row sums to one over the keys that it may read; rows and columns of
+    padding are zero. Row t of `decoder` and `cross` is the position that *predicts* target token t (`tgt_out`). The
+    columns of `decoder` are the decoder's inputs (`tgt_in`), BOS first; row t reads columns 0 to t.
     """
 
     encoder: tuple[Tensor, ...]
@@ -193,7 +192,7 @@ class Seq2Seq(nn.Module, ABC, Generic[M, S]):
     """An encoder-decoder model; see the head of this file.
 
     A subclass has a nested `Config(ModelConfig)`, is built as `Model(config, vocabulary_sizes)`, and names its memory
-    and state: `Seq2Seq[LuongMemory, LuongState]`. Code for any model names neither.
+    and state: `Seq2Seq[LuongMemory, LuongState]`.
     """
 
     Config: ClassVar[type[ModelConfig]]

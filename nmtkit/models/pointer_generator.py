@@ -12,10 +12,9 @@ together with what it looked at last; then it looks, and writes:
     P(w) = p_gen P_vocab(w) + (1 - p_gen) sum_{i: w_i = w} a_i   eq. 9
     c <- c + a                                                   eq. 10
 
-Where the paper leaves a choice, this is what its authors' program does, and what the numbers of parameters in the paper
-follow from (21,499,600; 1,153 more for the pointer, 512 more for coverage): the state s_t is the pair of memory cell
-and hidden state in the attention and in the gate, the hidden state alone in V; both embeddings are one matrix; x_t is
-the input after W_x. Torch's LSTMs have a second bias, 1,024 numbers each.
+Where the paper leaves a choice, this is what its authors' program does, and what the paper's numbers of parameters
+follow from: the state s_t is the pair of memory cell and hidden state in the attention and in the gate, the hidden
+state alone in V; both embeddings are one matrix; x_t is the input after W_x.
 
 Four things differ. Sources end in EOS here, which can be looked at, and copied, like a word. The decoder's first look
 back is at nothing in a search too, where the authors' program looks with the first state of the decoder. In training

@@ -369,6 +369,8 @@ def test_a_traced_search_is_the_search(model: Seq2Seq) -> None:
     trace = SearchTracer(model, config, config.beam_size).trace(batch)
     (hypotheses,) = beam_search(model, batch, config, config.beam_size)
     assert trace.hypotheses == hypotheses
+    grouped = SearchTracer(model, config.changed({"beam_size": 4, "diversity_groups": 2}), 4).trace(batch)
+    assert {one.group for step in grouped.steps for one in step if not one.rule} == {0, 1}
     slots: list[list[int]] = [[]]
     traced: list[tuple[list[int], TracedCandidate]] = []
     for step in trace.steps:
