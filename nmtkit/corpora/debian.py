@@ -24,6 +24,7 @@ from nmtkit.corpus.text import read_stream_lines
 PACKAGE_INDEX = "main/binary-amd64/Packages"
 LARGEST_FILE = 2**26
 """Bytes of a file of a package that is read."""
+
 _ADDRESS = re.compile(r"^(?:deb(?:\s+\[.*?\])?|URIs:)\s+(https?://\S*debian/?)(?=\s|$)", re.MULTILINE)
 """An archive of Debian in one of apt's two formats; that of security updates has another name."""
 
@@ -41,13 +42,15 @@ def apt_mirrors(folder: Path) -> Iterator[str]:
 
 class _ReleaseSource(CorpusSource):
     mirror: str = ""
-    """The address of a mirror; empty: $NMTKIT_DEBIAN_MIRROR, or that of this machine's apt."""
+    """The address of a mirror; empty: $NMTKIT_DEBIAN_MIRROR, or the mirror that this machine's apt uses."""
     release: str = Field(default="bookworm", pattern=r"^[a-z]+$")
     """The code name of the release; default: one that no longer changes."""
 
     def _mirror(self) -> str:
-        address = self.mirror or os.environ.get("NMTKIT_DEBIAN_MIRROR")
-        return (address or next(apt_mirrors(Path("/etc/apt")), "")).rstrip("/")
+        address = self.mirror or os.environ.get("NMTKIT_DEBIAN_MIRROR") or next(apt_mirrors(Path("/etc/apt")), "")
+        if not address:
+            raise DataError(f"{self.label()}: apt names no mirror of Debian; name one by NMTKIT_DEBIAN_MIRROR")
+        return address.rstrip("/")
 
     def _indexes(self, context: FetchContext, names: Sequence[str]) -> list[SourceFile]:
         address = f"{self._mirror()}/dists/{self.release}"

@@ -139,29 +139,32 @@ def head_pictures(reader: TextModel, sources: Sequence[str], translations: Seque
     from nmtkit.pictures import HeadsPicture
 
     model = require_heads(reader)
-    pictures = []
-    for number, (translation, source) in enumerate(zip(translations, reader.encode_sources(sources), strict=True), 1):
+    src = reader.encode_sources(sources)
+    tgt = []
+    for number, (source, translation) in enumerate(zip(src, translations, strict=True), start=1):
         if not source.ids:
             raise _no_known_letters(number)
-        target = reader.encode_target_tokens(translation.tokens, source, number)
-        weights = model.attentions(make_batch([source], [target]).to(reader.device))
-        rows = len(translation.tokens) + translation.finished
+        tgt.append(reader.encode_target_tokens(translation.tokens, source, number))
+    pictures: dict[int, HeadsPicture] = {}
+    for numbers, batch in reader.batches(src, tgt):
+        weights = model.attentions(batch.to(reader.device))
         encoder, decoder, cross = (
-            torch.stack(side, 1)[0].float().cpu().numpy() for side in (weights.encoder, weights.decoder, weights.cross)
-        )  # (L,A,S,S), (L,A,T,T), (L,A,T,S)
-        pictures.append(
-            HeadsPicture(
+            torch.stack(side, 1).float().cpu().numpy() for side in (weights.encoder, weights.decoder, weights.cross)
+        )  # (B,L,A,S,S), (B,L,A,T,T), (B,L,A,T,S)
+        for row, number in enumerate(numbers):
+            translation, columns = translations[number], len(src[number].ids) + 1
+            rows = len(translation.tokens) + translation.finished
+            pictures[number] = HeadsPicture(
                 [*translation.src_tokens, reader.end],
                 [*translation.tokens, reader.end][:rows],
-                encoder,
-                decoder[:, :, :rows, :rows],
-                cross[:, :, :rows],
+                encoder[row, :, :, :columns, :columns],
+                decoder[row, :, :, :rows, :rows],
+                cross[row, :, :, :rows, :columns],
                 title=reader.name,
                 score=translation.score,
                 left_out=translation.src_left_out,
             )
-        )
-    return pictures
+    return [pictures[number] for number in range(len(sources))]
 
 
 def positions(reader: TextModel, most: int) -> tuple[NDArray[np.float32], str]:

@@ -8,6 +8,7 @@ from web_server import Site
 
 from nmtkit.core.errors import DataError, NmtkitError, RecipeError
 from nmtkit.core.settings import parse
+from nmtkit.corpora import debian
 from nmtkit.corpora.debian import DebianIndexes, DebianPackage, apt_mirrors, package_files, stanzas
 from nmtkit.corpora.debian_readers import DebianDescriptions, DebianSummaries, LibreOfficeHelp
 
@@ -36,6 +37,10 @@ def test_a_mirror_is_named_by_apt_or_by_a_variable(site: Site, tmp_path: Path, m
     unnamed = DebianPackage(package="tool", release="stable")
     monkeypatch.setenv("NMTKIT_DEBIAN_MIRROR", f"{source.mirror}/")
     assert [one.path.name for one in unnamed.obtain(context)] == ["tool.deb"]
+    monkeypatch.delenv("NMTKIT_DEBIAN_MIRROR")
+    monkeypatch.setattr(debian, "apt_mirrors", lambda folder: iter(()))
+    with pytest.raises(DataError, match="names no mirror of Debian; name one by NMTKIT_DEBIAN_MIRROR"):
+        unnamed.obtain(context)
 
 
 def test_a_package_is_downloaded_once(site: Site, tmp_path: Path) -> None:
