@@ -24,7 +24,7 @@ PAIRS = [("a x b y z", "y x z a"), ("b c", "c"), ("d d d d d d d", "a b c d a b"
 def store(folder: Path, max_length: int = 20, pairs: list[tuple[str, str]] = PAIRS) -> Store:
     check = checker(max_length=max_length, over_long="truncate")
     examples = [Example(src, tgt, line) for line, (src, tgt) in enumerate(pairs, start=1)]
-    write_store(folder, "train", examples, PAIR, check, copying=True)
+    write_store(folder, "train", examples, PAIR, check, copying=True, size=1)
     return Store.open(folder, "train")
 
 
