@@ -120,7 +120,7 @@ def test_what_links_count_words_from_can_be_said(tmp_path: Path) -> None:
     for text, settings, fault in (
         ("4-4\n" * 29 + "5-1\n", from_one, r"line 30: a link names source word 5, but there are 4, counted from 1;"),
         ("4-4\n" * 30, files, r"line 1: a link names source word 4, .*if it counts them from 1, set alignment_base: 1"),
-        ("0-1\n" * 30, from_one, r"line 1: link '0-1' holds a word 0, .*in a recipe alignment_base: 0"),
+        ("0-1\n" * 30, from_one, r"line 1: link '0-1' holds a word 0, .*in a recipe, alignment_base: 0"),
     ):
         (tmp_path / "a.align").write_text(text)
         with pytest.raises(DataError, match=fault):
