@@ -31,6 +31,8 @@ VARIABLES = (
     *("MKL_NUM_THREADS", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "ONEDNN_MAX_CPU_ISA"),
 )
 """Environment variables that change this machine's speed; part of the key."""
+PLAN = "planned"
+"""Part of the key of one plan to do a workload."""
 
 AnyConfig = TypeVar("AnyConfig")
 
@@ -141,7 +143,7 @@ def entries() -> list[dict[str, Any]]:
     """All measured results, the newest first: `key` and `result` of each."""
     with suppress(OSError):
         paths = sorted(cache_folder().glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
-        return [entry for path in paths if (entry := _read(path)) is not None]
+        return [entry for path in paths if (entry := _read(path)) is not None and PLAN not in entry["key"]]
     return []
 
 

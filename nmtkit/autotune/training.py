@@ -167,6 +167,12 @@ class TrainingWorkload:
     updates_an_epoch: float
     """Roughly."""
 
+    @property
+    def plan_key(self) -> dict[str, Any]:
+        """The key of just this training, with its limits."""
+        limits = self.config.model_dump(mode="json", include={"max_updates", "max_epochs", "max_minutes"})
+        return {**self.key, cache.PLAN: limits | {"updates_an_epoch": self.updates_an_epoch}}
+
 
 def tune_training(workload: TrainingWorkload, again: bool = False) -> TuningResult[TrainingSpeedConfig]:
     """The fastest way to train, from the cache or else measured now.
@@ -174,6 +180,9 @@ def tune_training(workload: TrainingWorkload, again: bool = False) -> TuningResu
     A fresh model is updated with the first batches of the data in every configuration that the settings leave open, in
     turns; random states are restored. All processes take part, and the first one's clock counts. The process is left
     prepared for one of the configurations: call `device.prepare` again. `again` measures in spite of the cache.
+
+    That a training is too short to be measured is cached too, for this training alone: its time, estimated anew, might
+    be found long enough, and one recipe would give two models.
     """
     begun, is_first = time.monotonic(), distributed.rank() == 0
     with randomness.fork_rng(workload.device):
@@ -182,7 +191,8 @@ def tune_training(workload: TrainingWorkload, again: bool = False) -> TuningResu
         unmeasured = TuningResult("training", candidates[0], "target tokens/s")
         if len(candidates) == 1:
             return unmeasured
-        known = cache.get(workload.key, TrainingSpeedConfig) if is_first and not again else None
+        keys = (workload.plan_key, workload.key) if is_first and not again else ()
+        known = next(filter(None, (cache.get(key, TrainingSpeedConfig) for key in keys)), None)
         known = distributed.broadcast_object(known)
         if known is not None:
             return known
@@ -190,8 +200,10 @@ def tune_training(workload: TrainingWorkload, again: bool = False) -> TuningResu
     devices.trim_malloc()
     if result.speeds:
         result = replace(result, seconds=time.monotonic() - begun)
-        if is_first:
-            cache.put(workload.key, result)
+    if is_first and result.speeds:
+        cache.put(workload.key, result)
+    if is_first and (result.rough_speed or (again and result.speeds)):
+        cache.put(workload.plan_key, result)
     return result
 
 

@@ -192,6 +192,27 @@ def test_measuring_takes_a_twentieth_of_the_time_at_most(
         assert result.rough_speed == pytest.approx(batches(1)[0].n_tokens / update)
 
 
+def test_a_training_that_was_too_short_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if it looks longer the next time: one recipe gives one model. Others are measured, and on demand."""
+    model = Slow(0.03)
+    monkeypatch.setattr(tuning, "time", model)
+
+    def is_measured(max_updates: int, again: bool = False) -> bool:
+        return bool(tune(model, again, threads=1, max_updates=max_updates).speeds)
+
+    short = tune(model, threads=1)
+    assert not short.speeds
+    assert short.rough_speed == pytest.approx(batches(1)[0].n_tokens / 0.03)
+    model.fixed = 0.06
+    assert tune(model, threads=1).rough_speed == short.rough_speed
+    assert not is_measured(1000)
+    assert cache.entries() == []
+    assert is_measured(1001)
+    assert not is_measured(1000)
+    assert is_measured(1000, again=True)
+    assert is_measured(1000)
+
+
 @pytest.mark.usefixtures("quick")
 def test_a_less_exact_config_with_another_loss_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """However quick it is: here only bfloat16 is quick, and its loss is twice the exact one."""
