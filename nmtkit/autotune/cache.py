@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from nmtkit.autotune.timing import GIVEN_UP
+from nmtkit.autotune.timing import GIVE_UP_RATIO
 from nmtkit.core.device import cpu_threads, describe
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.core.files import atomic_path
@@ -26,7 +26,7 @@ from nmtkit.core.version import __version__
 from nmtkit.models.base import ModelConfig
 from nmtkit.runs.folder import user_cache
 
-VARIABLES = (
+KEY_VARIABLES = (
     *("ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "GOMP_SPINCOUNT", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS"),
     *("MKL_NUM_THREADS", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "ONEDNN_MAX_CPU_ISA"),
 )
@@ -46,7 +46,7 @@ class TuningResult(Generic[AnyConfig]):
     config: AnyConfig
     """The fastest, a dataclass of plain values."""
     unit: str
-    """Of its speed."""
+    """The unit of `speed`."""
     speeds: dict[str, float] = field(default_factory=dict)
     """The speed of every configuration that was measured: 0 where memory ran out, an upper bound where it was given
     up. Empty if nothing was measured."""
@@ -58,9 +58,9 @@ class TuningResult(Generic[AnyConfig]):
     kept: bool = False
     """Whether it was found earlier."""
     lines: int = 0
-    """Of a search: the lines that every configuration searched."""
+    """The lines that every configuration of a search translated."""
     differing: dict[str, int] = field(default_factory=dict)
-    """Of less exact configurations: how many of the lines got another text."""
+    """How many of the lines got another text, for each less exact configuration."""
 
     @property
     def speed(self) -> float | None:
@@ -70,7 +70,7 @@ class TuningResult(Generic[AnyConfig]):
     def format_speed(self, config: str) -> str:
         """The speed of a configuration in words."""
         speed = self.speeds[config]
-        given_up = GIVEN_UP * speed <= 1.001 * max(self.speeds.values())
+        given_up = GIVE_UP_RATIO * speed <= 1.001 * max(self.speeds.values())
         return f"{'at most ' if given_up else ''}{speed:,.0f}" if speed else "out of memory"
 
     def sentences(self) -> Iterator[str]:
@@ -111,7 +111,7 @@ def machine(device: torch.device) -> dict[str, Any]:
     facts["instructions"] = torch.backends.cpu.get_cpu_capability()
     if device.type != "cpu":
         facts["device"] = describe(device)
-    return facts | {name: os.environ[name] for name in VARIABLES if name in os.environ}
+    return facts | {name: os.environ[name] for name in KEY_VARIABLES if name in os.environ}
 
 
 def processor() -> str:

@@ -12,9 +12,9 @@ import torch
 from nmtkit.autotune import cache
 from nmtkit.autotune.cache import TuningResult
 from nmtkit.autotune.timing import (
-    GIVEN_UP,
-    MOST_SECONDS,
-    MOST_SHARE,
+    GIVE_UP_RATIO,
+    MAX_SECONDS,
+    MAX_SHARE,
     InterleavedTimings,
     TimeLimitError,
     time_interleaved,
@@ -33,7 +33,7 @@ them. Fewer lines are searched by captured steps, which `time_limit` cannot end.
 _SLOW, _SLOW_SECONDS = 10.0, 1.0
 """A piece is given up after so many times the usual configuration's seconds, but after so many seconds at least."""
 _FEWEST = 48
-"""With fewer lines the batches that are compared would not be those of real work."""
+"""The least lines: with fewer, the batches that are compared would not be those of real work."""
 
 
 def candidate_search_configs(device: torch.device, precision: PrecisionChoice = "auto") -> list[SearchSpeedConfig]:
@@ -80,8 +80,8 @@ def tune_search(
     that a user may choose them by name.
 
     `search` gives the texts of some lines, or raises TimeLimitError after the given seconds. Measuring takes at most
-    `MOST_SHARE` of `planned_seconds`, those of all the work; with `again` it measures in spite of the cache, for up to
-    `MOST_SECONDS`. `key` is that of `search_workload_key`.
+    `MAX_SHARE` of `planned_seconds`, those of all the work; with `again` it measures in spite of the cache, for up to
+    `MAX_SECONDS`. `key` is that of `search_workload_key`.
     """
     known = None if again else cache.get(key, SearchSpeedConfig)
     if known is not None:
@@ -89,7 +89,7 @@ def tune_search(
     begun = time.monotonic()
     candidates = candidate_search_configs(device, key.get("precision", "auto"))
     unmeasured = TuningResult("search", candidates[0], "sentences/s")
-    limit = MOST_SECONDS if again else min(MOST_SECONDS, MOST_SHARE * planned_seconds)
+    limit = MAX_SECONDS if again else min(MAX_SECONDS, MAX_SHARE * planned_seconds)
     texts: dict[SearchSpeedConfig, Sequence[str]] = {}
 
     def left() -> float:
@@ -157,4 +157,4 @@ def _measure(
     sample = lines[:: len(lines) // count][:count]
     fit = [config for config in candidates if config not in too_slow]
     timings = time_interleaved(fit, lambda config, _, most: seconds_of(config, sample, most), left())
-    return replace(timings, slower=timings.slower | dict.fromkeys(too_slow, GIVEN_UP)), count
+    return replace(timings, slower=timings.slower | dict.fromkeys(too_slow, GIVE_UP_RATIO)), count

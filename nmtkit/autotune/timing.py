@@ -12,18 +12,18 @@ from torch import nn
 
 AnyConfig = TypeVar("AnyConfig", bound=Hashable)
 
-MOST_SECONDS = 30.0
+MAX_SECONDS = 30.0
 """Measuring takes no longer than this ..."""
-MOST_SHARE = 0.05
+MAX_SHARE = 0.05
 """... and no more than this share of the time that is planned for the work."""
-ROUNDS = 6
+MAX_ROUNDS = 6
 """Rounds at most; configurations that are still equal after so many are equal."""
 _OUT_OF_QUESTION = (1.5, 1.3, 1.15, 1.1, 1.07)
 """After the first, second, ... round a configuration goes on if it is at most so many times slower than the best."""
-GIVEN_UP = 2.0
+GIVE_UP_RATIO = 2.0
 """A turn is given up once it has taken so many times as long as the round's best one."""
-NEARLY = 1.03
-"""Of configurations that differ by no more than this the one that was named first is taken."""
+TIE_RATIO = 1.03
+"""Configurations that differ by no more than this factor are equal: the one named first is taken."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class InterleavedTimings(Generic[AnyConfig]):
     """The first of those that are nearly as fast as the fastest."""
     slower: dict[AnyConfig, float]
     """How many times as long as the fastest each took, the median over its rounds; infinite if it failed in one,
-    and `GIVEN_UP`, at least, where it was given up."""
+    and `GIVE_UP_RATIO`, at least, where it was given up."""
     turns: dict[AnyConfig, list[float]]
     """The seconds of each one's turns, one a round until it was out of the question."""
 
@@ -79,11 +79,11 @@ def time_interleaved(
     assert configs, "there is something to measure"
     taken: dict[AnyConfig, list[float]] = {config: [] for config in configs}
     left, spent, begun, given_up = list(configs), 0.0, time.monotonic(), set[AnyConfig]()
-    for number in range(ROUNDS):
+    for number in range(MAX_ROUNDS):
         for config in left:
             # A configuration that was once fast enough may be held up, so that one turn does not put it out.
             least = min((taken[other][-1] for other in left if taken[other]), default=math.inf)
-            most = limit if number else max(0.0, min(GIVEN_UP * least, limit - (time.monotonic() - begun)))
+            most = limit if number else max(0.0, min(GIVE_UP_RATIO * least, limit - (time.monotonic() - begun)))
             try:
                 seconds = seconds_of(config, number, most)
             except TimeLimitError:
@@ -95,16 +95,16 @@ def time_interleaved(
             config: math.inf if math.inf in taken[config] else median(_shares(taken, config)) for config in configs
         }
         fewest = min(slower[config] for config in left)
-        if number + 1 < ROUNDS:
+        if number + 1 < MAX_ROUNDS:
             left = [config for config in left if slower[config] <= _OUT_OF_QUESTION[number] * fewest]
         if len(left) == 1 or fewest == math.inf or spent + sum(taken[config][-1] for config in left) > limit:
             break
     if fewest == math.inf:  # whatever was left has failed: one that was out for being slow may not have
         left, fewest = list(configs), min(slower.values())
-    best = next(config for config in left if slower[config] <= NEARLY * fewest)
+    best = next(config for config in left if slower[config] <= TIE_RATIO * fewest)
     if fewest < math.inf:
         slower = {config: value / fewest for config, value in slower.items()}
-        slower |= dict.fromkeys(given_up, GIVEN_UP)
+        slower |= dict.fromkeys(given_up, GIVE_UP_RATIO)
     return InterleavedTimings(best, slower, taken)
 
 

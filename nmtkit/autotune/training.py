@@ -16,9 +16,9 @@ from torch import Tensor
 from nmtkit.autotune import cache
 from nmtkit.autotune.cache import TuningResult
 from nmtkit.autotune.timing import (
-    MOST_SECONDS,
-    MOST_SHARE,
-    ROUNDS,
+    MAX_ROUNDS,
+    MAX_SECONDS,
+    MAX_SHARE,
     InterleavedTimings,
     TimeLimitError,
     time_interleaved,
@@ -48,7 +48,7 @@ _LEAST_SECONDS = 2.0
 _SAME_LOSS = 1.005
 """A less exact configuration is taken only if the loss of a batch is not higher by more than this factor."""
 
-OPEN_KEYS = ("precision", "matmul_precision", "threads")
+AUTO_KEYS = ("precision", "matmul_precision", "threads")
 """What `auto` leaves open, in the recipe's group `training`."""
 
 
@@ -75,7 +75,7 @@ def training_workload_key(recipe: Recipe, sizes: VocabularySizes, device: torch.
         "vocabularies": [sizes.src, sizes.tgt],
         "batch": [recipe.batch.batch_tokens, recipe.batch.batch_size],
         "limits": list(recipe.data.truncation or ()),
-        "training": recipe.training.model_dump(mode="json", include={*OPEN_KEYS, *deciding}),
+        "training": recipe.training.model_dump(mode="json", include={*AUTO_KEYS, *deciding}),
     }
 
 
@@ -163,7 +163,7 @@ class TrainingWorkload:
     """What it names is not varied."""
     device: torch.device
     key: Mapping[str, Any]
-    """Of the cached result; see `training_workload_key`."""
+    """The key of the cached result; see `training_workload_key`."""
     updates_an_epoch: float
     """Roughly."""
 
@@ -292,7 +292,7 @@ def _measure(
     A configuration that runs out of memory has speed 0, and if all do there are no speeds.
     """
     settings, device = workload.config, workload.device
-    stream = CyclingStream(workload.first_batches(ROUNDS * settings.accumulate))
+    stream = CyclingStream(workload.first_batches(MAX_ROUNDS * settings.accumulate))
     trainer = OOMSafeTrainer(model, stream, settings, CheckpointManager(Path()), device, time.monotonic)
 
     def seconds_of(config: TrainingSpeedConfig, number: int, most: float) -> float:
@@ -352,11 +352,11 @@ def _measure(
 def _budget(workload: TrainingWorkload, an_update: float, again: bool) -> float:
     """The seconds that measuring may take, where an update takes so many."""
     planned = planned_seconds(workload.config, an_update, workload.updates_an_epoch)
-    return MOST_SECONDS if again else min(MOST_SECONDS, MOST_SHARE * planned)
+    return MAX_SECONDS if again else min(MAX_SECONDS, MAX_SHARE * planned)
 
 
 def _target_tokens(stream: CyclingStream, count: int) -> int:
-    """Of the first batches, in all processes."""
+    """Target tokens of the first batches, in all processes."""
     stream.next = 0
     masks = [next(stream).tgt_mask for _ in range(count)]
     return distributed.size() * sum(int(mask.sum()) for mask in masks if mask is not None)

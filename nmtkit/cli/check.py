@@ -28,7 +28,7 @@ from nmtkit.diagnosis import report
 from nmtkit.diagnosis.examine import examine
 from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis
 from nmtkit.diagnosis.html import diagnosis_page
-from nmtkit.diagnosis.repair import LOG, repair, require_new
+from nmtkit.diagnosis.repair import LOG_NAME, repair, require_new
 from nmtkit.diagnosis.report import ReportTable
 
 WIDTH = 80
@@ -246,7 +246,7 @@ def _fix(corpus: CheckedCorpus, out: Path, stream: console.Stream) -> bool:
         console.say(f"{out}: not made, since nothing could be written", to_stderr)
         return True
     if any(split.dropped or split.mended for split in done.values()):
-        console.say(f"every pair that was left out or mended is in {out / LOG}", to_stderr)
+        console.say(f"every pair that was left out or mended is in {out / LOG_NAME}", to_stderr)
     if corpus.recipe is not None:
         path = corpus.recipe.write(out, {name: split.files for name, split in done.items()})
         console.say(f"the recipe for it is {path}; next: nmtkit train {path}", to_stderr)

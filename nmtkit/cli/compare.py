@@ -18,7 +18,7 @@ from nmtkit.corpus.reading import read_pairs
 from nmtkit.experiment.evaluation import ComparedRun, compare_run
 from nmtkit.experiment.run import Run, choose_device
 from nmtkit.recipe import Recipe
-from nmtkit.runs.folder import RUNS, RunFolder
+from nmtkit.runs.folder import RUNS_FOLDER, RunFolder
 
 EDGES = (10, 20, 30, 40)
 
@@ -26,7 +26,7 @@ EDGES = (10, 20, 30, 40)
 @click.command()
 @click.argument("names", metavar="RECIPE...", nargs=-1, required=True, shell_complete=completing.recipes)
 @options.overrides
-@click.option("--runs", type=options.FILE, default=RUNS, show_default=True, help="The folder of the runs.")
+@click.option("--runs", type=options.FILE, default=RUNS_FOLDER, show_default=True, help="The folder of the runs.")
 @click.option(
     "--longer-than", type=Number(0), default=30, show_default=True, help="Words above which a source is long."
 )

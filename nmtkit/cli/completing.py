@@ -30,7 +30,7 @@ def _recipes() -> list[str]:
 
 def _runs() -> list[str]:
     folder = importlib.import_module("nmtkit.runs.folder")
-    return [run.path.name for run in folder.run_folders(folder.RUNS)]
+    return [run.path.name for run in folder.run_folders(folder.RUNS_FOLDER)]
 
 
 def _corpora() -> list[str]:

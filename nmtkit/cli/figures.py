@@ -14,7 +14,7 @@ from nmtkit.metrics import LengthBucket
 from nmtkit.pictures.curves import save_by_length
 from nmtkit.pictures.drawing import FigureStyle
 
-LEAST_INCHES, MOST_INCHES = 0.5, 100.0
+MIN_INCHES, MAX_INCHES = 0.5, 100.0
 
 
 def _inches(ctx: click.Context, parameter: click.Parameter, given: str | None) -> tuple[float, float | None] | None:
@@ -24,9 +24,9 @@ def _inches(ctx: click.Context, parameter: click.Parameter, given: str | None) -
         width, *height = (float(part) for part in given.lower().split("x"))
     except ValueError:
         width, height = 0.0, []
-    if len(height) > 1 or not all(LEAST_INCHES <= one <= MOST_INCHES for one in (width, *height)):
+    if len(height) > 1 or not all(MIN_INCHES <= one <= MAX_INCHES for one in (width, *height)):
         raise click.BadParameter(
-            f"{given!r}: give a width, or WIDTHxHEIGHT, from {LEAST_INCHES:g} to {MOST_INCHES:g} inches: 3.3, 6.5x4"
+            f"{given!r}: give a width, or WIDTHxHEIGHT, from {MIN_INCHES:g} to {MAX_INCHES:g} inches: 3.3, 6.5x4"
         )
     return width, height[0] if height else None
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.config import SplitFiles
-from nmtkit.corpus.json_records import EXTRACT_HINT, LOOKED_AT, parse_record, refuse_json_lines, text_of
+from nmtkit.corpus.json_records import DETECTION_LINES, EXTRACT_HINT, parse_record, refuse_json_lines, text_of
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.corpus.text import read_lines, read_stream_lines
 
@@ -57,7 +57,7 @@ def text_windows(files: Sequence[Path], remedy: str, most: int = 1024) -> Genera
 
 def _text_of_file(file: Path, remedy: str) -> Iterator[str]:
     lines = read_lines(file)
-    first = list(islice(lines, LOOKED_AT if remedy else 0))
+    first = list(islice(lines, DETECTION_LINES if remedy else 0))
     refuse_json_lines(first, str(file), remedy)
     yield from chain(first, lines)
 
@@ -82,9 +82,9 @@ def pair_windows(source: Path, target: Path, json_target: bool = False) -> Itera
     return iter(lambda: list(islice(pairs, PAIRS_AT_ONCE)), [])
 
 
-MOST_CHARACTERS = 1 << 22
-"""Of a window; its last line may exceed it."""
-MOST_AGE = 1.0
+MAX_CHARACTERS = 1 << 22
+"""The most characters of a window; its last line may exceed it."""
+MAX_AGE = 1.0
 """Seconds after which a window is closed while lines still arrive."""
 WAITING_LINES = 64
 """Lines read ahead of the current window."""
@@ -109,10 +109,10 @@ def windows(lines: Iterable[str], most: int = 1024, patience: float = 0.1) -> It
             continue
         if not isinstance(item, str):
             break
-        due = due if window else time.monotonic() + MOST_AGE
+        due = due if window else time.monotonic() + MAX_AGE
         window.append(item)
         characters += len(item)
-        if len(window) >= most or characters >= MOST_CHARACTERS or time.monotonic() >= due:
+        if len(window) >= most or characters >= MAX_CHARACTERS or time.monotonic() >= due:
             yield window
             window, characters = [], 0
     if window:

@@ -10,7 +10,7 @@ import click
 from nmtkit import console
 from nmtkit.cli import completing, options
 from nmtkit.cli.reporting import confirm, tell
-from nmtkit.runs.folder import RUNS
+from nmtkit.runs.folder import RUNS_FOLDER
 from nmtkit.runs.inventory import RunSummary, list_runs, remove_run, rename_run, require_run
 
 SCORES_SHOWN = 2
@@ -19,7 +19,7 @@ yes: options.Decorator = click.option("--yes", "-y", is_flag=True, help="Do it w
 
 
 @click.group("runs", invoke_without_command=True)
-@click.option("--runs", type=options.FILE, default=RUNS, show_default=True, help="The folder of the runs.")
+@click.option("--runs", type=options.FILE, default=RUNS_FOLDER, show_default=True, help="The folder of the runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
 @click.pass_context
 def command(ctx: click.Context, runs: Path, as_json: bool) -> None:

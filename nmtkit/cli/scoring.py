@@ -15,7 +15,7 @@ from nmtkit.cli.reading import field_lines, stdin_lines
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.json_records import refuse_json_lines
 from nmtkit.corpus.text import read_lines
-from nmtkit.metrics.significance import SIGNIFICANT
+from nmtkit.metrics.significance import SIGNIFICANCE_LEVEL
 from nmtkit.metrics.systems import ScoredSystem, named, score_lines, score_table
 
 
@@ -146,7 +146,7 @@ def scoring(summaries: bool) -> Decorator:
             click.option("--paired-ar", is_flag=True, help="Paired approximate randomization instead; no intervals."),
             click.option(
                 "--n-samples",
-                type=Number(1, metrics.MOST_SAMPLES),
+                type=Number(1, metrics.MAX_SAMPLES),
                 help="Draws of the test. Default: 1,000 of the bootstrap, 10,000 of the randomization.",
             ),
             click.option("--seed", type=Number(1), default=12345, show_default=True, help="Seed of the test."),
@@ -180,7 +180,7 @@ def show_scores(systems: Sequence[ScoredSystem], draws: metrics.Resampling | Non
     marks = ["± is half the 95% confidence interval"] if systems[0].scores[0].interval is not None else []
     if draws is not None and len(systems) > 1:
         test = "approximate randomization" if draws.kind == "ar" else "paired bootstrap"
-        marks.append(f"* p < {SIGNIFICANT} against {systems[0].title} ({test})")
+        marks.append(f"* p < {SIGNIFICANCE_LEVEL} against {systems[0].title} ({test})")
     if marks:
         console.say("; ".join(marks))
     for line in score_lines(systems, width):

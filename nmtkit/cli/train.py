@@ -34,7 +34,7 @@ from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Evaluated, Event, Resumed, Step, Stopped
 
 EXAMPLES_SHOWN = 5
-MOST_MINUTES = 10_000_000
+MAX_MINUTES = 10_000_000
 
 
 def _text_option(option: str, meaning: str) -> options.Decorator:
@@ -91,7 +91,7 @@ class _TrainCommand(cloup.Command):
     _text_option("--test-target", "Its translation."),
     click.option(
         "--minutes",
-        type=Number(0, MOST_MINUTES, whole=False, above=True),
+        type=Number(0, MAX_MINUTES, whole=False, above=True),
         help="Time limit in minutes. Model and schedule are chosen to fit.",
     ),
     click.option("--task", type=click.Choice(TASKS_WITH_PRESETS), help="Default: translation."),

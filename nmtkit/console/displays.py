@@ -25,7 +25,7 @@ FORMATS = {
     "learning_rate": "lr {:.2e}",
     "gradient_norm": "grad {:.2f}",
 }
-"""Of metrics by their names; others are shown after them under their own names."""
+"""Formats of metrics by name; others follow under their own names."""
 
 
 class _Frame(Progress):

@@ -16,10 +16,21 @@ from nmtkit.pictures.fonts import printable
 BLOCKS = " ░▒▓█"
 # Of the 256 terminal colours, from dark blue to bright yellow: brightness grows with the weight on any background.
 COLOURS = (17, 18, 24, 30, 36, 72, 113, 185, 227)
-TALLEST_LABEL = 16
-LEAST_WEIGHT = 0.005  # a smaller one would be written as 0.00
+MAX_LABEL_HEIGHT = 16
+MIN_WEIGHT = 0.005  # a smaller one would be written as 0.00
 # Letters of these scripts join or change places: they cannot be written one below the other.
-JOINING = ("ARABIC", "SYRIAC", "DEVANAGARI", "BENGALI", "TAMIL", "TELUGU", "THAI", "KHMER", "MYANMAR", "MONGOLIAN")
+JOINING_SCRIPTS = (
+    "ARABIC",
+    "SYRIAC",
+    "DEVANAGARI",
+    "BENGALI",
+    "TAMIL",
+    "TELUGU",
+    "THAI",
+    "KHMER",
+    "MYANMAR",
+    "MONGOLIAN",
+)
 
 
 def show_attention(picture: AttentionPicture, width: int | None = None) -> None:
@@ -75,7 +86,7 @@ class _HeatMap(_Shaded):
 
     def __init__(self, picture: AttentionPicture, width: int, coloured: bool) -> None:
         super().__init__(picture, width, coloured)
-        self.numbered = any(cell_len(word) > TALLEST_LABEL or not _can_stand(word) for word in self.src_words)
+        self.numbered = any(cell_len(word) > MAX_LABEL_HEIGHT or not _can_stand(word) for word in self.src_words)
         cell = max(3 if coloured else 2, len(str(len(self.src_words))) + 1 if self.numbered else 0)
         self.cell = cell + bool(picture.windows)  # for the "+"
 
@@ -171,7 +182,7 @@ class _Summary(_Shaded):
             free = self.width - cell_len(line.plain) - 1 - len(weight)
             if rank == 0 and free > 1:  # the best word is always there, if not all of its letters
                 name = cut(name, free)
-            if weights[column] < LEAST_WEIGHT or cell_len(name) > free:
+            if weights[column] < MIN_WEIGHT or cell_len(name) > free:
                 break
             style = _style(self.level(weights[column] / picture.max_weight)) if self.coloured else None
             line.append(f" {_left_to_right_after(name)}{weight}", style)
@@ -197,4 +208,4 @@ def _left_to_right_after(word: str) -> str:
 
 def _can_stand(word: str) -> bool:
     """Whether the word can be written from top to bottom, one letter a line."""
-    return all(cell_len(c) > 0 and not unicodedata.name(c, "").startswith(JOINING) for c in word)
+    return all(cell_len(c) > 0 and not unicodedata.name(c, "").startswith(JOINING_SCRIPTS) for c in word)

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 WIDTH = 100
-"""Of tables outside a terminal, where their columns can be so narrow."""
+"""Width of tables outside a terminal, where their columns can be so narrow."""
 SHORT_CELL = 24
 """Cells up to this width are never broken."""
 

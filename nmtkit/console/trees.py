@@ -24,10 +24,10 @@ LEGEND = {
 }
 MARKS = {"ended": "■", "pruned": "×", "blocked": "⊘"}
 STYLES = {"kept": "", "ended": "green", "pruned": "dim", "blocked": "red"}
-LONGEST_TOKEN = 12
-OTHERS = 24
+MAX_TOKEN_WIDTH = 12
+MIN_OTHERS_WIDTH = 24
 """The least width, beside the lanes, of tokens that were not kept."""
-FRAME = 7
+FRAME_LINES = 7
 """Lines of a picture that are no steps: title, settings, heading, left out, legend, why it ended, the prompt."""
 
 
@@ -49,7 +49,7 @@ def show_search(tree: SearchTree, steps: int | None = None, size: tuple[int, int
     layout = _Layout(tree, width)
     rows = [layout.lines(step) for step in range(len(tree.steps))]
     results = [_result(rank, tree, width) for rank in range(len(tree.results))]
-    shown = _fitting(rows, height - FRAME - len(results)) if steps is None else steps or len(rows)
+    shown = _fitting(rows, height - FRAME_LINES - len(results)) if steps is None else steps or len(rows)
     left_out = max(0, len(rows) - shown)
     first, last = _ends(rows, shown)
     gap = [Text(f"     … {left_out} of {len(rows)} steps are not shown …", "italic")] if left_out else []
@@ -88,7 +88,7 @@ class _Layout:
         self._sign = 2 if tree.beam_size < 3 else 2 + len(str(tree.beam_size))
         kept = [one for step in tree.steps for one in step if one.fate == "kept"]
         self._lane = self._sign + max((cell_len(_label(one)) for one in kept), default=0) + 2
-        fitting = max(1, (width - 5 - OTHERS) // self._lane)
+        fitting = max(1, (width - 5 - MIN_OTHERS_WIDTH) // self._lane)
         self._beside = tree.beam_size <= fitting  # whether tokens that were not kept stand beside the lanes, not below
         self._count = tree.beam_size if self._beside else max(1, min(tree.beam_size, (width - 5) // self._lane))
 
@@ -143,7 +143,7 @@ class _Layout:
 
 
 def _token(one: TreeNode) -> str:
-    return cut(printable(one.token), LONGEST_TOKEN)
+    return cut(printable(one.token), MAX_TOKEN_WIDTH)
 
 
 def _label(one: TreeNode) -> str:

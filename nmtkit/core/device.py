@@ -85,7 +85,7 @@ def trim_malloc() -> None:
         library.malloc_trim(0)
 
 
-WAITING = "NMTKIT_WAITING"
+WAITING_VARIABLE = "NMTKIT_WAITING"
 """The variable by which the command line says that it chose how OpenMP's threads wait, and not the user."""
 
 
@@ -190,7 +190,7 @@ def prepare(
     torch.set_num_threads(threads or _limited_by_cores(torch.get_num_threads()))
     if device.type == "cpu":
         tune_malloc()
-        if torch.get_num_threads() > 1 and WAITING in os.environ:
+        if torch.get_num_threads() > 1 and WAITING_VARIABLE in os.environ:
             _start_spin_guard()
 
 

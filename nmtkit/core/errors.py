@@ -15,11 +15,11 @@ class RecipeError(NmtkitError):
         more: how many there are beside them.
     """
 
-    MOST = 20
+    MAX_FAULTS = 20
     """How many faults a message shows in full."""
 
     def __init__(self, *faults: str, more: int = 0) -> None:
-        self.faults = faults[: self.MOST]
+        self.faults = faults[: self.MAX_FAULTS]
         self.more = more + len(faults) - len(self.faults)
         rest = [f"and {self.more:,} more"] if self.more else []
         super().__init__("\n".join([*self.faults, *rest]))

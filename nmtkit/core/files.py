@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from nmtkit.core.errors import NmtkitError
 
-SUM = "sum"
-"""The key of the checksum among the values that it is of."""
+CHECKSUM_KEY = "sum"
+"""The key of the checksum, beside the values that it covers."""
 
 _COLUMNS = 1021
 """A prime, so that blocks of a disk that changed places lie in other columns."""
@@ -125,15 +125,15 @@ def array_checksum(data: npt.NDArray[np.uint8], kind: str) -> str:
 
 def with_checksum(facts: Mapping[str, Any]) -> dict[str, Any]:
     """JSON values together with their checksum."""
-    return {**facts, SUM: _facts_checksum(facts)}
+    return {**facts, CHECKSUM_KEY: _facts_checksum(facts)}
 
 
 def verify_checksum(facts: Any) -> dict[str, Any]:
     """The values without their checksum; a ValueError if it is missing or another."""
-    if not isinstance(facts, dict) or SUM not in facts:
+    if not isinstance(facts, dict) or CHECKSUM_KEY not in facts:
         raise ValueError("it has no checksum")
-    plain = {key: value for key, value in facts.items() if key != SUM}
-    if facts[SUM] != _facts_checksum(plain):
+    plain = {key: value for key, value in facts.items() if key != CHECKSUM_KEY}
+    if facts[CHECKSUM_KEY] != _facts_checksum(plain):
         raise ValueError("it is not as it was written: its checksum is another")
     return plain
 

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 MAX_NAMES = 60
-"""How many valid names a message lists; of more it lists the nearest."""
+"""The most valid names that a message lists; of more it lists the nearest."""
 MAX_KEYS = 20
 """The same for the keys of a recipe."""
 _NEAR = 5

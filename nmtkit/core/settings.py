@@ -46,7 +46,7 @@ MAX_THREADS = 1024
 """The most CPU threads; no machine has more cores by far."""
 
 MAX_NAME_BYTES = 200
-"""Bytes of the longest name: with an ending or a draw of letters it is still the name of a file."""
+"""The most bytes of a name: with an ending or random letters it is still the name of a file."""
 
 
 def is_valid_name(text: str) -> bool:
@@ -248,5 +248,7 @@ def parse(
         return cls.model_validate(data)
     except ValidationError as error:
         faults = error.errors(include_url=False)
-        listed = [_sentence(dict(fault), cls, places or {}, where, called) for fault in faults[: RecipeError.MOST]]
+        listed = [
+            _sentence(dict(fault), cls, places or {}, where, called) for fault in faults[: RecipeError.MAX_FAULTS]
+        ]
         raise RecipeError(*listed, more=len(faults) - len(listed)) from error

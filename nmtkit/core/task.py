@@ -13,7 +13,7 @@ class Task:
 
     name: str
     command: str
-    """Does it with a trained model."""
+    """The command that does the task with a trained model."""
     sides: tuple[str, str]
     """The texts of the two sides, in the plural."""
     done: str

@@ -26,10 +26,10 @@ from nmtkit.core.errors import DataError
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-BUFFER = 1 << 18
-FREE_BYTES = 16 << 20
+BUFFER_BYTES = 1 << 18
+RATIO_FREE_BYTES = 16 << 20
 """The compression ratio is not checked below this size."""
-DAMAGES = (zipfile.BadZipFile, tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError, RuntimeError)
+DAMAGE_ERRORS = (zipfile.BadZipFile, tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError, RuntimeError)
 """What the standard library raises for damaged and encrypted archives and unknown compression methods."""
 MAX_BYTES = 200 << 30
 """The most uncompressed bytes of all members of an archive."""
@@ -99,7 +99,7 @@ class _Budget:
         self.bytes_out = self.count = 0
         self.names: set[str] = set()
         with self.clear_messages():
-            self.most = max(FREE_BYTES, MAX_RATIO * path.stat().st_size)
+            self.most = max(RATIO_FREE_BYTES, MAX_RATIO * path.stat().st_size)
 
     def spend(self, count: int) -> None:
         self.bytes_out += count
@@ -131,7 +131,7 @@ class _Budget:
     def clear_messages(self) -> Iterator[None]:
         try:
             yield
-        except DAMAGES as fault:
+        except DAMAGE_ERRORS as fault:
             message = f"damaged archive ({fault or type(fault).__name__}); delete it and fetch again"
             if isinstance(fault, OSError) and fault.errno is not None:
                 message = f"cannot read it: {fault.strerror or fault}"
@@ -174,7 +174,7 @@ def _guarded(stream: IO[bytes] | io.BufferedIOBase, budget: _Budget, counts: boo
             budget.spend(len(data))
         return data
 
-    return io.BufferedReader(_CallbackStream(read, stream.close), BUFFER)
+    return io.BufferedReader(_CallbackStream(read, stream.close), BUFFER_BYTES)
 
 
 def _is_tar(block: bytes) -> bool:
@@ -228,6 +228,6 @@ def _tar_members(stream: io.BufferedReader, budget: _Budget) -> Iterator[Member]
             assert content is not None
             yield Member(name, functools.partial(_guarded, content, budget, counts=False), budget)
         # Reads up to the checksum of a compressed file; only zeros may follow the last member.
-        while rest := stream.read(BUFFER):
+        while rest := stream.read(BUFFER_BYTES):
             if rest.strip(b"\0"):
                 raise tarfile.ReadError("data after its end")

@@ -16,13 +16,13 @@ from typing_extensions import override
 
 from nmtkit.core.errors import DataError
 from nmtkit.core.settings import Field
-from nmtkit.corpora.archives import DAMAGES, members
+from nmtkit.corpora.archives import DAMAGE_ERRORS, members
 from nmtkit.corpora.download import FetchContext
 from nmtkit.corpora.sources import SOURCES, CorpusSource, SourceFile, UrlSource
 from nmtkit.corpus.text import read_stream_lines
 
 PACKAGE_INDEX = "main/binary-amd64/Packages"
-LARGEST_FILE = 2**26
+MAX_FILE_BYTES = 2**26
 """Bytes of a file of a package that is read."""
 
 _ADDRESS = re.compile(r"^(?:deb(?:\s+\[.*?\])?|URIs:)\s+(https?://\S*debian/?)(?=\s|$)", re.MULTILINE)
@@ -76,7 +76,7 @@ class DebianPackage(_ReleaseSource):
 
     kind: Literal["debian_package"] = "debian_package"
     package: str = Field(pattern=r"^[a-z0-9][a-z0-9+.-]+$")
-    """Its name."""
+    """The package's name."""
 
     @override
     def label(self) -> str:
@@ -146,11 +146,11 @@ def package_files(deb: Path) -> Iterator[tuple[str, bytes]]:
                 if header.startswith(b"data.tar"):
                     with tarfile.open(fileobj=file, mode="r|*") as tar:
                         for member in filter(tarfile.TarInfo.isreg, tar):
-                            if member.size > LARGEST_FILE:
+                            if member.size > MAX_FILE_BYTES:
                                 raise tarfile.ReadError(f"{member.name} has {member.size} bytes, too many for a page")
                             yield member.name.removeprefix("./"), tar.extractfile(member).read()  # type: ignore[union-attr]
                     return
                 file.seek(size + size % 2, 1)
             raise tarfile.ReadError("it has no data")
-    except (*DAMAGES, ValueError) as fault:
+    except (*DAMAGE_ERRORS, ValueError) as fault:
         raise DataError(f"{deb}: not a complete package: {fault}; delete it and fetch it again") from fault

@@ -25,13 +25,13 @@ from nmtkit.core.formats import parse_json
 from nmtkit.core.version import __version__
 
 TIMEOUT = (20.0, 60.0)
-REDIRECTS = 10
+MAX_REDIRECTS = 10
 RETRY_STATUSES = (408, 425, 429, 500, 502, 503, 504)
-ATTEMPTS = 6
+MAX_ATTEMPTS = 6
 """Failed attempts in a row, without a byte more, after which a download is given up."""
 MAX_WAIT = 120.0
 """The longest pause in seconds between two attempts; a server that asks for a longer one is not waited for."""
-CHUNK = 1 << 18
+CHUNK_BYTES = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def download(url: str, target: Path, context: FetchContext, sha256: str = "", si
                 failures = 0 if part.size > furthest else failures + 1
                 furthest = max(furthest, part.size)
                 wait = 2.0**failures if fault.wait is None else fault.wait
-                if failures >= ATTEMPTS or wait > MAX_WAIT:
+                if failures >= MAX_ATTEMPTS or wait > MAX_WAIT:
                     resumable = f"; {part.size:,} bytes are kept and will be resumed" if part.size else ""
                     too_long = f", and asks to wait {wait:.0f} seconds" if wait > MAX_WAIT else ""
                     raise DataError(f"{url}: {fault}{too_long}; try again later{resumable}") from fault
@@ -216,7 +216,7 @@ def _request(
         headers["Range"] = f"bytes={start}-"
         headers |= {"If-Range": part.version.condition} if part.version.condition else {}
     origin = url
-    for _ in range(REDIRECTS + 1):  # not by requests, which would ignore NO_PROXY and accept http after https
+    for _ in range(MAX_REDIRECTS + 1):  # not by requests, which would ignore NO_PROXY and accept http after https
         try:
             response = session.get(url, headers=headers, stream=True, timeout=context.timeout, allow_redirects=False)
         except requests.RequestException as fault:
@@ -229,7 +229,7 @@ def _request(
         if scheme not in ("http", "https") or (scheme == "http" and before.startswith("https:")):
             raise DataError(f"{before} redirects to {url}, which is not as safe; refused")
     else:
-        raise DataError(f"{origin}: redirects more than {REDIRECTS} times; refused")
+        raise DataError(f"{origin}: redirects more than {MAX_REDIRECTS} times; refused")
     if response.status_code == 200 or (start and response.status_code in (206, 416)):
         return response
     response.close()
@@ -247,7 +247,7 @@ def _request(
 
 def _body(response: requests.Response) -> Iterator[bytes]:
     try:
-        yield from response.raw.stream(CHUNK, decode_content=False)
+        yield from response.raw.stream(CHUNK_BYTES, decode_content=False)
     except (HTTPError, OSError) as fault:
         raise RetryableError(f"the connection broke ({_root_cause(fault)})") from fault
 

@@ -28,7 +28,7 @@ from nmtkit.core.errors import DataError
 from nmtkit.core.registry import Registry
 from nmtkit.core.settings import Field, Settings
 from nmtkit.corpora.archives import members
-from nmtkit.corpus.text import LONGEST, read_stream_lines
+from nmtkit.corpus.text import MAX_LINE_BYTES, read_stream_lines
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def find_file(files: Sequence[Path], name: str) -> Path:
 
 # ------------------------------------------------------------------------------------------------------ parallel texts
 
-MARK_UP = "lines of mark-up about talks: title, description, address and the like"
+MARKUP_LINES = "lines of mark-up about talks: title, description, address and the like"
 
 _TAG_LINE = re.compile(r"\s*</?([A-Za-z]\w*)[^<>]*>")
 _TALK = re.compile(r"\s*<talkid>\s*([^<]*?)\s*</talkid>", re.IGNORECASE)
@@ -119,7 +119,7 @@ def read_talks(lines: Iterator[str], where: str, dropped: Counter[str]) -> Itera
         if not _TAG_LINE.match(line):
             yield Segment(line.strip(), talk, talk)
             continue
-        dropped[MARK_UP] += 1
+        dropped[MARKUP_LINES] += 1
         if named := _TALK.match(line):
             talk = f"talk {named[1]}"
 
@@ -147,7 +147,7 @@ def read_segments(lines: Iterator[str], where: str, dropped: Counter[str]) -> It
             at = tag.end()
         if begun:
             parts.append(line[at:])
-            if sum(map(len, parts)) > LONGEST:
+            if sum(map(len, parts)) > MAX_LINE_BYTES:
                 raise DataError(f"{where}, line {begun}: this segment has no end")
     if begun:
         raise DataError(f"{where}, line {begun}: this segment has no end; is the file complete?")

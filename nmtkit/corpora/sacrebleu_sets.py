@@ -8,7 +8,7 @@ from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.core.registry import suggest_names
 from nmtkit.corpus.text import read_lines
 
-WAIT = 30.0
+TIMEOUT = 30.0
 """Seconds to wait for a server."""
 
 
@@ -27,7 +27,7 @@ def load_sacrebleu_set(name: str) -> tuple[list[str], list[list[str]]]:
     if pair not in pairs:
         raise DataError(f"{test_set} has no language pair {pair!r}: {suggest_names(pair, pairs)}")
     before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(WAIT)
+    socket.setdefaulttimeout(TIMEOUT)
     try:
         source = DATASETS[test_set].get_source_file(pair)  # type: ignore[no-untyped-call]
         references = DATASETS[test_set].get_reference_files(pair)  # type: ignore[no-untyped-call]

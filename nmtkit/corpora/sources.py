@@ -28,7 +28,7 @@ class SourceFile:
     """URL."""
     sha256: str
     version: str = ""
-    """Of the package or release, if there is one."""
+    """Version of the package or release, if there is one."""
     verified: bool = True
     """Whether the checksum was compared with one from the catalogue or an index."""
 

@@ -16,9 +16,9 @@ from nmtkit.corpus.text import read_stream_lines
 
 UNLISTED = "articles that are in no list of a split"
 MISSING = "articles of the lists that the archives do not have"
-TWICE = "articles that are listed for two splits: the first counts"
+LISTED_TWICE = "articles that are listed for two splits: the first counts"
 NO_SUMMARY = "articles without a text or without a summary"
-BUTTONS = "lines of buttons of the web page, inside of articles"
+BUTTON_LINES = "lines of buttons of the web page, inside of articles"
 
 # What stood on the pages of the BBC about an article, and was taken for a part of it when they were collected.
 _BUTTONS = {
@@ -82,7 +82,7 @@ def _assign_split(split_of: dict[str, str], split: str, stems: Iterable[str], dr
     """Records the split of each article; the first split that lists it counts."""
     for stem in stems:
         if split_of.setdefault(stem, split) != split:
-            dropped[TWICE] += 1
+            dropped[LISTED_TWICE] += 1
 
 
 def _articles(
@@ -129,7 +129,7 @@ def _parse_page(lines: Iterable[str], where: str, dropped: Counter[str]) -> tupl
         if text.startswith("[SN]") and text.endswith("[SN]") and len(text) > len("[SN][SN]"):
             section = sections.setdefault(text[len("[SN]") : -len("[SN]")], [])
         elif text in _BUTTONS:
-            dropped[BUTTONS] += 1
+            dropped[BUTTON_LINES] += 1
         elif text and section is not None:
             section.append(text)
     for name in ("FIRST-SENTENCE", "RESTBODY"):

@@ -28,7 +28,7 @@ from nmtkit.corpus.text import is_unspaced
 SPLITS = ("train", "valid", "test")
 PROGRESS_INTERVAL = 1_000
 """Pairs between two progress reports."""
-CHUNK = 10_000
+CHUNK_PAIRS = 10_000
 """Pairs that are checked for duplicates at once."""
 LINE_ENDS = re.compile(r"[\n\r\v\f\x1c-\x1e\x85\u2028\u2029\0]+")
 """Characters that some program takes for the end of a line or of a text."""
@@ -101,7 +101,7 @@ def filter_pairs(
     """
     pair_filter, kept, source = PairFilter(config, src, tgt), HashSet(), iter(pairs)
     while chunk := [
-        replace(pair, src=single_line(pair.src), tgt=single_line(pair.tgt)) for pair in islice(source, CHUNK)
+        replace(pair, src=single_line(pair.src), tgt=single_line(pair.tgt)) for pair in islice(source, CHUNK_PAIRS)
     ]:
         filtered = [pair.split not in ("valid", "test") for pair in chunk]
         reasons = [pair_filter.rejection_reason(pair) if filtered[i] else "" for i, pair in enumerate(chunk)]

@@ -60,7 +60,7 @@ class AlignmentFile:
 
 # ------------------------------------------------------------------------------------------------------ first words
 
-RARE = 0.05
+RARE_SHARE = 0.05
 """A first word counts as never linked below this share of the links of the most linked position."""
 
 
@@ -74,14 +74,14 @@ def base_warning(alignments: Iterable[Links]) -> str:
     for links in alignments:
         for side, counts in enumerate(linked):
             counts.update({link[side] for link in links})
-    if not all(counts and counts[0] <= RARE * max(counts.values()) for counts in linked):
+    if not all(counts and counts[0] <= RARE_SHARE * max(counts.values()) for counts in linked):
         return ""
     return f"{'hardly a' if any(counts[0] for counts in linked) else 'no'} link has a first word"
 
 
 # --------------------------------------------------------------------------------------------------------- formats
 
-FAR = 100
+MAX_PAIRS_PER_LINK = 100
 """A naacl file has at most this many sentence pairs for each link, plus 1000."""
 
 
@@ -141,7 +141,7 @@ def _parse_naacl(lines: Iterable[str], place: str, base: int) -> list[GoldAlignm
         possible[pair].add(link)
         if match[4] != "P":
             sure[pair].add(link)
-    if last > FAR * links + 1000:
+    if last > MAX_PAIRS_PER_LINK * links + 1000:
         raise DataError(
             f"{place}, line {last_line}: sentence pair {last}, though the file has only {links} "
             f"link{'s' if links > 1 else ''}; pairs are counted from 1, one by one: correct the number"

@@ -15,7 +15,7 @@ from nmtkit.corpus.config import DataConfig
 from nmtkit.corpus.faults import DUPLICATE, EMPTY, IN_TRAIN, OVER_LONG, SRC_IN_TRAIN, TOKEN_RATIO, FaultKind
 from nmtkit.corpus.hashes import HashSet, Mask, PairHashes, SoughtHashes
 
-NOTEWORTHY = 0.0005
+MIN_REPORTED_UNKNOWN_RATE = 0.0005
 """The share of unknown tokens from which the report mentions them."""
 
 Lengths: TypeAlias = npt.NDArray[np.int64]
@@ -96,7 +96,7 @@ class DataReport:
         unknown = []
         for name, split in self.splits.items():
             src, tgt = split.src_unknown / max(1, split.src_tokens), split.tgt_unknown / max(1, split.tgt_tokens)
-            unknown += [f"{name} {src:.1%} and {tgt:.1%}"] if max(src, tgt) >= NOTEWORTHY else []
+            unknown += [f"{name} {src:.1%} and {tgt:.1%}"] if max(src, tgt) >= MIN_REPORTED_UNKNOWN_RATE else []
         parts += [f"unknown source and target tokens: {', '.join(unknown)}"] if unknown else []
         kept = [f"{fault.count:,} {kind} in {name}" for name, kind, fault in self.faults() if fault.action == "kept"]
         parts.append("nothing was left out" if len(kept) == len(self.faults()) else "left out or cut: see below")

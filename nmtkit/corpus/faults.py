@@ -13,9 +13,9 @@ or that inflate scores. note: nothing to mend."""
 RowIndices: TypeAlias = NDArray[np.int64]
 """Indices of pairs in a block."""
 
-AROUND = 24
+CONTEXT_CHARACTERS = 24
 """Characters shown before a fault."""
-SHOWN = 100
+EXCERPT_CHARACTERS = 100
 """Characters shown of a line."""
 
 
@@ -70,9 +70,9 @@ class FileFault:
     other: str = ""
 
 
-def excerpt(text: str, place: int = 0, width: int = SHOWN) -> str:
+def excerpt(text: str, place: int = 0, width: int = EXCERPT_CHARACTERS) -> str:
     """The part of a text around a character, at most `width` characters, with "…" where it is cut."""
-    start = max(0, min(place - AROUND, len(text) - width))
+    start = max(0, min(place - CONTEXT_CHARACTERS, len(text) - width))
     if start < 3:
         start = 0
     cut = text[start : start + width]

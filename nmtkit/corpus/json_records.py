@@ -7,7 +7,7 @@ from nmtkit.core.errors import DataError
 from nmtkit.core.formats import parse_json
 from nmtkit.core.wording import shorten
 
-LOOKED_AT = 64
+DETECTION_LINES = 64
 """The first lines of a text by which JSON lines are detected."""
 EXTRACT_HINT = "write its text out first, e.g. by `jq -r .KEY`"
 JSONL_HINT = f"in a recipe name it with `jsonl`, src_field and tgt_field, or {EXTRACT_HINT}"
@@ -51,7 +51,7 @@ def refuse_json_lines(lines: Sequence[str], where: str, remedy: str) -> None:
     The first lines are JSON lines if all that are not empty are objects with keys.
     """
     keys: list[str] = []
-    for line in filter(str.strip, lines[:LOOKED_AT]):
+    for line in filter(str.strip, lines[:DETECTION_LINES]):
         try:
             record = parse_json(line, where) if line.lstrip()[0] == "{" else None
         except DataError:

@@ -18,11 +18,11 @@ from nmtkit.corpus.faults import JSON, LINE_COUNTS, MISSING, STORY, FaultLocatio
 from nmtkit.corpus.json_records import JSONL_HINT, parse_record, refuse_json_lines, text_of
 from nmtkit.corpus.text import ByteObserver, TextFile, read_lines
 
-STORIES = 256
+BLOCK_STORIES = 256
 """Stories in a block."""
 LINKED_PAIRS = 20_000
 """The first pairs of a file by whose links `require_link_base` judges it."""
-COMPANIONS = ("alignment", "src_words", "tgt_words")
+LINE_ALIGNED_COLUMNS = ("alignment", "src_words", "tgt_words")
 """Columns in files of their own, line-aligned with the text."""
 
 ReadItem: TypeAlias = Block | FileFault
@@ -61,7 +61,7 @@ class SplitReader:
             return self._stories()
         if self._files.jsonl:
             return self._records(part, TextFile(self._files.jsonl[part], watch, self._pipes))
-        sides = {kind: getattr(self._files, kind) for kind in ("src", "tgt", *COMPANIONS)}
+        sides = {kind: getattr(self._files, kind) for kind in ("src", "tgt", *LINE_ALIGNED_COLUMNS)}
         inputs = {kind: TextFile(paths[part], watch, self._pipes) for kind, paths in sides.items() if paths}
         texts = [inputs.pop(kind) for kind in ("src", "tgt") if kind in inputs]
         return self._aligned(part, texts, inputs)
@@ -135,7 +135,7 @@ class SplitReader:
         paths = story_files(self._files)
         folder = self._files.stories[0]
         try:
-            while stories := list(islice(paths, STORIES)):
+            while stories := list(islice(paths, BLOCK_STORIES)):
                 yield self._story_block(folder, stories)
         except DataError as fault:
             yield FileFault(MISSING, FaultLocation(folder, 1, text=str(fault)), str(fault))

@@ -21,9 +21,9 @@ from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.reading import read_pairs
 
-SHARE = 20
-MOST = 1_000
-"""One in SHARE pairs is held out for each of validation and test, but no more than MOST different sources."""
+HOLD_OUT_ONE_IN = 20
+MAX_HELD_OUT = 1_000
+"""One in so many pairs is held out for each of validation and test, but no more than MAX_HELD_OUT different sources."""
 
 Item = TypeVar("Item")
 
@@ -127,13 +127,13 @@ class HoldOut:
 
 
 def choose_hold_out(pairs: Iterable[Example], with_test: bool, train: Callable[[Example], None]) -> HoldOut:
-    """Chooses what is held out: one in `SHARE` pairs for validation, and as many for test.
+    """Chooses what is held out: one in `HOLD_OUT_ONE_IN` pairs for validation, and as many for test.
 
     Memory holds the pairs of some thousand sources, however large the corpus. All other pairs go to `train`, in another
     order.
     """
     purposes = 2 if with_test else 1
-    enough = (purposes + 1) * MOST  # sources known by then; those that are not held out are for training
+    enough = (purposes + 1) * MAX_HELD_OUT  # sources known by then; those that are not held out are for training
     smallest = BottomKSample[Example]()
     end, count = 1 << 64, 0
     for pair in pairs:
@@ -148,7 +148,7 @@ def choose_hold_out(pairs: Iterable[Example], with_test: bool, train: Callable[[
             for one in removed:
                 train(one)
     digests = sorted(smallest.groups)
-    each = min(max(1, count // SHARE), MOST, len(digests) // (purposes + 1))
+    each = min(max(1, count // HOLD_OUT_ONE_IN), MAX_HELD_OUT, len(digests) // (purposes + 1))
     if not each:
         raise DataError(
             f"{len(digests)} different source lines are too few to hold some out for validation; bring more text, or "

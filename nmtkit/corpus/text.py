@@ -18,13 +18,13 @@ from typing import Any, BinaryIO, NamedTuple, TypeAlias, cast
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.faults import GZIP, LINE_ENDS, MISSING, UTF16, FaultKind, FaultLocation, FileFault, excerpt
 
-BYTES = 1 << 19
-"""Bytes read at once for blocks of lines ..."""
-FEW_BYTES = 1 << 14
-"""... and for single lines."""
-ROWS = 4096
+BLOCK_BYTES = 1 << 19
+"""Bytes read at once for blocks of lines."""
+LINE_BYTES = 1 << 14
+"""Bytes read at once for single lines."""
+BLOCK_LINES = 4096
 """The number of decoded lines from which no more of a file is read."""
-LONGEST = 1 << 24
+MAX_LINE_BYTES = 1 << 24
 """The most bytes of a line that is read by itself."""
 
 ByteObserver: TypeAlias = Callable[[str], Callable[[bytes], object]]
@@ -123,11 +123,11 @@ def read_lines(path: str | Path) -> Iterator[str]:
 def read_stream_lines(stream: BinaryIO, where: str) -> Iterator[str]:
     """The lines of an open stream, which messages call `where`; a fault is raised after the lines before it.
 
-    A line of more than `LONGEST` bytes is refused as soon as so many bytes were read without a line end.
+    A line of more than `MAX_LINE_BYTES` bytes is refused as soon as so many bytes were read without a line end.
     """
     count = 0
     try:
-        for lines, faulty, mark, _ in read_text_blocks(stream, FEW_BYTES, LONGEST):
+        for lines, faulty, mark, _ in read_text_blocks(stream, LINE_BYTES, MAX_LINE_BYTES):
             yield from lines[: faulty[0]] if faulty else lines
             if faulty:
                 number, bom = count + faulty[0] + 1, 0 if count + faulty[0] else mark
@@ -135,7 +135,7 @@ def read_stream_lines(stream: BinaryIO, where: str) -> Iterator[str]:
             count += len(lines)
     except _LineTooLong:
         raise DataError(
-            f"{where}, line {count + 1}: more than {LONGEST:,} bytes without a line end; this is not text"
+            f"{where}, line {count + 1}: more than {MAX_LINE_BYTES:,} bytes without a line end; this is not text"
         ) from None
     except _BROKEN as fault:
         raise DataError(_broken_gzip_message(where, count, fault)) from fault
@@ -188,9 +188,9 @@ class TextFile:
         self._faulty: list[int] = []
 
     def fill(self, least: int = 0) -> int:
-        """Reads on, by about `BYTES`, if few lines are ready; returns how many: fewer than `least` only at the end."""
+        """Reads about `BLOCK_BYTES` if few lines are ready; returns how many: fewer than `least` only at the end."""
         taken = 0
-        while len(self._ready) < least or (len(self._ready) < ROWS and taken < BYTES):
+        while len(self._ready) < least or (len(self._ready) < BLOCK_LINES and taken < BLOCK_BYTES):
             block = next(self._blocks, None)
             if block is None:
                 break
@@ -223,7 +223,7 @@ class TextFile:
                 raise OSError("it is not a file")
             with open(self.path, "rb", buffering=1 << 19) as raw:
                 observe = self._watch and self._watch(self.path)
-                for block in read_text_blocks(_unpacked(raw, observe), BYTES):
+                for block in read_text_blocks(_unpacked(raw, observe), BLOCK_BYTES):
                     if not self.count:
                         if block.data.startswith(_UTF16_MARKS):
                             self._broken(UTF16, 1, "", not_utf8_message(f"{self.path}, line 1", "\udcff"))

@@ -28,7 +28,7 @@ from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.data.vocabulary import UNK
 from nmtkit.data.words import token_links, token_spans
 
-ALONE = 1 << 22
+SERIAL_CHARACTERS = 1 << 22
 """Characters that are encoded before worker processes start, which takes about as long."""
 
 Value = TypeVar("Value")
@@ -197,7 +197,7 @@ def encode_blocks(
             yield chunk
 
     with closing(
-        ordered_map(encoder, chunks(), processes, lambda chunk: chunk.size, ALONE, "preprocess --workers")
+        ordered_map(encoder, chunks(), processes, lambda chunk: chunk.size, SERIAL_CHARACTERS, "preprocess --workers")
     ) as results:
         for encoded in results:
             yield UncountedBlock(*judged.popleft(), encoded)
@@ -255,7 +255,7 @@ class PreprocessingProgress:
     path: Path
     fingerprint: str
     tokenizer: Mapping[str, str | int]
-    """From the report."""
+    """Facts of the tokenizer, from the report."""
     shards: int = 0
     """Complete shards of train, which hold the first `read` pairs."""
     read: int = 0

@@ -34,8 +34,8 @@ from nmtkit.data.vocabulary import PAD, SPECIALS
 
 HEAD = "nmtkit shortlist 1"
 END = "end"
-MAKE = "`nmtkit align --shortlist FILE` makes one"
-AT_ONCE = 1 << 20
+MAKE_HINT = "`nmtkit align --shortlist FILE` makes one"
+LINKS_AT_ONCE = 1 << 20
 """Links collected before they are counted."""
 
 
@@ -102,7 +102,7 @@ class LinkCounts:
         size = self._sizes[1]
         self._recent += [one * size + other for i, j in links for one in src[i] for other in tgt[j]]
         np.add.at(self._seen, np.fromiter((token for word in tgt for token in word), np.int64), 1)
-        if len(self._recent) >= AT_ONCE:
+        if len(self._recent) >= LINKS_AT_ONCE:
             self._count()
 
     def _count(self) -> None:
@@ -170,13 +170,13 @@ def read_shortlist(path: Path, tokenizers: TokenizerPair) -> Shortlist:
     src_size, tgt_size = len(tokenizers.src.vocabulary), len(tokenizers.tgt.vocabulary)
     lines = read_lines(path)
     if next(lines, "")[: len(HEAD) + 1] != HEAD:
-        raise DataError(f"{path}, line 1: not {HEAD!r}, so it is not a shortlist of this version; {MAKE}")
+        raise DataError(f"{path}, line 1: not {HEAD!r}, so it is not a shortlist of this version; {MAKE_HINT}")
     if next(lines, "") != _made_for(tokenizers):
-        raise DataError(f"{path}, line 2: it belongs to other vocabularies than this run's; {MAKE} for it")
+        raise DataError(f"{path}, line 2: it belongs to other vocabularies than this run's; {MAKE_HINT} for it")
     name, *rest = next(lines, "").split(" ")
     frequent = _ids(rest, tgt_size)
     if name != "frequent" or frequent is None:
-        raise DataError(f"{path}, line 3: expected the frequent tokens; {MAKE}")
+        raise DataError(f"{path}, line 3: expected the frequent tokens; {MAKE_HINT}")
     candidates: list[list[int]] = []
     for number, line in enumerate(lines, start=4):
         if line == END and next(lines, None) is None:
@@ -186,7 +186,7 @@ def read_shortlist(path: Path, tokenizers: TokenizerPair) -> Shortlist:
         if src is None or tgt is None or src[0] < len(candidates):
             raise DataError(
                 f"{path}, line {number}: expected the id of a source token, in order, and those of target tokens "
-                f"(0 to {tgt_size - 1}), each once; {MAKE}"
+                f"(0 to {tgt_size - 1}), each once; {MAKE_HINT}"
             )
         candidates += [[] for _ in range(src[0] - len(candidates))]
         candidates.append(tgt)

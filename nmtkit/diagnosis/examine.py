@@ -13,7 +13,7 @@ from nmtkit.corpus.faults import HELD_OUT, BlockFaults, FaultKind, RowIndices
 from nmtkit.corpus.hashes import HashSet, Mask, PairHashes, SoughtHashes
 from nmtkit.corpus.reading import SplitReader
 from nmtkit.diagnosis.characters import TextArrays, find_odd_characters
-from nmtkit.diagnosis.findings import EXAMPLES, Diagnosis, Finding, SplitDiagnosis
+from nmtkit.diagnosis.findings import MAX_EXAMPLES, Diagnosis, Finding, SplitDiagnosis
 from nmtkit.diagnosis.misalignment import ShiftDetector, first_mismatch
 from nmtkit.diagnosis.norms import Norms, examine_pairs, first_texts, learn_norms
 
@@ -106,7 +106,7 @@ def _count(block: Block, split: SplitDiagnosis) -> None:
         finding = split.findings.setdefault(name, Finding(same_kind[0].kind))
         rows = np.unique(np.concatenate([fault.rows for fault in same_kind]))
         finding.count += len(rows)
-        for row in rows[: EXAMPLES - len(finding.places)].tolist():
+        for row in rows[: MAX_EXAMPLES - len(finding.places)].tolist():
             finding.places.append(next(fault.place(row) for fault in same_kind if row in fault.rows))
 
 
@@ -147,7 +147,7 @@ class Overlap:
         overlaps = self._overlaps(split.name)
         for kind, rows in overlaps.items():
             split.findings[kind.name] = Finding(kind, len(rows))
-        examples = {kind: rows[:EXAMPLES].tolist() for kind, rows in overlaps.items()}
+        examples = {kind: rows[:MAX_EXAMPLES].tolist() for kind, rows in overlaps.items()}
         last = max((rows[-1] for rows in examples.values()), default=-1)
         for block in reader if overlaps else ():
             if isinstance(block, Block):

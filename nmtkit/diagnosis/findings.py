@@ -13,9 +13,9 @@ from nmtkit.diagnosis.characters import TextArrays
 
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 """The worst first."""
-EXAMPLES = 5
+MAX_EXAMPLES = 5
 """Places that are kept of one kind of fault."""
-MOST, MOST_RATIO = 1000, 50
+MAX_COUNTED, MAX_RATIO = 1000, 50
 """The last keys of a histogram of lengths and of ratios in tenths; greater ones are counted there."""
 
 
@@ -27,7 +27,7 @@ class Finding:
     count: int = 0
     """Pairs, each counted once though both its sides may have it; or lines, if it is a fault of whole files."""
     places: list[FaultLocation] = field(default_factory=list)
-    """Of the first few."""
+    """Locations of the first few."""
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Side:
 
     def count(self, text: TextArrays) -> None:
         """Counts some lines."""
-        add_counts(self.words, np.minimum(text.words, MOST))
+        add_counts(self.words, np.minimum(text.words, MAX_COUNTED))
         for script, letters in text.letters.items():
             self.scripts[SCRIPTS[script]] += int(letters.sum())
 
@@ -77,7 +77,7 @@ class SplitDiagnosis:
         """Counts a fault, and keeps its place if it is one of the first."""
         finding = self.findings.setdefault(kind.name, Finding(kind))
         finding.count += count
-        if len(finding.places) < EXAMPLES:
+        if len(finding.places) < MAX_EXAMPLES:
             finding.places.append(place)
 
     def count(self, src: TextArrays, tgt: TextArrays | None) -> None:
@@ -87,7 +87,7 @@ class SplitDiagnosis:
         if tgt is not None:
             self.tgt.count(tgt)
             both = (src.words > 0) & (tgt.words > 0)
-            add_counts(self.ratios, np.minimum(tgt.words[both] * 10 // src.words[both], MOST_RATIO))
+            add_counts(self.ratios, np.minimum(tgt.words[both] * 10 // src.words[both], MAX_RATIO))
 
 
 @dataclass

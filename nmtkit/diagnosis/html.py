@@ -11,7 +11,7 @@ from nmtkit.pictures.pages import render
 
 COLOURS: dict[Severity, str] = {"error": "bad", "warning": "warn", "note": "note"}
 WIDTH, HEIGHT = 470, 200
-"""Of a histogram, in units of its own: it is scaled to the page."""
+"""Size of a histogram, in units of its own: it is scaled to the page."""
 LEFT, BOTTOM, TOP = 38, 24, 8
 """Margins of a histogram, for the shares, for the labels, and above the tallest bar."""
 EXAMPLE_WIDTH = 240

@@ -18,35 +18,35 @@ from nmtkit.diagnosis.characters import DIGIT, NEWLINE, TextArrays, character_cl
 
 RUN_BUCKETS = 1 << 16
 """Runs of three characters are counted by a hash of so many values."""
-OWN_SHARE = 0.02
+MIN_SCRIPT_SHARE = 0.02
 """A script with at least this share of the letters of a side is one of its own."""
 FEW_LETTERS, FEW_LATIN = 3, 25
-"""Fewer letters of another script are a symbol or an initial; fewer Latin ones, beside any script, a name or a term."""
-FEW_LINES = 300
-"""Fewer lines teach nothing about a language."""
+"""The least letters of a foreign script: fewer are a symbol or an initial; fewer Latin ones are a name or a term."""
+MIN_LINES = 300
+"""The least lines that a language is learned from."""
 
 # The two sides.
 SURE, VERY_SURE = 12.0, 25.0
 """Log-odds (in nats) at which a line is in a language: together with the other line of its pair, and alone."""
 CLEAR, VERY_CLEAR = 0.5, 0.65
 """The share of the median log-odds per character of a side that such a line must reach as well."""
-TELLING = 20
+MIN_CHARACTERS = 20
 """Characters; a shorter line tells little about its language."""
-SEPARABLE = 0.9
+MIN_ACCURACY = 0.9
 """The share of a sample's lines that must be classified correctly before any line is doubted."""
 
 # Other languages.
 WORD_BUCKETS = 1 << 18
 """Words are counted by a hash of so many values."""
-ONCE = 2
+MAX_FOREIGN_LINES = 2
 """A word that a sample shows in no more lines may be from a foreign line, and is not known to the side."""
 UNKNOWN, FREQUENT = 1e-5, 0.008
 """The probability of a word that a side does not know, and of a function word of a language."""
-SIGN = float(np.log(FREQUENT / UNKNOWN))
+FUNCTION_WORD_ODDS = float(np.log(FREQUENT / UNKNOWN))
 """Log-odds of a function word for its language, in nats, where the side does not know it."""
-RARE = 1e-3
+MIN_WORD_SHARE = 1e-3
 """A function word with a smaller share of a side's words is not from its own language."""
-FEWEST_WORDS, FEWEST_SIGNS = 4, 2
+MIN_WORDS, MIN_SIGNS = 4, 2
 """The words of a doubted line, and how many of them must be function words that are rare on its side."""
 FOREIGN_ODDS = -5.0
 """Log-odds (in nats) from which a line is doubted; words that neither the side nor the list knows count for neither."""
@@ -55,7 +55,7 @@ FOREIGN_ODDS = -5.0
 def main_scripts(letters: dict[int, int]) -> frozenset[int]:
     """The scripts of a side, from the letters of a sample of it by the number of their script."""
     total = sum(letters.values())
-    own = {script for script, count in letters.items() if count >= OWN_SHARE * total}
+    own = {script for script, count in letters.items() if count >= MIN_SCRIPT_SHARE * total}
     japanese = {SCRIPTS.index(name) for name in ("Han", "Hiragana", "Katakana")}
     return frozenset(own | japanese if own & japanese and len(own & japanese) > 1 else own)
 
@@ -98,7 +98,7 @@ class Languages:
     def learn(cls, texts: list[tuple[TextArrays, TextArrays]]) -> "Languages | None":
         """Learns from a sample; None if there are too few lines, or if the sides are too similar."""
         sides = [[line for pair in texts for line in pair[side].lines] for side in (0, 1)]
-        if len(sides[0]) < FEW_LINES:
+        if len(sides[0]) < MIN_LINES:
             return None
         # Learned from every other line, and measured on the rest.
         shares = []
@@ -109,9 +109,9 @@ class Languages:
         medians = []
         for lines, sign in zip(sides, (1, -1), strict=True):
             text = TextArrays.of(lines[1::2])
-            long = text.lengths >= TELLING
+            long = text.lengths >= MIN_CHARACTERS
             scores = learned.scores(text)[long]
-            if len(scores) < FEW_LINES // 4 or (scores * sign > 0).mean() < SEPARABLE:
+            if len(scores) < MIN_LINES // 4 or (scores * sign > 0).mean() < MIN_ACCURACY:
                 return None
             medians.append(float(np.median(scores / text.lengths[long])))
         return cls(learned.odds, medians[0], medians[1])
@@ -199,19 +199,19 @@ class KnownWords:
     @classmethod
     def learn(cls, texts: list[TextArrays]) -> "KnownWords | None":
         """Learns from a sample of a side; None if it is too small."""
-        if sum(len(text.lines) for text in texts) < FEW_LINES:
+        if sum(len(text.lines) for text in texts) < MIN_LINES:
             return None
         counts = np.zeros(WORD_BUCKETS)
         for text in texts:
             counts += np.bincount(_once_a_line(*_words(text))[0], minlength=WORD_BUCKETS)
-        shares = np.maximum(counts - ONCE, 0) / max(1.0, counts.sum())
+        shares = np.maximum(counts - MAX_FOREIGN_LINES, 0) / max(1.0, counts.sum())
         lists = [np.unique(_words(TextArrays.of(words))[0]) for words in FUNCTION_WORDS.values()]
         own = int(np.argmax([shares[words].sum() for words in lists]))  # the side's language, or the one most like it
         languages = np.zeros(WORD_BUCKETS, dtype=np.uint32)
         for number, words in enumerate(lists):
             if number != own:
                 languages[words] |= np.uint32(1 << number)
-        rare = shares < RARE
+        rare = shares < MIN_WORD_SHARE
         letters = [word for words in FUNCTION_WORDS.values() for word in words if len(word) == 1]
         rare[_words(TextArrays.of(letters))[0]] = False
         odds = np.log(UNKNOWN / np.maximum(shares, UNKNOWN)).astype(np.float32)
@@ -222,10 +222,10 @@ class KnownWords:
         hashes, lines = _words(text)
         count = len(text.lines)
         odds = np.bincount(lines, self.odds[hashes], minlength=count)
-        foreign = np.bincount(lines, minlength=count) >= FEWEST_WORDS
+        foreign = np.bincount(lines, minlength=count) >= MIN_WORDS
         # Most lines are not doubted even if all their listed words were of one language.
         listed = np.flatnonzero(self.languages[hashes])
-        foreign &= odds + SIGN * np.bincount(lines[listed], minlength=count) > FOREIGN_ODDS
+        foreign &= odds + FUNCTION_WORD_ODDS * np.bincount(lines[listed], minlength=count) > FOREIGN_ODDS
         doubted = np.flatnonzero(foreign)
         listed = listed[foreign[lines[listed]]]
         hashes, lines, odds = hashes[listed], np.searchsorted(doubted, lines[listed]), odds[doubted]
@@ -234,7 +234,9 @@ class KnownWords:
             of_language = self.languages[hashes] & np.uint32(1 << number) > 0
             signs = of_language & self.rare[hashes]
             different = np.bincount(_once_a_line(hashes[signs], lines[signs])[1], minlength=len(doubted))
-            in_language = odds + SIGN * np.bincount(lines[of_language], minlength=len(doubted)) > FOREIGN_ODDS
-            sure |= in_language & (different >= FEWEST_SIGNS)
+            in_language = (
+                odds + FUNCTION_WORD_ODDS * np.bincount(lines[of_language], minlength=len(doubted)) > FOREIGN_ODDS
+            )
+            sure |= in_language & (different >= MIN_SIGNS)
         foreign[doubted] = sure
         return foreign

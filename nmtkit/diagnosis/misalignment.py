@@ -14,38 +14,38 @@ from numpy.typing import NDArray
 
 from nmtkit.corpus.blocks import Block
 from nmtkit.corpus.faults import FaultLocation, FileFault, excerpt
-from nmtkit.corpus.text import ROWS, read_lines_lenient
+from nmtkit.corpus.text import BLOCK_LINES, read_lines_lenient
 from nmtkit.diagnosis.characters import DIGIT, TextArrays
 
 _MARKS = ("?\uff1f\u061f", "!\uff01", ".\u3002\u2026\u0964", ":\uff1a", ",\uff0c\u3001")
 _DIGIT_WEIGHTS = np.array([40503, 12983, 60013, 25189, 7919, 51407, 33331, 18013, 45007, 56093, *[1] * 6], np.int64)
 _BITS = np.array([number.bit_count() for number in range(256)], dtype=np.uint8)
-SAME_MARK = 0.9
+SAME_MARK_RATE = 0.9
 """How often two lines that belong together end in the same kind of mark."""
 SAME_NUMBERS, OTHER_NUMBERS = 4.0, -1.0
 """The scores of equal and of different numbers, in nats."""
 SAME_NAME, MAX_NAMES = 0.8, 4
 """The score of a common word, in nats, and how many of them count."""
-NAME = 5
+NAME_LETTERS = 5
 """Words of so many letters are compared, by all but the last of these: names, and words that the languages share."""
 
 # In files of equally many lines.
 WINDOWS, SURE_WITHIN = (48, 256), 30.0
 """Pairs of a window, and by how many nats a shift must be better over it than none."""
-NEAR = (-3, -2, -1, 1, 2, 3)
+SHIFTS = (-3, -2, -1, 1, 2, 3)
 """The shifts that are tried."""
 
 # In files that differ in their number of lines.
-NEARBY = 8
+MAX_SHIFT = 8
 """Shifts by so many lines are tried, around none and around the difference of the counts."""
-MOST = 100_000
-"""Greater differences of the counts are not tried: that many lines are not missing in one place."""
+MAX_DIFFERENCE = 100_000
+"""The greatest difference of the counts that is tried: more lines are not missing in one place."""
 WINDOW, LASTING, SURE = 64, 1024, 15.0
 """Pairs of a window, pairs after it, and by how many nats a shift must be better over each of both. In sorted files a
 shift may be better over a window alone: similar lines stand side by side."""
-BETTER = 6.0
+MIN_GAIN = 6.0
 """If no window is so clear: by how many nats it must be better from some line up to the end."""
-WIDTH = 60
+LINE_WIDTH = 60
 """Characters shown of each line."""
 
 
@@ -92,8 +92,8 @@ class Features:
 def _bits(line: str) -> int:
     bits = 0
     for word in line.split():
-        if len(word) >= NAME:
-            bits |= 1 << (crc32(word[: NAME - 1].lower().encode("utf-8", "surrogatepass")) & 63)
+        if len(word) >= NAME_LETTERS:
+            bits |= 1 << (crc32(word[: NAME_LETTERS - 1].lower().encode("utf-8", "surrogatepass")) & 63)
     return bits
 
 
@@ -106,7 +106,7 @@ class PairScorer:
     near: float
     """The standard deviation of the ratio where two lines belong together."""
     far: float
-    """Its standard deviation where they do not."""
+    """The standard deviation for lines that do not belong together."""
     marks: NDArray[np.float64]
     """The score of an equal mark of each kind, in nats; the last is for marks that differ."""
 
@@ -115,8 +115,8 @@ class PairScorer:
         """Learns from lines of both sides; it does not matter whether they belong together."""
         far = max(0.1, float(np.hypot(src.lengths.std(), tgt.lengths.std())))
         shares = (np.bincount(tgt.marks, minlength=len(_MARKS) + 1) + 1) / (len(tgt) + len(_MARKS) + 1)
-        differ = np.log((1 - SAME_MARK) / (1 - (shares**2).sum()))
-        marks = np.append(np.log(SAME_MARK / shares), differ)
+        differ = np.log((1 - SAME_MARK_RATE) / (1 - (shares**2).sum()))
+        marks = np.append(np.log(SAME_MARK_RATE / shares), differ)
         return cls(float(tgt.lengths.mean() - src.lengths.mean()), min(0.3, 0.6 * far), far, marks)
 
     def scores(self, src: Features, tgt: Features) -> NDArray[np.float64]:
@@ -182,7 +182,7 @@ class ShiftDetector:
                 place = first_block.pair(max(0, min(row, len(first_block) - 1)))
             self.shifts[self._files] = place, pairs + int((shifted > self._end).sum())
             self._end = max(self._end, int(shifted[-1]))
-        keep = max(0, len(src_features) - max(WINDOWS) - max(NEAR))
+        keep = max(0, len(src_features) - max(WINDOWS) - max(SHIFTS))
         self._tail = src_features.part(keep, len(src_features)), tgt_features.part(keep, len(src_features)), block
 
 
@@ -190,7 +190,7 @@ def _shifted(src: Features, tgt: Features) -> NDArray[np.bool_]:
     """For each pair, whether it seems to be shifted."""
     scorer, count = PairScorer.learn(src, tgt), len(src)
     plain = _shifted_scores(scorer, src, tgt, 0, count, 0)
-    others = [_shifted_scores(scorer, src, tgt, 0, count, shift) for shift in NEAR]
+    others = [_shifted_scores(scorer, src, tgt, 0, count, shift) for shift in SHIFTS]
     shifted = np.zeros(count, dtype=bool)
     for window in WINDOWS:
         if count < window:
@@ -234,7 +234,7 @@ class _Tape:
     def move(self, start: int, end: int) -> None:
         """Reads on up to the line before `end`, or to the end of the file, and drops the lines before `start`."""
         while (missing := end - self.start - len(self.features)) > 0:
-            lines = list(islice(self._lines, max(missing, ROWS)))
+            lines = list(islice(self._lines, max(missing, BLOCK_LINES)))
             if not lines:
                 break
             self.features = self.features.then(Features.of(TextArrays.of(lines), names=True))
@@ -256,7 +256,7 @@ def first_mismatch(fault: FileFault) -> FaultLocation:
         text += "up to the end of the shorter one they may belong together"
     else:
         lines = (next(islice(read_lines_lenient(path), line, None), "") for path in (src_path, tgt_path))
-        pair = " ||| ".join(excerpt(text, width=WIDTH) for text in lines)
+        pair = " ||| ".join(excerpt(text, width=LINE_WIDTH) for text in lines)
         text += f"they part {'' if sure else 'perhaps '}near line {line + 1:,}: {pair}"
     return FaultLocation(src_path, line + 1, text=text)
 
@@ -265,14 +265,14 @@ def _first_shifted(src_path: str, tgt_path: str, src_count: int, tgt_count: int)
     """The line, from 0, from which on a shift is better than none, and whether that is sure."""
     src, tgt = _Tape(src_path), _Tape(tgt_path)
     difference = tgt_count - src_count
-    centres = {0, difference if abs(difference) <= MOST else 0}
-    shifts = sorted({centre + near for centre in centres for near in range(-NEARBY, NEARBY + 1)} - {0})
+    centres = {0, difference if abs(difference) <= MAX_DIFFERENCE else 0}
+    shifts = sorted({centre + near for centre in centres for near in range(-MAX_SHIFT, MAX_SHIFT + 1)} - {0})
     low, high = min(shifts), max(shifts)
     scorer: PairScorer | None = None
     ahead = best = 0.0  # of no shift over the whole difference, summed up to here; and the most of it so far
     best_line = 0
-    for first in range(0, src_count, ROWS):
-        last = min(src_count, first + ROWS + WINDOW + LASTING)
+    for first in range(0, src_count, BLOCK_LINES):
+        last = min(src_count, first + BLOCK_LINES + WINDOW + LASTING)
         src.move(first - WINDOW, last)
         tgt.move(first - WINDOW + low, last + high)
         scorer = scorer or PairScorer.learn(src.features, tgt.features)
@@ -288,13 +288,13 @@ def _first_shifted(src_path: str, tgt_path: str, src_count: int, tgt_count: int)
             best_shift = max(others, key=lambda shifted: float((shifted - plain)[start : start + LASTING].sum()))
             return begin + _line_of_shift(plain, best_shift, start, WINDOW), True
         if difference in shifts:
-            here = slice(first - begin, min(src_count, first + ROWS) - begin)
+            here = slice(first - begin, min(src_count, first + BLOCK_LINES) - begin)
             sums = ahead + np.cumsum(plain[here] - others[shifts.index(difference)][here])
             if len(sums) and sums.max() > best:
                 best, best_line = float(sums.max()), first + int(sums.argmax()) + 1
             ahead = float(sums[-1])
     # From the best line on the shift by the whole difference is better by so much.
-    return (best_line, False) if best - ahead > BETTER and best_line < min(src_count, tgt_count) else (None, False)
+    return (best_line, False) if best - ahead > MIN_GAIN and best_line < min(src_count, tgt_count) else (None, False)
 
 
 def _first_lasting(plain: NDArray[np.float64], shifted: NDArray[np.float64]) -> int | None:

@@ -16,26 +16,26 @@ from nmtkit.corpus.faults import FaultKind
 from nmtkit.corpus.hashes import Mask
 from nmtkit.corpus.reading import SplitReader
 from nmtkit.diagnosis.characters import TextArrays
-from nmtkit.diagnosis.language import TELLING, KnownWords, Languages, in_foreign_script, main_scripts
+from nmtkit.diagnosis.language import MIN_CHARACTERS, KnownWords, Languages, in_foreign_script, main_scripts
 
 SAMPLE, SAMPLE_CHARACTERS = 20_000, 8_000_000
 """Size of a sample, about: in pairs, and in characters where texts are long."""
-FEW_PAIRS = 50
-"""From fewer pairs nothing is learned about lengths and scripts."""
-SOFTENING = 15
+MIN_PAIRS = 50
+"""The least pairs that lengths and scripts are learned from."""
+ADDED_CHARACTERS = 15
 """Characters that are added to both sides before they are compared: "Yes." may well be 10 characters elsewhere."""
 LEAST_FACTOR, SPREADS = 3.5, 6.0
 """A side is far too long if, compared with the other, it is so many times longer than usual, and so many standard
 deviations away from the median."""
-OUTER_FACTOR = 12.0
+MAX_LENGTH_RATIO = 12.0
 """Where nothing could be learned, a side so many times longer than the other is too long."""
-LENGTH_FACTOR, LEAST_LENGTH = 6, 1000
+LENGTH_FACTOR, MIN_LENGTH = 6, 1000
 """A line is far too long if it is so many times longer than all but one of a thousand lines, and has so many
 characters."""
-FEW_SWAPPED = 10
-"""Fewer swapped pairs do not make two swapped files."""
-NAME_WORDS = 3
-"""So many words may be the same on both sides: names, numbers, "OK"."""
+MIN_SWAPPED = 10
+"""The least swapped pairs that make two swapped files."""
+MIN_IDENTICAL_WORDS = 3
+"""The least words of two equal sides that are a fault: fewer may be names, numbers, "OK"."""
 LONG_SOURCE, SHORT_SHARE = 60, 0.15
 """A target of one word is nearly empty if its source has so many characters, and it has less than this share of the
 characters to be expected."""
@@ -46,7 +46,7 @@ class SideNorms:
     """The norms of one side."""
 
     scripts: frozenset[int]
-    """Its scripts; empty if the sample is too small."""
+    """The scripts of the side; empty if the sample is too small."""
     words: KnownWords | None
     """To recognize other languages, if the sample is large enough."""
     longest: int
@@ -57,13 +57,13 @@ class SideNorms:
         """Learns from a sample."""
         words = KnownWords.learn(texts)
         lengths = np.concatenate([np.zeros(1, dtype=np.int64), *(text.lengths for text in texts)])
-        if len(lengths) <= FEW_PAIRS:
-            return cls(frozenset(), words, 10 * LEAST_LENGTH)
+        if len(lengths) <= MIN_PAIRS:
+            return cls(frozenset(), words, 10 * MIN_LENGTH)
         letters = Counter[int]()
         for text in texts:
             letters.update({script: int(counts.sum()) for script, counts in text.letters.items()})
         longest = round(LENGTH_FACTOR * float(np.quantile(lengths, 0.999)))
-        return cls(main_scripts(letters), words, max(LEAST_LENGTH, longest))
+        return cls(main_scripts(letters), words, max(MIN_LENGTH, longest))
 
 
 @dataclass(frozen=True)
@@ -84,10 +84,10 @@ class Norms:
         swapped = lines = 0
         for src, tgt in texts:
             if self.languages is not None and tgt is not None:
-                long = (src.lengths >= TELLING) & (tgt.lengths >= TELLING)
+                long = (src.lengths >= MIN_CHARACTERS) & (tgt.lengths >= MIN_CHARACTERS)
                 swapped += int((self.languages.doubts(src, tgt)[0] & long).sum())
                 lines += int(long.sum())
-        return swapped >= FEW_SWAPPED and swapped > lines / 2
+        return swapped >= MIN_SWAPPED and swapped > lines / 2
 
     def swapped(self) -> "Norms":
         """The norms of files whose source and target are swapped throughout."""
@@ -115,8 +115,8 @@ def learn_norms(reader: SplitReader) -> Norms:
     pairs = [(src, tgt) for src, tgt in texts if tgt is not None]
     logs = (_log_ratios(src, tgt)[(src.words > 0) & (tgt.words > 0)] for src, tgt in pairs)
     ratios = np.concatenate([np.empty(0), *logs])
-    ratio, spread = 0.0, float(np.log(OUTER_FACTOR))
-    if len(ratios) >= FEW_PAIRS:
+    ratio, spread = 0.0, float(np.log(MAX_LENGTH_RATIO))
+    if len(ratios) >= MIN_PAIRS:
         ratio = float(np.median(ratios))
         deviation = 1.4826 * float(np.median(np.abs(ratios - ratio)))  # as of a normal distribution
         spread = max(float(np.log(LEAST_FACTOR)), SPREADS * deviation)
@@ -126,7 +126,7 @@ def learn_norms(reader: SplitReader) -> Norms:
 
 def _log_ratios(src: TextArrays, tgt: TextArrays) -> NDArray[np.float64]:
     """`(n,)`: log of target over source, in softened characters."""
-    return np.log((tgt.lengths + SOFTENING) / (src.lengths + SOFTENING))
+    return np.log((tgt.lengths + ADDED_CHARACTERS) / (src.lengths + ADDED_CHARACTERS))
 
 
 def examine_pairs(block: Block, src: TextArrays, tgt: TextArrays | None, norms: Norms, summaries: bool) -> Mask:
@@ -152,7 +152,7 @@ def examine_pairs(block: Block, src: TextArrays, tgt: TextArrays | None, norms: 
     if tgt is not None:
         add(faults.LENGTH, (tgt.lengths > norms.tgt.longest) & ~too_long, "tgt")
         identical = usable & np.fromiter(map(eq, block.src, block.tgt or []), dtype=bool, count=len(block))
-        add(faults.IDENTICAL, identical & (src.word_counts() >= NAME_WORDS) & (src.letter_counts() > 0))
+        add(faults.IDENTICAL, identical & (src.word_counts() >= MIN_IDENTICAL_WORDS) & (src.letter_counts() > 0))
         short = usable & _nearly_empty(src, tgt, norms, summaries)
         add(faults.SHORT_TARGET, short)
         if not summaries:

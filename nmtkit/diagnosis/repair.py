@@ -22,13 +22,13 @@ from nmtkit.core.files import new_folder, write_errors
 from nmtkit.corpus.blocks import Block
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.faults import LINE_ENDS
-from nmtkit.corpus.reading import COMPANIONS
+from nmtkit.corpus.reading import LINE_ALIGNED_COLUMNS
 from nmtkit.diagnosis.characters import repair_line
 from nmtkit.diagnosis.examine import examine
 from nmtkit.diagnosis.findings import SplitDiagnosis
 from nmtkit.diagnosis.report import drops_pairs, short_names, storable
 
-LOG = "dropped.jsonl"
+LOG_NAME = "dropped.jsonl"
 """The log, one JSON object for every pair that was left out or mended."""
 STORY_FIELDS = {"src_field": "article", "tgt_field": "summary"}
 """The keys of the JSON lines that stories are written as."""
@@ -89,7 +89,7 @@ def _written(
         )
     for name, writer in writers.items():
         writer.finish(diagnosis.splits[name])
-    with open(folder / LOG, "wb") as log:
+    with open(folder / LOG_NAME, "wb") as log:
         for writer in writers.values():
             if writer.log.exists():
                 with open(writer.log, "rb") as part:
@@ -100,7 +100,7 @@ def _written(
 
 def _new_names(paths: Iterable[str]) -> Callable[[str], str]:
     """Gives each file a new name, without the folders that all share; never the same name twice."""
-    short, taken = short_names(paths), {LOG}
+    short, taken = short_names(paths), {LOG_NAME}
 
     def new(path: str) -> str:
         name = first = Path(short.get(path, path))
@@ -135,7 +135,7 @@ class SplitWriter:
         if files.stories:
             new = {"stories": [], "story_lists": [], "weights": [], "jsonl": [names(f"{split}.jsonl")], **STORY_FIELDS}
         else:
-            for kind in ("src", "tgt", "jsonl", *COMPANIONS):
+            for kind in ("src", "tgt", "jsonl", *LINE_ALIGNED_COLUMNS):
                 new[kind] = [names(path) for path in getattr(files, kind)]
         self.done = RepairedSplit(files.model_copy(update=new))
         if files.stories and files.weights:
@@ -161,7 +161,7 @@ class SplitWriter:
     def take(self, block: Block) -> None:
         """Writes the pairs of a block that are to be kept."""
         refusals = [message for row, message in block.messages if row not in block.unreadable]
-        if any(len(block.columns.get(kind, block.src)) < len(block) for kind in COMPANIONS):
+        if any(len(block.columns.get(kind, block.src)) < len(block) for kind in LINE_ALIGNED_COLUMNS):
             refusals.append("files differ in their number of lines")  # `finish` tells the place
         if refusals and not self.done.refused:
             self.done.refused = refusals[0]
@@ -180,7 +180,7 @@ class SplitWriter:
                 self.done.refused = f"{first.file}, line {first.line}: {kind.title}. {kind.remedy}"
         if self.done.refused:
             new = self.done.files
-            for path in new.texts() + [path for kind in COMPANIONS for path in getattr(new, kind)]:
+            for path in new.texts() + [path for kind in LINE_ALIGNED_COLUMNS for path in getattr(new, kind)]:
                 (self._folder / path).unlink(missing_ok=True)
             self.log.unlink()
             self.done = RepairedSplit(self._old, refused=self.done.refused)
@@ -192,7 +192,7 @@ class SplitWriter:
         for output in self._outputs.values():
             output.close()
         self._outputs, self._position = {}, position
-        for kind in ("src", "tgt", "jsonl", *COMPANIONS):
+        for kind in ("src", "tgt", "jsonl", *LINE_ALIGNED_COLUMNS):
             if new := getattr(self.done.files, kind):
                 self._outputs[kind] = self._open(self._folder / new[position])
 
@@ -251,7 +251,7 @@ class SplitWriter:
         if self._old.stories:
             pairs = (dict(zip(STORY_FIELDS.values(), pair, strict=True)) for pair in zip(*sides, strict=True))
             return [[json.dumps(pair, ensure_ascii=False) for pair in pairs]]
-        return [*sides, *(block.columns[kind] for kind in COMPANIONS if kind in block.columns)]
+        return [*sides, *(block.columns[kind] for kind in LINE_ALIGNED_COLUMNS if kind in block.columns)]
 
 
 def _sides(block: Block) -> list[list[str]]:

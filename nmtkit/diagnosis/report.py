@@ -13,19 +13,19 @@ from typing import Any
 import numpy as np
 
 from nmtkit.corpus.faults import EMPTY, IN_TRAIN, FaultKind, FaultLocation, Severity
-from nmtkit.diagnosis.findings import MOST, SEVERITIES, Diagnosis, Finding, Side, SplitDiagnosis
+from nmtkit.diagnosis.findings import MAX_COUNTED, SEVERITIES, Diagnosis, Finding, Side, SplitDiagnosis
 
 CONTROL_NAMES = {"\0": "NUL", "\t": "TAB", "\n": "LF", "\v": "VT", "\f": "FF", "\r": "CR", "\x1b": "ESC", "\x7f": "DEL"}
-HIDDEN = ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp")
+HIDDEN_CATEGORIES = ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp")
 """Categories of invisible characters, and of those that would break a line of the report."""
 HELD_OUT_SPLITS = ("valid", "test")
-MOST_BARS = 14
+MAX_BARS = 14
 """Bars of a histogram of lengths."""
-WIDTHS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+BAR_WIDTHS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 """How many words a bar may stand for."""
 RATIO_EDGES = (0, 1, 2, 3, 5, 7, 9, 11, 13, 16, 20, 30, 50)
 """Where the bars of length ratios begin, in tenths."""
-LEAST_SHARE = 0.001
+MIN_SCRIPT_SHARE = 0.001
 """Scripts with a smaller share of the letters are counted together."""
 
 
@@ -44,7 +44,7 @@ def visible(text: str, width: int = 60) -> str:
 def _visible(letter: str) -> str:
     if "\udc80" <= letter <= "\udcff":
         return f"⟨byte {ord(letter) - 0xDC00:02X}⟩"
-    if unicodedata.category(letter) in HIDDEN:
+    if unicodedata.category(letter) in HIDDEN_CATEGORIES:
         return f"⟨{CONTROL_NAMES.get(letter, f'U+{ord(letter):04X}')}⟩"
     return letter
 
@@ -172,9 +172,9 @@ class Histogram:
     """The number of lines of each length, for one or two sides."""
 
     title: str
-    """Such as "words a line"."""
+    """What is counted, such as "words a line"."""
     labels: tuple[str, ...]
-    """Of the bars, such as "5–9"."""
+    """Labels of the bars, such as "5–9"."""
     series: tuple[tuple[str, tuple[int, ...]], ...]
     """The name of each side, and its lines in each bar."""
     notes: tuple[str, ...] = ()
@@ -199,7 +199,7 @@ def percentile(counts: Counter[int], part: float) -> int:
 
 def _lengths(title: str, sides: Sequence[tuple[str, Counter[int]]]) -> Histogram:
     top = max(percentile(counts, 0.99) for _, counts in sides)
-    width = next((width for width in WIDTHS if top < width * (MOST_BARS - 1)), math.ceil((top + 1) / (MOST_BARS - 1)))
+    width = next((width for width in BAR_WIDTHS if top < width * (MAX_BARS - 1)), math.ceil((top + 1) / (MAX_BARS - 1)))
     end = max(max(counts) for _, counts in sides)
     bars = min(top // width + 2, end // width + 1)
     edges = range(0, bars * width, width)
@@ -210,7 +210,7 @@ def _lengths(title: str, sides: Sequence[tuple[str, Counter[int]]]) -> Histogram
     for name, counts in sides:
         series.append((name, _heights(counts, edges)))
         mean = sum(length * lines for length, lines in counts.items()) / max(1, counts.total())
-        longest = f"{max(counts)}" + (" or more" if max(counts) == MOST else "")
+        longest = f"{max(counts)}" + (" or more" if max(counts) == MAX_COUNTED else "")
         notes.append(
             f"{name}: mean {mean:.1f}, half at most {percentile(counts, 0.5)}, "
             f"99% at most {percentile(counts, 0.99)}, longest {longest}"
@@ -243,7 +243,7 @@ def _ratios(ratios: Counter[int]) -> Histogram:
 def scripts(side: Side) -> list[tuple[str, str]]:
     """The scripts of the letters of a side with their shares, the most frequent first; rare ones together."""
     total = side.scripts.total()
-    counts = {name: count for name, count in side.scripts.most_common() if count >= LEAST_SHARE * total}
+    counts = {name: count for name, count in side.scripts.most_common() if count >= MIN_SCRIPT_SHARE * total}
     if rest := total - sum(counts.values()):
         counts["others"] = rest
     return [(name, share(count, total)) for name, count in counts.items()]

@@ -20,9 +20,9 @@ from nmtkit.data.vocabulary import SPECIALS
 from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis, add_counts
 from nmtkit.diagnosis.report import ReportTable, share, visible
 
-SAMPLE = 100_000
+SAMPLE_PAIRS = 100_000
 """Pairs that a tokenizer is learned from where there is none yet."""
-MOST_CHARACTERS = 24
+MAX_UNSEEN_SHOWN = 24
 """Unseen characters that are shown."""
 
 
@@ -78,8 +78,8 @@ class TokenReport:
             part = share(unused, size)
             notes.append(f"{unused:,} of {size:,} entries of {called[name]} never occur in train ({part}).")
         for name, characters in self.unseen_characters.items():
-            first = " ".join(map(visible, list(characters)[:MOST_CHARACTERS]))
-            more = f" and {len(characters) - MOST_CHARACTERS} more" if len(characters) > MOST_CHARACTERS else ""
+            first = " ".join(map(visible, list(characters)[:MAX_UNSEEN_SHOWN]))
+            more = f" and {len(characters) - MAX_UNSEEN_SHOWN} more" if len(characters) > MAX_UNSEEN_SHOWN else ""
             notes.append(f"Characters of {name} that train never shows: {first}{more}.")
         columns = ("split", "side", "tokens", "a pair", "longest", "unknown", "copyable")
         note = " ".join(notes) + " Copyable: the share of unknown target tokens that stand in their source."
@@ -88,7 +88,7 @@ class TokenReport:
 
 def quick_sample(config: TokenizerConfig) -> TokenizerSample:
     """An empty sample for `train_on_sample`: of fewer pairs where learning from all takes long."""
-    return TokenizerSample(config.train_lines if config.cuts_words else min(config.train_lines, SAMPLE))
+    return TokenizerSample(config.train_lines if config.cuts_words else min(config.train_lines, SAMPLE_PAIRS))
 
 
 def train_on_sample(config: TokenizerConfig, sample: TokenizerSample, files: SplitFiles) -> TokenizerPair:
@@ -142,7 +142,7 @@ class _SplitWalk:
     diagnosis: SplitDiagnosis
     report: TokenReport
     used: Mapping[str, Mask]
-    """Of each side's vocabulary, which entries occur in train."""
+    """Which entries of each side's vocabulary occur in train."""
     alphabets: Mapping[str, set[str]]
     """The characters of train, by side."""
     firsts: dict[FaultKind, FaultLocation] = field(default_factory=dict)

@@ -51,7 +51,7 @@ class DecodingSpeed:
     """Measurements of one configuration."""
 
     seconds: list[float] = field(default_factory=list)
-    """Of each round, for all lines."""
+    """Seconds of each round, for all lines."""
     latencies: list[float] = field(default_factory=list)
     """Seconds of each line decoded by itself, in all rounds."""
     peak_mib: float = 0.0
@@ -140,7 +140,7 @@ class TrainingSpeed:
     tokens: int
     """Target tokens of a round, EOS counted, padding not."""
     seconds: list[float] = field(default_factory=list)
-    """Of each round."""
+    """Seconds of each round."""
     peak_mib: float = 0.0
     """Peak memory of an update; see `peak_memory_mib`."""
 

@@ -173,7 +173,7 @@ class RecipeDataCheck:
 
     recipe: Recipe
     path: Path
-    """Its file."""
+    """The data file."""
     run: SavedRun
     """Of the recipe; it need not exist."""
 

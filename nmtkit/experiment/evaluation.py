@@ -86,7 +86,7 @@ class TestResult:
     """Empty if it has no targets."""
     translations: list[Translation]
     scores: list[metrics.Score]
-    """Those of `Recipe.test_metrics`, then AER if the test set names gold alignments. None without references."""
+    """Scores of `Recipe.test_metrics`, then AER if the test set names gold alignments; empty without references."""
     seconds: float
     """Time of the translation, without opening the model."""
     cut: int

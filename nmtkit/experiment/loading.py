@@ -33,7 +33,7 @@ from nmtkit.translation.workers import Workers
 MIN_LINES_FOR_WORKERS = 256
 """Lines that must be there at once for processes to be worth their beginning."""
 
-PROBED = 64
+FP16_PROBE_TOKENS = 64
 """Words of the source that shows whether a model's numbers fit into fp16."""
 
 
@@ -55,8 +55,8 @@ class DecodingOptions:
     threads: int | None = None
     """CPU threads; None is torch's choice."""
     precision: PrecisionChoice = "auto"
-    """Of the matrix products. `auto` on a CPU: fp32, or what was measured here to find the same texts in less time; on
-    CUDA fp16, or bf16 where a number of the model would be too large for fp16."""
+    """Precision of matrix products. `auto` on a CPU: fp32, or what was measured here to find the same texts in less
+    time; on CUDA fp16, or bf16 where a number of the model would be too large for fp16."""
     engine: StepMode = "auto"
     """The steps of a search on CUDA: captured as graphs once that pays (auto), at once (graph), or never (eager)."""
     workers: int | None = 1
@@ -74,7 +74,7 @@ class DecodingOptions:
     layer: int | None = None
     """The decoder layer of a Transformer whose attention is shown, from 1; None as the recipe says, here and below."""
     head: int | None = None
-    """Its head, from 1."""
+    """The attention head that is shown, from 1."""
     shortlist: Path | None = None
     """A file of candidates, which searches then keep to; see `nmtkit.data.shortlist`."""
 
@@ -213,7 +213,7 @@ def fits_fp16(model: Seq2Seq) -> bool:
     """Whether encoding in fp16 stays finite for a source of tokens from all over the vocabulary."""
     halved = deepcopy(model)
     cast_to_16_bits(halved, torch.float16)
-    ids = torch.linspace(UNK, model.sizes.src - 1, PROBED).long().tolist()
+    ids = torch.linspace(UNK, model.sizes.src - 1, FP16_PROBE_TOKENS).long().tolist()
     finite: list[bool] = []
 
     def look(part: torch.Tensor) -> torch.Tensor:

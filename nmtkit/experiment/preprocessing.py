@@ -60,7 +60,7 @@ class Preprocessing:
                     )
 
     def tokenizers(self, diagnosed: Callable[[Diagnosis], None], learned_before: bool) -> TokenizerPair:
-        """Those of a preprocessing that was stopped, if there is one, else new ones; the text is checked first.
+        """The tokenizers of a preprocessing that was stopped, if there are any, else new ones; text is checked first.
 
         `diagnosed` receives the result of that check. With `learned_before` existing tokenizers stay.
         """
@@ -93,7 +93,7 @@ class Preprocessing:
         return tokenizers
 
     def _new_tokenizers(self, sample: TokenizerSample | None) -> TokenizerPair:
-        """Those of the run to begin from, else learned from the sample, else from the text itself."""
+        """The tokenizers of the run to begin from, else learned from the sample, else from the text itself."""
         config, train = self._recipe.tokenizer, self._splits["train"]
         if self._origin is not None:
             self._notify(f"the tokenizer ({config.kind}) is that of {self._origin.run}")

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from nmtkit.autotune.training import OPEN_KEYS, tune_training, workload_of_run
+from nmtkit.autotune.training import AUTO_KEYS, tune_training, workload_of_run
 from nmtkit.core import device as devices
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.files import atomic_write_text, write_json
@@ -153,7 +153,7 @@ class Run(SavedRun):
         """The recipe with this run's values where it says `auto`, and with this run's names of the same files."""
         changes: dict[str, Any]
         before, now = self.recipe.training, recipe.training
-        known = {key: getattr(before, key) for key in OPEN_KEYS if getattr(now, key) == "auto"}
+        known = {key: getattr(before, key) for key in AUTO_KEYS if getattr(now, key) == "auto"}
         data = self.recipe.data if is_same_text(self.recipe, recipe) else recipe.data
         changes = {"training": now.model_copy(update=known), "data": data}
         own, named = self.recipe.init_from, recipe.init_from
@@ -167,7 +167,7 @@ class Run(SavedRun):
         They are written into the run's recipe, so that a resumed training uses the same.
         """
         training = self.recipe.training
-        left = [key for key in OPEN_KEYS if getattr(training, key) == "auto"]
+        left = [key for key in AUTO_KEYS if getattr(training, key) == "auto"]
         if left:
             result = tune_training(workload_of_run(self, device))
             for sentence in result.sentences():

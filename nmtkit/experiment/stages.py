@@ -36,7 +36,7 @@ class StageStarted:
 
     name: str
     number: int
-    """From 1."""
+    """The stage's number, from 1."""
     count: int
     updates_before: int
     seconds_before: float

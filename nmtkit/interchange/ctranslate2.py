@@ -28,7 +28,7 @@ from nmtkit.models.transformer import TransformerConfig
 _ACTIVATIONS = {0: "relu", 2: "silu", 3: "gelu"}
 _START = "decoder/start_from_zero_embedding"
 _ALIGNMENT = {"decoder/alignment_layer": -1, "decoder/alignment_heads": 1}
-"""With the values of a model that was not trained to align."""
+"""Values that these have in a model that was not trained to align."""
 _NO_EFFECT = {"encoder/embeddings_merge", "decoder/alibi_use_positive_positions", "decoder/scale_alibi"}
 """Numbers without effect where a side has one embedding and no alibi."""
 _MUST_BE_ZERO = {"encoder/multi_query_attention", "decoder/alibi"}

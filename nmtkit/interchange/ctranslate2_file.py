@@ -47,7 +47,7 @@ class _Variable:
     shape: tuple[int, ...]
     kind: str
     content: npt.NDArray[np.uint8]
-    """Its bytes, read from the file when they are needed."""
+    """The bytes of the tensor, read from the file when they are needed."""
 
     @property
     def is_integer_matrix(self) -> bool:

@@ -34,7 +34,7 @@ class VocabularyMap:
 
 
 Maps = tuple[VocabularyMap, VocabularyMap]
-"""Of source and target; the same object twice where they share one vocabulary."""
+"""Maps of source and target; the same object twice where they share one vocabulary."""
 
 
 def map_vocabulary(

@@ -15,8 +15,8 @@ from torch.autograd.function import once_differentiable
 
 from nmtkit.layers.elementary import at_least_float32
 
-LEAST = 1e-30
-"""Smaller shares count as this: a gate that rounding made 0 or 1 leaves loss and gradient finite."""
+MIN_SHARE = 1e-30
+"""The least share of a gate: one that rounding made 0 or 1 leaves loss and gradient finite."""
 
 
 def number_by_position(ids: Tensor, src_extended: Tensor, size: int, absent: int) -> Tensor:
@@ -88,15 +88,15 @@ class _Mix(torch.autograd.Function):
         ids = src.unsqueeze(1).expand(attention.shape)  # (G,q,S)
         mixed = attention.new_empty(*vocab.shape[:-1], size + n_oov)  # (G,q,X)
         mass = mixed.scatter_(-1, ids, 0.0).scatter_add_(-1, ids, attention).gather(-1, ids)  # (G,q,S): C at each word
-        copied = ((1.0 - p_gen) * mass).clamp_(min=LEAST).log_()
-        share = p_gen.clamp(min=LEAST).log()
+        copied = ((1.0 - p_gen) * mass).clamp_(min=MIN_SHARE).log_()
+        share = p_gen.clamp(min=MIN_SHARE).log()
         torch.add(vocab, share if excess is None else share - excess, out=mixed[..., :size])
         mixed[..., size:] = -math.inf
         generated = mixed.gather(-1, ids)  # (G,q,S)
         total = torch.logaddexp(generated, copied)
         mixed.scatter_(-1, ids, total)
         if any(ctx.needs_input_grad):
-            likely = total > math.log(2 * LEAST)  # what only the bound lifts above zero gives copying no gradient
+            likely = total > math.log(2 * MIN_SHARE)  # what only the bound lifts above zero gives copying no gradient
             ctx.save_for_backward(attention, p_gen, src, (generated - total).exp_(), (-total).exp_() * likely)
         ctx.size = size
         return mixed
@@ -116,6 +116,6 @@ class _Mix(torch.autograd.Function):
         buffer.scatter_(0, cells.flatten(), (arrived * share).flatten())
         per_copy = arrived * inverse
         to_attention = (1.0 - p_gen) * per_copy
-        by_generating = to_vocab.sum(-1, keepdim=True) / p_gen.clamp(min=LEAST)
-        to_gate = by_generating * (p_gen > LEAST) - (attention * per_copy).sum(-1, keepdim=True)
+        by_generating = to_vocab.sum(-1, keepdim=True) / p_gen.clamp(min=MIN_SHARE)
+        to_gate = by_generating * (p_gen > MIN_SHARE) - (attention * per_copy).sum(-1, keepdim=True)
         return to_vocab, to_attention, to_gate, None, None, None

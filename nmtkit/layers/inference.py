@@ -29,30 +29,30 @@ Precision = Literal["fp32", "fp16", "bf16", "int8"]
 PrecisionChoice = Literal["auto", "fp32", "fp16", "bf16", "int8"]
 """The precision as an option: `auto` measures the fastest."""
 
-MANY = 1 << 24
-"""With AVX-512: multiplications from which on oneDNN's float32 product is worth its longer call."""
+MIN_ONEDNN_PRODUCTS = 1 << 24
+"""Multiplications from which oneDNN's float32 product is worth its longer call, with AVX-512."""
 LARGE, FEW_ROWS = 1 << 18, range(3, 65)
 """Without AVX-512: weights and rows for which oneDNN's float32 product is faster than MKL's."""
-FEWEST_OUTPUTS = 16
+MIN_OUTPUTS = 16
 """Maps to fewer numbers, such as gates, are left alone."""
-LARGEST = 127
+INT8_MAX = 127
 """The largest whole number of weights."""
-OTHER_KERNEL = 10.0
+EMULATED_RATIO = 10.0
 """A product that takes so many times as long as the fastest is emulated, not computed by instructions of its own."""
-SLOW = 5.0
+SLOW_RATIO = 5.0
 """A precision that takes so many times as long as float32 for many rows is used only where it is asked for."""
-TRIED_ROWS = (5, 80)
+TIMED_ROWS = (5, 80)
 """Rows of the products that are timed: those of a beam, and of a batch."""
 TRYING, CALLS = 0.005, 9
 """A timing ends after so many seconds, or so many calls."""
-OUTPUT = "output"
+OUTPUT_LAYER = "output"
 """The name of a model's output layer."""
 QUERIES_KEYS_VALUES = {
     frozenset(["query_keys_values", "out"]): ["query_keys_values"],
     frozenset(["query", "keys_values", "out"]): ["query", "keys_values"],
 }
 """The maps of multi-head attention, and those of them that give queries, keys and values."""
-DECODER = "decoder"
+STEPPED_LAYERS = "decoder"
 """The name of the layers that a model steps through cell by cell; others read whole sequences in one call."""
 
 
@@ -122,7 +122,7 @@ class Fp32Linear(InferenceLinear):
         size = self.in_features * self.out_features
         if torch.backends.cpu.get_cpu_capability() == "AVX2":
             return size >= LARGE and rows in FEW_ROWS
-        return rows * size >= MANY
+        return rows * size >= MIN_ONEDNN_PRODUCTS
 
 
 class Bf16Linear(InferenceLinear):
@@ -147,7 +147,7 @@ class Int8Linear(InferenceLinear):
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__(weight, bias)
-        whole, scales = quantize_rows(weight.detach().float(), ActivationFormat(LARGEST, 0))
+        whole, scales = quantize_rows(weight.detach().float(), ActivationFormat(INT8_MAX, 0))
         self.scales = scales.squeeze(1)
         self.weight = torch.ops.onednn.qlinear_prepack(whole, None)
         self.zeros = torch.zeros(self.out_features, dtype=torch.int32)
@@ -180,18 +180,18 @@ def activation_format() -> ActivationFormat:
     """The first of `ACTIVATION_FORMATS` with exact sums, computed by instructions of this processor."""
     # The largest numbers of either sign, and of both in turn: no sums are larger.
     signs = torch.tensor([[1, 1], [-1, -1], [1, -1]], dtype=torch.int8)
-    weight, rows = LARGEST * signs.repeat(128, 64), signs.repeat(27, 64)  # (384,128), (81,128)
+    weight, rows = INT8_MAX * signs.repeat(128, 64), signs.repeat(27, 64)  # (384,128), (81,128)
     layout = torch.ops.onednn.qlinear_prepack(weight, None), torch.ones(384), torch.zeros(384, dtype=torch.int32)
     left = ACTIVATION_FORMATS
     with _one_thread():
-        for count in TRIED_ROWS:
+        for count in TIMED_ROWS:
             seconds = dict.fromkeys(left, math.inf)
             for form in left:
                 whole = form.largest * rows[:count]
                 product = partial(_of_whole_numbers, _written(whole.clone(), form), form.zero, *layout)
                 if torch.equal(product().double(), whole.double() @ weight.double().T):
                     seconds[form] = _seconds(product)
-            left = tuple(form for form in left if seconds[form] < min(math.inf, OTHER_KERNEL * min(seconds.values())))
+            left = tuple(form for form in left if seconds[form] < min(math.inf, EMULATED_RATIO * min(seconds.values())))
             if not left:
                 raise RuntimeError("sums of products of 8 bits are not right on this processor")
     return left[0]
@@ -203,7 +203,9 @@ def is_slow(precision: Precision) -> bool:
     weight = torch.linspace(0.0, 9.0, 384 * 128).cos_().view(384, 128)
     tried, exact = _KINDS[precision](weight, None), Fp32Linear(weight, None)
     with _one_thread():
-        for count, times in zip(TRIED_ROWS, (10 * SLOW, SLOW), strict=True):  # few rows are mostly work beside it
+        for count, times in zip(
+            TIMED_ROWS, (10 * SLOW_RATIO, SLOW_RATIO), strict=True
+        ):  # few rows are mostly work beside it
             rows = torch.linspace(-2.0, 3.0, count * 128).sin_().view(count, 128)
             tried(rows)  # which makes the kernel
             exact(rows)
@@ -328,14 +330,14 @@ def quantize_for_inference(model: nn.Module, precision: Precision, read_by_rows:
 def _replace_maps(model: nn.Module, kind: type[InferenceLinear], read_by_rows: Collection[nn.Module]) -> None:
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
-            if type(child) is nn.Linear and child not in read_by_rows and child.out_features >= FEWEST_OUTPUTS:
+            if type(child) is nn.Linear and child not in read_by_rows and child.out_features >= MIN_OUTPUTS:
                 setattr(module, name, kind(child.weight, child.bias))
-                getattr(module, name).keeps_16_bits = name == OUTPUT
+                getattr(module, name).keeps_16_bits = name == OUTPUT_LAYER
             elif isinstance(child, nn.Linear):
                 child.weight = nn.Parameter(child.weight.t().contiguous().t(), requires_grad=False)
             elif isinstance(child, nn.RNNCellBase):
                 setattr(module, name, InferenceCell(kind, *child.parameters()))
-            elif isinstance(child, nn.RNNBase) and name == DECODER:
+            elif isinstance(child, nn.RNNBase) and name == STEPPED_LAYERS:
                 child.cells = [InferenceCell(kind, *weights) for weights in child.all_weights]
 
 

@@ -175,7 +175,7 @@ def _kernels_for(longest: int, *tensors: Tensor | None) -> ModuleType | None:
     if any(tensor.dtype == torch.float64 or tensor.numel() == 0 for tensor in given):
         return None
     kernels = _triton_kernels(given[0].device)
-    return None if kernels is None or longest > kernels.LONGEST_ROW else kernels
+    return None if kernels is None or longest > kernels.MAX_ROW else kernels
 
 
 def _cuda_energies(

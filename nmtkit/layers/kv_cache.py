@@ -88,7 +88,7 @@ class KVCache:
         return self._entries[self._first + layer][:, : self._read_columns()]
 
     def bias(self) -> Tensor | None:
-        """Is added to energies, so that a hypothesis sees its own ancestors and itself: `(B,1,W,P*K)`, a view.
+        """The mask to add to energies, so that a hypothesis sees its own ancestors and itself: `(B,1,W,P*K)`, a view.
 
         It has the columns of `read`. None where everything is seen.
         """

@@ -18,7 +18,7 @@ from torch import Tensor
 
 TILE = 4096
 """Numbers of a tile of keys, which stay in registers while all queries of the sentence pass."""
-LONGEST_ROW = 1 << 15
+MAX_ROW = 1 << 15
 """Numbers of the longest row that one program takes at once, as keys and in a softmax."""
 BLOCKS = 128
 """Blocks of columns of which a program seeks the maxima at a time."""

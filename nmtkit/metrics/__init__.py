@@ -14,8 +14,8 @@ from nmtkit.metrics.bleu import LengthBucket as LengthBucket
 from nmtkit.metrics.bleu import by_length as by_length
 from nmtkit.metrics.fit import aer as aer
 from nmtkit.metrics.fit import perplexity as perplexity
+from nmtkit.metrics.metric import MAX_SAMPLES as MAX_SAMPLES
 from nmtkit.metrics.metric import METRICS as METRICS
-from nmtkit.metrics.metric import MOST_SAMPLES as MOST_SAMPLES
 from nmtkit.metrics.metric import Comparison as Comparison
 from nmtkit.metrics.metric import Options as Options
 from nmtkit.metrics.metric import Resampling as Resampling

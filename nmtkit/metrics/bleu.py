@@ -17,7 +17,7 @@ from nmtkit.metrics.metric import METRICS, Comparison, Options, Resampling, Scor
 TOKENIZERS = ("13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "none")
 """The tokenizers of sacrebleu that need no model from the network."""
 SPM_TOKENIZERS = ("flores101", "flores200", "spm")
-"""Those that need a SentencePiece model, which sacrebleu downloads once; spm is flores101."""
+"""The tokenizers that need a SentencePiece model, which sacrebleu downloads once; spm is flores101."""
 
 _TIMEOUT = 20
 """Seconds to wait for a server."""
@@ -28,7 +28,7 @@ class BleuScore(Score):
     """BLEU and its components, Papineni et al. 2002, section 2.3."""
 
     precisions: tuple[float, ...]
-    """Of 1- to 4-grams, 0 to 100, smoothed."""
+    """Precisions of 1- to 4-grams, 0 to 100, smoothed."""
     brevity_penalty: float
     """Below 1 where the output is shorter than the references, else 1."""
     ratio: float
@@ -169,7 +169,7 @@ class LengthBucket:
     high: int | None
     """The longest length, if there is one."""
     count: int
-    """Of examples."""
+    """The number of examples."""
     score: Score | None
     """Their corpus BLEU; None without examples."""
 

@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 
 CHARACTERS, WORDS = 6, 4
 """The longest n-grams of chrF and of BLEU."""
-TINY = 1e-100
+MIN_DIVISOR = 1e-100
 BETA_SQUARED = 4.0
 """How much more recall counts than precision in chrF2."""
 
@@ -71,7 +71,7 @@ def _chrf_of(shared: Floats, counts: Floats) -> Floats:
     lengths = np.maximum(both.sum(0), 1)
     precision = np.where(both, shared / np.maximum(counts, 1)[:, :, None], 0.0).sum(0) / lengths
     recall = np.where(both, shared / np.maximum(counts, 1)[:, None, :], 0.0).sum(0) / lengths
-    divisor: Floats = np.maximum(BETA_SQUARED * precision + recall, TINY)
+    divisor: Floats = np.maximum(BETA_SQUARED * precision + recall, MIN_DIVISOR)
     scores: Floats = 100.0 * (1.0 + BETA_SQUARED) * precision * recall / divisor
     return scores
 

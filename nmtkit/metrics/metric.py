@@ -11,7 +11,7 @@ from nmtkit.core.registry import Registry, suggest_names
 
 METRICS: Registry["Metric"] = Registry("metric")
 
-MOST_SAMPLES = 10_000
+MAX_SAMPLES = 10_000
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class Comparison:
     """The score of one system on the whole test set, and the results of a test of significance, if there was one."""
 
     score: Score
-    """Its signature also has the number of draws and the seed."""
+    """The score; its signature also has the number of draws and the seed."""
     mean: float | None = None
-    """Of the score over the draws of a bootstrap."""
+    """Mean of the score over the draws of a bootstrap."""
     interval: float | None = None
     """Half the width of the 95% confidence interval of a bootstrap, in points."""
     p_value: float | None = None
@@ -86,14 +86,14 @@ class Resampling:
     kind: Literal["bs", "ar"]
     """Bootstrap or randomization, as in sacrebleu and in signatures."""
     n_samples: int
-    """Draws, from 1 to `MOST_SAMPLES`; sacrebleu holds all at once, each in about 80 bytes a line."""
+    """Draws, from 1 to `MAX_SAMPLES`; sacrebleu holds all at once, each in about 80 bytes a line."""
     seed: int = 12345
     """At least 1: for sacrebleu 0 is no fixed seed."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.n_samples <= MOST_SAMPLES or self.seed < 1:
+        if not 1 <= self.n_samples <= MAX_SAMPLES or self.seed < 1:
             raise NmtkitError(
-                f"samples and seed of a test of significance must be at least 1, the samples at most {MOST_SAMPLES:,}; "
+                f"samples and seed of a test of significance must be at least 1, the samples at most {MAX_SAMPLES:,}; "
                 f"they are {self.n_samples} and {self.seed}"
             )
 

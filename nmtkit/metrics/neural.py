@@ -23,7 +23,7 @@ class ModelMetric(ExampleMetric):
     """A metric of a pretrained model: the mean over the examples, times 100."""
 
     model: str = field(kw_only=True)
-    """Its name at Hugging Face, or a path."""
+    """The model's name at Hugging Face, or a path."""
     library: str = field(kw_only=True)
     """The package that runs it, as pip knows it."""
 

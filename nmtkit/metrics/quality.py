@@ -18,7 +18,7 @@ from nmtkit.metrics.metric import METRICS, Metric, Score
 from nmtkit.metrics.rouge import split_sentences
 
 NGRAM_ORDERS = (1, 2, 3, 4)
-LONG_FRAGMENT = 3
+MIN_FRAGMENT_WORDS = 3
 """A copied fragment of so many words shows that its sentence was used; a shorter one is chance: "of the"."""
 
 _WORD = re.compile(r"[^\W_]+")
@@ -61,7 +61,7 @@ class QualityReport:
     source_words: float | None
     """The share of the article's words in copied fragments."""
     source_sentences: float | None
-    """The share of the article's sentences with `LONG_FRAGMENT` words or more of a copied fragment."""
+    """The share of the article's sentences with `MIN_FRAGMENT_WORDS` words or more of a copied fragment."""
     signature: str
 
 
@@ -169,12 +169,12 @@ def _run(words: Sequence[str], here: int, article: Sequence[str], place: int) ->
 
 
 def _sentences_used(fragments: Sequence[Fragment], article_sentences: Sequence[Sequence[str]]) -> int:
-    """The number of sentences of the article with at least `LONG_FRAGMENT` words of one fragment."""
+    """The number of sentences of the article with at least `MIN_FRAGMENT_WORDS` words of one fragment."""
     sentence_of = [number for number, words in enumerate(article_sentences) for _ in words]
     used: set[int] = set()
     for fragment in fragments:
         held = Counter(sentence_of[fragment.article_start : fragment.article_start + fragment.length])
-        used.update(number for number, count in held.items() if count >= LONG_FRAGMENT)
+        used.update(number for number, count in held.items() if count >= MIN_FRAGMENT_WORDS)
     return len(used)
 
 

@@ -12,7 +12,7 @@ from typing_extensions import override
 from nmtkit.core.version import __version__
 from nmtkit.metrics.metric import Comparison, Options, Resampling, Score, TextMetric, Texts
 
-SIGNIFICANT = 0.05
+SIGNIFICANCE_LEVEL = 0.05
 """A p-value below it marks a difference."""
 
 _CHUNK = 4_000_000

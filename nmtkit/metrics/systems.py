@@ -8,7 +8,7 @@ from typing import Any
 from nmtkit.core.errors import DataError
 from nmtkit.metrics.bleu import BleuScore
 from nmtkit.metrics.metric import Comparison, Options, Resampling, Texts, metric_names, score_texts, text_metrics
-from nmtkit.metrics.significance import SIGNIFICANT
+from nmtkit.metrics.significance import SIGNIFICANCE_LEVEL
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ def _cell(comparison: Comparison, width: int) -> str:
     if comparison.interval is not None:
         text += f" ± {comparison.interval:.{width}f}"
     if comparison.p_value is not None:
-        text += f" (p {comparison.p_value:.3f}{'*' if comparison.p_value < SIGNIFICANT else ''})"
+        text += f" (p {comparison.p_value:.3f}{'*' if comparison.p_value < SIGNIFICANCE_LEVEL else ''})"
     return text
 
 

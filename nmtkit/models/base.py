@@ -185,7 +185,7 @@ class LayerAttentions(Rows):
 M = TypeVar("M", bound=Memory, default=Any)
 """The memory of a model."""
 S = TypeVar("S", bound=DecoderState, default=Any)
-"""Its state."""
+"""The decoder state of a model."""
 
 
 class Seq2Seq(nn.Module, ABC, Generic[M, S]):

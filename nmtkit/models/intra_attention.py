@@ -152,7 +152,7 @@ class IntraAttentionState(RecurrentState):
     """The decoder between two words; its earlier states are in the cache."""
 
     past: Tensor | None
-    """Of the source positions `(N,S)`, see `penalize`; None without intra-temporal attention."""
+    """Accumulated energies of the source positions `(N,S)`, see `penalize`; None without intra-temporal attention."""
 
 
 @MODELS.register("intra_attention")

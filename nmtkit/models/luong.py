@@ -180,7 +180,7 @@ class Luong(RecurrentModel[LuongMemory, LuongState]):
     def _update_then_look(
         self, embedded: Tensor, state: LuongState, memory: LuongMemory
     ) -> tuple[Tensor, Tensor, Tensor | None, LuongState]:
-        """From words `(N,T,E)`, one with input feeding, to what `_look` gives and the state after the last word."""
+        """Words `(N,T,E)`, one with input feeding, to what `_look` gives and the state after the last word."""
         inputs = embedded if state.fed is None else torch.cat([embedded, state.fed.unsqueeze(1)], -1)
         states, final = run_rnn(self.decoder, inputs, layers_first(state.hidden, state.cell))  # (N,T,H)
         attentional, weights, centres = self._look(states, state.position, memory)

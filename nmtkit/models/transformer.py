@@ -251,7 +251,7 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
         return [states, *(projected if torch.is_grad_enabled() else [one.contiguous() for one in projected])]
 
     def positions(self, most: int) -> tuple[str, Tensor]:
-        """Of learned ones no more than were learned."""
+        """Of learned positions no more than were learned."""
         table = self.src_positions
         if isinstance(table, LearnedPositions):
             return "learned (source)", table(min(most, len(table.table)))

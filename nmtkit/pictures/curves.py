@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MARKERS = "os^Dv<>p"
-MOST_MARKS = 40
+MAX_MARKERS = 40
 ROOM_FOR_TICKS = 2.0
 """Inches of an axis from which on a logarithmic one has more ticks than one a decade."""
 WIDTH, HEIGHT = 11.0, 7.0
-"""Of a figure of trainings, in inches; lines of the legend come to its height."""
+"""Size of a figure of trainings in inches; lines of the legend add to its height."""
 LEGEND_COLUMNS = 4
 Points = Sequence[tuple[int, float]]
 """(update, value) pairs, by rising update."""
@@ -124,7 +124,7 @@ def _draw_panel(axes: Axes, title: str, series: Curves, colours: Sequence[str], 
     axes.set_title(title, fontsize=11 * text, color=drawing.INK, loc="left", pad=6 * text)
     for colour, (train, valid) in zip(colours, series, strict=True):
         # Few points are marked, so that each can be seen; many would run into one another.
-        for points, width, alpha, most in ((train, 1.0 * text, 0.7, 1), (valid, 2.2 * text, 1.0, MOST_MARKS)):
+        for points, width, alpha, most in ((train, 1.0 * text, 0.7, 1), (valid, 2.2 * text, 1.0, MAX_MARKERS)):
             style: dict[str, Any] = {"color": colour, "linewidth": width, "alpha": alpha}
             style |= {"marker": "o" if len(points) <= most else "", "markersize": 1.8 * width}
             axes.plot(*zip(*points, strict=True), **style)

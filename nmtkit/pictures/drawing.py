@@ -27,10 +27,10 @@ LINE = "#e3e7ec"
 BLUES = ("#ffffff", "#cfe0f7", "#6ea3e0", "#1f5fbf", "#0b2a63")
 SERIES = ("#1f5fbf", "#d1580b", "#1b8a5a", "#8e44ad", "#c2185b", "#7a6a00", "#0e7c8c", "#5b6675")
 
-BEST_DPI, PRINT_DPI, LEAST_DPI = 150.0, 300.0, 60.0
-MOST_PIXELS = 60e6
-LONGEST_SIDE_PIXELS = 60_000
-LONGEST_SIDE_PDF = 200.0
+BEST_DPI, PRINT_DPI, MIN_DPI = 150.0, 300.0, 60.0
+MAX_PIXELS = 60e6
+MAX_SIDE_PIXELS = 60_000
+MAX_SIDE_PDF = 200.0
 
 
 class ScaleFactors(NamedTuple):
@@ -51,9 +51,9 @@ class FigureStyle:
     font: str = ""
     """The family of its letters."""
     font_size: float | None = None
-    """Of words and curves' legends, in points; all other text goes with it."""
+    """Font size of words and legends in points; all other text scales with it."""
     colours: tuple[str, ...] = ()
-    """Of shades, from nothing to the most, or one colour map of matplotlib; of curves, one after the other."""
+    """Colours of shades, from the least to the most, or a matplotlib colour map; of curves, one after the other."""
 
     def __post_init__(self) -> None:
         """Makes sure that the font and the colours exist."""
@@ -173,9 +173,9 @@ def new_figure(width: float, height: float, style: FigureStyle) -> tuple[Figure,
 
 def check_sheet(width: float, height: float, suffix: str, path: str | Path) -> None:
     """Refuses a sheet (in inches) that nobody could read, before it is drawn."""
-    if suffix == ".pdf" and max(width, height) > LONGEST_SIDE_PDF:
+    if suffix == ".pdf" and max(width, height) > MAX_SIDE_PDF:
         fault = "is too large for a page of PDF; write .html instead"
-    elif suffix == ".png" and _dpi(width, height) < LEAST_DPI:
+    elif suffix == ".png" and _dpi(width, height) < MIN_DPI:
         fault = "cannot be read as PNG; draw fewer sentences, or write .pdf (a page for each) or .html"
     else:
         return
@@ -184,7 +184,7 @@ def check_sheet(width: float, height: float, suffix: str, path: str | Path) -> N
 
 def _dpi(width: float, height: float, best: float = BEST_DPI) -> float:
     """The finest resolution, up to `best` dots per inch, that keeps a sheet at a bearable size."""
-    return min(best, math.sqrt(MOST_PIXELS / (width * height)), LONGEST_SIDE_PIXELS / max(width, height))
+    return min(best, math.sqrt(MAX_PIXELS / (width * height)), MAX_SIDE_PIXELS / max(width, height))
 
 
 def content(figures: Iterable[Figure], suffix: str, best_dpi: float = BEST_DPI) -> bytes:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 GAP = 0.3
 SHEET_WIDTH = 16.0
 GRID_SHAPE = 4 / 3
-LEAST_TEXT, MOST_TEXT = 0.1, 1.4  # larger words would run into one another
-NEAR_ENOUGH = 1.005
+MIN_TEXT, MAX_TEXT = 0.1, 1.4  # larger words would run into one another
+SIZE_TOLERANCE = 1.005
 
 
 def save(
@@ -114,13 +114,13 @@ def _fitted(build: Callable[[ScaleFactors], list[_Sheet]], style: FigureStyle, p
 
     least, most = 1.0, 1.0
     if style.font_size is not None:  # of words in another proportion to the cells: the larger they are, the less room
-        least, most = LEAST_TEXT, MOST_TEXT
-        if (largest := points * most * scale(most)) < style.font_size / NEAR_ENOUGH:
+        least, most = MIN_TEXT, MAX_TEXT
+        if (largest := points * most * scale(most)) < style.font_size / SIZE_TOLERANCE:
             raise NmtkitError(
                 f"{path}: in this size the words have room at {largest:.1f} points at most; take a smaller font size "
                 "or more inches"
             )
-        while most / least > NEAR_ENOUGH:
+        while most / least > SIZE_TOLERANCE:
             middle = math.sqrt(least * most)
             least, most = (middle, most) if points * middle * scale(middle) < style.font_size else (least, middle)
     length = scale(least)

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 WINDOW, OUTSIDE = "#c2185b", "#e5e7eb"
 COPIED, COPYING, GENERATING, COVERAGE, STRETCH = "#b45309", "#fbd9b0", "#6ea3e0", "#1f5fbf", "#6b7280"
-LONGEST_LABEL, MOST_ROWS = 36, 60
+MAX_LABEL, MAX_ROWS = 36, 60
 """Letters of a label, and rows of an article."""
 ROTATION = 50.0
-"""Of the labels of columns, in degrees."""
+"""Rotation of column labels, in degrees."""
 TITLE_SIZE, NOTE_SIZE = 12.0, 8.0
-"""Of fonts, in points."""
+"""Font sizes, in points."""
 COLOUR_BAR, LEAST_BOX, TITLE_WIDTH = 0.9, 0.8, 4.5
 """Inches: the colour bar with its labels, the least height of the cells, and a width that a title may always have."""
 STRIP, GAP, NOTE = 0.5, 0.1, 0.17
@@ -179,7 +179,7 @@ def _draw_windows(axes: Axes, picture: AttentionPicture, length: float) -> None:
 class SummaryPanel(Panel):
     """A summary; those `alike`, this one among them, are drawn in cells of one size.
 
-    The article has at most `MOST_ROWS` rows, words and stretches; `sizes` tells how many words each stands for.
+    The article has at most `MAX_ROWS` rows, words and stretches; `sizes` tells how many words each stands for.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class SummaryPanel(Panel):
         self.beside, self.below = (GAP + STRIP) * by.text, (GAP + STRIP + 0.1) * by.text
         column, tgt_size = (0.34, 10.0) if max(len(one.tgt_words) for one in alike) <= 20 else (0.26, 9.0)
         row, src_size = (0.24, 10.0) if max(len(one.src_words) for one in alike) <= 30 else (0.17, 8.5)
-        self.picture, self.sizes = condense(picture, MOST_ROWS)
+        self.picture, self.sizes = condense(picture, MAX_ROWS)
         self.matrix = self.picture.weights.T
         self.columns, self.rows = _shortened(self.picture.tgt_words), _shortened(self.picture.src_words)
         self.cell = column * by.length, row * by.length
@@ -267,6 +267,6 @@ def _fit_title(heading: str, families: list[str], width: float, by: ScaleFactors
 
 
 def _shortened(words: Sequence[str]) -> list[str]:
-    """Labels of at most `LONGEST_LABEL` letters: a longer one has "…" in its middle."""
-    labels, half = [printable(word) for word in words], LONGEST_LABEL // 2
-    return [word if len(word) <= LONGEST_LABEL else f"{word[:half]}…{word[-half + 1 :]}" for word in labels]
+    """Labels of at most `MAX_LABEL` letters: a longer one has "…" in its middle."""
+    labels, half = [printable(word) for word in words], MAX_LABEL // 2
+    return [word if len(word) <= MAX_LABEL else f"{word[:half]}…{word[-half + 1 :]}" for word in labels]

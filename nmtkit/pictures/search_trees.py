@@ -52,7 +52,7 @@ class SearchTree:
 
     source: str
     name: str
-    """Of the model."""
+    """The name of the model."""
     settings: str
     """Of the search, in words."""
     beam_size: int

@@ -36,7 +36,7 @@ from nmtkit.training import distributed
 
 _SPLITS, _GENERAL = ("train", "valid", "test"), ("general", "general-test")
 ROUGH_BELOW = 100
-"""With fewer validation pairs BLEU and ROUGE say little."""
+"""Validation pairs below which BLEU and ROUGE say little."""
 
 
 @dataclass(frozen=True)

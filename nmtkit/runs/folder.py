@@ -18,7 +18,7 @@ from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import write_errors
 from nmtkit.core.registry import suggest_names
 
-RUNS = Path("runs")
+RUNS_FOLDER = Path("runs")
 
 Notify = Callable[[str], None]
 
@@ -79,7 +79,7 @@ class RunFolder:
     @classmethod
     def at(cls, path: str | None, name: str) -> "RunFolder":
         """The folder at a path, or of this name under `runs/`."""
-        return cls(Path(path) if path else RUNS / name)
+        return cls(Path(path) if path else RUNS_FOLDER / name)
 
     def manifest(self, split: str) -> Path:
         """The description of a split's arrays."""
@@ -150,7 +150,7 @@ def run_folders(runs: Path) -> list[RunFolder]:
     return [folder for folder in map(RunFolder, sorted(runs.glob("[!.]*"))) if folder.exists()]
 
 
-def suggest_runs(given: str, runs: Path = RUNS) -> str:
+def suggest_runs(given: str, runs: Path = RUNS_FOLDER) -> str:
     """The end of a message about a missing run: names that are similar."""
     names = [folder.path.name for folder in run_folders(runs)]
     if not names:

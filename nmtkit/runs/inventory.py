@@ -11,7 +11,7 @@ from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import atomic_write_text
 from nmtkit.core.formats import load_yaml, parse_json
 from nmtkit.core.settings import is_valid_name
-from nmtkit.runs.folder import RUNS, Notify, RunFolder, lock_run, run_folders, suggest_runs
+from nmtkit.runs.folder import RUNS_FOLDER, Notify, RunFolder, lock_run, run_folders, suggest_runs
 
 
 @dataclass(frozen=True)
@@ -29,14 +29,14 @@ class RunSummary:
     metric: str = ""
     """The metric that validation chose the best weights by."""
     validation: float | None = None
-    """Its best value."""
+    """The best value of the metric."""
     test: dict[str, float] = field(default_factory=dict)
     size: int = 0
     changed: float = 0.0
     """When its log or its recipe last changed, in seconds since 1970."""
 
 
-def list_runs(runs: Path = RUNS) -> list[RunSummary]:
+def list_runs(runs: Path = RUNS_FOLDER) -> list[RunSummary]:
     """All runs in a folder, the newest first."""
     return sorted(map(_summary, run_folders(runs)), key=lambda one: -one.changed)
 
@@ -91,7 +91,7 @@ def _size(folder: Path) -> int:
     return sum(sizes)
 
 
-def require_run(name: str, runs: Path = RUNS) -> RunFolder:
+def require_run(name: str, runs: Path = RUNS_FOLDER) -> RunFolder:
     """The folder of a run by its name under `runs`, or by its path."""
     folder = RunFolder(runs / name)
     folder = folder if folder.exists() else RunFolder(Path(name))

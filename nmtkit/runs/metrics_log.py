@@ -32,7 +32,7 @@ class EarlierStages:
     seconds_by_stage: tuple[float, ...] = ()
 
     def plus(self, stage: SavedStage) -> "EarlierStages":
-        """With a finished stage."""
+        """The totals with a finished stage."""
         facts = stage.checkpoints.read_metadata()
         update, seconds = facts["update"], facts["seconds"]
         return EarlierStages(self.updates + update, self.seconds + seconds, (*self.seconds_by_stage, seconds))

@@ -31,13 +31,13 @@ class FineTuningOrigin(Settings):
     run: str
     weights: str
     sha256: str
-    """Of the weights."""
+    """The file of the weights."""
     vocabulary: str
     """Checksum of its vocabulary."""
     test: SplitFiles | None = None
     """A test set of the text it was trained on."""
     before: dict[str, float] = Field(default_factory=dict)
-    """Its scores on the test sets of its own text and of the new one: see `nmtkit.presets.forgetting`."""
+    """Scores of the origin on the test sets of its own text and of the new one: see `nmtkit.presets.forgetting`."""
 
 
 def find_origin(recipe: Recipe, folder: RunFolder | None = None) -> FineTuningOrigin | None:

@@ -21,7 +21,7 @@ from nmtkit.core.task import TASKS
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.models.base import MODELS, AnyModelConfig, ModelConfig, Seq2Seq, VocabularySizes
 from nmtkit.models.ensemble import Ensemble, Mean
-from nmtkit.runs.folder import RUNS, RunFolder, suggest_runs
+from nmtkit.runs.folder import RUNS_FOLDER, RunFolder, suggest_runs
 from nmtkit.search.rules import SearchConfig
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class InferenceConfig(Settings):
 
     @classmethod
     def of(cls, recipe: "Recipe") -> "InferenceConfig":
-        """Those of a recipe, or of a stage's recipe."""
+        """The settings of a recipe, or of a stage's recipe."""
         return cls(
             name=recipe.name,
             task=recipe.task,
@@ -231,7 +231,7 @@ def sizes_of(tokenizers: TokenizerPair) -> VocabularySizes:
 
 def find_run(
     model: str | Path | Sequence[str | Path] | None = None,
-    runs: Path = RUNS,
+    runs: Path = RUNS_FOLDER,
     task: str | None = None,
     mean: Mean = "probabilities",
     weights: Sequence[float] | None = None,

@@ -19,9 +19,9 @@ from nmtkit.search.rules import INFINITY
 
 BLOCK = 64
 """A first pass looks at the maxima of blocks of so many columns; a multiple of the vector width, about sqrt(X)."""
-FEW = 4096
-"""So few values a CPU sorts faster than it makes integer keys of them."""
-NO_WORD = -1
+SORTED_DIRECTLY = 4096
+"""Values up to which a CPU sorts them faster than it makes integer keys of them."""
+NO_TOKEN = -1
 
 
 @dataclass(frozen=True)
@@ -88,9 +88,9 @@ def diverse_beam_step(
         part = lowered[:, first : first + own]
         step = beam_step(part.reshape(size * own, -1), scores[:, first : first + own], each)
         amounts.append((step.tokens[:, :, None] == torch.cat(taken, 1)[:, None]).sum(2) * -strength)
-        goes_on = step.tokens.gather(1, step.kept).masked_fill(step.kept_scores == -INFINITY, NO_WORD)
+        goes_on = step.tokens.gather(1, step.kept).masked_fill(step.kept_scores == -INFINITY, NO_TOKEN)
         taken.append(goes_on)
-        cost = scores.new_full((size, 1, each), -strength).masked_fill(goes_on[:, None] == NO_WORD, 0.0)
+        cost = scores.new_full((size, 1, each), -strength).masked_fill(goes_on[:, None] == NO_TOKEN, 0.0)
         places = goes_on[:, None].clamp(min=0).expand(-1, width, -1)
         lowered.scatter_add_(2, places, cost.to(lowered.dtype).expand(-1, width, -1))
         choices.append(replace(step, parents=step.parents + first, kept=step.kept + 2 * each * group))
@@ -196,7 +196,7 @@ def stable_topk(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
     Of equal values the first comes first; with `torch.topk` that depends on the length of the row.
     """
-    if values.dtype != torch.float32 or values.device.type != "cpu" or values.numel() <= FEW:
+    if values.dtype != torch.float32 or values.device.type != "cpu" or values.numel() <= SORTED_DIRECTLY:
         ordered, places = values.sort(dim=1, descending=True, stable=True)
         return ordered[:, :count], places[:, :count]
     # Read as integers, the bits of positive floats are in order, those of negative ones in reverse. The place comes

@@ -46,9 +46,9 @@ from nmtkit.search.sampling import sample_step
 from nmtkit.search.state import NO_TOKEN_MASKS, HypothesisState, SentenceState, TokenMasks
 
 MANY_LOGITS = 1 << 17
-"""From so many logits on, a step sums them up and looks only into the best blocks; a softmax of fewer is faster."""
+"""Logits from which a step sums them up and looks only into the best blocks; a softmax of fewer is faster."""
 Integers = npt.NDArray[np.int64]
-NOTHING = -1
+NO_TOKEN = -1
 """Fills a history behind the last token."""
 
 
@@ -224,7 +224,7 @@ class DecodingBatch:
             history = history[:, : self.cache.length - 1]
             if (may_repeat := self.token_masks.may_repeat) is not None:
                 again = may_repeat[history.clamp(min=0, max=len(may_repeat) - 1)]
-                history = history.masked_fill(again, NOTHING)
+                history = history.masked_fill(again, NO_TOKEN)
         written = of_rows(position if history is not None or sentences.min_lengths is not None else None)
         history, wanted = (None if ids is None else self.memory.columns_of(ids) for ids in (history, wanted))
         constraints = self.constraints
@@ -343,13 +343,13 @@ class DecodingBatch:
             self.beam = replace(self.beam, progress=progress.mapped(lambda tensor: tensor.flatten(0, 1)))
         if (history := self.beam.history) is not None:
             if history.shape[1] < self.cache.length - 1:
-                history = pad(history, (0, 1), value=NOTHING)
+                history = pad(history, (0, 1), value=NO_TOKEN)
             last = (self.cache.position - 1).repeat_interleave(width)[:, None]
             self.beam = replace(self.beam, history=history.scatter(1, last, tokens[:, None]))
 
 
 def _padded(history: Tensor, length: int) -> Tensor:
-    return pad(history, (0, length - history.shape[1]), value=NOTHING)
+    return pad(history, (0, length - history.shape[1]), value=NO_TOKEN)
 
 
 def _without_shortlist(sentences: SentenceState) -> SentenceState:

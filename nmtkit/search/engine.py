@@ -183,7 +183,7 @@ class Engine:
 
     def _keep(self, captured: graphs.CapturedBatch, slots: int, width: int) -> None:
         self._captured[slots, width] = captured
-        while len(self._captured) > graphs.MOST_SHAPES[self.device.type]:
+        while len(self._captured) > graphs.MAX_SHAPES[self.device.type]:
             self._captured.pop(next(iter(self._captured)), None)  # searches in several threads keep theirs here
 
     def _may_capture(self, sentences: int) -> bool:

@@ -25,7 +25,7 @@ LENGTH_STEP = 16
 PATIENCE = 50
 """Capturing a CUDA graph costs about as much as so many steps, so it begins after them; a tape pays at once."""
 WARM_UP = 2
-MOST_SHAPES = {"cpu": 16, "cuda": 4}
+MAX_SHAPES = {"cpu": 16, "cuda": 4}
 """Captured batches that are kept, each with its memory."""
 
 Captured = tuple[Callable[[], LoggedStep], LoggedStep]

@@ -20,7 +20,7 @@ from nmtkit.core.settings import Beam, Field, Length, Settings, model_validator
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
 
 INFINITY = float("inf")
-UNSEEN = 2.0**-24
+MIN_ATTENTION = 2.0**-24
 """Attention is clamped to at least this: the smallest number of the narrowest type that a model computes in."""
 LengthPenalty = Literal["none", "average", "gnmt"]
 CoverageKind = Literal["gnmt", "summary"]
@@ -295,7 +295,7 @@ def coverage_penalty(kind: CoverageKind, coverage: Tensor, mask: Tensor, beta: f
     With c_i = sum_j a_ij, the attention of all target words j so far to source word i:
 
     - `gnmt`: beta * sum_i log(min(c_i, 1)), for words that got less than one word's worth: Wu et al. 2016, equation 14.
-      A word without any attention costs as much as one with `UNSEEN`.
+      A word without any attention costs as much as one with `MIN_ATTENTION`.
     - `summary`: -beta * sum_i (max(c_i, 1) - 1), for words that got more: Gehrmann, Deng and Rush 2018, "Bottom-Up
       Abstractive Summarization", section 5, where cp is this cost with the other sign.
 
@@ -305,7 +305,7 @@ def coverage_penalty(kind: CoverageKind, coverage: Tensor, mask: Tensor, beta: f
     coverage = coverage.to(torch.promote_types(coverage.dtype, torch.float32))
     if kind == "summary":
         return -beta * (coverage.clamp(min=1.0) - 1.0).masked_fill(~mask, 0.0).sum(-1)
-    return beta * coverage.clamp(min=UNSEEN, max=1.0).log().masked_fill(~mask, 0.0).sum(-1)
+    return beta * coverage.clamp(min=MIN_ATTENTION, max=1.0).log().masked_fill(~mask, 0.0).sum(-1)
 
 
 def source_words(mask: Tensor) -> Tensor:

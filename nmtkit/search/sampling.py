@@ -26,10 +26,10 @@ from nmtkit.search.rules import INFINITY, SearchConfig
 STEP = 0x9E3779B97F4A7C15 - (1 << 64)
 FIRST, SECOND = 0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64)
 """The constants of SplitMix64, as signed numbers."""
-OF_WORDS = 1 << 32
+FIRST_WORD_COUNTER = 1 << 32
 """Where the counters of words begin; before are those of blocks."""
-BEST_FIRST = 512
-"""So many words are mostly enough to reach `top_p`, and take less time to sort than all."""
+TOP_P_FIRST_WORDS = 512
+"""Words that are sorted first: mostly enough to reach `top_p`, and faster than to sort them all."""
 
 
 def sample_step(
@@ -89,7 +89,7 @@ def draw(log_probs: Tensor, keys: Tensor) -> Tensor:
     block = (rows.logsumexp(2)[:, None] + gumbel_noise(keys[:, :, None], numbers)).argmax(2)  # (N,k)
     inside = rows.gather(1, block[:, :, None].expand(-1, -1, BLOCK))  # (N,k,BLOCK)
     words = block[:, :, None] * BLOCK + torch.arange(BLOCK, device=keys.device)
-    within = (inside + gumbel_noise(keys[:, :, None], words + OF_WORDS)).argmax(2)
+    within = (inside + gumbel_noise(keys[:, :, None], words + FIRST_WORD_COUNTER)).argmax(2)
     return block * BLOCK + within
 
 
@@ -119,10 +119,12 @@ def keep_top_p(log_probs: Tensor, top_p: float) -> Tensor:
     """
     if top_p == 1.0:
         return log_probs
-    if log_probs.device.type != "cpu" or log_probs.shape[1] <= BEST_FIRST:  # to ask an accelerator is to wait for it
+    if (
+        log_probs.device.type != "cpu" or log_probs.shape[1] <= TOP_P_FIRST_WORDS
+    ):  # to ask an accelerator is to wait for it
         least = _last_of_mass(log_probs.sort(1, descending=True)[0], log_probs, top_p)[0]
     else:
-        least, reached = _last_of_mass(log_probs.topk(BEST_FIRST, 1)[0], log_probs, top_p)
+        least, reached = _last_of_mass(log_probs.topk(TOP_P_FIRST_WORDS, 1)[0], log_probs, top_p)
         rest = (~reached).nonzero()[:, 0]
         whole = log_probs[rest]
         least[rest] = _last_of_mass(whole.sort(1, descending=True)[0], whole, top_p)[0]

@@ -30,7 +30,7 @@ class Step:
     tokens: int
     """Target tokens, EOS included, padding not."""
     tokens_per_second: float
-    """Of all processes; without the time of validations and saves."""
+    """Target tokens a second of all processes, without the time of validations and saves."""
     lr: float
     """Of the last update."""
     grad_norm: float

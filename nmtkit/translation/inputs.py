@@ -27,7 +27,7 @@ class SourceLine:
     ids: list[int]
     """Without EOS."""
     tokens: list[str]
-    """As many tokens; for a model that copies, unknown words by their own spelling."""
+    """The tokens of `ids`; for a model that copies, unknown words in their own spelling."""
     extended: list[int] | None = None
     """Their ids in the extended target vocabulary; None for a model that does not copy."""
     oov: tuple[str, ...] = ()

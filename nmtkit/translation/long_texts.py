@@ -29,8 +29,8 @@ _BEFORE_NUMBER = re.compile(
 )
 """... and those where it does not if a number follows."""
 
-MOST_LETTERS = 40
-"""Of a word before a point that is looked at."""
+MAX_ABBREVIATION_LETTERS = 40
+"""The most letters of a word before a full stop that are looked at."""
 PARAGRAPH_SENTENCES, PARAGRAPH_BYTES = 3, 100
 """A line with so many sentences and so much text is taken for a paragraph: lines to train on are seldom more than two
 sentences."""
@@ -48,7 +48,7 @@ def segment_sentences(line: str) -> list[str]:
     """
     sentences, begin = [], 0
     for end in _SPACED.finditer(line):
-        word = line[max(begin, end.end(1) - MOST_LETTERS) : end.end(1)].split()[-1]
+        word = line[max(begin, end.end(1) - MAX_ABBREVIATION_LETTERS) : end.end(1)].split()[-1]
         if _ends(word, end[2]):
             sentences.append(line[begin : end.end(1)])
             begin = end.end()

@@ -91,7 +91,7 @@ class CopiedSpan:
     """Of the target."""
     source_tokens: tuple[int, int]
     source_words: tuple[int, int]
-    """Those that the source tokens belong to; white space separates words."""
+    """The words that the source tokens belong to, separated by white space."""
 
 
 def copied_positions(

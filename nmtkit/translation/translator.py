@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 WINDOW = {"cpu": 1024, "cuda": 16384}
 """Lines that are searched together at a time, as many as make batches of nearly one length."""
 WORKERS_PER_WINDOW = 8
-"""So many share a window."""
+"""Worker processes that share one window."""
 FIRST_LINES = 64
 """Lines of the first window that are searched before the others, so that first results come early."""
 
@@ -69,7 +69,7 @@ class Translator(TextModel):
     terminology: Terminology | None = None
     """Terms that translations must contain where the source does."""
     _engines: dict[_Outputs, Engine] = field(default_factory=dict, init=False)
-    """Those of earlier searches; what they captured serves the next."""
+    """Engines of earlier searches; the steps that they captured serve the next search."""
 
     load: ClassVar[Callable[..., "Translator"]]
     """Opens a trained run. `nmtkit.experiment.loading` puts its function here: a translator itself knows no runs."""

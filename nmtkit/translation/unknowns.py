@@ -17,7 +17,7 @@ from nmtkit.data.tokenizer import WORD_START, Tokenizer, TokenizerPair
 from nmtkit.data.vocabulary import SPECIALS, UNK
 from nmtkit.data.words import known_ids, word_spans
 
-CLOSE = 0.25
+MIN_UNKNOWN_SHARE = 0.25
 """An unknown source word is preferred to the most attended word if it has at least this share of its weight."""
 
 
@@ -42,13 +42,13 @@ class UnknownReplacer:
     1. the end of the sentence never counts, and punctuation that the vocabulary knows counts only if there is nothing
        else;
     2. among the others the most attended word is taken,
-    3. but an unknown source word is preferred, the most attended of them, if it has at least `CLOSE` of that weight:
-       what the model had no word for is mostly what it could not read either.
+    3. but an unknown source word is preferred, the most attended of them, if it has at least `MIN_UNKNOWN_SHARE` of
+       that weight: what the model had no word for is mostly what it could not read either.
 
     The pieces of a word count together. A word is copied whole, without the punctuation around it. Of a word with
-    unknown pieces only the most attended of these is copied, if it has at least `CLOSE` of the largest weight in the
-    word: the other pieces gave the model no reason to write the unknown word. The dictionary has translations of source
-    words, spelled as in the text.
+    unknown pieces only the most attended of these is copied, if it has at least `MIN_UNKNOWN_SHARE` of the largest
+    weight in the word: the other pieces gave the model no reason to write the unknown word. The dictionary has
+    translations of source words, spelled as in the text.
     """
 
     def __init__(self, tokenizers: TokenizerPair, dictionary: Mapping[str, str] | None = None) -> None:
@@ -97,12 +97,12 @@ class _SourceWords:
         allowed = [number for number in scores if number in unknown or any(map(str.isalnum, self._spelled(number)))]
         best = max(allowed or scores, key=lambda number: scores[number])
         rare = max(unknown, key=lambda number: scores[number], default=best)
-        if scores[rare] >= CLOSE * scores[best]:
+        if scores[rare] >= MIN_UNKNOWN_SHARE * scores[best]:
             best = rare
         attended = self._most(self._words[best], weights)
         if best in unknown:
             piece = self._most((token for token in self._words[best] if self._unknown[token]), weights)
-            if weights[piece] >= CLOSE * weights[attended]:
+            if weights[piece] >= MIN_UNKNOWN_SHARE * weights[attended]:
                 return piece, self.tokens[piece].replace(WORD_START, "")
         return attended, _strip_punctuation(self._spelled(best))
 

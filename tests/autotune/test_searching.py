@@ -13,7 +13,7 @@ import torch
 from nmtkit.autotune import searching
 from nmtkit.autotune.cache import TuningResult
 from nmtkit.autotune.searching import candidate_search_configs, tune_search
-from nmtkit.autotune.timing import MOST_SHARE, TimeLimitError
+from nmtkit.autotune.timing import MAX_SHARE, TimeLimitError
 from nmtkit.core import device as devices
 from nmtkit.experiment.loading import DecodingOptions, open_autotuned
 from nmtkit.layers import inference
@@ -173,7 +173,7 @@ def test_measuring_ends_within_its_share_where_every_config_is_slow(planned: flo
         return list(lines)
 
     assert not tune(search, f"all {planned}", planned_seconds=planned).speeds
-    assert CLOCK.now - begun <= MOST_SHARE * planned * 1.001
+    assert CLOCK.now - begun <= MAX_SHARE * planned * 1.001
 
 
 @pytest.mark.skipif("int8" not in inference.supported_precisions(CPU), reason="this torch has no products of int8 here")

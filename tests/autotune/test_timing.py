@@ -8,9 +8,9 @@ import pytest
 from torch import nn
 
 from nmtkit.autotune import timing
-from nmtkit.autotune.timing import GIVEN_UP, ROUNDS, TimeLimitError, time_interleaved, time_limit
+from nmtkit.autotune.timing import GIVE_UP_RATIO, MAX_ROUNDS, TimeLimitError, time_interleaved, time_limit
 
-NEVER = ROUNDS
+NEVER = MAX_ROUNDS
 
 
 class Machine:
@@ -22,7 +22,7 @@ class Machine:
     def __init__(
         self,
         costs: dict[str, float],
-        sizes: tuple[float, ...] = (1,) * ROUNDS,
+        sizes: tuple[float, ...] = (1,) * MAX_ROUNDS,
         noise: float = 0.0,
         seed: int = 0,
         fails: dict[str, int] | None = None,
@@ -52,7 +52,7 @@ def test_those_clearly_slower_are_out_after_their_first_turn() -> None:
     machine = Machine({"a": 1.0, "b": 1.05, "c": 1.6})
     time_interleaved("abc", machine, limit=100)
     assert machine.turns[:3] == ["a", "b", "c"]
-    assert [machine.turns.count(config) for config in "abc"] == [ROUNDS, ROUNDS, 1]
+    assert [machine.turns.count(config) for config in "abc"] == [MAX_ROUNDS, MAX_ROUNDS, 1]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_configuration_that_fails_is_not_taken(since: int) -> None:
     timings = time_interleaved("abc", machine, limit=100)
     assert timings.best == "b"
     assert machine.turns.count("a") == since + 1
-    assert machine.turns.count("b") == ROUNDS, "what fails takes no time"
+    assert machine.turns.count("b") == MAX_ROUNDS, "what fails takes no time"
     assert timings.slower == {"a": math.inf, "b": pytest.approx(1.0), "c": pytest.approx(1.01, abs=0.01)}
 
 
@@ -108,7 +108,7 @@ def test_a_configuration_that_cannot_win_is_given_up_in_its_first_turn() -> None
     machine = Machine({"a": 1.0, "b": 100.0, "c": 0.9, "d": 1.9}, gives_up=True)
     timings = time_interleaved("abcd", machine, limit=100)
     assert timings.best == "c"
-    assert timings.slower == pytest.approx({"a": 1 / 0.9, "b": GIVEN_UP, "c": 1.0, "d": GIVEN_UP})
+    assert timings.slower == pytest.approx({"a": 1 / 0.9, "b": GIVE_UP_RATIO, "c": 1.0, "d": GIVE_UP_RATIO})
     assert (machine.turns.count("b"), machine.turns.count("d")) == (1, 1)
 
 

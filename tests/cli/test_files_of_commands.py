@@ -156,9 +156,9 @@ def test_windows_are_full_but_where_lines_are_long_or_slow(monkeypatch: pytest.M
     assert list(windows(iter(lines), most=100)) == [lines[:100], lines[100:200], lines[200:]]
     assert list(windows(iter([]))) == []
     with monkeypatch.context() as changed:
-        changed.setattr(reading, "MOST_CHARACTERS", 10)
+        changed.setattr(reading, "MAX_CHARACTERS", 10)
         assert list(windows(iter(["a" * 6] * 5), most=100)) == [["a" * 6] * 2, ["a" * 6] * 2, ["a" * 6]]
-    monkeypatch.setattr(reading, "MOST_AGE", 0.0)
+    monkeypatch.setattr(reading, "MAX_AGE", 0.0)
     assert list(windows(iter("abc"), most=100)) == [["a"], ["b"], ["c"]]
 
 

@@ -9,7 +9,7 @@ from commands import RECIPE, Command, as_text, refused, sentence_pairs, succeede
 
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.config import SplitFiles
-from nmtkit.corpus.json_records import LOOKED_AT, refuse_json_lines
+from nmtkit.corpus.json_records import DETECTION_LINES, refuse_json_lines
 from nmtkit.corpus.reading import read_pairs
 
 PAIRS = sentence_pairs(80, 5)
@@ -64,11 +64,11 @@ def test_text_may_have_braces(in_folder: Command) -> None:
 
 def test_a_long_text_is_told_by_its_beginning(tmp_path: Path) -> None:
     """And read whole: the lines that were looked at are not lost."""
-    write_lines(tmp_path / "a", [f"line {number}" for number in range(3 * LOOKED_AT)])
+    write_lines(tmp_path / "a", [f"line {number}" for number in range(3 * DETECTION_LINES)])
     files = SplitFiles(src=[str(tmp_path / "a")], tgt=[str(tmp_path / "a")])
-    assert [pair.line for pair in read_pairs(files)] == list(range(1, 3 * LOOKED_AT + 1))
+    assert [pair.line for pair in read_pairs(files)] == list(range(1, 3 * DETECTION_LINES + 1))
     assert all(pair.src == pair.tgt == f"line {pair.line - 1}" for pair in read_pairs(files))
-    (tmp_path / "a").write_text('{"a": 1}\n' * LOOKED_AT + "text\n", encoding="utf-8")
+    (tmp_path / "a").write_text('{"a": 1}\n' * DETECTION_LINES + "text\n", encoding="utf-8")
     with pytest.raises(DataError, match="JSON"):
         next(iter(read_pairs(SplitFiles(src=[str(tmp_path / "a")]))))
 

@@ -18,7 +18,7 @@ from nmtkit.data import encoding, store
 from nmtkit.corpus import text
 from nmtkit.data.encoding import PreprocessingProgress
 
-store.SHARD_EXAMPLES, encoding.ALONE, text.BYTES, text.ROWS = 400, 1, 2000, 1
+store.SHARD_EXAMPLES, encoding.SERIAL_CHARACTERS, text.BLOCK_BYTES, text.BLOCK_LINES = 400, 1, 2000, 1
 note = PreprocessingProgress.complete_shard
 
 def noted(self, shards, *given):
@@ -34,9 +34,9 @@ PreprocessingProgress.complete_shard = noted
 def console(console: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
     """The command with small shards."""
     monkeypatch.setattr(store, "SHARD_EXAMPLES", 400)
-    monkeypatch.setattr(encoding, "ALONE", 1)
-    monkeypatch.setattr(text, "BYTES", 2000)
-    monkeypatch.setattr(text, "ROWS", 1)
+    monkeypatch.setattr(encoding, "SERIAL_CHARACTERS", 1)
+    monkeypatch.setattr(text, "BLOCK_BYTES", 2000)
+    monkeypatch.setattr(text, "BLOCK_LINES", 1)
     return console
 
 

@@ -34,7 +34,7 @@ def steps(model: Seq2Seq, rows: list[int]) -> torch.Tensor:
 @pytest.fixture(autouse=True)
 def pack_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """The maps of these models are small."""
-    monkeypatch.setattr(inference, "FEWEST_OUTPUTS", 2)
+    monkeypatch.setattr(inference, "MIN_OUTPUTS", 2)
 
 
 @pytest.mark.parametrize(("variant", "kinds"), in_turns(supported_precisions(torch.device("cpu"))))
@@ -48,7 +48,7 @@ def test_packed_models_are_near_and_do_not_depend_on_the_batch(variant: str, kin
         log_probs = steps(model, [0, 1, 2, 3, 4])
         assert log_probs.dtype == torch.float32
         real = expected > -30
-        coarser = inference.LARGEST / inference.activation_format().largest if precision == "int8" else 1.0
+        coarser = inference.INT8_MAX / inference.activation_format().largest if precision == "int8" else 1.0
         assert (log_probs - expected)[real].abs().max() < NEAR[precision] * coarser
         for rows in ([0], [3, 1]):
             few = steps(model, rows)

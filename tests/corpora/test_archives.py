@@ -106,7 +106,7 @@ def test_two_members_of_one_name_are_refused(tmp_path, kind, second):
 @pytest.mark.parametrize("kind", BUILDERS)
 def test_bombs_are_noticed_while_they_are_read(tmp_path, kind, monkeypatch):
     """Two hundred times its size, beyond the first bytes, is what no text packs to."""
-    monkeypatch.setattr(archives, "FREE_BYTES", 2 << 20)
+    monkeypatch.setattr(archives, "RATIO_FREE_BYTES", 2 << 20)
     path = build(tmp_path / "a", {"zeros": bytes(12 << 20)}, kind)
     if kind == "tar":  # not packed, so no bomb
         assert len(read_all(path)["zeros"]) == 12 << 20

@@ -208,9 +208,9 @@ def test_the_server_says_how_long_to_wait(site, client):
 @pytest.mark.parametrize(
     ("habits", "said", "requests"),
     [
-        ({"failures": [(503, {})] * 100}, "503 Service Unavailable; try again later", module.ATTEMPTS),
+        ({"failures": [(503, {})] * 100}, "503 Service Unavailable; try again later", module.MAX_ATTEMPTS),
         # It knows no ranges, so nothing is ever won; only the first request brings something.
-        ({"ranges": False, "cuts": [1000] * 100}, "the connection", module.ATTEMPTS + 1),
+        ({"ranges": False, "cuts": [1000] * 100}, "the connection", module.MAX_ATTEMPTS + 1),
     ],
     ids=["always-busy", "always-cut-at-the-same-place"],
 )
@@ -253,7 +253,7 @@ def test_redirections_are_followed(site, client):
 @pytest.mark.parametrize(
     ("places", "said"),
     [
-        ({"/a": "/b", "/b": "/a"}, f"more than {module.REDIRECTS} times"),
+        ({"/a": "/b", "/b": "/a"}, f"more than {module.MAX_REDIRECTS} times"),
         ({"/a": "file:///etc/passwd"}, "refused"),
         ({"/a": "ftp://127.0.0.1/a.bin"}, "refused"),
         ({"/a": "gopher://127.0.0.1/"}, "refused"),

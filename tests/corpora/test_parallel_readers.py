@@ -11,7 +11,7 @@ from corpus_files import Content, published, read
 
 from nmtkit.core.errors import DataError
 from nmtkit.corpora.readers import (
-    MARK_UP,
+    MARKUP_LINES,
     AlignedReader,
     Pair,
     ParallelFiles,
@@ -145,7 +145,7 @@ def test_talks_without_the_lines_about_them(tmp_path: Path) -> None:
         Pair("Wir wissen wenig davon.", "We know little of it.", group="talk 7"),
         Pair("Brot & Butter, 3 < 4.", "Bread & butter, 3 < 4.", group="talk 12"),
     ]
-    assert dropped == {MARK_UP: 6}
+    assert dropped == {MARKUP_LINES: 6}
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_empty_lines_are_counted_and_only_line_feeds_end_a_line(tmp_path: Path) 
 def test_lines_that_are_no_pair_are_named(
     tmp_path: Path, text: Content, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(text_module, "LONGEST", 20_000)
+    monkeypatch.setattr(text_module, "MAX_LINE_BYTES", 20_000)
     with pytest.raises(DataError, match=rf"a\.zip:a\.txt, {said}"):
         columns(tmp_path, text)
 

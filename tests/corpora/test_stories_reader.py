@@ -8,7 +8,7 @@ from corpus_files import published, read
 from layouts import PAGE, STORY, address, stem
 
 from nmtkit.core.errors import DataError
-from nmtkit.corpora.stories import BUTTONS, MISSING, NO_SUMMARY, TWICE, UNLISTED, StoriesReader, XsumReader
+from nmtkit.corpora.stories import BUTTON_LINES, LISTED_TWICE, MISSING, NO_SUMMARY, UNLISTED, StoriesReader, XsumReader
 
 
 def stories(folder: Path, lists: dict[str, list[str]], **changed: str) -> tuple[list[Path], StoriesReader]:
@@ -39,7 +39,7 @@ def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
     files, reader = stories(tmp_path, lists, a="@highlight\n\nOnly a summary\n", b="No summary\n")
     pairs, dropped = read(reader, *files)
     assert [(pair.group, pair.split) for pair in pairs] == [(stem("c"), "train")]
-    assert dropped == {NO_SUMMARY: 2, UNLISTED: 1, MISSING: 1, TWICE: 1}
+    assert dropped == {NO_SUMMARY: 2, UNLISTED: 1, MISSING: 1, LISTED_TWICE: 1}
 
 
 def pages(folder: Path, splits: object, **changed: str) -> tuple[list[Path], XsumReader]:
@@ -59,7 +59,7 @@ def test_pages_of_xsum(tmp_path: Path) -> None:
     assert [(pair.group, pair.split) for pair in pairs] == [("p1", "test"), ("p2", "valid"), ("p3", "train")]
     assert pairs[0].src == "The text of number p1 . Its end ."
     assert pairs[0].tgt == "Point of number p1 ."
-    assert dropped == {BUTTONS: 3}
+    assert dropped == {BUTTON_LINES: 3}
 
 
 def test_pages_that_are_not_listed_or_empty_are_counted(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_pages_that_are_not_listed_or_empty_are_counted(tmp_path: Path) -> None:
     files, reader = pages(tmp_path, {**IDS, "test": ["gone"]}, p2=empty)
     pairs, dropped = read(reader, *files)
     assert [pair.group for pair in pairs] == ["p3"]
-    assert dropped == {BUTTONS: 1, UNLISTED: 1, NO_SUMMARY: 1, MISSING: 1}
+    assert dropped == {BUTTON_LINES: 1, UNLISTED: 1, NO_SUMMARY: 1, MISSING: 1}
 
 
 def test_a_page_without_a_section_is_named(tmp_path: Path) -> None:

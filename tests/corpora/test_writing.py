@@ -110,7 +110,7 @@ def test_a_text_is_one_line_for_every_program(end):
 
 
 def test_repeated_pairs_are_dropped_across_chunks(tmp_path, monkeypatch):
-    monkeypatch.setattr(writing, "CHUNK", 7)
+    monkeypatch.setattr(writing, "CHUNK_PAIRS", 7)
     pairs = [Pair(f"s {n % 30}", f"t {n % 60}") for n in range(120)]
     written, dropped = write(entry(), pairs, tmp_path)
     assert dropped == {"duplicate": 60}
@@ -172,7 +172,7 @@ def test_nothing_left_for_train_is_an_error_with_the_reasons(tmp_path):
 
 
 def test_only_a_chunk_and_what_is_held_for_testing_are_in_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(writing, "CHUNK", 100)
+    monkeypatch.setattr(writing, "CHUNK_PAIRS", 100)
     one = entry(split={"valid": 0.2, "test": 0.2, "max_pairs": 50})
     pairs = (Pair(f"source {n}" + " x" * 5000, f"target {n}") for n in range(2000))  # 20 MB
     tracemalloc.start()

@@ -42,8 +42,8 @@ def test_the_same_lines_as_read_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, end: str, packed: bool
 ) -> None:
     """Whatever the size of the blocks, and wherever they cut a character or the end of a line."""
-    monkeypatch.setattr(text_module, "BYTES", size)
-    monkeypatch.setattr(text_module, "FEW_BYTES", size + 1)
+    monkeypatch.setattr(text_module, "BLOCK_BYTES", size)
+    monkeypatch.setattr(text_module, "LINE_BYTES", size + 1)
     rng = random.Random(size)
     pieces = ["", "a", "äö", "日本語", "\u2028", "x\ry", "\x0b", "\x85", "\U0001f600", "\ufeff"]
     for last in ("", end, "\r", "z"):

@@ -83,7 +83,7 @@ def test_neither_order_nor_further_pairs_matter_much() -> None:
 
 def test_the_memory_of_a_draw_is_flat(monkeypatch: pytest.MonkeyPatch) -> None:
     """It keeps the least places only, and they are the least of all."""
-    monkeypatch.setattr(splitting, "MOST", 7)
+    monkeypatch.setattr(splitting, "MAX_HELD_OUT", 7)
     found = split(numbered(5_000))
     assert (len(found["valid"]), len(found["test"])) == (7, 7)
     held = {group_hash(pair.src) for name in ("valid", "test") for pair in found[name]}

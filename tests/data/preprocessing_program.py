@@ -22,7 +22,7 @@ def preprocess(folder: Path, place: str, processes: int) -> None:
 
     It stops itself at `place`.
     """
-    store.SHARD_EXAMPLES, encoding.ALONE = 150, 1
+    store.SHARD_EXAMPLES, encoding.SERIAL_CHARACTERS = 150, 1
     settings, pairs, tokenizers = pickle.loads((folder / "given").read_bytes())
 
     def end(now: str) -> None:

@@ -34,7 +34,7 @@ SETTINGS = {"max_length": 150, "drop_duplicates": True}
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shards and what is done alone as small as the corpora of these tests."""
     monkeypatch.setattr(store, "SHARD_EXAMPLES", 150)
-    monkeypatch.setattr(encoding, "ALONE", 1)
+    monkeypatch.setattr(encoding, "SERIAL_CHARACTERS", 1)
 
 
 def files_of(folder: Path) -> dict[str, bytes]:

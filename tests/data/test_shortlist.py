@@ -34,7 +34,7 @@ def drawn_pairs(count: int) -> list[tuple[set[tuple[int, int]], list[list[int]],
 @pytest.mark.parametrize("at_once", [1, 50, 1 << 20])
 def test_links_are_counted(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In whatever parts, the counts are those of a table of all links."""
-    monkeypatch.setattr(shortlists, "AT_ONCE", at_once)
+    monkeypatch.setattr(shortlists, "LINKS_AT_ONCE", at_once)
     counts, table, occurrences = LinkCounts(SIZE, SIZE), Counter[tuple[int, int]](), Counter[int]()
     for links, src, tgt in drawn_pairs(80):
         counts.add(links, src, tgt)

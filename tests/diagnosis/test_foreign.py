@@ -8,7 +8,7 @@ from real_looking import lines_by_kind
 
 from nmtkit.diagnosis.characters import TextArrays
 from nmtkit.diagnosis.examine import examine
-from nmtkit.diagnosis.language import FEW_LINES, FUNCTION_WORDS, KnownWords
+from nmtkit.diagnosis.language import FUNCTION_WORDS, MIN_LINES, KnownWords
 
 LINES = {
     "German": [
@@ -76,8 +76,8 @@ def test_one_line_of_a_word_over_and_over_does_not_teach_it() -> None:
 
 def test_nothing_is_learned_from_few_lines() -> None:
     assert KnownWords.learn([]) is None
-    assert KnownWords.learn([TextArrays.of(SRC[: FEW_LINES - 1])]) is None
-    assert KnownWords.learn([TextArrays.of(["1 2 3"] * FEW_LINES)]) is not None
+    assert KnownWords.learn([TextArrays.of(SRC[: MIN_LINES - 1])]) is None
+    assert KnownWords.learn([TextArrays.of(["1 2 3"] * MIN_LINES)]) is not None
 
 
 def test_lists_hold_words_once_and_in_small_letters() -> None:

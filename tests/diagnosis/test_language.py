@@ -13,7 +13,7 @@ from nmtkit.corpus.reading import SplitReader
 from nmtkit.corpus.text import SCRIPTS
 from nmtkit.diagnosis.characters import TextArrays
 from nmtkit.diagnosis.examine import examine
-from nmtkit.diagnosis.language import FEW_LINES, Languages, in_foreign_script, main_scripts
+from nmtkit.diagnosis.language import MIN_LINES, Languages, in_foreign_script, main_scripts
 from nmtkit.diagnosis.norms import learn_norms
 
 SRC, TGT = real_looking.pairs(3000)
@@ -52,7 +52,7 @@ def test_it_may_be_learned_from_files_with_some_swapped_pairs() -> None:
 
 
 def test_nothing_is_learned_from_little_or_from_one_language() -> None:
-    assert learned(SRC[: FEW_LINES - 1], TGT[: FEW_LINES - 1]) is None
+    assert learned(SRC[: MIN_LINES - 1], TGT[: MIN_LINES - 1]) is None
     assert learned(SRC[:1500], SRC[1500:]) is None
     assert learned(["a b"] * 1000, ["c d"] * 1000) is None  # lines too short to tell
 

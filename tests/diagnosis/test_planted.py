@@ -8,7 +8,7 @@ import real_looking
 
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.diagnosis.examine import examine
-from nmtkit.diagnosis.findings import EXAMPLES, Diagnosis
+from nmtkit.diagnosis.findings import MAX_EXAMPLES, Diagnosis
 
 Lines = tuple[list[bytes], list[bytes]]
 Place = tuple[str, int, int | None]
@@ -73,7 +73,7 @@ def test_faults_of_characters_are_found_at_their_bytes(tmp_path: Path) -> None:
         place = (NAMES[step % 2], number, len(rows[number - 1]) if byte == -1 else byte)
         expected.setdefault(kind, []).append(place)
     assert found(examine(write(tmp_path, lines))) == {
-        kind: (len(places), places[:EXAMPLES]) for kind, places in expected.items()
+        kind: (len(places), places[:MAX_EXAMPLES]) for kind, places in expected.items()
     }
 
 

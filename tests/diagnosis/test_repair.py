@@ -13,7 +13,7 @@ from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.diagnosis.characters import repair_line
 from nmtkit.diagnosis.examine import examine
-from nmtkit.diagnosis.repair import LOG, RepairedSplit, repair
+from nmtkit.diagnosis.repair import LOG_NAME, RepairedSplit, repair
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 ZAHLEN = ["eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun", "zehn"]
@@ -24,7 +24,7 @@ PAIRS = [
 
 
 def log(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (out / LOG).read_text(encoding="utf-8").splitlines()]
+    return [json.loads(line) for line in (out / LOG_NAME).read_text(encoding="utf-8").splitlines()]
 
 
 def with_links(folder: Path, pairs: list[tuple[str, str]], links: list[str]) -> SplitFiles:
@@ -140,7 +140,7 @@ def test_files_of_different_length_are_refused_and_the_others_written(tmp_path: 
     assert "train." in done["train"].refused
     assert done["train"].files == train
     assert done["valid"].kept == 5
-    assert sorted(path.name for path in out.iterdir()) == [LOG, "valid.de", "valid.en"]
+    assert sorted(path.name for path in out.iterdir()) == [LOG_NAME, "valid.de", "valid.en"]
 
 
 def test_alignments_go_with_their_pairs(tmp_path: Path) -> None:

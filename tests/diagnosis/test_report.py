@@ -18,7 +18,7 @@ from nmtkit.corpus.faults import (
     FaultLocation,
 )
 from nmtkit.diagnosis import report
-from nmtkit.diagnosis.findings import EXAMPLES, Diagnosis, Finding, Side, SplitDiagnosis
+from nmtkit.diagnosis.findings import MAX_EXAMPLES, Diagnosis, Finding, Side, SplitDiagnosis
 
 NOTE = FaultKind("odd", "note", "something odd", "Look at it.", drops=False)
 
@@ -77,7 +77,7 @@ def test_findings_are_told_worst_first_and_then_in_the_order_of_the_splits() -> 
     assert [row[1] for row in report.rows(both)] == ["valid", "train", "valid"]
     assert report.rows(both)[0][4] == ""  # more faults than pairs: they are not counted in pairs
     repeated = diagnosis(DUPLICATE, DUPLICATE, DUPLICATE).splits["train"].findings["duplicate"]
-    assert (repeated.count, len(repeated.places)) == (9, EXAMPLES)
+    assert (repeated.count, len(repeated.places)) == (9, MAX_EXAMPLES)
 
 
 def test_the_table_of_kinds() -> None:

@@ -10,7 +10,7 @@ import pytest
 from nmtkit.corpus.text import SCRIPTS
 from nmtkit.diagnosis import findings
 from nmtkit.diagnosis.characters import BOM, CONTROL, NUL, REPLACED, SEPARATOR, TextArrays, character_classes
-from nmtkit.diagnosis.findings import MOST_RATIO, SplitDiagnosis
+from nmtkit.diagnosis.findings import MAX_RATIO, SplitDiagnosis
 
 LINES = ["", " ", "one", " two  words\t", "Größe 12, ½", "Привет, мир!", "日本語の テキスト\u3000です。", "한국어 123"]
 LINES += ["\U0001f600 \U00020000", "a\u2028b\x0cc\x85d", "ＡＢ ｶﾅ", "x\xa0y", "۱۲ ١٢", "e\u0301"]
@@ -60,7 +60,7 @@ def test_odd_characters_have_classes_of_their_own() -> None:
 
 
 def test_histograms_against_plain_counting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(findings, "MOST", 30)
+    monkeypatch.setattr(findings, "MAX_COUNTED", 30)
     rng = random.Random(1)
     src = [" ".join(["wort"] * rng.randint(0, 40)) for _ in range(300)]
     tgt = [" ".join(["словo"] * rng.randint(0, 40)) for _ in range(300)]
@@ -72,4 +72,4 @@ def test_histograms_against_plain_counting(monkeypatch: pytest.MonkeyPatch) -> N
     assert split.src.words == Counter(min(30, len(line.split())) for line in src)
     assert split.tgt.scripts == Counter(Cyrillic=4 * (n := sum(line.count(" ") + 1 for line in tgt if line)), Latin=n)
     pairs = [(len(a.split()), len(b.split())) for a, b in zip(src, tgt, strict=True)]
-    assert split.ratios == Counter(min(MOST_RATIO, b * 10 // a) for a, b in pairs if a and b)
+    assert split.ratios == Counter(min(MAX_RATIO, b * 10 // a) for a, b in pairs if a and b)

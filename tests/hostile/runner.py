@@ -31,7 +31,7 @@ for number in {closed}:
 SMALL_SHARDS = """\
 from nmtkit.corpus import text
 from nmtkit.data import encoding, store
-store.SHARD_EXAMPLES, encoding.ALONE, text.BYTES, text.ROWS = 150, 1, 2000, 1
+store.SHARD_EXAMPLES, encoding.SERIAL_CHARACTERS, text.BLOCK_BYTES, text.BLOCK_LINES = 150, 1, 2000, 1
 """
 """Preprocessing makes many small shards, with helpers, of text for which one would do."""
 

@@ -279,7 +279,7 @@ def broken(*_: object, **__: object) -> Tensor:
 
 def test_without_onednn_float32_is_torchs_own_and_others_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inference, "_onednn", broken)
-    monkeypatch.setattr(inference, "MANY", 0)
+    monkeypatch.setattr(inference, "MIN_ONEDNN_PRODUCTS", 0)
     monkeypatch.setattr(inference, "quantize_rows", broken)
     assert supported_precisions(CPU) == ["fp32"]
     model = Small().eval()

@@ -16,7 +16,7 @@ from written import Attributes, Page, svg_shapes, svg_texts
 
 from nmtkit.pictures import AttentionPicture, SourceWindow, drawing, panels
 from nmtkit.pictures.attention import condense
-from nmtkit.pictures.panels import COPIED, COPYING, GENERATING, MOST_ROWS
+from nmtkit.pictures.panels import COPIED, COPYING, GENERATING, MAX_ROWS
 
 Draw = Callable[..., Path]
 
@@ -147,9 +147,9 @@ def test_a_sheet_stays_readable(draw: Draw, length: int, words: int):
     assert width > words * 0.25 * 150
     texts = {text for text, _ in svg_texts(svg)}
     rows = [text for text in texts if re.fullmatch(r"word\d+|… \d+ words", text)]
-    assert len(rows) <= min(length, MOST_ROWS)
+    assert len(rows) <= min(length, MAX_ROWS)
     notes = [text for text in texts if f" of {length} words of the article have rows of their own" in text]
-    whole = [str(sum(text.startswith("word") for text in rows))] if length > MOST_ROWS else []
+    whole = [str(sum(text.startswith("word") for text in rows))] if length > MAX_ROWS else []
     assert [note.split()[0] for note in notes] == whole
     assert {f"out{i}" for i in range(words)} <= texts
 

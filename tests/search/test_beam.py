@@ -295,10 +295,10 @@ def test_best_candidates_is_top_k_over_everything(size: int, width: int, count: 
         assert len(set(row[real].tolist())) == int(real.sum())
 
 
-@pytest.mark.parametrize("few", [0, beam.FEW])  # both ways to find them
+@pytest.mark.parametrize("few", [0, beam.SORTED_DIRECTLY])  # both ways to find them
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_of_equal_values_the_first_come_first(dtype: torch.dtype, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beam, "FEW", few)
+    monkeypatch.setattr(beam, "SORTED_DIRECTLY", few)
     values = torch.tensor([[0.5, -1.0, 2.0, 2.0, -math.inf, 0.5, 0.5], [-3.0, -3.0, -2.5, -3.0, -3.0, -3.0, -2.5]])
     values = values.to(dtype)
     best, places = stable_topk(values, 4)

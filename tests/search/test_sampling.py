@@ -122,7 +122,7 @@ def test_truncation_by_hand(
     best_first: int, keep: Callable[..., Tensor], limit: float, kept: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Words that are as probable as the last one that is kept are kept too."""
-    monkeypatch.setattr("nmtkit.search.sampling.BEST_FIRST", best_first)
+    monkeypatch.setattr("nmtkit.search.sampling.TOP_P_FIRST_WORDS", best_first)
     unequal, equal = keep(torch.tensor([[0.1, 0.4, 0.2, 0.3], [0.25] * 4], dtype=torch.float64).log(), limit)
     assert {word for word, value in enumerate(unequal.tolist()) if value > -math.inf} == kept
     assert bool((equal > -math.inf).all())

@@ -6,7 +6,7 @@ from untrained import learned
 
 from nmtkit.core.errors import DataError
 from nmtkit.translation.requests import parse_dictionary
-from nmtkit.translation.unknowns import CLOSE, Replacement, UnknownReplacer
+from nmtkit.translation.unknowns import MIN_UNKNOWN_SHARE, Replacement, UnknownReplacer
 
 TEXT = ["the old man sees Paris , and the dog sleeps .", "the dog sees the old man , and Paris sleeps ."]
 
@@ -29,8 +29,8 @@ def replaced(
     [
         ("the dog sees", [0.1, 0.6, 0.2], "the dog sees"),
         # An unknown source word is preferred if its weight is close, and of several the most attended.
-        ("the dog Zyx", [0.0, 0.8, 0.8 * CLOSE], "the Zyx sees"),
-        ("the dog Zyx", [0.0, 0.8, 0.8 * CLOSE - 0.01], "the dog sees"),
+        ("the dog Zyx", [0.0, 0.8, 0.8 * MIN_UNKNOWN_SHARE], "the Zyx sees"),
+        ("the dog Zyx", [0.0, 0.8, 0.8 * MIN_UNKNOWN_SHARE - 0.01], "the dog sees"),
         ("Abc dog Zyx", [0.21, 0.5, 0.22], "the Zyx sees"),
         # Punctuation and the end of the sentence are passed over, unless there is nothing else.
         ("Zyx sleeps .", [0.02, 0.01, 0.9], "the Zyx sees"),

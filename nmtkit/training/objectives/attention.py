@@ -20,7 +20,7 @@ AlignmentSource = Literal["file", "model"]
 AlignmentLoss = Literal["cross_entropy", "squared_error"]
 
 _LEAST = 1e-30
-"""Smaller weights count as this, so that the logarithm of one that a window or rounding made zero is finite."""
+"""The least weight in a logarithm: a window or rounding may have made a weight zero."""
 
 
 class GuidedAlignmentConfig(Settings):
