@@ -111,7 +111,7 @@ Ask = Callable[..., Any]
 def start_engine(name: str, how: DecodingOptions, stack: ExitStack) -> Ask:
     """Starts an engine's process, which ends with the stack."""
     variables = dict(os.environ)
-    if name != NmtkitEngine.name and devices.WAITING_VARIABLE in variables:  # how threads wait was chosen for nmtkit alone
+    if name != NmtkitEngine.name and devices.WAITING_VARIABLE in variables:  # chosen for nmtkit alone
         for variable in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", devices.WAITING_VARIABLE):
             variables.pop(variable, None)
     worker = WorkerProcess(variables=variables)
