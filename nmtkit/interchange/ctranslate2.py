@@ -17,11 +17,11 @@ from nmtkit.core.settings import parse
 from nmtkit.core.wording import shorten
 from nmtkit.data.tokenizer import WORD_START, Tokenizer, TokenizerPair
 from nmtkit.data.vocabulary import BOS, PAD, SPECIALS
-from nmtkit.interchange.checkpoint import CheckpointConverter, ImportedModel
-from nmtkit.interchange.conversion import ctranslate2_names
-from nmtkit.interchange.ctranslate2_file import CTranslate2Weights, read_ctranslate2_file
+from nmtkit.interchange.ctranslate2_file import CTranslate2Model, read_ctranslate2_file
+from nmtkit.interchange.export_weights import ctranslate2_names
 from nmtkit.interchange.external_files import ExternalSettings, read_json, read_text, unsupported
 from nmtkit.interchange.huggingface import exported_task, license_of
+from nmtkit.interchange.import_weights import CheckpointConverter, ImportedModel
 from nmtkit.interchange.vocabulary import Maps, build_tokenizers, map_vocabulary
 from nmtkit.models.transformer import TransformerConfig
 
@@ -77,7 +77,7 @@ def read_ctranslate2(folder: Path) -> ImportedModel:
     return ImportedModel("ctranslate2", "CTranslate2", model, tensors, tokenizers, search, notes, *origin)
 
 
-def _maps(folder: Path, config: CTranslate2Config, file: CTranslate2Weights) -> Maps:
+def _maps(folder: Path, config: CTranslate2Config, file: CTranslate2Model) -> Maps:
     shared, maps = _tokens(folder, "shared_vocabulary"), []
     for side, name in zip(("source", "target"), _EMBEDDINGS, strict=True):
         tokens = _tokens(folder, f"{side}_vocabulary") if shared is None else shared
@@ -142,11 +142,11 @@ def _cuts_words(tokenizer: Tokenizer) -> bool:
     return whole and 4 * sum(beginnings) > 3 * len(beginnings)
 
 
-def _starts_from_zeros(file: CTranslate2Weights) -> bool:
+def _starts_from_zeros(file: CTranslate2Model) -> bool:
     return bool(file.scalars.get(_START, 0))
 
 
-def _shape(file: CTranslate2Weights, name: str) -> tuple[int, ...]:
+def _shape(file: CTranslate2Model, name: str) -> tuple[int, ...]:
     shape = file.weights.shapes.get(name, ())
     if len(shape) != 2:
         raise CheckpointError(f"{file.weights.path}: {name!r} is missing, or is no matrix")
@@ -154,7 +154,7 @@ def _shape(file: CTranslate2Weights, name: str) -> tuple[int, ...]:
 
 
 def _convert(
-    file: CTranslate2Weights, converter: CheckpointConverter, config: CTranslate2Config
+    file: CTranslate2Model, converter: CheckpointConverter, config: CTranslate2Config
 ) -> tuple[TransformerConfig, dict[str, Tensor]]:
     numbers = _numbers(file)
     width = _shape(file, _EMBEDDINGS[0])[1]
@@ -191,7 +191,7 @@ def _convert(
     )
 
 
-def _numbers(file: CTranslate2Weights) -> dict[str, int | float]:
+def _numbers(file: CTranslate2Model) -> dict[str, int | float]:
     """The numbers that encoder and decoder have alike; those without counterpart here are refused."""
     path = file.weights.path
     sides = {f"{side}/{name}" for side in ("encoder", "decoder") for name in (*_SAME_ON_BOTH_SIDES, "scale_embeddings")}
@@ -209,7 +209,7 @@ def _numbers(file: CTranslate2Weights) -> dict[str, int | float]:
     return numbers
 
 
-def _scales_embeddings(file: CTranslate2Weights, width: int) -> bool:
+def _scales_embeddings(file: CTranslate2Model, width: int) -> bool:
     """By a flag, which is true where it is missing, or by the number itself."""
     root, scales = math.sqrt(width), []
     for side in ("encoder", "decoder"):

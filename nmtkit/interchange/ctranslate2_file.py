@@ -31,7 +31,7 @@ _WHOLE = ("int8", "int16", "int32")
 
 
 @dataclass(frozen=True)
-class CTranslate2Weights:
+class CTranslate2Model:
     """The content of a file; aliases are names like others."""
 
     weights: ExternalWeights
@@ -102,7 +102,7 @@ class _Reader:
             raise self.fault(f"has {len(self._content) - self._at:,} bytes behind its end")
 
 
-def read_ctranslate2_file(path: Path) -> CTranslate2Weights:
+def read_ctranslate2_file(path: Path) -> CTranslate2Model:
     """The content of `model.bin`; numbers are read when they are needed."""
     if not path.is_file():  # a pipe would be waited for
         raise CheckpointError(f"{path}: missing, or no file; name the folder that CTranslate2's converter wrote")
@@ -127,7 +127,7 @@ def read_ctranslate2_file(path: Path) -> CTranslate2Weights:
         name: (int if one.kind in _WHOLE else float)(one.floats()) for name, one in kept.items() if not one.shape
     }
     quantized = min((variables[name].kind for name in integers), default="")
-    return CTranslate2Weights(ExternalWeights(path, shapes, read), scalars, quantized)
+    return CTranslate2Model(ExternalWeights(path, shapes, read), scalars, quantized)
 
 
 def _variables(reader: _Reader) -> dict[str, _Variable]:

@@ -18,7 +18,7 @@ from nmtkit.core.version import __version__
 from nmtkit.corpus.config import FILE_KINDS
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
-from nmtkit.interchange.conversion import require_convertible, to_ctranslate2, to_hugging_face
+from nmtkit.interchange.export_weights import require_convertible, to_ctranslate2, to_hugging_face
 from nmtkit.models.base import Seq2Seq
 from nmtkit.models.transformer import TransformerConfig
 from nmtkit.recipe import Recipe

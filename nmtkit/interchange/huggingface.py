@@ -14,8 +14,7 @@ from nmtkit.core.task import TASKS
 from nmtkit.core.wording import shorten
 from nmtkit.data.tokenizer import MAX_VOCAB_SIZE, TokenizerPair
 from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
-from nmtkit.interchange.checkpoint import SUPPRESSED_BIAS, CheckpointConverter, ImportedModel
-from nmtkit.interchange.conversion import huggingface_names
+from nmtkit.interchange.export_weights import huggingface_names
 from nmtkit.interchange.external_files import (
     ExternalSettings,
     ExternalWeights,
@@ -25,6 +24,7 @@ from nmtkit.interchange.external_files import (
     require_equal,
     unsupported,
 )
+from nmtkit.interchange.import_weights import SUPPRESSED_BIAS, CheckpointConverter, ImportedModel
 from nmtkit.interchange.vocabulary import Maps, build_tokenizers, map_vocabulary
 from nmtkit.models.transformer import TransformerConfig
 
@@ -41,7 +41,7 @@ _EMBEDDINGS = [f"model.{side}.embed_tokens.weight" for side in ("encoder", "deco
 
 
 class HuggingFaceConfig(ExternalSettings):
-    """The keys of `config.json` and `generation_config.json` that are read."""
+    """The keys of `config.json` and `generation_config.json` that are read of a Marian or Pegasus model."""
 
     d_model: Width = Field(ge=2)
     vocab_size: int = Field(ge=2, le=MAX_VOCAB_SIZE)

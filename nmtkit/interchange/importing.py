@@ -8,10 +8,10 @@ import torch
 from nmtkit.core.files import new_folder, write_json
 from nmtkit.core.settings import is_valid_name, parse
 from nmtkit.core.task import TASKS
-from nmtkit.interchange.checkpoint import ImportedModel
 from nmtkit.interchange.ctranslate2 import read_ctranslate2
 from nmtkit.interchange.exporting import write_untrained_run
 from nmtkit.interchange.huggingface import read_huggingface
+from nmtkit.interchange.import_weights import ImportedModel
 from nmtkit.interchange.joey import read_joey
 from nmtkit.interchange.opennmt import read_opennmt
 from nmtkit.recipe import Recipe

@@ -10,7 +10,6 @@ from nmtkit.core.errors import CheckpointError
 from nmtkit.core.formats import load_yaml
 from nmtkit.core.settings import Beam, Depth, Field, Length, Width, parse
 from nmtkit.data.tokenizer import WORD_START
-from nmtkit.interchange.checkpoint import CheckpointConverter, ImportedModel, recurrent_names, transformer_names
 from nmtkit.interchange.external_files import (
     ExternalSettings,
     ExternalWeights,
@@ -21,6 +20,7 @@ from nmtkit.interchange.external_files import (
     require_equal,
     unsupported,
 )
+from nmtkit.interchange.import_weights import CheckpointConverter, ImportedModel, recurrent_names, transformer_names
 from nmtkit.interchange.vocabulary import ExternalVocabulary, find_sentencepiece_models, toolkit_tokenizers
 from nmtkit.models.base import ModelConfig
 from nmtkit.models.luong import LuongConfig

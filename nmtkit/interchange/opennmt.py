@@ -18,13 +18,6 @@ from nmtkit.core.errors import CheckpointError
 from nmtkit.core.settings import Depth, Field, Width, parse
 from nmtkit.core.wording import shorten
 from nmtkit.data.tokenizer import WORD_START
-from nmtkit.interchange.checkpoint import (
-    SUPPRESSED_BIAS,
-    CheckpointConverter,
-    ImportedModel,
-    recurrent_names,
-    transformer_names,
-)
 from nmtkit.interchange.external_files import (
     ExternalSettings,
     ExternalWeights,
@@ -32,6 +25,13 @@ from nmtkit.interchange.external_files import (
     named_tensors,
     require_equal,
     unsupported,
+)
+from nmtkit.interchange.import_weights import (
+    SUPPRESSED_BIAS,
+    CheckpointConverter,
+    ImportedModel,
+    recurrent_names,
+    transformer_names,
 )
 from nmtkit.interchange.vocabulary import ExternalVocabulary, find_sentencepiece_models, toolkit_tokenizers
 from nmtkit.models.base import ModelConfig

@@ -56,16 +56,16 @@ class SacrebleuMetric(TextMetric):
     @classmethod
     @override
     def measure(
-        cls, kin: Sequence[Self], systems: Sequence[Texts], options: Options, draws: Resampling | None
+        cls, metrics: Sequence[Self], systems: Sequence[Texts], options: Options, resampling: Resampling | None
     ) -> list[list[Comparison]]:
-        made = {metric.name: metric.build(options, systems[0].refs) for metric in kin}
-        if draws is None:
+        made = {metric.name: metric.build(options, systems[0].refs) for metric in metrics}
+        if resampling is None:
             return [[Comparison(_score(metric, texts)) for texts in systems] for metric in made.values()]
         from sacrebleu.significance import PairedTest, Result
 
         outputs = [(str(number), texts.hyps) for number, texts in enumerate(systems)]
-        with _sacrebleu_seed(draws.seed):
-            test = PairedTest(outputs, dict(made), None, test_type=draws.kind, n_samples=draws.n_samples)
+        with _sacrebleu_seed(resampling.seed):
+            test = PairedTest(outputs, dict(made), None, test_type=resampling.kind, n_samples=resampling.n_samples)
             signatures, results = test()
         rows: list[list[Comparison]] = []
         for metric, (title, signature) in zip(made.values(), signatures.items(), strict=True):

@@ -160,7 +160,7 @@ class TextMetric(Metric, ABC):
     @classmethod
     @abstractmethod
     def measure(
-        cls, kin: Sequence[Self], systems: Sequence[Texts], options: Options, draws: Resampling | None
+        cls, metrics: Sequence[Self], systems: Sequence[Texts], options: Options, resampling: Resampling | None
     ) -> list[list[Comparison]]:
         """Scores systems with the same references by several metrics of one class, as `[metric][system]`.
 
@@ -204,7 +204,10 @@ def metric_names(given: Iterable[str]) -> list[str]:
 
 
 def score_texts(
-    systems: Sequence[Texts], metrics: Iterable[str], options: Options | None = None, draws: Resampling | None = None
+    systems: Sequence[Texts],
+    metrics: Iterable[str],
+    options: Options | None = None,
+    resampling: Resampling | None = None,
 ) -> list[list[Comparison]]:
     """Scores several systems with every metric named, as `[system][metric]`, and compares them with the first."""
     names, known = metric_names(metrics), text_metrics()
@@ -215,9 +218,9 @@ def score_texts(
             raise NmtkitError(f"metric {name!r} needs the texts that were translated; give them as --source")
         classes.setdefault(type(metric), []).append(metric)
     comparisons: dict[str, list[Comparison]] = {}
-    for one, kin in classes.items():
-        rows = one.measure(kin, systems, options or Options(), draws)
-        comparisons.update(zip((metric.name for metric in kin), rows, strict=True))
+    for one, of_class in classes.items():
+        rows = one.measure(of_class, systems, options or Options(), resampling)
+        comparisons.update(zip((metric.name for metric in of_class), rows, strict=True))
     return [[comparisons[name][number] for name in names] for number in range(len(systems))]
 
 

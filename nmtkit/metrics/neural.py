@@ -28,8 +28,8 @@ class ModelMetric(ExampleMetric):
     """The package that runs it, as pip knows it."""
 
     @override
-    def signature(self, options: Options, n_refs: int, draws: Resampling | None = None) -> str:
-        drawn = f"|{draws}" if draws else ""
+    def signature(self, options: Options, n_refs: int, resampling: Resampling | None = None) -> str:
+        drawn = f"|{resampling}" if resampling else ""
         return f"nrefs:{n_refs}{drawn}|model:{self.model}|version:{self.library}-{version(self.library)}"
 
     def loaded(self, load: Callable[[str], Any]) -> Any:

@@ -71,13 +71,13 @@ class RougeMetric(ExampleMetric):
     @classmethod
     @override
     def score_examples(
-        cls, kin: Sequence[Self], texts: Texts, options: Options, draws: Resampling | None
+        cls, metrics: Sequence[Self], texts: Texts, options: Options, resampling: Resampling | None
     ) -> list[tuple[Score, npt.NDArray[np.float64]]]:
-        values = _per_example([metric.name for metric in kin], texts, options)
+        values = _per_example([metric.name for metric in metrics], texts, options)
         scores: list[tuple[Score, npt.NDArray[np.float64]]] = []
-        for metric, of_type in zip(kin, values, strict=True):
+        for metric, of_type in zip(metrics, values, strict=True):
             precision, recall, f1 = of_type.mean(axis=0).tolist()
-            signature = metric.signature(options, len(texts.refs), draws)
+            signature = metric.signature(options, len(texts.refs), resampling)
             scores.append((RougeScore(metric.title, f1, signature, precision, recall), of_type[:, 2:]))
         return scores
 
@@ -86,11 +86,11 @@ class RougeMetric(ExampleMetric):
         return self.score_examples([self], texts, options, None)[0][1]
 
     @override
-    def signature(self, options: Options, n_refs: int, draws: Resampling | None = None) -> str:
+    def signature(self, options: Options, n_refs: int, resampling: Resampling | None = None) -> str:
         parts = [
             f"nrefs:{n_refs}",
             "multi:best-f1" if n_refs > 1 else "",
-            str(draws) if draws else "",
+            str(resampling) if resampling else "",
             "agg:mean-f1",
             f"stem:{'porter' if options.stem else 'no'}",
             f"sents:{options.sentences}",

@@ -33,35 +33,35 @@ class ExampleMetric(TextMetric):
         """The score by the means of the figures, `(..., figures)` -> `(...)`; the first mean, unless overridden."""
         return means[..., 0]
 
-    def signature(self, options: Options, n_refs: int, draws: Resampling | None = None) -> str:
+    def signature(self, options: Options, n_refs: int, resampling: Resampling | None = None) -> str:
         """The options and the version, with the draws and the seed of a test of significance."""
-        return f"nrefs:{n_refs}{f'|{draws}' if draws else ''}|version:nmtkit-{__version__}"
+        return f"nrefs:{n_refs}{f'|{resampling}' if resampling else ''}|version:nmtkit-{__version__}"
 
     @classmethod
     def score_examples(
-        cls, kin: Sequence[Self], texts: Texts, options: Options, draws: Resampling | None
+        cls, metrics: Sequence[Self], texts: Texts, options: Options, resampling: Resampling | None
     ) -> list[tuple[Score, npt.NDArray[np.float64]]]:
-        """The score by each of `kin`, and the figures to be drawn; overridden where several share work."""
+        """The score by each of `metrics`, and the figures to be drawn; overridden where several share work."""
         scores = []
-        for metric in kin:
+        for metric in metrics:
             figures = metric.statistics(texts, options)
             value = float(metric.value(figures.mean(axis=0)))
-            scores.append((Score(metric.title, value, metric.signature(options, len(texts.refs), draws)), figures))
+            scores.append((Score(metric.title, value, metric.signature(options, len(texts.refs), resampling)), figures))
         return scores
 
     @classmethod
     @override
     def measure(
-        cls, kin: Sequence[Self], systems: Sequence[Texts], options: Options, draws: Resampling | None
+        cls, metrics: Sequence[Self], systems: Sequence[Texts], options: Options, resampling: Resampling | None
     ) -> list[list[Comparison]]:
-        scored = [cls.score_examples(kin, texts, options, draws) for texts in systems]
-        if draws is None:
+        scored = [cls.score_examples(metrics, texts, options, resampling) for texts in systems]
+        if resampling is None:
             return [[Comparison(score) for score, _ in column] for column in zip(*scored, strict=True)]
         figures = np.stack([np.concatenate([figures.T for _, figures in row]) for row in scored])
-        shuffled = draws.kind == "ar"
-        drawn, whole = (shuffled_means if shuffled else drawn_means)(figures, draws), figures.mean(axis=2)
+        shuffled = resampling.kind == "ar"
+        drawn, whole = (shuffled_means if shuffled else drawn_means)(figures, resampling), figures.mean(axis=2)
         rows, first = [], 0
-        for column, metric in enumerate(kin):
+        for column, metric in enumerate(metrics):
             own = slice(first, first + scored[0][column][1].shape[1])
             first = own.stop
             scores = [row[column][0] for row in scored]
@@ -70,23 +70,23 @@ class ExampleMetric(TextMetric):
         return rows
 
 
-def drawn_means(values: npt.NDArray[np.float64], draws: Resampling) -> npt.NDArray[np.float64]:
+def drawn_means(values: npt.NDArray[np.float64], resampling: Resampling) -> npt.NDArray[np.float64]:
     """Means over examples that are drawn with replacement, the same draws for all systems and figures.
 
     `(systems, figures, examples)` -> `(draws, systems, figures)`.
     """
     n_systems, n_figures, n_examples = values.shape
-    means = np.empty((draws.n_samples, n_systems * n_figures))
+    means = np.empty((resampling.n_samples, n_systems * n_figures))
     rows = values.reshape(n_systems * n_figures, n_examples)
-    for start, n_draws, random in _parts(draws, n_examples):
+    for start, n_draws, random in _parts(resampling, n_examples):
         drawn = random.integers(n_examples, size=(n_draws, n_examples))
         drawn += n_examples * np.arange(n_draws)[:, None]  # one histogram for each draw
         counts = np.bincount(drawn.ravel(), minlength=n_draws * n_examples).reshape(n_draws, n_examples)
         means[start : start + n_draws] = counts @ rows.T / n_examples
-    return means.reshape(draws.n_samples, n_systems, n_figures)
+    return means.reshape(resampling.n_samples, n_systems, n_figures)
 
 
-def shuffled_means(values: npt.NDArray[np.float64], draws: Resampling) -> npt.NDArray[np.float64]:
+def shuffled_means(values: npt.NDArray[np.float64], resampling: Resampling) -> npt.NDArray[np.float64]:
     """Means of the first system and of each system, after they swapped half of their examples at random.
 
     The same examples are swapped for all systems and figures. `(systems, figures, examples)` ->
@@ -94,8 +94,8 @@ def shuffled_means(values: npt.NDArray[np.float64], draws: Resampling) -> npt.ND
     """
     n_systems, n_figures, n_examples = values.shape
     gaps = (values - values[0]).reshape(n_systems * n_figures, n_examples)
-    means = np.empty((draws.n_samples, 2, n_systems, n_figures))
-    for start, n_draws, random in _parts(draws, n_examples):
+    means = np.empty((resampling.n_samples, 2, n_systems, n_figures))
+    for start, n_draws, random in _parts(resampling, n_examples):
         swapped = random.integers(2, size=(n_draws, n_examples)).astype(np.float64)
         moved = (swapped @ gaps.T / n_examples).reshape(n_draws, n_systems, n_figures)
         means[start : start + n_draws, 0] = values[0].mean(axis=-1) + moved
@@ -103,12 +103,12 @@ def shuffled_means(values: npt.NDArray[np.float64], draws: Resampling) -> npt.ND
     return means
 
 
-def _parts(draws: Resampling, n_examples: int) -> Iterator[tuple[int, int, np.random.Generator]]:
+def _parts(resampling: Resampling, n_examples: int) -> Iterator[tuple[int, int, np.random.Generator]]:
     """Start and number of the draws that fit into memory at once, and the generator of them all."""
-    random = np.random.default_rng(draws.seed)
+    random = np.random.default_rng(resampling.seed)
     at_once = max(1, _CHUNK // n_examples)
-    for start in range(0, draws.n_samples, at_once):
-        yield start, min(at_once, draws.n_samples - start), random
+    for start in range(0, resampling.n_samples, at_once):
+        yield start, min(at_once, resampling.n_samples - start), random
 
 
 def _randomized(

@@ -43,12 +43,12 @@ def score_systems(
     refs: Sequence[Sequence[str]],
     metrics: Sequence[str],
     options: Options,
-    draws: Resampling | None,
+    resampling: Resampling | None,
     sources: Sequence[str] | None,
 ) -> list[ScoredSystem]:
     """Scores several systems, each a file and its texts."""
     paths = [path for path, _ in systems]
-    rows = score_texts([Texts(hyps, refs, sources) for _, hyps in systems], metrics, options, draws)
+    rows = score_texts([Texts(hyps, refs, sources) for _, hyps in systems], metrics, options, resampling)
     return [ScoredSystem(path, title, row) for path, title, row in zip(paths, titles(paths), rows, strict=True)]
 
 

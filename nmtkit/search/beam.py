@@ -101,7 +101,7 @@ def diverse_beam_step(
 
 
 def keep_beam_places(step: StepCandidates, beam_size: int, ended: Tensor | None) -> StepCandidates:
-    """The step of a plain beam by the places of it, which ended hypotheses fill, too: only the K best candidates count.
+    """The step of a beam whose ended hypotheses take places too: only the K best candidates count.
 
     Hypotheses that have `ended` `(B,W)` keep their places, as in Joey NMT; None: such a place is free in the next step,
     as in OpenNMT-py.

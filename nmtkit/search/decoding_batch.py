@@ -1,4 +1,4 @@
-"""A batch of slots: in each a sentence that is decoded, with its K hypotheses, at a position of its own.
+"""The sentences that are decoded together: each has a slot of K hypotheses, and may be at another position.
 
 Letters as in `nmtkit.search.beam`. All that a step decides stays on the device. The slot of a finished sentence is
 computed further, and not read, until another sentence takes it or the batch is compacted.
@@ -32,8 +32,8 @@ from nmtkit.search.beam import (
 )
 from nmtkit.search.constraints import ConstrainedBeam, Constraints
 from nmtkit.search.rules import (
+    BEAM_PLACE_RULES,
     INFINITY,
-    PLACE_RULES,
     SearchConfig,
     apply_repetition_penalty,
     apply_rules,
@@ -43,7 +43,7 @@ from nmtkit.search.rules import (
     source_words,
 )
 from nmtkit.search.sampling import sample_step
-from nmtkit.search.state import NO_TOKEN_MASKS, HypothesisState, SentenceState, TokenMasks
+from nmtkit.search.state import NO_TOKEN_CLASSES, HypothesisState, SentenceState, TokenClasses
 
 MANY_LOGITS = 1 << 17
 """Logits from which a step sums them up and looks only into the best blocks; a softmax of fewer is faster."""
@@ -65,7 +65,7 @@ class DecodingBatch:
     """The length penalties of 1, 2, ... tokens, up to the longest limit."""
     limits: list[int]
     """The length limits of the sentences that it began with, on the host."""
-    token_masks: TokenMasks = NO_TOKEN_MASKS
+    token_classes: TokenClasses = NO_TOKEN_CLASSES
     """`may_repeat` has one more entry, for copied words."""
     word_starts: Tensor | None = None
     """Tokens that begin a word `(V,)`, bool; with constraints only."""
@@ -77,7 +77,7 @@ class DecodingBatch:
         batch: Batch,
         config: SearchConfig,
         n_best: int,
-        token_masks: TokenMasks = NO_TOKEN_MASKS,
+        token_classes: TokenClasses = NO_TOKEN_CLASSES,
         shortlist: Shortlist | None = None,
     ) -> "DecodingBatch":
         """All sentences of a batch before their first step."""
@@ -105,7 +105,7 @@ class DecodingBatch:
         sentences = SentenceState.begin(config, memory, batch, limits, dtype, n_best)
         has_history = config.no_repeat_ngram > 0 or sentences.penalties is not None
         history = torch.zeros(size, 0, dtype=torch.long, device=device) if has_history else None
-        constraints = None if terms is None else ConstrainedBeam.begin(terms, token_masks.starts)
+        constraints = None if terms is None else ConstrainedBeam.begin(terms, token_classes.starts)
         return cls(
             model=model,
             config=config,
@@ -119,7 +119,7 @@ class DecodingBatch:
             ),
             divisors=config.divisors(torch.arange(1, longest + 1)).to(device, dtype),
             limits=limits.tolist(),
-            token_masks=token_masks,
+            token_classes=token_classes,
             word_starts=None if constraints is None else constraints.starts,
         )
 
@@ -222,7 +222,7 @@ class DecodingBatch:
         history = self.beam.history if self.config.no_repeat_ngram else None
         if history is not None:
             history = history[:, : self.cache.length - 1]
-            if (may_repeat := self.token_masks.may_repeat) is not None:
+            if (may_repeat := self.token_classes.may_repeat) is not None:
                 again = may_repeat[history.clamp(min=0, max=len(may_repeat) - 1)]
                 history = history.masked_fill(again, NO_TOKEN)
         written = of_rows(position if history is not None or sentences.min_lengths is not None else None)
@@ -303,7 +303,7 @@ class DecodingBatch:
             )
             if penalties is not None and sentences.penalties is not None:
                 penalties = torch.where(limit, sentences.penalties.gather(1, step.parents), penalties)
-        if config.rule in PLACE_RULES:
+        if config.rule in BEAM_PLACE_RULES:
             step = keep_beam_places(step, config.beam_size, sentences.ended)
         return step, penalties
 

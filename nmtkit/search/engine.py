@@ -23,7 +23,7 @@ from nmtkit.search.beam import LoggedStep
 from nmtkit.search.decoding_batch import DecodingBatch, Integers
 from nmtkit.search.hypotheses import Hypothesis
 from nmtkit.search.rules import SearchConfig, max_lengths
-from nmtkit.search.state import NO_TOKEN_MASKS, TokenMasks
+from nmtkit.search.state import NO_TOKEN_CLASSES, TokenClasses
 from nmtkit.search.step_log import ResultReader, SentenceResult, StepLog
 
 REFILL_SHARE = 8
@@ -61,7 +61,7 @@ class Engine:
         steps: see `StepMode`.
         shortlist: candidates for the words of the sources, on the model's device. Each sentence has only its own
             candidates. None: the whole vocabulary.
-        token_masks: masks over the target vocabulary.
+        token_classes: masks over the target vocabulary.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Engine:
         need_attention: bool = False,
         steps: StepMode = "auto",
         shortlist: Shortlist | None = None,
-        token_masks: TokenMasks = NO_TOKEN_MASKS,
+        token_classes: TokenClasses = NO_TOKEN_CLASSES,
     ) -> None:
         if n_best > config.hypotheses:
             size = "samples" if config.samples else "beam_size"
@@ -86,8 +86,8 @@ class Engine:
             config = config.model_copy(update=plain)
         self.model, self.config, self.n_best = model, config, n_best
         self.need_attention, self.steps, self.shortlist = need_attention, steps, shortlist
-        may_repeat = token_masks.may_repeat
-        self._token_masks = replace(token_masks, may_repeat=None if may_repeat is None else pad(may_repeat, (0, 1)))
+        may_repeat = token_classes.may_repeat
+        self._token_classes = replace(token_classes, may_repeat=None if may_repeat is None else pad(may_repeat, (0, 1)))
         self._captured: dict[tuple[int, int], graphs.CapturedBatch] = {}
         """Captured batches that no search uses now, by slots and source columns; those unused for longest go."""
 
@@ -114,7 +114,7 @@ class Engine:
         batch = batch.to(self.device, non_blocking=True)
         if batch.terms is not None:
             self.config.reject_constraints()
-        decoding = DecodingBatch.begin(self.model, batch, self.config, self.n_best, self._token_masks, self.shortlist)
+        decoding = DecodingBatch.begin(self.model, batch, self.config, self.n_best, self._token_classes, self.shortlist)
         decoding.cache.compacts = compacts
         number = torch.tensor(numbers).to(self.device, non_blocking=True)
         decoding.sentences = replace(decoding.sentences, number=number)
@@ -202,7 +202,7 @@ def beam_search(
     n_best: int = 1,
     need_attention: bool = False,
     prefix: Tensor | None = None,
-    token_masks: TokenMasks = NO_TOKEN_MASKS,
+    token_classes: TokenClasses = NO_TOKEN_CLASSES,
 ) -> list[list[Hypothesis]]:
     """Translates every sentence of the batch.
 
@@ -225,7 +225,7 @@ def beam_search(
     Returns for each sentence its hypotheses, best first: at least one; fewer than `n_best` only where no more exist.
     """
     waiting = [(range(batch.size), replace(batch, prefix=prefix))]
-    engine = Engine(model, config, n_best, need_attention, steps="eager", token_masks=token_masks)
+    engine = Engine(model, config, n_best, need_attention, steps="eager", token_classes=token_classes)
     hypotheses = dict(engine.run(lambda *_: waiting.pop() if waiting else None, refill=False))
     return [hypotheses[number] for number in range(batch.size)]
 

@@ -43,7 +43,7 @@ class Hypothesis:
 
 
 @dataclass
-class SentenceSpan:
+class SentenceRecord:
     """A sentence of a decoding batch, from its first step to its last."""
 
     number: int
@@ -87,7 +87,7 @@ class CompactionSpan:
 class _Steps:
     """The steps of finished sentences, on the CPU."""
 
-    def __init__(self, sentences: Sequence[SentenceSpan], spans: Sequence[CompactionSpan]) -> None:
+    def __init__(self, sentences: Sequence[SentenceRecord], spans: Sequence[CompactionSpan]) -> None:
         self._sentences, self._spans = sentences, spans
         ends = np.array([one.end for one in sentences])
         self._starts = np.array([one.start for one in sentences])
@@ -184,7 +184,7 @@ def _best_first(scores: Floats, count: int) -> Integers:
 
 
 def read_hypotheses(
-    sentences: Sequence[SentenceSpan], spans: Sequence[CompactionSpan], n_best: int, size: int, config: SearchConfig
+    sentences: Sequence[SentenceRecord], spans: Sequence[CompactionSpan], n_best: int, size: int, config: SearchConfig
 ) -> list[list[Hypothesis]]:
     """The best hypotheses of B finished sentences, at most `n_best` of each; `size` is V."""
     steps = _Steps(sentences, spans)

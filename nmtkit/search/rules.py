@@ -24,8 +24,9 @@ MIN_ATTENTION = 2.0**-24
 """Attention is clamped to at least this: the smallest number of the narrowest type that a model computes in."""
 LengthPenalty = Literal["none", "average", "gnmt"]
 CoverageKind = Literal["gnmt", "summary"]
-PLACE_RULES = ("opennmt-py", "joeynmt")
-"""Stop rules in which a finished hypothesis keeps its slot in the beam."""
+BEAM_PLACE_RULES = ("opennmt-py", "joeynmt")
+"""Stop rules that count only the K best candidates of a step, ended ones included: OpenNMT-py then drops an ended one,
+Joey NMT keeps it in the beam."""
 Stop = Literal["first_k", "exact", "huggingface", "opennmt-py", "joeynmt"]
 
 
@@ -134,7 +135,7 @@ class SearchConfig(Settings):
                 f"diversity_groups: {self.diversity_groups} groups of one size do not make a beam of {self.beam_size}; "
                 "set beam_size to a multiple"
             )
-        if self.diversity_groups > 1 and (self.samples or self.stop in PLACE_RULES):
+        if self.diversity_groups > 1 and (self.samples or self.stop in BEAM_PLACE_RULES):
             raise ValueError(
                 "diversity_groups: samples, and stop opennmt-py or joeynmt, have no groups; set diversity_groups to 1"
             )
@@ -160,7 +161,7 @@ class SearchConfig(Settings):
 
     def reject_constraints(self) -> None:
         """Raises a RecipeError if this search cannot keep to constraints."""
-        if self.samples or self.diversity_groups > 1 or self.stop in PLACE_RULES:
+        if self.samples or self.diversity_groups > 1 or self.stop in BEAM_PLACE_RULES:
             raise RecipeError("terms need one beam: leave out samples and diversity_groups, and take stop first_k")
 
 

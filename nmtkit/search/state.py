@@ -18,8 +18,8 @@ from nmtkit.search.rules import INFINITY, SearchConfig, min_lengths
 
 
 @dataclass(frozen=True)
-class TokenMasks:
-    """Masks over the target vocabulary, on the model's device."""
+class TokenClasses:
+    """Classes of tokens, as masks over the target vocabulary on the model's device."""
 
     may_repeat: Tensor | None = None
     """Tokens exempt from `no_repeat_ngram`, `(V,)`, bool."""
@@ -27,7 +27,7 @@ class TokenMasks:
     """Returns the tokens that begin a word or are no part of one, `(V,)`, bool; called only for constraints."""
 
 
-NO_TOKEN_MASKS = TokenMasks()
+NO_TOKEN_CLASSES = TokenClasses()
 
 
 @dataclass(frozen=True)

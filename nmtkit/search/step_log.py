@@ -1,4 +1,4 @@
-"""The host's side of a search: which sentence is in which slot, and the results of steps until they are read."""
+"""The bookkeeping of a search on the CPU: which sentence is in which slot, and the results of steps until read."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from torch import Tensor
 from nmtkit.data.batch import Batch
 from nmtkit.search.beam import LoggedStep
 from nmtkit.search.decoding_batch import DecodingBatch, Integers
-from nmtkit.search.hypotheses import CompactionSpan, Hypothesis, SentenceSpan, read_hypotheses
+from nmtkit.search.hypotheses import CompactionSpan, Hypothesis, SentenceRecord, read_hypotheses
 
 SentenceResult = tuple[int, list[Hypothesis]]
 """The number of a sentence, and its hypotheses, best first."""
@@ -24,9 +24,9 @@ class StepLog:
     def __init__(self, slots: int, device: torch.device) -> None:
         self.live = np.zeros(slots, dtype=bool)
         """Slots with a sentence that is not finished."""
-        self.finished: list[SentenceSpan] = []
+        self.finished: list[SentenceRecord] = []
         """Finished sentences that have not been read."""
-        self._sentences: list[SentenceSpan | None] = [None] * slots
+        self._sentences: list[SentenceRecord | None] = [None] * slots
         self._start = np.zeros(slots, dtype=np.int64)  # by slot
         self._due = np.zeros(slots, dtype=np.int64)  # when each slot reaches its length limit
         self._spans = [CompactionSpan(0, np.zeros(0, dtype=np.int64), [])]
@@ -41,7 +41,7 @@ class StepLog:
         extended = list(batch.src_extended) if decoding.model.config.copies else [None] * batch.size
         facts = zip(slots.tolist(), numbers, batch.src_lengths.tolist(), decoding.limits, extended, strict=True)
         for row, (slot, number, length, limit, ids) in enumerate(facts):
-            self._sentences[slot] = SentenceSpan(number, length, limit, ids, first, row, self._clock)
+            self._sentences[slot] = SentenceRecord(number, length, limit, ids, first, row, self._clock)
         self.live[slots] = True
         self._start[slots], self._due[slots] = self._clock, self._clock + np.array(decoding.limits) - 1
 

@@ -14,7 +14,7 @@ from nmtkit.data.vocabulary import BOS, PAD
 from nmtkit.search.beam import LoggedStep
 from nmtkit.search.decoding_batch import DecodingBatch
 from nmtkit.search.engine import Engine
-from nmtkit.search.hypotheses import CompactionSpan, Hypothesis, SentenceSpan, read_hypotheses
+from nmtkit.search.hypotheses import CompactionSpan, Hypothesis, SentenceRecord, read_hypotheses
 from nmtkit.search.rules import INFINITY
 
 
@@ -61,7 +61,7 @@ class SearchTracer(Engine):
         """The search of the one sentence of a batch, with the same hypotheses as `run`."""
         assert batch.size == 1, f"{batch.size} sentences where one is traced"
         batch = batch.to(self.device)
-        decoding = DecodingBatch.begin(self.model, batch, self.config, self.n_best, self._token_masks, self.shortlist)
+        decoding = DecodingBatch.begin(self.model, batch, self.config, self.n_best, self._token_classes, self.shortlist)
         forbidden: list[list[TracedCandidate]] = []
         before: list[Tensor] = []
         results: list[LoggedStep] = []
@@ -72,7 +72,7 @@ class SearchTracer(Engine):
             results.append(decoding.step(self.need_attention))
         length, limit, last = int(batch.src_lengths[0]), decoding.limits[0], len(results) - 1
         extended = batch.src_extended[0] if self.model.config.copies else None
-        sentence = SentenceSpan(0, length, limit, extended, results[0], row=0, start=0, end=last)
+        sentence = SentenceRecord(0, length, limit, extended, results[0], row=0, start=0, end=last)
         size, span = self.model.sizes.tgt, CompactionSpan(0, np.zeros(0, dtype=np.int64), results[1:])
         (hypotheses,) = read_hypotheses([sentence], [span], self.config.beam_size, size, self.config)
         steps = []

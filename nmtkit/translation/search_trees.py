@@ -6,7 +6,7 @@ from nmtkit.core.errors import DataError
 from nmtkit.data.vocabulary import EOS
 from nmtkit.pictures.search_trees import Fate, RankedResult, SearchTree, TreeNode
 from nmtkit.search.rules import SearchConfig
-from nmtkit.search.state import TokenMasks
+from nmtkit.search.state import TokenClasses
 from nmtkit.search.tracing import SearchTrace, SearchTracer, TracedCandidate
 from nmtkit.translation.inputs import SourceLine, make_batch, repeatable_tokens
 from nmtkit.translation.result import Translation, merge_and_rerank
@@ -29,7 +29,7 @@ def search_tree(translator: Translator, line: str, place: str = "the sentence") 
         need_attention=translator.copies,
         steps="eager",
         shortlist=translator.shortlist,
-        token_masks=TokenMasks(repeatable_tokens(translator.config, translator.tokenizers.tgt, translator.device)),
+        token_classes=TokenClasses(repeatable_tokens(translator.config, translator.tokenizers.tgt, translator.device)),
     )
     trace = engine.trace(make_batch([source]))
     translations = [translator.translation(hypothesis, source) for hypothesis in trace.hypotheses]

@@ -34,8 +34,8 @@ TakeSources = Callable[[int | None, int | None], NumberedSources]
 """Gives waiting sources as `nmtkit.search.engine.BatchSource` does: of a new decoding batch, or at most `count`."""
 PendingResult = Callable[[], list[Translation]]
 """Builds the translations of one line from its hypotheses, outside the search."""
-Search = Callable[[TakeSources], Iterator[tuple[int, PendingResult]]]
-"""Decodes all that it can take; yields line numbers and results as they finish."""
+DecodeLoop = Callable[[TakeSources], Iterator[tuple[int, PendingResult]]]
+"""Decodes sources until none waits; yields line numbers and results as they finish."""
 _SearchOutput = tuple[int, PendingResult] | BaseException | None
 """What the thread of a search puts out; last None, or the exception that ended it."""
 
@@ -150,19 +150,25 @@ class LineStream:
     """Lines that arrive in windows, searched as they come and answered in order.
 
     A thread reads windows ahead, a few of them, so that no search waits at the end of one; memory is that of these
-    windows, however many there are. Searches that compute `here`, in this process on the CPU, have one core each if
-    there are several. `stop` ends searches that are in the middle of something, if that can be done.
+    windows, however many there are. Searches `in_process`, on the CPU, have one core each if there are several. `stop`
+    ends searches that are in the middle of something, if that can be done.
     """
 
     def __init__(
         self,
         encode: Callable[[Sequence[str | Request]], list[SourceLine]],
         waiting: RequestQueue,
-        searches: Sequence[Search],
-        here: bool,
+        searches: Sequence[DecodeLoop],
+        in_process: bool,
         stop: Callable[[], None] = lambda: None,
     ) -> None:
-        self._encode, self._waiting, self._searches, self._here, self._stop = encode, waiting, searches, here, stop
+        self._encode, self._waiting, self._searches, self._in_process, self._stop = (
+            encode,
+            waiting,
+            searches,
+            in_process,
+            stop,
+        )
         self._answers: dict[int, PendingResult] = {}  # that were found and are not out
         self._next = 0  # the line that is to be answered next
         self._ends: deque[int] = deque()  # of the windows that are not all out
@@ -233,7 +239,7 @@ class LineStream:
     def _results(self) -> Generator[tuple[int, PendingResult]]:
         """Results of the searches until the queue is empty; several searches, or those of workers, run in threads."""
         searches = self._searches[: self._waiting.begin()]
-        if len(searches) == 1 and self._here:
+        if len(searches) == 1 and self._in_process:
             yield from searches[0](self._waiting.take)
             return
         outputs: SimpleQueue[_SearchOutput] = SimpleQueue()
@@ -257,13 +263,13 @@ class LineStream:
                 self._stop()
             for thread in threads:
                 thread.join()
-            if self._here:
+            if self._in_process:
                 torch.set_num_threads(cores)
 
-    def _search(self, search: Search, outputs: "SimpleQueue[_SearchOutput]") -> None:
+    def _search(self, search: DecodeLoop, outputs: "SimpleQueue[_SearchOutput]") -> None:
         end: BaseException | None = None
         try:
-            if self._here:
+            if self._in_process:
                 # The products of one decoding step are so small that two cores at the same product wait for each other.
                 devices.use_one_thread()
             for one in search(self._waiting.take):

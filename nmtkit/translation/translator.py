@@ -15,7 +15,7 @@ from nmtkit.data.shortlist import Shortlist
 from nmtkit.search.engine import FEW_SENTENCES, Engine, StepMode
 from nmtkit.search.hypotheses import Hypothesis
 from nmtkit.search.rules import SearchConfig, score_given
-from nmtkit.search.state import TokenMasks
+from nmtkit.search.state import TokenClasses
 from nmtkit.translation import attention_views
 from nmtkit.translation.inputs import (
     SourceLine,
@@ -29,7 +29,7 @@ from nmtkit.translation.inputs import (
 )
 from nmtkit.translation.requests import Request, Terminology, unmet_constraints, word_starts
 from nmtkit.translation.result import EMPTY, Translation, copied_positions, merge_and_rerank
-from nmtkit.translation.stream import LineStream, PendingResult, RequestQueue, Search, TakeSources
+from nmtkit.translation.stream import DecodeLoop, LineStream, PendingResult, RequestQueue, TakeSources
 from nmtkit.translation.unknowns import UnknownReplacer
 from nmtkit.translation.workers import WorkerPool, Workers
 
@@ -143,7 +143,7 @@ class Translator(TextModel):
     def _encode_lines(self, lines: Sequence[str | Request]) -> list[SourceLine]:
         return self.encode_requests([Request.of(line) for line in lines], self.terminology, self.config)
 
-    def _build_search(self, outputs: _Outputs) -> Search:
+    def _build_search(self, outputs: _Outputs) -> DecodeLoop:
         engine = self._engines.get(outputs)
         if engine is None:
             engine = self._engines[outputs] = Engine(
@@ -153,7 +153,7 @@ class Translator(TextModel):
                 outputs.attention or self.replacer is not None or (outputs.copies and self.copies),
                 steps=self.steps,
                 shortlist=self.shortlist,
-                token_masks=TokenMasks(
+                token_classes=TokenClasses(
                     repeatable_tokens(self.config, self.tokenizers.tgt, self.device),
                     cache(partial(word_starts, self.tokenizers.tgt, self.device)),
                 ),
@@ -342,5 +342,5 @@ def _open_search(
     replacer: UnknownReplacer | None,
     outputs: _Outputs,
     place: str,
-) -> Search:
+) -> DecodeLoop:
     return replace(open_at(place), config=config, replacer=replacer)._build_search(outputs)

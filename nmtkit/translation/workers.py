@@ -17,7 +17,7 @@ import torch
 from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.processes import WorkerProcess, start_workers
-from nmtkit.translation.stream import PendingResult, Search, TakeSources
+from nmtkit.translation.stream import DecodeLoop, PendingResult, TakeSources
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Workers:
 class WorkerPool:
     """Searches in processes, to be closed; `make`, of a device, is picklable unless they are forks."""
 
-    def __init__(self, workers: Workers, make: Callable[[str], Search]) -> None:
+    def __init__(self, workers: Workers, make: Callable[[str], DecodeLoop]) -> None:
         devices.trim_malloc()  # else each fork copies every page of it that it writes into
         mains = [partial(_serve_searches, make, place) for place in workers.places]
         started = enumerate(start_workers(mains, "--workers", fork=workers.open is None), start=1)
@@ -56,7 +56,7 @@ class WorkerPool:
 
 @dataclass(frozen=True)
 class _Worker:
-    """A `Search` in another process."""
+    """A `DecodeLoop` in another process."""
 
     name: str
     place: str
@@ -87,7 +87,7 @@ class _Worker:
             ) from fault
 
 
-def _serve_searches(make: Callable[[str], Search], place: str, connection: Connection) -> None:
+def _serve_searches(make: Callable[[str], DecodeLoop], place: str, connection: Connection) -> None:
     # One search for each message.
     if place == "cpu":
         torch.set_num_threads(1)

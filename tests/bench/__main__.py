@@ -22,7 +22,7 @@ from nmtkit.data.store import Store
 from nmtkit.experiment.bench import spread
 from nmtkit.experiment.loading import DecodingOptions
 from nmtkit.experiment.run import Run
-from nmtkit.interchange.conversion import LIBRARIES
+from nmtkit.interchange.export_weights import LIBRARIES
 
 from . import machine, made_text, preprocessing, search, training
 from .decoding import DecodingWork, EngineSpeed, measure_decoding

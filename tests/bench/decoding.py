@@ -17,7 +17,7 @@ from nmtkit.core.processes import WorkerProcess, call, call_each
 from nmtkit.core.task import TASKS
 from nmtkit.experiment.bench import DecodingSpeed, peak_memory_mib, require_lines
 from nmtkit.experiment.loading import DecodingOptions
-from nmtkit.interchange import conversion
+from nmtkit.interchange import export_weights
 from nmtkit.interchange.exporting import require_comparable
 from nmtkit.runs.saved import SavedRun, find_run
 
@@ -136,9 +136,9 @@ def measure_decoding(
     require_lines(work.sources, work.references)
     config = run.newest_stage().recipe
     for name in work.against:
-        conversion.require_convertible(config.model, name)
+        export_weights.require_convertible(config.model, name)
         require_comparable(name, config.search.changed(work.how.search_settings or {}))
-        conversion.library(name)
+        export_weights.library(name)
     pressure = {"before": machine.look_at_pressure("before", notify)}
     with ExitStack() as stack:
         rows = [row for name in (NmtkitEngine.name, *work.against) for row in _fastest(name, work, notify)]

@@ -16,7 +16,7 @@ from nmtkit.data.batch import Batch, bucket_by_length
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.experiment.bench import peak_memory_mib, read_clock, reset_peak_memory
 from nmtkit.experiment.loading import DecodingOptions, build_workers, open_translator
-from nmtkit.interchange import conversion
+from nmtkit.interchange import export_weights
 from nmtkit.interchange.exporting import EARLY_STOPPING, require_comparable
 from nmtkit.layers.inference import Precision, supported_precisions
 from nmtkit.models.base import Seq2Seq
@@ -290,8 +290,8 @@ class HuggingFace(ExternalEngine):
 
 def hugging_face_network(model: Seq2Seq, longest: int) -> Any:
     """The network that export writes for `transformers`, in evaluation mode on the CPU."""
-    settings, tensors = conversion.to_hugging_face(model, longest)
-    library = conversion.library("huggingface")
+    settings, tensors = export_weights.to_hugging_face(model, longest)
+    library = export_weights.library("huggingface")
     library.logging.set_verbosity_error()
     network = library.AutoModelForSeq2SeqLM.from_config(library.AutoConfig.for_model(**settings))
     network.load_state_dict(tensors, strict=False)
@@ -334,7 +334,7 @@ class CTranslate2(ExternalEngine):
     _TYPES: ClassVar = {EXACT: "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "int8"}
 
     def __init__(self, how: DecodingOptions) -> None:
-        self._library = conversion.library(self.name)
+        self._library = export_weights.library(self.name)
         self._folder = tempfile.TemporaryDirectory(prefix="nmtkit-ctranslate2-")
         self._translator: Any = None
         self._opened: Setting | None = None
@@ -357,7 +357,7 @@ class CTranslate2(ExternalEngine):
 
     def _convert(self, positions: int) -> None:
         src, tgt = self.reader.tokenizers.src.vocabulary, self.reader.tokenizers.tgt.vocabulary
-        conversion.to_ctranslate2(self.reader.model, src.tokens, tgt.tokens, positions).save(self._folder.name)
+        export_weights.to_ctranslate2(self.reader.model, src.tokens, tgt.tokens, positions).save(self._folder.name)
         self._opened = None
         self._open()
 

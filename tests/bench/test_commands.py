@@ -12,7 +12,7 @@ import pytest
 from commands import RECIPE, ROOT, Command, Finished, environment, succeeded
 
 from nmtkit.experiment.loading import DecodingOptions
-from nmtkit.interchange.conversion import LIBRARIES
+from nmtkit.interchange.export_weights import LIBRARIES
 
 from . import decoding
 from .__main__ import main

@@ -27,7 +27,7 @@ from nmtkit.models.ensemble import Ensemble
 from nmtkit.search.constraints import Constraints
 from nmtkit.search.engine import BatchSource, Engine
 from nmtkit.search.rules import SearchConfig
-from nmtkit.search.state import TokenMasks
+from nmtkit.search.state import TokenClasses
 
 __all__ = ["model"]  # a fixture
 
@@ -164,7 +164,7 @@ class Search:
     n_best: int
     requests: list[Request]
     """Of each of `LINES`."""
-    token_masks: TokenMasks
+    token_classes: TokenClasses
     slots: int
 
     @classmethod
@@ -187,7 +187,7 @@ class Search:
         may_repeat = flags(MAY_REPEAT) if any(one.may_repeat for one in requests) else None
         n_best = 1 if "best only" in row else config.hypotheses
         slots = min(feature.slots for feature in features)
-        return cls(config, n_best, requests, TokenMasks(may_repeat, partial(flags, STARTS)), slots)
+        return cls(config, n_best, requests, TokenClasses(may_repeat, partial(flags, STARTS)), slots)
 
     def batch(self, copies: bool) -> Batch:
         """The lines with what is asked of them."""
@@ -259,7 +259,7 @@ def test_the_engine_finds_what_the_reference_finds_with_many_features(model: Seq
         whole = next((ensembles[name] for name in row if name in ensembles), model)
         search, copies = Search.of(row, whole), whole.config.copies
         shortlist = SHORTLIST if "shortlist" in row else None
-        engine = Engine(whole, search.config, search.n_best, shortlist=shortlist, token_masks=search.token_masks)
+        engine = Engine(whole, search.config, search.n_best, shortlist=shortlist, token_classes=search.token_classes)
         hypotheses = dict(engine.run(search.source(copies)))
         for number in range(len(LINES)):
             own = [sentences(one)[number] for one in whole.models()]
@@ -287,4 +287,4 @@ def search_as_asked(names: Iterable[str]) -> None:
     config = SearchConfig(beam_size=4).changed(settings)
     config.reject_unused(settings)
     search = Search.of([name for name in names if FEATURES[name].requests], model)
-    list(Engine(model, config, token_masks=search.token_masks).run(search.source(copies=False)))
+    list(Engine(model, config, token_classes=search.token_classes).run(search.source(copies=False)))

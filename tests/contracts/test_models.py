@@ -24,7 +24,7 @@ from nmtkit.layers import kv_cache
 from nmtkit.models.base import MODELS, Memory, ModelConfig, Seq2Seq
 from nmtkit.search.engine import Engine, beam_search
 from nmtkit.search.rules import SearchConfig
-from nmtkit.search.state import TokenMasks
+from nmtkit.search.state import TokenClasses
 from nmtkit.search.tracing import SearchTracer, TracedCandidate
 
 LEARNERS: dict[str, dict[str, object]] = {
@@ -331,7 +331,7 @@ def test_the_engine_finds_what_the_reference_finds(
     for settings in rules:
         config = for_model({**settings, "max_length": 6}, model)
         results = beam_search(
-            model, batch_of(SOURCES[:3]), config, config.hypotheses, token_masks=TokenMasks(may_repeat)
+            model, batch_of(SOURCES[:3]), config, config.hypotheses, token_classes=TokenClasses(may_repeat)
         )
         for line, (sentence, hypotheses) in enumerate(zip(sentences(model)[:3], results, strict=True)):
             agree(hypotheses, sentence, config, line, reference_search.Request(may_repeat=MAY_REPEAT))

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 from nmtkit.core.errors import NmtkitError
-from nmtkit.interchange import conversion
+from nmtkit.interchange import export_weights
 from tests.bench.timing import summary
 
 from .material import untrained_run
@@ -19,9 +19,9 @@ LENGTH = "min_length=29 max_length=30 max_length_ratio=0 max_length_offset=30"
 
 def main(part: Part) -> None:
     others = []
-    for name in conversion.LIBRARIES:
+    for name in export_weights.LIBRARIES:
         try:
-            conversion.library(name)
+            export_weights.library(name)
             others.append(name)
         except NmtkitError as fault:
             part.add(f"{name} is not measured", None, str(fault))

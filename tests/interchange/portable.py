@@ -23,7 +23,7 @@ from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair
 from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, PAD
 from nmtkit.experiment.loading import load_translator
-from nmtkit.interchange import conversion
+from nmtkit.interchange import export_weights
 from nmtkit.interchange.importing import import_run
 from nmtkit.models.base import Seq2Seq
 from nmtkit.recipe import Recipe
@@ -126,7 +126,7 @@ Spoil = Callable[[Path], object]
 
 
 def needs(engine: str) -> pytest.MarkDecorator:
-    library = conversion.LIBRARIES[engine]
+    library = export_weights.LIBRARIES[engine]
     there = importlib.util.find_spec(library) is not None
     return pytest.mark.skipif(not there, reason=f"{library} is not installed (pip install 'nmtkit[peers]')")
 
@@ -196,7 +196,7 @@ def marian(folder: Path, kind: dict[str, Any], pad_last: bool = False) -> Any:
 
     With `pad_last` its last token is <pad>, with a row of zeros, as in OPUS-MT.
     """
-    library = conversion.library("huggingface")
+    library = export_weights.library("huggingface")
     library.logging.set_verbosity_error()
     library.utils.logging.disable_progress_bar()
     given = {"d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "activation_function": "swish"} | kind

@@ -34,9 +34,9 @@ from portable import (
 
 from nmtkit.core.formats import load_yaml
 from nmtkit.data.vocabulary import BOS, PAD
-from nmtkit.interchange import conversion
-from nmtkit.interchange.checkpoint import SUPPRESSED_BIAS
+from nmtkit.interchange import export_weights
 from nmtkit.interchange.exporting import export_run
+from nmtkit.interchange.import_weights import SUPPRESSED_BIAS
 from nmtkit.interchange.importing import import_run
 from nmtkit.layers.transformer import sinusoids
 from nmtkit.models.base import Seq2Seq
@@ -63,7 +63,7 @@ def imported(folder: Path, path: Path) -> tuple[Seq2Seq, list[str]]:
 
 def variables_of(model: Any, kind: str = "float32") -> Variables:
     """A model's weights by the names of CTranslate2; every weight of two dimensions may be rounded."""
-    config, weights = model.config, conversion.plain_weights(model)
+    config, weights = model.config, export_weights.plain_weights(model)
     found: dict[str, torch.Tensor] = {}
     for side, name in (("encoder", "src"), ("decoder", "tgt")):
         of_words = "embeddings_0" if side == "encoder" else "embeddings"
@@ -72,7 +72,7 @@ def variables_of(model: Any, kind: str = "float32") -> Variables:
         halves = config.positions == "sinusoidal_halves"
         found[f"{side}/position_encodings/encodings"] = sinusoids(80, 16, halves) if table is None else table
         layers = {own: tensor for own, tensor in weights.items() if own.startswith((f"{side}.", f"{side}_norm."))}
-        found |= {conversion.ctranslate2_names(own)[0]: tensor for own, tensor in layers.items()}
+        found |= {export_weights.ctranslate2_names(own)[0]: tensor for own, tensor in layers.items()}
     found |= {f"decoder/projection/{end}": weights[f"output.{end}"] for end in ("weight", "bias")}
     return scalars(config) | {name: one for place, tensor in found.items() for name, one in stored(place, tensor, kind)}
 
@@ -339,14 +339,14 @@ def test_a_marian_model_scores_as_ctranslate2_does(untied: bool, quantization: s
     """The decoder begins with zeros, and <pad> is no token."""
     kind = {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False} if untied else {"bias": False}
     marian(tmp_path / "theirs", kind, pad_last=True)
-    library = conversion.library("huggingface")
-    converter = conversion.library("ctranslate2").converters.TransformersConverter(
+    library = export_weights.library("huggingface")
+    converter = export_weights.library("ctranslate2").converters.TransformersConverter(
         str(tmp_path / "theirs"), copy_files=["source.spm", "target.spm"]
     )
     converter.convert(str(tmp_path / "ct2"), quantization=quantization)
     imported(tmp_path / "ct2", tmp_path / "run")
     ours = opened(tmp_path / "run")
-    engine = conversion.library("ctranslate2").Translator(str(tmp_path / "ct2"), compute_type="float32")
+    engine = export_weights.library("ctranslate2").Translator(str(tmp_path / "ct2"), compute_type="float32")
     tokenizer = library.MarianTokenizer.from_pretrained(tmp_path / "theirs")
     names = tokenizer.convert_ids_to_tokens
     sources = [names(row) for row in tokenizer(SOURCES).input_ids]

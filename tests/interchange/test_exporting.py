@@ -13,7 +13,7 @@ import nmtkit
 from nmtkit.core.errors import NmtkitError
 from nmtkit.data.batch import collate
 from nmtkit.data.shards import VERSION
-from nmtkit.interchange import conversion
+from nmtkit.interchange import export_weights
 from nmtkit.interchange.exporting import export_run, require_comparable
 from nmtkit.interchange.importing import import_run
 from nmtkit.models.rnnsearch import RnnSearchConfig
@@ -63,7 +63,7 @@ def test_out_and_in_again_is_the_same_run(kind: dict[str, Any], tmp_path: Path) 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_hugging_face_opens_it(kind: dict[str, Any], tmp_path: Path) -> None:
     ours, folder = exported(kind, "huggingface", tmp_path)
-    theirs = conversion.library("huggingface")
+    theirs = export_weights.library("huggingface")
     theirs.logging.set_verbosity_error()
     model, info = theirs.AutoModelForSeq2SeqLM.from_pretrained(folder, output_loading_info=True)
     assert not any(info.values()), info
@@ -84,7 +84,7 @@ def test_hugging_face_opens_it(kind: dict[str, Any], tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_ctranslate2_opens_it(kind: dict[str, Any], tmp_path: Path) -> None:
     ours, folder = exported(kind, "ctranslate2", tmp_path)
-    theirs = conversion.library("ctranslate2").Translator(str(folder), compute_type="float32", intra_threads=1)
+    theirs = export_weights.library("ctranslate2").Translator(str(folder), compute_type="float32", intra_threads=1)
     src, tgt = ours.tokenizers.src, ours.tokenizers.tgt
     found = theirs.translate_batch(
         [src.tokens(line) for line in SOURCES],
@@ -128,19 +128,19 @@ def test_what_hugging_face_has_not_is_refused_by_name(
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-@pytest.mark.parametrize("engine", conversion.LIBRARIES)
+@pytest.mark.parametrize("engine", export_weights.LIBRARIES)
 def test_what_an_engine_has_not_is_refused_by_name(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NmtkitError, match=f"{engine} has no counterpart of a rnnsearch"):
-        conversion.require_convertible(RnnSearchConfig(), engine)
+        export_weights.require_convertible(RnnSearchConfig(), engine)
     with pytest.raises(NmtkitError, match="copies"):
-        conversion.require_convertible(TransformerConfig(copying="head"), engine)
+        export_weights.require_convertible(TransformerConfig(copying="head"), engine)
     given = {"length_penalty": "gnmt", "coverage_penalty": 0.2, "stop": "joeynmt", "min_length_ratio": 0.5}
     with pytest.raises(NmtkitError, match=r"gnmt.*coverage_penalty 0.2.*stop joeynmt.*min_length_ratio"):
         require_comparable(engine, SearchConfig().changed(given))
     require_comparable(engine, SearchConfig())
-    monkeypatch.setattr(conversion, "find_spec", lambda name: None)
-    with pytest.raises(NmtkitError, match=rf"pip install {conversion.LIBRARIES[engine]}.*nmtkit\[peers\]"):
-        conversion.library(engine)
+    monkeypatch.setattr(export_weights, "find_spec", lambda name: None)
+    with pytest.raises(NmtkitError, match=rf"pip install {export_weights.LIBRARIES[engine]}.*nmtkit\[peers\]"):
+        export_weights.library(engine)
 
 
 def test_the_command_writes_into_a_new_folder_only(console: Command, tmp_path: Path) -> None:

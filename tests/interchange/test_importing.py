@@ -34,9 +34,9 @@ from safetensors.torch import load_file
 
 from nmtkit.checkpoints.tensor_files import write_bare_tensors
 from nmtkit.core.formats import load_yaml
-from nmtkit.interchange import conversion
-from nmtkit.interchange.checkpoint import SUPPRESSED_BIAS
+from nmtkit.interchange import export_weights
 from nmtkit.interchange.exporting import export_run
+from nmtkit.interchange.import_weights import SUPPRESSED_BIAS
 from nmtkit.interchange.importing import import_run
 
 MARIAN = "marian model of 2+1 layers of 16, 60 source and 60 target tokens"
@@ -57,7 +57,7 @@ def test_a_marian_model_computes_and_finds_what_it_did(kind: dict[str, Any], tmp
     theirs = marian(tmp_path / "theirs", kind)
     import_run(tmp_path / "theirs", str(tmp_path / "run"))
     ours = opened(tmp_path / "run")
-    tokenizer = conversion.library("huggingface").MarianTokenizer.from_pretrained(tmp_path / "theirs")
+    tokenizer = export_weights.library("huggingface").MarianTokenizer.from_pretrained(tmp_path / "theirs")
     sources = [f">>de<< {one}" if number % 7 == 0 else one for number, one in enumerate(SOURCES)]
     batch = tokenizer(sources, text_target=TARGETS, return_tensors="pt", padding=True)
     assert batch.attention_mask.sum(1).tolist() == [len(one) + 1 for one in ours.tokenizers.src.encode_many(sources)]

@@ -25,7 +25,7 @@ from nmtkit.core.errors import NmtkitError
 from nmtkit.translation import stream
 from nmtkit.translation.inputs import bucket_width
 from nmtkit.translation.result import EMPTY, Translation
-from nmtkit.translation.stream import LineStream, PendingResult, RequestQueue, Search, TakeSources
+from nmtkit.translation.stream import DecodeLoop, LineStream, PendingResult, RequestQueue, TakeSources
 from nmtkit.translation.translator import Translator
 from nmtkit.translation.workers import WorkerPool, Workers
 
@@ -196,7 +196,7 @@ def test_a_fault_of_one_search_ends_the_others() -> None:
     waiting = RequestQueue(translator, torch.device("cpu"), 2)
     begun = threading.active_count()
     with pytest.raises(RuntimeError, match="the search broke"):
-        list(LineStream(translator.encode_sources, waiting, [search] * 2, here=True).run(windows(LINES, 30)))
+        list(LineStream(translator.encode_sources, waiting, [search] * 2, in_process=True).run(windows(LINES, 30)))
     assert threading.active_count() <= begun + 1
     assert torch.get_num_threads() == 2
 
@@ -226,7 +226,7 @@ def test_one_search_waits_for_more_while_another_works() -> None:
     searches = [partial(search, name) for name in "ab"]
     found = [
         one
-        for group in LineStream(translator.encode_sources, waiting, searches, here=False).run(lines())
+        for group in LineStream(translator.encode_sources, waiting, searches, in_process=False).run(lines())
         for one in group
     ]
     assert len(found) == 32
@@ -261,7 +261,7 @@ def breaks(take: TakeSources) -> Iterator[tuple[int, PendingResult]]:
     yield from ()
 
 
-def tells(search: Search, kind: type[Exception], message: str) -> None:
+def tells(search: DecodeLoop, kind: type[Exception], message: str) -> None:
     translator = made()
     with closing(WorkerPool(Workers(["cpu"]), lambda _: search)) as pool:
         waiting = RequestQueue(translator, torch.device("cpu"), 1)

@@ -19,12 +19,13 @@ from nmtkit.data.batch import Batch
 from nmtkit.models.base import DecoderOutput, Memory, Seq2Seq, as_headed
 
 OBJECTIVES: Registry["type[Objective]"] = Registry("training objective")
-"""Objectives by the key of `training` that sets them up; those without such a key stand in `training.objectives`."""
+"""Losses by name. A loss of the package has a key of its own in `training`; others get a weight in
+`training.objectives`."""
 
 InputKind = Literal["log_probs", "attention", "heads", "none"]
 
 LOSS = "loss"
-"""The name of the minimised sum of objectives that do not report it separately: it has the sum of all, weighted."""
+"""The total loss: the weighted sum of all objectives that report none of their own."""
 
 _Gradient = tuple[Tensor, Tensor | None]
 """A tensor in the graph and the gradient that arrived there; None for a loss."""

@@ -1,4 +1,4 @@
-"""Converts a trained Transformer for other engines: the same weights in their layout."""
+"""Converts the weights of a Transformer to the names and layout of Hugging Face or CTranslate2."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nmtkit.core.errors import NmtkitError
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
-from nmtkit.interchange.checkpoint import SUPPRESSED_BIAS, transformer_names
+from nmtkit.interchange.import_weights import SUPPRESSED_BIAS, transformer_names
 from nmtkit.models.base import ModelConfig, Seq2Seq, as_headed
 from nmtkit.models.transformer import TransformerConfig
 

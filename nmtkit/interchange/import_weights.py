@@ -1,4 +1,4 @@
-"""Converts the weights of another toolkit into a model here; a toolkit only says what its tensors are called."""
+"""Converts the weights of another toolkit to those of a model here, by a table of the names of its tensors."""
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
