@@ -124,7 +124,12 @@ def test_a_target_with_small_arguments(target: str, copy: Path, tmp_path: Path, 
         missing = [library for library in LIBRARIES.values() if importlib.util.find_spec(library) is None]
         if missing:
             pytest.skip(f"{' and '.join(missing)} not installed (pip install 'nmtkit[peers]')")
-        arguments = arguments.replace("RUN", str(request.getfixturevalue("trained")))
+        corpus = request.getfixturevalue("corpus")
+        sizes = "{kind: transformer, hidden_size: 16, heads: 2, feed_forward_size: 16}"
+        given = ["--set", f"model={sizes}", "--set", "training.max_updates=2", "--run", "run"]
+        done = run([sys.executable, "-m", "nmtkit", "train", str(corpus / "tiny.yaml"), *given], tmp_path)
+        assert done.code == 0, done
+        arguments = arguments.replace("RUN", "run")
     if target == "clean":
         (copy / ".venv").mkdir()
     place = copy if smoke.in_a_copy else ROOT if "tests/" in arguments else tmp_path
