@@ -20,7 +20,7 @@ SECTIONS = {
     "Data": {
         "fetch": "Download a public corpus by name, filtered, split and ready to train on.",
         "check": "Find faults of a corpus before training; --fix cleans it.",
-        "preprocess": "Read and check a recipe's text, learn its tokenizer, write its arrays.",
+        "preprocess": "Read and check a recipe's text, learn its tokenizer, and write arrays for training.",
     },
     "Training": {
         "train": "Train the model of a recipe, or on two text files; --resume continues a run.",
@@ -46,7 +46,7 @@ SECTIONS = {
     },
     "Looking inside": {
         "explain": "Show the beam search of a sentence as a tree: kept, ended, pruned, blocked.",
-        "plot-attention": "Draw a model's attention as PNG, SVG, PDF, HTML or text (or visualize-alignment).",
+        "plot-attention": "Draw a model's attention as PNG, SVG, PDF, HTML or text (also: visualize-alignment).",
         "plot-training": "Draw loss, perplexity, validation score and learning rate of runs.",
     },
     "Exchange with other toolkits": {
@@ -145,8 +145,9 @@ def cli() -> None:
       nmtkit fetch --list
 
     \b
-    Completion of commands, options, recipes, runs, corpora and keys (bash; zsh and fish likewise):
+    Completion of commands, options, recipes, runs, corpora and keys, in bash (zsh: zsh_source) or fish:
       eval "$(_NMTKIT_COMPLETE=bash_source nmtkit)"
+      _NMTKIT_COMPLETE=fish_source nmtkit | source
     """
 
 

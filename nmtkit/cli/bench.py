@@ -211,10 +211,10 @@ def write_figures(path: Path, figures: dict[str, Any]) -> None:
 def tune_command(name: str, overrides: tuple[str, ...], run_path: str | None, device: str) -> None:
     """Measure the fastest settings to train a recipe on this machine, and print the speed of each.
 
-    A recipe may leave training.precision, training.matmul_precision and training.threads open (auto). Each setting is
-    measured by a few updates of the recipe's model with its own text, in turns, in about half a minute. The result
-    replaces the one before. Later trainings of such a model, in such batches, on this machine use it; `nmtkit doctor
-    --clear` forgets it. `train` measures by itself if there is no result, in at most 5 % of its time.
+    A recipe may leave training.precision, training.matmul_precision and training.threads open (auto). It runs a few
+    updates of the recipe's model on its text with each setting, alternating between them, in about half a minute. The
+    result replaces the one before. Later training of such a model with such batches on this machine uses it; `nmtkit
+    doctor --clear` deletes it. `train` measures by itself if there is no result, in at most 5 % of its time.
 
     The text is preprocessed into the run's folder, as by `nmtkit preprocess`. If the run is trained, its search is
     measured too: precision, batch size, and one search per core or one on all cores.
@@ -268,7 +268,7 @@ LIBRARIES += ["sacrebleu", "rouge-score", "matplotlib", "tensorboard"]
 
 
 @click.command("doctor")
-@click.option("--clear", is_flag=True, help="Delete the measured settings, and show nothing.")
+@click.option("--clear", is_flag=True, help="Delete the measured settings and exit.")
 def doctor_command(clear: bool) -> None:
     """Show versions, devices, and which device is used and why.
 

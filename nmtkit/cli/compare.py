@@ -24,7 +24,7 @@ EDGES = (10, 20, 30, 40)
 
 
 @click.command()
-@click.argument("names", metavar="RECIPE...", nargs=-1, required=True, shell_complete=completing.recipes)
+@click.argument("names", metavar="RECIPE|RUN...", nargs=-1, required=True, shell_complete=completing.recipes)
 @options.overrides
 @click.option("--runs", type=options.FILE, default=RUNS_FOLDER, show_default=True, help="The folder of the runs.")
 @click.option(

@@ -41,7 +41,7 @@ from nmtkit.translation.result import Translation
     "Texts and metrics",
     click.option("--article-field", metavar="KEY", default="article", help="Articles in .jsonl. [default: article]"),
     click.option("--summary-field", metavar="KEY", default="summary", help="Summaries in .jsonl. [default: summary]"),
-    scoring.tokenize_option(None, "BLEU's tokenizer. Default: the recipe's."),
+    scoring.tokenize_option(None),
     click.option("--lowercase/--no-lowercase", default=None, help="BLEU and chrF ignore case. Default: the recipe's."),
 )
 @options.quiet

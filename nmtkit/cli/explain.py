@@ -51,16 +51,16 @@ def command(how: DecodingOptions, sentence: str | None, output: Path | None, as_
     Takes SENTENCE, or lines of standard input. The search is the same as that of `translate` with the same options.
 
     Each row is a step: the hypotheses that it kept, side by side, each with its last token and its log-probability
-    (nats) from the start. The sign before a token points to the hypothesis above that it continues. Then follow:
+    (nats) from the start. The mark before each token shows which hypothesis in the row above it continues. Then follow:
 
     \b
       ■ ended     the hypothesis is finished; its score is what results are ranked by
       × pruned    it did not fit into the beam
       ⊘ blocked   a rule, which is named, forbade it
 
-    Such a token is preceded by the number of the hypothesis it continues, and followed by the distance of its
-    log-probability from that of the last hypothesis kept. A step with K hypotheses considers the 2K likeliest
-    continuations; an end counts only among the first K.
+    The number right after such a mark is that of the hypothesis that is continued. The one after a pruned or blocked
+    token is its log-probability minus that of the last hypothesis kept. A step with K hypotheses considers the
+    2K likeliest continuations; an end counts only among the first K.
 
     \b
     Examples:

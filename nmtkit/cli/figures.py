@@ -39,7 +39,7 @@ figure_style: Decorator = together(
     cloup.option_group(
         "Figure",
         click.option("--title", metavar="TEXT", help='Title of the figure, instead of its own; "" for none.'),
-        click.option("--size", metavar="INCHES", callback=_inches, help="Width or WIDTHxHEIGHT, not of .html: 6.5x4."),
+        click.option("--size", metavar="INCHES", callback=_inches, help="Width, or WIDTHxHEIGHT; ignored for .html."),
         click.option("--font", metavar="FAMILY", default="", help="Font family, such as serif. Default: DejaVu Sans."),
         click.option("--font-size", type=Number(3, 72, whole=False), metavar="POINTS", help="Size of the words."),
         click.option(

@@ -84,7 +84,8 @@ def _keys() -> Iterator[str]:
 def command(topic: str | None) -> None:
     """Print a page of the guide, or list the topics.
 
-    Through a pipe the page is plain Markdown.
+    TOPIC is one of those that `nmtkit guide` lists; reference has all options and recipe keys. Through a pipe the page
+    is plain Markdown.
 
     \b
     Examples:

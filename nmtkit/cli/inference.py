@@ -22,18 +22,18 @@ from nmtkit.translation.translator import Translator
 
 SEARCH: dict[str, tuple[str | None, str]] = {
     "beam_size": ("N", "Beam size; 1 is greedy search. Default: the recipe's."),
-    "length_penalty": ("KIND[:A]", "none, average or gnmt, and its strength: gnmt:0.6."),
+    "length_penalty": ("KIND[:A]", "none, average or gnmt, and its strength: gnmt:0.6. Without A: the recipe's."),
     "min_length": ("TOKENS", "Minimum number of tokens in an output."),
     "max_length": ("TOKENS", "Maximum number of tokens in an output, EOS included."),
     "no_repeat_ngram": ("N", "Never repeat an n-gram of N tokens; 0 is off."),
-    "repetition_penalty": ("R", "Factor on the scores of tokens already written; 1 is off."),
+    "repetition_penalty": ("R", "Above 1, discourage tokens already written; 1 is off."),
     "coverage_penalty": ("BETA", "Strength of the coverage penalty; 0 is off."),
     "mbr": ("METRIC", "Choose the output by minimum Bayes risk: chrf, bleu, none."),
     "samples": ("N", "Sample N outputs instead of running beam search."),
     "temperature": ("T", "Divide log-probabilities by T; above 1 is more random."),
     "top_k": ("K", "Sample from the K most probable tokens only; 0 is all."),
-    "top_p": ("P", "Sample from the most probable tokens that sum to P; 1 is all."),
-    "seed": ("N", "Random seed for sampling."),
+    "top_p": ("P", "Sample from the smallest set of tokens whose probabilities reach P; 1 is all."),
+    "seed": ("N", "Random seed for sampling. Default: the recipe's, else 1."),
 }
 """Keys of the recipe's `search` group that have flags: metavar and help. `--search` sets all keys."""
 SAMPLING = ("samples", "temperature", "top_k", "top_p", "seed")
@@ -139,9 +139,8 @@ def precision(default: str) -> Decorator:
         type=click.Choice(values),
         metavar="TYPE",
         default=default,
-        show_default=True,
-        help=f"{', '.join(values)}. auto: on a CPU fp32, or a faster one measured to give the same text; "
-        "on CUDA fp16 or bf16.",
+        help=f"Default: {default}. Choices: {', '.join(values)}; fp16 needs CUDA, int8 a CPU. auto: fp32 on a CPU, "
+        "unless a faster type was measured to give the same text; fp16 or bf16 on CUDA.",
     )
 
 
@@ -157,7 +156,7 @@ n_best: Decorator = click.option(
     "--n-best",
     type=search_type("beam_size"),
     metavar="N",
-    help="N best outputs; widens the beam. Default: 1, or all samples.",
+    help="N best outputs; widens the beam, unless --beam-size is given. Default: 1, or all samples.",
 )
 format_option: Decorator = click.option(
     "--format",
@@ -186,7 +185,10 @@ workers: Decorator = click.option(
     help="Processes on the CPU, one core each. Default: measured.",
 )
 batch_tokens: Decorator = click.option(
-    "--batch-tokens", type=Number(1), metavar="N", help="Most padded source tokens in a batch. Default: measured."
+    "--batch-tokens",
+    type=Number(1),
+    metavar="N",
+    help="At most N padded source tokens in a batch. Default: measured, else 4,096 (CUDA: 16,384).",
 )
 
 

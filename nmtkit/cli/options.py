@@ -150,7 +150,9 @@ device: Decorator = click.option(
 devices: Decorator = click.option(
     "--device", default="auto", metavar="NAMES", help="auto, cpu, cuda, cuda:1, mps; or several: cuda:0,cuda:1."
 )
-threads: Decorator = click.option("--threads", type=Number(1, MAX_THREADS), help="CPU threads. Default: one per core.")
+threads: Decorator = click.option(
+    "--threads", type=Number(1, MAX_THREADS), help="CPU threads. Default: $OMP_NUM_THREADS, else one per core."
+)
 training_threads: Decorator = click.option(
     "--threads", type=Number(1, MAX_THREADS), help="CPU threads. Default: training.threads (auto: measured)."
 )

@@ -50,7 +50,7 @@ def _common(target: str, *more: Decorator) -> Decorator:
         "--threshold",
         type=Number(0, 1, whole=False, above=True),
         help="Link all pairs of words with at least this weight. "
-        "Default: each target word to its source word of most weight.",
+        "Default: each target word to the source word with the most weight.",
     ),
     click.option("--soft", type=NEW_FILE, metavar="FILE", help="Also write the weights: FILE.json or FILE.npz."),
 )
@@ -225,8 +225,8 @@ def rescore_command(how: DecodingOptions, source: Path, target: Path, as_json: b
     log-probability after the length penalty; both are in nats. The sum and the perplexity go to stderr. If the model
     copies, a source word that the vocabulary lacks has the probability of copying it.
 
-    Plain text is cut by the tokenizer; a search may have produced the same text as other subwords, whose score differs.
-    What `translate --json` printed names its tokens, and is rescored token for token.
+    Plain text is tokenized again. The search may have produced the same text from other subwords, with another score.
+    The output of `translate --json` has the tokens, so it is rescored exactly.
 
     \b
     Examples:

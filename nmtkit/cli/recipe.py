@@ -203,7 +203,7 @@ def print_schema() -> None:
     help="Processes for a large corpus; the result is the same for any number. Default: one per core.",
 )
 def preprocess_command(name: str, overrides: tuple[str, ...], run_path: str | None, workers: int | None) -> None:
-    """Read and check a recipe's text, learn its tokenizer, write its arrays into the run's folder.
+    """Read and check a recipe's text, learn its tokenizer, and write arrays for training into the run's folder.
 
     Faults of the text are counted and shown with the first line of each kind, as by `nmtkit check`, and with what was
     done about them: empty sides, over-long lines, length ratio, duplicates, overlap of train with validation and test.
@@ -212,7 +212,7 @@ def preprocess_command(name: str, overrides: tuple[str, ...], run_path: str | No
 
     Text is line pairs, JSON lines with fields of any name, or folders of CNN/DailyMail stories: see `nmtkit recipe
     explain data.train`. A large corpus is read and written piece by piece, by all cores, so memory hardly grows
-    with its size. If it was stopped, the same command continues.
+    with its size. If preprocessing is interrupted, run the same command again to continue.
 
     \b
     Examples:

@@ -32,7 +32,7 @@ refs: Decorator = click.option(
 as_json: Decorator = options.as_json("Print JSON with all digits, no tables.")
 
 
-def tokenize_option(default: str | None, meaning: str, *more: str, hidden: bool = False) -> Decorator:
+def tokenize_option(default: str | None, *more: str, hidden: bool = False) -> Decorator:
     """The option of BLEU's tokenizer."""
     return click.option(
         *more,
@@ -41,7 +41,8 @@ def tokenize_option(default: str | None, meaning: str, *more: str, hidden: bool 
         metavar="NAME",
         default=default,
         hidden=hidden,
-        help=f"{meaning} {', '.join((*metrics.TOKENIZERS, *metrics.SPM_TOKENIZERS))}.",
+        help=f"BLEU's tokenizer: {', '.join((*metrics.TOKENIZERS, *metrics.SPM_TOKENIZERS))}. "
+        f"Default: {default or 'that of the recipe'}.",
     )
 
 
@@ -104,7 +105,7 @@ def scoring(summaries: bool) -> Decorator:
                 help=f"{', '.join(own)}, rouge (all four); with an extra package {', '.join(extra)}. "
                 "Scores are printed in this order.",
             ),
-            tokenize_option("13a", "BLEU's tokenizer. Default: 13a.", "-tok", hidden=summaries),
+            tokenize_option("13a", "-tok", hidden=summaries),
             click.option(
                 "-lc",
                 "--lowercase",

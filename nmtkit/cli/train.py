@@ -85,9 +85,9 @@ class _TrainCommand(cloup.Command):
     "Text, without a recipe",
     _text_option("--source", "Source text, one sentence or article per line. May be repeated."),
     _text_option("--target", "Its translation or summary, line by line; one for each --source."),
-    _text_option("--valid-source", "Validation text. Default: 5 % of the pairs are held out."),
+    _text_option("--valid-source", "Validation text. Default: 5 % of the pairs held out, at most 1,000 sources."),
     _text_option("--valid-target", "Its translation."),
-    _text_option("--test-source", "Text to score after training. Default: held out too."),
+    _text_option("--test-source", "Text scored at the end. Default: as many held out, unless --valid-source is given."),
     _text_option("--test-target", "Its translation."),
     click.option(
         "--minutes",
@@ -131,8 +131,9 @@ def command(
 
     With --source and --target instead of RECIPE, nmtkit chooses a recipe by the size of the text: tokenizer, model,
     schedule. It says what it chose and why, and saves it in the run's folder as chosen.yaml, a recipe like any other.
-    Without a validation set it holds pairs out for one, and for a test set. --init-from fine-tunes a run, trained here
-    or imported, and shows the scores before and after on your test set and on that of the run.
+    Without a validation set it holds pairs out for one, and for a test set. Every option that takes a FILE may be
+    repeated. --init-from fine-tunes a run, trained here or imported, and shows the scores before and after on your test
+    set and on that of the run.
 
     The run's folder, runs/NAME, holds the resolved recipe, the tokenizer, checkpoints, metrics.jsonl, train.log, and
     curves for TensorBoard if that is installed. Ctrl-C and SIGTERM save the state and stop; a second Ctrl-C stops at
@@ -140,7 +141,8 @@ def command(
 
     In the log, "loss" is the training loss with label smoothing and other objectives; "ppl" is the perplexity of the
     references alone. Each stage of a recipe begins with the best weights of the one before; --resume continues the
-    stage that was stopped. With --resume, --set may change limits, batch.* and training.accumulate.
+    stage that was stopped. With --resume, --set may change limits, batch.*, training.accumulate, what is logged,
+    saved and kept, and threads.
 
     \b
     Examples:

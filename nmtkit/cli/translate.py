@@ -62,7 +62,7 @@ def _decoding(common: Sequence[Decorator], *groups: Decorator, output: Sequence[
         ),
     ),
     output=[
-        click.option("--replace-unknown", is_flag=True, help="Replace <unk> by the source word of most attention."),
+        click.option("--replace-unknown", is_flag=True, help="Replace <unk> by the source word attended to most."),
         click.option("--dictionary", type=FILE, metavar="FILE", help="For --replace-unknown: SOURCE TAB TARGET lines."),
     ],
 )
@@ -174,9 +174,9 @@ def _noting_paragraphs(text: Iterable[list[str]]) -> Iterator[list[str]]:
         click.option("--article-field", metavar="KEY", help="Read JSON lines with the article under KEY."),
         click.option("--stories", type=FILE, metavar="DIR", help="Summarize the articles of .story files in DIR."),
         click.option(
-            "--max-source-tokens", type=Number(1), metavar="N", help="Read N tokens. Default: as in training."
+            "--max-source-tokens", type=Number(1), metavar="N", help="Read at most N tokens. Default: as in training."
         ),
-        click.option("--window", type=Number(1), metavar="N", help="Read whole articles, in windows of N tokens."),
+        click.option("--window", type=Number(1), metavar="N", help="Read whole articles, at most N tokens at a time."),
         click.option("--lead", type=Number(1), metavar="N", help="Print the first N sentences; needs no model."),
     ),
 )

@@ -28,8 +28,8 @@ def average_command(
     """Average checkpoints of a run into one, which `translate` then uses by default.
 
     Without FILES it averages all checkpoints that the run kept, or the best or newest of them. A run keeps its best
-    checkpoint and its last five; training.keep_best and training.keep_recent change that. If training has stages, these
-    are checkpoints of the newest stage. FILES with -o need no run.
+    checkpoint and its last five, or with training.keep_best=N its N best; training.keep_recent=N keeps the last N as
+    well. If training has stages, these are checkpoints of the newest stage. FILES with -o need no run.
 
     \b
     Examples:
@@ -77,7 +77,7 @@ def import_command(folder: Path, toolkit: str | None, output: str | None) -> Non
     tokenized as in training. int8 and int16 weights of CTranslate2 become float32.
 
     The run can be used like any other. No code in the model's files is executed, and what nmtkit cannot read is refused
-    by name.
+    with a message that names it.
 
     \b
     Examples:
@@ -100,7 +100,7 @@ def import_command(folder: Path, toolkit: str | None, output: str | None) -> Non
 @click.command("export")
 @click.argument("model", metavar="RUN")
 @click.argument("folder", metavar="DIR", type=FILE)
-@click.option("--to", "program", type=click.Choice([*EXPORTS]), required=True, help="The program that opens it.")
+@click.option("--to", "program", type=click.Choice([*EXPORTS]), required=True, help="The format to write.")
 @inference.checkpoint
 @click.option(
     "--license", "licence", metavar="NAME", help="For the model card, e.g. cc-by-4.0. Default: an imported model's own."
@@ -109,8 +109,8 @@ def export_command(model: str, folder: Path, program: str, weights: str, licence
     """Write a run into a new folder for another program, with a model card (README.md).
 
     \b
-    huggingface: for AutoModelForSeq2SeqLM and AutoTokenizer. Only Transformers of subwords that do not copy.
-    ctranslate2: for its Translator. Only Transformers that do not copy; `pip install ctranslate2`.
+    huggingface: for AutoModelForSeq2SeqLM and AutoTokenizer. Only subword Transformers without a copy mechanism.
+    ctranslate2: for its Translator. Only Transformers without a copy mechanism; `pip install ctranslate2`.
     safetensors: for nmtkit. Any model: weights, tokenizers and recipe, without text and training state.
 
     \b
