@@ -36,7 +36,7 @@ class Number(click.ParamType):  # type: ignore[type-arg]  # newer versions of cl
     above: bool = False
 
     @property
-    def name(self) -> str:  # type: ignore[override]
+    def name(self) -> str:  # type: ignore[override]  # a plain attribute in click
         """What `--help` calls it."""
         return "integer" if self.whole else "float"
 

@@ -118,7 +118,7 @@ S = TypeVar("S", bound=Settings)
 @cache
 def _texts_under_fields(cls: type[Settings]) -> dict[str, str]:
     texts = {}
-    for field, text in pairwise(ast.parse(dedent(inspect.getsource(cls))).body[0].body):  # type: ignore[attr-defined]
+    for field, text in pairwise(ast.parse(dedent(inspect.getsource(cls))).body[0].body):  # type: ignore[attr-defined]  # a class
         match field, text:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
                 texts[name] = inspect.cleandoc(words)

@@ -207,7 +207,7 @@ class _Header(tarfile.TarInfo):
     def fromtarfile(cls, archive: tarfile.TarFile) -> "_Header":
         try:
             return super().fromtarfile(archive)
-        except (tarfile.TruncatedHeaderError, tarfile.InvalidHeaderError) as fault:  # type: ignore[attr-defined]
+        except (tarfile.TruncatedHeaderError, tarfile.InvalidHeaderError) as fault:  # type: ignore[attr-defined]  # not in typeshed
             raise tarfile.ReadError(str(fault)) from fault  # else the archive would seem to end here
 
     def _proc_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo | tarfile.TarFile:

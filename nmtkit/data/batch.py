@@ -354,9 +354,12 @@ class BatchStream(Iterator[Batch]):
         epoch, examples = state["epoch"], state["examples"]
         self._begin(epoch)
         while self._examples < examples and state.get("data", self._store.identity) == self._store.identity:
+            end = self._examples + len(self._coming)
             self._take()
-            if self._epoch != epoch:
+            if self._epoch != epoch and end < examples:
                 raise CheckpointError("the data differ from those of the checkpoint: an epoch has fewer examples now")
+            if self._epoch != epoch:  # what was left is less than one of these batches
+                break
 
     def __iter__(self) -> "BatchStream":
         return self

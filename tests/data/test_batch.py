@@ -169,6 +169,12 @@ def test_with_other_batch_sizes_the_epoch_continues_after_as_many_examples(store
         assert same(next(plain), next(stream))
 
 
+def test_what_is_less_than_one_of_the_new_batches_is_left_to_the_next_epoch(store: Store) -> None:
+    stream = BatchStream(store, BatchConfig(batch_tokens=100_000, sort_window=60), seed=3)
+    stream.restore({"epoch": 0, "examples": len(store) - 1})
+    assert (stream.epoch, stream.state()["examples"]) == (1, 0)
+
+
 def test_a_state_of_other_data_is_refused(store: Store) -> None:
     stream = BatchStream(store, BatchConfig(batch_tokens=600), seed=3)
     with pytest.raises(CheckpointError, match="fewer examples"):
