@@ -39,14 +39,15 @@ FLOORS = {
     "search": 5,
     "training": 5,
     "translation": 6,
-    "recipe": 6,
-    "runs": 7,
-    "autotune": 8,
-    "interchange": 8,
-    "experiment": 9,
-    "presets": 10,
-    "corpora": 11,
-    "cli": 12,
+    "tasks": 7,
+    "recipe": 8,
+    "runs": 9,
+    "autotune": 10,
+    "interchange": 10,
+    "experiment": 11,
+    "presets": 12,
+    "corpora": 13,
+    "cli": 14,
 }
 
 # Library -> the only files that may import it.

@@ -17,12 +17,13 @@ import torch
 from nmtkit import recipe
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.registry import Registry
-from nmtkit.core.task import TASKS, TRANSLATION
 from nmtkit.data.batch import collate
 from nmtkit.experiment.run import Run
 from nmtkit.models.base import MODELS, VocabularySizes
 from nmtkit.search.engine import beam_search
 from nmtkit.search.rules import SearchConfig
+from nmtkit.tasks.task import TASKS
+from nmtkit.tasks.translation import TRANSLATION
 from nmtkit.training.events import Evaluated
 
 CPU = torch.device("cpu")

@@ -19,7 +19,6 @@ from nmtkit.cli.reporting import tell
 from nmtkit.cli.reports import show_diagnosis
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.core.files import write_errors
-from nmtkit.core.task import TASKS
 from nmtkit.corpus.blocks import Block
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.faults import LINE_COUNTS, SHIFT
@@ -30,6 +29,7 @@ from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis
 from nmtkit.diagnosis.html import diagnosis_page
 from nmtkit.diagnosis.repair import LOG_NAME, repair, require_new
 from nmtkit.diagnosis.report import ReportTable
+from nmtkit.tasks.task import TASKS
 
 WIDTH = 80
 """Columns of running text and plots."""

@@ -114,7 +114,7 @@ opens_model: Decorator = pass_as("how", _model_options)
 
 def window_lines(translator: Translator) -> int:
     """How many lines of input are read together."""
-    return max(1, translator.window // (1 if translator.task == "translation" else 4))  # articles are longer
+    return max(1, translator.window // (4 if translator.articles else 1))  # articles are longer
 
 
 def open_model(how: DecodingOptions, task: str | None = None) -> Translator:

@@ -20,7 +20,6 @@ from nmtkit.cli.reports import show_changes, show_diagnosis, show_report
 from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.processes import available_cores
-from nmtkit.core.task import TASKS
 from nmtkit.experiment.run import Run, choose_device
 from nmtkit.experiment.stages import StageStarted, more_time_advice
 from nmtkit.metrics import Comparison, Score
@@ -29,6 +28,7 @@ from nmtkit.presets.forgetting import score_after, score_before
 from nmtkit.presets.without_recipe import RecipeRequest, name_of_run, propose_recipe
 from nmtkit.runs.folder import RunFolder, ignore
 from nmtkit.runs.train_log import TrainLog
+from nmtkit.tasks.task import TASKS
 from nmtkit.training import distributed
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Evaluated, Event, Resumed, Step, Stopped

@@ -13,10 +13,10 @@ from nmtkit.core.files import bundled_path
 from nmtkit.core.formats import KeyPath, load_yaml
 from nmtkit.core.registry import suggest_names
 from nmtkit.core.settings import Field, Name, Settings, is_valid_name, model_validator, parse, registry_name
-from nmtkit.core.task import TASKS
 from nmtkit.core.wording import shorten
 from nmtkit.corpora.readers import READERS, Reader
 from nmtkit.corpora.sources import SOURCES, CorpusSource
+from nmtkit.tasks.task import TASKS
 
 PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 

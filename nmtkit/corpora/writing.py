@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from nmtkit.core.errors import DataError
-from nmtkit.core.task import TASKS
 from nmtkit.corpora.catalogue import Entry, FilterConfig
 from nmtkit.corpora.readers import Pair
 from nmtkit.corpus.config import SplitFiles
@@ -24,6 +23,7 @@ from nmtkit.corpus.reading import read_pairs
 from nmtkit.corpus.splitting import Splitter
 from nmtkit.corpus.statistics import CorpusCounter, CorpusStatistics
 from nmtkit.corpus.text import is_unspaced
+from nmtkit.tasks.task import TASKS
 
 SPLITS = ("train", "valid", "test")
 PROGRESS_INTERVAL = 1_000

@@ -16,7 +16,6 @@ from nmtkit.autotune.timing import time_limit
 from nmtkit.checkpoints.weights import count_parameters
 from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError, RecipeError
-from nmtkit.core.task import TASKS
 from nmtkit.data.batch import collate
 from nmtkit.data.shortlist import read_shortlist
 from nmtkit.data.vocabulary import UNK
@@ -26,6 +25,7 @@ from nmtkit.models.ensemble import Mean
 from nmtkit.runs.folder import Notify, ignore
 from nmtkit.runs.saved import SavedRun, find_run
 from nmtkit.search.engine import StepMode, require_graph_support
+from nmtkit.tasks.task import TASKS
 from nmtkit.translation.inputs import SearchSpeedConfig, default_speed_config
 from nmtkit.translation.translator import Translator
 from nmtkit.translation.workers import Workers
@@ -152,7 +152,7 @@ def open_translator(run: SavedRun, how: DecodingOptions, notify: Callable[[str],
         tokenizers,
         config,
         name=" + ".join(dict.fromkeys(one.inference.name for one in run.members())),
-        task=trained.task,
+        articles=TASKS.get(trained.task).monolingual,
         max_source_tokens=how.max_source_tokens or trained.max_source_tokens,
         batch_tokens=how.batch_tokens,
         steps=how.engine,

@@ -7,7 +7,6 @@ from typing import Any
 from nmtkit.core.errors import DataError
 from nmtkit.core.files import write_json
 from nmtkit.core.processes import available_cores
-from nmtkit.core.task import TASKS
 from nmtkit.corpus.blocks import Block
 from nmtkit.corpus.checking import DataReport, PairChecker, read_checksums
 from nmtkit.corpus.reading import read_blocks, read_pairs, require_link_base, require_plain_text
@@ -21,6 +20,7 @@ from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify
 from nmtkit.runs.origin import FineTuningOrigin, origin_tokenizers, read_origin
 from nmtkit.runs.saved import SavedRun
+from nmtkit.tasks.task import TASKS
 
 
 class Preprocessing:

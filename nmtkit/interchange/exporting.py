@@ -13,7 +13,6 @@ from nmtkit.checkpoints.weights import count_parameters, get_weights, save_weigh
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.core.files import atomic_write_text, new_folder, write_errors, write_json
 from nmtkit.core.formats import dump_yaml, parse_json
-from nmtkit.core.task import TASKS
 from nmtkit.core.version import __version__
 from nmtkit.corpus.config import FILE_KINDS
 from nmtkit.data.tokenizer import TokenizerPair
@@ -25,6 +24,7 @@ from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder, ignore
 from nmtkit.runs.saved import SavedRun
 from nmtkit.search.rules import SearchConfig
+from nmtkit.tasks.task import TASKS
 
 _FEWEST_POSITIONS = 1024
 

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from nmtkit.core.errors import CheckpointError
 from nmtkit.core.settings import Beam, Depth, Field, Length, Width, parse
-from nmtkit.core.task import TASKS
 from nmtkit.core.wording import shorten
 from nmtkit.data.tokenizer import MAX_VOCAB_SIZE, TokenizerPair
 from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
@@ -27,6 +26,7 @@ from nmtkit.interchange.external_files import (
 from nmtkit.interchange.import_weights import SUPPRESSED_BIAS, CheckpointConverter, ImportedModel
 from nmtkit.interchange.vocabulary import Maps, build_tokenizers, map_vocabulary
 from nmtkit.models.transformer import TransformerConfig
+from nmtkit.tasks.task import TASKS
 
 _NORMS: dict[str, Literal["pre", "post"]] = {"marian": "post", "pegasus": "pre"}
 _NO_EFFECT = {"_from_model_config", "bos_token_id", "transformers_version", "use_cache", "output_attentions"}

@@ -7,7 +7,6 @@ import torch
 
 from nmtkit.core.files import new_folder, write_json
 from nmtkit.core.settings import is_valid_name, parse
-from nmtkit.core.task import TASKS
 from nmtkit.interchange.ctranslate2 import read_ctranslate2
 from nmtkit.interchange.exporting import write_untrained_run
 from nmtkit.interchange.huggingface import read_huggingface
@@ -16,6 +15,7 @@ from nmtkit.interchange.joey import read_joey
 from nmtkit.interchange.opennmt import read_opennmt
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder, ignore
+from nmtkit.tasks.task import TASKS
 
 READERS: dict[str, Callable[[Path], ImportedModel]] = {
     "huggingface": read_huggingface,

@@ -20,10 +20,10 @@ from nmtkit.core.errors import RecipeError
 from nmtkit.core.files import bundled_path
 from nmtkit.core.formats import load_yaml
 from nmtkit.core.registry import suggest_names
-from nmtkit.core.task import TASKS
 from nmtkit.core.wording import format_minutes
 from nmtkit.corpus.statistics import CorpusStatistics, SideStatistics
 from nmtkit.presets.proposal import ProposedRecipe
+from nmtkit.tasks.task import TASKS
 
 TASKS_WITH_PRESETS = tuple(name for name in TASKS if TASKS.get(name).presets)
 """The tasks that a recipe can be chosen for."""

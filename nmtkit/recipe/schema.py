@@ -9,7 +9,6 @@ from nmtkit.core.errors import NmtkitError
 from nmtkit.core.formats import KeyPath, dump_yaml
 from nmtkit.core.registry import suggest_names
 from nmtkit.core.settings import Beam, Field, Name, Settings, field_validator, model_validator, parse
-from nmtkit.core.task import TASKS
 from nmtkit.core.wording import shorten
 from nmtkit.corpus.config import DataConfig, SplitFiles
 from nmtkit.data.batch import BatchConfig
@@ -18,6 +17,7 @@ from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.metrics import METRICS, Options, metric_names
 from nmtkit.models.base import MODELS, AnyModelConfig, VocabularySizes
 from nmtkit.search.rules import SearchConfig
+from nmtkit.tasks.task import TASKS
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.objectives.objective import OBJECTIVES
 

@@ -17,12 +17,12 @@ from nmtkit.core.errors import CheckpointError, NmtkitError, RecipeError
 from nmtkit.core.files import bytes_checksum, write_json
 from nmtkit.core.formats import parse_json
 from nmtkit.core.settings import Settings, parse
-from nmtkit.core.task import TASKS
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.models.base import MODELS, AnyModelConfig, ModelConfig, Seq2Seq, VocabularySizes
 from nmtkit.models.ensemble import Ensemble, Mean
 from nmtkit.runs.folder import RUNS_FOLDER, RunFolder, suggest_runs
 from nmtkit.search.rules import SearchConfig
+from nmtkit.tasks.task import TASKS
 
 if TYPE_CHECKING:
     from nmtkit.recipe import Recipe

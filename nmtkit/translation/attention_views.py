@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from nmtkit.core import device as devices
 from nmtkit.core.errors import DataError, NmtkitError
-from nmtkit.core.task import TASKS
 from nmtkit.corpus.alignments import SoftAlignment
 from nmtkit.data.batch import Batch
 from nmtkit.data.tokenizer import WORD_START
@@ -101,7 +100,7 @@ def picture(reader: TextModel, translation: Translation, number: int) -> Attenti
         windows=merge_windows(src_tokens, tgt_tokens, _windows(reader, translation, len(tgt_tokens))),
         p_gen=p_gen,
         copied=copied,
-        article=TASKS.get(reader.task).monolingual,
+        article=reader.articles,
         left_out=translation.src_left_out,
     )
 

@@ -112,8 +112,8 @@ class TextModel:
     _: KW_ONLY
     name: str = ""
     """What to call the model in titles and messages."""
-    task: str = "translation"
-    """Pictures of summaries are laid out otherwise."""
+    articles: bool = False
+    """Whether sources are articles: fewer are read at a time, and pictures are laid out otherwise."""
     max_source_tokens: int | None = None
     """Only so many tokens of a source are read; None reads all."""
     batch_tokens: int | None = None

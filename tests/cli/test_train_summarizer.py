@@ -8,11 +8,11 @@ import pytest
 from commands import Command, logged, refused, succeeded, write_lines, write_pairs
 
 from nmtkit.checkpoints.manager import CheckpointManager
-from nmtkit.core.task import SUMMARIZATION
 from nmtkit.experiment.run import Run
 from nmtkit.experiment.stages import more_time_advice
 from nmtkit.recipe import load
 from nmtkit.runs.folder import RunFolder
+from nmtkit.tasks.summarization import SUMMARIZATION
 from nmtkit.training.events import Stopped
 
 RECIPE = """\

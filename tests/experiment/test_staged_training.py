@@ -16,12 +16,12 @@ from nmtkit import recipe
 from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.checkpoints.weights import read_weights
 from nmtkit.core.errors import CheckpointError, RecipeError
-from nmtkit.core.task import SUMMARIZATION
 from nmtkit.experiment.checks import require_fitting_stages
 from nmtkit.experiment.run import Run
 from nmtkit.experiment.stages import StageStarted
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun
+from nmtkit.tasks.summarization import SUMMARIZATION
 from nmtkit.training import trainer as trainers
 from nmtkit.training.events import Evaluated, Event, Saved, Step, Stopped
 

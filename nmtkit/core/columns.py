@@ -1,0 +1,17 @@
+"""The columns of an example, as a task declares them."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+ColumnType = Literal["text", "label", "labels", "features"]
+"""Text, cut into tokens; one label; a label for every token or word; rows of numbers."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its name is the key of its files in the splits of `data`."""
+
+    name: str
+    type: ColumnType = "text"
+    required: tuple[str, ...] = ("train", "valid", "test")
+    """The splits that must have it."""
