@@ -79,6 +79,7 @@ LAZY = {
     "translation/attention_views.py",
     "translation/result.py",
     "translation/long_texts.py",
+    "tasks",
     "pictures",
     "runs/folder.py",
     "runs/metrics_log.py",

@@ -70,6 +70,7 @@ def score_command(
     standard input. Text should be detokenized; for tokenized text give --tokenize none. Several HYPs are compared with
     the first; * marks a difference with p below 0.05.
 
+    accuracy is the share of right labels: those of a line are separated by white space, as many as in its reference.
     comet needs --source and `pip install 'nmtkit[comet]'`, bertscore `pip install 'nmtkit[bertscore]'`.
     score-summaries scores summaries (ROUGE), score-alignments word alignments.
 

@@ -347,22 +347,24 @@ def _validation_figures(metrics: Mapping[str, float], best_metric: str) -> str:
 
 
 def _test_model(run: Run, place: torch.device, threads: int | None) -> Score | None:
-    """Translates or summarizes the test set, scores it, and shows examples; returns the first score."""
+    """Tests the model, and shows scores and examples; returns the first score."""
     result = run.test(place, tell, threads)
     if result is None:
         return None
-    lines = len(result.sources)
+    lines = len(result.examples)
     task = TASKS.get(run.recipe.task)
     speed = lines / max(result.seconds, 1e-9)
-    tell(f"{task.done} the test set: {lines} lines at {speed:.0f} lines/s, in {run.folder.test_output}")
+    if result.outputs:
+        tell(f"{task.done} the test set: {lines} lines at {speed:.0f} lines/s, in {run.folder.test_output}")
     if result.cut:
         tell(f"of {result.cut} of them only the beginning was read, as in training (data.over_long: truncate)")
     if not result.scores:
         return None
-    for number in range(0, lines, max(lines // EXAMPLES_SHOWN, 1))[:EXAMPLES_SHOWN]:
-        console.say(f"\nsource       {result.sources[number]}")
-        console.say(f"reference    {result.references[number]}")
-        console.say(f"{task.result:11}  {result.translations[number].text}")
+    for number in range(0, len(result.outputs), max(lines // EXAMPLES_SHOWN, 1))[:EXAMPLES_SHOWN]:
+        example = result.examples[number]
+        console.say(f"\nsource       {example.src}")
+        console.say(f"reference    {getattr(example, task.references)}")
+        console.say(f"{task.result:11}  {result.outputs[number]}")
     console.say("")
     console.table("test set", ["metric", "score"], [[score.name, f"{score.value:.2f}"] for score in result.scores])
     console.say("")

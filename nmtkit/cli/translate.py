@@ -17,6 +17,8 @@ from nmtkit.corpus.json_records import EXTRACT_HINT
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.corpus.text import read_lines
 from nmtkit.experiment.loading import DecodingOptions
+from nmtkit.tasks.summarization import SUMMARIZATION
+from nmtkit.tasks.translation import TRANSLATION
 from nmtkit.translation.long_texts import ParagraphTranslator, Summarizer, looks_like_paragraph
 from nmtkit.translation.requests import Request, Terminology, parse_dictionary
 from nmtkit.translation.translator import Translator
@@ -135,7 +137,7 @@ def _open(how: DecodingOptions, terms: Path | None, replace_unknown: bool, dicti
     if dictionary is not None and not replace_unknown:
         raise click.UsageError("--dictionary is for --replace-unknown; give both")
     entries = None if dictionary is None else parse_dictionary(read_lines(dictionary), str(dictionary))
-    translator = inference.open_model(how, "translation")
+    translator = inference.open_model(how, TRANSLATION.name)
     if replace_unknown:
         if translator.config.forbid_unknown:
             note("the recipe's search.forbid_unknown is off, for --replace-unknown")
@@ -218,7 +220,7 @@ def summarize_command(
         return
     if window is not None and (how.max_source_tokens is not None or how.n_best > 1):
         raise click.UsageError("--window reads whole articles, for one summary each: leave the other option out")
-    translator = inference.open_model(how, "summarization")
+    translator = inference.open_model(how, SUMMARIZATION.name)
     printer = results.Printer(translator.tokenizers.tgt, how.n_best, as_json, form=form)
     invitation = "" if files or stories else "type an article on each line; it is summarized"
     articles = _articles(files, article_field, stories, inference.window_lines(translator))

@@ -15,3 +15,5 @@ class Column:
     type: ColumnType = "text"
     required: tuple[str, ...] = ("train", "valid", "test")
     """The splits that must have it."""
+    plural: str = ""
+    """What messages call its contents ("articles"); empty: by its name."""

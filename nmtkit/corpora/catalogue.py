@@ -17,6 +17,7 @@ from nmtkit.core.wording import shorten
 from nmtkit.corpora.readers import READERS, Reader
 from nmtkit.corpora.sources import SOURCES, CorpusSource
 from nmtkit.tasks.task import TASKS
+from nmtkit.tasks.translation import TRANSLATION
 
 PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 
@@ -103,7 +104,7 @@ class Entry(Settings):
 
     title: str
     """What it is, in a few words."""
-    task: TaskName = "translation"
+    task: TaskName = TRANSLATION.name
     """The task that it is for."""
     src: str
     """Source language code: en, de, zh_CN."""

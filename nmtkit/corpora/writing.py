@@ -147,15 +147,15 @@ class WriteResult:
 
 def file_names(entry: Entry, split: str) -> list[str]:
     """The file names of one split: source and target, or one file of JSON lines."""
-    if TASKS.get(entry.task).monolingual:
+    if TASKS.get(entry.task).fields:
         return [f"{split}.jsonl"]
     return [f"{split}.{entry.src}", f"{split}.{entry.tgt}"]
 
 
 def recipe_data(entry: Entry, splits: Iterable[str]) -> dict[str, Any]:
     """The `data` settings of a recipe beside the files."""
-    if TASKS.get(entry.task).monolingual:
-        keys = dict(zip(("src_field", "tgt_field"), TASKS.get(entry.task).fields, strict=True))
+    if fields := TASKS.get(entry.task).fields:
+        keys = dict(zip(("src_field", "tgt_field"), fields, strict=True))
         return {split: {"jsonl": file_names(entry, split)[0], **keys} for split in splits}
     return {split: dict(zip(("src", "tgt"), file_names(entry, split), strict=True)) for split in splits}
 

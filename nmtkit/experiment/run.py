@@ -21,13 +21,14 @@ from nmtkit.experiment.checks import (
     require_fitting_stages,
     require_memory,
 )
-from nmtkit.experiment.evaluation import TestResult, require_validation_files, translate_test_set
+from nmtkit.experiment.evaluation import evaluate_test_set, require_validation_files
 from nmtkit.experiment.preprocessing import Preprocessing
 from nmtkit.experiment.stages import StagedTraining, StageStarted
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder, RunLock, ignore, lock_run
 from nmtkit.runs.origin import find_origin
 from nmtkit.runs.saved import SavedRun
+from nmtkit.tasks.task import TestResult
 from nmtkit.training import distributed, randomness
 from nmtkit.training.events import Event, Saved
 
@@ -228,8 +229,8 @@ class Run(SavedRun):
             yield event
 
     def test(self, device: torch.device, notify: Notify = ignore, threads: int | None = None) -> TestResult | None:
-        """Translates the recipe's test set and scores it; see `translate_test_set`."""
-        return translate_test_set(self, device, notify, threads)
+        """Has the model answer the recipe's test set, and scores it; see `evaluate_test_set`."""
+        return evaluate_test_set(self, device, notify, threads)
 
 
 def choose_device(name: str, recipe: Recipe) -> torch.device:

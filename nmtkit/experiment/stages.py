@@ -207,10 +207,11 @@ def _best_and_kept(checkpoints: CheckpointManager) -> dict[str, Any]:
 
 def _truncation_notes(store: Store, recipe: Recipe) -> Iterator[str]:
     """How many examples of each side are longer than the recipe's limits."""
-    sides = TASKS.get(recipe.task).sides
-    for side, name, limit in zip(("src", "tgt"), sides, recipe.data.truncation or (), strict=False):
-        if longer := store.count_longer(side, limit):
-            of = f"{longer:,} of {len(store):,} {name}"
+    limits = dict(zip(("src", "tgt"), recipe.data.truncation or (), strict=False))
+    for column in TASKS.get(recipe.task).columns:
+        limit = limits.get(column.name)
+        if limit and (longer := store.count_longer(column.name, limit)):
+            of = f"{longer:,} of {len(store):,} {column.plural or column.name}"
             yield f"{store.name}: {of} are longer than {limit} tokens and are cut to {limit}"
 
 

@@ -27,6 +27,7 @@ from nmtkit.interchange.import_weights import SUPPRESSED_BIAS, CheckpointConvert
 from nmtkit.interchange.vocabulary import Maps, build_tokenizers, map_vocabulary
 from nmtkit.models.transformer import TransformerConfig
 from nmtkit.tasks.task import TASKS
+from nmtkit.tasks.translation import TRANSLATION
 
 _NORMS: dict[str, Literal["pre", "post"]] = {"marian": "post", "pegasus": "pre"}
 _NO_EFFECT = {"_from_model_config", "bos_token_id", "transformers_version", "use_cache", "output_attentions"}
@@ -139,8 +140,8 @@ def read_huggingface(folder: Path) -> ImportedModel:
 def exported_task(given: Mapping[str, Any]) -> str:
     """The task in a `config.json` that `nmtkit export` wrote; translation in others."""
     own = given.get("nmtkit")
-    task = str(own.get("task")) if isinstance(own, dict) else "translation"
-    return task if task in TASKS.names() else "translation"
+    task = own.get("task") if isinstance(own, dict) else None
+    return task if task in TASKS.names() else TRANSLATION.name
 
 
 def license_of(folder: Path) -> str | None:

@@ -19,6 +19,7 @@ from nmtkit.interchange.vocabulary import Maps
 from nmtkit.layers.transformer import sinusoids
 from nmtkit.models.base import MODELS, ModelConfig
 from nmtkit.runs.saved import sizes_of
+from nmtkit.tasks.translation import TRANSLATION
 
 C = TypeVar("C", bound=ModelConfig)
 
@@ -43,7 +44,7 @@ class ImportedModel:
     search: Mapping[str, Any]
     """The toolkit's search, as `search` settings of a recipe."""
     notes: Sequence[str]
-    task: str = "translation"
+    task: str = TRANSLATION.name
     licence: str | None = None
 
 

@@ -32,6 +32,7 @@ from nmtkit.presets.proposal import ProposedRecipe
 from nmtkit.runs.folder import Notify, RunFolder, RunLock, ignore, lock_run
 from nmtkit.runs.origin import find_origin
 from nmtkit.runs.saved import find_run
+from nmtkit.tasks.translation import TRANSLATION
 from nmtkit.training import distributed
 
 _SPLITS, _GENERAL = ("train", "valid", "test"), ("general", "general-test")
@@ -230,7 +231,7 @@ class _Proposal:
 
     def _propose(self) -> tuple[ProposedRecipe, str]:
         request, on_gpu = self.request, self.place.type == "cuda"
-        task = request.task or "translation"
+        task = request.task or TRANSLATION.name
         preset = choose_preset(task, self.size, request.preset, on_gpu, request.minutes, self._speed_of)
         return preset, self._text_of(preset)
 

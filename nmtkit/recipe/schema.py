@@ -18,6 +18,7 @@ from nmtkit.metrics import METRICS, Options, metric_names
 from nmtkit.models.base import MODELS, AnyModelConfig, VocabularySizes
 from nmtkit.search.rules import SearchConfig
 from nmtkit.tasks.task import TASKS
+from nmtkit.tasks.translation import TRANSLATION
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.objectives.objective import OBJECTIVES
 
@@ -34,8 +35,8 @@ class EvaluationConfig(Settings):
     lowercase: bool = False
     """BLEU ignores case."""
     metrics: Annotated[list[Name] | None, METRICS] = None
-    """Metrics of validation beside loss and perplexity; names as in `nmtkit score --metrics`. Default: bleu, for
-    summaries rouge. The test after training uses them too."""
+    """Metrics of validation beside loss and perplexity; names as in `nmtkit score --metrics`. Default: the task's, such
+    as bleu, for summaries rouge. The test after training uses them too."""
     batch_tokens: int = Field(default=4096, ge=1)
     """Padded tokens of the longer side in a batch of the validation loss."""
 
@@ -122,7 +123,7 @@ class Recipe(Settings):
     description: str = ""
     """What the recipe is for, in a sentence."""
     task: Annotated[str, TASKS] = Field(
-        default="translation", json_schema_extra=lambda schema: schema.update(enum=[*TASKS.names()])
+        default=TRANSLATION.name, json_schema_extra=lambda schema: schema.update(enum=[*TASKS.names()])
     )
     """What the model does. Translations are measured by BLEU, summaries by ROUGE."""
     seed: int = Field(default=1, ge=0)
@@ -202,6 +203,11 @@ class Recipe(Settings):
     def _best_metric(self) -> "Recipe":
         name, higher = self.training.best_metric, self.training.higher_is_better
         given = (*self.validation_metrics, "loss", "perplexity")
+        if self.evaluation.metrics and not TASKS.get(self.task).references:
+            raise ValueError(
+                f"`evaluation.metrics`: they compare answers with references, and {self.task} has none: leave them "
+                "out, and set `training.best_metric` to loss or perplexity"
+            )
         if name not in given:
             raise ValueError(
                 f"`training.best_metric`: validation of a {self.task} gives no {name!r}: {suggest_names(name, given)}"

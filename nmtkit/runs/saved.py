@@ -23,6 +23,7 @@ from nmtkit.models.ensemble import Ensemble, Mean
 from nmtkit.runs.folder import RUNS_FOLDER, RunFolder, suggest_runs
 from nmtkit.search.rules import SearchConfig
 from nmtkit.tasks.task import TASKS
+from nmtkit.tasks.translation import TRANSLATION
 
 if TYPE_CHECKING:
     from nmtkit.recipe import Recipe
@@ -261,7 +262,7 @@ def find_run(
     if newest is None:
         raise CheckpointError(
             f"no finished run{of_task} under {runs}/: name one with -m RUN or ${MODEL_VARIABLE}, "
-            f"or train one (`nmtkit train {TASKS.get(task or 'translation').demo}`)"
+            f"or train one (`nmtkit train {TASKS.get(task or TRANSLATION.name).demo}`)"
         )
     return newest, f"the newest finished run{of_task} under {runs}/"
 

@@ -1,16 +1,16 @@
 """Summarization: an article, and its summary in the same language."""
 
 from nmtkit.core.columns import Column
-from nmtkit.tasks.task import TASKS, Task
+from nmtkit.tasks.generation import GenerationTask
+from nmtkit.tasks.task import TASKS
 
 _ROUGE = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 
 SUMMARIZATION = TASKS.register("summarization")(
-    Task(
+    GenerationTask(
         name="summarization",
         command="summarize",
-        columns=(Column("src"), Column("tgt", required=("train", "valid"))),
-        sides=("articles", "summaries"),
+        columns=(Column("src", plural="articles"), Column("tgt", required=("train", "valid"), plural="summaries")),
         done="summarized",
         result="summary",
         fields=("article", "summary"),

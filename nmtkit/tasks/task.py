@@ -1,38 +1,123 @@
 """The contract of a task: all that differs between those that a recipe can name."""
 
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from nmtkit.core.columns import Column
 from nmtkit.core.registry import Registry
 
+if TYPE_CHECKING:
+    import torch
+
+    from nmtkit.corpus.blocks import Example
+    from nmtkit.corpus.config import SplitFiles
+    from nmtkit.data.batch import Batch
+    from nmtkit.data.tokenizer import TokenizerPair
+    from nmtkit.metrics import Options, Score
+    from nmtkit.translation.inputs import TextModel
+
 TASKS: Registry["Task"] = Registry("task")
+
+
+@dataclass(frozen=True)
+class TestResult:
+    """A test set, what the model answered to it, and the scores."""
+
+    examples: Sequence["Example"]
+    outputs: list[str]
+    """The answer to each example; none if the task has no answers."""
+    scores: list["Score"]
+    """Empty if an example lacks its reference."""
+    seconds: float
+    """Time that the answers took, without opening the model."""
+    cut: int = 0
+    """The number of examples of which only the beginning was read, as in training."""
+    tokens: int = 0
+    """Tokens that a search has written, EOS included."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """One task."""
+    """One task: its words, and what it does to batches, examples and scores.
+
+    A task of this class alone has no answers: its models are judged by loss and perplexity.
+    """
 
     name: str
-    command: str
-    """The command that does the task with a trained model."""
+    command: str = ""
+    """The command that does the task with a trained model; empty where nothing is answered."""
+    about: str = ""
+    """What the command does, in a sentence for `--help`."""
     columns: tuple[Column, ...]
-    """What an example consists of."""
-    sides: tuple[str, str]
-    """The texts of the two sides, in the plural."""
-    done: str
-    result: str
-    """What was done with a line ("translated"), and what it became ("translation")."""
-    fields: tuple[str, str]
-    """The keys of the two sides in JSON lines."""
-    validation_metrics: tuple[str, ...]
+    """What an example consists of. The command reads the first one."""
+    references: str = ""
+    """The column that answers are compared with; empty where nothing is answered."""
+    done: str = "answered"
+    result: str = "answer"
+    """What was done with an example ("translated"), and what it became ("translation")."""
+    fields: tuple[str, ...] = ()
+    """The keys of its columns, if fetched corpora are JSON lines; else each column is a file of text."""
+    validation_metrics: tuple[str, ...] = ()
     """The metrics of validation beside `loss` and `perplexity`; a recipe may name others."""
-    test_metrics: tuple[str, ...]
+    test_metrics: tuple[str, ...] = ()
     """The metrics of the test set."""
     monolingual: bool = False
-    """Whether both sides are in one language: then the target is short, and an empty one is a fault."""
+    """Whether source and target are in one language: then the target is short, and an empty one is a fault."""
     truncates_sources: bool = False
     """Whether a model that was trained on the beginnings of sources reads the beginnings; else it reads all."""
     demo: str = ""
     """The recipe that shows it; empty where there is none."""
     presets: str = ""
     """How the names of its presets begin, before the size; empty where it has none."""
+
+    def corrupt(self, batch: "Batch", generator: "torch.Generator", tokenizers: "TokenizerPair") -> "Batch":
+        """The batch as a model is to read it, for denoising objectives; here as it is.
+
+        It is called with every batch of training and of validation, on the CPU. All that is random must come from the
+        generator, a CPU's, which is seeded by the batch's place: so a resumed training sees the same.
+        """
+        return batch
+
+    def predict(self, system: "TextModel", examples: Sequence["Example"]) -> Iterator[str]:
+        """The answer to each example, in order; here there are none.
+
+        The answer's own column is not read, and may be missing. All examples are in memory: commands give them in
+        windows.
+        """
+        return iter(())
+
+    def judge(
+        self, system: "TextModel", examples: Sequence["Example"], names: Sequence[str], options: "Options"
+    ) -> list["Score"]:
+        """The scores of validation by some metrics, in their order; loss and perplexity are computed for every task."""
+        return self.score(list(self.predict(system, examples)), examples, names, options) if names else []
+
+    def test(
+        self,
+        system: "TextModel",
+        examples: Sequence["Example"],
+        files: "SplitFiles",
+        names: Sequence[str],
+        options: "Options",
+        notify: Callable[[str], None],
+    ) -> TestResult:
+        """The answers to a test set, which was read from `files`, and their scores by some metrics."""
+        begun = time.monotonic()
+        outputs = list(self.predict(system, examples))
+        seconds = time.monotonic() - begun
+        return TestResult(examples, outputs, self.score(outputs, examples, names, options), seconds)
+
+    def score(
+        self, outputs: Sequence[str], examples: Sequence["Example"], names: Sequence[str], options: "Options"
+    ) -> list["Score"]:
+        """The scores of answers by some metrics, in their order; none if an example lacks its reference."""
+        from nmtkit.metrics import score_all
+
+        given = [getattr(example, self.references) for example in examples] if self.references else [None]
+        references = [text for text in given if text is not None]
+        if len(references) < len(given):
+            return []
+        sources = [example.src for example in examples] if any(one.name == "src" for one in self.columns) else None
+        return score_all(outputs, [references], names, options, sources)

@@ -1,0 +1,50 @@
+"""Accuracy of labels."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from typing_extensions import override
+
+from nmtkit.core.errors import DataError
+from nmtkit.metrics.metric import METRICS, Options, Texts
+from nmtkit.metrics.significance import ExampleMetric
+
+
+@dataclass(frozen=True)
+class Accuracy(ExampleMetric):
+    """The share of labels that are those of a reference, over the whole corpus; a line has one or several labels."""
+
+    @override
+    def statistics(self, texts: Texts, options: Options) -> npt.NDArray[np.float64]:
+        """The right labels of each example, and all of them, `(examples, 2)`.
+
+        Raises:
+            DataError: a line has more or fewer labels than its reference, or there are no labels.
+        """
+        counts = []
+        for number, (hyp, *refs) in enumerate(zip(texts.hyps, *texts.refs, strict=True), start=1):
+            labels, wanted = hyp.split(), [ref.split() for ref in refs]
+            for ref in wanted:
+                _require_equally_many(labels, ref, number)
+            right = sum(label in choices for label, *choices in zip(labels, *wanted, strict=True))
+            counts.append([right, len(labels)])
+        if not any(total for _, total in counts):
+            raise DataError("accuracy is not defined: no line has a label")
+        return np.array(counts, dtype=np.float64)
+
+    @override
+    def value(self, means: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        return 100 * means[..., 0] / np.maximum(means[..., 1], 1e-9)
+
+
+def _require_equally_many(labels: Sequence[str], ref: Sequence[str], number: int) -> None:
+    if len(labels) != len(ref):
+        raise DataError(
+            f"line {number}: {len(labels)} labels, and its reference has {len(ref)}: accuracy compares label by label, "
+            "separated by white space; a label of several words is to be written as one word"
+        )
+
+
+METRICS.register("accuracy")(Accuracy("accuracy", "Accuracy"))
