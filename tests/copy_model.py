@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import EOS
 from nmtkit.layers.kv_cache import KVCache
-from nmtkit.models.base import DecoderOutput, DecoderState, Memory, ModelConfig, Seq2Seq, VocabularySizes
+from nmtkit.models.base import DecoderState, Memory, ModelConfig, ModelOutput, Seq2Seq, VocabularySizes
 
 
 @dataclass(frozen=True)
@@ -37,21 +37,21 @@ class CopyModel(Seq2Seq):
             return True
 
     def __init__(self, size: int, p_gen: float = 0.2, sure: float = 0.9) -> None:
-        super().__init__(self.Config(), VocabularySizes(size, size, True))
+        super().__init__(self.Config(), VocabularySizes({"src": size, "tgt": size}, shared=True))
         self.place = nn.Parameter(torch.zeros(1, dtype=torch.float64))  # says on which device
         self.p_gen = p_gen
         self.sure = sure
         self.eval()
 
     def encode(self, batch: Batch) -> Memory:
-        return Memory(mask=batch.src_mask, src_extended=batch.src_extended, n_oov=batch.n_oov)
+        return Memory(mask=batch.inputs.mask, copy=batch.inputs.copy)
 
     def start(self, memory: Memory) -> DecoderState:
         return CopyState(torch.zeros(memory.mask.shape[0], dtype=torch.long))
 
     def advance(
         self, tokens: Tensor, state: DecoderState, memory: Memory, cache: KVCache, need_attention: bool = False
-    ) -> tuple[DecoderOutput, DecoderState]:
+    ) -> tuple[ModelOutput, DecoderState]:
         assert isinstance(state, CopyState)
         mask = memory.mask.repeat_interleave(len(tokens) // memory.mask.shape[0], 0)  # (N,S)
         last = mask.sum(1) - 1
@@ -61,10 +61,10 @@ class CopyModel(Seq2Seq):
         weights = weights.scatter_add(1, at, torch.full_like(weights, self.sure))
         weights = weights / weights.sum(1, keepdim=True)
         gate = torch.full((len(tokens), 1), self.p_gen, dtype=torch.float64)
-        return DecoderOutput(weights, weights, gate), CopyState(state.position + 1)
+        return ModelOutput(weights, weights, gate), CopyState(state.position + 1)
 
-    def logits(self, readout: DecoderOutput, memory: Memory) -> Tensor:
+    def logits(self, readout: ModelOutput, memory: Memory) -> Tensor:
         """All words of the vocabulary but the end are alike."""
-        logits = torch.zeros(*readout.features.shape[:-1], self.sizes.tgt, dtype=torch.float64)
+        logits = torch.zeros(*readout.features.shape[:-1], self.sizes["tgt"], dtype=torch.float64)
         logits[..., EOS] = -torch.inf
         return logits

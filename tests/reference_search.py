@@ -13,7 +13,7 @@ from torch import Tensor
 
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
-from nmtkit.models.base import DecoderOutput, Output, Seq2Seq
+from nmtkit.models.base import ModelOutput, Output, Seq2Seq
 from nmtkit.models.output import log_probabilities
 from nmtkit.search.rules import SearchConfig, coverage_penalty, length_penalty, max_lengths, min_lengths
 
@@ -174,10 +174,10 @@ class Sentence:
     def __init__(self, model: Seq2Seq, read: Read) -> None:
         self.model, self.read = model, read
         self.listed: Tensor | None = None
-        self.words = model.sizes.tgt
+        self.words = model.sizes["tgt"]
         self.empty = read([])
         self.memory = model.encode(self.empty)
-        self._passes: dict[tuple[int, ...], tuple[DecoderOutput, Tensor]] = {}
+        self._passes: dict[tuple[int, ...], tuple[ModelOutput, Tensor]] = {}
 
     def among(self, listed: Tensor) -> "Sentence":
         """The same sentence, where only these words `(V,)`, bool, may follow; the model's passes are shared."""
@@ -228,7 +228,7 @@ class Steps:
     """How the hypotheses of one sentence may go on, and what they are ranked by."""
 
     def __init__(self, sentence: Sentence | EnsembleSentence, config: SearchConfig, request: Request) -> None:
-        lengths, self.words = sentence.empty.src_lengths, sentence.empty.src_mask[0].clone()
+        lengths, self.words = sentence.empty.inputs.lengths, sentence.empty.inputs.mask[0].clone()
         self.words[int(lengths) - 1] = False  # EOS is not to be covered
         self.sentence, self.config, self.request = sentence, config, request
         prefix, room = torch.tensor([request.prefix]), torch.tensor([sum(len(term) + 1 for term in request.required)])
@@ -382,7 +382,11 @@ def sampled(
     sentence: Sentence | EnsembleSentence, config: SearchConfig, line: int, request: Request = NO_REQUEST
 ) -> list[PlainHypothesis]:
     """The samples of the sentence of this number; words that only its source has are behind those of the vocabulary."""
-    steps, words, source = Steps(sentence, config, request), sentence.words, sentence.empty.src_extended[0].tolist()
+    steps, words, source = (
+        Steps(sentence, config, request),
+        sentence.words,
+        sentence.empty.inputs.copy.extended[0].tolist(),
+    )
     ended, cut = [], []
     for sample in range(config.samples):
         one = PlainHypothesis((), ())

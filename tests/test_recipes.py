@@ -26,7 +26,9 @@ def model_of(loaded: recipe.Recipe) -> dict[str, Any]:
 
 def count_weights(loaded: recipe.Recipe, vocabulary: int) -> int:
     with torch.device("meta"):
-        model = MODELS.get(loaded.model.kind)(loaded.model, VocabularySizes(vocabulary, vocabulary, shared=True))
+        model = MODELS.get(loaded.model.kind)(
+            loaded.model, VocabularySizes({"src": vocabulary, "tgt": vocabulary}, shared=True)
+        )
     return sum(weight.numel() for weight in model.parameters())
 
 

@@ -66,14 +66,14 @@ def registered(registry: Registry[Any], name: str, member: Any) -> Iterator[None
 
 def test_the_guides_model_reads_and_searches(tmp_path: Path) -> None:
     with added_model(tmp_path) as bags:
-        model = bags.Bag(bags.BagConfig(hidden_size=8), VocabularySizes(20, 20, shared=True)).eval()
+        model = bags.Bag(bags.BagConfig(hidden_size=8), VocabularySizes({"src": 20, "tgt": 20}, shared=True)).eval()
         sources = [[5, 6, 7], [8]]
         n_best = beam_search(model, collate(sources), SearchConfig(beam_size=3, max_length=4))
         batch = collate(sources, [best.ids for best, *_ in n_best])
         with torch.no_grad():
             log_probs = model(batch).log_probs
         torch.testing.assert_close(log_probs.exp().sum(-1), torch.ones(log_probs.shape[:2]))
-        for (best, *_), walked, wanted in zip(n_best, log_probs, batch.tgt_out, strict=True):
+        for (best, *_), walked, wanted in zip(n_best, log_probs, batch.targets.ids, strict=True):
             expected = torch.tensor(best.token_log_probs)
             torch.testing.assert_close(walked.gather(1, wanted[:, None])[: len(expected), 0], expected)
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nmtkit.data.batch import Batch
 from nmtkit.layers.kv_cache import KVCache
-from nmtkit.models.base import DecoderOutput, Memory, Seq2Seq
+from nmtkit.models.base import Memory, ModelOutput, Seq2Seq
 from nmtkit.search.engine import BatchSource
 
 
@@ -29,7 +29,7 @@ class Walk:
         self.state: Any = model.start(memory).select(rows)
         self._begun = False
 
-    def step(self, tokens: Tensor, parents: Tensor | None = None) -> tuple[Tensor, DecoderOutput]:
+    def step(self, tokens: Tensor, parents: Tensor | None = None) -> tuple[Tensor, ModelOutput]:
         """Log-probabilities `(N,X)` after words `(N,)`, and the readout.
 
         Args:

@@ -26,10 +26,11 @@ from nmtkit.autotune.timing import (
 )
 from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.core import device as devices
-from nmtkit.data.batch import Batch, BatchStream, collate
+from nmtkit.data.batch import Batch, collate
+from nmtkit.data.batch_stream import BatchStream
 from nmtkit.data.store import Store
 from nmtkit.data.vocabulary import SPECIALS
-from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
+from nmtkit.models.base import MODELS, Model, VocabularySizes
 from nmtkit.recipe import Recipe
 from nmtkit.runs.saved import SavedRun, build_model, sizes_of
 from nmtkit.training import distributed, randomness
@@ -72,7 +73,7 @@ def training_workload_key(recipe: Recipe, sizes: VocabularySizes, device: torch.
     return {
         **cache.workload_key("training", recipe.model, device),
         "processes": distributed.size(),
-        "vocabularies": [sizes.src, sizes.tgt],
+        "vocabularies": [sizes["src"], sizes["tgt"]],
         "batch": [recipe.batch.batch_tokens, recipe.batch.batch_size],
         "limits": list(recipe.data.truncation or ()),
         "training": recipe.training.model_dump(mode="json", include={*AUTO_KEYS, *deciding}),
@@ -155,7 +156,7 @@ class OOMSafeTrainer(Trainer):
 class TrainingWorkload:
     """A training whose fastest settings are wanted."""
 
-    build: Callable[[], Seq2Seq]
+    build: Callable[[], Model]
     """Makes the model."""
     first_batches: Callable[[int], Sequence[Batch]]
     """Gives so many of the first batches."""
@@ -256,7 +257,7 @@ def synthetic_workload(recipe: Recipe, lengths: tuple[int, int], device: torch.d
         def words(length: int, size: int) -> list[Any]:
             return list(draw.integers(len(SPECIALS), size, (rows, length)))
 
-        return [collate(words(src, sizes.src), words(tgt, sizes.tgt)) for _ in range(count)]
+        return [collate(words(src, sizes["src"]), words(tgt, sizes["tgt"])) for _ in range(count)]
 
     return TrainingWorkload(
         build=lambda: MODELS.get(first.model.kind)(first.model, sizes),
@@ -281,7 +282,7 @@ def planned_seconds(config: TrainingConfig, seconds_an_update: float, updates_an
 
 
 def _measure(
-    model: Seq2Seq,
+    model: Model,
     workload: TrainingWorkload,
     candidates: Sequence[TrainingSpeedConfig],
     unmeasured: TuningResult[TrainingSpeedConfig],
@@ -358,7 +359,7 @@ def _budget(workload: TrainingWorkload, an_update: float, again: bool) -> float:
 def _target_tokens(stream: CyclingStream, count: int) -> int:
     """Target tokens of the first batches, in all processes."""
     stream.next = 0
-    masks = [next(stream).tgt_mask for _ in range(count)]
+    masks = [next(stream).targets.mask for _ in range(count)]
     return distributed.size() * sum(int(mask.sum()) for mask in masks if mask is not None)
 
 
@@ -369,13 +370,13 @@ def _fastest_exact(timings: InterleavedTimings[TrainingSpeedConfig]) -> Training
 
 
 @torch.no_grad()
-def _loss(model: Seq2Seq, batch: Batch, config: TrainingSpeedConfig, device: torch.device) -> float:
+def _loss(model: Model, batch: Batch, config: TrainingSpeedConfig, device: torch.device) -> float:
     """The loss of a batch in nats per target token."""
     devices.prepare(device, config.matmul_precision, config.threads)
     model.eval()
     with torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16"):
-        output = model(batch.to(device), keep=batch.tgt_mask)
-        _, nll = likelihood(output.log_probs, batch, model.sizes.tgt)
+        output = model(batch.to(device), keep=batch.targets.mask)
+        _, nll = likelihood(output.log_probs, batch, model.sizes["tgt"])
     model.train()
     return float(nll) / batch.n_tokens
 

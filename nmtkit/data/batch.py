@@ -1,6 +1,6 @@
-"""Batches of sentences, and `Rows`: the one way to pick, repeat and reorder whatever has one row per sentence."""
+"""Batches of examples, and `Rows`: the one way to pick, repeat and reorder whatever has one row per sentence."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from typing import Any, TypeAlias, TypeVar
@@ -10,16 +10,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from nmtkit.core.errors import CheckpointError
-from nmtkit.core.settings import Field, Settings
-from nmtkit.data.store import Store
-from nmtkit.data.tokenizer import TokenizerPair
-from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
+from nmtkit.data.vocabulary import BOS, EOS, PAD
 
 Numbers: TypeAlias = npt.NDArray[np.integer[Any]]
 Sequences: TypeAlias = Sequence[Sequence[int]] | Sequence[Numbers]
-LengthLimits: TypeAlias = tuple[int, int]
-"""The most tokens of a source and of a target, without EOS; longer ones are truncated."""
 
 R = TypeVar("R", bound="Rows")
 
@@ -92,37 +86,100 @@ def _put(value: Any, other: Any, index: Tensor) -> None:
             _put(one, another, index)
 
 
+ABSENT: Any = None
+"""The value of a field that only some tasks have. It is typed as if it were there: code of a task that has it need not
+ask."""
+
+
 @dataclass(frozen=True)
-class Batch(Rows):
-    """B sentences, padded with PAD on the right. Masks are True where a token is real.
+class CopySource(Rows):
+    """What a model that copies can copy.
 
-    Sources end in EOS. `tgt_in` begins with BOS, `tgt_out` ends in EOS; both have T columns. Without targets the four
-    target fields are None.
-
-    Extended ids give the unknown words of an example the ids V, V+1, ... so that a model can copy them; without unknown
-    words they equal the plain ids.
+    Extended ids give the unknown words of an example the ids V, V+1, ...; without unknown words they equal the plain
+    ids.
     """
 
-    src: Tensor
-    """Source ids `(B,S)`, int64."""
-    src_mask: Tensor
-    """`(B,S)`, bool."""
-    src_lengths: Tensor
-    """`(B,)`, int64, with EOS; stays on the CPU, for packing."""
-    src_extended: Tensor
+    extended: Tensor
     """Source ids `(B,S)` in the extended target vocabulary."""
-    tgt_in: Tensor | None = None
-    """`(B,T)`: BOS, then the target."""
-    tgt_out: Tensor | None = None
-    """`(B,T)`: the target, then EOS."""
-    tgt_extended: Tensor | None = None
-    """`(B,T)`: `tgt_out` in the extended vocabulary."""
-    tgt_mask: Tensor | None = None
-    """`(B,T)`, bool."""
     n_oov: int = 0
     """The most unknown words of any example in the batch; X = V + n_oov."""
+
+
+@dataclass(frozen=True)
+class Inputs(Rows):
+    """What a model reads of B examples: texts, or rows of numbers."""
+
+    mask: Tensor
+    """`(B,S)`, bool: real positions."""
+    lengths: Tensor
+    """`(B,)`, int64, of texts with EOS; stays on the CPU, for packing."""
+    ids: Tensor = ABSENT
+    """Ids of texts `(B,S)`, int64."""
+    features: Tensor = ABSENT
+    """Rows of numbers `(B,S,F)`."""
+    segments: Tensor | None = None
+    """The segment of each position `(B,S)`, int64, from 0, where a text has several."""
+    copy: CopySource = ABSENT
+    """What can be copied."""
+
+    @classmethod
+    def of_texts(
+        cls, rows: Sequences, extended: Sequences | None = None, n_oov: int = 0, width: int | None = None
+    ) -> "Inputs":
+        """From the ids of each text, without EOS; `extended` ids default to them, and `width`, S, to the least."""
+        padded, mask = _padded(rows, width)
+        ids = torch.from_numpy(padded)
+        copied = ids if extended is None else torch.from_numpy(_padded(extended, width)[0])
+        lengths = torch.from_numpy(mask.sum(1))
+        return cls(torch.from_numpy(mask), lengths, ids, copy=CopySource(copied, n_oov))
+
+    @classmethod
+    def of_features(cls, rows: Sequence[npt.NDArray[np.floating[Any]]]) -> "Inputs":
+        """From the features `(R,F)` of each example, which become float32."""
+        counts = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
+        mask = np.arange(counts.max()) < counts[:, None]  # (B,S)
+        features = np.zeros((*mask.shape, rows[0].shape[1]), dtype=np.float32)
+        features[mask] = np.concatenate(rows)
+        return cls(torch.from_numpy(mask), torch.from_numpy(counts), features=torch.from_numpy(features))
+
+
+@dataclass(frozen=True)
+class Targets(Rows):
+    """The texts that a model learns to write."""
+
+    shifted: Tensor
+    """`(B,T)`: BOS, then the target: what the decoder reads."""
+    ids: Tensor
+    """`(B,T)`: the target, then EOS: what it predicts."""
+    extended: Tensor
+    """`(B,T)`: `ids` in the extended vocabulary."""
+    mask: Tensor
+    """`(B,T)`, bool."""
+
+    @classmethod
+    def of_texts(cls, rows: Sequences, extended: Sequences | None = None) -> "Targets":
+        """From the ids of each text, without BOS and EOS; `extended` ids default to them."""
+        ids, mask = _padded(rows)
+        shifted = np.full_like(ids, PAD)
+        shifted[:, 0] = BOS
+        shifted[:, 1:][mask[:, 1:]] = ids[:, :-1][mask[:, 1:]]
+        target = torch.from_numpy(ids)
+        copied = target if extended is None else torch.from_numpy(_padded(extended)[0])
+        return cls(torch.from_numpy(shifted), target, copied, torch.from_numpy(mask))
+
+
+@dataclass(frozen=True)
+class Batch(Rows):
+    """A batch of B examples, padded with PAD on the right. Texts end in EOS; what a task does not have is absent."""
+
+    inputs: Inputs = ABSENT
+    """What the model reads."""
+    targets: Targets = ABSENT
+    """What it writes."""
+    labels: Tensor = ABSENT
+    """The label of each example `(B,)`, or of each position that it reads `(B,S)`; -1 where there is none."""
     alignment: Tensor | None = None
-    """`(B,T,S)`, bool: links between the tokens of `tgt_out` and `src`; None without an alignment."""
+    """`(B,T,S)`, bool: links between the tokens of targets and inputs; None without an alignment."""
     prefix: Tensor | None = None
     """Forced beginnings of translations: extended ids `(B,P)`, padded with PAD on the right."""
     terms: Rows | None = None
@@ -131,16 +188,40 @@ class Batch(Rows):
     @property
     def size(self) -> int:
         """B."""
-        return self.src.shape[0]
+        return len(self.tensors()[0])
+
+    @property
+    def loss_mask(self) -> Tensor:
+        """Where something is to be predicted: positions of targets `(B,T)`, or labels `(B,)` or `(B,S)`."""
+        return self.targets.mask if self.has_targets else self.labels >= 0
+
+    def wanted(self, extended: bool = False) -> Tensor:
+        """What is to be predicted, as `loss_mask`: targets, if need be in the extended vocabulary, or labels."""
+        if not self.has_targets:
+            return self.labels
+        return self.targets.extended if extended else self.targets.ids
+
+    @property
+    def has_targets(self) -> bool:
+        """Whether there are targets."""
+        return self.targets is not ABSENT
 
     @property
     def n_tokens(self) -> int:
-        """Target tokens with EOS, without padding; 0 without targets."""
-        return 0 if self.tgt_mask is None else int(self.tgt_mask.sum())
+        """What is to be predicted: target tokens with EOS, or labels; 0 without any."""
+        return int(self.loss_mask.sum()) if self.has_targets or self.labels is not ABSENT else 0
+
+    @property
+    def n_oov(self) -> int:
+        """X - V: the most unknown words that an example can copy."""
+        return self.inputs.copy.n_oov if self.inputs is not ABSENT and self.inputs.copy is not ABSENT else 0
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> "Batch":
-        """Moves the batch to a device, except the source lengths."""
-        return replace(super().to(device, non_blocking), src_lengths=self.src_lengths)
+        """Moves the batch to a device, except the lengths."""
+        moved = super().to(device, non_blocking)
+        if self.inputs is ABSENT:
+            return moved
+        return replace(moved, inputs=replace(moved.inputs, lengths=self.inputs.lengths))
 
 
 def _padded(rows: Sequences, width: int | None = None) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
@@ -163,37 +244,19 @@ def collate(
     alignment: Sequences | None = None,
     width: int | None = None,
 ) -> Batch:
-    """Makes a batch on the CPU from the ids of each example, without BOS and EOS.
+    """Makes a batch of texts on the CPU from the ids of each example, without BOS and EOS.
 
     Extended ids default to the plain ones. The alignment of an example is a row of links between its tokens: source
     position, target position, source position, ... `width` is S; by default that of the longest source.
     """
     assert len(src) > 0, "a batch has at least one example"
-    src_ids, src_mask = _padded(src, width)
-    source = torch.from_numpy(src_ids)
-    batch = Batch(
-        src=source,
-        src_mask=torch.from_numpy(src_mask),
-        src_lengths=torch.from_numpy(src_mask.sum(1)),
-        src_extended=source if src_extended is None else torch.from_numpy(_padded(src_extended, width)[0]),
-        n_oov=n_oov,
-    )
+    inputs = Inputs.of_texts(src, src_extended, n_oov, width)
     if tgt is None:
-        return batch
+        return Batch(inputs)
     assert len(tgt) == len(src), "as many targets as sources"
-    tgt_ids, tgt_mask = _padded(tgt)
-    tgt_in = np.full_like(tgt_ids, PAD)
-    tgt_in[:, 0] = BOS
-    tgt_in[:, 1:][tgt_mask[:, 1:]] = tgt_ids[:, :-1][tgt_mask[:, 1:]]
-    target = torch.from_numpy(tgt_ids)
-    return replace(
-        batch,
-        tgt_in=torch.from_numpy(tgt_in),
-        tgt_out=target,
-        tgt_extended=target if tgt_extended is None else torch.from_numpy(_padded(tgt_extended)[0]),
-        tgt_mask=torch.from_numpy(tgt_mask),
-        alignment=None if alignment is None else _linked(alignment, tgt_ids.shape[1], src_ids.shape[1]),
-    )
+    targets = Targets.of_texts(tgt, tgt_extended)
+    links = None if alignment is None else _linked(alignment, targets.ids.shape[1], inputs.ids.shape[1])
+    return Batch(inputs, targets, alignment=links)
 
 
 def _linked(alignment: Sequences, width: int, src_width: int) -> Tensor:
@@ -203,218 +266,3 @@ def _linked(alignment: Sequences, width: int, src_width: int) -> Tensor:
     linked = np.zeros((len(alignment), width, src_width), dtype=bool)
     linked[np.repeat(np.arange(len(alignment)), counts), links[:, 1], links[:, 0]] = True
     return torch.from_numpy(linked)
-
-
-class BatchConfig(Settings):
-    """How training examples are batched."""
-
-    batch_tokens: int = Field(default=4096, ge=1)
-    """The most padded tokens of the longer side of a batch: sentences x longest sentence (with EOS). A longer sentence
-    is a batch of its own."""
-    batch_size: int | None = Field(default=None, ge=1)
-    """The most sentences in a batch; default: no limit."""
-    sort_window: int = Field(default=100_000, ge=1)
-    """Sort this many randomly drawn sentences by length, cut them into batches and shuffle the batches. A larger window
-    has less padding; it should hold many batches."""
-
-
-def _cut(widths: Numbers, budget: int, most: int | None) -> list[slice]:
-    """Cuts sentences with these widths `(n,)` into batches, in their order.
-
-    A batch has at most `most` rows, and rows x columns within the budget; a wider sentence is alone.
-    """
-    slices = []
-    start = 0
-    while start < len(widths):
-        # No later column can be narrower than the first sentence: a bound on how far to look.
-        room = max(1, budget // int(widths[start]))
-        widest = np.maximum.accumulate(widths[start : start + room])
-        size = max(1, int(np.count_nonzero(widest * np.arange(1, len(widest) + 1) <= budget)))
-        end = start + (size if most is None else min(size, most))
-        slices.append(slice(start, end))
-        start = end
-    return slices
-
-
-def _length_batches(src: Numbers, tgt: Numbers, config: BatchConfig) -> list[Numbers]:
-    """Sorts sentences by their lengths `(n,)`, with EOS, and cuts them into batches of row numbers.
-
-    Target length comes first; source lengths ascend and descend in turns, so that neighbours are alike on both sides.
-    """
-    order = np.lexsort((np.where(tgt % 2 == 0, src, -src), tgt))
-    widths = np.maximum(src, tgt)[order].astype(np.int64)
-    return [order[part] for part in _cut(widths, config.batch_tokens, config.batch_size)]
-
-
-def bucket_by_length(
-    lengths: Sequence[int] | Numbers, batch_tokens: int, batch_size: int | None = None
-) -> list[list[int]]:
-    """Batches sentences of similar length, with EOS; the row numbers of each batch.
-
-    A sentence longer than the budget is alone. The longest come first, so that a budget too large fails at once.
-    """
-    widths = np.asarray(lengths, dtype=np.int64)
-    order = np.argsort(-widths, kind="stable")
-    return [order[part].tolist() for part in _cut(widths[order], batch_tokens, batch_size)]
-
-
-def _load(store: Store, numbers: Numbers, limits: LengthLimits | None) -> Batch:
-    """The batch of these examples, truncated; target words that only the removed part of a source has become UNK."""
-    rows = numbers.tolist()
-    src_limit, tgt_limit = limits or (None, None)
-
-    def column(name: str, limit: int | None) -> list[Numbers] | None:
-        return [store.ids(name, number)[:limit] for number in rows] if store.has(name) else None
-
-    src, extended = column("src", src_limit), column("src_extended", src_limit)
-    tgt, tgt_extended = column("tgt", tgt_limit), column("tgt_extended", tgt_limit)
-    assert src is not None
-    n_oov = 0
-    if extended is not None:
-        # Unknown words have their ids in the order in which they come, so that a cut leaves the first of them.
-        ends = [max(store.tgt_size, int(row.max(initial=0)) + 1) for row in extended]
-        n_oov = max(ends) - store.tgt_size
-        if tgt_extended is not None:
-            tgt_extended = [np.where(row < end, row, UNK) for row, end in zip(tgt_extended, ends, strict=True)]
-    links = column("alignment", None)
-    if links is not None and limits is not None:
-        pairs = [row.reshape(-1, 2) for row in links]
-        links = [pair[(pair < np.array(limits)).all(1)].ravel() for pair in pairs]
-    return collate(src, tgt, extended, tgt_extended, n_oov, links)
-
-
-def _widths(store: Store, limits: LengthLimits | None) -> tuple[Numbers, Numbers]:
-    """Widths of sources and targets, with EOS, `(n,)` each."""
-    src, tgt = store.lengths("src"), store.lengths("tgt")
-    if limits is not None:
-        src, tgt = np.minimum(src, limits[0]), np.minimum(tgt, limits[1])
-    return src + 1, tgt + 1
-
-
-def sorted_batches(store: Store, batch_tokens: int, limits: LengthLimits | None = None) -> Iterator[Batch]:
-    """All examples of a store once, sorted by length, in a fixed order (for a validation loss).
-
-    `batch_tokens` counts padded tokens of the longer side; without limits nothing is truncated.
-    """
-    for numbers in _length_batches(*_widths(store, limits), BatchConfig(batch_tokens=batch_tokens)):
-        yield _load(store, numbers, limits)
-
-
-class BatchStream(Iterator[Batch]):
-    """Training batches without end: the corpus in a new random order each epoch.
-
-    The order depends on `seed` and epoch only. Of `world` processes, number `rank` takes batches rank, rank + world,
-    ... of one common sequence that runs through the epochs, so that all have equally many and none is left out.
-
-    With weights an epoch has the pairs of each file as often as its weight; `seed` and epoch choose the pairs of a
-    fraction. Memory: 12 bytes for a training pair.
-
-    Tokenizers that sample cut every batch anew from the stored text, seeded by (seed, epoch, batch), which gives
-    neither links nor extended ids. Budgets count the tokens of the best cut, so such a batch may be somewhat wider.
-    """
-
-    def __init__(
-        self,
-        store: Store,
-        config: BatchConfig,
-        seed: int,
-        tokenizers: TokenizerPair | None = None,
-        rank: int = 0,
-        world: int = 1,
-        limits: LengthLimits | None = None,
-        weights: Sequence[float] = (),
-    ) -> None:
-        assert 0 <= rank < world
-        self._tokenizers = tokenizers if tokenizers is not None and tokenizers.sampling else None
-        self._store = store
-        self._config = config
-        self._seed = seed
-        self._rank = rank
-        self._world = world
-        self._limits = limits
-        self._weights = weights
-        self._src, self._tgt = _widths(store, limits)
-        self._begin(0)
-
-    @property
-    def epoch(self) -> int:
-        """The epoch of the next batch, from 0."""
-        return self._epoch
-
-    def state(self) -> dict[str, Any]:
-        """The position in the stream, for `restore`; the same in all processes of a run."""
-        return {"epoch": self._epoch, "examples": self._examples, "data": self._store.identity}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Continues from a `state()`: the next batch is the one that would have come.
-
-        With other batch sizes the epoch continues after as many examples, give or take a batch. With other data it
-        starts again.
-        """
-        epoch, examples = state["epoch"], state["examples"]
-        self._begin(epoch)
-        while self._examples < examples and state.get("data", self._store.identity) == self._store.identity:
-            end = self._examples + len(self._coming)
-            self._take()
-            if self._epoch != epoch and end < examples:
-                raise CheckpointError("the data differ from those of the checkpoint: an epoch has fewer examples now")
-            if self._epoch != epoch:  # what was left is less than one of these batches
-                break
-
-    def __iter__(self) -> "BatchStream":
-        return self
-
-    def __next__(self) -> Batch:
-        turns = [self._take() for _ in range(self._world)]
-        epoch, number, members = turns[self._rank]
-        if self._tokenizers is None:
-            return _load(self._store, members, self._limits)
-        seed = int(np.random.SeedSequence((self._seed, epoch, number)).generate_state(1)[0])
-        rows = members.tolist()
-        src = self._tokenizers.src.encode_many([self._store.text("src", row) for row in rows], seed)
-        tgt = self._tokenizers.tgt.encode_many([self._store.text("tgt", row) for row in rows], seed + 1)
-        src_limit, tgt_limit = self._limits or (None, None)
-        return collate([row[:src_limit] for row in src], [row[:tgt_limit] for row in tgt])
-
-    def _begin(self, epoch: int) -> None:
-        self._epoch = epoch
-        self._number = self._examples = 0
-        self._pending = self._batches_of_epoch(epoch)
-        self._coming = next(self._pending)
-
-    def _take(self) -> tuple[int, int, Numbers]:
-        """The next batch of the common sequence: epoch, number in the epoch, and examples."""
-        taken = self._epoch, self._number, self._coming
-        coming = next(self._pending, None)
-        if coming is None:
-            self._begin(self._epoch + 1)
-        else:
-            self._number += 1
-            self._examples += len(self._coming)
-            self._coming = coming
-        return taken
-
-    def _batches_of_epoch(self, epoch: int) -> Iterator[Numbers]:
-        """The examples of each batch. A window is sorted when its turn comes."""
-        draw = np.random.default_rng((self._seed, epoch))
-        order = self._examples_of_epoch(draw)
-        draw.shuffle(order)
-        for window in np.array_split(order, -(-len(order) // self._config.sort_window)):
-            batches = _length_batches(self._src[window], self._tgt[window], self._config)
-            for number in draw.permutation(len(batches)):
-                yield window[batches[number]]
-
-    def _examples_of_epoch(self, draw: "np.random.Generator") -> Numbers:
-        """The examples of an epoch in the order of the store, repeated by weight."""
-        count = len(self._store)
-        everything: Numbers = np.arange(count, dtype=np.int32 if count < 1 << 31 else np.int64)
-        if not self._weights:
-            return everything
-        parts: list[Numbers] = []
-        for weight, whole in zip(self._weights, np.split(everything, np.cumsum(self._store.by_file)), strict=False):
-            parts += [whole] * int(weight)
-            if fraction := weight % 1:
-                parts.append(whole[draw.random(len(whole)) < fraction])
-        order: Numbers = np.concatenate(parts)
-        # Where all weights are small there may be nothing, and an epoch has at least one batch.
-        return order if len(order) else draw.integers(0, count, size=1, dtype=everything.dtype)

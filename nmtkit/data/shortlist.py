@@ -69,7 +69,7 @@ class Shortlist:
         `copies`: include source tokens that are in the target vocabulary. `prefix` `(B,P)`: further extended ids to
         include.
         """
-        src, size = batch.src, len(self.always)
+        src, size = batch.inputs.ids, len(self.always)
         begin = self.starts[src].flatten()
         counts = self.starts[src + 1].flatten() - begin  # (B*S,)
         before = counts.cumsum(0) - counts
@@ -79,7 +79,7 @@ class Shortlist:
         chosen[
             sentences.repeat_interleave(counts), self.words[places + torch.arange(len(places), device=src.device)]
         ] = True
-        for ids in ([batch.src_extended] if copies else []) + ([] if prefix is None else [prefix]):
+        for ids in ([batch.inputs.copy.extended] if copies else []) + ([] if prefix is None else [prefix]):
             chosen.scatter_(1, ids.masked_fill(ids >= size, PAD), True)
         return chosen
 

@@ -38,7 +38,7 @@ def dry_run(recipe: Recipe) -> list[tuple[str, str]]:
     require_fitting_stages(recipe)
     sizes, training = recipe.max_vocabulary_sizes, recipe.training
     parameters = _count(_shapes(list(recipe.by_stage().values())[-1]))
-    tokens = f"{sizes.src:,}" if sizes.src == sizes.tgt else f"{sizes.src:,} and {sizes.tgt:,}"
+    tokens = f"{sizes['src']:,}" if sizes["src"] == sizes["tgt"] else f"{sizes['src']:,} and {sizes['tgt']:,}"
     rows = [
         ("model", recipe.model.kind),
         ("parameters", f"{parameters:,} with {tokens} tokens in a vocabulary"),
@@ -93,7 +93,7 @@ def require_memory(recipe: Recipe) -> None:
     for one in recipe.by_stage().values():
         sizes = one.max_vocabulary_sizes
         if one.tokenizer.kind not in ("bpe", "unigram"):  # a vocabulary of words or characters has only what occurs
-            sizes = VocabularySizes(len(SPECIALS), len(SPECIALS), one.tokenizer.joint)
+            sizes = VocabularySizes({"src": len(SPECIALS), "tgt": len(SPECIALS)}, shared=one.tokenizer.joint)
         needed = 4 * _count(_shapes(one, sizes))
         if needed > there:
             raise RecipeError(

@@ -14,11 +14,11 @@ from nmtkit.core.errors import RecipeError
 from nmtkit.core.files import atomic_write_text, write_json
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.reading import read_pairs
-from nmtkit.data.batch import sorted_batches
+from nmtkit.data.batch_stream import sorted_batches
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.experiment.loading import DecodingOptions, open_autotuned, open_translator
-from nmtkit.models.base import Seq2Seq
+from nmtkit.models.base import Model, as_decoder
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder, ignore
 from nmtkit.runs.metrics_log import MetricsLog
@@ -42,18 +42,20 @@ class Validation:
         self.examples = list(islice(read_pairs(require_validation_files(recipe)), recipe.evaluation.max_sentences))
         self.store = Store.open(folder.data, "valid")
 
-    def __call__(self, model: Seq2Seq) -> dict[str, float]:
+    def __call__(self, model: Model) -> dict[str, float]:
         """The metrics of `Recipe.validation_metrics`, loss and perplexity, and the seconds that they took."""
         begun = time.monotonic()
         recipe, settings = self.recipe, self.recipe.evaluation
         nll, tokens = torch.zeros((), dtype=torch.float64), 0
         for batch in sorted_batches(self.store, settings.batch_tokens, recipe.data.truncation):
-            output = model(batch.to(self.device), keep=batch.tgt_mask)
-            nll += likelihood(output.log_probs, batch, model.sizes.tgt)[1].cpu()
+            output = model(batch.to(self.device), keep=batch.loss_mask)
+            nll += likelihood(output.log_probs, batch, model.vocabulary_size)[1].cpu()
             tokens += batch.n_tokens
         one_beam = {"beam_size": settings.beam_size, "diversity_groups": 1, "samples": 0, "mbr": "none"}
         config, limit = recipe.search.changed(one_beam), source_token_limit(recipe)
-        translator = Translator(model, self.tokenizers, config, name=recipe.name, max_source_tokens=limit)
+        decoder = as_decoder(model)
+        assert decoder is not None, "only texts are judged"
+        translator = Translator(decoder, self.tokenizers, config, name=recipe.name, max_source_tokens=limit)
         names = recipe.validation_metrics
         scores = TASKS.get(recipe.task).judge(translator, self.examples, names, settings.options)
         return {

@@ -20,7 +20,7 @@ from nmtkit.data.batch import collate
 from nmtkit.data.shortlist import read_shortlist
 from nmtkit.data.vocabulary import UNK
 from nmtkit.layers.inference import PrecisionChoice, cast_to_16_bits, is_slow, quantize_for_inference
-from nmtkit.models.base import Seq2Seq, as_headed
+from nmtkit.models.base import Model, as_decoder, as_headed
 from nmtkit.models.ensemble import Mean
 from nmtkit.runs.folder import Notify, ignore
 from nmtkit.runs.saved import SavedRun, find_run
@@ -122,7 +122,10 @@ def open_translator(run: SavedRun, how: DecodingOptions, notify: Callable[[str],
         return _for_workers(run, how, places, notify)
     (place,) = places
     require_graph_support(how.engine, place, how.shortlist is not None)
-    model, tokenizers, trained = run.open_for_inference(place, how.weights)
+    opened, tokenizers, trained = run.open_for_inference(place, how.weights)
+    model = as_decoder(opened)
+    if model is None:
+        raise RecipeError(f"{run.folder.path}: {trained.model.kind} writes no texts")
     shortlist = None if how.shortlist is None else read_shortlist(Path(how.shortlist), tokenizers).to(place)
     settings = how.search_settings or {}
     config = trained.search.changed(settings)
@@ -138,7 +141,7 @@ def open_translator(run: SavedRun, how: DecodingOptions, notify: Callable[[str],
             raise RecipeError(f"{model.config.kind} has one attention, not layers of heads to choose from")
         headed.show(how.layer, "mean" if how.head is None else how.head)
     precision = _requested_precision(model, how.precision)
-    key = search_workload_key(trained.model, model.sizes.tgt, config.beam_size, how.threads, place, precision)
+    key = search_workload_key(trained.model, model.sizes["tgt"], config.beam_size, how.threads, place, precision)
     known = cache.get(key, SearchSpeedConfig) if len(model.models()) == 1 else None
     speed_config = known.config if known else default_speed_config(place, "fp32" if precision == "auto" else precision)
     devices.prepare(place, threads=how.threads)
@@ -181,7 +184,7 @@ def _for_workers(
     how = replace(how, model=[str(one.folder.path) for one in run.members()], workers=1)
     # This process searches no line: it only tokenizes and joins text.
     translator = open_translator(run, replace(how, device="cpu", precision="fp32"), notify)
-    vocabulary, beam = translator.model.sizes.tgt, translator.config.beam_size
+    vocabulary, beam = translator.model.sizes["tgt"], translator.config.beam_size
     key = search_workload_key(run.inference.model, vocabulary, beam, how.threads, places[0], how.precision)
     known = cache.get(key, SearchSpeedConfig)
     workers = Workers([str(place) for place in places], partial(_open_on_device, how))
@@ -198,7 +201,7 @@ def _weights_name(run: SavedRun, which: str) -> str:
     return f"{path.parent.name}/{path.name}" if path.parent.parent == run.folder.checkpoints else path.name
 
 
-def _requested_precision(model: Seq2Seq, precision: PrecisionChoice) -> PrecisionChoice:
+def _requested_precision(model: Model, precision: PrecisionChoice) -> PrecisionChoice:
     """`auto` where measuring decides, which is on a CPU."""
     device = next(model.parameters()).device
     if precision != "auto" or device.type == "cpu":
@@ -209,18 +212,19 @@ def _requested_precision(model: Seq2Seq, precision: PrecisionChoice) -> Precisio
 
 
 @torch.no_grad()
-def fits_fp16(model: Seq2Seq) -> bool:
-    """Whether encoding in fp16 stays finite for a source of tokens from all over the vocabulary."""
+def fits_fp16(model: Model) -> bool:
+    """Whether all that the model makes of a text in fp16 is finite, with tokens from all over the vocabulary."""
     halved = deepcopy(model)
     cast_to_16_bits(halved, torch.float16)
-    ids = torch.linspace(UNK, model.sizes.src - 1, FP16_PROBE_TOKENS).long().tolist()
+    ids = torch.linspace(UNK, min(model.sizes.values()) - 1, FP16_PROBE_TOKENS).long().tolist()
     finite: list[bool] = []
 
     def look(part: torch.Tensor) -> torch.Tensor:
         finite.append(bool(part.isfinite().all()))
         return part
 
-    halved.encode(collate([ids]).to(next(model.parameters()).device)).mapped(look)
+    for part in filter(None, halved.read(collate([ids], [ids]).to(next(model.parameters()).device))):
+        part.mapped(look)
     return all(finite)
 
 
@@ -249,7 +253,7 @@ def open_autotuned(
         with time_limit(most, translator.model):
             return translator.translate(sample)
 
-    vocabulary, beam, device = default.model.sizes.tgt, default.config.beam_size, default.device
+    vocabulary, beam, device = default.model.sizes["tgt"], default.config.beam_size, default.device
     precision = how.precision if device.type == "cpu" else default.speed_config.precision
     key = search_workload_key(run.inference.model, vocabulary, beam, how.threads, device, precision)
     filled = [line for line in lines if line.strip()]

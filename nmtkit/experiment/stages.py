@@ -10,13 +10,13 @@ import torch
 from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.checkpoints.weights import OPTIMIZER, assign_matching_weights, read_weights, strip_prefix
 from nmtkit.core.files import write_json
-from nmtkit.data.batch import BatchStream
+from nmtkit.data.batch_stream import BatchStream
 from nmtkit.data.embeddings import PretrainedEmbeddingsConfig, read_vectors
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.experiment.checks import embedding_size_key
 from nmtkit.experiment.evaluation import Validation
-from nmtkit.models.base import Seq2Seq
+from nmtkit.models.base import Model
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder
 from nmtkit.runs.metrics_log import EarlierStages, MetricsLog
@@ -136,7 +136,7 @@ class StagedTraining:
         )
 
     def _initialize(
-        self, model: Seq2Seq, stages: list[SavedStage], number: int, going_on: bool
+        self, model: Model, stages: list[SavedStage], number: int, going_on: bool
     ) -> dict[str, torch.Tensor] | None:
         """Gives the model its first weights; returns the state that the optimizer begins with, if there is any."""
         stage, recipe = stages[number], stages[number].recipe
@@ -216,7 +216,7 @@ def _truncation_notes(store: Store, recipe: Recipe) -> Iterator[str]:
 
 
 def _load_previous_stage(
-    model: Seq2Seq, stages: list[SavedStage], number: int, notify: Notify
+    model: Model, stages: list[SavedStage], number: int, notify: Notify
 ) -> dict[str, torch.Tensor] | None:
     """Gives the model the best weights of the stage before; returns the optimizer's state, if it is the same one."""
     before, stage = stages[number - 1], stages[number]
@@ -238,7 +238,7 @@ def _load_previous_stage(
 
 
 def _load_embeddings(
-    model: Seq2Seq, tokenizers: TokenizerPair, recipe: Recipe, config: PretrainedEmbeddingsConfig, notify: Notify
+    model: Model, tokenizers: TokenizerPair, recipe: Recipe, config: PretrainedEmbeddingsConfig, notify: Notify
 ) -> None:
     for side, path in config.files().items():
         vocabulary = (tokenizers.src if side == "src" else tokenizers.tgt).vocabulary

@@ -119,7 +119,7 @@ def to_hugging_face(model: Seq2Seq, longest: int) -> tuple[dict[str, Any], dict[
     pre_norm = config.norm == "pre"
     src, tgt, output = (weights[f"{name}.weight"] for name in ("src_embedding", "tgt_embedding", "output"))
     bias = weights["output.bias"][:, None]
-    rows = max(model.sizes.src, model.sizes.tgt) if pre_norm else 0  # Pegasus has one size for both sides
+    rows = max(model.sizes["src"], model.sizes["tgt"]) if pre_norm else 0  # Pegasus has one size for both sides
     src, tgt, output = (_padded(matrix, rows, 0.0) for matrix in (src, tgt, output))
     one_matrix, tied = config.tie in ("all", "embeddings"), config.tie in ("all", "decoder")
     if pre_norm:  # what ties anything in Pegasus ties everything

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nmtkit.checkpoints.tensor_files import write_bare_tensors
 from nmtkit.checkpoints.weights import count_parameters, get_weights, save_weights
-from nmtkit.core.errors import DataError, NmtkitError
+from nmtkit.core.errors import DataError, NmtkitError, RecipeError
 from nmtkit.core.files import atomic_write_text, new_folder, write_errors, write_json
 from nmtkit.core.formats import dump_yaml, parse_json
 from nmtkit.core.version import __version__
@@ -18,7 +18,7 @@ from nmtkit.corpus.config import FILE_KINDS
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
 from nmtkit.interchange.export_weights import require_convertible, to_ctranslate2, to_hugging_face
-from nmtkit.models.base import Seq2Seq
+from nmtkit.models.base import Seq2Seq, as_seq2seq
 from nmtkit.models.transformer import TransformerConfig
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder, ignore
@@ -71,7 +71,9 @@ def export_run(
     gets a warning if the other program cannot search as the recipe says.
     """
     with new_folder(folder, "name another folder") as beside:
-        model, tokenizers, recipe = run.open_model(torch.device("cpu"), weights)
+        opened, tokenizers, recipe = run.open_model(torch.device("cpu"), weights)
+        if (model := as_seq2seq(opened)) is None:
+            raise RecipeError(f"{recipe.model.kind}: only models that write a text from a text are exported")
         EXPORTS[to](model, tokenizers, recipe, beside)
         if to != "safetensors":
             try:
@@ -214,8 +216,8 @@ def _model_card(run: RunFolder, recipe: Recipe, model: Seq2Seq, to: str, licence
     parts = [
         f"---\n{dump_yaml(head)}---\n\n# {recipe.name}",
         recipe.description,
-        f"A {recipe.model.kind} for {task.name} with {count_parameters(model):,} weights, {model.sizes.src:,} source "
-        f"and {model.sizes.tgt:,} target tokens. nmtkit {__version__} wrote this folder.",
+        f"A {recipe.model.kind} for {task.name} with {count_parameters(model):,} weights, {model.sizes['src']:,} "
+        f"source and {model.sizes['tgt']:,} target tokens. nmtkit {__version__} wrote this folder.",
         "## Use",
         _USE[to].replace("COMMAND", task.command),
         "## Data",

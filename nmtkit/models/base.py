@@ -1,4 +1,4 @@
-"""The contract between models, training and search.
+"""The contracts between models, training and search.
 
 Letters used in every shape comment:
 
@@ -9,10 +9,16 @@ Letters used in every shape comment:
     V   target vocabulary        X   = V + the most unknown words of any example in the batch
     H   hidden size              E   embedding size            L   layers            Q   queries per sentence
 
-A model is five methods: `encode`, `start`, `advance`, `unroll`, `logits`. `unroll` is all steps over given targets: a
-walk of `advance`, unless a model has a parallel or cheaper form. Memory has one row per *sentence* and is fixed while
-decoding; state has one row per *hypothesis*. A model that attends reads the K = N // B hypotheses of a sentence as K
-queries into that sentence's one row of memory: the encoder's states are never copied per beam.
+There are three contracts, each with what the one before it has:
+
+    Model    reads a batch and predicts: `read`, `logits`. Training asks for no more.
+    Decoder  writes a text word by word: `start`, `advance`. Search asks for it. `unroll` is all steps over given
+             targets, `prefill` those over a prompt: walks of `advance`, unless a model has a parallel or cheaper form.
+    Seq2Seq  writes a text from one that it reads: `encode`. Pictures of attention, alignment and copying ask for it.
+
+Memory has one row per *sentence* and is fixed while decoding; state has one row per *hypothesis*. A model that attends
+reads the K = N // B hypotheses of a sentence as K queries into that sentence's one row of memory: the encoder's states
+are never copied per beam.
 
 Decoding changes two things. The *state* is small and of one size: a search reorders its rows. The *cache*
 (`nmtkit.layers.kv_cache`) grows by one entry in every step, and its entries are never moved. The position of a
@@ -22,7 +28,7 @@ hypothesis is a tensor, since the hypotheses of one step may stand at different 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -31,23 +37,22 @@ from typing_extensions import TypeVar
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.registry import Registry
 from nmtkit.core.settings import Settings, TaggedUnion
-from nmtkit.data.batch import Batch, Rows
+from nmtkit.data.batch import ABSENT, Batch, CopySource, Rows
 from nmtkit.data.embeddings import Side
 from nmtkit.data.vocabulary import UNK
 from nmtkit.layers.copying import mix
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.models.output import ShortlistedOutput, log_probabilities
 
-MODELS: Registry["type[Seq2Seq]"] = Registry("model")
+MODELS: Registry["type[Model]"] = Registry("model")
 
 
-@dataclass(frozen=True)
-class VocabularySizes:
-    """How many ids each side has, and whether both sides share one vocabulary (then the sizes are equal)."""
+class VocabularySizes(dict[str, int]):
+    """How many ids each column has; `shared`: whether two texts share one vocabulary (then their sizes are equal)."""
 
-    src: int
-    tgt: int
-    shared: bool
+    def __init__(self, columns: Mapping[str, int], shared: bool = False) -> None:
+        super().__init__(columns)
+        self.shared = shared
 
 
 Tie = Literal["none", "embeddings", "decoder", "all"]
@@ -99,11 +104,9 @@ class Memory(Rows):
     """All that is fixed while decoding; one row per sentence. Each model adds what it needs (keys, final state)."""
 
     mask: Tensor
-    """`(B,S)`, True where a source token is real."""
-    src_extended: Tensor
-    """`(B,S)`, source ids in the extended target vocabulary."""
-    n_oov: int
-    """X - V."""
+    """`(B,S)`, True where a position that the model reads is real; `(B,0)` where it reads nothing."""
+    copy: CopySource
+    """What can be copied; absent where a model reads no text."""
     _: KW_ONLY
     shortlist: ShortlistedOutput | None = None
     """Shortlisted rows of the output layer; None means the whole vocabulary."""
@@ -123,11 +126,12 @@ class DecoderState(Rows):
 
 
 @dataclass(frozen=True)
-class DecoderOutput(Rows):
-    """The output of one or more decoding steps, before the output layer."""
+class ModelOutput(Rows):
+    """What a model has found, before the output layer; of a decoder, in one or more steps."""
 
     features: Tensor
-    """`(N,*)` from `advance`; `(B,T,*)` from `unroll`; `(M,*)` from `gather`: what `predict` reads."""
+    """`(N,*)` from `advance`; `(B,T,*)` from `unroll`; `(M,*)` from `gather`: what `predict` reads. A model that labels
+    examples has `(B,*)`, one that labels positions `(B,S,*)`."""
     attention: Tensor | None = None
     """Weights over the source, `(N,S)`, `(B,T,S)` or `(M,S)`; None where not asked for, or where the model has none."""
     copy_gate: Tensor | None = None
@@ -138,14 +142,14 @@ class DecoderOutput(Rows):
     """The centre of a local window, `(N,)`, `(B,T)` or `(M,)`, in source tokens from 0; None where `attention` is, and
     where a model may look at all of the source."""
 
-    def gather(self, keep: Tensor) -> "DecoderOutput":
-        """The positions where `keep` `(B,T)` is True, as M rows; spares the output layer the padding."""
+    def gather(self, keep: Tensor) -> "ModelOutput":
+        """The positions where `keep` `(B,T)` or `(B,)` is True, as M rows; spares the output layer the padding."""
         # `keep` may still be on the CPU: finding its positions there spares an accelerator a wait.
-        rows, columns = (index.to(self.features.device, non_blocking=True) for index in keep.nonzero(as_tuple=True))
-        return replace(self.mapped(lambda tensor: tensor[rows, columns]), sentence=rows)
+        places = [index.to(self.features.device, non_blocking=True) for index in keep.nonzero(as_tuple=True)]
+        return replace(self.mapped(lambda tensor: tensor[*places]), sentence=places[0])
 
     @classmethod
-    def stack(cls, steps: Sequence["DecoderOutput"]) -> "DecoderOutput":
+    def stack(cls, steps: Sequence["ModelOutput"]) -> "ModelOutput":
         """The outputs of T steps `(N,*)` as one `(N,T,*)`."""
         names = [field.name for field in fields(cls) if getattr(steps[0], field.name) is not None]
         return cls(**{name: torch.stack([getattr(step, name) for step in steps], 1) for name in names})
@@ -160,7 +164,7 @@ class Output(Rows):
     attention: Tensor | None = None
     """`(B,T,S)` (never flattened), or None where not asked for, or where the model has none."""
     centres: Tensor | None = None
-    """The centres of local windows `(B,T)` (never flattened), or None; see `DecoderOutput`."""
+    """The centres of local windows `(B,T)` (never flattened), or None; see `ModelOutput`."""
     copy_gate: Tensor | None = None
     """p_gen `(B,T,1)` (never flattened), or None where the model does not copy."""
 
@@ -170,8 +174,8 @@ class LayerAttentions(Rows):
     """Attention weights of every head: one tensor for each of the L layers of a side, first layer first.
 
     Rows are queries, columns are keys. A real row sums to one over the keys that it may read; rows and columns of
-    padding are zero. Row t of `decoder` and `cross` is the position that *predicts* target token t (`tgt_out`). The
-    columns of `decoder` are the decoder's inputs (`tgt_in`), BOS first; row t reads columns 0 to t.
+    padding are zero. Row t of `decoder` and `cross` is the position that *predicts* target token t (`Targets.ids`). The
+    columns of `decoder` are the decoder's inputs (`Targets.shifted`), BOS first; row t reads columns 0 to t.
     """
 
     encoder: tuple[Tensor, ...]
@@ -188,33 +192,36 @@ S = TypeVar("S", bound=DecoderState, default=Any)
 """The decoder state of a model."""
 
 
-class Seq2Seq(nn.Module, ABC, Generic[M, S]):
-    """An encoder-decoder model; see the head of this file.
+class Model(nn.Module, ABC):
+    """What can be trained; see the head of this file.
 
-    A subclass has a nested `Config(ModelConfig)`, is built as `Model(config, vocabulary_sizes)`, and names its memory
-    and state: `Seq2Seq[LuongMemory, LuongState]`.
+    A subclass has a nested `Config(ModelConfig)`, and is built as `Model(config, vocabulary_sizes)`.
     """
 
     Config: ClassVar[type[ModelConfig]]
-    src_embedding: nn.Embedding
-    """The source's word vectors; the same module as the target's where one matrix serves both sides."""
-    tgt_embedding: nn.Embedding
-    """The target's word vectors."""
-    has_attention: bool = True
-    """Whether the readouts can carry attention over the source."""
-    source_end: bool = True
-    """Whether a memory ends with the EOS of its source."""
-    window_half_width: int | None = None
-    """How many source tokens the model may look at on either side of a centre; None where it may look at all."""
+    output_column: ClassVar[str]
+    """The column whose ids the model predicts."""
+    has_attention: bool = False
+    """Whether the outputs can carry attention over what the model reads."""
 
     def __init__(self, config: ModelConfig, sizes: VocabularySizes) -> None:
         super().__init__()
         self.config = config
         self.sizes = sizes
 
+    def models(self) -> "Sequence[Model]":
+        """The model itself, or the members of an ensemble."""
+        return [self]
+
+    @property
+    def vocabulary_size(self) -> int:
+        """V."""
+        return self.sizes[self.output_column]
+
     def embedding(self, side: Side) -> nn.Embedding:
-        """The word vectors of one side."""
-        return self.src_embedding if side == "src" else self.tgt_embedding
+        """The word vectors of a text column, which are its `src_embedding` or `tgt_embedding`."""
+        embedding: nn.Embedding = getattr(self, f"{side}_embedding")
+        return embedding
 
     @torch.no_grad()
     def init_embedding(self, side: Side, ids: Tensor, vectors: Tensor, rescale: bool) -> float:
@@ -228,13 +235,46 @@ class Seq2Seq(nn.Module, ABC, Generic[M, S]):
         weight[ids] = vectors.to(weight) * factor
         return factor
 
-    def models(self) -> "list[Seq2Seq]":
-        """The model itself, or the members of an ensemble."""
-        return [self]
+    @abstractmethod
+    def read(self, batch: Batch, need_attention: bool = False) -> tuple[ModelOutput, Any]:
+        """What `predict` needs: the output at all positions, and the memory, or None in a model without one."""
 
     @abstractmethod
-    def encode(self, batch: Batch) -> M:
-        """Runs the encoder and projects the keys once."""
+    def logits(self, output: ModelOutput, memory: Any) -> Tensor:
+        """The output layer `(...,V)`, for the leading axes of `output.features`, before the softmax."""
+
+    def predict(self, output: ModelOutput, memory: Any) -> Tensor:
+        """Log-probabilities `(...,X)`. Training calls it on parts of an output, one after the other."""
+        return log_probabilities(self.logits(output, memory))
+
+    def forward(self, batch: Batch, keep: Tensor | None = None, need_attention: bool = False) -> Output:
+        """Teacher forcing; only positions in `keep`, if given, go through the output layer."""
+        output, memory = self.read(batch, need_attention)
+        attention, centres, gate = output.attention, output.centres, output.copy_gate
+        if keep is not None:
+            output = output.gather(keep)
+        return Output(self.predict(output, memory), attention, centres, gate)
+
+
+class Decoder(Model, Generic[M, S]):
+    """A model that writes a text word by word.
+
+    A subclass names its memory and state, `Decoder[Memory, MyState]`, and gives `start`, `advance` and `logits`, which
+    ends in `project_to_vocabulary` so that a shortlist works. By default it reads nothing but what is written.
+    """
+
+    output_column = "tgt"
+    tgt_embedding: nn.Embedding
+    """The target's word vectors."""
+    source_end: bool = True
+    """Whether a memory ends with the EOS of its source."""
+
+    def memory(self, batch: Batch) -> M:
+        """What is fixed while decoding, one row per sentence."""
+        first = batch.targets.ids if batch.has_targets else batch.prefix
+        assert first is not None, "a decoder without a source goes on with a text, which may be empty"
+        nothing = torch.zeros(len(first), 0, dtype=torch.bool, device=first.device)
+        return cast(M, Memory(nothing, ABSENT))
 
     @abstractmethod
     def start(self, memory: M) -> S:
@@ -247,7 +287,7 @@ class Seq2Seq(nn.Module, ABC, Generic[M, S]):
     @abstractmethod
     def advance(
         self, tokens: Tensor, state: S, memory: M, cache: KVCache, need_attention: bool = False
-    ) -> tuple[DecoderOutput, S]:
+    ) -> tuple[ModelOutput, S]:
         """One decoding step, without the output layer. The caller moves the cache on: `KVCache.next_step`.
 
         Args:
@@ -255,14 +295,7 @@ class Seq2Seq(nn.Module, ABC, Generic[M, S]):
             state: N rows.
             memory: B rows; N is a multiple of B, sentence-major.
             cache: of these hypotheses; the entries of this step are written into it.
-            need_attention: whether `DecoderOutput.attention` must be filled; where it costs nothing it may always be.
-        """
-
-    @abstractmethod
-    def logits(self, readout: DecoderOutput, memory: M) -> Tensor:
-        """The output layer `(...,V)`, for the leading axes of `readout.features`, before the softmax.
-
-        It ends in `project_to_vocabulary`, which gives `(N,V')` with a shortlist.
+            need_attention: whether `ModelOutput.attention` must be filled; where it costs nothing it may always be.
         """
 
     def output_layer(self, memory: M) -> tuple[Tensor, Tensor]:
@@ -277,56 +310,78 @@ class Seq2Seq(nn.Module, ABC, Generic[M, S]):
         """The same memory, with `logits` for candidates only; see `ShortlistedOutput.gathered`."""
         return replace(memory, shortlist=ShortlistedOutput.gathered(*self.output_layer(memory), candidates))
 
-    def predict(self, readout: DecoderOutput, memory: M) -> Tensor:
-        """Log-probabilities `(...,X)`; with the words of the source where the model copies.
-
-        Training calls it on parts of an output, one after the other.
-        """
-        logits = self.logits(readout, memory)
+    def predict(self, output: ModelOutput, memory: M) -> Tensor:
+        """Log-probabilities `(...,X)`; with the words of the source where the model copies."""
+        logits = self.logits(output, memory)
         assert memory.shortlist is None or memory.shortlist.bias.shape[1] == logits.shape[-1], "see `logits`"
         log_probs = log_probabilities(logits)
-        return log_probs if readout.copy_gate is None else self.copied(log_probs, readout, memory)
+        return log_probs if output.copy_gate is None else self.copied(log_probs, output, memory)
 
-    def copied(self, log_probs: Tensor, readout: DecoderOutput, memory: M, excess: Tensor | None = None) -> Tensor:
+    def copied(self, log_probs: Tensor, output: ModelOutput, memory: M, excess: Tensor | None = None) -> Tensor:
         """The end of `predict` in a model that copies: `(...,X)` from `(...,V)`; see `nmtkit.layers.copying.mix`."""
-        assert readout.attention is not None, "a model that copies shows where it looks"
-        assert readout.copy_gate is not None, "a model that copies has a gate"
-        src = memory.src_extended if readout.sentence is None else memory.src_extended[readout.sentence]
-        return mix(log_probs, readout.attention, readout.copy_gate, memory.columns_of(src), memory.n_oov, excess)
+        assert output.attention is not None, "a model that copies shows where it looks"
+        assert output.copy_gate is not None, "a model that copies has a gate"
+        src = memory.copy.extended if output.sentence is None else memory.copy.extended[output.sentence]
+        return mix(log_probs, output.attention, output.copy_gate, memory.columns_of(src), memory.copy.n_oov, excess)
 
     def step(
         self, tokens: Tensor, state: S, memory: M, cache: KVCache, need_attention: bool = False
-    ) -> tuple[Tensor, DecoderOutput, S]:
+    ) -> tuple[Tensor, ModelOutput, S]:
         """`advance`, then `predict`: log-probabilities `(N,X)`, the output and the next state."""
-        readout, state = self.advance(tokens, state, memory, cache, need_attention)
-        return self.predict(readout, memory), readout, state
+        output, state = self.advance(tokens, state, memory, cache, need_attention)
+        return self.predict(output, memory), output, state
 
-    def unroll(self, batch: Batch, memory: M, need_attention: bool = False) -> DecoderOutput:
+    def prefill(self, prompt: Tensor, state: S, memory: M, cache: KVCache) -> tuple[ModelOutput, S]:
+        """Steps over a prompt `(B,P)`, BOS first, of one hypothesis per sentence: the output `(B,P,*)`, and the state.
+
+        The cache is at its beginning, with width 1; afterwards it stands behind the prompt.
+        """
+        steps = []
+        for tokens in prompt.unbind(1):
+            output, state = self.advance(tokens, state, memory, cache)
+            cache.next_step()
+            steps.append(output)
+        return ModelOutput.stack(steps), state
+
+    def unroll(self, batch: Batch, memory: M, need_attention: bool = False) -> ModelOutput:
         """All steps over the given targets, `(B,T,*)`."""
-        assert batch.tgt_in is not None
         state, cache = self.start(memory), KVCache(len(memory.mask), 1, memory.mask.device)
         steps = []
-        for tokens in batch.tgt_in.unbind(1):
-            readout, state = self.advance(tokens, state, memory, cache, need_attention)
+        for tokens in batch.targets.shifted.unbind(1):
+            output, state = self.advance(tokens, state, memory, cache, need_attention)
             cache.next_step()
-            steps.append(readout)
-        return DecoderOutput.stack(steps)
+            steps.append(output)
+        return ModelOutput.stack(steps)
 
-    def forward(self, batch: Batch, keep: Tensor | None = None, need_attention: bool = False) -> Output:
-        """Teacher forcing; only positions in `keep` `(B,T)`, if given, go through the output layer."""
-        memory = self.encode(batch)
-        readout = self.unroll(batch, memory, need_attention)
-        attention, centres, gate = readout.attention, readout.centres, readout.copy_gate
-        if keep is not None:
-            readout = readout.gather(keep)
-        return Output(self.predict(readout, memory), attention, centres, gate)
+    def read(self, batch: Batch, need_attention: bool = False) -> tuple[ModelOutput, M]:
+        """The memory, and all steps over the given targets."""
+        memory = self.memory(batch)
+        return self.unroll(batch, memory, need_attention), memory
+
+
+class Seq2Seq(Decoder[M, S]):
+    """A decoder that writes a text from one that it reads."""
+
+    src_embedding: nn.Embedding
+    """The source's word vectors; the same module as the target's where one matrix serves both sides."""
+    has_attention = True
+    window_half_width: int | None = None
+    """How many source tokens the model may look at on either side of a centre; None where it may look at all."""
+
+    @abstractmethod
+    def encode(self, batch: Batch) -> M:
+        """Runs the encoder and projects the keys once."""
+
+    def memory(self, batch: Batch) -> M:
+        """What the encoder has made of the source."""
+        return self.encode(batch)
 
 
 class HeadedModel(Seq2Seq[M, S]):
     """A model with layers of multi-head attention, whose weights can be read."""
 
     @abstractmethod
-    def unroll_with_heads(self, batch: Batch, memory: M) -> tuple[DecoderOutput, Tensor]:
+    def unroll_with_heads(self, batch: Batch, memory: M) -> tuple[ModelOutput, Tensor]:
         """`unroll` with its attention, and the weights of all heads of the layer that it comes from, `(B,A,T,S)`."""
 
     @abstractmethod
@@ -342,9 +397,19 @@ class HeadedModel(Seq2Seq[M, S]):
         """Chooses the attention that `need_attention` returns: of a layer, from 1, and of all or one of its heads."""
 
 
-def as_headed(model: Seq2Seq) -> HeadedModel | None:
+def as_headed(model: Model) -> HeadedModel | None:
     """The model, if it has layers of multi-head attention."""
     return model if isinstance(model, HeadedModel) else None
+
+
+def as_decoder(model: Model) -> Decoder | None:
+    """The model, if it writes texts."""
+    return model if isinstance(model, Decoder) else None
+
+
+def as_seq2seq(model: Model) -> Seq2Seq | None:
+    """The model, if it writes texts from texts."""
+    return model if isinstance(model, Seq2Seq) else None
 
 
 def rows_per_sentence(state_rows: int, memory: Memory) -> int:
@@ -356,4 +421,4 @@ def rows_per_sentence(state_rows: int, memory: Memory) -> int:
 
 def extended_to_unk(ids: Tensor, sizes: VocabularySizes) -> Tensor:
     """Extended ids as a decoder reads them: words that only the source has become UNK."""
-    return ids.masked_fill(ids >= sizes.tgt, UNK)
+    return ids.masked_fill(ids >= sizes["tgt"], UNK)

@@ -20,7 +20,7 @@ from nmtkit.core.settings import Field
 from nmtkit.data.batch import Batch
 from nmtkit.layers.elementary import at_least_float32
 from nmtkit.layers.kv_cache import KVCache
-from nmtkit.models.base import DecoderOutput, DecoderState, Memory, ModelConfig, Seq2Seq, extended_to_unk
+from nmtkit.models.base import DecoderState, Memory, ModelConfig, ModelOutput, Seq2Seq, extended_to_unk
 from nmtkit.models.output import ShortlistedOutput, log_probabilities
 
 Mean = Literal["probabilities", "log-probabilities"]
@@ -69,13 +69,13 @@ class EnsembleState(DecoderState):
 
 
 @dataclass(frozen=True)
-class EnsembleDecoderOutput(DecoderOutput):
+class EnsembleOutput(ModelOutput):
     """The outputs of all members; `features` are those of the first, attention and p_gen are means.
 
     p_gen of a member that does not copy is 1; attention is of the members that have any.
     """
 
-    members: tuple[DecoderOutput, ...] = ()
+    members: tuple[ModelOutput, ...] = ()
 
 
 class Ensemble(Seq2Seq[EnsembleMemory, EnsembleState]):
@@ -90,7 +90,7 @@ class Ensemble(Seq2Seq[EnsembleMemory, EnsembleState]):
         if len(weights) != len(members) or not all(weight > 0 for weight in weights):
             raise RecipeError(f"an ensemble of {len(members)} models needs as many weights, each above 0")
         sizes = members[0].sizes
-        if any((one.sizes.src, one.sizes.tgt) != (sizes.src, sizes.tgt) for one in members):
+        if any((one.sizes["src"], one.sizes["tgt"]) != (sizes["src"], sizes["tgt"]) for one in members):
             raise RecipeError("the models of an ensemble have one vocabulary, and these have several sizes of it")
         copying = any(one.config.copies for one in members)
         super().__init__(EnsembleConfig(copying=copying, mean=mean, weights=list(weights)), sizes)
@@ -107,7 +107,7 @@ class Ensemble(Seq2Seq[EnsembleMemory, EnsembleState]):
     def encode(self, batch: Batch) -> EnsembleMemory:
         """Runs the encoder of each."""
         members = tuple(one.encode(batch) for one in self.models())
-        return EnsembleMemory(batch.src_mask, batch.src_extended, batch.n_oov, members)
+        return EnsembleMemory(batch.inputs.mask, batch.inputs.copy, members)
 
     def start(self, memory: EnsembleMemory) -> EnsembleState:
         """The first state of each."""
@@ -120,7 +120,7 @@ class Ensemble(Seq2Seq[EnsembleMemory, EnsembleState]):
 
     def advance(
         self, tokens: Tensor, state: EnsembleState, memory: EnsembleMemory, cache: KVCache, need_attention: bool = False
-    ) -> tuple[EnsembleDecoderOutput, EnsembleState]:
+    ) -> tuple[EnsembleOutput, EnsembleState]:
         """A step of each; their layers follow each other in the one cache."""
         known = extended_to_unk(tokens, self.sizes) if self.config.copies else tokens
         readouts, states = [], []
@@ -131,7 +131,7 @@ class Ensemble(Seq2Seq[EnsembleMemory, EnsembleState]):
             states.append(after)
         return self._joined(readouts, need_attention), EnsembleState(tuple(states))
 
-    def unroll(self, batch: Batch, memory: EnsembleMemory, need_attention: bool = False) -> EnsembleDecoderOutput:
+    def unroll(self, batch: Batch, memory: EnsembleMemory, need_attention: bool = False) -> EnsembleOutput:
         """All steps of each."""
         members = zip(self.models(), memory.members, strict=True)
         return self._joined([one.unroll(batch, own, need_attention) for one, own in members], need_attention)
@@ -142,11 +142,11 @@ class Ensemble(Seq2Seq[EnsembleMemory, EnsembleState]):
         rows = tuple(ShortlistedOutput.gathered(*one.output_layer(own), candidates) for one, own in members)
         return replace(memory, shortlist=EnsembleShortlist(rows[0].bias, rows[0].index, rows))
 
-    def logits(self, readout: DecoderOutput, memory: EnsembleMemory) -> Tensor:
+    def logits(self, readout: ModelOutput, memory: EnsembleMemory) -> Tensor:
         """The mean `(...,X)`, with copies; normalised for probabilities, not for log-probabilities."""
-        assert isinstance(readout, EnsembleDecoderOutput)
-        width = self.sizes.tgt if memory.shortlist is None else memory.shortlist.bias.shape[1]
-        width += memory.n_oov if self.config.copies else 0
+        assert isinstance(readout, EnsembleOutput)
+        width = self.sizes["tgt"] if memory.shortlist is None else memory.shortlist.bias.shape[1]
+        width += memory.copy.n_oov if self.config.copies else 0
         means: list[Tensor] = []
         for one, own, its, share in zip(self.models(), readout.members, memory.of_members(), self._shares, strict=True):
             log_probs = one.predict(replace(own, sentence=readout.sentence), its)
@@ -154,17 +154,17 @@ class Ensemble(Seq2Seq[EnsembleMemory, EnsembleState]):
             means.append(log_probs * share if self._of_logs else log_probs + math.log(share))
         return reduce(torch.add if self._of_logs else torch.logaddexp, means)
 
-    def predict(self, readout: DecoderOutput, memory: EnsembleMemory) -> Tensor:
+    def predict(self, readout: ModelOutput, memory: EnsembleMemory) -> Tensor:
         """Log-probabilities `(...,X)`."""
         return log_probabilities(self.logits(readout, memory))
 
     def copied(
-        self, log_probs: Tensor, readout: DecoderOutput, memory: EnsembleMemory, excess: Tensor | None = None
+        self, log_probs: Tensor, readout: ModelOutput, memory: EnsembleMemory, excess: Tensor | None = None
     ) -> Tensor:
         """The mean has the copies already."""
         return log_probs if excess is None else log_probs - excess
 
-    def _joined(self, readouts: Sequence[DecoderOutput], need_attention: bool) -> EnsembleDecoderOutput:
+    def _joined(self, readouts: Sequence[ModelOutput], need_attention: bool) -> EnsembleOutput:
         shared = list(zip(readouts, self._shares, strict=True))
         looks = [(one.attention, share) for one, share in shared if one.attention is not None]
         attention = gate = None
@@ -174,4 +174,4 @@ class Ensemble(Seq2Seq[EnsembleMemory, EnsembleState]):
         if self.config.copies:
             mean = torch.stack([one.copy_gate * share for one, share in shared if one.copy_gate is not None]).sum(0)
             gate = mean + sum(share for one, share in shared if one.copy_gate is None)
-        return EnsembleDecoderOutput(readouts[0].features, attention, gate, members=tuple(readouts))
+        return EnsembleOutput(readouts[0].features, attention, gate, members=tuple(readouts))

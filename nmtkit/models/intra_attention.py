@@ -51,7 +51,7 @@ from nmtkit.layers.inference import UnquantizedLinear
 from nmtkit.layers.kernels import masked_softmax
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.recurrent import Bridge, RecurrentEncoder, build_rnn, init_weights, layers_first, rnn_step, run_rnn
-from nmtkit.models.base import MODELS, DecoderOutput, Tie, VocabularySizes, extended_to_unk, rows_per_sentence
+from nmtkit.models.base import MODELS, ModelOutput, Tie, VocabularySizes, extended_to_unk, rows_per_sentence
 from nmtkit.models.output import project_to_vocabulary
 from nmtkit.models.recurrent import AttentionMemory, RecurrentConfig, RecurrentModel, RecurrentState
 
@@ -174,8 +174,8 @@ class IntraAttention(RecurrentModel[IntraAttentionMemory, IntraAttentionState]):
         features = hidden * (3 if config.intra_decoder else 2)
         self.switch = nn.Linear(features, 1) if config.copying else None
         self.projection = nn.Linear(embedding, features, bias=False) if output_tied else None
-        self.output = None if output_tied else UnquantizedLinear(features, sizes.tgt, bias=False)
-        self.output_bias = nn.Parameter(torch.zeros(sizes.tgt))
+        self.output = None if output_tied else UnquantizedLinear(features, sizes["tgt"], bias=False)
+        self.output_bias = nn.Parameter(torch.zeros(sizes["tgt"]))
         init_weights(self, "xavier")
         # Rows of W_out with a length of about 3, as in Luong's model: shorter ones tell words apart later.
         for module in (self.projection, self.output):
@@ -200,7 +200,7 @@ class IntraAttention(RecurrentModel[IntraAttentionMemory, IntraAttentionState]):
         memory: IntraAttentionMemory,
         cache: KVCache,
         need_attention: bool = False,
-    ) -> tuple[DecoderOutput, IntraAttentionState]:
+    ) -> tuple[ModelOutput, IntraAttentionState]:
         """Updates, then looks at the article and at the earlier states."""
         beam = rows_per_sentence(tokens.shape[0], memory)
         hidden, cell = rnn_step(self.decoder, self._embedded(tokens), state.hidden, state.cell)  # (N,1,H)
@@ -216,17 +216,20 @@ class IntraAttention(RecurrentModel[IntraAttentionMemory, IntraAttentionState]):
         readout = self._readout(torch.cat(features, -1).flatten(0, 1), weights.flatten(0, 1))
         return readout, IntraAttentionState(hidden, cell, past)
 
-    def unroll(self, batch: Batch, memory: IntraAttentionMemory, need_attention: bool = False) -> DecoderOutput:
+    def unroll(self, batch: Batch, memory: IntraAttentionMemory, need_attention: bool = False) -> ModelOutput:
         """All steps at once; in training, first finds the words of its own that it reads."""
-        assert batch.tgt_in is not None
-        read = self._with_own_words(batch.tgt_in, memory) if self.training and self.own_words else batch.tgt_in
+        read = (
+            self._with_own_words(batch.targets.shifted, memory)
+            if self.training and self.own_words
+            else batch.targets.shifted
+        )
         states, _ = run_rnn(self.decoder, self._embedded(read), layers_first(memory.hidden, memory.cell))
         energies = self._energies(states, memory)  # (B,T,S)
         contexts, weights = self._look(energies, accumulated_before(energies) if self.intra_temporal else None, memory)
         own = [] if self.intra_decoder is None else [self.intra_decoder.all_steps(states)]
         return self._readout(torch.cat([states, contexts, *own], -1), weights)
 
-    def logits(self, readout: DecoderOutput, memory: IntraAttentionMemory) -> Tensor:
+    def logits(self, readout: ModelOutput, memory: IntraAttentionMemory) -> Tensor:
         """`(...,V)`, before the softmax of eq. 9; eq. 12 is `predict`'s."""
         weight, bias = self.output_layer(memory)
         return project_to_vocabulary(partial(F.linear, weight=weight, bias=bias), readout.features, memory.shortlist)
@@ -252,13 +255,13 @@ class IntraAttention(RecurrentModel[IntraAttentionMemory, IntraAttentionState]):
         weights = masked_softmax(energies, memory.mask.unsqueeze(1))
         return torch.matmul(weights.to(memory.values.dtype), memory.values), weights
 
-    def _readout(self, features: Tensor, weights: Tensor) -> DecoderOutput:
+    def _readout(self, features: Tensor, weights: Tensor) -> ModelOutput:
         """What `predict` needs of `[h; c; d]`, eq. 11 included."""
         features = self.dropout(features)
         # The paper's switch is the probability of copying; the sigmoid of the negative is that of generating.
         u = None if self.switch is None else self.switch(features)
         gate = None if u is None else torch.sigmoid(-u.to(at_least_float32(u)))
-        return DecoderOutput(features, weights, gate)
+        return ModelOutput(features, weights, gate)
 
     @torch.no_grad()
     def _with_own_words(self, tgt_in: Tensor, memory: IntraAttentionMemory) -> Tensor:

@@ -37,7 +37,7 @@ from nmtkit.layers.recurrent import (
     rows_first,
     run_rnn,
 )
-from nmtkit.models.base import MODELS, DecoderOutput, VocabularySizes
+from nmtkit.models.base import MODELS, ModelOutput, VocabularySizes
 from nmtkit.models.output import project_to_vocabulary
 from nmtkit.models.recurrent import AttentionMemory, RecurrentModel, RecurrentState, StackedConfig
 
@@ -119,7 +119,7 @@ class Luong(RecurrentModel[LuongMemory, LuongState]):
             build_window(config.window, hidden, config.window_size),
         )
         self.attentional = nn.Linear(memory + hidden, hidden, bias=config.attentional_bias)
-        self.output = nn.Linear(hidden, sizes.tgt)
+        self.output = nn.Linear(hidden, sizes["tgt"])
         init_weights(self, config.initialisation)
         if config.tie in ("decoder", "all"):
             self.output.weight = self.tgt_embedding.weight
@@ -134,10 +134,11 @@ class Luong(RecurrentModel[LuongMemory, LuongState]):
     def encode(self, batch: Batch) -> LuongMemory:
         """Runs the encoder, puts its states into the order of the source, and projects the keys once."""
         if not self.source_end:
-            lengths = (batch.src_lengths - 1).clamp(min=1)
-            batch = replace(batch, src_mask=mask_without_eos(batch.src_mask), src_lengths=lengths)
+            lengths = (batch.inputs.lengths - 1).clamp(min=1)
+            inputs = replace(batch.inputs, mask=mask_without_eos(batch.inputs.mask), lengths=lengths)
+            batch = replace(batch, inputs=inputs)
         memory = self.attention_memory(batch, self.attention.score.project, self.bridge)
-        return LuongMemory(**vars(memory), lengths=batch.src_mask.sum(1))
+        return LuongMemory(**vars(memory), lengths=batch.inputs.mask.sum(1))
 
     def start(self, memory: LuongMemory) -> LuongState:
         """The encoder's last state; nothing has been looked at yet."""
@@ -146,7 +147,7 @@ class Luong(RecurrentModel[LuongMemory, LuongState]):
 
     def advance(
         self, tokens: Tensor, state: LuongState, memory: LuongMemory, cache: KVCache, need_attention: bool = False
-    ) -> tuple[DecoderOutput, LuongState]:
+    ) -> tuple[ModelOutput, LuongState]:
         """Updates, then looks."""
         embedded = self.dropout(self.tgt_embedding(tokens))  # (N,E)
         inputs = embedded if state.fed is None else torch.cat([embedded, state.fed], -1)
@@ -155,12 +156,11 @@ class Luong(RecurrentModel[LuongMemory, LuongState]):
         attentional, weights, centres = (None if part is None else part.squeeze(1) for part in looked)
         assert attentional is not None
         fed = None if state.fed is None else attentional
-        return DecoderOutput(attentional, weights, centres=centres), LuongState(hidden, cell, fed, state.position + 1)
+        return ModelOutput(attentional, weights, centres=centres), LuongState(hidden, cell, fed, state.position + 1)
 
-    def unroll(self, batch: Batch, memory: LuongMemory, need_attention: bool = False) -> DecoderOutput:
+    def unroll(self, batch: Batch, memory: LuongMemory, need_attention: bool = False) -> ModelOutput:
         """All steps: the whole target at once, or word by word where each word is fed what came of the one before."""
-        assert batch.tgt_in is not None
-        embedded = self.dropout(self.tgt_embedding(batch.tgt_in))  # (B,T,E)
+        embedded = self.dropout(self.tgt_embedding(batch.targets.shifted))  # (B,T,E)
         state = self.start(memory)
         features, looks, centres = [], [], []
         for words in embedded.split(1 if self.input_feeding else embedded.shape[1], 1):
@@ -169,11 +169,11 @@ class Luong(RecurrentModel[LuongMemory, LuongState]):
             looks.append(weights)
             centres += [] if places is None else [places]
         attention = torch.cat(looks, 1) if need_attention else None
-        return DecoderOutput(
+        return ModelOutput(
             torch.cat(features, 1), attention, centres=torch.cat(centres, 1) if centres and need_attention else None
         )
 
-    def logits(self, readout: DecoderOutput, memory: LuongMemory) -> Tensor:
+    def logits(self, readout: ModelOutput, memory: LuongMemory) -> Tensor:
         """`(...,V)` of attentional states, before the softmax of eq. 6."""
         return project_to_vocabulary(self.output, readout.features, memory.shortlist)
 

@@ -34,7 +34,7 @@ from nmtkit.layers.attention import Additive, Attention, CoveredAdditive
 from nmtkit.layers.elementary import at_least_float32
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.recurrent import Bridge, CellKind, Initialisation, StackedCells, init_weights
-from nmtkit.models.base import MODELS, DecoderOutput, Tie, VocabularySizes, extended_to_unk, rows_per_sentence
+from nmtkit.models.base import MODELS, ModelOutput, Tie, VocabularySizes, extended_to_unk, rows_per_sentence
 from nmtkit.models.output import project_to_vocabulary
 from nmtkit.models.recurrent import AttentionMemory, RecurrentModel, RecurrentState, StackedConfig
 
@@ -96,7 +96,7 @@ class PointerGenerator(RecurrentModel[AttentionMemory, PointerGeneratorState]):
         self.attention = Attention(score(whole_state, memory, config.attention_size or memory, 0))
         self.gate = nn.Linear(memory + whole_state + embedding, 1) if config.copying else None
         self.readout = nn.Linear(hidden + memory, embedding if output_tied else hidden)
-        self.output = nn.Linear(self.readout.out_features, sizes.tgt)
+        self.output = nn.Linear(self.readout.out_features, sizes["tgt"])
         init_weights(self, "xavier")
         if config.initialisation == "paper":
             self._initialise_as_published()
@@ -137,18 +137,17 @@ class PointerGenerator(RecurrentModel[AttentionMemory, PointerGeneratorState]):
         memory: AttentionMemory,
         cache: KVCache,
         need_attention: bool = False,
-    ) -> tuple[DecoderOutput, PointerGeneratorState]:
+    ) -> tuple[ModelOutput, PointerGeneratorState]:
         """Reads a word, then looks."""
         inputs, weights, state = self._read_then_look(self._words(tokens), state, memory)
         cell = None if state.cell is None else state.cell[:, -1]
         return self._joined(inputs, state.hidden[:, -1], cell, state.context, weights), state
 
-    def unroll(self, batch: Batch, memory: AttentionMemory, need_attention: bool = False) -> DecoderOutput:
+    def unroll(self, batch: Batch, memory: AttentionMemory, need_attention: bool = False) -> ModelOutput:
         """All steps: what no look takes part in is computed before the loop, what no later step needs after it."""
-        assert batch.tgt_in is not None
         state = self.start(memory)
         read, hiddens, cells, contexts, looks = [], [], [], [], []
-        for word in self._words(batch.tgt_in).unbind(1):
+        for word in self._words(batch.targets.shifted).unbind(1):
             inputs, weights, state = self._read_then_look(word, state, memory)
             read.append(inputs)
             hiddens.append(state.hidden[:, -1])
@@ -163,7 +162,7 @@ class PointerGenerator(RecurrentModel[AttentionMemory, PointerGeneratorState]):
             torch.stack(looks, 1) if need_attention or self.gate is not None else None,
         )
 
-    def logits(self, readout: DecoderOutput, memory: AttentionMemory) -> Tensor:
+    def logits(self, readout: ModelOutput, memory: AttentionMemory) -> Tensor:
         """`(...,V)` of `[s_t; h*_t]`, before the softmax of eq. 4; eq. 9 is `predict`'s."""
         return project_to_vocabulary(self.output, self.dropout(self.readout(readout.features)), memory.shortlist)
 
@@ -189,11 +188,11 @@ class PointerGenerator(RecurrentModel[AttentionMemory, PointerGeneratorState]):
 
     def _joined(
         self, inputs: Tensor, hidden: Tensor, cell: Tensor | None, context: Tensor, weights: Tensor | None
-    ) -> DecoderOutput:
+    ) -> ModelOutput:
         """What `predict` reads, from one or all steps `(...,*)`: `[s_t; h*_t]`, the weights and the gate of eq. 8."""
         features = torch.cat([hidden, context], -1)
         if self.gate is None:
-            return DecoderOutput(features, weights)
+            return ModelOutput(features, weights)
         whole = [features, inputs] if cell is None else [features, cell, inputs]
         gate = self.gate(torch.cat(whole, -1))
-        return DecoderOutput(features, weights, torch.sigmoid(gate.to(at_least_float32(gate))))
+        return ModelOutput(features, weights, torch.sigmoid(gate.to(at_least_float32(gate))))

@@ -162,17 +162,17 @@ class RecurrentModel(Seq2Seq[M, S]):
         require_shared_vocabulary(config.tie, sizes)
         self.reverse_source = reverse_source
         self.dropout = Dropout(config.dropout)
-        self.tgt_embedding = nn.Embedding(sizes.tgt, config.embedding_size)
+        self.tgt_embedding = nn.Embedding(sizes["tgt"], config.embedding_size)
         shared = config.tie in ("embeddings", "all")
-        self.src_embedding = self.tgt_embedding if shared else nn.Embedding(sizes.src, config.embedding_size)
+        self.src_embedding = self.tgt_embedding if shared else nn.Embedding(sizes["src"], config.embedding_size)
         self.encoder = config.encoder()
 
     def encode_source(self, batch: Batch, need_cell: bool) -> RecurrentEncoderOutput:
         """Runs the encoder over the source; whichever way it reads, its states stand in the order of the words."""
-        order = reversed_positions(batch.src_mask) if self.reverse_source else None
-        src = batch.src if order is None else batch.src.gather(1, order)
+        order = reversed_positions(batch.inputs.mask) if self.reverse_source else None
+        src = batch.inputs.ids if order is None else batch.inputs.ids.gather(1, order)
         embedded = self.dropout(self.src_embedding(src))  # (B,S,E)
-        encoded: RecurrentEncoderOutput = self.encoder(embedded, batch.src_mask, batch.src_lengths, need_cell)
+        encoded: RecurrentEncoderOutput = self.encoder(embedded, batch.inputs.mask, batch.inputs.lengths, need_cell)
         return encoded if order is None else replace(encoded, states=gather_positions(encoded.states, order))
 
     def attention_memory(self, batch: Batch, project: Callable[[Tensor], Tensor], bridge: Bridge) -> AttentionMemory:
@@ -180,4 +180,4 @@ class RecurrentModel(Seq2Seq[M, S]):
         encoded = self.encode_source(batch, bridge.reads_cell)
         values = self.dropout(encoded.states)  # (B,S,M)
         hidden, cell = bridge(encoded.hidden, encoded.cell)
-        return AttentionMemory(batch.src_mask, batch.src_extended, batch.n_oov, hidden, cell, values, project(values))
+        return AttentionMemory(batch.inputs.mask, batch.inputs.copy, hidden, cell, values, project(values))

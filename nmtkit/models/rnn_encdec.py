@@ -18,7 +18,7 @@ from nmtkit.data.batch import Batch
 from nmtkit.layers.elementary import Maxout
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.recurrent import Bridge, BridgeKind, build_rnn, init_weights, layers_first, rnn_step, run_rnn
-from nmtkit.models.base import MODELS, DecoderOutput, VocabularySizes, rows_per_sentence
+from nmtkit.models.base import MODELS, ModelOutput, VocabularySizes, rows_per_sentence
 from nmtkit.models.output import project_to_vocabulary
 from nmtkit.models.recurrent import RecurrentMemory, RecurrentModel, RecurrentState, StackedConfig
 
@@ -73,7 +73,7 @@ class RnnEncDec(RecurrentModel[RnnEncDecMemory, RecurrentState]):
         self.bridge = Bridge(config.bridge_kind, config.cell, hidden if config.feed_context else final, hidden, layers)
         self.decoder = build_rnn(config.cell, embedding + context, hidden, layers, config.dropout)
         self.readout = None if config.maxout_size is None else Maxout(hidden + embedding + context, config.maxout_size)
-        self.output = nn.Linear(config.maxout_size or hidden, sizes.tgt)
+        self.output = nn.Linear(config.maxout_size or hidden, sizes["tgt"])
         init_weights(self, config.initialisation)
         if config.tie in ("decoder", "all"):
             self.output.weight = self.tgt_embedding.weight
@@ -87,7 +87,7 @@ class RnnEncDec(RecurrentModel[RnnEncDecMemory, RecurrentState]):
             if self.bridge.kind != "copy":
                 finals = summary.unsqueeze(1)
         hidden, cell = self.bridge(finals, encoded.cell)
-        return RnnEncDecMemory(batch.src_mask, batch.src_extended, batch.n_oov, hidden, cell, summary)
+        return RnnEncDecMemory(batch.inputs.mask, batch.inputs.copy, hidden, cell, summary)
 
     def start(self, memory: RnnEncDecMemory) -> RecurrentState:
         """The state that `encode` prepared."""
@@ -100,20 +100,19 @@ class RnnEncDec(RecurrentModel[RnnEncDecMemory, RecurrentState]):
         memory: RnnEncDecMemory,
         cache: KVCache,
         need_attention: bool = False,
-    ) -> tuple[DecoderOutput, RecurrentState]:
+    ) -> tuple[ModelOutput, RecurrentState]:
         """One word of every hypothesis."""
         inputs = self._inputs(tokens.unsqueeze(1), memory).squeeze(1)  # (N,E) or (N,E+H)
         state = RecurrentState(*rnn_step(self.decoder, inputs, state.hidden, state.cell))
-        return DecoderOutput(self._features(state.hidden[:, -1], inputs)), state
+        return ModelOutput(self._features(state.hidden[:, -1], inputs)), state
 
-    def unroll(self, batch: Batch, memory: RnnEncDecMemory, need_attention: bool = False) -> DecoderOutput:
+    def unroll(self, batch: Batch, memory: RnnEncDecMemory, need_attention: bool = False) -> ModelOutput:
         """The whole target in one call. Padding stands on the right, so that no real position reads it."""
-        assert batch.tgt_in is not None
-        inputs = self._inputs(batch.tgt_in, memory)
+        inputs = self._inputs(batch.targets.shifted, memory)
         states, _ = run_rnn(self.decoder, inputs, layers_first(memory.hidden, memory.cell))
-        return DecoderOutput(self._features(states, inputs))
+        return ModelOutput(self._features(states, inputs))
 
-    def logits(self, readout: DecoderOutput, memory: RnnEncDecMemory) -> Tensor:
+    def logits(self, readout: ModelOutput, memory: RnnEncDecMemory) -> Tensor:
         """`(...,V)`; Cho et al. 2014, appendix A.1.2, where there is a maxout layer."""
         features = readout.features if self.readout is None else self.readout(readout.features)
         return project_to_vocabulary(self.output, self.dropout(features), memory.shortlist)

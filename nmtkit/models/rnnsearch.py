@@ -25,7 +25,7 @@ from nmtkit.layers.attention import SCORES, Additive, Attention, ScoreKind
 from nmtkit.layers.elementary import Maxout
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.recurrent import Bridge, BridgeKind, StackedCells, init_weights
-from nmtkit.models.base import MODELS, DecoderOutput, VocabularySizes, rows_per_sentence
+from nmtkit.models.base import MODELS, ModelOutput, VocabularySizes, rows_per_sentence
 from nmtkit.models.output import project_to_vocabulary
 from nmtkit.models.recurrent import AttentionMemory, RecurrentModel, RecurrentState, StackedConfig
 
@@ -73,7 +73,7 @@ class RnnSearch(RecurrentModel[AttentionMemory, RecurrentState]):
         self.bridge = Bridge(config.bridge, config.cell, config.width, hidden, config.layers)
         self.decoder = StackedCells(config.cell, embedding + memory, hidden, config.layers, config.dropout)
         self.readout = Maxout(hidden + embedding + memory, config.maxout_size)
-        self.output = nn.Linear(config.maxout_size, sizes.tgt)
+        self.output = nn.Linear(config.maxout_size, sizes["tgt"])
         init_weights(self, config.initialisation)
         if config.initialisation == "paper" and isinstance(score, Additive):
             nn.init.normal_(score.query.weight, std=0.001)
@@ -97,17 +97,16 @@ class RnnSearch(RecurrentModel[AttentionMemory, RecurrentState]):
         memory: AttentionMemory,
         cache: KVCache,
         need_attention: bool = False,
-    ) -> tuple[DecoderOutput, RecurrentState]:
+    ) -> tuple[ModelOutput, RecurrentState]:
         """Looks, then updates."""
         embedded = self.dropout(self.tgt_embedding(tokens))  # (N,E)
         context, weights, new_state = self._look_then_update(embedded, state, memory)
         read = (state if self.read_before_update else new_state).hidden[:, -1]  # (N,H)
-        return DecoderOutput(torch.cat([read, embedded, context], -1), weights), new_state
+        return ModelOutput(torch.cat([read, embedded, context], -1), weights), new_state
 
-    def unroll(self, batch: Batch, memory: AttentionMemory, need_attention: bool = False) -> DecoderOutput:
+    def unroll(self, batch: Batch, memory: AttentionMemory, need_attention: bool = False) -> ModelOutput:
         """All steps: words are embedded before the loop and features joined after it, each in one go."""
-        assert batch.tgt_in is not None
-        embedded = self.dropout(self.tgt_embedding(batch.tgt_in))  # (B,T,E)
+        embedded = self.dropout(self.tgt_embedding(batch.targets.shifted))  # (B,T,E)
         state = self.start(memory)
         states, contexts, looks = [], [], []
         for word in embedded.unbind(1):
@@ -117,9 +116,9 @@ class RnnSearch(RecurrentModel[AttentionMemory, RecurrentState]):
             looks.append(weights)
             state = new_state
         features = torch.cat([torch.stack(states, 1), embedded, torch.stack(contexts, 1)], -1)  # (B,T,H+E+M)
-        return DecoderOutput(features, torch.stack(looks, 1) if need_attention else None)
+        return ModelOutput(features, torch.stack(looks, 1) if need_attention else None)
 
-    def logits(self, readout: DecoderOutput, memory: AttentionMemory) -> Tensor:
+    def logits(self, readout: ModelOutput, memory: AttentionMemory) -> Tensor:
         """`(...,V)` of `[s; E y_{i-1}; c_i]` through maxout: A.2.2."""
         return project_to_vocabulary(self.output, self.dropout(self.readout(readout.features)), memory.shortlist)
 

@@ -35,12 +35,12 @@ from nmtkit.layers.transformer import (
 )
 from nmtkit.models.base import (
     MODELS,
-    DecoderOutput,
     DecoderState,
     HeadedModel,
     LayerAttentions,
     Memory,
     ModelConfig,
+    ModelOutput,
     Tie,
     VocabularySizes,
     extended_to_unk,
@@ -179,9 +179,9 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
         width = config.hidden_size
         self.width, self.scale = width, math.sqrt(width) if config.scale_embeddings else 1.0
         self.source_end, (self.alignment_layer, self.shown_heads) = config.source_end, config.shown
-        self.tgt_embedding = self._embedding(sizes.tgt)
+        self.tgt_embedding = self._embedding(sizes["tgt"])
         shared = config.tie in ("embeddings", "all")
-        self.src_embedding = self.tgt_embedding if shared else self._embedding(sizes.src)
+        self.src_embedding = self.tgt_embedding if shared else self._embedding(sizes["src"])
         self.src_positions, self.tgt_positions = self._positions(config), self._positions(config)
         self.dropout = Dropout(config.dropout)
 
@@ -191,7 +191,7 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
         last = [nn.LayerNorm(width, config.norm_epsilon) if config.norm == "pre" else nn.Identity() for _ in range(2)]
         self.encoder_norm, self.decoder_norm = last
 
-        self.output = nn.Linear(width, sizes.tgt)
+        self.output = nn.Linear(width, sizes["tgt"])
         nn.init.zeros_(self.output.bias)
         if config.tie in ("decoder", "all"):
             self.output.weight = self.tgt_embedding.weight
@@ -226,13 +226,12 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
     def encode(self, batch: Batch) -> TransformerMemory:
         """Runs the encoder and projects keys and values of every decoder layer."""
         # Made once: of a mask every attention would make it anew.
-        mask = batch.src_mask if self.source_end else mask_without_eos(batch.src_mask)
+        mask = batch.inputs.mask if self.source_end else mask_without_eos(batch.inputs.mask)
         bias = torch.where(mask, 0.0, -math.inf).to(self.src_embedding.weight.dtype)[:, None, None]  # (B,1,1,S)
-        states, *projected = run_by_length(self._encoded, batch.src_lengths, batch.src, bias)
+        states, *projected = run_by_length(self._encoded, batch.inputs.lengths, batch.inputs.ids, bias)
         return TransformerMemory(
             mask=mask,
-            src_extended=batch.src_extended,
-            n_oov=batch.n_oov,
+            copy=batch.inputs.copy,
             bias=bias,
             keys=tuple(projected[::2]),
             values=tuple(projected[1::2]),
@@ -274,7 +273,7 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
         memory: TransformerMemory,
         cache: KVCache,
         need_attention: bool = False,
-    ) -> tuple[DecoderOutput, TransformerState]:
+    ) -> tuple[ModelOutput, TransformerState]:
         """One position of every hypothesis; the K hypotheses of a sentence are K queries into its memory."""
         beam = rows_per_sentence(tokens.shape[0], memory)
         positions = F.embedding(cache.position[:, None], self.tgt_positions(cache.length))  # (B,1,H)
@@ -283,13 +282,13 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
         readout = self._read(states, words, weights, memory).mapped(lambda tensor: tensor.flatten(0, 1))  # (N,*)
         return readout, state
 
-    def unroll(self, batch: Batch, memory: TransformerMemory, need_attention: bool = False) -> DecoderOutput:
+    def unroll(self, batch: Batch, memory: TransformerMemory, need_attention: bool = False) -> ModelOutput:
         """All positions at once. Padding stands on the right, so that no real position reads it."""
         words = self._targets(batch)
         states, weights = self._decode(words, memory, None, self._shown(need_attention))
         return self._read(states, words, weights, memory)
 
-    def unroll_with_heads(self, batch: Batch, memory: TransformerMemory) -> tuple[DecoderOutput, Tensor]:
+    def unroll_with_heads(self, batch: Batch, memory: TransformerMemory) -> tuple[ModelOutput, Tensor]:
         """As `unroll` with attention, and the weights `(B,A,T,S)` of all heads of the alignment layer."""
         words = self._targets(batch)
         states, weights = self._decode(words, memory, None, slice(None))
@@ -298,10 +297,9 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
 
     def attentions(self, batch: Batch) -> LayerAttentions:
         """A pass of its own, so that no other pass makes weights that nobody asked for."""
-        assert batch.tgt_mask is not None
         encoder, decoder, cross = [], [], []
         memory = self.encode(batch)
-        states = self._enter(self.src_embedding, batch.src, self.src_positions(batch.src.shape[1]))
+        states = self._enter(self.src_embedding, batch.inputs.ids, self.src_positions(batch.inputs.ids.shape[1]))
         for reading in self.encoder:
             entering = reading.around_self_attention.before(states)
             encoder.append(reading.self_attention.weights(entering, memory.bias))
@@ -315,7 +313,9 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
         def real(weights: list[Tensor], rows: Tensor) -> tuple[Tensor, ...]:
             return tuple(one.masked_fill(~rows[:, None, :, None], 0.0) for one in weights)
 
-        return LayerAttentions(real(encoder, memory.mask), real(decoder, batch.tgt_mask), real(cross, batch.tgt_mask))
+        return LayerAttentions(
+            real(encoder, memory.mask), real(decoder, batch.targets.mask), real(cross, batch.targets.mask)
+        )
 
     def _enter(self, embedding: nn.Embedding, ids: Tensor, positions: Tensor) -> Tensor:
         """What the first layer reads: words, scaled, and positions; section 3.4 and 3.5."""
@@ -326,22 +326,23 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
 
     def _targets(self, batch: Batch) -> Tensor:
         """The given targets as the decoder's first layer reads them, `(B,T,H)`."""
-        assert batch.tgt_in is not None
-        return self._enter(self.tgt_embedding, batch.tgt_in, self.tgt_positions(batch.tgt_in.shape[1]))
+        return self._enter(
+            self.tgt_embedding, batch.targets.shifted, self.tgt_positions(batch.targets.shifted.shape[1])
+        )
 
     def _shown(self, need_attention: bool) -> slice | None:
         """The heads whose weights the decoder has to make: those shown, if they are asked for or copied by."""
         by_heads = self.copy_gate is not None and self.copy_query is None
         return self.shown_heads if by_heads or (need_attention and self.copy_query is None) else None
 
-    def _read(self, states: Tensor, words: Tensor, weights: Tensor | None, memory: TransformerMemory) -> DecoderOutput:
+    def _read(self, states: Tensor, words: Tensor, weights: Tensor | None, memory: TransformerMemory) -> ModelOutput:
         """The readout of Q queries a sentence, from `states` and `words` of the decoder's last and first layer.
 
         The weights `(B,a,Q,S)` are of the heads shown, None where nobody asked. The head of this file has the gate.
         """
         attention = None if weights is None else weights.mean(1)  # (B,Q,S)
         if self.copy_gate is None:
-            return DecoderOutput(states, attention)
+            return ModelOutput(states, attention)
         if self.copy_query is not None:
             assert memory.copy_keys is not None
             query = self.copy_query(states).unsqueeze(1)  # (B,1,Q,H)
@@ -353,7 +354,7 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
             attention = attention.float() / attention.sum(-1, keepdim=True, dtype=torch.float32)
         context = attention.to(memory.states.dtype) @ memory.states  # (B,Q,H)
         gate = self.copy_gate(torch.cat([context, states, words], -1))
-        return DecoderOutput(states, attention, torch.sigmoid(gate.to(at_least_float32(gate))))
+        return ModelOutput(states, attention, torch.sigmoid(gate.to(at_least_float32(gate))))
 
     def _decode(
         self, states: Tensor, memory: TransformerMemory, cache: KVCache | None, shown: slice | None
@@ -375,6 +376,6 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
             shown_weights = shown_weights if weights is None else weights
         return self.decoder_norm(states), shown_weights
 
-    def logits(self, readout: DecoderOutput, memory: TransformerMemory) -> Tensor:
+    def logits(self, readout: ModelOutput, memory: TransformerMemory) -> Tensor:
         """The output layer, `(...,V)`."""
         return project_to_vocabulary(self.output, readout.features, memory.shortlist)

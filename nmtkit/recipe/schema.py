@@ -11,7 +11,7 @@ from nmtkit.core.registry import suggest_names
 from nmtkit.core.settings import Beam, Field, Name, Settings, field_validator, model_validator, parse
 from nmtkit.core.wording import shorten
 from nmtkit.corpus.config import DataConfig, SplitFiles
-from nmtkit.data.batch import BatchConfig
+from nmtkit.data.batch_stream import BatchConfig
 from nmtkit.data.embeddings import PretrainedEmbeddingsConfig, Side
 from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.metrics import METRICS, Options, metric_names
@@ -301,7 +301,9 @@ class Recipe(Settings):
     def max_vocabulary_sizes(self) -> VocabularySizes:
         """The sizes of the vocabularies if the text has as many tokens as the recipe allows."""
         config = self.tokenizer
-        return VocabularySizes(config.vocab_size, config.tgt_vocab_size or config.vocab_size, config.joint)
+        return VocabularySizes(
+            {"src": config.vocab_size, "tgt": config.tgt_vocab_size or config.vocab_size}, config.joint
+        )
 
     @property
     def copies(self) -> bool:

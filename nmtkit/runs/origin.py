@@ -16,7 +16,7 @@ from nmtkit.core.settings import Field, Settings, parse
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.data.vocabulary import read_vocabulary_file
-from nmtkit.models.base import Seq2Seq
+from nmtkit.models.base import Model
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun, find_run
@@ -112,7 +112,7 @@ def origin_tokenizers(origin: FineTuningOrigin) -> TokenizerPair:
     return tokenizers
 
 
-def load_origin_weights(model: Seq2Seq, origin: FineTuningOrigin) -> None:
+def load_origin_weights(model: Model, origin: FineTuningOrigin) -> None:
     """Loads the recorded weights; raises CheckpointError if they are missing, changed, or of another model."""
     path = Path(origin.weights)
     weights = read_weights(path, origin.vocabulary)

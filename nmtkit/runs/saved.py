@@ -18,7 +18,7 @@ from nmtkit.core.files import bytes_checksum, write_json
 from nmtkit.core.formats import parse_json
 from nmtkit.core.settings import Settings, parse
 from nmtkit.data.tokenizer import TokenizerPair
-from nmtkit.models.base import MODELS, AnyModelConfig, ModelConfig, Seq2Seq, VocabularySizes
+from nmtkit.models.base import MODELS, AnyModelConfig, Model, ModelConfig, VocabularySizes, as_seq2seq
 from nmtkit.models.ensemble import Ensemble, Mean
 from nmtkit.runs.folder import RUNS_FOLDER, RunFolder, suggest_runs
 from nmtkit.search.rules import SearchConfig
@@ -164,7 +164,7 @@ class SavedRun:
         """The runs of an ensemble; a run alone is its own."""
         return [self]
 
-    def open_model(self, device: torch.device, which: str = "auto") -> "tuple[Seq2Seq, TokenizerPair, Recipe]":
+    def open_model(self, device: torch.device, which: str = "auto") -> "tuple[Model, TokenizerPair, Recipe]":
         """The trained model in evaluation mode, its tokenizers and its recipe; `which` is as in `weights`.
 
         Model and recipe are those of the weights' stage; for an average, or a file from elsewhere, of the newest
@@ -178,7 +178,7 @@ class SavedRun:
 
     def open_for_inference(
         self, device: torch.device, which: str = "auto"
-    ) -> tuple[Seq2Seq, TokenizerPair, InferenceConfig]:
+    ) -> tuple[Model, TokenizerPair, InferenceConfig]:
         """As `open_model`, with only the settings that decoding needs."""
         known = self._saved_inference
         if known is None or which not in NAMED_WEIGHTS:
@@ -186,7 +186,7 @@ class SavedRun:
             return model, tokenizers, InferenceConfig.of(recipe)
         return *self._load(known.model, self.weights(which), device), known
 
-    def _load(self, config: ModelConfig, weights: Path, device: torch.device) -> tuple[Seq2Seq, TokenizerPair]:
+    def _load(self, config: ModelConfig, weights: Path, device: torch.device) -> tuple[Model, TokenizerPair]:
         tokenizers = self.load_tokenizers()
         with SkipInit():
             model = MODELS.get(config.kind)(config, sizes_of(tokenizers))
@@ -208,7 +208,7 @@ class EnsembleRun(SavedRun):
     @override
     def open_for_inference(
         self, device: torch.device, which: str = "auto"
-    ) -> tuple[Seq2Seq, TokenizerPair, InferenceConfig]:
+    ) -> tuple[Model, TokenizerPair, InferenceConfig]:
         opened = [run.open_for_inference(device, which) for run in self.runs]
         first, (_, tokenizers, config) = self.runs[0], opened[0]
         for run, (_, others, _) in zip(self.runs, opened, strict=True):
@@ -217,17 +217,22 @@ class EnsembleRun(SavedRun):
                     f"{first.folder.path} and {run.folder.path} have different vocabularies, and an ensemble needs "
                     "one: train both on the same text with the same tokenizer settings"
                 )
-        return Ensemble([model for model, _, _ in opened], self._mean, self._weights), tokenizers, config
+        members = [as_seq2seq(model) for model, _, _ in opened]
+        if None in members:
+            raise RecipeError(f"{first.folder.path}: only models that write a text from a text make an ensemble")
+        return Ensemble([one for one in members if one is not None], self._mean, self._weights), tokenizers, config
 
 
-def build_model(recipe: "Recipe", tokenizers: TokenizerPair) -> Seq2Seq:
+def build_model(recipe: "Recipe", tokenizers: TokenizerPair) -> Model:
     """The recipe's model with fresh weights, drawn from torch's generator."""
     return MODELS.get(recipe.model.kind)(recipe.model, sizes_of(tokenizers))
 
 
 def sizes_of(tokenizers: TokenizerPair) -> VocabularySizes:
     """The vocabulary sizes for a model."""
-    return VocabularySizes(len(tokenizers.src.vocabulary), len(tokenizers.tgt.vocabulary), tokenizers.shared)
+    return VocabularySizes(
+        {"src": len(tokenizers.src.vocabulary), "tgt": len(tokenizers.tgt.vocabulary)}, shared=tokenizers.shared
+    )
 
 
 def find_run(

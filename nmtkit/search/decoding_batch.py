@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from nmtkit.data.batch import Batch
+from nmtkit.data.batch import Batch, CopySource
 from nmtkit.data.shortlist import Shortlist
 from nmtkit.data.vocabulary import EOS, PAD, UNK
 from nmtkit.layers.copying import number_by_position
 from nmtkit.layers.kernels import block_maxima
 from nmtkit.layers.kv_cache import INITIAL_LENGTH, KVCache
-from nmtkit.models.base import DecoderOutput, Memory, Seq2Seq
+from nmtkit.models.base import Decoder, Memory, ModelOutput
 from nmtkit.search.beam import (
     BLOCK,
     LoggedStep,
@@ -56,7 +56,7 @@ NO_TOKEN = -1
 class DecodingBatch:
     """The state of a search between two steps."""
 
-    model: Seq2Seq
+    model: Decoder
     config: SearchConfig
     sentences: SentenceState
     beam: HypothesisState
@@ -73,7 +73,7 @@ class DecodingBatch:
     @classmethod
     def begin(
         cls,
-        model: Seq2Seq,
+        model: Decoder,
         batch: Batch,
         config: SearchConfig,
         n_best: int,
@@ -82,19 +82,20 @@ class DecodingBatch:
     ) -> "DecodingBatch":
         """All sentences of a batch before their first step."""
         batch = batch.mapped(torch.clone)  # later sentences are written into these tensors
-        lengths, prefix, terms = batch.src_lengths.cpu(), batch.prefix, batch.terms
+        lengths, prefix, terms = batch.inputs.lengths.cpu(), batch.prefix, batch.terms
         assert terms is None or isinstance(terms, Constraints)
         room = None if terms is None else terms.room().cpu()
         limits = max_lengths(config, lengths, None if prefix is None else prefix.cpu(), room)
-        device, size, columns = batch.src.device, batch.size, batch.src.shape[1]
+        device, size, columns = batch.inputs.ids.device, batch.size, batch.inputs.ids.shape[1]
         if model.config.copies:
-            source, known = batch.src_extended, model.sizes.tgt
+            source, known = batch.inputs.copy.extended, model.sizes["tgt"]
             prefix = None if prefix is None else number_by_position(prefix, source, known, UNK)
             terms = None if terms is None else terms.changed(lambda ids: number_by_position(ids, source, known, UNK))
             more = -(known + columns) % BLOCK + columns  # whole blocks are searched faster
             extended = number_by_position(source, source, known, UNK)
-            batch = replace(batch, src_extended=extended, n_oov=more, prefix=prefix, terms=terms)
-        memory, candidates = model.encode(batch), None
+            inputs = replace(batch.inputs, copy=CopySource(extended, more))
+            batch = replace(batch, inputs=inputs, prefix=prefix, terms=terms)
+        memory, candidates = model.memory(batch), None
         if shortlist is not None:
             given = [ids for ids in (prefix, None if terms is None else terms.positive.flatten(1)) if ids is not None]
             candidates = shortlist.candidates(batch, model.config.copies, torch.cat(given, 1) if given else None)
@@ -238,13 +239,13 @@ class DecodingBatch:
         width = self.sentences.scores.shape[1]
         return (sentences[:, None] * width + torch.arange(width, device=sentences.device)).flatten()
 
-    def _choose(self, readout: DecoderOutput, cost: Tensor | None) -> tuple[StepCandidates, Tensor | None]:
+    def _choose(self, readout: ModelOutput, cost: Tensor | None) -> tuple[StepCandidates, Tensor | None]:
         """The candidates of this step, and their `penalties` `(B,C)`, if there are any."""
         sampling, sentences, scores = self.config.samples > 0, self.sentences, self.sentences.scores
         cost = cost if self.config.coverage_kind == "summary" and not sampling else None
         if cost is not None or sentences.penalties is not None or sentences.diversity is not None:
             return self._choose_weighted(self.under_rules(self.model.predict(readout, self.memory)), cost)
-        if sampling or sentences.constraints is not None or scores.numel() * self.model.sizes.tgt < MANY_LOGITS:
+        if sampling or sentences.constraints is not None or scores.numel() * self.model.sizes["tgt"] < MANY_LOGITS:
             return self._choose_by(self.under_rules(self.model.predict(readout, self.memory)), scores), None
         # Of many logits only their log-sum is computed, and which of them may be among the best.
         logits, beam_size = self.model.logits(readout, self.memory), self.config.beam_size

@@ -17,7 +17,7 @@ from torch.nn.functional import pad
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.batch import Batch
 from nmtkit.data.shortlist import Shortlist
-from nmtkit.models.base import Seq2Seq
+from nmtkit.models.base import Decoder
 from nmtkit.search import graphs
 from nmtkit.search.beam import LoggedStep
 from nmtkit.search.decoding_batch import DecodingBatch, Integers
@@ -66,7 +66,7 @@ class Engine:
 
     def __init__(
         self,
-        model: Seq2Seq,
+        model: Decoder,
         config: SearchConfig,
         n_best: int = 1,
         need_attention: bool = False,
@@ -124,7 +124,7 @@ class Engine:
         self, given: tuple[Sequence[int], Batch], source: BatchSource | None, reader: ResultReader
     ) -> Iterator[SentenceResult]:
         """Decodes a batch, and the sentences that take its slots."""
-        size, width = given[1].src.shape
+        size, width = given[1].inputs.ids.shape
         compacts = source is None and self.device.type == "cpu" and not self._may_capture(size)
         fresh, result = self._start(*given, compacts)
         is_plain = given[1].prefix is None and given[1].terms is None
@@ -196,7 +196,7 @@ class Engine:
 
 
 def beam_search(
-    model: Seq2Seq,
+    model: Decoder,
     batch: Batch,
     config: SearchConfig,
     n_best: int = 1,

@@ -97,7 +97,7 @@ class SentenceState(Rows):
             tokens=torch.full((size, 1), BOS, device=device),
             scores=scores,
             last_position=(limits - 1).to(device),
-            min_lengths=min_lengths(config, batch.src_lengths.cpu()).to(device) if has_minimum else None,
+            min_lengths=min_lengths(config, batch.inputs.lengths.cpu()).to(device) if has_minimum else None,
             prefix=batch.prefix,
             constraints=constraints,
             candidates=None,

@@ -38,8 +38,8 @@ class StepLog:
         self, slots: Integers, numbers: Sequence[int], batch: Batch, decoding: DecodingBatch, first: LoggedStep
     ) -> None:
         """Gives slots to the sentences of a batch that have made their first step, in a decoding batch of their own."""
-        extended = list(batch.src_extended) if decoding.model.config.copies else [None] * batch.size
-        facts = zip(slots.tolist(), numbers, batch.src_lengths.tolist(), decoding.limits, extended, strict=True)
+        extended = list(batch.inputs.copy.extended) if decoding.model.config.copies else [None] * batch.size
+        facts = zip(slots.tolist(), numbers, batch.inputs.lengths.tolist(), decoding.limits, extended, strict=True)
         for row, (slot, number, length, limit, ids) in enumerate(facts):
             self._sentences[slot] = SentenceRecord(number, length, limit, ids, first, row, self._clock)
         self.live[slots] = True
@@ -93,7 +93,7 @@ class StepLog:
         """Removes all finished sentences; returns how to read their hypotheses, at any later time."""
         finished, self.finished = self.finished, []
         spans = [replace(span, results=list(span.results)) for span in self._spans]
-        size, config = decoding.model.sizes.tgt, decoding.config
+        size, config = decoding.model.sizes["tgt"], decoding.config
         first = int(self._start[self.live].min(initial=self._clock))  # earlier steps are not needed any more
         while len(self._spans) > 1 and self._spans[1].start <= first:
             del self._spans[0]

@@ -1,4 +1,5 @@
 """Tasks: what a recipe can train a model for, one file each. Importing this registers them."""
 
+from nmtkit.tasks import translation as translation  # isort: split
+
 from nmtkit.tasks import summarization as summarization
-from nmtkit.tasks import translation as translation

@@ -13,7 +13,7 @@ from torch import Tensor
 from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.checkpoints.weights import get_weights
 from nmtkit.core.errors import CheckpointError
-from nmtkit.models.base import Seq2Seq
+from nmtkit.models.base import Model
 from nmtkit.training import distributed, randomness
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Event
@@ -22,10 +22,10 @@ from nmtkit.training.trainer import BatchIterator, Trainer
 
 
 def train(
-    model: Seq2Seq,
+    model: Model,
     stream: BatchIterator,
     config: TrainingConfig,
-    evaluate: Callable[[Seq2Seq], dict[str, float]],
+    evaluate: Callable[[Model], dict[str, float]],
     checkpoints: CheckpointManager,
     device: torch.device,
     resume: bool = False,

@@ -18,7 +18,7 @@ from nmtkit.checkpoints.weights import EMA, OPTIMIZER, WEIGHTS, Ema, assign_weig
 from nmtkit.core.device import trim_malloc
 from nmtkit.core.errors import CheckpointError, TrainingError
 from nmtkit.data.batch import Batch
-from nmtkit.models.base import Seq2Seq
+from nmtkit.models.base import Model
 from nmtkit.training import distributed, randomness
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Evaluated, Reason, Resumed, Saved, Step, Stopped
@@ -73,7 +73,7 @@ class Trainer:
 
     def __init__(
         self,
-        model: Seq2Seq,
+        model: Model,
         stream: BatchIterator,
         config: TrainingConfig,
         checkpoints: CheckpointManager,
@@ -254,7 +254,7 @@ class Trainer:
             "set training.clip_norm, or use precision fp32; then go on with --resume from the last save"
         )
 
-    def validate(self, evaluate: Callable[[Seq2Seq], dict[str, float]]) -> Evaluated:
+    def validate(self, evaluate: Callable[[Model], dict[str, float]]) -> Evaluated:
         """Evaluates the model, with averaged weights if there are any, and keeps them if they are good."""
         averaged = self.ema.applied() if self.ema else nullcontext()
         begun = self._clock()

@@ -16,7 +16,7 @@ from nmtkit.corpus.alignments import SoftAlignment
 from nmtkit.data.batch import Batch
 from nmtkit.data.tokenizer import WORD_START
 from nmtkit.data.words import PieceShare, cut_words, display_word_spans, known_ids, merge_to_words
-from nmtkit.models.base import HeadedModel, as_headed
+from nmtkit.models.base import HeadedModel, as_headed, as_seq2seq
 from nmtkit.translation.inputs import SourceLine, TargetLine, TextModel, make_batch, require_list, require_pairs
 from nmtkit.translation.result import Translation
 
@@ -65,7 +65,7 @@ def align(
     @torch.no_grad()  # here and not above: it holds in its own thread only
     def align_batch(part: tuple[list[int], Batch]) -> None:
         numbers, batch = part[0], part[1].to(reader.device)
-        attention = reader.model.unroll(batch, reader.model.encode(batch), need_attention=True).attention
+        attention = reader.model.read(batch, need_attention=True)[0].attention
         assert attention is not None
         for weights, number in zip(attention.float().cpu().numpy(), numbers, strict=True):  # (T,S)
             source, target = src[number], tgt[number]
@@ -113,12 +113,12 @@ def _windows(reader: TextModel, translation: Translation, rows: int) -> list[Sou
     """
     from nmtkit.pictures import SourceWindow
 
-    half_width = reader.model.window_half_width
-    if half_width is None:
+    model = as_seq2seq(reader.model)
+    if model is None or (half_width := model.window_half_width) is None:
         return []
     src = SourceLine(known_ids(reader.tokenizers.src, translation.src_tokens), translation.src_tokens)
     batch = make_batch([src], [reader.encode_target_tokens(translation.tokens, src, 1)]).to(reader.device)
-    centres = reader.model.unroll(batch, reader.model.encode(batch), need_attention=True).centres  # (1,T)
+    centres = model.read(batch, need_attention=True)[0].centres  # (1,T)
     assert centres is not None
     return [SourceWindow(centre, centre - half_width, centre + half_width) for centre in centres[0, :rows].tolist()]
 

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from nmtkit.core.errors import DataError, NmtkitError, RecipeError
-from nmtkit.data.batch import Batch, bucket_by_length, collate
+from nmtkit.data.batch import Batch, collate
+from nmtkit.data.batch_stream import bucket_by_length
 from nmtkit.data.tokenizer import WORD_START, Tokenizer, TokenizerPair
 from nmtkit.data.vocabulary import EOS, PAD, UNK
 from nmtkit.data.words import known_ids
 from nmtkit.layers.inference import Precision
-from nmtkit.models.base import DecoderOutput, Seq2Seq
+from nmtkit.models.base import Model, ModelOutput
 from nmtkit.search.constraints import Constraints
 from nmtkit.search.rules import SearchConfig
 from nmtkit.translation.requests import Request, Terminology, TermTokens, encode_terms, pad_terms, starts_word
@@ -106,7 +107,7 @@ def default_speed_config(device: torch.device, precision: Precision = "fp32") ->
 class TextModel:
     """A model with its tokenizers."""
 
-    model: Seq2Seq
+    model: Model
     """In evaluation mode, on its device."""
     tokenizers: TokenizerPair
     _: KW_ONLY
@@ -232,27 +233,24 @@ class TextModel:
             numbers = [filled[member] for member in members]
             yield numbers, make_batch([sources[number] for number in numbers], [targets[number] for number in numbers])
 
-    def score_targets(self, batch: Batch, attend: bool) -> tuple[DecoderOutput, Tensor]:
+    def score_targets(self, batch: Batch, attend: bool) -> tuple[ModelOutput, Tensor]:
         """All steps over the targets of a batch on the CPU, and the log-probability of each target `(B,T)`, on the CPU.
 
         The output layer is gone through in parts: all log-probabilities of a batch, `(B,T,X)`, may not fit into memory.
         """
-        assert batch.tgt_extended is not None
-        assert batch.tgt_mask is not None
         moved = batch.to(self.device, non_blocking=True)
-        memory = self.model.encode(moved)
-        readout = self.model.unroll(moved, memory, attend)
-        kept = readout.gather(batch.tgt_mask)
-        targets = batch.tgt_extended[batch.tgt_mask].to(self.device, non_blocking=True)  # (M,)
+        readout, memory = self.model.read(moved, attend)
+        kept = readout.gather(batch.targets.mask)
+        targets = batch.targets.extended[batch.targets.mask].to(self.device, non_blocking=True)  # (M,)
         size = CHUNK_BYTES.get(self.device.type, CHUNK_BYTES["cpu"])
-        rows = max(1, size // (4 * (self.model.sizes.tgt + batch.n_oov)))
+        rows = max(1, size // (4 * (self.model.sizes["tgt"] + batch.n_oov)))
         parts = []
         for first in range(0, len(targets), rows):
             part = slice(first, first + rows)
             log_probs = self.model.predict(kept.select(part), memory)
             parts.append(log_probs.gather(-1, targets[part, None])[:, 0].float())
-        chosen = torch.zeros(batch.tgt_mask.shape)
-        chosen[batch.tgt_mask] = torch.cat(parts).cpu()
+        chosen = torch.zeros(batch.targets.mask.shape)
+        chosen[batch.targets.mask] = torch.cat(parts).cpu()
         return readout, chosen
 
 
@@ -290,7 +288,7 @@ def _with_requests(batch: Batch, sources: Sequence[SourceLine]) -> Batch:
     if not any(source.terms for source in sources):
         return replace(batch, prefix=prefix)
     if sources[0].extended is not None:
-        copied = torch.zeros(batch.src.shape, dtype=torch.bool)
+        copied = torch.zeros(batch.inputs.ids.shape, dtype=torch.bool)
         for row, source in enumerate(sources):
             copied[row, : len(source.tokens)] = torch.tensor([starts_word(token) for token in source.tokens])
     terms = [source.terms or TermTokens((), (), False) for source in sources]

@@ -12,6 +12,7 @@ import torch
 from nmtkit.core.errors import DataError
 from nmtkit.data.batch import Batch
 from nmtkit.data.shortlist import Shortlist
+from nmtkit.models.base import Decoder
 from nmtkit.search.engine import FEW_SENTENCES, Engine, StepMode
 from nmtkit.search.hypotheses import Hypothesis
 from nmtkit.search.rules import SearchConfig, score_given
@@ -57,6 +58,7 @@ class _Outputs:
 class Translator(TextModel):
     """A model, its tokenizers and how to search; `dataclasses.replace` makes another one of it."""
 
+    model: Decoder
     config: SearchConfig
     replacer: UnknownReplacer | None = None
     """See `replacing_unknown`."""

@@ -97,7 +97,7 @@ class Counted(RnnEncDec):
     passes = in_bf16 = 0
 
     def __init__(self) -> None:
-        super().__init__(Small(), VocabularySizes(12, 12, shared=False))
+        super().__init__(Small(), VocabularySizes({"src": 12, "tgt": 12}, shared=False))
 
     def unroll(self, batch: Batch, *arguments: Any, **named: Any) -> Any:
         Counted.passes += 1
@@ -296,7 +296,7 @@ class SlowInHalf(Counted):
             for _ in range(1000):
                 self.waits += 1
                 sleep(0.01)
-                self.src_embedding(batch.src)
+                self.src_embedding(batch.inputs.ids)
         return super().unroll(batch, *arguments, **named)
 
 

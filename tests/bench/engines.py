@@ -12,7 +12,8 @@ import torch
 
 from nmtkit.autotune.searching import candidate_search_configs
 from nmtkit.core import device as devices
-from nmtkit.data.batch import Batch, bucket_by_length
+from nmtkit.data.batch import Batch
+from nmtkit.data.batch_stream import bucket_by_length
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.experiment.bench import peak_memory_mib, read_clock, reset_peak_memory
 from nmtkit.experiment.loading import DecodingOptions, build_workers, open_translator
@@ -314,8 +315,8 @@ def generate(network: Any, batch: Batch, config: SearchConfig, limit: int) -> li
     rules = {"no_repeat_ngram_size": config.no_repeat_ngram} if config.no_repeat_ngram else {}
     rules |= {"min_new_tokens": config.min_length} if config.min_length else {}
     output = network.generate(
-        input_ids=batch.src,
-        attention_mask=batch.src_mask.long(),
+        input_ids=batch.inputs.ids,
+        attention_mask=batch.inputs.mask.long(),
         num_beams=config.beam_size,
         do_sample=False,
         max_new_tokens=limit,

@@ -37,14 +37,12 @@ class Loaded:
 
 def load(batch: Batch, device: torch.device) -> Loaded:
     """Makes a batch that is on the CPU ready."""
-    assert batch.tgt_in is not None
-    assert batch.tgt_out is not None
-    real = batch.tgt_out != PAD
+    real = batch.targets.ids != PAD
     rows, columns = real.nonzero(as_tuple=True)
-    targets = batch.tgt_out[rows, columns]
+    targets = batch.targets.ids[rows, columns]
     return Loaded(
-        batch.src.to(device),
-        batch.tgt_in.to(device),
+        batch.inputs.ids.to(device),
+        batch.targets.shifted.to(device),
         targets.to(device),
         (rows.to(device), columns.to(device)),
         len(targets),

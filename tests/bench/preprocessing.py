@@ -9,7 +9,7 @@ from typing import Any
 
 from nmtkit import console
 from nmtkit.core.errors import NmtkitError
-from nmtkit.data.batch import BatchConfig, BatchStream
+from nmtkit.data.batch_stream import BatchConfig, BatchStream
 from nmtkit.data.store import Store
 
 from .made_text import FAR, write_pairs

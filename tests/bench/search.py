@@ -45,7 +45,7 @@ class Network:
         torch.manual_seed(SEED)
         model = MODELS.get(self.kind)
         config = model.Config.model_validate({"kind": self.kind, **self.settings})
-        return model(config, VocabularySizes(self.vocabulary, self.vocabulary, shared=True)).eval()
+        return model(config, VocabularySizes({"src": self.vocabulary, "tgt": self.vocabulary}, shared=True)).eval()
 
     def search_config(self, beam_size: int = BEAM) -> SearchConfig:
         """No output is shorter or longer than `output`."""

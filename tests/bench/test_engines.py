@@ -92,4 +92,4 @@ def test_unknown_words_of_an_article_are_numbered_in_order() -> None:
     assert any(max(source) >= VOCABULARY for source in sources)
     batch = SUMMARIZER.batch(sources)
     assert batch.n_oov == max(map(max, sources)) - VOCABULARY + 1
-    assert int(batch.src.max()) < VOCABULARY <= int(batch.src_extended.max())
+    assert int(batch.inputs.ids.max()) < VOCABULARY <= int(batch.inputs.copy.extended.max())

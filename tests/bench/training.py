@@ -16,7 +16,8 @@ from nmtkit.autotune.training import TrainingWorkload, synthetic_workload
 from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.core import device
 from nmtkit.core.errors import DataError, NmtkitError
-from nmtkit.data.batch import Batch, BatchConfig, BatchStream
+from nmtkit.data.batch import Batch
+from nmtkit.data.batch_stream import BatchConfig, BatchStream
 from nmtkit.data.store import Store
 from nmtkit.experiment.bench import TrainingSpeed, measure_training, spread
 from nmtkit.models.base import MODELS, ModelConfig, Seq2Seq, VocabularySizes
@@ -136,7 +137,7 @@ def floor_blocks(floor: BareTransformer, arithmetic: Arithmetic, setup: Setup) -
 
 def build(config: ModelConfig, vocabulary: int) -> Seq2Seq:
     torch.manual_seed(SEED)
-    return MODELS.get(config.kind)(config, VocabularySizes(vocabulary, vocabulary, True))
+    return MODELS.get(config.kind)(config, VocabularySizes({"src": vocabulary, "tgt": vocabulary}, shared=True))
 
 
 def check_store(store: Store) -> None:
@@ -159,7 +160,7 @@ def check_same_function(model: Seq2Seq, floor: BareTransformer, batch: Batch) ->
     sizes = {sum(p.numel() for p in network.parameters()) for network in (model, floor)}
     if len(sizes) != 1:
         raise NmtkitError(f"{kind}: the floor has another number of parameters than ours: {sizes}")
-    total, _ = likelihood(model.eval()(batch, keep=batch.tgt_mask).log_probs, batch, model.sizes.tgt, SMOOTHING)
+    total, _ = likelihood(model.eval()(batch, keep=batch.targets.mask).log_probs, batch, model.sizes["tgt"], SMOOTHING)
     mean, theirs = float(total.detach()) / batch.n_tokens, float(floor.eval().loss(load(batch, CPU)).detach())
     if not math.isclose(mean, theirs, rel_tol=1e-5):
         raise NmtkitError(f"{kind}: the floor is another function: its loss is {theirs}, ours {mean}")

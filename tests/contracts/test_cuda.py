@@ -55,8 +55,8 @@ def there(cuda: PretendedCuda, name: str, dtype: torch.dtype = torch.float32) ->
 
 def linked(batch: Batch) -> Batch:
     """The batch with a link from every target token to the first of its source."""
-    links = torch.zeros(*batch.tgt_mask.shape, batch.src.shape[1], dtype=torch.bool)
-    links[:, :, 0] = batch.tgt_mask
+    links = torch.zeros(*batch.targets.mask.shape, batch.inputs.ids.shape[1], dtype=torch.bool)
+    links[:, :, 0] = batch.targets.mask
     return replace(batch, alignment=links)
 
 
@@ -111,7 +111,7 @@ def test_whole_pass(cuda: PretendedCuda, name: str) -> None:
         for in_bf16 in (False, True):
             with torch.autocast("cuda", torch.bfloat16, enabled=in_bf16):
                 whole = model(batch, need_attention=True)
-                kept = model(batch, keep=given.tgt_mask)
+                kept = model(batch, keep=given.targets.mask)
             assert whole.log_probs.device == kept.log_probs.device == CUDA
             assert whole.log_probs.dtype == kept.log_probs.dtype == torch.float32
     assert cuda.waits == []
@@ -265,9 +265,9 @@ def furthest(near: dict[str, Tensor], exact: dict[str, Tensor]) -> tuple[float, 
 def test_float32_gives_what_float64_gives(name: str, device: str) -> None:
     torch.set_float32_matmul_precision("highest")
     batch = batch_of(SOURCES, TARGETS)
-    exact = build(*EVERY[name]).double().eval()(batch, keep=batch.tgt_mask).log_probs
+    exact = build(*EVERY[name]).double().eval()(batch, keep=batch.targets.mask).log_probs
     model = build(*EVERY[name]).to(device).eval()
-    log_probs = model(batch.to(device), keep=batch.tgt_mask).log_probs.cpu()
+    log_probs = model(batch.to(device), keep=batch.targets.mask).log_probs.cpu()
     torch.testing.assert_close(log_probs.double(), exact, rtol=0, atol=1e-4)
     config = SearchConfig(beam_size=3, max_length=LENGTH)
     best = beam_search(model, batch.to(device), config, need_attention=True)

@@ -94,7 +94,7 @@ def test_large_vocabularies_are_searched_without_log_probabilities(
 
 
 def test_what_does_not_fit_together_is_refused() -> None:
-    one, sizes = enlarged("rnnsearch", 1), VocabularySizes(VOCABULARY + 1, VOCABULARY + 1, shared=True)
+    one, sizes = enlarged("rnnsearch", 1), VocabularySizes({"src": VOCABULARY + 1, "tgt": VOCABULARY + 1}, shared=True)
     other = type(one)(one.config, sizes)
     with pytest.raises(RecipeError, match="one vocabulary"):
         Ensemble([one, other])

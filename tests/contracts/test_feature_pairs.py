@@ -198,7 +198,9 @@ class Search:
                 positive=of_all([list(one.required) for one in self.requests]),
                 in_order=torch.tensor([one.in_order for one in self.requests]),
                 negative=of_all([list(one.refused) for one in self.requests]),
-                copied_starts=(batch.src_extended[..., None] == torch.tensor(STARTS)).any(2) if copies else None,
+                copied_starts=(batch.inputs.copy.extended[..., None] == torch.tensor(STARTS)).any(2)
+                if copies
+                else None,
             )
         prefix = padded([list(one.prefix) for one in self.requests], longest) if longest else None
         return replace(batch, prefix=prefix, terms=terms)

@@ -113,7 +113,7 @@ def test_operations_of_a_step(kind: str, settings: dict[str, Any], most: int) ->
     """No step asks for more operations than it did; on a GPU each of them is a launch."""
     torch.manual_seed(0)
     model_class = MODELS.get(kind)
-    model = model_class(model_class.Config(**settings), VocabularySizes(500, 500, False)).eval()
+    model = model_class(model_class.Config(**settings), VocabularySizes({"src": 500, "tgt": 500}, shared=False)).eval()
     sources = torch.randint(4, 500, (3, 11)).tolist()
     batch = collate(sources, src_extended=sources, n_oov=0)
     decoding = DecodingBatch.begin(model, batch, SearchConfig(beam_size=4), 1)

@@ -97,7 +97,7 @@ def columns(model: Seq2Seq, batch: Batch) -> int:
 
 def log_probs_of_targets(model: Seq2Seq, batch: Batch) -> Tensor:
     """`(B,T)`; a model that copies is asked for unknown words by their extended ids."""
-    targets = batch.tgt_extended if model.config.copies else batch.tgt_out
+    targets = batch.targets.extended if model.config.copies else batch.targets.ids
     log_probs: Tensor = model(batch).log_probs
     return log_probs.gather(2, targets[:, :, None]).squeeze(2)
 
@@ -157,9 +157,9 @@ def test_whole_pass_equals_the_walk(model: Seq2Seq) -> None:
     batch = batch_of(SOURCES, TARGETS)
     whole = model(batch, need_attention=True)
     memory = model.encode(batch)
-    log_probs, attention = walked(model, memory, batch.tgt_in)
+    log_probs, attention = walked(model, memory, batch.targets.shifted)
     assert log_probs.dtype == torch.float64
-    assert whole.log_probs.shape == (*batch.tgt_in.shape, columns(model, batch))
+    assert whole.log_probs.shape == (*batch.targets.shifted.shape, columns(model, batch))
     close(whole.log_probs, log_probs)
     assert (whole.copy_gate is not None) == model.config.copies
     if model.has_attention:
@@ -171,7 +171,7 @@ def test_whole_pass_equals_the_walk(model: Seq2Seq) -> None:
 @torch.no_grad()
 def test_kept_positions_are_those_of_the_whole_pass(model: Seq2Seq) -> None:
     batch = batch_of(SOURCES, TARGETS)
-    close(model(batch, keep=batch.tgt_mask).log_probs, model(batch).log_probs[batch.tgt_mask])
+    close(model(batch, keep=batch.targets.mask).log_probs, model(batch).log_probs[batch.targets.mask])
 
 
 @torch.no_grad()
@@ -179,11 +179,11 @@ def test_padding_changes_nothing(model: Seq2Seq) -> None:
     tight = batch_of(SOURCES, TARGETS)
     loose = with_more_padding(tight, 3)
     one, other = model(tight, need_attention=True), model(loose, need_attention=True)
-    close(one.log_probs[tight.tgt_mask], other.log_probs[loose.tgt_mask])
+    close(one.log_probs[tight.targets.mask], other.log_probs[loose.targets.mask])
     if model.has_attention:
-        close(one.attention[tight.tgt_mask], other.attention[loose.tgt_mask][:, : tight.src.shape[1]])
+        close(one.attention[tight.targets.mask], other.attention[loose.targets.mask][:, : tight.inputs.ids.shape[1]])
     if model.window_half_width is not None:
-        close(one.centres[tight.tgt_mask], other.centres[loose.tgt_mask])
+        close(one.centres[tight.targets.mask], other.centres[loose.targets.mask])
     for row, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
         single = batch_of([source], [target])
         alone = model(single).log_probs[0]
@@ -239,19 +239,19 @@ def test_distributions_sum_to_one(model: Seq2Seq) -> None:
     if model.has_attention:
         weights = output.attention
         if output.centres is not None:
-            distances = torch.arange(batch.src.shape[1]) - output.centres[:, :, None]  # (B,T,S)
+            distances = torch.arange(batch.inputs.ids.shape[1]) - output.centres[:, :, None]  # (B,T,S)
             assert bool((weights[distances.abs() > model.window_half_width] == 0).all())
             if model.config.model_dump()["window"] == "local_p":  # its Gaussian comes after the softmax
                 weights = weights * torch.exp(distances.square() / (2 * (model.window_half_width / 2) ** 2))
         close(weights.sum(-1), torch.ones_like(weights[..., 0]))
         assert bool((output.attention >= 0).all())
-        hidden = ~batch.src_mask[:, None].expand_as(output.attention)
+        hidden = ~batch.inputs.mask[:, None].expand_as(output.attention)
         assert bool((output.attention[hidden] == 0).all())
 
 
 def test_every_parameter_gets_a_gradient(model: Seq2Seq) -> None:
     batch = batch_of(SOURCES, TARGETS)
-    (-log_probs_of_targets(model, batch)[batch.tgt_mask]).sum().backward()
+    (-log_probs_of_targets(model, batch)[batch.targets.mask]).sum().backward()
     untouched = [
         name
         for name, parameter in model.named_parameters()
@@ -326,7 +326,7 @@ def test_the_engine_finds_what_the_reference_finds(
     """The reference reads every prefix as a given target, one sentence and one hypothesis at a time."""
     monkeypatch.setattr(kv_cache, "COMPACT_EVERY", 1)
     monkeypatch.setattr(kv_cache, "COMPACT_BELOW", 1.0)  # whatever nobody sees is forgotten at once
-    may_repeat = torch.zeros(model.sizes.tgt, dtype=torch.bool)
+    may_repeat = torch.zeros(model.sizes["tgt"], dtype=torch.bool)
     may_repeat[MAY_REPEAT] = True
     for settings in rules:
         config = for_model({**settings, "max_length": 6}, model)
@@ -432,7 +432,7 @@ def learn(model: Seq2Seq, sentence: Callable[[], list[int]], answer: Callable[[l
         model.train()
         sources = [source for source in (sentence() for _ in range(64)) if tuple(source) not in kept_from_training]
         batch = batch_of(sources, [answer(source) for source in sources])
-        loss = -log_probs_of_targets(model, batch)[batch.tgt_mask].mean()
+        loss = -log_probs_of_targets(model, batch)[batch.targets.mask].mean()
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

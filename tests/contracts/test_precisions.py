@@ -28,7 +28,7 @@ def steps(model: Seq2Seq, rows: list[int]) -> torch.Tensor:
     """Log-probabilities `(N,T,V)` of some words after some of the sources, read together."""
     words = torch.tensor([[1, 4, 9, 6], [1, 5, 5, 12], [1, 11, 3, 4], [1, 8, 7, 6], [1, 6, 6, 6]])
     log_probs, _ = walked(model, model.encode(batch_of([SOURCES[row] for row in rows])), words[rows])
-    return log_probs[:, :, : model.sizes.tgt]
+    return log_probs[:, :, : model.sizes["tgt"]]
 
 
 @pytest.fixture(autouse=True)

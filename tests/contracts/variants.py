@@ -17,7 +17,7 @@ import nmtkit.models  # noqa: F401  # fills the registry
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 
 VOCABULARY = 13
-SIZES = VocabularySizes(VOCABULARY, VOCABULARY, shared=True)
+SIZES = VocabularySizes({"src": VOCABULARY, "tgt": VOCABULARY}, shared=True)
 
 KINDS: dict[str, dict[str, dict[str, Any]]] = yaml.safe_load(
     Path(__file__).with_name("variants.yaml").read_text("utf-8")

@@ -15,7 +15,8 @@ from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.checking import PairChecker
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.reading import read_pairs, require_link_base
-from nmtkit.data.batch import BatchConfig, BatchStream, collate
+from nmtkit.data.batch import collate
+from nmtkit.data.batch_stream import BatchConfig, BatchStream
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair
 from nmtkit.data.tokenizer_training import learn_tokenizers
@@ -245,7 +246,7 @@ def test_a_batch_has_a_table_of_links() -> None:
     batch = collate([[5, 6, 7], [8]], [[9], [10, 11]], alignment=[[0, 0, 2, 0], []])
     assert batch.alignment.shape == (2, 3, 4)
     assert batch.alignment.nonzero().tolist() == [[0, 0, 0], [0, 0, 2]]
-    assert batch.tgt_out[0, 0] == 9  # row t belongs to the token that is predicted there
+    assert batch.targets.ids[0, 0] == 9  # row t belongs to the token that is predicted there
     assert batch.select(torch.tensor([1, 0, 0])).alignment.nonzero()[:, 0].tolist() == [1, 1, 2, 2]
     assert collate([[5]], [[6]]).alignment is None
 
@@ -263,8 +264,8 @@ def test_the_stream_gives_each_pair_its_own_links(tmp_path: Path) -> None:
     count = 0
     while stream.epoch == 0:
         batch = next(stream)
-        alike = batch.tgt_out[:, :, None] == batch.src[:, None, :]
-        words_only = (batch.tgt_out > 3)[:, :, None]  # EOS and padding are no words
+        alike = batch.targets.ids[:, :, None] == batch.inputs.ids[:, None, :]
+        words_only = (batch.targets.ids > 3)[:, :, None]  # EOS and padding are no words
         assert torch.equal(batch.alignment, alike & words_only)
         count += batch.size
     assert count == 59

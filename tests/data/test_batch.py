@@ -9,7 +9,8 @@ import torch
 
 from nmtkit.core.errors import CheckpointError
 from nmtkit.corpus.blocks import Example
-from nmtkit.data.batch import Batch, BatchConfig, BatchStream, bucket_by_length, collate, sorted_batches
+from nmtkit.data.batch import Batch, collate
+from nmtkit.data.batch_stream import BatchConfig, BatchStream, bucket_by_length, sorted_batches
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair
 from nmtkit.data.tokenizer_training import learn_tokenizers
@@ -28,7 +29,9 @@ def rows(batch: Batch) -> list[Ids]:
     """The sentences of a batch without padding and EOS, in their order."""
     return [
         (tuple(src[mask].tolist()[:-1]), tuple(tgt[tgt_mask].tolist()[:-1]))
-        for src, mask, tgt, tgt_mask in zip(batch.src, batch.src_mask, batch.tgt_out, batch.tgt_mask, strict=True)
+        for src, mask, tgt, tgt_mask in zip(
+            batch.inputs.ids, batch.inputs.mask, batch.targets.ids, batch.targets.mask, strict=True
+        )
     ]
 
 
@@ -44,7 +47,7 @@ def epoch_of(stream: BatchStream) -> Iterator[Batch]:
 
 
 def same(one: Batch, other: Batch) -> bool:
-    return torch.equal(one.src, other.src) and torch.equal(one.tgt_out, other.tgt_out)
+    return torch.equal(one.inputs.ids, other.inputs.ids) and torch.equal(one.targets.ids, other.targets.ids)
 
 
 # Rows.
@@ -52,9 +55,9 @@ def same(one: Batch, other: Batch) -> bool:
 
 def test_select_repeats_and_reorders_every_tensor() -> None:
     batch = collate([[5, 6], [7]], [[8], [9, 10]], n_oov=3).select(torch.tensor([1, 0, 1]))
-    assert batch.src.tolist() == [[7, EOS, PAD], [5, 6, EOS], [7, EOS, PAD]]
-    assert batch.src_lengths.tolist() == [2, 3, 2]
-    assert batch.tgt_out.tolist() == [[9, 10, EOS], [8, EOS, PAD], [9, 10, EOS]]
+    assert batch.inputs.ids.tolist() == [[7, EOS, PAD], [5, 6, EOS], [7, EOS, PAD]]
+    assert batch.inputs.lengths.tolist() == [2, 3, 2]
+    assert batch.targets.ids.tolist() == [[9, 10, EOS], [8, EOS, PAD], [9, 10, EOS]]
     assert batch.n_oov == 3
     assert batch.size == 3
 
@@ -65,27 +68,27 @@ def test_select_repeats_and_reorders_every_tensor() -> None:
 def test_collate_by_hand() -> None:
     targets = [np.array(row, dtype=np.uint16) for row in ([9], [10, 11, 12], [])]
     batch = collate([[5, 6, 7], [], [8]], targets)
-    assert batch.src.tolist() == [[5, 6, 7, EOS], [EOS, PAD, PAD, PAD], [8, EOS, PAD, PAD]]
-    assert batch.src_mask.tolist() == [[True] * 4, [True] + [False] * 3, [True] * 2 + [False] * 2]
-    assert batch.src_lengths.tolist() == [4, 1, 2]
-    assert batch.src_extended is batch.src
-    assert batch.tgt_in.tolist() == [[BOS, 9, PAD, PAD], [BOS, 10, 11, 12], [BOS, PAD, PAD, PAD]]
-    assert batch.tgt_out.tolist() == [[9, EOS, PAD, PAD], [10, 11, 12, EOS], [EOS, PAD, PAD, PAD]]
-    assert batch.tgt_mask.tolist() == [[True] * 2 + [False] * 2, [True] * 4, [True] + [False] * 3]
-    assert batch.tgt_extended is batch.tgt_out
-    for tensor in (batch.src, batch.src_lengths, batch.tgt_in, batch.tgt_out):
+    assert batch.inputs.ids.tolist() == [[5, 6, 7, EOS], [EOS, PAD, PAD, PAD], [8, EOS, PAD, PAD]]
+    assert batch.inputs.mask.tolist() == [[True] * 4, [True] + [False] * 3, [True] * 2 + [False] * 2]
+    assert batch.inputs.lengths.tolist() == [4, 1, 2]
+    assert batch.inputs.copy.extended is batch.inputs.ids
+    assert batch.targets.shifted.tolist() == [[BOS, 9, PAD, PAD], [BOS, 10, 11, 12], [BOS, PAD, PAD, PAD]]
+    assert batch.targets.ids.tolist() == [[9, EOS, PAD, PAD], [10, 11, 12, EOS], [EOS, PAD, PAD, PAD]]
+    assert batch.targets.mask.tolist() == [[True] * 2 + [False] * 2, [True] * 4, [True] + [False] * 3]
+    assert batch.targets.extended is batch.targets.ids
+    for tensor in (batch.inputs.ids, batch.inputs.lengths, batch.targets.shifted, batch.targets.ids):
         assert tensor.dtype == torch.int64
-    assert batch.src_mask.dtype == torch.bool
+    assert batch.inputs.mask.dtype == torch.bool
 
 
 def test_collate_without_targets_and_with_extended_ids() -> None:
     batch = collate([[5, 1]], None, [[5, 40]], n_oov=1)
-    assert batch.tgt_in is None
-    assert batch.tgt_mask is None
-    assert batch.src.tolist() == [[5, 1, EOS]]
-    assert batch.src_extended.tolist() == [[5, 40, EOS]]
+    assert batch.targets is None
+    assert batch.labels is None
+    assert batch.inputs.ids.tolist() == [[5, 1, EOS]]
+    assert batch.inputs.copy.extended.tolist() == [[5, 40, EOS]]
     assert batch.n_oov == 1
-    assert collate([[]]).src.tolist() == [[EOS]]
+    assert collate([[]]).inputs.ids.tolist() == [[EOS]]
 
 
 # Streaming.
@@ -98,7 +101,7 @@ def test_an_epoch_has_every_pair_once_within_the_budget(store: Store, tokens: in
     counts: Counter[Ids] = Counter()
     for batch in epoch_of(stream):
         assert batch.size <= 20
-        assert batch.size == 1 or batch.size * max(batch.src.shape[1], batch.tgt_in.shape[1]) <= tokens
+        assert batch.size == 1 or batch.size * max(batch.inputs.ids.shape[1], batch.targets.shifted.shape[1]) <= tokens
         counts.update(rows(batch))
         assert stream.state()["examples"] == counts.total() % len(store)
     assert counts == corpus(store)
@@ -109,8 +112,8 @@ def test_budgets_are_used(store: Store) -> None:
     """With everything sorted at once little is left to padding."""
     real = cells = 0
     for batch in epoch_of(BatchStream(store, BatchConfig(batch_tokens=1000), seed=1)):
-        real += int(batch.tgt_mask.sum())
-        cells += batch.tgt_mask.numel()
+        real += int(batch.targets.mask.sum())
+        cells += batch.targets.mask.numel()
     assert real / cells > 0.95
 
 
@@ -127,7 +130,9 @@ def test_order_depends_on_seed_and_epoch_alone(store: Store) -> None:
 
 
 def test_batches_of_an_epoch_come_in_no_order_of_length(store: Store) -> None:
-    widths = [batch.src.shape[1] for batch in epoch_of(BatchStream(store, BatchConfig(batch_tokens=600), seed=1))]
+    widths = [
+        batch.inputs.ids.shape[1] for batch in epoch_of(BatchStream(store, BatchConfig(batch_tokens=600), seed=1))
+    ]
     assert widths != sorted(widths)
     assert widths != sorted(widths, reverse=True)
     assert abs(np.corrcoef(widths, np.arange(len(widths)))[0, 1]) < 0.5

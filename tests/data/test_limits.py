@@ -9,7 +9,7 @@ from stored import checker, write_store
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.blocks import Block, Example
 from nmtkit.corpus.checking import DataReport, PairChecker
-from nmtkit.data.batch import BatchConfig, BatchStream, sorted_batches
+from nmtkit.data.batch_stream import BatchConfig, BatchStream, sorted_batches
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, WordTokenizer
 from nmtkit.data.vocabulary import EOS, SPECIALS, UNK, Vocabulary
@@ -36,19 +36,19 @@ def rows(tensor: torch.Tensor | None) -> set[tuple[int, ...]]:
 def test_words_of_a_part_that_was_cut_off_become_unknown(tmp_path: Path) -> None:
     (batch,) = sorted_batches(store(tmp_path), 1000, (3, 4))
     # Of "a x b y z" the first three tokens stay, of which x has the first extended id; y and z are gone.
-    assert rows(batch.src) == {(4, UNK, 5), (5, 6), (7, 7, 7)}
-    assert rows(batch.src_extended) == {(4, V, 5), (5, 6), (7, 7, 7)}
-    assert rows(batch.tgt_extended) == {(UNK, V, UNK, 4), (6,), (4, 5, 6, 7)}
-    assert rows(batch.tgt_out) == {(UNK, UNK, UNK, 4), (6,), (4, 5, 6, 7)}
+    assert rows(batch.inputs.ids) == {(4, UNK, 5), (5, 6), (7, 7, 7)}
+    assert rows(batch.inputs.copy.extended) == {(4, V, 5), (5, 6), (7, 7, 7)}
+    assert rows(batch.targets.extended) == {(UNK, V, UNK, 4), (6,), (4, 5, 6, 7)}
+    assert rows(batch.targets.ids) == {(UNK, UNK, UNK, 4), (6,), (4, 5, 6, 7)}
     assert batch.n_oov == 1
-    assert batch.src.shape[1] == 4  # EOS ends what was cut as well
-    assert all(EOS in row for row in batch.src.tolist())
+    assert batch.inputs.ids.shape[1] == 4  # EOS ends what was cut as well
+    assert all(EOS in row for row in batch.inputs.ids.tolist())
 
 
 def test_without_limits_all_is_there(tmp_path: Path) -> None:
     (batch,) = sorted_batches(store(tmp_path), 1000)
-    assert (4, V, 5, V + 1, V + 2) in rows(batch.src_extended)
-    assert (V + 1, V, V + 2, 4) in rows(batch.tgt_extended)
+    assert (4, V, 5, V + 1, V + 2) in rows(batch.inputs.copy.extended)
+    assert (V + 1, V, V + 2, 4) in rows(batch.targets.extended)
     assert batch.n_oov == 3
 
 
@@ -57,8 +57,8 @@ def test_the_stream_cuts_and_counts_what_is_cut(tmp_path: Path) -> None:
     stream = BatchStream(stored, BatchConfig(batch_tokens=8), 1, limits=(3, 2))
     seen = [next(stream) for _ in range(6)]
     assert stream.epoch == 3  # two rows of four columns fill a batch: two batches an epoch
-    assert {row for batch in seen for row in rows(batch.tgt_extended)} == {(UNK, V), (6,), (4, 5)}
-    assert max(batch.src.shape[1] for batch in seen) == 4
+    assert {row for batch in seen for row in rows(batch.targets.extended)} == {(UNK, V), (6,), (4, 5)}
+    assert max(batch.inputs.ids.shape[1] for batch in seen) == 4
     assert (stored.count_longer("src", 3), stored.count_longer("tgt", 2), stored.count_longer("src", 20)) == (2, 2, 0)
 
 

@@ -20,7 +20,7 @@ from nmtkit.core.files import verify_checksum, with_checksum
 from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.checking import SplitReport
 from nmtkit.data import encoding, store
-from nmtkit.data.batch import BatchConfig, BatchStream
+from nmtkit.data.batch_stream import BatchConfig, BatchStream
 from nmtkit.data.encoding import PreprocessingProgress
 from nmtkit.data.shards import RaggedArray
 from nmtkit.data.store import Store, StoreWriter
@@ -87,7 +87,7 @@ def test_several_shards_are_one_store(
     streams = [BatchStream(opened, config, seed=1) for opened in (whole, parts)]
     for _ in range(40):
         one_batch, other = next(streams[0]), next(streams[1])
-        assert one_batch.src.equal(other.src)
+        assert one_batch.inputs.ids.equal(other.inputs.ids)
 
 
 @pytest.mark.usefixtures("small")

@@ -11,7 +11,7 @@ from nmtkit.corpus.checking import DataReport
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.data import tokenizer_training
-from nmtkit.data.batch import BatchConfig, BatchStream
+from nmtkit.data.batch_stream import BatchConfig, BatchStream
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair
 from nmtkit.data.tokenizer_training import TokenizerSample, learn_tokenizers
@@ -42,7 +42,7 @@ def epoch_of(stream: BatchStream) -> Counter[tuple[int, ...]]:
     """How often each source comes in the next epoch, by its two ids."""
     epoch, counts = stream.epoch, Counter[tuple[int, ...]]()
     while stream.epoch == epoch:
-        counts.update(tuple(row[:2]) for row in next(stream).src.tolist())
+        counts.update(tuple(row[:2]) for row in next(stream).inputs.ids.tolist())
     return counts
 
 
@@ -86,7 +86,7 @@ def test_fractions_are_drawn_anew_in_every_epoch(stored: Store, words: Tokenizer
 def test_weights_of_one_change_nothing(stored: Store) -> None:
     plain, weighted = stream(stored, []), stream(stored, [1.0, 1.0, 1.0])
     for _ in range(60):
-        assert next(plain).src.equal(next(weighted).src)
+        assert next(plain).inputs.ids.equal(next(weighted).inputs.ids)
 
 
 def test_an_epoch_is_never_empty(words: TokenizerPair, build: Build) -> None:

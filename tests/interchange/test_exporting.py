@@ -70,11 +70,10 @@ def test_hugging_face_opens_it(kind: dict[str, Any], tmp_path: Path) -> None:
     tokenizer = theirs.AutoTokenizer.from_pretrained(folder)
     batch = tokenizer(SOURCES, text_target=TARGETS, return_tensors="pt", padding=True)
     given = collate(ours.tokenizers.src.encode_many(SOURCES), ours.tokenizers.tgt.encode_many(TARGETS))
-    assert batch.input_ids.tolist() == given.src.tolist()
-    assert given.tgt_in is not None
-    found = model.eval()(given.src, given.src_mask.long(), given.tgt_in).logits.log_softmax(-1)
+    assert batch.input_ids.tolist() == given.inputs.ids.tolist()
+    found = model.eval()(given.inputs.ids, given.inputs.mask.long(), given.targets.shifted).logits.log_softmax(-1)
     expected = ours.model(given).log_probs
-    real = given.tgt_mask
+    real = given.targets.mask
     assert torch.allclose(found[real][:, : expected.shape[-1]], expected[real], atol=1e-4)
     written = model.generate(input_ids=batch.input_ids, attention_mask=batch.attention_mask)
     assert tokenizer.batch_decode(written, skip_special_tokens=True) == ours.translate(SOURCES)

@@ -14,7 +14,7 @@ from nmtkit.data.vocabulary import UNK
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 
 V = 12
-SIZES = VocabularySizes(V, V, shared=True)
+SIZES = VocabularySizes({"src": V, "tgt": V}, shared=True)
 
 SMALL: dict[str, dict[str, object]] = {
     "rnnsearch": {"embedding_size": 3, "hidden_size": 4, "attention_size": 5, "maxout_size": 3},

@@ -53,7 +53,7 @@ REFUSED: list[tuple[str, dict[str, object], str]] = [
     ("transformer", {"alignment_heads": "first"}, NO_HEAD),
     ("transformer", {"alignment_heads": True}, NO_HEAD),
 ]
-TWO_VOCABULARIES = VocabularySizes(V + 4, V, shared=False)
+TWO_VOCABULARIES = VocabularySizes({"src": V + 4, "tgt": V}, shared=False)
 
 
 @pytest.mark.parametrize(("kind", "settings", "message"), REFUSED, ids=str)

@@ -23,9 +23,9 @@ ARTICLES = batch_of([[5, V, 7, V + 1, 6], [V], [8, 9, 6]], [[V + 1, 7, 4], [V], 
 
 def by_the_equations(model: IntraAttention, batch: Batch, row: int) -> tuple[Tensor, Tensor, Tensor]:
     """Probabilities `(T,X)`, attention `(T,S)` and p(copy) `(T,)` of one article, one equation after the other."""
-    length, steps = int(batch.src_lengths[row]), int(batch.tgt_mask[row].sum())
-    source = batch.src[row : row + 1, :length]
-    encoded = model.encoder(model.src_embedding(source), source >= 0, batch.src_lengths[row : row + 1])
+    length, steps = int(batch.inputs.lengths[row]), int(batch.targets.mask[row].sum())
+    source = batch.inputs.ids[row : row + 1, :length]
+    encoded = model.encoder(model.src_embedding(source), source >= 0, batch.inputs.lengths[row : row + 1])
     values = encoded.states[0]  # (S,H)
     state = encoded.hidden[0], encoded.cell[0]
     w_attn = model.score.key.weight  # h_t^T W h_i
@@ -33,7 +33,7 @@ def by_the_equations(model: IntraAttention, batch: Batch, row: int) -> tuple[Ten
     energies: list[Tensor] = []
     probabilities, attention, copying = [], [], []
     for step in range(steps):
-        word = model.tgt_embedding(batch.tgt_in[row, step]).view(1, 1, -1)
+        word = model.tgt_embedding(batch.targets.shifted[row, step]).view(1, 1, -1)
         answer, state = model.decoder(word, (state[0].view(1, 1, -1), state[1].view(1, 1, -1)))
         h = answer.view(-1)
         e = torch.stack([h @ w_attn @ value for value in values])  # eq. 2
@@ -51,7 +51,7 @@ def by_the_equations(model: IntraAttention, batch: Batch, row: int) -> tuple[Ten
         generate = (w_out @ features + model.output_bias).softmax(0)  # eq. 9
         u = torch.sigmoid(model.switch.weight[0] @ features + model.switch.bias[0])  # eq. 11
         whole = torch.cat([(1 - u) * generate, torch.zeros(batch.n_oov, dtype=torch.float64)])
-        for position, word_id in enumerate(batch.src_extended[row, :length].tolist()):
+        for position, word_id in enumerate(batch.inputs.copy.extended[row, :length].tolist()):
             whole[word_id] = whole[word_id] + u * alpha[position]  # eq. 10 and 12
         probabilities.append(whole)
         attention.append(alpha)
@@ -101,7 +101,7 @@ def reads(model: IntraAttention, batch: Batch) -> Tensor:
 
 def test_all_words_its_own_is_what_it_writes_by_itself() -> None:
     model = build(seed=3, own_words=1.0).train()
-    width = ARTICLES.tgt_in.shape[1]
+    width = ARTICLES.targets.shifted.shape[1]
     with torch.no_grad():
         memory = model.encode(ARTICLES)
         walk, tokens, written = Walk(model, memory), torch.tensor([BOS] * 3), [torch.tensor([BOS] * 3)]
@@ -124,12 +124,12 @@ def test_words_of_its_own_depend_on_those_before_them() -> None:
         own = torch.rand(read.shape[1] - 1) < 0.5
         model.eval()
         with torch.no_grad():
-            best = model(replace(ARTICLES, tgt_in=read)).log_probs.argmax(-1)
+            best = model(replace(ARTICLES, targets=replace(ARTICLES.targets, shifted=read))).log_probs.argmax(-1)
         model.train()
         best = best.masked_fill(best >= V, UNK)
-        assert torch.equal(read[:, 0], ARTICLES.tgt_in[:, 0])
-        assert torch.equal(read[:, 1:], torch.where(own, best[:, :-1], ARTICLES.tgt_in[:, 1:]))
-        replaced += int((read != ARTICLES.tgt_in).sum())
+        assert torch.equal(read[:, 0], ARTICLES.targets.shifted[:, 0])
+        assert torch.equal(read[:, 1:], torch.where(own, best[:, :-1], ARTICLES.targets.shifted[:, 1:]))
+        replaced += int((read != ARTICLES.targets.shifted).sum())
     assert replaced > 20
 
 
@@ -137,7 +137,7 @@ def test_a_quarter_of_the_words_and_none_in_evaluation() -> None:
     assert IntraAttentionConfig().own_words == 0.25
     model = build(own_words=0.25)
     long = collate([[5, 6]], [[4] * 600])
-    never = replace(long, tgt_in=torch.full_like(long.tgt_in, BOS))
+    never = replace(long, targets=replace(long.targets, shifted=torch.full_like(long.targets.shifted, BOS)))
     torch.manual_seed(11)
     share = float((reads(model.train(), never)[:, 1:] != BOS).double().mean())
     assert share == pytest.approx(0.25, abs=0.06)

@@ -12,7 +12,7 @@ from seeds import moved
 from small_models import batch_of
 from walk import Walk
 
-from nmtkit.data.batch import collate
+from nmtkit.data.batch import Targets, collate
 from nmtkit.data.vocabulary import BOS, EOS
 from nmtkit.layers.attention import WindowKind
 from nmtkit.models.base import VocabularySizes
@@ -79,7 +79,9 @@ def test_a_reversed_source_is_shown_in_its_own_order() -> None:
         torch.testing.assert_close(memory.cell[row], cell[0])
     assert bool((memory.values[0, 4] == 0).all())
     target = torch.tensor([[BOS, 4, 4, 4, 4, 4, 4]] * 2)
-    readout = model.unroll(replace(batch, tgt_in=target), memory, need_attention=True)
+    readout = model.unroll(
+        replace(batch, targets=Targets(target, target, target, target >= 0)), memory, need_attention=True
+    )
     assert readout.centres.tolist() == [[0, 1, 2, 3, 3, 3, 3], [0, 1, 2, 3, 4, 4, 4]]
     assert readout.attention[0, 0].count_nonzero() == 2
     assert bool((readout.attention[0, 0, :2] > 0).all())
@@ -137,7 +139,7 @@ def test_a_window_of_five_learns_to_copy_nine_words(
     """Unseen sentences are copied, and the centre is where the word that is copied stands."""
     updates, peak = 250, 0.01
     torch.manual_seed(moved(3))
-    nine_words = VocabularySizes(9, 9, shared=True)
+    nine_words = VocabularySizes({"src": 9, "tgt": 9}, shared=True)
     sizes = {"embedding_size": 32, "hidden_size": 32, "window_size": 2, "dropout": 0.0, "bridge": "zero"}
     model = Luong(LuongConfig.model_validate({**sizes, "window": window, "input_feeding": False}), nine_words)
     optimizer = torch.optim.Adam(model.parameters(), lr=peak)
@@ -145,7 +147,7 @@ def test_a_window_of_five_learns_to_copy_nine_words(
     for update in range(1, updates + 1):
         sentences = copies(random, 32)
         batch = collate(sentences, sentences)
-        loss = -model(batch).log_probs.gather(2, batch.tgt_out[..., None]).mean()
+        loss = -model(batch).log_probs.gather(2, batch.targets.ids[..., None]).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.param_groups[0]["lr"] = peak * (1 - update / (updates + 1))

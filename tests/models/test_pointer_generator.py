@@ -81,7 +81,7 @@ def test_the_paper_counts_as_many_parameters() -> None:
 
     def count(**settings: object) -> int:
         config = PointerGeneratorConfig.model_validate(settings)
-        model = PointerGenerator(config, VocabularySizes(50_000, 50_000, shared=True))
+        model = PointerGenerator(config, VocabularySizes({"src": 50_000, "tgt": 50_000}, shared=True))
         return sum(parameter.numel() for parameter in model.parameters()) - 3 * 4 * 256
 
     assert count(copying=False) == 21_499_600
@@ -90,7 +90,9 @@ def test_the_paper_counts_as_many_parameters() -> None:
 
 
 def test_initialisation_of_the_authors() -> None:
-    model = build(VocabularySizes(400, 400, shared=True), hidden_size=32, initialisation="paper", coverage=True)
+    model = build(
+        VocabularySizes({"src": 400, "tgt": 400}, shared=True), hidden_size=32, initialisation="paper", coverage=True
+    )
     for name, tensor in model.state_dict().items():
         size, deviation = float(tensor.abs().max()), float(tensor.std(correction=0))
         if name.startswith(("encoder", "decoder")) and "weight" in name:
@@ -137,7 +139,7 @@ def test_never_nan(name: str, bias: float) -> None:
     sources = HARD[name]
     batch = batch_of(sources, [[*source[:4], 5, V][:6] if V in source else [*source[:4], 5] for source in sources])
     if bias:
-        gates = model(batch, keep=batch.tgt_mask).copy_gate
+        gates = model(batch, keep=batch.targets.mask).copy_gate
         assert set(gates.flatten().tolist()) == {0.0 if bias < 0 else 1.0}
     finite_gradients(model.train(), batch, coverage_weight=1.0)
     for best in beam_search(model.eval(), batch, SearchConfig(beam_size=2, max_length=5), n_best=2):
@@ -153,7 +155,7 @@ def test_gradient_of_the_likelihood(chunk_bytes: int, coverage: bool) -> None:
 
     def loss() -> float:
         with torch.no_grad():
-            return float(likelihood(model(batch, keep=batch.tgt_mask).log_probs, batch, V, 0.1)[0])
+            return float(likelihood(model(batch, keep=batch.targets.mask).log_probs, batch, V, 0.1)[0])
 
     backward(model, batch, 1, chunk_bytes, label_smoothing=0.1)
     step, checked = 1e-5, 0

@@ -15,7 +15,7 @@ SUTSKEVER = {"cell": "lstm", "layers": 2, "maxout_size": None, "feed_context": F
 def test_cho_feeds_the_summary_to_every_step_and_to_the_readout() -> None:
     model, batch = build(), batch_of([[4, 5]])
     walk = Walk(model, model.encode(batch))
-    _, last = model.encoder.forward_layers[0](model.src_embedding(batch.src))
+    _, last = model.encoder.forward_layers[0](model.src_embedding(batch.inputs.ids))
     summary = torch.tanh(model.summary(last[0]))
     hidden = torch.tanh(model.bridge.hidden(summary))
     torch.testing.assert_close(walk.state.hidden[:, 0], hidden)
@@ -49,7 +49,7 @@ def test_an_encoder_of_both_directions_is_summed_up_in_one_vector() -> None:
     """And a copied first state is the encoder's own, while the summary is still fed."""
     model, batch = build(bidirectional=True, encoder_hidden_size=2, bridge="copy"), batch_of([[4, 5]])
     memory = model.encode(batch)
-    words = model.src_embedding(batch.src)
+    words = model.src_embedding(batch.inputs.ids)
     ahead, _ = model.encoder.forward_layers[0](words)
     back, _ = model.encoder.backward_layers[0](words.flip(1))
     final = torch.cat([ahead[:, -1], back[:, -1]], -1)

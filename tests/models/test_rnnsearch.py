@@ -19,8 +19,8 @@ def test_the_step_is_that_of_the_appendix(readout_state: str) -> None:
     model = build(readout_state=readout_state)
     walk = Walk(model, model.encode(SENTENCE))
 
-    ahead, _ = model.encoder.forward_layers[0](model.src_embedding(SENTENCE.src))
-    back, _ = model.encoder.backward_layers[0](model.src_embedding(SENTENCE.src.flip(1)))
+    ahead, _ = model.encoder.forward_layers[0](model.src_embedding(SENTENCE.inputs.ids))
+    back, _ = model.encoder.backward_layers[0](model.src_embedding(SENTENCE.inputs.ids.flip(1)))
     annotations = torch.cat([ahead, back.flip(1)], -1)[0]  # (S,2H)
     before = torch.tanh(model.bridge.hidden(back[0, -1]))
     torch.testing.assert_close(walk.state.hidden[0, 0], before)
@@ -48,7 +48,7 @@ def test_the_step_is_that_of_the_appendix(readout_state: str) -> None:
 def test_the_bridge_reads_the_direction_that_ends_at_the_first_word(bidirectional: bool) -> None:
     """With both directions that is the backward one, as in the paper; with one it is the only one there is."""
     model = build(bidirectional=bidirectional, encoder_layers=2, residual=True, bridge="linear", layers=3)
-    words = model.src_embedding(SENTENCE.src)
+    words = model.src_embedding(SENTENCE.inputs.ids)
     for number, ahead in enumerate(model.encoder.forward_layers):
         answer, _ = ahead(words)
         final = answer[:, -1]

@@ -24,7 +24,7 @@ def test_the_alignment_is_one_layers_attention_over_heads(chosen: int | None, la
     query = model.decoder[expected].cross_attention.query  # without queries it looks at all words alike
     nn.init.zeros_(query.weight)
     nn.init.zeros_(query.bias)
-    even = batch.src_mask[:, None] / batch.src_lengths[:, None, None].double().expand(2, 3, 1)
+    even = batch.inputs.mask[:, None] / batch.inputs.lengths[:, None, None].double().expand(2, 3, 1)
     torch.testing.assert_close(model(batch, need_attention=True).attention, even, rtol=0, atol=1e-10)
 
 
@@ -59,7 +59,7 @@ def mixed_by_hand(model: Transformer, attention: Tensor) -> Tensor:
     memory = model.encode(PAIR)
     readout = model.unroll(PAIR, memory)
     context = attention @ memory.states[0]  # (T,H)
-    words = model.tgt_embedding(PAIR.tgt_in)[0] * math.sqrt(H) + model.tgt_positions(4).double()
+    words = model.tgt_embedding(PAIR.targets.shifted)[0] * math.sqrt(H) + model.tgt_positions(4).double()
     gate = model.get_submodule("copy_gate")
     p_gen = torch.sigmoid(torch.cat([context, readout.features[0], words], 1) @ gate.weight[0] + gate.bias)
     torch.testing.assert_close(readout.copy_gate[0, :, 0], p_gen, rtol=0, atol=1e-12)

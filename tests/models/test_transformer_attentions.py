@@ -88,7 +88,7 @@ def test_every_head_of_every_layer_and_the_words_by_hand(norm: str, precision: s
     attentions, probabilities = model.attentions(BATCH), model(BATCH).log_probs.exp()
     assert [len(side) for side in (attentions.encoder, attentions.decoder, attentions.cross)] == [2, 3, 3]
     for row in range(2):
-        src, tgt_in = BATCH.src[row][BATCH.src_mask[row]], BATCH.tgt_in[row][BATCH.tgt_mask[row]]
+        src, tgt_in = BATCH.inputs.ids[row][BATCH.inputs.mask[row]], BATCH.targets.shifted[row][BATCH.targets.mask[row]]
         expected, words = pass_by_hand(model, src.tolist(), tgt_in.tolist())
         np.testing.assert_allclose(probabilities[row, : len(tgt_in)].numpy(), words, rtol=0, atol=1e-12)
         for side, by_hand in zip((attentions.encoder, attentions.decoder, attentions.cross), expected, strict=True):
@@ -107,7 +107,7 @@ def test_asking_changes_nothing() -> None:
     readout, heads = model.unroll_with_heads(BATCH, memory)
     assert torch.equal(model.unroll(BATCH, memory).features, readout.features)
     shown = model.attentions(BATCH).cross[model.alignment_layer]
-    assert torch.equal(shown, heads.masked_fill(~BATCH.tgt_mask[:, None, :, None], 0.0))
+    assert torch.equal(shown, heads.masked_fill(~BATCH.targets.mask[:, None, :, None], 0.0))
     assert torch.equal(before, model(BATCH).log_probs)
 
 

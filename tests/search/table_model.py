@@ -11,7 +11,7 @@ from torch import Tensor
 from nmtkit.data.batch import Batch, collate
 from nmtkit.data.vocabulary import EOS
 from nmtkit.layers.kv_cache import KVCache
-from nmtkit.models.base import DecoderOutput, DecoderState, Memory, ModelConfig, Seq2Seq, VocabularySizes
+from nmtkit.models.base import DecoderState, Memory, ModelConfig, ModelOutput, Seq2Seq, VocabularySizes
 from nmtkit.search.engine import beam_search
 from nmtkit.search.hypotheses import Hypothesis
 from nmtkit.search.rules import SearchConfig
@@ -51,15 +51,15 @@ class TableModel(Seq2Seq):
 
     def __init__(self, tables: Tensor, attend: Attend | None = None, has_attention: bool = True) -> None:
         size = tables.shape[-1]
-        super().__init__(self.Config(), VocabularySizes(size, size, True))
+        super().__init__(self.Config(), VocabularySizes({"src": size, "tgt": size}, shared=True))
         self.tables, self.attend = tables, attend
         self.has_attention = has_attention
         self.rows_seen: list[int] = []
         self.eval()
 
     def encode(self, batch: Batch) -> Memory:
-        table = self.tables.index_select(0, batch.src[:, 0] - START)
-        return TableMemory(mask=batch.src_mask, src_extended=batch.src_extended, n_oov=0, table=table)
+        table = self.tables.index_select(0, batch.inputs.ids[:, 0] - START)
+        return TableMemory(mask=batch.inputs.mask, copy=batch.inputs.copy, table=table)
 
     def start(self, memory: Memory) -> DecoderState:
         zeros = torch.zeros(memory.mask.shape[0], dtype=torch.long, device=memory.mask.device)
@@ -67,7 +67,7 @@ class TableModel(Seq2Seq):
 
     def advance(
         self, tokens: Tensor, state: DecoderState, memory: Memory, cache: KVCache, need_attention: bool = False
-    ) -> tuple[DecoderOutput, DecoderState]:
+    ) -> tuple[ModelOutput, DecoderState]:
         self.rows_seen.append(len(tokens))
         per_sentence = len(tokens) // memory.mask.shape[0]
         sentence = torch.arange(memory.mask.shape[0], device=tokens.device).repeat_interleave(per_sentence)
@@ -77,12 +77,12 @@ class TableModel(Seq2Seq):
         if need_attention:
             path_so_far = torch.stack([state.depth, tokens, path], 1).to(features.dtype)
             attention = path_so_far if self.attend is None else self.attend(features, tokens)
-        return DecoderOutput(features, attention), TableState(state.depth + 1, path)
+        return ModelOutput(features, attention), TableState(state.depth + 1, path)
 
-    def logits(self, readout: DecoderOutput, memory: Memory) -> Tensor:
+    def logits(self, readout: ModelOutput, memory: Memory) -> Tensor:
         return readout.features
 
-    def predict(self, readout: DecoderOutput, memory: Memory) -> Tensor:
+    def predict(self, readout: ModelOutput, memory: Memory) -> Tensor:
         return readout.features.clone()
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from nmtkit.core.errors import CheckpointError, RecipeError
 from nmtkit.data.vocabulary import BOS, EOS, PAD
 from nmtkit.layers.kv_cache import KVCache
-from nmtkit.models.base import DecoderOutput, DecoderState, Memory
+from nmtkit.models.base import DecoderState, Memory, ModelOutput
 from nmtkit.search import beam, engine
 from nmtkit.search.beam import stable_topk, top_continuations
 from nmtkit.search.engine import beam_search
@@ -249,7 +249,7 @@ class CopyingTable(TableModel):
 
     def advance(
         self, tokens: Tensor, state: DecoderState, memory: Memory, cache: KVCache, need_attention: bool = False
-    ) -> tuple[DecoderOutput, DecoderState]:
+    ) -> tuple[ModelOutput, DecoderState]:
         readout, state = super().advance(tokens, state, memory, cache, True)
         return replace(readout, copy_gate=readout.attention[:, 2:] / 1_000_003), state
 

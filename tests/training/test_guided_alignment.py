@@ -17,7 +17,7 @@ from nmtkit.training.events import Event
 from nmtkit.training.objectives.attention import alignment_loss
 
 WORDS = 16
-SIZES = VocabularySizes(WORDS, WORDS, shared=True)
+SIZES = VocabularySizes({"src": WORDS, "tgt": WORDS}, shared=True)
 
 
 class Reversing(TinyStream):
@@ -90,8 +90,8 @@ def test_what_is_reported(tmp_path: Path) -> None:
     output = again(batch, need_attention=True)
     expected = -output.attention[batch.alignment].log().mean()
     assert step.terms["alignment_loss"] == pytest.approx(expected.item(), rel=1e-5)
-    log_probs = output.log_probs[batch.tgt_mask]
-    nll = -log_probs.gather(-1, batch.tgt_out[batch.tgt_mask][:, None]).mean()
+    log_probs = output.log_probs[batch.targets.mask]
+    nll = -log_probs.gather(-1, batch.targets.ids[batch.targets.mask][:, None]).mean()
     smoothed = 0.9 * nll - 0.1 * log_probs.mean()
     total = (smoothed + 0.4 * expected).item()
     assert step.terms["nll"] == pytest.approx(nll.item(), rel=1e-5)

@@ -1,7 +1,7 @@
 import math
 import random
 import threading
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +27,6 @@ from tiny_training import (
 from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.checkpoints.weights import read_weights
 from nmtkit.core.errors import CheckpointError, TrainingError
-from nmtkit.data.batch import Batch
 from nmtkit.training.events import Evaluated, Saved
 from nmtkit.training.loop import train
 from nmtkit.training.objectives.likelihood import likelihood
@@ -45,14 +44,14 @@ class Scores:
 
 def joined(*batches):
     """One batch of the rows of several of equal widths."""
-    columns = ([getattr(batch, field.name) for batch in batches] for field in fields(Batch))
-    return Batch(*[torch.cat(several) if torch.is_tensor(several[0]) else several[0] for several in columns])
+    parts = iter([torch.cat(several) for several in zip(*(batch.tensors() for batch in batches), strict=True)])
+    return batches[0].mapped(lambda tensor: next(parts))
 
 
 def mean_gradient(model, batch, smoothing=0.0):
     """The gradient of the mean loss per token, as one vector."""
     model.zero_grad()
-    total, _ = likelihood(model(batch, keep=batch.tgt_mask).log_probs, batch, model.sizes.tgt, smoothing)
+    total, _ = likelihood(model(batch, keep=batch.targets.mask).log_probs, batch, model.sizes["tgt"], smoothing)
     torch.autograd.backward(total / batch.n_tokens)
     gradient = torch.cat([p.grad.flatten() for p in model.parameters()])
     model.zero_grad()
@@ -91,7 +90,7 @@ def test_an_update_is_one_sgd_step_on_the_mean_loss_per_token(tmp_path):
     torch.testing.assert_close(vector(model), before - 0.5 * gradient, rtol=1e-12, atol=1e-12)
     step = steps(events)[0]
     assert math.isclose(step.grad_norm, float(gradient.norm()), rel_tol=1e-12)
-    assert step.tokens == int(batch.tgt_mask.sum())
+    assert step.tokens == int(batch.targets.mask.sum())
     assert math.isclose(step.terms["ppl"], math.exp(step.terms["nll"]))
     assert step.lr == 0.5
     assert step.loss != step.terms["nll"]
@@ -102,7 +101,7 @@ def test_a_step_event_averages_over_the_tokens_since_the_last_one(tmp_path):
     total, tokens = 0.0, 0
     for number in range(1, 4):  # the first update is told of by itself
         batch = tiny_batch(number)
-        _, nll = likelihood(model(batch, keep=batch.tgt_mask).log_probs, batch, model.sizes.tgt)
+        _, nll = likelihood(model(batch, keep=batch.targets.mask).log_probs, batch, model.sizes["tgt"])
         total, tokens = total + nll.item(), tokens + batch.n_tokens
     _, events = run(tmp_path, settings(optimizer="sgd", lr=1e-30, max_updates=4, log_every=4), model, stream)
     assert [step.update for step in steps(events)] == [1, 4]
@@ -112,7 +111,7 @@ def test_a_step_event_averages_over_the_tokens_since_the_last_one(tmp_path):
 
 def test_accumulating_two_halves_is_one_whole_batch(tmp_path):
     halves = [tiny_batch(n, size=2) for n in range(8)]
-    assert len({int(batch.tgt_mask.sum()) for batch in halves}) > 1  # a mean of means would differ
+    assert len({int(batch.targets.mask.sum()) for batch in halves}) > 1  # a mean of means would differ
     wholes = [joined(*halves[n : n + 2]) for n in range(0, 8, 2)]
     one, two = tiny_model(dtype=torch.float64), tiny_model(dtype=torch.float64)
     run(tmp_path / "one", settings(max_updates=4), one, FromList(wholes))
@@ -412,8 +411,9 @@ class Poisoned(TinyStream):
     def __next__(self):
         number = self.drawn
         batch = super().__next__()
-        src = batch.src.masked_fill(batch.src == 11, 4)
-        return replace(batch, src=src.masked_fill(batch.src_mask, 11) if number in self.bad else src)
+        src = batch.inputs.ids.masked_fill(batch.inputs.ids == 11, 4)
+        ids = src.masked_fill(batch.inputs.mask, 11) if number in self.bad else src
+        return replace(batch, inputs=replace(batch.inputs, ids=ids))
 
 
 def poisoned_model():

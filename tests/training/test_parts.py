@@ -29,14 +29,14 @@ def build(name: str, settings: dict[str, object] | None = None) -> Seq2Seq:
     torch.manual_seed(3)
     kind = MODELS.get(name)
     config = parse(kind.Config, {"kind": name, "dropout": 0.0, **SMALL[name], **(settings or {})}, "test")
-    return kind(config, VocabularySizes(10, 10, shared=True)).double()
+    return kind(config, VocabularySizes({"src": 10, "tgt": 10}, shared=True)).double()
 
 
 @pytest.mark.parametrize("rows", [1, 3, 10, 1000])
 @pytest.mark.parametrize("name", sorted(SMALL))
 def test_gradient_in_parts_is_that_of_the_whole(name: str, rows: int) -> None:
     whole = build(name)
-    total, nll = likelihood(whole(BATCH, keep=BATCH.tgt_mask).log_probs, BATCH, 10, 0.1)
+    total, nll = likelihood(whole(BATCH, keep=BATCH.targets.mask).log_probs, BATCH, 10, 0.1)
     torch.autograd.backward(total / 10)
 
     parted = build(name)
@@ -66,10 +66,10 @@ def test_losses_of_attention_add_exactly_their_gradient(
 ) -> None:
     """The output layer reads the attention in parts, the loss whole: together the gradient of one formula."""
     whole = build(name, settings)
-    output = whole(LINKED, keep=LINKED.tgt_mask, need_attention=True)
+    output = whole(LINKED, keep=LINKED.targets.mask, need_attention=True)
     total, nll = likelihood(output.log_probs, LINKED, 10, 0.1)
     if "coverage_weight" in losses:
-        term, loss, scale = "coverage_loss", coverage_loss(output.attention, LINKED.tgt_mask), 0.7 / 10
+        term, loss, scale = "coverage_loss", coverage_loss(output.attention, LINKED.targets.mask), 0.7 / 10
     else:
         kind = losses["guided_alignment"].get("loss", "cross_entropy")
         term, loss, scale = "alignment_loss", alignment_loss(output.attention, LINKED.alignment, kind), 0.3 / 4
@@ -93,7 +93,7 @@ def test_the_models_own_alignment_is_a_constant_target() -> None:
     for row, length in enumerate(lengths):
         for position in range(length):
             links[row, position, int(heads[row, :, position].sum(0).argmax())] = True
-    log_probs = whole.predict(readout.gather(LINKED.tgt_mask), memory)
+    log_probs = whole.predict(readout.gather(LINKED.targets.mask), memory)
     alignment = alignment_loss(readout.attention, links)
     total, _ = likelihood(log_probs, LINKED, 10, 0.1)
     torch.autograd.backward(total / 10 + 0.3 * alignment / 7)

@@ -15,10 +15,10 @@ from walk import Walk
 
 import nmtkit.models  # noqa: F401  # fills the registry
 from nmtkit.core.settings import parse
-from nmtkit.data.batch import Batch, collate
+from nmtkit.data.batch import Batch, CopySource, collate
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.layers.kv_cache import KVCache
-from nmtkit.models.base import MODELS, DecoderOutput, DecoderState, Memory, ModelConfig, Seq2Seq, VocabularySizes
+from nmtkit.models.base import MODELS, DecoderState, Memory, ModelConfig, ModelOutput, Seq2Seq, VocabularySizes
 from nmtkit.training.objectives.reinforcement import (
     ReinforceConfig,
     Rollouts,
@@ -42,24 +42,26 @@ class Table(Seq2Seq):
     """A policy without a source: the logits of each step are parameters `(T,V)`; few words are possible in it."""
 
     def __init__(self, logits: Tensor, *possible: Sequence[int]) -> None:
-        super().__init__(ModelConfig(kind="table"), VocabularySizes(logits.shape[1], logits.shape[1], shared=True))
+        super().__init__(
+            ModelConfig(kind="table"), VocabularySizes({"src": logits.shape[1], "tgt": logits.shape[1]}, shared=True)
+        )
         self.table = nn.Parameter(logits.clone())
         self.mask = torch.full_like(logits, -math.inf)
         for step, words in enumerate(possible):
             self.mask[step, list(words)] = 0.0
 
     def encode(self, batch: Batch) -> Memory:
-        return Memory(batch.src_mask, batch.src_extended, batch.n_oov)
+        return Memory(batch.inputs.mask, batch.inputs.copy)
 
     def start(self, memory: Memory) -> Position:
         return Position(torch.zeros(memory.mask.shape[0], dtype=torch.long))
 
     def advance(
         self, tokens: Tensor, state: DecoderState, memory: Memory, cache: KVCache, need_attention: bool = False
-    ) -> tuple[DecoderOutput, Position]:
-        return DecoderOutput((self.table + self.mask)[state.step]), Position(state.step + 1)
+    ) -> tuple[ModelOutput, Position]:
+        return ModelOutput((self.table + self.mask)[state.step]), Position(state.step + 1)
 
-    def logits(self, readout: DecoderOutput, memory: Memory) -> Tensor:
+    def logits(self, readout: ModelOutput, memory: Memory) -> Tensor:
         return readout.features
 
 
@@ -72,7 +74,7 @@ def small_model(kind: str, **settings: object) -> Seq2Seq:
     cls = MODELS.get(kind)
     torch.manual_seed(1)
     config = parse(cls.Config, {"kind": kind, "dropout": 0.0, **settings}, "test")
-    return cls(config, VocabularySizes(12, 12, shared=True)).double()
+    return cls(config, VocabularySizes({"src": 12, "tgt": 12}, shared=True)).double()
 
 
 def copier(seed: int = 1, **settings: object) -> Seq2Seq:
@@ -180,7 +182,7 @@ def test_rollouts_end_when_all_have_ended() -> None:
     logits = torch.zeros(50, 6)
     logits[2, EOS] = 1000.0
     rollouts = sample_rollouts(
-        Table(logits, *[[EOS, A]] * 50), Memory(torch.ones(3, 2, dtype=torch.bool), torch.ones(3, 2), 0), 50
+        Table(logits, *[[EOS, A]] * 50), Memory(torch.ones(3, 2, dtype=torch.bool), CopySource(torch.ones(3, 2))), 50
     )
     assert rollouts.ids.shape == (3, 2, int(rollouts.lengths.max()))  # by chance all may end sooner
     assert bool((rollouts.lengths <= 3).all())
@@ -195,10 +197,10 @@ def test_limits() -> None:
 def test_the_drawn_summaries_become_targets() -> None:
     ids = torch.tensor([[[5, 12, EOS], [4, 4, 4]], [[EOS, PAD, PAD], [4, 4, 4]], [[7, 8, 9], [4, 4, 4]]])
     batch = sampled_batch(UNKNOWN_WORDS, Rollouts(ids, torch.tensor([[3, 3], [1, 3], [3, 3]])))
-    assert batch.tgt_in.tolist() == [[BOS, 5, 12], [BOS, EOS, PAD], [BOS, 7, 8]]
-    assert batch.tgt_mask.tolist() == [[True] * 3, [True, False, False], [True] * 3]
-    assert batch.tgt_out is batch.tgt_extended
-    assert batch.src_extended is UNKNOWN_WORDS.src_extended
+    assert batch.targets.shifted.tolist() == [[BOS, 5, 12], [BOS, EOS, PAD], [BOS, 7, 8]]
+    assert batch.targets.mask.tolist() == [[True] * 3, [True, False, False], [True] * 3]
+    assert batch.targets.ids is batch.targets.extended
+    assert batch.inputs.copy.extended is UNKNOWN_WORDS.inputs.copy.extended
 
 
 # The gradient.
@@ -231,11 +233,11 @@ def mixed_loss(model: Seq2Seq, batch: Batch, rollouts: Rollouts, gamma: float) -
     """Equation 16 as it stands in the paper, from one whole forward pass for each of its halves."""
 
     def token_log_probs(targets: Batch) -> Tensor:
-        ids = targets.tgt_extended if model.config.copies else targets.tgt_out
+        ids = targets.targets.extended if model.config.copies else targets.targets.ids
         log_probs = model(targets).log_probs.gather(2, ids[:, :, None]).squeeze(2)
-        return torch.where(targets.tgt_mask, log_probs, torch.zeros_like(log_probs)).sum(1)
+        return torch.where(targets.targets.mask, log_probs, torch.zeros_like(log_probs)).sum(1)
 
-    reward = rewards(rollouts, batch.tgt_extended, batch.tgt_mask.sum(1)).double()
+    reward = rewards(rollouts, batch.targets.extended, batch.targets.mask.sum(1)).double()
     reinforced = (reward[:, 1] - reward[:, 0]) * token_log_probs(sampled_batch(batch, rollouts))
     return gamma * reinforced.sum() - (1 - gamma) * token_log_probs(batch).sum()
 
@@ -244,7 +246,9 @@ def seed_with_rewards(model: Seq2Seq, batch: Batch, limit: int) -> int:
     """A seed whose drawn summaries are rewarded otherwise than the greedy ones, one better and one worse."""
     for seed in range(200):
         torch.manual_seed(seed)
-        reward = rewards(sample_rollouts(model, model.encode(batch), limit), batch.tgt_extended, batch.tgt_mask.sum(1))
+        reward = rewards(
+            sample_rollouts(model, model.encode(batch), limit), batch.targets.extended, batch.targets.mask.sum(1)
+        )
         advantage = reward[:, 0] - reward[:, 1]
         if bool((advantage > 0.1).any()) and bool((advantage < -0.1).any()):
             return seed

@@ -44,7 +44,7 @@ class Confidence(Objective):
         return {"words": batch.n_tokens - batch.size}
 
     def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
-        words = inputs.batch.tgt_out[inputs.batch.tgt_mask][inputs.part] != EOS
+        words = inputs.batch.targets.ids[inputs.batch.targets.mask][inputs.part] != EOS
         each = (inputs.log_probs.exp() * inputs.log_probs).sum(-1)
         return {"confidence": each[words].sum(), "surest": inputs.log_probs.detach().exp().amax(-1)[~words].sum()}
 
@@ -60,7 +60,7 @@ class Focus(Objective):
     needs: ClassVar[InputKind] = "attention"
 
     def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
-        return {"focus": -inputs.decoder_output.attention.amax(-1)[inputs.device_batch.tgt_mask].sum()}
+        return {"focus": -inputs.output.attention.amax(-1)[inputs.device_batch.targets.mask].sum()}
 
 
 Enter = Callable[[Registry[Any], str, Any], None]
@@ -101,7 +101,7 @@ def test_an_objective_that_a_recipe_names_is_trained_by_logged_and_shown(tmp_pat
     batch = tiny_batch(99)
 
     def entropy(of: Any) -> float:
-        log_probs = of(batch, keep=batch.tgt_mask).log_probs.detach()
+        log_probs = of(batch, keep=batch.targets.mask).log_probs.detach()
         return float(-(log_probs.exp() * log_probs).sum(-1).mean())
 
     assert entropy(model) > entropy(plain)  # what it is for
@@ -134,7 +134,9 @@ def test_objectives_that_cannot_be_named(objectives_of_recipe: str, message: str
 @pytest.mark.usefixtures("objectives")
 def test_one_that_reads_the_attention(tmp_path: Path) -> None:
     torch.manual_seed(1)
-    model = Luong(LuongConfig(embedding_size=8, hidden_size=8, dropout=0.0), VocabularySizes(12, 12, False))
+    model = Luong(
+        LuongConfig(embedding_size=8, hidden_size=8, dropout=0.0), VocabularySizes({"src": 12, "tgt": 12}, shared=False)
+    )
     config = settings(objectives={"focus": 0.5}, reinforce={"gamma": 0.25, "max_length": 3})
     step, *_ = steps(list(start(tmp_path, config, model, TinyStream())))
     assert -1 <= step.terms["focus"] < 0
@@ -161,9 +163,9 @@ class Distance(AttentionScore):
 def test_an_attention_score_that_a_recipe_chooses(enter: Enter) -> None:
     enter(SCORES, "distance", Distance)
     chosen = load("demo", ["model={kind: luong, score: distance, embedding_size: 8, hidden_size: 8}"])
-    model, batch = Luong(chosen.model, VocabularySizes(12, 12, False)), tiny_batch(1)
+    model, batch = Luong(chosen.model, VocabularySizes({"src": 12, "tgt": 12}, shared=False)), tiny_batch(1)
     assert isinstance(model.attention.score, Distance)
-    torch.autograd.backward(likelihood(model(batch, keep=batch.tgt_mask).log_probs, batch, 12)[0])
+    torch.autograd.backward(likelihood(model(batch, keep=batch.targets.mask).log_probs, batch, 12)[0])
     assert bool(model.attention.score.query.weight.grad.any())
 
 

@@ -11,7 +11,7 @@ from seeds import moved
 from torch import nn
 
 from nmtkit.checkpoints.manager import CheckpointManager
-from nmtkit.data.batch import Batch
+from nmtkit.data.batch import Batch, CopySource, Inputs, Targets
 from nmtkit.models.base import Seq2Seq, VocabularySizes
 from nmtkit.models.rnn_encdec import RnnEncDec, RnnEncDecConfig
 from nmtkit.training.config import TrainingConfig
@@ -19,7 +19,7 @@ from nmtkit.training.events import Event, Step
 from nmtkit.training.loop import train
 
 WORDS = 12
-SIZES = VocabularySizes(WORDS, WORDS, shared=False)
+SIZES = VocabularySizes({"src": WORDS, "tgt": WORDS}, shared=False)
 TINY = RnnEncDecConfig(
     embedding_size=8, hidden_size=8, maxout_size=None, feed_context=False, tie="decoder", dropout=0.0
 )
@@ -41,7 +41,8 @@ def tiny_batch(seed: int, size: int = 4, length: int = 6) -> Batch:
     words = torch.randint(4, WORDS, (size, length + 1), generator=draw)
     src = torch.where(columns == lengths[:, None], 3, words) * mask
     tgt_in = torch.cat([torch.full((size, 1), 2), src[:, :-1]], 1) * mask
-    return Batch(src, mask, lengths + 1, src, tgt_in, src, src, mask)
+    inputs = Inputs(mask, lengths + 1, src, copy=CopySource(src))
+    return Batch(inputs, Targets(tgt_in, src, src, mask))
 
 
 class TinyStream:

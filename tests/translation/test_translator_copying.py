@@ -59,7 +59,7 @@ def test_rescoring_in_parts_changes_nothing(name: str, monkeypatch: pytest.Monke
             assert other.token_log_probs == pytest.approx(one.token_log_probs, abs=1e-5)
             assert other.score == pytest.approx(one.score, abs=1e-5)
             assert other.copied == one.copied
-        assert max(sizes) <= max(most, 4 * (translator.model.sizes.tgt + 10))  # at least a row
+        assert max(sizes) <= max(most, 4 * (translator.model.sizes["tgt"] + 10))  # at least a row
         if most == 1:
             assert len(sizes) == sum(len(one.token_log_probs) for one in whole)
 

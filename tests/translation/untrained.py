@@ -53,7 +53,9 @@ def untrained(name: str, tokenizers: TokenizerPair, scale: float = 1.0, **search
     kind, settings = SMALL[name]
     model_class = MODELS.get(kind)
     size = len(tokenizers.tgt.vocabulary)
-    model = model_class(model_class.Config.model_validate(settings), VocabularySizes(size, size, shared=True))
+    model = model_class(
+        model_class.Config.model_validate(settings), VocabularySizes({"src": size, "tgt": size}, shared=True)
+    )
     with torch.no_grad():
         for weights in model.parameters():
             weights.mul_(scale)

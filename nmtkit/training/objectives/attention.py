@@ -43,9 +43,8 @@ def linked_positions(batch: Batch, teacher: AlignmentSource) -> Tensor:
     if teacher == "file":
         assert batch.alignment is not None, "the batch has no alignments"
         return batch.alignment.any(-1)
-    assert batch.tgt_mask is not None
-    words = torch.zeros_like(batch.tgt_mask)
-    words[:, :-1] = batch.tgt_mask[:, 1:]  # the last real position of a row is EOS
+    words = torch.zeros_like(batch.targets.mask)
+    words[:, :-1] = batch.targets.mask[:, 1:]  # the last real position of a row is EOS
     return words
 
 
@@ -93,8 +92,8 @@ class GuidedAlignment(Objective):
 
     def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
         """The loss without its weight."""
-        assert inputs.decoder_output.attention is not None
-        attention = inputs.decoder_output.attention
+        assert inputs.output.attention is not None
+        attention = inputs.output.attention
         return {"alignment_loss": alignment_loss(attention, self.links(inputs), self.settings.loss)}
 
 
@@ -133,6 +132,5 @@ class CoverageLoss(Objective):
 
     def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
         """The loss without its weight."""
-        assert inputs.decoder_output.attention is not None
-        assert inputs.device_batch.tgt_mask is not None
-        return {"coverage_loss": coverage_loss(inputs.decoder_output.attention, inputs.device_batch.tgt_mask)}
+        assert inputs.output.attention is not None
+        return {"coverage_loss": coverage_loss(inputs.output.attention, inputs.device_batch.targets.mask)}

@@ -1,4 +1,4 @@
-"""The likelihood of the targets, with label smoothing."""
+"""The likelihood of targets or labels, with label smoothing."""
 
 import math
 from collections.abc import Mapping
@@ -16,18 +16,16 @@ _LARGEST = 700.0
 
 
 def negative_log_probs(log_probs: Tensor, batch: Batch, vocabulary_size: int, part: slice = slice(None)) -> Tensor:
-    """Negative log-probability of the target at each of the M positions, `(M,)`, in nats.
+    """Negative log-probability of what is wanted at each of the M positions, `(M,)`, in nats.
 
     Args:
-        log_probs: `(M,X)` of the positions in `batch.tgt_mask`, in row-major order.
+        log_probs: `(M,X)` of the positions in `batch.loss_mask`, in row-major order.
         batch: the targets; may stay on the CPU while `log_probs` is on another device, which spares the device a wait.
         vocabulary_size: V. If X is larger, the targets are the extended ids.
         part: which of those positions `log_probs` holds.
     """
-    ids = batch.tgt_extended if log_probs.shape[-1] > vocabulary_size else batch.tgt_out
-    assert ids is not None, "the batch has no targets"
-    assert batch.tgt_mask is not None, "the batch has no targets"
-    targets = ids[batch.tgt_mask][part].to(log_probs.device, non_blocking=True)  # (M,)
+    ids = batch.wanted(extended=log_probs.shape[-1] > vocabulary_size)
+    targets = ids[batch.loss_mask][part].to(log_probs.device, non_blocking=True)  # (M,)
     assert log_probs.shape[:-1] == targets.shape, f"{log_probs.shape[:-1]} predictions for {targets.shape} targets"
     return -log_probs.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
 

@@ -6,7 +6,7 @@ each by its normalizer.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from nmtkit.core.registry import Registry
 from nmtkit.core.settings import Settings
 from nmtkit.data.batch import Batch
-from nmtkit.models.base import DecoderOutput, Memory, Seq2Seq, as_headed
+from nmtkit.models.base import Memory, Model, ModelOutput, as_headed
 
 OBJECTIVES: Registry["type[Objective]"] = Registry("training objective")
 """Losses by name. A loss of the package has a key of its own in `training`; others get a weight in
@@ -27,28 +27,30 @@ InputKind = Literal["log_probs", "attention", "heads", "none"]
 LOSS = "loss"
 """The total loss: the weighted sum of all objectives that report none of their own."""
 
+Reader = Callable[[Batch, bool], tuple[ModelOutput, Memory | None]]
+"""What `Model.read` does, for a batch on the device."""
 _Gradient = tuple[Tensor, Tensor | None]
 """A tensor in the graph and the gradient that arrived there; None for a loss."""
 
 
 @dataclass(frozen=True)
 class ObjectiveInput:
-    """The model's output for the given targets, as much of it as an objective needs."""
+    """The model's output for a batch, as much of it as an objective needs."""
 
     batch: Batch
-    """Sources and targets, on the CPU, so that indexing does not wait for the device."""
+    """What is read and what is to be predicted, on the CPU, so that indexing does not wait for the device."""
     device_batch: Batch
     """The same on the device."""
     vocabulary_size: int
     """V."""
-    decoder_output: DecoderOutput
-    """All steps `(B,T,*)`; for an objective that needs `log_probs`, the M positions of `part`, `(M,*)`."""
+    output: ModelOutput
+    """Of all positions, `(B,T,*)` for targets; for an objective that needs `log_probs`, of the M of `part`, `(M,*)`."""
     heads: Tensor | None = None
     """Weights of all heads of the layer whose attention is shown `(B,A,T,S)`, for an objective that needs them."""
     log_probs: Tensor | None = None
     """Log-probabilities at the positions of `part`, `(M,X)`, for an objective that needs them."""
     part: slice = field(default_factory=lambda: slice(None))
-    """Which of the positions in `batch.tgt_mask`, in row-major order."""
+    """Which of the positions in `batch.loss_mask`, in row-major order."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +114,7 @@ def build_objectives(config: Settings) -> list[Objective]:
 class GradientAccumulator:
     """Adds up the gradients of all batches of one update."""
 
-    model: Seq2Seq
+    model: Model
     """In training mode, on the device."""
     objectives: Sequence[Objective]
     counts: Mapping[str, int]
@@ -121,17 +123,17 @@ class GradientAccumulator:
     chunk_bytes: int
     """Largest size of the log-probabilities in memory at a time."""
 
-    def backward(self, batch: Batch, memory: Memory | None = None) -> dict[str, Tensor]:
+    def backward(self, batch: Batch, read: Reader | None = None) -> dict[str, Tensor]:
         """Adds the gradient of a batch, which is on the CPU; returns the sums of all objectives by name, on the device.
 
+        `read` may stand for `Model.read`.
+
         Log-probabilities are by far the largest tensors. The output layer is therefore run in parts: backward goes from
-        each part's loss to the input of `predict`, the rows of the decoder output and the memory, before the next part
+        each part's loss to the input of `predict`, the rows of the model's output and the memory, before the next part
         begins. The gradient is the same, in the memory of one part. Attention losses read the attention whole.
         """
         totals: dict[str, Tensor] = {}
-        moved = batch.to(self.device, non_blocking=True)
-        memory = self.model.encode(moved) if memory is None else memory
-        inputs = self._decode(batch, moved, memory)
+        inputs, memory = self._read(batch, read or self.model.read)
         gradients = self._attention_losses(inputs, totals)
         gradients = self._backward_in_parts(inputs, memory, totals) + gradients
         _backward([tensor for tensor, _ in gradients], [gradient for _, gradient in gradients])
@@ -139,19 +141,21 @@ class GradientAccumulator:
             _add(totals, objective.custom_backward(self, batch))
         return totals
 
-    def _decode(self, batch: Batch, moved: Batch, memory: Memory) -> ObjectiveInput:
+    def _read(self, batch: Batch, read: Reader) -> tuple[ObjectiveInput, Memory | None]:
+        moved = batch.to(self.device, non_blocking=True)
         needs = {objective.needs for objective in self.objectives}
-        heads = None
+        memory, heads = None, None
         if "heads" in needs:
             model = as_headed(self.model)
             assert model is not None, f"{self.model.config.kind} has no heads"
+            memory = model.memory(moved)
             output, heads = model.unroll_with_heads(moved, memory)
         else:
-            output = self.model.unroll(moved, memory, need_attention="attention" in needs)
+            output, memory = read(moved, "attention" in needs)
         assert output.attention is not None or not needs & {"attention", "heads"}, (
             f"{self.model.config.kind} shows no attention"
         )
-        return ObjectiveInput(batch, moved, self.model.sizes.tgt, output, heads)
+        return ObjectiveInput(batch, moved, self.model.vocabulary_size, output, heads), memory
 
     def _attention_losses(self, inputs: ObjectiveInput, totals: dict[str, Tensor]) -> list[_Gradient]:
         losses: list[_Gradient] = []
@@ -162,20 +166,21 @@ class GradientAccumulator:
                 _add(totals, {name: term.detach() for name, term in terms.items()}, objective.weight)
         return losses
 
-    def _backward_in_parts(self, inputs: ObjectiveInput, memory: Memory, totals: dict[str, Tensor]) -> list[_Gradient]:
+    def _backward_in_parts(
+        self, inputs: ObjectiveInput, memory: Memory | None, totals: dict[str, Tensor]
+    ) -> list[_Gradient]:
         """Backward of all losses on log-probabilities to the input of the output layer, which it returns."""
         objectives = [objective for objective in self.objectives if objective.needs == "log_probs"]
-        assert inputs.batch.tgt_mask is not None
-        whole = inputs.decoder_output.gather(inputs.batch.tgt_mask)
+        whole = inputs.output.gather(inputs.batch.loss_mask)
         rows = max(1, self.chunk_bytes // (4 * (inputs.vocabulary_size + inputs.batch.n_oov)))
         leaves: list[tuple[Tensor, Tensor]] = []  # of the memory: one for all parts
-        memory_leaf = memory.mapped(lambda tensor: _leaf_among(leaves, tensor))
+        memory_leaf = memory and memory.mapped(lambda tensor: _leaf_among(leaves, tensor))
         parts, sums = [], []
         for begin in range(0, whole.features.shape[0], rows):
             place = slice(begin, min(begin + rows, whole.features.shape[0]))
             part = whole.select(place).mapped(_leaf)  # backward stops there
             log_probs = self.model.predict(part, memory_leaf)
-            here = replace(inputs, decoder_output=part, log_probs=log_probs, part=place)
+            here = replace(inputs, output=part, log_probs=log_probs, part=place)
             terms = [objective.terms(here) for objective in objectives]
             pairs = [*zip(objectives, terms, strict=True)]
             losses = [one[objective.loss_name] * self._scale(objective) for objective, one in pairs]
@@ -209,7 +214,7 @@ def _leaf_among(leaves: list[tuple[Tensor, Tensor]], tensor: Tensor) -> Tensor:
     return leaf
 
 
-def _gradients_of(whole: DecoderOutput, parts: Sequence[DecoderOutput]) -> list[_Gradient]:
+def _gradients_of(whole: ModelOutput, parts: Sequence[ModelOutput]) -> list[_Gradient]:
     """The tensors of a decoder output that the losses of its parts reached, with their gradients."""
     gradients: list[_Gradient] = []
     for name in (one.name for one in fields(whole)):

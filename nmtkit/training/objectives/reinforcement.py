@@ -24,11 +24,11 @@ import torch
 from torch import Tensor, nn
 
 from nmtkit.core.settings import Field, Length, Settings
-from nmtkit.data.batch import Batch
+from nmtkit.data.batch import Batch, Targets
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.layers.elementary import at_least_float32
 from nmtkit.layers.kv_cache import KVCache
-from nmtkit.models.base import Memory, Seq2Seq
+from nmtkit.models.base import Decoder, Memory, as_decoder
 from nmtkit.training.objectives.likelihood import negative_log_probs
 from nmtkit.training.objectives.objective import LOSS, OBJECTIVES, GradientAccumulator, Objective, ObjectiveInput
 
@@ -64,7 +64,7 @@ class Rollouts:
 
 
 @torch.no_grad()
-def sample_rollouts(model: Seq2Seq, memory: Memory, limit: int) -> Rollouts:
+def sample_rollouts(model: Decoder, memory: Memory, limit: int) -> Rollouts:
     """Decodes both summaries of every article, as two hypotheses of one sentence, without any decoding rule."""
     sentences, device = memory.mask.shape[0], memory.mask.device
     model.reserve_positions(limit)
@@ -151,10 +151,12 @@ def sampled_batch(batch: Batch, rollouts: Rollouts) -> Batch:
     begin = torch.full_like(ids[:, :1], BOS)
     return replace(
         batch,
-        tgt_in=torch.cat([begin, ids[:, :-1]], 1),
-        tgt_out=ids,
-        tgt_extended=ids,
-        tgt_mask=torch.arange(ids.shape[1], device=ids.device) < lengths[:, None],
+        targets=Targets(
+            shifted=torch.cat([begin, ids[:, :-1]], 1),
+            ids=ids,
+            extended=ids,
+            mask=torch.arange(ids.shape[1], device=ids.device) < lengths[:, None],
+        ),
         alignment=None,
     )
 
@@ -170,9 +172,9 @@ class _Rewarded(Objective):
 
     def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
         assert inputs.log_probs is not None
-        assert inputs.decoder_output.sentence is not None
+        assert inputs.output.sentence is not None
         each = negative_log_probs(inputs.log_probs, inputs.batch, inputs.vocabulary_size, inputs.part)
-        weights = self.advantage.index_select(0, inputs.decoder_output.sentence)
+        weights = self.advantage.index_select(0, inputs.output.sentence)
         return {LOSS: (each * weights).sum(dtype=at_least_float32(inputs.log_probs))}
 
 
@@ -205,17 +207,16 @@ class Reinforce(Objective):
 
     def custom_backward(self, update: GradientAccumulator, batch: Batch) -> dict[str, Tensor]:
         """Samples both summaries of every article; returns the loss of equation 15, and both rewards."""
-        assert batch.tgt_mask is not None
-        model = update.model
+        model = as_decoder(update.model)
+        assert model is not None, f"{update.model.config.kind} writes no texts to sample"
         with without_dropout(model):
             device_batch = batch.to(update.device, non_blocking=True)
-            assert device_batch.tgt_extended is not None
-            assert device_batch.tgt_mask is not None
-            memory = model.encode(device_batch)
-            rollouts = sample_rollouts(model, memory, self.settings.limit(batch.tgt_mask.shape[1]))
-            reward = rewards(rollouts, device_batch.tgt_extended, device_batch.tgt_mask.sum(1))  # (B,2)
+            memory = model.memory(device_batch)
+            rollouts = sample_rollouts(model, memory, self.settings.limit(batch.targets.mask.shape[1]))
+            reward = rewards(rollouts, device_batch.targets.extended, device_batch.targets.mask.sum(1))  # (B,2)
             drawn = sampled_batch(batch, replace(rollouts, ids=rollouts.ids.cpu(), lengths=rollouts.lengths.cpu()))
             rewarded = _Rewarded(advantage=reward[:, 0] - reward[:, 1], weight=self.weight)
-            loss = replace(update, objectives=[rewarded]).backward(drawn, memory)[LOSS]
+            again = replace(update, objectives=[rewarded])
+            loss = again.backward(drawn, lambda moved, attend: (model.unroll(moved, memory, attend), memory))[LOSS]
         sampled, greedy = reward.sum(0).to(loss).unbind()
         return {LOSS: loss, "sampled_reward": sampled, "greedy_reward": greedy}

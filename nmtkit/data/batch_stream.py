@@ -1,0 +1,231 @@
+"""The batches of a stored split: of similar length, in an order that depends on seed and epoch only."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from nmtkit.core.errors import CheckpointError
+from nmtkit.core.settings import Field, Settings
+from nmtkit.data.batch import Batch, Numbers, collate
+from nmtkit.data.store import Store
+from nmtkit.data.tokenizer import TokenizerPair
+from nmtkit.data.vocabulary import UNK
+
+LengthLimits: TypeAlias = tuple[int, int]
+"""The most tokens of a source and of a target, without EOS; longer ones are truncated."""
+
+
+class BatchConfig(Settings):
+    """How training examples are batched."""
+
+    batch_tokens: int = Field(default=4096, ge=1)
+    """The most padded tokens of the longer side of a batch: sentences x longest sentence (with EOS). A longer sentence
+    is a batch of its own."""
+    batch_size: int | None = Field(default=None, ge=1)
+    """The most sentences in a batch; default: no limit."""
+    sort_window: int = Field(default=100_000, ge=1)
+    """Sort this many randomly drawn sentences by length, cut them into batches and shuffle the batches. A larger window
+    has less padding; it should hold many batches."""
+
+
+def _cut(widths: Numbers, budget: int, most: int | None) -> list[slice]:
+    """Cuts sentences with these widths `(n,)` into batches, in their order.
+
+    A batch has at most `most` rows, and rows x columns within the budget; a wider sentence is alone.
+    """
+    slices = []
+    start = 0
+    while start < len(widths):
+        # No later column can be narrower than the first sentence: a bound on how far to look.
+        room = max(1, budget // int(widths[start]))
+        widest = np.maximum.accumulate(widths[start : start + room])
+        size = max(1, int(np.count_nonzero(widest * np.arange(1, len(widest) + 1) <= budget)))
+        end = start + (size if most is None else min(size, most))
+        slices.append(slice(start, end))
+        start = end
+    return slices
+
+
+def _length_batches(src: Numbers, tgt: Numbers, config: BatchConfig) -> list[Numbers]:
+    """Sorts sentences by their lengths `(n,)`, with EOS, and cuts them into batches of row numbers.
+
+    Target length comes first; source lengths ascend and descend in turns, so that neighbours are alike on both sides.
+    """
+    order = np.lexsort((np.where(tgt % 2 == 0, src, -src), tgt))
+    widths = np.maximum(src, tgt)[order].astype(np.int64)
+    return [order[part] for part in _cut(widths, config.batch_tokens, config.batch_size)]
+
+
+def bucket_by_length(
+    lengths: Sequence[int] | Numbers, batch_tokens: int, batch_size: int | None = None
+) -> list[list[int]]:
+    """Batches sentences of similar length, with EOS; the row numbers of each batch.
+
+    A sentence longer than the budget is alone. The longest come first, so that a budget too large fails at once.
+    """
+    widths = np.asarray(lengths, dtype=np.int64)
+    order = np.argsort(-widths, kind="stable")
+    return [order[part].tolist() for part in _cut(widths[order], batch_tokens, batch_size)]
+
+
+def _load(store: Store, numbers: Numbers, limits: LengthLimits | None) -> Batch:
+    """The batch of these examples, truncated; target words that only the removed part of a source has become UNK."""
+    rows = numbers.tolist()
+    src_limit, tgt_limit = limits or (None, None)
+
+    def column(name: str, limit: int | None) -> list[Numbers] | None:
+        return [store.ids(name, number)[:limit] for number in rows] if store.has(name) else None
+
+    src, extended = column("src", src_limit), column("src_extended", src_limit)
+    tgt, tgt_extended = column("tgt", tgt_limit), column("tgt_extended", tgt_limit)
+    assert src is not None
+    n_oov = 0
+    if extended is not None:
+        # Unknown words have their ids in the order in which they come, so that a cut leaves the first of them.
+        ends = [max(store.tgt_size, int(row.max(initial=0)) + 1) for row in extended]
+        n_oov = max(ends) - store.tgt_size
+        if tgt_extended is not None:
+            tgt_extended = [np.where(row < end, row, UNK) for row, end in zip(tgt_extended, ends, strict=True)]
+    links = column("alignment", None)
+    if links is not None and limits is not None:
+        pairs = [row.reshape(-1, 2) for row in links]
+        links = [pair[(pair < np.array(limits)).all(1)].ravel() for pair in pairs]
+    return collate(src, tgt, extended, tgt_extended, n_oov, links)
+
+
+def _widths(store: Store, limits: LengthLimits | None) -> tuple[Numbers, Numbers]:
+    """Widths of sources and targets, with EOS, `(n,)` each."""
+    src, tgt = store.lengths("src"), store.lengths("tgt")
+    if limits is not None:
+        src, tgt = np.minimum(src, limits[0]), np.minimum(tgt, limits[1])
+    return src + 1, tgt + 1
+
+
+def sorted_batches(store: Store, batch_tokens: int, limits: LengthLimits | None = None) -> Iterator[Batch]:
+    """All examples of a store once, sorted by length, in a fixed order (for a validation loss).
+
+    `batch_tokens` counts padded tokens of the longer side; without limits nothing is truncated.
+    """
+    for numbers in _length_batches(*_widths(store, limits), BatchConfig(batch_tokens=batch_tokens)):
+        yield _load(store, numbers, limits)
+
+
+class BatchStream(Iterator[Batch]):
+    """Training batches without end: the corpus in a new random order each epoch.
+
+    The order depends on `seed` and epoch only. Of `world` processes, number `rank` takes batches rank, rank + world,
+    ... of one common sequence that runs through the epochs, so that all have equally many and none is left out.
+
+    With weights an epoch has the pairs of each file as often as its weight; `seed` and epoch choose the pairs of a
+    fraction. Memory: 12 bytes for a training pair.
+
+    Tokenizers that sample cut every batch anew from the stored text, seeded by (seed, epoch, batch), which gives
+    neither links nor extended ids. Budgets count the tokens of the best cut, so such a batch may be somewhat wider.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        config: BatchConfig,
+        seed: int,
+        tokenizers: TokenizerPair | None = None,
+        rank: int = 0,
+        world: int = 1,
+        limits: LengthLimits | None = None,
+        weights: Sequence[float] = (),
+    ) -> None:
+        assert 0 <= rank < world
+        self._tokenizers = tokenizers if tokenizers is not None and tokenizers.sampling else None
+        self._store = store
+        self._config = config
+        self._seed = seed
+        self._rank = rank
+        self._world = world
+        self._limits = limits
+        self._weights = weights
+        self._src, self._tgt = _widths(store, limits)
+        self._begin(0)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next batch, from 0."""
+        return self._epoch
+
+    def state(self) -> dict[str, Any]:
+        """The position in the stream, for `restore`; the same in all processes of a run."""
+        return {"epoch": self._epoch, "examples": self._examples, "data": self._store.identity}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continues from a `state()`: the next batch is the one that would have come.
+
+        With other batch sizes the epoch continues after as many examples, give or take a batch. With other data it
+        starts again.
+        """
+        epoch, examples = state["epoch"], state["examples"]
+        self._begin(epoch)
+        while self._examples < examples and state.get("data", self._store.identity) == self._store.identity:
+            end = self._examples + len(self._coming)
+            self._take()
+            if self._epoch != epoch and end < examples:
+                raise CheckpointError("the data differ from those of the checkpoint: an epoch has fewer examples now")
+            if self._epoch != epoch:  # what was left is less than one of these batches
+                break
+
+    def __iter__(self) -> "BatchStream":
+        return self
+
+    def __next__(self) -> Batch:
+        turns = [self._take() for _ in range(self._world)]
+        epoch, number, members = turns[self._rank]
+        if self._tokenizers is None:
+            return _load(self._store, members, self._limits)
+        seed = int(np.random.SeedSequence((self._seed, epoch, number)).generate_state(1)[0])
+        rows = members.tolist()
+        src = self._tokenizers.src.encode_many([self._store.text("src", row) for row in rows], seed)
+        tgt = self._tokenizers.tgt.encode_many([self._store.text("tgt", row) for row in rows], seed + 1)
+        src_limit, tgt_limit = self._limits or (None, None)
+        return collate([row[:src_limit] for row in src], [row[:tgt_limit] for row in tgt])
+
+    def _begin(self, epoch: int) -> None:
+        self._epoch = epoch
+        self._number = self._examples = 0
+        self._pending = self._batches_of_epoch(epoch)
+        self._coming = next(self._pending)
+
+    def _take(self) -> tuple[int, int, Numbers]:
+        """The next batch of the common sequence: epoch, number in the epoch, and examples."""
+        taken = self._epoch, self._number, self._coming
+        coming = next(self._pending, None)
+        if coming is None:
+            self._begin(self._epoch + 1)
+        else:
+            self._number += 1
+            self._examples += len(self._coming)
+            self._coming = coming
+        return taken
+
+    def _batches_of_epoch(self, epoch: int) -> Iterator[Numbers]:
+        """The examples of each batch. A window is sorted when its turn comes."""
+        draw = np.random.default_rng((self._seed, epoch))
+        order = self._examples_of_epoch(draw)
+        draw.shuffle(order)
+        for window in np.array_split(order, -(-len(order) // self._config.sort_window)):
+            batches = _length_batches(self._src[window], self._tgt[window], self._config)
+            for number in draw.permutation(len(batches)):
+                yield window[batches[number]]
+
+    def _examples_of_epoch(self, draw: "np.random.Generator") -> Numbers:
+        """The examples of an epoch in the order of the store, repeated by weight."""
+        count = len(self._store)
+        everything: Numbers = np.arange(count, dtype=np.int32 if count < 1 << 31 else np.int64)
+        if not self._weights:
+            return everything
+        parts: list[Numbers] = []
+        for weight, whole in zip(self._weights, np.split(everything, np.cumsum(self._store.by_file)), strict=False):
+            parts += [whole] * int(weight)
+            if fraction := weight % 1:
+                parts.append(whole[draw.random(len(whole)) < fraction])
+        order: Numbers = np.concatenate(parts)
+        # Where all weights are small there may be nothing, and an epoch has at least one batch.
+        return order if len(order) else draw.integers(0, count, size=1, dtype=everything.dtype)
