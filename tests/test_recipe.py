@@ -93,6 +93,14 @@ def test_a_fault_of_the_file_is_told_with_and_without_overrides(base: Path) -> N
         ("model.heads=2", r"unknown key `model\.heads`: valid names: "),  # a key of another kind
         ("lr=3", r"did you mean 'training\.lr'\?$"),
         ("training.lrr=3", "did you mean 'lr'"),
+        ("data.train.tgt=[]", "`data`: train: tgt is missing; only a test set may go without targets"),
+        ("data.valid.tgt=[]", "`data`: valid: tgt is missing; only a test set may go without targets"),
+        ("data.train.src=[]", "`data`: train: src is missing; a translation needs it in train and valid and test"),
+        ("data.valid.labels=b", "`data`: valid: a translation has no labels, only src and tgt; take it out"),
+        (
+            "data.test={jsonl: a, labels_field: b}",
+            r"`data`: test: .* no labels, .* take it out \(of jsonl by labels_field",
+        ),
         ("training.best_metric=loss", "`training.higher_is_better` must be false for 'loss'"),
         ("training.best_metric=blue", "did you mean 'bleu'"),
         ("evaluation.tokenize=13A", "did you mean '13a'"),

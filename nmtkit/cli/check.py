@@ -275,7 +275,7 @@ def _show_lengths(split: SplitDiagnosis, plots: bool) -> None:
             _say_wrapped(note)
         if plots:
             console.say("")
-    for name, side in (("source", split.src), ("target", split.tgt)):
+    for name, side in split.sides():
         if side.scripts:
             console.say(f"{split.name}: letters of the {name}")
             _say_wrapped(", ".join(f"{script} {part}" for script, part in report.scripts(side)))

@@ -1,4 +1,4 @@
-"""Blocks of consecutive pairs: the unit that is read, checked, diagnosed and encoded."""
+"""Blocks of consecutive examples: the unit that is read, checked, diagnosed and encoded."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.alignments import Links, parse_pharaoh_line
-from nmtkit.corpus.config import SplitFiles
+from nmtkit.corpus.config import TEXT_COLUMNS, SplitFiles
 from nmtkit.corpus.faults import ENCODING, BlockFaults, FaultKind, FaultLocation, RowIndices, excerpt
-from nmtkit.corpus.hashes import Mask
+from nmtkit.corpus.features import FeatureRows, Rows
+from nmtkit.corpus.hashes import Mask, PairHashes
 from nmtkit.corpus.text import explain_bad_bytes, first_bad_byte, not_utf8_message
 
 PAIR_WIDTH = 60
@@ -22,9 +23,10 @@ PAIR_WIDTH = 60
 
 @dataclass(frozen=True)
 class Example:
-    """A sentence or document, with its translation if there is one."""
+    """One example: most often a sentence or document, with its translation if there is one."""
 
     src: str
+    """The text of the column `src`, "" if there is no such column."""
     tgt: str | None
     line: int
     """Its line, counted from 1 over all files of the split; a story counts as one."""
@@ -35,11 +37,23 @@ class Example:
     tgt_words: str | None = None
     file: int = field(default=0, compare=False)
     """Index of its file (or folder of stories) in the split."""
+    labels: str | None = None
+    """Its label, or its labels separated by white space."""
+    rows: FeatureRows | None = field(default=None, compare=False)
+    """Its features, not read yet."""
+
+    @property
+    def features(self) -> Rows | None:
+        """Its features `(R,F)`, which are read now; None without features."""
+        return None if self.rows is None else self.rows[0]
 
 
 @dataclass
 class Block:
-    """Consecutive pairs of one split as read from its files, with their faults."""
+    """Consecutive examples of one split as read from its files, with their faults.
+
+    An example has two texts, or one, which is then called `src` here whatever its column; or none, and `src` is empty.
+    """
 
     split: str
     src_file: str
@@ -51,8 +65,10 @@ class Block:
     tgt: list[str] | None
     position: int | list[int] = 0
     """Index of the file in the split; for stories the folder of each."""
-    columns: dict[str, list[Any]] = field(default_factory=dict)
-    """Further columns ("alignment", "src_words", "tgt_words"); shorter if the file is."""
+    columns: dict[str, Any] = field(default_factory=dict)
+    """Further columns ("labels", "features", "alignment", "src_words", "tgt_words"); shorter if the file is."""
+    text_columns: tuple[str, ...] = TEXT_COLUMNS
+    """The columns of `src` and `tgt`; a single one is that of `src`."""
     offset: int = 0
     """Pairs of the split before this block."""
     links: list[Links] | None = None
@@ -70,11 +86,30 @@ class Block:
     def __len__(self) -> int:
         return len(self.src)
 
+    @property
+    def texts(self) -> dict[str, list[str]]:
+        """The texts by column."""
+        sides = [self.src] if self.tgt is None else [self.src, self.tgt]
+        return dict(zip(self.text_columns, sides, strict=False))
+
     def examples(self) -> Iterator[Example]:
-        """The pairs one by one."""
-        words = [self.columns.get(kind) for kind in ("src_words", "tgt_words")]
-        columns = (self.tgt, self.lines.tolist(), self.links, *words)
-        return map(Example, self.src, *(column or repeat(None) for column in columns), self.files.tolist())
+        """The examples one by one."""
+        texts, rows = self.texts, self.columns.get("features")
+        columns = (
+            texts.get("tgt"),
+            self.lines.tolist(),
+            self.links,
+            *map(self.columns.get, ("src_words", "tgt_words")),
+        )
+        beside = (self.columns.get("labels"), None if rows is None else (rows[at : at + 1] for at in range(len(self))))
+        some = [column or repeat(None) for column in (*columns, self.files.tolist(), *beside)]
+        return map(Example, texts.get("src") or repeat(""), *some)
+
+    def hashes(self) -> PairHashes:
+        """Hashes by which equal examples are found; a label counts as a target, and no features equal others."""
+        if "features" in self.columns:
+            return PairHashes.of([f"{self.split} {line}" for line in self.lines.tolist()], self.src)
+        return PairHashes.of(self.src, self.columns.get("labels") if self.tgt is None else self.tgt)
 
     def slice(self, start: int, end: int) -> "Block":
         """The pairs from `start` to `end`, counted from 0."""
@@ -105,8 +140,8 @@ class Block:
         return np.zeros(len(self), dtype=bool) if self.tgt is None else _blank(self.tgt)
 
     def empty(self) -> Mask:
-        """`(n,)`: whether a side is empty."""
-        return _blank(self.src) | self.empty_targets()
+        """`(n,)`: whether a text is empty."""
+        return (_blank(self.src) & bool(self.texts)) | self.empty_targets()
 
     def add(
         self, kind: FaultKind, rows: Sequence[int] | RowIndices, place: Callable[[int], FaultLocation] | None = None

@@ -1,7 +1,7 @@
 """Checks a corpus before training: which pairs are dropped, and a report of all faults."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.blocks import Block
-from nmtkit.corpus.config import DataConfig
+from nmtkit.corpus.config import TEXT_COLUMNS, DataConfig
 from nmtkit.corpus.faults import DUPLICATE, EMPTY, IN_TRAIN, OVER_LONG, SRC_IN_TRAIN, TOKEN_RATIO, FaultKind
-from nmtkit.corpus.hashes import HashSet, Mask, PairHashes, SoughtHashes
+from nmtkit.corpus.hashes import HashSet, Mask, SoughtHashes
 
 MIN_REPORTED_UNKNOWN_RATE = 0.0005
 """The share of unknown tokens from which the report mentions them."""
@@ -62,13 +62,14 @@ class SplitReport:
             setattr(self, f"{side}_{measure}", getattr(self, f"{side}_{measure}") + int(count))
         setattr(self, f"{side}_longest", max(getattr(self, f"{side}_longest"), int(lengths.max(initial=0))))
 
-    def summary(self, name: str) -> str:
-        """A summary in a few words; for train with its tokens."""
+    def summary(self, name: str, columns: Sequence[str] = TEXT_COLUMNS) -> str:
+        """A summary in a few words; for train with the tokens of its text columns."""
         of = "" if self.kept == self.read else f" of {self.read:,}"
         facts = []
         if (self.tgt_tokens or self.src_tokens) and name == "train":
-            a_pair = (f"{count / max(1, self.kept):.1f}" for count in (self.src_tokens, self.tgt_tokens))
-            facts.append(f"{' and '.join(a_pair)} tokens a pair, at most {self.src_longest} and {self.tgt_longest}")
+            a_pair = (f"{getattr(self, f'{column}_tokens') / max(1, self.kept):.1f}" for column in columns)
+            longest = (str(getattr(self, f"{column}_longest")) for column in columns)
+            facts.append(f"{' and '.join(a_pair)} tokens a pair, at most {' and '.join(longest)}")
         if self.links is not None:
             facts.append(f"{self.links / max(1, self.kept):.1f} alignment links a pair")
         return f"{name} {self.kept:,}{of} pairs" + (f" ({', '.join(facts)})" if facts else "")
@@ -92,7 +93,8 @@ class DataReport:
 
     def line(self) -> str:
         """A summary in one line: pairs, tokens a pair, unknown tokens, dropped pairs, the tokenizer."""
-        parts = ["the data: " + ", ".join(split.summary(name) for name, split in self.splits.items())]
+        columns = [column for column in TEXT_COLUMNS if f"{column}_size" in self.tokenizer] or TEXT_COLUMNS
+        parts = ["the data: " + ", ".join(split.summary(name, columns) for name, split in self.splits.items())]
         unknown = []
         for name, split in self.splits.items():
             src, tgt = split.src_unknown / max(1, split.src_tokens), split.tgt_unknown / max(1, split.tgt_tokens)
@@ -102,7 +104,7 @@ class DataReport:
         parts.append("nothing was left out" if len(kept) == len(self.faults()) else "left out or cut: see below")
         parts += [f"found and kept: {', '.join(kept)}"] if kept else []
         if t := self.tokenizer:
-            sizes = f"{t['src_size']:,}" if t["src_size"] == t["tgt_size"] else f"{t['src_size']:,}/{t['tgt_size']:,}"
+            sizes = "/".join(dict.fromkeys(f"{t[key]:,}" for key in t if key.endswith("_size")))
             sample = f" learned from {t['pairs_used']:,} of {t['pairs']:,} pairs"
             parts.append(f"{t['kind']} tokenizer of {sizes}{sample if t['pairs_used'] != t['pairs'] else ''}")
         return "; ".join(parts)
@@ -150,13 +152,13 @@ class PairChecker:
 
     def register(self, block: Block) -> None:
         """Registers pairs of another split, to be recognised in train."""
-        hashes = PairHashes.of(block.src, block.tgt)
+        hashes = block.hashes()
         self._other_pairs.add(hashes.pairs)
         self._other_sources.add(hashes.src)
 
     def judge(self, block: Block) -> FilterDecisions:
         """Checks the text of the next pairs: empty sides, duplicates, overlap with train."""
-        lines, empty, hashes = block.lines, block.empty(), PairHashes.of(block.src, block.tgt)
+        lines, empty, hashes = block.lines, block.empty(), block.hashes()
         if block.split == "train":
             keep = ~empty
             self._other_sources.lookup(hashes.src[keep])
@@ -184,22 +186,22 @@ class PairChecker:
             report.add_fault(*fault)
         return report
 
-    def lengths(self, split: str, lines: Lengths, src: Lengths, tgt: Lengths | None) -> Mask:
-        """Whether each example is kept by its lengths in tokens, without EOS. All are `(n,)`.
+    def lengths(self, split: str, lines: Lengths, lengths: Mapping[str, Lengths]) -> Mask:
+        """Whether each example is kept by the lengths of its texts, by column, in tokens without EOS. All are `(n,)`.
 
         With `over_long: truncate` the caller truncates longer ones.
         """
         report, config = self.report.splits[split], self.config
         action = "dropped" if split == "train" else "kept"
-        src_limit, tgt_limit = config.limits
-        over = src > src_limit
-        if tgt is not None:
-            over |= tgt > tgt_limit
+        over = np.zeros(len(lines), dtype=bool)
+        for column, limit in zip(TEXT_COLUMNS, config.limits, strict=True):
+            over |= lengths[column] > limit if column in lengths else False
         truncates = config.over_long == "truncate"
         report.add_fault(OVER_LONG, lines[over], "truncated" if truncates else action)
         keep = np.ones_like(over) if truncates or action == "kept" else ~over
-        if config.max_ratio is not None and tgt is not None:
-            uneven = keep & (np.maximum(src, tgt) > config.max_ratio * np.minimum(src, tgt))
+        if config.max_ratio is not None and len(lengths) == 2:
+            longer, shorter = np.maximum(*lengths.values()), np.minimum(*lengths.values())
+            uneven = keep & (longer > config.max_ratio * shorter)
             report.add_fault(TOKEN_RATIO, lines[uneven], action)
             if action == "dropped":
                 keep &= ~uneven

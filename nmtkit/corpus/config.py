@@ -6,12 +6,15 @@ from typing import Annotated, Any, Literal
 
 from nmtkit.core.settings import Field, Settings, field_validator, model_validator
 
-FILE_KINDS = ("src", "tgt", "jsonl", "alignment", "src_words", "tgt_words", "stories", "story_lists")
+COLUMNS = ("src", "tgt", "labels", "features")
+"""The columns that an example may have, each with files of its own."""
+TEXT_COLUMNS = COLUMNS[:2]
+FILE_KINDS = (*COLUMNS, "jsonl", "alignment", "src_words", "tgt_words", "stories", "story_lists")
 """The settings of `SplitFiles` that name files or folders."""
 
 
 class SplitFiles(Settings):
-    """The files of one split: two line-aligned text files, one JSONL file (plain or .gz), or story folders.
+    """The files of one split: a file for each column, one JSONL file (plain or .gz), or story folders.
 
     Several files of a kind are read one after the other.
     """
@@ -20,12 +23,20 @@ class SplitFiles(Settings):
     """Source text, one sentence a line."""
     tgt: list[str] = Field(default_factory=list)
     """Target text. Line n belongs to line n of the source. A test set may have none."""
+    labels: list[str] = Field(default_factory=list)
+    """Labels. Line n has the label of example n, or a label for each of its words, separated by white space."""
+    features: list[str] = Field(default_factory=list)
+    """Rows of numbers, float16 or float32: .npy files of shape (n, F) or (n, R, F), or .npz files with an array (R, F)
+    or (F,) for each example, named 0, 1, 2, ... or in the order of the file."""
     jsonl: list[str] = Field(default_factory=list)
-    """Instead of src and tgt: one JSON object a line."""
+    """Instead of files of columns: one JSON object a line."""
     src_field: str = "src"
-    """jsonl: the key of the source; its value is a string, or a list of strings to be joined by spaces."""
+    """jsonl: the key of the source; its value is a string, or a list of strings to be joined by spaces. Empty: the
+    examples have no source."""
     tgt_field: str = "tgt"
-    """jsonl: the key of the target."""
+    """jsonl: the key of the target; empty if there is none."""
+    labels_field: str = ""
+    """jsonl: the key of the label, or of a list of labels; if not given there are none."""
     alignment: list[str] = Field(default_factory=list)
     """Pharaoh files, one for each of src: in train for guided training, in test to measure the model's alignments. Line
     n holds the links of pair n as i-j, source word i and target word j, counted from alignment_base; it is empty where
@@ -46,9 +57,9 @@ class SplitFiles(Settings):
     """stories: files that select the split, one story a line: the name of its file, or the address of its web page, of
     which the name is the SHA-1 sum. Without them all files of the folders are taken, by name."""
     weights: list[Annotated[float, Field(gt=0, le=10_000)]] = Field(default_factory=list)
-    """In train, one for each of src, jsonl or stories: how often its pairs come in an epoch. 2 is twice; 0.25 is a
-    quarter of them, drawn anew in each epoch; 1.5 is once, and half of them once more. They also say how much each
-    counts when the tokenizer is learned. Default: 1 for all."""
+    """In train, one for each of src (or another column), jsonl or stories: how often its pairs come in an epoch. 2 is
+    twice; 0.25 is a quarter of them, drawn anew in each epoch; 1.5 is once, and half of them once more. They also say
+    how much each counts when the tokenizer is learned. Default: 1 for all."""
 
     @field_validator(*FILE_KINDS, mode="before")
     @classmethod
@@ -57,17 +68,27 @@ class SplitFiles(Settings):
 
     @model_validator(mode="after")
     def _one_form(self) -> "SplitFiles":
-        if sum(map(bool, (self.src, self.jsonl, self.stories))) != 1:
+        columns = self.src or (not self.jsonl and not self.stories and (self.tgt or self.labels or self.features))
+        if sum(map(bool, (columns, self.jsonl, self.stories))) != 1:
             raise ValueError(
                 "give either src (and tgt), or jsonl, or stories; to take back what the extended recipe gives, write "
                 "an empty list, e.g. `jsonl: []`; to leave out the test set, write `--set data.test=null`, or "
                 "`test: null` in the recipe"
             )
-        if not self.src and (self.tgt or self.alignment or self.src_words or self.tgt_words):
+        beside = (self.tgt, self.labels, self.features, self.alignment, self.src_words, self.tgt_words)
+        if not columns and any(beside):
             raise ValueError(
-                "tgt, alignment, src_words and tgt_words are for text files; a jsonl file holds all, named by "
-                "src_field, tgt_field and alignment_field, and a story holds both sides"
+                "tgt, labels, features, alignment, src_words and tgt_words are for text files; a jsonl file holds all, "
+                "named by labels_field, src_field, tgt_field and alignment_field, and a story holds both sides"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _go_together(self) -> "SplitFiles":
+        if self.labels_field and not self.jsonl:
+            raise ValueError("labels_field is the key of a jsonl file; beside text files the labels are in `labels`")
+        if self.alignment and not self.src:
+            raise ValueError("alignment: its links are between the words of src and tgt; name both, or leave it out")
         if self.story_lists and not self.stories:
             raise ValueError("story_lists select from folders of stories: name them with `stories`")
         if self.alignment_field and not self.jsonl:
@@ -78,12 +99,19 @@ class SplitFiles(Settings):
             )
         if self.weights and self.story_lists:
             raise ValueError("weights are of folders of stories, and story_lists select from all of them together")
-        kind = next(kind for kind in ("src", "jsonl", "stories") if getattr(self, kind))
+        kind = next(kind for kind in FILE_KINDS if getattr(self, kind))
         count = len(getattr(self, kind))
-        for name in ("tgt", "alignment", "src_words", "tgt_words", "weights"):
+        for name in (*COLUMNS, "alignment", "src_words", "tgt_words", "weights"):
             if len(getattr(self, name)) not in (0, count):
                 raise ValueError(f"{kind} names {count} and {name} {len(getattr(self, name))}: they must be paired")
         return self
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it has, of `COLUMNS`."""
+        if self.stories:
+            return TEXT_COLUMNS
+        return tuple(name for name in COLUMNS if getattr(self, f"{name}_field" if self.jsonl else name, None))
 
     @property
     def has_links(self) -> bool:
@@ -92,7 +120,7 @@ class SplitFiles(Settings):
 
     def texts(self) -> list[str]:
         """The files of the text, or folders of stories."""
-        return [*self.src, *self.tgt, *self.jsonl, *self.stories]
+        return [*self.src, *self.tgt, *self.labels, *self.features, *self.jsonl, *self.stories]
 
     def paths(self) -> list[str]:
         """All files and folders."""
@@ -120,7 +148,7 @@ class DataConfig(Settings):
     """Pairs to translate and score after training. null: no test set, e.g. --set data.test=null where the extended
     recipe has one."""
     max_length: int = Field(default=256, ge=1)
-    """The most tokens of a side of a training pair; a longer one is handled as `over_long` says."""
+    """The most tokens of a text of a training example; a longer one is handled as `over_long` says."""
     max_tgt_length: int | None = Field(default=None, ge=1)
     """Another limit for targets. Default: max_length."""
     over_long: Literal["drop", "truncate"] = "drop"
@@ -132,10 +160,7 @@ class DataConfig(Settings):
     """Keep only the first of equal pairs."""
 
     @model_validator(mode="after")
-    def _has_targets(self) -> "DataConfig":
-        for name, files in (("train", self.train), ("valid", self.valid)):
-            if files is not None and files.src and not files.tgt:
-                raise ValueError(f"{name}: tgt is missing; only a test set may go without targets")
+    def _belongs_to_splits(self) -> "DataConfig":
         if self.valid is not None and self.valid.has_links:
             raise ValueError("valid: alignments guide the training or measure the test; only train and test name them")
         for name, files in (("valid", self.valid), ("test", self.test)):

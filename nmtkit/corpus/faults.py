@@ -98,6 +98,8 @@ SHIFT = FaultKind("shift", "error", "lines are paired with the wrong neighbours"
     "pairs lie between is an estimate.")
 JSON = FaultKind("json", "error", "line is not an example in JSON",
     "Mend the line, or set src_field and tgt_field.", drops=True)
+FEATURES = FaultKind("features", "error", "file of features cannot be used",
+    "Save an array of float16 or float32 with `numpy.save`, or one for each example with `numpy.savez`.")
 STORY = FaultKind("story", "error", "file is not a story",
     "Leave the file out, or put the missing highlights in.", drops=True)
 
@@ -164,7 +166,7 @@ TOKEN_RATIO = FaultKind("token-ratio", "note", "more uneven than data.max_ratio"
     "Training leaves them out, as the recipe says: raise data.max_ratio if they are good.", counted="length ratio")
 # fmt: on
 
-UNREADABLE = (MISSING, GZIP, UTF16, ENCODING, LINE_COUNTS, JSON, STORY)
+UNREADABLE = (MISSING, GZIP, UTF16, ENCODING, LINE_COUNTS, JSON, STORY, FEATURES)
 """Faults after which training cannot read the text to its end."""
 KINDS: dict[str, FaultKind] = {value.name: value for value in list(vars().values()) if isinstance(value, FaultKind)}
 """By name."""

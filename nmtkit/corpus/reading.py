@@ -1,4 +1,4 @@
-"""Reads pairs from files in blocks: line-aligned text, JSON lines and stories, plain or compressed.
+"""Reads examples from files in blocks: line-aligned columns, JSON lines and stories, plain or compressed.
 
 `SplitReader` reports faults and continues; `read_blocks` and `read_pairs` stop at the first one.
 """
@@ -13,8 +13,9 @@ from typing import Any, TypeAlias
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.alignments import Links, base_warning
 from nmtkit.corpus.blocks import Block, Example, read_links
-from nmtkit.corpus.config import SplitFiles
+from nmtkit.corpus.config import FILE_KINDS, TEXT_COLUMNS, SplitFiles
 from nmtkit.corpus.faults import JSON, LINE_COUNTS, MISSING, STORY, FaultLocation, FileFault
+from nmtkit.corpus.features import FeaturesFile
 from nmtkit.corpus.json_records import JSONL_HINT, parse_record, refuse_json_lines, text_of
 from nmtkit.corpus.text import ByteObserver, TextFile, read_lines
 
@@ -22,9 +23,10 @@ BLOCK_STORIES = 256
 """Stories in a block."""
 LINKED_PAIRS = 20_000
 """The first pairs of a file by whose links `require_link_base` judges it."""
-LINE_ALIGNED_COLUMNS = ("alignment", "src_words", "tgt_words")
+LINE_ALIGNED_COLUMNS = ("labels", "features", "alignment", "src_words", "tgt_words")
 """Columns in files of their own, line-aligned with the text."""
 
+Source: TypeAlias = TextFile | FeaturesFile
 ReadItem: TypeAlias = Block | FileFault
 """Pairs, and faults of whole files where they are found."""
 
@@ -40,7 +42,8 @@ class SplitReader:
         self._files = files
         self._watch = watch
         self._pipes = pipes
-        self.parts = len(files.src or files.jsonl) or 1
+        kind = next(kind for kind in FILE_KINDS if getattr(files, kind))
+        self.parts = 1 if kind == "stories" else len(getattr(files, kind))
         """The number of files, or pairs of files; all stories count as one."""
 
     def peek(self, part: int) -> Iterator[Block]:
@@ -61,17 +64,25 @@ class SplitReader:
             return self._stories()
         if self._files.jsonl:
             return self._records(part, TextFile(self._files.jsonl[part], watch, self._pipes))
-        sides = {kind: getattr(self._files, kind) for kind in ("src", "tgt", *LINE_ALIGNED_COLUMNS)}
-        inputs = {kind: TextFile(paths[part], watch, self._pipes) for kind, paths in sides.items() if paths}
-        texts = [inputs.pop(kind) for kind in ("src", "tgt") if kind in inputs]
-        return self._aligned(part, texts, inputs)
+        sides = {kind: getattr(self._files, kind) for kind in (*TEXT_COLUMNS, *LINE_ALIGNED_COLUMNS)}
+        inputs: dict[str, TextFile | FeaturesFile] = {
+            kind: FeaturesFile(paths[part]) if kind == "features" else TextFile(paths[part], watch, self._pipes)
+            for kind, paths in sides.items()
+            if paths
+        }
+        texts = tuple(kind for kind in TEXT_COLUMNS if kind in inputs)
+        leading = [inputs.pop(kind) for kind in texts] or [next(iter(inputs.values()))]
+        return self._aligned(part, texts, leading, inputs)
 
-    def _aligned(self, part: int, texts: list[TextFile], beside: dict[str, TextFile]) -> Iterator[ReadItem]:
+    def _aligned(
+        self, part: int, columns: tuple[str, ...], texts: list[Source], beside: dict[str, Source]
+    ) -> Iterator[ReadItem]:
+        """The blocks of the files of texts, and of columns beside them; without text the first column is in both."""
         src, tgt = texts[0], texts[1] if len(texts) > 1 else None
         first = 1
         while count := min(file.fill() for file in texts):
             yield from (fault for file in texts for fault in file.new_faults())
-            taken = [file.take(count) for file in texts]
+            taken: Any = [file.take(count) for file in texts] if columns else [([""] * count, [])]
             block = Block(
                 split=self._split,
                 src_file=src.path,
@@ -80,6 +91,7 @@ class SplitReader:
                 src=taken[0][0],
                 tgt=taken[1][0] if tgt else None,
                 position=part,
+                text_columns=columns,
                 bom_lengths=(src.mark, tgt.mark if tgt else 0),
             )
             for file, (lines, faulty) in zip(texts, taken, strict=True):
@@ -111,21 +123,24 @@ class SplitReader:
         yield from file.new_faults()
 
     def _record_block(self, part: int, file: TextFile, first: int, lines: list[str], faulty: list[int]) -> Block:
-        names = [(self._files.src_field, "set src_field"), (self._files.tgt_field, "set tgt_field")]
-        sides, links = [("", "")] * len(lines), list[Any]([None]) * len(lines)
+        columns = self._files.columns
+        names = [(getattr(self._files, f"{column}_field"), f"set {column}_field") for column in columns]
+        values, links = [[""] * len(columns)] * len(lines), list[Any]([None]) * len(lines)
         unread, why = set(faulty), dict[int, str]()
         for row, line in enumerate(lines):
             if row not in unread:
                 where = f"{file.path}, line {first + row}"
                 try:
                     record = parse_record(line, where)
-                    src, tgt = (text_of(record, name, where, remedy) for name, remedy in names)
-                    sides[row], links[row] = (src, tgt), record.get(self._files.alignment_field)
+                    values[row] = [text_of(record, name, where, remedy) for name, remedy in names]
+                    links[row] = record.get(self._files.alignment_field)
                 except DataError as fault:
                     why[row] = str(fault)
-        src_lines, tgt_lines = [src for src, _ in sides], [tgt for _, tgt in sides]
-        block = Block(self._split, file.path, file.path, first, src_lines, tgt_lines, part)
-        block.columns = {"alignment": links, "record": lines}
+        read = {column: list(one) for column, one in zip(columns, zip(*values, strict=True), strict=True)}
+        texts = tuple(column for column in TEXT_COLUMNS if column in read)
+        src, tgt = [*map(read.pop, texts), None, None][:2]
+        block = Block(self._split, file.path, file.path, first, src or [""] * len(lines), tgt, part, text_columns=texts)
+        block.columns = {**read, "alignment": links, "record": lines}
         block.note_not_utf8(faulty, lines, file.path, file.mark)
         block.unreadable.update(faulty)
         block.add_unusable(JSON, why)
@@ -155,7 +170,7 @@ class SplitReader:
         return block
 
 
-def _different(src: TextFile, other: TextFile, rule: str) -> FileFault:
+def _different(src: Source, other: Source, rule: str) -> FileFault:
     message = (
         f"{src.path} has {src.count} lines, but {other.path} has {other.count}: "
         f"line n of one must {rule} line n of the other"
@@ -213,7 +228,7 @@ def read_blocks(
 
 def require_plain_text(block: Block, files: SplitFiles, remedy: str = JSONL_HINT, json_target: bool = False) -> None:
     """Refuses JSON lines in the first block of plain text; DataError with `remedy`."""
-    if files.src and block.first == 1:
+    if not files.jsonl and not files.stories and block.first == 1:
         refuse_json_lines(block.src, block.src_file, remedy)
         if not json_target:
             refuse_json_lines(block.tgt or (), block.tgt_file, remedy)

@@ -171,7 +171,7 @@ class UncountedBlock:
     def settle(self, split: str, checker: PairChecker) -> Mask:
         """Adds the block to the report; returns whether each pair is kept, `(n,)`."""
         report, encoded = checker.count(split, self.decisions), self.encoded
-        stays = checker.lengths(split, self.chunk.lines, encoded.lengths["src"], encoded.lengths.get("tgt"))
+        stays = checker.lengths(split, self.chunk.lines, encoded.lengths)
         report.kept += int(stays.sum())
         for side, unknown in encoded.unknown.items():
             report.count(side, encoded.columns[side].counts[stays], unknown[stays])

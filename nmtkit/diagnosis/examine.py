@@ -78,7 +78,12 @@ def _examined(
             split.find(block.kind, first_mismatch(block) if block.counts else block.place, block.count)
             continue
         see(block)
+        if not block.texts:
+            split.pairs += len(block)
+            yield block
+            continue
         src, tgt = TextArrays.of(block.src), None if block.tgt is None else TextArrays.of(block.tgt)
+        split.columns = block.text_columns
         split.count(src, tgt)
         for side, text in (("src", src), ("tgt", tgt)):
             if text is not None:
@@ -125,7 +130,7 @@ class Overlap:
     def add(self, block: Block, usable: Mask) -> None:
         """Adds the faults of a block; `usable` tells for each pair whether both sides hold text."""
         rows, of_train = np.flatnonzero(usable), block.split == self._train
-        hashes = PairHashes.of(block.src, block.tgt)
+        hashes = block.hashes()
         if not of_train:
             self._others.setdefault(block.split, []).append((hashes, usable))
         elif not self._lookups:

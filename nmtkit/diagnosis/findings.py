@@ -7,6 +7,7 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from nmtkit.corpus.config import TEXT_COLUMNS
 from nmtkit.corpus.faults import UNREADABLE, FaultKind, FaultLocation, Severity
 from nmtkit.corpus.text import SCRIPTS
 from nmtkit.diagnosis.characters import TextArrays
@@ -62,7 +63,9 @@ class SplitDiagnosis:
     """Pairs of lines that both sides have."""
     src: Side = field(default_factory=Side)
     tgt: Side = field(default_factory=Side)
-    """The target side; empty if there is none."""
+    """The target side; empty if there is none. A single text is `src`, whatever its column."""
+    columns: tuple[str, ...] = TEXT_COLUMNS
+    """The columns of the sides."""
     ratios: Counter[int] = field(default_factory=Counter)
     """Pairs by target words per source word, in tenths (key 12: 1.2 to 1.3), 50 and more together."""
     findings: dict[str, Finding] = field(default_factory=dict)
@@ -72,6 +75,12 @@ class SplitDiagnosis:
     def is_readable(self) -> bool:
         """Whether the text can be read to its end."""
         return not any(kind.name in self.findings for kind in UNREADABLE)
+
+    def sides(self) -> list[tuple[str, Side]]:
+        """The sides that have text with their names, "source" and "target"."""
+        names = {"src": "source", "tgt": "target"}
+        both = zip(self.columns, (self.src, self.tgt), strict=False)
+        return [(names[column], side) for column, side in both if side.words]
 
     def find(self, kind: FaultKind, place: FaultLocation, count: int = 1) -> None:
         """Counts a fault, and keeps its place if it is one of the first."""

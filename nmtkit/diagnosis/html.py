@@ -79,7 +79,7 @@ def _kinds(table: ReportTable) -> list[str]:
 
 
 def _split(split: SplitDiagnosis) -> dict[str, object]:
-    scripts = [(name, report.scripts(side)) for name, side in (("source", split.src), ("target", split.tgt))]
+    scripts = [(name, report.scripts(side)) for name, side in split.sides()]
     return {
         "name": split.name,
         "charts": [_chart(histogram) for histogram in report.histograms(split)],

@@ -20,9 +20,9 @@ from typing import IO
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import new_folder, write_errors
 from nmtkit.corpus.blocks import Block
-from nmtkit.corpus.config import SplitFiles
+from nmtkit.corpus.config import TEXT_COLUMNS, SplitFiles
 from nmtkit.corpus.faults import LINE_ENDS
-from nmtkit.corpus.reading import LINE_ALIGNED_COLUMNS
+from nmtkit.corpus.reading import LINE_ALIGNED_COLUMNS, SplitReader
 from nmtkit.diagnosis.characters import repair_line
 from nmtkit.diagnosis.examine import examine
 from nmtkit.diagnosis.findings import SplitDiagnosis
@@ -135,12 +135,14 @@ class SplitWriter:
         if files.stories:
             new = {"stories": [], "story_lists": [], "weights": [], "jsonl": [names(f"{split}.jsonl")], **STORY_FIELDS}
         else:
-            for kind in ("src", "tgt", "jsonl", *LINE_ALIGNED_COLUMNS):
+            for kind in (*TEXT_COLUMNS, "jsonl", *LINE_ALIGNED_COLUMNS):
                 new[kind] = [names(path) for path in getattr(files, kind)]
         self.done = RepairedSplit(files.model_copy(update=new))
+        if files.features:
+            self.done.refused = "it has features, which cannot be cleaned line by line; clean its text by itself"
         if files.stories and files.weights:
             self.done.refused = "its stories have weights, and all would become one file; clean each folder by itself"
-        for position in range(len(self.done.files.src or self.done.files.jsonl)):  # a file without lines has no block
+        for position in range(SplitReader(split, files).parts):  # a file without lines has no block
             self._open_outputs(position)
 
     def prepare(self, block: Block) -> None:
@@ -180,7 +182,7 @@ class SplitWriter:
                 self.done.refused = f"{first.file}, line {first.line}: {kind.title}. {kind.remedy}"
         if self.done.refused:
             new = self.done.files
-            for path in new.texts() + [path for kind in LINE_ALIGNED_COLUMNS for path in getattr(new, kind)]:
+            for path in new.paths():
                 (self._folder / path).unlink(missing_ok=True)
             self.log.unlink()
             self.done = RepairedSplit(self._old, refused=self.done.refused)
@@ -192,7 +194,7 @@ class SplitWriter:
         for output in self._outputs.values():
             output.close()
         self._outputs, self._position = {}, position
-        for kind in ("src", "tgt", "jsonl", *LINE_ALIGNED_COLUMNS):
+        for kind in (*TEXT_COLUMNS, "jsonl", *LINE_ALIGNED_COLUMNS):
             if new := getattr(self.done.files, kind):
                 self._outputs[kind] = self._open(self._folder / new[position])
 
@@ -232,9 +234,9 @@ class SplitWriter:
         place = block.pair(row)
         entry: dict[str, object] = {"split": self._split, "file": place.file, "line": place.line}
         entry |= {"kinds": kinds, "done": action}
-        entry |= zip(("src", "tgt"), map(storable, before), strict=False)
+        entry |= zip(block.text_columns, map(storable, before), strict=False)
         if action == "mended":
-            entry |= zip(("new_src", "new_tgt"), now, strict=False)
+            entry |= zip((f"new_{column}" for column in block.text_columns), now, strict=False)
         # json escapes only a part of the characters that are faults in a text.
         line = _HIDDEN.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(entry, ensure_ascii=False))
         self._log.write(line + "\n")
@@ -243,7 +245,7 @@ class SplitWriter:
         """The new lines, file by file."""
         sides = _sides(block)
         if self._old.jsonl:
-            lines, fields = list(block.columns["record"]), (self._old.src_field, self._old.tgt_field)
+            lines, fields = list(block.columns["record"]), [getattr(self._old, f"{name}_field") for name in block.texts]
             for row in self._before:  # the others stay as they were written
                 mended = dict(zip(fields, (side[row] for side in sides), strict=True))
                 lines[row] = json.dumps(json.loads(lines[row]) | mended, ensure_ascii=False)

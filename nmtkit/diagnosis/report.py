@@ -183,7 +183,7 @@ class Histogram:
 
 def histograms(split: SplitDiagnosis) -> list[Histogram]:
     """The histograms of a split: words, tokens if there are any, length ratios; none of an empty one."""
-    sides = [(name, side) for name, side in (("source", split.src), ("target", split.tgt)) if side.words]
+    sides = split.sides()
     words = [(name, side.words) for name, side in sides]
     tokens = [(name, side.tokens) for name, side in sides if side.tokens]
     lengths = [_lengths(f"{unit} a line", counts) for unit, counts in (("words", words), ("tokens", tokens)) if counts]

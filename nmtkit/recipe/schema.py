@@ -179,6 +179,25 @@ class Recipe(Settings):
         return stages
 
     @model_validator(mode="after")
+    def _columns_of_the_task(self) -> "Recipe":
+        columns = {column.name: column for column in TASKS.get(self.task).columns}
+        for split, files in vars(self.data).items():
+            if not isinstance(files, SplitFiles):
+                continue
+            for name, column in columns.items():
+                if split in column.required and name not in files.columns:
+                    why = f"a {self.task} needs it in {' and '.join(column.required)}"
+                    if name == "tgt" and "test" not in column.required:
+                        why = "only a test set may go without targets"
+                    raise ValueError(f"`data`: {split}: {name} is missing; {why}")
+            if unknown := [name for name in files.columns if name not in columns]:
+                raise ValueError(
+                    f"`data`: {split}: a {self.task} has no {unknown[0]}, only {' and '.join(columns)}; take it out "
+                    f"(of jsonl by {unknown[0]}_field: ''), or name another task"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _weights_and_stages(self) -> "Recipe":
         if self.init_from is not None and self.pretrained_embeddings is not None:
             raise ValueError(

@@ -99,9 +99,11 @@ PAIR = {"src": "a", "tgt": "b"}
 @pytest.mark.parametrize(
     ("data", "fault"),
     [
-        ({"train": {"src": "a"}}, "train: tgt is missing"),
-        ({"train": PAIR, "valid": {"src": "a"}}, "valid: tgt is missing"),
-        ({"train": {"tgt": "b"}}, "`train`: give either src"),
+        ({"train": {"src_field": "b"}}, "`train`: give either src"),
+        ({"train": {"features": ["a", "b"], "tgt": "c"}}, "tgt names 1 and features 2: they must be paired"),
+        ({"train": {"labels": "a", "jsonl": "b"}}, "labels, features, alignment, src_words and tgt_words are for text"),
+        ({"train": {"tgt": "a", "labels_field": "b"}}, "beside text files the labels are in `labels`"),
+        ({"train": {"tgt": "a", "alignment": "b"}}, "between the words of src and tgt"),
         ({"train": {**PAIR, "jsonl": "c"}}, "`train`: give either src"),
         ({"train": {"stories": "a", "src": "b"}}, "`train`: give either src"),
         ({"train": PAIR, "test": {"src": []}}, "write `--set data.test=null`"),
@@ -155,11 +157,11 @@ def check(config: DataConfig, **splits: list[tuple[str, str]]) -> tuple[DataRepo
     for name, block in blocks.items():
         verdict = checker.judge(block)
         checker.count(name, verdict)
-        lengths = [
-            np.array([len(text.split()) for text in side or ()])[verdict.keep] for side in (block.src, block.tgt)
-        ]
+        lengths = {
+            column: np.array([len(text.split()) for text in side])[verdict.keep] for column, side in block.texts.items()
+        }
         lines = block.lines[verdict.keep]
-        stay[name] = lines[checker.lengths(name, lines, *lengths)].tolist()
+        stay[name] = lines[checker.lengths(name, lines, lengths)].tolist()
     return checker.report, stay
 
 

@@ -1,0 +1,135 @@
+"""Files of features: rows of numbers for each example, read from the disk when they are asked for."""
+
+import zipfile
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmtkit.core.errors import DataError
+from nmtkit.corpus.faults import FEATURES, FaultLocation, FileFault
+from nmtkit.corpus.text import BLOCK_LINES
+
+Rows: TypeAlias = NDArray[Any]
+"""The features of an example, `(R,F)`."""
+_DTYPES = (np.dtype(np.float16), np.dtype(np.float32))
+_SHAPES = "an .npy file has the shape (examples, F) or (examples, R, F), an array of an .npz file (R, F) or (F,)"
+
+
+class FeaturesFile:
+    """The examples of one .npy or .npz file, with the methods of a `TextFile` that reading line by line needs."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.mark = self.count = 0
+        """The number of examples."""
+        self.whole = True
+        """Whether it could be opened."""
+        self.layout: tuple[str, int] = ("", 0)
+        """The type of the numbers, and F."""
+        self._taken = 0
+        self._new_faults: list[FileFault] = []
+        try:
+            self._open()
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile, DataError) as fault:
+            why = str(fault) if isinstance(fault, DataError) else f"{path}: cannot read it as .npy or .npz: {fault}"
+            self.whole, self.count = False, 0
+            self._new_faults.append(FileFault(FEATURES, FaultLocation(path, 1, text=why), why))
+
+    def _open(self) -> None:
+        content = np.load(self.path, mmap_mode="r", allow_pickle=False)
+        if not isinstance(content, np.ndarray):
+            self._names = [str(number) for number in range(len(content.files))]
+            if {*self._names} != {*content.files}:
+                self._names = content.files
+        elif content.ndim not in (2, 3):
+            raise DataError(f"{self.path}: an array of shape {content.shape}; {_SHAPES}")
+        else:
+            self._names = []
+        self._content: Any = content
+        self.count = len(self._names or content)
+        if self.count:
+            first = self._array(0)
+            self.layout = first.dtype.name, first.shape[1]
+
+    def _array(self, number: int) -> Rows:
+        """The features of an example, unread where the file is memory-mapped."""
+        rows: Rows = np.atleast_2d(self._content[self._names[number] if self._names else number])
+        where = f"{self.path}, example {number + 1}"
+        if rows.dtype not in _DTYPES:
+            raise DataError(f"{where}: numbers of type {rows.dtype}; save them as float16 or float32")
+        if rows.ndim != 2 or not rows.size:
+            raise DataError(f"{where}: an array of shape {rows.shape}; {_SHAPES}, none of them 0")
+        if self.layout[1] and self.layout != (rows.dtype.name, rows.shape[1]):
+            raise DataError(
+                f"{where}: {_described(rows.dtype.name, rows.shape[1])}, but before {_described(*self.layout)}"
+            )
+        return rows
+
+    def read(self, number: int) -> Rows:
+        """The features of an example, counted from 0; DataError if they are of another kind or not finite."""
+        try:
+            rows = self._array(number)
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as fault:
+            raise DataError(f"{self.path}, example {number + 1}: cannot read it: {fault}") from fault
+        if not (finite := np.isfinite(rows).all(1)).all():
+            raise DataError(
+                f"{self.path}, example {number + 1}, row {int(finite.argmin()) + 1}: a number that is not finite; "
+                "mend the features or leave the example out"
+            )
+        return rows
+
+    def fill(self, least: int = 0) -> int:
+        """How many examples of a block are left."""
+        return min(self.count - self._taken, max(least, BLOCK_LINES))
+
+    def take(self, count: int) -> "tuple[FeatureRows, list[int]]":
+        """The next examples; the list is empty, since faults show when one is read."""
+        first, self._taken = self._taken, min(self.count, self._taken + count)
+        return FeatureRows(self, range(first, self._taken)), []
+
+    def skip_rest(self) -> None:
+        """There is nothing to count."""
+
+    def new_faults(self) -> list[FileFault]:
+        """New faults of the whole file since the last call."""
+        faults, self._new_faults = self._new_faults, []
+        return faults
+
+
+class FeatureRows(Sequence[Rows]):
+    """The features of consecutive examples: each is read from the file when it is asked for."""
+
+    def __init__(self, file: FeaturesFile, numbers: range) -> None:
+        self._file = file
+        self._numbers = numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @overload
+    def __getitem__(self, at: int) -> Rows: ...
+    @overload
+    def __getitem__(self, at: slice) -> "FeatureRows": ...
+    def __getitem__(self, at: int | slice) -> "Rows | FeatureRows":
+        if isinstance(at, slice):
+            return FeatureRows(self._file, self._numbers[at])
+        return self._file.read(self._numbers[at])
+
+
+def _described(dtype: str, width: int) -> str:
+    return f"rows of {width} numbers in {dtype}"
+
+
+def require_one_layout(paths: Iterable[str]) -> None:
+    """DataError if files of features differ in the type or the number of the numbers in a row."""
+    known: FeaturesFile | None = None
+    for path in paths:
+        file = FeaturesFile(path)
+        if known and file.layout[1] and file.layout != known.layout:
+            raise DataError(
+                f"{known.path} has {_described(*known.layout)}, but {path} {_described(*file.layout)}: all files of "
+                "features of a recipe must be alike"
+            )
+        known = known or (file if file.layout[1] else None)
