@@ -42,7 +42,7 @@ from nmtkit.data.embeddings import Side
 from nmtkit.data.vocabulary import UNK
 from nmtkit.layers.copying import mix
 from nmtkit.layers.kv_cache import KVCache
-from nmtkit.models.output import ShortlistedOutput, log_probabilities
+from nmtkit.models.output import ShortlistedOutput, log_probabilities, project_to_vocabulary
 
 MODELS: Registry["type[Model]"] = Registry("model")
 
@@ -201,6 +201,8 @@ class Model(nn.Module, ABC):
     Config: ClassVar[type[ModelConfig]]
     output_column: ClassVar[str]
     """The column whose ids the model predicts."""
+    output: Any
+    """The output layer: a module from features `(...,*)` to `(...,V)`."""
     has_attention: bool = False
     """Whether the outputs can carry attention over what the model reads."""
 
@@ -239,9 +241,10 @@ class Model(nn.Module, ABC):
     def read(self, batch: Batch, need_attention: bool = False) -> tuple[ModelOutput, Any]:
         """What `predict` needs: the output at all positions, and the memory, or None in a model without one."""
 
-    @abstractmethod
     def logits(self, output: ModelOutput, memory: Any) -> Tensor:
         """The output layer `(...,V)`, for the leading axes of `output.features`, before the softmax."""
+        logits: Tensor = self.output(output.features)
+        return logits
 
     def predict(self, output: ModelOutput, memory: Any) -> Tensor:
         """Log-probabilities `(...,X)`. Training calls it on parts of an output, one after the other."""
@@ -259,8 +262,9 @@ class Model(nn.Module, ABC):
 class Decoder(Model, Generic[M, S]):
     """A model that writes a text word by word.
 
-    A subclass names its memory and state, `Decoder[Memory, MyState]`, and gives `start`, `advance` and `logits`, which
-    ends in `project_to_vocabulary` so that a shortlist works. By default it reads nothing but what is written.
+    A subclass names its memory and state, `Decoder[Memory, MyState]`, and gives `advance` and, if it has a state,
+    `start`. Where `logits` is more than `output`, it ends in `project_to_vocabulary`, which knows shortlists. By
+    default a decoder reads nothing but what is written.
     """
 
     output_column = "tgt"
@@ -276,9 +280,9 @@ class Decoder(Model, Generic[M, S]):
         nothing = torch.zeros(len(first), 0, dtype=torch.bool, device=first.device)
         return cast(M, Memory(nothing, ABSENT))
 
-    @abstractmethod
     def start(self, memory: M) -> S:
-        """The state before the first word; one row per sentence (N = B)."""
+        """The state before the first word, one row per sentence (N = B); by default nothing: all is in the cache."""
+        return cast(S, DecoderState())
 
     def reserve_positions(self, length: int) -> bool:
         """Prepares decoding of up to `length` steps; returns whether the model can decode so many."""
@@ -297,6 +301,10 @@ class Decoder(Model, Generic[M, S]):
             cache: of these hypotheses; the entries of this step are written into it.
             need_attention: whether `ModelOutput.attention` must be filled; where it costs nothing it may always be.
         """
+
+    def logits(self, output: ModelOutput, memory: M) -> Tensor:
+        """The output layer, `(...,V)`, or `(N,V')` with a shortlist."""
+        return project_to_vocabulary(self.output, output.features, memory.shortlist)
 
     def output_layer(self, memory: M) -> tuple[Tensor, Tensor]:
         """The matrix `(V,*)` and the bias `(V,)` that `logits` ends in; further rows mean nothing."""

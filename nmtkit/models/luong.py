@@ -38,7 +38,6 @@ from nmtkit.layers.recurrent import (
     run_rnn,
 )
 from nmtkit.models.base import MODELS, ModelOutput, VocabularySizes
-from nmtkit.models.output import project_to_vocabulary
 from nmtkit.models.recurrent import AttentionMemory, RecurrentModel, RecurrentState, StackedConfig
 
 
@@ -172,10 +171,6 @@ class Luong(RecurrentModel[LuongMemory, LuongState]):
         return ModelOutput(
             torch.cat(features, 1), attention, centres=torch.cat(centres, 1) if centres and need_attention else None
         )
-
-    def logits(self, readout: ModelOutput, memory: LuongMemory) -> Tensor:
-        """`(...,V)` of attentional states, before the softmax of eq. 6."""
-        return project_to_vocabulary(self.output, readout.features, memory.shortlist)
 
     def _update_then_look(
         self, embedded: Tensor, state: LuongState, memory: LuongMemory

@@ -47,7 +47,6 @@ from nmtkit.models.base import (
     require_shared_vocabulary,
     rows_per_sentence,
 )
-from nmtkit.models.output import project_to_vocabulary
 
 
 class TransformerConfig(ModelConfig):
@@ -162,13 +161,8 @@ class TransformerMemory(Memory):
     """Their keys `(B,S,H)` for an attention learned to copy by."""
 
 
-@dataclass(frozen=True)
-class TransformerState(DecoderState):
-    """Nothing: where a hypothesis stands, and keys and values of its positions, are its cache."""
-
-
 @MODELS.register("transformer")
-class Transformer(HeadedModel[TransformerMemory, TransformerState]):
+class Transformer(HeadedModel[TransformerMemory]):
     """Encoder and decoder of attention and feed-forward layers; see the head of this file."""
 
     Config = TransformerConfig
@@ -262,18 +256,14 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
             self.tgt_positions.reserve(length)
         return length <= len(self.tgt_positions.table)
 
-    def start(self, memory: TransformerMemory) -> TransformerState:
-        """Nothing yet."""
-        return TransformerState()
-
     def advance(
         self,
         tokens: Tensor,
-        state: TransformerState,
+        state: DecoderState,
         memory: TransformerMemory,
         cache: KVCache,
         need_attention: bool = False,
-    ) -> tuple[ModelOutput, TransformerState]:
+    ) -> tuple[ModelOutput, DecoderState]:
         """One position of every hypothesis; the K hypotheses of a sentence are K queries into its memory."""
         beam = rows_per_sentence(tokens.shape[0], memory)
         positions = F.embedding(cache.position[:, None], self.tgt_positions(cache.length))  # (B,1,H)
@@ -375,7 +365,3 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
             )
             shown_weights = shown_weights if weights is None else weights
         return self.decoder_norm(states), shown_weights
-
-    def logits(self, readout: ModelOutput, memory: TransformerMemory) -> Tensor:
-        """The output layer, `(...,V)`."""
-        return project_to_vocabulary(self.output, readout.features, memory.shortlist)
