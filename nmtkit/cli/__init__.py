@@ -72,6 +72,8 @@ SHARED_MODULES = {
 }
 """Modules of several commands, which are called after the command there: `tokenize_command`."""
 COMMANDS = [name for section in SECTIONS.values() for name in section]
+TASKS_SECTION = "Using a model"
+"""Where the commands of further tasks are listed."""
 ALIASES = {"visualize-alignment": "plot-attention"}
 """Other names of commands."""
 
@@ -94,13 +96,14 @@ class LazyGroup(click.Group):
 
     @override
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return COMMANDS
+        return [*COMMANDS, *_further_tasks()]
 
     @override
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         name = ALIASES.get(cmd_name, cmd_name)
         if name not in COMMANDS:
-            return None
+            task = _further_tasks().get(name)
+            return None if task is None else _import_module("nmtkit.cli.tasks").task_command(task)
         word = name.replace("-", "_")
         module = _import_module(f"nmtkit.cli.{SHARED_MODULES.get(name, word)}")
         command = getattr(module, f"{word}_command" if name in SHARED_MODULES else "command")
@@ -114,15 +117,27 @@ class LazyGroup(click.Group):
         if args and args[0] not in {*COMMANDS, *ALIASES} and not args[0].startswith("-"):
             from nmtkit.core.registry import suggest_names
 
-            raise click.UsageError(f"no such command {args[0]!r}: {suggest_names(args[0], [*COMMANDS, *ALIASES])}", ctx)
+            names = [*COMMANDS, *ALIASES, *_further_tasks()]
+            if args[0] not in names:
+                raise click.UsageError(f"no such command {args[0]!r}: {suggest_names(args[0], names)}", ctx)
         return super().resolve_command(ctx, args)
 
     @override
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(map(len, COMMANDS))
+        further = {name: task.about for name, task in _further_tasks().items()}
         for title, commands in SECTIONS.items():
             with formatter.section(title):
-                formatter.write_dl([(name.ljust(width), meaning) for name, meaning in commands.items()])
+                listed = commands | further if title == TASKS_SECTION else commands
+                formatter.write_dl([(name.ljust(width), meaning) for name, meaning in listed.items()])
+
+
+def _further_tasks() -> dict[str, Any]:
+    """The tasks whose command is not listed above, by its name: `nmtkit.cli.tasks` makes it."""
+    from nmtkit.tasks.task import TASKS
+
+    tasks = map(TASKS.get, TASKS)
+    return {task.command: task for task in tasks if task.command and task.command not in COMMANDS}
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

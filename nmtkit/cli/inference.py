@@ -14,10 +14,11 @@ from nmtkit.cli.reporting import note
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.formats import parse_value
 from nmtkit.core.settings import MAX_THREADS, Field, Settings, parse
-from nmtkit.experiment.loading import DecodingOptions, load_from_options
+from nmtkit.experiment.loading import DecodingOptions, load_from_options, load_system
 from nmtkit.models.ensemble import Mean
 from nmtkit.search.engine import StepMode
 from nmtkit.search.rules import SearchConfig
+from nmtkit.translation.inputs import TextModel
 from nmtkit.translation.translator import Translator
 
 SEARCH: dict[str, tuple[str | None, str]] = {
@@ -112,14 +113,19 @@ opens_model: Decorator = pass_as("how", _model_options)
 """Passes the options of a run and its search to a command as one `DecodingOptions`, called `how`."""
 
 
-def window_lines(translator: Translator) -> int:
+def window_lines(system: TextModel) -> int:
     """How many lines of input are read together."""
-    return max(1, translator.window // (4 if translator.articles else 1))  # articles are longer
+    return max(1, system.window // (4 if system.articles else 1))  # articles are longer
 
 
 def open_model(how: DecodingOptions, task: str | None = None) -> Translator:
-    """Opens the run, and says on stderr which run, weights and device it is."""
+    """Opens a run that writes text, and says on stderr which run, weights and device it is."""
     return load_from_options(how, task, note)
+
+
+def open_system(how: DecodingOptions, task: str) -> TextModel:
+    """As `open_model`, for a run of any kind."""
+    return load_system(how, task, note)
 
 
 checkpoint: Decorator = click.option(

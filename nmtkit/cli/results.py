@@ -103,14 +103,14 @@ class Printer:
             write_json_line(record | {"best": self.record(best), "others": [self.record(one) for one in outputs[1:]]})
         elif self.form == "moses":
             for one in outputs:
-                _write(moses_line(self.lines - 1, one))
+                write_line(moses_line(self.lines - 1, one))
         elif self.n_best > 1:
             for one in outputs:
-                _write(f"{self.lines}\t{one.score:.6f}\t{one.log_prob:.6f}\t{one.text}")
+                write_line(f"{self.lines}\t{one.score:.6f}\t{one.log_prob:.6f}\t{one.text}")
         elif self.scores:
-            _write(f"{best.score:.6f}\t{best.log_prob:.6f}\t{best.text}")
+            write_line(f"{best.score:.6f}\t{best.log_prob:.6f}\t{best.text}")
         else:
-            _write(best.text)
+            write_line(best.text)
 
     def write_joined(self, result: JoinedTranslation) -> None:
         """Writes the summary of an article that was read in windows, or the translation of a line of sentences."""
@@ -119,7 +119,7 @@ class Printer:
             records = [{"source_tokens": one.src_tokens, "best": self.record(one)} for one in result.parts]
             write_json_line({"line": self.lines, "text": result.text, result.kind: records})
         else:
-            _write(result.text)
+            write_line(result.text)
 
     def report(self, outputs: str, remedy: str) -> None:
         """Says on stderr how many lines reached the length limit, or have fewer outputs than asked for."""
@@ -182,8 +182,9 @@ def tell_cut(cut: int, total: int, inputs: str, translator: Translator, remedy: 
 
 def write_json_line(record: dict[str, Any]) -> None:
     """Writes an object as a line of standard output."""
-    _write(json.dumps(record, ensure_ascii=False))
+    write_line(json.dumps(record, ensure_ascii=False))
 
 
-def _write(line: str) -> None:
+def write_line(line: str) -> None:
+    """Writes a line of standard output."""
     sys.stdout.write(line + "\n")

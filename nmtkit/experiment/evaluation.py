@@ -3,7 +3,7 @@
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 
 import torch
@@ -17,7 +17,7 @@ from nmtkit.corpus.reading import read_pairs
 from nmtkit.data.batch_stream import sorted_batches
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerPair
-from nmtkit.experiment.loading import DecodingOptions, open_autotuned, open_translator
+from nmtkit.experiment.loading import DecodingOptions, open_autotuned, open_system, open_translator
 from nmtkit.models.base import Model, as_decoder
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder, ignore
@@ -26,6 +26,7 @@ from nmtkit.runs.saved import SavedRun, source_token_limit
 from nmtkit.tasks.task import TASKS, TestResult
 from nmtkit.training.events import Step
 from nmtkit.training.objectives.likelihood import likelihood
+from nmtkit.translation.inputs import TextModel
 from nmtkit.translation.translator import Translator
 
 WARM_UP = 64
@@ -46,24 +47,30 @@ class Validation:
         """The metrics of `Recipe.validation_metrics`, loss and perplexity, and the seconds that they took."""
         begun = time.monotonic()
         recipe, settings = self.recipe, self.recipe.evaluation
-        nll, tokens = torch.zeros((), dtype=torch.float64), 0
-        for batch in sorted_batches(self.store, settings.batch_tokens, recipe.data.truncation):
-            output = model(batch.to(self.device), keep=batch.loss_mask)
-            nll += likelihood(output.log_probs, batch, model.vocabulary_size)[1].cpu()
-            tokens += batch.n_tokens
         one_beam = {"beam_size": settings.beam_size, "diversity_groups": 1, "samples": 0, "mbr": "none"}
         config, limit = recipe.search.changed(one_beam), source_token_limit(recipe)
         decoder = as_decoder(model)
-        assert decoder is not None, "only texts are judged"
-        translator = Translator(decoder, self.tokenizers, config, name=recipe.name, max_source_tokens=limit)
-        names = recipe.validation_metrics
-        scores = TASKS.get(recipe.task).judge(translator, self.examples, names, settings.options)
-        return {
-            **{name: score.value for name, score in zip(names, scores, strict=True)},
-            "loss": float(nll) / max(tokens, 1),
-            "perplexity": metrics.perplexity(-float(nll), tokens).value,
-            "seconds": time.monotonic() - begun,
-        }
+        system = TextModel(model, self.tokenizers, name=recipe.name, max_source_tokens=limit)
+        if decoder is not None:
+            system = Translator(decoder, self.tokenizers, config, name=recipe.name, max_source_tokens=limit)
+        fit, names = _fit(system, self.store, recipe), recipe.validation_metrics
+        scores = TASKS.get(recipe.task).judge(system, self.examples, names, settings.options)
+        named = dict(zip((*names, "loss", "perplexity"), (*scores, *fit), strict=True))
+        return {name: score.value for name, score in named.items()} | {"seconds": time.monotonic() - begun}
+
+
+@torch.no_grad()
+def _fit(system: TextModel, store: Store, recipe: Recipe) -> list[metrics.Score]:
+    """The mean loss of what is to be predicted in a store, in nats, and the perplexity."""
+    model, task, random = system.model, TASKS.get(recipe.task), torch.Generator().manual_seed(recipe.seed)
+    nll, tokens = torch.zeros((), dtype=torch.float64), 0
+    for stored in sorted_batches(store, recipe.evaluation.batch_tokens, recipe.data.truncation):
+        batch = task.corrupt(stored, random, system.tokenizers)
+        output = model(batch.to(system.device), keep=batch.loss_mask)
+        nll += likelihood(output.log_probs, batch, model.vocabulary_size)[1].cpu()
+        tokens += batch.n_tokens
+    perplexity = metrics.perplexity(-float(nll), tokens)
+    return [metrics.Score("loss", float(nll) / max(tokens, 1), perplexity.signature), perplexity]
 
 
 def require_validation_files(recipe: Recipe) -> SplitFiles:
@@ -79,7 +86,8 @@ def evaluate_test_set(
 ) -> TestResult | None:
     """Has the model of a run answer the test set of its recipe, and scores it; None if the recipe names none.
 
-    Answers and scores are written into the run's folder. A search is tuned first unless the cache knows it.
+    Answers and scores are written into the run's folder. A search is tuned first unless the cache knows it. A task
+    without answers has the loss and the perplexity of the stored test set.
     """
     files = run.recipe.data.splits().get("test")
     if files is None:
@@ -88,11 +96,18 @@ def evaluate_test_set(
     # Not as many as the training had: fewer may have been faster there.
     threads = threads or devices.cpu_threads()
     options = DecodingOptions(device=str(device), threads=threads)
-    spent = sum(stage.checkpoints.read_metadata()["seconds"] for stage in run.stages())
-    translator, _ = open_autotuned(run, options, [example.src for example in examples], spent, notify)
-    task, settings = TASKS.get(run.recipe.task), run.recipe.evaluation
-    result = task.test(translator, examples, files, run.recipe.test_metrics, settings.options, notify)
-    atomic_write_text(run.folder.test_output, "".join(text + "\n" for text in result.outputs))
+    recipe, task = run.recipe, TASKS.get(run.recipe.task)
+    sources = [example.src for example in examples if example.src.strip()]
+    if task.searches and sources:
+        spent = sum(stage.checkpoints.read_metadata()["seconds"] for stage in run.stages())
+        system: TextModel = open_autotuned(run, options, sources, spent, notify)[0]
+    else:
+        system = open_system(run, options)
+    result = task.test(system, examples, files, recipe.test_metrics, recipe.evaluation.options, notify)
+    if task.references:
+        atomic_write_text(run.folder.test_output, "".join(text + "\n" for text in result.outputs))
+    else:
+        result = replace(result, scores=_fit(system, Store.open(run.folder.data, "test"), recipe))
     if result.scores:
         summary = [asdict(score) for score in result.scores]
         write_json(run.folder.test_scores, {"scores": summary, "seconds": result.seconds, "sources_cut": result.cut})

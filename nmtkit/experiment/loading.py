@@ -23,10 +23,11 @@ from nmtkit.layers.inference import PrecisionChoice, cast_to_16_bits, is_slow, q
 from nmtkit.models.base import Model, as_decoder, as_headed
 from nmtkit.models.ensemble import Mean
 from nmtkit.runs.folder import Notify, ignore
-from nmtkit.runs.saved import SavedRun, find_run
+from nmtkit.runs.saved import InferenceConfig, SavedRun, find_run
 from nmtkit.search.engine import StepMode, require_graph_support
+from nmtkit.search.rules import SearchConfig
 from nmtkit.tasks.task import TASKS
-from nmtkit.translation.inputs import SearchSpeedConfig, default_speed_config
+from nmtkit.translation.inputs import SearchSpeedConfig, TextModel, default_speed_config
 from nmtkit.translation.translator import Translator
 from nmtkit.translation.workers import Workers
 
@@ -92,6 +93,13 @@ Translator.load = load_translator
 def load_from_options(
     how: DecodingOptions, task: str | None = None, notify: Callable[[str], None] | None = None
 ) -> Translator:
+    """As `load_system`, for a run that writes text."""
+    return _as_translator(load_system(how, task, notify))
+
+
+def load_system(
+    how: DecodingOptions, task: str | None = None, notify: Callable[[str], None] | None = None
+) -> TextModel:
     """Finds a trained run and opens it; `task` is what it must be trained for, None anything.
 
     `notify` receives the run, its weights and the device, and what differs from the recipe.
@@ -100,21 +108,31 @@ def load_from_options(
     for one in run.members():
         trained_for = one.inference.task
         if task is not None and trained_for != task:
-            raise NmtkitError(
-                f"{one.folder.path} ({why}) was trained for {trained_for}: use `nmtkit "
-                f"{TASKS.get(trained_for).command}`, or name another run with -m RUN"
-            )
-    translator = open_translator(run, how, notify)
+            command = TASKS.get(trained_for).command
+            use = f"use `nmtkit {command}`, or name" if command else "name"
+            raise NmtkitError(f"{one.folder.path} ({why}) was trained for {trained_for}: {use} another run with -m RUN")
+    system = open_system(run, how, notify)
     if notify is not None:
         names = dict.fromkeys(how.device.split(","))
-        place = ", ".join(names) if "," in how.device else devices.describe(translator.device)
+        place = ", ".join(names) if "," in how.device else devices.describe(system.device)
         for one in run.members():
             notify(f"model {one.folder.path} ({why}), {_weights_name(one, how.weights)}, on {place}")
-    return translator
+    return system
 
 
 def open_translator(run: SavedRun, how: DecodingOptions, notify: Callable[[str], None] | None = None) -> Translator:
-    """Opens a run; `notify` receives what differs from its recipe."""
+    """As `open_system`, for a run that writes text."""
+    return _as_translator(open_system(run, how, notify))
+
+
+def _as_translator(system: TextModel) -> Translator:
+    if not isinstance(system, Translator):
+        raise RecipeError(f"the model {system.name!r} ({system.model.config.kind}) writes no text; name another run")
+    return system
+
+
+def open_system(run: SavedRun, how: DecodingOptions, notify: Callable[[str], None] | None = None) -> TextModel:
+    """Opens a run, as a `Translator` if its model writes text; `notify` receives what differs from its recipe."""
     places = [devices.choose(name) for name in how.device.split(",")]
     if (how.workers or 1) > 1 and (len(places) > 1 or places[0].type != "cpu"):
         raise NmtkitError(f"--workers is for one CPU, and --device is {how.device}: leave one of them out")
@@ -125,16 +143,19 @@ def open_translator(run: SavedRun, how: DecodingOptions, notify: Callable[[str],
     opened, tokenizers, trained = run.open_for_inference(place, how.weights)
     model = as_decoder(opened)
     if model is None:
-        raise RecipeError(f"{run.folder.path}: {trained.model.kind} writes no texts")
+        if how.search_settings or how.shortlist:
+            raise RecipeError(f"{run.folder.path}: {trained.model.kind} writes no text: leave out what a search needs")
+        devices.prepare(place, threads=how.threads)
+        return TextModel(
+            opened,
+            tokenizers,
+            name=trained.name,
+            max_source_tokens=how.max_source_tokens or trained.max_source_tokens,
+            batch_tokens=how.batch_tokens,
+            parameters=count_parameters(opened),
+        )
     shortlist = None if how.shortlist is None else read_shortlist(Path(how.shortlist), tokenizers).to(place)
-    settings = how.search_settings or {}
-    config = trained.search.changed(settings)
-    if "beam_size" not in settings and not config.samples and how.n_best > config.beam_size:
-        wider = -(-how.n_best // config.diversity_groups) * config.diversity_groups
-        if notify is not None:
-            notify(f"beam size {wider} instead of {config.beam_size}, for --n-best {how.n_best}")
-        config = config.changed({"beam_size": wider})
-    config.reject_unused(settings)
+    config = _search_config(trained, how, notify)
     if how.layer is not None or how.head is not None:
         headed = as_headed(model)
         if headed is None:
@@ -164,6 +185,20 @@ def open_translator(run: SavedRun, how: DecodingOptions, notify: Callable[[str],
         workers=build_workers(how, place, speed_config),
         shortlist=shortlist,
     )
+
+
+def _search_config(
+    trained: InferenceConfig, how: DecodingOptions, notify: Callable[[str], None] | None
+) -> SearchConfig:
+    settings = how.search_settings or {}
+    config = trained.search.changed(settings)
+    if "beam_size" not in settings and not config.samples and how.n_best > config.beam_size:
+        wider = -(-how.n_best // config.diversity_groups) * config.diversity_groups
+        if notify is not None:
+            notify(f"beam size {wider} instead of {config.beam_size}, for --n-best {how.n_best}")
+        config = config.changed({"beam_size": wider})
+    config.reject_unused(settings)
+    return config
 
 
 def build_workers(how: DecodingOptions, place: torch.device, config: SearchSpeedConfig) -> Workers | None:

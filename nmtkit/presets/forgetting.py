@@ -10,11 +10,13 @@ from nmtkit.core.errors import DataError
 from nmtkit.core.files import write_json
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.reading import read_pairs
-from nmtkit.experiment.loading import DecodingOptions, open_translator
+from nmtkit.experiment.loading import DecodingOptions, open_system
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder, ignore
 from nmtkit.runs.origin import FineTuningOrigin, read_origin
 from nmtkit.runs.saved import SavedRun
+from nmtkit.tasks.task import TASKS
+from nmtkit.translation.translator import Translator
 
 OWN, GENERAL = "own text", "general text"
 
@@ -75,20 +77,21 @@ def score_after(
 
 
 def _tests(recipe: Recipe, origin: FineTuningOrigin) -> dict[str, SplitFiles]:
-    """The test sets that have targets; one that is both is the new text's."""
+    """The test sets that have references; one that is both is the new text's."""
     own, general = recipe.data.splits().get("test"), origin.test
     if own is not None and general is not None and own.texts() == general.texts():
         general = None
     tests = {OWN: own, GENERAL: general}
-    return {text: files for text, files in tests.items() if files is not None and (files.tgt or not files.src)}
+    references = TASKS.get(recipe.task).references
+    return {text: files for text, files in tests.items() if files is not None and references in files.columns}
 
 
 def _score(run: SavedRun, options: DecodingOptions, files: SplitFiles, like: Recipe) -> metrics.Score:
-    """The first metric of a recipe's test, for translations that are searched for as that recipe says."""
-    pairs = list(read_pairs(files))
-    sources, references = [pair.src for pair in pairs], [pair.tgt or "" for pair in pairs]
-    if not pairs:
+    """The first metric of a recipe's test, for answers that are searched for as that recipe says."""
+    examples = list(read_pairs(files))
+    if not examples:
         raise DataError(f"{' '.join(files.paths())}: there is nothing in these files")
-    translator = replace(open_translator(run, options), config=like.search)
-    texts = translator.translate(sources)
-    return metrics.score_all(texts, [references], like.test_metrics[:1], like.evaluation.options, sources)[0]
+    system = open_system(run, options)
+    if isinstance(system, Translator):
+        system = replace(system, config=like.search)
+    return TASKS.get(like.task).judge(system, examples, like.test_metrics[:1], like.evaluation.options)[0]

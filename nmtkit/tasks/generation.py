@@ -19,13 +19,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationTask(Task):
-    """A task whose model writes the `tgt` of an example."""
+    """A task whose model writes the `tgt` of an example; a model that reads nothing goes on with a beginning of it."""
 
     references: str = "tgt"
 
     @override
     def predict(self, system: "TextModel", examples: Sequence["Example"]) -> Iterator[str]:
-        return iter(cast("Translator", system).translate([example.src for example in examples]))
+        return iter(cast("Translator", system).translate(self._read(examples)))
+
+    def _read(self, examples: Sequence["Example"]) -> list[str]:
+        """What the model reads of each example, as the Translator takes it."""
+        return [getattr(example, self.columns[0].name) for example in examples]
 
     @override
     def test(
@@ -38,9 +42,11 @@ class GenerationTask(Task):
         notify: Callable[[str], None],
     ) -> TestResult:
         """As in `Task`; the alignment error rate comes last, if the test set names gold alignments."""
+        if not self.references:
+            return super().test(system, examples, files, names, options, notify)
         translator = cast("Translator", system)
         begun = time.monotonic()
-        found = [best[0] for best in translator.search([example.src for example in examples])]
+        found = [best[0] for best in translator.search(self._read(examples))]
         result = TestResult(
             examples,
             outputs=[one.text for one in found],

@@ -49,7 +49,7 @@ class Task:
     command: str = ""
     """The command that does the task with a trained model; empty where nothing is answered."""
     about: str = ""
-    """What the command does, in a sentence for `--help`."""
+    """What the command does, in a sentence for `--help`; empty where it is a command of nmtkit itself."""
     columns: tuple[Column, ...]
     """What an example consists of. The command reads the first one."""
     references: str = ""
@@ -72,6 +72,11 @@ class Task:
     presets: str = ""
     """How the names of its presets begin, before the size; empty where it has none."""
 
+    @property
+    def searches(self) -> bool:
+        """Whether its models write text, which a search finds: whether an example has a `tgt`."""
+        return any(column.name == "tgt" for column in self.columns)
+
     def corrupt(self, batch: "Batch", generator: "torch.Generator", tokenizers: "TokenizerPair") -> "Batch":
         """The batch as a model is to read it, for denoising objectives; here as it is.
 
@@ -83,7 +88,7 @@ class Task:
     def predict(self, system: "TextModel", examples: Sequence["Example"]) -> Iterator[str]:
         """The answer to each example, in order; here there are none.
 
-        The answer's own column is not read, and may be missing. All examples are in memory: commands give them in
+        Of an example nothing but the first column need be given. All examples are in memory: commands give them in
         windows.
         """
         return iter(())
@@ -105,7 +110,7 @@ class Task:
     ) -> TestResult:
         """The answers to a test set, which was read from `files`, and their scores by some metrics."""
         begun = time.monotonic()
-        outputs = list(self.predict(system, examples))
+        outputs = list(self.predict(system, examples)) if self.references else []
         seconds = time.monotonic() - begun
         return TestResult(examples, outputs, self.score(outputs, examples, names, options), seconds)
 
@@ -115,9 +120,12 @@ class Task:
         """The scores of answers by some metrics, in their order; none if an example lacks its reference."""
         from nmtkit.metrics import score_all
 
+        types = {column.name: column.type for column in self.columns}
         given = [getattr(example, self.references) for example in examples] if self.references else [None]
         references = [text for text in given if text is not None]
         if len(references) < len(given):
             return []
-        sources = [example.src for example in examples] if any(one.name == "src" for one in self.columns) else None
+        if types[self.references] == "label":  # which is one, even of several words
+            outputs, references = (["_".join(text.split()) for text in texts] for texts in (outputs, references))
+        sources = [example.src for example in examples] if "src" in types else None
         return score_all(outputs, [references], names, options, sources)

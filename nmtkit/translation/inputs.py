@@ -78,6 +78,8 @@ MAX_OVERSHOOT = {"cpu": 4, "cuda": 16}
 and every step reads the whole matrix of the output layer, however few rows there are."""
 MIN_COUNTED_LENGTH = 16
 """Shorter sentences count as ones of so many tokens: the output layer gives as many numbers for a row of any."""
+WINDOW = {"cpu": 1024, "cuda": 16384}
+"""Lines that are read together at a time, as many as make batches of nearly one length."""
 MIN_SENTENCES_PER_SEARCH = 8
 """A search of fewer sentences is not worth a core of its own."""
 
@@ -133,6 +135,11 @@ class TextModel:
     def copies(self) -> bool:
         """Whether the model copies words."""
         return self.model.config.copies
+
+    @property
+    def window(self) -> int:
+        """The best number of lines to be read together, if so many are available."""
+        return WINDOW.get(self.device.type, WINDOW["cuda"])
 
     @property
     def end(self) -> str:

@@ -8,6 +8,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, ClassVar, overload
 
 import torch
+from typing_extensions import override
 
 from nmtkit.core.errors import DataError
 from nmtkit.data.batch import Batch
@@ -19,6 +20,7 @@ from nmtkit.search.rules import SearchConfig, score_given
 from nmtkit.search.state import TokenClasses
 from nmtkit.translation import attention_views
 from nmtkit.translation.inputs import (
+    WINDOW,
     SourceLine,
     TargetLine,
     TextModel,
@@ -37,8 +39,6 @@ from nmtkit.translation.workers import WorkerPool, Workers
 if TYPE_CHECKING:
     from nmtkit.pictures import AttentionPicture, HeadsPicture
 
-WINDOW = {"cpu": 1024, "cuda": 16384}
-"""Lines that are searched together at a time, as many as make batches of nearly one length."""
 WORKERS_PER_WINDOW = 8
 """Worker processes that share one window."""
 FIRST_LINES = 64
@@ -197,8 +197,8 @@ class Translator(TextModel):
         return translations if outputs.attention else [replace(one, attention=None) for one in translations]
 
     @property
+    @override
     def window(self) -> int:
-        """The best number of lines in a window of `stream`, if so many are available."""
         place = self.device.type if self.workers is None else torch.device(self.workers.places[0]).type
         several = 1 if self.workers is None else len(self.workers.places)
         return WINDOW.get(place, WINDOW["cuda"]) * max(1, several // WORKERS_PER_WINDOW)

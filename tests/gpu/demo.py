@@ -32,7 +32,6 @@ def main(part: Part) -> None:
     holds = None if part.quick else scores["BLEU"] >= ENOUGH
     part.add("test set", holds, ", ".join(f"{name} {value:.1f}" for name, value in scores.items()), **scores)
     count = 4 if part.quick else COMPARED
-    on_cpu = open_translator(run, DecodingOptions(device="cpu")).translate(result.sources[:count])
-    texts = [translation.text for translation in result.translations[:count]]
-    same = sum(map(str.__eq__, on_cpu, texts))
+    on_cpu = open_translator(run, DecodingOptions(device="cpu")).translate([one.src for one in result.examples[:count]])
+    same = sum(map(str.__eq__, on_cpu, result.outputs))
     part.add("same text on the CPU", None, f"{same} of {count}", same=same, of=count)

@@ -1,0 +1,77 @@
+"""The commands of tasks that have none of their own here, such as the tasks of a user's file."""
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import click
+import cloup
+
+from nmtkit.cli import inference, options, results
+from nmtkit.cli.reading import text_windows
+from nmtkit.corpus.blocks import Example
+from nmtkit.corpus.config import SplitFiles
+from nmtkit.corpus.json_records import EXTRACT_HINT
+from nmtkit.corpus.reading import read_pairs
+from nmtkit.experiment.loading import DecodingOptions
+from nmtkit.tasks.task import Task
+
+_FEATURES = "FILEs are .npy or .npz: rows of numbers for each example."
+_TEXTS = "Each line of FILEs, plain or .gz, or of standard input is one example."
+_HELP = """{about}
+
+{reads} One line is printed for each, in order.
+
+\b
+Examples:
+  nmtkit {command} FILE -o output.txt
+  nmtkit {command} -m runs/mine --checkpoint best FILE
+"""
+
+
+def task_command(task: Task) -> click.Command:
+    """The command that prints what a model of the task answers, see `Task.predict`."""
+    reads_features = task.columns[0].name == "features"
+    reads = _FEATURES if reads_features else _TEXTS
+
+    @cloup.command(task.command, help=_HELP.format(about=task.about, reads=reads, command=task.command))
+    @options.files
+    @cloup.option_group(
+        "Common",
+        options.models if task.searches else options.model,
+        inference.checkpoint,
+        results.output,
+        *([inference.search_flags("beam_size")] if task.searches else []),
+        options.device,
+    )
+    @(
+        inference.search_groups()
+        if task.searches
+        else cloup.option_group("Speed", inference.batch_tokens, options.threads)
+    )
+    @options.quiet
+    @results.into_output
+    @inference.opens_model
+    def command(how: DecodingOptions, files: tuple[Path, ...]) -> None:
+        if reads_features and not files:
+            raise click.UsageError("features are read from files: name an .npy or .npz FILE")
+        system = inference.open_system(how, task.name)
+        examples = _examples(task, files, inference.window_lines(system))
+        answers = (list(task.predict(system, window)) for window in examples)
+        results.write_stream(answers, results.write_line, "lines", "" if files else "type an example on each line")
+
+    return command
+
+
+def _examples(task: Task, files: tuple[Path, ...], most: int) -> Iterator[list[Example]]:
+    """The examples of files or of standard input in windows; only the task's first column is given."""
+    name = task.columns[0].name
+    if name == "features":
+        rows = read_pairs(SplitFiles(features=[str(file) for file in files]))
+        yield from iter(lambda: list(islice(rows, most)), [])
+        return
+    count = 0
+    for lines in text_windows(files, EXTRACT_HINT, most):
+        numbered = enumerate(lines, start=count + 1)
+        yield [Example("", line, n) if name == "tgt" else Example(line, None, n) for n, line in numbered]
+        count += len(lines)
