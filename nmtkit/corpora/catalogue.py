@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.files import bundled_path
@@ -14,21 +14,32 @@ from nmtkit.core.formats import KeyPath, load_yaml
 from nmtkit.core.registry import suggest_names
 from nmtkit.core.settings import Field, Name, Settings, is_valid_name, model_validator, parse, registry_name
 from nmtkit.core.wording import shorten
-from nmtkit.corpora.readers import READERS, Reader
-from nmtkit.corpora.sources import SOURCES, CorpusSource
+from nmtkit.corpora.debian import DebianIndexes, DebianPackage
+from nmtkit.corpora.debian_readers import DebianDescriptions, DebianSummaries, LibreOfficeHelp
+from nmtkit.corpora.readers import AlignedReader, TabSeparatedReader
+from nmtkit.corpora.sources import UrlSource
+from nmtkit.corpora.stories import StoriesReader, XsumReader
 from nmtkit.tasks.task import TASKS
 from nmtkit.tasks.translation import TRANSLATION
 
 PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 
 if TYPE_CHECKING:
-    AnyReader = Reader
-    AnySource = CorpusSource
     TaskName = str
-else:  # all are registered by now, since the package imports their files; this file does not know them by name
-    AnyReader = Annotated[Union[tuple(map(READERS.get, READERS.names()))], Field(discriminator="kind")]  # noqa: UP007
-    AnySource = Annotated[Union[tuple(map(SOURCES.get, SOURCES.names()))], Field(discriminator="kind")]  # noqa: UP007
+else:
     TaskName = registry_name(TASKS)
+
+AnySource = Annotated[DebianIndexes | DebianPackage | UrlSource, Field(discriminator="kind")]
+AnyReader = Annotated[
+    AlignedReader
+    | DebianDescriptions
+    | DebianSummaries
+    | LibreOfficeHelp
+    | StoriesReader
+    | TabSeparatedReader
+    | XsumReader,
+    Field(discriminator="kind"),
+]
 
 
 class Parameter(Settings):

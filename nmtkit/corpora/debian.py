@@ -18,7 +18,7 @@ from nmtkit.core.errors import DataError
 from nmtkit.core.settings import Field
 from nmtkit.corpora.archives import DAMAGE_ERRORS, members
 from nmtkit.corpora.download import FetchContext
-from nmtkit.corpora.sources import SOURCES, CorpusSource, SourceFile, UrlSource
+from nmtkit.corpora.sources import CorpusSource, SourceFile, UrlSource
 from nmtkit.corpus.text import read_stream_lines
 
 PACKAGE_INDEX = "main/binary-amd64/Packages"
@@ -70,7 +70,6 @@ class _ReleaseSource(CorpusSource):
         return files
 
 
-@SOURCES.register("debian_package")
 class DebianPackage(_ReleaseSource):
     """One package of a Debian release."""
 
@@ -93,7 +92,6 @@ class DebianPackage(_ReleaseSource):
         raise DataError(f"Debian {self.release} has no package {self.package}")
 
 
-@SOURCES.register("debian_indexes")
 class DebianIndexes(_ReleaseSource):
     """The descriptions of all packages of a Debian release in some languages, and the package index."""
 

@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from nmtkit.core.errors import DataError
 from nmtkit.corpora.debian import package_files, stanzas
-from nmtkit.corpora.readers import READERS, Pair, Reader
+from nmtkit.corpora.readers import Pair, Reader
 
 _BULLET = re.compile(r"[-*+o•·] +")
 _VERSION = re.compile(r"(?<=[a-z])[-_]?v?\d[\d.]*(?=$|-)")
@@ -39,7 +39,6 @@ class Description:
     """Lines, without the leading space of each."""
 
 
-@READERS.register("debian_descriptions")
 class DebianDescriptions(Reader):
     """Summaries and paragraphs of package descriptions in two languages, grouped by package families.
 
@@ -75,7 +74,6 @@ class DebianDescriptions(Reader):
                 yield from (Pair(one, two, group=group) for one, two in zip(src, tgt, strict=True))
 
 
-@READERS.register("debian_summaries")
 class DebianSummaries(Reader):
     """Long descriptions of packages and their one-line summaries, grouped by package families.
 
@@ -179,7 +177,6 @@ def _letters(text: str) -> str:
 # -------------------------------------------------------------------------------------------------------- help pages
 
 
-@READERS.register("libreoffice_help")
 class LibreOfficeHelp(Reader):
     """Paragraphs of LibreOffice's help pages from two packages, joined by page and id, grouped by page."""
 

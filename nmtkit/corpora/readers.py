@@ -1,13 +1,7 @@
 """Readers turn the published files of a corpus into pairs: their contract, and readers of parallel texts.
 
-A reader is a group of settings, `read:` of a catalogue entry. To add one: a class in a file of this folder, registered
-under its `kind`, and the file in `nmtkit/corpora/__init__.py`:
-
-    @READERS.register("two_columns")
-    class TwoColumns(Reader):
-        kind: Literal["two_columns"] = "two_columns"
-
-        def pairs(self, files: Sequence[Path], dropped: Counter[str]) -> Iterator[Pair]: ...
+A reader is a group of settings, `read:` of a catalogue entry. To add one: a class with its own `kind`, and its name in
+`AnyReader` of `catalogue.py`.
 
 Shared tasks have two marked-up formats: talks of WIT3 for training, and segments (SGML, XML) for testing. Neither is
 valid XML in practice (bare ampersands, attributes without quotes), so both are read by their few tags alone.
@@ -25,7 +19,6 @@ from pathlib import Path
 from typing import Literal
 
 from nmtkit.core.errors import DataError
-from nmtkit.core.registry import Registry
 from nmtkit.core.settings import Field, Settings
 from nmtkit.corpora.archives import members
 from nmtkit.corpus.text import MAX_LINE_BYTES, read_stream_lines
@@ -46,9 +39,6 @@ class Pair:
 class Reader(Settings):
     """Settings of one file layout, and the reading itself."""
 
-    kind: str
-    """The name it is registered by."""
-
     @abstractmethod
     def pairs(self, files: Sequence[Path], dropped: Counter[str]) -> Iterator[Pair]:
         """The pairs of the corpus, one at a time, in a fixed order. Filtering is done later, by `filter` of the entry.
@@ -59,9 +49,6 @@ class Reader(Settings):
 
         A file that is damaged or has another layout is a DataError that names it and its member.
         """
-
-
-READERS: Registry[type[Reader]] = Registry("reader")
 
 
 def text_lines(files: Sequence[Path], place: str) -> Iterator[str]:
@@ -187,7 +174,6 @@ class ParallelFiles(Settings):
     """Whether character references such as `&quot;` are replaced; default: in segments only."""
 
 
-@READERS.register("aligned")
 class AlignedReader(Reader):
     """Aligned texts of any number of splits. An archive of both sides is read twice at once, not unpacked."""
 
@@ -226,7 +212,6 @@ def _pairs(part: ParallelFiles, files: Sequence[Path], dropped: Counter[str]) ->
         raise DataError(f"{part.src}: it has no {part.format}; has its layout changed?")
 
 
-@READERS.register("tab_separated")
 class TabSeparatedReader(Reader):
     """Lines of tab-separated columns; other columns, such as the author of a sentence, are ignored."""
 

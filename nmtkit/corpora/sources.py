@@ -1,7 +1,6 @@
 """Sources of a corpus's files: the contract, and files by URL.
 
-A source is a group of settings, one item of `sources:` in a catalogue entry. It is registered like a reader (see
-`readers.py`), under its `kind`.
+A source is a group of settings, one item of `sources:` in a catalogue entry; `AnySource` of `catalogue.py` names all.
 """
 
 import hashlib
@@ -14,7 +13,6 @@ from urllib.parse import unquote, urlsplit
 from typing_extensions import override
 
 from nmtkit.core.files import write_errors
-from nmtkit.core.registry import Registry
 from nmtkit.core.settings import Field, Name, Settings, is_valid_name, model_validator
 from nmtkit.corpora.download import FetchContext, download, sha256_of
 
@@ -41,9 +39,6 @@ class SourceFile:
 class CorpusSource(Settings):
     """Settings of one source, and the download."""
 
-    kind: str
-    """The name it is registered by."""
-
     @abstractmethod
     def obtain(self, context: FetchContext) -> list[SourceFile]:
         """The files, complete and verified, from the cache or downloaded; DataError if one cannot be had."""
@@ -53,10 +48,6 @@ class CorpusSource(Settings):
         """URL or package name, shown before the download."""
 
 
-SOURCES: Registry[type[CorpusSource]] = Registry("source")
-
-
-@SOURCES.register("url")
 class UrlSource(CorpusSource):
     """One file by its URL."""
 

@@ -10,7 +10,7 @@ from nmtkit.core.errors import DataError
 from nmtkit.core.formats import parse_json
 from nmtkit.core.settings import Field
 from nmtkit.corpora.archives import members
-from nmtkit.corpora.readers import READERS, Pair, Reader, find_file, text_lines
+from nmtkit.corpora.readers import Pair, Reader, find_file, text_lines
 from nmtkit.corpus.reading import parse_story, story_stem
 from nmtkit.corpus.text import read_stream_lines
 
@@ -27,7 +27,6 @@ _BUTTONS = {
 }
 
 
-@READERS.register("stories")
 class StoriesReader(Reader):
     """Archives of .story files: an article, and a summary sentence below each line `@highlight`."""
 
@@ -48,7 +47,6 @@ class StoriesReader(Reader):
         yield from _articles(files, self.archives, ".story", split_of, _parse_story, dropped)
 
 
-@READERS.register("xsum")
 class XsumReader(Reader):
     """XSum as published: an archive of .summary files with sections, and a JSON file of the splits."""
 
