@@ -72,8 +72,6 @@ SHARED_MODULES = {
 }
 """Modules of several commands, which are called after the command there: `tokenize_command`."""
 COMMANDS = [name for section in SECTIONS.values() for name in section]
-TASKS_SECTION = "Using a model"
-"""Where the commands of further tasks are listed."""
 ALIASES = {"visualize-alignment": "plot-attention"}
 """Other names of commands."""
 
@@ -125,10 +123,10 @@ class LazyGroup(click.Group):
     @override
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(map(len, COMMANDS))
-        further = {name: task.about for name, task in _further_tasks().items()}
+        further = {"Using a model": {name: task.about for name, task in _further_tasks().items()}}
         for title, commands in SECTIONS.items():
             with formatter.section(title):
-                listed = commands | further if title == TASKS_SECTION else commands
+                listed = commands | further.get(title, {})
                 formatter.write_dl([(name.ljust(width), meaning) for name, meaning in listed.items()])
 
 

@@ -14,7 +14,7 @@ from nmtkit.cli.reporting import note
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.formats import parse_value
 from nmtkit.core.settings import MAX_THREADS, Field, Settings, parse
-from nmtkit.experiment.loading import DecodingOptions, load_from_options, load_system
+from nmtkit.experiment.loading import DecodingOptions, as_translator, load_from_options
 from nmtkit.models.ensemble import Mean
 from nmtkit.search.engine import StepMode
 from nmtkit.search.rules import SearchConfig
@@ -120,12 +120,7 @@ def window_lines(system: TextModel) -> int:
 
 def open_model(how: DecodingOptions, task: str | None = None) -> Translator:
     """Opens a run that writes text, and says on stderr which run, weights and device it is."""
-    return load_from_options(how, task, note)
-
-
-def open_system(how: DecodingOptions, task: str) -> TextModel:
-    """As `open_model`, for a run of any kind."""
-    return load_system(how, task, note)
+    return as_translator(load_from_options(how, task, note))
 
 
 checkpoint: Decorator = click.option(

@@ -9,11 +9,12 @@ import cloup
 
 from nmtkit.cli import inference, options, results
 from nmtkit.cli.reading import text_windows
+from nmtkit.cli.reporting import note
 from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.json_records import EXTRACT_HINT
 from nmtkit.corpus.reading import read_pairs
-from nmtkit.experiment.loading import DecodingOptions
+from nmtkit.experiment.loading import DecodingOptions, load_from_options
 from nmtkit.tasks.task import Task
 
 _FEATURES = "FILEs are .npy or .npz: rows of numbers for each example."
@@ -55,7 +56,7 @@ def task_command(task: Task) -> click.Command:
     def command(how: DecodingOptions, files: tuple[Path, ...]) -> None:
         if reads_features and not files:
             raise click.UsageError("features are read from files: name an .npy or .npz FILE")
-        system = inference.open_system(how, task.name)
+        system = load_from_options(how, task.name, note)
         examples = _examples(task, files, inference.window_lines(system))
         answers = (list(task.predict(system, window)) for window in examples)
         results.write_stream(answers, results.write_line, "lines", "" if files else "type an example on each line")

@@ -12,8 +12,11 @@ from nmtkit import metrics
 from nmtkit.core import device as devices
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.files import atomic_write_text, write_json
+from nmtkit.corpus.alignments import parse_alignments
+from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.reading import read_pairs
+from nmtkit.corpus.text import read_lines
 from nmtkit.data.batch_stream import sorted_batches
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerPair
@@ -54,7 +57,7 @@ class Validation:
         if decoder is not None:
             system = Translator(decoder, self.tokenizers, config, name=recipe.name, max_source_tokens=limit)
         fit, names = _fit(system, self.store, recipe), recipe.validation_metrics
-        scores = TASKS.get(recipe.task).judge(system, self.examples, names, settings.options)
+        scores = TASKS.get(recipe.task).judge(system, self.examples, names, settings.options).scores
         named = dict(zip((*names, "loss", "perplexity"), (*scores, *fit), strict=True))
         return {name: score.value for name, score in named.items()} | {"seconds": time.monotonic() - begun}
 
@@ -103,15 +106,40 @@ def evaluate_test_set(
         system: TextModel = open_autotuned(run, options, sources, spent, notify)[0]
     else:
         system = open_system(run, options)
-    result = task.test(system, examples, files, recipe.test_metrics, recipe.evaluation.options, notify)
-    if task.references:
-        atomic_write_text(run.folder.test_output, "".join(text + "\n" for text in result.outputs))
-    else:
+    result = task.judge(system, examples, recipe.test_metrics, recipe.evaluation.options)
+    if not recipe.test_metrics:
         result = replace(result, scores=_fit(system, Store.open(run.folder.data, "test"), recipe))
+    else:
+        atomic_write_text(run.folder.test_output, "".join(text + "\n" for text in result.outputs))
+    if result.scores and files.alignment and isinstance(system, Translator) and system.model.has_attention:
+        result.scores.append(_alignment_error_rate(system, files, examples, notify))
     if result.scores:
         summary = [asdict(score) for score in result.scores]
         write_json(run.folder.test_scores, {"scores": summary, "seconds": result.seconds, "sources_cut": result.cut})
     return result
+
+
+def _alignment_error_rate(
+    translator: Translator, files: SplitFiles, examples: Sequence[Example], notify: Notify
+) -> metrics.Score:
+    base = files.alignment_base
+    gold = []
+    for path in files.alignment:
+        read = parse_alignments(read_lines(path), path, base or 0)
+        gold += read.pairs
+        if base is None and (doubt := read.base_warning):
+            notify(
+                f"note: {path} was read as counting words from 0, but {doubt}; if it counts from 1, the AER is wrong: "
+                "set data.test.alignment_base: 1 (and measure this run with `nmtkit align` and `score-alignments`)"
+            )
+
+    alignments = translator.align(
+        [one.src for one in examples],
+        [str(one.tgt) for one in examples],
+        [str(one.src_words) for one in examples] if files.src_words else None,
+        [str(one.tgt_words) for one in examples] if files.tgt_words else None,
+    )
+    return metrics.aer([one.links() for one in alignments], gold)[0]
 
 
 @dataclass(frozen=True)

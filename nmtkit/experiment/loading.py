@@ -84,20 +84,13 @@ def load_translator(
     run: str | Path | Sequence[str | Path] | None = None, device: str = "auto", weights: str = "auto", **more: Any
 ) -> Translator:
     """Opens a trained run; `DecodingOptions` explains the arguments and has more of them."""
-    return load_from_options(DecodingOptions(model=run, device=device, weights=weights, **more))
+    return as_translator(load_from_options(DecodingOptions(model=run, device=device, weights=weights, **more)))
 
 
 Translator.load = load_translator
 
 
 def load_from_options(
-    how: DecodingOptions, task: str | None = None, notify: Callable[[str], None] | None = None
-) -> Translator:
-    """As `load_system`, for a run that writes text."""
-    return _as_translator(load_system(how, task, notify))
-
-
-def load_system(
     how: DecodingOptions, task: str | None = None, notify: Callable[[str], None] | None = None
 ) -> TextModel:
     """Finds a trained run and opens it; `task` is what it must be trained for, None anything.
@@ -122,10 +115,11 @@ def load_system(
 
 def open_translator(run: SavedRun, how: DecodingOptions, notify: Callable[[str], None] | None = None) -> Translator:
     """As `open_system`, for a run that writes text."""
-    return _as_translator(open_system(run, how, notify))
+    return as_translator(open_system(run, how, notify))
 
 
-def _as_translator(system: TextModel) -> Translator:
+def as_translator(system: TextModel) -> Translator:
+    """The same; RecipeError if its model writes no text."""
     if not isinstance(system, Translator):
         raise RecipeError(f"the model {system.name!r} ({system.model.config.kind}) writes no text; name another run")
     return system
@@ -227,7 +221,7 @@ def _for_workers(
 
 
 def _open_on_device(how: DecodingOptions, device: str) -> Translator:
-    return load_from_options(replace(how, device=device, workers=1))
+    return as_translator(load_from_options(replace(how, device=device, workers=1)))
 
 
 def _weights_name(run: SavedRun, which: str) -> str:

@@ -1,6 +1,5 @@
 """Accuracy of labels."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,33 +17,24 @@ class Accuracy(ExampleMetric):
 
     @override
     def statistics(self, texts: Texts, options: Options) -> npt.NDArray[np.float64]:
-        """The right labels of each example, and all of them, `(examples, 2)`.
-
-        Raises:
-            DataError: a line has more or fewer labels than its reference, or there are no labels.
-        """
+        """The right labels of each example and all of them, `(examples, 2)`; DataError unless lines have as many."""
         counts = []
         for number, (hyp, *refs) in enumerate(zip(texts.hyps, *texts.refs, strict=True), start=1):
-            labels, wanted = hyp.split(), [ref.split() for ref in refs]
-            for ref in wanted:
-                _require_equally_many(labels, ref, number)
+            labels, *wanted = map(str.split, (hyp, *refs))
+            if others := [len(ref) for ref in wanted if len(ref) != len(labels)]:
+                raise DataError(
+                    f"line {number}: {len(labels)} labels, and its reference has {others[0]}: accuracy compares label "
+                    "by label, separated by white space; a label of several words is to be written as one word"
+                )
             right = sum(label in choices for label, *choices in zip(labels, *wanted, strict=True))
             counts.append([right, len(labels)])
-        if not any(total for _, total in counts):
+        if not any(count for _, count in counts):
             raise DataError("accuracy is not defined: no line has a label")
         return np.array(counts, dtype=np.float64)
 
     @override
     def value(self, means: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         return 100 * means[..., 0] / np.maximum(means[..., 1], 1e-9)
-
-
-def _require_equally_many(labels: Sequence[str], ref: Sequence[str], number: int) -> None:
-    if len(labels) != len(ref):
-        raise DataError(
-            f"line {number}: {len(labels)} labels, and its reference has {len(ref)}: accuracy compares label by label, "
-            "separated by white space; a label of several words is to be written as one word"
-        )
 
 
 METRICS.register("accuracy")(Accuracy("accuracy", "Accuracy"))

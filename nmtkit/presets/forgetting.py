@@ -94,4 +94,4 @@ def _score(run: SavedRun, options: DecodingOptions, files: SplitFiles, like: Rec
     system = open_system(run, options)
     if isinstance(system, Translator):
         system = replace(system, config=like.search)
-    return TASKS.get(like.task).judge(system, examples, like.test_metrics[:1], like.evaluation.options)[0]
+    return TASKS.get(like.task).judge(system, examples, like.test_metrics[:1], like.evaluation.options).scores[0]

@@ -1,7 +1,7 @@
 """The contract of a task: all that differs between those that a recipe can name."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     import torch
 
     from nmtkit.corpus.blocks import Example
-    from nmtkit.corpus.config import SplitFiles
     from nmtkit.data.batch import Batch
     from nmtkit.data.tokenizer import TokenizerPair
     from nmtkit.metrics import Options, Score
@@ -95,22 +94,13 @@ class Task:
 
     def judge(
         self, system: "TextModel", examples: Sequence["Example"], names: Sequence[str], options: "Options"
-    ) -> list["Score"]:
-        """The scores of validation by some metrics, in their order; loss and perplexity are computed for every task."""
-        return self.score(list(self.predict(system, examples)), examples, names, options) if names else []
-
-    def test(
-        self,
-        system: "TextModel",
-        examples: Sequence["Example"],
-        files: "SplitFiles",
-        names: Sequence[str],
-        options: "Options",
-        notify: Callable[[str], None],
     ) -> TestResult:
-        """The answers to a test set, which was read from `files`, and their scores by some metrics."""
+        """The answers and their scores by some metrics, in validation and test; empty where nothing is answered.
+
+        Loss and perplexity are computed for every task beside it.
+        """
         begun = time.monotonic()
-        outputs = list(self.predict(system, examples)) if self.references else []
+        outputs = list(self.predict(system, examples)) if names else []
         seconds = time.monotonic() - begun
         return TestResult(examples, outputs, self.score(outputs, examples, names, options), seconds)
 
@@ -121,9 +111,8 @@ class Task:
         from nmtkit.metrics import score_all
 
         types = {column.name: column.type for column in self.columns}
-        given = [getattr(example, self.references) for example in examples] if self.references else [None]
-        references = [text for text in given if text is not None]
-        if len(references) < len(given):
+        references = [getattr(example, self.references) for example in examples] if names else []
+        if not names or None in references:
             return []
         if types[self.references] == "label":  # which is one, even of several words
             outputs, references = (["_".join(text.split()) for text in texts] for texts in (outputs, references))
