@@ -1,17 +1,15 @@
 """Resumable HTTP downloads with retries and checksums. The only user of requests.
 
-An incomplete download is NAME.part; NAME.part.json says which version of which file it belongs to. A server that sends
-the rest of another version, the whole file again, or more or fewer bytes than it announced is noticed.
+An incomplete download is NAME.part; NAME.part.version says which version it belongs to. A server that sends the rest of
+another version, the whole file again, or more or fewer bytes than it announced is noticed.
 """
 
 import hashlib
-import json
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urljoin, urlsplit
 
@@ -21,7 +19,6 @@ from urllib3.exceptions import HTTPError, InvalidHeader, NewConnectionError
 
 from nmtkit.core.errors import DataError
 from nmtkit.core.files import write_errors
-from nmtkit.core.formats import parse_json
 from nmtkit.core.version import __version__
 
 TIMEOUT = (20.0, 60.0)
@@ -34,63 +31,40 @@ MAX_WAIT = 120.0
 CHUNK_BYTES = 1 << 18
 
 
-@dataclass(frozen=True)
-class RemoteVersion:
-    """What a server says about the version of a file."""
-
-    url: str
-    etag: str = ""
-    """Empty for weak ETags, which do not promise equal bytes."""
-    modified: str = ""
-    total: int | None = None
-    """Size in bytes."""
-
-    @property
-    def condition(self) -> str:
-        """The value of `If-Range`; empty if there is none."""
-        return self.etag or self.modified
-
-    def matches(self, other: "RemoteVersion") -> bool:
-        """Whether two answers may be of the same version: servers may omit a header the second time."""
-        return all(not a or not b or a == b for a, b in zip(astuple(self), astuple(other), strict=True))
-
-
 class PartialFile:
     """The bytes downloaded so far, and the version they belong to."""
 
-    def __init__(self, target: Path, url: str) -> None:
+    def __init__(self, target: Path) -> None:
         self.target = target
         self.path = target.with_name(target.name + ".part")
-        self._metadata = target.with_name(target.name + ".part.json")
-        self.version = RemoteVersion(url)
-        with suppress(OSError, DataError, TypeError):
-            known = RemoteVersion(**parse_json(self._metadata.read_bytes(), str(self._metadata)))
-            if known.url == url:
-                self.version = known
-                return
-        self.delete()
+        self._version = target.with_name(target.name + ".part.version")
+        if not self._version.is_file():
+            self.delete()
 
     @property
     def size(self) -> int:
         """Bytes on disk."""
         return self.path.stat().st_size if self.path.exists() else 0
 
-    def start(self, version: RemoteVersion) -> None:
+    @property
+    def version(self) -> str:
+        """What the server calls it; empty if it does not say."""
+        return self._version.read_text("ascii", "ignore").strip() if self._version.exists() else ""
+
+    def start(self, version: str) -> None:
         """Starts again from the first byte of a version."""
         self.delete()
-        self.version = version
-        self._metadata.write_text(json.dumps(asdict(version)), encoding="utf-8")
+        self._version.write_text(version, encoding="utf-8")
 
     def delete(self) -> None:
         """Deletes the bytes."""
         self.path.unlink(missing_ok=True)
-        self._metadata.unlink(missing_ok=True)
-        self.version = RemoteVersion(self.version.url)
+        self._version.unlink(missing_ok=True)
 
     def finish(self) -> None:
         """Moves the complete file to its target."""
         os.replace(self.path, self.target)
-        self._metadata.unlink(missing_ok=True)
+        self._version.unlink()
 
 
 def sha256_of(path: Path) -> str:
@@ -135,7 +109,7 @@ def download(url: str, target: Path, context: FetchContext, sha256: str = "", si
     `sha256` and `size`, in bytes, are what is expected; an empty checksum accepts any.
     """
     with requests.Session() as session, write_errors(target):
-        part = PartialFile(target, url)
+        part = PartialFile(target)
         failures, initial, furthest = 0, part.size, part.size
         while True:
             try:
@@ -168,7 +142,7 @@ def _download_rest(
 ) -> str:
     """Requests the missing bytes and appends them; returns the checksum of the whole file."""
     # A checksum protects the whole file even if the server does not identify versions.
-    start = part.size if part.version.condition or sha256 else 0
+    start = part.size if part.version or sha256 else 0
     with _request(session, url, start, part, context) as response:
         content_range = response.headers.get("Content-Range", "")  # "bytes FIRST-LAST/TOTAL", or "bytes */TOTAL"
         if response.status_code == 416:  # no bytes after `start`: the part is complete, or of another file
@@ -176,19 +150,17 @@ def _download_rest(
                 part.delete()
                 raise RetryableError("the partial file does not belong to this file; starting again")
             return sha256_of(part.path)
-        version = _version(response, url)
+        version = _version(response)
         if response.status_code != 206:
             start = 0
             part.start(version)
-        elif not content_range.startswith(f"bytes {start}-") or not part.version.matches(version):
+        elif not content_range.startswith(f"bytes {start}-") or part.version not in ("", version or part.version):
             part.delete()
             raise RetryableError("the file has changed; starting again")
-        if size is not None and version.total not in (None, size):
-            raise _wrong_size(url, f"{version.total:,}", size, part)
-        expected = version.total or size
-        missing, free = (expected or start) - start, shutil.disk_usage(part.path.parent).free
-        if missing > free:
-            raise DataError(f"{part.path.parent}: {missing:,} bytes are needed, and {free:,} are free; make room")
+        length = content_range.rpartition("/")[2] or response.headers.get("Content-Length", "")
+        expected = int(length) if length.isdecimal() else size
+        if size is not None and expected != size:
+            raise _wrong_size(url, f"{expected:,}", size, part)
         context.progress(start, expected)
         with open(part.path, "a+b") as file:
             file.seek(0)
@@ -214,13 +186,13 @@ def _request(
     headers = {"Accept-Encoding": "identity", "User-Agent": f"nmtkit/{__version__}"}
     if start:
         headers["Range"] = f"bytes={start}-"
-        headers |= {"If-Range": part.version.condition} if part.version.condition else {}
+        headers |= {"If-Range": part.version} if part.version else {}
     origin = url
     for _ in range(MAX_REDIRECTS + 1):  # not by requests, which would ignore NO_PROXY and accept http after https
         try:
             response = session.get(url, headers=headers, stream=True, timeout=context.timeout, allow_redirects=False)
         except requests.RequestException as fault:
-            raise _request_error(fault, url, part) from fault
+            raise _request_error(fault, url, origin, part.target) from fault
         if not response.is_redirect:
             break
         response.close()
@@ -252,14 +224,10 @@ def _body(response: requests.Response) -> Iterator[bytes]:
         raise RetryableError(f"the connection broke ({_root_cause(fault)})") from fault
 
 
-def _version(response: requests.Response, url: str) -> RemoteVersion:
-    headers = response.headers
-    etag = headers.get("ETag", "")
-    length = headers.get("Content-Length", "")
-    if response.status_code == 206:
-        length = headers.get("Content-Range", "").rpartition("/")[2] or length
-    total = int(length) if length.isdecimal() else None
-    return RemoteVersion(url, "" if etag.startswith("W/") else etag, headers.get("Last-Modified", ""), total)
+def _version(response: requests.Response) -> str:
+    """The ETag, unless it is a weak one, which does not promise equal bytes, or the date of the last change."""
+    etag = response.headers.get("ETag", "W/")
+    return response.headers.get("Last-Modified", "") if etag.startswith("W/") else etag
 
 
 def _wrong_size(url: str, actual: str, size: int, part: PartialFile) -> DataError:
@@ -267,14 +235,14 @@ def _wrong_size(url: str, actual: str, size: int, part: PartialFile) -> DataErro
     return DataError(f"{url}: unexpected file: it has {actual} bytes, not {size:,}; the download was deleted")
 
 
-def _request_error(fault: requests.RequestException, url: str, part: PartialFile) -> Exception:
+def _request_error(fault: requests.RequestException, url: str, origin: str, target: Path) -> Exception:
     host, why = urlsplit(url).hostname, _root_cause(fault)
     if isinstance(fault, (requests.exceptions.ProxyError, requests.exceptions.SSLError)):
         return DataError(f"{url}: cannot download it ({why}); HTTPS_PROXY and HTTP_PROXY name the proxy")
     if any(isinstance(cause, NewConnectionError) for cause in _causes(fault)):
         return RetryableError(
             f"cannot reach {host} ({why}): is this machine online? Behind a proxy, set HTTPS_PROXY; or download "
-            f"{part.version.url} elsewhere and put it at {part.target}",
+            f"{origin} elsewhere and put it at {target}",
             connected=False,
         )
     if isinstance(fault, (requests.exceptions.Timeout, requests.exceptions.ConnectionError)):
