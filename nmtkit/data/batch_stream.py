@@ -1,9 +1,10 @@
 """The batches of a stored split: of similar length, in an order that depends on seed and epoch only."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
+import torch
 
 from nmtkit.core.errors import CheckpointError
 from nmtkit.core.settings import Field, Settings
@@ -14,6 +15,8 @@ from nmtkit.data.vocabulary import UNK
 
 LengthLimits: TypeAlias = tuple[int, int]
 """The most tokens of a source and of a target, without EOS; longer ones are truncated."""
+Corruption: TypeAlias = Callable[[Batch, torch.Generator], Batch]
+"""Gives the batch that a denoising objective reads. All that is random comes from the generator, a CPU's."""
 
 
 class BatchConfig(Settings):
@@ -27,6 +30,12 @@ class BatchConfig(Settings):
     sort_window: int = Field(default=100_000, ge=1)
     """Sort this many randomly drawn sentences by length, cut them into batches and shuffle the batches. A larger window
     has less padding; it should hold many batches."""
+    block_tokens: int | None = Field(default=None, ge=1)
+    """Cut running text into blocks of so many tokens, without padding, for a task whose only column is `tgt`. A batch
+    has batch_tokens // block_tokens of them. A document is a line; it is stored whole, whatever `data.max_length` is,
+    and ends with EOS. Validation reads such blocks too. Default: a line is an example."""
+    across_documents: bool = True
+    """A block goes on with the next document where one ends. false: the end of a document is a shorter block."""
 
 
 def _cut(widths: Numbers, budget: int, most: int | None) -> list[slice]:
@@ -47,7 +56,7 @@ def _cut(widths: Numbers, budget: int, most: int | None) -> list[slice]:
     return slices
 
 
-def _length_batches(src: Numbers, tgt: Numbers, config: BatchConfig) -> list[Numbers]:
+def length_batches(src: Numbers, tgt: Numbers, config: BatchConfig) -> list[Numbers]:
     """Sorts sentences by their lengths `(n,)`, with EOS, and cuts them into batches of row numbers.
 
     Target length comes first; source lengths ascend and descend in turns, so that neighbours are alike on both sides.
@@ -102,13 +111,25 @@ def _widths(store: Store, limits: LengthLimits | None) -> tuple[Numbers, Numbers
     return src + 1, tgt + 1
 
 
-def sorted_batches(store: Store, batch_tokens: int, limits: LengthLimits | None = None) -> Iterator[Batch]:
+def corrupted(batch: Batch, corrupt: Corruption | None, *place: int) -> Batch:
+    """The batch as a model is to read it; what is random depends on its place alone."""
+    if corrupt is None:
+        return batch
+    seed = int(np.random.SeedSequence(place).generate_state(1, np.uint64)[0])
+    return corrupt(batch, torch.Generator().manual_seed(seed))
+
+
+def sorted_batches(
+    store: Store, batch_tokens: int, limits: LengthLimits | None = None, corrupt: Corruption | None = None
+) -> Iterator[Batch]:
     """All examples of a store once, sorted by length, in a fixed order (for a validation loss).
 
-    `batch_tokens` counts padded tokens of the longer side; without limits nothing is truncated.
+    `batch_tokens` counts padded tokens of the longer side; without limits nothing is truncated. A batch is corrupted
+    in the same way every time.
     """
-    for numbers in _length_batches(*_widths(store, limits), BatchConfig(batch_tokens=batch_tokens)):
-        yield _load(store, numbers, limits)
+    batches = length_batches(*_widths(store, limits), BatchConfig(batch_tokens=batch_tokens))
+    for number, members in enumerate(batches):
+        yield corrupted(_load(store, members, limits), corrupt, number)
 
 
 class BatchStream(Iterator[Batch]):
@@ -118,7 +139,7 @@ class BatchStream(Iterator[Batch]):
     ... of one common sequence that runs through the epochs, so that all have equally many and none is left out.
 
     With weights an epoch has the pairs of each file as often as its weight; `seed` and epoch choose the pairs of a
-    fraction. Memory: 12 bytes for a training pair.
+    fraction. `corrupt` is seeded by (seed, epoch, batch). Memory: 12 bytes for a training pair.
 
     Tokenizers that sample cut every batch anew from the stored text, seeded by (seed, epoch, batch), which gives
     neither links nor extended ids. Budgets count the tokens of the best cut, so such a batch may be somewhat wider.
@@ -134,6 +155,7 @@ class BatchStream(Iterator[Batch]):
         world: int = 1,
         limits: LengthLimits | None = None,
         weights: Sequence[float] = (),
+        corrupt: Corruption | None = None,
     ) -> None:
         assert 0 <= rank < world
         self._tokenizers = tokenizers if tokenizers is not None and tokenizers.sampling else None
@@ -144,6 +166,7 @@ class BatchStream(Iterator[Batch]):
         self._world = world
         self._limits = limits
         self._weights = weights
+        self._corrupt = corrupt
         self._src, self._tgt = _widths(store, limits)
         self._begin(0)
 
@@ -152,9 +175,14 @@ class BatchStream(Iterator[Batch]):
         """The epoch of the next batch, from 0."""
         return self._epoch
 
+    @property
+    def identity(self) -> str:
+        """A hash of what the stream goes through: the examples and their order."""
+        return self._store.identity
+
     def state(self) -> dict[str, Any]:
         """The position in the stream, for `restore`; the same in all processes of a run."""
-        return {"epoch": self._epoch, "examples": self._examples, "data": self._store.identity}
+        return {"epoch": self._epoch, "examples": self._examples, "data": self.identity}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continues from a `state()`: the next batch is the one that would have come.
@@ -164,7 +192,7 @@ class BatchStream(Iterator[Batch]):
         """
         epoch, examples = state["epoch"], state["examples"]
         self._begin(epoch)
-        while self._examples < examples and state.get("data", self._store.identity) == self._store.identity:
+        while self._examples < examples and state.get("data", self.identity) == self.identity:
             end = self._examples + len(self._coming)
             self._take()
             if self._epoch != epoch and end < examples:
@@ -177,7 +205,11 @@ class BatchStream(Iterator[Batch]):
 
     def __next__(self) -> Batch:
         turns = [self._take() for _ in range(self._world)]
-        epoch, number, members = turns[self._rank]
+        place = turns[self._rank]
+        return corrupted(self._load(*place), self._corrupt, self._seed, *place[:2])
+
+    def _load(self, epoch: int, number: int, members: Numbers) -> Batch:
+        """The batch with this number in an epoch."""
         if self._tokenizers is None:
             return _load(self._store, members, self._limits)
         seed = int(np.random.SeedSequence((self._seed, epoch, number)).generate_state(1)[0])
@@ -208,12 +240,21 @@ class BatchStream(Iterator[Batch]):
     def _batches_of_epoch(self, epoch: int) -> Iterator[Numbers]:
         """The examples of each batch. A window is sorted when its turn comes."""
         draw = np.random.default_rng((self._seed, epoch))
+        order = self._order_of_epoch(epoch, draw)
+        for window in np.array_split(order, -(-len(order) // self._config.sort_window)):
+            batches = self._batches_of_window(epoch, window)
+            for number in draw.permutation(len(batches)):
+                yield batches[number]
+
+    def _order_of_epoch(self, epoch: int, draw: "np.random.Generator") -> Numbers:
+        """The members of all batches of an epoch, in random order."""
         order = self._examples_of_epoch(draw)
         draw.shuffle(order)
-        for window in np.array_split(order, -(-len(order) // self._config.sort_window)):
-            batches = _length_batches(self._src[window], self._tgt[window], self._config)
-            for number in draw.permutation(len(batches)):
-                yield window[batches[number]]
+        return order
+
+    def _batches_of_window(self, epoch: int, window: Numbers) -> list[Numbers]:
+        """The members of each batch of a window of the order."""
+        return [window[rows] for rows in length_batches(self._src[window], self._tgt[window], self._config)]
 
     def _examples_of_epoch(self, draw: "np.random.Generator") -> Numbers:
         """The examples of an epoch in the order of the store, repeated by weight."""

@@ -1,6 +1,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -213,6 +214,43 @@ def test_sampling_cuts_anew_each_time_and_resumes_exactly(pairs: list[Example], 
     resumed = BatchStream(store, config, seed=1, tokenizers=sampling)
     resumed.restore({"epoch": 1, "examples": 0})
     assert same(next(resumed), second)
+
+
+# Corruption for denoising.
+
+
+def noise(batch: Batch, generator: torch.Generator) -> Batch:
+    """Random labels for what is read."""
+    return replace(batch, labels=torch.randint(1 << 60, batch.inputs.ids.shape, generator=generator))
+
+
+def test_a_batch_is_corrupted_by_its_place_whatever_was_drawn_before(store: Store) -> None:
+    def stream(seed: int = 3, **where: int) -> BatchStream:
+        return BatchStream(store, BatchConfig(batch_tokens=600), seed, corrupt=noise, **where)
+
+    straight, plain = stream(), BatchStream(store, BatchConfig(batch_tokens=600), 3)
+    states, batches = [], []
+    while straight.epoch < 2:
+        states.append(straight.state())
+        torch.rand(len(states))
+        batches.append(next(straight))
+        assert same(batches[-1], next(plain))
+    drawn = {tuple(batch.labels[0].tolist()) for batch in batches}
+    assert len(drawn) == len(batches), "no two batches are corrupted alike"
+    resumed = stream()
+    for state, batch in zip(states, batches, strict=True):
+        resumed.restore(state)
+        assert torch.equal(next(resumed).labels, batch.labels)
+    ranks = [stream(rank=rank, world=2) for rank in range(2)]
+    for number in range(0, len(batches) - 1, 2):
+        assert all(torch.equal(next(ranks[rank]).labels, batches[number + rank].labels) for rank in range(2))
+    assert not torch.equal(next(stream(seed=4)).labels[0, :5], batches[0].labels[0, :5])
+
+
+def test_validation_is_corrupted_in_the_same_way_every_time(store: Store) -> None:
+    one, again = (list(sorted_batches(store, 600, corrupt=noise)) for _ in range(2))
+    assert all(torch.equal(a.labels, b.labels) for a, b in zip(one, again, strict=True))
+    assert len({tuple(batch.labels[0].tolist()) for batch in one}) == len(one)
 
 
 # In order.

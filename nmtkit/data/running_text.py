@@ -1,0 +1,113 @@
+"""Running text in blocks of so many tokens: documents one after the other, each with its EOS."""
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+import numpy as np
+import torch
+from typing_extensions import override
+
+from nmtkit.data.batch import Batch, Numbers, Targets
+from nmtkit.data.batch_stream import BatchConfig, BatchStream, Corruption, corrupted, length_batches
+from nmtkit.data.store import Store
+from nmtkit.data.vocabulary import BOS, EOS, PAD
+
+
+class RunningText:
+    """Documents of a store in a given order, cut into blocks; see `BatchConfig.block_tokens`.
+
+    A document of n tokens is n+1 positions of the text: its tokens and EOS, each predicted from the one before it; the
+    first is predicted from BOS. The blocks together have every position once.
+    """
+
+    def __init__(self, store: Store, documents: Numbers, config: BatchConfig) -> None:
+        assert config.block_tokens is not None
+        self._store, self._documents, self._config = store, documents, config
+        self._ends = np.cumsum(store.lengths("tgt")[documents] + 1, dtype=np.int64)
+        ends = self._ends[-1:] if config.across_documents else self._ends
+        sizes = np.diff(ends, prepend=0)  # of what is cut by itself
+        counts = -(-sizes // config.block_tokens)
+        number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        self._bounds = np.append(np.repeat(ends - sizes, counts) + number * config.block_tokens, ends[-1])
+
+    def __len__(self) -> int:
+        """The number of blocks."""
+        return len(self._bounds) - 1
+
+    def batches(self, blocks: Numbers) -> list[Numbers]:
+        """Cuts blocks into batches: whole ones, then shorter ones by their lengths."""
+        widths = self._bounds[blocks + 1] - self._bounds[blocks]
+        whole = widths == self._config.block_tokens
+        return [
+            blocks[chosen][rows]
+            for chosen in (whole, ~whole)
+            for rows in length_batches(widths[chosen], widths[chosen], self._config)
+        ]
+
+    def load(self, blocks: Numbers) -> Batch:
+        """The batch of these blocks; targets are all that it has."""
+        begins, ends = self._bounds[blocks], self._bounds[blocks + 1]
+        mask = np.arange((ends - begins).max()) < (ends - begins)[:, None]  # (B,T)
+        before, after = [], []
+        places = np.searchsorted(self._ends, begins, side="right")  # the documents that they begin in
+        for begin, end, place in zip(begins.tolist(), ends.tolist(), places.tolist(), strict=True):
+            while begin < end:
+                stop = min(end, int(self._ends[place]))
+                tokens = self._read(place, begin, stop)
+                before.append(tokens[:-1])
+                after.append(tokens[1:])
+                begin, place = stop, place + 1
+        shifted, ids = np.full(mask.shape, PAD, dtype=np.int64), np.full(mask.shape, PAD, dtype=np.int64)
+        shifted[mask], ids[mask] = np.concatenate(before), np.concatenate(after)
+        wanted = torch.from_numpy(ids)
+        return Batch(targets=Targets(torch.from_numpy(shifted), wanted, wanted, torch.from_numpy(mask)))
+
+    def _read(self, place: int, begin: int, end: int) -> Numbers:
+        """The tokens of a document at some positions of the text, and the one before them."""
+        row = self._store.ids("tgt", int(self._documents[place]))
+        first = int(self._ends[place]) - len(row) - 1
+        begin, end = begin - first, end - first
+        tokens = np.full(end - begin + 1, EOS, dtype=np.int64)
+        tokens[0] = BOS
+        found = row[max(begin - 1, 0) : end]
+        tokens[int(begin == 0) :][: len(found)] = found
+        return tokens
+
+
+def blocks_in_order(store: Store, config: BatchConfig, corrupt: Corruption | None = None) -> Iterator[Batch]:
+    """All documents of a store once, in blocks, in a fixed order; corrupted in the same way every time."""
+    text = RunningText(store, np.arange(len(store)), config)
+    for number, blocks in enumerate(text.batches(np.arange(len(text)))):
+        yield corrupted(text.load(blocks), corrupt, number)
+
+
+class BlockStream(BatchStream):
+    """Training batches of blocks: a `BatchStream` whose members are blocks of running text.
+
+    Each epoch puts the documents in a new random order, cuts them, and takes the blocks in random order. Memory: 20
+    bytes for a document, and 16 for a block.
+    """
+
+    _texts: Mapping[int, RunningText] = MappingProxyType({})
+    """By epoch."""
+
+    @property
+    @override
+    def identity(self) -> str:
+        return f"{super().identity} {self._config.block_tokens} {self._config.across_documents}"
+
+    @override
+    def _order_of_epoch(self, epoch: int, draw: "np.random.Generator") -> Numbers:
+        text = RunningText(self._store, super()._order_of_epoch(epoch, draw), self._config)
+        self._texts = {**self._texts, epoch: text}
+        return draw.permutation(len(text))
+
+    @override
+    def _batches_of_window(self, epoch: int, window: Numbers) -> list[Numbers]:
+        return self._texts[epoch].batches(window)
+
+    @override
+    def _load(self, epoch: int, number: int, members: Numbers) -> Batch:
+        # A batch may be the last of its epoch: then the text of the next one is there already.
+        self._texts = {other: text for other, text in self._texts.items() if other >= epoch}
+        return self._texts[epoch].load(members)
