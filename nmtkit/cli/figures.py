@@ -7,12 +7,13 @@ from pathlib import Path
 import click
 import cloup
 
-from nmtkit import console, pictures
+from nmtkit import console
 from nmtkit.cli.options import Decorator, Number, collect, together
 from nmtkit.cli.reporting import note, tell
 from nmtkit.metrics import LengthBucket
 from nmtkit.pictures.curves import save_by_length
 from nmtkit.pictures.drawing import FigureStyle
+from nmtkit.pictures.fonts import PictureWarning
 
 MIN_INCHES, MAX_INCHES = 0.5, 100.0
 
@@ -60,7 +61,7 @@ def save_pictures(outputs: Sequence[Path], save: Callable[[Path], object]) -> No
     """Saves a picture in each format, and says so; characters that its fonts lack are reported as a line of text."""
     for output in outputs:
         with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", pictures.PictureWarning)
+            warnings.simplefilter("always", PictureWarning)
             save(output)
         for warning in caught:
             tell(str(warning.message))

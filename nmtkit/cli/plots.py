@@ -16,7 +16,7 @@ from nmtkit.cli.reporting import tell
 from nmtkit.console.heatmaps import show_attention
 from nmtkit.core.errors import DataError
 from nmtkit.experiment.loading import DecodingOptions
-from nmtkit.metrics import text_metrics
+from nmtkit.metrics.metric import text_metrics
 from nmtkit.metrics.systems import titles
 from nmtkit.models.base import as_headed
 from nmtkit.pictures.colour_tables import Entropies, head_entropies, save_entropies, save_positions, word_entropies

@@ -15,6 +15,7 @@ from nmtkit.cli.reading import field_lines, stdin_lines
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.json_records import refuse_json_lines
 from nmtkit.corpus.text import read_lines
+from nmtkit.metrics.metric import MAX_SAMPLES, text_metrics
 from nmtkit.metrics.significance import SIGNIFICANCE_LEVEL
 from nmtkit.metrics.systems import ScoredSystem, named, score_lines, score_table
 
@@ -54,7 +55,7 @@ class MetricsCommand(cloup.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Joins the names of metrics that follow `--metrics`."""
-        known = {name for key, metric in metrics.text_metrics().items() for name in (key, metric.family)}
+        known = {name for key, metric in text_metrics().items() for name in (key, metric.family)}
         joined: list[str] = []
         names_follow = False
         for before, word in zip(["", *args], args, strict=False):
@@ -90,8 +91,8 @@ def scoring(summaries: bool) -> Decorator:
         wanted = (summaries or several) if significance is None else significance
         return metrics.Resampling("bs", n_samples or 1_000, seed) if wanted else None
 
-    own = [name for name, metric in metrics.text_metrics().items() if not metric.extra]
-    extra = [name for name, metric in metrics.text_metrics().items() if metric.extra]
+    own = [name for name, metric in text_metrics().items() if not metric.extra]
+    extra = [name for name, metric in text_metrics().items() if metric.extra]
     return together(
         cloup.option_group(
             "Metrics",
@@ -147,7 +148,7 @@ def scoring(summaries: bool) -> Decorator:
             click.option("--paired-ar", is_flag=True, help="Paired approximate randomization instead; no intervals."),
             click.option(
                 "--n-samples",
-                type=Number(1, metrics.MAX_SAMPLES),
+                type=Number(1, MAX_SAMPLES),
                 help="Draws of the test. Default: 1,000 of the bootstrap, 10,000 of the randomization.",
             ),
             click.option("--seed", type=Number(1), default=12345, show_default=True, help="Seed of the test."),

@@ -18,19 +18,6 @@ BLOCKS = " ░▒▓█"
 COLOURS = (17, 18, 24, 30, 36, 72, 113, 185, 227)
 MAX_LABEL_HEIGHT = 16
 MIN_WEIGHT = 0.005  # a smaller one would be written as 0.00
-# Letters of these scripts join or change places: they cannot be written one below the other.
-JOINING_SCRIPTS = (
-    "ARABIC",
-    "SYRIAC",
-    "DEVANAGARI",
-    "BENGALI",
-    "TAMIL",
-    "TELUGU",
-    "THAI",
-    "KHMER",
-    "MYANMAR",
-    "MONGOLIAN",
-)
 
 
 def show_attention(picture: AttentionPicture, width: int | None = None) -> None:
@@ -207,5 +194,5 @@ def _left_to_right_after(word: str) -> str:
 
 
 def _can_stand(word: str) -> bool:
-    """Whether the word can be written from top to bottom, one letter a line."""
-    return all(cell_len(c) > 0 and not unicodedata.name(c, "").startswith(JOINING_SCRIPTS) for c in word)
+    """Whether the word can be written from top to bottom: its letters do not join, and have no marks around them."""
+    return all(cell_len(c) and unicodedata.bidirectional(c) != "AL" and unicodedata.category(c) != "Mc" for c in word)

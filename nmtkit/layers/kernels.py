@@ -5,8 +5,6 @@ on a CUDA device (gradients off) the Triton programs of `triton_kernels.py` do t
 large tensors between. Where Triton is missing, or fails, which is a warning, or where the numbers are float64, the
 plain form computes on the same device.
 
-The functions are operations of torch's dispatcher (`torch.ops.nmtkit`), which chooses by where the tensors are.
-
 Letters: B sentences, Q queries per sentence, S source length, A attention size, N hypotheses, V vocabulary.
 """
 
@@ -17,7 +15,6 @@ from types import ModuleType
 
 import torch
 from torch import Tensor
-from torch.library import Library
 
 from nmtkit.layers.elementary import at_least_float32
 
@@ -25,7 +22,6 @@ _CACHED = 1 << 18
 """Numbers of a `(B,Q,S,A)` tensor, 1 MiB in float32, that a search on a CPU works on at a time."""
 _CACHED_ROWS = 1 << 17
 """Numbers of logits that a CPU works on at a time."""
-_LIBRARY = Library("nmtkit", "DEF")  # type: ignore[no-untyped-call]  # torch leaves these untyped
 
 
 def additive_energies(
@@ -43,8 +39,7 @@ def additive_energies(
     if torch.is_grad_enabled():
         return _plain_energies(queries, keys, energy, coverage, coverage_weight)
     if keys.is_cuda:
-        energies: Tensor = torch.ops.nmtkit.additive_energies(queries, keys, energy, coverage, coverage_weight)
-        return energies
+        return _cuda_energies(queries, keys, energy, coverage, coverage_weight)
     narrow = keys.dtype in (torch.float16, torch.bfloat16)
     if keys.device.type != "cpu" or narrow or queries.shape[1] * keys.numel() <= _CACHED:
         return _plain_energies(queries, keys, energy, coverage, coverage_weight)
@@ -96,8 +91,7 @@ def masked_softmax(energies: Tensor, mask: Tensor) -> Tensor:
     of zero. The softmax of 16-bit energies is taken, and returned, in float32.
     """
     if energies.is_cuda and energies.dim() == 3 and not torch.is_grad_enabled():
-        weights: Tensor = torch.ops.nmtkit.masked_softmax(energies, mask)
-        return weights
+        return _cuda_softmax(energies, mask)
     return _plain_softmax(energies, mask)
 
 
@@ -120,8 +114,7 @@ def block_maxima(logits: Tensor, block: int) -> tuple[Tensor, Tensor]:
     NaN has such a sum; its maxima are left open.
     """
     if logits.is_cuda:
-        maxima: tuple[Tensor, Tensor] = torch.ops.nmtkit.block_maxima(logits, block)
-        return maxima
+        return _cuda_maxima(logits, block)
     return _plain_maxima(logits, block)
 
 
@@ -182,15 +175,8 @@ def _cuda_energies(
     queries: Tensor, keys: Tensor, energy: Tensor, coverage: Tensor | None, coverage_weight: Tensor | None
 ) -> Tensor:
     kernels = _kernels_for(keys.shape[2], queries, keys, energy, coverage, coverage_weight)
-    compute = _wide_energies if kernels is None else kernels.launch_energies
+    compute = _plain_energies if kernels is None else kernels.launch_energies
     energies: Tensor = compute(queries, keys, energy, coverage, coverage_weight)
-    return energies
-
-
-def _wide_energies(
-    queries: Tensor, keys: Tensor, energy: Tensor, coverage: Tensor | None, coverage_weight: Tensor | None
-) -> Tensor:
-    energies = _plain_energies(queries, keys, energy, coverage, coverage_weight)
     return energies.to(at_least_float32(energies))
 
 
@@ -204,17 +190,3 @@ def _cuda_maxima(logits: Tensor, block: int) -> tuple[Tensor, Tensor]:
     kernels = _kernels_for(block, logits)
     maxima: tuple[Tensor, Tensor] = (_plain_maxima if kernels is None else kernels.launch_maxima)(logits, block)
     return maxima
-
-
-for _schema, _anywhere, _on_cuda in (
-    (
-        "additive_energies(Tensor queries, Tensor keys, Tensor energy, Tensor? coverage, Tensor? weight) -> Tensor",
-        _wide_energies,
-        _cuda_energies,
-    ),
-    ("masked_softmax(Tensor energies, Tensor mask) -> Tensor", _plain_softmax, _cuda_softmax),
-    ("block_maxima(Tensor logits, int block) -> (Tensor, Tensor)", _plain_maxima, _cuda_maxima),
-):
-    _name = _LIBRARY.define(_schema)  # type: ignore[no-untyped-call]
-    _LIBRARY.impl(_name, _anywhere, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
-    _LIBRARY.impl(_name, _on_cuda, "CUDA")  # type: ignore[no-untyped-call]

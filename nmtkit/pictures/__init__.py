@@ -2,17 +2,7 @@
 
 from nmtkit.pictures.attention import AttentionPicture, HeadsPicture, SourceWindow
 from nmtkit.pictures.drawing import FigureStyle
-from nmtkit.pictures.fonts import PictureWarning
 from nmtkit.pictures.heatmaps import save
-from nmtkit.pictures.pages import FORMATS, picture_format
+from nmtkit.pictures.pages import picture_format
 
-__all__ = [
-    "FORMATS",
-    "AttentionPicture",
-    "FigureStyle",
-    "HeadsPicture",
-    "PictureWarning",
-    "SourceWindow",
-    "picture_format",
-    "save",
-]
+__all__ = ["AttentionPicture", "FigureStyle", "HeadsPicture", "SourceWindow", "picture_format", "save"]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.core.files import atomic_write_text, write_errors
 from nmtkit.core.formats import parse_json
-from nmtkit.metrics import text_metrics
+from nmtkit.metrics.metric import text_metrics
 from nmtkit.pictures.curves import Points, Training
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun, SavedStage

@@ -11,6 +11,7 @@ from commands import Command, as_text, succeeded, write_lines
 
 from nmtkit import metrics
 from nmtkit.metrics import Resampling, Texts
+from nmtkit.metrics.metric import score_texts
 from nmtkit.metrics.quality import quality
 from nmtkit.metrics.rouge import RougeScore
 
@@ -48,7 +49,7 @@ def test_rouge_with_intervals_and_quality(score: Command) -> None:
     new, old = printed["systems"]
     assert (new["system"], new["empty"], old["system"], old["empty"]) == ("new", 0, "old", 1)
     systems = [Texts(hyps, [GOLD]) for hyps in (NEW, OLD)]
-    expected = metrics.score_texts(systems, ["rouge"], None, Resampling("bs", 50))
+    expected = score_texts(systems, ["rouge"], None, Resampling("bs", 50))
     for system, cells in zip((new, old), expected, strict=True):
         assert len(system["scores"]) == 4
         for entry, cell in zip(system["scores"], cells, strict=True):
@@ -57,7 +58,7 @@ def test_rouge_with_intervals_and_quality(score: Command) -> None:
             assert entry == asdict(cell.score) | beside
     table = succeeded(score("new", "--ref", "gold", "--n-samples", 50)).out
     assert "quality" not in table
-    for cell in metrics.score_texts([Texts(NEW, [GOLD])], ["rouge"], None, Resampling("bs", 50))[0]:
+    for cell in score_texts([Texts(NEW, [GOLD])], ["rouge"], None, Resampling("bs", 50))[0]:
         assert row(table, cell.score.name + " ") == [f"{cell.score.value:.2f}", "±", f"{cell.interval:.2f}"]
         assert cell.score.signature in table
     report = quality(OLD, ARTICLES, [GOLD])

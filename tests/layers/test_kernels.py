@@ -12,7 +12,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from nmtkit import layers
 from nmtkit.layers import kernels
@@ -50,17 +49,15 @@ def test_maxima_of_few_rows_at_a_time_are_those_of_all(monkeypatch: pytest.Monke
 
 
 @torch.no_grad()
-def test_a_device_gets_one_operation_for_each() -> None:
-    """What a real device is told: three operations, and results of the shapes and types that the programs give."""
-    with FakeTensorMode():
-        half, flags = {"device": "cuda", "dtype": torch.float16}, {"device": "cuda", "dtype": torch.bool}
-        parts = torch.empty(2, 3, 8, **half), torch.empty(2, 5, 8, **half), torch.empty(8, **half)
-        energies = kernels.additive_energies(*parts, torch.empty(2, 3, 5, device="cuda"), parts[2])
-        weights = kernels.masked_softmax(energies, torch.empty(2, 1, 5, **flags))
-        sums, tops = kernels.block_maxima(torch.empty(6, 130, **half), 64)
-        kinds = [(tuple(tensor.shape), tensor.dtype, tensor.device.type) for tensor in (energies, weights, sums, tops)]
-    wide = (torch.float32, "cuda")
-    assert kinds == [((2, 3, 5), *wide), ((2, 3, 5), *wide), ((6,), *wide), ((6, 3), torch.float16, "cuda")]
+def test_a_device_without_triton_gives_the_shapes_and_types_of_the_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "_triton_kernels", lambda device: None)
+    queries, keys, energy = (torch.ones(shape).half() for shape in ((2, 3, 8), (2, 5, 8), (8,)))
+    energies = kernels._cuda_energies(queries, keys, energy, torch.ones(2, 3, 5), energy)
+    weights = kernels._cuda_softmax(energies, torch.ones(2, 1, 5).bool())
+    sums, tops = kernels._cuda_maxima(torch.ones(6, 130).half(), 64)
+    kinds = [(tuple(tensor.shape), tensor.dtype) for tensor in (energies, weights, sums, tops)]
+    wide = torch.float32
+    assert kinds == [((2, 3, 5), wide), ((2, 3, 5), wide), ((6,), wide), ((6, 3), torch.float16)]
 
 
 def failing(*_: Tensor) -> Tensor:

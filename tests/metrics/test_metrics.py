@@ -13,6 +13,7 @@ from nmtkit import metrics
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.corpus.alignments import parse_alignments
 from nmtkit.metrics import Options, Resampling, Texts, significance
+from nmtkit.metrics.metric import score_texts, text_metrics
 
 
 def score(name: str, hyps: list[str], refs: list[list[str]], **options: Any) -> Any:
@@ -189,9 +190,9 @@ def test_lead_is_the_first_sentences_on_one_line() -> None:
 
 
 def test_lines_with_letters_that_rouge_drops_are_noted() -> None:
-    note = metrics.text_metrics()["rougeL"].note([["plain, text!", "schön", "“quotes” – only", "日本"]])
+    note = text_metrics()["rougeL"].note([["plain, text!", "schön", "“quotes” – only", "日本"]])
     assert note.startswith("2 of 4 reference lines")
-    assert metrics.text_metrics()["rougeL"].note([["plain"]]) == ""
+    assert text_metrics()["rougeL"].note([["plain"]]) == ""
 
 
 def test_an_unknown_name_is_told_with_the_nearest() -> None:
@@ -230,10 +231,10 @@ def test_metric_names() -> None:
 
 def test_the_table_says_of_each_metric_what_it_is() -> None:
     names = metrics.METRICS.names()
-    assert {*metrics.text_metrics(), "aer", "loss", "perplexity", "term-recall"} <= set(names)
+    assert {*text_metrics(), "aer", "loss", "perplexity", "term-recall"} <= set(names)
     lower = {name for name in names if not metrics.METRICS.get(name).higher_is_better}
     assert lower == {"ter", "aer", "loss", "perplexity"}
-    for name, metric in metrics.text_metrics().items():
+    for name, metric in text_metrics().items():
         assert metric.name == name
         if not metric.installed:
             with pytest.raises(NmtkitError, match=rf"{name}' is not installed; .*nmtkit\[{metric.extra}\]"):
@@ -242,7 +243,7 @@ def test_the_table_says_of_each_metric_what_it_is() -> None:
             assert metrics.score_all(["a b"], [["a c"]], [name])[0].name == metric.title
 
 
-@pytest.mark.parametrize("name", metrics.text_metrics())
+@pytest.mark.parametrize("name", text_metrics())
 def test_every_metric_refuses_lines_that_do_not_pair(name: str) -> None:
     for hyps, refs, message in (
         (["a", "b"], [["a", "b"], ["a", "b", "c"]], "hypotheses have 2 lines, but reference 2 has 3"),
@@ -252,7 +253,7 @@ def test_every_metric_refuses_lines_that_do_not_pair(name: str) -> None:
         with pytest.raises(DataError, match=message):
             metrics.score_all(hyps, refs, [name])
     with pytest.raises(DataError, match="hypotheses have 1 lines, but reference 1 has 2"):
-        metrics.score_texts([Texts(hyps, [["a", "b"]]) for hyps in (["a", "b"], ["a"])], [name])
+        score_texts([Texts(hyps, [["a", "b"]]) for hyps in (["a", "b"], ["a"])], [name])
 
 
 # ---- significance
@@ -268,9 +269,7 @@ ALL = ["bleu", "chrf", "ter", "rouge1", "rouge2", "rougeL", "rougeLsum"]
 def compared(
     systems: list[list[str]], refs: list[str], names: list[str], n_samples: int = 50, seed: int = 12345
 ) -> list[list[metrics.Comparison]]:
-    return metrics.score_texts(
-        [Texts(hyps, [refs]) for hyps in systems], names, None, Resampling("bs", n_samples, seed)
-    )
+    return score_texts([Texts(hyps, [refs]) for hyps in systems], names, None, Resampling("bs", n_samples, seed))
 
 
 def test_a_bootstrap_gives_the_plain_scores_and_a_seeded_answer() -> None:

@@ -12,6 +12,7 @@ from published import DATA, lines, needs_outputs
 
 from nmtkit import metrics
 from nmtkit.metrics import Options, Resampling, Texts
+from nmtkit.metrics.metric import score_texts
 
 pytestmark = needs_outputs
 
@@ -62,7 +63,7 @@ def test_significance_of_wmt17_is_that_of_moses() -> None:
     official = _official()
     refs = [_wmt17("reference.de")]
     systems = [Texts(_wmt17(row["system"]), refs) for row in official]
-    rows = metrics.score_texts(systems, ["bleu"], None, Resampling("bs", 1000))
+    rows = score_texts(systems, ["bleu"], None, Resampling("bs", 1000))
     assert rows[0][0].p_value is None
     for row, (cell,) in zip(official[1:], rows[1:], strict=True):
         p_moses = float(row["p_bleu_moses_bootstrap2000_vs_LIUM"])

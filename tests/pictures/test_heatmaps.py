@@ -14,7 +14,8 @@ from PIL import Image
 from written import Page, svg_shapes, svg_texts
 
 from nmtkit.core.errors import NmtkitError
-from nmtkit.pictures import AttentionPicture, FigureStyle, PictureWarning, SourceWindow, drawing
+from nmtkit.pictures import AttentionPicture, FigureStyle, SourceWindow, drawing
+from nmtkit.pictures.fonts import PictureWarning
 
 
 def picture(rows: int, columns: int, title: str = "rnnsearch") -> AttentionPicture:
