@@ -3,7 +3,9 @@
 import shlex
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -13,7 +15,7 @@ from nmtkit.cli.options import FILE
 from nmtkit.cli.reporting import confirm
 from nmtkit.corpora.catalogue import Catalogue, Corpus
 from nmtkit.corpora.download import FetchContext
-from nmtkit.corpora.fetching import FetchedCorpus, cache_folder, fetch, find_fetched
+from nmtkit.corpora.fetching import cache_folder, fetch, find_fetched
 
 CORPORA = Path("corpora")
 
@@ -57,16 +59,14 @@ def command(
         for key, parameter in corpus.entry.parameters.items():
             console.say(f"{{{key}}} in the name: {' '.join(parameter.values) or f'any, such as {parameter.example}'}")
         return
-    fetched = None if force else find_fetched(corpus, folder)
-    if fetched is not None:
-        console.say(
-            f"{folder} is there already, fetched {fetched.card['fetched']} (--force fetches it again)", stderr=True
-        )
+    card = None if force else find_fetched(corpus, folder)
+    if card is not None:
+        console.say(f"{folder} is there already, fetched {card['fetched']} (--force fetches it again)", stderr=True)
     else:
         _show(corpus, stderr=True)
         confirm("Agree to the licence and the size above, and fetch it?", yes)
-        fetched = _fetch(corpus, folder)
-    _say_what_next(fetched)
+        card = _fetch(corpus, folder)
+    _say_what_next(folder, card)
 
 
 def _list(known: Catalogue) -> None:
@@ -98,7 +98,7 @@ def _show(corpus: Corpus, stderr: bool) -> None:
     console.say("\n".join(f"{key}: {value}" for key, value in about if value), stderr=stderr)
 
 
-def _fetch(corpus: Corpus, folder: Path) -> FetchedCorpus:
+def _fetch(corpus: Corpus, folder: Path) -> dict[str, Any]:
     with console.ProgressDisplay() as display:
 
         def show_bytes(done: int, total: int | None) -> None:
@@ -112,16 +112,13 @@ def _fetch(corpus: Corpus, folder: Path) -> FetchedCorpus:
         return fetch(corpus, folder, context, shlex.join(["nmtkit", *sys.argv[1:]]))
 
 
-def _say_what_next(fetched: FetchedCorpus) -> None:
-    card = fetched.card
+def _say_what_next(folder: Path, card: Mapping[str, Any]) -> None:
     rows = [
         [name, *(f"{count[key]:,}" for key in ("pairs", "src_words", "tgt_words"))]
         for name, count in card["counts"].items()
     ]
-    console.table(f"{fetched.folder}", ["split", "pairs", "source words", "target words"], rows)
+    console.table(f"{folder}", ["split", "pairs", "source words", "target words"], rows)
     if dropped := Counter(card["dropped"]):
         console.say("left out: " + ", ".join(f"{count:,} {reason}" for reason, count in dropped.most_common()))
-    for name, count in card["overlaps_kept"].items():
-        console.say(f"{count:,} pairs of {name} have a side that stands in train; the corpus gives them so")
-    recipe = shlex.quote(str(fetched.recipe))
+    recipe = shlex.quote(str(folder / f"{card['name']}.yaml"))
     console.say(f"\nnext:\n  nmtkit check {recipe}\n  nmtkit train {recipe}")

@@ -8,8 +8,6 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -31,62 +29,63 @@ CARD_JSON = "card.json"
 CARD_TEXT = "CARD.md"
 
 
-@dataclass(frozen=True)
-class FetchedCorpus:
-    """A fetched corpus: its folder, a recipe that trains on it, and the content of card.json."""
-
-    folder: Path
-    recipe: Path
-    card: dict[str, Any]
-
-
 def cache_folder() -> Path:
     """The download cache: `nmtkit/downloads` in $XDG_CACHE_HOME, else in ~/.cache."""
     return user_cache() / "downloads"
 
 
-def find_fetched(corpus: Corpus, folder: Path) -> FetchedCorpus | None:
-    """The corpus if it is already in the folder; DataError if it is incomplete, or something else is there."""
+def find_fetched(corpus: Corpus, folder: Path) -> dict[str, Any] | None:
+    """The card of the corpus if it is in the folder already; DataError if a part is missing or something else there."""
     card = _earlier_card(corpus, folder)
-    if card is None:
-        return None
-    recipe = folder / f"{corpus.name}.yaml"
-    missing = [name for name in (*card["files"], recipe.name) if not (folder / name).is_file()]
+    missing = [name for name in _names(corpus, card) if not (folder / name).is_file()] if card else []
     if missing:
         raise DataError(f"{folder}: {', '.join(missing)} of the corpus is missing; fetch it again with --force")
-    return FetchedCorpus(folder, recipe, card)
+    return card
+
+
+def _names(corpus: Corpus, card: Mapping[str, Any]) -> list[str]:
+    """The names of the texts and of the recipe."""
+    return [*card["files"], f"{corpus.name}.yaml"]
 
 
 def _earlier_card(corpus: Corpus, folder: Path) -> dict[str, Any] | None:
     """The card of the corpus; None if the folder is empty or missing."""
-    card = read_card(folder)
-    if card is None:
+    path = folder / CARD_JSON
+    if not path.is_file():
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise DataError(f"{folder} exists already, and is not a fetched corpus; name another folder with --to DIR")
         return None
-    if card.get("name") != corpus.name:
-        raise DataError(f"{folder} holds the corpus {card.get('name')}; name another folder with --to DIR")
+    try:
+        card: dict[str, Any] = parse_json(path.read_bytes(), "its text")
+        name, _ = card["name"], dict(card["files"])
+    except (OSError, DataError, ValueError, TypeError, KeyError) as fault:
+        raise DataError(f"{path}: cannot be read ({fault}); delete {folder} and fetch the corpus again") from fault
+    if name != corpus.name:
+        raise DataError(f"{folder} holds the corpus {name}; name another folder with --to DIR")
     return card
 
 
-def fetch(corpus: Corpus, folder: Path, context: FetchContext, command: str) -> FetchedCorpus:
-    """Downloads, reads, filters, splits and writes a corpus.
+def fetch(corpus: Corpus, folder: Path, context: FetchContext, command: str) -> dict[str, Any]:
+    """Downloads, reads, filters, splits and writes a corpus; returns its card.
 
-    The files are written to a temporary folder that takes the folder's place when they are complete. Files of an
-    earlier fetch are replaced, other files in the folder stay.
+    The files are written to a temporary folder, and move to their place when all are complete, the card last. Files of
+    an earlier fetch are replaced, other files in the folder stay.
     """
     earlier = _earlier_card(corpus, folder)
     obtained = [one for source in corpus.entry.sources for one in source.obtain(context)]
-    _compare(obtained, earlier, folder)
     temporary = folder.parent / f".{folder.name}-{os.getpid()}"
     try:
         with write_errors(folder):
             temporary.mkdir(parents=True)
             card = _write(corpus, obtained, temporary, context, command)
-            _put_in_place(temporary, folder, {*(earlier or card)["files"], CARD_JSON, CARD_TEXT, f"{corpus.name}.yaml"})
+            folder.mkdir(exist_ok=True)
+            for name in _names(corpus, earlier) if earlier else ():
+                (folder / name).unlink(missing_ok=True)
+            for name in (*_names(corpus, card), CARD_TEXT, CARD_JSON):
+                (temporary / name).replace(folder / name)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return FetchedCorpus(folder, folder / f"{corpus.name}.yaml", card)
+    return card
 
 
 def _write(
@@ -100,7 +99,7 @@ def _write(
     for split, count in corpus.entry.expected.items():
         if read[split] != count:
             context.notify(f"{split} has {read[split]:,} pairs as it was published, but {count:,} were expected")
-    card = make_card(corpus, obtained, written, command)
+    card = make_card(corpus, obtained, written, dropped, command)
     write_card(card, folder)
     (folder / f"{corpus.name}.yaml").write_text(corpus_recipe(corpus, written), encoding="utf-8")
     return card
@@ -130,39 +129,12 @@ def corpus_recipe(corpus: Corpus, written: WriteResult) -> str:
     return f"# {entry.title}\n" + dump_yaml(about)
 
 
-def _compare(obtained: Sequence[SourceFile], earlier: dict[str, Any] | None, folder: Path) -> None:
-    """Files without a checksum must not have changed since the last fetch."""
-    before = {one["origin"]: one["sha256"] for one in (earlier or {}).get("sources", ())}
-    for one in obtained:
-        old = before.get(one.origin, one.sha256)
-        if not one.verified and old != one.sha256:
-            raise DataError(
-                f"{one.origin}: it is not the file it was when {folder} was fetched: its sum was {old} and now is "
-                f"{one.sha256}. If you trust the new one, fetch it into another folder with --to DIR"
-            )
-
-
-def _put_in_place(temporary: Path, folder: Path, ours: set[str]) -> None:
-    """Moves a finished folder to its place; files of the old folder that are not `ours` move into the new one."""
-    old = temporary.with_name(temporary.name + "-old")
-    with suppress(FileNotFoundError):
-        folder.rename(old)
-    try:
-        temporary.rename(folder)
-    except OSError:
-        if old.exists():
-            old.rename(folder)
-        raise
-    for path in old.iterdir() if old.exists() else ():
-        if path.name not in ours and not (folder / path.name).exists():
-            path.rename(folder / path.name)
-    shutil.rmtree(old, ignore_errors=True)
-
-
 # ------------------------------------------------------------------------------------------------------------- the card
 
 
-def make_card(corpus: Corpus, obtained: Sequence[SourceFile], written: WriteResult, command: str) -> dict[str, Any]:
+def make_card(
+    corpus: Corpus, obtained: Sequence[SourceFile], written: WriteResult, dropped: Mapping[str, int], command: str
+) -> dict[str, Any]:
     """The content of card.json; `command` is what the user typed."""
     entry = corpus.entry
     return {
@@ -178,22 +150,9 @@ def make_card(corpus: Corpus, obtained: Sequence[SourceFile], written: WriteResu
         ],
         **entry.model_dump(mode="json", include={"read", "filter", "split"}),
         "counts": {name: vars(count) for name, count in written.counts.items()},
-        "dropped": written.dropped,
-        "overlaps_kept": written.overlaps,
+        "dropped": dropped,
         "files": written.files,
     }
-
-
-def read_card(folder: Path) -> dict[str, Any] | None:
-    """The card in a folder; None if there is none. DataError if it is damaged."""
-    path = folder / CARD_JSON
-    try:
-        card = parse_json(path.read_bytes(), "its text")
-        return {"files": dict(card["files"]), "sources": list(card["sources"]), **card}
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, DataError, ValueError, TypeError, KeyError) as fault:
-        raise DataError(f"{path}: cannot be read ({fault}); delete {folder} and fetch the corpus again") from fault
 
 
 def write_card(card: Mapping[str, Any], folder: Path) -> None:
@@ -223,8 +182,6 @@ def _as_text(card: Mapping[str, Any]) -> str:
     if card["dropped"]:
         lines += ["", "## What was left out", "", "| reason | pairs |", "|---|---:|"]
         lines += [f"| {reason} | {count:,} |" for reason, count in Counter(card["dropped"]).most_common()]
-    for name, count in card["overlaps_kept"].items():
-        lines += ["", f"{count:,} pairs of {name} have a side that also stands in train; the corpus gives them so."]
     lines += ["", "## Files", "", "| file | SHA-256 |", "|---|---|"]
     lines += [f"| {name} | {digest} |" for name, digest in card["files"].items()]
     return "\n".join(lines) + "\n"

@@ -131,14 +131,10 @@ class SplitCounts:
 
 @dataclass(frozen=True)
 class WriteResult:
-    """What was written and what was filtered out."""
+    """What was written."""
 
     counts: dict[str, SplitCounts]
     """By split, without empty splits."""
-    dropped: dict[str, int]
-    """Filtered pairs by reason."""
-    overlaps: dict[str, int]
-    """Pairs of the corpus's own validation and test sets that share a side with train; they are kept."""
     files: dict[str, str]
     """SHA-256 checksums by file name."""
     statistics: CorpusStatistics = field(repr=False)
@@ -195,13 +191,10 @@ def write_pairs(
         raise DataError(f"nothing is left for training ({reasons or 'the files have no pairs'})")
     progress(train.count.pairs)
     held = {name: splitter.held_out(name) for name in ("test", "valid")}
-    held_texts = {
-        text for pairs in (*held.values(), *given.values()) for pair in pairs for text in (pair.src, pair.tgt)
-    }
+    held_texts = {text for pairs in held.values() for pair in pairs for text in (pair.src, pair.tgt)}
     written = SplitFiles.model_validate(recipe_data(entry, ["train"])["train"]).resolved(str(folder))
     written_pairs = read_pairs(written, json_target=True) if held_texts else ()
     in_train = {text for pair in written_pairs for text in (pair.src, pair.tgt) if text in held_texts}
-    overlaps = Counter(name for name in given for pair in given[name] if in_train & {pair.src, pair.tgt})
     _leave_out_overlaps(held, given["test"], in_train, dropped)
     counts, files = {"train": train.count}, dict(train.sums)
     for name in ("test", "valid"):
@@ -211,7 +204,7 @@ def write_pairs(
                     writer.add(pair)
             counts[name], files = writer.count, {**files, **writer.sums}
     ordered = {name: counts[name] for name in SPLITS if name in counts}
-    return WriteResult(ordered, dict(dropped), dict(overlaps), files, counter.statistics())
+    return WriteResult(ordered, files, counter.statistics())
 
 
 def _leave_out_overlaps(held: dict[str, list[Pair]], given: list[Pair], known: set[str], dropped: Counter[str]) -> None:

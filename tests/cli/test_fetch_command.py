@@ -74,9 +74,9 @@ def test_fetched_it_says_what_is_there_and_what_comes_next(downloaded, tmp_path)
     again = succeeded(downloaded("pairs"))  # nothing is asked where nothing is done
     assert "is there already" in again.err
     assert again.out == done.out
-    before = (tmp_path / "corpora/pairs").stat().st_ino
+    before = (tmp_path / "corpora/pairs/train.en").stat().st_ino
     succeeded(downloaded("pairs", "--force", "--yes"))
-    assert (tmp_path / "corpora/pairs").stat().st_ino != before
+    assert (tmp_path / "corpora/pairs/train.en").stat().st_ino != before
     done = succeeded(downloaded("pairs", "--yes", "--to", "my data/pairs"))
     assert "nmtkit train 'my data/pairs/pairs.yaml'" in done.out
     assert (tmp_path / "my data/pairs/train.en").is_file()

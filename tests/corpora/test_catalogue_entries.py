@@ -16,7 +16,7 @@ from web_server import Site
 
 from nmtkit.core.formats import load_yaml
 from nmtkit.corpora.catalogue import Catalogue, Corpus
-from nmtkit.corpora.fetching import FetchedCorpus, fetch
+from nmtkit.corpora.fetching import fetch
 from nmtkit.corpora.sources import UrlSource
 
 CATALOGUE = Catalogue()
@@ -34,10 +34,11 @@ def of_the_web() -> list[str]:
     return names
 
 
-def fetched_to(folder: Path, corpus: Corpus) -> tuple[FetchedCorpus, list[str]]:
-    """Fetches a corpus to the folder `there` below; with what was told."""
-    context, said = fetch_context(folder / "downloads")
-    return fetch(corpus, folder / "there", context, f"nmtkit fetch {corpus.name}"), said
+def fetched_to(folder: Path, corpus: Corpus) -> tuple[dict[str, int], list[str]]:
+    """Fetches a corpus to a folder; the pairs of each split, and what was told."""
+    context, said = fetch_context(folder.with_name("downloads"))
+    card = fetch(corpus, folder, context, f"nmtkit fetch {corpus.name}")
+    return {split: count["pairs"] for split, count in card["counts"].items()}, said
 
 
 def served(corpus: Corpus, layout: Layout, site: Site, keep_sums: bool = False) -> Corpus:
@@ -84,11 +85,11 @@ def test_every_entry_with_addresses_has_a_layout_here() -> None:
 def test_fetched_from_a_server_with_its_layout(name: str, tmp_path: Path, site: Site) -> None:
     layout = LAYOUTS[name]
     corpus = served(CATALOGUE.get(name), layout, site)
-    fetched, said = fetched_to(tmp_path, corpus)
+    folder = tmp_path / "there"
+    counts, said = fetched_to(folder, corpus)
 
     assert not [one for one in site.asked if one.status != 200]
     assert len(site.asked) == len(layout.files) == len(corpus.entry.sources)
-    counts = {split: count["pairs"] for split, count in fetched.card["counts"].items()}
     if unsplit := layout.read.get("", 0):
         assert sum(counts.values()) == sum(layout.read.values())
         assert counts["valid"] > 0
@@ -96,7 +97,7 @@ def test_fetched_from_a_server_with_its_layout(name: str, tmp_path: Path, site: 
     else:
         assert counts == layout.read
     for split, count in counts.items():
-        pairs = pairs_in(fetched.folder, split, corpus)
+        pairs = pairs_in(folder, split, corpus)
         assert len(pairs) == count
         for src, tgt in pairs:
             assert last_number(src) == last_number(tgt)
@@ -108,7 +109,7 @@ def test_fetched_from_a_server_with_its_layout(name: str, tmp_path: Path, site: 
     for source in corpus.entry.sources:
         told = f"{source.file_name} is not verified: {source.no_checksum}"
         assert any(line.startswith(told) for line in said) == (not source.sha256)
-    recipe, _ = load_yaml(fetched.recipe)
+    recipe, _ = load_yaml(folder / f"{name}.yaml")
     assert counts.keys() <= recipe["data"].keys()
 
 
@@ -116,11 +117,10 @@ def test_fetched_from_a_server_with_its_layout(name: str, tmp_path: Path, site: 
 def test_the_real_files_of_multi30k_have_the_sums_and_the_counts_of_the_catalogue(tmp_path: Path, site: Site) -> None:
     files = {path.name: path.read_bytes() for path in MULTI30K.glob("*.gz")}
     corpus = served(CATALOGUE.get("multi30k-en-de"), Layout(files, {}), site, keep_sums=True)
-    fetched, said = fetched_to(tmp_path, corpus)
-    counts = {split: count["pairs"] for split, count in fetched.card["counts"].items()}
+    counts, said = fetched_to(tmp_path / "there", corpus)
     assert counts == corpus.entry.expected
     assert not [line for line in said if "expected" in line or "is not verified" in line]
-    assert pairs_in(fetched.folder, "train", corpus)[0] == (
+    assert pairs_in(tmp_path / "there", "train", corpus)[0] == (
         "Two young, White males are outside near many bushes.",
         "Zwei junge weiße Männer sind im Freien in der Nähe vieler Büsche.",
     )
