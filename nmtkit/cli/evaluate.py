@@ -13,12 +13,16 @@ from nmtkit.cli import completing, inference, options, results, scoring
 from nmtkit.cli.options import FILE
 from nmtkit.cli.reading import windows
 from nmtkit.cli.reporting import note, tell
+from nmtkit.core.errors import NmtkitError
 from nmtkit.corpora.sacrebleu_sets import load_sacrebleu_set
-from nmtkit.experiment.loading import DecodingOptions
+from nmtkit.corpus.blocks import Example
+from nmtkit.experiment.loading import DecodingOptions, load_from_options
 from nmtkit.metrics import Comparison, metric_names, score_all
 from nmtkit.metrics.systems import require_equal_counts
 from nmtkit.runs.saved import find_run
+from nmtkit.tasks.task import TASKS
 from nmtkit.translation.result import Translation
+from nmtkit.translation.translator import Translator
 
 
 @cloup.command()
@@ -79,6 +83,9 @@ def command(
         raise click.UsageError("give --source FILE and --ref FILE, or --test-set NAME alone")
     how = replace(how, model=run or how.model)
     saved, _ = find_run(how.model)
+    task = TASKS.get(saved.recipe.task)
+    if not task.references or task.columns[0].name != "src":
+        raise NmtkitError(f"evaluate compares answers to texts with references, and a {task.name} has no such ones")
     names = metric_names(saved.recipe.test_metrics if metrics is None else metrics.replace(",", " ").split())
     if source is None:
         sources, refs = load_sacrebleu_set(test_set or "")
@@ -88,17 +95,20 @@ def command(
         require_equal_counts([(str(source), sources), *zip(map(str, ref), refs, strict=True)])
     read = [*ref] if source is None else [source, *ref]
     with nullcontext() if output is None else results.output_file(output, read) as kept:
-        translator = inference.open_model(how)
+        system = load_from_options(how, notify=note)
         begun = time.monotonic()
         outputs: list[Translation] = []
-        stream = translator.stream(windows(sources, inference.window_lines(translator)))  # in batches as by `translate`
-        results.write_stream(stream, lambda ranked: outputs.append(ranked[0]), "lines", "")
+        if isinstance(system, Translator):
+            stream = system.stream(windows(sources, inference.window_lines(system)))  # in batches as by `translate`
+            results.write_stream(stream, lambda ranked: outputs.append(ranked[0]), "lines", "")
+            texts = [one.text for one in outputs]
+        else:
+            texts = list(task.predict(system, [Example(line, None, n) for n, line in enumerate(sources, start=1)]))
         seconds = time.monotonic() - begun
-        texts = [one.text for one in outputs]
         if kept is not None:
             kept.writelines(text + "\n" for text in texts)
     cut, unfinished = sum(one.src_left_out > 0 for one in outputs), sum(not one.finished for one in outputs)
-    results.tell_cut(cut, len(outputs), "sources", translator)
+    results.tell_cut(cut, len(outputs), "sources", system)
     if unfinished:
         tell(f"{unfinished} of {len(outputs)} outputs reached the length limit; --max-length raises it")
     runs, test_name = " + ".join(str(one.folder.path) for one in saved.members()), test_set or str(source)

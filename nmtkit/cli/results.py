@@ -21,9 +21,9 @@ from nmtkit.cli.streams import NamedOutput
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import atomic_path, write_errors
 from nmtkit.data.tokenizer import Tokenizer
+from nmtkit.translation.inputs import TextModel
 from nmtkit.translation.long_texts import JoinedTranslation
 from nmtkit.translation.result import Translation, copied_spans, moses_line
-from nmtkit.translation.translator import Translator
 
 Written = TypeVar("Written")
 
@@ -174,10 +174,10 @@ def write_stream(
         click.echo(err=True)  # ends the line on which nothing more was typed
 
 
-def tell_cut(cut: int, total: int, inputs: str, translator: Translator, remedy: str = "") -> None:
+def tell_cut(cut: int, total: int, inputs: str, system: TextModel, remedy: str = "") -> None:
     """Says on stderr how many inputs were not read to their end, if any."""
     if cut:
-        tell(f"{cut} of {total} {inputs} were longer than {translator.max_source_tokens} tokens and were cut{remedy}")
+        tell(f"{cut} of {total} {inputs} were longer than {system.max_source_tokens} tokens and were cut{remedy}")
 
 
 def write_json_line(record: dict[str, Any]) -> None:

@@ -44,5 +44,4 @@ class GenerationTask(Task):
         )
 
     def _search(self, system: "TextModel", examples: Sequence["Example"]) -> list["Translation"]:
-        read = [getattr(example, self.columns[0].name) for example in examples]
-        return [best[0] for best in cast("Translator", system).search(read)]
+        return [best[0] for best in cast("Translator", system).search(self.read(examples))]

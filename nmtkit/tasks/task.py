@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nmtkit.core.columns import Column
 from nmtkit.core.registry import Registry
@@ -75,6 +75,10 @@ class Task:
     def searches(self) -> bool:
         """Whether its models write text, which a search finds: whether an example has a `tgt`."""
         return any(column.name == "tgt" for column in self.columns)
+
+    def read(self, examples: Sequence["Example"]) -> list[Any]:
+        """What the model reads of each example: its first column."""
+        return [getattr(example, self.columns[0].name) for example in examples]
 
     def corrupt(self, batch: "Batch", generator: "torch.Generator", tokenizers: "TokenizerPair") -> "Batch":
         """The batch as a model is to read it, for denoising objectives; here as it is.

@@ -106,6 +106,8 @@ def test_a_task_without_answers_is_judged_by_its_fit(corpus: Path, tmp_path: Pat
     total = sum(one.log_prob for one in rescored)
     assert result.scores[1].value == pytest.approx(perplexity(total, tokens).value, rel=1e-5)
     refused(console("translate", "-m", tmp_path / "run"), "was trained for fitting: name another run with -m RUN")
+    texts = ["--source", corpus / "valid.src", "--ref", corpus / "valid.tgt"]
+    refused(console("evaluate", tmp_path / "run", *texts), "evaluate compares answers", "a fitting has no such ones")
 
 
 def test_a_recipe_of_a_task_without_answers_names_a_figure_of_fit(corpus: Path) -> None:
