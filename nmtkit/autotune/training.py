@@ -27,11 +27,11 @@ from nmtkit.autotune.timing import (
 from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.core import device as devices
 from nmtkit.data.batch import Batch, collate
-from nmtkit.data.batch_stream import BatchStream
 from nmtkit.data.store import Store
 from nmtkit.data.vocabulary import SPECIALS
 from nmtkit.models.base import MODELS, Model, VocabularySizes
 from nmtkit.recipe import Recipe
+from nmtkit.runs.batches import training_batches
 from nmtkit.runs.saved import SavedRun, build_model, sizes_of
 from nmtkit.training import distributed, randomness
 from nmtkit.training.config import TrainingConfig
@@ -74,7 +74,7 @@ def training_workload_key(recipe: Recipe, sizes: VocabularySizes, device: torch.
         **cache.workload_key("training", recipe.model, device),
         "processes": distributed.size(),
         "vocabularies": [sizes["src"], sizes["tgt"]],
-        "batch": [recipe.batch.batch_tokens, recipe.batch.batch_size],
+        "batch": [recipe.batch.batch_tokens, recipe.batch.batch_size, *filter(None, [recipe.batch.block_tokens])],
         "limits": list(recipe.data.truncation or ()),
         "training": recipe.training.model_dump(mode="json", include={*AUTO_KEYS, *deciding}),
     }
@@ -212,14 +212,9 @@ def workload_of_run(run: SavedRun, device: torch.device) -> TrainingWorkload:
     """The training of a preprocessed run; where its recipe has stages, the first one."""
     first = next(iter(run.recipe.by_stage().values()))
     tokenizers, store = run.load_tokenizers(), Store.open(run.folder.data, "train")
-    rank, world = distributed.rank(), distributed.size()
 
     def first_batches(count: int) -> list[Batch]:
-        limits = first.data.truncation
-        stream = BatchStream(
-            store, first.batch, first.seed, tokenizers=tokenizers, rank=rank, world=world, limits=limits
-        )
-        return list(islice(stream, count))
+        return list(islice(training_batches(first, store, tokenizers, first.seed), count))
 
     tokens = int(np.maximum(store.lengths("src"), store.lengths("tgt")).sum()) + len(store)
     return TrainingWorkload(
@@ -228,7 +223,7 @@ def workload_of_run(run: SavedRun, device: torch.device) -> TrainingWorkload:
         config=first.training,
         device=device,
         key=training_workload_key(first, sizes_of(tokenizers), device),
-        updates_an_epoch=tokens / first.batch.batch_tokens / first.training.accumulate / world,
+        updates_an_epoch=tokens / first.batch.batch_tokens / first.training.accumulate / distributed.size(),
     )
 
 

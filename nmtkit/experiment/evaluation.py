@@ -17,12 +17,12 @@ from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.corpus.text import read_lines
-from nmtkit.data.batch_stream import sorted_batches
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.experiment.loading import DecodingOptions, open_autotuned, open_system, open_translator
 from nmtkit.models.base import Model, as_decoder
 from nmtkit.recipe import Recipe
+from nmtkit.runs.batches import loss_batches
 from nmtkit.runs.folder import Notify, RunFolder, ignore
 from nmtkit.runs.metrics_log import MetricsLog
 from nmtkit.runs.saved import SavedRun, source_token_limit
@@ -65,10 +65,8 @@ class Validation:
 @torch.no_grad()
 def _fit(system: TextModel, store: Store, recipe: Recipe) -> list[metrics.Score]:
     """The mean loss of what is to be predicted in a store, in nats, and the perplexity."""
-    model, task, random = system.model, TASKS.get(recipe.task), torch.Generator().manual_seed(recipe.seed)
-    nll, tokens = torch.zeros((), dtype=torch.float64), 0
-    for stored in sorted_batches(store, recipe.evaluation.batch_tokens, recipe.data.truncation):
-        batch = task.corrupt(stored, random, system.tokenizers)
+    model, nll, tokens = system.model, torch.zeros((), dtype=torch.float64), 0
+    for batch in loss_batches(recipe, store, system.tokenizers):
         output = model(batch.to(system.device), keep=batch.loss_mask)
         nll += likelihood(output.log_probs, batch, model.vocabulary_size)[1].cpu()
         tokens += batch.n_tokens

@@ -18,6 +18,7 @@ from nmtkit.experiment.checks import embedding_size_key
 from nmtkit.experiment.evaluation import Validation
 from nmtkit.models.base import Model
 from nmtkit.recipe import Recipe
+from nmtkit.runs.batches import training_batches
 from nmtkit.runs.folder import Notify, RunFolder
 from nmtkit.runs.metrics_log import EarlierStages, MetricsLog
 from nmtkit.runs.origin import load_origin_weights, read_origin
@@ -173,18 +174,10 @@ class StagedTraining:
             *_truncation_notes(Store.open(self.run.folder.data, "valid"), recipe),
         ):
             self.notify(text)
-        if going_on and stage.checkpoints.read_metadata()["stream"].get("data", store.identity) != store.identity:
-            self.notify("the text is not that of the last state: with it the epoch begins anew")
-        return BatchStream(
-            store,
-            recipe.batch,
-            seed,
-            tokenizers=self.tokenizers,
-            rank=distributed.rank(),
-            world=distributed.size(),
-            limits=recipe.data.truncation,
-            weights=recipe.data.train.weights,
-        )
+        stream = training_batches(recipe, store, self.tokenizers, seed)
+        if going_on and stage.checkpoints.read_metadata()["stream"].get("data", stream.identity) != stream.identity:
+            self.notify("the text, or how it is cut, is not that of the last state: with it the epoch begins anew")
+        return stream
 
 
 def _write_result(folder: RunFolder, stages: list[SavedStage], event: Event) -> None:

@@ -1,5 +1,6 @@
 """The settings of a recipe: those of every part of an experiment, and how they go together."""
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -215,6 +216,24 @@ class Recipe(Settings):
             )
         return self
 
+    @model_validator(mode="after")
+    def _blocks(self) -> "Recipe":
+        blocks = [stage.batch.get("block_tokens", self.batch.block_tokens) for stage in self.stages]
+        columns = [column.name for column in TASKS.get(self.task).columns]
+        if not any(blocks or [self.batch.block_tokens]):
+            return self
+        if columns != ["tgt"]:
+            raise ValueError(
+                f"`batch.block_tokens`: blocks are cut from one text to be written, and a {self.task} has "
+                f"{' and '.join(columns)}; leave it out"
+            )
+        if None in blocks or self.data.over_long == "truncate" or self.tokenizer.sampling:
+            raise ValueError(
+                "`batch.block_tokens`: blocks are cut from documents that are stored once and whole: let all stages "
+                "have it, `data.over_long` be drop and `tokenizer.sampling` 0"
+            )
+        return self
+
     def _without_own_minutes(self) -> list[str]:
         return [stage.name for stage in self.stages if "max_minutes" not in stage.training]
 
@@ -310,10 +329,13 @@ class Recipe(Settings):
 
     @property
     def storage_config(self) -> DataConfig:
-        """How the text is read and stored: cut at the longest limits of all stages."""
+        """How the text is read and stored: cut at the longest limits of all stages; whole where it is for blocks."""
+        stages = self.by_stage().values()
+        if any(one.batch.block_tokens for one in stages):
+            return self.data.model_copy(update={"max_length": sys.maxsize, "max_tgt_length": None})
         if not self.stages:
             return self.data
-        src, tgt = zip(*(one.data.limits for one in self.by_stage().values()), strict=True)
+        src, tgt = zip(*(one.data.limits for one in stages), strict=True)
         return self.data.model_copy(update={"max_length": max(src), "max_tgt_length": max(tgt)})
 
     @property

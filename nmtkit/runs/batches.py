@@ -1,0 +1,44 @@
+"""The batches that a recipe trains on, and those that its loss is measured on."""
+
+from collections.abc import Iterator
+
+from nmtkit.data.batch import Batch
+from nmtkit.data.batch_stream import BatchStream, Corruption, sorted_batches
+from nmtkit.data.running_text import BlockStream, blocks_in_order
+from nmtkit.data.store import Store
+from nmtkit.data.tokenizer import TokenizerPair
+from nmtkit.recipe import Recipe
+from nmtkit.tasks.task import TASKS, Task
+from nmtkit.training import distributed
+
+
+def training_batches(recipe: Recipe, store: Store, tokenizers: TokenizerPair, seed: int) -> BatchStream:
+    """The batches of this process in a training by a recipe, or by a stage's recipe."""
+    stream = BatchStream if recipe.batch.block_tokens is None else BlockStream
+    return stream(
+        store,
+        recipe.batch,
+        seed,
+        tokenizers=tokenizers,
+        rank=distributed.rank(),
+        world=distributed.size(),
+        limits=recipe.data.truncation,
+        weights=recipe.data.train.weights,
+        corrupt=_corruption(recipe, tokenizers),
+    )
+
+
+def loss_batches(recipe: Recipe, store: Store, tokenizers: TokenizerPair) -> Iterator[Batch]:
+    """All of a stored split once, the same every time."""
+    budget, corrupt = recipe.evaluation.batch_tokens, _corruption(recipe, tokenizers)
+    if recipe.batch.block_tokens is None:
+        return sorted_batches(store, budget, recipe.data.truncation, corrupt)
+    return blocks_in_order(store, recipe.batch.changed({"batch_tokens": budget, "batch_size": None}), corrupt)
+
+
+def _corruption(recipe: Recipe, tokenizers: TokenizerPair) -> Corruption | None:
+    """What the task does to a batch; None where it leaves all as they are."""
+    task = TASKS.get(recipe.task)
+    if type(task).corrupt is Task.corrupt:
+        return None
+    return lambda batch, generator: task.corrupt(batch, generator, tokenizers)
