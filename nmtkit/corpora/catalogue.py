@@ -109,8 +109,7 @@ class Entry(Settings):
     """One corpus of the catalogue, or a family of corpora whose name has placeholders such as {src}.
 
     A placeholder of the name may be used in every text of the entry; {their_src} is the publisher's name for the value.
-    {first} and {second} are src and tgt in alphabetical order, {their_first} and {their_second} the publisher's names
-    in alphabetical order.
+    {first} and {second} are src and tgt in alphabetical order.
     """
 
     title: str
@@ -195,14 +194,6 @@ class Catalogue:
                 if "src" in values and values["src"] == values.get("tgt"):
                     raise RecipeError(f"{name}: source and target are the same language; name two")
                 return self._make(name, entry_name, values)
-        for entry_name, template in self._templates.items():
-            free = {key: Parameter(example="x") for key in template.parameters}
-            for key, value in (_values(entry_name, name, free) or {}).items():
-                allowed = template.parameters[key].values
-                if allowed and value not in allowed:
-                    raise RecipeError(
-                        f"unknown corpus {name!r}: {{{key}}} of {entry_name}: {suggest_names(value, allowed)}"
-                    )
         known = [example for entry_name in self._templates for example in self.examples(entry_name)]
         raise RecipeError(
             f"unknown corpus {name!r}: {suggest_names(name, known, most=0)}; `nmtkit fetch --list` says what there is"
@@ -258,11 +249,10 @@ def _values(entry_name: str, name: str, parameters: Mapping[str, Parameter]) -> 
 
 def _known(values: Mapping[str, str], parameters: Mapping[str, Parameter]) -> dict[str, str]:
     """The values of all placeholders that the texts of an entry may use."""
-    theirs = {key: parameters[key].values.get(value, value) for key, value in values.items()}
-    known = {**values, **{f"their_{key}": value for key, value in theirs.items()}}
+    theirs = {f"their_{key}": parameters[key].values.get(value, value) for key, value in values.items()}
+    known = {**values, **theirs}
     if {"src", "tgt"} <= values.keys():
-        for before, sides in (("", values), ("their_", theirs)):
-            known[f"{before}first"], known[f"{before}second"] = sorted((sides["src"], sides["tgt"]))
+        known["first"], known["second"] = sorted((values["src"], values["tgt"]))
     return known
 
 

@@ -133,7 +133,7 @@ def corpus_recipe(corpus: Corpus, written: WriteResult) -> str:
 
 
 def make_card(
-    corpus: Corpus, obtained: Sequence[SourceFile], written: WriteResult, dropped: Mapping[str, int], command: str
+    corpus: Corpus, obtained: Sequence[SourceFile], written: WriteResult, dropped: Counter[str], command: str
 ) -> dict[str, Any]:
     """The content of card.json; `command` is what the user typed."""
     entry = corpus.entry
@@ -145,43 +145,18 @@ def make_card(
         "nmtkit": __version__,
         "sources": [
             {key: value for key, value in vars(one).items() if key != "path"}
-            | {"file": one.path.name, "bytes": one.size}
+            | {"file": one.path.name, "bytes": one.path.stat().st_size}
             for one in obtained
         ],
         **entry.model_dump(mode="json", include={"read", "filter", "split"}),
         "counts": {name: vars(count) for name, count in written.counts.items()},
-        "dropped": dropped,
+        "dropped": dict(dropped.most_common()),
         "files": written.files,
     }
 
 
 def write_card(card: Mapping[str, Any], folder: Path) -> None:
-    """Writes card.json and CARD.md."""
+    """Writes card.json, and the same for people as CARD.md."""
     (folder / CARD_JSON).write_text(json.dumps(card, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-    (folder / CARD_TEXT).write_text(_as_text(card), encoding="utf-8")
-
-
-def _as_text(card: Mapping[str, Any]) -> str:
-    lines = [f"# {card['name']}: {card['title']}", ""]
-    about = {
-        "task": f"{card['task']}, {card['src']}" + ("" if card["src"] == card["tgt"] else f" to {card['tgt']}"),
-        "licence": card["licence"],
-        "homepage": card["homepage"],
-        "to be cited": card["citation"],
-        "fetched": f"{card['fetched']} by nmtkit {card['nmtkit']}",
-        "command": f"`{card['command']}`",
-    }
-    lines += [f"* {name}: {value}" for name, value in about.items() if value]
-    lines += ["", "## Sources", "", "| from | version | bytes | SHA-256 |", "|---|---|---:|---|"]
-    for one in card["sources"]:
-        unsure = "" if one["verified"] else " (not verified)"
-        lines.append(f"| {one['origin']} | {one['version'] or '-'} | {one['bytes']:,} | {one['sha256']}{unsure} |")
-    lines += ["", "## What is in it", "", "| split | pairs | source words | target words |", "|---|---:|---:|---:|"]
-    for name, count in card["counts"].items():
-        lines.append(f"| {name} | {count['pairs']:,} | {count['src_words']:,} | {count['tgt_words']:,} |")
-    if card["dropped"]:
-        lines += ["", "## What was left out", "", "| reason | pairs |", "|---|---:|"]
-        lines += [f"| {reason} | {count:,} |" for reason, count in Counter(card["dropped"]).most_common()]
-    lines += ["", "## Files", "", "| file | SHA-256 |", "|---|---|"]
-    lines += [f"| {name} | {digest} |" for name, digest in card["files"].items()]
-    return "\n".join(lines) + "\n"
+    text = f"# {card['name']}: {card['title']}\n\n```yaml\n{dump_yaml(card)}```\n"
+    (folder / CARD_TEXT).write_text(text, encoding="utf-8")

@@ -30,11 +30,6 @@ class SourceFile:
     verified: bool = True
     """Whether the checksum was compared with one from the catalogue or an index."""
 
-    @property
-    def size(self) -> int:
-        """In bytes."""
-        return self.path.stat().st_size
-
 
 class CorpusSource(Settings):
     """Settings of one source, and the download."""

@@ -31,7 +31,7 @@ ours-{corpus}-{src}-{tgt}:
   size: unknown
   licence: see {corpus}
   sources:
-    - {kind: url, url: "https://example.org/{corpus}/{first}-{second}/{their_first}{their_second}/{their_tgt}.zip",
+    - {kind: url, url: "https://example.org/{corpus}/{first}-{second}/{their_tgt}.zip",
        no_checksum: any file of that form}
   read: {kind: tab_separated, text: "{their_tgt}.zip:{src}.txt"}
 """
@@ -60,7 +60,7 @@ def test_an_entry_is_read_with_its_defaults(tmp_path):
 def test_values_stand_for_placeholders_everywhere(tmp_path):
     corpus = load(tmp_path, FAMILY).get("ours-Tatoeba.2-fr-de")
     assert corpus.entry.title == "Tatoeba.2 from fr to de"
-    assert corpus.entry.sources[0].label() == "https://example.org/Tatoeba.2/de-fr/deufr/deu.zip"
+    assert corpus.entry.sources[0].label() == "https://example.org/Tatoeba.2/de-fr/deu.zip"
     assert corpus.entry.read.model_dump()["text"] == "deu.zip:fr.txt"
 
 
@@ -74,7 +74,7 @@ def test_examples_are_names_that_can_be_fetched(tmp_path):
 def test_names_that_are_not_there(tmp_path):
     assert "did you mean 'ours'?" in fault_of(tmp_path, PLAIN, "our")
     assert "did you mean 'ours-Books-en-de'?" in fault_of(tmp_path, FAMILY, "ours-Books-en_de")
-    assert "{tgt} of ours-{corpus}-{src}-{tgt}: valid names: de, en, fr" in fault_of(tmp_path, FAMILY, "ours-a-en-xx")
+    assert "did you mean 'ours-Books-en-fr'?" in fault_of(tmp_path, FAMILY, "ours-Books-en-fx")
     assert "source and target are the same language" in fault_of(tmp_path, FAMILY, "ours-a-en-en")
     assert "`nmtkit fetch --list`" in fault_of(tmp_path, PLAIN, "nothing like it")
 

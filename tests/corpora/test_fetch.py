@@ -86,7 +86,7 @@ def test_the_folder_has_text_a_recipe_that_finds_it_and_a_card_of_what_was_left_
         assert hashlib.sha256((desk.folder / name).read_bytes()).hexdigest() == digest
     assert len(card["files"]) == 6
     text = (desk.folder / "CARD.md").read_text(encoding="utf-8")
-    shown = ("# pairs: Pairs of a test", "* licence: none", "`nmtkit fetch pairs`", "| both sides identical | 1 |")
+    shown = ("# pairs: Pairs of a test", "licence: none", "command: nmtkit fetch pairs", "both sides identical: 1")
     assert all(line in text for line in shown)
 
 
@@ -133,7 +133,7 @@ def test_a_file_put_into_the_cache_by_hand_is_taken(desk):
 def test_without_a_sum_it_is_said(desk):
     desk.fetch(desk.corpus(vouch=False))
     assert any("pairs.zip is not verified: it changes" in text for text in desk.said)
-    assert "(not verified)" in (desk.folder / "CARD.md").read_text(encoding="utf-8")
+    assert "verified: false" in (desk.folder / "CARD.md").read_text(encoding="utf-8")
 
 
 def test_a_failure_leaves_what_was_there_and_nothing_half(desk):
