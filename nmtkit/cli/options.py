@@ -14,9 +14,8 @@ import click
 from typing_extensions import override
 
 from nmtkit.cli import completing
-from nmtkit.core.errors import DataError
+from nmtkit.core.errors import DataError, shorten
 from nmtkit.core.settings import MAX_INT, MAX_THREADS
-from nmtkit.core.wording import shorten
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 

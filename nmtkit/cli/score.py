@@ -16,17 +16,10 @@ from nmtkit.core.errors import DataError
 from nmtkit.corpus.alignments import AlignmentFile, GoldAlignment, parse_alignments, reverse_links
 from nmtkit.corpus.json_records import EXTRACT_HINT
 from nmtkit.metrics import METRICS, Options, Resampling, aer, by_length
-from nmtkit.metrics.systems import bleu_table, named, notes, require_equal_counts, score_systems, titles
+from nmtkit.metrics.systems import named, notes, require_equal_counts, score_systems, titles
 from nmtkit.pictures import picture_format
 
 REMEDY = f"{EXTRACT_HINT} (only score-summaries reads a .jsonl file by itself)"
-
-
-def _parse_edges(ctx: click.Context, parameter: click.Parameter, given: str) -> list[int]:
-    try:
-        return [int(edge) for edge in given.split(",")]
-    except ValueError as error:
-        raise click.BadParameter(f"{given!r} is not a list of whole numbers such as 10,20,30") from error
 
 
 @click.command("score", cls=scoring.MetricsCommand)
@@ -41,14 +34,6 @@ def _parse_edges(ctx: click.Context, parameter: click.Parameter, given: str) -> 
 @cloup.option_group(
     "By length",
     click.option("--by-length", "lengths_shown", is_flag=True, help="BLEU by words of the source, or of REF."),
-    click.option(
-        "--edges",
-        metavar="LIST",
-        default="10,20,30,40,50",
-        show_default=True,
-        callback=_parse_edges,
-        help="Upper ends of the length ranges, in words.",
-    ),
     picture_file("--plot", meaning="Draw --by-length"),
 )
 def score_command(
@@ -60,7 +45,6 @@ def score_command(
     draws: Resampling | None,
     width: int,
     lengths_shown: bool,
-    edges: list[int],
     plot: Path | None,
     as_json: bool,
 ) -> None:
@@ -98,7 +82,7 @@ def score_command(
     systems = score_systems(outputs, refs, metrics, options, draws, source_lines)
     names = [system.title for system in systems]
     measured = refs[0] if source_lines is None else source_lines
-    buckets = [by_length(lines, refs, measured, edges, options) for _, lines in outputs if lengths_shown]
+    buckets = [by_length(lines, refs, measured, options=options) for _, lines in outputs if lengths_shown]
     for note in notes(metrics, refs):
         tell(f"note: {note}")
     if as_json:
@@ -106,9 +90,6 @@ def score_command(
         records = [system.record() | more for system, more in zip(systems, ranges, strict=True)]
         scoring.print_json(ref_paths, systems=records)
     else:
-        head, rows = bleu_table(systems)
-        if rows:
-            console.table("BLEU in parts", head, rows)
         if buckets:
             show_lengths(names, buckets)
         scoring.show_scores(systems, draws, width)

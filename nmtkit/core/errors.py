@@ -35,3 +35,8 @@ class CheckpointError(NmtkitError):
 
 class TrainingError(NmtkitError):
     """Training cannot go on: the loss is not finite, or nothing is left to train on."""
+
+
+def shorten(text: str, most: int = 100) -> str:
+    """The text, or its beginning where it is long: a message quotes what was given, and that may be anything."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."

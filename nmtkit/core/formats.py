@@ -8,8 +8,7 @@ from typing import Any
 
 import yaml
 
-from nmtkit.core.errors import DataError, RecipeError
-from nmtkit.core.wording import shorten
+from nmtkit.core.errors import DataError, RecipeError, shorten
 
 KeyPath = tuple[str | int, ...]
 

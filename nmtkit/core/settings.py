@@ -22,10 +22,9 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_core import core_schema
 
-from nmtkit.core.errors import RecipeError
+from nmtkit.core.errors import RecipeError, shorten
 from nmtkit.core.formats import KeyPath
 from nmtkit.core.registry import MAX_KEYS, Registry, suggest_names
-from nmtkit.core.wording import shorten
 
 __all__ = ["Field", "field_validator", "model_validator"]  # of pydantic, passed on to the settings of every part
 

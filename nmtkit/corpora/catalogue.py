@@ -8,12 +8,11 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from nmtkit.core.errors import RecipeError
+from nmtkit.core.errors import RecipeError, shorten
 from nmtkit.core.files import bundled_path
 from nmtkit.core.formats import KeyPath, load_yaml
 from nmtkit.core.registry import suggest_names
 from nmtkit.core.settings import Field, Name, Settings, is_valid_name, model_validator, parse, registry_name
-from nmtkit.core.wording import shorten
 from nmtkit.corpora.debian import DebianIndexes, DebianPackage
 from nmtkit.corpora.debian_readers import DebianDescriptions, DebianSummaries, LibreOfficeHelp
 from nmtkit.corpora.readers import AlignedReader, TabSeparatedReader

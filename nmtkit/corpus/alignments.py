@@ -17,9 +17,8 @@ from typing import Any, Literal, TextIO, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.core.errors import DataError
+from nmtkit.core.errors import DataError, shorten
 from nmtkit.core.files import atomic_path, write_errors
-from nmtkit.core.wording import shorten
 
 Link = tuple[int, int]
 """Source and target position, counted from 0."""

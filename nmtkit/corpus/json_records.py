@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nmtkit.core.errors import DataError
+from nmtkit.core.errors import DataError, shorten
 from nmtkit.core.formats import parse_json
-from nmtkit.core.wording import shorten
 
 DETECTION_LINES = 64
 """The first lines of a text by which JSON lines are detected."""

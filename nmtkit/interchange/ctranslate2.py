@@ -12,9 +12,8 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from nmtkit.core.errors import CheckpointError
+from nmtkit.core.errors import CheckpointError, shorten
 from nmtkit.core.settings import parse
-from nmtkit.core.wording import shorten
 from nmtkit.data.tokenizer import WORD_START, Tokenizer, TokenizerPair
 from nmtkit.data.vocabulary import BOS, PAD, SPECIALS
 from nmtkit.interchange.ctranslate2_file import CTranslate2Model, read_ctranslate2_file

@@ -20,8 +20,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from nmtkit.core.errors import CheckpointError
-from nmtkit.core.wording import shorten
+from nmtkit.core.errors import CheckpointError, shorten
 from nmtkit.interchange.external_files import ExternalWeights, unsupported
 
 _VERSION, _SPECIFICATION, _REVISION = 6, "TransformerSpec", 7

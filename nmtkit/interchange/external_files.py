@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from nmtkit.checkpoints.tensor_files import open_tensors
-from nmtkit.core.errors import CheckpointError, DataError
+from nmtkit.core.errors import CheckpointError, DataError, shorten
 from nmtkit.core.formats import parse_json
 from nmtkit.core.settings import Settings, model_validator
-from nmtkit.core.wording import shorten
 
 J = TypeVar("J", dict[str, Any], list[Any])
 

@@ -8,9 +8,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from nmtkit.core.errors import CheckpointError
+from nmtkit.core.errors import CheckpointError, shorten
 from nmtkit.core.settings import Beam, Depth, Field, Length, Width, parse
-from nmtkit.core.wording import shorten
 from nmtkit.data.tokenizer import MAX_VOCAB_SIZE, TokenizerPair
 from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
 from nmtkit.interchange.export_weights import huggingface_names

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from nmtkit.checkpoints.weights import get_weights
-from nmtkit.core.errors import CheckpointError
+from nmtkit.core.errors import CheckpointError, shorten
 from nmtkit.core.settings import parse
-from nmtkit.core.wording import shorten
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.interchange.external_files import ExternalWeights
 from nmtkit.interchange.vocabulary import Maps

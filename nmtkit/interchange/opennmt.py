@@ -14,9 +14,8 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor
 
-from nmtkit.core.errors import CheckpointError
+from nmtkit.core.errors import CheckpointError, shorten
 from nmtkit.core.settings import Depth, Field, Width, parse
-from nmtkit.core.wording import shorten
 from nmtkit.data.tokenizer import WORD_START
 from nmtkit.interchange.external_files import (
     ExternalSettings,

@@ -1,9 +1,7 @@
 """BLEU, chrF and TER by sacrebleu, and BLEU by length."""
 
 import os
-import socket
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Self
@@ -18,9 +16,6 @@ TOKENIZERS = ("13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "none")
 """The tokenizers of sacrebleu that need no model from the network."""
 SPM_TOKENIZERS = ("flores101", "flores200", "spm")
 """The tokenizers that need a SentencePiece model, which sacrebleu downloads once; spm is flores101."""
-
-_TIMEOUT = 20
-"""Seconds to wait for a server."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +56,12 @@ class SacrebleuMetric(TextMetric):
         made = {metric.name: metric.build(options, systems[0].refs) for metric in metrics}
         if resampling is None:
             return [[Comparison(_score(metric, texts)) for texts in systems] for metric in made.values()]
+        from unittest.mock import patch
+
         from sacrebleu.significance import PairedTest, Result
 
         outputs = [(str(number), texts.hyps) for number, texts in enumerate(systems)]
-        with _sacrebleu_seed(resampling.seed):
+        with patch.dict(os.environ, SACREBLEU_SEED=str(resampling.seed)):  # sacrebleu takes it from nowhere else
             test = PairedTest(outputs, dict(made), None, test_type=resampling.kind, n_samples=resampling.n_samples)
             signatures, results = test()
         rows: list[list[Comparison]] = []
@@ -91,19 +88,6 @@ def _score(metric: Any, texts: Texts) -> Score:
     return BleuScore(score.name, score.value, score.signature, precisions, float(result.bp), **lengths)
 
 
-@contextmanager
-def _sacrebleu_seed(seed: int) -> Iterator[None]:
-    """Sets the seed of sacrebleu, which takes it from the environment only."""
-    before = os.environ.get("SACREBLEU_SEED")
-    os.environ["SACREBLEU_SEED"] = str(seed)
-    try:
-        yield
-    finally:
-        del os.environ["SACREBLEU_SEED"]
-        if before is not None:
-            os.environ["SACREBLEU_SEED"] = before
-
-
 def _sacrebleu() -> Any:
     import sacrebleu  # on use: most commands score nothing
 
@@ -117,8 +101,6 @@ def _bleu(options: Options, references: Sequence[Sequence[str]]) -> Any:
     name = "flores101" if name == "spm" else name  # the same, without sacrebleu's warning that the name is old
     # `force` silences the warning about tokenized text, which tokenizer "none" is for.
     settings = {"tokenize": name, "force": name == "none", "lowercase": options.lowercase}
-    waited = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(_TIMEOUT)
     try:
         return _sacrebleu().BLEU(**settings, references=references)
     except (OSError, RuntimeError) as error:
@@ -126,8 +108,6 @@ def _bleu(options: Options, references: Sequence[Sequence[str]]) -> Any:
         remedy = "run this once with a network, after deleting a broken file in ~/.sacrebleu/models"
         more = f"; it needs a model: {remedy}" if name in SPM_TOKENIZERS else ""
         raise NmtkitError(f"tokenizer {options.tokenize!r} is not ready: {reason}{more}") from error
-    finally:
-        socket.setdefaulttimeout(waited)
 
 
 def _chrf(options: Options, references: Sequence[Sequence[str]], word_order: int = 0) -> Any:
@@ -189,8 +169,6 @@ def by_length(
     Texts(hyps, refs)
     if len(lengths_of) != len(hyps):
         raise DataError(f"lengths are given by {len(lengths_of)} lines, but the hypotheses have {len(hyps)}")
-    if any(low >= high for low, high in zip([-1, *edges], edges, strict=False)):
-        raise NmtkitError(f"the edges of the length buckets must rise from at least 0, not {list(edges)}")
     lengths = [len(line.split()) for line in lengths_of]
     buckets = []
     for low, high in zip([0, *(edge + 1 for edge in edges)], [*edges, None], strict=True):

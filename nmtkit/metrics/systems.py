@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit.core.errors import DataError
-from nmtkit.metrics.bleu import BleuScore
 from nmtkit.metrics.metric import Comparison, Options, Resampling, Texts, metric_names, score_texts, text_metrics
 from nmtkit.metrics.significance import SIGNIFICANCE_LEVEL
 
@@ -57,17 +56,6 @@ def score_table(systems: Sequence[ScoredSystem], width: int) -> tuple[list[str],
     columns = zip(*(system.scores for system in systems), strict=True)
     rows = [[cells[0].score.name, *(_cell(cell, width) for cell in cells)] for cells in columns]
     return ["metric", *(system.title for system in systems)], rows
-
-
-def bleu_table(systems: Sequence[ScoredSystem]) -> tuple[list[str], list[list[str]]]:
-    """Head and rows of the table of the components of BLEU: a row for each system that was scored by it."""
-    rows = []
-    for system in systems:
-        for score in (cell.score for cell in system.scores):
-            if isinstance(score, BleuScore):
-                lengths = [f"{score.brevity_penalty:.3f}", f"{score.ratio:.3f}", score.hyp_length, score.ref_length]
-                rows.append([system.title, *(f"{one:.1f}" for one in score.precisions), *map(str, lengths)])
-    return ["system", "1-gram", "2-gram", "3-gram", "4-gram", "BP", "ratio", "hyp_len", "ref_len"], rows
 
 
 def score_lines(systems: Sequence[ScoredSystem], width: int) -> list[str]:

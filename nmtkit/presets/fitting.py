@@ -20,7 +20,6 @@ from nmtkit.core.errors import RecipeError
 from nmtkit.core.files import bundled_path
 from nmtkit.core.formats import load_yaml
 from nmtkit.core.registry import suggest_names
-from nmtkit.core.wording import format_minutes
 from nmtkit.corpus.statistics import CorpusStatistics, SideStatistics
 from nmtkit.presets.proposal import ProposedRecipe
 from nmtkit.tasks.task import TASKS
@@ -382,3 +381,15 @@ def _warnings(preset: FittedPreset, gpu: bool, limit: float | None) -> list[str]
     if preset.name == "base" and not gpu:
         warnings.append("preset base takes days on a CPU; --preset small is made for it")
     return warnings
+
+
+def format_minutes(minutes: float) -> str:
+    """About 5 minutes, about 3 hours, about 2 days."""
+    if minutes < 0.7:
+        return "less than a minute"
+    if minutes < 1.5:
+        return "about a minute"
+    hours = minutes / 60
+    if hours < 1.7:
+        return f"about {minutes:.0f} minutes"
+    return f"about {hours:.0f} hours" if hours < 48 else f"about {hours / 24:.0f} days"

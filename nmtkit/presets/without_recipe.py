@@ -20,14 +20,13 @@ from nmtkit.core.errors import CheckpointError, DataError, NmtkitError
 from nmtkit.core.files import atomic_write_text, write_errors, write_json
 from nmtkit.core.formats import parse_json
 from nmtkit.core.settings import is_valid_name
-from nmtkit.core.wording import format_minutes
 from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.corpus.splitting import HoldOut, choose_hold_out, write_splits
 from nmtkit.corpus.statistics import CorpusCounter, CorpusStatistics
 from nmtkit.presets.fine_tuning import FineTuningRecipe
-from nmtkit.presets.fitting import FittedPreset, choose_preset
+from nmtkit.presets.fitting import FittedPreset, choose_preset, format_minutes
 from nmtkit.presets.proposal import ProposedRecipe
 from nmtkit.runs.folder import Notify, RunFolder, RunLock, ignore, lock_run
 from nmtkit.runs.origin import find_origin

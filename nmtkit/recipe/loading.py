@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from nmtkit.core.errors import RecipeError
+from nmtkit.core.errors import RecipeError, shorten
 from nmtkit.core.files import bundled_path
 from nmtkit.core.formats import MAX_DEPTH, KeyPath, load_yaml, parse_value
 from nmtkit.core.registry import suggest_names
 from nmtkit.core.settings import parse
-from nmtkit.core.wording import shorten
 from nmtkit.corpus.config import FILE_KINDS
 from nmtkit.models.base import MODELS
 from nmtkit.recipe.schema import MAX_STAGES, STAGE_GROUPS, Recipe, deep_merge

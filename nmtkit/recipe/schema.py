@@ -6,11 +6,10 @@ from typing import Annotated, Any, Literal
 
 import nmtkit.models  # noqa: F401  # importing it registers every model
 from nmtkit.checkpoints.manager import NAMED_WEIGHTS
-from nmtkit.core.errors import NmtkitError
+from nmtkit.core.errors import NmtkitError, shorten
 from nmtkit.core.formats import KeyPath, dump_yaml
 from nmtkit.core.registry import suggest_names
 from nmtkit.core.settings import Beam, Field, Name, Settings, field_validator, model_validator, parse
-from nmtkit.core.wording import shorten
 from nmtkit.corpus.config import DataConfig, SplitFiles
 from nmtkit.data.batch_stream import BatchConfig
 from nmtkit.data.embeddings import PretrainedEmbeddingsConfig, Side

@@ -113,8 +113,6 @@ MISTAKES = {
         "t.src --ref t.tgt --metrics blue": "unknown metric 'blue': did you mean 'bleu'",
         "t.src --ref t.tgt --paired-ar": "--paired-ar compares several HYPs",
         "t.src t.src --ref t.tgt --paired-ar --paired-bs": "leave the other option out",
-        "t.src --ref t.tgt --by-length --edges 10,x": "'10,x' is not a list of whole numbers",
-        "t.src --ref t.tgt --by-length --edges 20,10": "must rise",
         "t.src --ref t.tgt --plot a.svg": "--plot draws --by-length",
         "t.src --ref t.tgt --by-length --plot a.gif": "not a picture format",
     },

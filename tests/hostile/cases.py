@@ -152,7 +152,7 @@ OPTIONS = {
     ("summarize", "-m", "runs/sum"): "--window --max-source-tokens --lead --n-best --max-length --coverage-penalty",
     ("rescore", "-m", "runs/tiny", *PAIRS): "--length-penalty --batch-tokens --target",
     ("align", "-m", "runs/tiny", *PAIRS): "--threshold --layer --head --soft --source",
-    ("score", "test.tgt", "--ref", "valid.tgt"): "--n-samples --seed --edges --metrics --tokenize --sentences",
+    ("score", "test.tgt", "--ref", "valid.tgt"): "--n-samples --seed --metrics --tokenize --sentences",
     ("plot-attention", "-m", "runs/tiny", "ba ce"): "--layer --head --beam-size -o --what",
     ("average", "-m", "runs/tiny", "-o", "out.safetensors"): "--best --recent -o",
     ("preprocess", "tiny.yaml", "--run", "fresh"): "--workers --run --set",

@@ -13,11 +13,10 @@ from daily import daily
 
 from nmtkit import recipe
 from nmtkit.core.errors import DataError, RecipeError
-from nmtkit.core.wording import format_minutes
 from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.statistics import CorpusCounter, CorpusStatistics, SideStatistics
 from nmtkit.data.tokenizer_training import learn_tokenizers
-from nmtkit.presets.fitting import PRESETS, TASKS_WITH_PRESETS, FittedPreset, choose_preset
+from nmtkit.presets.fitting import PRESETS, TASKS_WITH_PRESETS, FittedPreset, choose_preset, format_minutes
 
 DATA = {"train": {"src": "a.en", "tgt": "a.de"}, "valid": {"src": "b.en", "tgt": "b.de"}}
 
