@@ -7,7 +7,7 @@ import reference_search
 from reference_search import NO_REQUEST, EnsembleSentence, Request, Sentence
 
 from nmtkit.data.vocabulary import EOS
-from nmtkit.models.base import Seq2Seq
+from nmtkit.models.base import Decoder
 from nmtkit.models.ensemble import Ensemble
 from nmtkit.search.hypotheses import Hypothesis
 from nmtkit.search.rules import SearchConfig
@@ -50,7 +50,7 @@ def agree(
         assert one.token_log_probs == pytest.approx(other.log_probs, abs=1e-9), what
 
 
-def for_model(settings: dict[str, object], model: Seq2Seq) -> SearchConfig:
+def for_model(settings: dict[str, object], model: Decoder) -> SearchConfig:
     """The settings of a search; a model without attention has no coverage to penalize."""
     config = SearchConfig.model_validate(settings)
     return config if model.has_attention else config.changed({"coverage_penalty": 0.0})

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
-from nmtkit.models.base import ModelOutput, Output, Seq2Seq
+from nmtkit.models.base import Decoder, ModelOutput, Output
 from nmtkit.models.output import log_probabilities
 from nmtkit.search.rules import SearchConfig, coverage_penalty, length_penalty, max_lengths, min_lengths
 
@@ -99,9 +99,14 @@ NO_REQUEST = Request()
 
 
 def allowed(
-    log_probs: list[float], tokens: Sequence[int], config: SearchConfig, least: int, request: Request = NO_REQUEST
+    log_probs: list[float],
+    tokens: Sequence[int],
+    config: SearchConfig,
+    least: int,
+    request: Request = NO_REQUEST,
+    prompt: Sequence[int] = (),
 ) -> list[float]:
-    """The log-probabilities of what may follow these tokens."""
+    """The log-probabilities of what may follow these tokens behind a prompt."""
     if config.prefix_bias == 1 and len(tokens) < len(request.prefix):
         wanted = request.prefix[len(tokens)]
         only = [-math.inf] * len(log_probs)
@@ -114,9 +119,10 @@ def allowed(
         forbidden.add(EOS)
     size = config.no_repeat_ngram
     if size:
-        grams = {tuple(tokens[start : start + size]) for start in range(len(tokens) - size + 1)}
+        whole = (*prompt, *tokens)
+        grams = {tuple(whole[start : start + size]) for start in range(len(whole) - size + 1)}
         seen = {gram for gram in grams if not set(gram) & set(request.may_repeat)}
-        before = tuple(tokens[len(tokens) - size + 1 :]) if size > 1 else ()
+        before = tuple(whole[max(0, len(whole) - size + 1) :]) if size > 1 else ()
         forbidden |= {token for token in range(len(log_probs)) if (*before, token) in seen}
     for term in request.refused:
         if tuple(tokens[len(tokens) - len(term) + 1 :]) == tuple(term[:-1]) or len(term) == 1:
@@ -134,13 +140,20 @@ def possible(log_prob: float) -> float:
     return max(log_prob, math.log(torch.finfo(torch.float64).tiny))
 
 
-def more_weight(log_prob: float, tokens: Sequence[int], token: int, config: SearchConfig, request: Request) -> float:
+def more_weight(
+    log_prob: float,
+    tokens: Sequence[int],
+    token: int,
+    config: SearchConfig,
+    request: Request,
+    prompt: Sequence[int] = (),
+) -> float:
     """How much more than its own log-probability a token weighs."""
     weighed, place = log_prob, len(tokens)
     if config.prefix_bias < 1 and place < len(request.prefix) and list(tokens) == list(request.prefix[:place]):
         mixed = (1 - config.prefix_bias) * math.exp(log_prob)
         weighed = math.log(mixed + config.prefix_bias * (token == request.prefix[place]))
-    return (config.repetition_penalty if token in tokens else 1.0) * weighed - log_prob
+    return (config.repetition_penalty if token in (*prompt, *tokens) else 1.0) * weighed - log_prob
 
 
 def by_turns(candidates: list[Candidate], size: int) -> list[PlainHypothesis]:
@@ -171,12 +184,12 @@ def looked_at(
 class Sentence:
     """What a model says of the prefixes of one sentence; of each it is asked once, however many searches need it."""
 
-    def __init__(self, model: Seq2Seq, read: Read) -> None:
-        self.model, self.read = model, read
+    def __init__(self, model: Decoder, read: Read, prompt: Sequence[int] = ()) -> None:
+        self.model, self.read, self.prompt = model, read, tuple(prompt)
         self.listed: Tensor | None = None
         self.words = model.sizes["tgt"]
         self.empty = read([])
-        self.memory = model.encode(self.empty)
+        self.memory = model.memory(self.empty)
         self._passes: dict[tuple[int, ...], tuple[ModelOutput, Tensor]] = {}
 
     def among(self, listed: Tensor) -> "Sentence":
@@ -186,9 +199,10 @@ class Sentence:
         return other
 
     def after(self, tokens: tuple[int, ...]) -> Output:
-        """Of a whole pass over these tokens as a given target."""
+        """Of a whole pass over the prompt and these tokens as a given target: of the steps behind the prompt."""
         if tokens not in self._passes:
-            readout = self.model.unroll(self.read(tokens), self.memory, self.model.has_attention)
+            whole = self.model.unroll(self.read((*self.prompt, *tokens)), self.memory, self.model.has_attention)
+            readout = whole.mapped(lambda steps: steps[:, len(self.prompt) :])
             self._passes[tokens] = readout, self.model.logits(readout, self.memory)
         readout, logits = self._passes[tokens]
         if self.listed is not None:
@@ -206,7 +220,7 @@ class EnsembleSentence:
 
     def __init__(self, members: Sequence[Sentence], weights: Sequence[float], of_logs: bool = False) -> None:
         self.members, self.weights, self.of_logs = members, weights, of_logs
-        self.empty, self.words = members[0].empty, members[0].words
+        self.empty, self.words, self.prompt = members[0].empty, members[0].words, members[0].prompt
 
     def after(self, tokens: tuple[int, ...]) -> Output:
         """Of whole passes over these tokens; attention is the mean of those that have any."""
@@ -228,8 +242,10 @@ class Steps:
     """How the hypotheses of one sentence may go on, and what they are ranked by."""
 
     def __init__(self, sentence: Sentence | EnsembleSentence, config: SearchConfig, request: Request) -> None:
-        lengths, self.words = sentence.empty.inputs.lengths, sentence.empty.inputs.mask[0].clone()
-        self.words[int(lengths) - 1] = False  # EOS is not to be covered
+        lengths = sentence.empty.lengths
+        if sentence.empty.reads_text:
+            self.words = sentence.empty.inputs.mask[0].clone()
+            self.words[int(lengths) - 1] = False  # EOS is not to be covered
         self.sentence, self.config, self.request = sentence, config, request
         prefix, room = torch.tensor([request.prefix]), torch.tensor([sum(len(term) + 1 for term in request.required)])
         self.limit, self.least = int(max_lengths(config, lengths, prefix, room)), int(min_lengths(config, lengths))
@@ -249,14 +265,15 @@ class Steps:
             cost = float(coverage_penalty(config.coverage_kind, coverage, self.words, config.coverage_penalty))
         in_every_step = cost * divisor if config.coverage_kind == "summary" else 0.0
         following = []
-        values = allowed(output.log_probs[0, position].tolist(), one.tokens, config, self.least, self.request)
+        prompt, own = self.sentence.prompt, output.log_probs[0, position].tolist()
+        values = allowed(own, one.tokens, config, self.least, self.request, prompt)
         is_forced = config.at_limit == "end" and position + 1 == self.limit
         if is_forced:
             values = [0.0 if token == EOS else -math.inf for token in range(len(values))]
         for token, value in enumerate(values):
             if value == -math.inf:
                 continue
-            more = 0.0 if is_forced else more_weight(value, one.tokens, token, config, self.request)
+            more = 0.0 if is_forced else more_weight(value, one.tokens, token, config, self.request, prompt)
             penalty = one.penalty + more
             log_probs = (*one.log_probs, value)
             ranks = math.fsum(log_probs) + penalty
@@ -382,16 +399,13 @@ def sampled(
     sentence: Sentence | EnsembleSentence, config: SearchConfig, line: int, request: Request = NO_REQUEST
 ) -> list[PlainHypothesis]:
     """The samples of the sentence of this number; words that only its source has are behind those of the vocabulary."""
-    steps, words, source = (
-        Steps(sentence, config, request),
-        sentence.words,
-        sentence.empty.inputs.copy.extended[0].tolist(),
-    )
+    steps, words = Steps(sentence, config, request), sentence.words
+    source = sentence.empty.inputs.copy.extended[0].tolist() if sentence.empty.reads_text else []
     ended, cut = [], []
     for sample in range(config.samples):
         one = PlainHypothesis((), ())
         for position in range(steps.limit):
-            key = hashed(hashed(hashed(config.seed, line), sample), position)
+            key = hashed(hashed(hashed(config.seed, line), sample), len(sentence.prompt) + position)
             places = {}  # a word that only the source has counts as its first place there
             for _, longer in steps.after(one):
                 token = longer.tokens[-1]

@@ -182,6 +182,8 @@ class Batch(Rows):
     """`(B,T,S)`, bool: links between the tokens of targets and inputs; None without an alignment."""
     prefix: Tensor | None = None
     """Forced beginnings of translations: extended ids `(B,P)`, padded with PAD on the right."""
+    prompt: Tensor | None = None
+    """Texts that a search goes on with: ids `(B,P)` without BOS, padded with PAD on the right."""
     terms: Rows | None = None
     """Terms that translations must contain or avoid; `nmtkit.search.constraints.Terms`."""
 
@@ -189,6 +191,16 @@ class Batch(Rows):
     def size(self) -> int:
         """B."""
         return len(self.tensors()[0])
+
+    @property
+    def lengths(self) -> Tensor:
+        """How many positions the model reads of each example `(B,)`: of a text with EOS; 0 where it reads nothing."""
+        return torch.zeros(self.size, dtype=torch.long) if self.inputs is ABSENT else self.inputs.lengths
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether the model reads texts."""
+        return self.inputs is not ABSENT and self.inputs.ids is not ABSENT
 
     @property
     def loss_mask(self) -> Tensor:

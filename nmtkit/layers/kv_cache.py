@@ -4,6 +4,9 @@ Position p of a sentence has K slots, p*K to p*K+K-1, one for each hypothesis of
 of every position, that of its own ancestor. So following the parents reorders only what each hypothesis sees, one
 number a slot; all K hypotheses of a sentence read the entries as K queries.
 
+Sentences may begin with prompts, which have one slot a position. Where prompts differ in length nobody sees the slots
+behind a shorter one: its sentence goes on in the slots behind the longest, at a position of its own.
+
 Most slots are soon seen by no hypothesis, since those of a beam have most of their ancestors in common. A search on a
 CPU drops them from time to time (`compact`): then the slots in use stand first, and new ones behind them.
 
@@ -12,6 +15,9 @@ Letters as in `models/base.py`, and:
     W  hypotheses per sentence in this step: in the first of a search 1, K after it; now N = B*W
     P  positions that are read: those before and the present one
 """
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -56,6 +62,8 @@ class KVCache:
         self._together = True  # all sentences stand at one position
         self._is_open = False  # whether this position has slots
         self._is_fixed = False  # whether its size, and what is read, never change by itself
+        self._in_prompt = False  # whether the W hypotheses of this step are the positions of a prompt
+        self._has_prompts = False  # whether sentences began with prompts
         self._entries: list[Tensor] = []
         self._written = self._first = 0  # layers, at this position: by all models, and by those before this one
         self._number_rows()
@@ -75,10 +83,10 @@ class KVCache:
         kept = self._entries[layer]
         if self.compacts and self.width < self.beam:  # unseen slots must hold numbers, too
             kept[:, self._read_columns() - self.beam + self.width : self._read_columns()] = 0
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() and not self._in_prompt:
             self._entries[layer] = kept.flatten(0, 1).index_copy(0, self._rows, entries).view_as(kept)
         elif self._together:  # a CPU copies a part faster than it finds as many rows
-            first = self._read_columns() - self.beam
+            first = self._read_columns() - max(self.beam, self.width)
             kept[:, first : first + self.width] = entries.view(-1, self.width, *entries.shape[1:])
         else:
             kept.flatten(0, 1).index_copy_(0, self._rows, entries)
@@ -92,7 +100,7 @@ class KVCache:
 
         It has the columns of `read`. None where everything is seen.
         """
-        if self.beam == 1 and self._together:
+        if self.beam == 1 and self._together and not (self._in_prompt or self._has_prompts):
             return None
         return self._bias[:, None, :, : self._read_columns()]
 
@@ -100,6 +108,43 @@ class KVCache:
         """The slots that a hypothesis sees, without its own of this position: `(B,W,P*K)`, bool."""
         visible = self._bias[:, :, : self._read_columns()] == 0
         return visible.scatter_(2, self._slots[:, :, None], False)
+
+    def positions(self) -> Tensor:
+        """The position of each sentence `(B,1)`; while a prompt is read, those of its tokens `(1,W)`."""
+        return self._hypotheses[None] if self._in_prompt else self.position[:, None]
+
+    @property
+    def reach(self) -> int:
+        """How many positions the sentence that has come farthest has; unlike `length` without a longer prompt."""
+        return int(self.position.max()) + 1 if self._has_prompts else self.length
+
+    @contextmanager
+    def reading_prompt(self, length: int) -> Iterator[None]:
+        """A step that reads the first positions of all sentences at once, as `length` hypotheses of each.
+
+        The i-th hypothesis is position i, and sees those before it. At the end the cache stands behind them.
+        """
+        self.reserve(length)
+        self.length, self.width, self._in_prompt = length, length, True
+        self.position += length - 1
+        self._number_rows()
+        yield
+        last = torch.full((self.sentences,), length - 1, device=self.position.device)
+        self.next_step(last, width=1)
+        self._in_prompt = False
+
+    def end_prompts(self, lengths: Tensor, beam: int) -> None:
+        """From here on sentences have `beam` hypotheses, and have read so many tokens each, `(B,)`.
+
+        So far they had one, and read as many as the longest has; what stands behind the end of a shorter prompt is not
+        seen from now on.
+        """
+        self.beam, self._dropped, self._looked = beam, (self.length - 1) * (beam - 1), self.length
+        self.position, self._has_prompts = lengths.clone(), True
+        if self._entries:
+            behind = torch.arange(self._room, device=lengths.device) >= lengths[:, None]  # (B,P)
+            self._bias.masked_fill_(behind[:, None], -torch.inf)
+        self.reserve(self.length)
 
     def parent_rows(self, parents: Tensor) -> Tensor:
         """The rows of parents `(B,*)`, of the W hypotheses of their sentences: `(B*,)`."""
@@ -170,6 +215,7 @@ class KVCache:
 
     def insert(self, sentences: Tensor, other: "KVCache") -> None:
         """Puts the sentences of another cache, which has the same K and W, in place of these, by number, `(M,)`."""
+        assert not self._has_prompts, "sentences with prompts need a batch of their own"
         self._together = False
         self.position.index_copy_(0, sentences, other.position)
         if self._entries:
@@ -215,10 +261,15 @@ class KVCache:
         self._first_slots, self._first_rows = sentences * room, sentences * self.width  # (B,1)
 
     def _open_position(self, dtype: torch.dtype) -> None:
+        if self._in_prompt:
+            causal = torch.full((1, self.width, self._room), -torch.inf, dtype=dtype, device=self.position.device)
+            self._bias, self._is_open = causal.triu(1), True
+            return
         if not self._entries:
             shape = (self.sentences, self.width, self._room)
             self._bias = torch.full(shape, -torch.inf, dtype=dtype, device=self.position.device)
-        self._slots = torch.add(self._hypotheses, self.position[:, None], alpha=self.beam)
+        position = torch.full_like(self.position, self.length - 1) if self._has_prompts else self.position
+        self._slots = torch.add(self._hypotheses, position[:, None], alpha=self.beam)
         if self._dropped:
             self._slots -= self._dropped
         self._rows = (self._slots + self._first_slots).flatten()

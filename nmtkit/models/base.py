@@ -270,12 +270,15 @@ class Decoder(Model, Generic[M, S]):
     output_column = "tgt"
     tgt_embedding: nn.Embedding
     """The target's word vectors."""
+    prefills_at_once: ClassVar[bool] = False
+    """Whether a step remembers nothing but what it writes into the cache, and asks it for `KVCache.positions`. Then
+    `advance` can read all positions of a prompt in one pass."""
     source_end: bool = True
     """Whether a memory ends with the EOS of its source."""
 
     def memory(self, batch: Batch) -> M:
         """What is fixed while decoding, one row per sentence."""
-        first = batch.targets.ids if batch.has_targets else batch.prefix
+        first = batch.targets.ids if batch.has_targets else batch.prompt
         assert first is not None, "a decoder without a source goes on with a text, which may be empty"
         nothing = torch.zeros(len(first), 0, dtype=torch.bool, device=first.device)
         return cast(M, Memory(nothing, ABSENT))
@@ -339,14 +342,26 @@ class Decoder(Model, Generic[M, S]):
         output, state = self.advance(tokens, state, memory, cache, need_attention)
         return self.predict(output, memory), output, state
 
-    def prefill(self, prompt: Tensor, state: S, memory: M, cache: KVCache) -> tuple[ModelOutput, S]:
-        """Steps over a prompt `(B,P)`, BOS first, of one hypothesis per sentence: the output `(B,P,*)`, and the state.
+    def prefill(
+        self, prompt: Tensor, state: S, memory: M, cache: KVCache, lengths: Tensor | None = None
+    ) -> tuple[ModelOutput, S]:
+        """Reads a prompt `(B,P)`, BOS first, of one hypothesis per sentence: the output `(B,P,*)`, and the state.
 
-        The cache is at its beginning, with width 1; afterwards it stands behind the prompt.
+        The cache is at its beginning, and made for one hypothesis; afterwards it stands behind the P tokens. Of
+        prompts that are padded on the right, the state is that behind their `lengths` `(B,)`, and `KVCache.end_prompts`
+        makes the cache forget the padding.
         """
+        if self.prefills_at_once:
+            with cache.reading_prompt(prompt.shape[1]):
+                output, state = self.advance(prompt.flatten(), state, memory, cache)
+            return output.mapped(lambda tensor: tensor.view(*prompt.shape, *tensor.shape[1:])), state
         steps = []
-        for tokens in prompt.unbind(1):
-            output, state = self.advance(tokens, state, memory, cache)
+        for place, tokens in enumerate(prompt.unbind(1)):
+            output, after = self.advance(tokens, state, memory, cache)
+            if lengths is not None:
+                ended = (lengths <= place).nonzero()[:, 0]
+                after.put(ended, state.select(ended))
+            state = after
             cache.next_step()
             steps.append(output)
         return ModelOutput.stack(steps), state

@@ -166,6 +166,7 @@ class Transformer(HeadedModel[TransformerMemory]):
     """Encoder and decoder of attention and feed-forward layers; see the head of this file."""
 
     Config = TransformerConfig
+    prefills_at_once = True
 
     def __init__(self, config: TransformerConfig, sizes: VocabularySizes) -> None:
         super().__init__(config, sizes)
@@ -266,7 +267,7 @@ class Transformer(HeadedModel[TransformerMemory]):
     ) -> tuple[ModelOutput, DecoderState]:
         """One position of every hypothesis; the K hypotheses of a sentence are K queries into its memory."""
         beam = rows_per_sentence(tokens.shape[0], memory)
-        positions = F.embedding(cache.position[:, None], self.tgt_positions(cache.length))  # (B,1,H)
+        positions = F.embedding(cache.positions(), self.tgt_positions(cache.reach))  # (B,1,H)
         words = self._enter(self.tgt_embedding, tokens.view(-1, beam), positions)  # (B,K,H)
         states, weights = self._decode(words, memory, cache, self._shown(need_attention))
         readout = self._read(states, words, weights, memory).mapped(lambda tensor: tensor.flatten(0, 1))  # (N,*)

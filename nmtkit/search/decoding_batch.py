@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from nmtkit.data.batch import Batch, CopySource
+from nmtkit.core.errors import RecipeError
+from nmtkit.data.batch import Batch
 from nmtkit.data.shortlist import Shortlist
-from nmtkit.data.vocabulary import EOS, PAD, UNK
-from nmtkit.layers.copying import number_by_position
+from nmtkit.data.vocabulary import BOS, EOS, PAD
 from nmtkit.layers.kernels import block_maxima
 from nmtkit.layers.kv_cache import INITIAL_LENGTH, KVCache
 from nmtkit.models.base import Decoder, Memory, ModelOutput
@@ -43,7 +43,7 @@ from nmtkit.search.rules import (
     source_words,
 )
 from nmtkit.search.sampling import sample_step
-from nmtkit.search.state import NO_TOKEN_CLASSES, HypothesisState, SentenceState, TokenClasses
+from nmtkit.search.state import NO_TOKEN_CLASSES, HypothesisState, SentenceState, TokenClasses, numbered_by_position
 
 MANY_LOGITS = 1 << 17
 """Logits from which a step sums them up and looks only into the best blocks; a softmax of fewer is faster."""
@@ -82,42 +82,45 @@ class DecodingBatch:
     ) -> "DecodingBatch":
         """All sentences of a batch before their first step."""
         batch = batch.mapped(torch.clone)  # later sentences are written into these tensors
-        lengths, prefix, terms = batch.inputs.lengths.cpu(), batch.prefix, batch.terms
+        if not batch.reads_text:
+            config = config.model_copy(update={"min_length_ratio": 0.0, "max_length_ratio": 0.0})
+        if model.config.copies:
+            batch = numbered_by_position(batch, model.sizes["tgt"])
+        prefix, terms = batch.prefix, batch.terms
         assert terms is None or isinstance(terms, Constraints)
         room = None if terms is None else terms.room().cpu()
-        limits = max_lengths(config, lengths, None if prefix is None else prefix.cpu(), room)
-        device, size, columns = batch.inputs.ids.device, batch.size, batch.inputs.ids.shape[1]
-        if model.config.copies:
-            source, known = batch.inputs.copy.extended, model.sizes["tgt"]
-            prefix = None if prefix is None else number_by_position(prefix, source, known, UNK)
-            terms = None if terms is None else terms.changed(lambda ids: number_by_position(ids, source, known, UNK))
-            more = -(known + columns) % BLOCK + columns  # whole blocks are searched faster
-            extended = number_by_position(source, source, known, UNK)
-            inputs = replace(batch.inputs, copy=CopySource(extended, more))
-            batch = replace(batch, inputs=inputs, prefix=prefix, terms=terms)
+        limits = max_lengths(config, batch.lengths.cpu(), None if prefix is None else prefix.cpu(), room)
         memory, candidates = model.memory(batch), None
+        device, (size, columns) = memory.mask.device, memory.mask.shape
         if shortlist is not None:
+            if not batch.reads_text:
+                raise RecipeError("a shortlist has words for those of a text, and this model reads none: go without")
             given = [ids for ids in (prefix, None if terms is None else terms.positive.flatten(1)) if ids is not None]
             candidates = shortlist.candidates(batch, model.config.copies, torch.cat(given, 1) if given else None)
             memory = model.with_shortlist(memory, candidates)
         longest = int(limits.max())
-        model.reserve_positions(longest)
         dtype = torch.promote_types(next(model.parameters(), torch.empty(0)).dtype, torch.float32)
         sentences = SentenceState.begin(config, memory, batch, limits, dtype, n_best)
         has_history = config.no_repeat_ngram > 0 or sentences.penalties is not None
-        history = torch.zeros(size, 0, dtype=torch.long, device=device) if has_history else None
+        prompt = torch.zeros(size, 0, dtype=torch.long, device=device) if batch.prompt is None else batch.prompt
+        model.reserve_positions(longest + prompt.shape[1])
+        history = prompt.masked_fill(prompt == PAD, NO_TOKEN) if has_history else None
         constraints = None if terms is None else ConstrainedBeam.begin(terms, token_classes.starts)
+        # Few translations need more positions.
+        room_at_first = min(longest, max(INITIAL_LENGTH, columns * 5 // 4))
+        beam_size = 1 if prompt.shape[1] else config.beam_size
+        state, cache = model.start(memory), KVCache(size, beam_size, device, width=1, room=room_at_first)
+        if prompt.shape[1]:
+            lengths = (prompt != PAD).sum(1)
+            _, state = model.prefill(pad(prompt, (1, -1), value=BOS), state, memory, cache, lengths)
+            cache.end_prompts(lengths, config.beam_size)
+            sentences = sentences.behind(prompt, lengths)
         return cls(
             model=model,
             config=config,
             sentences=replace(sentences, candidates=candidates),
-            beam=HypothesisState(
-                model.start(memory), history, None, None if constraints is None else constraints.progress
-            ),
-            # Few translations need more positions.
-            cache=KVCache(
-                size, config.beam_size, device, width=1, room=min(longest, max(INITIAL_LENGTH, columns * 5 // 4))
-            ),
+            beam=HypothesisState(state, history, None, None if constraints is None else constraints.progress),
+            cache=cache,
             divisors=config.divisors(torch.arange(1, longest + 1)).to(device, dtype),
             limits=limits.tolist(),
             token_classes=token_classes,
@@ -316,13 +319,18 @@ class DecodingBatch:
         if cost is not None:
             final = final + cost.gather(1, step.parents)
         if config.word_reward:
-            final = final + config.word_reward * (self.cache.position + 1)[:, None].to(final.dtype)
+            final = final + config.word_reward * (self._written + 1)[:, None].to(final.dtype)
         if ended is not None:
             final = final.masked_fill(ended.gather(1, step.parents), -INFINITY)
         return final if constraints is None else constraints.ranked(step, final)
 
     def _divisor(self) -> Tensor:
-        return self.divisors.index_select(0, self.cache.position)[:, None]
+        return self.divisors.index_select(0, self._written)[:, None]
+
+    @property
+    def _written(self) -> Tensor:
+        """Tokens behind the prompt before this step `(B,)`."""
+        return self.sentences.written(self.cache.position, len(self.divisors) - 1)
 
     def _coverage_penalty(self, coverage: Tensor) -> Tensor:
         """The coverage penalty of each hypothesis `(B,W)`."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from nmtkit.core.errors import RecipeError
-from nmtkit.data.batch import Batch
+from nmtkit.data.batch import ABSENT, Batch
 from nmtkit.data.shortlist import Shortlist
 from nmtkit.models.base import Decoder
 from nmtkit.search import graphs
@@ -37,7 +37,8 @@ FEW_SENTENCES = 3
 BatchSource = Callable[[int | None, int | None], tuple[Sequence[int], Batch] | None]
 """Gives the numbers of some waiting sentences, and the sentences as a batch on any device. `source(None, None)` begins
 a decoding batch, with as many sentences as it should have slots; None where none waits. `source(count, width)` refills
-free slots: at most `count` sentences, in `width` source columns, without prefix and terms; None where none fits."""
+free slots: at most `count` sentences, in `width` source columns, without prompt, prefix and terms; None where none
+fits."""
 StepMode = Literal["auto", "eager", "graph"]
 """How steps run: captured as soon as that pays; never captured; as CUDA graphs from the first step on."""
 
@@ -100,8 +101,8 @@ class Engine:
     def run(self, source: BatchSource, refill: bool = True) -> Iterator[SentenceResult]:
         """Searches for all sentences of a source; each comes out as soon as it is finished.
 
-        With `refill` other sentences take free slots, but none of sentences with a prefix or constraints. Without, a
-        CPU compacts its cache.
+        With `refill` other sentences take free slots, but none of sentences with a prompt, a prefix or constraints.
+        Without, a CPU compacts its cache.
         """
         assert not self.model.training, "the model is in training mode: call model.eval() first"
         with ResultReader(self.device) as reader:
@@ -124,10 +125,10 @@ class Engine:
         self, given: tuple[Sequence[int], Batch], source: BatchSource | None, reader: ResultReader
     ) -> Iterator[SentenceResult]:
         """Decodes a batch, and the sentences that take its slots."""
-        size, width = given[1].inputs.ids.shape
+        size, width = len(given[0]), 0 if given[1].inputs is ABSENT else given[1].inputs.mask.shape[1]
         compacts = source is None and self.device.type == "cpu" and not self._may_capture(size)
         fresh, result = self._start(*given, compacts)
-        is_plain = given[1].prefix is None and given[1].terms is None
+        is_plain = _is_plain(given[1])
         captured = self._capture(fresh, width) if is_plain else None
         decoding = fresh if captured is None else captured.decoding
         log = StepLog(len(decoding.sentences.done), self.device)
@@ -149,7 +150,7 @@ class Engine:
                     more = source(len(free), width)
                     may_refill = more is not None
                 if more is not None:
-                    assert (more[1].prefix, more[1].terms) == (None, None), "prefixes and terms need another batch"
+                    assert _is_plain(more[1]), "prompts, prefixes and terms need another batch"
                     slots = free[: more[1].size]
                     fresh, result = self._start(*more)
                     decoding.insert(torch.from_numpy(slots).to(self.device), fresh)
@@ -175,7 +176,7 @@ class Engine:
         if (captured := self._captured.pop((slots, width), None)) is not None:
             captured.fill(fresh)
             return captured
-        length = int(max_lengths(self.config, torch.tensor([width]), None)) + 1  # a step reads one more than it must
+        length = int(max_lengths(fresh.config, torch.tensor([width]), None)) + 1  # a step reads one more than it must
         if not self.model.reserve_positions(length):
             return None
         at_once = self.steps == "graph" or self._traces(len(fresh.limits))
@@ -218,6 +219,9 @@ def beam_search(
     Of equal scores the better parent's comes first, then the smaller id's. So the sentences of a batch do not influence
     each other.
 
+    Where the batch has a `prompt`, hypotheses go on behind it. It is read in one pass if the model can, is not scored,
+    and counts neither for lengths nor for limits; but no n-gram of it is repeated, nor a token of it without penalty.
+
     The batch is on the model's device; targets are not read. A `prefix` has the ids that the translations begin with
     `(B,P)`, padded on the right with PAD; its own log-probability counts. It may end in EOS: then the translation is
     given, and only scored. The other arguments are those of `Engine`.
@@ -228,6 +232,11 @@ def beam_search(
     engine = Engine(model, config, n_best, need_attention, steps="eager", token_classes=token_classes)
     hypotheses = dict(engine.run(lambda *_: waiting.pop() if waiting else None, refill=False))
     return [hypotheses[number] for number in range(batch.size)]
+
+
+def _is_plain(batch: Batch) -> bool:
+    """Whether nothing says how its sentences begin or what they contain."""
+    return batch.prefix is None and batch.terms is None and (batch.prompt is None or not batch.prompt.shape[1])
 
 
 def compaction_order(live: Integers) -> Integers:

@@ -46,12 +46,12 @@ class SearchConfig(Settings):
     max_length_offset: Length = Field(default=30, ge=0)
     """Tokens that max_length_ratio allows on top."""
     no_repeat_ngram: int = Field(default=0, ge=0)
-    """No hypothesis repeats an n-gram of this many tokens. 3 is trigram blocking; 0 is off."""
+    """No hypothesis repeats an n-gram of this many tokens, nor one of its prompt. 3 is trigram blocking; 0 is off."""
     no_repeat_except: str = ""
     """Words that may repeat, separated by spaces. An n-gram with one of them is never blocked."""
     repetition_penalty: float = Field(default=1.0, ge=1.0, le=100.0)
-    """The log-probability of a token that the hypothesis already has is multiplied by this for the ranking. 1 is off.
-    """
+    """The log-probability of a token that the hypothesis, or its prompt, already has is multiplied by this for the
+    ranking. 1 is off."""
     forbid_unknown: bool = False
     """Never write the unknown word."""
 

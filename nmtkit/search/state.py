@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from nmtkit.data.batch import Batch, Rows
-from nmtkit.data.vocabulary import BOS, EOS, PAD
+from nmtkit.data.batch import Batch, CopySource, Rows
+from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
+from nmtkit.layers.copying import number_by_position
 from nmtkit.models.base import DecoderState, Memory
-from nmtkit.search.beam import StepCandidates
+from nmtkit.search.beam import BLOCK, StepCandidates
 from nmtkit.search.constraints import ConstraintProgress, Constraints
 from nmtkit.search.rules import INFINITY, SearchConfig, min_lengths
 
@@ -54,6 +56,8 @@ class SentenceState(Rows):
     """The tokens just chosen `(B,W)`; one that is copied and unknown is V plus its first source position."""
     scores: Tensor
     """Log-probabilities of the hypotheses `(B,W)`; minus infinity where a sentence is done."""
+    prompt_lengths: Tensor | None
+    """Tokens of the prompts, `(B,)`; None without any. Positions and the fields below count these tokens too."""
     last_position: Tensor
     """The position of the last token that the length limit allows, `(B,)`."""
     min_lengths: Tensor | None
@@ -96,8 +100,9 @@ class SentenceState(Rows):
             memory=memory,
             tokens=torch.full((size, 1), BOS, device=device),
             scores=scores,
+            prompt_lengths=None,
             last_position=(limits - 1).to(device),
-            min_lengths=min_lengths(config, batch.inputs.lengths.cpu()).to(device) if has_minimum else None,
+            min_lengths=min_lengths(config, batch.lengths.cpu()).to(device) if has_minimum else None,
             prefix=batch.prefix,
             constraints=constraints,
             candidates=None,
@@ -109,6 +114,25 @@ class SentenceState(Rows):
             penalties=torch.zeros_like(scores) if is_weighted else None,
             diversity=torch.zeros_like(scores) if config.diversity_groups > 1 else None,
         )
+
+    def behind(self, prompt: Tensor, lengths: Tensor) -> "SentenceState":
+        """The sentences before their first step, with prompts `(B,P)`, padded with PAD, of so many tokens `(B,)`."""
+        prefix, least = self.prefix, self.min_lengths
+        if prefix is not None:
+            places = lengths[:, None] + torch.arange(prefix.shape[1], device=lengths.device)
+            prefix = pad(prompt, (0, prefix.shape[1]), value=PAD).scatter(1, places, prefix)
+        return replace(
+            self,
+            tokens=pad(prompt, (1, 0), value=BOS).gather(1, lengths[:, None]),
+            prompt_lengths=lengths,
+            last_position=self.last_position + lengths,
+            min_lengths=None if least is None else least + lengths,
+            prefix=prefix,
+        )
+
+    def written(self, position: Tensor, most: int) -> Tensor:
+        """How many tokens stand behind each prompt before a position `(B,)`; of finished sentences at most `most`."""
+        return position if self.prompt_lengths is None else (position - self.prompt_lengths).clamp(min=0, max=most)
 
     def after_step(
         self,
@@ -138,7 +162,7 @@ class SentenceState(Rows):
             satisfied = step.ended[:, :1] & (best[:, -1:] > -INFINITY)
         elif best is not None:
             # `exact`: an upper bound, at no further cost, the largest divisor and the most word rewards.
-            length = self.last_position if config.rule == "exact" else position
+            length = self.written(self.last_position if config.rule == "exact" else position, len(divisors) - 1)
             bound = top / divisors.index_select(0, length)
             if config.word_reward:
                 bound = bound + config.word_reward * (length + 1).to(bound.dtype)
@@ -181,3 +205,22 @@ class SentenceState(Rows):
         ahead = torch.arange(count, device=position.device) >= position[:, None]  # (B,c)
         kept = (alike | ahead[:, None]).all(2)  # (B,W)
         return token[:, None].expand_as(kept).masked_fill(~kept, PAD).flatten()
+
+
+def numbered_by_position(batch: Batch, known: int) -> Batch:
+    """For a model that copies: ids above the `known` ones are source positions, the first where a word stands."""
+    source, terms = batch.inputs.copy.extended, batch.terms
+    assert terms is None or isinstance(terms, Constraints)
+
+    def numbered(ids: Tensor) -> Tensor:
+        return number_by_position(ids, source, known, UNK)
+
+    columns = source.shape[1]
+    more = -(known + columns) % BLOCK + columns  # whole blocks are searched faster
+    return replace(
+        batch,
+        inputs=replace(batch.inputs, copy=CopySource(numbered(source), more)),
+        prefix=None if batch.prefix is None else numbered(batch.prefix),
+        prompt=None if batch.prompt is None else numbered(batch.prompt),
+        terms=None if terms is None else terms.changed(numbered),
+    )

@@ -31,6 +31,7 @@ class StepLog:
         self._due = np.zeros(slots, dtype=np.int64)  # when each slot reaches its length limit
         self._spans = [CompactionSpan(0, np.zeros(0, dtype=np.int64), [])]
         self._clock = 0  # steps so far
+        self._before = 0  # positions of the longest prompt; sentences with prompts all begin together
         self._device = device
         self._polled: tuple[Tensor, torch.cuda.Event, int] | None = None  # flags, when they are there, and their step
 
@@ -39,7 +40,8 @@ class StepLog:
     ) -> None:
         """Gives slots to the sentences of a batch that have made their first step, in a decoding batch of their own."""
         extended = list(batch.inputs.copy.extended) if decoding.model.config.copies else [None] * batch.size
-        facts = zip(slots.tolist(), numbers, batch.inputs.lengths.tolist(), decoding.limits, extended, strict=True)
+        self._before = decoding.cache.length - 2
+        facts = zip(slots.tolist(), numbers, batch.lengths.tolist(), decoding.limits, extended, strict=True)
         for row, (slot, number, length, limit, ids) in enumerate(facts):
             self._sentences[slot] = SentenceRecord(number, length, limit, ids, first, row, self._clock)
         self.live[slots] = True
@@ -80,7 +82,7 @@ class StepLog:
     def length(self) -> int:
         """Positions in the next step of the live sentence that has come farthest."""
         farthest = np.minimum(self._clock + 1, self._due) - self._start
-        return int(farthest[self.live].max(initial=0)) + 1
+        return self._before + int(farthest[self.live].max(initial=0)) + 1
 
     def compact(self, order: Integers) -> None:
         """Keeps these slots, in this order."""

@@ -338,6 +338,33 @@ def test_the_engine_finds_what_the_reference_finds(
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("beam", [1, 4])
+def test_a_prompt_is_read_as_its_steps_are_walked(model: Seq2Seq, beam: int) -> None:
+    """Prompts of several lengths, and three words behind each by every hypothesis, are as in a given target."""
+    batch, lengths = batch_of(SOURCES, TARGETS), torch.tensor([len(row) for row in TARGETS])
+    memory, prompts = model.encode(batch), batch.targets.shifted[:, :-1]
+    cache = kv_cache.KVCache(batch.size, 1, prompts.device)
+    output, state = model.prefill(prompts, model.start(memory), memory, cache, lengths)
+    read = model.predict(output, memory)
+    given = model.predict(model.unroll(batch, memory), memory)
+    for row, length in enumerate(lengths.tolist()):
+        close(read[row, :length], given[row, :length])
+    cache.end_prompts(lengths, beam)
+    words = torch.tensor([[4, 5, 6, 7], [8, 9, 4, 5]])[:, :beam]
+    last = batch.targets.shifted.gather(1, lengths[:, None])[:, 0]
+    for tokens, children in [(last, beam), *((row.repeat(batch.size), 1) for row in words)]:
+        found, _, state = model.step(tokens, state, memory, cache)
+        parents = torch.arange(len(tokens)).repeat_interleave(children)
+        cache.next_step(parents, beam)
+        state = state.select(parents)
+    for row, target in enumerate(TARGETS):
+        for number in range(beam):
+            whole = batch_of([SOURCES[row]], [[*target, *words[:, number].tolist()]])
+            alone = model(whole).log_probs[0, -1]
+            close(found[row * beam + number][: len(alone)], alone)
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("model", ["transformer", "intra-attention"], indirect=True)
 def test_slots_that_nobody_sees_are_forgotten(model: Seq2Seq, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of the ancestors of K hypotheses are seen, and the search is as if all were kept."""

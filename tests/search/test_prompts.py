@@ -1,0 +1,156 @@
+"""Searches of decoders without a source, which go on with prompts of several lengths in one batch."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from comparing import agree, same
+from prompted import MODELS_WITHOUT_SOURCE, AttendingModel, RecurrentModel, prompts
+from reference_search import Request, Sentence
+
+from nmtkit.core.errors import DataError, RecipeError
+from nmtkit.data.batch import Batch, Targets
+from nmtkit.data.shortlist import Shortlist
+from nmtkit.data.vocabulary import EOS
+from nmtkit.layers import kv_cache
+from nmtkit.models.base import Decoder
+from nmtkit.search.constraints import Constraints
+from nmtkit.search.engine import Engine, beam_search
+from nmtkit.search.hypotheses import Hypothesis
+from nmtkit.search.rules import SearchConfig
+from nmtkit.search.state import TokenClasses
+from nmtkit.search.tracing import SearchTracer
+
+PROMPTS = [[5, 6, 7, 5, 6], [4], [], [9, 8, 4, 4, 10, 11, 5, 9, 8], [7, 7]]
+SETTINGS: list[dict[str, object]] = [
+    {"beam_size": 1},
+    {"beam_size": 4},
+    {"beam_size": 3, "min_length": 4, "length_penalty": "gnmt", "alpha": 0.6},
+    {"beam_size": 4, "no_repeat_ngram": 1},
+    {"beam_size": 4, "no_repeat_ngram": 2, "stop": "exact", "word_reward": 0.4, "length_penalty": "none"},
+    {"beam_size": 3, "repetition_penalty": 1.5, "stop": "huggingface"},
+    {"beam_size": 3, "stop": "opennmt-py", "at_limit": "compete", "length_penalty": "average"},
+    {"beam_size": 3, "stop": "joeynmt", "at_limit": "end"},
+    {"beam_size": 4, "diversity_groups": 2, "word_reward": 0.2},
+    {"samples": 3, "temperature": 1.5, "top_k": 6},
+]
+
+
+@pytest.fixture(params=MODELS_WITHOUT_SOURCE)
+def model(request: pytest.FixtureRequest) -> Decoder:
+    return MODELS_WITHOUT_SOURCE[request.param]()
+
+
+def sentence(model: Decoder, prompt: Sequence[int]) -> Sentence:
+    with torch.no_grad():
+        return Sentence(model, lambda ids: Batch(targets=Targets.of_texts([ids])), prompt)
+
+
+def searched(model: Decoder, rows: list[list[int]], settings: dict[str, object]) -> list[list[Hypothesis]]:
+    config = SearchConfig.model_validate({"max_length": 7, **settings})
+    return beam_search(model, prompts(*rows), config, config.hypotheses)
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_each_prompt_goes_on_as_in_the_reference(
+    model: Decoder, settings: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reference reads every text anew, one prompt at a time; ratios to a source limit nothing."""
+    monkeypatch.setattr(kv_cache, "COMPACT_EVERY", 1)
+    monkeypatch.setattr(kv_cache, "COMPACT_BELOW", 1.0)
+    ratios = {"max_length_ratio": 0.5, "max_length_offset": 0, "min_length_ratio": 3.0}
+    results = searched(model, PROMPTS, {**ratios, **settings})
+    config = SearchConfig.model_validate({"max_length": 7, "max_length_ratio": 0.0, **settings})
+    for line, (prompt, hypotheses) in enumerate(zip(PROMPTS, results, strict=True)):
+        agree(hypotheses, sentence(model, prompt), config, line)
+
+
+def test_limits_count_what_is_written(model: Decoder) -> None:
+    results = searched(model, PROMPTS, {"beam_size": 2, "min_length": 6})
+    assert {len(one.token_log_probs) for found in results for one in found} == {7}
+    assert {len(one.ids) for found in results for one in found} <= {6, 7}
+
+
+@pytest.mark.parametrize("bias", [1.0, 0.7])
+def test_a_prefix_stands_behind_the_prompt(model: Decoder, bias: float) -> None:
+    prefixes, longest = [[9, 4], [], [11, 10], [8], [3]], 2
+    prefix = torch.tensor([[*row, *[0] * (longest - len(row))] for row in prefixes])
+    config = SearchConfig(beam_size=3, max_length=6, prefix_bias=bias)
+    results = beam_search(model, prompts(*PROMPTS), config, 3, prefix=prefix)
+    whole = config.changed({"max_length_ratio": 0.0})
+    for line, (prompt, wanted, found) in enumerate(zip(PROMPTS, prefixes, results, strict=True)):
+        agree(found, sentence(model, prompt), whole, line, Request(prefix=wanted))
+    assert bias < 1 or results[0][0].ids[:2] == [9, 4]
+
+
+def test_terms_are_written_behind_the_prompt(model: Decoder) -> None:
+    """Those that the prompt has do not count."""
+    starts = torch.ones(12, dtype=torch.bool)
+    batch = prompts([5, 6, 7], [4], [6])
+    terms = Constraints(
+        positive=torch.tensor([[[6, 0]], [[9, 8]], [[6, 0]]]),
+        in_order=torch.tensor([False] * 3),
+        negative=torch.tensor([[[7]]] * 3),
+    )
+    config = SearchConfig(beam_size=4, max_length=9, max_length_ratio=0.0)
+    results = beam_search(
+        model, replace(batch, terms=terms), config, 2, token_classes=TokenClasses(starts=lambda: starts)
+    )
+    for line, (prompt, term) in enumerate([([5, 6, 7], [6]), ([4], [9, 8]), ([6], [6])]):
+        request = Request(required=[term], refused=[[7]], starts=set(range(12)))
+        agree(results[line], sentence(model, prompt), config, line, request, 2)
+
+
+def test_a_search_from_nothing_is_recorded_and_replayed(model: Decoder) -> None:
+    nothing, config = prompts([], []), SearchConfig(beam_size=2, max_length=9, min_length=5)
+    waiting = [([0, 1], nothing)]
+    engine = Engine(model, config, 2)
+    found = dict(engine.run(lambda *_: waiting.pop() if waiting else None))
+    assert engine.replayed_steps > 0
+    same([found[0], found[1]], beam_search(model, nothing, config, 2))
+
+
+def test_slots_are_filled_again_where_nothing_has_a_prompt(model: Decoder) -> None:
+    rows: list[list[int]] = [*([] for _ in range(7)), [4, 5], [6]]
+    settings = {"samples": 2, "temperature": 3.0, "max_length": 12}
+    waiting, refills = [[7, 8], [0, 1, 2, 3]], [[6], [5], [4]]
+
+    def source(count: int | None, width: int | None) -> tuple[list[int], Batch] | None:
+        taken = waiting if count is None else refills
+        assert width in (None, 0)
+        numbers = taken.pop() if taken else []
+        return (numbers, prompts(*(rows[number] for number in numbers))) if numbers else None
+
+    found = dict(Engine(model, SearchConfig.model_validate(settings), 2).run(source))
+    assert refills == []
+    same([found[number] for number in range(9)], searched(model, rows, settings))
+
+
+def test_a_short_prompt_reaches_the_last_learned_position() -> None:
+    """It goes on when longer ones have ended, and the padding behind it takes no positions."""
+    model = AttendingModel(most=12)
+    forced = torch.tensor([[EOS], [0]])
+    config = SearchConfig(beam_size=2, max_length=9, min_length=8, max_length_ratio=0.0)
+    long, short = beam_search(model, prompts([4] * 10, [5, 6]), config, prefix=forced)
+    assert (long[0].ids, len(short[0].ids)) == ([], 9)
+    agree(short, sentence(model, [5, 6]), config, 1, n_best=1)
+    with pytest.raises(DataError, match="learned only 12 positions"):
+        beam_search(model, prompts([5] * 6), config)
+
+
+def test_every_step_is_traced(model: Decoder) -> None:
+    config = SearchConfig(beam_size=3, max_length=6, no_repeat_ngram=2)
+    trace = SearchTracer(model, config, 3).trace(prompts(PROMPTS[0]))
+    same([trace.hypotheses[:3]], beam_search(model, prompts(PROMPTS[0]), config, 3))
+    assert trace.limit == 6
+    assert isinstance(model, RecurrentModel) or any(
+        one.rule == "no_repeat_ngram" for step in trace.steps for one in step
+    )
+
+
+def test_a_shortlist_needs_a_source() -> None:
+    rows = torch.zeros(13, dtype=torch.long), torch.zeros(0, dtype=torch.long), torch.ones(12, dtype=torch.bool)
+    engine = Engine(RecurrentModel(), SearchConfig(), shortlist=Shortlist(*rows))
+    with pytest.raises(RecipeError, match="this model reads none"):
+        list(engine.run(lambda *_: ([0], prompts([4]))))
