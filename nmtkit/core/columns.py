@@ -1,5 +1,6 @@
 """The columns of an example, as a task declares them."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,3 +18,8 @@ class Column:
     """The splits that must have it."""
     plural: str = ""
     """What messages call its contents ("articles"); empty: by its name."""
+
+
+def label_type(columns: Iterable[Column]) -> ColumnType | None:
+    """The type of the column `labels`; None without one."""
+    return next((column.type for column in columns if column.name == "labels"), None)

@@ -69,6 +69,8 @@ class Block:
     """Further columns ("labels", "features", "alignment", "src_words", "tgt_words"); shorter if the file is."""
     text_columns: tuple[str, ...] = TEXT_COLUMNS
     """The columns of `src` and `tgt`; a single one is that of `src`."""
+    paths: dict[str, str] = field(default_factory=dict)
+    """The files of further columns, if they have files of their own."""
     offset: int = 0
     """Pairs of the split before this block."""
     links: list[Links] | None = None
@@ -167,6 +169,10 @@ class Block:
             mark = self.bom_lengths[0 if side == "src" else 1] if self.line(row) == 1 else 0
             byte = mark + len(text[:start].encode("utf-8", "surrogatepass")) + 1
         return FaultLocation(self._file(side, row), self.line(row), byte, excerpt(text, start))
+
+    def place(self, column: str, row: int) -> str:
+        """File and line of a pair in a further column, for messages."""
+        return f"{self.paths.get(column, self._file('src', row))}, line {self.line(row)}"
 
     def line(self, row: int) -> int:
         """The line of a pair in its files."""

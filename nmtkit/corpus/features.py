@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.core.errors import DataError
+from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.faults import FEATURES, FaultLocation, FileFault
 from nmtkit.corpus.text import BLOCK_LINES
 
@@ -122,10 +123,10 @@ def _described(dtype: str, width: int) -> str:
     return f"rows of {width} numbers in {dtype}"
 
 
-def require_one_layout(paths: Iterable[str]) -> None:
+def require_one_layout(splits: Iterable[SplitFiles]) -> None:
     """DataError if files of features differ in the type or the number of the numbers in a row."""
     known: FeaturesFile | None = None
-    for path in paths:
+    for path in (path for files in splits for path in files.features):
         file = FeaturesFile(path)
         if known and file.layout[1] and file.layout != known.layout:
             raise DataError(

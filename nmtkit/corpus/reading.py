@@ -92,6 +92,7 @@ class SplitReader:
                 tgt=taken[1][0] if tgt else None,
                 position=part,
                 text_columns=columns,
+                paths={kind: file.path for kind, file in beside.items()},
                 bom_lengths=(src.mark, tgt.mark if tgt else 0),
             )
             for file, (lines, faulty) in zip(texts, taken, strict=True):

@@ -248,27 +248,42 @@ def _padded(rows: Sequences, width: int | None = None) -> tuple[npt.NDArray[np.i
 
 
 def collate(
-    src: Sequences,
+    src: Sequences | None,
     tgt: Sequences | None = None,
     src_extended: Sequences | None = None,
     tgt_extended: Sequences | None = None,
     n_oov: int = 0,
     alignment: Sequences | None = None,
     width: int | None = None,
+    features: Sequence[npt.NDArray[np.floating[Any]]] | None = None,
+    labels: Sequence[Numbers] | None = None,
 ) -> Batch:
-    """Makes a batch of texts on the CPU from the ids of each example, without BOS and EOS.
+    """Makes a batch on the CPU from the ids of each example, without BOS and EOS; without sources from its features.
 
     Extended ids default to the plain ones. The alignment of an example is a row of links between its tokens: source
-    position, target position, source position, ... `width` is S; by default that of the longest source.
+    position, target position, source position, ... `width` is S; by default that of the longest source. Labels are a
+    row of ids, one for each source token, or `(1,1)`, one for the example.
     """
-    assert len(src) > 0, "a batch has at least one example"
-    inputs = Inputs.of_texts(src, src_extended, n_oov, width)
-    if tgt is None:
-        return Batch(inputs)
-    assert len(tgt) == len(src), "as many targets as sources"
-    targets = Targets.of_texts(tgt, tgt_extended)
+    inputs = targets = ABSENT
+    if src is not None:
+        inputs = Inputs.of_texts(src, src_extended, n_oov, width)
+    elif features is not None:
+        inputs = Inputs.of_features(features)
+    if tgt is not None:
+        assert len(tgt) > 0, "a batch has at least one example"
+        targets = Targets.of_texts(tgt, tgt_extended)
     links = None if alignment is None else _linked(alignment, targets.ids.shape[1], inputs.ids.shape[1])
-    return Batch(inputs, targets, alignment=links)
+    return Batch(inputs, targets, ABSENT if labels is None else _label_ids(labels, inputs.mask.shape[1]), links)
+
+
+def _label_ids(labels: Sequence[Numbers], width: int) -> Tensor:
+    """Labels `(B,)` of examples, or `(B,S)` of the positions of inputs of width S; -1 where there is none."""
+    if labels[0].ndim == 2:
+        return torch.from_numpy(np.concatenate(labels)[:, 0].astype(np.int64))
+    padded = np.full((len(labels), width), -1, dtype=np.int64)
+    for row, ids in zip(padded, labels, strict=True):
+        row[: len(ids)] = ids
+    return torch.from_numpy(padded)
 
 
 def _linked(alignment: Sequences, width: int, src_width: int) -> Tensor:

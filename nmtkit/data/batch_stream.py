@@ -8,9 +8,10 @@ import torch
 
 from nmtkit.core.errors import CheckpointError
 from nmtkit.core.settings import Field, Settings
+from nmtkit.corpus.config import TEXT_COLUMNS
 from nmtkit.data.batch import Batch, Numbers, collate
 from nmtkit.data.store import Store
-from nmtkit.data.tokenizer import TokenizerPair
+from nmtkit.data.tokenizer import Tokenizers
 from nmtkit.data.vocabulary import UNK
 
 LengthLimits: TypeAlias = tuple[int, int]
@@ -78,17 +79,23 @@ def bucket_by_length(
     return [order[part].tolist() for part in _cut(widths[order], batch_tokens, batch_size)]
 
 
-def _load(store: Store, numbers: Numbers, limits: LengthLimits | None) -> Batch:
-    """The batch of these examples, truncated; target words that only the removed part of a source has become UNK."""
+def _load(
+    store: Store, numbers: Numbers, limits: LengthLimits | None, sampled: Mapping[str, Sequence[Any]] | None = None
+) -> Batch:
+    """The batch of these examples, truncated; target words that only the removed part of a source has become UNK.
+
+    `sampled` has ids by column that take the place of the stored ones.
+    """
     rows = numbers.tolist()
     src_limit, tgt_limit = limits or (None, None)
 
-    def column(name: str, limit: int | None) -> list[Numbers] | None:
+    def column(name: str, limit: int | None) -> list[Any] | None:
+        if sampled and name in sampled:
+            return [ids[:limit] for ids in sampled[name]]
         return [store.ids(name, number)[:limit] for number in rows] if store.has(name) else None
 
     src, extended = column("src", src_limit), column("src_extended", src_limit)
     tgt, tgt_extended = column("tgt", tgt_limit), column("tgt_extended", tgt_limit)
-    assert src is not None
     n_oov = 0
     if extended is not None:
         # Unknown words have their ids in the order in which they come, so that a cut leaves the first of them.
@@ -100,15 +107,21 @@ def _load(store: Store, numbers: Numbers, limits: LengthLimits | None) -> Batch:
     if links is not None and limits is not None:
         pairs = [row.reshape(-1, 2) for row in links]
         links = [pair[(pair < np.array(limits)).all(1)].ravel() for pair in pairs]
-    return collate(src, tgt, extended, tgt_extended, n_oov, links)
+    features, labels = column("features", None), column("labels", src_limit)
+    return collate(src, tgt, extended, tgt_extended, n_oov, links, features=features, labels=labels)
 
 
 def _widths(store: Store, limits: LengthLimits | None) -> tuple[Numbers, Numbers]:
-    """Widths of sources and targets, with EOS, `(n,)` each."""
-    src, tgt = store.lengths("src"), store.lengths("tgt")
-    if limits is not None:
-        src, tgt = np.minimum(src, limits[0]), np.minimum(tgt, limits[1])
-    return src + 1, tgt + 1
+    """Widths of sources (or features) and targets, with EOS, `(n,)` each; 0 where there are none."""
+
+    def of(column: str, limit: int | None) -> Numbers:
+        if not store.has(column):
+            return np.zeros(len(store), dtype=np.int32)
+        lengths = store.lengths(column)
+        return (lengths if limit is None else np.minimum(lengths, limit)) + 1
+
+    src_limit, tgt_limit = limits or (None, None)
+    return of("src", src_limit) if store.has("src") else of("features", None), of("tgt", tgt_limit)
 
 
 def corrupted(batch: Batch, corrupt: Corruption | None, *place: int) -> Batch:
@@ -150,7 +163,7 @@ class BatchStream(Iterator[Batch]):
         store: Store,
         config: BatchConfig,
         seed: int,
-        tokenizers: TokenizerPair | None = None,
+        tokenizers: Tokenizers | None = None,
         rank: int = 0,
         world: int = 1,
         limits: LengthLimits | None = None,
@@ -210,14 +223,13 @@ class BatchStream(Iterator[Batch]):
 
     def _load(self, epoch: int, number: int, members: Numbers) -> Batch:
         """The batch with this number in an epoch."""
-        if self._tokenizers is None:
-            return _load(self._store, members, self._limits)
         seed = int(np.random.SeedSequence((self._seed, epoch, number)).generate_state(1)[0])
-        rows = members.tolist()
-        src = self._tokenizers.src.encode_many([self._store.text("src", row) for row in rows], seed)
-        tgt = self._tokenizers.tgt.encode_many([self._store.text("tgt", row) for row in rows], seed + 1)
-        src_limit, tgt_limit = self._limits or (None, None)
-        return collate([row[:src_limit] for row in src], [row[:tgt_limit] for row in tgt])
+        sampled = {}
+        for column, tokenizer in (self._tokenizers or {}).items():
+            if tokenizer.config.sampling:
+                texts = [self._store.text(column, row) for row in members.tolist()]
+                sampled[column] = tokenizer.encode_many(texts, seed + TEXT_COLUMNS.index(column))
+        return _load(self._store, members, self._limits, sampled)
 
     def _begin(self, epoch: int) -> None:
         self._epoch = epoch

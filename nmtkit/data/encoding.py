@@ -7,12 +7,13 @@ import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
+from nmtkit.core.columns import ColumnType
 from nmtkit.core.errors import DataError
 from nmtkit.core.files import write_json
 from nmtkit.core.formats import parse_json
@@ -22,9 +23,10 @@ from nmtkit.corpus.blocks import Block
 from nmtkit.corpus.checking import FilterDecisions, Lengths, PairChecker, SplitReport
 from nmtkit.corpus.config import DataConfig
 from nmtkit.corpus.hashes import Mask
+from nmtkit.data.labels import split_labels
 from nmtkit.data.shards import VERSION, RaggedArray
 from nmtkit.data.store import StoreWriter
-from nmtkit.data.tokenizer import TokenizerPair
+from nmtkit.data.tokenizer import Tokenizers
 from nmtkit.data.vocabulary import UNK
 from nmtkit.data.words import token_links, token_spans
 
@@ -36,12 +38,12 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class TextChunk:
-    """The pairs of a block that are encoded: cheap to send to another process."""
+    """The texts of a block that are encoded: cheap to send to another process."""
 
     lines: Lengths
     """Line numbers, `(n,)`."""
-    src: Sequence[str]
-    tgt: Sequence[str] | None
+    texts: Mapping[str, Sequence[str]]
+    """By column."""
     links: Sequence[Links] | None
     src_words: Sequence[str] | None
     tgt_words: Sequence[str] | None
@@ -56,8 +58,7 @@ class TextChunk:
 
         return cls(
             lines=block.lines[keep],
-            src=kept(block.src) or [],
-            tgt=kept(block.tgt),
+            texts={column: kept(lines) or [] for column, lines in block.texts.items()},
             links=kept(block.links),
             src_words=kept(block.columns.get("src_words")),
             tgt_words=kept(block.columns.get("tgt_words")),
@@ -66,7 +67,7 @@ class TextChunk:
     @property
     def size(self) -> int:
         """Characters."""
-        return sum(map(len, self.src)) + sum(map(len, self.tgt or ()))
+        return sum(len(text) for lines in self.texts.values() for text in lines)
 
 
 @dataclass(frozen=True)
@@ -83,20 +84,23 @@ class EncodedChunk:
 
 @dataclass(frozen=True)
 class PairEncoder:
-    """Encodes the pairs of one split; links are stored for train only."""
+    """Encodes the examples of one split; links are stored for train only."""
 
     split: str
-    tokenizers: TokenizerPair
+    tokenizers: Tokenizers
     config: DataConfig
     keep_text: bool = False
     """Also store the text, for references and for tokenizers that sample."""
     copying: bool = False
     """Also store extended ids, for models that copy."""
+    label_type: ColumnType | None = None
+    """What a line of labels is."""
 
     @property
     def dtype(self) -> str:
         """Data type of the ids."""
-        sizes = len(self.tokenizers.src.vocabulary), len(self.tokenizers.tgt.vocabulary)
+        sizes = [len(tokenizer.vocabulary) for tokenizer in self.tokenizers.values()]
+        sizes.append(len(self.tokenizers.labels or ()))
         largest = max(*sizes, *self.config.limits)  # limits: of positions
         # Extended ids may lie above the vocabulary by as many as a source has tokens.
         return "<u2" if largest <= 1 << 16 and not self.copying else "<i4"
@@ -107,21 +111,39 @@ class PairEncoder:
 
     def __call__(self, chunk: TextChunk) -> EncodedChunk:
         """Encodes one chunk."""
-        texts = {"src": chunk.src} if chunk.tgt is None else {"src": chunk.src, "tgt": chunk.tgt}
         lengths, unknown, columns = {}, {}, {}
-        for side, lines in texts.items():
-            rows = (self.tokenizers.src if side == "src" else self.tokenizers.tgt).encode_many(lines)
+        for side, lines in chunk.texts.items():
+            rows = self.tokenizers[side].encode_many(lines)
             lengths[side] = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
             limit = self.limit(side)
             columns[side] = RaggedArray.of(rows if limit is None else [row[:limit] for row in rows], self.dtype)
             unknown[side] = _count(columns[side], UNK)
         if self.copying:
-            columns.update(self._extended(texts))
+            columns.update(self._extended(chunk.texts))
         if self.split == "train" and chunk.links is not None:
             columns["alignment"] = self._alignment(chunk, chunk.links)
         if self.keep_text:
-            columns.update({f"{side}.text": RaggedArray.of_texts(lines) for side, lines in texts.items()})
+            columns.update({f"{side}.text": RaggedArray.of_texts(lines) for side, lines in chunk.texts.items()})
         return EncodedChunk(lengths, unknown, columns)
+
+    def add_labels(self, encoded: EncodedChunk, block: Block, keep: Mask) -> EncodedChunk:
+        """Adds the labels of the pairs of a block where `keep`, `(n,)`, is true; DataError for one that is wrong."""
+        lines, vocabulary, tokens = block.columns.get("labels"), self.tokenizers.labels, encoded.lengths.get("src")
+        if lines is None or vocabulary is None or self.label_type is None:
+            return encoded
+        rows: list[list[int]] = []
+        for number, row in enumerate(np.flatnonzero(keep).tolist()):
+            place, labels = block.place("labels", row), split_labels(lines[row], self.label_type)
+            if self.label_type == "labels" and tokens is not None and len(labels) != tokens[number]:
+                raise DataError(
+                    f"{place}: {len(labels)} labels, but src has {tokens[number]} tokens there; write a label for each "
+                    "token, and let tokenizer.kind: whitespace cut the words that the labels are for"
+                )
+            rows.append(vocabulary.encode(labels, place)[: self.limit("src")])
+        ids = RaggedArray.of(rows, self.dtype)
+        if self.label_type == "label":
+            ids = replace(ids, flat=ids.flat[:, None])
+        return replace(encoded, columns={**encoded.columns, "labels": ids})
 
     def _extended(self, texts: Mapping[str, Sequence[str]]) -> dict[str, RaggedArray]:
         """Extended ids of both sides."""
@@ -140,8 +162,8 @@ class PairEncoder:
         places = [f"{self.split}, {{}}, line {line}" for line in chunk.lines]
         src_places, tgt_places = ([place.format(name) for place in places] for name in ("src_words", "tgt_words"))
         none = [None] * len(places)
-        src = token_spans(self.tokenizers.src, chunk.src, chunk.src_words or none, src_places)
-        tgt = token_spans(self.tokenizers.tgt, chunk.tgt or (), chunk.tgt_words or none, tgt_places)
+        src = token_spans(self.tokenizers.src, chunk.texts["src"], chunk.src_words or none, src_places)
+        tgt = token_spans(self.tokenizers.tgt, chunk.texts.get("tgt", ()), chunk.tgt_words or none, tgt_places)
         src_limit, tgt_limit = (self.limit(side) or math.inf for side in ("src", "tgt"))
         rows = []
         for between, source, target in zip(links, src, tgt, strict=True):
@@ -200,7 +222,8 @@ def encode_blocks(
         ordered_map(encoder, chunks(), processes, lambda chunk: chunk.size, SERIAL_CHARACTERS, "preprocess --workers")
     ) as results:
         for encoded in results:
-            yield UncountedBlock(*judged.popleft(), encoded)
+            block, decisions, chunk = judged.popleft()
+            yield UncountedBlock(block, decisions, chunk, encoder.add_labels(encoded, block, decisions.keep))
 
 
 def fingerprint(settings: Mapping[str, Any], paths: Iterable[str]) -> str:
@@ -308,7 +331,8 @@ def encode_split(
         blocks = _after(progress.read, blocks, checker)
         checker.report.splits[name] = SplitReport.from_dict(progress.report)
     split = checker.report.splits.setdefault(name, SplitReport())
-    sizes = len(tokenizers.tgt.vocabulary), fingerprint, progress.shards if progress else 0
+    tgt_size = len(tokenizers.tgt.vocabulary) if "tgt" in tokenizers else 0
+    sizes = tgt_size, fingerprint, progress.shards if progress else 0
     with (
         StoreWriter(folder, name, encoder.dtype, *sizes, tokenizers.checksum) as writer,
         closing(encode_blocks(blocks, encoder, checker, processes)) as encoded,
@@ -322,8 +346,11 @@ def encode_split(
             stays, lengths = done.settle(name, checker), done.encoded.lengths
             over = {side: int((lengths[side][stays] > (encoder.limit(side) or np.inf)).sum()) for side in lengths}
             columns = {column: rows.where(stays) for column, rows in done.encoded.columns.items()}
-            files = done.block.files[done.decisions.keep][stays]
-            writer.add(columns, np.bincount(files).tolist(), over)
+            stored = np.flatnonzero(done.decisions.keep)[stays]
+            features = (
+                map(done.block.columns["features"].__getitem__, stored) if "features" in done.block.columns else ()
+            )
+            writer.add(columns, np.bincount(done.block.files[stored]).tolist(), over, features)
         if not split.kept:
             raise DataError(
                 f"{name}: no pair is left of {split.read}; look at max_length, max_ratio and the files themselves"

@@ -23,7 +23,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class RaggedArray:
-    """n rows of different lengths `(n,)`, concatenated in `flat`."""
+    """n rows of different lengths `(n,)`, concatenated in `flat`, which has a second axis where each item is a row."""
 
     counts: Counts
     flat: Ids
@@ -49,7 +49,8 @@ class RaggedArray:
 
 def column_files(column: str) -> tuple[str, str]:
     """The file suffixes of a column's values and offsets."""
-    return (column, f"{column}.offsets") if column.endswith(".text") else (f"{column}.ids", f"{column}.offsets")
+    plain = column.endswith(".text") or column == "features"
+    return column if plain else f"{column}.ids", f"{column}.offsets"
 
 
 def manifest_path(folder: Path, name: str) -> Path:
@@ -89,6 +90,10 @@ class Shard:
             self._length: int = manifest["examples"]
             self._dtype = np.dtype(manifest["dtype"])
             self._files: dict[str, dict[str, int]] = manifest["files"]
+            wide = manifest.get("columns", {})
+            self._layouts: dict[str, tuple[np.dtype[Any], int]] = {
+                column_files(column)[0]: (np.dtype(one["dtype"]), int(one["width"])) for column, one in wide.items()
+            }
             self._arrays: dict[str, Ids] = {file: self._map(file) for file in self._files}
             for file in self._files:
                 if file.endswith("offsets"):
@@ -108,12 +113,14 @@ class Shard:
         if size != self._files[file]["size"]:
             raise DataError(f"{path}: {size} bytes, but {self._files[file]['size']} were written; preprocess again")
         dtype = "<i8" if file.endswith("offsets") else "u1" if file.endswith("text") else self._dtype
+        dtype, width = self._layouts.get(file, (dtype, None))
         # An empty file cannot be mapped. A plain array over the map, for slices of np.memmap itself are slow.
-        return np.asarray(np.memmap(path, dtype=dtype, mode="r")) if size else np.zeros(0, dtype=dtype)
+        flat = np.asarray(np.memmap(path, dtype=dtype, mode="r")) if size else np.zeros(0, dtype=dtype)
+        return flat if width is None else flat.reshape(-1, width)
 
     def _check_offsets(self, file: str) -> None:
         offsets = self._arrays[file]
-        flat = self._arrays[file.removesuffix(".offsets") + ("" if ".text." in file else ".ids")]
+        flat = self._arrays[column_files(file.removesuffix(".offsets"))[0]]
         whole = len(offsets) == self._length + 1 and offsets[0] == 0 and offsets[-1] == len(flat)
         if not whole or bool((offsets[1:] < offsets[:-1]).any()):
             raise DataError(f"{self._path(file)}: damaged; preprocess again")

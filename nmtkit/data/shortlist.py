@@ -29,7 +29,7 @@ from nmtkit.core.files import atomic_path, write_errors
 from nmtkit.corpus.alignments import Link
 from nmtkit.corpus.text import read_lines
 from nmtkit.data.batch import Batch
-from nmtkit.data.tokenizer import TokenizerPair
+from nmtkit.data.tokenizer import Tokenizers
 from nmtkit.data.vocabulary import PAD, SPECIALS
 
 HEAD = "nmtkit shortlist 1"
@@ -131,7 +131,7 @@ class LinkCounts:
 
 
 @contextmanager
-def shortlist_writer(path: Path, tokenizers: TokenizerPair, best: int, frequent: int) -> Iterator[LinkCounts]:
+def shortlist_writer(path: Path, tokenizers: Tokenizers, best: int, frequent: int) -> Iterator[LinkCounts]:
     """Counts links in its block, and writes the shortlist at the end; a path that cannot be written fails at once.
 
     `best` and `frequent` limit the candidates of a source token and of all sentences.
@@ -149,7 +149,7 @@ def shortlist_writer(path: Path, tokenizers: TokenizerPair, best: int, frequent:
 
 
 def shortlist_lines(
-    tokenizers: TokenizerPair, candidates: Iterable[Sequence[int]], frequent: Iterable[int]
+    tokenizers: Tokenizers, candidates: Iterable[Sequence[int]], frequent: Iterable[int]
 ) -> Iterator[str]:
     """The lines of a file with the candidates of each source token, and of all."""
     yield f"{HEAD}\n"
@@ -161,11 +161,11 @@ def shortlist_lines(
     yield f"{END}\n"
 
 
-def _made_for(tokenizers: TokenizerPair) -> str:
+def _made_for(tokenizers: Tokenizers) -> str:
     return f"vocabularies {tokenizers.checksum} {len(tokenizers.src.vocabulary)} {len(tokenizers.tgt.vocabulary)}"
 
 
-def read_shortlist(path: Path, tokenizers: TokenizerPair) -> Shortlist:
+def read_shortlist(path: Path, tokenizers: Tokenizers) -> Shortlist:
     """Reads a file; DataError, with the line, if it is no shortlist, damaged, or of other vocabularies."""
     src_size, tgt_size = len(tokenizers.src.vocabulary), len(tokenizers.tgt.vocabulary)
     lines = read_lines(path)

@@ -9,6 +9,11 @@ A split is a few flat files and a manifest, which is written last: without it th
     NAME.src_extended.ids, NAME.tgt_extended.ids     ids in the extended target vocabulary, for models that copy
     NAME.alignment.ids, NAME.alignment.offsets       links between tokens: source position, target position, ...
     NAME.src.text, NAME.src.text.offsets             text in UTF-8, if stored (also for tgt)
+    NAME.labels.ids, NAME.labels.offsets             labels: one for each example, or one for each source token
+    NAME.features, NAME.features.offsets             features as they are given, float16 or float32; offsets count rows
+
+Where a column consists of rows (features; labels of examples, which are rows of one), the manifest has their type and
+width.
 
 A large split has several such sets, shards, called NAME-0000, NAME-0001, ...; NAME.json has their number.
 """
@@ -18,7 +23,7 @@ import json
 import os
 import zlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate, zip_longest
 from pathlib import Path
@@ -101,6 +106,7 @@ class StoreWriter:
         self._length = self._size = 0  # examples; ids and bytes of text
         self._cut: dict[str, int] = {}
         self._by_file: list[int] = []
+        self._columns: dict[str, dict[str, str | int]] = {}
 
     def __enter__(self) -> "StoreWriter":
         return self
@@ -111,28 +117,38 @@ class StoreWriter:
         return self._length >= SHARD_EXAMPLES or self._size >= SHARD_SIZE
 
     def add(
-        self, columns: Mapping[str, RaggedArray], by_file: Iterable[int] = (), cut: Mapping[str, int] | None = None
+        self,
+        columns: Mapping[str, RaggedArray],
+        by_file: Sequence[int] = (),
+        cut: Mapping[str, int] | None = None,
+        features: Iterable[Ids] = (),
     ) -> None:
         """Appends some examples; every call gives the same columns, called as in the head of this file.
 
         `by_file` says how many of them come from each file of the split, `cut` by side how many were cut to be stored.
+        The `features` of each, `(R,F)`, are written one after the other.
         """
         with write_errors(self._folder):
             for column, rows in columns.items():
                 self._append(column, rows)
-        self._length += len(columns["src"].counts)
+            for one in features:
+                self._append("features", RaggedArray(np.array([len(one)]), one))
+        self._length += max((len(rows.counts) for rows in columns.values()), default=sum(by_file))
         self._by_file = [sum(pair) for pair in zip_longest(self._by_file, by_file, fillvalue=0)]
         for side, count in (cut or {}).items():
             self._cut[side] = self._cut.get(side, 0) + count
 
     def _append(self, column: str, rows: RaggedArray) -> None:
         ends, values = (self._file(name) for name in reversed(column_files(column)))
-        dtype = np.dtype(np.uint8) if column.endswith(".text") else self._dtype
+        dtype, width = np.dtype(np.uint8) if column.endswith(".text") else self._dtype, 1
+        if rows.flat.ndim == 2:
+            dtype, width = rows.flat.dtype, rows.flat.shape[1]
+            self._columns[column] = {"dtype": dtype.str, "width": width}
         if not ends.size:
             ends.write(np.zeros(1, dtype="<i8"))
-        ends.write(values.size // dtype.itemsize + np.cumsum(rows.counts, dtype="<i8"))
+        ends.write(values.size // (dtype.itemsize * width) + np.cumsum(rows.counts, dtype="<i8"))
         values.write(rows.flat.astype(dtype, copy=False))
-        self._size += len(rows.flat)
+        self._size += rows.flat.size
 
     def _file(self, name: str) -> "_File":
         if name not in self._files:
@@ -157,6 +173,7 @@ class StoreWriter:
             file.publish(self._folder / f"{name}.{suffix}", durable)
         content = {"version": VERSION, "examples": self._length, "dtype": self._dtype.str, **self._facts}
         content |= {"cut": self._cut, "by_file": self._by_file}
+        content |= {"columns": self._columns} if self._columns else {}
         content["files"] = {suffix: {"size": one.size, "crc32": one.checksum} for suffix, one in self._files.items()}
         write_json(manifest, with_checksum(content), durable)
 
@@ -274,11 +291,11 @@ class Store:
         return [sum(counts) for counts in zip_longest(*(shard.by_file for shard in self._shards), fillvalue=0)]
 
     def has(self, column: str) -> bool:
-        """Whether there is a column: "src", "tgt", "src_extended", "tgt_extended", "alignment"."""
+        """Whether there is a column, such as "src", "tgt_extended", "labels" or "features"."""
         return self._shards[0].has(column)
 
     def lengths(self, column: str) -> npt.NDArray[np.int32]:
-        """The number of ids of every example, `(n,)`, without EOS."""
+        """The number of ids of every example, `(n,)`, without EOS; of "features" the number of rows, R."""
         return np.concatenate([shard.lengths(column) for shard in self._shards])
 
     def count_longer(self, side: str, limit: int) -> int:
@@ -287,9 +304,13 @@ class Store:
         return int((self.lengths(side) > limit).sum()) or sum(shard.cut.get(side, 0) for shard in self._shards)
 
     def ids(self, column: str, number: int) -> Ids:
-        """The ids of one example; a read-only view."""
+        """The ids of one example; a read-only view. They are `(1,1)` for the label of an example."""
         place = bisect_right(self._starts, number) - 1
         return self._shards[place].row(column, number - self._starts[place])
+
+    def features(self, number: int) -> Ids:
+        """The features of one example, `(R,F)`; a read-only view."""
+        return self.ids("features", number)
 
     def text(self, side: str, number: int) -> str:
         """The text of one example."""

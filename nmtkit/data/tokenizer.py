@@ -12,11 +12,10 @@ import threading
 import unicodedata
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import sentencepiece
 from typing_extensions import override
@@ -25,7 +24,19 @@ from nmtkit.core.errors import CheckpointError, DataError, RecipeError
 from nmtkit.core.files import bytes_checksum, write_errors
 from nmtkit.core.formats import parse_json
 from nmtkit.core.settings import Field, Settings, model_validator, parse
-from nmtkit.data.vocabulary import BOS, EOS, PAD, RESTORE_HINT, SPECIALS, UNK, Vocabulary, read_vocabulary_file
+from nmtkit.corpus.config import TEXT_COLUMNS
+from nmtkit.data.labels import LabelVocabulary
+from nmtkit.data.vocabulary import (
+    BOS,
+    EOS,
+    PAD,
+    RESTORE_HINT,
+    SPECIALS,
+    UNK,
+    Vocabulary,
+    check_sums,
+    read_vocabulary_file,
+)
 
 T = TypeVar("T")
 
@@ -34,8 +45,8 @@ WORD_START = "▁"
 
 MAX_VOCAB_SIZE = 100_000_000
 
-_SETTINGS, _SUMS = "tokenizer.json", "sums.json"
-"""Files of the settings and checksums."""
+_SETTINGS, _SUMS, _LABELS = "tokenizer.json", "sums.json", "labels.vocab"
+"""Files of the settings, checksums and labels."""
 
 
 class TokenizerConfig(Settings):
@@ -64,6 +75,11 @@ class TokenizerConfig(Settings):
     train_lines: int = Field(default=200_000, ge=1)
     """Learn the vocabulary from at most this many pairs, spread evenly over the corpus, and at most 134 million
     characters. Files with weights have shares by weight."""
+    specials: list[str] = Field(default_factory=list)
+    """Further special tokens, such as <mask>: ids 4, 5, ... in their order. No text is cut into them."""
+    columns: dict[Literal["src", "tgt"], dict[str, Any]] = Field(default_factory=dict)
+    """Settings of single texts, laid over these, such as `{tgt: {kind: word, vocab_size: 500}}`. Two texts need joint:
+    false."""
 
     @model_validator(mode="after")
     def _fits(self) -> "TokenizerConfig":
@@ -73,7 +89,25 @@ class TokenizerConfig(Settings):
             raise ValueError("min_frequency: only kinds word and whitespace count words; take vocab_size for subwords")
         if self.tgt_vocab_size is not None and self.joint:
             raise ValueError("tgt_vocab_size: with joint there is one vocabulary for both sides; set joint to false")
+        taken = [*SPECIALS, *self.specials]
+        if len({*taken}) < len(taken) or any(WORD_START in name or [name] != name.split() for name in self.specials):
+            raise ValueError(f"specials: names must be distinct, not {' '.join(SPECIALS)}, and without white space")
+        if self.specials and (self.kind == "marian" or self.vocab_size <= len(taken)):
+            raise ValueError(
+                f"specials: with {len(taken)} special tokens vocab_size must be larger, and kind not marian"
+            )
+        for name in self.columns:
+            self.for_column(name)
         return self
+
+    def for_column(self, name: str) -> "TokenizerConfig":
+        """The settings of one text; RecipeError if its own are not valid."""
+        own: dict[str, Any] = dict(self.columns).get(name, {})  # type: ignore[call-overload]
+        if common := {"columns", "joint", "tgt_vocab_size", "train_lines"} & {*own}:
+            raise RecipeError(f"`tokenizer.columns.{name}.{common.pop()}` is for all texts; set it beside `columns`")
+        size = (name == "tgt" and self.tgt_vocab_size) or self.vocab_size
+        values = {**self.model_dump(exclude={"columns", "tgt_vocab_size"}), "vocab_size": size, **own}
+        return parse(TokenizerConfig, values, f"tokenizer.columns.{name}")
 
     @property
     def cuts_words(self) -> bool:
@@ -151,7 +185,7 @@ class SentencePieceTokenizer(Tokenizer):
             raise CheckpointError(f"not a sentencepiece model, or damaged; {RESTORE_HINT}") from fault
         self.own_pieces: list[str] = self._processor.id_to_piece(list(range(self._processor.get_piece_size())))
         """The model's tokens by its own ids."""
-        super().__init__(config, Vocabulary(self.own_pieces) if table is None else table)
+        super().__init__(config, Vocabulary(self.own_pieces, config.specials) if table is None else table)
 
     @classmethod
     def learn(cls, config: TokenizerConfig, lines: Sequence[str], what: str = "text") -> "SentencePieceTokenizer":
@@ -178,6 +212,7 @@ class SentencePieceTokenizer(Tokenizer):
                 # Its default would leave out lines of more than 4192 bytes without a word.
                 max_sentence_length=1 << 24,
                 minloglevel=2,
+                control_symbols=config.specials,
             )
         except RuntimeError as fault:
             raise _explained(config, what, str(fault)) from fault
@@ -252,19 +287,20 @@ class WordTokenizer(Tokenizer):
     @classmethod
     def learn(cls, config: TokenizerConfig, lines: Sequence[str], what: str = "text") -> "WordTokenizer":
         """The most frequent words of the lines, which messages call `what`; DataError if there are none."""
-        cutter = cls(config, Vocabulary(SPECIALS))
+        cutter = cls(config, Vocabulary([*SPECIALS, *config.specials], config.specials))
         counts: Counter[str] = Counter()
         for line in lines:
             counts.update(cutter.tokens(line))
-        vocabulary = Vocabulary.build(counts, config.vocab_size, config.min_frequency)
-        if len(vocabulary) == len(SPECIALS):
+        vocabulary = Vocabulary.build(counts, config.vocab_size, config.min_frequency, config.specials)
+        if len(vocabulary) == vocabulary.n_specials:
             raise DataError(f"tokenizer: no words to learn from: the {what} is empty, or min_frequency too high")
         return cls(config, vocabulary)
 
     @override
     def encode_many(self, texts: Sequence[str], seed: int | None = None) -> list[list[int]]:
         assert seed is None, "a word tokenizer cannot sample"
-        return [[n if n >= len(SPECIALS) else UNK for n in self.vocabulary.ids(self.tokens(one))] for one in texts]
+        first = self.vocabulary.n_specials
+        return [[n if n >= first else UNK for n in self.vocabulary.ids(self.tokens(one))] for one in texts]
 
     @override
     def tokens(self, text: str) -> list[str]:
@@ -288,32 +324,49 @@ class WordTokenizer(Tokenizer):
         pieces = super().pieces(ids, oov)
         if self.config.kind == "pieces":
             return pieces
-        return [WORD_START + piece if piece == SPECIALS[UNK] else piece for piece in pieces]
+        apart = (SPECIALS[UNK], *self.config.specials)
+        return [WORD_START + piece if piece in apart else piece for piece in pieces]
 
     @override
     def content(self) -> bytes:
         return self.vocabulary.content()
 
 
-@dataclass(frozen=True)
-class TokenizerPair:
-    """The tokenizers of both sides.
+class Tokenizers(dict[str, Tokenizer]):
+    """The tokenizers of the text columns, made with settings `config`, and the vocabulary of labels if there are any.
 
-    With a joint vocabulary they are the same object; those of kind marian are then two with the same vocabulary.
+    With a joint vocabulary both are the same object; those of kind marian are then two with the same vocabulary.
     """
 
-    src: Tokenizer
-    tgt: Tokenizer
+    def __init__(
+        self, config: TokenizerConfig, columns: Mapping[str, Tokenizer], labels: LabelVocabulary | None = None
+    ) -> None:
+        super().__init__(columns)
+        self.config = config
+        self.labels = labels
+
+    def __missing__(self, column: str) -> Tokenizer:
+        raise CheckpointError(f"there is no tokenizer for {column}: texts are only {' and '.join(self) or 'none'}")
+
+    @property
+    def src(self) -> Tokenizer:
+        """The tokenizer of sources; CheckpointError without one."""
+        return self["src"]
+
+    @property
+    def tgt(self) -> Tokenizer:
+        """The tokenizer of targets; CheckpointError without one."""
+        return self["tgt"]
 
     @property
     def shared(self) -> bool:
-        """Whether both sides have one vocabulary."""
-        return self.src.vocabulary is self.tgt.vocabulary
+        """Whether two texts have one vocabulary."""
+        return len(self) == 2 and self.src.vocabulary is self.tgt.vocabulary
 
     @property
     def sampling(self) -> bool:
         """Whether tokenizations of training text are sampled."""
-        return self.src.config.sampling > 0
+        return any(tokenizer.config.sampling > 0 for tokenizer in self.values())
 
     @property
     def checksum(self) -> str:
@@ -322,17 +375,17 @@ class TokenizerPair:
 
     def _contents(self) -> dict[str, bytes]:
         """The content of each file, by name."""
-        both = {"src": self.src, "tgt": self.tgt}
-        one_a_table = {"joint": self.src} if self.shared else both
-        sides = both if self.src.config.kind == "marian" else one_a_table
+        one_a_table = {"joint": self.src} if self.shared else {**self}
+        sides = {**self} if self.config.kind == "marian" else one_a_table
         files = {f"{name}{side.suffix}": side.content() for name, side in sides.items()}
-        if self.src.config.kind == "marian":
+        if self.config.kind == "marian":
             files |= {f"{name}{WordTokenizer.suffix}": side.vocabulary.content() for name, side in one_a_table.items()}
-        return files
+        return files | ({_LABELS: self.labels.content()} if self.labels is not None else {})
 
     def save(self, folder: Path) -> None:
         """Writes all files that `load` needs into the folder."""
-        settings = json.dumps(self.src.config.model_dump(), indent=2, ensure_ascii=False) + "\n"
+        texts = {} if len(self) == 2 else {"texts": [*self]}
+        settings = json.dumps(self.config.model_dump() | texts, indent=2, ensure_ascii=False) + "\n"
         contents = {**self._contents(), _SETTINGS: settings.encode("utf-8")}
         with write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -344,43 +397,31 @@ class TokenizerPair:
             (folder / _SUMS).write_text(json.dumps(of_files, indent=1) + "\n", encoding="utf-8")
 
     @classmethod
-    def load(cls, folder: Path) -> "TokenizerPair":
+    def load(cls, folder: Path) -> "Tokenizers":
         """Reads what `save` wrote; CheckpointError names a file that is missing or damaged."""
-        _check_sums(folder)
+        check_sums(folder / _SUMS)
         settings = folder / _SETTINGS
         try:
-            config = parse(
-                TokenizerConfig, parse_json(read_vocabulary_file(settings, "it"), settings.name), str(settings)
-            )
-        except (DataError, RecipeError) as fault:
+            given = dict(parse_json(read_vocabulary_file(settings, "it"), settings.name))
+            texts = list[str](given.pop("texts", TEXT_COLUMNS))
+            config = parse(TokenizerConfig, given, str(settings))
+        except (DataError, RecipeError, TypeError, ValueError) as fault:
             raise CheckpointError(f"{settings}: damaged ({fault}); {RESTORE_HINT}") from fault
-        names = ("joint", "joint") if config.joint else ("src", "tgt")
+        joint = config.joint and len(texts) == 2
+        names = {column: "joint" if joint else column for column in texts}
+        labels = LabelVocabulary.load(folder / _LABELS) if os.path.lexists(folder / _LABELS) else None
         if config.kind == "marian":
-            tables = {name: Vocabulary.load(folder / f"{name}{WordTokenizer.suffix}") for name in {*names}}
-            src, tgt = (
-                _load(config, folder / side, tables[of]) for side, of in zip(("src", "tgt"), names, strict=True)
-            )
-            return cls(src, tgt)
-        tokenizers = {name: _load(config, folder / name) for name in dict.fromkeys(names)}
-        return cls(*map(tokenizers.__getitem__, names))
-
-
-def _check_sums(folder: Path) -> None:
-    path = folder / _SUMS
-    if not os.path.lexists(path):  # a copy without it can still be used
-        return
-    try:
-        expected = json.loads(read_vocabulary_file(path))
-        for name in expected:
-            if os.path.lexists(folder / name) and bytes_checksum(read_vocabulary_file(folder / name)) != expected[name]:
-                raise CheckpointError(f"{folder / name}: damaged (its checksum is another); {RESTORE_HINT}")
-    except (ValueError, TypeError, RecursionError) as fault:
-        raise CheckpointError(f"{path}: damaged ({fault}); {RESTORE_HINT}") from fault
+            tables = {name: Vocabulary.load(folder / f"{name}{WordTokenizer.suffix}") for name in {*names.values()}}
+            return cls(config, {side: _load(config, folder / side, tables[of]) for side, of in names.items()})
+        tokenizers = {
+            name: _load(config if joint else config.for_column(name), folder / name) for name in names.values()
+        }
+        return cls(config, {column: tokenizers[name] for column, name in names.items()}, labels)
 
 
 def _load(config: TokenizerConfig, stem: Path, table: Vocabulary | None = None) -> Tokenizer:
     if config.cuts_words:
-        return WordTokenizer(config, Vocabulary.load(stem.with_suffix(WordTokenizer.suffix)))
+        return WordTokenizer(config, Vocabulary.load(stem.with_suffix(WordTokenizer.suffix), config.specials))
     path = stem.with_suffix(SentencePieceTokenizer.suffix)
     model = read_vocabulary_file(path)
     try:

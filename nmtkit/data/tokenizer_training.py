@@ -1,15 +1,21 @@
-"""Learning tokenizers from an even sample of the training pairs."""
+"""Learning tokenizers from an even sample of the training pairs, and the labels of all of them."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 
+from nmtkit.core.columns import Column, label_type
 from nmtkit.core.errors import RecipeError
 from nmtkit.corpus.blocks import Block, Example
 from nmtkit.corpus.checking import DataReport
-from nmtkit.data.tokenizer import SentencePieceTokenizer, TokenizerConfig, TokenizerPair, WordTokenizer
+from nmtkit.data.labels import LabelVocabulary, split_labels
+from nmtkit.data.tokenizer import SentencePieceTokenizer, Tokenizer, TokenizerConfig, Tokenizers, WordTokenizer
 
 MAX_SAMPLE_CHARACTERS = 1 << 27
 """Limits a sample of long documents."""
+PAIR = (Column("src"), Column("tgt"))
+"""The columns of two texts."""
 
 
 class TokenizerSample:
@@ -17,10 +23,14 @@ class TokenizerSample:
 
     Every `stride`-th pair is taken; the stride doubles (1, 2, 4, 8, ...) whenever the sample becomes too large. With
     weights a pair counts as often as its file's weight relative to the smallest one, and may be taken several times.
+    Labels are counted in all examples.
     """
 
-    def __init__(self, most: int, weights: Sequence[float] = ()) -> None:
+    def __init__(self, most: int, weights: Sequence[float] = (), columns: Sequence[Column] = PAIR) -> None:
         self._most = most
+        self.texts = [column.name for column in columns if column.type == "text"]
+        self.label_type = label_type(columns)
+        self.labels: Counter[str] = Counter()
         self._lengths = [weight / min(weights) for weight in weights]
         self._end = 0.0
         self._stride = 1
@@ -37,6 +47,8 @@ class TokenizerSample:
     def add(self, pair: Example) -> None:
         """Takes or skips the next pair."""
         self.total += 1
+        if pair.labels is not None and self.label_type is not None:
+            self.labels.update(split_labels(pair.labels, self.label_type))
         begin = self._end
         self._end += self._lengths[pair.file] if self._lengths else 1.0
         # Once for each multiple of the stride from its begin to before its end.
@@ -54,33 +66,37 @@ def _characters(pair: Example) -> int:
 
 
 def learn_tokenizers(
-    config: TokenizerConfig, pairs: Iterable[Example], report: DataReport | None = None, weights: Sequence[float] = ()
-) -> TokenizerPair:
-    """Learns tokenizers from a sample of training pairs, which are read once."""
-    sample = TokenizerSample(config.train_lines, weights)
+    config: TokenizerConfig,
+    pairs: Iterable[Example],
+    report: DataReport | None = None,
+    weights: Sequence[float] = (),
+    columns: Sequence[Column] = PAIR,
+) -> Tokenizers:
+    """Learns tokenizers of some columns from a sample of training pairs, which are read once."""
+    sample = TokenizerSample(config.train_lines, weights, columns)
     for pair in pairs:
         sample.add(pair)
     return learn_from_sample(config, sample, report)
 
 
-def learn_from_sample(
-    config: TokenizerConfig, sample: TokenizerSample, report: DataReport | None = None
-) -> TokenizerPair:
+def learn_from_sample(config: TokenizerConfig, sample: TokenizerSample, report: DataReport | None = None) -> Tokenizers:
     """Learns tokenizers from a sample, and records their sizes in the report."""
     if config.kind == "marian":
         raise RecipeError("tokenizer.kind: marian comes with an imported model and cannot be learned; take bpe")
-    src_lines = [pair.src for pair in sample.kept]
-    tgt_lines = [pair.tgt for pair in sample.kept if pair.tgt is not None]
-    teacher: type[SentencePieceTokenizer | WordTokenizer]
-    teacher = WordTokenizer if config.cuts_words else SentencePieceTokenizer
-    if config.joint:
-        joint = teacher.learn(config, src_lines + tgt_lines)
-        tokenizers = TokenizerPair(joint, joint)
+    lines = {name: [text for pair in sample.kept if (text := getattr(pair, name)) is not None] for name in sample.texts}
+    columns: Mapping[str, Tokenizer]
+    if config.joint and len(lines) == 2:
+        columns = dict.fromkeys(lines, _learn(config, [*chain.from_iterable(lines.values())], "text"))
     else:
-        src = teacher.learn(config, src_lines, "source text")
-        of_tgt = config.model_copy(update={"vocab_size": config.tgt_vocab_size or config.vocab_size})
-        tokenizers = TokenizerPair(src, teacher.learn(of_tgt, tgt_lines, "target text"))
-    if report is not None:
-        sizes = {"src_size": len(tokenizers.src.vocabulary), "tgt_size": len(tokenizers.tgt.vocabulary)}
+        called = {"src": "source text", "tgt": "target text"}
+        columns = {name: _learn(config.for_column(name), texts, called[name]) for name, texts in lines.items()}
+    labels = LabelVocabulary.build(sample.labels) if sample.label_type else None
+    tokenizers = Tokenizers(config, columns, labels)
+    if report is not None and columns:
+        sizes = {f"{name}_size": len(tokenizer.vocabulary) for name, tokenizer in columns.items()}
         report.tokenizer = {"kind": config.kind, **sizes, "pairs_used": len(sample.kept), "pairs": sample.total}
     return tokenizers
+
+
+def _learn(config: TokenizerConfig, lines: Sequence[str], what: str) -> Tokenizer:
+    return (WordTokenizer if config.cuts_words else SentencePieceTokenizer).learn(config, lines, what)

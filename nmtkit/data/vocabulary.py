@@ -1,37 +1,57 @@
 """Vocabulary: tokens and ids, and extended ids of unknown words for models that copy."""
 
 import errno
+import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar, TypeVar
 
 from nmtkit.core.errors import CheckpointError
+from nmtkit.core.files import bytes_checksum
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 RESTORE_HINT = "copy the folder again; of the same text `nmtkit preprocess RECIPE --run DIR` makes the same one"
 """The remedy for a damaged file."""
+V = TypeVar("V", bound="Vocabulary")
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
 
 
 class Vocabulary:
-    """Tokens by id. The first four are PAD, UNK, BOS and EOS; tokens are distinct and not empty."""
+    """Tokens by id. The first four are PAD, UNK, BOS and EOS, then come `further` special ones, which no text gives.
 
-    def __init__(self, tokens: Sequence[str]) -> None:
-        if tuple(tokens[: len(SPECIALS)]) != SPECIALS:
-            raise CheckpointError(f"vocabulary: it must begin with {' '.join(SPECIALS)}; {RESTORE_HINT}")
+    Tokens are distinct and not empty.
+    """
+
+    reserved: ClassVar[tuple[str, ...]] = SPECIALS
+
+    def __init__(self, tokens: Sequence[str], further: Sequence[str] = ()) -> None:
+        specials = [*self.reserved, *further]
+        self.n_specials = len(specials)
+        if [*tokens[: len(specials)]] != specials:
+            raise CheckpointError(f"vocabulary: it must begin with {' '.join(specials)}; {RESTORE_HINT}")
         self.tokens = list(tokens)
         self._ids = {token: number for number, token in enumerate(self.tokens)}
+        self._words = {token: n for token, n in self._ids.items() if token not in further} if further else self._ids
         if len(self._ids) != len(self.tokens) or "" in self._ids:
             raise CheckpointError(f"vocabulary: a token is empty or repeated; {RESTORE_HINT}")
 
     @classmethod
-    def build(cls, counts: Mapping[str, int], max_size: int | None = None, min_frequency: int = 1) -> "Vocabulary":
-        """The most frequent tokens; equal counts in code-point order. `max_size` includes the four specials."""
+    def build(
+        cls: type[V],
+        counts: Mapping[str, int],
+        max_size: int | None = None,
+        min_frequency: int = 1,
+        further: Sequence[str] = (),
+    ) -> V:
+        """The most frequent tokens; equal counts in code-point order. `max_size` includes the special ones."""
+        specials = [*cls.reserved, *further]
         kept = sorted(
-            (token for token, count in counts.items() if count >= min_frequency and token and token not in SPECIALS),
+            (token for token, count in counts.items() if count >= min_frequency and token and token not in specials),
             key=lambda token: (-counts[token], token),
         )
-        room = None if max_size is None else max(0, max_size - len(SPECIALS))
-        return cls([*SPECIALS, *kept[:room]])
+        room = None if max_size is None else max(0, max_size - len(specials))
+        return cls([*specials, *kept[:room]], further)
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -56,14 +76,14 @@ class Vocabulary:
         ids: list[int] = []
         extra: dict[str, int] = {}
         for token in src_tokens:
-            known = self._ids.get(token)
+            known = self._words.get(token)
             ids.append(extra.setdefault(token, len(self.tokens) + len(extra)) if known is None else known)
         return ids, list(extra)
 
     def extended_target_ids(self, tgt_tokens: Iterable[str], oov: Sequence[str]) -> list[int]:
         """The target's ids; extended ones for unknown words of the source (`oov`), else UNK."""
         extra = {token: len(self.tokens) + number for number, token in enumerate(oov)}
-        return [self._ids[token] if token in self._ids else extra.get(token, UNK) for token in tgt_tokens]
+        return [self._words[token] if token in self._words else extra.get(token, UNK) for token in tgt_tokens]
 
     def tokens_of(self, ids: Iterable[int], oov: Sequence[str] = ()) -> list[str]:
         """The tokens of ids; ids from V upwards are in `oov`."""
@@ -75,7 +95,7 @@ class Vocabulary:
         return ("\n".join(self.tokens) + "\n").encode("utf-8")
 
     @classmethod
-    def load(cls, path: Path) -> "Vocabulary":
+    def load(cls: type[V], path: Path, further: Sequence[str] = ()) -> V:
         """Reads a vocabulary file; CheckpointError if it is missing, truncated or not a vocabulary."""
         try:
             text = read_vocabulary_file(path).decode("utf-8")
@@ -85,7 +105,7 @@ class Vocabulary:
             raise CheckpointError(f"{path}: truncated (no line end after the last token); {RESTORE_HINT}")
         try:
             # Not splitlines(): a token may hold one of the rarer line separators of Unicode.
-            return cls(text[:-1].split("\n"))
+            return cls(text[:-1].split("\n"), further)
         except CheckpointError as fault:
             raise CheckpointError(f"{path}: {fault}") from fault
 
@@ -98,3 +118,19 @@ def read_vocabulary_file(path: Path, what: str = "the vocabulary") -> bytes:
         return path.read_bytes()
     except OSError as fault:
         raise CheckpointError(f"{path}: cannot read {what}: {fault.strerror}; {RESTORE_HINT}") from fault
+
+
+def check_sums(path: Path) -> None:
+    """Compares files with their checksums, which `path` beside them has; CheckpointError if one is damaged."""
+    if not os.path.lexists(path):  # a copy without it can still be used
+        return
+    try:
+        expected = json.loads(read_vocabulary_file(path))
+        for name in expected:
+            if (
+                os.path.lexists(path.with_name(name))
+                and bytes_checksum(read_vocabulary_file(path.with_name(name))) != expected[name]
+            ):
+                raise CheckpointError(f"{path.with_name(name)}: damaged (its checksum is another); {RESTORE_HINT}")
+    except (ValueError, TypeError, RecursionError) as fault:
+        raise CheckpointError(f"{path}: damaged ({fault}); {RESTORE_HINT}") from fault

@@ -186,7 +186,7 @@ def _sum_pieces(words: Sequence[PieceShare], pieces: NDArray[np.float64]) -> NDA
 
 def known_ids(tokenizer: Tokenizer, tokens: Iterable[str]) -> list[int]:
     """The ids of `Tokenizer.tokens`; a token that spells a special one, such as "<s>", is unknown."""
-    return [number if number >= len(SPECIALS) else UNK for number in tokenizer.vocabulary.ids(tokens)]
+    return [number if number >= tokenizer.vocabulary.n_specials else UNK for number in tokenizer.vocabulary.ids(tokens)]
 
 
 def word_spans(tokens: Sequence[str]) -> list[range]:

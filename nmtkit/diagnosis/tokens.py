@@ -2,11 +2,12 @@
 
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from nmtkit.core.columns import Column, ColumnType
 from nmtkit.core.errors import RecipeError
 from nmtkit.corpus.checking import DataReport, PairChecker
 from nmtkit.corpus.config import DataConfig, SplitFiles
@@ -14,8 +15,8 @@ from nmtkit.corpus.faults import OVER_LONG, TOKEN_RATIO, UNSEEN, FaultKind, Faul
 from nmtkit.corpus.hashes import Mask
 from nmtkit.corpus.reading import read_blocks, read_pairs
 from nmtkit.data.encoding import PairEncoder, UncountedBlock, encode_blocks
-from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair
-from nmtkit.data.tokenizer_training import TokenizerSample, learn_from_sample, learn_tokenizers
+from nmtkit.data.tokenizer import TokenizerConfig, Tokenizers
+from nmtkit.data.tokenizer_training import PAIR, TokenizerSample, learn_from_sample, learn_tokenizers
 from nmtkit.data.vocabulary import SPECIALS
 from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis, add_counts
 from nmtkit.diagnosis.report import ReportTable, share, visible
@@ -86,27 +87,31 @@ class TokenReport:
         return ReportTable("Tokens", columns, tuple(rows), note)
 
 
-def quick_sample(config: TokenizerConfig) -> TokenizerSample:
+def quick_sample(config: TokenizerConfig, columns: Sequence[Column] = PAIR) -> TokenizerSample:
     """An empty sample for `train_on_sample`: of fewer pairs where learning from all takes long."""
-    return TokenizerSample(config.train_lines if config.cuts_words else min(config.train_lines, SAMPLE_PAIRS))
+    most = config.train_lines if config.cuts_words else min(config.train_lines, SAMPLE_PAIRS)
+    return TokenizerSample(most, columns=columns)
 
 
-def train_on_sample(config: TokenizerConfig, sample: TokenizerSample, files: SplitFiles) -> TokenizerPair:
+def train_on_sample(
+    config: TokenizerConfig, sample: TokenizerSample, files: SplitFiles, columns: Sequence[Column] = PAIR
+) -> Tokenizers:
     """A tokenizer that is learned from a sample of the files, or from all of them where the sample is too small."""
     try:
         return learn_from_sample(config, sample)
     except RecipeError:  # perhaps too many tokens for so little text
         if sample.total == len(sample.kept):
             raise
-        return learn_tokenizers(config, read_pairs(files))
+        return learn_tokenizers(config, read_pairs(files), columns=columns)
 
 
 def count_tokens(
     config: DataConfig,
-    tokenizers: TokenizerPair,
+    tokenizers: Tokenizers,
     diagnosis: Diagnosis,
     tokenizer: str,
     progress: Callable[[int], None] = lambda count: None,
+    labels: ColumnType | None = None,
 ) -> TokenReport:
     """Encodes all text and counts, as preprocessing does and with as much memory, but stores nothing.
 
@@ -115,15 +120,15 @@ def count_tokens(
     """
     report = TokenReport(tokenizer)
     checker = PairChecker(config, report.data)
-    used = {"src": np.zeros(len(tokenizers.src.vocabulary), dtype=bool)}
-    used["tgt"] = used["src"] if tokenizers.shared else np.zeros(len(tokenizers.tgt.vocabulary), dtype=bool)
-    alphabets: dict[str, set[str]] = {"src": set(), "tgt": set()}
+    used = {column: np.zeros(len(tokenizer.vocabulary), dtype=bool) for column, tokenizer in tokenizers.items()}
+    used |= {"tgt": used["src"]} if tokenizers.shared else {}
+    alphabets: dict[str, set[str]] = {column: set() for column in tokenizers}
     splits = config.splits()
     for name, files in splits.items():
         for block in read_blocks(name, files) if name != "train" else ():
             checker.register(block)
     for name, files in splits.items():
-        encoder = PairEncoder(name, tokenizers, config)
+        encoder = PairEncoder(name, tokenizers, config, label_type=labels)
         walk = _SplitWalk(encoder, diagnosis.splits[name], report, used, alphabets)
         for done in encode_blocks(read_blocks(name, files), encoder, checker):
             walk.add(done, done.settle(name, checker))
@@ -131,7 +136,7 @@ def count_tokens(
         for kind, place in walk.firsts.items():
             diagnosis.splits[name].find(kind, place, report.data.splits[name].findings[kind.counted].count)
     for side, entries in {"joint": used["src"]}.items() if tokenizers.shared else used.items():
-        ordinary = entries[len(SPECIALS) :]
+        ordinary = entries[len(SPECIALS) + len(tokenizers.config.specials) :]
         report.unused_entries[side] = {"unused": int((~ordinary).sum()), "of": len(ordinary)}
     return report
 
@@ -156,17 +161,19 @@ class _SplitWalk:
             if finding is not None and kind not in self.firsts:
                 row = int(np.flatnonzero(chunk.lines == finding.first_line)[0])
                 tokens = " and ".join(str(lengths[row]) for lengths in encoded.lengths.values())
-                text = f"{tokens} tokens, {finding.action}: {chunk.src[row]}"
-                self.firsts[kind] = _place(done, row, "src", text)
-        for side, counts in (("src", self.diagnosis.src), ("tgt", self.diagnosis.tgt)):
-            if side in encoded.lengths:
-                add_counts(counts.tokens, encoded.lengths[side])
-                counts.unknown += int(encoded.unknown[side][stays].sum())
-                if name == "train":
-                    self.used[side][encoded.columns[side].where(stays).flat] = True
-        if chunk.tgt is not None:
+                first = next(iter(chunk.texts))
+                text = f"{tokens} tokens, {finding.action}: {chunk.texts[first][row]}"
+                self.firsts[kind] = _place(done, row, first, text)
+        for side, counts in zip(chunk.texts, (self.diagnosis.src, self.diagnosis.tgt), strict=False):
+            add_counts(counts.tokens, encoded.lengths[side])
+            counts.unknown += int(encoded.unknown[side][stays].sum())
+            if name == "train":
+                self.used[side][encoded.columns[side].where(stays).flat] = True
+        if len(chunk.texts) == 2:
             for row in np.flatnonzero(stays & (encoded.unknown["tgt"] > 0)).tolist():
-                self.diagnosis.tgt.copyable += self._copyable(chunk.src[row], chunk.tgt[row])
+                self.diagnosis.tgt.copyable += self._copyable(chunk.texts["src"][row], chunk.texts["tgt"][row])
+        for _ in done.block.columns.get("features", ()):  # reading them tells what is wrong with them
+            continue
         self._characters(done)
 
     def _copyable(self, source: str, target: str) -> int:
@@ -179,7 +186,7 @@ class _SplitWalk:
     def _characters(self, done: UncountedBlock) -> None:
         """Collects the characters of train; finds those of the other splits that are not among them."""
         places: dict[int, FaultLocation] = {}
-        for side, lines in (("src", done.chunk.src), ("tgt", done.chunk.tgt or ())):
+        for side, lines in done.chunk.texts.items():
             known = self.alphabets[side]
             if self.encoder.split == "train":
                 known.update(*lines)
@@ -196,7 +203,7 @@ class _SplitWalk:
         """Whether train shows the character in the form that the tokenizer makes of it."""
         if character.isspace():
             return True
-        config = self.encoder.tokenizers.src.config
+        config = self.encoder.tokenizers.config
         form = unicodedata.normalize("NFKC", character) if config.normalization == "nfkc" else character
         return all(c in known or (config.lowercase and c.lower() in known) for c in form)
 
@@ -204,4 +211,5 @@ class _SplitWalk:
 def _place(done: UncountedBlock, row: int, side: str, text: str) -> FaultLocation:
     """The line of a pair of the chunk in its own file."""
     of_block = int(np.flatnonzero(done.decisions.keep)[row])
-    return replace(done.block.side(side, of_block), byte=None, text=text)
+    position = "src" if side == done.block.text_columns[0] else "tgt"
+    return replace(done.block.side(position, of_block), byte=None, text=text)

@@ -9,14 +9,16 @@ from typing import Any
 import torch
 
 from nmtkit.checkpoints.weights import get_weights
+from nmtkit.core.columns import label_type
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.core.files import atomic_write_text, bundled_path
 from nmtkit.core.formats import dump_yaml
 from nmtkit.corpus.blocks import Block
 from nmtkit.corpus.config import FILE_KINDS, SplitFiles
+from nmtkit.corpus.features import require_one_layout
 from nmtkit.corpus.reading import read_blocks, require_link_base
 from nmtkit.data.embeddings import check_size
-from nmtkit.data.tokenizer import TokenizerPair
+from nmtkit.data.tokenizer import Tokenizers
 from nmtkit.data.vocabulary import SPECIALS
 from nmtkit.diagnosis.findings import Diagnosis
 from nmtkit.diagnosis.tokens import TokenReport, count_tokens, quick_sample, train_on_sample
@@ -25,6 +27,7 @@ from nmtkit.recipe import Recipe, load, locate
 from nmtkit.runs.folder import Notify, RunFolder, ignore
 from nmtkit.runs.origin import find_origin, origin_tokenizers
 from nmtkit.runs.saved import SavedRun
+from nmtkit.tasks.task import TASKS
 
 _MAY_CHANGE = (
     *("max_updates", "max_epochs", "max_minutes", "patience"),
@@ -38,7 +41,7 @@ def dry_run(recipe: Recipe) -> list[tuple[str, str]]:
     require_fitting_stages(recipe)
     sizes, training = recipe.max_vocabulary_sizes, recipe.training
     parameters = _count(_shapes(list(recipe.by_stage().values())[-1]))
-    tokens = f"{sizes['src']:,}" if sizes["src"] == sizes["tgt"] else f"{sizes['src']:,} and {sizes['tgt']:,}"
+    tokens = " and ".join(dict.fromkeys(f"{size:,}" for column, size in sizes.items() if column != "labels"))
     rows = [
         ("model", recipe.model.kind),
         ("parameters", f"{parameters:,} with {tokens} tokens in a vocabulary"),
@@ -93,7 +96,7 @@ def require_memory(recipe: Recipe) -> None:
     for one in recipe.by_stage().values():
         sizes = one.max_vocabulary_sizes
         if one.tokenizer.kind not in ("bpe", "unigram"):  # a vocabulary of words or characters has only what occurs
-            sizes = VocabularySizes({"src": len(SPECIALS), "tgt": len(SPECIALS)}, shared=one.tokenizer.joint)
+            sizes = VocabularySizes(dict.fromkeys(sizes, len(SPECIALS)), sizes.shared)
         needed = 4 * _count(_shapes(one, sizes))
         if needed > there:
             raise RecipeError(
@@ -180,9 +183,10 @@ class RecipeDataCheck:
     def __post_init__(self) -> None:
         self.splits = self.recipe.data.splits()
         self._origin = find_origin(self.recipe)
+        self._columns = TASKS.get(self.recipe.task).columns
         config, folder = self.recipe.tokenizer, self.run.folder
         learned = folder.vocabulary.is_dir() and folder.exists() and self.run.recipe.tokenizer == config
-        self._sample = None if self._origin or learned else quick_sample(config)
+        self._sample = None if self._origin or learned else quick_sample(config, self._columns)
 
     def see(self, block: Block) -> None:
         """Collects from an examined block what counting tokens needs."""
@@ -197,10 +201,12 @@ class RecipeDataCheck:
         `progress` receives the number of pairs that are done.
         """
         require_link_base(self.splits["train"])
+        require_one_layout(self.splits.values())
         tokenizers, source = self._tokenizers(diagnosis, notify)
-        return count_tokens(self.recipe.storage_config, tokenizers, diagnosis, source, progress)
+        labels = label_type(self._columns)
+        return count_tokens(self.recipe.storage_config, tokenizers, diagnosis, source, progress, labels)
 
-    def _tokenizers(self, diagnosis: Diagnosis, notify: Notify) -> tuple[TokenizerPair, str]:
+    def _tokenizers(self, diagnosis: Diagnosis, notify: Notify) -> tuple[Tokenizers, str]:
         config, train, folder = self.recipe.tokenizer, self.splits["train"], self.run.folder
         if self._origin is not None:
             return origin_tokenizers(self._origin), f"The tokenizer ({config.kind}) is that of {self._origin.run}."
@@ -210,7 +216,7 @@ class RecipeDataCheck:
         if not diagnosis.splits["train"].is_readable:
             for _ in read_blocks("train", train):  # which tells the first fault
                 continue
-        learned = train_on_sample(config, self._sample, train)
+        learned = train_on_sample(config, self._sample, train, self._columns)
         return learned, f"The tokenizer ({config.kind}) was learned for this check."
 
     def write(self, out: Path, splits: Mapping[str, SplitFiles]) -> Path:
@@ -222,7 +228,7 @@ class RecipeDataCheck:
             old: SplitFiles = getattr(self.recipe.data, name)
             # Every key of files that the old recipe has is replaced.
             keys = [key for key in FILE_KINDS if getattr(files, key) or getattr(old, key)]
-            keys += ["src_field", "tgt_field"] if files.jsonl else []
+            keys += ["src_field", "tgt_field", "labels_field"] if files.jsonl else []
             data[name] = {key: _relative_to(out, getattr(files, key)) for key in keys}
         path = out / f"{self.path.stem}.yaml"
         text = f"# {self.recipe.name} with the files that `nmtkit check --fix` has cleaned.\n"

@@ -18,7 +18,7 @@ from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.corpus.text import read_lines
 from nmtkit.data.store import Store
-from nmtkit.data.tokenizer import TokenizerPair
+from nmtkit.data.tokenizer import Tokenizers
 from nmtkit.experiment.loading import DecodingOptions, open_autotuned, open_system, open_translator
 from nmtkit.models.base import Model, as_decoder
 from nmtkit.recipe import Recipe
@@ -39,7 +39,7 @@ WARM_UP = 64
 class Validation:
     """Validation in training: loss over the validation set, and the metrics of real answers."""
 
-    def __init__(self, folder: RunFolder, recipe: Recipe, tokenizers: TokenizerPair, device: torch.device) -> None:
+    def __init__(self, folder: RunFolder, recipe: Recipe, tokenizers: Tokenizers, device: torch.device) -> None:
         self.recipe = recipe
         self.tokenizers = tokenizers
         self.device = device

@@ -4,15 +4,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from nmtkit.core.columns import label_type
 from nmtkit.core.errors import DataError
 from nmtkit.core.files import write_json
 from nmtkit.core.processes import available_cores
 from nmtkit.corpus.blocks import Block
 from nmtkit.corpus.checking import DataReport, PairChecker, read_checksums
+from nmtkit.corpus.features import require_one_layout
 from nmtkit.corpus.reading import read_blocks, read_pairs, require_link_base, require_plain_text
 from nmtkit.data.encoding import FileChecksums, PairEncoder, PreprocessingProgress, encode_split, fingerprint
 from nmtkit.data.store import Store
-from nmtkit.data.tokenizer import TokenizerPair
+from nmtkit.data.tokenizer import Tokenizers
 from nmtkit.data.tokenizer_training import TokenizerSample, learn_from_sample, learn_tokenizers
 from nmtkit.diagnosis.examine import examine
 from nmtkit.diagnosis.findings import Diagnosis
@@ -21,6 +23,8 @@ from nmtkit.runs.folder import Notify
 from nmtkit.runs.origin import FineTuningOrigin, origin_tokenizers, read_origin
 from nmtkit.runs.saved import SavedRun
 from nmtkit.tasks.task import TASKS
+
+_NEWER = ("labels", "features", "labels_field", "columns", "specials")
 
 
 class Preprocessing:
@@ -32,7 +36,7 @@ class Preprocessing:
         self._recipe = recipe = run.recipe
         self._notify = notify
         self._splits = recipe.data.splits()
-        self._monolingual = TASKS.get(recipe.task).monolingual
+        self._task = TASKS.get(recipe.task)
         self._origin = read_origin(folder)
         self._mark = fingerprint(_settings(recipe, self._origin), recipe.storage_config.paths())
         learned = folder.vocabulary.is_dir()
@@ -59,7 +63,7 @@ class Preprocessing:
                         "beginning of an epoch"
                     )
 
-    def tokenizers(self, diagnosed: Callable[[Diagnosis], None], learned_before: bool) -> TokenizerPair:
+    def tokenizers(self, diagnosed: Callable[[Diagnosis], None], learned_before: bool) -> Tokenizers:
         """The tokenizers of a preprocessing that was stopped, if there are any, else new ones; text is checked first.
 
         `diagnosed` receives the result of that check. With `learned_before` existing tokenizers stay.
@@ -76,7 +80,7 @@ class Preprocessing:
         sample = (
             None
             if learned_before or self._origin
-            else TokenizerSample(self._recipe.tokenizer.train_lines, train.weights)
+            else TokenizerSample(self._recipe.tokenizer.train_lines, train.weights, self._task.columns)
         )
         is_whole = self._look(diagnosed, sample)
         if learned_before:
@@ -92,7 +96,7 @@ class Preprocessing:
         self._progress.save()
         return tokenizers
 
-    def _new_tokenizers(self, sample: TokenizerSample | None) -> TokenizerPair:
+    def _new_tokenizers(self, sample: TokenizerSample | None) -> Tokenizers:
         """The tokenizers of the run to begin from, else learned from the sample, else from the text itself."""
         config, train = self._recipe.tokenizer, self._splits["train"]
         if self._origin is not None:
@@ -101,7 +105,10 @@ class Preprocessing:
         self._notify(f"learning the tokenizer ({config.kind}) from {', '.join(train.texts())}")
         if sample is not None:
             return learn_from_sample(config, sample, self._report)
-        return learn_tokenizers(config, read_pairs(train), self._report, train.weights)  # which tells the first fault
+        columns = self._task.columns
+        return learn_tokenizers(
+            config, read_pairs(train), self._report, train.weights, columns
+        )  # tells the first fault
 
     def _look(self, diagnosed: Callable[[Diagnosis], None], sample: TokenizerSample | None) -> bool:
         """Checks the text and takes the tokenizer's sample in one reading; whether all of train could be read."""
@@ -113,15 +120,16 @@ class Preprocessing:
                 sample.add_block(block)
 
         # Duplicates are found when the text is stored.
-        diagnosis = examine(self._splits, self._monolingual, duplicates=False, see=see)
+        diagnosis = examine(self._splits, self._task.monolingual, duplicates=False, see=see)
         diagnosed(diagnosis)
         require_link_base(self._splits["train"])
+        require_one_layout(self._splits.values())
         return diagnosis.splits["train"].is_readable
 
-    def store(self, tokenizers: TokenizerPair, processes: int | None) -> DataReport:
+    def store(self, tokenizers: Tokenizers, processes: int | None) -> DataReport:
         """Checks, encodes and stores all splits; writes and gives the report."""
         recipe, data, sums = self._recipe, self._folder.data, FileChecksums()
-        checker = PairChecker(recipe.storage_config, self._report, need_references=self._monolingual)
+        checker = PairChecker(recipe.storage_config, self._report, need_references=self._task.monolingual)
         for name, files in self._splits.items():
             for block in read_blocks(name, files) if name != "train" else ():
                 checker.register(block)
@@ -131,7 +139,12 @@ class Preprocessing:
                 data,
                 read_blocks(name, files, watch=sums),
                 PairEncoder(
-                    name, tokenizers, recipe.storage_config, name != "train" or tokenizers.sampling, recipe.copies
+                    name,
+                    tokenizers,
+                    recipe.storage_config,
+                    name != "train" or tokenizers.sampling,
+                    recipe.copies,
+                    label_type(self._task.columns),
                 ),
                 checker,
                 fingerprint=self._mark,
@@ -148,7 +161,16 @@ class Preprocessing:
 def _settings(recipe: Recipe, origin: FineTuningOrigin | None) -> Mapping[str, Any]:
     """What the arrays depend on, beside the text."""
     data = recipe.storage_config.model_dump(mode="json")
-    settings: dict[str, Any] = {"data": data, "tokenizer": recipe.tokenizer.model_dump(mode="json")}
+    settings = {"data": _without_newer(data), "tokenizer": _without_newer(recipe.tokenizer.model_dump(mode="json"))}
+    if kind := label_type(TASKS.get(recipe.task).columns):
+        settings["labels"] = kind
     if origin is not None:
         settings["vocabulary"] = origin.vocabulary  # the settings of the tokenizer do not tell it
     return settings | {"copying": True} if recipe.copies else settings
+
+
+def _without_newer(values: Any) -> Any:
+    """Settings without those that came later and are not used, so that earlier arrays stay current."""
+    if not isinstance(values, dict):
+        return values
+    return {key: _without_newer(value) for key, value in values.items() if value or key not in _NEWER}

@@ -11,7 +11,7 @@ from nmtkit.core import device as devices
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.files import atomic_write_text, write_json
 from nmtkit.corpus.checking import DataReport
-from nmtkit.data.tokenizer import TokenizerPair
+from nmtkit.data.tokenizer import Tokenizers
 from nmtkit.diagnosis.findings import Diagnosis
 from nmtkit.experiment.checks import (
     is_same_text,
@@ -187,7 +187,7 @@ class Run(SavedRun):
         learned_before: bool = False,
         processes: int | None = None,
         allow_new_data: bool = False,
-    ) -> TokenizerPair:
+    ) -> Tokenizers:
         """Reads and checks the text, learns the tokenizers, writes the arrays; does nothing where that is done.
 
         Preprocessing that was stopped goes on after its last complete shard.

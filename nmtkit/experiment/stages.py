@@ -13,7 +13,7 @@ from nmtkit.core.files import write_json
 from nmtkit.data.batch_stream import BatchStream
 from nmtkit.data.embeddings import PretrainedEmbeddingsConfig, read_vectors
 from nmtkit.data.store import Store
-from nmtkit.data.tokenizer import TokenizerPair
+from nmtkit.data.tokenizer import Tokenizers
 from nmtkit.experiment.checks import embedding_size_key
 from nmtkit.experiment.evaluation import Validation
 from nmtkit.models.base import Model
@@ -231,7 +231,7 @@ def _load_previous_stage(
 
 
 def _load_embeddings(
-    model: Model, tokenizers: TokenizerPair, recipe: Recipe, config: PretrainedEmbeddingsConfig, notify: Notify
+    model: Model, tokenizers: Tokenizers, recipe: Recipe, config: PretrainedEmbeddingsConfig, notify: Notify
 ) -> None:
     for side, path in config.files().items():
         vocabulary = (tokenizers.src if side == "src" else tokenizers.tgt).vocabulary

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from nmtkit.core.errors import CheckpointError, shorten
 from nmtkit.core.settings import parse
-from nmtkit.data.tokenizer import WORD_START, Tokenizer, TokenizerPair
+from nmtkit.data.tokenizer import WORD_START, Tokenizer, Tokenizers
 from nmtkit.data.vocabulary import BOS, PAD, SPECIALS
 from nmtkit.interchange.ctranslate2_file import CTranslate2Model, read_ctranslate2_file
 from nmtkit.interchange.export_weights import ctranslate2_names
@@ -112,7 +112,7 @@ def _tokens(folder: Path, name: str) -> list[str] | None:
     return read_text(path).removesuffix("\n").split("\n") if path.exists() else None
 
 
-def _tokenizers(folder: Path, given: Mapping[str, Any], maps: Maps) -> tuple[TokenizerPair, list[str]]:
+def _tokenizers(folder: Path, given: Mapping[str, Any], maps: Maps) -> tuple[Tokenizers, list[str]]:
     """Tokenizers by the sentencepiece models beside the model, or of words; and notes for the user."""
     own = given.get("nmtkit")
     exported = own.get("tokenizer") if isinstance(own, dict) else None

@@ -15,7 +15,7 @@ from nmtkit.core.files import atomic_write_text, new_folder, write_errors, write
 from nmtkit.core.formats import dump_yaml, parse_json
 from nmtkit.core.version import __version__
 from nmtkit.corpus.config import FILE_KINDS
-from nmtkit.data.tokenizer import TokenizerPair
+from nmtkit.data.tokenizer import Tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
 from nmtkit.interchange.export_weights import require_convertible, to_ctranslate2, to_hugging_face
 from nmtkit.models.base import Seq2Seq, as_seq2seq
@@ -104,7 +104,7 @@ def require_comparable(engine: str, config: SearchConfig) -> None:
         raise NmtkitError(f"{engine} has no search like this one: it lacks {'; '.join(missing)}")
 
 
-def _hugging_face(model: Seq2Seq, tokenizers: TokenizerPair, recipe: Recipe, folder: Path) -> None:
+def _hugging_face(model: Seq2Seq, tokenizers: Tokenizers, recipe: Recipe, folder: Path) -> None:
     config = require_convertible(model.config, "huggingface")
     cut = tokenizers.src.config
     if cut.cuts_words or cut.lowercase:
@@ -164,13 +164,13 @@ def _generation_config(search: SearchConfig) -> dict[str, Any]:
     }
 
 
-def _write_pieces(tokenizers: TokenizerPair, folder: Path) -> None:
+def _write_pieces(tokenizers: Tokenizers, folder: Path) -> None:
     for name, one in (("source.spm", tokenizers.src), ("target.spm", tokenizers.tgt)):
         with write_errors(folder / name):
             (folder / name).write_bytes(one.content())
 
 
-def _ctranslate2(model: Seq2Seq, tokenizers: TokenizerPair, recipe: Recipe, folder: Path) -> None:
+def _ctranslate2(model: Seq2Seq, tokenizers: Tokenizers, recipe: Recipe, folder: Path) -> None:
     config = require_convertible(model.config, "ctranslate2")
     src, tgt = tokenizers.src.vocabulary.tokens, tokenizers.tgt.vocabulary.tokens
     spec = to_ctranslate2(model, src, tgt, _longest(recipe, config))
@@ -182,7 +182,7 @@ def _ctranslate2(model: Seq2Seq, tokenizers: TokenizerPair, recipe: Recipe, fold
         _write_pieces(tokenizers, folder)
 
 
-def _safetensors(model: Seq2Seq, tokenizers: TokenizerPair, recipe: Recipe, folder: Path) -> None:
+def _safetensors(model: Seq2Seq, tokenizers: Tokenizers, recipe: Recipe, folder: Path) -> None:
     """A run of weights, tokenizers and recipe; paths of its text are private and left out."""
     data, splits = recipe.data, {}
     for split, files in data.splits().items():
@@ -193,7 +193,7 @@ def _safetensors(model: Seq2Seq, tokenizers: TokenizerPair, recipe: Recipe, fold
 
 
 def write_untrained_run(
-    run: RunFolder, recipe: Recipe, tokenizers: TokenizerPair, weights: Mapping[str, Tensor], reason: str
+    run: RunFolder, recipe: Recipe, tokenizers: Tokenizers, weights: Mapping[str, Tensor], reason: str
 ) -> None:
     """Writes a run of weights, tokenizers and recipe that was not trained in this folder, for the reason given."""
     tokenizers.save(run.vocabulary)
@@ -261,7 +261,7 @@ def _read_object(path: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-EXPORTS: dict[str, Callable[[Seq2Seq, TokenizerPair, Recipe, Path], None]] = {
+EXPORTS: dict[str, Callable[[Seq2Seq, Tokenizers, Recipe, Path], None]] = {
     "huggingface": _hugging_face,
     "ctranslate2": _ctranslate2,
     "safetensors": _safetensors,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nmtkit.core.errors import CheckpointError, shorten
 from nmtkit.core.settings import Beam, Depth, Field, Length, Width, parse
-from nmtkit.data.tokenizer import MAX_VOCAB_SIZE, TokenizerPair
+from nmtkit.data.tokenizer import MAX_VOCAB_SIZE, Tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
 from nmtkit.interchange.export_weights import huggingface_names
 from nmtkit.interchange.external_files import (
@@ -154,7 +154,7 @@ def license_of(folder: Path) -> str | None:
     return named.group(1) if named else None
 
 
-def _tokenizers(folder: Path, config: HuggingFaceConfig, weights: ExternalWeights) -> tuple[TokenizerPair, Maps]:
+def _tokenizers(folder: Path, config: HuggingFaceConfig, weights: ExternalWeights) -> tuple[Tokenizers, Maps]:
     place, separate = folder / "config.json", (folder / "target_vocab.json").exists()
     sizes = {config.vocab_size, config.tgt_vocab_size}
     missing = [rows for rows in sizes if (rows, config.d_model) not in weights.shapes.values()]

@@ -12,7 +12,7 @@ from torch import Tensor
 from nmtkit.checkpoints.weights import get_weights
 from nmtkit.core.errors import CheckpointError, shorten
 from nmtkit.core.settings import parse
-from nmtkit.data.tokenizer import TokenizerPair
+from nmtkit.data.tokenizer import Tokenizers
 from nmtkit.interchange.external_files import ExternalWeights
 from nmtkit.interchange.vocabulary import Maps
 from nmtkit.layers.transformer import sinusoids
@@ -39,7 +39,7 @@ class ImportedModel:
     model: ModelConfig
     tensors: Mapping[str, Tensor]
     """By our names."""
-    tokenizers: TokenizerPair
+    tokenizers: Tokenizers
     search: Mapping[str, Any]
     """The toolkit's search, as `search` settings of a recipe."""
     notes: Sequence[str]
@@ -54,7 +54,7 @@ class CheckpointConverter:
     place: Path
     """Where the model's settings are, for messages."""
     weights: ExternalWeights
-    tokenizers: TokenizerPair
+    tokenizers: Tokenizers
     vocabularies: Maps
     used: set[str] = field(default_factory=set)
 

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from nmtkit.core.errors import CheckpointError
 from nmtkit.core.settings import parse
-from nmtkit.data.tokenizer import WORD_START, SentencePieceTokenizer, TokenizerConfig, TokenizerPair, WordTokenizer
+from nmtkit.corpus.config import TEXT_COLUMNS
+from nmtkit.data.tokenizer import WORD_START, SentencePieceTokenizer, TokenizerConfig, Tokenizers, WordTokenizer
 from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
 from nmtkit.interchange.external_files import read_file, unsupported
 
@@ -90,7 +91,7 @@ class ExternalVocabulary:
 
 def build_tokenizers(
     kind: str, maps: Maps, place: Path, models: Sequence[Path] | None = None, restrict: bool = False, **more: Any
-) -> TokenizerPair:
+) -> Tokenizers:
     """Tokenizers over these vocabularies.
 
     `models` are the files of both sides' sentencepiece models, if the tokenizers need any; `restrict` leaves only those
@@ -106,9 +107,10 @@ def build_tokenizers(
     config = parse(TokenizerConfig, settings | more, str(place))
     if models is not None:
         pairs = zip(models, maps, strict=True)
-        return TokenizerPair(*(_sentencepiece_tokenizer(path, config, one.vocabulary, restrict) for path, one in pairs))
+        both = (_sentencepiece_tokenizer(path, config, one.vocabulary, restrict) for path, one in pairs)
+        return Tokenizers(config, dict(zip(TEXT_COLUMNS, both, strict=True)))
     words = WordTokenizer(config, src.vocabulary)
-    return TokenizerPair(words, words if src is tgt else WordTokenizer(config, tgt.vocabulary))
+    return Tokenizers(config, {"src": words, "tgt": words if src is tgt else WordTokenizer(config, tgt.vocabulary)})
 
 
 def _sentencepiece_tokenizer(
@@ -132,7 +134,7 @@ def toolkit_tokenizers(
     models: tuple[Path, Path] | None,
     lowercase: bool = False,
     restrict: bool = False,
-) -> tuple[TokenizerPair, Maps]:
+) -> tuple[Tokenizers, Maps]:
     """Tokenizers of a toolkit that keeps vocabularies apart from sentencepiece models.
 
     Without models, tokens, words or pieces, stand between spaces. For `restrict` see `build_tokenizers`.

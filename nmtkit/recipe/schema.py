@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 import nmtkit.models  # noqa: F401  # importing it registers every model
 from nmtkit.checkpoints.manager import NAMED_WEIGHTS
+from nmtkit.core.columns import label_type
 from nmtkit.core.errors import NmtkitError, shorten
 from nmtkit.core.formats import KeyPath, dump_yaml
 from nmtkit.core.registry import suggest_names
@@ -195,6 +196,13 @@ class Recipe(Settings):
                     f"`data`: {split}: a {self.task} has no {unknown[0]}, only {' and '.join(columns)}; take it out "
                     f"(of jsonl by {unknown[0]}_field: ''), or name another task"
                 )
+        texts = [name for name, column in columns.items() if column.type == "text"]
+        if unknown := [name for name in self.tokenizer.columns if name not in texts]:
+            raise ValueError(
+                f"`tokenizer.columns.{unknown[0]}`: a {self.task} has no such text, only {' and '.join(texts)}"
+            )
+        if self.tokenizer.columns and self.tokenizer.joint and len(texts) == 2:
+            raise ValueError("`tokenizer.columns`: both texts share one vocabulary; set `tokenizer.joint` to false")
         return self
 
     @model_validator(mode="after")
@@ -339,11 +347,11 @@ class Recipe(Settings):
 
     @property
     def max_vocabulary_sizes(self) -> VocabularySizes:
-        """The sizes of the vocabularies if the text has as many tokens as the recipe allows."""
-        config = self.tokenizer
-        return VocabularySizes(
-            {"src": config.vocab_size, "tgt": config.tgt_vocab_size or config.vocab_size}, config.joint
-        )
+        """The sizes of the vocabularies if the text has as many tokens as the recipe allows, and only one label."""
+        config, columns = self.tokenizer, TASKS.get(self.task).columns
+        texts = {one.name: config.for_column(one.name).vocab_size for one in columns if one.type == "text"}
+        labels = {"labels": 1} if label_type(columns) else {}
+        return VocabularySizes(texts | labels, config.joint and len(texts) == 2)
 
     @property
     def copies(self) -> bool:

@@ -6,13 +6,13 @@ from nmtkit.data.batch import Batch
 from nmtkit.data.batch_stream import BatchStream, Corruption, sorted_batches
 from nmtkit.data.running_text import BlockStream, blocks_in_order
 from nmtkit.data.store import Store
-from nmtkit.data.tokenizer import TokenizerPair
+from nmtkit.data.tokenizer import Tokenizers
 from nmtkit.recipe import Recipe
 from nmtkit.tasks.task import TASKS, Task
 from nmtkit.training import distributed
 
 
-def training_batches(recipe: Recipe, store: Store, tokenizers: TokenizerPair, seed: int) -> BatchStream:
+def training_batches(recipe: Recipe, store: Store, tokenizers: Tokenizers, seed: int) -> BatchStream:
     """The batches of this process in a training by a recipe, or by a stage's recipe."""
     stream = BatchStream if recipe.batch.block_tokens is None else BlockStream
     return stream(
@@ -28,7 +28,7 @@ def training_batches(recipe: Recipe, store: Store, tokenizers: TokenizerPair, se
     )
 
 
-def loss_batches(recipe: Recipe, store: Store, tokenizers: TokenizerPair) -> Iterator[Batch]:
+def loss_batches(recipe: Recipe, store: Store, tokenizers: Tokenizers) -> Iterator[Batch]:
     """All of a stored split once, the same every time."""
     budget, corrupt = recipe.evaluation.batch_tokens, _corruption(recipe, tokenizers)
     if recipe.batch.block_tokens is None:
@@ -36,7 +36,7 @@ def loss_batches(recipe: Recipe, store: Store, tokenizers: TokenizerPair) -> Ite
     return blocks_in_order(store, recipe.batch.changed({"batch_tokens": budget, "batch_size": None}), corrupt)
 
 
-def _corruption(recipe: Recipe, tokenizers: TokenizerPair) -> Corruption | None:
+def _corruption(recipe: Recipe, tokenizers: Tokenizers) -> Corruption | None:
     """What the task does to a batch; None where it leaves all as they are."""
     task = TASKS.get(recipe.task)
     if type(task).corrupt is Task.corrupt:

@@ -14,7 +14,7 @@ from nmtkit.core.errors import CheckpointError, DataError, RecipeError
 from nmtkit.core.formats import parse_json
 from nmtkit.core.settings import Field, Settings, parse
 from nmtkit.corpus.config import SplitFiles
-from nmtkit.data.tokenizer import TokenizerPair
+from nmtkit.data.tokenizer import Tokenizers
 from nmtkit.data.vocabulary import read_vocabulary_file
 from nmtkit.models.base import Model
 from nmtkit.recipe import Recipe
@@ -104,7 +104,7 @@ def read_origin(folder: RunFolder) -> FineTuningOrigin | None:
         raise CheckpointError(f"{path}: damaged ({fault}); train anew with --overwrite") from fault
 
 
-def origin_tokenizers(origin: FineTuningOrigin) -> TokenizerPair:
+def origin_tokenizers(origin: FineTuningOrigin) -> Tokenizers:
     """The tokenizers of the origin; raises CheckpointError if they are missing or have changed."""
     tokenizers = SavedRun(RunFolder(Path(origin.run))).load_tokenizers()
     if tokenizers.checksum != origin.vocabulary:

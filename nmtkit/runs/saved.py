@@ -17,7 +17,7 @@ from nmtkit.core.errors import CheckpointError, NmtkitError, RecipeError
 from nmtkit.core.files import bytes_checksum, write_json
 from nmtkit.core.formats import parse_json
 from nmtkit.core.settings import Settings, parse
-from nmtkit.data.tokenizer import TokenizerPair
+from nmtkit.data.tokenizer import Tokenizers
 from nmtkit.models.base import MODELS, AnyModelConfig, Model, ModelConfig, VocabularySizes, as_seq2seq
 from nmtkit.models.ensemble import Ensemble, Mean
 from nmtkit.runs.folder import RUNS_FOLDER, RunFolder, suggest_runs
@@ -115,13 +115,13 @@ class SavedRun:
         config = InferenceConfig.of(stage.recipe).model_copy(update=place)
         write_json(self.folder.inference, config.model_dump(mode="json"))
 
-    def load_tokenizers(self) -> TokenizerPair:
+    def load_tokenizers(self) -> Tokenizers:
         """The tokenizers of the run."""
         if not self.folder.vocabulary.is_dir():
             raise CheckpointError(
                 f"{self.folder.vocabulary}: the run has no vocabulary; copy the whole run folder, or train again"
             )
-        return TokenizerPair.load(self.folder.vocabulary)
+        return Tokenizers.load(self.folder.vocabulary)
 
     def stages(self, taken: Sequence[float] = (), vocabulary: str = "") -> list[SavedStage]:
         """The stages in order; `taken` is as in `Recipe.by_stage`, `vocabulary` as in `CheckpointManager`."""
@@ -164,7 +164,7 @@ class SavedRun:
         """The runs of an ensemble; a run alone is its own."""
         return [self]
 
-    def open_model(self, device: torch.device, which: str = "auto") -> "tuple[Model, TokenizerPair, Recipe]":
+    def open_model(self, device: torch.device, which: str = "auto") -> "tuple[Model, Tokenizers, Recipe]":
         """The trained model in evaluation mode, its tokenizers and its recipe; `which` is as in `weights`.
 
         Model and recipe are those of the weights' stage; for an average, or a file from elsewhere, of the newest
@@ -178,7 +178,7 @@ class SavedRun:
 
     def open_for_inference(
         self, device: torch.device, which: str = "auto"
-    ) -> tuple[Model, TokenizerPair, InferenceConfig]:
+    ) -> tuple[Model, Tokenizers, InferenceConfig]:
         """As `open_model`, with only the settings that decoding needs."""
         known = self._saved_inference
         if known is None or which not in NAMED_WEIGHTS:
@@ -186,7 +186,7 @@ class SavedRun:
             return model, tokenizers, InferenceConfig.of(recipe)
         return *self._load(known.model, self.weights(which), device), known
 
-    def _load(self, config: ModelConfig, weights: Path, device: torch.device) -> tuple[Model, TokenizerPair]:
+    def _load(self, config: ModelConfig, weights: Path, device: torch.device) -> tuple[Model, Tokenizers]:
         tokenizers = self.load_tokenizers()
         with SkipInit():
             model = MODELS.get(config.kind)(config, sizes_of(tokenizers))
@@ -208,7 +208,7 @@ class EnsembleRun(SavedRun):
     @override
     def open_for_inference(
         self, device: torch.device, which: str = "auto"
-    ) -> tuple[Model, TokenizerPair, InferenceConfig]:
+    ) -> tuple[Model, Tokenizers, InferenceConfig]:
         opened = [run.open_for_inference(device, which) for run in self.runs]
         first, (_, tokenizers, config) = self.runs[0], opened[0]
         for run, (_, others, _) in zip(self.runs, opened, strict=True):
@@ -223,16 +223,16 @@ class EnsembleRun(SavedRun):
         return Ensemble([one for one in members if one is not None], self._mean, self._weights), tokenizers, config
 
 
-def build_model(recipe: "Recipe", tokenizers: TokenizerPair) -> Model:
+def build_model(recipe: "Recipe", tokenizers: Tokenizers) -> Model:
     """The recipe's model with fresh weights, drawn from torch's generator."""
     return MODELS.get(recipe.model.kind)(recipe.model, sizes_of(tokenizers))
 
 
-def sizes_of(tokenizers: TokenizerPair) -> VocabularySizes:
+def sizes_of(tokenizers: Tokenizers) -> VocabularySizes:
     """The vocabulary sizes for a model."""
-    return VocabularySizes(
-        {"src": len(tokenizers.src.vocabulary), "tgt": len(tokenizers.tgt.vocabulary)}, shared=tokenizers.shared
-    )
+    sizes = {column: len(tokenizer.vocabulary) for column, tokenizer in tokenizers.items()}
+    labels = {} if tokenizers.labels is None else {"labels": len(tokenizers.labels)}
+    return VocabularySizes(sizes | labels, shared=tokenizers.shared)
 
 
 def find_run(

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from nmtkit.corpus.blocks import Example
     from nmtkit.data.batch import Batch
-    from nmtkit.data.tokenizer import TokenizerPair
+    from nmtkit.data.tokenizer import Tokenizers
     from nmtkit.metrics import Options, Score
     from nmtkit.translation.inputs import TextModel
 
@@ -80,7 +80,7 @@ class Task:
         """What the model reads of each example: its first column."""
         return [getattr(example, self.columns[0].name) for example in examples]
 
-    def corrupt(self, batch: "Batch", generator: "torch.Generator", tokenizers: "TokenizerPair") -> "Batch":
+    def corrupt(self, batch: "Batch", generator: "torch.Generator", tokenizers: "Tokenizers") -> "Batch":
         """The batch as a model is to read it, for denoising objectives; here as it is.
 
         It is called with every batch of training and of validation, on the CPU. All that is random must come from the

@@ -11,7 +11,7 @@ from torch import Tensor
 from nmtkit.core.errors import DataError, NmtkitError, RecipeError
 from nmtkit.data.batch import Batch, collate
 from nmtkit.data.batch_stream import bucket_by_length
-from nmtkit.data.tokenizer import WORD_START, Tokenizer, TokenizerPair
+from nmtkit.data.tokenizer import WORD_START, Tokenizer, Tokenizers
 from nmtkit.data.vocabulary import EOS, PAD, UNK
 from nmtkit.data.words import known_ids
 from nmtkit.layers.inference import Precision
@@ -111,7 +111,7 @@ class TextModel:
 
     model: Model
     """In evaluation mode, on its device."""
-    tokenizers: TokenizerPair
+    tokenizers: Tokenizers
     _: KW_ONLY
     name: str = ""
     """What to call the model in titles and messages."""

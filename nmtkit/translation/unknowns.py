@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.data.tokenizer import WORD_START, Tokenizer, TokenizerPair
+from nmtkit.data.tokenizer import WORD_START, Tokenizer, Tokenizers
 from nmtkit.data.vocabulary import SPECIALS, UNK
 from nmtkit.data.words import known_ids, word_spans
 
@@ -51,7 +51,7 @@ class UnknownReplacer:
     translations of source words, spelled as in the text.
     """
 
-    def __init__(self, tokenizers: TokenizerPair, dictionary: Mapping[str, str] | None = None) -> None:
+    def __init__(self, tokenizers: Tokenizers, dictionary: Mapping[str, str] | None = None) -> None:
         self._tokenizers = tokenizers
         # Keys go through the tokenizer as the source does: it may write them in lower case, or normalize them.
         src = tokenizers.src

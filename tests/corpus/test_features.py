@@ -99,14 +99,14 @@ def test_a_number_that_is_not_finite_is_told_with_its_row(tmp_path: Path, number
 
 def test_all_files_are_alike(tmp_path: Path) -> None:
     narrow, wide, single = (array(tmp_path / name) for name in ("a.npy", "b.npy", "c.npy"))
-    require_one_layout([narrow, wide, single])
+    require_one_layout([SplitFiles(features=[narrow, wide]), SplitFiles(features=[single])])
     array(Path(wide), np.zeros((1, 3), np.float16))
     array(Path(single), NUMBERS.astype(np.float32))
     told = re.escape(f"{narrow} has rows of 2 numbers in float16, but {wide} rows of 3 numbers in float16")
     with pytest.raises(DataError, match=told):
-        require_one_layout([narrow, wide])
+        require_one_layout([SplitFiles(features=[narrow, wide])])
     with pytest.raises(DataError, match=r"in float16, but .* rows of 2 numbers in float32"):
-        require_one_layout([narrow, single])
+        require_one_layout([SplitFiles(features=[narrow]), SplitFiles(features=[single])])
     np.savez(tmp_path / "d.npz", NUMBERS[0], NUMBERS[0, :, :1])
     rows = FeaturesFile(str(tmp_path / "d.npz")).take(2)[0]
     with pytest.raises(DataError, match="example 2: rows of 1 numbers in float16, but before rows of 2 numbers"):

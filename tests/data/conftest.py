@@ -9,7 +9,7 @@ from stored import checker, write_store
 
 from nmtkit.corpus.blocks import Example
 from nmtkit.data.store import Store
-from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair
+from nmtkit.data.tokenizer import TokenizerConfig, Tokenizers
 from nmtkit.data.tokenizer_training import learn_tokenizers
 
 NOUNS = [
@@ -40,7 +40,7 @@ def pairs() -> list[Example]:
 
 
 @pytest.fixture(scope="session")
-def tokenizers(pairs: list[Example]) -> TokenizerPair:
+def tokenizers(pairs: list[Example]) -> Tokenizers:
     return learn_tokenizers(TokenizerConfig(kind="bpe", vocab_size=120), pairs)
 
 
@@ -48,9 +48,7 @@ def tokenizers(pairs: list[Example]) -> TokenizerPair:
 def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Store]:
     """Stores examples as a training set and opens it."""
 
-    def make(
-        examples: list[Example], tokenizers: TokenizerPair, keep_text: bool = False, copying: bool = False
-    ) -> Store:
+    def make(examples: list[Example], tokenizers: Tokenizers, keep_text: bool = False, copying: bool = False) -> Store:
         folder: Path = tmp_path_factory.mktemp("store")
         write_store(folder, "train", examples, tokenizers, checker(), keep_text, copying)
         return Store.open(folder, "train")

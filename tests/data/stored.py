@@ -8,7 +8,7 @@ from nmtkit.corpus.blocks import Block, Example
 from nmtkit.corpus.checking import DataReport, PairChecker
 from nmtkit.corpus.config import DataConfig
 from nmtkit.data.encoding import PairEncoder, PreprocessingProgress, encode_split
-from nmtkit.data.tokenizer import TokenizerPair
+from nmtkit.data.tokenizer import Tokenizers
 
 
 def checker(**settings: object) -> PairChecker:
@@ -41,7 +41,7 @@ def write_store(
     folder: Path,
     name: str,
     examples: Iterable[Example],
-    tokenizers: TokenizerPair,
+    tokenizers: Tokenizers,
     checker: PairChecker,
     keep_text: bool = False,
     copying: bool = False,

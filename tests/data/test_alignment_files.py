@@ -18,7 +18,7 @@ from nmtkit.corpus.reading import read_pairs, require_link_base
 from nmtkit.data.batch import collate
 from nmtkit.data.batch_stream import BatchConfig, BatchStream
 from nmtkit.data.store import Store
-from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair
+from nmtkit.data.tokenizer import TokenizerConfig, Tokenizers
 from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.data.words import cut_words, share_table, token_links, token_spans
 
@@ -34,13 +34,13 @@ def write(folder: Path, texts: Mapping[str, str]) -> SplitFiles:
     return SplitFiles.model_validate(named)
 
 
-def learned(kind: str = "bpe", **settings: object) -> TokenizerPair:
+def learned(kind: str = "bpe", **settings: object) -> Tokenizers:
     lines = ["the dog sees Anna the dogs see Otto's dog", "den Hund sieht er Anna Hunde sehen Ottos Hund l'homme."]
     config = TokenizerConfig.model_validate({"kind": kind, "vocab_size": 60, **settings})
     return learn_tokenizers(config, [Example(line, line, 1) for line in lines])
 
 
-def stored(folder: Path, examples: list[Example], tokenizers: TokenizerPair, check: PairChecker | None = None) -> Store:
+def stored(folder: Path, examples: list[Example], tokenizers: Tokenizers, check: PairChecker | None = None) -> Store:
     """The store of a training set, with its text."""
     write_store(folder, "train", examples, tokenizers, check or checker(), keep_text=True)
     return Store.open(folder, "train")

@@ -13,7 +13,7 @@ from nmtkit.corpus.blocks import Example
 from nmtkit.data.batch import Batch, collate
 from nmtkit.data.batch_stream import BatchConfig, BatchStream, bucket_by_length, sorted_batches
 from nmtkit.data.store import Store
-from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair
+from nmtkit.data.tokenizer import TokenizerConfig, Tokenizers
 from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, PAD
 
@@ -22,7 +22,7 @@ Ids = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 @pytest.fixture(scope="module")
-def store(pairs: list[Example], tokenizers: TokenizerPair, build: Build) -> Store:
+def store(pairs: list[Example], tokenizers: Tokenizers, build: Build) -> Store:
     return build(pairs, tokenizers)
 
 

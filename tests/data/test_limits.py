@@ -11,12 +11,12 @@ from nmtkit.corpus.blocks import Block, Example
 from nmtkit.corpus.checking import DataReport, PairChecker
 from nmtkit.data.batch_stream import BatchConfig, BatchStream, sorted_batches
 from nmtkit.data.store import Store
-from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, WordTokenizer
+from nmtkit.data.tokenizer import TokenizerConfig, Tokenizers, WordTokenizer
 from nmtkit.data.vocabulary import EOS, SPECIALS, UNK, Vocabulary
 
 # Known words are a to d, with ids 4 to 7; V is 8.
 KNOWN = WordTokenizer(TokenizerConfig(kind="word"), Vocabulary([*SPECIALS, "▁a", "▁b", "▁c", "▁d"]))
-PAIR = TokenizerPair(KNOWN, KNOWN)
+PAIR = Tokenizers(KNOWN.config, {"src": KNOWN, "tgt": KNOWN})
 V = 8
 PAIRS = [("a x b y z", "y x z a"), ("b c", "c"), ("d d d d d d d", "a b c d a b")]
 

@@ -24,7 +24,7 @@ from nmtkit.data.batch_stream import BatchConfig, BatchStream
 from nmtkit.data.encoding import PreprocessingProgress
 from nmtkit.data.shards import RaggedArray
 from nmtkit.data.store import Store, StoreWriter
-from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair
+from nmtkit.data.tokenizer import TokenizerConfig, Tokenizers
 from nmtkit.data.tokenizer_training import learn_tokenizers
 
 SETTINGS = {"max_length": 150, "drop_duplicates": True}
@@ -53,7 +53,7 @@ def faulty(pairs: list[Example]) -> list[Example]:
 
 
 def written(
-    folder: Path, pairs: Iterable[Example], tokenizers: TokenizerPair, processes: int = 1, copying: bool = False
+    folder: Path, pairs: Iterable[Example], tokenizers: Tokenizers, processes: int = 1, copying: bool = False
 ) -> SplitReport:
     check = checker(**SETTINGS)
     write_store(folder, "train", pairs, tokenizers, check, True, copying, "mark", processes, size=60)
@@ -64,7 +64,7 @@ def written(
 
 
 def test_several_shards_are_one_store(
-    pairs: list[Example], tokenizers: TokenizerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pairs: list[Example], tokenizers: Tokenizers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pairs = faulty(pairs)
     one = written(tmp_path / "one", pairs, tokenizers)
@@ -104,7 +104,7 @@ def test_the_bytes_do_not_depend_on_the_number_of_processes(kind: str, pairs: li
 
 
 @pytest.mark.usefixtures("small")
-def test_what_an_earlier_store_left_is_removed(pairs: list[Example], tokenizers: TokenizerPair, tmp_path: Path) -> None:
+def test_what_an_earlier_store_left_is_removed(pairs: list[Example], tokenizers: Tokenizers, tmp_path: Path) -> None:
     written(tmp_path / "new", pairs[:100], tokenizers)
     for name in ("train-0007.src.ids", "train.src.ids.new", "train-0001.json"):
         (tmp_path / "new" / name).write_bytes(b"left over")
@@ -123,7 +123,7 @@ def test_what_an_earlier_store_left_is_removed(pairs: list[Example], tokenizers:
 
 
 @pytest.mark.usefixtures("small")
-def test_a_damaged_shard_is_named(pairs: list[Example], tokenizers: TokenizerPair, tmp_path: Path) -> None:
+def test_a_damaged_shard_is_named(pairs: list[Example], tokenizers: Tokenizers, tmp_path: Path) -> None:
     written(tmp_path, pairs, tokenizers)
     path = tmp_path / "train-0001.tgt.ids"
     content = bytearray(path.read_bytes())
@@ -140,7 +140,7 @@ def test_a_damaged_shard_is_named(pairs: list[Example], tokenizers: TokenizerPai
 
 
 @pytest.mark.usefixtures("small")
-def test_shards_of_different_stores_do_not_mix(pairs: list[Example], tokenizers: TokenizerPair, tmp_path: Path) -> None:
+def test_shards_of_different_stores_do_not_mix(pairs: list[Example], tokenizers: Tokenizers, tmp_path: Path) -> None:
     written(tmp_path, pairs, tokenizers)
     path = tmp_path / "train-0001.json"
     manifest = {**verify_checksum(json.loads(path.read_text())), "fingerprint": "another"}
@@ -188,7 +188,7 @@ def told(folder: Path) -> tuple[int, dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def given(pairs: list[Example], tokenizers: TokenizerPair) -> bytes:
+def given(pairs: list[Example], tokenizers: Tokenizers) -> bytes:
     return pickle.dumps((SETTINGS, faulty(pairs), tokenizers))
 
 

@@ -11,7 +11,7 @@ from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.data import shortlist as shortlists
 from nmtkit.data.batch import collate
 from nmtkit.data.shortlist import LinkCounts, Shortlist, read_shortlist, shortlist_lines, shortlist_writer
-from nmtkit.data.tokenizer import TokenizerPair
+from nmtkit.data.tokenizer import Tokenizers
 from nmtkit.data.vocabulary import SPECIALS
 
 SIZE = 60
@@ -72,19 +72,19 @@ def test_candidates_of_sentences() -> None:
     assert ids(shortlist.candidates(batch, copies=True)) == copied
 
 
-def write(path: Path, tokenizers: TokenizerPair, rows: dict[int, list[int]], frequent: list[int]) -> None:
+def write(path: Path, tokenizers: Tokenizers, rows: dict[int, list[int]], frequent: list[int]) -> None:
     candidates = [rows.get(src, []) for src in range(len(tokenizers.src.vocabulary))]
     path.write_text("".join(shortlist_lines(tokenizers, candidates, frequent)), encoding="utf-8")
 
 
 @pytest.fixture
-def path(tokenizers: TokenizerPair, tmp_path: Path) -> Path:
+def path(tokenizers: Tokenizers, tmp_path: Path) -> Path:
     """A file of two candidates of token 4, one of token 50, and two frequent tokens."""
     write(tmp_path / "list", tokenizers, {4: [9, 8], 50: [7]}, [30, 20])
     return tmp_path / "list"
 
 
-def test_a_file_holds_it(tokenizers: TokenizerPair, path: Path) -> None:
+def test_a_file_holds_it(tokenizers: Tokenizers, path: Path) -> None:
     size = len(tokenizers.tgt.vocabulary)
     assert path.read_text() == (
         f"nmtkit shortlist 1\nvocabularies {tokenizers.checksum} {size} {size}\nfrequent 30 20\n4 9 8\n50 7\nend\n"
@@ -117,7 +117,7 @@ def test_a_file_holds_it(tokenizers: TokenizerPair, path: Path) -> None:
         ("end", "end\n51 7", 6),
     ],
 )
-def test_a_damaged_file(before: str, after: str, line: int, tokenizers: TokenizerPair, path: Path) -> None:
+def test_a_damaged_file(before: str, after: str, line: int, tokenizers: Tokenizers, path: Path) -> None:
     text = path.read_text()
     assert before in text
     path.write_text(text.replace(before, after, 1), encoding="utf-8")
@@ -125,7 +125,7 @@ def test_a_damaged_file(before: str, after: str, line: int, tokenizers: Tokenize
         read_shortlist(path, tokenizers)
 
 
-def test_what_is_no_shortlist(tokenizers: TokenizerPair, tmp_path: Path) -> None:
+def test_what_is_no_shortlist(tokenizers: Tokenizers, tmp_path: Path) -> None:
     (tmp_path / "bytes").write_bytes(b"\xff\x00" * 50)
     (tmp_path / "empty").write_bytes(b"")
     for name in ("bytes", "empty", "missing", "."):
@@ -134,7 +134,7 @@ def test_what_is_no_shortlist(tokenizers: TokenizerPair, tmp_path: Path) -> None
         assert str(tmp_path / name) in str(fault.value)
 
 
-def test_what_was_counted_is_written(tokenizers: TokenizerPair, tmp_path: Path) -> None:
+def test_what_was_counted_is_written(tokenizers: Tokenizers, tmp_path: Path) -> None:
     path = tmp_path / "new" / "list"
     with shortlist_writer(path, tokenizers, 1, 2) as counts:
         counts.add({(0, 0)}, [[7]], [[8, 8, 9, 10, 10, 10]])
@@ -150,7 +150,7 @@ def test_what_was_counted_is_written(tokenizers: TokenizerPair, tmp_path: Path) 
         pytest.fail("it is seen at the end only")
 
 
-def test_every_cut_of_a_file_is_refused(tokenizers: TokenizerPair, path: Path) -> None:
+def test_every_cut_of_a_file_is_refused(tokenizers: Tokenizers, path: Path) -> None:
     whole = path.read_bytes()
     for size in range(len(whole) - 1):  # but for the last line end
         path.write_bytes(whole[:size])

@@ -11,7 +11,7 @@ from nmtkit.corpus.blocks import Example
 from nmtkit.data.encoding import fingerprint
 from nmtkit.data.shards import RaggedArray
 from nmtkit.data.store import Store, StoreWriter
-from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair
+from nmtkit.data.tokenizer import TokenizerConfig, Tokenizers
 from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.data.vocabulary import UNK
 
@@ -19,11 +19,11 @@ Build = Callable[..., Store]
 
 
 @pytest.fixture
-def store(pairs: list[Example], tokenizers: TokenizerPair, build: Build) -> Store:
+def store(pairs: list[Example], tokenizers: Tokenizers, build: Build) -> Store:
     return build(pairs, tokenizers, keep_text=True)
 
 
-def test_what_is_written_is_read(pairs: list[Example], tokenizers: TokenizerPair, store: Store) -> None:
+def test_what_is_written_is_read(pairs: list[Example], tokenizers: Tokenizers, store: Store) -> None:
     store.check()
     assert len(store) == len(pairs)
     for number, pair in enumerate(pairs):
@@ -36,7 +36,7 @@ def test_what_is_written_is_read(pairs: list[Example], tokenizers: TokenizerPair
     assert store.ids("src", 0).dtype == np.uint16
 
 
-def test_dropped_pairs_are_not_stored_and_kept_ones_are_counted(tokenizers: TokenizerPair, tmp_path: Path) -> None:
+def test_dropped_pairs_are_not_stored_and_kept_ones_are_counted(tokenizers: Tokenizers, tmp_path: Path) -> None:
     check = checker(max_length=8)
     texts = [("Otto", "Anna"), ("", "Anna"), ("Otto " * 50, "Anna"), ("犬", "a")]
     examples = [Example(src, tgt, line) for line, (src, tgt) in enumerate(texts, start=1)]
@@ -48,7 +48,7 @@ def test_dropped_pairs_are_not_stored_and_kept_ones_are_counted(tokenizers: Toke
 
 
 @pytest.mark.parametrize("name", ["train", "test"])
-def test_truncation_cuts_ids_but_not_text(name: str, tokenizers: TokenizerPair, tmp_path: Path) -> None:
+def test_truncation_cuts_ids_but_not_text(name: str, tokenizers: Tokenizers, tmp_path: Path) -> None:
     text = "Otto sees the dog and Anna"
     check = checker(max_length=4, max_tgt_length=2, over_long="truncate")
     write_store(tmp_path, name, [Example(text, text, 1)], tokenizers, check, keep_text=True)
@@ -58,7 +58,7 @@ def test_truncation_cuts_ids_but_not_text(name: str, tokenizers: TokenizerPair, 
     assert store.text("src", 0) == text
 
 
-def test_a_test_set_without_targets(tokenizers: TokenizerPair, tmp_path: Path) -> None:
+def test_a_test_set_without_targets(tokenizers: Tokenizers, tmp_path: Path) -> None:
     lines = [Example("Otto", None, 1), Example("", None, 2)]
     assert write_store(tmp_path, "test", lines, tokenizers, checker(), copying=True) == 2
     store = Store.open(tmp_path, "test")
@@ -77,7 +77,7 @@ def test_extended_ids(pairs: list[Example], build: Build) -> None:
     assert store.ids("tgt_extended", 0).tolist() == [v + 1, conj, UNK]
 
 
-def test_nothing_left_is_a_fault_and_writes_nothing(tokenizers: TokenizerPair, tmp_path: Path) -> None:
+def test_nothing_left_is_a_fault_and_writes_nothing(tokenizers: Tokenizers, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="train: no pair is left of 1"):
         write_store(tmp_path, "train", [Example("a", "", 1)], tokenizers, checker())
     with pytest.raises(DataError, match="train: no pair is left of 0"):
@@ -85,7 +85,7 @@ def test_nothing_left_is_a_fault_and_writes_nothing(tokenizers: TokenizerPair, t
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_fault_while_writing_leaves_the_old_store(tokenizers: TokenizerPair, tmp_path: Path) -> None:
+def test_a_fault_while_writing_leaves_the_old_store(tokenizers: Tokenizers, tmp_path: Path) -> None:
     write_store(tmp_path, "train", [Example("Otto", "Anna", 1)], tokenizers, checker(), fingerprint="old")
     names = sorted(os.listdir(tmp_path))
 
@@ -141,7 +141,7 @@ def test_a_bad_manifest_is_refused(content: str, store: Store) -> None:
         Store.open(store.folder, "train")
 
 
-def test_a_folder_without_a_store_and_one_that_cannot_be_written(tokenizers: TokenizerPair, tmp_path: Path) -> None:
+def test_a_folder_without_a_store_and_one_that_cannot_be_written(tokenizers: Tokenizers, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="run preprocess"):
         Store.open(tmp_path, "train")
     (tmp_path / "file").write_text("")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from nmtkit.core.errors import CheckpointError, DataError, RecipeError
 from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.checking import DataReport
-from nmtkit.data.tokenizer import SentencePieceTokenizer, TokenizerConfig, TokenizerPair, WordTokenizer
+from nmtkit.data.tokenizer import SentencePieceTokenizer, TokenizerConfig, Tokenizers, WordTokenizer
 from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
 
@@ -42,7 +42,7 @@ def test_saving_and_loading_and_learning_again_change_nothing(
 ) -> None:
     before = learn_tokenizers(config(kind, joint=joint, lowercase=True), pairs)
     before.save(tmp_path / "made" / "here")
-    after = TokenizerPair.load(tmp_path / "made" / "here")
+    after = Tokenizers.load(tmp_path / "made" / "here")
     assert after.shared == before.shared == joint
     for old, new in ((before.src, after.src), (before.tgt, after.tgt)):
         assert new.vocabulary == old.vocabulary
@@ -211,7 +211,7 @@ def test_a_damaged_folder_is_refused(
     if content is not None:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(CheckpointError, match=fault):
-        TokenizerPair.load(tmp_path)
+        Tokenizers.load(tmp_path)
 
 
 def test_what_comes_with_imported_models_cannot_be_learned() -> None:

@@ -13,7 +13,7 @@ from nmtkit.corpus.reading import read_pairs
 from nmtkit.data import tokenizer_training
 from nmtkit.data.batch_stream import BatchConfig, BatchStream
 from nmtkit.data.store import Store
-from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair
+from nmtkit.data.tokenizer import TokenizerConfig, Tokenizers
 from nmtkit.data.tokenizer_training import TokenizerSample, learn_tokenizers
 
 Build = Callable[..., Store]
@@ -29,12 +29,12 @@ def three_files() -> list[Example]:
 
 
 @pytest.fixture(scope="module")
-def words() -> TokenizerPair:
+def words() -> Tokenizers:
     return learn_tokenizers(TokenizerConfig(kind="word", vocab_size=2000), three_files())
 
 
 @pytest.fixture(scope="module")
-def stored(words: TokenizerPair, build: Build) -> Store:
+def stored(words: Tokenizers, build: Build) -> Store:
     return build(three_files(), words)
 
 
@@ -46,7 +46,7 @@ def epoch_of(stream: BatchStream) -> Counter[tuple[int, ...]]:
     return counts
 
 
-def by_file(counts: Counter[tuple[int, ...]], words: TokenizerPair) -> list[int]:
+def by_file(counts: Counter[tuple[int, ...]], words: Tokenizers) -> list[int]:
     names = [words.src.encode(letter)[0] for letter in "abc"]
     return [sum(count for (name, _), count in counts.items() if name == own) for own in names]
 
@@ -59,7 +59,7 @@ def test_the_store_knows_how_many_examples_each_file_has(stored: Store) -> None:
     assert stored.by_file == list(SIZES)
 
 
-def test_whole_weights_repeat_every_pair(stored: Store, words: TokenizerPair) -> None:
+def test_whole_weights_repeat_every_pair(stored: Store, words: Tokenizers) -> None:
     counts = epoch_of(stream(stored, [1.0, 3.0, 2.0]))
     assert by_file(counts, words) == [400, 600, 200]
     for letter, times in zip("abc", (1, 3, 2), strict=True):
@@ -67,7 +67,7 @@ def test_whole_weights_repeat_every_pair(stored: Store, words: TokenizerPair) ->
         assert {count for (own, _), count in counts.items() if own == name} == {times}
 
 
-def test_fractions_are_drawn_anew_in_every_epoch(stored: Store, words: TokenizerPair) -> None:
+def test_fractions_are_drawn_anew_in_every_epoch(stored: Store, words: Tokenizers) -> None:
     running = stream(stored, [0.25, 1.5, 1.0])
     epochs = [epoch_of(running) for _ in range(30)]
     shares = [by_file(counts, words) for counts in epochs]
@@ -89,7 +89,7 @@ def test_weights_of_one_change_nothing(stored: Store) -> None:
         assert next(plain).inputs.ids.equal(next(weighted).inputs.ids)
 
 
-def test_an_epoch_is_never_empty(words: TokenizerPair, build: Build) -> None:
+def test_an_epoch_is_never_empty(words: Tokenizers, build: Build) -> None:
     running = stream(build(three_files()[:3], words), [0.001, 0.001, 0.001])
     assert [next(running).size for _ in range(20)] == [1] * 20
     assert running.epoch == 20

@@ -10,7 +10,7 @@ from real_looking import write_pairs
 from nmtkit.corpus.checking import DataReport
 from nmtkit.corpus.config import DataConfig, SplitFiles
 from nmtkit.corpus.reading import read_blocks, read_pairs
-from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair
+from nmtkit.data.tokenizer import TokenizerConfig, Tokenizers
 from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.diagnosis import tokens
 from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis
@@ -38,7 +38,7 @@ VALID = [
 WORDS = TokenizerConfig(kind="word", vocab_size=40, joint=False)
 
 
-def look(config: DataConfig, settings: TokenizerConfig) -> tuple[TokenReport, Diagnosis, TokenizerPair]:
+def look(config: DataConfig, settings: TokenizerConfig) -> tuple[TokenReport, Diagnosis, Tokenizers]:
     tokenizers = learn_tokenizers(settings, read_pairs(config.train))
     diagnosis = Diagnosis({name: SplitDiagnosis(name) for name in config.splits()})
     return tokens.count_tokens(config, tokenizers, diagnosis, "Learned."), diagnosis, tokenizers

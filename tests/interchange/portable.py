@@ -19,7 +19,7 @@ from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import atomic_write_text
 from nmtkit.core.settings import parse
 from nmtkit.corpus.blocks import Example
-from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair
+from nmtkit.data.tokenizer import TokenizerConfig, Tokenizers
 from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, PAD
 from nmtkit.experiment.loading import load_translator
@@ -46,7 +46,7 @@ SMALL = {
 SEARCH = {"beam_size": 3, "max_length": 40, "max_length_ratio": 0.0, "max_length_offset": 40}
 
 
-def learned(joint: bool = True, **more: Any) -> TokenizerPair:
+def learned(joint: bool = True, **more: Any) -> Tokenizers:
     sizes = {"vocab_size": 60} if joint else {"vocab_size": 34, "tgt_vocab_size": 38}
     how = {"kind": "unigram", "joint": joint, **sizes, **more}
     examples = [Example(src, tgt, line) for line, (src, tgt) in enumerate(PAIRS, start=1)]
@@ -54,7 +54,7 @@ def learned(joint: bool = True, **more: Any) -> TokenizerPair:
 
 
 @cache
-def tokenizers(two: bool) -> TokenizerPair:
+def tokenizers(two: bool) -> Tokenizers:
     return learned(joint=not two)
 
 
@@ -66,7 +66,7 @@ def shake(model: Seq2Seq, end: float = 6.0) -> None:
         model.get_parameter("output.bias")[[PAD, BOS, EOS]] = torch.tensor([-50.0, -50.0, end])
 
 
-def made_run(folder: Path, settings: dict[str, Any], tokenizers: TokenizerPair) -> SavedRun:
+def made_run(folder: Path, settings: dict[str, Any], tokenizers: Tokenizers) -> SavedRun:
     """A run of such a model, as if it had been trained."""
     torch.manual_seed(7)
     data = {

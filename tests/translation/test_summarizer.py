@@ -11,7 +11,7 @@ from untrained import learned
 
 from nmtkit import Summarizer
 from nmtkit.core.errors import DataError
-from nmtkit.data.tokenizer import TokenizerPair
+from nmtkit.data.tokenizer import Tokenizers
 from nmtkit.search.rules import SearchConfig
 from nmtkit.translation.inputs import SourceLine
 from nmtkit.translation.requests import Request
@@ -27,7 +27,7 @@ WORDS = learned(KNOWN)
 
 
 def copier(
-    pair: TokenizerPair = WORDS, search: dict[str, object] | None = None, limit: int | None = None, p_gen: float = 0.2
+    pair: Tokenizers = WORDS, search: dict[str, object] | None = None, limit: int | None = None, p_gen: float = 0.2
 ) -> Translator:
     config = SearchConfig.model_validate({"beam_size": 3, **(search or {})})
     model = CopyModel(len(pair.tgt.vocabulary), p_gen)
@@ -42,7 +42,7 @@ LINES = ["Zyx sleeps .", "", KNOWN[0], NAMES, "Def , Abc , Zyx sees Ghi .", "   
     [WORDS, learned(KNOWN, joint=False), learned(KNOWN, "char", vocab_size=60), learned(KNOWN, "bpe", vocab_size=40)],
     ids=["word", "two-vocabularies", "char", "bpe"],
 )
-def test_unknown_words_come_through(pair: TokenizerPair) -> None:
+def test_unknown_words_come_through(pair: Tokenizers) -> None:
     """Characters that a subword vocabulary lacks are copied as words are."""
     lines = [*LINES, "Zyx sees 漢字 ."]
     assert copier(pair).translate(lines) == [line.strip() for line in lines]

@@ -6,7 +6,7 @@ import torch
 
 import nmtkit.models  # noqa: F401  # fills the registry
 from nmtkit.corpus.blocks import Example
-from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair
+from nmtkit.data.tokenizer import TokenizerConfig, Tokenizers
 from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.models.base import MODELS, VocabularySizes
 from nmtkit.search.rules import SearchConfig
@@ -38,7 +38,7 @@ SMALL: dict[str, tuple[str, dict[str, object]]] = {
 COPYING = [name for name in SMALL if name.startswith(("pointer", "intra", "transformer-"))]
 
 
-def learned(texts: Sequence[str] = KNOWN, kind: str = "word", **settings: object) -> TokenizerPair:
+def learned(texts: Sequence[str] = KNOWN, kind: str = "word", **settings: object) -> Tokenizers:
     """Tokenizers for sentences that are their own translations."""
     config = TokenizerConfig.model_validate({"kind": kind, **settings})
     return learn_tokenizers(config, [Example(text, text, number) for number, text in enumerate(texts, start=1)])
@@ -47,7 +47,7 @@ def learned(texts: Sequence[str] = KNOWN, kind: str = "word", **settings: object
 WORDS = learned()
 
 
-def untrained(name: str, tokenizers: TokenizerPair, scale: float = 1.0, **search: object) -> Translator:
+def untrained(name: str, tokenizers: Tokenizers, scale: float = 1.0, **search: object) -> Translator:
     """A translator in float64; weights are `scale` times as large as fresh ones."""
     torch.manual_seed(4)
     kind, settings = SMALL[name]
