@@ -126,13 +126,9 @@ IN_TRAIN = FaultKind("in-train", "warning", "pair is also in train",
     "Take the pair out of train: a model that has seen the answer scores too well.", counted="pair also in train")
 SRC_IN_TRAIN = FaultKind("src-in-train", "warning", "source is also in train, but not the pair",
     "Take such pairs out of train where scores are to show what is new to the model.", counted="source also in train")
-TGT_IN_TRAIN = FaultKind("tgt-in-train", "note", "target is also in train, but not the pair",
-    "Short and common sentences do that; long ones should be taken out of train.")
 IN_VALID = FaultKind("in-valid", "warning", "pair is also in valid",
     "Take the pair out of valid if the sets are your own: what was chosen by valid scores too well on it. `--fix` "
     "leaves both sets as they are, so that scores can be compared with those of others.")
-SRC_IN_VALID = FaultKind("src-in-valid", "note", "source is also in valid, but not the pair",
-    "Short and common sentences do that; `--fix` leaves both sets as they are.")
 HELD_OUT = FaultKind("held-out", "warning", "pair is also in valid or test",
     "Take it out of train: a model that has seen the answer scores too well.", drops=True)
 RATIO = FaultKind("ratio", "warning", "one side is far longer than the other",

@@ -1,8 +1,7 @@
 """64-bit hashes of lines, and sets of them for whole corpora."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -11,9 +10,8 @@ Hashes: TypeAlias = npt.NDArray[np.uint64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True)
-class PairHashes:
-    """Hashes `(n,)` of pairs, sources and targets (0 without targets).
+class PairHashes(NamedTuple):
+    """Hashes `(n,)` of pairs and of their sources.
 
     Valid within this process only, since Python's hashes are salted. Among 100 million pairs a collision occurs in one
     of some thousand corpora.
@@ -21,16 +19,14 @@ class PairHashes:
 
     pairs: Hashes
     src: Hashes
-    tgt: Hashes
 
     @classmethod
     def of(cls, src: Sequence[str], tgt: Sequence[str] | None) -> "PairHashes":
-        """Hashes sources and targets."""
+        """Hashes sources, with their targets if there are any."""
         sources = _hashes(src)
         targets = np.zeros_like(sources) if tgt is None else _hashes(tgt)
         # Both are random numbers of 64 bits, so that two different pairs hardly ever have the same sum.
-        both = sources * np.uint64(0x9E3779B97F4A7C15) + targets * np.uint64(0xC2B2AE3D27D4EB4F)
-        return cls(both, sources, targets)
+        return cls(sources * np.uint64(0x9E3779B97F4A7C15) + targets * np.uint64(0xC2B2AE3D27D4EB4F), sources)
 
 
 def _hashes(lines: Sequence[str]) -> Hashes:
@@ -42,16 +38,19 @@ class SoughtHashes:
     """Hashes to look up in train, and whether each was found there."""
 
     def __init__(self) -> None:
+        self._added: list[Hashes] = []
         self._hashes: Hashes = np.empty(0, dtype=np.uint64)
         self._met: Mask = np.empty(0, dtype=bool)
 
     def add(self, hashes: Hashes) -> None:
         """Adds hashes; before the first lookup."""
-        self._hashes = np.union1d(self._hashes, hashes)
-        self._met = np.zeros(len(self._hashes), dtype=bool)
+        self._added.append(hashes)
 
     def lookup(self, hashes: Hashes) -> Mask:
         """Looks up hashes of train; whether each is known, `(n,)`."""
+        if self._added:
+            self._hashes, self._added = np.unique(np.concatenate(self._added)), []
+            self._met = np.zeros(len(self._hashes), dtype=bool)
         if not len(self._hashes):
             return np.zeros(len(hashes), dtype=bool)
         place = np.minimum(np.searchsorted(self._hashes, hashes), len(self._hashes) - 1)

@@ -1,6 +1,7 @@
 """The examination of a corpus: every check over every block of every split, in one pass."""
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
@@ -123,26 +124,23 @@ class Overlap:
 
     def __init__(self, train: str) -> None:
         self._train = train
-        self._pairs: dict[str, HashSet] = {}
-        self._others: dict[str, list[tuple[PairHashes, Mask]]] = {}  # all pairs of the other splits; which are usable
-        self._lookups: dict[str, SoughtHashes] = {}  # of the other splits, by side, once train has begun
+        self._pairs = defaultdict[str, HashSet](HashSet)
+        # Of the other splits: all pairs, and which are usable; and what is looked up in train.
+        self._others = defaultdict[str, list[tuple[PairHashes, Mask]]](list)
+        self._sought_pairs, self._sought_sources = SoughtHashes(), SoughtHashes()
 
     def add(self, block: Block, usable: Mask) -> None:
         """Adds the faults of a block; `usable` tells for each pair whether both sides hold text."""
-        rows, of_train = np.flatnonzero(usable), block.split == self._train
-        hashes = block.hashes()
-        if not of_train:
-            self._others.setdefault(block.split, []).append((hashes, usable))
-        elif not self._lookups:
-            for split in self._others:
-                for side, column in vars(self._whole(split)[0]).items():
-                    self._lookups.setdefault(side, SoughtHashes()).add(column)
+        rows, hashes, of_train = np.flatnonzero(usable), block.hashes(), block.split == self._train
         if of_train or block.tgt is not None:
-            block.add(faults.DUPLICATE, rows[self._pairs.setdefault(block.split, HashSet()).add(hashes.pairs[rows])])
-        for side, lookup in self._lookups.items() if of_train else ():
-            is_known = lookup.lookup(getattr(hashes, side)[rows])
-            if side == "pairs":
-                block.add(HELD_OUT, rows[is_known])
+            block.add(faults.DUPLICATE, rows[self._pairs[block.split].add(hashes.pairs[rows])])
+        if of_train:
+            self._sought_sources.lookup(hashes.src[rows])
+            block.add(HELD_OUT, rows[self._sought_pairs.lookup(hashes.pairs[rows])])
+        else:
+            self._others[block.split].append((hashes, usable))
+            self._sought_sources.add(hashes.src)
+            self._sought_pairs.add(hashes.pairs)
 
     def add_findings(self, split: SplitDiagnosis, reader: SplitReader) -> None:
         """Adds the pairs of a split that are in others to its findings, once all splits have been read.
@@ -167,21 +165,15 @@ class Overlap:
         """The pairs of a split that are in train, and those of test that are in valid, counted from 0."""
         if split not in self._others:
             return {}
-        (hashes, usable), masks = self._whole(split), dict[FaultKind, Mask]()
-        if self._lookups:
-            pair, same_src, same_tgt = (
-                self._lookups[side].was_matched(getattr(hashes, side)) for side in ("pairs", "src", "tgt")
-            )
-            masks |= {faults.IN_TRAIN: pair, faults.SRC_IN_TRAIN: same_src & ~pair}
-            masks[faults.TGT_IN_TRAIN] = same_tgt & ~pair & ~same_src
+        hashes, usable = self._whole(split)
+        pair, same_src = self._sought_pairs.was_matched(hashes.pairs), self._sought_sources.was_matched(hashes.src)
+        masks = {faults.IN_TRAIN: pair, faults.SRC_IN_TRAIN: same_src & ~pair}
         if split == "test" and "valid" in self._others:
             valid, of_use = self._whole("valid")
-            pair, same_src = (np.isin(getattr(hashes, side), getattr(valid, side)[of_use]) for side in ("pairs", "src"))
-            masks |= {faults.IN_VALID: pair, faults.SRC_IN_VALID: same_src & ~pair}
+            masks[faults.IN_VALID] = np.isin(hashes.pairs, valid.pairs[of_use])
         rows = {kind: np.flatnonzero(mask & usable) for kind, mask in masks.items()}
         return {kind: some for kind, some in rows.items() if len(some)}
 
     def _whole(self, split: str) -> tuple[PairHashes, Mask]:
         parts, usable = zip(*self._others[split], strict=True)
-        columns = (np.concatenate([getattr(part, side) for part in parts]) for side in ("pairs", "src", "tgt"))
-        return PairHashes(*columns), np.concatenate(usable)
+        return PairHashes(*map(np.concatenate, zip(*parts, strict=True))), np.concatenate(usable)
