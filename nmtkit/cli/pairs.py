@@ -25,8 +25,8 @@ from nmtkit.translation.result import Translation
 from nmtkit.translation.translator import Translator
 
 BEST, FREQUENT = 50, 2000
-"""Mi et al. 2016, "Vocabulary Manipulation for Neural Machine Translation", take 10 to 50, and 2,000. Sentences
-searched together need most of the frequent tokens anyway."""
+"""How many target tokens a shortlist has for each source token, and for every sentence. Mi et al. 2016, "Vocabulary
+Manipulation for Neural Machine Translation", take 10 to 50, and 2,000."""
 
 
 def _common(target: str, *more: Decorator) -> Decorator:
@@ -53,6 +53,9 @@ def _common(target: str, *more: Decorator) -> Decorator:
         "Default: each target word to the source word with the most weight.",
     ),
     click.option("--soft", type=NEW_FILE, metavar="FILE", help="Also write the weights: FILE.json or FILE.npz."),
+    click.option(
+        "--shortlist", "likely", type=NEW_FILE, metavar="FILE", help="Also write a list for `translate --shortlist`."
+    ),
 )
 @cloup.option_group(
     "Words",
@@ -83,26 +86,6 @@ def _common(target: str, *more: Decorator) -> Decorator:
     ),
 )
 @cloup.option_group(
-    "Shortlist for `nmtkit translate --shortlist`",
-    click.option(
-        "--shortlist", "shortlist_file", type=NEW_FILE, metavar="FILE", help="Also write likely target tokens."
-    ),
-    click.option(
-        "--shortlist-best",
-        "best",
-        type=Number(1),
-        metavar="N",
-        help=f"Keep the N most frequent target tokens of each source token. Default: {BEST}.",
-    ),
-    click.option(
-        "--shortlist-frequent",
-        "frequent",
-        type=Number(0),
-        metavar="M",
-        help=f"Add the M most frequent target tokens to every sentence. Default: {FREQUENT}.",
-    ),
-)
-@cloup.option_group(
     "Attention, search and speed",
     inference.layer,
     inference.head,
@@ -124,9 +107,7 @@ def align_command(
     method: alignments.Symmetrization | None,
     reverse_model: str | None,
     soft: Path | None,
-    shortlist_file: Path | None,
-    best: int | None,
-    frequent: int | None,
+    likely: Path | None,
 ) -> None:
     """Align the words of given translations by a model's attention.
 
@@ -154,8 +135,6 @@ def align_command(
     """
     if threshold is not None and (method is not None or reverse_model is not None):
         raise click.UsageError("--threshold keeps several links a word; it does not go with --symmetrize")
-    if shortlist_file is None and (best, frequent) != (None, None):
-        raise click.UsageError("--shortlist-best and --shortlist-frequent are for --shortlist FILE; give it too")
     file = nullcontext() if soft is None else alignments.soft_alignment_writer(soft)
     translator = inference.open_model(how)
     backward = None
@@ -163,9 +142,8 @@ def align_command(
         backward = inference.open_model(replace(how, model=reverse_model, ensemble_weights=None))
         method = method or "grow-diag"
     counting: AbstractContextManager[LinkCounts | None] = nullcontext()
-    if shortlist_file is not None:
-        most = FREQUENT if frequent is None else frequent
-        counting = shortlist_writer(shortlist_file, translator.tokenizers, best or BEST, most)
+    if likely is not None:
+        counting = shortlist_writer(likely, translator.tokenizers, BEST, FREQUENT)
     half_empty = 0
     with results.progress("pairs") as display, file as write, counting as counts:
         for one, reverse in _aligned(translator, backward, (source, target), (source_words, target_words)):

@@ -36,15 +36,11 @@ class ModelMetric(ExampleMetric):
         """The model, from the function that loads it."""
         try:
             return load(self.model)
-        except ImportError as error:
-            raise NmtkitError(
-                f"metric {self.name!r}: its library cannot be loaded ({error}); pip install 'nmtkit[{self.extra}]'"
-            ) from error
-        except (OSError, KeyError, ValueError, RuntimeError) as error:
+        except (ImportError, OSError, KeyError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())[:200]
             raise NmtkitError(
                 f"metric {self.name!r}: the model {self.model} cannot be loaded ({reason}); it is downloaded on first "
-                "use: run this once with a network"
+                f"use: run this once with a network, after pip install 'nmtkit[{self.extra}]'"
             ) from error
 
 

@@ -22,6 +22,7 @@ from commands import (
 from untrained_runs import ARTICLES, SUMMARIZATION, make_run
 
 from nmtkit import Translator
+from nmtkit.cli import pairs as commands
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.alignments import format_pharaoh, links_from_attention, parse_alignments, reverse_links, symmetrize
 from nmtkit.data.shortlist import shortlist_lines, shortlist_writer
@@ -126,18 +127,21 @@ def test_files_that_do_not_fit(trained: Path, align: Command, tmp_path: Path) ->
         translator.align(["ba", "ce"], ["BA", "CE"], tgt_words=["BA"])
 
 
-def test_a_shortlist_counts_the_links_that_are_printed(trained: Path, align: Command, pairs: Path) -> None:
+def test_a_shortlist_counts_the_links_that_are_printed(
+    trained: Path, align: Command, pairs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tokenizers = Translator.load(str(trained), device="cpu").tokenizers
     encode = tokenizers.src.encode_many  # one tokenizer has both sides
     sources, targets = ([encode(line.split()) for line in lines_in(pairs / f"test.{n}")] for n in ("src", "tgt"))
-    few = ["--shortlist-best", 1, "--shortlist-frequent", 0]
-    for options, best, frequent in ((few, 1, 0), ([], 100, 100)):
-        done = succeeded(align("--shortlist", "list", *options))
+    for best, frequent in ((100, 100), (1, 0)):
+        done = succeeded(align("--shortlist", "list"))
         printed = parse_alignments(done.out.splitlines(), "stdout").pairs
         with shortlist_writer(Path("expected"), tokenizers, best, frequent) as counts:
             for links, source, target in zip(printed, sources, targets, strict=True):
                 counts.add(links.possible, source, target)
         assert Path("list").read_text() == Path("expected").read_text()
+        monkeypatch.setattr(commands, "BEST", 1)
+        monkeypatch.setattr(commands, "FREQUENT", 0)
 
 
 def write_list(path: Path, run: Path, listed: dict[str, Iterable[str]], frequent: Iterable[str]) -> None:
@@ -152,9 +156,12 @@ def write_list(path: Path, run: Path, listed: dict[str, Iterable[str]], frequent
     path.write_text("".join(lines), encoding="utf-8")
 
 
-def test_translations_by_aligned_words(trained: Path, console: Command, align: Command, pairs: Path) -> None:
+def test_translations_by_aligned_words(
+    trained: Path, console: Command, align: Command, pairs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The list of a text has all words of its translations: hardly a line differs."""
-    succeeded(align("--shortlist", "list", "--shortlist-frequent", 4))
+    monkeypatch.setattr(commands, "FREQUENT", 4)
+    succeeded(align("--shortlist", "list"))
     text = (pairs / "test.src").read_text()
     plain = console("translate", "-m", trained, stdin=text).out.splitlines()
     words = ["translate", "-m", trained, "--shortlist", "list"]

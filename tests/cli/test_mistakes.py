@@ -54,7 +54,6 @@ MISTAKES = {
         "--soft soft.txt": "'soft.txt' must end in .json or .npz",
         "--threshold 0.2 --symmetrize union": "does not go with --symmetrize",
         "--reverse-model nowhere": "nowhere",
-        "--shortlist-best 3": "are for --shortlist FILE",
         "--shortlist short/list": "cannot write it",
     },
     "evaluate RUN": {
