@@ -115,7 +115,7 @@ def command(
     defaults = saved.recipe.evaluation.options
     lowercase = defaults.lowercase if lowercase is None else lowercase
     chosen = replace(defaults, tokenize=tokenize or defaults.tokenize, lowercase=lowercase)
-    scores = score_all(texts, refs, names, chosen, sources)
+    scores = score_all(task.comparable(texts), [*map(task.comparable, refs)], names, chosen, sources)
     if as_json:
         facts = {"run": runs, "test_set": test_name, "lines": len(texts), "seconds": seconds}
         record = facts | {"sources_cut": cut, "unfinished": unfinished, "scores": [asdict(score) for score in scores]}

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nmtkit.core.columns import Column
+from nmtkit.core.columns import Column, label_type
 from nmtkit.core.registry import Registry
 
 if TYPE_CHECKING:
@@ -114,11 +114,13 @@ class Task:
         """The scores of answers by some metrics, in their order; none if an example lacks its reference."""
         from nmtkit.metrics import score_all
 
-        types = {column.name: column.type for column in self.columns}
         references = [getattr(example, self.references) for example in examples] if names else []
         if not names or None in references:
             return []
-        if types[self.references] == "label":  # which is one, even of several words
-            outputs, references = (["_".join(text.split()) for text in texts] for texts in (outputs, references))
-        sources = [example.src for example in examples] if "src" in types else None
-        return score_all(outputs, [references], names, options, sources)
+        sources = [example.src for example in examples] if "src" in [column.name for column in self.columns] else None
+        return score_all(self.comparable(outputs), [self.comparable(references)], names, options, sources)
+
+    def comparable(self, texts: Sequence[str]) -> list[str]:
+        """Answers or references as metrics read them: a label of several words is one word."""
+        is_label = self.references == "labels" and label_type(self.columns) == "label"
+        return ["_".join(text.split()) for text in texts] if is_label else list(texts)

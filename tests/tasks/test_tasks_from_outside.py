@@ -4,11 +4,13 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import click
 import pytest
 import torch
 from commands import Command, lines_in, refused, succeeded, write_lines
 
 from nmtkit import recipe
+from nmtkit.cli import cli
 from nmtkit.core.errors import RecipeError
 from nmtkit.corpus.blocks import Example
 from nmtkit.experiment.loading import load_translator
@@ -66,6 +68,7 @@ def test_help_lists_and_explains_the_command(console: Command) -> None:
     listed = succeeded(console("--help")).out
     using = listed[listed.index("Using a model:") : listed.index("Evaluation:")]
     assert "turn              Turn sentences." in using
+    assert "turn" in cli.list_commands(click.Context(cli)), "completion knows it"
     assert "fitting" not in listed, "it has no command"
     shown = succeeded(console("turn", "--help")).out
     assert "Turn sentences." in shown
