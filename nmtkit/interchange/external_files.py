@@ -1,10 +1,8 @@
 """Reads files of other toolkits safely: no code in them is run, and every size is checked before it is used."""
 
-import re
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from nmtkit.checkpoints.tensor_files import open_tensors
+from nmtkit.checkpoints.tensor_files import name_file_in_errors, open_tensors
 from nmtkit.core.errors import CheckpointError, DataError, shorten
 from nmtkit.core.formats import parse_json
 from nmtkit.core.settings import Settings, model_validator
@@ -22,8 +20,7 @@ J = TypeVar("J", dict[str, Any], list[Any])
 
 _MAX_BYTES = 1 << 28
 """Size limit of a file other than weights; the largest vocabularies have some MiB."""
-_INDEX = "model.safetensors.index.json"
-_WEIGHT_FILES = ("model.safetensors", _INDEX, "pytorch_model.bin")
+_WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 
 
 @dataclass(frozen=True)
@@ -103,36 +100,15 @@ class ExternalSettings(Settings, extra="ignore"):
         return {key: value for key, value in given.items() if value is not None}
 
 
-@contextmanager
-def open_weights(folder: Path) -> Iterator[ExternalWeights]:
-    """The weights in a folder: safetensors, in one file or several, or a `.bin` file that holds only tensors."""
-    name = next((name for name in _WEIGHT_FILES if (folder / name).exists()), None)
-    if name is None:
+def read_weights(folder: Path) -> ExternalWeights:
+    """The weights in a folder: of safetensors, or a `.bin` file that holds only tensors."""
+    path = next((folder / name for name in _WEIGHT_FILES if (folder / name).exists()), None)
+    if path is None:
         raise CheckpointError(f"{folder}: no weights ({', '.join(_WEIGHT_FILES)}); download the whole folder")
-    path = folder / name
-    if name.endswith(".bin"):
-        yield ExternalWeights.of(path, named_tensors(path, load_pickle(path)))
-        return
-    with ExitStack() as stack:
-        files: dict[str, Any] = {}
-        for part in _shards(path) if name == _INDEX else [path]:
-            try:
-                file = stack.enter_context(open_tensors(part))
-                files |= dict.fromkeys(file.keys(), file)
-            except CheckpointError as fault:
-                raise CheckpointError(f"{part}: {fault}") from fault
-        shapes = {name: tuple(file.get_slice(name).get_shape()) for name, file in files.items()}
-        yield ExternalWeights(path, shapes, lambda name: files[name].get_tensor(name))
-
-
-def _shards(index: Path) -> list[Path]:
-    named = read_json(index, dict).get("weight_map")
-    files = {str(one) for one in named.values()} if isinstance(named, dict) else set()
-    outside = [one for one in sorted(files) if not re.fullmatch(r"[\w-][\w.-]*\.safetensors", one)]
-    if outside or not files:
-        fault = f"names {shorten(repr(outside[0]))}, which is no file beside it" if outside else "names no files"
-        raise CheckpointError(f"{index}: {fault}; nothing was read")
-    return [index.parent / one for one in sorted(files)]
+    if path.suffix == ".bin":
+        return ExternalWeights.of(path, named_tensors(path, load_pickle(path)))
+    with name_file_in_errors(path, "download it again"), open_tensors(path) as file:
+        return ExternalWeights.of(path, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
 
 
 def load_pickle(path: Path, allowed: Sequence[type] = (), remedy: str = "take a model.safetensors") -> Any:

@@ -16,9 +16,9 @@ from nmtkit.interchange.export_weights import huggingface_names
 from nmtkit.interchange.external_files import (
     ExternalSettings,
     ExternalWeights,
-    open_weights,
     read_json,
     read_text,
+    read_weights,
     require_equal,
     unsupported,
 )
@@ -119,10 +119,9 @@ def read_huggingface(folder: Path) -> ImportedModel:
         raise unsupported(place, f"a model of type {shorten(architecture)!r}", f"supported: {', '.join(_NORMS)}")
     config = parse(HuggingFaceConfig, given | generation, str(place))
     require_equal(place, config, {f"decoder_{key}": f"encoder_{key}" for key in ("attention_heads", "ffn_dim")})
-    with open_weights(folder) as weights:
-        tokenizers, maps = _tokenizers(folder, config, weights)
-        converter = CheckpointConverter(place, weights, tokenizers, maps)
-        model, tensors = _convert(_NORMS[architecture], config, converter)
+    weights = read_weights(folder)
+    tokenizers, maps = _tokenizers(folder, config, weights)
+    model, tensors = _convert(_NORMS[architecture], config, CheckpointConverter(place, weights, tokenizers, maps))
     search, ignored = config.search_settings(int(maps[1].rows[UNK]))
     known = {*HuggingFaceConfig.model_fields, *_NO_EFFECT}
     ignored += [key for key, value in generation.items() if value and key not in known]
