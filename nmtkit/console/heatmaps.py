@@ -23,15 +23,9 @@ MIN_WEIGHT = 0.005  # a smaller one would be written as 0.00
 def show_attention(picture: AttentionPicture, width: int | None = None) -> None:
     """Prints attention weights in `width` columns, by default those of the terminal, or 80.
 
-    A translation is a heat-map: a row for each target word, a column for each source word. A cell has a background
-    colour and the weight in hundredths in a colour terminal, elsewhere a block. The strongest colour or block stands
-    for the largest weight, which is given below. Source words stand upright over their columns, or are numbered where
-    they are long or of a joining script. Columns that do not fit follow in further panels. Where attention is local, a
-    "+" marks the centre of each row's window, and cells outside the window are dotted, or have no colour.
-
-    A picture that `is_summary` has too many words for columns. The article, shaded by its coverage, comes first. Then
-    comes a line for each word of the summary: its p_gen, a "*" if it was copied, and as many of the article's words
-    with the largest weights as fit.
+    A translation is a heat-map: in a colour terminal of colours with the weights in hundredths, elsewhere of blocks.
+    Columns that do not fit follow in further panels. A picture that `is_summary` has too many words for columns: the
+    article, shaded by its coverage, comes first, then a line for each word of the summary.
     """
     console = plain_console(sys.stdout)
     width = width or console.width

@@ -32,14 +32,10 @@ FRAME_LINES = 7
 
 
 def show_search(tree: SearchTree, steps: int | None = None, size: tuple[int, int] | None = None) -> int:
-    """Prints the tree of a beam search.
+    """Prints the tree of a beam search, as the help of `nmtkit explain` says, with a legend of the signs that occur.
 
-    A row is a step. It has a lane for each hypothesis that the step kept, with the last token and the log-probability
-    from the start. The sign before it points to the hypothesis that it continues: right above (│), to the left (╲) or
-    to the right (╱), with the lane's number where the beam is wider than 2. Tokens that ended (■), were pruned (×) or
-    blocked (⊘) follow, with the number of the hypothesis that they continue, and the difference of their
-    log-probability from that of the last one kept. The best result's tokens have a star, and are bold in a terminal. A
-    legend explains the signs that occur.
+    A sign before a token points to the hypothesis that it continues: right above, to the left or to the right, with the
+    lane's number where the beam is wider than 2.
 
     So many `steps` are shown, the first and last ones; 0 for all, None for as many as fit. The `size` is in columns and
     lines; by default that of the terminal, or 80 and 24. Returns how many steps were left out.

@@ -92,9 +92,9 @@ WAITING_VARIABLE = "NMTKIT_WAITING"
 class SpinGuard(threading.Thread):
     """Keeps OpenMP's threads from spinning while something else wants the cores.
 
-    A thread that spins a moment before it sleeps makes small models faster on a quiet machine. On a busy one it takes
-    the core from the thread that it waits for: beside other trainings a small model was five times as slow. If threads
-    had to wait for a core, an additional team makes libgomp manage more threads than there are cores; then none spins.
+    On a busy machine a thread that spins takes the core from the thread that it waits for: beside other trainings a
+    small model was five times as slow. If threads had to wait for a core, an additional team makes libgomp manage more
+    threads than there are cores; then none spins.
 
     `read_times` gives for each thread of the process by its number the nanoseconds it has run and waited to run.
     """

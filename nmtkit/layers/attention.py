@@ -1,11 +1,8 @@
 """Attention over a source: energies -> mask -> softmax -> context.
 
-The *score* says how well a query matches a key; scores live in `SCORES`, one class each. The *window* says where a
-query may look: all of the source, or a part of it. The *history* is what earlier steps have looked at: nothing, or the
-coverage, the sum of their weights, which `CoveredAdditive` reads. `Attention` brings them together.
-
-A row of memory takes Q queries at once: the K hypotheses of a sentence share its keys and values, which are never
-copied.
+The *score* says how well a query matches a key, the *window* where a query may look, and the *coverage*, the sum of
+earlier weights, where it has looked. A row of memory takes Q queries at once: the K hypotheses of a sentence share its
+keys and values, which are never copied.
 
 A local window (Luong et al. 2015, section 3.2) has a centre p_t, one for every query, and a half-width D. The query
 looks at the real positions s with `|s - p_t| <= D`, at most 2D+1 of them, and the softmax is taken over these alone
@@ -236,7 +233,7 @@ class LocalWindow(nn.Module, ABC):
         return first + torch.arange(self.width, device=centres.device)
 
     def picks(self, queries: int, length: int, costly: bool) -> tuple[bool, bool]:
-        """Whether to pick out the keys of a window, and whether the values; see `AttentionScore.costly`.
+        """Whether to pick out the keys of a window, and whether the values, which is cheaper than passing over all.
 
         All queries of a sentence share one product over all positions, while each picks vectors of its own: products
         gain by picking only where the source is long and the queries are few, additive energies gain with any number.
@@ -289,11 +286,7 @@ def build_window(kind: WindowKind, query_size: int, half_width: int) -> LocalWin
 
 
 class Attention(nn.Module):
-    """Weighs the encoder's states by how well they match a query, and sums them up.
-
-    With a local window a query needs only W = 2D+1 positions. `LocalWindow.picks` decides whether picking those out is
-    cheaper than passing over all S; what comes out is the same.
-    """
+    """Weighs the encoder's states by how well they match a query, and sums them up."""
 
     def __init__(self, score: AttentionScore, window: LocalWindow | None = None) -> None:
         super().__init__()

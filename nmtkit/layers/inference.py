@@ -39,10 +39,10 @@ INT8_MAX = 127
 """The largest whole number of weights."""
 EMULATED_RATIO = 10.0
 """A product that takes so many times as long as the fastest is emulated, not computed by instructions of its own."""
-SLOW_RATIO = 5.0
-"""A precision that takes so many times as long as float32 for many rows is used only where it is asked for."""
 TIMED_ROWS = (5, 80)
-"""Rows of the products that are timed: those of a beam, and of a batch."""
+"""Rows of the products that are timed: those of a beam, which are mostly work beside it, and of a batch."""
+SLOW_RATIOS = (50.0, 5.0)
+"""A precision that takes so many times as long as float32 for these rows is used only where it is asked for."""
 TRYING, CALLS = 0.005, 9
 """A timing ends after so many seconds, or so many calls."""
 OUTPUT_LAYER = "output"
@@ -203,9 +203,7 @@ def is_slow(precision: Precision) -> bool:
     weight = torch.linspace(0.0, 9.0, 384 * 128).cos_().view(384, 128)
     tried, exact = _KINDS[precision](weight, None), Fp32Linear(weight, None)
     with _one_thread():
-        for count, times in zip(
-            TIMED_ROWS, (10 * SLOW_RATIO, SLOW_RATIO), strict=True
-        ):  # few rows are mostly work beside it
+        for count, times in zip(TIMED_ROWS, SLOW_RATIOS, strict=True):
             rows = torch.linspace(-2.0, 3.0, count * 128).sin_().view(count, 128)
             tried(rows)  # which makes the kernel
             exact(rows)

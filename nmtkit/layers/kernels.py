@@ -107,11 +107,9 @@ def _plain_softmax(energies: Tensor, mask: Tensor) -> Tensor:
 def block_maxima(logits: Tensor, block: int) -> tuple[Tensor, Tensor]:
     """The log-sum-exp of each row of logits `(N,V)`, and the maxima of its blocks of columns, from one reading.
 
-    `logits - log_sum_exp` are log-probabilities; the best of them all lie in the blocks with the highest maxima. A
-    block has a power of two of columns, the last one may have fewer.
-
-    Returns `(N,)` in float32 or wider and `(N,ceil(V/block))` in the logits' type, without gradient. A row that holds a
-    NaN has such a sum; its maxima are left open.
+    A block has a power of two of columns, the last one may have fewer. Returns `(N,)` in float32 or wider and
+    `(N,ceil(V/block))` in the logits' type, without gradient. A row that holds a NaN has such a sum; its maxima are
+    left open.
     """
     if logits.is_cuda:
         return _cuda_maxima(logits, block)

@@ -1,8 +1,7 @@
 """The kernels of `kernels.py` as Triton programs. Imported on first use only: Triton takes long to load.
 
 Every launch is a fixed grid for fixed shapes and reads nothing back, so it can be captured in a CUDA graph once the
-same launch was made outside of it: the first one compiles. All sums are in float32, whatever the type of the inputs. A
-vocabulary padded to a multiple of 16 is read fastest.
+same launch was made outside of it: the first one compiles. All sums are in float32, whatever the type of the inputs.
 
 Tiles are `(rows, columns)` with sizes that are powers of two, as Triton wants them. Places outside a tensor are loaded
 as numbers that change nothing.

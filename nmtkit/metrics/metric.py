@@ -72,15 +72,11 @@ class Resampling:
     Paired bootstrap: Koehn 2004, "Statistical Significance Tests for Machine Translation Evaluation". The test set is
     drawn anew with replacement, and all systems are scored on the same draws. Let d be the difference between two
     systems on the whole test set, and d* the absolute difference on one draw. p is the share of draws in which d*
-    exceeds its own mean by more than |d|, one added above and below. sacrebleu calls systems of exactly equal score
-    significantly different; here their p is 1.
+    exceeds its own mean by more than |d|, one added above and below; that of systems of equal score is 1.
 
     Approximate randomization: Riezler and Maxwell 2005, "On Some Pitfalls in Automatic Evaluation and Significance
     Testing for MT". Two systems swap half of their outputs at random. p is the share of draws in which they then differ
     by more than |d|, one added above and below. There are no intervals.
-
-    Raises:
-        NmtkitError: a number is out of range.
     """
 
     kind: Literal["bs", "ar"]

@@ -8,14 +8,12 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from nmtkit.core.errors import NmtkitError
 from nmtkit.pictures import drawing
 from nmtkit.pictures.attention import AttentionPicture
 from nmtkit.pictures.drawing import DEFAULT_STYLE, FigureStyle, ScaleFactors
 from nmtkit.pictures.fonts import printable
-from nmtkit.pictures.pages import attention_page, check_words, picture_format, write_picture
+from nmtkit.pictures.pages import attention_page, check_sentences, picture_format, write_picture
 from nmtkit.pictures.panels import Panel, SummaryPanel, TranslationPanel
 
 if TYPE_CHECKING:
@@ -36,35 +34,24 @@ def save(
 ) -> None:
     """Writes pictures to one file; its suffix chooses the format.
 
-    A picture that `is_summary` has a heat-map with rows and columns exchanged in .png, .svg and .pdf, and two coloured
-    texts in .html. The heat-map of an article longer than 60 words has rows for the words with the most coverage, and
-    sums up the stretches between them.
+    A picture that `is_summary` has a heat-map with rows and columns exchanged, see `SummaryPanel`, and two coloured
+    texts in .html.
 
     Several pictures fill one sheet line by line in .png and .svg, have a page each in .pdf and follow one another in
     .html. In a `grid` all stand on one sheet (one page of .pdf, side by side in .html) in rows and columns that line
     up, with cells of one size. A size of the `style` is that of the whole sheet.
 
-    Words longer than 36 letters are shortened in the middle with "…" in .png, .svg and .pdf, never in .html. Warns
-    (PictureWarning) if no installed font can show some of the letters of a .png or .pdf.
+    Warns (PictureWarning) if no installed font can show some of the letters of a .png or .pdf.
     """
     suffix = picture_format(path)
     pictures = [pictures] if isinstance(pictures, AttentionPicture) else list(pictures)
     pictures = [picture.with_title(style.title) for picture in pictures]
-    _check(pictures, path)
+    numbers = [(one.weights,) if one.p_gen is None else (one.weights, one.p_gen) for one in pictures]
+    check_sentences([(one.src_words, one.tgt_words, own) for one, own in zip(pictures, numbers, strict=True)], path)
     if suffix == ".html":
         write_picture(attention_page(pictures, grid, style.css()).encode(), path)
     else:
         write_picture(_sheet_image(pictures, suffix, path, grid, style), path)
-
-
-def _check(pictures: Sequence[AttentionPicture], path: str | Path) -> None:
-    check_words([(picture.src_words, picture.tgt_words) for picture in pictures], path)
-    for number, picture in enumerate(pictures, start=1):
-        if not all(np.isfinite(numbers).all() for numbers in (picture.weights, picture.p_gen) if numbers is not None):
-            raise NmtkitError(
-                f"{path}: sentence {number} has attention weights or p_gen that are not finite numbers; the model is "
-                "broken, use an earlier checkpoint"
-            )
 
 
 class _Sheet(NamedTuple):

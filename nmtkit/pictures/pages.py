@@ -46,13 +46,18 @@ def require_html(path: str | Path) -> None:
         raise NmtkitError(f"{path}: this is drawn as a page; let the name end in .html")
 
 
-def check_words(sentences: Sequence[tuple[Sequence[str], Sequence[str]]], path: str | Path) -> None:
-    """Makes sure that there are sentences, each with words of source and target."""
+def check_sentences(
+    sentences: Sequence[tuple[Sequence[str], Sequence[str], Sequence[NDArray[Any]]]], path: str | Path
+) -> None:
+    """Makes sure that there are sentences, each with words of source and target, and with finite weights."""
     if not sentences:
         raise NmtkitError(f"{path}: no sentences were given, so there is nothing to draw")
-    for number, sides in enumerate(sentences, start=1):
-        if not all(sides):
+    for number, (src, tgt, weights) in enumerate(sentences, start=1):
+        if not src or not tgt:
             raise NmtkitError(f"{path}: sentence {number} has no words on one side; leave the empty line out")
+        if not all(np.isfinite(numbers).all() for numbers in weights):
+            fault = "has weights that are not finite numbers; the model is broken, use an earlier checkpoint"
+            raise NmtkitError(f"{path}: sentence {number} {fault}")
 
 
 def write_picture(content: bytes, path: str | Path) -> None:
@@ -144,16 +149,11 @@ def save_heads(pictures: HeadsPicture | Sequence[HeadsPicture], path: str | Path
     """
     require_html(path)
     pictures = [pictures] if isinstance(pictures, HeadsPicture) else list(pictures)
-    check_words([(picture.src_tokens, picture.tgt_tokens) for picture in pictures], path)
-    sentences = []
-    for number, picture in enumerate(pictures, start=1):
-        kinds = (picture.encoder, picture.decoder, picture.cross)
-        if not all(((weights > -1e-3) & (weights < 1 + 1e-3)).all() for weights in kinds):  # NaN is neither
-            raise NmtkitError(
-                f"{path}: sentence {number} has attention weights that are not between 0 and 1; "
-                "the model is broken, use an earlier checkpoint"
-            )
-        sentences.append(_sentence(picture, printable(picture.heading) or f"Sentence {number}"))
+    check_sentences([(one.src_tokens, one.tgt_tokens, (one.encoder, one.decoder, one.cross)) for one in pictures], path)
+    sentences = [
+        _sentence(picture, printable(picture.heading) or f"Sentence {number}")
+        for number, picture in enumerate(pictures, start=1)
+    ]
     title = sentences[0]["heading"] if len(sentences) == 1 else f"Attention: {len(sentences)} sentences"
     facts = {"title": title, "sentences": sentences, "own": _as_style(css)}
     write_picture(render("pictures/explorer.html", facts).encode(), path)

@@ -1,9 +1,4 @@
-"""Heat-maps of single sentences as panels, which are measured first and then drawn in their places on a sheet.
-
-A translation has a row for each target word and a column for each source word. A summary has a column for each of its
-words and a row for each word of the article, so that a long article reads from top to bottom; bars beside the rows show
-coverage, a strip below shows p_gen.
-"""
+"""Heat-maps of single sentences as panels, which are measured first and then drawn in their places on a sheet."""
 
 from __future__ import annotations
 
@@ -177,9 +172,10 @@ def _draw_windows(axes: Axes, picture: AttentionPicture, length: float) -> None:
 
 
 class SummaryPanel(Panel):
-    """A summary; those `alike`, this one among them, are drawn in cells of one size.
+    """A summary, with a column for each of its words; those `alike`, this one among them, have cells of one size.
 
-    The article has at most `MAX_ROWS` rows, words and stretches; `sizes` tells how many words each stands for.
+    The article reads from top to bottom in at most `MAX_ROWS` rows, words and stretches; `sizes` tells how many words
+    each stands for. Bars beside the rows show coverage, a strip below shows p_gen.
     """
 
     def __init__(

@@ -78,11 +78,10 @@ def broken(value: float) -> HeadsPicture:
     [
         ([], "no sentences"),
         ([head_pictures(), head_pictures(SRC, [])], "sentence 2 has no words"),
-        (broken(np.nan), "not between 0 and 1"),
-        (broken(1.1), "not between 0 and 1"),
-        (broken(-0.1), "not between 0 and 1"),
+        (broken(np.nan), "sentence 1 has weights that are not finite"),
+        (broken(np.inf), "not finite"),
     ],
-    ids=["none", "no words", "nan", "above", "below"],
+    ids=["none", "no words", "nan", "infinite"],
 )
 def test_what_cannot_be_shown(tmp_path: Path, pictures, message: str):
     with pytest.raises(NmtkitError, match=message):
