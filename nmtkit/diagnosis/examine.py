@@ -1,6 +1,5 @@
 """The examination of a corpus: every check over every block of every split, in one pass."""
 
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -41,7 +40,7 @@ def examine(
         see: is given every block before it is examined, and may change its text.
         take: is given every block with its faults.
     """
-    start, diagnosis = time.monotonic(), Diagnosis({name: SplitDiagnosis(name) for name in splits})
+    diagnosis = Diagnosis({name: SplitDiagnosis(name) for name in splits})
     main = "train" if "train" in splits else next(iter(splits))
     readers = {
         name: SplitReader(name, files, lambda path: lambda data: progress(len(data))) for name, files in splits.items()
@@ -61,7 +60,6 @@ def examine(
     if overlap is not None:
         for name, files in splits.items():
             overlap.add_findings(diagnosis.splits[name], SplitReader(name, files))
-    diagnosis.seconds = time.monotonic() - start
     return diagnosis
 
 

@@ -104,8 +104,6 @@ class Diagnosis:
     """The findings and statistics of all splits."""
 
     splits: dict[str, SplitDiagnosis] = field(default_factory=dict)
-    seconds: float = 0.0
-    """How long it took."""
 
     def findings(self) -> list[tuple[str, Finding]]:
         """All faults with the name of their split, the worst first."""

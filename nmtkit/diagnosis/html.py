@@ -41,8 +41,6 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, str, str]]:
     facts = [(name, f"{split.pairs:,}", "pairs") for name, split in diagnosis.splits.items()]
     for severity in COLOURS:
         facts.append((f"{severity}s", f"{report.count_of(severity, diagnosis):,}", "places"))
-    if diagnosis.seconds:
-        facts.append(("time", f"{diagnosis.seconds:.1f}", "seconds"))
     return facts
 
 

@@ -1,13 +1,12 @@
 """Misaligned lines: one side has an extra line, and all pairs after it are wrong.
 
-Two lines that belong together have similar lengths, end in the same punctuation mark and hold the same numbers and
-names. That says little about one pair, but much about a window of pairs, compared with the pairs that a shift by a few
-lines would give. All scores are log-likelihood ratios in nats: two lines that belong together against two that do not.
+Two lines that belong together have similar lengths, end in the same punctuation mark and hold the same numbers. That
+says little about one pair, but much about a window of pairs, compared with the pairs that a shift by a few lines would
+give. All scores are log-likelihood ratios in nats: two lines that belong together against two that do not.
 """
 
 from dataclasses import dataclass
 from itertools import islice
-from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,15 +18,10 @@ from nmtkit.diagnosis.characters import DIGIT, TextArrays
 
 _MARKS = ("?\uff1f\u061f", "!\uff01", ".\u3002\u2026\u0964", ":\uff1a", ",\uff0c\u3001")
 _DIGIT_WEIGHTS = np.array([40503, 12983, 60013, 25189, 7919, 51407, 33331, 18013, 45007, 56093, *[1] * 6], np.int64)
-_BITS = np.array([number.bit_count() for number in range(256)], dtype=np.uint8)
 SAME_MARK_RATE = 0.9
 """How often two lines that belong together end in the same kind of mark."""
 SAME_NUMBERS, OTHER_NUMBERS = 4.0, -1.0
 """The scores of equal and of different numbers, in nats."""
-SAME_NAME, MAX_NAMES = 0.8, 4
-"""The score of a common word, in nats, and how many of them count."""
-NAME_LETTERS = 5
-"""Words of so many letters are compared, by all but the last of these: names, and words that the languages share."""
 
 # In files of equally many lines.
 WINDOWS, SURE_WITHIN = (48, 256), 30.0
@@ -59,15 +53,13 @@ class Features:
     """`(n,)`: the kind of the mark they end in; 0 for none."""
     numbers: NDArray[np.int64]
     """`(n,)`: a sum over their digits; 0 for none."""
-    names: NDArray[np.uint64]
-    """`(n,)`: a bit for the hash of each longer word; 0 without `names`."""
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     @classmethod
-    def of(cls, text: TextArrays, names: bool = False) -> "Features":
-        """The features of some lines; `names` take longer."""
+    def of(cls, text: TextArrays) -> "Features":
+        """The features of some lines."""
         last = text.codes[np.maximum(text.starts + text.lengths - 1, 0)]
         marks = np.zeros(len(last), dtype=np.int8)
         for number, signs in enumerate(_MARKS, start=1):
@@ -75,10 +67,7 @@ class Features:
         numbers = np.zeros(len(last), dtype=np.int64)
         digits = np.flatnonzero(text.kinds == DIGIT)
         np.add.at(numbers, text.line_of(digits), _DIGIT_WEIGHTS[text.codes[digits] & 15])
-        bits = np.zeros(len(last), dtype=np.uint64)
-        if names:
-            bits[:] = [_bits(line) for line in text.lines]
-        return cls(np.log(text.lengths + 15.0), marks, numbers, bits)
+        return cls(np.log(text.lengths + 15.0), marks, numbers)
 
     def part(self, start: int, end: int) -> "Features":
         """The features of a part of the lines."""
@@ -87,14 +76,6 @@ class Features:
     def then(self, other: "Features") -> "Features":
         """The features of these lines and of others after them."""
         return Features(*map(np.concatenate, zip(vars(self).values(), vars(other).values(), strict=True)))
-
-
-def _bits(line: str) -> int:
-    bits = 0
-    for word in line.split():
-        if len(word) >= NAME_LETTERS:
-            bits |= 1 << (crc32(word[: NAME_LETTERS - 1].lower().encode("utf-8", "surrogatepass")) & 63)
-    return bits
 
 
 @dataclass(frozen=True)
@@ -128,8 +109,6 @@ class PairScorer:
         scores += self.marks[np.where(src.marks == tgt.marks, tgt.marks, len(_MARKS) + 1)]
         numbered = (src.numbers > 0) | (tgt.numbers > 0)
         scores += numbered * np.where(src.numbers == tgt.numbers, SAME_NUMBERS, OTHER_NUMBERS)
-        common = _BITS[(src.names & tgt.names).view(np.uint8)].reshape(len(scores), 8).sum(axis=1)
-        scores += SAME_NAME * np.minimum(common, MAX_NAMES)
         return scores
 
 
@@ -237,7 +216,7 @@ class _Tape:
             lines = list(islice(self._lines, max(missing, BLOCK_LINES)))
             if not lines:
                 break
-            self.features = self.features.then(Features.of(TextArrays.of(lines), names=True))
+            self.features = self.features.then(Features.of(TextArrays.of(lines)))
         self.features = self.features.part(max(0, start - self.start), len(self.features))
         self.start = max(start, self.start)
 

@@ -34,11 +34,8 @@ def visible(text: str, width: int = 60) -> str:
 
     A byte that is not UTF-8, kept by Python as a lone surrogate, is written as ⟨byte E9⟩.
     """
-    parts = list(map(_visible, text[: width + 1]))
-    ends = list(accumulate(map(len, parts)))
-    if not parts or ends[-1] <= width:
-        return "".join(parts)
-    return "".join(part for part, end in zip(parts, ends, strict=True) if end < width) + "…"
+    shown = "".join(map(_visible, text[: width + 1]))
+    return shown if len(shown) <= width else shown[: width - 1] + "…"
 
 
 def _visible(letter: str) -> str:
@@ -255,7 +252,6 @@ def as_json(diagnosis: Diagnosis, strict: bool = False) -> dict[str, Any]:
         "wrong": has_problems(diagnosis, strict),
         "verdict": verdict(diagnosis),
         **{f"{severity}s": count_of(severity, diagnosis) for severity in SEVERITIES},
-        "seconds": round(diagnosis.seconds, 3),
         "splits": {name: _split_values(split) for name, split in diagnosis.splits.items()},
     }
 

@@ -1,7 +1,6 @@
 """The check of a corpus with a tokenizer: unknown words, vocabulary coverage, and the pairs that a recipe drops."""
 
 import unicodedata
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -19,12 +18,10 @@ from nmtkit.data.tokenizer import TokenizerConfig, Tokenizers
 from nmtkit.data.tokenizer_training import PAIR, TokenizerSample, learn_from_sample, learn_tokenizers
 from nmtkit.data.vocabulary import SPECIALS
 from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis, add_counts
-from nmtkit.diagnosis.report import ReportTable, share, visible
+from nmtkit.diagnosis.report import ReportTable, share
 
 SAMPLE_PAIRS = 100_000
 """Pairs that a tokenizer is learned from where there is none yet."""
-MAX_UNSEEN_SHOWN = 24
-"""Unseen characters that are shown."""
 
 
 @dataclass
@@ -37,8 +34,6 @@ class TokenReport:
     """The report of preprocessing: the same numbers."""
     unused_entries: dict[str, dict[str, int]] = field(default_factory=dict)
     """By vocabulary ("joint", or "src" and "tgt"): how many are "unused" in the training text, "of" how many."""
-    unseen_characters: dict[str, Counter[str]] = field(default_factory=dict)
-    """By split: characters that train never shows on that side, and in how many lines."""
 
     def tables(self, diagnosis: Diagnosis) -> list[ReportTable]:
         """The tables of a report."""
@@ -78,10 +73,6 @@ class TokenReport:
             unused, size = entries["unused"], entries["of"]
             part = share(unused, size)
             notes.append(f"{unused:,} of {size:,} entries of {called[name]} never occur in train ({part}).")
-        for name, characters in self.unseen_characters.items():
-            first = " ".join(map(visible, list(characters)[:MAX_UNSEEN_SHOWN]))
-            more = f" and {len(characters) - MAX_UNSEEN_SHOWN} more" if len(characters) > MAX_UNSEEN_SHOWN else ""
-            notes.append(f"Characters of {name} that train never shows: {first}{more}.")
         columns = ("split", "side", "tokens", "a pair", "longest", "unknown", "copyable")
         note = " ".join(notes) + " Copyable: the share of unknown target tokens that stand in their source."
         return ReportTable("Tokens", columns, tuple(rows), note)
@@ -194,7 +185,6 @@ class _SplitWalk:
             new = {c for c in set().union(*lines) - known if not self._is_known(c, known)}
             for row, text in enumerate(lines) if new else ():
                 if here := [c for c in dict.fromkeys(text) if c in new]:
-                    self.report.unseen_characters.setdefault(self.encoder.split, Counter()).update(here)
                     places.setdefault(row, _place(done, row, side, f"{' '.join(here)} in: {text}"))
         for row in sorted(places):  # each pair once, though both its sides may have some
             self.diagnosis.find(UNSEEN, places[row])

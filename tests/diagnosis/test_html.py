@@ -24,7 +24,7 @@ def diagnosis() -> Diagnosis:
     )
     train.find(DUPLICATE, FaultLocation("data/train.en", 30, None, "שלום & goodbye"), 400)
     test = SplitDiagnosis("test", pairs=0)
-    return Diagnosis({"train": train, "test": test}, seconds=2.5)
+    return Diagnosis({"train": train, "test": test})
 
 
 def test_the_page_says_all_that_was_found(diagnosis: Diagnosis) -> None:
@@ -43,7 +43,6 @@ def test_the_page_says_all_that_was_found(diagnosis: Diagnosis) -> None:
         "A note.",
         "mean 6.6",
         "Cyrillic",
-        "2.5",
     ):
         assert said in page.text, said
     assert len(page.attributes("svg")) == 2
