@@ -27,6 +27,7 @@ from nmtkit.autotune.timing import (
 from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.core import device as devices
 from nmtkit.data.batch import Batch, collate
+from nmtkit.data.batch_stream import widths
 from nmtkit.data.store import Store
 from nmtkit.data.vocabulary import SPECIALS
 from nmtkit.models.base import MODELS, Model, VocabularySizes
@@ -73,7 +74,7 @@ def training_workload_key(recipe: Recipe, sizes: VocabularySizes, device: torch.
     return {
         **cache.workload_key("training", recipe.model, device),
         "processes": distributed.size(),
-        "vocabularies": [sizes["src"], sizes["tgt"]],
+        "vocabularies": [*sizes.values()],
         "batch": [recipe.batch.batch_tokens, recipe.batch.batch_size, *filter(None, [recipe.batch.block_tokens])],
         "limits": list(recipe.data.truncation or ()),
         "training": recipe.training.model_dump(mode="json", include={*AUTO_KEYS, *deciding}),
@@ -216,7 +217,7 @@ def workload_of_run(run: SavedRun, device: torch.device) -> TrainingWorkload:
     def first_batches(count: int) -> list[Batch]:
         return list(islice(training_batches(first, store, tokenizers, first.seed), count))
 
-    tokens = int(np.maximum(store.lengths("src"), store.lengths("tgt")).sum()) + len(store)
+    tokens = int(np.maximum(*widths(store)).sum())
     return TrainingWorkload(
         build=lambda: build_model(first, tokenizers),
         first_batches=first_batches,
@@ -352,10 +353,9 @@ def _budget(workload: TrainingWorkload, an_update: float, again: bool) -> float:
 
 
 def _target_tokens(stream: CyclingStream, count: int) -> int:
-    """Target tokens of the first batches, in all processes."""
+    """Target tokens of the first batches, in all processes; or labels."""
     stream.next = 0
-    masks = [next(stream).targets.mask for _ in range(count)]
-    return distributed.size() * sum(int(mask.sum()) for mask in masks if mask is not None)
+    return distributed.size() * sum(next(stream).n_tokens for _ in range(count))
 
 
 def _fastest_exact(timings: InterleavedTimings[TrainingSpeedConfig]) -> TrainingSpeedConfig | None:
@@ -370,10 +370,10 @@ def _loss(model: Model, batch: Batch, config: TrainingSpeedConfig, device: torch
     devices.prepare(device, config.matmul_precision, config.threads)
     model.eval()
     with torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16"):
-        output = model(batch.to(device), keep=batch.targets.mask)
-        _, nll = likelihood(output.log_probs, batch, model.sizes["tgt"])
+        output = model(batch.to(device), keep=batch.loss_mask)
+        _, nll = likelihood(output.log_probs, batch, model.vocabulary_size)
     model.train()
-    return float(nll) / batch.n_tokens
+    return float(nll) / max(1, batch.n_tokens)
 
 
 def _synchronize(device: torch.device) -> None:

@@ -111,7 +111,7 @@ def _load(
     return collate(src, tgt, extended, tgt_extended, n_oov, links, features=features, labels=labels)
 
 
-def _widths(store: Store, limits: LengthLimits | None) -> tuple[Numbers, Numbers]:
+def widths(store: Store, limits: LengthLimits | None = None) -> tuple[Numbers, Numbers]:
     """Widths of sources (or features) and targets, with EOS, `(n,)` each; 0 where there are none."""
 
     def of(column: str, limit: int | None) -> Numbers:
@@ -140,7 +140,7 @@ def sorted_batches(
     `batch_tokens` counts padded tokens of the longer side; without limits nothing is truncated. A batch is corrupted
     in the same way every time.
     """
-    batches = length_batches(*_widths(store, limits), BatchConfig(batch_tokens=batch_tokens))
+    batches = length_batches(*widths(store, limits), BatchConfig(batch_tokens=batch_tokens))
     for number, members in enumerate(batches):
         yield corrupted(_load(store, members, limits), corrupt, number)
 
@@ -180,7 +180,7 @@ class BatchStream(Iterator[Batch]):
         self._limits = limits
         self._weights = weights
         self._corrupt = corrupt
-        self._src, self._tgt = _widths(store, limits)
+        self._src, self._tgt = widths(store, limits)
         self._begin(0)
 
     @property

@@ -101,9 +101,10 @@ class PairEncoder:
         """Data type of the ids."""
         sizes = [len(tokenizer.vocabulary) for tokenizer in self.tokenizers.values()]
         sizes.append(len(self.tokenizers.labels or ()))
-        largest = max(*sizes, *self.config.limits)  # limits: of positions
+        if len(self.tokenizers) > 1:  # links name positions
+            sizes += self.config.limits
         # Extended ids may lie above the vocabulary by as many as a source has tokens.
-        return "<u2" if largest <= 1 << 16 and not self.copying else "<i4"
+        return "<u2" if max(sizes) <= 1 << 16 and not self.copying else "<i4"
 
     def limit(self, side: str) -> int | None:
         """The length to which a side ("src" or "tgt") is truncated; None without truncation."""

@@ -120,9 +120,8 @@ def _count(shapes: dict[str, torch.Size]) -> int:
 def require_embeddings(recipe: Recipe) -> None:
     """Raises DataError if the recipe's word vectors are missing, or of another size than the model's."""
     setting = embedding_size_key(recipe)
-    size = recipe.model.model_dump()[setting.removeprefix("model.")]
     for path in recipe.embedding_files.values():
-        check_size(path, size, setting)
+        check_size(path, recipe.model.model_dump()[setting.removeprefix("model.")], setting)
 
 
 def embedding_size_key(recipe: Recipe) -> str:

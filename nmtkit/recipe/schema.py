@@ -225,9 +225,9 @@ class Recipe(Settings):
 
     @model_validator(mode="after")
     def _blocks(self) -> "Recipe":
-        blocks = [stage.batch.get("block_tokens", self.batch.block_tokens) for stage in self.stages]
-        columns = [column.name for column in TASKS.get(self.task).columns]
-        if not any(blocks or [self.batch.block_tokens]):
+        whole, columns = self.batch.block_tokens, [column.name for column in TASKS.get(self.task).columns]
+        blocks = [whole, *(stage.batch.get("block_tokens", whole) for stage in self.stages)]
+        if not any(blocks):
             return self
         if columns != ["tgt"]:
             raise ValueError(
@@ -236,8 +236,8 @@ class Recipe(Settings):
             )
         if None in blocks or self.data.over_long == "truncate" or self.tokenizer.sampling:
             raise ValueError(
-                "`batch.block_tokens`: blocks are cut from documents that are stored once and whole: let all stages "
-                "have it, `data.over_long` be drop and `tokenizer.sampling` 0"
+                "`batch.block_tokens`: blocks are cut from documents that are stored once and whole: set it for all "
+                "stages or none, `data.over_long` to drop, and `tokenizer.sampling` to 0"
             )
         return self
 
@@ -337,12 +337,11 @@ class Recipe(Settings):
     @property
     def storage_config(self) -> DataConfig:
         """How the text is read and stored: cut at the longest limits of all stages; whole where it is for blocks."""
-        stages = self.by_stage().values()
-        if any(one.batch.block_tokens for one in stages):
+        if self.batch.block_tokens is not None:
             return self.data.model_copy(update={"max_length": sys.maxsize, "max_tgt_length": None})
         if not self.stages:
             return self.data
-        src, tgt = zip(*(one.data.limits for one in stages), strict=True)
+        src, tgt = zip(*(one.data.limits for one in self.by_stage().values()), strict=True)
         return self.data.model_copy(update={"max_length": max(src), "max_tgt_length": max(tgt)})
 
     @property

@@ -38,7 +38,7 @@ def stored(documents: Documents, folder: Path) -> Store:
         start = 0
         for file, count in enumerate(FILES):
             rows = RaggedArray.of(documents[start : start + count], "<u2")
-            writer.add({"src": rows, "tgt": rows}, [count if other == file else 0 for other in range(3)])
+            writer.add({"tgt": rows}, [count if other == file else 0 for other in range(3)])
             writer.end_shard()
             start += count
     return Store.open(folder, "train")
@@ -137,6 +137,13 @@ def test_a_block_wider_than_the_budget_is_a_batch_of_its_own(store: Store) -> No
     assert (1, BLOCK) in widths
     sized = [batch.size for batch in epoch_of(BlockStream(store, config(batch_size=2), seed=1))]
     assert max(sized) == 2
+
+
+def test_a_long_document_is_cut_into_other_batches_each_epoch(tmp_path: Path) -> None:
+    store = stored([[*range(10, 10 + 50 * BLOCK - 1)], *([] for _ in range(59))], tmp_path)
+    stream = BlockStream(store, config(), seed=1)
+    epochs = [[{block[0][1] for block in pieces(batch)} for batch in epoch_of(stream)] for _ in range(2)]
+    assert sum(batch in epochs[1] for batch in epochs[0]) < 3
 
 
 @pytest.mark.parametrize("across", [True, False])
