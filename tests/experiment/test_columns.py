@@ -1,0 +1,314 @@
+"""Tasks of other columns than two texts: preprocessed, gone on with after a kill, checked, and batched."""
+
+import json
+import multiprocessing
+import os
+import re
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import Command
+
+from nmtkit import recipe
+from nmtkit.core.columns import Column
+from nmtkit.core.errors import DataError, RecipeError
+from nmtkit.corpus import text
+from nmtkit.corpus.checking import DataReport
+from nmtkit.data import store as store_module
+from nmtkit.data.batch_stream import BatchConfig, BatchStream, sorted_batches
+from nmtkit.data.encoding import PreprocessingProgress
+from nmtkit.data.store import Store
+from nmtkit.data.tokenizer import Tokenizers
+from nmtkit.experiment.run import Run
+from nmtkit.runs.saved import sizes_of
+from nmtkit.tasks.task import TASKS, Task
+
+TEXT = Column("tgt", required=("train", "valid"))
+COLUMNS = {
+    "modelling": (Column("tgt"),),
+    "classification": (Column("src"), Column("labels", "label", ("train", "valid"))),
+    "tagging": (Column("src"), Column("labels", "labels", ("train", "valid"))),
+    "captioning": (Column("features", "features"), TEXT),
+}
+KINDS = {"modelling": ["tgt"], "classification": ["src", "labels"], "tagging": ["src", "labels"]}
+KINDS["captioning"] = ["features", "tgt"]
+WORDS = {"a": "DET", "cat": "NOUN", "dog": "NOUN", "sees": "VERB", "hears": "VERB"}
+COUNTS = {"train": 60, "valid": 6, "test": 5}
+
+
+@pytest.fixture(autouse=True)
+def tasks() -> Iterator[None]:
+    for name, columns in COLUMNS.items():
+        TASKS.register(name)(Task(name=name, columns=columns))
+    yield
+    for name in COLUMNS:
+        del TASKS._members[name]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Sentences of four to eight words, their labels, and features of one to three rows of four numbers."""
+    draw = np.random.default_rng(1)
+    for split, count in COUNTS.items():
+        lines = [list(draw.choice([*WORDS], size=draw.integers(4, 9))) for _ in range(count)]
+        sentences = [" ".join(words) for words in lines]
+        columns = {
+            "src": sentences,
+            "tgt": sentences,
+            "label": [f"{words[0]} first" for words in lines],
+            "tags": [" ".join(map(WORDS.__getitem__, words)) for words in lines],
+        }
+        for name, values in columns.items():
+            (tmp_path / f"{split}.{name}").write_text("".join(f"{value}\n" for value in values), encoding="utf-8")
+        numbers = {f"{n}": draw.normal(size=(n % 3 + 1, 4)).astype(np.float16) for n in range(count)}
+        np.savez(tmp_path / f"{split}.features", **numbers)  # type: ignore[arg-type]  # names, not options
+    return tmp_path
+
+
+def written(folder: Path, task: str, **settings: object) -> Path:
+    ends = {"classification": "label", "tagging": "tags"}
+    data: dict[str, object] = {
+        split: {
+            kind: f"{split}.{'features.npz' if kind == 'features' else ends[task] if kind == 'labels' else kind}"
+            for kind in KINDS[task]
+        }
+        for split in COUNTS
+    }
+    whole = {
+        "task": task,
+        "data": data,
+        "tokenizer": {"kind": "whitespace", "vocab_size": 50},
+        "model": {"kind": "rnnsearch"},
+        "training": {"max_updates": 1, "best_metric": "loss", "higher_is_better": False},
+        **settings,
+    }
+    path = folder / f"{task}.yaml"
+    path.write_text(json.dumps(whole), encoding="utf-8")
+    return path
+
+
+def preprocessed(folder: Path, task: str, name: str = "run", **settings: object) -> tuple[Tokenizers, Path]:
+    run = Run.create(recipe.load(written(folder, task, **settings)), str(folder / name))
+    try:
+        return run.preprocess(lambda line: None, lambda report: None, processes=1), run.folder.data
+    finally:
+        run.close()
+
+
+def arrays(folder: Path, split: str) -> list[np.ndarray]:
+    with np.load(folder / f"{split}.features.npz") as archive:
+        return [archive[f"{number}"] for number in range(COUNTS[split])]
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines()
+
+
+def test_a_language_model_has_targets_alone(folder: Path) -> None:
+    tokenizers, data = preprocessed(folder, "modelling")
+    assert sizes_of(tokenizers) == {"tgt": 9}
+    assert sorted(path.name for path in (folder / "run" / "vocabulary").iterdir()) == [
+        "sums.json", "tgt.vocab", "tokenizer.json",
+    ]  # fmt: skip
+    assert [*Tokenizers.load(folder / "run" / "vocabulary")] == ["tgt"]
+    store = Store.open(data, "train")
+    assert not store.has("src")
+    for number, line in enumerate(lines(folder / "train.tgt")):
+        assert tokenizers.tgt.decode(store.ids("tgt", number).tolist()) == line
+    batch = next(sorted_batches(store, 200))
+    assert batch.inputs is None
+    assert batch.targets.ids.shape == batch.loss_mask.shape
+
+
+def test_labels_of_lines_become_ids_by_frequency(folder: Path) -> None:
+    tokenizers, data = preprocessed(folder, "classification")
+    labels = tokenizers.labels
+    assert labels is not None
+    given = lines(folder / "train.label")
+    assert labels.tokens == sorted({*given}, key=lambda label: (-given.count(label), label))
+    assert lines(folder / "run" / "vocabulary" / "labels.vocab") == labels.tokens
+    again = Tokenizers.load(folder / "run" / "vocabulary")
+    assert (again.labels, again.checksum) == (labels, tokenizers.checksum)
+    assert sizes_of(again) == {"src": 9, "labels": len(labels)}
+    store = Store.open(data, "train")
+    assert [labels.tokens[int(store.ids("labels", number)[0, 0])] for number in range(len(store))] == given
+    seen = 0
+    for batch in sorted_batches(store, 100):
+        assert batch.labels.shape == (batch.size,)
+        assert batch.n_tokens == batch.size
+        for ids, label in zip(batch.inputs.ids.tolist(), batch.labels.tolist(), strict=True):
+            assert labels.tokens[label].split()[0] == tokenizers.src.decode(ids).split()[0]
+            seen += 1
+    assert seen == 60
+
+
+def test_labels_of_words_stand_where_the_words_do(folder: Path) -> None:
+    tokenizers, data = preprocessed(folder, "tagging", data={
+        "train": {"src": "train.src", "labels": "train.tags"}, "max_length": 6, "over_long": "truncate",
+    })  # fmt: skip
+    labels = tokenizers.labels
+    assert labels is not None
+    for batch in sorted_batches(Store.open(data, "train"), 100, limits=(5, 5)):
+        assert batch.labels.shape == batch.inputs.ids.shape
+        assert batch.inputs.ids.shape[1] <= 6
+        for ids, tags in zip(batch.inputs.ids.tolist(), batch.labels.tolist(), strict=True):
+            words = tokenizers.src.decode(ids).split()
+            assert [labels.tokens[tag] for tag in tags[: len(words)]] == [WORDS[word] for word in words]
+            assert {*tags[len(words) :]} == {-1}
+
+
+@pytest.mark.parametrize(
+    ("task", "file", "line", "content", "fault"),
+    [
+        (
+            "classification",
+            "valid.label",
+            3,
+            "cow first",
+            r"valid.label, line 3: train has no label 'cow first', only ",
+        ),
+        ("classification", "train.label", 2, " ", r"train.label, line 2: there is no label"),
+        ("tagging", "valid.tags", 2, "", r"valid.tags, line 2: 0 labels, but src has \d tokens"),
+        ("tagging", "train.tags", 9, "DET DET", r"train.tags, line 9: 2 labels, but src has \d tokens there"),
+        ("tagging", "train.src", 4, "a", r"train.tags, line 4: \d labels, but src has 1 tokens there"),
+        ("tagging", "test.tags", 1, "X", r"test.tags, line 1: 1 labels"),
+    ],
+)
+def test_wrong_labels_are_told_with_file_and_line(
+    folder: Path, console: Command, task: str, file: str, line: int, content: str, fault: str
+) -> None:
+    changed = lines(folder / file)
+    changed[line - 1] = content
+    (folder / file).write_text("".join(f"{one}\n" for one in changed), encoding="utf-8")
+    with pytest.raises(DataError, match=fault):
+        preprocessed(folder, task)
+    done = console("check", f"{task}.yaml", "--run", "other")
+    assert done.code == 2, done
+    assert re.search(fault, done.err)
+
+
+@pytest.mark.parametrize("task", COLUMNS)
+def test_every_task_is_checked(folder: Path, console: Command, task: str) -> None:
+    path = written(folder, task)
+    done = console("check", path, "--json", "-")
+    assert done.code == 0, done
+    told = json.loads(done.out)
+    assert told["tokens"]["data"]["splits"]["train"]["kept"] == 60
+    assert told["splits"]["valid"]["pairs"] == 6
+    shown = console("check", path).out
+    assert ("target: mean" in shown) == ("tgt" in KINDS[task])
+    assert ("source: mean" in shown) == ("src" in KINDS[task])
+
+
+def test_features_are_stored_as_they_are(folder: Path) -> None:
+    (folder / "test.tgt").unlink()
+    data = {split: {"features": f"{split}.features.npz", "tgt": f"{split}.tgt"} for split in ("train", "valid")}
+    _, stored = preprocessed(folder, "captioning", data={**data, "test": {"features": "test.features.npz"}})
+    for split, count in COUNTS.items():
+        store = Store.open(stored, split)
+        assert len(store) == count
+        assert store.lengths("features").tolist() == [number % 3 + 1 for number in range(count)]
+        for number, wanted in enumerate(arrays(folder, split)):
+            assert store.features(number).dtype == np.float16
+            np.testing.assert_array_equal(store.features(number), wanted)
+    assert json.loads((stored / "train.json").read_text())["columns"] == {"features": {"dtype": "<f2", "width": 4}}
+    given = dict(zip(lines(folder / "train.tgt"), arrays(folder, "train"), strict=True))
+    tokenizers = Tokenizers.load(folder / "run" / "vocabulary")
+    batch = next(BatchStream(Store.open(stored, "train"), BatchConfig(batch_size=8), seed=1))
+    for features, mask, ids in zip(batch.inputs.features, batch.inputs.mask, batch.targets.ids, strict=True):
+        np.testing.assert_array_equal(features[mask].numpy(), given[tokenizers.tgt.decode(ids.tolist())])
+        assert not features[~mask].any()
+
+
+def test_damage_to_stored_features_is_found(folder: Path) -> None:
+    _, data = preprocessed(folder, "captioning")
+    whole = (data / "train.features").read_bytes()
+    (data / "train.features").write_bytes(whole[:-8])
+    with pytest.raises(DataError, match=r"train.features: \d+ bytes, but \d+ were written"):
+        Store.open(data, "train")
+    (data / "train.features").write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+    with pytest.raises(DataError, match=r"train.features: damaged \(checksum\)"):
+        Store.open(data, "train").check()
+    preprocessed(folder, "captioning")
+    assert (data / "train.features").read_bytes() == whole
+
+
+def _stopped(folder: Path, path: Path, shard: int) -> None:
+    """Preprocesses until a shard is noted, and then ends without a chance to tidy up."""
+    note = PreprocessingProgress.complete_shard
+
+    def noted(self: PreprocessingProgress, shards: int, report: object) -> None:
+        note(self, shards, report)  # type: ignore[arg-type]
+        if shards == shard:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    PreprocessingProgress.complete_shard = noted  # type: ignore[method-assign, assignment]
+    preprocessed(folder, path.stem, "killed")
+
+
+def test_a_killed_preprocessing_of_captions_goes_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "SHARD_EXAMPLES", 15)
+    monkeypatch.setattr(text, "BLOCK_BYTES", 100)
+    monkeypatch.setattr(text, "BLOCK_LINES", 1)
+    _, whole = preprocessed(folder, "captioning", "whole")
+    child = multiprocessing.get_context("fork").Process(target=_stopped, args=(folder, folder / "captioning.yaml", 2))
+    child.start()
+    child.join()
+    assert child.exitcode == -signal.SIGKILL
+    assert not (folder / "killed" / "data" / "train.json").exists()
+    told: list[str] = []
+    run = Run.create(recipe.load(folder / "captioning.yaml"), str(folder / "killed"))
+    reports: list[DataReport] = []
+    run.preprocess(told.append, reports.append, processes=1)
+    run.close()
+    assert any("goes on after the first 3" in line for line in told), told
+    assert reports[0].splits["train"].kept == 60
+    names = sorted(path.name for path in whole.iterdir())
+    assert len([name for name in names if name.endswith(".features")]) >= 4
+    assert names == sorted(path.name for path in run.folder.data.iterdir())
+    for name in names:
+        assert (whole / name).read_bytes() == (run.folder.data / name).read_bytes(), name
+
+
+def test_the_settings_of_one_text_and_the_columns_of_a_task(folder: Path) -> None:
+    tokenizers, _ = preprocessed(folder, "captioning", tokenizer={"kind": "bpe", "columns": {"tgt": {"kind": "word"}}})
+    assert tokenizers.tgt.config.kind == "word"
+    assert Tokenizers.load(folder / "run" / "vocabulary").tgt.config == tokenizers.tgt.config
+    path = written(folder, "captioning")
+    for override, fault in (
+        ("tokenizer.columns={src: {kind: word}}", r"`tokenizer.columns.src`: a captioning has no such text, only tgt"),
+        (
+            "data.valid.features=[]",
+            "`data`: valid: features is missing; a captioning needs it in train and valid and t",
+        ),
+        ("data.train.labels=x", "`data`: train: a captioning has no labels, only features and tgt"),
+    ):
+        with pytest.raises(RecipeError, match=fault):
+            recipe.load(path, [override])
+
+
+def test_weights_and_other_text_are_of_any_columns(folder: Path) -> None:
+    for name in ("tgt", "features.npz"):
+        shutil.copy(folder / f"valid.{name}", folder / f"more.{name}")
+    data = {split: {"features": f"{split}.features.npz", "tgt": f"{split}.tgt"} for split in COUNTS}
+    two: dict[str, object] = {"features": ["train.features.npz", "more.features.npz"], "tgt": ["train.tgt", "more.tgt"]}
+    _, stored = preprocessed(folder, "captioning", data={**data, "train": {**two, "weights": [1, 3]}})
+    store = Store.open(stored, "train")
+    assert store.by_file == [60, 6]
+    stream = BatchStream(store, BatchConfig(batch_size=1), seed=1, weights=[1, 3])
+    seen = 0
+    while stream.epoch == 0:
+        next(stream)
+        seen += 1
+    assert seen == 60 + 3 * 6
+    changed = arrays(folder, "train")
+    changed[0] = changed[0] + np.float16(1)
+    np.savez(folder / "train.features", **{str(n): one for n, one in enumerate(changed)})  # type: ignore[arg-type]
+    run = Run.create(recipe.load(folder / "captioning.yaml"), str(folder / "run"))
+    with pytest.raises(DataError, match=r"train.features.npz: not the text that .* was begun with"):
+        run.preprocess(lambda line: None, lambda report: None, learned_before=True)
+    run.close()
