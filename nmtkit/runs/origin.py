@@ -13,7 +13,7 @@ from nmtkit.checkpoints.weights import assign_weights, read_weights
 from nmtkit.core.errors import CheckpointError, DataError, RecipeError
 from nmtkit.core.formats import parse_json
 from nmtkit.core.settings import Field, Settings, parse
-from nmtkit.corpus.config import SplitFiles
+from nmtkit.corpus.config import COLUMNS, SplitFiles
 from nmtkit.data.tokenizer import Tokenizers
 from nmtkit.data.vocabulary import read_vocabulary_file
 from nmtkit.models.base import Model
@@ -65,7 +65,7 @@ def _absolute_test_set(recipe: Recipe) -> SplitFiles | None:
     files = recipe.data.splits().get("test")
     if files is None or not (files.tgt or not files.src) or not all(map(os.path.exists, files.paths())):
         return None
-    kinds = ("src", "tgt", "jsonl", "stories", "story_lists")
+    kinds = (*COLUMNS, "jsonl", "stories", "story_lists")
     whole = {kind: [os.path.abspath(path) for path in getattr(files, kind)] for kind in kinds}
     return files.model_copy(update={**whole, "alignment": [], "src_words": [], "tgt_words": [], "alignment_base": None})
 

@@ -1,0 +1,61 @@
+"""Features are never in memory all at once: neither while they are stored nor while a model reads them."""
+
+import multiprocessing
+import resource
+from pathlib import Path
+
+import numpy as np
+
+from nmtkit.core.columns import Column
+from nmtkit.corpus.checking import DataReport, PairChecker
+from nmtkit.corpus.config import DataConfig, SplitFiles
+from nmtkit.corpus.reading import read_blocks
+from nmtkit.data.batch_stream import BatchConfig, BatchStream
+from nmtkit.data.encoding import PairEncoder, encode_split
+from nmtkit.data.store import Store
+from nmtkit.data.tokenizer import TokenizerConfig
+from nmtkit.data.tokenizer_training import TokenizerSample, learn_from_sample
+
+EXAMPLES, ROWS, WIDTH = 6000, 16, 1024  # 188 MiB in float16
+MARGIN = 48 << 20
+
+
+def _limit_memory() -> None:
+    """Lets this process have so many bytes more of its own memory; pages of mapped files do not count."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    used = 1024 * int(status.split("VmData:")[1].split()[0])
+    resource.setrlimit(resource.RLIMIT_DATA, (used + MARGIN, used + MARGIN))
+
+
+def _store_and_read(folder: Path, files: SplitFiles) -> None:
+    data = DataConfig(train=files)
+    sample = TokenizerSample(1000, columns=(Column("features", "features"), Column("tgt")))
+    _limit_memory()
+    for block in read_blocks("train", files):
+        sample.add_block(block)
+    tokenizers = learn_from_sample(TokenizerConfig(kind="word"), sample)
+    encoder = PairEncoder("train", tokenizers, data)
+    assert encode_split(folder, read_blocks("train", files), encoder, PairChecker(data, DataReport())) == EXAMPLES
+    store = Store.open(folder, "train")
+    stream = BatchStream(store, BatchConfig(batch_size=16), seed=1)
+    while stream.epoch == 0:
+        next(stream)
+    store.check()
+    try:
+        np.ones(2 * MARGIN, dtype=np.uint8)
+    except MemoryError:
+        return
+    raise AssertionError("the limit does not hold")
+
+
+def test_a_file_that_is_larger_than_memory(tmp_path: Path) -> None:
+    shape = (EXAMPLES, ROWS, WIDTH)
+    np.lib.format.open_memmap(tmp_path / "a.npy", "w+", np.float16, shape)[::500] = 1  # the rest is a hole
+    (tmp_path / "a").write_text("a cat\n" * EXAMPLES, encoding="utf-8")
+    files = SplitFiles(features=[str(tmp_path / "a.npy")], tgt=[str(tmp_path / "a")])
+    child = multiprocessing.get_context("fork").Process(target=_store_and_read, args=(tmp_path / "data", files))
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+    stored = sum(path.stat().st_size for path in (tmp_path / "data").glob("train*.features"))
+    assert stored == EXAMPLES * ROWS * WIDTH * 2
