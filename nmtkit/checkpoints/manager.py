@@ -23,7 +23,6 @@ from nmtkit.checkpoints.tensor_files import (
     open_checkpoint,
     open_tensors,
     read_tensors,
-    sibling_checkpoints,
     write_file,
     write_tensors,
 )
@@ -119,10 +118,9 @@ class CheckpointManager:
             yield file, header
 
     def name_last_in_errors(self) -> contextlib.AbstractContextManager[None]:
-        """Inside, an error names the state's file, and what is left of the run."""
-        left = sibling_checkpoints(self.last)
-        use = f"; the weights that are there can still be used (--checkpoint FILE): {left}" if left else ""
-        return name_file_in_errors(self.last, f"copy the file again, or train anew in another folder (--run DIR){use}")
+        """Inside, an error names the state's file, and what can be done without it."""
+        remedy = "copy the file again, use other weights of its folder (--checkpoint FILE), or train anew (--run DIR)"
+        return name_file_in_errors(self.last, remedy)
 
     def kept(self) -> list[KeptCheckpoint]:
         """The kept weights files, oldest first."""

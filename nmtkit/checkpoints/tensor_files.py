@@ -30,8 +30,6 @@ _FACTS = "facts"
 _THREADS = 8
 """The most threads that read tensors; more would not get them from memory any quicker."""
 
-_MOST_LISTED = 5
-
 _WEIGHT_TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
@@ -99,25 +97,12 @@ def name_file_in_errors(path: Path, remedy: str) -> Iterator[None]:
         raise CheckpointError(f"{path}: {str(fault).removeprefix(f'{path}: ')}; {remedy}") from fault
 
 
-def sibling_checkpoints(path: Path) -> str:
-    """The names of the checkpoints beside one."""
-    names = sorted(other.name for other in path.parent.glob("*.safetensors") if other.name != path.name)
-    return ", ".join(names[-_MOST_LISTED:]) + (
-        f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
-    )
-
-
 @contextlib.contextmanager
 def open_checkpoint(path: Path) -> Iterator[tuple[Any, TensorFileHeader]]:
     """An open file of weights or of a state, and its head."""
     if not os.path.lexists(path):
         raise CheckpointError(f"{path}: not found; name a checkpoint file, or train first")
-    others = sibling_checkpoints(path)
-    there = f" (there are: {others})" if others else ""
-    with (
-        name_file_in_errors(path, f"use another checkpoint{there}, or copy the file again"),
-        open_tensors(path) as file,
-    ):
+    with name_file_in_errors(path, "use another checkpoint, or copy the file again"), open_tensors(path) as file:
         yield file, TensorFileHeader.of(file)
 
 

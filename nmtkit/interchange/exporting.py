@@ -222,8 +222,8 @@ def _model_card(run: RunFolder, recipe: Recipe, model: Seq2Seq, to: str, licence
         _USE[to].replace("COMMAND", task.command),
         "## Data",
         _data(run, recipe, imported),
-        "## Scores",
-        _scores(scores) or "This model has no scores of a test set.",
+        "## Scores of the test set",
+        _scores(scores) or "This model has none.",
         "## Settings",
         f"```yaml\n{dump_yaml(settings)}```",
     ]
@@ -233,23 +233,17 @@ def _model_card(run: RunFolder, recipe: Recipe, model: Seq2Seq, to: str, licence
 def _data(run: RunFolder, recipe: Recipe, imported: dict[str, Any]) -> str:
     if imported:
         return f"Imported from the {imported.get('model_type')} model {imported.get('folder')}; see the card of that."
-    counted = _read_object(run.report).get("splits", {})
-    rows = []
+    counted, lines = _read_object(run.report).get("splits", {}), []
     for split, files in recipe.data.splits().items():
         pairs = counted.get(split, {}).get("kept")
         names = ", ".join(Path(one).name for one in files.texts())
-        rows.append(f"| {split} | {names} | {'not counted' if pairs is None else f'{pairs:,}'} |")
-    return "\n".join(["| split | files | pairs |", "| --- | --- | ---: |", *rows])
+        lines.append(f"* {split}: {names}" + ("" if pairs is None else f", {pairs:,} pairs"))
+    return "\n".join(lines)
 
 
 def _scores(result: dict[str, Any]) -> str:
-    rows = []
-    for score in result.get("scores") or []:
-        if isinstance(score, dict):
-            signature = str(score["signature"]).replace("|", "\\|")
-            rows.append(f"| {score['name']} | {score['value']:.2f} | {signature} |")
-    head = ["Of the test set:\n", "| metric | value | signature |", "| --- | ---: | --- |"]
-    return "\n".join([*head, *rows] if rows else [])
+    scores = [one for one in result.get("scores") or [] if isinstance(one, dict)]
+    return "\n".join(f"* {one['name']} {one['value']:.2f} (`{one['signature']}`)" for one in scores)
 
 
 def _read_object(path: Path) -> dict[str, Any]:

@@ -37,11 +37,6 @@ class TestChange:
         """Whether it is of text like that which the model was trained on before."""
         return self.text == GENERAL
 
-    @property
-    def fell(self) -> bool:
-        """Whether it fell by more than a point, which chance and taste hardly explain."""
-        return self.before - self.after > 1
-
 
 def score_before(run: SavedRun, device: torch.device, threads: int | None = None, notify: Notify = ignore) -> None:
     """Scores the run that a training begins from on both test sets, once, and records it with what was begun from.

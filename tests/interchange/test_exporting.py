@@ -106,7 +106,7 @@ def test_as_safetensors_any_model_is_a_run_without_text(trained: Path, tmp_path:
     assert str(trained.parent) not in texts
     assert "/corpus" not in texts
     scores = read(trained / "test.json")["scores"]
-    assert f"| {scores[0]['name']} | {scores[0]['value']:.2f} |" in texts
+    assert f"* {scores[0]['name']} {scores[0]['value']:.2f} (`{scores[0]['signature']}`)" in texts
     assert "\nlicense: cc-by-4.0\n" in texts
 
 
