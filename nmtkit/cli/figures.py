@@ -83,7 +83,7 @@ def draw_lengths(names: Sequence[str], buckets: Sequence[Sequence[LengthBucket]]
     scores = [[bucket.score.value for bucket in row if bucket.score is not None] for row in buckets]
     filled = [bucket for bucket in buckets[0] if bucket.count]
     ranges, counts = [_range(bucket) for bucket in filled], [bucket.count for bucket in filled]
-    save_pictures([output], lambda path: save_by_length(ranges, [*zip(names, scores, strict=True)], path, counts))
+    save_pictures([output], lambda path: save_by_length(ranges, counts, [*zip(names, scores, strict=True)], path))
 
 
 def _range(bucket: LengthBucket) -> str:

@@ -17,7 +17,7 @@ from nmtkit.corpus.json_records import refuse_json_lines
 from nmtkit.corpus.text import read_lines
 from nmtkit.metrics.metric import MAX_SAMPLES, text_metrics
 from nmtkit.metrics.significance import SIGNIFICANCE_LEVEL
-from nmtkit.metrics.systems import ScoredSystem, named, score_lines, score_table
+from nmtkit.metrics.systems import ScoredSystem, named
 
 
 def _one_stdin(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
@@ -178,15 +178,28 @@ def read_texts(path: str | Path, remedy: str, field: str | None = None, joint: s
 
 def show_scores(systems: Sequence[ScoredSystem], draws: metrics.Resampling | None, width: int) -> None:
     """The table of scores, what its marks mean, and the scores on a line each, which are never wrapped."""
-    console.table("scores", *score_table(systems, width))
+    columns = zip(*(system.scores for system in systems), strict=True)
+    rows = [[cells[0].score.name, *(_cell(cell, width) for cell in cells)] for cells in columns]
+    console.table("scores", ["metric", *(system.title for system in systems)], rows)
     marks = ["± is half the 95% confidence interval"] if systems[0].scores[0].interval is not None else []
     if draws is not None and len(systems) > 1:
         test = "approximate randomization" if draws.kind == "ar" else "paired bootstrap"
         marks.append(f"* p < {SIGNIFICANCE_LEVEL} against {systems[0].title} ({test})")
     if marks:
         console.say("; ".join(marks))
-    for line in score_lines(systems, width):
-        console.say(line)
+    for system in systems:
+        console.say(f"\n{system.title}:" if len(systems) > 1 else "")
+        for cell in system.scores:
+            console.say(cell.line(width))
+
+
+def _cell(comparison: metrics.Comparison, width: int) -> str:
+    text = f"{comparison.score.value:.{width}f}"
+    if comparison.interval is not None:
+        text += f" ± {comparison.interval:.{width}f}"
+    if comparison.p_value is not None:
+        text += f" (p {comparison.p_value:.3f}{'*' if comparison.p_value < SIGNIFICANCE_LEVEL else ''})"
+    return text
 
 
 def print_json(references: Sequence[str], **more: object) -> None:

@@ -158,15 +158,12 @@ def _is_number(cell: str) -> bool:
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
-def histogram(
-    title: str, labels: Sequence[str], series: Sequence[tuple[str, Sequence[int]]], width: int | None = None
-) -> None:
+def histogram(title: str, labels: Sequence[str], series: Sequence[tuple[str, Sequence[int]]], width: int) -> None:
     """Prints horizontal bars with their shares, a line for each label, several series side by side.
 
-    A series is a name and a count for each label. The `width` is by default that of the terminal, but at most 100.
+    A series is a name and a count for each label.
     """
     file = sys.stdout
-    width = width or min(plain_console(file).width, 100)
     margin = max(cell_len(label) for label in [*labels, ""])
     longest = max(4, (width - margin) // len(series) - len("  100.0%") - 2)
     heads = "".join("  " + set_cell_size(name, longest + len(" 100.0%")) for name, _ in series)

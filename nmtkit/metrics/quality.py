@@ -28,14 +28,6 @@ TERM_RECALL = METRICS.register("term-recall")(Metric("term-recall", "term recall
 
 
 @dataclass(frozen=True)
-class Fragment:
-    """Words in the same order in summary and article, where they begin for the first time, counted from 0."""
-
-    article_start: int
-    length: int
-
-
-@dataclass(frozen=True)
 class QualityReport:
     """Means over summaries; shares are 0 to 100. A mean over nothing is None."""
 
@@ -124,12 +116,12 @@ def _shares(
     trigrams = list(_ngrams(sentences, 3))
     yield "repeated", len(trigrams) - len(set(trigrams)), len(trigrams)
     fragments = copied_fragments(sentences, article_words)
-    yield "copied", sum(fragment.length for fragment in fragments), n_words
-    yield "density", sum(fragment.length**2 for fragment in fragments), n_words
+    yield "copied", sum(map(len, fragments)), n_words
+    yield "density", sum(len(fragment) ** 2 for fragment in fragments), n_words
     if n_words:
         touched = np.zeros(len(article_words), dtype=bool)
         for fragment in fragments:
-            touched[fragment.article_start : fragment.article_start + fragment.length] = True
+            touched[fragment.start : fragment.stop] = True
         yield "source_words", int(touched.sum()), len(article_words)
         yield "source_sentences", _sentences_used(fragments, article_sentences), len(article_sentences)
 
@@ -140,8 +132,8 @@ def sentence_words(text: str) -> list[list[str]]:
     return [words for words in sentences if words]
 
 
-def copied_fragments(sentences: Sequence[Sequence[str]], article: Sequence[str]) -> list[Fragment]:
-    """The fragments that a summary shares with its article, from left to right, without overlaps.
+def copied_fragments(sentences: Sequence[Sequence[str]], article: Sequence[str]) -> list[range]:
+    """The fragments that a summary shares with its article, from left to right, as their first places in the article.
 
     Grusky et al. 2018, figure 3: at each word the longest run of words that the article has too is taken, and the
     search goes on after it. Here a run ends with its sentence.
@@ -156,7 +148,7 @@ def copied_fragments(sentences: Sequence[Sequence[str]], article: Sequence[str])
             runs = [(_run(words, here, article, place), -place) for place in places.get(words[here], ())]
             length, place = max(runs, default=(1, 1))  # of equal runs the first in the article
             if runs:
-                fragments.append(Fragment(-place, length))
+                fragments.append(range(-place, length - place))
             here += length
     return fragments
 
@@ -168,12 +160,12 @@ def _run(words: Sequence[str], here: int, article: Sequence[str], place: int) ->
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
-def _sentences_used(fragments: Sequence[Fragment], article_sentences: Sequence[Sequence[str]]) -> int:
+def _sentences_used(fragments: Sequence[range], article_sentences: Sequence[Sequence[str]]) -> int:
     """The number of sentences of the article with at least `MIN_FRAGMENT_WORDS` words of one fragment."""
     sentence_of = [number for number, words in enumerate(article_sentences) for _ in words]
     used: set[int] = set()
     for fragment in fragments:
-        held = Counter(sentence_of[fragment.article_start : fragment.article_start + fragment.length])
+        held = Counter(sentence_of[fragment.start : fragment.stop])
         used.update(number for number, count in held.items() if count >= MIN_FRAGMENT_WORDS)
     return len(used)
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from nmtkit.core.errors import DataError
 from nmtkit.metrics.metric import Comparison, Options, Resampling, Texts, metric_names, score_texts, text_metrics
-from nmtkit.metrics.significance import SIGNIFICANCE_LEVEL
 
 
 @dataclass(frozen=True)
@@ -28,15 +27,6 @@ class ScoredSystem:
         return {"system": self.path, **more, "scores": scores}
 
 
-def _cell(comparison: Comparison, width: int) -> str:
-    text = f"{comparison.score.value:.{width}f}"
-    if comparison.interval is not None:
-        text += f" ± {comparison.interval:.{width}f}"
-    if comparison.p_value is not None:
-        text += f" (p {comparison.p_value:.3f}{'*' if comparison.p_value < SIGNIFICANCE_LEVEL else ''})"
-    return text
-
-
 def score_systems(
     systems: Sequence[tuple[str, Sequence[str]]],
     refs: Sequence[Sequence[str]],
@@ -49,22 +39,6 @@ def score_systems(
     paths = [path for path, _ in systems]
     rows = score_texts([Texts(hyps, refs, sources) for _, hyps in systems], metrics, options, resampling)
     return [ScoredSystem(path, title, row) for path, title, row in zip(paths, titles(paths), rows, strict=True)]
-
-
-def score_table(systems: Sequence[ScoredSystem], width: int) -> tuple[list[str], list[list[str]]]:
-    """Head and rows of the table of scores with `width` digits: metrics in rows, systems in columns."""
-    columns = zip(*(system.scores for system in systems), strict=True)
-    rows = [[cells[0].score.name, *(_cell(cell, width) for cell in cells)] for cells in columns]
-    return ["metric", *(system.title for system in systems)], rows
-
-
-def score_lines(systems: Sequence[ScoredSystem], width: int) -> list[str]:
-    """The line of every score, under the name of the system where there are several."""
-    lines = []
-    for system in systems:
-        lines += ["", f"{system.title}:"] if len(systems) > 1 else [""]
-        lines += [cell.line(width) for cell in system.scores]
-    return lines
 
 
 def notes(metrics: Sequence[str], refs: Sequence[Sequence[str]]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -169,20 +168,13 @@ def _number(value: float, _: int) -> str:
 
 
 def save_by_length(
-    ranges: Sequence[str],
-    systems: Sequence[tuple[str, Sequence[float | None]]],
-    path: str | Path,
-    counts: Sequence[int] = (),
-    metric: str = "BLEU",
+    ranges: Sequence[str], counts: Sequence[int], systems: Sequence[tuple[str, Sequence[float]]], path: str | Path
 ) -> None:
-    """Writes the scores of systems by sentence length, as Bahdanau et al. 2015, figure 2.
+    """Writes the BLEU of systems by sentence length, as Bahdanau et al. 2015, figure 2.
 
-    `ranges` are labels such as "1-10". A score is None where a range has no sentence, which leaves a gap. `counts`, the
-    number of sentences of each range, stand below the labels.
+    `ranges` are labels such as "1-10"; the `counts` of their sentences stand below them.
     """
     suffix = picture_format(path)
-    if not any(score is not None for _, scores in systems for score in scores):
-        raise NmtkitError(f"{path}: no range of lengths has a score, so there is nothing to draw")
     names = [printable(name) for name, _ in systems]
     with drawing.settings("".join(names), suffix):
         height = 4.6 + 0.24 * len(systems)
@@ -193,18 +185,18 @@ def save_by_length(
         for number, (name, (_, scores)) in enumerate(zip(names, systems, strict=True)):
             axes.plot(
                 range(len(ranges)),
-                [math.nan if score is None else score for score in scores],
+                scores,
                 color=drawing.SERIES[number % len(drawing.SERIES)],
                 marker=MARKERS[number % len(MARKERS)],
                 markersize=6,
                 linewidth=2.0,
                 label=name,
             )
-        labels = [f"{label}\nn = {count:,}" for label, count in zip(ranges, counts, strict=True)] if counts else ranges
+        labels = [f"{label}\nn = {count:,}" for label, count in zip(ranges, counts, strict=True)]
         axes.set_xticks(range(len(ranges)), labels)
         axes.set_xlim(-0.3, len(ranges) - 0.7)
         axes.set_ylim(bottom=0)
         axes.set_xlabel("words in the source sentence", fontsize=10, color=drawing.FAINT)
-        axes.set_ylabel(metric, fontsize=10, color=drawing.FAINT)
+        axes.set_ylabel("BLEU", fontsize=10, color=drawing.FAINT)
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1.02), frameon=False, fontsize=10, borderaxespad=0)
-        drawing.save_figure(figure, path, f"{metric} by length of the source")
+        drawing.save_figure(figure, path, "BLEU by length of the source")

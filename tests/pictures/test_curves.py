@@ -71,8 +71,6 @@ def test_a_gap_is_left_where_the_loss_was_not_finite(tmp_path: Path):
 def test_nothing_to_draw_is_told(tmp_path: Path):
     with pytest.raises(NmtkitError, match="logged nothing yet"):
         save_training([Training("a")], tmp_path / "a.png")
-    with pytest.raises(NmtkitError, match="no range of lengths has a score"):
-        save_by_length(["1-10"], [("a", [None])], tmp_path / "a.png")
     assert not (tmp_path / "a.png").exists()
 
 
@@ -83,16 +81,14 @@ def test_formats(tmp_path: Path, name: str, head: bytes):
 
 
 def test_by_length(tmp_path: Path):
-    systems = [("with attention", [30.0, 29.0, 28.0]), ("without", [30.0, 10.0, None])]
-    save_by_length(["1-10", "11-20", "21+"], systems, tmp_path / "a.svg", counts=[1000, 20, 3])
+    systems = [("with attention", [30.0, 29.0, 28.0]), ("without", [30.0, 10.0, 10.0])]
+    save_by_length(["1-10", "11-20", "21+"], [1000, 20, 3], systems, tmp_path / "a.svg")
     found = texts(tmp_path / "a.svg")
     assert {"with attention", "without", "BLEU", "1-10", "11-20", "21+", "n = 1,000", "n = 3"} <= set(found)
-    (whole,) = [points for points in lines(tmp_path / "a.svg", "#1f5fbf") if len(points) == 3]
-    (y0, y1, y2) = (y for _, y in whole)
+    (first,), (second,) = (lines(tmp_path / "a.svg", colour) for colour in ("#1f5fbf", "#d1580b"))
+    (y0, y1, y2) = (y for _, y in first)
     assert y0 - y1 == pytest.approx(y1 - y2, rel=1e-3)
-    (broken,) = lines(tmp_path / "a.svg", "#d1580b")
-    assert len(broken) == 2  # the last range has no score
-    assert (broken[0][1] - broken[1][1]) / (y0 - y1) == pytest.approx(20.0, rel=1e-3)
+    assert (second[0][1] - second[1][1]) / (y0 - y1) == pytest.approx(20.0, rel=1e-3)
 
 
 def test_stages_are_named_and_their_borders_drawn(tmp_path: Path) -> None:
