@@ -9,12 +9,12 @@ import numpy as np
 from nmtkit.corpus import faults
 from nmtkit.corpus.blocks import Block
 from nmtkit.corpus.config import SplitFiles
-from nmtkit.corpus.faults import HELD_OUT, BlockFaults, FaultKind, RowIndices
+from nmtkit.corpus.faults import HELD_OUT, BlockFaults, FaultKind, FaultLocation, RowIndices
 from nmtkit.corpus.hashes import HashSet, Mask, PairHashes, SoughtHashes
 from nmtkit.corpus.reading import SplitReader
 from nmtkit.diagnosis.characters import TextArrays, find_odd_characters
 from nmtkit.diagnosis.findings import MAX_EXAMPLES, Diagnosis, Finding, SplitDiagnosis
-from nmtkit.diagnosis.misalignment import ShiftDetector, first_mismatch
+from nmtkit.diagnosis.misalignment import first_mismatch, shifted_pairs
 from nmtkit.diagnosis.norms import Norms, examine_pairs, first_texts, learn_norms
 
 
@@ -71,7 +71,7 @@ def _examined(
     overlap: "Overlap | None",
     see: Callable[[Block], object],
 ) -> Iterator[Block]:
-    shifts = ShiftDetector()
+    shifts: list[tuple[FaultLocation, int]] = []  # of each block with some: the first pair, and how many there are
     for block in reader:
         if not isinstance(block, Block):
             split.find(block.kind, first_mismatch(block) if block.counts else block.place, block.count)
@@ -88,14 +88,15 @@ def _examined(
             if text is not None:
                 find_odd_characters(block, side, text)
         if tgt is not None and block.src_file != block.tgt_file:
-            shifts.see(block, src, tgt)
+            rows = shifted_pairs(src, tgt).tolist()
+            shifts += [(block.pair(row), len(rows)) for row in rows[:1]]
         usable = examine_pairs(block, src, tgt, norms, summaries)
         if overlap is not None:
             overlap.add(block, usable)
         _count(block, split)
         yield block
     unequal = split.findings.get(faults.LINE_COUNTS.name, Finding(faults.LINE_COUNTS))
-    for place, count in shifts.shifts.values():
+    for place, count in shifts:
         if place.file not in {place.file for place in unequal.places}:
             split.find(faults.SHIFT, place, count)
 

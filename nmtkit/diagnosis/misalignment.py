@@ -11,8 +11,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.corpus.blocks import Block
-from nmtkit.corpus.faults import FaultLocation, FileFault, excerpt
+from nmtkit.corpus.faults import FaultLocation, FileFault, RowIndices, excerpt
 from nmtkit.corpus.text import BLOCK_LINES, read_lines_lenient
 from nmtkit.diagnosis.characters import DIGIT, TextArrays
 
@@ -133,40 +132,9 @@ def _line_of_shift(plain: NDArray[np.float64], shifted: NDArray[np.float64], sta
     return begin + int(total.argmax())
 
 
-class ShiftDetector:
-    """Finds windows of a pair of files in which the lines are shifted. The blocks must come in their order."""
-
-    def __init__(self) -> None:
-        self.shifts: dict[tuple[str, str], tuple[FaultLocation, int]] = {}
-        """By source and target file: the first shifted pair, and about how many there are."""
-        self._files = ("", "")
-        self._tail: tuple[Features, Features, Block] | None = None
-        self._end = 0
-
-    def see(self, block: Block, src: TextArrays, tgt: TextArrays) -> None:
-        """Takes the next block."""
-        src_features, tgt_features, before = Features.of(src), Features.of(tgt), None
-        if self._files == (block.src_file, block.tgt_file) and block.first > 1 and self._tail is not None:
-            src_tail, tgt_tail, before = self._tail
-            src_features, tgt_features = src_tail.then(src_features), tgt_tail.then(tgt_features)
-        else:
-            self._files, self._end = (block.src_file, block.tgt_file), 0
-        first = block.first - (len(src_features) - len(block))
-        shifted = first + np.flatnonzero(_shifted(src_features, tgt_features))
-        if len(shifted):
-            place, pairs = self.shifts.get(self._files, (None, 0))
-            if place is None:
-                first_block = block if shifted[0] >= block.first or before is None else before
-                row = int(shifted[0]) - first_block.first
-                place = first_block.pair(max(0, min(row, len(first_block) - 1)))
-            self.shifts[self._files] = place, pairs + int((shifted > self._end).sum())
-            self._end = max(self._end, int(shifted[-1]))
-        keep = max(0, len(src_features) - max(WINDOWS) - max(SHIFTS))
-        self._tail = src_features.part(keep, len(src_features)), tgt_features.part(keep, len(src_features)), block
-
-
-def _shifted(src: Features, tgt: Features) -> NDArray[np.bool_]:
-    """For each pair, whether it seems to be shifted."""
+def shifted_pairs(src_text: TextArrays, tgt_text: TextArrays) -> RowIndices:
+    """The pairs of a block that seem to be shifted: in windows where a shift is better."""
+    src, tgt = Features.of(src_text), Features.of(tgt_text)
     scorer, count = PairScorer.learn(src, tgt), len(src)
     plain = _shifted_scores(scorer, src, tgt, 0, count, 0)
     others = [_shifted_scores(scorer, src, tgt, 0, count, shift) for shift in SHIFTS]
@@ -184,7 +152,7 @@ def _shifted(src: Features, tgt: Features) -> NDArray[np.bool_]:
                 start, end = int(stretch[0]), int(stretch[-1]) + window
                 low, high = _best_stretch((others[which[0]] - plain)[start:end])
                 shifted[start + low : start + high] = True
-    return shifted
+    return np.flatnonzero(shifted)
 
 
 def _best_stretch(scores: NDArray[np.float64]) -> tuple[int, int]:
