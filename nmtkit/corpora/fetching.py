@@ -149,7 +149,7 @@ def make_card(
             for one in obtained
         ],
         **entry.model_dump(mode="json", include={"read", "filter", "split"}),
-        "counts": {name: vars(count) for name, count in written.counts.items()},
+        "counts": written.counts,
         "dropped": dict(dropped.most_common()),
         "files": written.files,
     }

@@ -120,21 +120,12 @@ def filter_pairs(
 # ------------------------------------------------------------------------------------------------------------- writing
 
 
-@dataclass
-class SplitCounts:
-    """The size of one split."""
-
-    pairs: int = 0
-    src_words: int = 0
-    tgt_words: int = 0
-
-
 @dataclass(frozen=True)
 class WriteResult:
     """What was written."""
 
-    counts: dict[str, SplitCounts]
-    """By split, without empty splits."""
+    counts: dict[str, dict[str, int]]
+    """Numbers of pairs and of words of each side, by split, without empty splits."""
     files: dict[str, str]
     """SHA-256 checksums by file name."""
     statistics: CorpusStatistics = field(repr=False)
@@ -175,8 +166,8 @@ def write_pairs(
         def add_to_train(pair: Pair) -> None:
             train.add(pair)
             counter.add(pair.src, pair.tgt)
-            if train.count.pairs % PROGRESS_INTERVAL == 0:
-                progress(train.count.pairs)
+            if train.counts["pairs"] % PROGRESS_INTERVAL == 0:
+                progress(train.counts["pairs"])
 
         splitter = Splitter(entry.split.valid, entry.split.test, entry.split.max_pairs, add_to_train)
         for pair in filter_pairs(pairs, entry.filter, entry.src, entry.tgt, dropped):
@@ -186,23 +177,23 @@ def write_pairs(
                 add_to_train(pair)
             else:
                 splitter.add(pair.group or pair.src, pair)
-    if not train.count.pairs:
+    if not train.counts["pairs"]:
         reasons = ", ".join(f"{reason}: {count:,}" for reason, count in dropped.most_common(3))
         raise DataError(f"nothing is left for training ({reasons or 'the files have no pairs'})")
-    progress(train.count.pairs)
+    progress(train.counts["pairs"])
     held = {name: splitter.held_out(name) for name in ("test", "valid")}
     held_texts = {text for pairs in held.values() for pair in pairs for text in (pair.src, pair.tgt)}
     written = SplitFiles.model_validate(recipe_data(entry, ["train"])["train"]).resolved(str(folder))
     written_pairs = read_pairs(written, json_target=True) if held_texts else ()
     in_train = {text for pair in written_pairs for text in (pair.src, pair.tgt) if text in held_texts}
     _leave_out_overlaps(held, given["test"], in_train, dropped)
-    counts, files = {"train": train.count}, dict(train.sums)
+    counts, files = {"train": train.counts}, dict(train.sums)
     for name in ("test", "valid"):
         if held[name] or given[name]:
             with _Writer(entry, folder, name) as writer:
                 for pair in (*given[name], *held[name]):
                     writer.add(pair)
-            counts[name], files = writer.count, {**files, **writer.sums}
+            counts[name], files = writer.counts, {**files, **writer.sums}
     ordered = {name: counts[name] for name in SPLITS if name in counts}
     return WriteResult(ordered, files, counter.statistics())
 
@@ -223,7 +214,7 @@ def _leave_out_overlaps(held: dict[str, list[Pair]], given: list[Pair], known: s
 class _Writer(ExitStack):
     def __init__(self, entry: Entry, folder: Path, split: str) -> None:
         super().__init__()
-        self.count = SplitCounts()
+        self.counts = {"pairs": 0, "src_words": 0, "tgt_words": 0}
         self._keys = TASKS.get(entry.task).fields
         self._unspaced = is_unspaced(entry.src), is_unspaced(entry.tgt)
         self._digests = {name: hashlib.sha256() for name in file_names(entry, split)}
@@ -236,9 +227,9 @@ class _Writer(ExitStack):
         return {name: digest.hexdigest() for name, digest in self._digests.items()}
 
     def add(self, pair: Pair) -> None:
-        self.count.pairs += 1
-        self.count.src_words += count_words(pair.src, self._unspaced[0])
-        self.count.tgt_words += count_words(pair.tgt, self._unspaced[1])
+        self.counts["pairs"] += 1
+        self.counts["src_words"] += count_words(pair.src, self._unspaced[0])
+        self.counts["tgt_words"] += count_words(pair.tgt, self._unspaced[1])
         texts = [pair.src, pair.tgt]
         if len(self._files) == 1:
             texts = [json.dumps(dict(zip(self._keys, texts, strict=True)), ensure_ascii=False)]

@@ -46,10 +46,10 @@ def test_every_pair_is_in_one_split_and_counted(tmp_path):
         for split in ("train", "valid", "test")
     }
     assert sorted(pair for split in found.values() for pair in split) == sorted(SENTENCES)
-    assert {split: count.pairs for split, count in written.counts.items()} == {s: len(p) for s, p in found.items()}
+    assert {split: count["pairs"] for split, count in written.counts.items()} == {s: len(p) for s, p in found.items()}
     assert all(20 < len(found[split]) < 60 for split in ("valid", "test"))
     assert not dropped
-    assert written.counts["train"].src_words == 3 * len(found["train"])
+    assert written.counts["train"]["src_words"] == 3 * len(found["train"])
     for name, digest in written.files.items():
         assert hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() == digest
     assert set(written.files) == {path.name for path in tmp_path.iterdir()}
@@ -116,7 +116,7 @@ def test_repeated_pairs_are_dropped_across_chunks(tmp_path, monkeypatch):
     assert dropped == {"duplicate": 60}
     assert lines(tmp_path / "train.en") == [f"s {n % 30}" for n in range(60)]
     written, dropped = write(entry(filter={"keep_duplicates": True}), pairs, tmp_path)
-    assert written.counts["train"].pairs == 120
+    assert written.counts["train"]["pairs"] == 120
     assert not dropped
 
 
@@ -132,7 +132,7 @@ def test_what_stands_in_train_is_not_tested(tmp_path):
     assert not texts["valid"] & texts["test"]
     assert dropped["test: a side also stands in train"] > 10
     assert dropped["valid: a side also stands in train or test"] > 10
-    assert sum(count.pairs for count in written.counts.values()) + sum(dropped.values()) == len(pairs)
+    assert sum(count["pairs"] for count in written.counts.values()) + sum(dropped.values()) == len(pairs)
 
 
 def test_splits_of_the_corpus_itself_are_kept_as_they_are(tmp_path):
@@ -145,7 +145,7 @@ def test_splits_of_the_corpus_itself_are_kept_as_they_are(tmp_path):
     )
     assert list(zip(lines(tmp_path / "test.en"), lines(tmp_path / "test.de"), strict=True)) == given
     assert lines(tmp_path / "valid.en") == ["v w"]
-    assert written.counts["train"].pairs == 50
+    assert written.counts["train"]["pairs"] == 50
     assert not dropped
 
 
@@ -158,8 +158,8 @@ def test_a_pair_of_the_test_set_does_not_make_one_of_train_a_duplicate(tmp_path)
 def test_validation_is_taken_from_train_where_only_a_test_set_is_given(tmp_path):
     pairs = [Pair(src, tgt) for src, tgt in SENTENCES] + [Pair("a b", "c d", split="test"), Pair(*SENTENCES[0])]
     written, _ = write(entry(split={"valid": 0.1}), pairs, tmp_path)
-    assert written.counts["test"].pairs == 1
-    assert 20 < written.counts["valid"].pairs < 60
+    assert written.counts["test"]["pairs"] == 1
+    assert 20 < written.counts["valid"]["pairs"] < 60
 
 
 def test_nothing_left_for_train_is_an_error_with_the_reasons(tmp_path):
@@ -179,4 +179,4 @@ def test_only_a_chunk_and_what_is_held_for_testing_are_in_memory(tmp_path, monke
         assert tracemalloc.get_traced_memory()[1] < 10 << 20
     finally:
         tracemalloc.stop()
-    assert written.counts["train"].pairs == 1900
+    assert written.counts["train"]["pairs"] == 1900
