@@ -134,10 +134,10 @@ class Inputs(Rows):
         return cls(torch.from_numpy(mask), lengths, ids, copy=CopySource(copied, n_oov))
 
     @classmethod
-    def of_features(cls, rows: Sequence[npt.NDArray[np.floating[Any]]]) -> "Inputs":
-        """From the features `(R,F)` of each example, which become float32."""
+    def of_features(cls, rows: Sequence[npt.NDArray[np.floating[Any]]], width: int | None = None) -> "Inputs":
+        """From the features `(R,F)` of each example, which become float32; `width`, S, defaults to the least."""
         counts = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
-        mask = np.arange(counts.max()) < counts[:, None]  # (B,S)
+        mask = np.arange(width or counts.max()) < counts[:, None]  # (B,S)
         features = np.zeros((*mask.shape, rows[0].shape[1]), dtype=np.float32)
         features[mask] = np.concatenate(rows)
         return cls(torch.from_numpy(mask), torch.from_numpy(counts), features=torch.from_numpy(features))

@@ -20,7 +20,7 @@ from nmtkit.data.batch import collate
 from nmtkit.data.shortlist import read_shortlist
 from nmtkit.data.vocabulary import UNK
 from nmtkit.layers.inference import PrecisionChoice, cast_to_16_bits, is_slow, quantize_for_inference
-from nmtkit.models.base import Model, as_decoder, as_headed
+from nmtkit.models.base import Model, as_decoder, as_headed, as_seq2seq
 from nmtkit.models.ensemble import Mean
 from nmtkit.runs.folder import Notify, ignore
 from nmtkit.runs.saved import InferenceConfig, SavedRun, find_run
@@ -242,7 +242,12 @@ def _requested_precision(model: Model, precision: PrecisionChoice) -> PrecisionC
 
 @torch.no_grad()
 def fits_fp16(model: Model) -> bool:
-    """Whether all that the model makes of a text in fp16 is finite, with tokens from all over the vocabulary."""
+    """Whether all that the model makes of a text in fp16 is finite, with tokens from all over the vocabulary.
+
+    Of a model that reads no text but other inputs this is not known.
+    """
+    if as_seq2seq(model) is not None and "src" not in model.sizes:
+        return False
     halved = deepcopy(model)
     cast_to_16_bits(halved, torch.float16)
     ids = torch.linspace(UNK, min(model.sizes.values()) - 1, FP16_PROBE_TOKENS).long().tolist()

@@ -3,19 +3,21 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from itertools import zip_longest
+from typing import Literal, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from nmtkit.core.errors import DataError, NmtkitError, RecipeError
-from nmtkit.data.batch import Batch, collate
+from nmtkit.corpus.features import Rows
+from nmtkit.data.batch import Batch, Inputs, Targets
 from nmtkit.data.batch_stream import bucket_by_length
 from nmtkit.data.tokenizer import WORD_START, Tokenizer, Tokenizers
 from nmtkit.data.vocabulary import EOS, PAD, UNK
 from nmtkit.data.words import known_ids
 from nmtkit.layers.inference import Precision
-from nmtkit.models.base import Model, ModelOutput
+from nmtkit.models.base import Model, ModelOutput, as_decoder, as_seq2seq
 from nmtkit.search.constraints import Constraints
 from nmtkit.search.rules import SearchConfig
 from nmtkit.translation.requests import Request, Terminology, TermTokens, encode_terms, pad_terms, starts_word
@@ -23,7 +25,7 @@ from nmtkit.translation.requests import Request, Terminology, TermTokens, encode
 
 @dataclass(frozen=True)
 class SourceLine:
-    """One source line, or as much of it as is read. An empty line has no ids."""
+    """One line, or as much of it as is read: a source, or the prompt of a model without one. If empty it has no ids."""
 
     ids: list[int]
     """Without EOS."""
@@ -43,6 +45,19 @@ class SourceLine:
     """Forced first target tokens, extended ids."""
     terms: TermTokens | None = None
     """Lexical constraints as tokens."""
+    is_prompt: bool = False
+    features: Rows | None = None
+    """Rows of numbers `(R,F)`, in place of text."""
+
+    @property
+    def length(self) -> int:
+        """Tokens, or rows of numbers."""
+        return len(self.ids if self.features is None else self.features)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to answer; a model without a source writes from nothing, too."""
+        return not self.length and not self.is_prompt
 
 
 @dataclass(frozen=True)
@@ -156,17 +171,39 @@ class TextModel:
         """Padded source tokens in a batch, as given or by the speed settings."""
         return self.batch_tokens or self.speed_config.batch_tokens
 
+    @property
+    def reads(self) -> Literal["text", "features", "prompt"]:
+        """What a line is to the model: what it reads, text or rows of numbers, or the prompt that it goes on with."""
+        if as_decoder(self.model) is not None and as_seq2seq(self.model) is None:
+            return "prompt"
+        return "text" if "src" in self.model.sizes else "features"
+
     def require_attention(self, purpose: str) -> None:
-        """Raises NmtkitError if the model has no attention, which the purpose needs."""
+        """Raises NmtkitError if the model has no attention over a text, which the purpose needs."""
+        if self.reads != "text":
+            raise NmtkitError(
+                f"the model {self.name!r} ({self.model.config.kind}) reads no text with an attention to {purpose}; "
+                "take one that translates or summarizes"
+            )
         if not self.model.has_attention:
             raise NmtkitError(
                 f"the model {self.name!r} ({self.model.config.kind}) has no attention to {purpose}; "
                 "take one that has, e.g. rnnsearch or transformer"
             )
 
-    def encode_sources(self, lines: Sequence[str]) -> list[SourceLine]:
-        """Cuts source lines into tokens, as many of each as are read."""
-        tokenizer, limit = self.tokenizers.src, self.max_source_tokens
+    def encode_sources(self, lines: Sequence[str] | Sequence[Rows]) -> list[SourceLine]:
+        """Cuts lines into tokens, as many of each as are read; raises a DataError for what the model cannot read."""
+        reads, limit = self.reads, self.max_source_tokens
+        for number, line in enumerate(lines, start=1):
+            if isinstance(line, str) == (reads == "features") or (reads == "features" and not len(line)):
+                wanted = "rows of numbers (R,F), at least one" if reads == "features" else "text"
+                raise DataError(f"example {number}: the model {self.name!r} reads {wanted}, which this is not")
+        if reads == "features":
+            return [SourceLine([], [], features=cast(Rows, rows)) for rows in lines]
+        return self._encode_texts(cast(Sequence[str], lines), limit, reads == "prompt")
+
+    def _encode_texts(self, lines: Sequence[str], limit: int | None, are_prompts: bool) -> list[SourceLine]:
+        tokenizer = self.tokenizers.tgt if are_prompts else self.tokenizers.src
         spelled = [tokenizer.tokens(line) for line in lines] if self.copies else None
         cut = [known_ids(tokenizer, own) for own in spelled] if spelled else tokenizer.encode_many(list(lines))
         sources = []
@@ -174,9 +211,10 @@ class TextModel:
             ids = whole[:limit]
             left_out = len(whole) - len(ids)
             if not line.strip():
-                sources.append(SourceLine([], []))
+                sources.append(SourceLine([], [], is_prompt=are_prompts))
             elif spelled is None:
-                sources.append(SourceLine(ids, tokenizer.pieces(ids), left_out=left_out, text=line))
+                pieces = tokenizer.pieces(ids)
+                sources.append(SourceLine(ids, pieces, left_out=left_out, text=line, is_prompt=are_prompts))
             else:
                 tokens = spelled[number][:limit]
                 extended, oov = self.tokenizers.tgt.vocabulary.extend(tokens)
@@ -189,12 +227,14 @@ class TextModel:
         """Cuts source lines into tokens, and the constraints on their translations; terminology is for all lines."""
         if terminology is not None:
             config.reject_constraints()
+            if self.reads != "text":
+                raise NmtkitError(f"the model {self.name!r} reads no text to look up terms in: leave terminology out")
             requests = [terminology.applied(request) for request in requests]
         sources = self.encode_sources([request.source for request in requests])
         for number, request in enumerate(requests):
             if request.has_constraints:
                 source = sources[number]
-                if not source.ids:
+                if source.is_empty:
                     raise DataError(f"{request.where}: a prefix or terms, and no source to translate")
                 (prefix,) = self.encode_targets([request.prefix], [source])
                 terms = encode_terms(request, self.tokenizers.tgt, source.oov, config.max_length)
@@ -234,8 +274,9 @@ class TextModel:
         self, sources: Sequence[SourceLine], targets: Sequence[TargetLine]
     ) -> Iterator[tuple[list[int], Batch]]:
         """The pairs whose source is not empty in batches on the CPU, each with their numbers."""
-        filled = [number for number, source in enumerate(sources) if source.ids]
-        lengths = [max(len(sources[number].ids), len(targets[number].ids)) + 1 for number in filled]
+        filled = [number for number, source in enumerate(sources) if not source.is_empty]
+        pairs = [(sources[number], len(targets[number].ids)) for number in filled]
+        lengths = [(one.length + own if one.is_prompt else max(one.length, own)) + 1 for one, own in pairs]
         for members in bucket_by_length(np.array(lengths, dtype=np.int64), self.batch_budget):
             numbers = [filled[member] for member in members]
             yield numbers, make_batch([sources[number] for number in numbers], [targets[number] for number in numbers])
@@ -272,26 +313,37 @@ def bucket_width(columns: int) -> int:
 def make_batch(
     sources: Sequence[SourceLine], targets: Sequence[TargetLine] | None = None, width: int | None = None
 ) -> Batch:
-    """One batch of them on the CPU, as wide as its longest source or wider; all were read for the same model."""
-    extended = [source.extended for source in sources if source.extended is not None]
-    batch = collate(
-        [source.ids for source in sources],
-        None if targets is None else [target.ids for target in targets],
-        extended or None,
-        None if targets is None else [target.extended for target in targets],
-        n_oov=max(len(source.oov) for source in sources),
-        width=width,
-    )
+    """One batch of them on the CPU, as wide as its longest source or wider; all were read for the same model.
+
+    Targets stand behind prompts, if there are any.
+    """
+    ids, extended = [source.ids for source in sources], [one.extended for one in sources if one.extended is not None]
+    features = [source.features for source in sources if source.features is not None]
+    has_prompts = sources[0].is_prompt
+    if has_prompts:
+        batch = Batch(prompt=_padded(ids) if targets is None else None)
+    elif features:
+        batch = Batch(Inputs.of_features(features, width))
+    else:
+        batch = Batch(Inputs.of_texts(ids, extended or None, max(len(source.oov) for source in sources), width))
+    if targets is not None:
+        prompts = ids if has_prompts else [[]] * len(ids)
+        whole = [[*prompt, *target.ids] for prompt, target in zip(prompts, targets, strict=True)]
+        numbered = [[*prompt, *target.extended] for prompt, target in zip(prompts, targets, strict=True)]
+        batch = replace(batch, targets=Targets.of_texts(whole, numbered))
     if any(source.request is not None for source in sources):
         return _with_requests(batch, sources)
     return batch
 
 
+def _padded(rows: Sequence[Sequence[int]]) -> Tensor:
+    longest = max(map(len, rows))
+    return torch.tensor([[*row, *[PAD] * (longest - len(row))] for row in rows], dtype=torch.long)
+
+
 def _with_requests(batch: Batch, sources: Sequence[SourceLine]) -> Batch:
-    prefix = copied = None
-    longest = max(len(source.prefix) for source in sources)
-    if longest:
-        prefix = torch.tensor([[*source.prefix, *[PAD] * (longest - len(source.prefix))] for source in sources])
+    copied = None
+    prefix = _padded([source.prefix for source in sources]) if any(source.prefix for source in sources) else None
     if not any(source.terms for source in sources):
         return replace(batch, prefix=prefix)
     if sources[0].extended is not None:

@@ -5,11 +5,13 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from nmtkit.core.errors import DataError
+from nmtkit.corpus.features import Rows
 from nmtkit.corpus.json_records import is_list_of_strings, parse_record
 from nmtkit.data.tokenizer import WORD_START, Tokenizer
 from nmtkit.data.vocabulary import PAD, SPECIALS
@@ -24,7 +26,8 @@ _UNSPACED = (
 class Request:
     """A source line with constraints on its translation."""
 
-    source: str
+    source: Any
+    """Text; for a model that reads features rows of numbers `(R,F)`."""
     prefix: str = ""
     """The translation begins with these words; the tokenizer takes the last as whole."""
     must: tuple[str, ...] = ()
@@ -37,7 +40,7 @@ class Request:
     """What messages call the line."""
 
     @classmethod
-    def of(cls, line: "str | Request", where: str = "") -> "Request":
+    def of(cls, line: "str | Rows | Request", where: str = "") -> "Request":
         """The request that a line is, or which asks for nothing else; `where` is what messages call it."""
         if isinstance(line, Request):
             return line if line.where else replace(line, where=where)

@@ -26,11 +26,11 @@ class Translation:
     log_prob: float
     """Sum over the target's tokens and EOS, in nats."""
     tokens: list[str]
-    """Target pieces, without EOS."""
+    """Target pieces that were written, without EOS."""
     token_log_probs: list[float]
     """One a token, EOS last."""
     src_tokens: list[str]
-    """Source pieces, without EOS."""
+    """Source pieces, without EOS; of a model without a source those of the prompt, with which `text` begins."""
     finished: bool = True
     """False where the search reached its length limit before EOS."""
     attention: FloatArray | None = None

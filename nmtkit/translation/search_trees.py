@@ -21,7 +21,7 @@ def search_tree(translator: Translator, line: str, place: str = "the sentence") 
     with minimum Bayes risk, each text once. What a rule blocked is in the tree where its step would have looked at it.
     """
     (source,) = translator.encode_sources([line])
-    if not source.ids:
+    if source.is_empty:
         raise DataError(f"{place} has no letters that the tokenizer knows: there is nothing to search for")
     engine = SearchTracer(
         translator.model,

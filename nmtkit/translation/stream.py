@@ -10,6 +10,7 @@ from threading import Condition, Lock, Semaphore, Thread
 import torch
 
 from nmtkit.core import device as devices
+from nmtkit.corpus.features import Rows
 from nmtkit.translation.inputs import (
     MAX_OVERSHOOT,
     MIN_COUNTED_LENGTH,
@@ -58,7 +59,7 @@ class RequestQueue:
 
     def put(self, sources: Iterable[tuple[int, SourceLine]]) -> None:
         """Adds a window, without its empty lines."""
-        filled = sorted((one for one in sources if one[1].ids), key=lambda one: -len(one[1].ids))
+        filled = sorted((one for one in sources if not one[1].is_empty), key=lambda one: -one[1].length)
         with self._changed:
             if filled:
                 self._windows.append(deque(filled))
@@ -101,14 +102,14 @@ class RequestQueue:
             room = self.slots(_columns(window)) if count is None else count
             # The last of what waits is shared out, so that all searches come to its end at about the same time.
             searches = self._worth(len(window)) if len(self._windows) == 1 else 1
-            share = sum(len(source.ids) for _, source in window) / searches if searches > 1 else math.inf
+            share = sum(max(1, source.length) for _, source in window) / searches if searches > 1 else math.inf
             while window and len(taken) < room and share > 0:
                 if width is not None and not 3 * width <= 4 * _columns(window) <= 4 * width:
                     break
                 if count is not None and window[0][1].request is not None:  # a request needs a batch of its own
                     break
                 taken.append(window.popleft())
-                share -= len(taken[-1][1].ids)
+                share -= max(1, taken[-1][1].length)
             if not window:
                 self._windows.popleft()
             return taken
@@ -143,7 +144,7 @@ class RequestQueue:
 
 def _columns(window: deque[tuple[int, SourceLine]]) -> int:
     """Tokens of the longest line of a window, EOS included."""
-    return len(window[0][1].ids) + 1
+    return window[0][1].length + 1
 
 
 class LineStream:
@@ -156,7 +157,7 @@ class LineStream:
 
     def __init__(
         self,
-        encode: Callable[[Sequence[str | Request]], list[SourceLine]],
+        encode: Callable[[Sequence[str | Rows | Request]], list[SourceLine]],
         waiting: RequestQueue,
         searches: Sequence[DecodeLoop],
         in_process: bool,
@@ -177,7 +178,7 @@ class LineStream:
         self._cutting = Lock()  # while a window is cut into tokens and put
         self._is_left = False
 
-    def run(self, windows: Iterator[Sequence[str | Request]]) -> Iterator[list[list[Translation]]]:
+    def run(self, windows: Iterator[Sequence[str | Rows | Request]]) -> Iterator[list[list[Translation]]]:
         """Yields groups of finished results, in order.
 
         A fault of the windows is raised after the answers to those before it. To be closed if it is not read to its
@@ -204,7 +205,7 @@ class LineStream:
                 del self._encode, self._waiting, self._searches, self._stop, self._answers
             self._ahead.release()
 
-    def _read_ahead(self, windows: Iterator[Sequence[str | Request]]) -> None:
+    def _read_ahead(self, windows: Iterator[Sequence[str | Rows | Request]]) -> None:
         count = 0
         try:
             while self._ahead.acquire() and not self._is_left:
@@ -215,7 +216,7 @@ class LineStream:
                     if self._is_left:
                         break
                     sources = list(enumerate(self._encode(lines), start=count))
-                    self._answers |= {number: lambda: [EMPTY] for number, source in sources if not source.ids}
+                    self._answers |= {number: lambda: [EMPTY] for number, source in sources if source.is_empty}
                     count += len(lines)
                     self._ends.append(count)
                     self._waiting.put(sources)

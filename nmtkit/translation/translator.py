@@ -11,6 +11,7 @@ import torch
 from typing_extensions import override
 
 from nmtkit.core.errors import DataError
+from nmtkit.corpus.features import Rows
 from nmtkit.data.batch import Batch
 from nmtkit.data.shortlist import Shortlist
 from nmtkit.models.base import Decoder
@@ -85,7 +86,8 @@ class Translator(TextModel):
     def translate(self, lines: str | Iterable[str]) -> str | list[str]:
         """The best translation of each line, or of the one line that is given by itself.
 
-        An empty line gives an empty line. Only `search` says what was cut.
+        An empty line gives an empty line. Only `search` says what was cut. A model without a source goes on with the
+        line, which is then the beginning of the text, and writes from nothing where it is empty.
         """
         if isinstance(lines, str):
             return self.translate([lines])[0]
@@ -93,10 +95,15 @@ class Translator(TextModel):
         return [best[0].text for best in self.search(list(lines))]
 
     def search(
-        self, lines: Sequence[str | Request], n_best: int = 1, need_attention: bool = False, need_copies: bool = False
+        self,
+        lines: Sequence[str | Rows | Request],
+        n_best: int = 1,
+        need_attention: bool = False,
+        need_copies: bool = False,
     ) -> list[list[Translation]]:
         """The `n_best` translations of every line, at most the beam size, best first; of an empty line an empty one.
 
+        A line is what the model reads: text, or rows of numbers `(R,F)`; or the prompt that it goes on with.
         A request has constraints on the translation. With attention, or `need_copies`, a model that copies says what it
         copied, and its p_gen.
         """
@@ -108,7 +115,7 @@ class Translator(TextModel):
 
     def stream(
         self,
-        windows: Iterable[Sequence[str | Request]],
+        windows: Iterable[Sequence[str | Rows | Request]],
         n_best: int = 1,
         need_attention: bool = False,
         need_copies: bool = False,
@@ -125,7 +132,7 @@ class Translator(TextModel):
         yield from self._stream_lines(parts, _Outputs(n_best, need_attention, need_copies), len(first))
 
     def _stream_lines(
-        self, windows: Iterator[Sequence[str | Request]], outputs: _Outputs, at_once: int
+        self, windows: Iterator[Sequence[str | Rows | Request]], outputs: _Outputs, at_once: int
     ) -> Generator[list[list[Translation]], None, None]:
         """`stream`; `at_once` lines are known to be there at once."""
         search = self._build_search(outputs)
@@ -142,7 +149,7 @@ class Translator(TextModel):
         waiting = RequestQueue(self, self.device, count, self.config.hypotheses)
         yield from LineStream(self._encode_lines, waiting, [search] * count, on_cpu).run(windows)
 
-    def _encode_lines(self, lines: Sequence[str | Request]) -> list[SourceLine]:
+    def _encode_lines(self, lines: Sequence[str | Rows | Request]) -> list[SourceLine]:
         return self.encode_requests([Request.of(line) for line in lines], self.terminology, self.config)
 
     def _build_search(self, outputs: _Outputs) -> DecodeLoop:
@@ -169,7 +176,7 @@ class Translator(TextModel):
                 if not given:
                     return None
                 taken.update(given)
-                longest = max(len(source.ids) for _, source in given) + 1
+                longest = max(source.length for _, source in given) + 1
                 # Captured steps want few widths of sources.
                 is_captured = self.device.type != "cpu" or (len(given) <= FEW_SENTENCES and self.steps == "auto")
                 width = width or (bucket_width(longest) if is_captured else longest)
@@ -217,13 +224,13 @@ class Translator(TextModel):
         """A hypothesis for a source, as text."""
         ids = [int(token) for token in hypothesis.ids]
         tokenizer = self.tokenizers.tgt
-        attention = None if hypothesis.attention is None else hypothesis.attention[:, : len(source.ids) + 1]
+        attention = hypothesis.attention
         log_probs = [float(value) for value in hypothesis.token_log_probs]
         copied = None
         if hypothesis.p_gen is not None and attention is not None and source.extended is not None:
             copied = copied_positions(ids, log_probs, hypothesis.p_gen, attention, source.extended)
         return Translation(
-            text=tokenizer.decode(ids, source.oov),
+            text=tokenizer.decode([*source.ids, *ids] if source.is_prompt else ids, source.oov),
             score=hypothesis.score,
             log_prob=hypothesis.log_prob,
             tokens=tokenizer.pieces(ids, source.oov),
@@ -243,7 +250,8 @@ class Translator(TextModel):
         """What the model says of given translations: the same numbers as a search that had found the same tokens.
 
         A text is cut by the tokenizer, which may cut it otherwise than a search built it; a `Translation` keeps its
-        tokens, and its open end if it is not finished. An empty target is one that ends at once; a pair of two empty
+        tokens, and its open end if it is not finished. Of a model without a source, targets stand behind prompts. An
+        empty target is one that ends at once; a pair of two empty
         sides is an empty line, of score 0, as in `search`.
 
         The attention is kept where needed, and then what a model that copies has copied. `first` is the number of the
@@ -262,9 +270,10 @@ class Translator(TextModel):
             for row, number in enumerate(numbers):
                 target = targets[number]
                 finished = isinstance(target, str) or target.finished
-                length = len(tgt[number].ids) + finished
-                log_probs = chosen[row, :length].double()
-                weights = None if attention is None else attention[row, :length, : len(src[number].ids) + 1]
+                begin = len(src[number].ids) if src[number].is_prompt else 0
+                own = slice(begin, begin + len(tgt[number].ids) + finished)
+                log_probs = chosen[row, own].double()
+                weights = None if attention is None else attention[row, own, : int(batch.lengths[row])]
                 hypothesis = Hypothesis(
                     ids=tgt[number].extended,
                     finished=finished,
@@ -272,7 +281,7 @@ class Translator(TextModel):
                     log_prob=float(log_probs.sum()),
                     token_log_probs=log_probs.tolist(),
                     attention=weights if need_attention else None,
-                    p_gen=None if gates is None or not need_attention else gates[row, :length].tolist(),
+                    p_gen=None if gates is None or not need_attention else gates[row, own].tolist(),
                 )
                 translations[number] = self.translation(hypothesis, src[number])
         return translations
@@ -286,7 +295,7 @@ class Translator(TextModel):
         for number, (source, target) in enumerate(zip(sources, targets, strict=True)):
             if not isinstance(target, str):
                 encoded[number] = self.encode_target_tokens(target.tokens, source, number + first)
-            if encoded[number].ids and not source.ids:
+            if encoded[number].ids and source.is_empty:
                 raise DataError(
                     f"pair {number + first}: its source side is empty and its target side is not; "
                     "take the pair out, or see whether the files belong together"

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from prompted import Captioner
 from safetensors.torch import load_file
 
 from nmtkit import Translator
@@ -77,3 +78,7 @@ def test_numbers_that_fp16_cannot_hold_are_noticed(trained: Path) -> None:
     assert fits_fp16(model)
     model.src_embedding.weight.data.fill_(1e6)
     assert not fits_fp16(model)
+
+
+def test_what_a_reader_of_other_than_text_makes_is_not_known() -> None:
+    assert not fits_fp16(Captioner())
