@@ -17,11 +17,9 @@ from nmtkit.corpus.reading import read_pairs
 from nmtkit.experiment.loading import DecodingOptions, load_from_options
 from nmtkit.tasks.task import Task
 
-_FEATURES = "FILEs are .npy or .npz: rows of numbers for each example."
-_TEXTS = "Each line of FILEs, plain or .gz, or of standard input is one example."
 _HELP = """{about}
 
-{reads} One line is printed for each, in order.
+One line is printed for each example, in order. {reads}
 
 \b
 Examples:
@@ -33,7 +31,10 @@ Examples:
 def task_command(task: Task) -> click.Command:
     """The command that prints what a model of the task answers, see `Task.predict`."""
     reads_features = task.columns[0].name == "features"
-    reads = _FEATURES if reads_features else _TEXTS
+    reads = (
+        "Features are in .npy or .npz FILEs." if reads_features else "An example is a line of FILEs or standard input."
+    )
+    speed = cloup.option_group("Speed", inference.batch_tokens, options.threads)
 
     @cloup.command(task.command, help=_HELP.format(about=task.about, reads=reads, command=task.command))
     @options.files
@@ -45,11 +46,7 @@ def task_command(task: Task) -> click.Command:
         *([inference.search_flags("beam_size")] if task.searches else []),
         options.device,
     )
-    @(
-        inference.search_groups()
-        if task.searches
-        else cloup.option_group("Speed", inference.batch_tokens, options.threads)
-    )
+    @(inference.search_groups() if task.searches else speed)
     @options.quiet
     @results.into_output
     @inference.opens_model

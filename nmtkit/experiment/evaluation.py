@@ -39,11 +39,11 @@ WARM_UP = 64
 class Validation:
     """Validation in training: loss over the validation set, and the metrics of real answers."""
 
-    def __init__(self, folder: RunFolder, recipe: Recipe, tokenizers: Tokenizers, device: torch.device) -> None:
+    def __init__(self, folder: RunFolder, recipe: Recipe, tokenizers: Tokenizers) -> None:
         self.recipe = recipe
         self.tokenizers = tokenizers
-        self.device = device
-        self.examples = list(islice(read_pairs(require_validation_files(recipe)), recipe.evaluation.max_sentences))
+        most = recipe.evaluation.max_sentences if recipe.validation_metrics else 0  # the loss is of what is stored
+        self.examples = list(islice(read_pairs(require_validation_files(recipe)), most))
         self.store = Store.open(folder.data, "valid")
 
     def __call__(self, model: Model) -> dict[str, float]:

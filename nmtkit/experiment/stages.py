@@ -127,7 +127,7 @@ class StagedTraining:
             model=model,
             stream=self._stream(stage, recipe.seed + number, going_on),
             config=recipe.training,
-            evaluate=Validation(self.run.folder, recipe, self.tokenizers, self.device),
+            evaluate=Validation(self.run.folder, recipe, self.tokenizers),
             checkpoints=stage.checkpoints,
             device=self.device,
             resume=going_on,

@@ -267,7 +267,7 @@ def find_run(
     if newest is None:
         raise CheckpointError(
             f"no finished run{of_task} under {runs}/: name one with -m RUN or ${MODEL_VARIABLE}, "
-            f"or train one (`nmtkit train {TASKS.get(task or TRANSLATION.name).demo}`)"
+            f"or train one (`nmtkit train {TASKS.get(task or TRANSLATION.name).demo or 'RECIPE'}`)"
         )
     return newest, f"the newest finished run{of_task} under {runs}/"
 

@@ -41,7 +41,7 @@ class TestResult:
 class Task:
     """One task: its words, and what it does to batches, examples and scores.
 
-    A task of this class alone has no answers: its models are judged by loss and perplexity.
+    A task of this class alone has no answers. `GenerationTask` and `LabellingTask` have.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Task:
     columns: tuple[Column, ...]
     """What an example consists of. The command reads the first one."""
     references: str = ""
-    """The column that answers are compared with; empty where nothing is answered."""
+    """The column that answers are compared with; empty where loss and perplexity alone judge."""
     done: str = "answered"
     result: str = "answer"
     """What was done with an example ("translated"), and what it became ("translation")."""
