@@ -9,7 +9,7 @@ import re
 import zipfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TextIO, get_args
@@ -188,16 +188,12 @@ class SoftAlignment:
 
     def symmetrized(self, method: "Symmetrization", reverse: "SoftAlignment | None" = None) -> Links:
         """Symmetrized links of two models, or of the rows and columns of this attention; see `symmetrize`."""
-        other = self.links_by_source() if reverse is None else reverse_links(reverse.links())
-        return symmetrize(self.links(), other, method)
+        backward = links_from_attention(self.weights.T) if reverse is None else reverse.links()
+        return symmetrize(self.links(), reverse_links(backward), method)
 
     def links(self, threshold: float | None = None) -> Links:
         """Hard links, see `links_from_attention`."""
         return links_from_attention(self.weights, threshold)
-
-    def links_by_source(self) -> Links:
-        """Each source word with the target word of the largest weight."""
-        return reverse_links(links_from_attention(self.weights.T))
 
 
 def links_from_attention(weights: NDArray[Any], threshold: float | None = None) -> Links:
@@ -220,15 +216,11 @@ WritePair = Callable[[SoftAlignment, SoftAlignment | None], None]
 """Writes the attention of the next pair, and of the reverse model if there is one."""
 
 
-def soft_alignment_writer(path: Path) -> AbstractContextManager[WritePair]:
+@contextmanager
+def soft_alignment_writer(path: Path) -> Iterator[WritePair]:
     """Writes attention between words to NAME.json or NAME.npz; the file appears when the block ends."""
     if path.suffix not in (".json", ".npz"):
         raise DataError(f"{str(path)!r} must end in .json or .npz, for weights are written in one of these formats")
-    return _open_writer(path)
-
-
-@contextmanager
-def _open_writer(path: Path) -> Iterator[WritePair]:
     count = 0
     with ExitStack() as opened:
         with write_errors(path):

@@ -39,13 +39,9 @@ class _File:
 
 def user_cache() -> Path:
     """`nmtkit` in $XDG_CACHE_HOME, else in ~/.cache; without a home directory, among the temporary files."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or "")
-    if not base.is_absolute():
-        try:
-            base = Path.home() / ".cache"
-        except RuntimeError:
-            base = Path(tempfile.gettempdir(), f"cache-{os.getuid()}")
-    return base / "nmtkit"
+    bases = os.environ.get("XDG_CACHE_HOME", ""), os.path.expanduser("~/.cache")
+    base = next(filter(os.path.isabs, bases), f"{tempfile.gettempdir()}/cache-{os.getuid()}")
+    return Path(base, "nmtkit")
 
 
 @dataclass(frozen=True)

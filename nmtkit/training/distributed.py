@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -105,11 +105,6 @@ def max_over_ranks(numbers: Sequence[float]) -> list[float]:
     return largest.tolist()
 
 
-def barrier() -> None:
-    """Returns once every process has come here."""
-    sum_over_ranks([0])
-
-
 def broadcast_tensors(tensors: Sequence[Tensor]) -> None:
     """Replaces each tensor by that of process 0."""
     if _is_initialized():
@@ -119,11 +114,7 @@ def broadcast_tensors(tensors: Sequence[Tensor]) -> None:
 
 def broadcast_object(value: T | None) -> T:
     """The value of process 0 in every process; the others pass None."""
-    values: list[Any] = [value]
-    if _is_initialized():
-        dist.broadcast_object_list(values, 0)
-    received: T = values[0]
-    return received
+    return cast(T, all_gather_objects(value)[0])
 
 
 def run_on_rank_zero(function: Callable[[], None], made: Path | None = None) -> None:

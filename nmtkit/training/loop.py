@@ -44,8 +44,7 @@ def train(
         model: is moved to `device`.
         stream: this process's share of the training data.
         config: the settings.
-        evaluate: scores the model in evaluation mode, in process 0 only. It may draw random numbers: those of the
-            training are not disturbed.
+        evaluate: scores the model in process 0, in evaluation mode; it may draw random numbers of its own.
         checkpoints: where to save.
         device: where to train.
         resume: go on from `checkpoints.last` instead of from the model's weights.

@@ -298,7 +298,7 @@ class Trainer:
                 "random": randoms,
             }
             self.checkpoints.save_last(tensors, facts)
-        distributed.barrier()  # no process goes on, or away to resume, before the file is there
+        distributed.sum_over_ranks([0])  # no process goes on, or away to resume, before the file is there
         self.is_saved = True
         return Saved(str(self.checkpoints.last), self.update)
 

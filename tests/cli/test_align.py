@@ -62,7 +62,7 @@ def test_python_gives_what_the_command_gives(trained: Path, align: Command, pair
     soft = Translator.load(str(trained), device="cpu").align(sources, targets)
     assert align().out.splitlines() == [format_pharaoh(one.links()) for one in soft]
     both_ways = align("--symmetrize", "intersection").out.splitlines()
-    assert both_ways == [format_pharaoh(one.links() & one.links_by_source()) for one in soft]
+    assert both_ways == [format_pharaoh(one.symmetrized("intersection")) for one in soft]
     above = align("--threshold", "0.2").out.splitlines()
     assert above == [format_pharaoh(links_from_attention(one.weights, 0.2)) for one in soft]
     assert [one.src_words for one in soft] == [line.split() for line in sources]
