@@ -312,3 +312,42 @@ def test_weights_and_other_text_are_of_any_columns(folder: Path) -> None:
     with pytest.raises(DataError, match=r"train.features.npz: not the text that .* was begun with"):
         run.preprocess(lambda line: None, lambda report: None, learned_before=True)
     run.close()
+
+
+@pytest.mark.parametrize("task", ["captioning", "tagging"])
+def test_what_is_left_out_takes_its_other_columns_along(folder: Path, task: str) -> None:
+    first = "tgt" if task == "captioning" else "src"
+    changed = lines(folder / f"train.{first}")
+    changed[4] = ""
+    (folder / f"train.{first}").write_text("".join(f"{line}\n" for line in changed), encoding="utf-8")
+    data = recipe.load(written(folder, task)).model_dump()["data"]
+    tokenizers, stored = preprocessed(folder, task, data={**data, "max_length": 6})
+    store, tags, rows = Store.open(stored, "train"), lines(folder / "train.tags"), arrays(folder, "train")
+    kept = [number for number, line in enumerate(changed) if line and len(line.split()) <= 6]
+    assert 10 < len(kept) < 50
+    assert len(store) == len(kept)
+    for place, number in enumerate(kept):
+        assert tokenizers[first].decode(store.ids(first, place).tolist()) == changed[number]
+        if tokenizers.labels is None:
+            np.testing.assert_array_equal(store.features(place), rows[number])
+        else:
+            assert tokenizers.labels.tokens_of(store.ids("labels", place).tolist()) == tags[number].split()
+
+
+def test_files_are_cleaned_with_their_labels_but_not_with_features(folder: Path, console: Command) -> None:
+    for name in ("src", "tgt"):
+        changed = lines(folder / f"train.{name}")
+        changed[4], changed[7] = "", f"\N{REPLACEMENT CHARACTER} {changed[7]}"
+        (folder / f"train.{name}").write_text("".join(f"{line}\n" for line in changed), encoding="utf-8")
+    done = console("check", written(folder, "classification"), "--fix", "clean", "--no-tokens")
+    assert done.code == 0, done
+    labels = lines(folder / "train.label")
+    left = [json.loads(line) for line in lines(folder / "clean" / "dropped.jsonl")]
+    duplicates = [one["line"] - 1 for one in left if one["kinds"] == ["duplicate"]]
+    kept = [label for number, label in enumerate(labels) if number not in (4, 7, *duplicates)]
+    assert lines(folder / "clean" / "train.label") == kept
+    assert recipe.load(folder / "clean" / "classification.yaml").data.train.labels
+    done = console("check", written(folder, "captioning"), "--fix", "other", "--no-tokens")
+    assert done.code == 1, done
+    assert "train: not written: it has features" in done.out
+    assert not (folder / "other").exists()
