@@ -97,8 +97,7 @@ def bench_decoding(
         ["configuration", *DECODING_COLUMNS, *speed.scores],
         [[config, *decoding_cells(speed)]],
     )
-    if output is not None:
-        write_figures(output, {"facts": facts, "configuration": config, **speed.figures()})
+    write_figures(output, {"facts": facts, "configuration": config, **speed.figures()})
 
 
 @command.command("train")
@@ -137,8 +136,7 @@ def bench_training(
         workload, data = bench.training_workload(loaded, run_path, choose_device(device, loaded), stack, tell)
         speed = bench.measure_training(workload, data, updates, rounds, tell)
     show_training(loaded.name, speed)
-    if output is not None:
-        write_figures(output, speed.figures())
+    write_figures(output, speed.figures())
 
 
 def read_test_lines(
@@ -197,10 +195,11 @@ def show_training(name: str, speed: bench.TrainingSpeed) -> None:
     console.table(title, list(cells), [list(cells.values())])
 
 
-def write_figures(path: Path, figures: dict[str, Any]) -> None:
-    """Writes all figures as JSON."""
-    write_json(path, figures)
-    tell(f"wrote {path}")
+def write_figures(path: Path | None, figures: dict[str, Any]) -> None:
+    """Writes all figures as JSON, if the user names a file."""
+    if path is not None:
+        write_json(path, figures)
+        tell(f"wrote {path}")
 
 
 @click.command("tune")

@@ -90,10 +90,6 @@ class InferenceLinear(nn.Module):
         self.out_features, self.in_features = weight.shape
         self.bias = None if bias is None else bias.detach()
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        """The map, in float32."""
-        raise NotImplementedError
-
     def forward_relu(self, inputs: Tensor) -> Tensor:
         """max(0, map), in any type that another map of the same precision reads."""
         return F.relu(self(inputs), inplace=True)

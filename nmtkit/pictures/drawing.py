@@ -134,8 +134,13 @@ def settings(text: str, suffix: str, font: str = "") -> Iterator[list[str]]:
     import matplotlib
 
     families, missing = fonts.choose_fonts(text, font or fonts.FIRST_FONT)
-    if suffix in (".png", ".pdf"):  # the others are shown with the viewer's fonts
-        fonts.warn_of_letters(missing)
+    if missing and suffix in (".png", ".pdf"):  # the others are shown with the viewer's fonts
+        letters = " ".join(f"{c} (U+{ord(c):04X})" for c in sorted(missing))
+        warning = (
+            f"no installed font has a glyph for: {letters}; boxes stand in for them. Install a font that has them "
+            "(such as Debian's fonts-noto-core or fonts-noto-cjk), or write .html or .svg, which use the viewer's fonts"
+        )
+        warnings.warn(warning, fonts.PictureWarning, stacklevel=4)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r".*Glyph .* missing from")  # ours is one, and names the remedy
         # Set for these lines only, so that a user's matplotlibrc (TeX, cropping) cannot break a picture and nothing

@@ -1,7 +1,6 @@
 """Letters: which are printable, which installed fonts have them, and the size of a text."""
 
 import unicodedata
-import warnings
 from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 from typing import Any
@@ -44,18 +43,6 @@ def choose_fonts(text: str, first: str = FIRST_FONT) -> tuple[list[str], set[str
         if covered and name not in families:
             families.append(name)
     return families, missing
-
-
-def warn_of_letters(missing: set[str]) -> None:
-    """Warns (PictureWarning) of letters without a glyph."""
-    if missing:
-        letters = " ".join(f"{c} (U+{ord(c):04X})" for c in sorted(missing))
-        text = (
-            f"no installed font has a glyph for: {letters}; boxes stand in for them. Install a font that has them "
-            "(such as Debian's fonts-noto-core or fonts-noto-cjk), or write .html or .svg, which use "
-            "the viewer's fonts"
-        )
-        warnings.warn(text, PictureWarning, stacklevel=5)
 
 
 def _installed_fonts(text: str) -> Iterator[tuple[str, str]]:
