@@ -32,10 +32,10 @@ class LabellingTask(Task):
         assert labels is not None, "a task with this column has them"
         texts = [""] * len(lines)
         with torch.inference_mode():
-            for numbers in bucket_by_length([len(line.ids) + 1 for line in lines], system.batch_budget):
+            for numbers in bucket_by_length([line.length + 1 for line in lines], system.batch_budget):
                 batch = make_batch([lines[number] for number in numbers]).to(system.device)
                 best = system.model.predict(*system.model.read(batch)).argmax(-1).cpu()  # (B,) or (B,S)
                 for number, ids in zip(numbers, best, strict=True):
-                    own = ids[: len(lines[number].ids)] if ids.dim() else ids[None]  # EOS has no label
+                    own = ids[: lines[number].length] if ids.dim() else ids[None]  # EOS has no label
                     texts[number] = " ".join(labels.tokens[label] for label in own.tolist())
         return iter(texts)
