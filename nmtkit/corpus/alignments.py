@@ -80,8 +80,8 @@ def base_warning(alignments: Iterable[Links]) -> str:
 
 # --------------------------------------------------------------------------------------------------------- formats
 
-MAX_PAIRS_PER_LINK = 100
-"""A naacl file has at most this many sentence pairs for each link, plus 1000."""
+MAX_NAACL_PAIRS = 1_000_000
+"""The highest number of a sentence pair in a naacl file: the list of pairs has this length, however few have links."""
 
 
 def parse_alignments(lines: Iterable[str], place: str, base: int | None = None) -> AlignmentFile:
@@ -92,8 +92,7 @@ def parse_alignments(lines: Iterable[str], place: str, base: int | None = None) 
 
     naacl (Mihalcea and Pedersen 2003, "An Evaluation Exercise for Word Alignment"): a line for each link, "PAIR SOURCE
     TARGET", then optionally S (sure, the default) or P (possible), then optionally a confidence, which is ignored.
-    Pairs are counted from 1, in any order. A pair number far above the number of links is refused, since the list of
-    pairs would have that length.
+    Pairs are counted from 1, in any order.
 
     `place` names the file in messages. Words are counted from `base`; None: 0 in pharaoh and 1 in naacl files.
     """
@@ -124,7 +123,6 @@ def parse_pharaoh_line(line: str, place: str, base: int = 0) -> GoldAlignment:
 def _parse_naacl(lines: Iterable[str], place: str, base: int) -> list[GoldAlignment]:
     sure: defaultdict[int, set[Link]] = defaultdict(set)
     possible: defaultdict[int, set[Link]] = defaultdict(set)
-    last, last_line, links = 0, 0, 0
     for number, line in enumerate(lines, start=1):
         if not line:
             continue
@@ -133,19 +131,16 @@ def _parse_naacl(lines: Iterable[str], place: str, base: int) -> list[GoldAlignm
         if match is None:
             raise DataError(f"{place_and_line} is not a link; write PAIR SOURCE TARGET and S or P, such as 12 3 4 S")
         pair = int(match[1])
-        if pair == 0:
-            raise DataError(f"{place}, line {number}: sentence pair 0; sentence pairs are counted from 1")
-        last, last_line, links = max(pair, last), number if pair > last else last_line, links + 1
+        if not 1 <= pair <= MAX_NAACL_PAIRS:
+            raise DataError(
+                f"{place}, line {number}: sentence pair {pair}; pairs are counted from 1, one by one, and there are at "
+                f"most {MAX_NAACL_PAIRS:,}: correct the number"
+            )
         link = _make_link(match[2], match[3], base, place_and_line)
         possible[pair].add(link)
         if match[4] != "P":
             sure[pair].add(link)
-    if last > MAX_PAIRS_PER_LINK * links + 1000:
-        raise DataError(
-            f"{place}, line {last_line}: sentence pair {last}, though the file has only {links} "
-            f"link{'s' if links > 1 else ''}; pairs are counted from 1, one by one: correct the number"
-        )
-    pairs = range(1, last + 1)
+    pairs = range(1, max(possible) + 1)
     return [GoldAlignment(frozenset(sure.get(pair, ())), frozenset(possible.get(pair, ()))) for pair in pairs]
 
 

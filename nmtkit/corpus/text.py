@@ -99,6 +99,12 @@ def first_bad_byte(line: str) -> int:
     return len(line[: next(_BAD_BYTE.finditer(line)).start()].encode("utf-8"))
 
 
+def explain_bad_bytes(line: str) -> str:
+    """How a line that is not UTF-8 reads in the most common other encoding."""
+    text = line.encode("utf-8", "surrogateescape").decode("cp1252", "replace")
+    return f"as Windows-1252: {excerpt(text, first_bad_byte(line))}"
+
+
 def not_utf8_message(where: str, line: str, mark: int = 0) -> str:
     """The message for a line that is not UTF-8, after a byte-order mark of `mark` bytes."""
     return f"{where}: not UTF-8 (byte {mark + first_bad_byte(line) + 1} of the line); convert it, e.g. with iconv"
@@ -183,6 +189,7 @@ class TextFile:
         self._watch = watch
         self._pipes = pipes
         self._new_faults: list[FileFault] = []
+        self._ends = self._returns = self._first_return = 0  # line ends; those of \r\n; the first line with one
         self._blocks = self._read()
         self._ready: list[str] = []
         self._faulty: list[int] = []
@@ -217,7 +224,6 @@ class TextFile:
         return faults
 
     def _read(self) -> Iterator[TextBlock]:
-        ends = _LineEnds()
         try:
             if not self._pipes and not Path(self.path).is_file() and Path(self.path).exists():
                 raise OSError("it is not a file")
@@ -229,7 +235,7 @@ class TextFile:
                             self._broken(UTF16, 1, "", not_utf8_message(f"{self.path}, line 1", "\udcff"))
                             return
                         self.mark = block.mark
-                    ends.add(block.data, self.count)
+                    self._count_ends(block.data)
                     self._faulty += [self.count + row for row in block.faulty]
                     self.count += len(block.lines)
                     yield block
@@ -240,8 +246,16 @@ class TextFile:
             why = fault.strerror or str(fault)
             self._broken(MISSING, 1, why, f"{self.path}: cannot read it: {why}")
             return
-        if (mixed := ends.mixed()) is not None:
-            self._new_faults.append(FileFault(LINE_ENDS, FaultLocation(self.path, mixed[0]), "", mixed[1]))
+        if self._returns and self._returns < self._ends:
+            place = FaultLocation(self.path, self._first_return)
+            self._new_faults.append(FileFault(LINE_ENDS, place, "", self._returns))
+
+    def _count_ends(self, block: bytes) -> None:
+        returns = block.count(b"\r\n") if b"\r" in block else 0
+        if returns and not self._returns:
+            self._first_return = self.count + block.count(b"\n", 0, block.index(b"\r\n")) + 1
+        self._returns += returns
+        self._ends += block.count(b"\n")
 
     def _broken(self, kind: FaultKind, line: int, text: str, message: str) -> None:
         self.whole = False
@@ -253,39 +267,6 @@ def read_lines_lenient(path: str) -> Iterator[str]:
     file = TextFile(path)
     while count := file.fill():
         yield from file.take(count)[0]
-
-
-class _LineEnds:
-    """Counts the line ends of both kinds, and keeps the first line of each."""
-
-    def __init__(self) -> None:
-        self._counts = [0, 0]  # of \n, of \r\n
-        self._firsts = [0, 0]
-
-    def add(self, block: bytes, before: int) -> None:
-        """Counts the lines of a block; `before` lines come before it."""
-        windows = block.count(b"\r\n") if b"\r" in block else 0
-        for kind, count in enumerate((block.count(b"\n") - windows, windows)):
-            if count and not self._counts[kind]:
-                ends = enumerate(block.split(b"\n"), start=before + 1)
-                self._firsts[kind] = next(number for number, line in ends if line.endswith(b"\r") == bool(kind))
-            self._counts[kind] += count
-
-    def mixed(self) -> tuple[int, int] | None:
-        """The first line with the rarer line end, and their number; None if all lines end alike."""
-        if not all(self._counts):
-            return None
-        fewer = self._counts.index(min(self._counts))
-        return self._firsts[fewer], self._counts[fewer]
-
-
-# ---------------------------------------------------------------------------------------------- bytes that are no text
-
-
-def explain_bad_bytes(line: str) -> str:
-    """How a line that is not UTF-8 reads in the most common other encoding."""
-    text = line.encode("utf-8", "surrogateescape").decode("cp1252", "replace")
-    return f"as Windows-1252: {excerpt(text, first_bad_byte(line))}"
 
 
 # ------------------------------------------------------------------------------------------------------------- scripts

@@ -87,7 +87,7 @@ def test_naacl_by_hand() -> None:
     assert parse_alignments(["1 0 0 S"], "gold", base=0).pairs[0].sure == {(0, 0)}
     with pytest.raises(DataError, match=r"gold, line 1: '1 0 3 S' holds a word 0.* stands for no word, take the link"):
         parse_alignments(["1 0 3 S"], "gold")
-    with pytest.raises(DataError, match=r"gold, line 1: sentence pair 0; sentence pairs are counted from 1"):
+    with pytest.raises(DataError, match=r"gold, line 1: sentence pair 0; pairs are counted from 1"):
         parse_alignments(["0 1 1 S"], "gold")
 
 
@@ -111,12 +111,12 @@ def test_what_is_no_link_is_refused(sound: str, line: str, remedy: str) -> None:
     assert len(str(caught.value)) < 200
 
 
-def test_a_naacl_file_may_name_few_pairs_of_many_but_not_of_far_more() -> None:
+def test_a_naacl_file_may_name_few_pairs_of_many() -> None:
     lines = [f"{pair} {word} {word}" for pair in range(4990, 5000) for word in range(1, 9)]
     assert len(parse_alignments(lines, "gold").pairs) == 4999
     assert len(parse_alignments(["1000 1 1"], "gold").pairs) == 1000
-    with pytest.raises(DataError, match=r"^gold, line 2: sentence pair 100000, though the file has only 3 links"):
-        parse_alignments(["1 1 1", "100000 1 1 S", "2 1 1"], "gold")
+    with pytest.raises(DataError, match=r"^gold, line 2: sentence pair 99999999; pairs are counted from 1, one by one"):
+        parse_alignments(["1 1 1", "99999999 1 1 S", "2 1 1"], "gold")
 
 
 def test_the_format_of_nothing_is_pharaoh() -> None:

@@ -78,12 +78,12 @@ def test_bytes_are_counted_with_the_byte_order_mark(tmp_path: Path) -> None:
     assert {line: byte for line, (byte, _) in read(path)[1].items()} == {1: 6, 2: 3}
 
 
-def test_mixed_line_ends_are_told_by_the_rarer_one(tmp_path: Path) -> None:
+def test_mixed_line_ends_are_told_by_those_that_are_to_be_mended(tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_bytes(b"a\nb\nc\r\nd\ne\r\nf")
     assert read(path) == (["a", "b", "c", "d", "e", "f"], {}, [("line-ends", 3, "", 2)])
     path.write_bytes(b"a\r\n" * 5000 + b"x\n" + b"a\r\n" * 9)
-    assert read(path)[2] == [("line-ends", 5001, "", 1)]
+    assert read(path)[2] == [("line-ends", 1, "", 5009)]
     path.write_bytes(b"a\n" * 300_000 + b"x\r\n" + b"a\n")
     assert read(path)[2] == [("line-ends", 300_001, "", 1)]
 
