@@ -5,7 +5,7 @@ import json
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -58,33 +58,25 @@ def letter_ratio(text: str) -> float:
     return len(visible.translate(_LETTERS)) / len(visible) if visible else 0.0
 
 
-class PairFilter:
-    """Why pairs of a corpus are filtered out; `src` and `tgt` are the languages."""
-
-    def __init__(self, config: FilterConfig, src: str, tgt: str) -> None:
-        self._config = config
-        self._unspaced = (is_unspaced(src), is_unspaced(tgt))
-        least_tgt = config.min_words if config.min_tgt_words is None else config.min_tgt_words
-        self._least = (max(config.min_words, 1), max(least_tgt, 1))
-        self._most = (config.max_words, config.max_words if config.max_tgt_words is None else config.max_tgt_words)
-
-    def rejection_reason(self, pair: Pair) -> str:
-        """Why a pair is filtered out, in a few words; empty if it is kept."""
-        config, sides = self._config, (pair.src, pair.tgt)
-        counts = [count_words(text, unspaced) for text, unspaced in zip(sides, self._unspaced, strict=True)]
-        if 0 in counts:
-            return "an empty side"
-        if any(count < least for count, least in zip(counts, self._least, strict=True)):
-            return "too few words"
-        if any(most is not None and count > most for count, most in zip(counts, self._most, strict=True)):
-            return "too many words"
-        if config.max_ratio is not None and max(counts) > config.max_ratio * min(counts):
-            return "lengths too different"
-        if config.min_letter_ratio and any(letter_ratio(text) < config.min_letter_ratio for text in sides):
-            return "too few letters"
-        if not config.keep_identical and pair.src == pair.tgt:
-            return "both sides identical"
-        return ""
+def rejection_reason(pair: Pair, config: FilterConfig, unspaced: Sequence[bool]) -> str:
+    """Why a pair is filtered out, in a few words, or an empty text; `unspaced` is as in `count_words`, for each side."""
+    sides = (pair.src, pair.tgt)
+    src, tgt = counts = [count_words(text, one) for text, one in zip(sides, unspaced, strict=True)]
+    least_tgt = config.min_words if config.min_tgt_words is None else config.min_tgt_words
+    most_tgt = config.max_words if config.max_tgt_words is None else config.max_tgt_words
+    if 0 in counts:
+        return "an empty side"
+    if src < config.min_words or tgt < least_tgt:
+        return "too few words"
+    if (config.max_words is not None and src > config.max_words) or (most_tgt is not None and tgt > most_tgt):
+        return "too many words"
+    if config.max_ratio is not None and max(counts) > config.max_ratio * min(counts):
+        return "lengths too different"
+    if config.min_letter_ratio and any(letter_ratio(text) < config.min_letter_ratio for text in sides):
+        return "too few letters"
+    if not config.keep_identical and pair.src == pair.tgt:
+        return "both sides identical"
+    return ""
 
 
 def single_line(text: str) -> str:
@@ -99,12 +91,12 @@ def filter_pairs(
 
     The counts of filtered pairs by reason are added to `dropped`; `src` and `tgt` are the languages.
     """
-    pair_filter, kept, source = PairFilter(config, src, tgt), HashSet(), iter(pairs)
+    unspaced, kept, source = (is_unspaced(src), is_unspaced(tgt)), HashSet(), iter(pairs)
     while chunk := [
         replace(pair, src=single_line(pair.src), tgt=single_line(pair.tgt)) for pair in islice(source, CHUNK_PAIRS)
     ]:
         filtered = [pair.split not in ("valid", "test") for pair in chunk]
-        reasons = [pair_filter.rejection_reason(pair) if filtered[i] else "" for i, pair in enumerate(chunk)]
+        reasons = [rejection_reason(pair, config, unspaced) if filtered[i] else "" for i, pair in enumerate(chunk)]
         if not config.keep_duplicates:
             compared = [i for i, reason in enumerate(reasons) if filtered[i] and not reason]
             hashes = PairHashes.of([chunk[i].src for i in compared], [chunk[i].tgt for i in compared]).pairs

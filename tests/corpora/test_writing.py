@@ -14,7 +14,8 @@ from nmtkit.core.settings import parse
 from nmtkit.corpora import writing
 from nmtkit.corpora.catalogue import Entry, FilterConfig
 from nmtkit.corpora.readers import Pair
-from nmtkit.corpora.writing import PairFilter, WriteResult, letter_ratio, recipe_data, single_line, write_pairs
+from nmtkit.corpora.writing import WriteResult, letter_ratio, recipe_data, rejection_reason, single_line, write_pairs
+from nmtkit.corpus.text import is_unspaced
 
 
 def entry(**changes: Any) -> Entry:
@@ -93,8 +94,8 @@ JAPANESE = FilterConfig(min_words=3, max_words=10)  # two letters count as a wor
     ],
 )
 def test_the_reason_is_the_first_that_fits(config: FilterConfig, src: str, tgt: str, reason: str) -> None:
-    judge = PairFilter(config, "en", "ja_JP" if config is JAPANESE else "de")
-    assert judge.rejection_reason(Pair(src, tgt)) == reason
+    unspaced = [is_unspaced(language) for language in ("en", "ja_JP" if config is JAPANESE else "de")]
+    assert rejection_reason(Pair(src, tgt), config, unspaced) == reason
 
 
 def test_the_share_of_letters():
