@@ -59,7 +59,7 @@ def letter_ratio(text: str) -> float:
 
 
 def rejection_reason(pair: Pair, config: FilterConfig, unspaced: Sequence[bool]) -> str:
-    """Why a pair is filtered out, in a few words, or an empty text; `unspaced` is as in `count_words`, for each side."""
+    """Why a pair is filtered out, in a few words, or an empty text; `unspaced` is for each side as in `count_words`."""
     sides = (pair.src, pair.tgt)
     src, tgt = counts = [count_words(text, one) for text, one in zip(sides, unspaced, strict=True)]
     least_tgt = config.min_words if config.min_tgt_words is None else config.min_tgt_words
