@@ -247,11 +247,6 @@ def _rescored(translator: Translator, source: Path, target: Path) -> Iterator[li
 def _read_translation(line: str, where: str) -> Translation:
     """The best translation of a line that `nmtkit translate --json` printed."""
     record = parse_json(line, where)
-    if isinstance(record, dict) and {"windows", "sentences"} & record.keys():
-        raise DataError(
-            f"{where}: several parts, each read by itself, cannot be rescored as one; "
-            "leave --window and --split-sentences out, or write plain text"
-        )
     try:
         best = record["best"]
         return Translation(
@@ -264,4 +259,6 @@ def _read_translation(line: str, where: str) -> Translation:
             finished=bool(best["finished"]),
         )
     except (ValueError, KeyError, TypeError, OverflowError) as fault:
-        raise DataError(f"{where}: not what `nmtkit translate --json` prints ({fault!r})") from fault
+        raise DataError(
+            f"{where}: not what `nmtkit translate --json` prints without --window and --split-sentences ({fault!r})"
+        ) from fault

@@ -68,7 +68,7 @@ def command(
     )
     articles = None if source is None else scoring.read_texts(source, "--article-field", article_field)
     term_lists = None if terms is None else _read_terms(terms, terms_field)
-    beside = [(path, lines) for path, lines in ((source, articles), (terms, term_lists)) if path and lines]
+    beside = [(path, lines) for path, lines in ((source, articles), (terms, term_lists)) if path and lines is not None]
     require_equal_counts([*outputs, *refs, *beside])
     _refuse_empty(refs)
     ref_lines = [lines for _, lines in refs]
@@ -108,8 +108,6 @@ def _read_terms(path: str, field: str) -> list[list[str]]:
         if not is_list_of_strings(terms):
             raise DataError(f"{where}: field {field!r} is not a list of strings")
         term_lists.append(terms)
-    if not term_lists:
-        raise DataError(f"{path}: no lines; there is nothing to score")
     return term_lists
 
 

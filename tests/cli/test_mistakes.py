@@ -122,6 +122,7 @@ MISTAKES = {
         "--ref bad.jsonl --summary-field text": "no field 'text'; it has summary, unseen",
         "--ref t.tgt --terms bad.jsonl": "bad.jsonl, line 1: field 'unseen' is not a list",
         "--ref t.tgt --terms short.jsonl": "t.src has 12 lines, short.jsonl has 1",
+        "--ref t.tgt --terms empty": "t.src has 12 lines, empty has 0",
         "--ref t.tgt --ref hole": "hole, line 12: the reference is empty",
         "--ref holes": "holes, line 1: the reference is empty",
     },
