@@ -11,7 +11,7 @@ from nmtkit.core.settings import Field, Settings
 from nmtkit.corpus.config import TEXT_COLUMNS
 from nmtkit.data.batch import Batch, Numbers, collate
 from nmtkit.data.store import Store
-from nmtkit.data.tokenizer import Tokenizers
+from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import UNK
 
 LengthLimits: TypeAlias = tuple[int, int]

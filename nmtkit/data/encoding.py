@@ -26,7 +26,7 @@ from nmtkit.corpus.hashes import Mask
 from nmtkit.data.labels import split_labels
 from nmtkit.data.shards import VERSION, RaggedArray
 from nmtkit.data.store import StoreWriter
-from nmtkit.data.tokenizer import Tokenizers
+from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import UNK
 from nmtkit.data.words import token_links, token_spans
 

@@ -29,7 +29,7 @@ from nmtkit.core.files import atomic_path, write_errors
 from nmtkit.corpus.alignments import Link
 from nmtkit.corpus.text import read_lines
 from nmtkit.data.batch import Batch
-from nmtkit.data.tokenizer import Tokenizers
+from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import PAD, SPECIALS
 
 HEAD = "nmtkit shortlist 1"

@@ -5,14 +5,12 @@ the text. In raw text the mark itself counts as white space.
 """
 
 import io
-import json
-import os
 import re
 import threading
 import unicodedata
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -21,22 +19,8 @@ import sentencepiece
 from typing_extensions import override
 
 from nmtkit.core.errors import CheckpointError, DataError, RecipeError
-from nmtkit.core.files import bytes_checksum, write_errors
-from nmtkit.core.formats import parse_json
 from nmtkit.core.settings import Field, Settings, model_validator, parse
-from nmtkit.corpus.config import TEXT_COLUMNS
-from nmtkit.data.labels import LabelVocabulary
-from nmtkit.data.vocabulary import (
-    BOS,
-    EOS,
-    PAD,
-    RESTORE_HINT,
-    SPECIALS,
-    UNK,
-    Vocabulary,
-    check_sums,
-    read_vocabulary_file,
-)
+from nmtkit.data.vocabulary import BOS, EOS, PAD, RESTORE_HINT, SPECIALS, UNK, Vocabulary, read_vocabulary_file
 
 T = TypeVar("T")
 
@@ -44,9 +28,6 @@ WORD_START = "▁"
 """Marks the first piece of a word."""
 
 MAX_VOCAB_SIZE = 100_000_000
-
-_SETTINGS, _SUMS, _LABELS = "tokenizer.json", "sums.json", "labels.vocab"
-"""Files of the settings, checksums and labels."""
 
 
 class TokenizerConfig(Settings):
@@ -332,94 +313,8 @@ class WordTokenizer(Tokenizer):
         return self.vocabulary.content()
 
 
-class Tokenizers(dict[str, Tokenizer]):
-    """The tokenizers of the text columns, made with settings `config`, and the vocabulary of labels if there are any.
-
-    With a joint vocabulary both are the same object; those of kind marian are then two with the same vocabulary.
-    """
-
-    def __init__(
-        self, config: TokenizerConfig, columns: Mapping[str, Tokenizer], labels: LabelVocabulary | None = None
-    ) -> None:
-        super().__init__(columns)
-        self.config = config
-        self.labels = labels
-
-    def __missing__(self, column: str) -> Tokenizer:
-        raise CheckpointError(f"there is no tokenizer for {column}: texts are only {' and '.join(self) or 'none'}")
-
-    @property
-    def src(self) -> Tokenizer:
-        """The tokenizer of sources; CheckpointError without one."""
-        return self["src"]
-
-    @property
-    def tgt(self) -> Tokenizer:
-        """The tokenizer of targets; CheckpointError without one."""
-        return self["tgt"]
-
-    @property
-    def shared(self) -> bool:
-        """Whether two texts have one vocabulary."""
-        return len(self) == 2 and self.src.vocabulary is self.tgt.vocabulary
-
-    @property
-    def sampling(self) -> bool:
-        """Whether tokenizations of training text are sampled."""
-        return any(tokenizer.config.sampling > 0 for tokenizer in self.values())
-
-    @property
-    def checksum(self) -> str:
-        """The checksum by which weights know their vocabulary."""
-        return bytes_checksum(b"".join(name.encode() + content for name, content in self._contents().items()))
-
-    def _contents(self) -> dict[str, bytes]:
-        """The content of each file, by name."""
-        one_a_table = {"joint": self.src} if self.shared else {**self}
-        sides = {**self} if self.config.kind == "marian" else one_a_table
-        files = {f"{name}{side.suffix}": side.content() for name, side in sides.items()}
-        if self.config.kind == "marian":
-            files |= {f"{name}{WordTokenizer.suffix}": side.vocabulary.content() for name, side in one_a_table.items()}
-        return files | ({_LABELS: self.labels.content()} if self.labels is not None else {})
-
-    def save(self, folder: Path) -> None:
-        """Writes all files that `load` needs into the folder."""
-        texts = {} if len(self) == 2 else {"texts": [*self]}
-        settings = json.dumps(self.config.model_dump() | texts, indent=2, ensure_ascii=False) + "\n"
-        contents = {**self._contents(), _SETTINGS: settings.encode("utf-8")}
-        with write_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            # The checksums go first and come last: at no moment are there those of other files.
-            (folder / _SUMS).unlink(missing_ok=True)
-            for name, content in contents.items():
-                (folder / name).write_bytes(content)
-            of_files = {name: bytes_checksum(content) for name, content in contents.items()}
-            (folder / _SUMS).write_text(json.dumps(of_files, indent=1) + "\n", encoding="utf-8")
-
-    @classmethod
-    def load(cls, folder: Path) -> "Tokenizers":
-        """Reads what `save` wrote; CheckpointError names a file that is missing or damaged."""
-        check_sums(folder / _SUMS)
-        settings = folder / _SETTINGS
-        try:
-            given = dict(parse_json(read_vocabulary_file(settings, "it"), settings.name))
-            texts = list[str](given.pop("texts", TEXT_COLUMNS))
-            config = parse(TokenizerConfig, given, str(settings))
-        except (DataError, RecipeError, TypeError, ValueError) as fault:
-            raise CheckpointError(f"{settings}: damaged ({fault}); {RESTORE_HINT}") from fault
-        joint = config.joint and len(texts) == 2
-        names = {column: "joint" if joint else column for column in texts}
-        labels = LabelVocabulary.load(folder / _LABELS) if os.path.lexists(folder / _LABELS) else None
-        if config.kind == "marian":
-            tables = {name: Vocabulary.load(folder / f"{name}{WordTokenizer.suffix}") for name in {*names.values()}}
-            return cls(config, {side: _load(config, folder / side, tables[of]) for side, of in names.items()})
-        tokenizers = {
-            name: _load(config if joint else config.for_column(name), folder / name) for name in names.values()
-        }
-        return cls(config, {column: tokenizers[name] for column, name in names.items()}, labels)
-
-
-def _load(config: TokenizerConfig, stem: Path, table: Vocabulary | None = None) -> Tokenizer:
+def load_tokenizer(config: TokenizerConfig, stem: Path, table: Vocabulary | None = None) -> Tokenizer:
+    """Reads the tokenizer of a file without its ending; CheckpointError if it is missing or damaged."""
     if config.cuts_words:
         return WordTokenizer(config, Vocabulary.load(stem.with_suffix(WordTokenizer.suffix), config.specials))
     path = stem.with_suffix(SentencePieceTokenizer.suffix)

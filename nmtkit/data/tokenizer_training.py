@@ -10,7 +10,8 @@ from nmtkit.core.errors import RecipeError
 from nmtkit.corpus.blocks import Block, Example
 from nmtkit.corpus.checking import DataReport
 from nmtkit.data.labels import LabelVocabulary, split_labels
-from nmtkit.data.tokenizer import SentencePieceTokenizer, Tokenizer, TokenizerConfig, Tokenizers, WordTokenizer
+from nmtkit.data.tokenizer import SentencePieceTokenizer, Tokenizer, TokenizerConfig, WordTokenizer
+from nmtkit.data.tokenizers import Tokenizers
 
 MAX_SAMPLE_CHARACTERS = 1 << 27
 """Limits a sample of long documents."""
@@ -91,7 +92,8 @@ def learn_from_sample(config: TokenizerConfig, sample: TokenizerSample, report: 
         called = {"src": "source text", "tgt": "target text"}
         columns = {name: _learn(config.for_column(name), texts, called[name]) for name, texts in lines.items()}
     labels = LabelVocabulary.build(sample.labels) if sample.label_type else None
-    tokenizers = Tokenizers(config, columns, labels)
+    rows = sample.kept[0].features if sample.kept else None
+    tokenizers = Tokenizers(config, columns, labels, 0 if rows is None else rows.shape[1])
     if report is not None and columns:
         sizes = {f"{name}_size": len(tokenizer.vocabulary) for name, tokenizer in columns.items()}
         report.tokenizer = {"kind": config.kind, **sizes, "pairs_used": len(sample.kept), "pairs": sample.total}

@@ -14,8 +14,9 @@ from nmtkit.corpus.faults import OVER_LONG, TOKEN_RATIO, UNSEEN, FaultKind, Faul
 from nmtkit.corpus.hashes import Mask
 from nmtkit.corpus.reading import read_blocks, read_pairs
 from nmtkit.data.encoding import PairEncoder, UncountedBlock, encode_blocks
-from nmtkit.data.tokenizer import TokenizerConfig, Tokenizers
+from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizer_training import PAIR, TokenizerSample, learn_from_sample, learn_tokenizers
+from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import SPECIALS
 from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis, add_counts
 from nmtkit.diagnosis.report import ReportTable, share

@@ -18,7 +18,7 @@ from nmtkit.corpus.config import FILE_KINDS, SplitFiles
 from nmtkit.corpus.features import require_one_layout
 from nmtkit.corpus.reading import read_blocks, require_link_base
 from nmtkit.data.embeddings import check_size
-from nmtkit.data.tokenizer import Tokenizers
+from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import SPECIALS
 from nmtkit.diagnosis.findings import Diagnosis
 from nmtkit.diagnosis.tokens import TokenReport, count_tokens, quick_sample, train_on_sample

@@ -18,7 +18,7 @@ from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.corpus.text import read_lines
 from nmtkit.data.store import Store
-from nmtkit.data.tokenizer import Tokenizers
+from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.experiment.loading import DecodingOptions, open_autotuned, open_system, open_translator
 from nmtkit.models.base import Model, as_decoder
 from nmtkit.recipe import Recipe

@@ -14,8 +14,8 @@ from nmtkit.corpus.features import require_one_layout
 from nmtkit.corpus.reading import read_blocks, read_pairs, require_link_base, require_plain_text
 from nmtkit.data.encoding import FileChecksums, PairEncoder, PreprocessingProgress, encode_split, fingerprint
 from nmtkit.data.store import Store
-from nmtkit.data.tokenizer import Tokenizers
 from nmtkit.data.tokenizer_training import TokenizerSample, learn_from_sample, learn_tokenizers
+from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.diagnosis.examine import examine
 from nmtkit.diagnosis.findings import Diagnosis
 from nmtkit.recipe import Recipe

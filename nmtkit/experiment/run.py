@@ -11,7 +11,7 @@ from nmtkit.core import device as devices
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.files import atomic_write_text, write_json
 from nmtkit.corpus.checking import DataReport
-from nmtkit.data.tokenizer import Tokenizers
+from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.diagnosis.findings import Diagnosis
 from nmtkit.experiment.checks import (
     is_same_text,

@@ -13,7 +13,7 @@ from nmtkit.core.files import write_json
 from nmtkit.data.batch_stream import BatchStream
 from nmtkit.data.embeddings import PretrainedEmbeddingsConfig, read_vectors
 from nmtkit.data.store import Store
-from nmtkit.data.tokenizer import Tokenizers
+from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.experiment.checks import embedding_size_key
 from nmtkit.experiment.evaluation import Validation
 from nmtkit.models.base import Model

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from nmtkit.core.errors import CheckpointError, shorten
 from nmtkit.core.settings import parse
-from nmtkit.data.tokenizer import WORD_START, Tokenizer, Tokenizers
+from nmtkit.data.tokenizer import WORD_START, Tokenizer
+from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import BOS, PAD, SPECIALS
 from nmtkit.interchange.ctranslate2_file import CTranslate2Model, read_ctranslate2_file
 from nmtkit.interchange.export_weights import ctranslate2_names

@@ -15,7 +15,7 @@ from nmtkit.core.files import atomic_write_text, new_folder, write_errors, write
 from nmtkit.core.formats import dump_yaml, parse_json
 from nmtkit.core.version import __version__
 from nmtkit.corpus.config import FILE_KINDS
-from nmtkit.data.tokenizer import Tokenizers
+from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
 from nmtkit.interchange.export_weights import require_convertible, to_ctranslate2, to_hugging_face
 from nmtkit.models.base import Seq2Seq, as_seq2seq

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from nmtkit.core.errors import CheckpointError, shorten
 from nmtkit.core.settings import Beam, Depth, Field, Length, Width, parse
-from nmtkit.data.tokenizer import MAX_VOCAB_SIZE, Tokenizers
+from nmtkit.data.tokenizer import MAX_VOCAB_SIZE
+from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
 from nmtkit.interchange.export_weights import huggingface_names
 from nmtkit.interchange.external_files import (

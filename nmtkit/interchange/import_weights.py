@@ -12,7 +12,7 @@ from torch import Tensor
 from nmtkit.checkpoints.weights import get_weights
 from nmtkit.core.errors import CheckpointError, shorten
 from nmtkit.core.settings import parse
-from nmtkit.data.tokenizer import Tokenizers
+from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.interchange.external_files import ExternalWeights
 from nmtkit.interchange.vocabulary import Maps
 from nmtkit.layers.transformer import sinusoids

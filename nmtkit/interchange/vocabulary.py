@@ -16,7 +16,8 @@ from torch import Tensor
 from nmtkit.core.errors import CheckpointError
 from nmtkit.core.settings import parse
 from nmtkit.corpus.config import TEXT_COLUMNS
-from nmtkit.data.tokenizer import WORD_START, SentencePieceTokenizer, TokenizerConfig, Tokenizers, WordTokenizer
+from nmtkit.data.tokenizer import WORD_START, SentencePieceTokenizer, TokenizerConfig, WordTokenizer
+from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
 from nmtkit.interchange.external_files import read_file, unsupported
 

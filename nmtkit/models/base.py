@@ -48,7 +48,10 @@ MODELS: Registry["type[Model]"] = Registry("model")
 
 
 class VocabularySizes(dict[str, int]):
-    """How many ids each column has; `shared`: whether two texts share one vocabulary (then their sizes are equal)."""
+    """How many ids each column has, or numbers a row of features.
+
+    `shared`: whether two texts share one vocabulary (then their sizes are equal).
+    """
 
     def __init__(self, columns: Mapping[str, int], shared: bool = False) -> None:
         super().__init__(columns)

@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal
 
 import nmtkit.models  # noqa: F401  # importing it registers every model
 from nmtkit.checkpoints.manager import NAMED_WEIGHTS
-from nmtkit.core.columns import label_type
 from nmtkit.core.errors import NmtkitError, shorten
 from nmtkit.core.formats import KeyPath, dump_yaml
 from nmtkit.core.registry import suggest_names
@@ -346,11 +345,10 @@ class Recipe(Settings):
 
     @property
     def max_vocabulary_sizes(self) -> VocabularySizes:
-        """The sizes of the vocabularies if the text has as many tokens as the recipe allows, and only one label."""
+        """The sizes of the columns if the text has as many tokens as the recipe allows; 1 for other columns."""
         config, columns = self.tokenizer, TASKS.get(self.task).columns
         texts = {one.name: config.for_column(one.name).vocab_size for one in columns if one.type == "text"}
-        labels = {"labels": 1} if label_type(columns) else {}
-        return VocabularySizes(texts | labels, config.joint and len(texts) == 2)
+        return VocabularySizes({one.name: 1 for one in columns} | texts, config.joint and len(texts) == 2)
 
     @property
     def copies(self) -> bool:

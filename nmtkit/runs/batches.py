@@ -6,7 +6,7 @@ from nmtkit.data.batch import Batch
 from nmtkit.data.batch_stream import BatchStream, Corruption, sorted_batches
 from nmtkit.data.running_text import BlockStream, blocks_in_order
 from nmtkit.data.store import Store
-from nmtkit.data.tokenizer import Tokenizers
+from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.recipe import Recipe
 from nmtkit.tasks.task import TASKS, Task
 from nmtkit.training import distributed

@@ -14,7 +14,7 @@ from nmtkit.core.errors import CheckpointError, DataError, RecipeError
 from nmtkit.core.formats import parse_json
 from nmtkit.core.settings import Field, Settings, parse
 from nmtkit.corpus.config import COLUMNS, SplitFiles
-from nmtkit.data.tokenizer import Tokenizers
+from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import read_vocabulary_file
 from nmtkit.models.base import Model
 from nmtkit.recipe import Recipe

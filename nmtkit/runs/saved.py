@@ -17,7 +17,7 @@ from nmtkit.core.errors import CheckpointError, NmtkitError, RecipeError
 from nmtkit.core.files import bytes_checksum, write_json
 from nmtkit.core.formats import parse_json
 from nmtkit.core.settings import Settings, parse
-from nmtkit.data.tokenizer import Tokenizers
+from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.models.base import MODELS, AnyModelConfig, Model, ModelConfig, VocabularySizes, as_seq2seq
 from nmtkit.models.ensemble import Ensemble, Mean
 from nmtkit.runs.folder import RUNS_FOLDER, RunFolder, suggest_runs
@@ -229,10 +229,11 @@ def build_model(recipe: "Recipe", tokenizers: Tokenizers) -> Model:
 
 
 def sizes_of(tokenizers: Tokenizers) -> VocabularySizes:
-    """The vocabulary sizes for a model."""
+    """The sizes of the columns for a model."""
     sizes = {column: len(tokenizer.vocabulary) for column, tokenizer in tokenizers.items()}
-    labels = {} if tokenizers.labels is None else {"labels": len(tokenizers.labels)}
-    return VocabularySizes(sizes | labels, shared=tokenizers.shared)
+    sizes |= {} if tokenizers.labels is None else {"labels": len(tokenizers.labels)}
+    sizes |= {"features": tokenizers.features} if tokenizers.features else {}
+    return VocabularySizes(sizes, shared=tokenizers.shared)
 
 
 def find_run(

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from nmtkit.corpus.blocks import Example
     from nmtkit.data.batch import Batch
-    from nmtkit.data.tokenizer import Tokenizers
+    from nmtkit.data.tokenizers import Tokenizers
     from nmtkit.metrics import Options, Score
     from nmtkit.translation.inputs import TextModel
 

@@ -13,7 +13,8 @@ from nmtkit.core.errors import DataError, NmtkitError, RecipeError
 from nmtkit.corpus.features import Rows
 from nmtkit.data.batch import Batch, Inputs, Targets
 from nmtkit.data.batch_stream import bucket_by_length
-from nmtkit.data.tokenizer import WORD_START, Tokenizer, Tokenizers
+from nmtkit.data.tokenizer import WORD_START, Tokenizer
+from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import EOS, PAD, UNK
 from nmtkit.data.words import known_ids
 from nmtkit.layers.inference import Precision

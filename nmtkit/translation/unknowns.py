@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.data.tokenizer import WORD_START, Tokenizer, Tokenizers
+from nmtkit.data.tokenizer import WORD_START, Tokenizer
+from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import SPECIALS, UNK
 from nmtkit.data.words import known_ids, word_spans
 

@@ -9,8 +9,9 @@ from stored import checker, write_store
 
 from nmtkit.corpus.blocks import Example
 from nmtkit.data.store import Store
-from nmtkit.data.tokenizer import TokenizerConfig, Tokenizers
+from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizer_training import learn_tokenizers
+from nmtkit.data.tokenizers import Tokenizers
 
 NOUNS = [
     *("house", "dog", "river", "mountain", "teacher", "window"),

@@ -8,7 +8,7 @@ from nmtkit.corpus.blocks import Block, Example
 from nmtkit.corpus.checking import DataReport, PairChecker
 from nmtkit.corpus.config import DataConfig
 from nmtkit.data.encoding import PairEncoder, PreprocessingProgress, encode_split
-from nmtkit.data.tokenizer import Tokenizers
+from nmtkit.data.tokenizers import Tokenizers
 
 
 def checker(**settings: object) -> PairChecker:

@@ -18,8 +18,9 @@ from nmtkit.corpus.reading import read_pairs, require_link_base
 from nmtkit.data.batch import collate
 from nmtkit.data.batch_stream import BatchConfig, BatchStream
 from nmtkit.data.store import Store
-from nmtkit.data.tokenizer import TokenizerConfig, Tokenizers
+from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizer_training import learn_tokenizers
+from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.words import cut_words, share_table, token_links, token_spans
 
 TEXTS = {"a.en": "the dog sees\nAnna\n\n", "a.de": "den Hund sieht er\nAnna\n\n", "a.align": "0-0 1-1 2-2\n0-0\n\n"}

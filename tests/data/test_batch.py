@@ -13,8 +13,9 @@ from nmtkit.corpus.blocks import Example
 from nmtkit.data.batch import Batch, collate
 from nmtkit.data.batch_stream import BatchConfig, BatchStream, bucket_by_length, sorted_batches
 from nmtkit.data.store import Store
-from nmtkit.data.tokenizer import TokenizerConfig, Tokenizers
+from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizer_training import learn_tokenizers
+from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, PAD
 
 Build = Callable[..., Store]

@@ -11,7 +11,8 @@ from nmtkit.corpus.blocks import Block, Example
 from nmtkit.corpus.checking import DataReport, PairChecker
 from nmtkit.data.batch_stream import BatchConfig, BatchStream, sorted_batches
 from nmtkit.data.store import Store
-from nmtkit.data.tokenizer import TokenizerConfig, Tokenizers, WordTokenizer
+from nmtkit.data.tokenizer import TokenizerConfig, WordTokenizer
+from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import EOS, SPECIALS, UNK, Vocabulary
 
 # Known words are a to d, with ids 4 to 7; V is 8.

@@ -24,8 +24,9 @@ from nmtkit.data.batch_stream import BatchConfig, BatchStream
 from nmtkit.data.encoding import PreprocessingProgress
 from nmtkit.data.shards import RaggedArray
 from nmtkit.data.store import Store, StoreWriter
-from nmtkit.data.tokenizer import TokenizerConfig, Tokenizers
+from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizer_training import learn_tokenizers
+from nmtkit.data.tokenizers import Tokenizers
 
 SETTINGS = {"max_length": 150, "drop_duplicates": True}
 

@@ -11,7 +11,7 @@ from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.data import shortlist as shortlists
 from nmtkit.data.batch import collate
 from nmtkit.data.shortlist import LinkCounts, Shortlist, read_shortlist, shortlist_lines, shortlist_writer
-from nmtkit.data.tokenizer import Tokenizers
+from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import SPECIALS
 
 SIZE = 60

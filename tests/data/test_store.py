@@ -11,8 +11,9 @@ from nmtkit.corpus.blocks import Example
 from nmtkit.data.encoding import fingerprint
 from nmtkit.data.shards import RaggedArray
 from nmtkit.data.store import Store, StoreWriter
-from nmtkit.data.tokenizer import TokenizerConfig, Tokenizers
+from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizer_training import learn_tokenizers
+from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import UNK
 
 Build = Callable[..., Store]

@@ -13,8 +13,9 @@ from nmtkit.corpus.reading import read_pairs
 from nmtkit.data import tokenizer_training
 from nmtkit.data.batch_stream import BatchConfig, BatchStream
 from nmtkit.data.store import Store
-from nmtkit.data.tokenizer import TokenizerConfig, Tokenizers
+from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizer_training import TokenizerSample, learn_tokenizers
+from nmtkit.data.tokenizers import Tokenizers
 
 Build = Callable[..., Store]
 SIZES = (400, 200, 100)

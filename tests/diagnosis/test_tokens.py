@@ -11,8 +11,9 @@ from nmtkit.corpus.checking import DataReport
 from nmtkit.corpus.config import DataConfig, SplitFiles
 from nmtkit.corpus.faults import UNSEEN
 from nmtkit.corpus.reading import read_blocks, read_pairs
-from nmtkit.data.tokenizer import TokenizerConfig, Tokenizers
+from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizer_training import learn_tokenizers
+from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.diagnosis import tokens
 from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis
 from nmtkit.diagnosis.tokens import TokenReport

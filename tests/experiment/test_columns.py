@@ -22,7 +22,7 @@ from nmtkit.data import store as store_module
 from nmtkit.data.batch_stream import BatchConfig, BatchStream, sorted_batches
 from nmtkit.data.encoding import PreprocessingProgress
 from nmtkit.data.store import Store
-from nmtkit.data.tokenizer import Tokenizers
+from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.experiment.run import Run
 from nmtkit.runs.saved import sizes_of
 from nmtkit.tasks.task import TASKS, Task

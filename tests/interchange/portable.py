@@ -19,8 +19,9 @@ from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import atomic_write_text
 from nmtkit.core.settings import parse
 from nmtkit.corpus.blocks import Example
-from nmtkit.data.tokenizer import TokenizerConfig, Tokenizers
+from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizer_training import learn_tokenizers
+from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, PAD
 from nmtkit.experiment.loading import load_translator
 from nmtkit.interchange import export_weights

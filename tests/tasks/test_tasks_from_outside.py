@@ -1,7 +1,6 @@
 """A task that is registered from outside gets its validation, its test and its command."""
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -63,15 +62,6 @@ def test_the_command_of_a_task_answers_every_line_in_order(
     assert "model" in done.err
     piped = succeeded(console("turn", *how, "--quiet", stdin=text.read_bytes()))
     assert piped.out.splitlines() == wanted
-
-
-def test_the_guides_task_is_one(console: Command) -> None:
-    page = (Path(inputs.__file__).parents[1] / "guide" / "extending.md").read_text(encoding="utf-8")
-    block = re.search(r"^## Adding a task$.*?^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
-    assert block is not None
-    exec(block[1], {})
-    assert TASKS.get("classification").references == "labels"
-    assert "Classify texts: one label for each line." in succeeded(console("classify", "--help")).out
 
 
 def test_help_lists_and_explains_the_command(console: Command) -> None:

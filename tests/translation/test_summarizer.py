@@ -11,7 +11,7 @@ from untrained import learned
 
 from nmtkit import Summarizer
 from nmtkit.core.errors import DataError
-from nmtkit.data.tokenizer import Tokenizers
+from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.search.rules import SearchConfig
 from nmtkit.translation.inputs import SourceLine
 from nmtkit.translation.requests import Request

@@ -6,8 +6,9 @@ import torch
 
 import nmtkit.models  # noqa: F401  # fills the registry
 from nmtkit.corpus.blocks import Example
-from nmtkit.data.tokenizer import TokenizerConfig, Tokenizers
+from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizer_training import learn_tokenizers
+from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.models.base import MODELS, VocabularySizes
 from nmtkit.search.rules import SearchConfig
 from nmtkit.translation.translator import Translator

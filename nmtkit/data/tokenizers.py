@@ -1,0 +1,113 @@
+"""The tokenizers of all text columns, and what else a run knows of its columns."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from nmtkit.core.errors import CheckpointError, DataError, RecipeError
+from nmtkit.core.files import bytes_checksum, write_errors
+from nmtkit.core.formats import parse_json
+from nmtkit.core.settings import parse
+from nmtkit.corpus.config import TEXT_COLUMNS
+from nmtkit.data.labels import LabelVocabulary
+from nmtkit.data.tokenizer import Tokenizer, TokenizerConfig, WordTokenizer, load_tokenizer
+from nmtkit.data.vocabulary import RESTORE_HINT, Vocabulary, check_sums, read_vocabulary_file
+
+_SETTINGS, _SUMS, _LABELS = "tokenizer.json", "sums.json", "labels.vocab"
+"""Files of the settings, checksums and labels."""
+
+
+class Tokenizers(dict[str, Tokenizer]):
+    """The tokenizers of the text columns, made with settings `config`; the vocabulary of labels if there are any.
+
+    `features` is the number of numbers in a row of features, 0 without features.
+    With a joint vocabulary both are the same object; those of kind marian are then two with the same vocabulary.
+    """
+
+    def __init__(
+        self,
+        config: TokenizerConfig,
+        columns: Mapping[str, Tokenizer],
+        labels: LabelVocabulary | None = None,
+        features: int = 0,
+    ) -> None:
+        super().__init__(columns)
+        self.config = config
+        self.labels = labels
+        self.features = features
+
+    def __missing__(self, column: str) -> Tokenizer:
+        raise CheckpointError(f"there is no tokenizer for {column}: texts are only {' and '.join(self) or 'none'}")
+
+    @property
+    def src(self) -> Tokenizer:
+        """The tokenizer of sources; CheckpointError without one."""
+        return self["src"]
+
+    @property
+    def tgt(self) -> Tokenizer:
+        """The tokenizer of targets; CheckpointError without one."""
+        return self["tgt"]
+
+    @property
+    def shared(self) -> bool:
+        """Whether two texts have one vocabulary."""
+        return len(self) == 2 and self.src.vocabulary is self.tgt.vocabulary
+
+    @property
+    def sampling(self) -> bool:
+        """Whether tokenizations of training text are sampled."""
+        return any(tokenizer.config.sampling > 0 for tokenizer in self.values())
+
+    @property
+    def checksum(self) -> str:
+        """The checksum by which weights know their vocabulary."""
+        return bytes_checksum(b"".join(name.encode() + content for name, content in self._contents().items()))
+
+    def _contents(self) -> dict[str, bytes]:
+        """The content of each file, by name."""
+        one_a_table = {"joint": self.src} if self.shared else {**self}
+        sides = {**self} if self.config.kind == "marian" else one_a_table
+        files = {f"{name}{side.suffix}": side.content() for name, side in sides.items()}
+        if self.config.kind == "marian":
+            files |= {f"{name}{WordTokenizer.suffix}": side.vocabulary.content() for name, side in one_a_table.items()}
+        return files | ({_LABELS: self.labels.content()} if self.labels is not None else {})
+
+    def save(self, folder: Path) -> None:
+        """Writes all files that `load` needs into the folder."""
+        facts: dict[str, Any] = {} if len(self) == 2 else {"texts": [*self]}
+        facts |= {"features": self.features} if self.features else {}
+        settings = json.dumps(self.config.model_dump() | facts, indent=2, ensure_ascii=False) + "\n"
+        contents = {**self._contents(), _SETTINGS: settings.encode("utf-8")}
+        with write_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            # The checksums go first and come last: at no moment are there those of other files.
+            (folder / _SUMS).unlink(missing_ok=True)
+            for name, content in contents.items():
+                (folder / name).write_bytes(content)
+            of_files = {name: bytes_checksum(content) for name, content in contents.items()}
+            (folder / _SUMS).write_text(json.dumps(of_files, indent=1) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: Path) -> "Tokenizers":
+        """Reads what `save` wrote; CheckpointError names a file that is missing or damaged."""
+        check_sums(folder / _SUMS)
+        settings = folder / _SETTINGS
+        try:
+            given = dict(parse_json(read_vocabulary_file(settings, "it"), settings.name))
+            texts, features = list[str](given.pop("texts", TEXT_COLUMNS)), int(given.pop("features", 0))
+            config = parse(TokenizerConfig, given, str(settings))
+        except (DataError, RecipeError, TypeError, ValueError) as fault:
+            raise CheckpointError(f"{settings}: damaged ({fault}); {RESTORE_HINT}") from fault
+        joint = config.joint and len(texts) == 2
+        names = {column: "joint" if joint else column for column in texts}
+        labels = LabelVocabulary.load(folder / _LABELS) if os.path.lexists(folder / _LABELS) else None
+        if config.kind == "marian":
+            tables = {name: Vocabulary.load(folder / f"{name}{WordTokenizer.suffix}") for name in {*names.values()}}
+            return cls(config, {side: load_tokenizer(config, folder / side, tables[of]) for side, of in names.items()})
+        tokenizers = {
+            name: load_tokenizer(config if joint else config.for_column(name), folder / name) for name in names.values()
+        }
+        return cls(config, {column: tokenizers[name] for column, name in names.items()}, labels, features)
