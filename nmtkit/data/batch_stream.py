@@ -206,7 +206,7 @@ class BatchStream(Iterator[Batch]):
         epoch, examples = state["epoch"], state["examples"]
         self._begin(epoch)
         while self._examples < examples and state.get("data", self.identity) == self.identity:
-            end = self._examples + len(self._coming)
+            end = self._examples + self._size(self._coming)
             self._take()
             if self._epoch != epoch and end < examples:
                 raise CheckpointError("the data differ from those of the checkpoint: an epoch has fewer examples now")
@@ -245,7 +245,7 @@ class BatchStream(Iterator[Batch]):
             self._begin(self._epoch + 1)
         else:
             self._number += 1
-            self._examples += len(self._coming)
+            self._examples += self._size(self._coming)
             self._coming = coming
         return taken
 
@@ -267,6 +267,10 @@ class BatchStream(Iterator[Batch]):
     def _batches_of_window(self, epoch: int, window: Numbers) -> list[Numbers]:
         """The members of each batch of a window of the order."""
         return [window[rows] for rows in length_batches(self._src[window], self._tgt[window], self._config)]
+
+    def _size(self, members: Numbers) -> int:
+        """How much of the coming epoch these are, in what `state` counts: examples."""
+        return len(members)
 
     def _examples_of_epoch(self, draw: "np.random.Generator") -> Numbers:
         """The examples of an epoch in the order of the store, repeated by weight."""

@@ -34,9 +34,14 @@ class RunningText:
         """The number of blocks."""
         return len(self._bounds) - 1
 
+    def widths(self, blocks: Numbers) -> Numbers:
+        """Positions in each of these blocks."""
+        widths: Numbers = self._bounds[blocks + 1] - self._bounds[blocks]
+        return widths
+
     def batches(self, blocks: Numbers) -> list[Numbers]:
         """Cuts blocks into batches: whole ones, then shorter ones by their lengths."""
-        widths = self._bounds[blocks + 1] - self._bounds[blocks]
+        widths = self.widths(blocks)
         whole = widths == self._config.block_tokens
         return [
             blocks[chosen][rows]
@@ -46,11 +51,11 @@ class RunningText:
 
     def load(self, blocks: Numbers) -> Batch:
         """The batch of these blocks; targets are all that it has."""
-        begins, ends = self._bounds[blocks], self._bounds[blocks + 1]
-        mask = np.arange((ends - begins).max()) < (ends - begins)[:, None]  # (B,T)
+        begins, widths = self._bounds[blocks], self.widths(blocks)
+        mask = np.arange(widths.max()) < widths[:, None]  # (B,T)
         before, after = [], []
         places = np.searchsorted(self._ends, begins, side="right")  # the documents that they begin in
-        for begin, end, place in zip(begins.tolist(), ends.tolist(), places.tolist(), strict=True):
+        for begin, end, place in zip(begins.tolist(), (begins + widths).tolist(), places.tolist(), strict=True):
             while begin < end:
                 stop = min(end, int(self._ends[place]))
                 tokens = self._read(place, begin, stop)
@@ -94,7 +99,7 @@ class BlockStream(BatchStream):
     @property
     @override
     def identity(self) -> str:
-        return f"{super().identity} {self._config.block_tokens} {self._config.across_documents}"
+        return f"{super().identity} in blocks"
 
     @override
     def _order_of_epoch(self, epoch: int, draw: "np.random.Generator") -> Numbers:
@@ -105,6 +110,11 @@ class BlockStream(BatchStream):
     @override
     def _batches_of_window(self, epoch: int, window: Numbers) -> list[Numbers]:
         return self._texts[epoch].batches(window)
+
+    @override
+    def _size(self, members: Numbers) -> int:
+        """As in `BatchStream`, in tokens: so an epoch goes on with blocks of another size."""
+        return int(self._texts[self._epoch].widths(members).sum())
 
     @override
     def _load(self, epoch: int, number: int, members: Numbers) -> Batch:

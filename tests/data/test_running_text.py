@@ -12,7 +12,7 @@ import torch
 
 from nmtkit.core.errors import CheckpointError
 from nmtkit.data.batch import Batch
-from nmtkit.data.batch_stream import BatchConfig
+from nmtkit.data.batch_stream import BatchConfig, BatchStream
 from nmtkit.data.running_text import BlockStream, RunningText, blocks_in_order
 from nmtkit.data.shards import RaggedArray
 from nmtkit.data.store import Store, StoreWriter
@@ -173,20 +173,27 @@ def test_a_restored_stream_goes_on_with_the_next_batch(store: Store, across: boo
         assert all(map(same, batches[number : number + 3], islice(resumed, 3)))
 
 
-def test_with_other_batch_sizes_the_epoch_goes_on_and_with_other_blocks_it_begins_anew(store: Store) -> None:
+@pytest.mark.parametrize(
+    ("settings", "most"),
+    [({"batch_tokens": 15}, 14), ({"block_tokens": 2 * BLOCK}, 28), ({"block_tokens": 3}, 30), ({"across": False}, 30)],
+)
+def test_with_other_sizes_the_epoch_goes_on_after_as_many_tokens(
+    store: Store, settings: dict[str, Any], most: int
+) -> None:
     stream = BlockStream(store, config(), seed=1)
-    first = next(stream)
-    for _ in range(5):
-        next(stream)
-    state = stream.state()
-    other = BlockStream(store, config(batch_tokens=15), seed=1)
-    other.restore(state)
-    assert 0 <= other.state()["examples"] - state["examples"] <= 2
-    for settings in (config(block_tokens=BLOCK + 1), config(across=False)):
-        anew = BlockStream(store, settings, seed=1)
-        anew.restore(state)
-        assert (anew.epoch, anew.state()["examples"]) == (0, 0)
-        assert not same(next(anew), first)
+    tokens = sum(next(stream).n_tokens for _ in range(6))
+    assert stream.state()["examples"] == tokens
+    other = BlockStream(store, config(**settings), seed=1)
+    other.restore(stream.state())
+    assert tokens <= other.state()["examples"] < tokens + most
+    assert other.epoch == 0
+
+
+def test_the_text_in_blocks_is_not_that_in_sentences(store: Store) -> None:
+    stream, sentences = BlockStream(store, config(), seed=1), BatchStream(store, BatchConfig(batch_tokens=30), seed=1)
+    next(stream)
+    sentences.restore(stream.state())
+    assert sentences.state()["examples"] == 0
 
 
 def test_other_data_begin_the_epoch_anew_and_fewer_of_them_are_refused(

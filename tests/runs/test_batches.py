@@ -1,0 +1,64 @@
+"""The batches of a recipe: corrupted where its task does so, and as they are stored where it does not."""
+
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+from typing_extensions import override
+
+from nmtkit.data.batch import Batch
+from nmtkit.data.batch_stream import BatchStream, sorted_batches
+from nmtkit.data.store import Store
+from nmtkit.data.tokenizer import Tokenizers
+from nmtkit.runs.batches import loss_batches, training_batches
+from nmtkit.runs.folder import RunFolder
+from nmtkit.runs.saved import SavedRun
+from nmtkit.tasks.task import TASKS, Task
+from nmtkit.tasks.translation import TRANSLATION
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unscrambling(Task):
+    """Every source id is moved by a random number below the size of the vocabulary."""
+
+    @override
+    def corrupt(self, batch: Batch, generator: torch.Generator, tokenizers: Tokenizers) -> Batch:
+        size = len(tokenizers.src.vocabulary)
+        moved = batch.inputs.ids + torch.randint(size, batch.inputs.ids.shape, generator=generator)
+        return replace(batch, inputs=replace(batch.inputs, ids=moved % size))
+
+
+@pytest.fixture
+def run(trained: Path, monkeypatch: pytest.MonkeyPatch) -> SavedRun:
+    monkeypatch.setattr(TASKS, "_members", dict(TASKS._members))
+    TASKS.register("unscrambling")(Unscrambling(name="unscrambling", columns=TRANSLATION.columns))
+    return SavedRun(RunFolder(trained))
+
+
+def inputs(batches: list[Batch]) -> list[list[list[int]]]:
+    return [batch.inputs.ids.tolist() for batch in batches]
+
+
+def test_a_task_corrupts_what_is_trained_on_and_what_the_loss_is_of(run: SavedRun) -> None:
+    recipe, tokenizers = run.recipe.model_copy(update={"task": "unscrambling"}), run.load_tokenizers()
+    store = Store.open(run.folder.data, "train")
+
+    def trained_on(seed: int, skipped: int = 0) -> list[list[list[int]]]:
+        return inputs([*islice(training_batches(recipe, store, tokenizers, seed), skipped, 3)])
+
+    plain = inputs([*islice(training_batches(run.recipe, store, tokenizers, 1), 3)])
+    assert all(one != other for one, other in zip(trained_on(1), plain, strict=True))
+    assert trained_on(1) == trained_on(1) == [*trained_on(1)[:1], *trained_on(1, 1)]
+    first, again = (inputs([*loss_batches(recipe, store, tokenizers)]) for _ in range(2))
+    assert first == again != inputs([*loss_batches(run.recipe, store, tokenizers)])
+
+
+def test_a_task_that_corrupts_nothing_leaves_the_batches_as_they_are(run: SavedRun) -> None:
+    recipe, tokenizers = run.recipe, run.load_tokenizers()
+    store = Store.open(run.folder.data, "train")
+    stream = BatchStream(store, recipe.batch, 1, limits=recipe.data.truncation)
+    assert inputs([*islice(training_batches(recipe, store, tokenizers, 1), 3)]) == inputs([*islice(stream, 3)])
+    batches = sorted_batches(store, recipe.evaluation.batch_tokens, recipe.data.truncation)
+    assert inputs([*loss_batches(recipe, store, tokenizers)]) == inputs([*batches])
