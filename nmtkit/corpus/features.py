@@ -1,8 +1,7 @@
 """Files of features: rows of numbers for each example, read from the disk when they are asked for."""
 
-import zipfile
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeAlias, overload
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +32,7 @@ class FeaturesFile:
         self._new_faults: list[FileFault] = []
         try:
             self._open()
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile, DataError) as fault:
+        except Exception as fault:  # numpy and zipfile have many kinds for what is damaged
             why = str(fault) if isinstance(fault, DataError) else f"{path}: cannot read it as .npy or .npz: {fault}"
             self.whole, self.count = False, 0
             self._new_faults.append(FileFault(FEATURES, FaultLocation(path, 1, text=why), why))
@@ -72,7 +71,9 @@ class FeaturesFile:
         """The features of an example, counted from 0; DataError if they are of another kind or not finite."""
         try:
             rows = self._array(number)
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as fault:
+        except DataError:
+            raise
+        except Exception as fault:
             raise DataError(f"{self.path}, example {number + 1}: cannot read it: {fault}") from fault
         if not (finite := np.isfinite(rows).all(1)).all():
             raise DataError(
@@ -109,11 +110,7 @@ class FeatureRows(Sequence[Rows]):
     def __len__(self) -> int:
         return len(self._numbers)
 
-    @overload
-    def __getitem__(self, at: int) -> Rows: ...
-    @overload
-    def __getitem__(self, at: slice) -> "FeatureRows": ...
-    def __getitem__(self, at: int | slice) -> "Rows | FeatureRows":
+    def __getitem__(self, at: Any) -> Any:
         if isinstance(at, slice):
             return FeatureRows(self._file, self._numbers[at])
         return self._file.read(self._numbers[at])

@@ -82,6 +82,12 @@ def test_files_that_are_damaged_or_no_arrays(tmp_path: Path) -> None:
             path.write_bytes(content)
         with pytest.raises(DataError, match=r"c.npy: cannot read it as .npy or .npz"):
             list(read_blocks("train", SplitFiles(features=[str(path)])))
+    np.savez_compressed(tmp_path / "e.npz", np.arange(4000, dtype=np.float32).reshape(-1, 2))
+    whole = (tmp_path / "e.npz").read_bytes()
+    for at in range(60, 1000, 31):
+        (tmp_path / "e.npz").write_bytes(whole[:at] + bytes([whole[at] ^ 255]) + whole[at + 1 :])
+        with pytest.raises(DataError, match=r"e.npz.*cannot read it"):
+            list(read_blocks("train", SplitFiles(features=[str(tmp_path / "e.npz")])))
     (tmp_path / "d.npz").write_bytes(packed)
     with pytest.raises(DataError, match=r"d.npz.*cannot read it"):
         list(read_blocks("train", SplitFiles(features=[str(tmp_path / "d.npz")])))
