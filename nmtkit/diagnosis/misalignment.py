@@ -7,6 +7,7 @@ give. All scores are log-likelihood ratios in nats: two lines that belong togeth
 
 from dataclasses import dataclass
 from itertools import islice
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,39 +43,21 @@ LINE_WIDTH = 60
 """Characters shown of each line."""
 
 
-@dataclass(frozen=True)
-class Features:
-    """The features that n lines are compared by."""
+Features: TypeAlias = NDArray[np.float64]
+"""`(n,3)`: what n lines are compared by: the log of their (softened) characters, the kind of the mark that they end in,
+and a sum over their digits; 0 for no mark and no digits."""
 
-    lengths: NDArray[np.float64]
-    """`(n,)`: log of their (softened) characters."""
-    marks: NDArray[np.int8]
-    """`(n,)`: the kind of the mark they end in; 0 for none."""
-    numbers: NDArray[np.int64]
-    """`(n,)`: a sum over their digits; 0 for none."""
 
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    @classmethod
-    def of(cls, text: TextArrays) -> "Features":
-        """The features of some lines."""
-        last = text.codes[np.maximum(text.starts + text.lengths - 1, 0)]
-        marks = np.zeros(len(last), dtype=np.int8)
-        for number, signs in enumerate(_MARKS, start=1):
-            marks[np.isin(last, [ord(sign) for sign in signs])] = number
-        numbers = np.zeros(len(last), dtype=np.int64)
-        digits = np.flatnonzero(text.kinds == DIGIT)
-        np.add.at(numbers, text.line_of(digits), _DIGIT_WEIGHTS[text.codes[digits] & 15])
-        return cls(np.log(text.lengths + 15.0), marks, numbers)
-
-    def part(self, start: int, end: int) -> "Features":
-        """The features of a part of the lines."""
-        return Features(*(column[start:end] for column in vars(self).values()))
-
-    def then(self, other: "Features") -> "Features":
-        """The features of these lines and of others after them."""
-        return Features(*map(np.concatenate, zip(vars(self).values(), vars(other).values(), strict=True)))
+def line_features(text: TextArrays) -> Features:
+    """The features of some lines."""
+    last = text.codes[np.maximum(text.starts + text.lengths - 1, 0)]
+    marks = np.zeros(len(last))
+    for number, signs in enumerate(_MARKS, start=1):
+        marks[np.isin(last, [ord(sign) for sign in signs])] = number
+    numbers = np.zeros(len(last))
+    digits = np.flatnonzero(text.kinds == DIGIT)
+    np.add.at(numbers, text.line_of(digits), _DIGIT_WEIGHTS[text.codes[digits] & 15])
+    return np.array([np.log(text.lengths + 15.0), marks, numbers]).T
 
 
 @dataclass(frozen=True)
@@ -93,21 +76,23 @@ class PairScorer:
     @classmethod
     def learn(cls, src: Features, tgt: Features) -> "PairScorer":
         """Learns from lines of both sides; it does not matter whether they belong together."""
-        far = max(0.1, float(np.hypot(src.lengths.std(), tgt.lengths.std())))
-        shares = (np.bincount(tgt.marks, minlength=len(_MARKS) + 1) + 1) / (len(tgt) + len(_MARKS) + 1)
+        (src_lengths, *_), (tgt_lengths, tgt_marks, _) = src.T, tgt.T
+        far = max(0.1, float(np.hypot(src_lengths.std(), tgt_lengths.std())))
+        shares = (np.bincount(tgt_marks.astype(int), minlength=len(_MARKS) + 1) + 1) / (len(tgt) + len(_MARKS) + 1)
         differ = np.log((1 - SAME_MARK_RATE) / (1 - (shares**2).sum()))
         marks = np.append(np.log(SAME_MARK_RATE / shares), differ)
-        return cls(float(tgt.lengths.mean() - src.lengths.mean()), min(0.3, 0.6 * far), far, marks)
+        return cls(float(tgt_lengths.mean() - src_lengths.mean()), min(0.3, 0.6 * far), far, marks)
 
     def scores(self, src: Features, tgt: Features) -> NDArray[np.float64]:
         """`(n,)`: the score of each pair, in nats."""
-        apart = (tgt.lengths - src.lengths - self.ratio) ** 2
+        (src_lengths, src_marks, src_numbers), (tgt_lengths, tgt_marks, tgt_numbers) = src.T, tgt.T
+        apart = (tgt_lengths - src_lengths - self.ratio) ** 2
         scores: NDArray[np.float64] = np.maximum(
             -4.0, np.log(self.far / self.near) + apart / 2 * (self.far**-2 - self.near**-2)
         )
-        scores += self.marks[np.where(src.marks == tgt.marks, tgt.marks, len(_MARKS) + 1)]
-        numbered = (src.numbers > 0) | (tgt.numbers > 0)
-        scores += numbered * np.where(src.numbers == tgt.numbers, SAME_NUMBERS, OTHER_NUMBERS)
+        scores += self.marks[np.where(src_marks == tgt_marks, tgt_marks, len(_MARKS) + 1).astype(int)]
+        numbered = (src_numbers > 0) | (tgt_numbers > 0)
+        scores += numbered * np.where(src_numbers == tgt_numbers, SAME_NUMBERS, OTHER_NUMBERS)
         return scores
 
 
@@ -121,7 +106,7 @@ def _shifted_scores(
     start, end = max(first, -shift), min(first + count, len(tgt) - shift)
     scores = np.zeros(count)
     if start < end:
-        scores[start - first : end - first] = scorer.scores(src.part(start, end), tgt.part(start + shift, end + shift))
+        scores[start - first : end - first] = scorer.scores(src[start:end], tgt[start + shift : end + shift])
     return scores
 
 
@@ -134,7 +119,7 @@ def _line_of_shift(plain: NDArray[np.float64], shifted: NDArray[np.float64], sta
 
 def shifted_pairs(src_text: TextArrays, tgt_text: TextArrays) -> RowIndices:
     """The pairs of a block that seem to be shifted: in windows where a shift is better."""
-    src, tgt = Features.of(src_text), Features.of(tgt_text)
+    src, tgt = line_features(src_text), line_features(tgt_text)
     scorer, count = PairScorer.learn(src, tgt), len(src)
     plain = _shifted_scores(scorer, src, tgt, 0, count, 0)
     others = [_shifted_scores(scorer, src, tgt, 0, count, shift) for shift in SHIFTS]
@@ -176,7 +161,7 @@ class _Tape:
         self._lines = read_lines_lenient(path)
         self.start = 0
         """The first line of the stretch, from 0."""
-        self.features = Features.of(TextArrays.of([])).part(0, 0)
+        self.features = np.empty((0, 3))
 
     def move(self, start: int, end: int) -> None:
         """Reads on up to the line before `end`, or to the end of the file, and drops the lines before `start`."""
@@ -184,8 +169,8 @@ class _Tape:
             lines = list(islice(self._lines, max(missing, BLOCK_LINES)))
             if not lines:
                 break
-            self.features = self.features.then(Features.of(TextArrays.of(lines)))
-        self.features = self.features.part(max(0, start - self.start), len(self.features))
+            self.features = np.concatenate([self.features, line_features(TextArrays.of(lines))])
+        self.features = self.features[max(0, start - self.start) :]
         self.start = max(start, self.start)
 
 
