@@ -268,7 +268,7 @@ def collate(
     if src is not None:
         inputs = Inputs.of_texts(src, src_extended, n_oov, width)
     elif features is not None:
-        inputs = Inputs.of_features(features)
+        inputs = Inputs.of_features(features, width)
     if tgt is not None:
         assert len(tgt) > 0, "a batch has at least one example"
         targets = Targets.of_texts(tgt, tgt_extended)

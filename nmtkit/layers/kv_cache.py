@@ -16,9 +16,6 @@ Letters as in `models/base.py`, and:
     P  positions that are read: those before and the present one
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -118,20 +115,15 @@ class KVCache:
         """How many positions the sentence that has come farthest has; unlike `length` without a longer prompt."""
         return int(self.position.max()) + 1 if self._has_prompts else self.length
 
-    @contextmanager
-    def reading_prompt(self, length: int) -> Iterator[None]:
-        """A step that reads the first positions of all sentences at once, as `length` hypotheses of each.
+    def begin_prompts(self, length: int) -> None:
+        """Makes the first step one over so many positions; `next_step` then stands behind them.
 
-        The i-th hypothesis is position i, and sees those before it. At the end the cache stands behind them.
+        Hypothesis i of a sentence is its position i, and sees those before it.
         """
         self.reserve(length)
         self.length, self.width, self._in_prompt = length, length, True
         self.position += length - 1
         self._number_rows()
-        yield
-        last = torch.full((self.sentences,), length - 1, device=self.position.device)
-        self.next_step(last, width=1)
-        self._in_prompt = False
 
     def end_prompts(self, lengths: Tensor, beam: int) -> None:
         """From here on sentences have `beam` hypotheses, and have read so many tokens each, `(B,)`.
@@ -156,6 +148,8 @@ class KVCache:
         `rows` `(B*width,)` says which of the N hypotheses each of the next ones continues; None: each itself.
         """
         width = width or self.width
+        if self._in_prompt:  # the last position has seen all
+            rows, width, self._in_prompt = torch.full_like(self.position, self.width - 1), 1, False
         if not self._is_fixed:
             self.length += 1
             self.reserve(self.length)

@@ -355,8 +355,9 @@ class Decoder(Model, Generic[M, S]):
         makes the cache forget the padding.
         """
         if self.prefills_at_once:
-            with cache.reading_prompt(prompt.shape[1]):
-                output, state = self.advance(prompt.flatten(), state, memory, cache)
+            cache.begin_prompts(prompt.shape[1])
+            output, state = self.advance(prompt.flatten(), state, memory, cache)
+            cache.next_step()
             return output.mapped(lambda tensor: tensor.view(*prompt.shape, *tensor.shape[1:])), state
         steps = []
         for place, tokens in enumerate(prompt.unbind(1)):

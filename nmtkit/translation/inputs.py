@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nmtkit.core.errors import DataError, NmtkitError, RecipeError
 from nmtkit.corpus.features import Rows
-from nmtkit.data.batch import Batch, Inputs, Targets
+from nmtkit.data.batch import Batch, collate
 from nmtkit.data.batch_stream import bucket_by_length
 from nmtkit.data.tokenizer import WORD_START, Tokenizer
 from nmtkit.data.tokenizers import Tokenizers
@@ -68,6 +68,12 @@ class TargetLine:
     ids: list[int]
     extended: list[int]
     """The same, but words of its source that the vocabulary lacks have their extended ids."""
+
+    def behind(self, source: SourceLine) -> "TargetLine":
+        """The whole text where the source is a prompt, else this."""
+        return (
+            replace(self, ids=source.ids + self.ids, extended=source.ids + self.extended) if source.is_prompt else self
+        )
 
 
 def require_list(**given: object) -> None:
@@ -201,14 +207,12 @@ class TextModel:
                 raise DataError(f"example {number}: the model {self.name!r} reads {wanted}, which this is not")
         if reads == "features":
             return [SourceLine([], [], features=cast(Rows, rows)) for rows in lines]
-        return self._encode_texts(cast(Sequence[str], lines), limit, reads == "prompt")
-
-    def _encode_texts(self, lines: Sequence[str], limit: int | None, are_prompts: bool) -> list[SourceLine]:
+        texts, are_prompts = cast(Sequence[str], lines), reads == "prompt"
         tokenizer = self.tokenizers.tgt if are_prompts else self.tokenizers.src
-        spelled = [tokenizer.tokens(line) for line in lines] if self.copies else None
-        cut = [known_ids(tokenizer, own) for own in spelled] if spelled else tokenizer.encode_many(list(lines))
+        spelled = [tokenizer.tokens(line) for line in texts] if self.copies else None
+        cut = [known_ids(tokenizer, own) for own in spelled] if spelled else tokenizer.encode_many(list(texts))
         sources = []
-        for number, (line, whole) in enumerate(zip(lines, cut, strict=True)):
+        for number, (line, whole) in enumerate(zip(texts, cut, strict=True)):
             ids = whole[:limit]
             left_out = len(whole) - len(ids)
             if not line.strip():
@@ -276,8 +280,8 @@ class TextModel:
     ) -> Iterator[tuple[list[int], Batch]]:
         """The pairs whose source is not empty in batches on the CPU, each with their numbers."""
         filled = [number for number, source in enumerate(sources) if not source.is_empty]
-        pairs = [(sources[number], len(targets[number].ids)) for number in filled]
-        lengths = [(one.length + own if one.is_prompt else max(one.length, own)) + 1 for one, own in pairs]
+        targets = [target.behind(source) for source, target in zip(sources, targets, strict=True)]
+        lengths = [max(sources[number].length, len(targets[number].ids)) + 1 for number in filled]
         for members in bucket_by_length(np.array(lengths, dtype=np.int64), self.batch_budget):
             numbers = [filled[member] for member in members]
             yield numbers, make_batch([sources[number] for number in numbers], [targets[number] for number in numbers])
@@ -314,24 +318,20 @@ def bucket_width(columns: int) -> int:
 def make_batch(
     sources: Sequence[SourceLine], targets: Sequence[TargetLine] | None = None, width: int | None = None
 ) -> Batch:
-    """One batch of them on the CPU, as wide as its longest source or wider; all were read for the same model.
-
-    Targets stand behind prompts, if there are any.
-    """
+    """One batch of them on the CPU, as wide as its longest source or wider; all were read for the same model."""
     ids, extended = [source.ids for source in sources], [one.extended for one in sources if one.extended is not None]
     features = [source.features for source in sources if source.features is not None]
-    has_prompts = sources[0].is_prompt
-    if has_prompts:
-        batch = Batch(prompt=_padded(ids) if targets is None else None)
-    elif features:
-        batch = Batch(Inputs.of_features(features, width))
-    else:
-        batch = Batch(Inputs.of_texts(ids, extended or None, max(len(source.oov) for source in sources), width))
-    if targets is not None:
-        prompts = ids if has_prompts else [[]] * len(ids)
-        whole = [[*prompt, *target.ids] for prompt, target in zip(prompts, targets, strict=True)]
-        numbered = [[*prompt, *target.extended] for prompt, target in zip(prompts, targets, strict=True)]
-        batch = replace(batch, targets=Targets.of_texts(whole, numbered))
+    batch = collate(
+        None if features or sources[0].is_prompt else ids,
+        None if targets is None else [target.ids for target in targets],
+        extended or None,
+        None if targets is None else [target.extended for target in targets],
+        n_oov=max(len(source.oov) for source in sources),
+        width=width,
+        features=features or None,
+    )
+    if sources[0].is_prompt and targets is None:
+        batch = replace(batch, prompt=_padded(ids))
     if any(source.request is not None for source in sources):
         return _with_requests(batch, sources)
     return batch

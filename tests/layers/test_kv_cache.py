@@ -13,12 +13,13 @@ def after_prompts(at_once: bool, beam: int) -> KVCache:
     """Two sentences with prompts of 4 and 2 tokens, whose entries are 1 to 4, and 5, 6 and padding."""
     cache = KVCache(2, 1, torch.device("cpu"))
     if at_once:
-        with cache.reading_prompt(4):
-            cache.append(0, PROMPTS.flatten(0, 1))
-            assert cache.positions().tolist() == [[0, 1, 2, 3]]
-            visible = cache.bias()
-            assert visible is not None
-            assert (visible == 0).squeeze().tolist() == torch.ones(4, 4).tril().bool().tolist()
+        cache.begin_prompts(4)
+        cache.append(0, PROMPTS.flatten(0, 1))
+        assert cache.positions().tolist() == [[0, 1, 2, 3]]
+        visible = cache.bias()
+        assert visible is not None
+        assert (visible == 0).squeeze().tolist() == torch.ones(4, 4).tril().bool().tolist()
+        cache.next_step()
     else:
         for entries in PROMPTS.unbind(1):
             cache.append(0, entries)
