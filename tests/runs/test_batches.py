@@ -11,7 +11,7 @@ from typing_extensions import override
 from nmtkit.data.batch import Batch
 from nmtkit.data.batch_stream import BatchStream, sorted_batches
 from nmtkit.data.store import Store
-from nmtkit.data.tokenizer import Tokenizers
+from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.runs.batches import loss_batches, training_batches
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun
