@@ -198,12 +198,14 @@ class TextModel:
                 "take one that has, e.g. rnnsearch or transformer"
             )
 
-    def encode_sources(self, lines: Sequence[str] | Sequence[Rows]) -> list[SourceLine]:
+    def encode_sources(self, lines: Sequence[str | Rows]) -> list[SourceLine]:
         """Cuts lines into tokens, as many of each as are read; raises a DataError for what the model cannot read."""
         reads, limit = self.reads, self.max_source_tokens
+        size = self.tokenizers.features
+        wanted = f"rows of {size} numbers, at least one" if reads == "features" else "text"
         for number, line in enumerate(lines, start=1):
-            if isinstance(line, str) == (reads == "features") or (reads == "features" and not len(line)):
-                wanted = "rows of numbers (R,F), at least one" if reads == "features" else "text"
+            fits = not isinstance(line, str) and line.shape[1:] == (size,) and len(line) > 0
+            if not (fits if reads == "features" else isinstance(line, str)):
                 raise DataError(f"example {number}: the model {self.name!r} reads {wanted}, which this is not")
         if reads == "features":
             return [SourceLine([], [], features=cast(Rows, rows)) for rows in lines]

@@ -11,6 +11,7 @@ from untrained import WORDS, untrained
 
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.corpus.features import Rows
+from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.models.base import Decoder
 from nmtkit.search.engine import beam_search
 from nmtkit.search.rules import SearchConfig
@@ -20,6 +21,7 @@ from nmtkit.translation.translator import Translator
 from nmtkit.translation.workers import Workers
 
 VOCABULARY = WORDS.tgt.vocabulary
+OWN = Tokenizers(WORDS.config, {"tgt": WORDS.tgt}, features=3)
 LINES = ["the old man", "", "a dog , who is old , sleeps in the house", "the", "  ", "the dog sees"]
 DRAW = np.random.default_rng(3)
 FEATURES: list[Rows] = [DRAW.standard_normal((count, 3)) * 4 for count in (4, 1, 9, 3, 4)]
@@ -27,7 +29,7 @@ FEATURES: list[Rows] = [DRAW.standard_normal((count, 3)) * 4 for count in (4, 1,
 
 def translator(model: Decoder, **settings: object) -> Translator:
     config = SearchConfig.model_validate({"beam_size": 3, "max_length": 8, **settings})
-    return Translator(model, WORDS, config, name="mine", batch_tokens=16)
+    return Translator(model, OWN, config, name="mine", batch_tokens=16)
 
 
 def same(found: list[list[Translation]], expected: list[list[Translation]]) -> None:
@@ -121,10 +123,12 @@ def test_rows_of_numbers_are_described() -> None:
 
 def test_what_a_model_cannot_read_is_named() -> None:
     system = translator(Captioner(len(VOCABULARY)))
-    with pytest.raises(DataError, match="example 2: the model 'mine' reads rows of numbers"):
+    with pytest.raises(DataError, match="example 2: the model 'mine' reads rows of 3 numbers"):
         system.search([FEATURES[0], "the dog"])
     with pytest.raises(DataError, match=r"example 1: .* at least one, which this is not"):
         system.search([FEATURES[0][:0]])
+    with pytest.raises(DataError, match=r"example 1: .* reads rows of 3 numbers"):
+        system.search([FEATURES[0][:, :2]])
     for text_reader in (translator(AttendingModel(len(VOCABULARY))), untrained("rnnsearch", WORDS)):
         with pytest.raises(DataError, match=r"example 1: the model '\w*' reads text, which this is not"):
             text_reader.search([FEATURES[0]])
