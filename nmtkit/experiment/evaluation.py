@@ -188,7 +188,7 @@ def compare_run(
         of_long = [references[number] for number in long]
         long_bleu = metrics.score_all([texts[number] for number in long], [of_long], ["bleu"], how.options)[0]
     scores = {score.name: score for score in result.scores}
-    steps = [logged.event for logged in MetricsLog(run.folder).read() if isinstance(logged.event, Step)]
+    steps = [event for _, event in MetricsLog(run.folder).read() if isinstance(event, Step)]
     return ComparedRun(
         name=run.recipe.name,
         kind=run.recipe.model.kind,

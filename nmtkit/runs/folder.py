@@ -7,7 +7,6 @@ import os
 import shutil
 import socket
 import tempfile
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
@@ -274,12 +273,8 @@ def lock_run(folder: RunFolder, notify: Notify) -> RunLock:
 
 
 def _holder(file: int) -> str:
-    """The holder's name in a lock file; a process that has just locked it gets a moment to write it."""
-    for _ in range(20):
-        if name := os.pread(file, 200, 0).decode("utf-8", "replace").strip():
-            return name
-        time.sleep(0.05)
-    return "one whose name is unknown"
+    """The holder's name in a lock file."""
+    return os.pread(file, 200, 0).decode("utf-8", "replace").strip() or "one whose name is unknown"
 
 
 def _linked(source: str, target: str) -> None:

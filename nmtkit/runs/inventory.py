@@ -44,7 +44,9 @@ def list_runs(runs: Path = RUNS_FOLDER) -> list[RunSummary]:
 def _summary(folder: RunFolder) -> RunSummary:
     facts: dict[str, Any] = {}
     try:
-        facts |= _recipe_facts(folder)
+        recipe, _ = load_yaml(folder.recipe)
+        facts |= {"recipe": str(recipe["name"]), "task": str(recipe["task"])}
+        facts["metric"] = str(recipe["training"]["best_metric"])
         facts |= _training_facts(folder, facts["metric"])
         if folder.test_scores.is_file():
             scores = _json(folder.test_scores)["scores"]
@@ -55,11 +57,6 @@ def _summary(folder: RunFolder) -> RunSummary:
         facts |= {"state": "training", "why": writer}
     times = [part.stat().st_mtime for part in (folder.recipe, folder.metrics, folder.result) if part.exists()]
     return RunSummary(folder.path.name, **facts, size=_size(folder.path), changed=max(times))
-
-
-def _recipe_facts(folder: RunFolder) -> dict[str, Any]:
-    data, _ = load_yaml(folder.recipe)
-    return {"recipe": str(data["name"]), "task": str(data["task"]), "metric": str(data["training"]["best_metric"])}
 
 
 def _training_facts(folder: RunFolder, metric: str) -> dict[str, Any]:

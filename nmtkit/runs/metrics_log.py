@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.core.files import atomic_write_text, write_errors
@@ -42,15 +42,6 @@ class EarlierStages:
         if isinstance(event, Saved):
             return replace(event, update=event.update + self.updates)
         return replace(event, update=event.update + self.updates, seconds=event.seconds + self.seconds)
-
-
-class LoggedEvent(NamedTuple):
-    """A logged event; numbers that were infinite or missing are NaN."""
-
-    stage: str
-    """Empty where training has none."""
-    event: Step | Evaluated
-    """Counted from the beginning of the first stage."""
 
 
 class MetricsLog:
@@ -108,8 +99,11 @@ class MetricsLog:
                     kept.append(line)
         atomic_write_text(self.path, "".join(line + "\n" for line in kept))
 
-    def read(self) -> Iterator[LoggedEvent]:
-        """All events in order; of a running training, without a last line that is incomplete."""
+    def read(self) -> Iterator[tuple[str, Step | Evaluated]]:
+        """All events in order, each with its stage, or "" where training has none, and counted from the first stage.
+
+        Numbers that were infinite or missing are NaN. Of a running training a last line that is incomplete is left out.
+        """
         try:
             lines = self._text().split("\n")
         except (OSError, UnicodeDecodeError) as fault:
@@ -122,14 +116,14 @@ class MetricsLog:
                 continue
             try:
                 record = parse_json(line, "")
-                logged = LoggedEvent(str(record.get("stage") or ""), _event(record))
+                stage, event = str(record.get("stage") or ""), _event(record)
             except (DataError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as fault:
                 raise DataError(
                     f"{self.path}, line {number}: not what training logs (an object with `update` and `event`); the "
                     "file is damaged: delete the line, or take the file from a copy of the run"
                 ) from fault
-            reached = max(reached, logged.event.update)
-            yield logged
+            reached = max(reached, event.update)
+            yield stage, event
         if reached < made:
             raise DataError(
                 f"{self.path}: ends at update {reached:,}, but the training made {made:,}, so it was cut short; take "

@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 
 from nmtkit.runs.folder import RunFolder
-from nmtkit.runs.metrics_log import LoggedEvent, MetricsLog
+from nmtkit.runs.metrics_log import MetricsLog
 from nmtkit.training.events import Evaluated, Saved, Step
 
 
@@ -23,12 +23,12 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     log.add(step(1, 2.0))
     log.add(Saved("elsewhere", 1))
     log.add(evaluated(1), "second")
-    first, second = log.read()
-    assert first == LoggedEvent("", step(1, 2.0))
-    assert (second.stage, second.event.update) == ("second", 1)
-    assert isinstance(second.event, Evaluated)
-    assert second.event.metrics == evaluated(1).metrics
-    assert second.event.best
+    first, (stage, event) = log.read()
+    assert first == ("", step(1, 2.0))
+    assert (stage, event.update) == ("second", 1)
+    assert isinstance(event, Evaluated)
+    assert event.metrics == evaluated(1).metrics
+    assert event.best
     one, other = (json.loads(line) for line in log.path.read_text().splitlines())
     assert {"update": 1, "event": "step", "nll": 2.0, "lr": 0.5, "seconds": 2.0}.items() <= one.items()
     assert other == {
@@ -47,7 +47,7 @@ def test_what_was_not_finite_or_not_logged_is_nan(tmp_path: Path) -> None:
     log.add(step(1, math.inf))
     log.path.write_text(log.path.read_text() + '{"update": 2, "event": "step"}\n')
     assert json.loads(log.path.read_text().splitlines()[0])["nll"] is None
-    first, second = (logged.event for logged in log.read())
+    first, second = (event for _, event in log.read())
     assert isinstance(first, Step)
     assert isinstance(second, Step)
     assert math.isnan(first.terms["nll"])
@@ -61,4 +61,4 @@ def test_a_training_that_goes_on_takes_back_what_came_after_its_state(tmp_path: 
         log.add(step(update, 2.0))
     log.path.write_text(log.path.read_text() + '{"update": 4, "ev')
     log.truncate_after(after=2)
-    assert [logged.event.update for logged in log.read()] == [1, 2]
+    assert [event.update for _, event in log.read()] == [1, 2]
