@@ -1,0 +1,41 @@
+"""A classifier from outside: the mean of the words' vectors, and a softmax (Joulin et al. 2017, eq. 1)."""
+
+from typing import Literal
+
+from torch import nn
+
+from nmtkit.cli import main
+from nmtkit.core.columns import Column
+from nmtkit.models.base import MODELS, Model, ModelConfig, ModelOutput
+from nmtkit.tasks.labelling import LabellingTask
+from nmtkit.tasks.task import TASKS
+
+
+@MODELS.register("bag-of-words")
+class BagOfWords(Model):
+    class Config(ModelConfig):
+        kind: Literal["bag-of-words"] = "bag-of-words"
+        hidden_size: int = 16
+
+    output_column = "labels"
+
+    def __init__(self, config, sizes):
+        super().__init__(config, sizes)
+        self.src_embedding = nn.Embedding(sizes["src"], config.hidden_size)
+        self.output = nn.Linear(config.hidden_size, sizes["labels"])
+
+    def read(self, batch, need_attention=False):
+        real = batch.inputs.mask[..., None]  # (B,S,1)
+        return ModelOutput((self.src_embedding(batch.inputs.ids) * real).sum(1) / real.sum(1)), None
+
+
+TASKS.register("classification")(
+    LabellingTask(
+        name="classification",
+        command="classify",
+        about="Classify texts: one label for each line.",
+        columns=(Column("src"), Column("labels", "label", required=("train", "valid"))),
+    )
+)
+if __name__ == "__main__":
+    main()
