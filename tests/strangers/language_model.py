@@ -21,6 +21,8 @@ class TinyLanguageModel(Decoder):
         heads: int = 2
         attention_dropout: float = 0.0
 
+    prefills_at_once = True
+
     def __init__(self, config, sizes):
         super().__init__(config, sizes)
         self.tgt_embedding = nn.Embedding(sizes["tgt"], config.hidden_size)
