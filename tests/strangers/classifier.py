@@ -1,4 +1,4 @@
-"""A classifier from outside: the mean of the words' vectors, and a softmax (Joulin et al. 2017, eq. 1)."""
+"""Classification by the mean of the words (Joulin et al. 2017, equation 1)."""
 
 from typing import Literal
 
