@@ -78,7 +78,7 @@ OTHERS = ("hf ", "make ", "python ")
 RUN_ELSEWHERE = {
     "from nmtkit.cli import main": "tests/test_strangers.py runs a program that ends so",
     '"""The mean of the source\'s words, and the word before."""': "tests/test_strangers.py trains this model",
-    '"""Classification by the mean of the words (Joulin et al. 2017, equation 1)."""': "tests/strangers trains this classifier",
+    '"""Classification by the mean of the words (Joulin et al. 2017, equation 1)."""': "tests/strangers trains it",
     "task: classification": "a recipe for the classifier",
 }
 """The first lines of blocks that are not run here, with the reason."""
