@@ -108,6 +108,7 @@ class Tokenizers(dict[str, Tokenizer]):
             tables = {name: Vocabulary.load(folder / f"{name}{WordTokenizer.suffix}") for name in {*names.values()}}
             return cls(config, {side: load_tokenizer(config, folder / side, tables[of]) for side, of in names.items()})
         tokenizers = {
-            name: load_tokenizer(config if joint else config.for_column(name), folder / name) for name in names.values()
+            name: load_tokenizer(config if joint else config.for_column(name), folder / name)
+            for name in dict.fromkeys(names.values())
         }
         return cls(config, {column: tokenizers[name] for column, name in names.items()}, labels, features)

@@ -79,7 +79,7 @@ def test_windows(console: Command, tmp_path: Path) -> None:
     parts = [window["best"]["text"] for window in record["windows"]]
     assert record["text"] == " ".join(parts) == expected[0]
     assert len(parts) == 2
-    refused(rescored(console, tmp_path, printed), "out.jsonl, line 1: several parts")
+    refused(rescored(console, tmp_path, printed), "out.jsonl, line 1: not what", "prints without --window")
 
 
 def rescored(console: Command, folder: Path, printed: str) -> Finished:

@@ -1,10 +1,13 @@
 """Features are never in memory all at once: neither while they are stored nor while a model reads them."""
 
-import multiprocessing
+import os
 import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
+from commands import environment
 
 from nmtkit.core.columns import Column
 from nmtkit.corpus.checking import DataReport, PairChecker
@@ -27,7 +30,8 @@ def _limit_memory() -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (used + MARGIN, used + MARGIN))
 
 
-def _store_and_read(folder: Path, files: SplitFiles) -> None:
+def store_and_read(folder: str, features: list[str], tgt: list[str]) -> None:
+    files = SplitFiles(features=features, tgt=tgt)
     data = DataConfig(train=files)
     sample = TokenizerSample(1000, columns=(Column("features", "features"), Column("tgt")))
     _limit_memory()
@@ -35,8 +39,8 @@ def _store_and_read(folder: Path, files: SplitFiles) -> None:
         sample.add_block(block)
     tokenizers = learn_from_sample(TokenizerConfig(kind="word"), sample)
     encoder = PairEncoder("train", tokenizers, data)
-    assert encode_split(folder, read_blocks("train", files), encoder, PairChecker(data, DataReport())) == EXAMPLES
-    store = Store.open(folder, "train")
+    assert encode_split(Path(folder), read_blocks("train", files), encoder, PairChecker(data, DataReport())) == EXAMPLES
+    store = Store.open(Path(folder), "train")
     stream = BatchStream(store, BatchConfig(batch_size=16), seed=1)
     while stream.epoch == 0:
         next(stream)
@@ -53,9 +57,11 @@ def test_a_file_that_is_larger_than_memory(tmp_path: Path) -> None:
     np.lib.format.open_memmap(tmp_path / "a.npy", "w+", np.float16, shape)[::500] = 1  # the rest is a hole
     (tmp_path / "a").write_text("a cat\n" * EXAMPLES, encoding="utf-8")
     files = SplitFiles(features=[str(tmp_path / "a.npy")], tgt=[str(tmp_path / "a")])
-    child = multiprocessing.get_context("fork").Process(target=_store_and_read, args=(tmp_path / "data", files))
-    child.start()
-    child.join()
-    assert child.exitcode == 0
+    # A process of its own: one that was copied has memory to spare that no limit counts.
+    program = (
+        f"import {__name__} as test; test.store_and_read(*{(str(tmp_path / 'data'), files.features, files.tgt)!r})"
+    )
+    paths = os.pathsep.join(sys.path)
+    subprocess.run([sys.executable, "-c", program], env=environment(PYTHONPATH=paths), check=True)
     stored = sum(path.stat().st_size for path in (tmp_path / "data").glob("train*.features"))
     assert stored == EXAMPLES * ROWS * WIDTH * 2
