@@ -1,7 +1,7 @@
 """Blocks of consecutive examples: the unit that is read, checked, diagnosed and encoded."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import repeat
 from operator import not_
 from typing import Any, Literal
@@ -96,16 +96,11 @@ class Block:
 
     def examples(self) -> Iterator[Example]:
         """The examples one by one."""
-        texts, rows = self.texts, self.columns.get("features")
-        columns = (
-            texts.get("tgt"),
-            self.lines.tolist(),
-            self.links,
-            *map(self.columns.get, ("src_words", "tgt_words")),
-        )
-        beside = (self.columns.get("labels"), None if rows is None else (rows[at : at + 1] for at in range(len(self))))
-        some = [column or repeat(None) for column in (*columns, self.files.tolist(), *beside)]
-        return map(Example, texts.get("src") or repeat(""), *some)
+        columns = {"src": repeat(""), **self.columns, **self.texts, "links": self.links}
+        columns |= {"line": self.lines.tolist(), "file": self.files.tolist()}
+        if "features" in columns:
+            columns["rows"] = (columns["features"][at : at + 1] for at in range(len(self)))
+        return map(Example, *(columns.get(one.name) or repeat(None) for one in fields(Example)))
 
     def hashes(self) -> PairHashes:
         """Hashes by which equal examples are found; a label counts as a target, and no features equal others."""

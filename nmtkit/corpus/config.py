@@ -9,7 +9,9 @@ from nmtkit.core.settings import Field, Settings, field_validator, model_validat
 COLUMNS = ("src", "tgt", "labels", "features")
 """The columns that an example may have, each with files of its own."""
 TEXT_COLUMNS = COLUMNS[:2]
-FILE_KINDS = (*COLUMNS, "jsonl", "alignment", "src_words", "tgt_words", "stories", "story_lists")
+LINE_ALIGNED_COLUMNS = (*COLUMNS, "alignment", "src_words", "tgt_words")
+"""What may have files of its own, line n of each for example n."""
+FILE_KINDS = (*LINE_ALIGNED_COLUMNS, "jsonl", "stories", "story_lists")
 """The settings of `SplitFiles` that name files or folders."""
 
 
@@ -75,8 +77,7 @@ class SplitFiles(Settings):
                 "an empty list, e.g. `jsonl: []`; to leave out the test set, write `--set data.test=null`, or "
                 "`test: null` in the recipe"
             )
-        beside = (self.tgt, self.labels, self.features, self.alignment, self.src_words, self.tgt_words)
-        if not columns and any(beside):
+        if not columns and any(getattr(self, kind) for kind in LINE_ALIGNED_COLUMNS):
             raise ValueError(
                 "tgt, labels, features, alignment, src_words and tgt_words are for text files; a jsonl file holds all, "
                 "named by labels_field, src_field, tgt_field and alignment_field, and a story holds both sides"
@@ -85,14 +86,15 @@ class SplitFiles(Settings):
 
     @model_validator(mode="after")
     def _go_together(self) -> "SplitFiles":
-        if self.labels_field and not self.jsonl:
-            raise ValueError("labels_field is the key of a jsonl file; beside text files the labels are in `labels`")
+        for name, what in (("labels", "labels"), ("alignment", "links")):
+            if getattr(self, f"{name}_field") and not self.jsonl:
+                raise ValueError(
+                    f"{name}_field is the key of a jsonl file; beside text files the {what} are in `{name}`"
+                )
         if self.alignment and not self.src:
             raise ValueError("alignment: its links are between the words of src and tgt; name both, or leave it out")
         if self.story_lists and not self.stories:
             raise ValueError("story_lists select from folders of stories: name them with `stories`")
-        if self.alignment_field and not self.jsonl:
-            raise ValueError("alignment_field is the key of a jsonl file; of text files the links are in `alignment`")
         if (self.src_words or self.tgt_words or self.alignment_base is not None) and not self.has_links:
             raise ValueError(
                 "src_words, tgt_words and alignment_base say what words an alignment counts: name the alignment as well"
@@ -101,7 +103,7 @@ class SplitFiles(Settings):
             raise ValueError("weights are of folders of stories, and story_lists select from all of them together")
         kind = next(kind for kind in FILE_KINDS if getattr(self, kind))
         count = len(getattr(self, kind))
-        for name in (*COLUMNS, "alignment", "src_words", "tgt_words", "weights"):
+        for name in (*LINE_ALIGNED_COLUMNS, "weights"):
             if len(getattr(self, name)) not in (0, count):
                 raise ValueError(f"{kind} names {count} and {name} {len(getattr(self, name))}: they must be paired")
         return self

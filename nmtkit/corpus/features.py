@@ -26,8 +26,8 @@ class FeaturesFile:
         """The number of examples."""
         self.whole = True
         """Whether it could be opened."""
-        self.layout: tuple[str, int] = ("", 0)
-        """The type of the numbers, and F."""
+        self.layout = ""
+        """What its rows are: F, and the type of the numbers; empty without examples."""
         self._taken = 0
         self._new_faults: list[FileFault] = []
         try:
@@ -39,32 +39,28 @@ class FeaturesFile:
 
     def _open(self) -> None:
         content = np.load(self.path, mmap_mode="r", allow_pickle=False)
-        if not isinstance(content, np.ndarray):
-            self._names = [str(number) for number in range(len(content.files))]
-            if {*self._names} != {*content.files}:
-                self._names = content.files
-        elif content.ndim not in (2, 3):
-            raise DataError(f"{self.path}: an array of shape {content.shape}; {_SHAPES}")
+        if isinstance(content, np.ndarray):
+            if content.ndim not in (2, 3):
+                raise DataError(f"{self.path}: an array of shape {content.shape}; {_SHAPES}")
+            self._keys: Sequence[Any] = range(len(content))
         else:
-            self._names = []
+            numbers = [str(number) for number in range(len(content.files))]
+            self._keys = numbers if {*numbers} == {*content.files} else content.files
         self._content: Any = content
-        self.count = len(self._names or content)
+        self.count = len(self._keys)
         if self.count:
-            first = self._array(0)
-            self.layout = first.dtype.name, first.shape[1]
+            self.layout = _layout(self._array(0))
 
     def _array(self, number: int) -> Rows:
         """The features of an example, unread where the file is memory-mapped."""
-        rows: Rows = np.atleast_2d(self._content[self._names[number] if self._names else number])
+        rows: Rows = np.atleast_2d(self._content[self._keys[number]])
         where = f"{self.path}, example {number + 1}"
         if rows.dtype not in _DTYPES:
             raise DataError(f"{where}: numbers of type {rows.dtype}; save them as float16 or float32")
         if rows.ndim != 2 or not rows.size:
             raise DataError(f"{where}: an array of shape {rows.shape}; {_SHAPES}, none of them 0")
-        if self.layout[1] and self.layout != (rows.dtype.name, rows.shape[1]):
-            raise DataError(
-                f"{where}: {_described(rows.dtype.name, rows.shape[1])}, but before {_described(*self.layout)}"
-            )
+        if self.layout and _layout(rows) != self.layout:
+            raise DataError(f"{where}: {_layout(rows)}, but before {self.layout}")
         return rows
 
     def read(self, number: int) -> Rows:
@@ -116,18 +112,16 @@ class FeatureRows(Sequence[Rows]):
         return self._file.read(self._numbers[at])
 
 
-def _described(dtype: str, width: int) -> str:
-    return f"rows of {width} numbers in {dtype}"
+def _layout(rows: Rows) -> str:
+    return f"rows of {rows.shape[1]} numbers in {rows.dtype.name}"
 
 
 def require_one_layout(splits: Iterable[SplitFiles]) -> None:
     """DataError if files of features differ in the type or the number of the numbers in a row."""
-    known: FeaturesFile | None = None
-    for path in (path for files in splits for path in files.features):
-        file = FeaturesFile(path)
-        if known and file.layout[1] and file.layout != known.layout:
+    layouts = [(path, FeaturesFile(path).layout) for files in splits for path in files.features]
+    known = [(path, layout) for path, layout in layouts if layout]
+    for path, layout in known:
+        if layout != known[0][1]:
             raise DataError(
-                f"{known.path} has {_described(*known.layout)}, but {path} {_described(*file.layout)}: all files of "
-                "features of a recipe must be alike"
+                f"{known[0][0]} has {known[0][1]}, but {path} {layout}: all files of features of a recipe must be alike"
             )
-        known = known or (file if file.layout[1] else None)

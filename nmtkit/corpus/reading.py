@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.alignments import Links, base_warning
 from nmtkit.corpus.blocks import Block, Example, read_links
-from nmtkit.corpus.config import FILE_KINDS, TEXT_COLUMNS, SplitFiles
+from nmtkit.corpus.config import FILE_KINDS, LINE_ALIGNED_COLUMNS, TEXT_COLUMNS, SplitFiles
 from nmtkit.corpus.faults import JSON, LINE_COUNTS, MISSING, STORY, FaultLocation, FileFault
 from nmtkit.corpus.features import FeaturesFile
 from nmtkit.corpus.json_records import JSONL_HINT, parse_record, refuse_json_lines, text_of
@@ -23,8 +23,6 @@ BLOCK_STORIES = 256
 """Stories in a block."""
 LINKED_PAIRS = 20_000
 """The first pairs of a file by whose links `require_link_base` judges it."""
-LINE_ALIGNED_COLUMNS = ("labels", "features", "alignment", "src_words", "tgt_words")
-"""Columns in files of their own, line-aligned with the text."""
 
 Source: TypeAlias = TextFile | FeaturesFile
 ReadItem: TypeAlias = Block | FileFault
@@ -64,11 +62,10 @@ class SplitReader:
             return self._stories()
         if self._files.jsonl:
             return self._records(part, TextFile(self._files.jsonl[part], watch, self._pipes))
-        sides = {kind: getattr(self._files, kind) for kind in (*TEXT_COLUMNS, *LINE_ALIGNED_COLUMNS)}
-        inputs: dict[str, TextFile | FeaturesFile] = {
+        inputs: dict[str, Source] = {
             kind: FeaturesFile(paths[part]) if kind == "features" else TextFile(paths[part], watch, self._pipes)
-            for kind, paths in sides.items()
-            if paths
+            for kind in LINE_ALIGNED_COLUMNS
+            if (paths := getattr(self._files, kind))
         }
         texts = tuple(kind for kind in TEXT_COLUMNS if kind in inputs)
         leading = [inputs.pop(kind) for kind in texts] or [next(iter(inputs.values()))]

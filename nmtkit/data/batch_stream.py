@@ -113,15 +113,11 @@ def _load(
 
 def widths(store: Store, limits: LengthLimits | None = None) -> tuple[Numbers, Numbers]:
     """Widths of sources (or features) and targets, with EOS, `(n,)` each; 0 where there are none."""
-
-    def of(column: str, limit: int | None) -> Numbers:
-        if not store.has(column):
-            return np.zeros(len(store), dtype=np.int32)
-        lengths = store.lengths(column)
-        return (lengths if limit is None else np.minimum(lengths, limit)) + 1
-
-    src_limit, tgt_limit = limits or (None, None)
-    return of("src", src_limit) if store.has("src") else of("features", None), of("tgt", tgt_limit)
+    found = []
+    for column, limit in zip(("src" if store.has("src") else "features", "tgt"), limits or (None, None), strict=True):
+        lengths: Numbers = store.lengths(column) + 1 if store.has(column) else np.zeros(len(store), dtype=np.int32)
+        found.append(lengths if limit is None or column == "features" else np.minimum(lengths, limit + 1))
+    return found[0], found[1]
 
 
 def corrupted(batch: Batch, corrupt: Corruption | None, *place: int) -> Batch:
@@ -184,18 +180,13 @@ class BatchStream(Iterator[Batch]):
         self._begin(0)
 
     @property
-    def epoch(self) -> int:
-        """The epoch of the next batch, from 0."""
-        return self._epoch
-
-    @property
     def identity(self) -> str:
         """A hash of what the stream goes through: the examples and their order."""
         return self._store.identity
 
     def state(self) -> dict[str, Any]:
         """The position in the stream, for `restore`; the same in all processes of a run."""
-        return {"epoch": self._epoch, "examples": self._examples, "data": self.identity}
+        return {"epoch": self.epoch, "examples": self._examples, "data": self.identity}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continues from a `state()`: the next batch is the one that would have come.
@@ -208,9 +199,9 @@ class BatchStream(Iterator[Batch]):
         while self._examples < examples and state.get("data", self.identity) == self.identity:
             end = self._examples + self._size(self._coming)
             self._take()
-            if self._epoch != epoch and end < examples:
+            if self.epoch != epoch and end < examples:
                 raise CheckpointError("the data differ from those of the checkpoint: an epoch has fewer examples now")
-            if self._epoch != epoch:  # what was left is less than one of these batches
+            if self.epoch != epoch:  # what was left is less than one of these batches
                 break
 
     def __iter__(self) -> "BatchStream":
@@ -232,17 +223,18 @@ class BatchStream(Iterator[Batch]):
         return _load(self._store, members, self._limits, sampled)
 
     def _begin(self, epoch: int) -> None:
-        self._epoch = epoch
+        self.epoch = epoch
+        """The epoch of the next batch, from 0."""
         self._number = self._examples = 0
         self._pending = self._batches_of_epoch(epoch)
         self._coming = next(self._pending)
 
     def _take(self) -> tuple[int, int, Numbers]:
         """The next batch of the common sequence: epoch, number in the epoch, and examples."""
-        taken = self._epoch, self._number, self._coming
+        taken = self.epoch, self._number, self._coming
         coming = next(self._pending, None)
         if coming is None:
-            self._begin(self._epoch + 1)
+            self._begin(self.epoch + 1)
         else:
             self._number += 1
             self._examples += self._size(self._coming)
@@ -258,9 +250,19 @@ class BatchStream(Iterator[Batch]):
             for number in draw.permutation(len(batches)):
                 yield batches[number]
 
-    def _order_of_epoch(self, epoch: int, draw: "np.random.Generator") -> Numbers:
-        """The members of all batches of an epoch, in random order."""
-        order = self._examples_of_epoch(draw)
+    def _order_of_epoch(self, epoch: int, draw: np.random.Generator) -> Numbers:
+        """The members of all batches of an epoch in random order: the examples, repeated by weight."""
+        count = len(self._store)
+        order: Numbers = np.arange(count, dtype=np.int32 if count < 1 << 31 else np.int64)
+        if self._weights:
+            parts: list[Numbers] = []
+            for weight, whole in zip(self._weights, np.split(order, np.cumsum(self._store.by_file)), strict=False):
+                parts += [whole] * int(weight)
+                if fraction := weight % 1:
+                    parts.append(whole[draw.random(len(whole)) < fraction])
+            order = np.concatenate(parts)
+            if not len(order):  # where all weights are small, and an epoch has at least one batch
+                order = draw.integers(0, count, size=1, dtype=order.dtype)
         draw.shuffle(order)
         return order
 
@@ -271,18 +273,3 @@ class BatchStream(Iterator[Batch]):
     def _size(self, members: Numbers) -> int:
         """How much of the coming epoch these are, in what `state` counts: examples."""
         return len(members)
-
-    def _examples_of_epoch(self, draw: "np.random.Generator") -> Numbers:
-        """The examples of an epoch in the order of the store, repeated by weight."""
-        count = len(self._store)
-        everything: Numbers = np.arange(count, dtype=np.int32 if count < 1 << 31 else np.int64)
-        if not self._weights:
-            return everything
-        parts: list[Numbers] = []
-        for weight, whole in zip(self._weights, np.split(everything, np.cumsum(self._store.by_file)), strict=False):
-            parts += [whole] * int(weight)
-            if fraction := weight % 1:
-                parts.append(whole[draw.random(len(whole)) < fraction])
-        order: Numbers = np.concatenate(parts)
-        # Where all weights are small there may be nothing, and an epoch has at least one batch.
-        return order if len(order) else draw.integers(0, count, size=1, dtype=everything.dtype)

@@ -102,7 +102,7 @@ class BlockStream(BatchStream):
         return f"{super().identity} in blocks"
 
     @override
-    def _order_of_epoch(self, epoch: int, draw: "np.random.Generator") -> Numbers:
+    def _order_of_epoch(self, epoch: int, draw: np.random.Generator) -> Numbers:
         text = RunningText(self._store, super()._order_of_epoch(epoch, draw), self._config)
         self._texts = {**self._texts, epoch: text}
         return draw.permutation(len(text))
@@ -114,7 +114,7 @@ class BlockStream(BatchStream):
     @override
     def _size(self, members: Numbers) -> int:
         """As in `BatchStream`, in tokens: so an epoch goes on with blocks of another size."""
-        return int(self._texts[self._epoch].widths(members).sum())
+        return int(self._texts[self.epoch].widths(members).sum())
 
     @override
     def _load(self, epoch: int, number: int, members: Numbers) -> Batch:

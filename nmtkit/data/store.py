@@ -304,13 +304,9 @@ class Store:
         return int((self.lengths(side) > limit).sum()) or sum(shard.cut.get(side, 0) for shard in self._shards)
 
     def ids(self, column: str, number: int) -> Ids:
-        """The ids of one example; a read-only view. They are `(1,1)` for the label of an example."""
+        """The ids of one example; a read-only view. A label of an example is `(1,1)`, its features are `(R,F)`."""
         place = bisect_right(self._starts, number) - 1
         return self._shards[place].row(column, number - self._starts[place])
-
-    def features(self, number: int) -> Ids:
-        """The features of one example, `(R,F)`; a read-only view."""
-        return self.ids("features", number)
 
     def text(self, side: str, number: int) -> str:
         """The text of one example."""

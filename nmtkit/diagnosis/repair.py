@@ -20,9 +20,9 @@ from typing import IO
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import new_folder, write_errors
 from nmtkit.corpus.blocks import Block
-from nmtkit.corpus.config import TEXT_COLUMNS, SplitFiles
+from nmtkit.corpus.config import LINE_ALIGNED_COLUMNS, SplitFiles
 from nmtkit.corpus.faults import LINE_ENDS
-from nmtkit.corpus.reading import LINE_ALIGNED_COLUMNS, SplitReader
+from nmtkit.corpus.reading import SplitReader
 from nmtkit.diagnosis.characters import repair_line
 from nmtkit.diagnosis.examine import examine
 from nmtkit.diagnosis.findings import SplitDiagnosis
@@ -135,7 +135,7 @@ class SplitWriter:
         if files.stories:
             new = {"stories": [], "story_lists": [], "weights": [], "jsonl": [names(f"{split}.jsonl")], **STORY_FIELDS}
         else:
-            for kind in (*TEXT_COLUMNS, "jsonl", *LINE_ALIGNED_COLUMNS):
+            for kind in ("jsonl", *LINE_ALIGNED_COLUMNS):
                 new[kind] = [names(path) for path in getattr(files, kind)]
         self.done = RepairedSplit(files.model_copy(update=new))
         if files.features:
@@ -194,7 +194,7 @@ class SplitWriter:
         for output in self._outputs.values():
             output.close()
         self._outputs, self._position = {}, position
-        for kind in (*TEXT_COLUMNS, "jsonl", *LINE_ALIGNED_COLUMNS):
+        for kind in ("jsonl", *LINE_ALIGNED_COLUMNS):
             if new := getattr(self.done.files, kind):
                 self._outputs[kind] = self._open(self._folder / new[position])
 

@@ -8,7 +8,7 @@ from nmtkit.data.running_text import BlockStream, blocks_in_order
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.recipe import Recipe
-from nmtkit.tasks.task import TASKS, Task
+from nmtkit.tasks.task import TASKS
 from nmtkit.training import distributed
 
 
@@ -36,9 +36,6 @@ def loss_batches(recipe: Recipe, store: Store, tokenizers: Tokenizers) -> Iterat
     return blocks_in_order(store, recipe.batch.changed({"batch_tokens": budget, "batch_size": None}), corrupt)
 
 
-def _corruption(recipe: Recipe, tokenizers: Tokenizers) -> Corruption | None:
-    """What the task does to a batch; None where it leaves all as they are."""
+def _corruption(recipe: Recipe, tokenizers: Tokenizers) -> Corruption:
     task = TASKS.get(recipe.task)
-    if type(task).corrupt is Task.corrupt:
-        return None
     return lambda batch, generator: task.corrupt(batch, generator, tokenizers)

@@ -213,8 +213,8 @@ def test_features_are_stored_as_they_are(folder: Path) -> None:
         assert len(store) == count
         assert store.lengths("features").tolist() == [number % 3 + 1 for number in range(count)]
         for number, wanted in enumerate(arrays(folder, split)):
-            assert store.features(number).dtype == np.float16
-            np.testing.assert_array_equal(store.features(number), wanted)
+            assert store.ids("features", number).dtype == np.float16
+            np.testing.assert_array_equal(store.ids("features", number), wanted)
     assert json.loads((stored / "train.json").read_text())["columns"] == {"features": {"dtype": "<f2", "width": 4}}
     given = dict(zip(lines(folder / "train.tgt"), arrays(folder, "train"), strict=True))
     tokenizers = Tokenizers.load(folder / "run" / "vocabulary")
@@ -329,7 +329,7 @@ def test_what_is_left_out_takes_its_other_columns_along(folder: Path, task: str)
     for place, number in enumerate(kept):
         assert tokenizers[first].decode(store.ids(first, place).tolist()) == changed[number]
         if tokenizers.labels is None:
-            np.testing.assert_array_equal(store.features(place), rows[number])
+            np.testing.assert_array_equal(store.ids("features", place), rows[number])
         else:
             assert tokenizers.labels.tokens_of(store.ids("labels", place).tolist()) == tags[number].split()
 
