@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -18,12 +18,11 @@ from nmtkit.core.errors import DataError
 from nmtkit.core.files import write_json
 from nmtkit.core.formats import parse_json
 from nmtkit.core.processes import ordered_map
-from nmtkit.corpus.alignments import Links
 from nmtkit.corpus.blocks import Block
 from nmtkit.corpus.checking import FilterDecisions, Lengths, PairChecker, SplitReport
 from nmtkit.corpus.config import DataConfig
 from nmtkit.corpus.hashes import Mask
-from nmtkit.data.labels import split_labels
+from nmtkit.data.labels import LabelVocabulary, split_labels
 from nmtkit.data.shards import VERSION, RaggedArray
 from nmtkit.data.store import StoreWriter
 from nmtkit.data.tokenizers import Tokenizers
@@ -33,36 +32,32 @@ from nmtkit.data.words import token_links, token_spans
 SERIAL_CHARACTERS = 1 << 22
 """Characters that are encoded before worker processes start, which takes about as long."""
 
-Value = TypeVar("Value")
-
 
 @dataclass(frozen=True)
 class TextChunk:
-    """The texts of a block that are encoded: cheap to send to another process."""
+    """What is encoded of the examples of a block: cheap to send to another process."""
 
     lines: Lengths
     """Line numbers, `(n,)`."""
     texts: Mapping[str, Sequence[str]]
     """By column."""
-    links: Sequence[Links] | None
-    src_words: Sequence[str] | None
-    tgt_words: Sequence[str] | None
+    columns: Mapping[str, Sequence[Any]]
+    """"labels", "links", "src_words" and "tgt_words", where there are any."""
+    places: Sequence[str]
+    """Where the labels of each stand, for messages."""
 
     @classmethod
     def of(cls, block: Block, keep: Mask) -> "TextChunk":
         """The pairs of a block where `keep`, `(n,)`, is true."""
-        rows = None if keep.all() else np.flatnonzero(keep).tolist()
+        rows = np.flatnonzero(keep).tolist()
 
-        def kept(column: Sequence[Value] | None) -> Sequence[Value] | None:
-            return column if rows is None or column is None else [column[row] for row in rows]
+        def kept(columns: Mapping[str, Sequence[Any] | None]) -> dict[str, Sequence[Any]]:
+            there = {name: column for name, column in columns.items() if column is not None}
+            return there if keep.all() else {name: [one[row] for row in rows] for name, one in there.items()}
 
-        return cls(
-            lines=block.lines[keep],
-            texts={column: kept(lines) or [] for column, lines in block.texts.items()},
-            links=kept(block.links),
-            src_words=kept(block.columns.get("src_words")),
-            tgt_words=kept(block.columns.get("tgt_words")),
-        )
+        columns = {name: block.columns.get(name) for name in ("labels", "src_words", "tgt_words")}
+        places = [block.place("labels", row) for row in rows] if "labels" in block.columns else []
+        return cls(block.lines[keep], kept(block.texts), kept({**columns, "links": block.links}), places)
 
     @property
     def size(self) -> int:
@@ -121,30 +116,27 @@ class PairEncoder:
             unknown[side] = _count(columns[side], UNK)
         if self.copying:
             columns.update(self._extended(chunk.texts))
-        if self.split == "train" and chunk.links is not None:
-            columns["alignment"] = self._alignment(chunk, chunk.links)
+        if self.split == "train" and "links" in chunk.columns:
+            columns["alignment"] = self._alignment(chunk)
         if self.keep_text:
             columns.update({f"{side}.text": RaggedArray.of_texts(lines) for side, lines in chunk.texts.items()})
+        if self.tokenizers.labels is not None and "labels" in chunk.columns:
+            columns["labels"] = self._labels(chunk, self.tokenizers.labels, lengths.get("src"))
         return EncodedChunk(lengths, unknown, columns)
 
-    def add_labels(self, encoded: EncodedChunk, block: Block, keep: Mask) -> EncodedChunk:
-        """Adds the labels of the pairs of a block where `keep`, `(n,)`, is true; DataError for one that is wrong."""
-        lines, vocabulary, tokens = block.columns.get("labels"), self.tokenizers.labels, encoded.lengths.get("src")
-        if lines is None or vocabulary is None or self.label_type is None:
-            return encoded
+    def _labels(self, chunk: TextChunk, vocabulary: LabelVocabulary, tokens: Lengths | None) -> RaggedArray:
+        """The labels of each example, of which src has so many tokens `(n,)`; DataError for one that is wrong."""
         rows: list[list[int]] = []
-        for number, row in enumerate(np.flatnonzero(keep).tolist()):
-            place, labels = block.place("labels", row), split_labels(lines[row], self.label_type)
-            if self.label_type == "labels" and tokens is not None and len(labels) != tokens[number]:
+        for line, place in zip(chunk.columns["labels"], chunk.places, strict=True):
+            labels = split_labels(line, self.label_type)
+            if self.label_type == "labels" and tokens is not None and len(labels) != tokens[len(rows)]:
                 raise DataError(
-                    f"{place}: {len(labels)} labels, but src has {tokens[number]} tokens there; write a label for each "
-                    "token, and let tokenizer.kind: whitespace cut the words that the labels are for"
+                    f"{place}: {len(labels)} labels, but src has {tokens[len(rows)]} tokens there; write a label for "
+                    "each token, and let tokenizer.kind: whitespace cut the words that the labels are for"
                 )
             rows.append(vocabulary.encode(labels, place)[: self.limit("src")])
         ids = RaggedArray.of(rows, self.dtype)
-        if self.label_type == "label":
-            ids = replace(ids, flat=ids.flat[:, None])
-        return replace(encoded, columns={**encoded.columns, "labels": ids})
+        return replace(ids, flat=ids.flat[:, None]) if self.label_type == "label" else ids
 
     def _extended(self, texts: Mapping[str, Sequence[str]]) -> dict[str, RaggedArray]:
         """Extended ids of both sides."""
@@ -158,16 +150,20 @@ class PairEncoder:
                 ids["tgt_extended"].append(vocabulary.extended_target_ids(tokens, oov))
         return {column: RaggedArray.of(rows, self.dtype) for column, rows in ids.items()}
 
-    def _alignment(self, chunk: TextChunk, links: Sequence[Links]) -> RaggedArray:
+    def _alignment(self, chunk: TextChunk) -> RaggedArray:
         """The links between the tokens of each example, after truncation."""
-        places = [f"{self.split}, {{}}, line {line}" for line in chunk.lines]
-        src_places, tgt_places = ([place.format(name) for place in places] for name in ("src_words", "tgt_words"))
-        none = [None] * len(places)
-        src = token_spans(self.tokenizers.src, chunk.texts["src"], chunk.src_words or none, src_places)
-        tgt = token_spans(self.tokenizers.tgt, chunk.texts.get("tgt", ()), chunk.tgt_words or none, tgt_places)
+        src, tgt = (
+            token_spans(
+                self.tokenizers[side],
+                texts,
+                chunk.columns.get(f"{side}_words") or [None] * len(texts),
+                [f"{self.split}, {side}_words, line {line}" for line in chunk.lines],
+            )
+            for side, texts in chunk.texts.items()
+        )
         src_limit, tgt_limit = (self.limit(side) or math.inf for side in ("src", "tgt"))
         rows = []
-        for between, source, target in zip(links, src, tgt, strict=True):
+        for between, source, target in zip(chunk.columns["links"], src, tgt, strict=True):
             linked = token_links(between, source, target)
             rows.append([at for s, t in linked if s < src_limit and t < tgt_limit for at in (s, t)])
         return RaggedArray.of(rows, self.dtype)
@@ -223,8 +219,7 @@ def encode_blocks(
         ordered_map(encoder, chunks(), processes, lambda chunk: chunk.size, SERIAL_CHARACTERS, "preprocess --workers")
     ) as results:
         for encoded in results:
-            block, decisions, chunk = judged.popleft()
-            yield UncountedBlock(block, decisions, chunk, encoder.add_labels(encoded, block, decisions.keep))
+            yield UncountedBlock(*judged.popleft(), encoded)
 
 
 def fingerprint(settings: Mapping[str, Any], paths: Iterable[str]) -> str:
@@ -291,10 +286,6 @@ class PreprocessingProgress:
         self.shards, self.read, self.report = shards, report.read, asdict(report)
         self.save()
 
-    def reset_shards(self) -> None:
-        """Starts again with the first pair; the tokenizer stays."""
-        self.shards, self.read, self.report = 0, 0, None
-
     def save(self) -> None:
         """Writes the file."""
         write_json(self.path, {key: value for key, value in vars(self).items() if key != "path"}, durable=True)
@@ -348,9 +339,8 @@ def encode_split(
             over = {side: int((lengths[side][stays] > (encoder.limit(side) or np.inf)).sum()) for side in lengths}
             columns = {column: rows.where(stays) for column, rows in done.encoded.columns.items()}
             stored = np.flatnonzero(done.decisions.keep)[stays]
-            features = (
-                map(done.block.columns["features"].__getitem__, stored) if "features" in done.block.columns else ()
-            )
+            rows = done.block.columns.get("features")
+            features = map(rows.__getitem__, stored) if rows else ()
             writer.add(columns, np.bincount(done.block.files[stored]).tolist(), over, features)
         if not split.kept:
             raise DataError(

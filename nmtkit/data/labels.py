@@ -24,6 +24,6 @@ class LabelVocabulary(Vocabulary):
         return self.ids(labels)
 
 
-def split_labels(line: str, kind: ColumnType) -> list[str]:
+def split_labels(line: str, kind: ColumnType | None) -> list[str]:
     """The labels in a line: "labels" are separated by white space, a "label" is all of it."""
     return line.split() if kind == "labels" else [line.strip()]

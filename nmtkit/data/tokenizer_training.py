@@ -48,7 +48,7 @@ class TokenizerSample:
     def add(self, pair: Example) -> None:
         """Takes or skips the next pair."""
         self.total += 1
-        if pair.labels is not None and self.label_type is not None:
+        if pair.labels is not None:
             self.labels.update(split_labels(pair.labels, self.label_type))
         begin = self._end
         self._end += self._lengths[pair.file] if self._lengths else 1.0

@@ -11,10 +11,10 @@ from nmtkit.core.processes import available_cores
 from nmtkit.corpus.blocks import Block
 from nmtkit.corpus.checking import DataReport, PairChecker, read_checksums
 from nmtkit.corpus.features import require_one_layout
-from nmtkit.corpus.reading import read_blocks, read_pairs, require_link_base, require_plain_text
+from nmtkit.corpus.reading import read_blocks, require_link_base, require_plain_text
 from nmtkit.data.encoding import FileChecksums, PairEncoder, PreprocessingProgress, encode_split, fingerprint
 from nmtkit.data.store import Store
-from nmtkit.data.tokenizer_training import TokenizerSample, learn_from_sample, learn_tokenizers
+from nmtkit.data.tokenizer_training import TokenizerSample, learn_from_sample
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.diagnosis.examine import examine
 from nmtkit.diagnosis.findings import Diagnosis
@@ -72,22 +72,20 @@ class Preprocessing:
         if progress is not None:
             self._report.tokenizer = dict(progress.tokenizer)
             if not Store.has_shards(folder.data, "train", self._mark, progress.shards):
-                progress.reset_shards()
+                progress = self._progress = PreprocessingProgress(folder.progress, self._mark, progress.tokenizer)
             after = f" after the first {progress.read:,} pairs of train" if progress.read else ""
             self._notify(f"{folder.data}: preprocessing was stopped; it goes on{after}, with the tokenizer it learned")
             return self._run.load_tokenizers()
         train = self._splits["train"]
-        sample = (
-            None
-            if learned_before or self._origin
-            else TokenizerSample(self._recipe.tokenizer.train_lines, train.weights, self._task.columns)
-        )
-        is_whole = self._look(diagnosed, sample)
+        sample = None
+        if not learned_before and self._origin is None:
+            sample = TokenizerSample(self._recipe.tokenizer.train_lines, train.weights, self._task.columns)
+        self._look(diagnosed, sample)
         if learned_before:
             self._notify(f"{folder.data}: preprocessing the text anew; the tokenizer stays")
             tokenizers = self._run.load_tokenizers()
         else:
-            tokenizers = self._new_tokenizers(sample if is_whole else None)
+            tokenizers = self._new_tokenizers(sample)
             # First, so that arrays of an earlier tokenizer are never taken for those of this one.
             for path in (folder.progress, *map(folder.manifest, self._splits)):
                 path.unlink(missing_ok=True)
@@ -97,21 +95,18 @@ class Preprocessing:
         return tokenizers
 
     def _new_tokenizers(self, sample: TokenizerSample | None) -> Tokenizers:
-        """The tokenizers of the run to begin from, else learned from the sample, else from the text itself."""
+        """The tokenizers of the run to begin from, else learned from the sample."""
         config, train = self._recipe.tokenizer, self._splits["train"]
         if self._origin is not None:
             self._notify(f"the tokenizer ({config.kind}) is that of {self._origin.run}")
             return origin_tokenizers(self._origin)
-        self._notify(f"learning the tokenizer ({config.kind}) from {', '.join(train.texts())}")
-        if sample is not None:
-            return learn_from_sample(config, sample, self._report)
-        columns = self._task.columns
-        return learn_tokenizers(
-            config, read_pairs(train), self._report, train.weights, columns
-        )  # tells the first fault
+        if files := [*train.src, *train.tgt, *train.jsonl, *train.stories]:
+            self._notify(f"learning the tokenizer ({config.kind}) from {', '.join(files)}")
+        assert sample is not None
+        return learn_from_sample(config, sample, self._report)
 
-    def _look(self, diagnosed: Callable[[Diagnosis], None], sample: TokenizerSample | None) -> bool:
-        """Checks the text and takes the tokenizer's sample in one reading; whether all of train could be read."""
+    def _look(self, diagnosed: Callable[[Diagnosis], None], sample: TokenizerSample | None) -> None:
+        """Checks the text and takes the tokenizer's sample in one reading; DataError if train cannot be read."""
         self._notify("looking for faults in the text")
 
         def see(block: Block) -> None:
@@ -124,7 +119,9 @@ class Preprocessing:
         diagnosed(diagnosis)
         require_link_base(self._splits["train"])
         require_one_layout(self._splits.values())
-        return diagnosis.splits["train"].is_readable
+        if not diagnosis.splits["train"].is_readable:
+            for _ in read_blocks("train", self._splits["train"]):  # which tells the first fault
+                continue
 
     def store(self, tokenizers: Tokenizers, processes: int | None) -> DataReport:
         """Checks, encodes and stores all splits; writes and gives the report."""

@@ -181,6 +181,8 @@ class Recipe(Settings):
     @model_validator(mode="after")
     def _columns_of_the_task(self) -> "Recipe":
         columns = {column.name: column for column in TASKS.get(self.task).columns}
+        if {"src", "features"} <= columns.keys():
+            raise ValueError(f"`task`: {self.task} has src and features, and a model reads one of them; take one out")
         for split, files in vars(self.data).items():
             if not isinstance(files, SplitFiles):
                 continue

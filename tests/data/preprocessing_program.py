@@ -53,7 +53,7 @@ def preprocess(folder: Path, place: str, processes: int) -> None:
         before = PreprocessingProgress(path, "mark", {"kind": "bpe"})
         before.save()
     if not Store.has_shards(data, "train", "mark", before.shards):
-        before.reset_shards()
+        before = PreprocessingProgress(path, "mark", before.tokenizer)
     check = checker(**settings)
     for block in blocks_of(pairs[20:23], "valid"):
         check.register(block)

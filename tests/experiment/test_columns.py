@@ -93,8 +93,11 @@ def written(folder: Path, task: str, **settings: object) -> Path:
 
 def preprocessed(folder: Path, task: str, name: str = "run", **settings: object) -> tuple[Tokenizers, Path]:
     run = Run.create(recipe.load(written(folder, task, **settings)), str(folder / name))
+    told: list[str] = []
     try:
-        return run.preprocess(lambda line: None, lambda report: None, processes=1), run.folder.data
+        made = run.preprocess(told.append, lambda report: None, processes=1)
+        assert not re.search(r"learning .*\.(label|tags|npz)", "\n".join(told)), "of text files alone"
+        return made, run.folder.data
     finally:
         run.close()
 
@@ -332,6 +335,13 @@ def test_what_is_left_out_takes_its_other_columns_along(folder: Path, task: str)
             np.testing.assert_array_equal(store.ids("features", place), rows[number])
         else:
             assert tokenizers.labels.tokens_of(store.ids("labels", place).tolist()) == tags[number].split()
+
+
+def test_a_model_reads_text_or_features(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = Task(name="captioning", columns=(Column("src"), *COLUMNS["captioning"]))
+    monkeypatch.setitem(TASKS._members, "captioning", both)
+    with pytest.raises(RecipeError, match="`task`: captioning has src and features"):
+        recipe.load(written(folder, "captioning"))
 
 
 def test_files_are_cleaned_with_their_labels_but_not_with_features(folder: Path, console: Command) -> None:
