@@ -31,25 +31,23 @@ class FeaturesFile:
         self._taken = 0
         self._new_faults: list[FileFault] = []
         try:
-            self._open()
+            self._content: Any = np.load(path, mmap_mode="r", allow_pickle=False)
+            self._keys: Sequence[Any] = self._keys_of(self._content)
+            self.count = len(self._keys)
+            self.layout = _layout(self._array(0)) if self.count else ""
         except Exception as fault:  # numpy and zipfile have many kinds for what is damaged
             why = str(fault) if isinstance(fault, DataError) else f"{path}: cannot read it as .npy or .npz: {fault}"
             self.whole, self.count = False, 0
             self._new_faults.append(FileFault(FEATURES, FaultLocation(path, 1, text=why), why))
 
-    def _open(self) -> None:
-        content = np.load(self.path, mmap_mode="r", allow_pickle=False)
-        if isinstance(content, np.ndarray):
-            if content.ndim not in (2, 3):
-                raise DataError(f"{self.path}: an array of shape {content.shape}; {_SHAPES}")
-            self._keys: Sequence[Any] = range(len(content))
-        else:
+    def _keys_of(self, content: Any) -> Sequence[Any]:
+        """By what `content` is indexed to get each example."""
+        if not isinstance(content, np.ndarray):
             numbers = [str(number) for number in range(len(content.files))]
-            self._keys = numbers if {*numbers} == {*content.files} else content.files
-        self._content: Any = content
-        self.count = len(self._keys)
-        if self.count:
-            self.layout = _layout(self._array(0))
+            return numbers if {*numbers} == {*content.files} else content.files
+        if content.ndim not in (2, 3):
+            raise DataError(f"{self.path}: an array of shape {content.shape}; {_SHAPES}")
+        return range(len(content))
 
     def _array(self, number: int) -> Rows:
         """The features of an example, unread where the file is memory-mapped."""

@@ -184,7 +184,6 @@ class UncountedBlock:
     block: Block
     decisions: FilterDecisions
     chunk: TextChunk
-    """The pairs of the block that were encoded."""
     encoded: EncodedChunk
 
     def settle(self, split: str, checker: PairChecker) -> Mask:

@@ -254,14 +254,12 @@ class Store:
     def has_shards(folder: Path, name: str, fingerprint: str, count: int) -> bool:
         """Whether the first shards of an interrupted store are complete; reads them once."""
         try:
-            for number in range(count):
-                shard = Shard(folder, _shard_name(name, number))
+            shards = [Shard(folder, _shard_name(name, number)) for number in range(count)]
+            for shard in shards:
                 shard.check()
-                if shard.fingerprint != fingerprint:
-                    return False
         except DataError:
             return False
-        return True
+        return all(shard.fingerprint == fingerprint for shard in shards)
 
     def require_vocabulary(self, vocabulary: str) -> None:
         """DataError if the ids are of another vocabulary, as far as the store knows its own."""

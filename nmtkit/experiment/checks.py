@@ -75,6 +75,14 @@ def require_data(recipe: Recipe) -> None:
         )
 
 
+def require_sound(splits: Mapping[str, SplitFiles], diagnosis: Diagnosis) -> None:
+    """Raises DataError if links or features of examined text do not fit, or with the first fault of train."""
+    require_link_base(splits["train"])
+    require_one_layout(splits.values())
+    for _ in () if diagnosis.splits["train"].is_readable else read_blocks("train", splits["train"]):
+        continue
+
+
 def require_fitting_stages(recipe: Recipe) -> None:
     """Raises RecipeError if a stage changes the shape of a weight that it takes over from the one before."""
     before: dict[str, torch.Size] = {}
@@ -199,22 +207,18 @@ class RecipeDataCheck:
 
         `progress` receives the number of pairs that are done.
         """
-        require_link_base(self.splits["train"])
-        require_one_layout(self.splits.values())
-        tokenizers, source = self._tokenizers(diagnosis, notify)
+        require_sound(self.splits, diagnosis)
+        tokenizers, source = self._tokenizers(notify)
         labels = label_type(self._columns)
         return count_tokens(self.recipe.storage_config, tokenizers, diagnosis, source, progress, labels)
 
-    def _tokenizers(self, diagnosis: Diagnosis, notify: Notify) -> tuple[Tokenizers, str]:
+    def _tokenizers(self, notify: Notify) -> tuple[Tokenizers, str]:
         config, train, folder = self.recipe.tokenizer, self.splits["train"], self.run.folder
         if self._origin is not None:
             return origin_tokenizers(self._origin), f"The tokenizer ({config.kind}) is that of {self._origin.run}."
         if self._sample is None:
             return self.run.load_tokenizers(), f"The tokenizer ({config.kind}) is that of {folder.path}."
         notify(f"learning a tokenizer ({config.kind}) for this check, since {folder.path} has none of these settings")
-        if not diagnosis.splits["train"].is_readable:
-            for _ in read_blocks("train", train):  # which tells the first fault
-                continue
         learned = train_on_sample(config, self._sample, train, self._columns)
         return learned, f"The tokenizer ({config.kind}) was learned for this check."
 

@@ -10,14 +10,14 @@ from nmtkit.core.files import write_json
 from nmtkit.core.processes import available_cores
 from nmtkit.corpus.blocks import Block
 from nmtkit.corpus.checking import DataReport, PairChecker, read_checksums
-from nmtkit.corpus.features import require_one_layout
-from nmtkit.corpus.reading import read_blocks, require_link_base, require_plain_text
+from nmtkit.corpus.reading import read_blocks, require_plain_text
 from nmtkit.data.encoding import FileChecksums, PairEncoder, PreprocessingProgress, encode_split, fingerprint
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer_training import TokenizerSample, learn_from_sample
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.diagnosis.examine import examine
 from nmtkit.diagnosis.findings import Diagnosis
+from nmtkit.experiment.checks import require_sound
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify
 from nmtkit.runs.origin import FineTuningOrigin, origin_tokenizers, read_origin
@@ -117,11 +117,7 @@ class Preprocessing:
         # Duplicates are found when the text is stored.
         diagnosis = examine(self._splits, self._task.monolingual, duplicates=False, see=see)
         diagnosed(diagnosis)
-        require_link_base(self._splits["train"])
-        require_one_layout(self._splits.values())
-        if not diagnosis.splits["train"].is_readable:
-            for _ in read_blocks("train", self._splits["train"]):  # which tells the first fault
-                continue
+        require_sound(self._splits, diagnosis)
 
     def store(self, tokenizers: Tokenizers, processes: int | None) -> DataReport:
         """Checks, encodes and stores all splits; writes and gives the report."""
