@@ -10,10 +10,11 @@ from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
+from walk import Told
 
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
-from nmtkit.models.base import Decoder, ModelOutput, Output
+from nmtkit.models.base import Decoder, ModelOutput
 from nmtkit.models.output import log_probabilities
 from nmtkit.search.rules import SearchConfig, coverage_penalty, length_penalty, max_lengths, min_lengths
 
@@ -198,7 +199,7 @@ class Sentence:
         other.listed = listed
         return other
 
-    def after(self, tokens: tuple[int, ...]) -> Output:
+    def after(self, tokens: tuple[int, ...]) -> Told:
         """Of a whole pass over the prompt and these tokens as a given target: of the steps behind the prompt."""
         if tokens not in self._passes:
             whole = self.model.unroll(self.read((*self.prompt, *tokens)), self.memory, self.model.has_attention)
@@ -209,7 +210,7 @@ class Sentence:
             logits = logits.masked_fill(~self.listed, -math.inf)
         log_probs = log_probabilities(logits)
         copied = log_probs if readout.copy_gate is None else self.model.copied(log_probs, readout, self.memory)
-        return Output(copied, readout.attention)
+        return Told(copied, readout.attention)
 
 
 class EnsembleSentence:
@@ -222,7 +223,7 @@ class EnsembleSentence:
         self.members, self.weights, self.of_logs = members, weights, of_logs
         self.empty, self.words, self.prompt = members[0].empty, members[0].words, members[0].prompt
 
-    def after(self, tokens: tuple[int, ...]) -> Output:
+    def after(self, tokens: tuple[int, ...]) -> Told:
         """Of whole passes over these tokens; attention is the mean of those that have any."""
         outputs = [one.after(tokens) for one in self.members]
         size = max(one.log_probs.shape[2] for one in outputs)
@@ -235,7 +236,7 @@ class EnsembleSentence:
         looks = [(one.attention, weight) for one, weight in pairs if one.attention is not None]
         total = sum(weight for _, weight in looks)
         mean = sum(attention * (weight / total) for attention, weight in looks) if looks else None
-        return Output(sums.log_softmax(2) if self.of_logs else sums.log(), mean)
+        return Told(sums.log_softmax(2) if self.of_logs else sums.log(), mean)
 
 
 class Steps:

@@ -71,7 +71,7 @@ def test_the_guides_model_reads_and_searches(tmp_path: Path) -> None:
         n_best = beam_search(model, collate(sources), SearchConfig(beam_size=3, max_length=4))
         batch = collate(sources, [best.ids for best, *_ in n_best])
         with torch.no_grad():
-            log_probs = model(batch).log_probs
+            log_probs = model(batch)
         torch.testing.assert_close(log_probs.exp().sum(-1), torch.ones(log_probs.shape[:2]))
         for (best, *_), walked, wanted in zip(n_best, log_probs, batch.targets.ids, strict=True):
             expected = torch.tensor(best.token_log_probs)

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -9,8 +10,25 @@ from torch import Tensor
 
 from nmtkit.data.batch import Batch
 from nmtkit.layers.kv_cache import KVCache
-from nmtkit.models.base import Memory, ModelOutput, Seq2Seq
+from nmtkit.models.base import Memory, Model, ModelOutput, Seq2Seq
 from nmtkit.search.engine import BatchSource
+
+
+@dataclass
+class Told:
+    """What a model tells of given targets: log-probabilities `(B,T,X)`, and the rest, never flattened."""
+
+    log_probs: Tensor
+    attention: Tensor | None = None
+    centres: Tensor | None = None
+    copy_gate: Tensor | None = None
+
+
+def told(model: Model, batch: Batch, keep: Tensor | None = None, need_attention: bool = True) -> Told:
+    """All that a model says in teacher forcing; log-probabilities `(M,X)` of the positions in `keep`, if given."""
+    output, memory = model.read(batch, need_attention)
+    kept = output if keep is None else output.gather(keep)
+    return Told(model.predict(kept, memory), output.attention, output.centres, output.copy_gate)
 
 
 class Walk:
@@ -44,10 +62,8 @@ class Walk:
                 self.state = self.state.select(rows)
             self.cache.next_step(rows)
         self._begun = True
-        log_probs, readout, self.state = self.model.step(
-            tokens, self.state, self.memory, self.cache, need_attention=True
-        )
-        return log_probs, readout
+        readout, self.state = self.model.advance(tokens, self.state, self.memory, self.cache, True)
+        return self.model.predict(readout, self.memory), readout
 
     def kept(self, sentences: Tensor | None = None) -> "Walk":
         """Another that goes on from here, with these sentences by number `(M,)`, or with all."""

@@ -370,8 +370,7 @@ def _loss(model: Model, batch: Batch, config: TrainingSpeedConfig, device: torch
     devices.prepare(device, config.matmul_precision, config.threads)
     model.eval()
     with torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16"):
-        output = model(batch.to(device), keep=batch.loss_mask)
-        _, nll = likelihood(output.log_probs, batch, model.vocabulary_size)
+        _, nll = likelihood(model(batch.to(device), keep=batch.loss_mask), batch, model.vocabulary_size)
     model.train()
     return float(nll) / max(1, batch.n_tokens)
 

@@ -67,8 +67,8 @@ def _fit(system: TextModel, store: Store, recipe: Recipe) -> list[metrics.Score]
     """The mean loss of what is to be predicted in a store, in nats, and the perplexity."""
     model, nll, tokens = system.model, torch.zeros((), dtype=torch.float64), 0
     for batch in loss_batches(recipe, store, system.tokenizers):
-        output = model(batch.to(system.device), keep=batch.loss_mask)
-        nll += likelihood(output.log_probs, batch, model.vocabulary_size)[1].cpu()
+        log_probs = model(batch.to(system.device), keep=batch.loss_mask)
+        nll += likelihood(log_probs, batch, model.vocabulary_size)[1].cpu()
         tokens += batch.n_tokens
     perplexity = metrics.perplexity(-float(nll), tokens)
     return [metrics.Score("loss", float(nll) / max(tokens, 1), perplexity.signature), perplexity]

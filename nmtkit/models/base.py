@@ -159,20 +159,6 @@ class ModelOutput(Rows):
 
 
 @dataclass(frozen=True)
-class Output(Rows):
-    """The model's predictions for given targets."""
-
-    log_probs: Tensor
-    """Natural logs `(B,T,X)`, or `(M,X)` where only some positions were asked for."""
-    attention: Tensor | None = None
-    """`(B,T,S)` (never flattened), or None where not asked for, or where the model has none."""
-    centres: Tensor | None = None
-    """The centres of local windows `(B,T)` (never flattened), or None; see `ModelOutput`."""
-    copy_gate: Tensor | None = None
-    """p_gen `(B,T,1)` (never flattened), or None where the model does not copy."""
-
-
-@dataclass(frozen=True)
 class LayerAttentions(Rows):
     """Attention weights of every head: one tensor for each of the L layers of a side, first layer first.
 
@@ -253,13 +239,10 @@ class Model(nn.Module, ABC):
         """Log-probabilities `(...,X)`. Training calls it on parts of an output, one after the other."""
         return log_probabilities(self.logits(output, memory))
 
-    def forward(self, batch: Batch, keep: Tensor | None = None, need_attention: bool = False) -> Output:
-        """Teacher forcing; only positions in `keep`, if given, go through the output layer."""
-        output, memory = self.read(batch, need_attention)
-        attention, centres, gate = output.attention, output.centres, output.copy_gate
-        if keep is not None:
-            output = output.gather(keep)
-        return Output(self.predict(output, memory), attention, centres, gate)
+    def forward(self, batch: Batch, keep: Tensor | None = None) -> Tensor:
+        """The log-probabilities of teacher forcing, `(B,T,X)`; `(M,X)` of the positions in `keep`, if given."""
+        output, memory = self.read(batch)
+        return self.predict(output if keep is None else output.gather(keep), memory)
 
 
 class Decoder(Model, Generic[M, S]):
@@ -337,13 +320,6 @@ class Decoder(Model, Generic[M, S]):
         assert output.copy_gate is not None, "a model that copies has a gate"
         src = memory.copy.extended if output.sentence is None else memory.copy.extended[output.sentence]
         return mix(log_probs, output.attention, output.copy_gate, memory.columns_of(src), memory.copy.n_oov, excess)
-
-    def step(
-        self, tokens: Tensor, state: S, memory: M, cache: KVCache, need_attention: bool = False
-    ) -> tuple[Tensor, ModelOutput, S]:
-        """`advance`, then `predict`: log-probabilities `(N,X)`, the output and the next state."""
-        output, state = self.advance(tokens, state, memory, cache, need_attention)
-        return self.predict(output, memory), output, state
 
     def prefill(
         self, prompt: Tensor, state: S, memory: M, cache: KVCache, lengths: Tensor | None = None

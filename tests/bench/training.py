@@ -160,7 +160,7 @@ def check_same_function(model: Seq2Seq, floor: BareTransformer, batch: Batch) ->
     sizes = {sum(p.numel() for p in network.parameters()) for network in (model, floor)}
     if len(sizes) != 1:
         raise NmtkitError(f"{kind}: the floor has another number of parameters than ours: {sizes}")
-    total, _ = likelihood(model.eval()(batch, keep=batch.targets.mask).log_probs, batch, model.sizes["tgt"], SMOOTHING)
+    total, _ = likelihood(model.eval()(batch, keep=batch.targets.mask), batch, model.sizes["tgt"], SMOOTHING)
     mean, theirs = float(total.detach()) / batch.n_tokens, float(floor.eval().loss(load(batch, CPU)).detach())
     if not math.isclose(mean, theirs, rel_tol=1e-5):
         raise NmtkitError(f"{kind}: the floor is another function: its loss is {theirs}, ours {mean}")

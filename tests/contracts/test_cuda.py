@@ -13,7 +13,7 @@ from pretended_cuda import CUDA, Fault, PretendedCuda, pretended_cuda
 from test_models import SOURCES, TARGETS, batch_of
 from torch import Tensor, nn
 from variants import ASKED, EVERY, FEW, build, in_turns
-from walk import Walk
+from walk import Walk, told
 
 from nmtkit.data.batch import Batch, Rows
 from nmtkit.data.vocabulary import BOS
@@ -110,10 +110,10 @@ def test_whole_pass(cuda: PretendedCuda, name: str) -> None:
     with torch.no_grad():
         for in_bf16 in (False, True):
             with torch.autocast("cuda", torch.bfloat16, enabled=in_bf16):
-                whole = model(batch, need_attention=True)
+                whole = told(model, batch)
                 kept = model(batch, keep=given.targets.mask)
-            assert whole.log_probs.device == kept.log_probs.device == CUDA
-            assert whole.log_probs.dtype == kept.log_probs.dtype == torch.float32
+            assert whole.log_probs.device == kept.device == CUDA
+            assert whole.log_probs.dtype == kept.dtype == torch.float32
     assert cuda.waits == []
 
 
@@ -265,9 +265,9 @@ def furthest(near: dict[str, Tensor], exact: dict[str, Tensor]) -> tuple[float, 
 def test_float32_gives_what_float64_gives(name: str, device: str) -> None:
     torch.set_float32_matmul_precision("highest")
     batch = batch_of(SOURCES, TARGETS)
-    exact = build(*EVERY[name]).double().eval()(batch, keep=batch.targets.mask).log_probs
+    exact = build(*EVERY[name]).double().eval()(batch, keep=batch.targets.mask)
     model = build(*EVERY[name]).to(device).eval()
-    log_probs = model(batch.to(device), keep=batch.targets.mask).log_probs.cpu()
+    log_probs = model(batch.to(device), keep=batch.targets.mask).cpu()
     torch.testing.assert_close(log_probs.double(), exact, rtol=0, atol=1e-4)
     config = SearchConfig(beam_size=3, max_length=LENGTH)
     best = beam_search(model, batch.to(device), config, need_attention=True)

@@ -14,7 +14,7 @@ from seeds import moved
 from torch import Tensor
 from torch.nn.functional import pad
 from variants import ASKED, EVERY, ONE_OF_EACH, SIZES, VARIANTS, VOCABULARY, build, enlarged, in_turns
-from walk import Walk, source_of
+from walk import Walk, source_of, told
 
 from nmtkit.checkpoints.weights import SkipInit, assign_weights, get_weights
 from nmtkit.data.batch import Batch, collate
@@ -92,7 +92,7 @@ def columns(model: Seq2Seq, batch: Batch) -> int:
 def log_probs_of_targets(model: Seq2Seq, batch: Batch) -> Tensor:
     """`(B,T)`; a model that copies is asked for unknown words by their extended ids."""
     targets = batch.targets.extended if model.config.copies else batch.targets.ids
-    log_probs: Tensor = model(batch).log_probs
+    log_probs: Tensor = model(batch)
     return log_probs.gather(2, targets[:, :, None]).squeeze(2)
 
 
@@ -149,7 +149,7 @@ def test_every_registered_model_is_in_the_table() -> None:
 @torch.no_grad()
 def test_whole_pass_equals_the_walk(model: Seq2Seq) -> None:
     batch = batch_of(SOURCES, TARGETS)
-    whole = model(batch, need_attention=True)
+    whole = told(model, batch)
     memory = model.encode(batch)
     log_probs, attention = walked(model, memory, batch.targets.shifted)
     assert log_probs.dtype == torch.float64
@@ -165,7 +165,7 @@ def test_whole_pass_equals_the_walk(model: Seq2Seq) -> None:
 @torch.no_grad()
 def test_kept_positions_are_those_of_the_whole_pass(model: Seq2Seq) -> None:
     batch = batch_of(SOURCES, TARGETS)
-    close(model(batch, keep=batch.targets.mask).log_probs, model(batch).log_probs[batch.targets.mask])
+    close(model(batch, keep=batch.targets.mask), model(batch)[batch.targets.mask])
 
 
 @torch.no_grad()
@@ -173,7 +173,7 @@ def test_padding_changes_nothing(model: Seq2Seq) -> None:
     tight = batch_of(SOURCES, TARGETS)
     loose = with_more_padding(tight, 3)
     assert loose.inputs.ids.shape[1] == tight.inputs.ids.shape[1] + 3
-    one, other = model(tight, need_attention=True), model(loose, need_attention=True)
+    one, other = told(model, tight), told(model, loose)
     close(one.log_probs[tight.targets.mask], other.log_probs[loose.targets.mask])
     if model.has_attention:
         close(one.attention[tight.targets.mask], other.attention[loose.targets.mask][:, : tight.inputs.ids.shape[1]])
@@ -181,7 +181,7 @@ def test_padding_changes_nothing(model: Seq2Seq) -> None:
         close(one.centres[tight.targets.mask], other.centres[loose.targets.mask])
     for row, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
         single = batch_of([source], [target])
-        alone = model(single).log_probs[0]
+        alone = model(single)[0]
         together = one.log_probs[row, : len(target) + 1]
         close(together[:, : columns(model, single)], alone)
         assert bool((together[:, columns(model, single) :] == -math.inf).all())  # unknown words of other sentences
@@ -229,7 +229,7 @@ def test_permuted_rows_give_permuted_outputs(model: Seq2Seq) -> None:
 @torch.no_grad()
 def test_distributions_sum_to_one(model: Seq2Seq) -> None:
     batch = batch_of(SOURCES, TARGETS)
-    output = model(batch, need_attention=True)
+    output = told(model, batch)
     close(output.log_probs.logsumexp(-1), torch.zeros_like(output.log_probs[..., 0]))
     if model.has_attention:
         weights = output.attention
@@ -269,9 +269,9 @@ def test_bfloat16_autocast_stays_near(name: str) -> None:
     """Products keep two or three digits; the log-probabilities are in float32 all the same, and still sum to one."""
     model = build(*EVERY[name]).eval()
     batch = batch_of(SOURCES, TARGETS)
-    exact = model(batch).log_probs
+    exact = model(batch)
     with torch.autocast("cpu", torch.bfloat16):
-        near = model(batch).log_probs
+        near = model(batch)
     assert near.dtype == torch.float32
     torch.testing.assert_close(near.logsumexp(-1), torch.zeros(near.shape[:2]), rtol=0, atol=1e-5)
     torch.testing.assert_close(near, exact, rtol=0, atol=0.1)
@@ -348,14 +348,15 @@ def test_a_prompt_is_read_as_its_steps_are_walked(model: Seq2Seq, beam: int) -> 
     words = torch.tensor([[4, 5, 6, 7], [8, 9, 4, 5]])[:, :beam]
     last = batch.targets.shifted.gather(1, lengths[:, None])[:, 0]
     for tokens, children in [(last, beam), *((row.repeat(batch.size), 1) for row in words)]:
-        found, _, state = model.step(tokens, state, memory, cache)
+        output, state = model.advance(tokens, state, memory, cache)
+        found = model.predict(output, memory)
         parents = torch.arange(len(tokens)).repeat_interleave(children)
         cache.next_step(parents, beam)
         state = state.select(parents)
     for row, target in enumerate(TARGETS):
         for number in range(beam):
             whole = batch_of([SOURCES[row]], [[*target, *words[:, number].tolist()]])
-            alone = model(whole).log_probs[0, -1]
+            alone = model(whole)[0, -1]
             close(found[row * beam + number][: len(alone)], alone)
 
 

@@ -9,7 +9,7 @@ import torch
 from gradients import backward
 from small_models import V, batch_of, finite_gradients
 from torch import Tensor
-from walk import Walk
+from walk import Walk, told
 
 from nmtkit.data.batch import Batch, collate
 from nmtkit.data.vocabulary import BOS, UNK
@@ -62,7 +62,7 @@ def by_the_equations(model: IntraAttention, batch: Batch, row: int) -> tuple[Ten
 @torch.no_grad()
 def test_the_model_is_what_the_equations_say() -> None:
     model = build()
-    output = model(ARTICLES, need_attention=True)
+    output = told(model, ARTICLES)
     for row in range(3):
         probabilities, attention, copying = by_the_equations(model, ARTICLES, row)
         steps, length = attention.shape
@@ -78,7 +78,7 @@ def test_what_was_looked_at_counts_less() -> None:
     model, plain = build(seed=2), build(seed=2, intra_temporal=False)
     model.score.key.weight.mul_(20.0)  # an untrained model looks everywhere alike
     plain.load_state_dict(model.state_dict())
-    looks, plain_looks = (one(ARTICLES, need_attention=True).attention for one in (model, plain))
+    looks, plain_looks = (told(one, ARTICLES).attention for one in (model, plain))
     assert torch.equal(looks[:, 0], plain_looks[:, 0])
     repeated = (looks[2, 1:7] * looks[2, :6]).sum(-1)
     plainly_repeated = (plain_looks[2, 1:7] * plain_looks[2, :6]).sum(-1)
@@ -124,7 +124,7 @@ def test_words_of_its_own_depend_on_those_before_them() -> None:
         own = torch.rand(read.shape[1] - 1) < 0.5
         model.eval()
         with torch.no_grad():
-            best = model(replace(ARTICLES, targets=replace(ARTICLES.targets, shifted=read))).log_probs.argmax(-1)
+            best = model(replace(ARTICLES, targets=replace(ARTICLES.targets, shifted=read))).argmax(-1)
         model.train()
         best = best.masked_fill(best >= V, UNK)
         assert torch.equal(read[:, 0], ARTICLES.targets.shifted[:, 0])

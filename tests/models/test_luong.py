@@ -10,7 +10,7 @@ import torch
 from daily import daily
 from seeds import moved
 from small_models import batch_of
-from walk import Walk
+from walk import Walk, told
 
 from nmtkit.data.batch import Targets, collate
 from nmtkit.data.vocabulary import BOS, EOS
@@ -104,8 +104,8 @@ def test_without_input_feeding_the_decoder_is_called_once() -> None:
 @torch.no_grad()
 def test_centres_are_given_with_the_attention() -> None:
     model, batch = build(window="local_p"), batch_of([[4, 5]], [[4]])
-    assert model(batch).centres is None
-    centres = model(batch, need_attention=True).centres
+    assert told(model, batch, need_attention=False).centres is None
+    centres = told(model, batch).centres
     assert centres.shape == (1, 2)
     assert (model.window_half_width, build().window_half_width) == (2, None)
     kept = model.unroll(batch, model.encode(batch), need_attention=True).gather(torch.tensor([[False, True]]))
@@ -147,7 +147,7 @@ def test_a_window_of_five_learns_to_copy_nine_words(
     for update in range(1, updates + 1):
         sentences = copies(random, 32)
         batch = collate(sentences, sentences)
-        loss = -model(batch).log_probs.gather(2, batch.targets.ids[..., None]).mean()
+        loss = -model(batch).gather(2, batch.targets.ids[..., None]).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.param_groups[0]["lr"] = peak * (1 - update / (updates + 1))
@@ -156,7 +156,7 @@ def test_a_window_of_five_learns_to_copy_nine_words(
     unseen = copies(random, 100)
     with torch.no_grad():
         results = beam_search(model, collate(unseen), SearchConfig(beam_size=1))
-        output = model(collate(unseen, unseen), need_attention=True)
+        output = told(model, collate(unseen, unseen))
     wrong = sum(best.ids != words for (best,), words in zip(results, unseen, strict=True))
     record_property("of 100 sentences wrong, at most 20", wrong)
     assert wrong <= 20

@@ -14,6 +14,7 @@ from gradients import backward
 from seeds import moved
 from small_models import V, batch_of, finite_gradients
 from torch import nn
+from walk import told
 
 from nmtkit.data.vocabulary import EOS, UNK
 from nmtkit.models.base import VocabularySizes
@@ -66,7 +67,7 @@ def test_three_steps_by_hand() -> None:
         gates.append(p_gen)
 
     batch = batch_of([extended[:-1]], [target])
-    output = model(batch, need_attention=True)
+    output = told(model, batch)
     assert output.log_probs.shape == (1, 3, V + 1)
     np.testing.assert_allclose(output.log_probs[0].exp(), np.stack(expected), rtol=0, atol=1e-12)
     np.testing.assert_allclose(output.attention[0], np.stack(looks), rtol=0, atol=1e-12)
@@ -111,10 +112,10 @@ def test_coverage_begins_without_effect_and_then_matters() -> None:
     missing, unexpected = covered.load_state_dict(plain.state_dict(), strict=False)
     assert (missing, unexpected) == (["attention.score.coverage"], [])
     batch = batch_of([[5, 6, V, 7]], [[6, V, 8]])
-    expected = plain(batch).log_probs
-    torch.testing.assert_close(covered(batch).log_probs, expected, rtol=0, atol=1e-12)
+    expected = plain(batch)
+    torch.testing.assert_close(covered(batch), expected, rtol=0, atol=1e-12)
     covered.get_parameter("attention.score.coverage").fill_(1.0)
-    changed = covered(batch).log_probs
+    changed = covered(batch)
     torch.testing.assert_close(changed[:, 0], expected[:, 0], rtol=0, atol=1e-12)  # nothing is covered yet
     assert not torch.allclose(changed[:, 1:], expected[:, 1:])
 
@@ -139,7 +140,7 @@ def test_never_nan(name: str, bias: float) -> None:
     sources = HARD[name]
     batch = batch_of(sources, [[*source[:4], 5, V][:6] if V in source else [*source[:4], 5] for source in sources])
     if bias:
-        gates = model(batch, keep=batch.targets.mask).copy_gate
+        gates = told(model, batch, need_attention=False).copy_gate
         assert set(gates.flatten().tolist()) == {0.0 if bias < 0 else 1.0}
     finite_gradients(model.train(), batch, coverage_weight=1.0)
     for best in beam_search(model.eval(), batch, SearchConfig(beam_size=2, max_length=5), n_best=2):
@@ -155,7 +156,7 @@ def test_gradient_of_the_likelihood(chunk_bytes: int, coverage: bool) -> None:
 
     def loss() -> float:
         with torch.no_grad():
-            return float(likelihood(model(batch, keep=batch.targets.mask).log_probs, batch, V, 0.1)[0])
+            return float(likelihood(model(batch, keep=batch.targets.mask), batch, V, 0.1)[0])
 
     backward(model, batch, 1, chunk_bytes, label_smoothing=0.1)
     step, checked = 1e-5, 0

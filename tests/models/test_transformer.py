@@ -8,7 +8,7 @@ import small_models
 import torch
 from small_models import V, batch_of
 from torch import Tensor, nn
-from walk import Walk
+from walk import Walk, told
 
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.models.transformer import Transformer
@@ -25,7 +25,7 @@ def test_the_alignment_is_one_layers_attention_over_heads(chosen: int | None, la
     nn.init.zeros_(query.weight)
     nn.init.zeros_(query.bias)
     even = batch.inputs.mask[:, None] / batch.inputs.lengths[:, None, None].double().expand(2, 3, 1)
-    torch.testing.assert_close(model(batch, need_attention=True).attention, even, rtol=0, atol=1e-10)
+    torch.testing.assert_close(told(model, batch).attention, even, rtol=0, atol=1e-10)
 
 
 @torch.no_grad()
@@ -73,7 +73,7 @@ def mixed_by_hand(model: Transformer, attention: Tensor) -> Tensor:
 
 def check_copying(model: Transformer, attention: Tensor) -> None:
     """It shows this attention `(T,S)`, and copies by it."""
-    output = model(PAIR, need_attention=True)
+    output = told(model, PAIR)
     torch.testing.assert_close(output.attention[0], attention, rtol=0, atol=1e-12)
     torch.testing.assert_close(output.log_probs[0].exp(), mixed_by_hand(model, attention), rtol=0, atol=1e-12)
     with pytest.raises(RecipeError, match="copies by the attention that it shows"):

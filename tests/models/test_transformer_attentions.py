@@ -10,6 +10,7 @@ import torch
 from formulas import Array, layer_norm, linear, multi_head, softmax
 from small_models import batch_of
 from torch import Tensor, nn
+from walk import told
 
 from nmtkit.core.errors import RecipeError
 from nmtkit.layers import transformer as layers
@@ -85,7 +86,7 @@ def test_every_head_of_every_layer_and_the_words_by_hand(norm: str, precision: s
     """Weights of padding, and of words that come later, are zero."""
     torch.set_float32_matmul_precision(precision)
     model = build(norm=norm)
-    attentions, probabilities = model.attentions(BATCH), model(BATCH).log_probs.exp()
+    attentions, probabilities = model.attentions(BATCH), model(BATCH).exp()
     assert [len(side) for side in (attentions.encoder, attentions.decoder, attentions.cross)] == [2, 3, 3]
     for row in range(2):
         src, tgt_in = BATCH.inputs.ids[row][BATCH.inputs.mask[row]], BATCH.targets.shifted[row][BATCH.targets.mask[row]]
@@ -102,13 +103,13 @@ def test_every_head_of_every_layer_and_the_words_by_hand(norm: str, precision: s
 def test_asking_changes_nothing() -> None:
     """The pass that shows the weights goes the same way as the one that does not."""
     model = build()
-    before = model(BATCH).log_probs
+    before = model(BATCH)
     memory = model.encode(BATCH)
     readout, heads = model.unroll_with_heads(BATCH, memory)
     assert torch.equal(model.unroll(BATCH, memory).features, readout.features)
     shown = model.attentions(BATCH).cross[model.alignment_layer]
     assert torch.equal(shown, heads.masked_fill(~BATCH.targets.mask[:, None, :, None], 0.0))
-    assert torch.equal(before, model(BATCH).log_probs)
+    assert torch.equal(before, model(BATCH))
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -125,11 +126,11 @@ def test_who_does_not_ask_pays_nothing(training: bool, monkeypatch: pytest.Monke
     model = build(dropout=0.0, alignment_layer=2, alignment_heads=3)
     torch.set_float32_matmul_precision("highest")  # where attention is not fused it makes weights itself
     model.train(training)
-    model(BATCH).log_probs.sum().backward()
+    model(BATCH).sum().backward()
     if not training:
         beam_search(model, BATCH, SearchConfig(beam_size=3, max_length=8))
     assert shapes == []
-    model(BATCH, need_attention=True)
+    told(model, BATCH)
     assert shapes == [(2, 1, 6, D)]
 
 
@@ -144,7 +145,7 @@ def test_a_search_shows_the_chosen_heads_as_a_forward_does(layer: int | None, he
         expected = cross.mean(0) if head == "mean" else cross[head - 1]
         rows = expected[: len(hypothesis.attention)]
         np.testing.assert_allclose(hypothesis.attention, rows.numpy(), rtol=0, atol=1e-6)
-        whole = model(batch, need_attention=True).attention
+        whole = told(model, batch).attention
         steps = Seq2Seq.unroll(model, batch, model.encode(batch), need_attention=True).attention
         torch.testing.assert_close((whole[0], steps[0]), (expected, expected), rtol=0, atol=1e-12)
 
@@ -152,13 +153,13 @@ def test_a_search_shows_the_chosen_heads_as_a_forward_does(layer: int | None, he
 @torch.no_grad()
 def test_another_head_can_be_chosen_later() -> None:
     model = build()
-    before = model(BATCH).log_probs
+    before = model(BATCH)
     for layer, head in ((3, 2), (1, "mean"), (None, 3)):
         other = build(alignment_layer=layer, alignment_heads=head)
         model.show(layer, head)
         assert model.config == other.config
-        assert torch.equal(model(BATCH, need_attention=True).attention, other(BATCH, need_attention=True).attention)
-    assert torch.equal(before, model(BATCH).log_probs)
+        assert torch.equal(told(model, BATCH).attention, told(other, BATCH).attention)
+    assert torch.equal(before, model(BATCH))
     with pytest.raises(RecipeError, match="alignment_heads 4 does not exist: heads is 3"):
         model.show(1, 4)
     with pytest.raises(RecipeError, match="alignment_layer 4 does not exist: decoder_layers is 3"):

@@ -9,6 +9,7 @@ import pytest
 import torch
 from seeds import moved
 from tiny_training import FromList, TinyStream, same_weights, settings, start, steps
+from walk import told
 
 from nmtkit.data.batch import Batch, collate
 from nmtkit.models.base import Seq2Seq, VocabularySizes
@@ -50,7 +51,7 @@ def fit(folder: Path, model: Seq2Seq, stream: TinyStream, **given: Any) -> list[
 def error_rate(model: Seq2Seq) -> float:
     """AER of the best source token of every linked target token of unseen sentences: 1 - the share of right links."""
     batch = next(Reversing(rows=64, seed=9))
-    attention = model.eval()(batch, need_attention=True).attention
+    attention = told(model.eval(), batch).attention
     right = batch.alignment.gather(-1, attention.argmax(-1, keepdim=True))[..., 0]
     return 1 - float(right[batch.alignment.any(-1)].float().mean())
 
@@ -73,7 +74,7 @@ def test_only_the_chosen_head_is_taught() -> None:
     """Head 3 of 4 in the first layer: of the matrices that make its weights, the rows of no other have a gradient."""
     batch = next(Reversing())
     model = transformer(alignment_layer=1, alignment_heads=3)
-    torch.autograd.backward(alignment_loss(model(batch, need_attention=True).attention, batch.alignment))
+    torch.autograd.backward(alignment_loss(told(model, batch).attention, batch.alignment))
     cross = model.decoder[0].cross_attention
     for gradient in (cross.query.weight.grad, cross.keys_values.weight.grad[:32]):  # of the keys, then the values
         by_head = gradient.view(4, -1)
@@ -87,7 +88,7 @@ def test_what_is_reported(tmp_path: Path) -> None:
     events = fit(tmp_path, model, stream, max_updates=1, label_smoothing=0.1, guided_alignment={"weight": 0.4})
     (step,) = steps(events)
     again, batch = transformer(alignment_heads=1), next(Reversing())
-    output = again(batch, need_attention=True)
+    output = told(again, batch)
     expected = -output.attention[batch.alignment].log().mean()
     assert step.terms["alignment_loss"] == pytest.approx(expected.item(), rel=1e-5)
     log_probs = output.log_probs[batch.targets.mask]

@@ -51,7 +51,7 @@ def joined(*batches):
 def mean_gradient(model, batch, smoothing=0.0):
     """The gradient of the mean loss per token, as one vector."""
     model.zero_grad()
-    total, _ = likelihood(model(batch, keep=batch.targets.mask).log_probs, batch, model.sizes["tgt"], smoothing)
+    total, _ = likelihood(model(batch, keep=batch.targets.mask), batch, model.sizes["tgt"], smoothing)
     torch.autograd.backward(total / batch.n_tokens)
     gradient = torch.cat([p.grad.flatten() for p in model.parameters()])
     model.zero_grad()
@@ -101,7 +101,7 @@ def test_a_step_event_averages_over_the_tokens_since_the_last_one(tmp_path):
     total, tokens = 0.0, 0
     for number in range(1, 4):  # the first update is told of by itself
         batch = tiny_batch(number)
-        _, nll = likelihood(model(batch, keep=batch.targets.mask).log_probs, batch, model.sizes["tgt"])
+        _, nll = likelihood(model(batch, keep=batch.targets.mask), batch, model.sizes["tgt"])
         total, tokens = total + nll.item(), tokens + batch.n_tokens
     _, events = run(tmp_path, settings(optimizer="sgd", lr=1e-30, max_updates=4, log_every=4), model, stream)
     assert [step.update for step in steps(events)] == [1, 4]

@@ -5,6 +5,7 @@ from typing import Any, get_args
 import pytest
 import torch
 from gradients import assert_same_gradients, backward, gradients
+from walk import told
 
 from nmtkit.core.settings import parse
 from nmtkit.data.batch import collate
@@ -36,7 +37,7 @@ def build(name: str, settings: dict[str, object] | None = None) -> Seq2Seq:
 @pytest.mark.parametrize("name", sorted(SMALL))
 def test_gradient_in_parts_is_that_of_the_whole(name: str, rows: int) -> None:
     whole = build(name)
-    total, nll = likelihood(whole(BATCH, keep=BATCH.targets.mask).log_probs, BATCH, 10, 0.1)
+    total, nll = likelihood(whole(BATCH, keep=BATCH.targets.mask), BATCH, 10, 0.1)
     torch.autograd.backward(total / 10)
 
     parted = build(name)
@@ -66,7 +67,7 @@ def test_losses_of_attention_add_exactly_their_gradient(
 ) -> None:
     """The output layer reads the attention in parts, the loss whole: together the gradient of one formula."""
     whole = build(name, settings)
-    output = whole(LINKED, keep=LINKED.targets.mask, need_attention=True)
+    output = told(whole, LINKED, LINKED.targets.mask)
     total, nll = likelihood(output.log_probs, LINKED, 10, 0.1)
     if "coverage_weight" in losses:
         term, loss, scale = "coverage_loss", coverage_loss(output.attention, LINKED.targets.mask), 0.7 / 10

@@ -234,7 +234,7 @@ def mixed_loss(model: Seq2Seq, batch: Batch, rollouts: Rollouts, gamma: float) -
 
     def token_log_probs(targets: Batch) -> Tensor:
         ids = targets.targets.extended if model.config.copies else targets.targets.ids
-        log_probs = model(targets).log_probs.gather(2, ids[:, :, None]).squeeze(2)
+        log_probs = model(targets).gather(2, ids[:, :, None]).squeeze(2)
         return torch.where(targets.targets.mask, log_probs, torch.zeros_like(log_probs)).sum(1)
 
     reward = rewards(rollouts, batch.targets.extended, batch.targets.mask.sum(1)).double()
@@ -306,7 +306,7 @@ def test_without_dropout_answers_are_the_same_twice_and_the_model_is_as_before()
     modes = [module.training for module in model.modules()]
 
     def answer() -> Tensor:
-        return model(UNKNOWN_WORDS).log_probs
+        return model(UNKNOWN_WORDS)
 
     with torch.no_grad():
         assert not torch.equal(answer(), answer())

@@ -101,7 +101,7 @@ def test_an_objective_that_a_recipe_names_is_trained_by_logged_and_shown(tmp_pat
     batch = tiny_batch(99)
 
     def entropy(of: Any) -> float:
-        log_probs = of(batch, keep=batch.targets.mask).log_probs.detach()
+        log_probs = of(batch, keep=batch.targets.mask).detach()
         return float(-(log_probs.exp() * log_probs).sum(-1).mean())
 
     assert entropy(model) > entropy(plain)  # what it is for
@@ -165,7 +165,7 @@ def test_an_attention_score_that_a_recipe_chooses(enter: Enter) -> None:
     chosen = load("demo", ["model={kind: luong, score: distance, embedding_size: 8, hidden_size: 8}"])
     model, batch = Luong(chosen.model, VocabularySizes({"src": 12, "tgt": 12}, shared=False)), tiny_batch(1)
     assert isinstance(model.attention.score, Distance)
-    torch.autograd.backward(likelihood(model(batch, keep=batch.targets.mask).log_probs, batch, 12)[0])
+    torch.autograd.backward(likelihood(model(batch, keep=batch.targets.mask), batch, 12)[0])
     assert bool(model.attention.score.query.weight.grad.any())
 
 

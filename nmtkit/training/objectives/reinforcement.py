@@ -76,7 +76,8 @@ def sample_rollouts(model: Decoder, memory: Memory, limit: int) -> Rollouts:
     written = []
     check_every = 1 if device.type == "cpu" else 8  # steps: the check waits for the device
     for step in range(limit):
-        log_probs, _, state = model.step(tokens, state, memory, cache)  # (2B,X)
+        output, state = model.advance(tokens, state, memory, cache)
+        log_probs = model.predict(output, memory)  # (2B,X)
         cache.next_step()
         drawn = log_probs.view(sentences, 2, -1)[:, 0]  # (B,X), a view
         # The largest of log p - log(Exp(1)) is a draw from p: Gumbel's trick. It does not wait for the device.
