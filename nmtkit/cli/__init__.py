@@ -112,12 +112,11 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in {*COMMANDS, *ALIASES} and not args[0].startswith("-"):
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             from nmtkit.core.registry import suggest_names
 
-            names = [*COMMANDS, *ALIASES, *_further_tasks()]
-            if args[0] not in names:
-                raise click.UsageError(f"no such command {args[0]!r}: {suggest_names(args[0], names)}", ctx)
+            names = [*ALIASES, *self.list_commands(ctx)]
+            raise click.UsageError(f"no such command {args[0]!r}: {suggest_names(args[0], names)}", ctx)
         return super().resolve_command(ctx, args)
 
     @override

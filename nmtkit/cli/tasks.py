@@ -1,7 +1,7 @@
 """The commands of tasks that have none of their own here, such as the tasks of a user's file."""
 
 from collections.abc import Iterator
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 
 import click
@@ -68,8 +68,7 @@ def _examples(task: Task, files: tuple[Path, ...], most: int) -> Iterator[list[E
         rows = read_pairs(SplitFiles(features=[str(file) for file in files]))
         yield from iter(lambda: list(islice(rows, most)), [])
         return
-    count = 0
+    numbers = count(1)
     for lines in text_windows(files, EXTRACT_HINT, most):
-        numbered = enumerate(lines, start=count + 1)
-        yield [Example("", line, n) if name == "tgt" else Example(line, None, n) for n, line in numbered]
-        count += len(lines)
+        numbered = zip(lines, numbers, strict=False)
+        yield [Example("", line, n) if name == "tgt" else Example(line, None, n) for line, n in numbered]

@@ -187,14 +187,9 @@ class TextModel:
 
     def require_attention(self, purpose: str) -> None:
         """Raises NmtkitError if the model has no attention over a text, which the purpose needs."""
-        if self.reads != "text":
+        if self.reads != "text" or not self.model.has_attention:
             raise NmtkitError(
-                f"the model {self.name!r} ({self.model.config.kind}) reads no text with an attention to {purpose}; "
-                "take one that translates or summarizes"
-            )
-        if not self.model.has_attention:
-            raise NmtkitError(
-                f"the model {self.name!r} ({self.model.config.kind}) has no attention to {purpose}; "
+                f"the model {self.name!r} ({self.model.config.kind}) has no attention to a text to {purpose}; "
                 "take one that has, e.g. rnnsearch or transformer"
             )
 
@@ -215,17 +210,11 @@ class TextModel:
         cut = [known_ids(tokenizer, own) for own in spelled] if spelled else tokenizer.encode_many(list(texts))
         sources = []
         for number, (line, whole) in enumerate(zip(texts, cut, strict=True)):
-            ids = whole[:limit]
+            ids = whole[:limit] if line.strip() else []
+            tokens = tokenizer.pieces(ids) if spelled is None else spelled[number][: len(ids)]
+            extended, oov = (None, []) if spelled is None else self.tokenizers.tgt.vocabulary.extend(tokens)
             left_out = len(whole) - len(ids)
-            if not line.strip():
-                sources.append(SourceLine([], [], is_prompt=are_prompts))
-            elif spelled is None:
-                pieces = tokenizer.pieces(ids)
-                sources.append(SourceLine(ids, pieces, left_out=left_out, text=line, is_prompt=are_prompts))
-            else:
-                tokens = spelled[number][:limit]
-                extended, oov = self.tokenizers.tgt.vocabulary.extend(tokens)
-                sources.append(SourceLine(ids, tokens, extended, tuple(oov), left_out, line))
+            sources.append(SourceLine(ids, tokens, extended, tuple(oov), left_out, line, is_prompt=are_prompts))
         return sources
 
     def encode_requests(

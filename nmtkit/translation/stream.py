@@ -163,13 +163,8 @@ class LineStream:
         in_process: bool,
         stop: Callable[[], None] = lambda: None,
     ) -> None:
-        self._encode, self._waiting, self._searches, self._in_process, self._stop = (
-            encode,
-            waiting,
-            searches,
-            in_process,
-            stop,
-        )
+        self._encode, self._waiting, self._searches = encode, waiting, searches
+        self._in_process, self._stop = in_process, stop
         self._answers: dict[int, PendingResult] = {}  # that were found and are not out
         self._next = 0  # the line that is to be answered next
         self._ends: deque[int] = deque()  # of the windows that are not all out

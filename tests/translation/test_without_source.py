@@ -102,7 +102,7 @@ def test_what_needs_a_source_in_text_is_refused(model: Callable[[int], Decoder])
         "find the source of unknown words by": system.replacing_unknown,
     }
     for purpose, refused in refusals.items():
-        with pytest.raises(NmtkitError, match=f"the model 'mine' .* reads no text with an attention to {purpose}"):
+        with pytest.raises(NmtkitError, match=f"the model 'mine' .* has no attention to a text to {purpose}"):
             refused()
     with pytest.raises(NmtkitError, match="reads no text to look up terms in"):
         replace(system, terminology=Terminology({"dog": "cat"})).search(line)
