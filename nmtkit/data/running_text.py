@@ -53,17 +53,16 @@ class RunningText:
         """The batch of these blocks; targets are all that it has."""
         begins, widths = self._bounds[blocks], self.widths(blocks)
         mask = np.arange(widths.max()) < widths[:, None]  # (B,T)
-        before, after = [], []
+        pieces = []
         places = np.searchsorted(self._ends, begins, side="right")  # the documents that they begin in
         for begin, end, place in zip(begins.tolist(), (begins + widths).tolist(), places.tolist(), strict=True):
             while begin < end:
                 stop = min(end, int(self._ends[place]))
-                tokens = self._read(place, begin, stop)
-                before.append(tokens[:-1])
-                after.append(tokens[1:])
+                pieces.append(self._read(place, begin, stop))
                 begin, place = stop, place + 1
         shifted, ids = np.full(mask.shape, PAD, dtype=np.int64), np.full(mask.shape, PAD, dtype=np.int64)
-        shifted[mask], ids[mask] = np.concatenate(before), np.concatenate(after)
+        shifted[mask] = np.concatenate([tokens[:-1] for tokens in pieces])
+        ids[mask] = np.concatenate([tokens[1:] for tokens in pieces])
         wanted = torch.from_numpy(ids)
         return Batch(targets=Targets(torch.from_numpy(shifted), wanted, wanted, torch.from_numpy(mask)))
 

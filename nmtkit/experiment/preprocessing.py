@@ -123,22 +123,17 @@ class Preprocessing:
         """Checks, encodes and stores all splits; writes and gives the report."""
         recipe, data, sums = self._recipe, self._folder.data, FileChecksums()
         checker = PairChecker(recipe.storage_config, self._report, need_references=self._task.monolingual)
+        labels = label_type(self._task.columns)
         for name, files in self._splits.items():
             for block in read_blocks(name, files) if name != "train" else ():
                 checker.register(block)
         for name, files in self._splits.items():
             self._notify(f"reading and checking {name}")
+            keep_text = name != "train" or tokenizers.sampling
             encode_split(
                 data,
                 read_blocks(name, files, watch=sums),
-                PairEncoder(
-                    name,
-                    tokenizers,
-                    recipe.storage_config,
-                    name != "train" or tokenizers.sampling,
-                    recipe.copies,
-                    label_type(self._task.columns),
-                ),
+                PairEncoder(name, tokenizers, recipe.storage_config, keep_text, recipe.copies, labels),
                 checker,
                 fingerprint=self._mark,
                 processes=processes or available_cores(),
