@@ -250,7 +250,7 @@ class BatchStream(Iterator[Batch]):
             for number in draw.permutation(len(batches)):
                 yield batches[number]
 
-    def _order_of_epoch(self, epoch: int, draw: np.random.Generator) -> Numbers:
+    def _order_of_epoch(self, epoch: int, draw: "np.random.Generator") -> Numbers:
         """The members of all batches of an epoch in random order: the examples, repeated by weight."""
         count = len(self._store)
         order: Numbers = np.arange(count, dtype=np.int32 if count < 1 << 31 else np.int64)

@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any, cast
 
 from torch import Tensor, nn
 
@@ -181,3 +182,7 @@ class RecurrentModel(Seq2Seq[M, S]):
         values = self.dropout(encoded.states)  # (B,S,M)
         hidden, cell = bridge(encoded.hidden, encoded.cell)
         return AttentionMemory(batch.inputs.mask, batch.inputs.copy, hidden, cell, values, project(values))
+
+    def start(self, memory: Any) -> S:
+        """The state that `encode` has made."""
+        return cast(S, RecurrentState(memory.hidden, memory.cell))

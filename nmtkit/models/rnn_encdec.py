@@ -89,10 +89,6 @@ class RnnEncDec(RecurrentModel[RnnEncDecMemory, RecurrentState]):
         hidden, cell = self.bridge(finals, encoded.cell)
         return RnnEncDecMemory(batch.inputs.mask, batch.inputs.copy, hidden, cell, summary)
 
-    def start(self, memory: RnnEncDecMemory) -> RecurrentState:
-        """The state that `encode` prepared."""
-        return RecurrentState(memory.hidden, memory.cell)
-
     def advance(
         self,
         tokens: Tensor,

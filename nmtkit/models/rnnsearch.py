@@ -83,12 +83,8 @@ class RnnSearch(RecurrentModel[AttentionMemory, RecurrentState]):
             self.output.weight = self.tgt_embedding.weight
 
     def encode(self, batch: Batch) -> AttentionMemory:
-        """Runs the encoder and projects the keys once."""
+        """Runs the encoder and projects the keys once; the first state is `s_0 = tanh(W_s h_1)`, A.2.2."""
         return self.attention_memory(batch, self.attention.score.project, self.bridge)
-
-    def start(self, memory: AttentionMemory) -> RecurrentState:
-        """`s_0 = tanh(W_s h_1)` of the backward encoder, A.2.2, or what else the bridge made."""
-        return RecurrentState(memory.hidden, memory.cell)
 
     def advance(
         self,

@@ -154,11 +154,6 @@ class TextModel:
         return next(self.model.parameters()).device
 
     @property
-    def copies(self) -> bool:
-        """Whether the model copies words."""
-        return self.model.config.copies
-
-    @property
     def window(self) -> int:
         """The best number of lines to be read together, if so many are available."""
         return WINDOW.get(self.device.type, WINDOW["cuda"])
@@ -206,7 +201,7 @@ class TextModel:
             return [SourceLine([], [], features=cast(Rows, rows)) for rows in lines]
         texts, are_prompts = cast(Sequence[str], lines), reads == "prompt"
         tokenizer = self.tokenizers.tgt if are_prompts else self.tokenizers.src
-        spelled = [tokenizer.tokens(line) for line in texts] if self.copies else None
+        spelled = [tokenizer.tokens(line) for line in texts] if self.model.config.copies else None
         cut = [known_ids(tokenizer, own) for own in spelled] if spelled else tokenizer.encode_many(list(texts))
         sources = []
         for number, (line, whole) in enumerate(zip(texts, cut, strict=True)):
@@ -242,7 +237,7 @@ class TextModel:
     def encode_targets(self, lines: Sequence[str], sources: Sequence[SourceLine]) -> list[TargetLine]:
         """Cuts the translations of some sources into tokens."""
         tokenizer = self.tokenizers.tgt
-        if self.copies:
+        if self.model.config.copies:
             return [self._target(tokenizer.tokens(line), source) for line, source in zip(lines, sources, strict=True)]
         return [TargetLine(ids, ids) for ids in tokenizer.encode_many(list(lines))]
 
@@ -253,7 +248,7 @@ class TextModel:
         if known != list(tokens):
             # Marks such as </s> are in no translation, so that fewer may be known than there are.
             missing = next(one for one, other in zip_longest(tokens, known) if one != other)
-            source_too = ", nor has its source" if self.copies else ""
+            source_too = ", nor has its source" if self.model.config.copies else ""
             raise DataError(
                 f"pair {number}: the model's vocabulary has no token {missing!r}{source_too}; "
                 "only translations by a model with the same tokenizer can be rescored token for token"

@@ -26,7 +26,7 @@ def search_tree(translator: Translator, line: str, place: str = "the sentence") 
     engine = SearchTracer(
         translator.model,
         translator.config,
-        need_attention=translator.copies,
+        need_attention=translator.model.config.copies,
         steps="eager",
         shortlist=translator.shortlist,
         token_classes=TokenClasses(repeatable_tokens(translator.config, translator.tokenizers.tgt, translator.device)),

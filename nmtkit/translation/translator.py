@@ -159,7 +159,7 @@ class Translator(TextModel):
                 self.model,
                 self.config,
                 self.config.hypotheses if self.config.chooses_afterwards else outputs.n_best,
-                outputs.attention or self.replacer is not None or (outputs.copies and self.copies),
+                outputs.attention or self.replacer is not None or (outputs.copies and self.model.config.copies),
                 steps=self.steps,
                 shortlist=self.shortlist,
                 token_classes=TokenClasses(
