@@ -131,10 +131,16 @@ class LazyGroup(click.Group):
 
 def _further_tasks() -> dict[str, Any]:
     """The tasks whose command is not listed above, by its name: `nmtkit.cli.tasks` makes it."""
+    from nmtkit.tasks import summarization, translation
     from nmtkit.tasks.task import TASKS
 
-    tasks = map(TASKS.get, TASKS)
-    return {task.command: task for task in tasks if task.command and task.command not in COMMANDS}
+    own = (translation.TRANSLATION, summarization.SUMMARIZATION)
+    further = {task.command: task for task in map(TASKS.get, TASKS) if task.command and task not in own}
+    for command in further.keys() & {*COMMANDS, *ALIASES}:
+        raise NmtkitError(
+            f"task {further[command].name}: `nmtkit {command}` is another command; give it one of its own"
+        )
+    return further
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
+
+from nmtkit.core.errors import RecipeError
 
 ColumnType = Literal["text", "label", "labels", "features"]
 """Text, cut into tokens; one label; a label for every token or word; rows of numbers."""
@@ -18,6 +20,12 @@ class Column:
     """The splits that must have it."""
     plural: str = ""
     """What messages call its contents ("articles"); empty: by its name."""
+
+    def __post_init__(self) -> None:
+        if self.type not in get_args(ColumnType):
+            raise RecipeError(
+                f"column {self.name}: there is no type {self.type!r}, only {', '.join(get_args(ColumnType))}"
+            )
 
 
 def label_type(columns: Iterable[Column]) -> ColumnType | None:

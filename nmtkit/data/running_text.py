@@ -101,7 +101,7 @@ class BlockStream(BatchStream):
         return f"{super().identity} in blocks"
 
     @override
-    def _order_of_epoch(self, epoch: int, draw: np.random.Generator) -> Numbers:
+    def _order_of_epoch(self, epoch: int, draw: "np.random.Generator") -> Numbers:
         text = RunningText(self._store, super()._order_of_epoch(epoch, draw), self._config)
         self._texts = {**self._texts, epoch: text}
         return draw.permutation(len(text))

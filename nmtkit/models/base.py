@@ -57,6 +57,9 @@ class VocabularySizes(dict[str, int]):
         super().__init__(columns)
         self.shared = shared
 
+    def __missing__(self, column: str) -> int:
+        raise RecipeError(f"the model asks for the size of column {column!r}, and an example has {', '.join(self)}")
+
 
 Tie = Literal["none", "embeddings", "decoder", "all"]
 """Weights that share one matrix: none; both embeddings; target embedding and output layer; or all three."""
@@ -188,7 +191,7 @@ class Model(nn.Module, ABC):
     """
 
     Config: ClassVar[type[ModelConfig]]
-    output_column: ClassVar[str]
+    output_column: ClassVar[str] = ""
     """The column whose ids the model predicts."""
     output: Any
     """The output layer: a module from features `(...,*)` to `(...,V)`."""

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 import nmtkit.models  # noqa: F401  # importing it registers every model
 from nmtkit.checkpoints.manager import NAMED_WEIGHTS
+from nmtkit.core.columns import label_type
 from nmtkit.core.errors import NmtkitError, shorten
 from nmtkit.core.formats import KeyPath, dump_yaml
 from nmtkit.core.registry import suggest_names
@@ -154,7 +155,8 @@ class Recipe(Settings):
     @classmethod
     def _task(cls, name: str) -> str:
         if name not in TASKS.names():
-            raise ValueError(f"there is no task {shorten(name)!r}; {suggest_names(name, TASKS.names())}")
+            own = "one of your own is known where the file that adds it is run in place of nmtkit"
+            raise ValueError(f"there is no task {shorten(name)!r}; {suggest_names(name, TASKS.names())}; {own}")
         return name
 
     @field_validator("stages")
@@ -225,7 +227,9 @@ class Recipe(Settings):
         return self
 
     @model_validator(mode="after")
-    def _blocks(self) -> "Recipe":
+    def _blocks_and_labels(self) -> "Recipe":
+        if label_type(TASKS.get(self.task).columns) == "labels" and not self.tokenizer.for_column("src").cuts_words:
+            raise ValueError("`tokenizer.kind`: labels of words need a tokenizer of words: whitespace, pieces or word")
         whole, columns = self.batch.block_tokens, [column.name for column in TASKS.get(self.task).columns]
         blocks = [whole, *(stage.batch.get("block_tokens", whole) for stage in self.stages)]
         if not any(blocks):
