@@ -190,7 +190,7 @@ class Sentence:
         self.listed: Tensor | None = None
         self.words = model.sizes["tgt"]
         self.empty = read([])
-        self.memory = model.memory(self.empty)
+        self.memory = model.encode(self.empty)
         self._passes: dict[tuple[int, ...], tuple[ModelOutput, Tensor]] = {}
 
     def among(self, listed: Tensor) -> "Sentence":

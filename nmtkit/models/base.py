@@ -265,8 +265,8 @@ class Decoder(Model, Generic[M, S]):
     source_end: bool = True
     """Whether a memory ends with the EOS of its source."""
 
-    def memory(self, batch: Batch) -> M:
-        """What is fixed while decoding, one row per sentence."""
+    def encode(self, batch: Batch) -> M:
+        """What is fixed while decoding, one row per sentence; by default nothing is read."""
         first = batch.targets.ids if batch.has_targets else batch.prompt
         assert first is not None, "a decoder without a source goes on with a text, which may be empty"
         nothing = torch.zeros(len(first), 0, dtype=torch.bool, device=first.device)
@@ -306,8 +306,10 @@ class Decoder(Model, Generic[M, S]):
             raise RecipeError(f"{self.config.kind} has no output layer that a shortlist could take rows of; go without")
         return weight, bias
 
-    def with_shortlist(self, memory: M, candidates: Tensor) -> M:
-        """The same memory, with `logits` for candidates only; see `ShortlistedOutput.gathered`."""
+    def with_shortlist(self, memory: M, candidates: Tensor | None) -> M:
+        """The same memory, with `logits` for candidates only, if given; see `ShortlistedOutput.gathered`."""
+        if candidates is None:
+            return replace(memory, shortlist=None)
         return replace(memory, shortlist=ShortlistedOutput.gathered(*self.output_layer(memory), candidates))
 
     def predict(self, output: ModelOutput, memory: M) -> Tensor:
@@ -361,7 +363,7 @@ class Decoder(Model, Generic[M, S]):
 
     def read(self, batch: Batch, need_attention: bool = False) -> tuple[ModelOutput, M]:
         """The memory, and all steps over the given targets."""
-        memory = self.memory(batch)
+        memory = self.encode(batch)
         return self.unroll(batch, memory, need_attention), memory
 
 
@@ -377,10 +379,6 @@ class Seq2Seq(Decoder[M, S]):
     @abstractmethod
     def encode(self, batch: Batch) -> M:
         """Runs the encoder and projects the keys once."""
-
-    def memory(self, batch: Batch) -> M:
-        """What the encoder has made of the source."""
-        return self.encode(batch)
 
 
 class HeadedModel(Seq2Seq[M, S]):

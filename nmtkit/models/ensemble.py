@@ -21,7 +21,7 @@ from nmtkit.data.batch import Batch
 from nmtkit.layers.elementary import at_least_float32
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.models.base import DecoderState, Memory, ModelConfig, ModelOutput, Seq2Seq, extended_to_unk
-from nmtkit.models.output import ShortlistedOutput, log_probabilities
+from nmtkit.models.output import log_probabilities
 
 Mean = Literal["probabilities", "log-probabilities"]
 """What is averaged. Averaging probabilities gives a mixture: one confident member is enough. Averaging
@@ -42,23 +42,10 @@ class EnsembleConfig(ModelConfig):
 
 
 @dataclass(frozen=True)
-class EnsembleShortlist(ShortlistedOutput):
-    """The shortlisted output layers of all members; its own rows are those of the first."""
-
-    members: tuple[ShortlistedOutput, ...]
-
-
-@dataclass(frozen=True)
 class EnsembleMemory(Memory):
     """The memories of all members."""
 
     members: tuple[Memory, ...]
-
-    def of_members(self) -> list[Memory]:
-        """The memory of each, with its own shortlisted output layer."""
-        if not isinstance(self.shortlist, EnsembleShortlist):
-            return list(self.members)
-        return [replace(one, shortlist=kept) for one, kept in zip(self.members, self.shortlist.members, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -136,11 +123,11 @@ class Ensemble(Seq2Seq[EnsembleMemory, EnsembleState]):
         members = zip(self.models(), memory.members, strict=True)
         return self._joined([one.unroll(batch, own, need_attention) for one, own in members], need_attention)
 
-    def with_shortlist(self, memory: EnsembleMemory, candidates: Tensor) -> EnsembleMemory:
+    def with_shortlist(self, memory: EnsembleMemory, candidates: Tensor | None) -> EnsembleMemory:
         """The same memory, with the output layer of each for candidates only."""
-        members = zip(self.models(), memory.members, strict=True)
-        rows = tuple(ShortlistedOutput.gathered(*one.output_layer(own), candidates) for one, own in members)
-        return replace(memory, shortlist=EnsembleShortlist(rows[0].bias, rows[0].index, rows))
+        pairs = zip(self.models(), memory.members, strict=True)
+        members = tuple(one.with_shortlist(own, candidates) for one, own in pairs)
+        return replace(memory, members=members, shortlist=members[0].shortlist)
 
     def logits(self, readout: ModelOutput, memory: EnsembleMemory) -> Tensor:
         """The mean `(...,X)`, with copies; normalised for probabilities, not for log-probabilities."""
@@ -148,7 +135,7 @@ class Ensemble(Seq2Seq[EnsembleMemory, EnsembleState]):
         width = self.sizes["tgt"] if memory.shortlist is None else memory.shortlist.bias.shape[1]
         width += memory.copy.n_oov if self.config.copies else 0
         means: list[Tensor] = []
-        for one, own, its, share in zip(self.models(), readout.members, memory.of_members(), self._shares, strict=True):
+        for one, own, its, share in zip(self.models(), readout.members, memory.members, self._shares, strict=True):
             log_probs = one.predict(replace(own, sentence=readout.sentence), its)
             log_probs = pad(log_probs, (0, width - log_probs.shape[-1]), value=-torch.inf)
             means.append(log_probs * share if self._of_logs else log_probs + math.log(share))

@@ -90,7 +90,7 @@ class DecodingBatch:
         assert terms is None or isinstance(terms, Constraints)
         room = None if terms is None else terms.room().cpu()
         limits = max_lengths(config, batch.lengths.cpu(), None if prefix is None else prefix.cpu(), room)
-        memory, candidates = model.memory(batch), None
+        memory, candidates = model.encode(batch), None
         device, (size, columns) = memory.mask.device, memory.mask.shape
         if shortlist is not None:
             if not batch.reads_text:
@@ -176,8 +176,9 @@ class DecodingBatch:
     def insert(self, slots: Tensor, other: "DecodingBatch") -> None:
         """Puts the sentences of another batch into slots `(M,)`; both have made a step, and S is the same."""
         self.divisors = max(self.divisors, other.divisors, key=len)
-        sentences = _without_shortlist(self.sentences)
-        sentences.put(slots, _without_shortlist(other.sentences))
+        # Their shortlists differ in size.
+        sentences = replace(self.sentences, memory=self.model.with_shortlist(self.memory, None))
+        sentences.put(slots, replace(other.sentences, memory=self.model.with_shortlist(other.memory, None)))
         if (candidates := sentences.candidates) is not None:  # with words that no sentence had before
             sentences = replace(sentences, memory=self.model.with_shortlist(sentences.memory, candidates))
         beam, history = other.beam, self.beam.history
@@ -359,7 +360,3 @@ class DecodingBatch:
 
 def _padded(history: Tensor, length: int) -> Tensor:
     return pad(history, (0, length - history.shape[1]), value=NO_TOKEN)
-
-
-def _without_shortlist(sentences: SentenceState) -> SentenceState:
-    return replace(sentences, memory=replace(sentences.memory, shortlist=None))

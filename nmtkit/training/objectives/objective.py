@@ -148,7 +148,7 @@ class GradientAccumulator:
         if "heads" in needs:
             model = as_headed(self.model)
             assert model is not None, f"{self.model.config.kind} has no heads"
-            memory = model.memory(moved)
+            memory = model.encode(moved)
             output, heads = model.unroll_with_heads(moved, memory)
         else:
             output, memory = read(moved, "attention" in needs)

@@ -212,7 +212,7 @@ class Reinforce(Objective):
         assert model is not None, f"{update.model.config.kind} writes no texts to sample"
         with without_dropout(model):
             device_batch = batch.to(update.device, non_blocking=True)
-            memory = model.memory(device_batch)
+            memory = model.encode(device_batch)
             rollouts = sample_rollouts(model, memory, self.settings.limit(batch.targets.mask.shape[1]))
             reward = rewards(rollouts, device_batch.targets.extended, device_batch.targets.mask.sum(1))  # (B,2)
             drawn = sampled_batch(batch, replace(rollouts, ids=rollouts.ids.cpu(), lengths=rollouts.lengths.cpu()))
