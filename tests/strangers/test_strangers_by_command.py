@@ -94,6 +94,7 @@ def test_it_learns_and_is_validated_and_tested(trained: tuple[str, Path]) -> Non
     assert pytest.approx(scores[-1], rel=0.3) in [one["value"] for one in tested]
 
 
+@pytest.mark.slow
 def test_a_killed_training_goes_on_bit_for_bit(trained: tuple[str, Path]) -> None:
     stranger, folder = trained
     words = ("train", "recipe.yaml", "--run", "killed", "--device", "cpu")
