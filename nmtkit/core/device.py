@@ -69,10 +69,7 @@ def _glibc() -> ctypes.CDLL | None:
 
 
 def tune_malloc() -> None:
-    """Tells glibc, where there is one, to keep freed blocks.
-
-    A training step allocates the same large blocks again and again; from the kernel each costs many page faults.
-    """
+    """Tells glibc, where there is one, to keep freed blocks: from the kernel each costs many page faults."""
     if library := _glibc():
         mmap_max, trim_threshold, top_pad = -4, -1, -2
         for option, value in ((mmap_max, 0), (trim_threshold, -1), (top_pad, 64 << 20)):
@@ -213,10 +210,7 @@ def can_fork() -> bool:
 
 
 def map_batches(function: Callable[[Item], None], batches: Iterable[Item], device: torch.device) -> None:
-    """Calls `function` on every batch; on a CPU on several at a time, each with one core.
-
-    The products of one decoding step are so small that two cores at the same product wait for each other.
-    """
+    """Calls `function` on every batch; on a CPU on several small ones at a time, each with one core."""
     batches, threads = list(batches), torch.get_num_threads()
     if device.type != "cpu" or threads == 1 or len(batches) < 2:
         for batch in batches:

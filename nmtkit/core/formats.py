@@ -171,10 +171,7 @@ _PERHAPS_HALF = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 
 
 def parse_json(text: str | bytes, place: str) -> Any:
-    """The value that a JSON text from outside holds; every string in it can be written as UTF-8.
-
-    Messages call the text by its place: a file and its line.
-    """
+    """The value that a JSON text at a place outside holds; every string in it can be written as UTF-8."""
     try:
         if isinstance(text, bytes):
             text = text.decode("utf-8")

@@ -125,10 +125,7 @@ def _texts_under_fields(cls: type[Settings]) -> dict[str, str]:
 
 
 class TaggedUnion:
-    """The type of a group whose `kind` names one of several classes: `Annotated[Any, TaggedUnion(classes)]`.
-
-    The classes are asked for whenever settings are checked, so that one that came later can be named too.
-    """
+    """The type of a group whose `kind` names one of the classes that are given when settings are checked."""
 
     def __init__(self, classes: Callable[[], Sequence[type[Settings]]]) -> None:
         self.classes = classes

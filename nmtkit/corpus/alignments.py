@@ -1,7 +1,4 @@
-"""Word alignments: file formats, extraction from attention, and symmetrization.
-
-Positions count from 0 in memory; files may count from 1.
-"""
+"""Word alignments, counted from 0: file formats, extraction from attention, and symmetrization."""
 
 import io
 import json

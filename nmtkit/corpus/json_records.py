@@ -33,10 +33,7 @@ def is_list_of_strings(value: object) -> bool:
 
 
 def text_of(record: Mapping[str, Any], name: str, where: str, remedy: str, joint: str = " ") -> str:
-    """The text of a field: a string, or a list of strings joined by `joint`.
-
-    With a space as joint the text becomes one line, since an example is one line in references and hypotheses.
-    """
+    """The text of a field: a string, or a list of strings joined by `joint`; a space makes it one line."""
     value = field_of(record, name, where, remedy)
     text = joint.join(value) if is_list_of_strings(value) else value
     if not isinstance(text, str):

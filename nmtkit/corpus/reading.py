@@ -180,10 +180,7 @@ def _different(src: Source, other: Source, rule: str) -> FileFault:
 
 
 def require_link_base(files: SplitFiles) -> None:
-    """DataError if hardly any link of a file has a first word, unless the settings give the base.
-
-    A file of which a link is malformed is refused as well.
-    """
+    """DataError if a link is malformed or, where no base is set, hardly any link of a file has a first word."""
     reader = SplitReader("train", files)
     for part in range(reader.parts) if files.has_links and files.alignment_base is None else ():
         links: list[Links] = []

@@ -93,14 +93,10 @@ ask."""
 
 @dataclass(frozen=True)
 class CopySource(Rows):
-    """What a model that copies can copy.
-
-    Extended ids give the unknown words of an example the ids V, V+1, ...; without unknown words they equal the plain
-    ids.
-    """
+    """What a model can copy; unknown words of an example have the extended ids V, V+1, ..."""
 
     extended: Tensor
-    """Source ids `(B,S)` in the extended target vocabulary."""
+    """Source ids `(B,S)` in the extended target vocabulary; without unknown words the plain ids."""
     n_oov: int = 0
     """The most unknown words of any example in the batch; X = V + n_oov."""
 

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 
 from nmtkit.core.columns import Column, label_type
@@ -64,20 +64,6 @@ class TokenizerSample:
 
 def _characters(pair: Example) -> int:
     return len(pair.src) + len(pair.tgt or "")
-
-
-def learn_tokenizers(
-    config: TokenizerConfig,
-    pairs: Iterable[Example],
-    report: DataReport | None = None,
-    weights: Sequence[float] = (),
-    columns: Sequence[Column] = PAIR,
-) -> Tokenizers:
-    """Learns tokenizers of some columns from a sample of training pairs, which are read once."""
-    sample = TokenizerSample(config.train_lines, weights, columns)
-    for pair in pairs:
-        sample.add(pair)
-    return learn_from_sample(config, sample, report)
 
 
 def learn_from_sample(config: TokenizerConfig, sample: TokenizerSample, report: DataReport | None = None) -> Tokenizers:

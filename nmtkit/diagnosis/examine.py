@@ -142,10 +142,7 @@ class Overlap:
             self._sought_pairs.add(hashes.pairs)
 
     def add_findings(self, split: SplitDiagnosis, reader: SplitReader) -> None:
-        """Adds the pairs of a split that are in others to its findings, once all splits have been read.
-
-        The split is read again for their places, as far as is needed.
-        """
+        """Adds the pairs of a split that are in others to its findings; it is read again for their places."""
         overlaps = self._overlaps(split.name)
         for kind, rows in overlaps.items():
             split.findings[kind.name] = Finding(kind, len(rows))

@@ -12,10 +12,10 @@ from nmtkit.corpus.checking import DataReport, PairChecker
 from nmtkit.corpus.config import DataConfig, SplitFiles
 from nmtkit.corpus.faults import OVER_LONG, TOKEN_RATIO, UNSEEN, FaultKind, FaultLocation
 from nmtkit.corpus.hashes import Mask
-from nmtkit.corpus.reading import read_blocks, read_pairs
+from nmtkit.corpus.reading import read_blocks
 from nmtkit.data.encoding import PairEncoder, UncountedBlock, encode_blocks
 from nmtkit.data.tokenizer import TokenizerConfig
-from nmtkit.data.tokenizer_training import PAIR, TokenizerSample, learn_from_sample, learn_tokenizers
+from nmtkit.data.tokenizer_training import PAIR, TokenizerSample, learn_from_sample
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import SPECIALS
 from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis, add_counts
@@ -94,7 +94,10 @@ def train_on_sample(
     except RecipeError:  # perhaps too many tokens for so little text
         if sample.total == len(sample.kept):
             raise
-        return learn_tokenizers(config, read_pairs(files), columns=columns)
+        whole = TokenizerSample(config.train_lines, columns=columns)
+        for block in read_blocks("train", files):
+            whole.add_block(block)
+        return learn_from_sample(config, whole)
 
 
 def count_tokens(

@@ -203,10 +203,7 @@ class RecipeDataCheck:
     def count_tokens(
         self, diagnosis: Diagnosis, notify: Notify = ignore, progress: Callable[[int], None] = ignore
     ) -> TokenReport:
-        """Tokenizes the text as the run will, once all of it has been seen, and adds to its diagnosis.
-
-        `progress` receives the number of pairs that are done.
-        """
+        """Tokenizes the text as the run will, once all of it has been seen, and adds to its diagnosis."""
         require_sound(self.splits, diagnosis)
         tokenizers, source = self._tokenizers(notify)
         labels = label_type(self._columns)

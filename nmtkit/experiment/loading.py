@@ -270,10 +270,7 @@ def open_autotuned(
     notify: Notify = ignore,
     again: bool = False,
 ) -> tuple[Translator, TuningResult[SearchSpeedConfig]]:
-    """Opens a run in the fastest configuration of this machine, and prepares the process for it; see `tune_search`.
-
-    Empty lines do not count; `notify` receives the speeds in words.
-    """
+    """Opens a run in the fastest configuration of this machine, for which it is prepared; see `tune_search`."""
     default = open_translator(run, how)
     opened: dict[str, Translator] = {default.speed_config.precision: default}
 

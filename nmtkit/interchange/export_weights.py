@@ -173,10 +173,7 @@ def _padded(matrix: Tensor, rows: int, value: float) -> Tensor:
 
 
 def to_ctranslate2(model: Seq2Seq, src_tokens: Sequence[str], tgt_tokens: Sequence[str], longest: int) -> Any:
-    """The same network as a specification of CTranslate2, whose `save(folder)` writes its model files.
-
-    The model must be as it was trained, not prepared for inference; `longest` is the number of positions.
-    """
+    """The same network for CTranslate2, whose `save(folder)` writes it; arguments as of `to_hugging_face`."""
     config = require_convertible(model.config, "ctranslate2")
     specs = library("ctranslate2").specs
     spec = specs.TransformerSpec.from_config(

@@ -76,10 +76,7 @@ class CheckpointConverter:
     def word_weights(
         self, src: str, tgt: str, output: str, width: int, hidden: int, bias: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """Both embeddings and the output layer, with our rows, under our names.
-
-        Tokens that must never be written get the bias `SUPPRESSED_BIAS`.
-        """
+        """Both embeddings and the output layer, with our rows and names; what is never written has a low bias."""
         matrices = {
             "src_embedding.weight": (src, width, 0),
             "tgt_embedding.weight": (tgt, width, 1),

@@ -1,7 +1,4 @@
-"""The run that fine-tuning begins from (`init_from`), recorded in `origin.json`.
-
-Only the first weights are read from it; the new run has tokenizers and settings of its own.
-"""
+"""The run whose weights fine-tuning begins from (`init_from`), recorded in `origin.json`."""
 
 import hashlib
 import os

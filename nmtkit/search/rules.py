@@ -223,10 +223,7 @@ def apply_rules(
 
 
 def block_repeated_ngrams(log_probs: Tensor, history: Tensor, written: Tensor, size: int) -> None:
-    """Forbids, in place, every token that would complete an n-gram of `size` tokens that a hypothesis already has.
-
-    Arguments are those of `apply_rules`.
-    """
+    """Forbids, in place, tokens that would complete an n-gram anew; arguments as of `apply_rules`."""
     if history.shape[1] < size:
         return
     grams = history.unfold(1, size, 1)  # (N,t-size+1,size)

@@ -1,7 +1,4 @@
-"""The tensors of a search: one row per sentence (`SentenceState`), and one row per hypothesis (`HypothesisState`).
-
-Letters as in `nmtkit.search.beam`.
-"""
+"""The tensors of a search, by sentence and by hypothesis; letters as in `nmtkit.search.beam`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -1,7 +1,4 @@
-"""The search of one sentence, step by step: the candidates of every step, and what the rules forbade.
-
-Letters as in `nmtkit.search.beam`.
-"""
+"""The search of one sentence, step by step, and what rules forbade; letters as in `nmtkit.search.beam`."""
 
 from dataclasses import dataclass, replace
 

@@ -39,10 +39,7 @@ class TestResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """One task: its words, and what it does to batches, examples and scores.
-
-    A task of this class alone has no answers. `GenerationTask` and `LabellingTask` have.
-    """
+    """One task: its words, and what it does to batches, examples and scores; alone it answers nothing."""
 
     name: str
     command: str = ""

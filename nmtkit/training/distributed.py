@@ -25,11 +25,7 @@ _VISIBLE_WITHIN = 30.0  # seconds; a file that another machine has written is no
 
 
 def join(device: torch.device) -> torch.device:
-    """Joins the processes that torchrun or srun started; does nothing where there is one, or where they are joined.
-
-    Returns:
-        The device given, or of several GPUs the one of this process.
-    """
+    """Joins the processes that torchrun or srun started, if any; returns the device of this process."""
     if "WORLD_SIZE" not in os.environ:
         os.environ.update(_slurm_environment())
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:

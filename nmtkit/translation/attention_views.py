@@ -107,10 +107,7 @@ def picture(reader: TextModel, translation: Translation, number: int) -> Attenti
 
 @torch.no_grad()
 def _windows(reader: TextModel, translation: Translation, rows: int) -> list[SourceWindow]:
-    """The window of local attention in each row of a translation's attention; none where it is global.
-
-    The pair is read once more, since a search does not keep where the centres were.
-    """
+    """The window in each row of a translation's attention, for which the pair is read again; none if global."""
     from nmtkit.pictures import SourceWindow
 
     model = as_seq2seq(reader.model)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 from commands import Command, Finished, json_lines, lines_in, refused, succeeded, write_lines
+from learned import learn_tokenizers
 
 from nmtkit import Translator
 from nmtkit.checkpoints.weights import get_weights, save_weights
 from nmtkit.corpus.blocks import Example
-from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun, build_model
 

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from learned import learn_tokenizers
 
 from nmtkit.checkpoints.weights import get_weights, save_weights
 from nmtkit.core.files import atomic_write_text, write_json
 from nmtkit.corpus.blocks import Example
-from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.recipe import load
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import build_model

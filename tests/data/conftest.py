@@ -5,12 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from learned import learn_tokenizers
 from stored import checker, write_store
 
 from nmtkit.corpus.blocks import Example
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerConfig
-from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.data.tokenizers import Tokenizers
 
 NOUNS = [

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from learned import learn_tokenizers
 from stored import checker, write_store
 
 from nmtkit import recipe
@@ -19,7 +20,6 @@ from nmtkit.data.batch import collate
 from nmtkit.data.batch_stream import BatchConfig, BatchStream
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerConfig
-from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.words import cut_words, share_table, token_links, token_spans
 

@@ -7,6 +7,7 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
+from learned import learn_tokenizers
 
 from nmtkit.core.errors import CheckpointError
 from nmtkit.corpus.blocks import Example
@@ -14,7 +15,6 @@ from nmtkit.data.batch import Batch, collate
 from nmtkit.data.batch_stream import BatchConfig, BatchStream, bucket_by_length, sorted_batches
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerConfig
-from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, PAD
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from daily import daily
+from learned import learn_tokenizers
 from preprocessing_program import preprocess
 from stored import checker, write_store
 
@@ -25,7 +26,6 @@ from nmtkit.data.encoding import PreprocessingProgress
 from nmtkit.data.shards import RaggedArray
 from nmtkit.data.store import Store, StoreWriter
 from nmtkit.data.tokenizer import TokenizerConfig
-from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.data.tokenizers import Tokenizers
 
 SETTINGS = {"max_length": 150, "drop_duplicates": True}

@@ -4,13 +4,13 @@ import re
 from pathlib import Path
 
 import pytest
+from learned import learn_tokenizers
 
 from nmtkit.core.columns import Column
 from nmtkit.core.errors import CheckpointError, RecipeError
 from nmtkit.core.settings import parse
 from nmtkit.corpus.blocks import Example
 from nmtkit.data.tokenizer import TokenizerConfig
-from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, SPECIALS, UNK
 from nmtkit.data.words import known_ids

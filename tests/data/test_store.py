@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from learned import learn_tokenizers
 from stored import checker, write_store
 
 from nmtkit.core.errors import DataError, NmtkitError
@@ -12,7 +13,6 @@ from nmtkit.data.encoding import fingerprint
 from nmtkit.data.shards import RaggedArray
 from nmtkit.data.store import Store, StoreWriter
 from nmtkit.data.tokenizer import TokenizerConfig
-from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import UNK
 

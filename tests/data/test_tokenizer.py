@@ -4,12 +4,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from learned import learn_tokenizers
 
 from nmtkit.core.errors import CheckpointError, DataError, RecipeError
 from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.checking import DataReport
 from nmtkit.data.tokenizer import SentencePieceTokenizer, TokenizerConfig, WordTokenizer
-from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
 

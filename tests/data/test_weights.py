@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from learned import learn_tokenizers
 
 from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.checking import DataReport
@@ -14,7 +15,7 @@ from nmtkit.data import tokenizer_training
 from nmtkit.data.batch_stream import BatchConfig, BatchStream
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerConfig
-from nmtkit.data.tokenizer_training import TokenizerSample, learn_tokenizers
+from nmtkit.data.tokenizer_training import TokenizerSample
 from nmtkit.data.tokenizers import Tokenizers
 
 Build = Callable[..., Store]

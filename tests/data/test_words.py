@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from learned import learn_tokenizers
 
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.blocks import Example
 from nmtkit.data.tokenizer import Tokenizer, TokenizerConfig
-from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.data.words import (
     WORDS_AT_ONCE,
     WordSegmentation,

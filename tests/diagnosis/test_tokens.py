@@ -5,6 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from learned import learn_tokenizers
 from real_looking import write_pairs
 
 from nmtkit.corpus.checking import DataReport
@@ -12,7 +13,6 @@ from nmtkit.corpus.config import DataConfig, SplitFiles
 from nmtkit.corpus.faults import UNSEEN
 from nmtkit.corpus.reading import read_blocks, read_pairs
 from nmtkit.data.tokenizer import TokenizerConfig
-from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.diagnosis import tokens
 from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis

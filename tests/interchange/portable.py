@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from commands import sentence_pairs
+from learned import learn_tokenizers
 from torch import Tensor
 
 from nmtkit.checkpoints.weights import get_weights, save_weights
@@ -20,7 +21,6 @@ from nmtkit.core.files import atomic_write_text
 from nmtkit.core.settings import parse
 from nmtkit.corpus.blocks import Example
 from nmtkit.data.tokenizer import TokenizerConfig
-from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, PAD
 from nmtkit.experiment.loading import load_translator

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 from daily import daily
+from learned import learn_tokenizers
 
 from nmtkit import recipe
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.statistics import CorpusCounter, CorpusStatistics, SideStatistics
-from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.presets.fitting import PRESETS, TASKS_WITH_PRESETS, FittedPreset, choose_preset, format_minutes
 
 DATA = {"train": {"src": "a.en", "tgt": "a.de"}, "valid": {"src": "b.en", "tgt": "b.de"}}

@@ -182,10 +182,7 @@ class _Rewarded(Objective):
 @OBJECTIVES.register("reinforce")
 @dataclass(frozen=True)
 class Reinforce(Objective):
-    """The reinforced part of equation 16; all other objectives belong to L_ml, and share the weight 1 - gamma.
-
-    Samples come from torch's global generators.
-    """
+    """The reinforced part of equation 16; all other objectives belong to L_ml, and share the weight 1 - gamma."""
 
     normalizers: ClassVar = {LOSS: "tokens", "sampled_reward": "sentences", "greedy_reward": "sentences"}
     needs = "none"

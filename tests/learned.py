@@ -1,0 +1,24 @@
+"""Tokenizers that are learned from a few examples."""
+
+from collections.abc import Iterable, Sequence
+
+from nmtkit.core.columns import Column
+from nmtkit.corpus.blocks import Example
+from nmtkit.corpus.checking import DataReport
+from nmtkit.data.tokenizer import TokenizerConfig
+from nmtkit.data.tokenizer_training import PAIR, TokenizerSample, learn_from_sample
+from nmtkit.data.tokenizers import Tokenizers
+
+
+def learn_tokenizers(
+    config: TokenizerConfig,
+    pairs: Iterable[Example],
+    report: DataReport | None = None,
+    weights: Sequence[float] = (),
+    columns: Sequence[Column] = PAIR,
+) -> Tokenizers:
+    """Learns tokenizers of some columns from a sample of training pairs, which are read once."""
+    sample = TokenizerSample(config.train_lines, weights, columns)
+    for pair in pairs:
+        sample.add(pair)
+    return learn_from_sample(config, sample, report)
