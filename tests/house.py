@@ -114,7 +114,10 @@ def note_call(frame, event, argument):
     code = frame.f_code
     if event == "call" and code.co_flags & 3 == 3 and os.sep + "nmtkit" + os.sep in code.co_filename:  # a function
         entered.add(code.co_filename)
-atexit.register(lambda: print(json.dumps([opened, [*sys.modules], [*entered]]), file=sys.stderr))
+def report():
+    sys.setprofile(None)  # what ends with the process is not entered by the command
+    print(json.dumps([opened, [*sys.modules], [*entered]]), file=sys.stderr)
+atexit.register(report)
 sys.addaudithook(note_open)
 threading.setprofile(note_call)
 sys.setprofile(note_call)
