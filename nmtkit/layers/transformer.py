@@ -21,7 +21,7 @@ from nmtkit.layers.inference import InferenceLinear
 from nmtkit.layers.kv_cache import KVCache
 
 Norm = Literal["pre", "post"]
-Activation = Literal["relu", "gelu", "silu"]
+Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
 
 
 def sinusoids(length: int, width: int, halves: bool = False) -> Tensor:
@@ -227,7 +227,10 @@ class CrossAttention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """max(0, x W1 + b1) W2 + b2: Vaswani et al. 2017, equation 2; or with GELU or SiLU (Hendrycks and Gimpel 2016)."""
+    """max(0, x W1 + b1) W2 + b2: Vaswani et al. 2017, equation 2; or with GELU or SiLU (Hendrycks and Gimpel 2016).
+
+    gelu_tanh is the approximation of GELU in section 2 of that paper, which GPT-2 uses.
+    """
 
     def __init__(self, config: LayerConfig) -> None:
         super().__init__()
@@ -238,8 +241,10 @@ class FeedForward(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         """`(...,H)` to `(...,H)`."""
-        if self.activation != "relu":
-            inner = (F.silu if self.activation == "silu" else F.gelu)(self.inner(states))
+        if self.activation == "silu":
+            inner = F.silu(self.inner(states))
+        elif self.activation != "relu":
+            inner = F.gelu(self.inner(states), approximate="tanh" if self.activation == "gelu_tanh" else "none")
         elif isinstance(self.inner, InferenceLinear) and isinstance(self.out, InferenceLinear):
             inner = self.inner.forward_relu(states)
         else:
@@ -303,23 +308,28 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Self-attention, attention to the memory, then feed-forward; right half of figure 1 of Vaswani et al. 2017."""
+    """Self-attention, attention to the memory, then feed-forward; right half of figure 1 of Vaswani et al. 2017.
 
-    def __init__(self, config: LayerConfig) -> None:
+    Without `reads_memory`, as in a language model, the attention to the memory is left out.
+    """
+
+    def __init__(self, config: LayerConfig, reads_memory: bool = True) -> None:
         super().__init__()
         self.self_attention = SelfAttention(config)
         self.around_self_attention = Residual(config)
-        self.cross_attention = CrossAttention(config)
-        self.around_cross_attention = Residual(config)
+        self.reads_memory = reads_memory
+        if reads_memory:
+            self.cross_attention = CrossAttention(config)
+            self.around_cross_attention = Residual(config)
         self.feed_forward = FeedForward(config)
         self.around_feed_forward = Residual(config)
 
     def forward(
         self,
         states: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        mask: Tensor | None,
+        keys: Tensor | None = None,
+        values: Tensor | None = None,
+        mask: Tensor | None = None,
         cache: tuple[KVCache, int] | None = None,
         shown: slice | None = None,
     ) -> tuple[Tensor, Tensor | None]:
@@ -334,8 +344,12 @@ class DecoderLayer(nn.Module):
         else:
             result = self.self_attention.step(entering, *cache)
         states = around.after(states, result)
-        around = self.around_cross_attention
-        result, weights = self.cross_attention(around.before(states), keys, values, mask, shown)
-        states = around.after(states, result)
+        weights = None
+        if self.reads_memory:
+            assert keys is not None, "the memory is read by them"
+            assert values is not None, "the memory is read by them"
+            around = self.around_cross_attention
+            result, weights = self.cross_attention(around.before(states), keys, values, mask, shown)
+            states = around.after(states, result)
         around = self.around_feed_forward
         return around.after(states, self.feed_forward(around.before(states))), weights

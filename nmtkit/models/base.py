@@ -302,9 +302,9 @@ class Decoder(Model, Generic[M, S]):
         """The matrix `(V,*)` and the bias `(V,)` that `logits` ends in; further rows mean nothing."""
         output = getattr(self, "output", None)
         weight, bias = getattr(output, "weight", None), getattr(output, "bias", None)
-        if not isinstance(weight, Tensor) or bias is None or weight.layout != torch.strided:  # packed for one product
+        if not isinstance(weight, Tensor) or weight.layout != torch.strided:  # packed for one product
             raise RecipeError(f"{self.config.kind} has no output layer that a shortlist could take rows of; go without")
-        return weight, bias
+        return weight, weight.new_zeros(len(weight)) if bias is None else bias
 
     def with_shortlist(self, memory: M, candidates: Tensor | None) -> M:
         """The same memory, with `logits` for candidates only, if given; see `ShortlistedOutput.gathered`."""

@@ -26,6 +26,7 @@ from nmtkit.data.batch import Batch
 from nmtkit.layers.elementary import Dropout, at_least_float32, mask_without_eos, run_by_length
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.transformer import (
+    Activation,
     DecoderLayer,
     EncoderLayer,
     LayerStack,
@@ -88,8 +89,8 @@ class TransformerConfig(ModelConfig):
     """How many positions are learned; sinusoidal positions have no limit."""
     tie: Tie = "decoder"
     """What shares one matrix: nothing; both embeddings; target embedding and output; or all three."""
-    activation: Literal["relu", "gelu", "silu"] = "relu"
-    """Between the two products of the feed-forward part; silu is also called swish."""
+    activation: Activation = "relu"
+    """Between the two products of the feed-forward part; silu is also called swish, gelu_tanh approximates gelu."""
     alignment_layer: int | None = Field(default=None, ge=1)
     """Decoder layer, counted from 1, whose attention is shown as the alignment. Default: the last but one."""
     alignment_heads: Literal["mean"] | int = "mean"

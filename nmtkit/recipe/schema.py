@@ -4,7 +4,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-import nmtkit.models  # noqa: F401  # importing it registers every model
+import nmtkit.language_models
+import nmtkit.models  # noqa: F401  # importing them registers every model
 from nmtkit.checkpoints.manager import NAMED_WEIGHTS
 from nmtkit.core.columns import label_type
 from nmtkit.core.errors import NmtkitError, shorten

@@ -2,14 +2,16 @@
 
 from collections.abc import Iterator
 
+import torch
+
 from nmtkit.data.batch import Batch
 from nmtkit.data.batch_stream import BatchStream, Corruption, sorted_batches
 from nmtkit.data.running_text import BlockStream, blocks_in_order
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.recipe import Recipe
-from nmtkit.tasks.task import TASKS
 from nmtkit.training import distributed
+from nmtkit.training.objectives.objective import build_objectives
 
 
 def training_batches(recipe: Recipe, store: Store, tokenizers: Tokenizers, seed: int) -> BatchStream:
@@ -37,5 +39,11 @@ def loss_batches(recipe: Recipe, store: Store, tokenizers: Tokenizers) -> Iterat
 
 
 def _corruption(recipe: Recipe, tokenizers: Tokenizers) -> Corruption:
-    task = TASKS.get(recipe.task)
-    return lambda batch, generator: task.corrupt(batch, generator, tokenizers)
+    objectives = build_objectives(recipe.training)
+
+    def corrupt(batch: Batch, generator: torch.Generator) -> Batch:
+        for objective in objectives:
+            batch = objective.corrupt(batch, generator, tokenizers)
+        return batch
+
+    return corrupt

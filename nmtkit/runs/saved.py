@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from typing_extensions import override
 
+import nmtkit.language_models  # noqa: F401  # importing it registers its models
 from nmtkit.checkpoints.manager import NAMED_WEIGHTS, CheckpointManager
 from nmtkit.checkpoints.weights import SkipInit, average_weights, load_weights, read_vocabulary_checksum, save_weights
 from nmtkit.core.errors import CheckpointError, NmtkitError, RecipeError
@@ -229,10 +230,12 @@ def build_model(recipe: "Recipe", tokenizers: Tokenizers) -> Model:
 
 
 def sizes_of(tokenizers: Tokenizers) -> VocabularySizes:
-    """The sizes of the columns for a model."""
+    """The sizes of the columns for a model; where `tgt` is the only text, an encoder can read it too."""
     sizes = {column: len(tokenizer.vocabulary) for column, tokenizer in tokenizers.items()}
     sizes |= {} if tokenizers.labels is None else {"labels": len(tokenizers.labels)}
     sizes |= {"features": tokenizers.features} if tokenizers.features else {}
+    if [*sizes] == ["tgt"]:
+        return VocabularySizes({"src": sizes["tgt"], **sizes}, shared=True)
     return VocabularySizes(sizes, shared=tokenizers.shared)
 
 

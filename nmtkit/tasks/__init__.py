@@ -2,4 +2,5 @@
 
 from nmtkit.tasks import translation as translation  # isort: split
 
+from nmtkit.tasks import language_modelling as language_modelling
 from nmtkit.tasks import summarization as summarization

@@ -9,11 +9,7 @@ from nmtkit.core.columns import Column, label_type
 from nmtkit.core.registry import Registry
 
 if TYPE_CHECKING:
-    import torch
-
     from nmtkit.corpus.blocks import Example
-    from nmtkit.data.batch import Batch
-    from nmtkit.data.tokenizers import Tokenizers
     from nmtkit.metrics import Options, Score
     from nmtkit.translation.inputs import TextModel
 
@@ -39,7 +35,7 @@ class TestResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """One task: its words, and what it does to batches, examples and scores; alone it answers nothing."""
+    """One task: its words, and what it does to examples and scores; alone it answers nothing."""
 
     name: str
     command: str = ""
@@ -76,14 +72,6 @@ class Task:
     def read(self, examples: Sequence["Example"]) -> list[Any]:
         """What the model reads of each example: its first column."""
         return [getattr(example, self.columns[0].name) for example in examples]
-
-    def corrupt(self, batch: "Batch", generator: "torch.Generator", tokenizers: "Tokenizers") -> "Batch":
-        """The batch as a model is to read it, for denoising objectives; here as it is.
-
-        It is called with every batch of training and of validation, on the CPU. All that is random must come from the
-        generator, a CPU's, which is seeded by the batch's place: so a resumed training sees the same.
-        """
-        return batch
 
     def predict(self, system: "TextModel", examples: Sequence["Example"]) -> Iterator[str]:
         """The answer to each example, in order; here there are none.

@@ -1,4 +1,4 @@
-"""The batches of a recipe: corrupted where its task does so, and as they are stored where it does not."""
+"""The batches of a recipe: corrupted where its objective does so, and as they are stored where it does not."""
 
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -15,12 +15,12 @@ from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.runs.batches import loss_batches, training_batches
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun
-from nmtkit.tasks.task import TASKS, Task
-from nmtkit.tasks.translation import TRANSLATION
+from nmtkit.training.objectives.likelihood import Likelihood
+from nmtkit.training.objectives.objective import OBJECTIVES
 
 
-@dataclass(frozen=True, kw_only=True)
-class Unscrambling(Task):
+@dataclass(frozen=True)
+class Unscrambling(Likelihood):
     """Every source id is moved by a random number below the size of the vocabulary."""
 
     @override
@@ -32,8 +32,8 @@ class Unscrambling(Task):
 
 @pytest.fixture
 def run(trained: Path, monkeypatch: pytest.MonkeyPatch) -> SavedRun:
-    monkeypatch.setattr(TASKS, "_members", dict(TASKS._members))
-    TASKS.register("unscrambling")(Unscrambling(name="unscrambling", columns=TRANSLATION.columns))
+    monkeypatch.setattr(OBJECTIVES, "_members", dict(OBJECTIVES._members))
+    OBJECTIVES.register("unscrambling")(Unscrambling)
     return SavedRun(RunFolder(trained))
 
 
@@ -41,8 +41,9 @@ def inputs(batches: list[Batch]) -> list[list[list[int]]]:
     return [batch.inputs.ids.tolist() for batch in batches]
 
 
-def test_a_task_corrupts_what_is_trained_on_and_what_the_loss_is_of(run: SavedRun) -> None:
-    recipe, tokenizers = run.recipe.model_copy(update={"task": "unscrambling"}), run.load_tokenizers()
+def test_an_objective_corrupts_what_is_trained_on_and_what_the_loss_is_of(run: SavedRun) -> None:
+    training = run.recipe.training.changed({"objectives": {"unscrambling": 1.0}})
+    recipe, tokenizers = run.recipe.model_copy(update={"training": training}), run.load_tokenizers()
     store = Store.open(run.folder.data, "train")
 
     def trained_on(seed: int, skipped: int = 0) -> list[list[list[int]]]:
@@ -55,7 +56,7 @@ def test_a_task_corrupts_what_is_trained_on_and_what_the_loss_is_of(run: SavedRu
     assert first == again != inputs([*loss_batches(run.recipe, store, tokenizers)])
 
 
-def test_a_task_that_corrupts_nothing_leaves_the_batches_as_they_are(run: SavedRun) -> None:
+def test_an_objective_that_corrupts_nothing_leaves_the_batches_as_they_are(run: SavedRun) -> None:
     recipe, tokenizers = run.recipe, run.load_tokenizers()
     store = Store.open(run.folder.data, "train")
     stream = BatchStream(store, recipe.batch, 1, limits=recipe.data.truncation)

@@ -36,7 +36,7 @@ class TinyLanguageModel(Decoder):
 
 
 TASKS.register("language modelling")(
-    GenerationTask(name="language modelling", command="generate", columns=(Column("tgt"),), references="")
+    GenerationTask(name="language modelling", command="continue", columns=(Column("tgt"),), references="")
 )
 if __name__ == "__main__":
     main()

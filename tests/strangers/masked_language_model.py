@@ -10,6 +10,8 @@ from nmtkit.cli import main
 from nmtkit.core.columns import Column
 from nmtkit.models.base import MODELS, Model, ModelConfig, ModelOutput
 from nmtkit.tasks.task import TASKS, Task
+from nmtkit.training.objectives.likelihood import Likelihood
+from nmtkit.training.objectives.objective import OBJECTIVES
 
 
 @MODELS.register("masked-lm")
@@ -31,7 +33,10 @@ class MaskedLanguageModel(Model):
         return ModelOutput(torch.relu(self.around(words.mT).mT)), None
 
 
-class Masking(Task):
+@OBJECTIVES.register("masking")
+class Masking(Likelihood):
+    replaces_likelihood = True
+
     def corrupt(self, batch, generator, tokenizers):
         (mask,) = tokenizers["src"].vocabulary.ids(["<mask>"])
         ids, hidden = batch.inputs.ids, torch.rand(batch.inputs.ids.shape, generator=generator) < 0.2
@@ -40,6 +45,6 @@ class Masking(Task):
         return replace(batch, inputs=inputs, labels=ids.masked_fill(~hidden, -1))
 
 
-TASKS.register("masking")(Masking(name="masking", columns=(Column("src"),)))
+TASKS.register("masking")(Task(name="masking", columns=(Column("src"),)))
 if __name__ == "__main__":
     main()

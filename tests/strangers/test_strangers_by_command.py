@@ -24,7 +24,7 @@ data:
 tokenizer: {{kind: word, vocab_size: 60, specials: ["<mask>"]}}
 model: {{kind: {model}}}
 batch: {{batch_tokens: 256{batch}}}
-training: {{lr: 0.01, max_updates: 300, validate_every: 100, save_every: 20, threads: 1, {best}}}
+training: {{lr: 0.01, max_updates: 300, validate_every: 100, save_every: 20, threads: 1, {best}{training}}}
 search: {{max_length: 8, beam_size: 3}}
 """
 STRANGERS = {
@@ -57,7 +57,8 @@ def recipe_of(stranger: str) -> str:
         named = ", ".join(f"{column}: {split}.{files.get(column, 'text')}" for column in columns)
         splits += f"  {split}: {{{named}}}\n"
     best = f"best_metric: {metric}, higher_is_better: {str(metric != 'perplexity').lower()}"
-    return RECIPE.format(task=task, splits=splits.rstrip(), model=model, batch=batch, best=best)
+    training = ", objectives: {masking: 1}" if task == "masking" else ""
+    return RECIPE.format(task=task, splits=splits.rstrip(), model=model, batch=batch, best=best, training=training)
 
 
 def started(stranger: str, folder: Path, *words: str) -> subprocess.Popen[str]:
@@ -111,7 +112,7 @@ def test_it_answers_by_its_command(trained: tuple[str, Path]) -> None:
     if stranger == "language_model":
         prompts = [" ".join(line.split()[:2]) for line in lines_in(folder / "test.text")]
         write_lines(folder / "prompts", [*prompts, ""])
-        written = done(stranger, folder, "generate", "-m", "run", "prompts").splitlines()
+        written = done(stranger, folder, "continue", "-m", "run", "prompts").splitlines()
         assert len(written) == 41
         whole = " ".join(WORDS * 2)
         goes_on = [

@@ -51,7 +51,6 @@ def likelihood(
     return total, nll.detach()
 
 
-@OBJECTIVES.register("label_smoothing")
 @dataclass(frozen=True)
 class Likelihood(Objective):
     """The mean negative log-likelihood of a target token, in nats; see `likelihood`."""
@@ -60,11 +59,6 @@ class Likelihood(Objective):
 
     smoothing: float = 0.0
     """Share of each target's probability that is spread over the vocabulary."""
-
-    @classmethod
-    def from_setting(cls, setting: float | None) -> "Likelihood | None":
-        """Always on in a training config, whose default is 0."""
-        return None if setting is None else cls(smoothing=setting)
 
     def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
         """The loss with smoothing and without."""
@@ -75,3 +69,14 @@ class Likelihood(Objective):
     def metrics(self, means: Mapping[str, float]) -> dict[str, float]:
         """Adds the perplexity."""
         return {**means, "ppl": math.exp(min(means["nll"], _LARGEST))}
+
+
+@OBJECTIVES.register("label_smoothing")
+@dataclass(frozen=True)
+class PlainLikelihood(Likelihood):
+    """The likelihood of a batch as it is stored."""
+
+    @classmethod
+    def from_setting(cls, setting: float | None) -> "PlainLikelihood | None":
+        """Always on in a training config, whose default is 0."""
+        return None if setting is None else cls(smoothing=setting)

@@ -16,6 +16,7 @@ from torch import Tensor
 from nmtkit.core.registry import Registry
 from nmtkit.core.settings import Settings
 from nmtkit.data.batch import Batch
+from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.models.base import Memory, Model, ModelOutput, as_headed
 
 OBJECTIVES: Registry["type[Objective]"] = Registry("training objective")
@@ -63,6 +64,8 @@ class Objective(ABC):
     normalizers: ClassVar[Mapping[str, str]]
     """Its sums by name, each with the count that it is divided by: `tokens`, `sentences`, or one of `counts`. The first
     is minimised, times the weight; the others are only reported."""
+    replaces_likelihood: ClassVar[bool] = False
+    """Whether it takes the place of the plain likelihood, as pretraining objectives do."""
     needs: ClassVar[InputKind] = "log_probs"
     """Input of `terms`: log-probabilities, in parts of the batch; the attention of all steps, alone or with all heads
     of its layer; or none, if `custom_backward` does it all."""
@@ -81,6 +84,14 @@ class Objective(ABC):
     def loss_name(self) -> str:
         """The name of the sum that is minimised."""
         return next(iter(self.normalizers))
+
+    def corrupt(self, batch: Batch, generator: torch.Generator, tokenizers: Tokenizers) -> Batch:
+        """The batch as the model is to read it, and what it is to predict; here as it is.
+
+        It is called with every batch of training and of the validation loss, on the CPU. All that is random must come
+        from the generator, a CPU's, which is seeded by the batch's place: so a resumed training sees the same.
+        """
+        return batch
 
     def counts(self, batch: Batch) -> dict[str, int]:
         """Additional counts of a batch, which is on the CPU."""
@@ -102,8 +113,10 @@ class Objective(ABC):
 def build_objectives(config: Settings) -> list[Objective]:
     """The objectives of a training config, in the order of registration, with their final weights."""
     further = getattr(config, "objectives", {})
-    chosen = [OBJECTIVES.get(name).from_setting(getattr(config, name, further.get(name))) for name in OBJECTIVES]
-    built = [one for one in chosen if one is not None]
+    chosen = {name: OBJECTIVES.get(name).from_setting(getattr(config, name, further.get(name))) for name in OBJECTIVES}
+    if any(one is not None and one.replaces_likelihood for one in chosen.values()):
+        chosen["label_smoothing"] = None
+    built = [one for one in chosen.values() if one is not None]
     return [
         replace(one, weight=one.weight * math.prod(other.remaining_weight for other in built if other is not one))
         for one in built

@@ -1,0 +1,3 @@
+"""Models of running text, one file per paper. Importing this registers them."""
+
+from nmtkit.language_models import transformer_lm as transformer_lm
