@@ -46,6 +46,7 @@ FLOORS = {
     "autotune": 10,
     "interchange": 10,
     "experiment": 11,
+    "huggingface": 11,
     "presets": 12,
     "corpora": 13,
     "cli": 14,

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+import nmtkit.huggingface  # noqa: F401  # importing it registers its reader
 from nmtkit.cli import inference, options
 from nmtkit.cli.options import FILE
 from nmtkit.cli.reporting import tell

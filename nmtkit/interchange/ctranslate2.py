@@ -20,8 +20,8 @@ from nmtkit.data.vocabulary import BOS, PAD, SPECIALS
 from nmtkit.interchange.ctranslate2_file import CTranslate2Model, read_ctranslate2_file
 from nmtkit.interchange.export_weights import ctranslate2_names
 from nmtkit.interchange.external_files import ExternalSettings, read_json, read_text, unsupported
-from nmtkit.interchange.huggingface import exported_task, license_of
 from nmtkit.interchange.import_weights import CheckpointConverter, ImportedModel
+from nmtkit.interchange.importing import READERS, exported_task, license_of
 from nmtkit.interchange.vocabulary import Maps, build_tokenizers, map_vocabulary
 from nmtkit.models.transformer import TransformerConfig
 
@@ -53,6 +53,7 @@ class CTranslate2Config(ExternalSettings):
     layer_norm_epsilon: float | None = None
 
 
+@READERS.register("ctranslate2")
 def read_ctranslate2(folder: Path) -> ImportedModel:
     """Converts a folder with config.json, model.bin, vocabularies and, but for words, source.spm and target.spm."""
     place = folder / "config.json"

@@ -1,28 +1,26 @@
 """Imports a model of another toolkit as a run."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from nmtkit.core.errors import CheckpointError
 from nmtkit.core.files import new_folder, write_json
+from nmtkit.core.registry import Registry
 from nmtkit.core.settings import is_valid_name, parse
-from nmtkit.interchange.ctranslate2 import read_ctranslate2
 from nmtkit.interchange.exporting import write_untrained_run
-from nmtkit.interchange.huggingface import read_huggingface
+from nmtkit.interchange.external_files import read_text
 from nmtkit.interchange.import_weights import ImportedModel
-from nmtkit.interchange.joey import read_joey
-from nmtkit.interchange.opennmt import read_opennmt
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder, ignore
 from nmtkit.tasks.task import TASKS
+from nmtkit.tasks.translation import TRANSLATION
 
-READERS: dict[str, Callable[[Path], ImportedModel]] = {
-    "huggingface": read_huggingface,
-    "joeynmt": read_joey,
-    "opennmt-py": read_opennmt,
-    "ctranslate2": read_ctranslate2,
-}
+READERS: Registry[Callable[[Path], ImportedModel]] = Registry("toolkit")
+"""The reader of a folder or checkpoint, by toolkit."""
 
 
 def detect_toolkit(path: Path) -> str:
@@ -43,7 +41,7 @@ def import_run(source: Path, path: str | None = None, notify: Notify = ignore, t
     name = name if is_valid_name(name) else source.resolve().name
     run = RunFolder.at(path, name)
     with new_folder(run.path, "name another folder with -o") as unfinished:
-        imported = READERS[toolkit or detect_toolkit(source)](source)
+        imported = READERS.get(toolkit or detect_toolkit(source))(source)
         title = run.path.resolve().name
         _write(RunFolder(unfinished), imported, name, title if is_valid_name(title) else "imported")
     src, tgt = (len(side.vocabulary) for side in (imported.tokenizers.src, imported.tokenizers.tgt))
@@ -74,3 +72,21 @@ def _write(run: RunFolder, imported: ImportedModel, name: str, title: str) -> No
     write_untrained_run(run, recipe, imported.tokenizers, imported.tensors, "imported")
     origin = {"from": imported.toolkit, "folder": name, "model_type": imported.architecture}
     write_json(run.imported, origin | {"license": imported.licence})
+
+
+def exported_task(given: Mapping[str, Any]) -> str:
+    """The task in a `config.json` that `nmtkit export` wrote; translation in others."""
+    own = given.get("nmtkit")
+    task = own.get("task") if isinstance(own, dict) else None
+    return task if task in TASKS.names() else TRANSLATION.name
+
+
+def license_of(folder: Path) -> str | None:
+    """The licence in the metadata of the model card."""
+    try:
+        card = read_text(folder / "README.md")
+    except CheckpointError:
+        return None
+    head = re.match(r"---\n(.*?)\n---", card, re.DOTALL)
+    named = re.search(r"^license: *([\w.-]+) *$", head.group(1), re.MULTILINE) if head else None
+    return named.group(1) if named else None

@@ -21,6 +21,7 @@ from nmtkit.interchange.external_files import (
     unsupported,
 )
 from nmtkit.interchange.import_weights import CheckpointConverter, ImportedModel, recurrent_names, transformer_names
+from nmtkit.interchange.importing import READERS
 from nmtkit.interchange.vocabulary import ExternalVocabulary, find_sentencepiece_models, toolkit_tokenizers
 from nmtkit.models.base import ModelConfig
 from nmtkit.models.luong import LuongConfig
@@ -163,6 +164,7 @@ class JoeyConfig(ExternalSettings):
     testing: _Testing = _Testing()
 
 
+@READERS.register("joeynmt")
 def read_joey(folder: Path) -> ImportedModel:
     """Converts a folder with config.yaml, best.ckpt or latest.ckpt, src_vocab.txt, trg_vocab.txt and their models."""
     place = folder / "config.yaml"

@@ -32,6 +32,7 @@ from nmtkit.interchange.import_weights import (
     recurrent_names,
     transformer_names,
 )
+from nmtkit.interchange.importing import READERS
 from nmtkit.interchange.vocabulary import ExternalVocabulary, find_sentencepiece_models, toolkit_tokenizers
 from nmtkit.models.base import ModelConfig
 from nmtkit.models.luong import LuongConfig
@@ -123,6 +124,7 @@ class _RecurrentOptions(OpenNmtOptions):
     global_attention_function: Literal["softmax"] = "softmax"
 
 
+@READERS.register("opennmt-py")
 def read_opennmt(path: Path) -> ImportedModel:
     """Converts a checkpoint, or a folder with one; sentencepiece models are beside it."""
     path = _checkpoint_file(path)

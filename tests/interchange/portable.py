@@ -15,6 +15,7 @@ from commands import sentence_pairs
 from learned import learn_tokenizers
 from torch import Tensor
 
+import nmtkit.huggingface  # noqa: F401  # importing it registers its reader
 from nmtkit.checkpoints.weights import get_weights, save_weights
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import atomic_write_text

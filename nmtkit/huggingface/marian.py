@@ -1,7 +1,5 @@
 """Imports Hugging Face's Marian models, and Pegasus models with Marian's tokenizer, as `export` writes them."""
 
-import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,21 +11,13 @@ from nmtkit.core.settings import Beam, Depth, Field, Length, Width, parse
 from nmtkit.data.tokenizer import MAX_VOCAB_SIZE
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
+from nmtkit.huggingface.reading import FAMILIES
 from nmtkit.interchange.export_weights import huggingface_names
-from nmtkit.interchange.external_files import (
-    ExternalSettings,
-    ExternalWeights,
-    read_json,
-    read_text,
-    read_weights,
-    require_equal,
-    unsupported,
-)
+from nmtkit.interchange.external_files import ExternalSettings, ExternalWeights, read_json, read_weights, require_equal
 from nmtkit.interchange.import_weights import SUPPRESSED_BIAS, CheckpointConverter, ImportedModel
+from nmtkit.interchange.importing import exported_task, license_of
 from nmtkit.interchange.vocabulary import Maps, build_tokenizers, map_vocabulary
 from nmtkit.models.transformer import TransformerConfig
-from nmtkit.tasks.task import TASKS
-from nmtkit.tasks.translation import TRANSLATION
 
 _NORMS: dict[str, Literal["pre", "post"]] = {"marian": "post", "pegasus": "pre"}
 _NO_EFFECT = {"_from_model_config", "bos_token_id", "transformers_version", "use_cache", "output_attentions"}
@@ -110,14 +100,14 @@ class HuggingFaceConfig(ExternalSettings):
         return search, [key for key, differs in ignored.items() if differs]
 
 
-def read_huggingface(folder: Path) -> ImportedModel:
-    """Converts a folder of `transformers`: config.json, weights, source.spm, target.spm and vocab.json."""
+@FAMILIES.register("marian")
+@FAMILIES.register("pegasus")
+def read_marian(folder: Path) -> ImportedModel:
+    """Converts a folder with `config.json`, weights, `source.spm`, `target.spm` and `vocab.json`."""
     place, path = folder / "config.json", folder / "generation_config.json"
     given = read_json(place, dict)
     generation = read_json(path, dict) if path.exists() else {}
-    architecture = str(given.get("model_type"))
-    if architecture not in _NORMS:
-        raise unsupported(place, f"a model of type {shorten(architecture)!r}", f"supported: {', '.join(_NORMS)}")
+    architecture = str(given["model_type"])
     config = parse(HuggingFaceConfig, given | generation, str(place))
     require_equal(place, config, {f"decoder_{key}": f"encoder_{key}" for key in ("attention_heads", "ffn_dim")})
     weights = read_weights(folder)
@@ -134,24 +124,6 @@ def read_huggingface(folder: Path) -> ImportedModel:
         notes.append("the folder sets no max_length, so generate writes 20 tokens at most: raise search.max_length")
     origin = exported_task(given), license_of(folder)
     return ImportedModel("huggingface", architecture, model, tensors, tokenizers, search, notes, *origin)
-
-
-def exported_task(given: Mapping[str, Any]) -> str:
-    """The task in a `config.json` that `nmtkit export` wrote; translation in others."""
-    own = given.get("nmtkit")
-    task = own.get("task") if isinstance(own, dict) else None
-    return task if task in TASKS.names() else TRANSLATION.name
-
-
-def license_of(folder: Path) -> str | None:
-    """The licence in the metadata of the model card."""
-    try:
-        card = read_text(folder / "README.md")
-    except CheckpointError:
-        return None
-    head = re.match(r"---\n(.*?)\n---", card, re.DOTALL)
-    named = re.search(r"^license: *([\w.-]+) *$", head.group(1), re.MULTILINE) if head else None
-    return named.group(1) if named else None
 
 
 def _tokenizers(folder: Path, config: HuggingFaceConfig, weights: ExternalWeights) -> tuple[Tokenizers, Maps]:
