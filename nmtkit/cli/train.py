@@ -180,7 +180,7 @@ def command(
         stopped = train_run(run, place, resume, journal)
         if distributed.rank() == 0:
             own = _test_model(run, place, threads)
-            show_changes(score_after(run, place, own, threads), len(run.recipe.data.train.weights) > 1)
+            show_changes(score_after(run, place, own, threads), run.recipe.data.train.is_weighted)
             tell(f"training took {stopped.seconds / 60:.1f} minutes")
             if advice := more_time_advice(run, stopped):
                 tell(advice)

@@ -1,6 +1,7 @@
 """The settings `data:` of a recipe: the files of each split, and the filters of training pairs."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -62,6 +63,10 @@ class SplitFiles(Settings):
     """In train, one for each of src (or another column), jsonl or stories: how often its pairs come in an epoch. 2 is
     twice; 0.25 is a quarter of them, drawn anew in each epoch; 1.5 is once, and half of them once more. They also say
     how much each counts when the tokenizer is learned. Default: 1 for all."""
+    temperature: float = Field(default=1.0, ge=1.0, le=10_000)
+    """In train, in place of weights: T, for corpora of different sizes n. A file gives a share of the epoch in
+    proportion to n^(1/T), so that small ones come more often; 1 leaves them as they are, 5 is usual with many languages
+    (Arivazhagan et al. 2019, section 4.2). The tokenizer is learned from the text as it is."""
 
     @field_validator(*FILE_KINDS, mode="before")
     @classmethod
@@ -99,8 +104,10 @@ class SplitFiles(Settings):
             raise ValueError(
                 "src_words, tgt_words and alignment_base say what words an alignment counts: name the alignment as well"
             )
-        if self.weights and self.story_lists:
+        if self.is_weighted and self.story_lists:
             raise ValueError("weights are of folders of stories, and story_lists select from all of them together")
+        if self.weights and self.temperature != 1:
+            raise ValueError("weights, or a temperature that makes weights of the sizes of the files: leave one out")
         kind = next(kind for kind in FILE_KINDS if getattr(self, kind))
         count = len(getattr(self, kind))
         for name in (*LINE_ALIGNED_COLUMNS, "weights"):
@@ -114,6 +121,22 @@ class SplitFiles(Settings):
         if self.stories:
             return TEXT_COLUMNS
         return tuple(name for name in COLUMNS if getattr(self, f"{name}_field" if self.jsonl else name, None))
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether some files come more often in an epoch than others."""
+        return bool(self.weights) or self.temperature != 1
+
+    def epoch_weights(self, sizes: Sequence[int]) -> list[float]:
+        """How often the examples of each file come in an epoch, by the sizes of the files; empty: once each.
+
+        By temperature file i gives n_i^(1/T) / sum_j n_j^(1/T) of an epoch as long as all files together.
+        """
+        if self.temperature == 1:
+            return self.weights
+        flattened = [size ** (1 / self.temperature) for size in sizes]
+        factor = sum(sizes) / sum(flattened)
+        return [factor * share / max(size, 1) for share, size in zip(flattened, sizes, strict=True)]
 
     @property
     def has_links(self) -> bool:
@@ -166,8 +189,10 @@ class DataConfig(Settings):
         if self.valid is not None and self.valid.has_links:
             raise ValueError("valid: alignments guide the training or measure the test; only train and test name them")
         for name, files in (("valid", self.valid), ("test", self.test)):
-            if files is not None and files.weights:
-                raise ValueError(f"{name}: weights say how often pairs are trained on; only train has weights")
+            if files is not None and files.is_weighted:
+                raise ValueError(
+                    f"{name}: weights and temperature say how often pairs are trained on; only train has them"
+                )
         return self
 
     @property

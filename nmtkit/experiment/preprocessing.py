@@ -158,7 +158,11 @@ def _settings(recipe: Recipe, origin: FineTuningOrigin | None) -> Mapping[str, A
 
 
 def _without_newer(values: Any) -> Any:
-    """Settings without those that came later and are not used, so that earlier arrays stay current."""
+    """Settings without those that came later and are not used, so that earlier arrays stay current.
+
+    Nor does anything stored depend on the temperature.
+    """
     if not isinstance(values, dict):
         return values
-    return {key: _without_newer(value) for key, value in values.items() if value or key not in _NEWER}
+    kept = {key: value for key, value in values.items() if key != "temperature" and (value or key not in _NEWER)}
+    return {key: _without_newer(value) for key, value in kept.items()}

@@ -25,7 +25,7 @@ def training_batches(recipe: Recipe, store: Store, tokenizers: Tokenizers, seed:
         rank=distributed.rank(),
         world=distributed.size(),
         limits=recipe.data.truncation,
-        weights=recipe.data.train.weights,
+        weights=recipe.data.train.epoch_weights(store.by_file),
         corrupt=_corruption(recipe, tokenizers),
     )
 

@@ -91,6 +91,22 @@ def test_weights_of_one_change_nothing(stored: Store) -> None:
         assert next(plain).inputs.ids.equal(next(weighted).inputs.ids)
 
 
+def test_a_temperature_flattens_the_sizes_of_the_files(stored: Store, words: Tokenizers) -> None:
+    """Shares of an epoch by n^(1/T), worked out: at T = 2 of 400, 200, 100 they are 20 : 14.142 : 10."""
+    plain, flat = (SplitFiles(src=[*"abc"], temperature=heat) for heat in (1, 2))
+    assert plain.epoch_weights(SIZES) == []
+    weights = flat.epoch_weights(SIZES)
+    assert [size * weight for size, weight in zip(SIZES, weights, strict=True)] == pytest.approx(
+        [317.1573, 224.2641, 158.5786], abs=1e-3
+    )
+    running = stream(stored, weights)
+    counts = [by_file(epoch_of(running), words) for _ in range(20)]
+    for file, expected in enumerate((317.16, 224.26, 158.58)):
+        assert sum(one[file] for one in counts) / 20 == pytest.approx(expected, rel=0.03)
+    with pytest.raises(ValueError, match="weights, or a temperature that makes weights"):
+        SplitFiles(src=["a"], weights=[2], temperature=2)
+
+
 def test_an_epoch_is_never_empty(words: Tokenizers, build: Build) -> None:
     running = stream(build(three_files()[:3], words), [0.001, 0.001, 0.001])
     assert [next(running).size for _ in range(20)] == [1] * 20
