@@ -19,5 +19,5 @@ def read_huggingface(folder: Path) -> ImportedModel:
     place = folder / "config.json"
     kind = str(read_json(place, dict).get("model_type"))
     if kind not in FAMILIES:
-        raise unsupported(place, f"a model of type {shorten(kind)!r}", f"supported: {', '.join(FAMILIES)}")
+        raise unsupported(place, f"a model of type {shorten(kind)!r}", f"supported: {', '.join(FAMILIES.names())}")
     return FAMILIES.get(kind)(folder)
