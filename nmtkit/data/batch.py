@@ -174,6 +174,8 @@ class Batch(Rows):
     """What it writes."""
     labels: Tensor = ABSENT
     """The label of each example `(B,)`, or of each position that it reads `(B,S)`; -1 where there is none."""
+    next_sentence: Tensor | None = None
+    """Whether the second segment of each text is its own, 0, or of another text, 1: `(B,)`."""
     alignment: Tensor | None = None
     """`(B,T,S)`, bool: links between the tokens of targets and inputs; None without an alignment."""
     prefix: Tensor | None = None
@@ -269,7 +271,8 @@ def collate(
         assert len(tgt) > 0, "a batch has at least one example"
         targets = Targets.of_texts(tgt, tgt_extended)
     links = None if alignment is None else _linked(alignment, targets.ids.shape[1], inputs.ids.shape[1])
-    return Batch(inputs, targets, ABSENT if labels is None else _label_ids(labels, inputs.mask.shape[1]), links)
+    of_labels = ABSENT if labels is None else _label_ids(labels, inputs.mask.shape[1])
+    return Batch(inputs, targets, of_labels, alignment=links)
 
 
 def _label_ids(labels: Sequence[Numbers], width: int) -> Tensor:

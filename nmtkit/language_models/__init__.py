@@ -1,3 +1,4 @@
 """Models of running text, one file per paper. Importing this registers them."""
 
+from nmtkit.language_models import bert as bert
 from nmtkit.language_models import transformer_lm as transformer_lm

@@ -94,6 +94,11 @@ class ModelConfig(Settings):
         return getattr(self, "copying", "none") not in (False, "none")
 
     @property
+    def further_head(self) -> str:
+        """The objective that trains a head beside the output layer, as `next_sentence`; empty without such a head."""
+        return ""
+
+    @property
     def bf16_allowed(self) -> bool:
         """Whether `training.precision: auto` may choose bfloat16; not where rounding adds up from step to step."""
         return False
@@ -195,6 +200,8 @@ class Model(nn.Module, ABC):
     """The column whose ids the model predicts."""
     output: Any
     """The output layer: a module from features `(...,*)` to `(...,V)`."""
+    pretrained_by: ClassVar[Sequence[str]] = ()
+    """The objectives that hide a part of a text which can train it on texts alone; without one of them it cannot be."""
     has_attention: bool = False
     """Whether the outputs can carry attention over what the model reads."""
 
@@ -237,6 +244,10 @@ class Model(nn.Module, ABC):
         """The output layer `(...,V)`, for the leading axes of `output.features`, before the softmax."""
         logits: Tensor = self.output(output.features)
         return logits
+
+    def further_logits(self, batch: Batch, output: ModelOutput) -> Tensor:
+        """Of the head that `ModelConfig.further_head` names, for a batch and what `read` gave of it."""
+        raise NotImplementedError(f"{self.config.kind} has no further head")
 
     def predict(self, output: ModelOutput, memory: Any) -> Tensor:
         """Log-probabilities `(...,X)`. Training calls it on parts of an output, one after the other."""

@@ -22,7 +22,7 @@ from nmtkit.search.rules import SearchConfig
 from nmtkit.tasks.task import TASKS
 from nmtkit.tasks.translation import TRANSLATION
 from nmtkit.training.config import TrainingConfig
-from nmtkit.training.objectives.objective import OBJECTIVES
+from nmtkit.training.objectives.objective import OBJECTIVES, chosen_objectives
 
 
 class EvaluationConfig(Settings):
@@ -293,6 +293,26 @@ class Recipe(Settings):
                 "`training.guided_alignment`: with source model all heads of a layer teach one of them, so the model "
                 "must be a transformer and `model.alignment_heads` a head number"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _pretraining(self) -> "Recipe":
+        kind, columns = self.model.kind, [column.name for column in TASKS.get(self.task).columns]
+        ways, chosen = MODELS.get(kind).pretrained_by, chosen_objectives(self.training)
+        if columns == ["tgt"] and ways and not {*ways} & {*chosen} and not self.stages:
+            raise ValueError(f"`training`: {kind} learns from texts by {' or '.join(ways)}: set `training.{ways[0]}`")
+        for name, one in chosen.items():
+            own = one.replaces_likelihood and name not in self.training.objectives
+            if own and (name not in ways or columns != ["tgt"]):
+                can = [other for other in MODELS.names() if name in MODELS.get(other).pretrained_by]
+                raise ValueError(
+                    f"`training.{name}`: it trains no {kind} for {self.task}, but for language-modelling: "
+                    f"{', '.join(can)}"
+                )
+            if one.needs == "output" and self.model.further_head != name:
+                raise ValueError(f"`training.{name}`: this {kind} has no head for it; see the settings of `model`")
+            if missing := [token for token in one.specials if token not in self.tokenizer.specials]:
+                raise ValueError(f"`training.{name}`: it needs special tokens: add {missing} to `tokenizer.specials`")
         return self
 
     def by_stage(self, taken: Sequence[float] = ()) -> dict[str, "Recipe"]:

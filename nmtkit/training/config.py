@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 from nmtkit.core.registry import suggest_names
 from nmtkit.core.settings import MAX_THREADS, Field, field_validator, model_validator
 from nmtkit.training.objectives.attention import GuidedAlignmentConfig
-from nmtkit.training.objectives.objective import OBJECTIVES
+from nmtkit.training.objectives.masked_words import MaskedWordsConfig
+from nmtkit.training.objectives.objective import OBJECTIVES, chosen_objectives
 from nmtkit.training.objectives.reinforcement import ReinforceConfig
 from nmtkit.training.optimizers import OptimizerConfig
 from nmtkit.training.schedules import Constant, DecayToZero, Schedule
@@ -26,6 +27,12 @@ class TrainingConfig(OptimizerConfig):
     reinforce: ReinforceConfig | None = None
     """Self-critical training: reward summaries that the model samples, beside the likelihood of the references. It is
     for a last stage."""
+    masked_words: MaskedWordsConfig | None = None
+    """Pretraining by masked words (Devlin et al. 2019), in place of the likelihood of the next word; `{}` is the
+    paper's. Default: off."""
+    next_sentence: float = Field(default=0.0, ge=0)
+    """Weight of next sentence prediction beside masked words; 1 in the paper. Texts are cut in two, and half of them
+    get the second part of another one. 0 is off."""
     objectives: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
     """Further losses by name, each with its weight: objectives that are registered from outside the package."""
     clip_norm: float | None = Field(default=None, gt=0)
@@ -98,6 +105,15 @@ class TrainingConfig(OptimizerConfig):
             raise ValueError("training would never end: set max_updates, max_epochs, max_minutes or patience")
         if isinstance(self.schedule, DecayToZero) and self.schedule.over == "budget" and not has_budget:
             raise ValueError("schedule: `over: budget` needs a budget to run over: set max_updates or max_minutes")
+        replacing = [name for name, one in chosen_objectives(self).items() if one.replaces_likelihood]
+        if len(replacing) > 1 or (replacing and (self.label_smoothing or self.reinforce)):
+            others = [*replacing[1:], *(name for name in ("label_smoothing", "reinforce") if getattr(self, name))]
+            raise ValueError(
+                f"{replacing[0]}: it takes the place of the likelihood, so not together with {others[0]}; give each a "
+                "stage of its own"
+            )
+        if self.next_sentence and self.masked_words is None:
+            raise ValueError("next_sentence: it is trained beside masked words; set masked_words, too")
         if self.reinforce is not None and self.guided_alignment is not None:
             raise ValueError("reinforce: not together with guided_alignment; give each a stage of its own")
         return self

@@ -23,7 +23,7 @@ OBJECTIVES: Registry["type[Objective]"] = Registry("training objective")
 """Losses by name. A loss of the package has a key of its own in `training`; others get a weight in
 `training.objectives`."""
 
-InputKind = Literal["log_probs", "attention", "heads", "none"]
+InputKind = Literal["log_probs", "attention", "heads", "output", "none"]
 
 LOSS = "loss"
 """The total loss: the weighted sum of all objectives that report none of their own."""
@@ -38,6 +38,7 @@ _Gradient = tuple[Tensor, Tensor | None]
 class ObjectiveInput:
     """The model's output for a batch, as much of it as an objective needs."""
 
+    model: Model
     batch: Batch
     """What is read and what is to be predicted, on the CPU, so that indexing does not wait for the device."""
     device_batch: Batch
@@ -68,7 +69,10 @@ class Objective(ABC):
     """Whether it takes the place of the plain likelihood, as pretraining objectives do."""
     needs: ClassVar[InputKind] = "log_probs"
     """Input of `terms`: log-probabilities, in parts of the batch; the attention of all steps, alone or with all heads
-    of its layer; or none, if `custom_backward` does it all."""
+    of its layer; the output of all positions, for the model's further head; or none, if `custom_backward` does it
+    all."""
+    specials: ClassVar[Sequence[str]] = ()
+    """The special tokens that it needs in the vocabulary."""
 
     @classmethod
     def from_setting(cls, setting: Any) -> "Objective | None":
@@ -110,13 +114,18 @@ class Objective(ABC):
         return dict(means)
 
 
-def build_objectives(config: Settings) -> list[Objective]:
-    """The objectives of a training config, in the order of registration, with their final weights."""
+def chosen_objectives(config: Settings) -> dict[str, Objective]:
+    """The objectives of a training config by name, in the order of registration."""
     further = getattr(config, "objectives", {})
     chosen = {name: OBJECTIVES.get(name).from_setting(getattr(config, name, further.get(name))) for name in OBJECTIVES}
     if any(one is not None and one.replaces_likelihood for one in chosen.values()):
         chosen["label_smoothing"] = None
-    built = [one for one in chosen.values() if one is not None]
+    return {name: one for name, one in chosen.items() if one is not None}
+
+
+def build_objectives(config: Settings) -> list[Objective]:
+    """The objectives of a training config, in the order of registration, with their final weights."""
+    built = [*chosen_objectives(config).values()]
     return [
         replace(one, weight=one.weight * math.prod(other.remaining_weight for other in built if other is not one))
         for one in built
@@ -143,11 +152,11 @@ class GradientAccumulator:
 
         Log-probabilities are by far the largest tensors. The output layer is therefore run in parts: backward goes from
         each part's loss to the input of `predict`, the rows of the model's output and the memory, before the next part
-        begins. The gradient is the same, in the memory of one part. Attention losses read the attention whole.
+        begins. The gradient is the same, in the memory of one part. Other losses read the output whole.
         """
         totals: dict[str, Tensor] = {}
         inputs, memory = self._read(batch, read or self.model.read)
-        gradients = self._attention_losses(inputs, totals)
+        gradients = self._losses_of_the_whole(inputs, totals)
         gradients = self._backward_in_parts(inputs, memory, totals) + gradients
         _backward([tensor for tensor, _ in gradients], [gradient for _, gradient in gradients])
         for objective in self.objectives:
@@ -168,12 +177,12 @@ class GradientAccumulator:
         assert output.attention is not None or not needs & {"attention", "heads"}, (
             f"{self.model.config.kind} shows no attention"
         )
-        return ObjectiveInput(batch, moved, self.model.vocabulary_size, output, heads), memory
+        return ObjectiveInput(self.model, batch, moved, self.model.vocabulary_size, output, heads), memory
 
-    def _attention_losses(self, inputs: ObjectiveInput, totals: dict[str, Tensor]) -> list[_Gradient]:
+    def _losses_of_the_whole(self, inputs: ObjectiveInput, totals: dict[str, Tensor]) -> list[_Gradient]:
         losses: list[_Gradient] = []
         for objective in self.objectives:
-            if objective.needs in ("attention", "heads"):
+            if objective.needs in ("attention", "heads", "output"):
                 terms = objective.terms(inputs)
                 losses.append((terms[objective.loss_name] * self._scale(objective), None))
                 _add(totals, {name: term.detach() for name, term in terms.items()}, objective.weight)
@@ -189,7 +198,7 @@ class GradientAccumulator:
         leaves: list[tuple[Tensor, Tensor]] = []  # of the memory: one for all parts
         memory_leaf = memory and memory.mapped(lambda tensor: _leaf_among(leaves, tensor))
         parts, sums = [], []
-        for begin in range(0, whole.features.shape[0], rows):
+        for begin in range(0, max(1, whole.features.shape[0]), rows):  # a batch may have nothing to predict
             place = slice(begin, min(begin + rows, whole.features.shape[0]))
             part = whole.select(place).mapped(_leaf)  # backward stops there
             log_probs = self.model.predict(part, memory_leaf)

@@ -1,0 +1,170 @@
+"""BERT: Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding".
+
+The encoder of a Transformer (section 3) over the sum of word, segment and position vectors (figure 2), normalized. Two
+heads read its last states h (section 3.1; h_1 is at BOS, which stands for [CLS]; EOS stands for [SEP]):
+
+    P(w_i)     = softmax(E LayerNorm(gelu(W h_i + b)) + c)      E: the word vectors
+    P(is next) = softmax(V tanh(U h_1 + d) + e)                  class 0: it is; class 1: it is not
+
+The encoder has the names of the one in `models/transformer.py`, which can go on with its weights.
+"""
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nmtkit.core.settings import Depth, Field, Width, model_validator
+from nmtkit.data.batch import Batch
+from nmtkit.layers.elementary import Dropout, run_by_length
+from nmtkit.layers.transformer import Activation, EncoderLayer, LayerStack, LearnedPositions, Norm
+from nmtkit.models.base import MODELS, Model, ModelConfig, ModelOutput, VocabularySizes
+
+INITIAL_STD = 0.02
+"""Of all weights: the published model's."""
+
+
+class EncoderConfig(ModelConfig):
+    """The defaults suit small corpora; BERT-base is 768, 3072, 12 heads, 12 layers, norm_epsilon 1e-12."""
+
+    hidden_size: Width = Field(default=256, ge=2)
+    """Width of the encoder."""
+    embedding_size: Width | None = Field(default=None, ge=1)
+    """Size of the embeddings, which a linear map brings to hidden_size. Default: hidden_size, without such a map."""
+    feed_forward_size: Width = Field(default=1024, ge=1)
+    """Inner width of the feed-forward part."""
+    heads: int = Field(default=4, ge=1)
+    """Attention heads; they divide hidden_size."""
+    layers: Depth = Field(default=4, ge=1)
+    """Layers."""
+    dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
+    """Dropout of embeddings and of every sub-layer's result."""
+    attention_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """Dropout of attention weights; slow on a CPU, where attention then is not fused. 0.1 in the paper."""
+    activation_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """Dropout inside the feed-forward part."""
+    norm: Norm = "post"
+    """Normalize after each sub-layer as in the paper, or before it, which trains without a long warm-up."""
+    norm_epsilon: float = Field(default=1e-5, gt=0.0, le=1e-2)
+    """What a normalization adds to the variance."""
+    max_positions: Width = Field(default=512, ge=1)
+    """How many positions are learned: the most tokens of a text, with BOS and EOS."""
+    segments: int = Field(default=2, ge=1, le=1000)
+    """How many segments a text can have. With 1 there are no segment vectors."""
+    activation: Activation = "gelu"
+    """Between the two products of the feed-forward part."""
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> "EncoderConfig":
+        if self.hidden_size % self.heads:
+            raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of heads {self.heads}; change one")
+        return self
+
+    @property
+    def bf16_allowed(self) -> bool:
+        """Yes."""
+        return True
+
+
+class BertConfig(EncoderConfig):
+    """The defaults suit small corpora; BERT-base is 768, 3072, 12 heads, 12 layers, norm_epsilon 1e-12."""
+
+    kind: Literal["bert"] = "bert"
+    """Which model."""
+    next_sentence: bool = False
+    """Whether there is a head for `training.next_sentence`; two segments are for it."""
+
+    @model_validator(mode="after")
+    def _two_segments(self) -> "BertConfig":
+        if self.next_sentence and self.segments < 2:
+            raise ValueError("next_sentence: a text then has two segments; set segments to 2")
+        return self
+
+    @property
+    def further_head(self) -> str:
+        """That for the next sentence, if there is one."""
+        return "next_sentence" if self.next_sentence else ""
+
+
+class MaskedWordHead(nn.Module):
+    """The first equation at the head of this file, `(...,H)` to `(...,V)`; E is the matrix of `embedding`."""
+
+    def __init__(self, width: int, embedding: nn.Embedding, epsilon: float) -> None:
+        super().__init__()
+        words, size = embedding.weight.shape
+        self.dense = nn.Linear(width, size)
+        self.norm = nn.LayerNorm(size, epsilon)
+        self.words = nn.Linear(size, words)
+        self.words.weight = embedding.weight
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Logits of the words."""
+        logits: Tensor = self.words(self.norm(F.gelu(self.dense(states))))
+        return logits
+
+
+class PretrainedEncoder(Model):
+    """Embeddings and encoder, which BERT and ELECTRA have in common."""
+
+    output_column = "tgt"
+    pretrained_by = ("masked_words",)
+
+    def __init__(self, config: EncoderConfig, sizes: VocabularySizes) -> None:
+        super().__init__(config, sizes)
+        width, size = config.hidden_size, config.embedding_size or config.hidden_size
+        self.src_embedding = nn.Embedding(sizes["tgt"], size)
+        self.src_positions = LearnedPositions(size, config.max_positions)
+        self.segment_embedding = nn.Embedding(config.segments, size) if config.segments > 1 else None
+        self.embedding_norm = nn.LayerNorm(size, config.norm_epsilon)
+        self.dropout = Dropout(config.dropout)
+        self.widen = nn.Linear(size, width) if size != width else nn.Identity()
+        self.encoder = LayerStack(EncoderLayer(config) for _ in range(config.layers))
+        self.encoder_norm = nn.LayerNorm(width, config.norm_epsilon) if config.norm == "pre" else nn.Identity()
+
+    def encode(self, batch: Batch) -> Tensor:
+        """The last states `(B,S,H)`."""
+        read = batch.inputs
+        segments = torch.zeros_like(read.ids) if read.segments is None else read.segments
+        bias = torch.where(read.mask, 0.0, -torch.inf).to(self.src_embedding.weight.dtype)[:, None, None]  # (B,1,1,S)
+        return run_by_length(self._encoded, read.lengths, read.ids, segments, bias)[0]
+
+    def _encoded(self, ids: Tensor, segments: Tensor, bias: Tensor) -> list[Tensor]:
+        entering = self.src_embedding(ids) + self.src_positions(ids.shape[1])
+        if self.segment_embedding is not None:
+            entering = entering + self.segment_embedding(segments)
+        states = self.widen(self.dropout(self.embedding_norm(entering)))
+        for layer in self.encoder:
+            states = layer(states, bias)
+        return [self.encoder_norm(states)]
+
+    def _draw_weights(self) -> None:
+        for name, parameter in self.named_parameters():
+            if parameter.ndim > 1:
+                nn.init.normal_(parameter, std=INITIAL_STD)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
+
+
+@MODELS.register("bert")
+class Bert(PretrainedEncoder):
+    """An encoder and its heads; see the head of this file."""
+
+    Config = BertConfig
+
+    def __init__(self, config: BertConfig, sizes: VocabularySizes) -> None:
+        super().__init__(config, sizes)
+        self.output = MaskedWordHead(config.hidden_size, self.src_embedding, config.norm_epsilon)
+        if config.next_sentence:
+            self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
+            self.next_sentence = nn.Linear(config.hidden_size, 2)
+        self._draw_weights()
+
+    def read(self, batch: Batch, need_attention: bool = False) -> tuple[ModelOutput, None]:
+        """The states of all positions; there is no memory."""
+        return ModelOutput(self.encode(batch)), None
+
+    def further_logits(self, batch: Batch, output: ModelOutput) -> Tensor:
+        """Whether the second segment follows the first, `(B,2)`."""
+        logits: Tensor = self.next_sentence(torch.tanh(self.pooler(output.features[:, 0])))
+        return logits

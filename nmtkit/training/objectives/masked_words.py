@@ -1,0 +1,123 @@
+"""Masked words and the next sentence: BERT, Devlin et al. 2019, section 3.1."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from nmtkit.core.settings import Field, Settings, model_validator
+from nmtkit.data.batch import ABSENT, Batch
+from nmtkit.data.tokenizers import Tokenizers
+from nmtkit.data.vocabulary import BOS, EOS, PAD
+from nmtkit.layers.elementary import at_least_float32
+from nmtkit.training.objectives.corruption import MASK, inputs_of, special_id, whole_texts
+from nmtkit.training.objectives.likelihood import Likelihood, negative_log_probs
+from nmtkit.training.objectives.objective import OBJECTIVES, InputKind, Objective, ObjectiveInput
+
+
+class MaskedWordsConfig(Settings):
+    """Masked words (Devlin et al. 2019, section 3.1): some are hidden, and the model tells them by those around."""
+
+    rate: float = Field(default=0.15, gt=0, lt=1)
+    """The probability of each token to be chosen; special ones never are. Only chosen ones are predicted."""
+    mask: float = Field(default=0.8, ge=0, le=1)
+    """The share of the chosen tokens that become <mask>; 1 in ELECTRA."""
+    random: float = Field(default=0.1, ge=0, le=1)
+    """The share of them that become a random token; the rest stay as they are. 0 in ELECTRA."""
+
+    @model_validator(mode="after")
+    def _shares(self) -> "MaskedWordsConfig":
+        if self.mask + self.random > 1:
+            raise ValueError(f"mask {self.mask:g} and random {self.random:g} are shares of one whole: at most 1 in all")
+        return self
+
+
+@OBJECTIVES.register("next_sentence")
+@dataclass(frozen=True)
+class NextSentence(Objective):
+    """Whether the second part of a text is its own (class 0) or that of another text (class 1): a mean over texts.
+
+    The paper's parts are spans of a corpus. Here a text of the batch, a line or a block, is cut in two at a random
+    token, and in half of the texts the second part is that of another one, cut at the same share of its length: so the
+    length of the whole does not give it away. A batch of one text keeps it.
+    """
+
+    normalizers: ClassVar = {"next_sentence_loss": "sentences", "next_sentence_accuracy": "sentences"}
+    needs: ClassVar[InputKind] = "output"
+
+    def corrupt(self, batch: Batch, generator: torch.Generator, tokenizers: Tokenizers) -> Batch:
+        """Texts of two segments, BOS A EOS B EOS, and whether B is of another text."""
+        ids, lengths, texts = batch.targets.ids, batch.targets.mask.sum(1), torch.arange(batch.size)
+        words = lengths - (ids.gather(1, lengths[:, None] - 1)[:, 0] == EOS).long()  # a block may end without it
+        shares, half = torch.rand((2, batch.size), generator=generator)
+        moved = torch.randint(1, max(2, batch.size), (batch.size,), generator=generator)
+        of = torch.where(half < 0.5, (texts + moved) % batch.size, texts)  # (B,): the text that B is of
+
+        def cut(lengths: Tensor) -> Tensor:
+            steps: Tensor = 1 + (shares * (lengths - 1).clamp(min=0)).long()
+            return steps.minimum(lengths)
+
+        first, second = cut(words), cut(words[of])  # A has the first words, B all but the second
+        lengths = 3 + first + words[of] - second
+        place, end_of_a = torch.arange(int(lengths.max())).expand(batch.size, -1), 1 + first[:, None]
+        of_a = ids.gather(1, (place - 1).clamp(0, ids.shape[1] - 1))
+        of_b = ids[of].gather(1, (place - end_of_a - 1 + second[:, None]).clamp(0, ids.shape[1] - 1))
+        pairs = torch.where(place < end_of_a, of_a, of_b)
+        pairs[(place == end_of_a) | (place == lengths[:, None] - 1)] = EOS
+        pairs[:, 0] = BOS
+        real = place < lengths[:, None]
+        inputs = inputs_of(pairs.masked_fill(~real, PAD), lengths, (real & (place > end_of_a)).long())
+        return replace(batch, inputs=inputs, targets=ABSENT, next_sentence=(of != texts).long())
+
+    def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
+        """The cross-entropy in nats, and how often the likelier class is right."""
+        logits, classes = (
+            inputs.model.further_logits(inputs.device_batch, inputs.output),
+            inputs.device_batch.next_sentence,
+        )
+        assert classes is not None, "`corrupt` made them"
+        logits = logits.to(at_least_float32(logits))  # (B,2)
+        right = (logits.detach().argmax(-1) == classes).sum(dtype=logits.dtype)
+        loss = cross_entropy(logits, classes, reduction="sum")
+        return {"next_sentence_loss": loss, "next_sentence_accuracy": right}
+
+
+@OBJECTIVES.register("masked_words")
+@dataclass(frozen=True, kw_only=True)
+class MaskedWords(Likelihood):
+    """The mean negative log-likelihood of a chosen word, in nats, given the text with the chosen words hidden.
+
+    Words are chosen independently of each other, so that a batch may have none.
+    """
+
+    normalizers: ClassVar = {**Likelihood.normalizers, "accuracy": "tokens"}
+    replaces_likelihood: ClassVar[bool] = True
+    specials: ClassVar = (MASK,)
+
+    settings: MaskedWordsConfig
+
+    @classmethod
+    def from_setting(cls, setting: MaskedWordsConfig | None) -> "MaskedWords | None":
+        """None without settings."""
+        return None if setting is None else cls(settings=setting)
+
+    def corrupt(self, batch: Batch, generator: torch.Generator, tokenizers: Tokenizers) -> Batch:
+        """The whole texts with words hidden; labels are the chosen ones, -1 elsewhere."""
+        vocabulary, settings = tokenizers.tgt.vocabulary, self.settings
+        inputs = batch.inputs if batch.reads_text else whole_texts(batch)
+        draw, how = torch.rand((2, *inputs.ids.shape), generator=generator)
+        others = torch.randint(vocabulary.n_specials, len(vocabulary), inputs.ids.shape, generator=generator)
+        chosen = (draw < settings.rate) & (inputs.ids >= vocabulary.n_specials)
+        hidden = torch.where(how < settings.mask, special_id(tokenizers), inputs.ids)
+        hidden = torch.where((how >= settings.mask) & (how < settings.mask + settings.random), others, hidden)
+        ids, labels = torch.where(chosen, hidden, inputs.ids), inputs.ids.masked_fill(~chosen, -1)
+        return replace(batch, inputs=replace(inputs, ids=ids), targets=ABSENT, labels=labels)
+
+    def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
+        """Those of the likelihood, and how often the likeliest word is right."""
+        assert inputs.log_probs is not None
+        each = negative_log_probs(inputs.log_probs.detach(), inputs.batch, inputs.vocabulary_size, inputs.part)
+        right = -each >= inputs.log_probs.detach().amax(-1)
+        return {**super().terms(inputs), "accuracy": right.sum(dtype=at_least_float32(inputs.log_probs))}
