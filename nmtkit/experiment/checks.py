@@ -22,12 +22,13 @@ from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import SPECIALS
 from nmtkit.diagnosis.findings import Diagnosis
 from nmtkit.diagnosis.tokens import TokenReport, count_tokens, quick_sample, train_on_sample
-from nmtkit.models.base import MODELS, VocabularySizes
+from nmtkit.models.base import MODELS, Model, VocabularySizes
 from nmtkit.recipe import Recipe, load, locate
 from nmtkit.runs.folder import Notify, RunFolder, ignore
 from nmtkit.runs.origin import find_origin, origin_tokenizers
 from nmtkit.runs.saved import SavedRun
 from nmtkit.tasks.task import TASKS
+from nmtkit.training.fine_tuning import freeze
 
 _MAY_CHANGE = (
     *("max_updates", "max_epochs", "max_minutes", "patience"),
@@ -40,7 +41,7 @@ def dry_run(recipe: Recipe) -> list[tuple[str, str]]:
     """Names and values of a recipe's sizes and files; the model is built without memory for its weights."""
     require_fitting_stages(recipe)
     sizes, training = recipe.max_vocabulary_sizes, recipe.training
-    parameters = _count(_shapes(list(recipe.by_stage().values())[-1]))
+    parameters = _count(_shapes(_on_meta(list(recipe.by_stage().values())[-1])))
     tokens = " and ".join(dict.fromkeys(f"{size:,}" for column, size in sizes.items() if column != "labels"))
     rows = [
         ("model", recipe.model.kind),
@@ -87,7 +88,9 @@ def require_fitting_stages(recipe: Recipe) -> None:
     """Raises RecipeError if a stage changes the shape of a weight that it takes over from the one before."""
     before: dict[str, torch.Size] = {}
     for name, one in recipe.by_stage().items():
-        now = _shapes(one)
+        model = _on_meta(one)
+        freeze(model, one.training.freeze)
+        now = _shapes(model)
         faults = [weight for weight in now if weight in before and before[weight] != now[weight]]
         if faults:
             raise RecipeError(
@@ -105,7 +108,7 @@ def require_memory(recipe: Recipe) -> None:
         sizes = one.max_vocabulary_sizes
         if one.tokenizer.kind not in ("bpe", "unigram"):  # a vocabulary of words or characters has only what occurs
             sizes = VocabularySizes(dict.fromkeys(sizes, len(SPECIALS)), sizes.shared)
-        needed = 4 * _count(_shapes(one, sizes))
+        needed = 4 * _count(_shapes(_on_meta(one, sizes)))
         if needed > there:
             raise RecipeError(
                 f"recipe {recipe.name}: the weights of its model take {needed / 2**30:,.0f} GiB, and this machine has "
@@ -114,10 +117,13 @@ def require_memory(recipe: Recipe) -> None:
             )
 
 
-def _shapes(recipe: Recipe, sizes: VocabularySizes | None = None) -> dict[str, torch.Size]:
-    """The shapes of the model's weights, which take no memory; by default of the largest vocabulary."""
+def _on_meta(recipe: Recipe, sizes: VocabularySizes | None = None) -> Model:
+    """The model with weights that take no memory; by default of the largest vocabulary."""
     with torch.device("meta"):
-        model = MODELS.get(recipe.model.kind)(recipe.model, sizes or recipe.max_vocabulary_sizes)
+        return MODELS.get(recipe.model.kind)(recipe.model, sizes or recipe.max_vocabulary_sizes)
+
+
+def _shapes(model: Model) -> dict[str, torch.Size]:
     return {name: weight.shape for name, weight in get_weights(model).items()}
 
 

@@ -27,6 +27,7 @@ from nmtkit.tasks.task import TASKS
 from nmtkit.training import distributed
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Event, Stopped
+from nmtkit.training.fine_tuning import freeze
 from nmtkit.training.loop import train
 from nmtkit.training.schedules import DecayToZero
 
@@ -122,7 +123,12 @@ class StagedTraining:
         stage, recipe = stages[number], stages[number].recipe
         torch.manual_seed(recipe.seed)
         model = build_model(recipe, self.tokenizers)
+        freeze(model, recipe.training.freeze)
         optimizer_state = self._initialize(model, stages, number, going_on)
+        counts = [(weight.numel(), weight.requires_grad) for weight in model.parameters()]
+        if not all(trained for _, trained in counts):
+            trained, every = sum(count for count, trained in counts if trained), sum(count for count, _ in counts)
+            self.notify(f"{trained:,} of {every:,} weights are trained; the others are frozen")
         return train(
             model=model,
             stream=self._stream(stage, recipe.seed + number, going_on),

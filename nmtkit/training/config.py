@@ -35,6 +35,12 @@ class TrainingConfig(OptimizerConfig):
     get the second part of another one. 0 is off."""
     objectives: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
     """Further losses by name, each with its weight: objectives that are registered from outside the package."""
+    freeze: list[str] = Field(default_factory=list)
+    """Weights that are not trained: names as in the model, or beginnings of them that end before a dot, such as
+    encoder, src_embedding or decoder.0."""
+    unfreeze_every: int | None = Field(default=None, ge=1)
+    """Gradual unfreezing: the top layer of encoder and decoder is trained at once, as is what is in no layer; the next
+    lower one joins after so many updates, and so on; embeddings come last (Howard and Ruder 2018, section 3.3)."""
     clip_norm: float | None = Field(default=None, gt=0)
     """Largest norm of the whole gradient of the mean loss per token; longer ones are scaled down to it."""
     accumulate: int = Field(default=1, ge=1, le=10_000)

@@ -10,9 +10,10 @@ from torch.optim import SGD, Adadelta, Adagrad, Adam, AdamW, Optimizer
 from nmtkit.core.errors import CheckpointError
 from nmtkit.core.registry import Registry
 from nmtkit.core.settings import Field, Settings, registry_name
+from nmtkit.training.fine_tuning import layers_below_top
 
 Groups = list[dict[str, Any]]
-"""Parameters with one weight decay each, as torch takes them."""
+"""Parameters with one weight decay each, and a factor on their learning rate, as torch takes them."""
 
 OPTIMIZERS: Registry[Callable[["OptimizerConfig", Groups], Optimizer]] = Registry("optimizer")
 
@@ -77,15 +78,19 @@ class OptimizerConfig(Settings):
     """SGD: part of the last step that is kept."""
     weight_decay: float = Field(default=0.0, ge=0, le=1e6)
     """Shrinks matrices at every update, never vectors (biases, norms); AdamW does it apart from the gradient."""
+    layer_decay: float = Field(default=1.0, gt=0, le=1)
+    """Layer-wise rates: each layer learns this many times as fast as the one above it, embeddings slowest. 0.95 or less
+    for fine-tuning (Howard and Ruder 2018, section 3.2; Clark et al. 2020, table 7)."""
 
 
 def build_optimizer(config: OptimizerConfig, parameters: Mapping[str, nn.Parameter]) -> Optimizer:
     """Builds the optimizer over the parameters, each given once, all on one device."""
-    matrices = [parameter for parameter in parameters.values() if parameter.ndim >= 2]
-    vectors = [parameter for parameter in parameters.values() if parameter.ndim < 2]
-    pairs = ((matrices, config.weight_decay), (vectors, 0.0))
-    groups: Groups = [{"params": several, "weight_decay": decay} for several, decay in pairs if several]
-    return OPTIMIZERS.get(config.optimizer)(config, groups)
+    below, groups = layers_below_top(parameters), dict[tuple[bool, float], dict[str, Any]]()
+    for name, parameter in sorted(parameters.items(), key=lambda one: one[1].ndim < 2):
+        is_matrix, factor = parameter.ndim >= 2, config.layer_decay ** below[name]
+        new = {"params": [], "weight_decay": config.weight_decay if is_matrix else 0.0, "factor": factor}
+        groups.setdefault((is_matrix, factor), new)["params"].append(parameter)
+    return OPTIMIZERS.get(config.optimizer)(config, [*groups.values()])
 
 
 def skippable_step(bad: Tensor, optimizer: Optimizer, lr: float) -> None:
@@ -94,7 +99,7 @@ def skippable_step(bad: Tensor, optimizer: Optimizer, lr: float) -> None:
     `bad` is a bool scalar on the parameters' device. The fused kernels read it there, without a wait for the device.
     """
     for group in optimizer.param_groups:
-        group["lr"] = lr
+        group["lr"] = lr * group.get("factor", 1.0)
     if optimizer.param_groups[0].get("fused"):
         # The attribute by which torch's own gradient scaler calls off a fused step.
         optimizer.found_inf = bad.float()  # type: ignore[attr-defined]  # torch's types do not know it

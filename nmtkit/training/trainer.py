@@ -22,6 +22,7 @@ from nmtkit.models.base import Model
 from nmtkit.training import distributed, randomness
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Evaluated, Reason, Resumed, Saved, Step, Stopped
+from nmtkit.training.fine_tuning import freeze, layers_below_top
 from nmtkit.training.objectives.objective import LOSS, GradientAccumulator, build_objectives
 from nmtkit.training.optimizers import build_optimizer, read_state, restore_state, skippable_step
 from nmtkit.training.schedules import TrainingProgress
@@ -86,7 +87,9 @@ class Trainer:
         self.checkpoints = checkpoints
         self.device = device
         self.in_bf16 = config.precision == "bf16"
+        freeze(model, config.freeze)
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self._layers_above = layers_below_top(self.parameters)
         self.optimizer = build_optimizer(config, self.parameters)
         self.objectives = build_objectives(config)
         self.normalizers = {
@@ -158,6 +161,7 @@ class Trainer:
     def make_update(self) -> None:
         """Draws batches, adds up their gradients, clips, steps; its numbers stay on the device until `report`."""
         begun = self._clock()
+        self._unfreeze()
         position, epoch = self.stream.state(), self.stream.epoch
         batches = [next(self.stream) for _ in range(self.config.accumulate)]
         counts = self._count(batches)
@@ -185,6 +189,11 @@ class Trainer:
         self._used_before, self._used = self._used, self.seconds
         self._busy += self._clock() - begun
 
+    def _unfreeze(self) -> None:
+        if every := self.config.unfreeze_every:
+            for name, parameter in self.parameters.items():
+                parameter.requires_grad_(self.update >= every * self._layers_above[name])
+
     def _coming_share(self) -> float:
         limit = 60 * (self.config.max_minutes or 0.0)
         lasting = self._used / self.update if self.update else _FIRST_UPDATE * limit
@@ -209,7 +218,7 @@ class Trainer:
         """All gradients, in one order in every process."""
         if distributed.size() > 1:  # what one process did not use another may have used
             for parameter in self.parameters.values():
-                if parameter.grad is None:
+                if parameter.grad is None and parameter.requires_grad:
                     parameter.grad = torch.zeros_like(parameter)
         return [parameter.grad for parameter in self.parameters.values() if parameter.grad is not None]
 

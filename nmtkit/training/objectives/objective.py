@@ -249,5 +249,7 @@ def _gradients_of(whole: ModelOutput, parts: Sequence[ModelOutput]) -> list[_Gra
 
 def _backward(tensors: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
     """Backward outside of autocast, as torch advises: each operation has the types that it had in the forward pass."""
-    with torch.autocast(tensors[0].device.type, enabled=False):
-        torch.autograd.backward(tensors, gradients)
+    reached = [pair for pair in zip(tensors, gradients, strict=True) if pair[0].requires_grad]  # others are frozen
+    if reached:
+        with torch.autocast(tensors[0].device.type, enabled=False):
+            torch.autograd.backward([tensor for tensor, _ in reached], [gradient for _, gradient in reached])
