@@ -12,7 +12,6 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import sentencepiece
@@ -20,7 +19,7 @@ from typing_extensions import override
 
 from nmtkit.core.errors import CheckpointError, DataError, RecipeError
 from nmtkit.core.settings import Field, Settings, model_validator, parse
-from nmtkit.data.vocabulary import BOS, EOS, PAD, RESTORE_HINT, SPECIALS, UNK, Vocabulary, read_vocabulary_file
+from nmtkit.data.vocabulary import BOS, EOS, PAD, RESTORE_HINT, SPECIALS, UNK, Vocabulary
 
 T = TypeVar("T")
 
@@ -33,9 +32,9 @@ MAX_VOCAB_SIZE = 100_000_000
 class TokenizerConfig(Settings):
     """Tokenization of text."""
 
-    kind: Literal["bpe", "unigram", "char", "word", "whitespace", "pieces", "marian"] = "bpe"
+    kind: Literal["bpe", "unigram", "char", "word", "whitespace", "pieces", "marian", "huggingface"] = "bpe"
     """bpe or unigram (subwords, by sentencepiece), char (characters), word (words and punctuation), whitespace or
-    pieces (already tokenized text; by sentencepiece); marian: of imported models only."""
+    pieces (already tokenized text; by sentencepiece); marian and huggingface: of imported models only."""
     vocab_size: int = Field(default=8000, ge=5, le=MAX_VOCAB_SIZE)
     """Tokens of each vocabulary, with the four specials; for char and word: at most."""
     tgt_vocab_size: int | None = Field(default=None, ge=5, le=MAX_VOCAB_SIZE)
@@ -58,6 +57,9 @@ class TokenizerConfig(Settings):
     characters. Files with weights have shares by weight."""
     specials: list[str] = Field(default_factory=list)
     """Further special tokens, such as <mask>: ids 4, 5, ... in their order. No text is cut into them."""
+    affixes: dict[Literal["src", "tgt"], dict[Literal["before", "after"], list[str]]] = Field(default_factory=dict)
+    """huggingface only: special tokens before and after the texts of a side, such as `{src: {before: [de_DE]}}`; BOS
+    and EOS come by themselves."""
     columns: dict[Literal["src", "tgt"], dict[str, Any]] = Field(default_factory=dict)
     """Settings of single texts, laid over these, such as `{tgt: {kind: word, vocab_size: 500}}`. Two texts need joint:
     false."""
@@ -77,6 +79,8 @@ class TokenizerConfig(Settings):
             raise ValueError(
                 f"specials: with {len(taken)} special tokens vocab_size must be larger, and kind not marian"
             )
+        if self.affixes and self.kind != "huggingface":
+            raise ValueError("affixes: only tokenizers of kind huggingface have them")
         for name in self.columns:
             self.for_column(name)
         return self
@@ -89,6 +93,11 @@ class TokenizerConfig(Settings):
         size = (name == "tgt" and self.tgt_vocab_size) or self.vocab_size
         values = {**self.model_dump(exclude={"columns", "tgt_vocab_size"}), "vocab_size": size, **own}
         return parse(TokenizerConfig, values, f"tokenizer.columns.{name}")
+
+    @property
+    def is_imported(self) -> bool:
+        """Whether it comes with a model of another toolkit, and has a vocabulary beside its file."""
+        return self.kind in ("marian", "huggingface")
 
     @property
     def cuts_words(self) -> bool:
@@ -311,15 +320,3 @@ class WordTokenizer(Tokenizer):
     @override
     def content(self) -> bytes:
         return self.vocabulary.content()
-
-
-def load_tokenizer(config: TokenizerConfig, stem: Path, table: Vocabulary | None = None) -> Tokenizer:
-    """Reads the tokenizer of a file without its ending; CheckpointError if it is missing or damaged."""
-    if config.cuts_words:
-        return WordTokenizer(config, Vocabulary.load(stem.with_suffix(WordTokenizer.suffix), config.specials))
-    path = stem.with_suffix(SentencePieceTokenizer.suffix)
-    model = read_vocabulary_file(path)
-    try:
-        return SentencePieceTokenizer(config, model, table)
-    except CheckpointError as fault:
-        raise CheckpointError(f"{path}: {fault}") from fault

@@ -68,8 +68,8 @@ def _characters(pair: Example) -> int:
 
 def learn_from_sample(config: TokenizerConfig, sample: TokenizerSample, report: DataReport | None = None) -> Tokenizers:
     """Learns tokenizers from a sample, and records their sizes in the report."""
-    if config.kind == "marian":
-        raise RecipeError("tokenizer.kind: marian comes with an imported model and cannot be learned; take bpe")
+    if config.is_imported:
+        raise RecipeError(f"tokenizer.kind: {config.kind} comes with an imported model and cannot be learned; take bpe")
     lines = {name: [text for pair in sample.kept if (text := getattr(pair, name)) is not None] for name in sample.texts}
     columns: Mapping[str, Tokenizer]
     if config.joint and len(lines) == 2:

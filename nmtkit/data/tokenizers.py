@@ -11,8 +11,9 @@ from nmtkit.core.files import bytes_checksum, write_errors
 from nmtkit.core.formats import parse_json
 from nmtkit.core.settings import parse
 from nmtkit.corpus.config import TEXT_COLUMNS
+from nmtkit.data.huggingface_tokenizer import HuggingFaceTokenizer
 from nmtkit.data.labels import LabelVocabulary
-from nmtkit.data.tokenizer import Tokenizer, TokenizerConfig, WordTokenizer, load_tokenizer
+from nmtkit.data.tokenizer import SentencePieceTokenizer, Tokenizer, TokenizerConfig, WordTokenizer
 from nmtkit.data.vocabulary import RESTORE_HINT, Vocabulary, check_sums, read_vocabulary_file
 
 _SETTINGS, _SUMS, _LABELS = "tokenizer.json", "sums.json", "labels.vocab"
@@ -23,7 +24,7 @@ class Tokenizers(dict[str, Tokenizer]):
     """The tokenizers of the text columns, made with settings `config`; the vocabulary of labels if there are any.
 
     `features` is the number of numbers in a row of features, 0 without features.
-    With a joint vocabulary both are the same object; those of kind marian are then two with the same vocabulary.
+    With a joint vocabulary both are the same object; those of imported models are then two with the same vocabulary.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class Tokenizers(dict[str, Tokenizer]):
         one_a_table = {"joint": self.src} if self.shared else {**self}
         sides = {**self} if self.config.kind == "marian" else one_a_table
         files = {f"{name}{side.suffix}": side.content() for name, side in sides.items()}
-        if self.config.kind == "marian":
+        if self.config.is_imported:
             files |= {f"{name}{WordTokenizer.suffix}": side.vocabulary.content() for name, side in one_a_table.items()}
         return files | ({_LABELS: self.labels.content()} if self.labels is not None else {})
 
@@ -104,11 +105,34 @@ class Tokenizers(dict[str, Tokenizer]):
         joint = config.joint and len(texts) == 2
         names = {column: "joint" if joint else column for column in texts}
         labels = LabelVocabulary.load(folder / _LABELS) if os.path.lexists(folder / _LABELS) else None
-        if config.kind == "marian":
-            tables = {name: Vocabulary.load(folder / f"{name}{WordTokenizer.suffix}") for name in {*names.values()}}
-            return cls(config, {side: load_tokenizer(config, folder / side, tables[of]) for side, of in names.items()})
+        if config.is_imported:
+            tables = {
+                name: Vocabulary.load(folder / f"{name}{WordTokenizer.suffix}", config.specials)
+                for name in {*names.values()}
+            }
+            files = {side: folder / (side if config.kind == "marian" else of) for side, of in names.items()}
+            return cls(config, {side: load_tokenizer(config, files[side], tables[names[side]], side) for side in names})
         tokenizers = {
             name: load_tokenizer(config if joint else config.for_column(name), folder / name)
             for name in dict.fromkeys(names.values())
         }
         return cls(config, {column: tokenizers[name] for column, name in names.items()}, labels, features)
+
+
+def load_tokenizer(config: TokenizerConfig, stem: Path, table: Vocabulary | None = None, column: str = "") -> Tokenizer:
+    """Reads the tokenizer of a file without its ending; CheckpointError if it is missing or damaged.
+
+    Those of imported models have the vocabulary `table`, and those of Hugging Face are for a column.
+    """
+    if config.cuts_words:
+        return WordTokenizer(config, Vocabulary.load(stem.with_suffix(WordTokenizer.suffix), config.specials))
+    kind = HuggingFaceTokenizer if config.kind == "huggingface" else SentencePieceTokenizer
+    path = stem.with_suffix(kind.suffix)
+    content = read_vocabulary_file(path)
+    try:
+        if config.kind == "huggingface":
+            assert table is not None, "it has no ids of its own"
+            return HuggingFaceTokenizer(config, content, table, column)
+        return SentencePieceTokenizer(config, content, table)
+    except CheckpointError as fault:
+        raise CheckpointError(f"{path}: {fault}") from fault

@@ -5,7 +5,7 @@ shares its row with another special token, as in Marian, whose decoder begins wi
 written.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,21 +40,29 @@ Maps = tuple[VocabularyMap, VocabularyMap]
 
 
 def map_vocabulary(
-    place: Path, tokens: Mapping[int, str], special: tuple[int, int, int], size: int, dropped: Collection[int] = ()
+    place: Path,
+    tokens: Mapping[int, str],
+    special: tuple[int, ...],
+    size: int,
+    dropped: Collection[int] = (),
+    further: Sequence[int] = (),
 ) -> VocabularyMap:
-    """Puts the special tokens first.
+    """Puts the special tokens first, then those `further` ones that are none of the four.
 
-    `tokens` are by the toolkit's ids, `special` its ids of padding, of the decoder's first input and of the end. Of its
-    `size` rows, those `dropped` get no token here.
+    `tokens` are by the toolkit's ids, `special` its ids of padding, of the decoder's first input, of the end, and of
+    the unknown token where that is not called <unk>; `size` stands for one that it lacks. Of its `size` rows, those
+    `dropped` get no token here.
     """
-    unknown = [row for row, token in tokens.items() if token == SPECIALS[UNK]]
+    unknown = [*special[3:], *(row for row, token in tokens.items() if token == SPECIALS[UNK])]
     if not unknown:
         raise unsupported(place, f"the vocabulary has no {SPECIALS[UNK]}")
     row_of = {PAD: special[0], UNK: unknown[0], BOS: special[1], EOS: special[2]}
     owner: dict[int, int] = {}
     for ours in (EOS, UNK, PAD, BOS):  # the first of these keeps a row that two share
         owner.setdefault(row_of[ours], ours)
-    ordinary = [row for row in range(size) if row not in owner and row not in dropped]
+    further = [row for row in further if row not in owner]
+    elsewhere = {*owner, *dropped, *further}
+    ordinary = [*further, *(row for row in range(size) if row not in elsewhere)]
     taken, ordered = {*SPECIALS}, [*SPECIALS]
     for row in ordinary:
         token = tokens.get(row, "")
@@ -64,7 +72,8 @@ def map_vocabulary(
         ordered.append(token)
     rows = torch.tensor([*(row_of[ours] for ours in range(len(SPECIALS))), *ordinary])
     suppressed = torch.tensor([ours for ours, row in row_of.items() if owner[row] != ours], dtype=torch.long)
-    return VocabularyMap(Vocabulary(ordered), rows, size, suppressed)
+    vocabulary = Vocabulary(ordered, ordered[len(SPECIALS) : len(SPECIALS) + len(further)])
+    return VocabularyMap(vocabulary, rows, size, suppressed)
 
 
 @dataclass(frozen=True)
@@ -186,6 +195,20 @@ def _restricted(model: bytes, pieces: Collection[str]) -> bytes:
                 content += _NORMAL if text in pieces or len(text) == 1 else _UNUSED
         restricted += bytes([key]) + _varint(len(content)) + content
     return bytes(restricted)
+
+
+def message_fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """The fields of a message in protobuf's encoding, each its number and its value."""
+    at = 0
+    while at < len(message):
+        key, at = _read_varint(message, at)
+        if key & 7 == 0:
+            value, at = _read_varint(message, at)
+            yield key >> 3, value
+        else:
+            size, at = ({1: 8, 5: 4}[key & 7], at) if key & 7 != 2 else _read_varint(message, at)
+            yield key >> 3, message[at : at + size]
+            at += size
 
 
 def _read_varint(message: bytes, at: int) -> tuple[int, int]:

@@ -1,0 +1,150 @@
+"""Tokenizers of public models, by Hugging Face's library `tokenizers`: byte-level BPE, WordPiece, unigram and others.
+
+A vocabulary here begins with PAD, UNK, BOS and EOS, then come the other special tokens. So every token has an id of its
+own here, and its name begins with "▁" where a word begins, whatever the library writes.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from typing_extensions import override
+
+from nmtkit.core.errors import CheckpointError, NmtkitError, shorten
+from nmtkit.data.tokenizer import WORD_START, Tokenizer, TokenizerConfig
+from nmtkit.data.vocabulary import BOS, EOS, PAD, RESTORE_HINT, SPECIALS, UNK, Vocabulary
+
+_TAG = re.compile(r">>(\S+?)<<\s*")
+_CLEANED = [(f" {mark}", mark) for mark in (".", "?", "!", ",", "n't", "'m", "'s", "'ve", "'re")]
+_CLEANED.insert(4, (" ' ", "'"))
+"""What `clean_up_tokenization_spaces` replaces, in its order."""
+
+
+def library() -> Any:
+    """The library `tokenizers`; NmtkitError where it is not installed."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # large corpora are shared out to processes
+    try:
+        import tokenizers
+    except ImportError as fault:
+        raise NmtkitError(
+            "the library that cuts text for this model is not installed; pip install 'nmtkit[huggingface]'"
+        ) from fault
+    return tokenizers
+
+
+@lru_cache(maxsize=2)
+def parse_tokenizer(content: str) -> Any:
+    """The tokenizer in the text of a `tokenizer.json`; CheckpointError if there is none.
+
+    No text is cut into its special tokens: "</s>" in a text is four characters.
+    """
+    try:
+        tokenizer = library().Tokenizer.from_str(content)
+    except NmtkitError:
+        raise
+    except Exception as fault:  # the library raises no narrower one
+        raise CheckpointError(f"no tokenizer of Hugging Face, or damaged ({shorten(str(fault), 200)})") from fault
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    tokenizer.encode_special_tokens = True
+    return tokenizer
+
+
+class HuggingFaceTokenizer(Tokenizer):
+    """A tokenizer of the library over a vocabulary of our own; `column` is the text that it is for.
+
+    Around each text come the special tokens `config.affixes`. A text may begin with one, as in `>>de_DE<< Hallo`: it
+    takes the place of the language among them, or else precedes the text.
+    """
+
+    suffix = ".json"
+
+    def __init__(self, config: TokenizerConfig, content: bytes, vocabulary: Vocabulary, column: str = "tgt") -> None:
+        super().__init__(config, vocabulary)
+        self._content = content
+        try:
+            given = json.loads(content)
+            self._tokenizer = parse_tokenizer(given["tokenizer"])
+            theirs = np.array(given["ids"], dtype=np.int64)
+            self._cleans_up = bool(given["clean_up"])
+            if theirs.shape != (len(vocabulary),) or theirs.min() < 0:
+                raise ValueError(f"{len(theirs)} ids for {len(vocabulary)} tokens")
+        except (ValueError, KeyError, TypeError, OverflowError) as fault:
+            raise CheckpointError(f"damaged ({fault!r}); {RESTORE_HINT}") from fault
+        self._ours = np.full(max(theirs.max() + 1, self._tokenizer.get_vocab_size()), UNK, dtype=np.int64)
+        order = [*range(len(theirs) - 1, EOS, -1), BOS, PAD, UNK, EOS]  # the last of those with the same id keeps it
+        self._ours[theirs[order]] = order
+        names = [self._tokenizer.id_to_token(number) for number in theirs.tolist()]
+        self._spelled = dict(zip(vocabulary.tokens, names, strict=True))
+        skipped = {token.content for token in self._tokenizer.get_added_tokens_decoder().values() if token.special}
+        self._spelled |= {name: None for name, own in self._spelled.items() if own in skipped}
+        around = dict(config.affixes).get(column, {})  # type: ignore[call-overload]
+        before, after = (list[str](around.get(place, [])) for place in ("before", "after"))
+        if unknown := [name for name in (*before, *after) if name not in vocabulary]:
+            raise CheckpointError(f"tokenizer.affixes: {unknown[0]!r} is no token of the vocabulary")
+        self._before, self._after = before, after
+
+    @classmethod
+    def pack(cls, tokenizer: str, ids: Sequence[int], clean_up: bool) -> bytes:
+        """The content of a file: the text of a `tokenizer.json`, its id of each of our tokens, and how it joins."""
+        return json.dumps({"clean_up": clean_up, "ids": [*ids], "tokenizer": tokenizer}, ensure_ascii=False).encode()
+
+    @property
+    def languages(self) -> list[str]:
+        """The special tokens that name languages, such as "de_DE", "deu_Latn" or "__de__"."""
+        return [name for name in self.config.specials if name[0] not in "<["]
+
+    @override
+    def encode_many(self, texts: Sequence[str], seed: int | None = None) -> list[list[int]]:
+        assert seed is None, "a tokenizer of kind huggingface does not sample"
+        tagged = [self._tagged(text) for text in texts]
+        encoded = self._tokenizer.encode_batch_fast([text for _, text, _ in tagged], add_special_tokens=False)
+        ids = self.vocabulary.ids
+        return [
+            [*ids(before), *self._ours[one.ids].tolist(), *ids(after)]
+            for (before, _, after), one in zip(tagged, encoded, strict=True)
+        ]
+
+    @override
+    def tokens(self, text: str) -> list[str]:
+        before, text, after = self._tagged(text)
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        tokens = self.vocabulary.tokens_of(self._ours[encoding.ids].tolist())
+        for number, (token, (start, end)) in enumerate(zip(tokens, encoding.offsets, strict=True)):
+            if token == SPECIALS[UNK] and text[start:end].strip():
+                begins = not text[:start] or text[start - 1].isspace() or text[start].isspace()
+                tokens[number] = WORD_START * begins + "".join(text[start:end].split())
+        return [*before, *tokens, *after]
+
+    def _tagged(self, text: str) -> tuple[list[str], str, list[str]]:
+        """The special tokens before and after a text, and the text without its tag."""
+        match = _TAG.match(text)
+        names = [name for name in (match[1], f"__{match[1]}__") if name in self.config.specials] if match else []
+        if not match or not names:
+            return self._before, text, self._after
+        changed = [[names[0] if one in self.languages else one for one in side] for side in (self._before, self._after)]
+        extra = [] if names[0] in changed[0] + changed[1] else names[:1]
+        return [*extra, *changed[0]], text[match.end() :], changed[1]
+
+    @override
+    def pieces(self, ids: Iterable[int], oov: Sequence[str] = ()) -> list[str]:
+        inside = {*self.vocabulary.ids([*self._before, *self._after])}  # an end before the language, as in mBART
+        return self.vocabulary.tokens_of((one for one in ids if one not in {PAD, BOS, EOS} - inside), oov)
+
+    @override
+    def join(self, pieces: Iterable[str]) -> str:
+        """Joins as `transformers` does: without special tokens, with the white space that the pieces have."""
+        spelled = [own for piece in pieces if (own := self._spelled.get(piece, piece)) is not None]
+        decoder = self._tokenizer.decoder
+        text: str = " ".join(spelled) if decoder is None else decoder.decode(spelled)
+        for old, new in _CLEANED if self._cleans_up else ():
+            text = text.replace(old, new)
+        return text
+
+    @override
+    def content(self) -> bytes:
+        return self._content
