@@ -34,6 +34,7 @@ from nmtkit.translation.translator import Translator
     "Common",
     options.models,
     inference.checkpoint,
+    inference.language,
     inference.search_flags("beam_size"),
     click.option(
         "--steps", type=Number(0), metavar="N", help="Steps shown; 0 shows all. Default: what fits the screen."

@@ -132,6 +132,11 @@ checkpoint: Decorator = click.option(
 )
 
 
+language: Decorator = click.option(
+    "--to", metavar="LANG", help="Language to write, of a multilingual model: the tgt_lang of a training corpus."
+)
+
+
 def precision(default: str) -> Decorator:
     """The option of how exactly the model computes."""
     values = get_args(get_type_hints(DecodingOptions)["precision"])

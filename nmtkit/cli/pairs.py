@@ -35,6 +35,7 @@ def _common(target: str, *more: Decorator) -> Decorator:
         "Common",
         options.models,
         inference.checkpoint,
+        inference.language,
         click.option("--source", required=True, type=FILE, help="Source lines, plain or .gz."),
         click.option("--target", required=True, type=FILE, help=target),
         results.output,

@@ -41,6 +41,7 @@ POSITIONS = 100
     "Common",
     options.models,
     inference.checkpoint,
+    inference.language,
     options.picture_file("-o", "--output", meaning="Draw into a file instead of the terminal", several=True),
     click.option("--grid", is_flag=True, help="All sentences on one sheet."),
     click.option("--layers", is_flag=True, help="Transformer: all layers and heads, by subwords, as an .html page."),

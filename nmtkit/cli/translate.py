@@ -50,6 +50,7 @@ def _decoding(common: Sequence[Decorator], *groups: Decorator, output: Sequence[
 @cloup.command("translate")
 @_decoding(
     [
+        inference.language,
         click.option("--scores", is_flag=True, help="Print score and log-probability before each output."),
         options.as_json("Print a JSON object for each line."),
         click.option("--split-sentences", is_flag=True, help="Translate each sentence of a line by itself."),

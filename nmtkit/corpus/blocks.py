@@ -41,6 +41,8 @@ class Example:
     """Its label, or its labels separated by white space."""
     rows: FeatureRows | None = field(default=None, compare=False)
     """Its features, not read yet."""
+    tags: str = ""
+    """Special tokens before its source, see `SplitFiles.tags`."""
 
     @property
     def features(self) -> Rows | None:
@@ -75,6 +77,8 @@ class Block:
     """Pairs of the split before this block."""
     links: list[Links] | None = None
     """Links between words; only of blocks without faults."""
+    tags: Sequence[str] = ()
+    """The tags of each file of the split, see `SplitFiles.tags`."""
     faults: list[BlockFaults] = field(default_factory=list)
     unreadable: set[int] = field(default_factory=set)
     """Rows that could not be decoded or parsed; they are not diagnosed further."""
@@ -98,9 +102,12 @@ class Block:
         """The examples one by one."""
         columns = {"src": repeat(""), **self.columns, **self.texts, "links": self.links}
         columns |= {"line": self.lines.tolist(), "file": self.files.tolist()}
+        if self.tags:
+            columns["tags"] = [self.tags[file] for file in self.files.tolist()]
         if "features" in columns:
             columns["rows"] = (columns["features"][at : at + 1] for at in range(len(self)))
-        return map(Example, *(columns.get(one.name) or repeat(None) for one in fields(Example)))
+        absent = {"tags": ""}
+        return map(Example, *(columns.get(one.name) or repeat(absent.get(one.name)) for one in fields(Example)))
 
     def hashes(self) -> PairHashes:
         """Hashes by which equal examples are found; a label counts as a target, and no features equal others."""

@@ -16,10 +16,50 @@ FILE_KINDS = (*LINE_ALIGNED_COLUMNS, "jsonl", "stories", "story_lists")
 """The settings of `SplitFiles` that name files or folders."""
 
 
+_OF_A_CORPUS = ("weight", "tag", "tgt_lang", "temperature")
+"""What a corpus of a list says of itself, beside its files."""
+
+
+def language_tag(language: str) -> str:
+    """The special token before a source that is to be translated into a language: Johnson et al. 2017, section 3."""
+    return f"<2{language}>"
+
+
+def joined_corpora(given: Any) -> Any:
+    """A split that is given as a list of corpora, as one group of settings; others stay as they are."""
+    if not isinstance(given, list) or not given or not all(isinstance(corpus, dict) for corpus in given):
+        return given
+    keys = {*given[0]} - {*_OF_A_CORPUS}
+    joined: dict[str, Any] = {}
+    weights: list[Any] = []
+    tags: list[str] = []
+    temperatures = [corpus["temperature"] for corpus in given if "temperature" in corpus]
+    if any(one != temperatures[0] for one in temperatures):
+        raise ValueError("temperature is the same for all corpora of a list: give it in one of them")
+    for corpus in given:
+        if {*corpus} - {*_OF_A_CORPUS} != keys or keys & {"weights", "tags"}:
+            raise ValueError(f"the corpora of a list have the same keys, and may have {', '.join(_OF_A_CORPUS)}")
+        counts = [1]
+        for key in keys:
+            if key in FILE_KINDS:
+                files = corpus[key] if isinstance(corpus[key], list) else [corpus[key]]
+                joined[key] = [*joined.get(key, []), *files]
+                counts.append(len(files))
+            elif joined.setdefault(key, corpus[key]) != corpus[key]:
+                raise ValueError(f"{key} is the same for all corpora of a list")
+        language = [language_tag(corpus["tgt_lang"])] if corpus.get("tgt_lang") else []
+        weights += [corpus.get("weight", 1.0)] * max(counts)
+        tags += [" ".join([*language, *str(corpus.get("tag", "")).split()])] * max(counts)
+    joined |= {"temperature": temperatures[0]} if temperatures else {}
+    joined |= {"weights": weights} if any(weight != 1.0 for weight in weights) else {}
+    return joined | ({"tags": tags} if any(tags) else {})
+
+
 class SplitFiles(Settings):
     """The files of one split: a file for each column, one JSONL file (plain or .gz), or story folders.
 
-    Several files of a kind are read one after the other.
+    Several files of a kind are read one after the other. A list of such groups is a list of corpora, each of which may
+    have a `weight`, a `tag` and a `tgt_lang`: `tgt_lang: de` is the tag <2de>.
     """
 
     src: list[str] = Field(default_factory=list)
@@ -67,6 +107,15 @@ class SplitFiles(Settings):
     """In train, in place of weights: T, for corpora of different sizes n. A file gives a share of the epoch in
     proportion to n^(1/T), so that small ones come more often; 1 leaves them as they are, 5 is usual with many languages
     (Arivazhagan et al. 2019, section 4.2). The tokenizer is learned from the text as it is."""
+    tags: list[str] = Field(default_factory=list)
+    """One for each of src, jsonl or stories: special tokens, with spaces between, that the model reads before each
+    source, such as <2de> for the language to write (Johnson et al. 2017) or <BT> for back-translations (Caswell et al.
+    2019). "" is none. A tokenizer that is learned has them among its `specials`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _corpora(cls, given: Any) -> Any:
+        return joined_corpora(given)
 
     @field_validator(*FILE_KINDS, mode="before")
     @classmethod
@@ -104,15 +153,21 @@ class SplitFiles(Settings):
             raise ValueError(
                 "src_words, tgt_words and alignment_base say what words an alignment counts: name the alignment as well"
             )
+        kind = next(kind for kind in FILE_KINDS if getattr(self, kind))
+        count = len(getattr(self, kind))
+        for name in (*LINE_ALIGNED_COLUMNS, "weights", "tags"):
+            if len(getattr(self, name)) not in (0, count):
+                raise ValueError(f"{kind} names {count} and {name} {len(getattr(self, name))}: they must be paired")
+        return self
+
+    @model_validator(mode="after")
+    def _of_files(self) -> "SplitFiles":
         if self.is_weighted and self.story_lists:
             raise ValueError("weights are of folders of stories, and story_lists select from all of them together")
         if self.weights and self.temperature != 1:
             raise ValueError("weights, or a temperature that makes weights of the sizes of the files: leave one out")
-        kind = next(kind for kind in FILE_KINDS if getattr(self, kind))
-        count = len(getattr(self, kind))
-        for name in (*LINE_ALIGNED_COLUMNS, "weights"):
-            if len(getattr(self, name)) not in (0, count):
-                raise ValueError(f"{kind} names {count} and {name} {len(getattr(self, name))}: they must be paired")
+        if any(self.tags) and "src" not in self.columns:
+            raise ValueError("tags stand before sources, and there are none")
         return self
 
     @property

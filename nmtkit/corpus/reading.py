@@ -218,6 +218,7 @@ def read_blocks(
             continue  # there is no more of it: a fault at the end says so
         if files.has_links:
             item.links = read_links(item, files)
+        item.tags = files.tags
         yield item
 
 

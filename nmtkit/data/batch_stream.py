@@ -1,6 +1,7 @@
 """The batches of a stored split: of similar length, in an order that depends on seed and epoch only."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -12,7 +13,7 @@ from nmtkit.corpus.config import TEXT_COLUMNS
 from nmtkit.data.batch import Batch, Numbers, collate
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.data.vocabulary import UNK
+from nmtkit.data.vocabulary import SPECIALS, UNK
 
 LengthLimits: TypeAlias = tuple[int, int]
 """The most tokens of a source and of a target, without EOS; longer ones are truncated."""
@@ -219,7 +220,11 @@ class BatchStream(Iterator[Batch]):
         for column, tokenizer in (self._tokenizers or {}).items():
             if tokenizer.config.sampling:
                 texts = [self._store.text(column, row) for row in members.tolist()]
-                sampled[column] = tokenizer.encode_many(texts, seed + TEXT_COLUMNS.index(column))
+                cut = tokenizer.encode_many(texts, seed + TEXT_COLUMNS.index(column))
+                first, last = len(SPECIALS), tokenizer.vocabulary.n_specials
+                stored = [self._store.ids(column, row).tolist() for row in members.tolist()]
+                tags = [takewhile(range(first, last).__contains__, row) for row in stored]
+                sampled[column] = [[*before, *row] for before, row in zip(tags, cut, strict=True)]
         return _load(self._store, members, self._limits, sampled)
 
     def _begin(self, epoch: int) -> None:

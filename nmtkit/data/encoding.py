@@ -45,6 +45,8 @@ class TextChunk:
     """"labels", "links", "src_words" and "tgt_words", where there are any."""
     places: Sequence[str]
     """Where the labels of each stand, for messages."""
+    tags: Sequence[str] = ()
+    """The tags before each source, if there are any."""
 
     @classmethod
     def of(cls, block: Block, keep: Mask) -> "TextChunk":
@@ -57,7 +59,8 @@ class TextChunk:
 
         columns = {name: block.columns.get(name) for name in ("labels", "src_words", "tgt_words")}
         places = [block.place("labels", row) for row in rows] if "labels" in block.columns else []
-        return cls(block.lines[keep], kept(block.texts), kept({**columns, "links": block.links}), places)
+        tags = [block.tags[file] for file in block.files[keep].tolist()] if block.tags else []
+        return cls(block.lines[keep], kept(block.texts), kept({**columns, "links": block.links}), places, tags)
 
     @property
     def size(self) -> int:
@@ -110,12 +113,14 @@ class PairEncoder:
         lengths, unknown, columns = {}, {}, {}
         for side, lines in chunk.texts.items():
             rows = self.tokenizers[side].encode_many(lines)
+            if side == "src" and chunk.tags:
+                rows = [[*tags, *row] for tags, row in zip(self._tags(chunk, side), rows, strict=True)]
             lengths[side] = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
             limit = self.limit(side)
             columns[side] = RaggedArray.of(rows if limit is None else [row[:limit] for row in rows], self.dtype)
             unknown[side] = _count(columns[side], UNK)
         if self.copying:
-            columns.update(self._extended(chunk.texts))
+            columns.update(self._extended(chunk))
         if self.split == "train" and "links" in chunk.columns:
             columns["alignment"] = self._alignment(chunk)
         if self.keep_text:
@@ -138,13 +143,21 @@ class PairEncoder:
         ids = RaggedArray.of(rows, self.dtype)
         return replace(ids, flat=ids.flat[:, None]) if self.label_type == "label" else ids
 
-    def _extended(self, texts: Mapping[str, Sequence[str]]) -> dict[str, RaggedArray]:
+    def _tags(self, chunk: TextChunk, side: str) -> list[list[int]]:
+        """The ids of the tags before each source, in the vocabulary of a side."""
+        vocabulary = self.tokenizers[side].vocabulary
+        ids = {tags: vocabulary.ids(tags.split()) for tags in {*chunk.tags}}
+        return [ids[tags] for tags in chunk.tags]
+
+    def _extended(self, chunk: TextChunk) -> dict[str, RaggedArray]:
         """Extended ids of both sides."""
-        vocabulary = self.tokenizers.tgt.vocabulary
+        vocabulary, texts = self.tokenizers.tgt.vocabulary, chunk.texts
         ids: dict[str, list[list[int]]] = {f"{side}_extended": [] for side in texts}
+        tags = self._tags(chunk, "tgt") or [[]] * len(texts["src"])
         for number, source in enumerate(texts["src"]):
-            extended, oov = vocabulary.extend(self.tokenizers.src.tokens(source)[: self.limit("src")])
-            ids["src_extended"].append(extended)
+            room = None if (limit := self.limit("src")) is None else max(0, limit - len(tags[number]))
+            extended, oov = vocabulary.extend(self.tokenizers.src.tokens(source)[:room])
+            ids["src_extended"].append([*tags[number], *extended][:limit])
             if "tgt" in texts:
                 tokens = self.tokenizers.tgt.tokens(texts["tgt"][number])[: self.limit("tgt")]
                 ids["tgt_extended"].append(vocabulary.extended_target_ids(tokens, oov))
@@ -163,8 +176,9 @@ class PairEncoder:
         )
         src_limit, tgt_limit = (self.limit(side) or math.inf for side in ("src", "tgt"))
         rows = []
-        for between, source, target in zip(chunk.columns["links"], src, tgt, strict=True):
-            linked = token_links(between, source, target)
+        before = [len(tags.split()) for tags in chunk.tags] or [0] * len(src)
+        for between, source, target, shift in zip(chunk.columns["links"], src, tgt, before, strict=True):
+            linked = [(s + shift, t) for s, t in token_links(between, source, target)]
             rows.append([at for s, t in linked if s < src_limit and t < tgt_limit for at in (s, t)])
         return RaggedArray.of(rows, self.dtype)
 

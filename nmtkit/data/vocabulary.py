@@ -27,6 +27,7 @@ class Vocabulary:
 
     def __init__(self, tokens: Sequence[str], further: Sequence[str] = ()) -> None:
         specials = [*self.reserved, *further]
+        self.specials = tuple(further)
         self.n_specials = len(specials)
         if [*tokens[: len(specials)]] != specials:
             raise CheckpointError(f"vocabulary: it must begin with {' '.join(specials)}; {RESTORE_HINT}")

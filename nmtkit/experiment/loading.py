@@ -16,6 +16,7 @@ from nmtkit.autotune.timing import time_limit
 from nmtkit.checkpoints.weights import count_parameters
 from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError, RecipeError
+from nmtkit.corpus.config import language_tag
 from nmtkit.data.batch import collate
 from nmtkit.data.shortlist import read_shortlist
 from nmtkit.data.vocabulary import UNK
@@ -78,6 +79,8 @@ class DecodingOptions:
     """The attention head that is shown, from 1."""
     shortlist: Path | None = None
     """A file of candidates, which searches then keep to; see `nmtkit.data.shortlist`."""
+    to: str | None = None
+    """The language to write, of a multilingual model: the `tgt_lang` of a training corpus."""
 
 
 def load_translator(
@@ -145,6 +148,7 @@ def open_system(run: SavedRun, how: DecodingOptions, notify: Callable[[str], Non
             tokenizers,
             name=trained.name,
             max_source_tokens=how.max_source_tokens or trained.max_source_tokens,
+            tags="" if how.to is None else language_tag(how.to),
             batch_tokens=how.batch_tokens,
             parameters=count_parameters(opened),
         )
@@ -172,6 +176,7 @@ def open_system(run: SavedRun, how: DecodingOptions, notify: Callable[[str], Non
         name=" + ".join(dict.fromkeys(one.inference.name for one in run.members())),
         articles=TASKS.get(trained.task).monolingual,
         max_source_tokens=how.max_source_tokens or trained.max_source_tokens,
+        tags="" if how.to is None else language_tag(how.to),
         batch_tokens=how.batch_tokens,
         steps=how.engine,
         speed=speed_config,

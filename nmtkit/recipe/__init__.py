@@ -4,9 +4,10 @@ A recipe may `extends:` one other file and say only what differs; `--set KEY=VAL
 Training in stages is a list of partial recipes, each laid over the whole one and checked as a whole.
 """
 
+from nmtkit.recipe.evaluation import EvaluationConfig
 from nmtkit.recipe.keys import KeyChoice, RecipeKey, all_keys, choices, describe_key
 from nmtkit.recipe.loading import ANY_TEXT, bundled, load, locate
-from nmtkit.recipe.schema import EvaluationConfig, Recipe
+from nmtkit.recipe.schema import Recipe
 
 __all__ = [
     "ANY_TEXT",

@@ -3,6 +3,7 @@
 import difflib
 import os
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from nmtkit.core.files import bundled_path
 from nmtkit.core.formats import MAX_DEPTH, KeyPath, load_yaml, parse_value
 from nmtkit.core.registry import suggest_names
 from nmtkit.core.settings import parse
-from nmtkit.corpus.config import FILE_KINDS
+from nmtkit.corpus.config import FILE_KINDS, joined_corpora
 from nmtkit.models.base import MODELS
 from nmtkit.recipe.schema import MAX_STAGES, STAGE_GROUPS, Recipe, deep_merge
 
@@ -133,6 +134,9 @@ def _settle_paths(data: dict[str, Any], path: Path) -> None:
         groups += [("data", split) for split in ("train", "valid", "test")]
     for keys in groups:
         files = _value_at(data, keys)
+        if isinstance(files, list):
+            with suppress(ValueError):  # what is wrong is told when the settings are checked
+                files = data[keys[0]][keys[1]] = joined_corpora(files)
         for kind in files.keys() & {*FILE_KINDS} if isinstance(files, dict) else ():
             files[kind] = _beside(files[kind], path)
 

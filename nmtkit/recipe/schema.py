@@ -2,58 +2,29 @@
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import nmtkit.language_models
 import nmtkit.models  # noqa: F401  # importing them registers every model
 from nmtkit.checkpoints.manager import NAMED_WEIGHTS
 from nmtkit.core.columns import label_type
-from nmtkit.core.errors import NmtkitError, shorten
+from nmtkit.core.errors import shorten
 from nmtkit.core.formats import KeyPath, dump_yaml
 from nmtkit.core.registry import suggest_names
-from nmtkit.core.settings import Beam, Field, Name, Settings, field_validator, model_validator, parse
+from nmtkit.core.settings import Field, Name, Settings, field_validator, model_validator, parse
 from nmtkit.corpus.config import DataConfig, SplitFiles
 from nmtkit.data.batch_stream import BatchConfig
 from nmtkit.data.embeddings import PretrainedEmbeddingsConfig, Side
 from nmtkit.data.tokenizer import TokenizerConfig
-from nmtkit.metrics import METRICS, Options, metric_names
+from nmtkit.metrics import METRICS
 from nmtkit.models.base import MODELS, AnyModelConfig, VocabularySizes
+from nmtkit.recipe.evaluation import EvaluationConfig
+from nmtkit.recipe.tags import require_known_tags, with_tags_as_specials
 from nmtkit.search.rules import SearchConfig
 from nmtkit.tasks.task import TASKS
 from nmtkit.tasks.translation import TRANSLATION
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.objectives.objective import OBJECTIVES, chosen_objectives
-
-
-class EvaluationConfig(Settings):
-    """How the model is judged on the validation set while it trains."""
-
-    beam_size: Beam = Field(default=1, ge=1)
-    """Beam size of the validation's search; the final translation uses `search.beam_size`."""
-    max_sentences: int | None = Field(default=None, ge=1)
-    """Translate only this many validation sentences, the first ones. Default: all. The loss is always of all."""
-    tokenize: Literal["13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "none"] = "13a"
-    """sacrebleu's tokenization for BLEU; none is for text that is already tokenized."""
-    lowercase: bool = False
-    """BLEU ignores case."""
-    metrics: Annotated[list[Name] | None, METRICS] = None
-    """Metrics of validation beside loss and perplexity; names as in `nmtkit score --metrics`. Default: the task's, such
-    as bleu, for summaries rouge. The test after training uses them too."""
-    batch_tokens: int = Field(default=4096, ge=1)
-    """Padded tokens of the longer side in a batch of the validation loss."""
-
-    @property
-    def options(self) -> Options:
-        """How metrics read the text."""
-        return Options(tokenize=self.tokenize, lowercase=self.lowercase)
-
-    @field_validator("metrics")
-    @classmethod
-    def _metrics(cls, names: list[str] | None) -> list[str] | None:
-        try:
-            return None if names is None else metric_names(names)
-        except NmtkitError as fault:
-            raise ValueError(str(fault)) from fault
 
 
 class InitConfig(Settings):
@@ -180,6 +151,18 @@ class Recipe(Settings):
             if "kind" in stage.model:
                 raise ValueError(f"stage {stage.name}: `model.kind` is for all stages, which train one model")
         return stages
+
+    @model_validator(mode="before")
+    @classmethod
+    def _tags_are_special(cls, given: Any) -> Any:
+        return with_tags_as_specials(given)
+
+    @model_validator(mode="after")
+    def _tags_are_known(self) -> "Recipe":
+        require_known_tags(self.data, self.tokenizer)
+        if any(self.data.train.tags) and label_type(TASKS.get(self.task).columns) == "labels":
+            raise ValueError("`data.train.tags`: a tag before a source has no label")
+        return self
 
     @model_validator(mode="after")
     def _columns_of_the_task(self) -> "Recipe":

@@ -70,8 +70,13 @@ class Task:
         return any(column.name == "tgt" for column in self.columns)
 
     def read(self, examples: Sequence["Example"]) -> list[Any]:
-        """What the model reads of each example: its first column."""
-        return [getattr(example, self.columns[0].name) for example in examples]
+        """What the model reads of each example: its first column, behind its tags."""
+        from nmtkit.translation.requests import Request
+
+        column = self.columns[0].name
+        texts = [getattr(example, column) for example in examples]
+        tags = [example.tags for example in examples]
+        return [Request(text, tags=own) if own else text for text, own in zip(texts, tags, strict=True)]
 
     def predict(self, system: "TextModel", examples: Sequence["Example"]) -> Iterator[str]:
         """The answer to each example, in order; here there are none.

@@ -141,6 +141,8 @@ class TextModel:
     """Whether sources are articles: fewer are read at a time, and pictures are laid out otherwise."""
     max_source_tokens: int | None = None
     """Only so many tokens of a source are read; None reads all."""
+    tags: str = ""
+    """Special tokens before every source that has none of its own, see `nmtkit.corpus.config.SplitFiles.tags`."""
     batch_tokens: int | None = None
     """Padded source tokens in a batch; None takes what `speed` says, and more for long sources."""
     speed: SearchSpeedConfig | None = None
@@ -188,8 +190,11 @@ class TextModel:
                 "take one that has, e.g. rnnsearch or transformer"
             )
 
-    def encode_sources(self, lines: Sequence[str | Rows]) -> list[SourceLine]:
-        """Cuts lines into tokens, as many of each as are read; raises a DataError for what the model cannot read."""
+    def encode_sources(self, lines: Sequence[str | Rows], tags: Sequence[str] = ()) -> list[SourceLine]:
+        """Cuts lines into tokens, as many of each as are read; raises a DataError for what the model cannot read.
+
+        `tags` are the special tokens before each line, if there are any, with spaces between.
+        """
         reads, limit = self.reads, self.max_source_tokens
         size = self.tokenizers.features
         wanted = f"rows of {size} numbers, at least one" if reads == "features" else "text"
@@ -203,12 +208,22 @@ class TextModel:
         tokenizer = self.tokenizers.tgt if are_prompts else self.tokenizers.src
         spelled = [tokenizer.tokens(line) for line in texts] if self.model.config.copies else None
         cut = [known_ids(tokenizer, own) for own in spelled] if spelled else tokenizer.encode_many(list(texts))
+        before: list[list[int]] = [[]] * len(texts)
+        tags = tags or [self.tags] * len(texts)
+        for number, words in enumerate(map(str.split, tags)):
+            if unknown := [word for word in words if word not in tokenizer.vocabulary.specials]:
+                known = ", ".join(tokenizer.vocabulary.specials) or "none"
+                raise DataError(f"the model {self.name!r} has not learned the tag {unknown[0]}; its tags are: {known}")
+            before[number] = tokenizer.vocabulary.ids(words)
         sources = []
         for number, (line, whole) in enumerate(zip(texts, cut, strict=True)):
-            ids = whole[:limit] if line.strip() else []
+            first = before[number] if line.strip() else []
+            ids = whole[: None if limit is None else max(0, limit - len(first))] if line.strip() else []
             tokens = tokenizer.pieces(ids) if spelled is None else spelled[number][: len(ids)]
             extended, oov = (None, []) if spelled is None else self.tokenizers.tgt.vocabulary.extend(tokens)
             left_out = len(whole) - len(ids)
+            ids, tokens = [*first, *ids], [*tokenizer.pieces(first), *tokens]
+            extended = None if extended is None else [*first, *extended]
             sources.append(SourceLine(ids, tokens, extended, tuple(oov), left_out, line, is_prompt=are_prompts))
         return sources
 
@@ -221,7 +236,8 @@ class TextModel:
             if self.reads != "text":
                 raise NmtkitError(f"the model {self.name!r} reads no text to look up terms in: leave terminology out")
             requests = [terminology.applied(request) for request in requests]
-        sources = self.encode_sources([request.source for request in requests])
+        tags = [request.tags or self.tags for request in requests]
+        sources = self.encode_sources([request.source for request in requests], tags)
         for number, request in enumerate(requests):
             if request.has_constraints:
                 source = sources[number]

@@ -36,6 +36,8 @@ class Request:
     """It contains none of them."""
     in_order: bool = False
     """Whether `must` come in this order."""
+    tags: str = ""
+    """Special tokens before the source, with spaces between, see `SplitFiles.tags`."""
     where: str = ""
     """What messages call the line."""
 

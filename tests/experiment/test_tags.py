@@ -1,0 +1,134 @@
+"""Corpora with tags: special tokens before sources, for the language to write or for back-translations."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from commands import WORDS, write_lines
+
+from nmtkit import recipe
+from nmtkit.core.errors import DataError, RecipeError
+from nmtkit.core.settings import parse
+from nmtkit.corpus.config import SplitFiles
+from nmtkit.corpus.reading import read_pairs
+from nmtkit.data.batch_stream import BatchConfig, BatchStream
+from nmtkit.data.store import Store
+from nmtkit.experiment.run import Run
+from nmtkit.tasks.translation import TRANSLATION
+from nmtkit.translation.requests import Request
+from nmtkit.translation.translator import Translator
+
+TAGS = ["<2de>", "<2fr>", "<BT>"]
+SETTINGS = {
+    "training": {"max_updates": 2, "validate_every": 2},
+    "model": {"kind": "transformer", "hidden_size": 8, "heads": 2, "feed_forward_size": 8, "layers": 1},
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for number, name in enumerate(("de", "fr", "back", "valid")):
+        lines = [" ".join((WORDS * 2)[at : at + 4]) for at in range(number, number + 6)]
+        write_lines(tmp_path / f"{name}.src", lines)
+        write_lines(tmp_path / f"{name}.tgt", [line.upper() for line in lines])
+    return tmp_path
+
+
+def written(folder: Path, **settings: object) -> Path:
+    data = {
+        "train": [
+            {"src": "de.src", "tgt": "de.tgt", "tgt_lang": "de"},
+            {"src": ["fr.src"], "tgt": ["fr.tgt"], "tgt_lang": "fr", "weight": 2},
+            {"src": "back.src", "tgt": "back.tgt", "tgt_lang": "de", "tag": "<BT>"},
+        ],
+        "valid": [{"src": "valid.src", "tgt": "valid.tgt", "tgt_lang": "fr"}],
+    }
+    path = folder / "tagged.yaml"
+    tokenizer = {"kind": "word", "vocab_size": 60}
+    path.write_text(json.dumps({"data": data, "tokenizer": tokenizer, **SETTINGS, **settings}), encoding="utf-8")
+    return path
+
+
+def begun(folder: Path, path: Path) -> Run:
+    return Run.begin(recipe.load(path), str(folder / "run"))
+
+
+def test_a_list_of_corpora_is_one_split(folder: Path) -> None:
+    loaded = recipe.load(written(folder))
+    train = loaded.data.train
+    assert [Path(path).name for path in train.src] == ["de.src", "fr.src", "back.src"]
+    assert train.weights == [1, 2, 1]
+    assert train.tags == ["<2de>", "<2fr>", "<2de> <BT>"]
+    assert loaded.tokenizer.specials == ["<2de>", "<2fr>", "<BT>"]
+    (folder / "again.yaml").write_text(loaded.to_yaml(), encoding="utf-8")
+    assert recipe.load(folder / "again.yaml").data == loaded.data
+    assert {example.tags for example in read_pairs(train)} == {*train.tags}
+
+
+@pytest.mark.parametrize(
+    ("corpora", "fault"),
+    [
+        ([{"src": "a", "tgt": "b"}, {"src": "c"}], "have the same keys"),
+        ([{"jsonl": "a", "src_field": "x"}, {"jsonl": "b", "src_field": "y"}], "src_field is the same for all"),
+        ([{"src": "a", "tgt": "b", "weights": [2]}], "have the same keys"),
+        ([{"tgt": "b", "tag": "<x>"}], "stand before sources, and there are none"),
+        ([{"src": "a", "tgt": "b", "weight": "much"}], "weights.0"),
+    ],
+)
+def test_lists_that_make_no_sense_are_refused(corpora: object, fault: str) -> None:
+    with pytest.raises(RecipeError, match=fault):
+        parse(SplitFiles, corpora, "train")  # type: ignore[arg-type]  # what a user may write
+
+
+@pytest.mark.parametrize("kind", ["word", "bpe"])
+@pytest.mark.parametrize("model", ["transformer", "pointer_generator"])
+def test_every_source_begins_with_its_tags(kind: str, model: str, folder: Path) -> None:
+    tokenizer = {"kind": kind, "vocab_size": 60, "sampling": 0.3 if (kind, model) == ("bpe", "transformer") else 0.0}
+    settings = {"model": {"kind": model}} if model != "transformer" else {}
+    run = begun(folder, written(folder, tokenizer=tokenizer, **settings))
+    tokenizers, train = run.load_tokenizers(), run.recipe.data.train
+    vocabulary, store = tokenizers.src.vocabulary, Store.open(run.folder.data, "train")
+    for number, example in enumerate(read_pairs(train)):
+        before = vocabulary.ids(train.tags[example.file].split())
+        assert store.ids("src", number).tolist() == [*before, *tokenizers.src.encode(example.src)]
+        assert store.ids("tgt", number).tolist() == tokenizers.tgt.encode(str(example.tgt))
+        if model == "pointer_generator":
+            assert store.ids("src_extended", number).tolist()[: len(before)] == before
+            assert len(store.ids("src_extended", number)) == len(store.ids("src", number))
+    stream = BatchStream(store, BatchConfig(batch_tokens=10_000), 1, tokenizers)
+    firsts = sorted(row[0] for row in next(stream).inputs.ids.tolist())
+    assert firsts == [4] * 12 + [5] * 6, "tags stay before sources that are cut anew"
+
+
+def test_links_count_from_behind_the_tags(folder: Path) -> None:
+    write_lines(folder / "links", ["0-0 1-1"] * 6)
+    corpora = [{"src": "de.src", "tgt": "de.tgt", "alignment": "links", "tgt_lang": "de"}]
+    valid = {"src": "valid.src", "tgt": "valid.tgt"}
+    tokenizer = {"kind": "whitespace", "vocab_size": 60}
+    run = begun(folder, written(folder, data={"train": corpora, "valid": valid}, tokenizer=tokenizer))
+    assert Store.open(run.folder.data, "train").ids("alignment", 0).tolist() == [1, 0, 2, 1]
+
+
+def test_a_trained_model_is_told_the_language(folder: Path) -> None:
+    run = begun(folder, written(folder))
+    assert [*run.train(torch.device("cpu"))]
+    plain, german = (Translator.load(folder / "run", device="cpu", to=to) for to in (None, "de"))
+    lines = ["ba be", "", "bi bo"]
+    asked = [Request(line, tags="<2de>") for line in lines]
+    assert [one.ids for one in german.encode_sources(lines)] == [
+        one.ids for one in plain.encode_requests(asked, None, plain.config)
+    ]
+    assert german.encode_sources(lines)[0].ids[0] == 4
+    assert german.encode_sources(lines)[1].is_empty
+    (example,) = [*read_pairs(run.recipe.data.splits()["valid"])][:1]
+    assert TRANSLATION.read([example]) == [Request(example.src, tags="<2fr>")]
+    with pytest.raises(DataError, match="has not learned the tag <2nl>; its tags are: <2de>, <2fr>, <BT>"):
+        Translator.load(folder / "run", device="cpu", to="nl").translate("ba")
+
+
+def test_a_tokenizer_that_is_not_learned_gets_no_tag(folder: Path) -> None:
+    plain = {"train": {"src": "de.src", "tgt": "de.tgt"}}
+    run = begun(folder, written(folder, data={**plain, "valid": plain["train"]}))
+    with pytest.raises(RecipeError, match="the tokenizer has no tag <2de>"):
+        recipe.load(written(folder, init_from=str(run.folder.path), tokenizer={"kind": "word"}))
