@@ -41,6 +41,7 @@ SECTIONS = {
         "score": "Score translations as sacrebleu does: BLEU, chrF, TER.",
         "score-summaries": "Score summaries: ROUGE, novel and copied words, repetitions, length.",
         "score-alignments": "Score word alignments: alignment error rate, precision, recall.",
+        "perplexity": "Measure how well a language model predicts a text, by token, word and frequency.",
         "compare": "Train several recipes and compare BLEU, alignments, speed, size.",
         "bench": "Measure the speed of decoding and training.",
     },

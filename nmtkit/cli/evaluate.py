@@ -16,11 +16,14 @@ from nmtkit.cli.reporting import note, tell
 from nmtkit.core.errors import NmtkitError
 from nmtkit.corpora.sacrebleu_sets import load_sacrebleu_set
 from nmtkit.corpus.blocks import Example
+from nmtkit.corpus.config import SplitFiles
+from nmtkit.corpus.reading import read_pairs
 from nmtkit.experiment.loading import DecodingOptions, load_from_options
+from nmtkit.experiment.perplexity import fit_text
 from nmtkit.metrics import Comparison, metric_names, score_all
 from nmtkit.metrics.systems import require_equal_counts
-from nmtkit.runs.saved import find_run
-from nmtkit.tasks.task import TASKS
+from nmtkit.runs.saved import SavedRun, find_run
+from nmtkit.tasks.task import TASKS, Task
 from nmtkit.translation.result import Translation
 from nmtkit.translation.translator import Translator
 
@@ -68,7 +71,8 @@ def command(
 
     RUN may also be given as -m RUN; several -m are an ensemble. Prints one line, "RUN  TEST SET  METRIC VALUE ...". The
     figures are those of `nmtkit translate` (or `summarize`) and `nmtkit score` (or `score-summaries`). Lines to paste,
-    with signatures, go to stderr. -o keeps the outputs.
+    with signatures, go to stderr. -o keeps the outputs. A language model has loss and perplexity on --ref FILE, by
+    default the test set of its recipe; `nmtkit perplexity` says more.
 
     \b
     Examples:
@@ -79,13 +83,13 @@ def command(
     """
     if run is not None and how.model is not None:
         raise click.UsageError("RUN and -m name the same thing: give one of them")
-    if (test_set is None) != (source is not None and bool(ref)) or (test_set is not None and (source or ref)):
-        raise click.UsageError("give --source FILE and --ref FILE, or --test-set NAME alone")
     how = replace(how, model=run or how.model)
     saved, _ = find_run(how.model)
-    task = TASKS.get(saved.recipe.task)
-    if not task.references or task.columns[0].name != "src":
-        raise NmtkitError(f"evaluate compares answers to texts with references, and a {task.name} has no such ones")
+    task = TASKS.get(saved.inference.task)
+    if source is None and test_set is None and [column.name for column in task.columns] == ["tgt"]:
+        _evaluate_language_model(saved, how, ref, as_json)
+        return
+    _require_pairs(task, source, ref, test_set)
     names = metric_names(saved.recipe.test_metrics if metrics is None else metrics.replace(",", " ").split())
     if source is None:
         sources, refs = load_sacrebleu_set(test_set or "")
@@ -124,3 +128,24 @@ def command(
     for score in scores:
         note(Comparison(score).line(width=2))
     click.echo("  ".join([runs, test_name, *(f"{score.name} {score.value:.2f}" for score in scores)]))
+
+
+def _require_pairs(task: Task, source: Path | None, ref: tuple[Path, ...], test_set: str | None) -> None:
+    if (test_set is None) != (source is not None and bool(ref)) or (test_set is not None and (source or ref)):
+        raise click.UsageError("give --source FILE and --ref FILE, or --test-set NAME alone")
+    if not task.references or task.columns[0].name != "src":
+        raise NmtkitError(f"evaluate compares answers to texts with references, and a {task.name} has no such ones")
+
+
+def _evaluate_language_model(saved: SavedRun, how: DecodingOptions, ref: tuple[Path, ...], as_json: bool) -> None:
+    files = SplitFiles(tgt=[*map(str, ref)]) if ref else saved.recipe.data.splits().get("test")
+    if files is None:
+        raise NmtkitError(f"{saved.folder.path}: its recipe names no test set; name a text with --ref FILE")
+    lines = [str(one.tgt) for one in read_pairs(files)]
+    (tokens, words, _), _ = fit_text(inference.open_model(how), lines, saved.newest_stage().recipe.batch)
+    fit, run, test_set = tokens.figures, str(saved.folder.path), " + ".join(files.paths())
+    scores = {"loss": fit["nats"], "perplexity": fit["perplexity"], "word perplexity": words.figures["perplexity"]}
+    if as_json:
+        results.write_json_line({"run": run, "test_set": test_set, "lines": len(lines), "scores": scores})
+    else:
+        click.echo("  ".join([run, test_set, *(f"{name} {value:.2f}" for name, value in scores.items())]))

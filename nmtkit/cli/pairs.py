@@ -29,14 +29,14 @@ BEST, FREQUENT = 50, 2000
 Manipulation for Neural Machine Translation", take 10 to 50, and 2,000."""
 
 
-def _common(target: str, *more: Decorator) -> Decorator:
-    """The group Common; `target` is the help of `--target`."""
+def _common(target: str, *more: Decorator, source: str = "") -> Decorator:
+    """The group Common; `target` is the help of `--target`, `source` more help of a `--source` that may be left out."""
     return cloup.option_group(
         "Common",
         options.models,
         inference.checkpoint,
         inference.language,
-        click.option("--source", required=True, type=FILE, help="Source lines, plain or .gz."),
+        click.option("--source", required=not source, type=FILE, help=f"Source lines, plain or .gz.{source}"),
         click.option("--target", required=True, type=FILE, help=target),
         results.output,
         *more,
@@ -192,13 +192,14 @@ def _aligned(
     options.as_json("Print a JSON object for each pair, with scores of its tokens."),
     inference.search_flags("length_penalty"),
     inference.search,
+    source=" A language model needs none.",
 )
 @cloup.option_group("Speed", inference.precision("fp32"), inference.batch_tokens, options.threads)
 @options.quiet
 @results.into_output
 @inference.opens_model
-def rescore_command(how: DecodingOptions, source: Path, target: Path, as_json: bool) -> None:
-    """Print the log-probabilities of given translations or summaries under a model.
+def rescore_command(how: DecodingOptions, source: Path | None, target: Path, as_json: bool) -> None:
+    """Print the log-probabilities of given translations or summaries under a model, or of texts by a language model.
 
     Prints "SCORE TAB LOG-PROBABILITY" for each pair, as `translate --scores` does for the same pair. The score is the
     log-probability after the length penalty; both are in nats. The sum and the perplexity go to stderr. If the model
@@ -211,8 +212,11 @@ def rescore_command(how: DecodingOptions, source: Path, target: Path, as_json: b
     Examples:
       nmtkit rescore --source test.en --target test.de -o scores.tsv
       nmtkit translate --json test.en -o found.jsonl && nmtkit rescore --source test.en --target found.jsonl
+      nmtkit rescore -m runs/language-model --target test.en
     """
     translator = inference.open_model(how)
+    if source is None:
+        translator.require_language_model()
     log_prob, n_tokens, n_pairs, n_cut = 0.0, 0, 0, 0
     with results.progress("pairs") as display:
         for scored in _rescored(translator, source, target):
@@ -228,11 +232,11 @@ def rescore_command(how: DecodingOptions, source: Path, target: Path, as_json: b
             display.advance(len(scored))
     results.tell_cut(n_cut, n_pairs, "sources", translator)
     if n_tokens:
-        level = perplexity(log_prob, n_tokens).value
-        tell(f"{n_pairs} pairs, {n_tokens} tokens: {log_prob:.2f} nats, perplexity {level:.3f}")
+        level, unit = perplexity(log_prob, n_tokens).value, "lines" if source is None else "pairs"
+        tell(f"{n_pairs} {unit}, {n_tokens} tokens: {log_prob:.2f} nats, perplexity {level:.3f}")
 
 
-def _rescored(translator: Translator, source: Path, target: Path) -> Iterator[list[Translation]]:
+def _rescored(translator: Translator, source: Path | None, target: Path) -> Iterator[list[Translation]]:
     in_json = bool({".json", ".jsonl"} & set(target.suffixes[-2:]))  # the last may be .gz
     for window in pair_windows(source, target, in_json):
         targets: list[str | Translation] = [
@@ -242,7 +246,7 @@ def _rescored(translator: Translator, source: Path, target: Path) -> Iterator[li
         try:
             yield translator.rescore([pair.src for pair in window], targets, first=window[0].line)
         except DataError as fault:
-            raise DataError(f"{source} and {target}: {fault}") from fault
+            raise DataError(f"{source or ''} and {target}: {fault}") from fault
 
 
 def _read_translation(line: str, where: str) -> Translation:

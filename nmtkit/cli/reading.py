@@ -76,9 +76,10 @@ def field_lines(files: Sequence[Path], name: str, option: str = "--article-field
             yield text_of(parse_record(line, where), name, where, f"name another with {option}", joint)
 
 
-def pair_windows(source: Path, target: Path, json_target: bool = False) -> Iterator[list[Example]]:
-    """The pairs of two files, some at a time; `json_target`: each target is a JSON text."""
-    pairs = read_pairs(SplitFiles(src=[str(source)], tgt=[str(target)]), json_target)
+def pair_windows(source: Path | None, target: Path, json_target: bool = False) -> Iterator[list[Example]]:
+    """The pairs of two files, some at a time, or targets alone; `json_target`: each target is a JSON text."""
+    files = SplitFiles(src=[] if source is None else [str(source)], tgt=[str(target)])
+    pairs = read_pairs(files, json_target)
     return iter(lambda: list(islice(pairs, PAIRS_AT_ONCE)), [])
 
 

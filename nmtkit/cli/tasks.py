@@ -10,55 +10,66 @@ import cloup
 from nmtkit.cli import inference, options, results
 from nmtkit.cli.reading import text_windows
 from nmtkit.cli.reporting import note
+from nmtkit.cli.translate import LINE_FORMS, decoding_options
 from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.json_records import EXTRACT_HINT
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.experiment.loading import DecodingOptions, load_from_options
 from nmtkit.tasks.task import Task
+from nmtkit.translation.inputs import TextModel
 
 _HELP = """{about}
 
-One line is printed for each example, in order. {reads}
+One line is printed for each example, in order. {reads}{writes}
 
 \b
 Examples:
   nmtkit {command} FILE -o output.txt
   nmtkit {command} -m runs/mine --checkpoint best FILE
 """
+_WRITES = """ A search looks for the most probable text; --samples 1 --top-p 0.9 draws one instead, --seed N another.
+--n-best K prints "NUMBER TAB SCORE TAB LOG-PROBABILITY TAB TEXT". """
+_GOES_ON = 'A text is printed whole, with its beginning; "tokens" of --json are those after it.'
 
 
 def task_command(task: Task) -> click.Command:
-    """The command that prints what a model of the task answers, see `Task.predict`."""
-    reads_features = task.columns[0].name == "features"
+    """The command that prints what a model of the task answers, see `Task.predict`; of a task that writes, searches."""
+    first = task.columns[0].name
     reads = (
-        "Features are in .npy or .npz FILEs." if reads_features else "An example is a line of FILEs or standard input."
+        "Features are in .npy or .npz FILEs." if first == "features" else "A line of FILEs or standard input is one."
     )
-    speed = cloup.option_group("Speed", inference.batch_tokens, options.threads)
+    writes = _WRITES + _GOES_ON * (first == "tgt") if task.searches else ""
+    invitation = "type an example on each line"
 
-    @cloup.command(task.command, help=_HELP.format(about=task.about, reads=reads, command=task.command))
+    def windows(files: tuple[Path, ...], system: TextModel) -> Iterator[list[Example]]:
+        if first == "features" and not files:
+            raise click.UsageError("features are read from files: name an .npy or .npz FILE")
+        if first == "tgt":
+            system.require_language_model()
+        return _examples(task, files, inference.window_lines(system))
+
+    @decoding_options(LINE_FORMS)
+    def write(how: DecodingOptions, files: tuple[Path, ...], form: str, scores: bool, as_json: bool) -> None:
+        system = inference.open_model(how, task.name)
+        printer = results.Printer(system.tokenizers.tgt, how.n_best, as_json, scores, form)
+        stream = system.stream(map(task.read, windows(files, system)), how.n_best, need_copies=as_json)
+        results.write_stream(stream, printer.write, "lines", "" if files else invitation)
+        printer.report("texts", "--max-length")
+
     @options.files
-    @cloup.option_group(
-        "Common",
-        options.models if task.searches else options.model,
-        inference.checkpoint,
-        results.output,
-        *([inference.search_flags("beam_size")] if task.searches else []),
-        options.device,
-    )
-    @(inference.search_groups() if task.searches else speed)
+    @cloup.option_group("Common", options.model, inference.checkpoint, results.output, options.device)
+    @cloup.option_group("Speed", inference.batch_tokens, options.threads)
     @options.quiet
     @results.into_output
     @inference.opens_model
-    def command(how: DecodingOptions, files: tuple[Path, ...]) -> None:
-        if reads_features and not files:
-            raise click.UsageError("features are read from files: name an .npy or .npz FILE")
+    def label(how: DecodingOptions, files: tuple[Path, ...]) -> None:
         system = load_from_options(how, task.name, note)
-        examples = _examples(task, files, inference.window_lines(system))
-        answers = (list(task.predict(system, window)) for window in examples)
-        results.write_stream(answers, results.write_line, "lines", "" if files else "type an example on each line")
+        answers = (list(task.predict(system, window)) for window in windows(files, system))
+        results.write_stream(answers, results.write_line, "lines", "" if files else invitation)
 
-    return command
+    about = _HELP.format(about=task.about, reads=reads, writes=writes, command=task.command)
+    return cloup.command(task.command, help=about)(write if task.searches else label)
 
 
 def _examples(task: Task, files: tuple[Path, ...], most: int) -> Iterator[list[Example]]:

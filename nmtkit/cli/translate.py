@@ -24,8 +24,8 @@ from nmtkit.translation.requests import Request, Terminology, parse_dictionary
 from nmtkit.translation.translator import Translator
 
 
-def _decoding(common: Sequence[Decorator], *groups: Decorator, output: Sequence[Decorator] = ()) -> Decorator:
-    """The options of both commands; `common` and `output` are more of the groups Common and Output."""
+def decoding_options(common: Sequence[Decorator], *groups: Decorator, output: Sequence[Decorator] = ()) -> Decorator:
+    """The options of commands that search; `common` and `output` are more of the groups Common and Output."""
     return options.together(
         options.files,
         cloup.option_group(
@@ -47,12 +47,18 @@ def _decoding(common: Sequence[Decorator], *groups: Decorator, output: Sequence[
     )
 
 
+LINE_FORMS = (
+    click.option("--scores", is_flag=True, help="Print score and log-probability before each output."),
+    options.as_json("Print a JSON object for each line."),
+)
+"""Options of how the outputs of a line are printed."""
+
+
 @cloup.command("translate")
-@_decoding(
+@decoding_options(
     [
         inference.language,
-        click.option("--scores", is_flag=True, help="Print score and log-probability before each output."),
-        options.as_json("Print a JSON object for each line."),
+        *LINE_FORMS,
         click.option("--split-sentences", is_flag=True, help="Translate each sentence of a line by itself."),
         click.option("--interactive", is_flag=True, help="Read lines from a prompt; shows alignment and alternatives."),
     ],
@@ -170,7 +176,7 @@ def _noting_paragraphs(text: Iterable[list[str]]) -> Iterator[list[str]]:
 
 
 @cloup.command("summarize")
-@_decoding(
+@decoding_options(
     [options.as_json("Print a JSON object for each article: scores, tokens, copied spans.")],
     cloup.option_group(
         "Input",

@@ -1,6 +1,7 @@
 """Running text in blocks of so many tokens: documents one after the other, each with its EOS."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 
 import numpy as np
@@ -14,16 +15,16 @@ from nmtkit.data.vocabulary import BOS, EOS, PAD
 
 
 class RunningText:
-    """Documents of a store in a given order, cut into blocks; see `BatchConfig.block_tokens`.
+    """Documents, `read` by number, of these `lengths` without EOS, in blocks; see `BatchConfig.block_tokens`.
 
     A document of n tokens is n+1 positions of the text: its tokens and EOS, each predicted from the one before it; the
     first is predicted from BOS. The blocks together have every position once.
     """
 
-    def __init__(self, store: Store, documents: Numbers, config: BatchConfig) -> None:
+    def __init__(self, lengths: Numbers, read: Callable[[int], Sequence[int] | Numbers], config: BatchConfig) -> None:
         assert config.block_tokens is not None
-        self._store, self._documents, self._config = store, documents, config
-        self._ends = np.cumsum(store.lengths("tgt")[documents] + 1, dtype=np.int64)
+        self._document, self._config = read, config
+        self._ends = np.cumsum(lengths + 1, dtype=np.int64)
         ends = self._ends[-1:] if config.across_documents else self._ends
         sizes = np.diff(ends, prepend=0)  # of what is cut by itself
         counts = -(-sizes // config.block_tokens)
@@ -68,7 +69,7 @@ class RunningText:
 
     def _read(self, place: int, begin: int, end: int) -> Numbers:
         """The tokens of a document at some positions of the text, and the one before them."""
-        row = self._store.ids("tgt", int(self._documents[place]))
+        row = self._document(place)
         first = int(self._ends[place]) - len(row) - 1
         begin, end = begin - first, end - first
         tokens = np.full(end - begin + 1, EOS, dtype=np.int64)
@@ -80,7 +81,7 @@ class RunningText:
 
 def blocks_in_order(store: Store, config: BatchConfig, corrupt: Corruption | None = None) -> Iterator[Batch]:
     """All documents of a store once, in blocks, in a fixed order; corrupted in the same way every time."""
-    text = RunningText(store, np.arange(len(store)), config)
+    text = RunningText(store.lengths("tgt"), partial(store.ids, "tgt"), config)
     for number, blocks in enumerate(text.batches(np.arange(len(text)))):
         yield corrupted(text.load(blocks), corrupt, number)
 
@@ -102,7 +103,8 @@ class BlockStream(BatchStream):
 
     @override
     def _order_of_epoch(self, epoch: int, draw: "np.random.Generator") -> Numbers:
-        text = RunningText(self._store, super()._order_of_epoch(epoch, draw), self._config)
+        order, store = super()._order_of_epoch(epoch, draw), self._store
+        text = RunningText(store.lengths("tgt")[order], lambda n: store.ids("tgt", int(order[n])), self._config)
         self._texts = {**self._texts, epoch: text}
         return draw.permutation(len(text))
 

@@ -190,6 +190,14 @@ class TextModel:
                 "take one that has, e.g. rnnsearch or transformer"
             )
 
+    def require_language_model(self) -> None:
+        """Raises NmtkitError unless the model goes on with a text word by word, and reads nothing else."""
+        if self.reads != "prompt":
+            raise NmtkitError(
+                f"the model {self.name!r} ({self.model.config.kind}) is no language model, which goes on with a text "
+                "word by word; take one that is, e.g. transformer_lm"
+            )
+
     def encode_sources(self, lines: Sequence[str | Rows], tags: Sequence[str] = ()) -> list[SourceLine]:
         """Cuts lines into tokens, as many of each as are read; raises a DataError for what the model cannot read.
 

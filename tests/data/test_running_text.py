@@ -87,7 +87,7 @@ def slowly(documents: Documents, across: bool) -> list[list[tuple[int, int]]]:
 @pytest.mark.parametrize("across", [True, False])
 def test_blocks_are_those_of_a_slow_version(store: Store, documents: Documents, across: bool) -> None:
     order = np.random.default_rng(1).permutation(len(documents))
-    text = RunningText(store, order, config(across))
+    text = RunningText(store.lengths("tgt")[order], lambda place: store.ids("tgt", int(order[place])), config(across))
     expected = slowly([documents[number] for number in order], across)
     assert len(text) == len(expected)
     assert [pieces(text.load(np.array([number])))[0] for number in range(len(text))] == expected

@@ -1,0 +1,125 @@
+"""Language models by command: perplexity, rescoring, continuing texts, and what is refused."""
+
+import json
+import math
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from commands import Command, json_lines, lines_in, refused, sentence_pairs, succeeded, write_lines
+from untrained_runs import TRANSLATION, make_run
+
+from nmtkit import recipe
+from nmtkit.data.batch import Batch, Targets
+from nmtkit.data.vocabulary import BOS, EOS
+from nmtkit.experiment.run import Run
+from nmtkit.runs.folder import RunFolder
+from nmtkit.runs.saved import SavedRun
+
+CPU = torch.device("cpu")
+BLOCK = 8
+RECIPE = """\
+task: language-modelling
+data: {train: {tgt: train.txt}, valid: {tgt: test.txt}, test: {tgt: test.txt}}
+tokenizer: {kind: bpe, vocab_size: 50}
+model: {kind: transformer_lm, hidden_size: 16, feed_forward_size: 32, heads: 2, layers: 1, max_positions: 32}
+batch: {block_tokens: 8, batch_tokens: 128}
+training: {lr: 0.01, max_updates: 30, validate_every: 30, best_metric: perplexity, higher_is_better: false}
+search: {max_length: 12}
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trained language model of blocks in `runs/story`, a translation model in `runs/mt`, and their texts."""
+    folder = tmp_path_factory.mktemp("language-models")
+    write_lines(folder / "train.txt", [source for source, _ in sentence_pairs(300, 1)])
+    write_lines(folder / "test.txt", [*(source for source, _ in sentence_pairs(20, 2)), "", "  ", "ba zozo cece"])
+    (folder / "story.yaml").write_text(RECIPE.replace("tgt: ", f"tgt: {folder}/"))
+    run = Run.begin(recipe.load(folder / "story.yaml"), str(folder / "runs" / "story"))
+    assert [*run.train(CPU)]
+    run.close()
+    make_run(folder, "mt", TRANSLATION)
+    return folder
+
+
+@torch.no_grad()
+def test_perplexity_is_that_of_each_block_by_itself(folder: Path, console: Command) -> None:
+    """By token, word, byte and frequency, summed up from the distributions of the model, one block at a time."""
+    model, tokenizers, _ = SavedRun(RunFolder(folder / "runs" / "story")).open_model(CPU)
+    seen = Counter(word for line in lines_in(folder / "train.txt") for word in line.split())
+    lines = [line for line in lines_in(folder / "test.txt") if line.strip()]
+    text, owner = [BOS], []  # all tokens, and of each that is predicted its line, the place of its word there, its word
+    for number, line in enumerate(lines):
+        for place, word in enumerate(line.split()):
+            text += tokenizers.tgt.encode(word)
+            owner += [(number, place, word)] * (len(text) - 1 - len(owner))
+        text.append(EOS)
+        owner.append((number, -1, ""))
+    of_words = Counter[tuple[int, int, str]]()
+    for first in range(0, len(owner), BLOCK):
+        wanted = torch.tensor([text[first + 1 : first + BLOCK + 1]])
+        read = torch.tensor([[BOS if token == EOS else token for token in text[first : first + wanted.shape[1]]]])
+        log_probs = model(Batch(targets=Targets(read, wanted, wanted, torch.ones_like(wanted, dtype=torch.bool))))
+        for step, token in enumerate(wanted[0].tolist()):
+            of_words[owner[first + step]] += float(log_probs[0, step, token])
+    total, size = sum(of_words.values()), sum(len(line) + 1 for line in lines)
+
+    done = succeeded(console("perplexity", "-m", folder / "runs" / "story", "--json", folder / "test.txt"))
+    found = json.loads(done.out)
+    counts = {"token": len(owner), "word": len(of_words), "byte": size}
+    for unit, count in counts.items():
+        one = next(one for one in found["by_unit"] if one["unit"] == unit)
+        assert one["count"] == count
+        assert one["log_prob"] == pytest.approx(total, rel=1e-5)
+        assert one["perplexity"] == pytest.approx(math.exp(-total / count), rel=1e-5)
+        assert one["bits"] == pytest.approx(-total / count / math.log(2), rel=1e-5)
+    table = {one["unit"]: one for one in found["by_frequency"]}
+    ranges = {"0": range(1), "10 to 99": range(10, 100)}
+    for name, numbers in ranges.items():
+        own = [log_prob for (_, _, word), log_prob in of_words.items() if word and seen[word] in numbers]
+        assert table[name]["count"] == len(own) > 0
+        assert table[name]["log_prob"] == pytest.approx(sum(own), rel=1e-5)
+    assert table["end of a line"]["count"] == len(lines)
+    assert sum(one["log_prob"] for one in table.values()) == pytest.approx(total, rel=1e-5)
+    evaluated = succeeded(console("evaluate", folder / "runs" / "story"))
+    level, of_a_word = (math.exp(-total / counts[unit]) for unit in ("token", "word"))
+    assert f"perplexity {level:.2f}  word perplexity {of_a_word:.2f}" in evaluated.out
+
+
+def test_texts_are_rescored_with_and_without_prompts(folder: Path, console: Command) -> None:
+    """Continuations as the search found them; a text by itself as `perplexity` has it."""
+    run, prompts = folder / "runs" / "story", write_lines(folder / "prompts", ["", "ba"])
+    how = ["generate", "-m", run, "--json", "--max-length", 20, "-o", folder / "found.jsonl", prompts]
+    succeeded(console(*how))
+    best = [record["best"] for record in json_lines((folder / "found.jsonl").read_text())]
+    assert best[1]["text"].startswith("ba")
+    done = succeeded(console("rescore", "-m", run, "--source", prompts, "--target", folder / "found.jsonl"))
+    given = [float(line.split("\t")[1]) for line in done.out.splitlines()]
+    assert given == pytest.approx([one["log_prob"] for one in best], abs=1e-4)
+    lines = write_lines(folder / "lines", lines_in(folder / "test.txt")[:3])
+    done = succeeded(console("rescore", "-m", run, "--target", lines))
+    for line, log_prob in zip(lines_in(lines), done.out.splitlines(), strict=True):
+        fit = json.loads(console("perplexity", "-m", run, "--block-tokens", 32, "--json", stdin=line).out)
+        assert fit["by_unit"][0]["log_prob"] == pytest.approx(float(log_prob.split("\t")[1]), rel=1e-5)
+    assert "3 lines, " in done.err
+
+
+def test_texts_are_drawn_by_a_seed_and_listed(folder: Path, console: Command) -> None:
+    how = ["generate", "-m", folder / "runs" / "story", "--samples", 3, "--top-k", 5]
+    first, same, other = (succeeded(console(*how, "--seed", seed, stdin="ba\n\n")).out for seed in (1, 1, 2))
+    assert first == same != other
+    rows = [line.split("\t") for line in first.splitlines()]
+    assert [row[0] for row in rows] == ["1", "1", "1", "2", "2", "2"]
+    assert all(row[3].startswith("ba") for row in rows[:3])
+
+
+def test_a_model_that_reads_a_source_is_refused(folder: Path, console: Command) -> None:
+    mt, text = folder / "runs" / "mt", folder / "test.txt"
+    for how in (["perplexity", "-m", mt, text], ["rescore", "-m", mt, "--target", text]):
+        refused(console(*how), "is no language model, which goes on with a text word by word")
+    refused(console("generate", "-m", mt, text), "was trained for translation: use `nmtkit translate`")
+    story = ["perplexity", "-m", folder / "runs" / "story"]
+    refused(console(*story, stdin="\n \n"), "there is no text to measure: all lines are empty")
+    refused(console(*story, "--block-tokens", 33, text), "no 33 positions: cut the text with a smaller --block-tokens")
