@@ -125,7 +125,10 @@ PAIR = {"src": "a", "tgt": "b"}
         ({"train": {"stories": ["a"], "weights": [1, 2]}}, "stories names 1 and weights 2"),
         ({"train": {"stories": ["a"], "story_lists": ["b"], "weights": [1]}}, "weights are of folders of stories"),
         ({"train": {"jsonl": ["a", "b"], "weights": [1, 0]}}, "train.weights.1`: Input should be greater than 0"),
-        ({"train": {"jsonl": "a"}, "valid": {"jsonl": "b", "weights": [1]}}, "valid: weights and temperature say how often"),
+        (
+            {"train": {"jsonl": "a"}, "valid": {"jsonl": "b", "weights": [1]}},
+            "valid: weights and temperature say how often",
+        ),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(data: dict[str, object], fault: str) -> None:
