@@ -31,6 +31,7 @@ SECTIONS = {
     "Using a model": {
         "translate": "Translate files or standard input, one line out for each line in.",
         "summarize": "Summarize files or standard input, one article a line.",
+        "backtranslate": "Make parallel text to train on from text of one language, by a model.",
         "rescore": "Print the log-probabilities of given translations under a model.",
         "align": "Align the words of given translations by a model's attention.",
         "tokenize": "Split text into tokens with a run's tokenizer.",

@@ -1,0 +1,29 @@
+"""`nmtkit backtranslate`: a corpus that recipes name with its tag."""
+
+from pathlib import Path
+
+from commands import Command, lines_in, refused, succeeded
+
+from nmtkit import recipe
+
+
+def test_a_corpus_of_back_translations(trained: Path, corpus: Path, console: Command) -> None:
+    mono = corpus / "test.tgt"
+    done = succeeded(console("backtranslate", "-m", trained, mono, "-o", "back", "--max-ratio", "2"))
+    sources, targets = lines_in(Path("back/src.txt")), lines_in(Path("back/tgt.txt"))
+    assert len(sources) == len(targets) > 0
+    assert {*targets} <= {*lines_in(mono)}
+    assert f"back: {len(sources)} pairs of {len(lines_in(mono))} lines" in done.err
+    named = done.err.splitlines()[-1].partition("data.train: ")[2]
+    assert named == "- {src: back/src.txt, tgt: back/tgt.txt, tag: <BT>}"
+    pair = f"{{src: {corpus}/train.src, tgt: {corpus}/train.tgt}}"
+    settings = "model: {kind: rnnsearch}\ntraining: {max_updates: 1}\n"
+    Path("both.yaml").write_text(f"data:\n  train:\n  - {pair}\n  {named}\n{settings}")
+    loaded = recipe.load("both.yaml")
+    assert loaded.data.train.tags == ["", "<BT>"]
+    assert loaded.tokenizer.specials == ["<BT>"]
+    refused(console("backtranslate", "-m", trained, mono, "-o", "back", "--max-ratio", "2"), "back: is complete, with")
+    refused(console("backtranslate", "-m", trained, mono, "-o", "back"), "another max_ratio: 2.0, not 3.0")
+    done = succeeded(console("backtranslate", "-m", trained, mono, "-o", "there", "--forward", "--max-ratio", "2"))
+    assert done.err.splitlines()[-1].endswith("- {src: there/src.txt, tgt: there/tgt.txt}")
+    assert lines_in(Path("there/tgt.txt")) == sources
