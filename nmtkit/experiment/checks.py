@@ -56,8 +56,11 @@ def dry_run(recipe: Recipe) -> list[tuple[str, str]]:
     named = [(f"data.{name}", path) for name, files in recipe.data.splits().items() for path in files.paths()]
     named += [(f"pretrained_embeddings.{side}", path) for side, path in recipe.embedding_files.items()]
     if recipe.init_from is not None:
-        origin = find_origin(recipe) if os.path.isdir(recipe.init_from.run) else None
-        named.append(("init_from", origin.weights if origin else recipe.init_from.run))
+        runs = recipe.init_from.runs
+        origin = find_origin(recipe) if all(map(os.path.isdir, runs.values())) else None
+        named += [
+            (f"init_from.{key}", origin.weights if origin and origin.weights else run) for key, run in runs.items()
+        ]
     return rows + [(key, path if os.path.exists(path) else f"{path} (not here)") for key, path in named]
 
 
@@ -195,7 +198,8 @@ class RecipeDataCheck:
 
     def __post_init__(self) -> None:
         self.splits = self.recipe.data.splits()
-        self._origin = find_origin(self.recipe)
+        origin = find_origin(self.recipe)
+        self._origin = origin if origin and origin.vocabulary else None
         self._columns = TASKS.get(self.recipe.task).columns
         config, folder = self.recipe.tokenizer, self.run.folder
         learned = folder.vocabulary.is_dir() and folder.exists() and self.run.recipe.tokenizer == config
@@ -218,7 +222,9 @@ class RecipeDataCheck:
     def _tokenizers(self, notify: Notify) -> tuple[Tokenizers, str]:
         config, train, folder = self.recipe.tokenizer, self.splits["train"], self.run.folder
         if self._origin is not None:
-            return origin_tokenizers(self._origin), f"The tokenizer ({config.kind}) is that of {self._origin.run}."
+            return origin_tokenizers(
+                self._origin, self.recipe
+            ), f"The tokenizer ({config.kind}) is that of {self._origin.run}."
         if self._sample is None:
             return self.run.load_tokenizers(), f"The tokenizer ({config.kind}) is that of {folder.path}."
         notify(f"learning a tokenizer ({config.kind}) for this check, since {folder.path} has none of these settings")

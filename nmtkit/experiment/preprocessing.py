@@ -37,7 +37,8 @@ class Preprocessing:
         self._notify = notify
         self._splits = recipe.data.splits()
         self._task = TASKS.get(recipe.task)
-        self._origin = read_origin(folder)
+        origin = read_origin(folder)
+        self._origin = origin if origin and origin.vocabulary else None
         self._mark = fingerprint(_settings(recipe, self._origin), recipe.storage_config.paths())
         learned = folder.vocabulary.is_dir()
         self._progress = PreprocessingProgress.load(folder.progress, self._mark) if learned else None
@@ -99,7 +100,7 @@ class Preprocessing:
         config, train = self._recipe.tokenizer, self._splits["train"]
         if self._origin is not None:
             self._notify(f"the tokenizer ({config.kind}) is that of {self._origin.run}")
-            return origin_tokenizers(self._origin)
+            return origin_tokenizers(self._origin, self._recipe)
         if files := [*train.src, *train.tgt, *train.jsonl, *train.stories]:
             self._notify(f"learning the tokenizer ({config.kind}) from {', '.join(files)}")
         assert sample is not None

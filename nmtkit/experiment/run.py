@@ -158,8 +158,10 @@ class Run(SavedRun):
         data = self.recipe.data if is_same_text(self.recipe, recipe) else recipe.data
         changes = {"training": now.model_copy(update=known), "data": data}
         own, named = self.recipe.init_from, recipe.init_from
-        if own and named and Path(own.run).name == Path(named.run).name and not Path(named.run).exists():
-            changes["init_from"] = own  # not needed once training has begun: its run may be gone
+        gone = {key: run for key, run in named.runs.items() if not Path(run).exists()} if named else {}
+        if own and named and gone and all(Path(own.runs.get(key, "")).name == Path(gone[key]).name for key in gone):
+            # They are not needed once training has begun: the runs may be gone.
+            changes["init_from"] = named.model_copy(update={key: own.runs[key] for key in gone})
         return recipe.model_copy(update=changes)
 
     def resolve_auto(self, device: torch.device, notify: Notify) -> None:

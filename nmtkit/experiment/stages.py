@@ -21,7 +21,7 @@ from nmtkit.recipe import Recipe
 from nmtkit.runs.batches import training_batches
 from nmtkit.runs.folder import Notify, RunFolder
 from nmtkit.runs.metrics_log import EarlierStages, MetricsLog
-from nmtkit.runs.origin import load_origin_weights, read_origin
+from nmtkit.runs.origin import load_origin_weights
 from nmtkit.runs.saved import SavedRun, SavedStage, build_model
 from nmtkit.tasks.task import TASKS
 from nmtkit.training import distributed
@@ -160,9 +160,8 @@ class StagedTraining:
             optimizer_state = _load_previous_stage(model, stages, number, self.notify)
         elif stage.name:
             self.notify(f"stage {stage.name} begins (1 of {len(stages)})")
-        if not going_on and not number and (origin := read_origin(self.run.folder)):
-            load_origin_weights(model, origin)
-            self.notify(f"fine-tuning: it starts from {origin.weights}")
+        if not going_on and not number:
+            load_origin_weights(model, self.tokenizers, self.run.folder, self.notify)
         vectors = recipe.pretrained_embeddings
         if vectors is not None:
             if not going_on and not number:

@@ -138,6 +138,15 @@ class PretrainedEncoder(Model):
             states = layer(states, bias)
         return [self.encoder_norm(states)]
 
+    def part(self, name: str) -> dict[str, Tensor]:
+        """In a model without segments all words are in the first, whose vector is added to those of positions."""
+        weights = super().part(name)
+        if name == "encoder":
+            weights |= {f"src_embedding_norm.{key}": one for key, one in self.embedding_norm.named_parameters()}
+            if self.segment_embedding is not None:
+                weights["src_positions.table"] = self.src_positions.table + self.segment_embedding.weight[0]
+        return weights
+
     def _draw_weights(self) -> None:
         for name, parameter in self.named_parameters():
             if parameter.ndim > 1:

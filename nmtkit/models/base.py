@@ -61,6 +61,14 @@ class VocabularySizes(dict[str, int]):
         raise RecipeError(f"the model asks for the size of column {column!r}, and an example has {', '.join(self)}")
 
 
+PARTS = {
+    "encoder": ("encoder", "src_"),
+    "decoder": ("decoder", "tgt_", "output"),
+    "src_embedding": ("src_embedding.",),
+    "tgt_embedding": ("tgt_embedding.",),
+}
+"""The parts of models that others can begin with, and how the names of their weights begin."""
+
 Tie = Literal["none", "embeddings", "decoder", "all"]
 """Weights that share one matrix: none; both embeddings; target embedding and output layer; or all three."""
 
@@ -244,6 +252,14 @@ class Model(nn.Module, ABC):
         """The output layer `(...,V)`, for the leading axes of `output.features`, before the softmax."""
         logits: Tensor = self.output(output.features)
         return logits
+
+    def part(self, name: str) -> dict[str, Tensor]:
+        """The weights of one of `PARTS` for another model, under the names that they have there; none if it lacks it.
+
+        A tied weight comes under each of its names. A model whose weights mean something else here overrides this.
+        """
+        weights = {full: one for full, one in self.state_dict(keep_vars=True).items() if full.startswith(PARTS[name])}
+        return weights if any(full.startswith(name) for full in weights) else {}
 
     def further_logits(self, batch: Batch, output: ModelOutput) -> Tensor:
         """Of the head that `ModelConfig.further_head` names, for a batch and what `read` gave of it."""

@@ -44,7 +44,7 @@ def score_before(run: SavedRun, device: torch.device, threads: int | None = None
     Nothing is done for a run that began from none, or where that one is not there any more.
     """
     origin = read_origin(run.folder)
-    if origin is None or origin.before or not Path(origin.weights).is_file():
+    if origin is None or origin.before or origin.parts or not Path(origin.weights).is_file():
         return
     tests = _tests(run.recipe, origin)
     if not tests:

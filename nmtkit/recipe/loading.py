@@ -14,8 +14,10 @@ from nmtkit.core.formats import MAX_DEPTH, KeyPath, load_yaml, parse_value
 from nmtkit.core.registry import suggest_names
 from nmtkit.core.settings import parse
 from nmtkit.corpus.config import FILE_KINDS, joined_corpora
-from nmtkit.models.base import MODELS
-from nmtkit.recipe.schema import MAX_STAGES, STAGE_GROUPS, Recipe, deep_merge
+from nmtkit.models.base import MODELS, PARTS
+from nmtkit.recipe.schema import Recipe, deep_merge
+from nmtkit.recipe.stage import MAX_STAGES, STAGE_GROUPS
+from nmtkit.tasks.task import TASKS
 
 PRESET = "preset-"
 """How the name of a recipe begins that has no text of its own: other recipes extend it."""
@@ -164,29 +166,41 @@ def _settle_folders(data: dict[str, Any], start: Path) -> None:
             data["data"] = {**group, "folder": str(start.resolve() / folder)}
     origin = {"run": origin} if isinstance(origin, str) else origin
     if isinstance(origin, dict):
-        run = origin.get("run")
-        places = (start.resolve() / run, Path(run), Path("runs", run)) if isinstance(run, str) and run else ()
-        runs = [str(place.absolute()) for place in places if place.is_dir()]
-        data["init_from"] = {**origin, "run": runs[0]} if runs else origin
+        data["init_from"] = dict(origin)
+        for key in ("run", "tokenizer", *PARTS):
+            run = origin.get(key)
+            places = (start.resolve() / run, Path(run), Path("runs", run)) if isinstance(run, str) and run else ()
+            if there := [str(place.absolute()) for place in places if place.is_dir()]:
+                data["init_from"][key] = there[0]
 
 
 def _over_run(layer: Layer) -> Layer:
-    """With task, tokenizer, model and search of the run to begin from, where it lacks a model or a tokenizer."""
-    run = _value_at(layer.data, ("init_from", "run"))
-    groups = [layer.data.get(key) for key in ("tokenizer", "model")]
+    """With task, tokenizer, model and search of the run to begin from, where it lacks a model or a tokenizer.
+
+    Of a run of parts the tokenizer alone, where it has none.
+    """
+    named = {key: _value_at(layer.data, ("init_from", key)) for key in ("run", "tokenizer", *PARTS)}
+    key, run = next(((key, run) for key, run in named.items() if run), ("run", None))
+    needed = ("tokenizer", "model") if key == "run" else ("tokenizer",)
+    groups = [layer.data.get(group) for group in needed]
     if not isinstance(run, str) or not run or all(isinstance(group, dict) and "kind" in group for group in groups):
         return layer
     path = Path(run, "recipe.yaml")
     if not path.is_file():
-        place = layer.places.get(("init_from", "run")) or layer.places.get(("init_from",), layer.name)
+        place = layer.places.get(("init_from", key)) or layer.places.get(("init_from",), layer.name)
+        names = " and ".join(f"a `{group}`" for group in needed[::-1])
         raise RecipeError(
-            f"{place}: `init_from`: {run!r} is not the folder of a run, and the recipe lacks a `model` and a "
-            "`tokenizer` of its own; name a run, or resume with the recipe.yaml of the run that was begun"
+            f"{place}: `init_from`: {run!r} is not the folder of a run, and the recipe lacks {names} "
+            "of its own; name a run, or resume with the recipe.yaml of the run that was begun"
         )
     read = _read(path)
     source = _checked(replace(read, data={**read.data, "name": "run"}))
     last = list(source.by_stage().values())[-1].model_dump(mode="json")
     taken = {key: last[key] for key in ("task", "tokenizer", "model", "search")}
+    if key != "run":
+        one_text = len([column for column in TASKS.get(last["task"]).columns if column.type == "text"]) == 1
+        shared = {"joint": True} if one_text else {}  # by both sides of a pair
+        taken = {"tokenizer": last["tokenizer"] | shared, "init_from": {"tokenizer": run}}
     return layer.over(Layer(taken, {(key,): str(path) for key in taken}, str(path)))
 
 

@@ -1,7 +1,7 @@
 """The settings of a recipe: those of every part of an experiment, and how they go together."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import nmtkit.language_models
@@ -17,8 +17,9 @@ from nmtkit.data.batch_stream import BatchConfig
 from nmtkit.data.embeddings import PretrainedEmbeddingsConfig, Side
 from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.metrics import METRICS
-from nmtkit.models.base import MODELS, AnyModelConfig, VocabularySizes
+from nmtkit.models.base import MODELS, PARTS, AnyModelConfig, VocabularySizes
 from nmtkit.recipe.evaluation import EvaluationConfig
+from nmtkit.recipe.stage import MAX_STAGES, STAGE_LIMITS, Stage
 from nmtkit.recipe.tags import require_known_tags, with_tags_as_specials
 from nmtkit.search.rules import SearchConfig
 from nmtkit.tasks.task import TASKS
@@ -28,10 +29,20 @@ from nmtkit.training.objectives.objective import OBJECTIVES, chosen_objectives
 
 
 class InitConfig(Settings):
-    """The run that training begins from: with its weights, its tokenizer and its vocabulary."""
+    """The run that training begins from: with its weights, its tokenizer and its vocabulary; or parts of several."""
 
-    run: str = Field(min_length=1)
+    run: str | None = Field(default=None, min_length=1)
     """The run's folder, or its name under `runs/`. `init_from: RUN` is short for this key alone."""
+    encoder: str | None = Field(default=None, min_length=1)
+    """In place of `run`: a run whose encoder and source embeddings are taken, such as one of bert."""
+    decoder: str | None = Field(default=None, min_length=1)
+    """A run whose decoder, target embeddings and output are taken; of a bert run its encoder."""
+    src_embedding: str | None = Field(default=None, min_length=1)
+    """A run whose source embeddings are taken, for the tokens that both have."""
+    tgt_embedding: str | None = Field(default=None, min_length=1)
+    """A run whose target embeddings are taken, for the tokens that both have."""
+    tokenizer: str | None = Field(default=None, min_length=1)
+    """With parts: the run whose tokenizer is taken. Default: the first one's, where the recipe has no `tokenizer`."""
     checkpoint: str = Field(default="auto", min_length=1)
     """`best`, `last`, `average`, a stage of that run, or a file of its weights; `auto` is the average if one was made,
     as in an imported run, else the best."""
@@ -39,53 +50,16 @@ class InitConfig(Settings):
     """A test set of the text that the run was trained on: its score before and after shows what is forgotten. Default:
     the test set of that run."""
 
+    @model_validator(mode="after")
+    def _run_or_parts(self) -> "InitConfig":
+        if (self.run is None) == (not {*PARTS} & {*self.runs}) or (self.run and self.tokenizer):
+            raise ValueError(f"give either `run`, for the whole model, or some of {', '.join(PARTS)}")
+        return self
 
-STAGE_GROUPS = ("data", "model", "batch", "training", "search", "evaluation")
-"""The groups of a recipe that a stage may change."""
-STAGE_LIMITS = ("max_length", "max_tgt_length")
-"""What a stage may change in `data`: the text is read, cut into tokens and stored once, for all stages."""
-MAX_STAGES = 100
-"""How many stages a training may have: each is a whole recipe."""
-
-
-class Stage(Settings):
-    """One stage of a training: what it changes in the recipe. Updates, epochs and minutes count from its beginning.
-
-    A stage begins with the weights that validation chose in the stage before, and with its own data order. What the
-    model has only now begins as in a fresh model. The optimizer goes on with what it knows of each weight, if it is the
-    same. Minutes that the recipe gives, and not a stage, are those of all stages together.
-    """
-
-    name: Name = Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*(-[A-Za-z0-9_]+)*$")
-    """What the stage is called; letters, digits, - and _."""
-    data: dict[str, Any] = Field(default_factory=dict)
-    """max_length and max_tgt_length of this stage; needs `data.over_long: truncate`."""
-    model: dict[str, Any] = Field(default_factory=dict)
-    """Settings of the model that differ; `kind` and all sizes stay."""
-    batch: dict[str, Any] = Field(default_factory=dict)
-    """How training batches are made."""
-    training: dict[str, Any] = Field(default_factory=dict)
-    """Settings of `training` that differ."""
-    search: dict[str, Any] = Field(default_factory=dict)
-    """Search settings: beam, penalties, limits."""
-    evaluation: dict[str, Any] = Field(default_factory=dict)
-    """How validation and test judge the model."""
-
-    def changes(self) -> dict[str, dict[str, Any]]:
-        """What it changes, by group."""
-        return {group: getattr(self, group) for group in STAGE_GROUPS if getattr(self, group)}
-
-    def changed_keys(self) -> Iterator[tuple[str, Any]]:
-        """The dotted keys that it changes, with their values."""
-        return _dotted_keys(self.changes())
-
-
-def _dotted_keys(changes: dict[str, Any], group: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in changes.items():
-        if isinstance(value, dict):
-            yield from _dotted_keys(value, f"{group}{key}.")
-        else:
-            yield f"{group}{key}", value
+    @property
+    def runs(self) -> dict[str, str]:
+        """All runs by the keys that name them."""
+        return {key: run for key in ("run", *PARTS, "tokenizer") if (run := getattr(self, key))}
 
 
 class Recipe(Settings):
@@ -194,7 +168,7 @@ class Recipe(Settings):
 
     @model_validator(mode="after")
     def _weights_and_stages(self) -> "Recipe":
-        if self.init_from is not None and self.pretrained_embeddings is not None:
+        if self.init_from is not None and self.init_from.run and self.pretrained_embeddings is not None:
             raise ValueError(
                 "`init_from` gives the model all weights, word vectors too: leave `pretrained_embeddings` out"
             )

@@ -1,36 +1,50 @@
-"""The run whose weights fine-tuning begins from (`init_from`), recorded in `origin.json`."""
+"""The run, or the runs of parts, whose weights training begins with (`init_from`), recorded in `origin.json`."""
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from nmtkit.checkpoints.weights import assign_weights, read_weights
 from nmtkit.core.errors import CheckpointError, DataError, RecipeError
+from nmtkit.core.files import write_json
 from nmtkit.core.formats import parse_json
 from nmtkit.core.settings import Field, Settings, parse
 from nmtkit.corpus.config import COLUMNS, SplitFiles
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import read_vocabulary_file
-from nmtkit.models.base import Model
+from nmtkit.models.base import MODELS, PARTS, Model
 from nmtkit.recipe import Recipe
-from nmtkit.runs.folder import RunFolder
-from nmtkit.runs.saved import SavedRun, find_run
+from nmtkit.runs.folder import Notify, RunFolder
+from nmtkit.runs.parts import take_part
+from nmtkit.runs.saved import SavedRun, build_model, find_run
+from nmtkit.tasks.task import TASKS
+from nmtkit.training import distributed
 
-_MAY_DIFFER = ("alignment_layer", "alignment_heads")
-"""Model settings that may differ, beside dropout: the attention that is shown."""
+_MAY_DIFFER = ("alignment_layer", "alignment_heads", "joint")
+"""Settings that may differ, beside dropout: the attention that is shown, and whether a pair shares one tokenizer."""
 
 
-class FineTuningOrigin(Settings):
-    """The content of `origin.json`; paths are absolute."""
+class WeightsOrigin(Settings):
+    """Some weights of a run; paths are absolute."""
 
-    run: str
-    weights: str
-    sha256: str
+    run: str = ""
+    weights: str = ""
+    sha256: str = ""
     """The file of the weights."""
-    vocabulary: str
-    """Checksum of its vocabulary."""
+    taken: str = ""
+    """Of a part, once training has begun: which of its weights were taken."""
+
+
+class FineTuningOrigin(WeightsOrigin):
+    """The content of `origin.json`. With parts it is only the run that gives the tokenizers, if one does."""
+
+    vocabulary: str = ""
+    """Checksum of the vocabulary; empty where the tokenizers are the recipe's own."""
+    parts: dict[str, WeightsOrigin] = Field(default_factory=dict)
     test: SplitFiles | None = None
     """A test set of the text it was trained on."""
     before: dict[str, float] = Field(default_factory=dict)
@@ -41,20 +55,32 @@ def find_origin(recipe: Recipe, folder: RunFolder | None = None) -> FineTuningOr
     """The origin that a recipe names with `init_from`, if any; it must not be `folder`, that of the new run."""
     if recipe.init_from is None:
         return None
-    source = find_run(recipe.init_from.run)[0]
-    if folder is not None and source.folder.path.resolve() == folder.path.resolve():
+    sources = {key: find_run(run)[0] for key, run in recipe.init_from.runs.items()}
+    if folder is not None and folder.path.resolve() in [one.folder.path.resolve() for one in sources.values()]:
         raise RecipeError(
             f"recipe {recipe.name}: `init_from` is the folder to train in; name another one for the training: --run DIR"
         )
-    weights = source.weights(recipe.init_from.checkpoint)
-    _require_same_model(recipe, source)
+    parts = {part: _weights_of(one, recipe.init_from.checkpoint) for part, one in sources.items() if part in PARTS}
+    for part in parts:
+        with torch.device("meta"):
+            model = MODELS.get(recipe.model.kind)(recipe.model, recipe.max_vocabulary_sizes)
+            _take(model, part, build_model(sources[part].newest_stage().recipe, sources[part].load_tokenizers()))
+    source = sources.get("run", sources.get("tokenizer"))
+    if source is None:
+        return FineTuningOrigin(parts=parts)
+    _require_same_model(recipe, source, ("tokenizer",) if parts else ("tokenizer", "model"))
     return FineTuningOrigin(
-        run=os.path.abspath(source.folder.path),
-        weights=os.path.abspath(weights),
-        sha256=_sha256(weights),
+        **vars(_weights_of(source, recipe.init_from.checkpoint)),
+        parts=parts,
         vocabulary=source.load_tokenizers().checksum,
         test=recipe.init_from.test or _absolute_test_set(source.recipe),
     )
+
+
+def _weights_of(source: SavedRun, checkpoint: str) -> WeightsOrigin:
+    weights = source.weights(checkpoint)
+    run, path = map(os.path.abspath, (source.folder.path, weights))
+    return WeightsOrigin(run=run, weights=path, sha256=_sha256(weights))
 
 
 def _absolute_test_set(recipe: Recipe) -> SplitFiles | None:
@@ -67,20 +93,21 @@ def _absolute_test_set(recipe: Recipe) -> SplitFiles | None:
     return files.model_copy(update={**whole, "alignment": [], "src_words": [], "tgt_words": [], "alignment_base": None})
 
 
-def _require_same_model(recipe: Recipe, source: SavedRun) -> None:
+def _require_same_model(recipe: Recipe, source: SavedRun, groups: Sequence[str]) -> None:
     before = source.newest_stage().recipe
     now = next(iter(recipe.by_stage().values()))
-    if faults := [*_differing("tokenizer", before, now), *_differing("model", before, now)]:
+    if faults := [
+        fault for one in groups for fault in _differing(one, *(getattr(of, one).model_dump() for of in (before, now)))
+    ]:
         raise RecipeError(
-            f"recipe {recipe.name}: `init_from` is {source.folder.path}, and its weights fit only its own model and "
-            "tokenizer; leave `model` and `tokenizer` out of the recipe to take those:",
+            f"recipe {recipe.name}: `init_from` is {source.folder.path}, and its weights fit only its own "
+            f"{' and '.join(groups[::-1])}; leave {' and '.join(f'`{one}`' for one in groups[::-1])} out of the recipe "
+            "to take those:",
             *(f"  {fault}" for fault in faults),
         )
 
 
-def _differing(group: str, before: Recipe, now: Recipe) -> list[str]:
-    old: Mapping[str, Any] = getattr(before, group).model_dump()
-    new: Mapping[str, Any] = getattr(now, group).model_dump()
+def _differing(group: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     if old.get("kind") != new.get("kind"):
         return [f"`{group}.kind` is {new.get('kind')!r}, and there {old.get('kind')!r}"]
     return [
@@ -101,21 +128,51 @@ def read_origin(folder: RunFolder) -> FineTuningOrigin | None:
         raise CheckpointError(f"{path}: damaged ({fault}); train anew with --overwrite") from fault
 
 
-def origin_tokenizers(origin: FineTuningOrigin) -> Tokenizers:
-    """The tokenizers of the origin; raises CheckpointError if they are missing or have changed."""
+def origin_tokenizers(origin: FineTuningOrigin, recipe: Recipe) -> Tokenizers:
+    """The tokenizers of the origin; raises CheckpointError if they are missing or have changed.
+
+    That of a single text is the one of all texts.
+    """
     tokenizers = SavedRun(RunFolder(Path(origin.run))).load_tokenizers()
     if tokenizers.checksum != origin.vocabulary:
         raise CheckpointError(f"{origin.run}: its vocabulary has changed; begin the training anew")
+    texts = [column.name for column in TASKS.get(recipe.task).columns if column.type == "text"]
+    if len(tokenizers) == 1 < len(texts):
+        return Tokenizers(recipe.tokenizer, dict.fromkeys(texts, *tokenizers.values()))
     return tokenizers
 
 
-def load_origin_weights(model: Model, origin: FineTuningOrigin) -> None:
-    """Loads the recorded weights; raises CheckpointError if they are missing, changed, or of another model."""
-    path = Path(origin.weights)
-    weights = read_weights(path, origin.vocabulary)
-    if _sha256(path) != origin.sha256:
-        raise CheckpointError(f"{path}: changed since this training was prepared; begin it anew with --overwrite")
-    assign_weights(model, weights, path)
+def load_origin_weights(model: Model, tokenizers: Tokenizers, folder: RunFolder, notify: Notify) -> None:
+    """Loads the recorded weights, if there are any, and says so; what was taken of parts is recorded as well.
+
+    Raises CheckpointError if they are missing, changed, or of another model.
+    """
+    origin = read_origin(folder)
+    if origin is None:
+        return
+    for one in origin.parts.values() or [origin]:
+        if os.path.isfile(one.weights) and _sha256(Path(one.weights)) != one.sha256:
+            raise CheckpointError(
+                f"{one.weights}: changed since this training was prepared; begin anew with --overwrite"
+            )
+    if not origin.parts:
+        assign_weights(model, read_weights(Path(origin.weights), origin.vocabulary), Path(origin.weights))
+        notify(f"fine-tuning: it starts from {origin.weights}")
+        return
+    for part, one in origin.parts.items():
+        source, before, _ = SavedRun(RunFolder(Path(one.run))).open_model(torch.device("cpu"), one.weights)
+        origin.parts[part] = one.model_copy(update={"taken": _take(model, part, source, tokenizers, before)})
+        notify(f"{part} from {one.weights}: {origin.parts[part].taken}")
+    if distributed.rank() == 0:
+        write_json(folder.origin, origin.model_dump(mode="json"))
+
+
+def _take(model: Model, part: str, source: Model, *tokenizers: Tokenizers) -> str:
+    """As `take_part`; it also says what differs in the settings that both models have."""
+    old, new = source.config.model_dump(), model.config.model_dump()
+    shared = [key for key in old if key not in ("kind", "tie") and None not in (old[key], new.get(key))]
+    differences = _differing("model", *({key: one[key] for key in shared} for one in (old, new)))
+    return "; ".join([take_part(model, part, source, differences, tokenizers), *differences])
 
 
 def _sha256(path: Path) -> str:

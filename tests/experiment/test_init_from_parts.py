@@ -1,0 +1,159 @@
+"""Encoder, decoder and embeddings that begin as those of other runs, by name, shape and token."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from commands import sentence_pairs, write_lines
+from torch import Tensor
+
+from nmtkit import recipe
+from nmtkit.checkpoints.weights import read_weights
+from nmtkit.experiment.run import Run
+from nmtkit.runs.saved import SavedRun
+
+CPU = torch.device("cpu")
+SIZES = "hidden_size: 8, feed_forward_size: 12, heads: 2, norm: post, activation: gelu"
+TRAINING = "{lr: 0.001, max_updates: 2, best_metric: loss, higher_is_better: false"
+ONE_TEXT = """\
+task: language-modelling
+data: {train: {tgt: mono.txt}, valid: {tgt: mono.txt}}
+tokenizer: {kind: word, vocab_size: 90, specials: [<mask>]}
+"""
+BERT = (
+    ONE_TEXT
+    + f"model: {{kind: bert, layers: 2, max_positions: 16, {SIZES}}}\ntraining: {TRAINING}, masked_words: {{}}}}\n"
+)
+GPT = ONE_TEXT + f"model: {{kind: transformer_lm, layers: 2, max_positions: 16, {SIZES}}}\ntraining: {TRAINING}}}\n"
+PAIRS = f"""\
+data: {{train: {{src: own.src, tgt: own.tgt}}, valid: {{src: own.src, tgt: own.tgt}}}}
+model: {{kind: transformer, layers: 2, positions: learned, max_positions: 20, scale_embeddings: false, {SIZES}}}
+training: {TRAINING}}}
+search: {{max_length: 10}}
+"""
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the runs `bert` and `gpt`, trained on one text, and pairs."""
+    folder = tmp_path_factory.mktemp("parts")
+    pairs = sentence_pairs(40, 1)
+    write_lines(folder / "mono.txt", [text for pair in pairs[:20] for text in pair])
+    write_lines(folder / "own.src", [source for source, _ in pairs])
+    write_lines(folder / "own.tgt", [f"{target} new" for _, target in pairs])
+    for name, text in (("bert", BERT), ("gpt", GPT)):
+        (folder / f"{name}.yaml").write_text(text)
+        trained(folder, name)
+    return folder
+
+
+def trained(folder: Path, name: str, *changes: str) -> tuple[Run, list[str]]:
+    notes: list[str] = []
+    run = Run.begin(recipe.load(folder / f"{name}.yaml", changes), str(folder / name))
+    list(run.train(CPU, notes.append))
+    run.close()
+    return run, notes
+
+
+def begun(folder: Path, given: str, tokenizer: str = "") -> tuple[Run, dict[str, Tensor], list[str]]:
+    """A training that begins from parts, its first weights and what it said."""
+    (folder / "own.yaml").write_text(PAIRS + f"init_from: {given}\n{tokenizer}")
+    shutil.rmtree(folder / "own", ignore_errors=True)
+    run, notes = trained(folder, "own", "training.lr=1e-30", "training.max_updates=1")
+    return run, read_weights(run.weights("last")), notes
+
+
+def weights_of(folder: Path, run: str) -> dict[str, Tensor]:
+    return read_weights(SavedRun(Run.open(str(folder / run)).folder).weights())
+
+
+def test_bert_gives_the_encoder_and_its_tokenizer(runs: Path) -> None:
+    run, now, notes = begun(runs, "{encoder: bert}")
+    bert = weights_of(runs, "bert")
+    assert {name for name in bert if name.startswith("encoder.")} < now.keys()
+    for name in now:
+        if name.startswith("encoder."):
+            assert torch.equal(now[name], bert[name]), name
+    tokenizers = run.load_tokenizers()
+    assert tokenizers.shared
+    assert tokenizers.src.vocabulary == SavedRun(Run.open(str(runs / "bert")).folder).load_tokenizers().tgt.vocabulary
+    assert torch.equal(now["src_embedding.weight"], bert["src_embedding.weight"])
+    first_segment = bert["src_positions.table"] + bert["segment_embedding.weight"][0]
+    assert torch.equal(now["src_positions.table"][:16], first_segment)
+    said = next(note for note in notes if note.startswith("encoder from "))
+    assert "taken: src_embedding.weight, src_positions.table, encoder.N.self_attention" in said
+    assert "grown: src_positions.table by 4 of 20" in said
+    assert "not used: segment_embedding" not in said
+    assert json.loads(run.folder.origin.read_text())["parts"]["encoder"]["taken"] in said
+
+
+def test_gpt_gives_a_decoder_whose_attention_to_the_source_is_new(runs: Path) -> None:
+    _, now, notes = begun(runs, "{decoder: gpt, src_embedding: bert}")
+    gpt, bert = weights_of(runs, "gpt"), weights_of(runs, "bert")
+    of_decoder = [name for name in now if name.startswith("decoder.") and "cross" not in name]
+    assert len(of_decoder) == len([name for name in gpt if name.startswith("decoder.")])
+    assert all(torch.equal(now[name], gpt[name]) for name in (*of_decoder, "tgt_embedding.weight"))
+    assert torch.equal(now["src_embedding.weight"], bert["src_embedding.weight"])
+    assert any("left at random: decoder.N.cross_attention, decoder.N.around_cross_attention" in note for note in notes)
+
+
+def test_bert2bert(runs: Path) -> None:
+    """Rothe et al. 2020: the encoder's weights are the decoder's as well."""
+    _, now, _ = begun(runs, "{encoder: bert, decoder: bert}")
+    bert = weights_of(runs, "bert")
+    for name in (name for name in bert if name.startswith("encoder.")):
+        assert torch.equal(now[name], bert[name])
+        assert torch.equal(now[name.replace("encoder.", "decoder.")], bert[name])
+    assert torch.equal(now["tgt_embedding.weight"], bert["src_embedding.weight"])
+
+
+def test_rows_of_embeddings_are_taken_by_token(runs: Path) -> None:
+    run, now, notes = begun(runs, "{src_embedding: bert}", "tokenizer: {kind: word, vocab_size: 70, joint: false}")
+    own = run.load_tokenizers().src.vocabulary.tokens
+    before = SavedRun(Run.open(str(runs / "bert")).folder).load_tokenizers().tgt.vocabulary.tokens
+    both, old = [token for token in own if token in before], weights_of(runs, "bert")["src_embedding.weight"]
+    assert own[4:] != before[4 : len(own)]
+    assert len(both) > 10
+    for token in both:
+        assert torch.equal(now["src_embedding.weight"][own.index(token)], old[before.index(token)])
+    run, now, notes = begun(runs, "{tgt_embedding: gpt}", "tokenizer: {kind: word, vocab_size: 70, joint: false}")
+    new = [token for token in run.load_tokenizers().tgt.vocabulary.tokens if token not in before]
+    assert "▁new" in new
+    assert any(f"grown: tgt_embedding.weight by {len(new)} of" in note for note in notes)
+
+
+def test_the_runs_may_go_once_training_has_begun(runs: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(runs, tmp_path / "parts"))
+    run, now, _ = begun(folder, "{encoder: bert, decoder: gpt}")
+    loaded = recipe.load(run.folder.recipe, ["training.max_updates=2"])
+    for name in ("bert", "gpt"):
+        (folder / name).rename(tmp_path / name)
+    run = Run.begin(loaded, str(folder / "own"), resume=True)
+    list(run.train(CPU, resume=True))
+    run.close()
+    assert read_weights(run.weights("last")).keys() == now.keys()
+
+
+@pytest.mark.parametrize(
+    ("given", "change", "said"),
+    [
+        ("{encoder: bert}", "model.hidden_size=6", "is [6], and there [8]\n.*`model.hidden_size` is 6, and there 8"),
+        (
+            "{encoder: bert}",
+            "model={kind: luong, hidden_size: 8}",
+            "src_embedding.weight is .*`model.layers` is 1, and there 2",
+        ),
+        ("{run: bert, encoder: gpt}", "seed=1", "give either `run`, for the whole model, or some of encoder, decoder"),
+        ("{encoder: bert, tokenizer: gpt}", "tokenizer={kind: char}", "fit only its own tokenizer; leave `tokenizer`"),
+        ("{encoder: best}", "tokenizer={kind: char}", "best: not the folder of a run: there is no such folder"),
+        ("{encoder: best}", "seed=1", "'best' is not the folder of a run, and the recipe lacks a `tokenizer`"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anything_is_begun(runs: Path, given: str, change: str, said: str) -> None:
+    (runs / "wrong.yaml").write_text(PAIRS + f"init_from: {given}\n")
+    with pytest.raises(Exception, match="(?s)" + said.replace("[", r"\[")) as refused:
+        Run.begin(recipe.load(runs / "wrong.yaml", [change]), str(runs / "wrong"))
+    assert type(refused.value).__name__ in ("RecipeError", "CheckpointError")
+    assert not (runs / "wrong").exists()
