@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from nmtkit.core.settings import parse
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.interchange.external_files import ExternalWeights
 from nmtkit.interchange.vocabulary import Maps
-from nmtkit.layers.transformer import sinusoids
+from nmtkit.layers.transformer import SinusoidKind, sinusoids
 from nmtkit.models.base import MODELS, ModelConfig
 from nmtkit.runs.saved import sizes_of
 from nmtkit.tasks.translation import TRANSLATION
@@ -164,10 +164,10 @@ class CheckpointConverter:
 
 
 def _position_kind(table: Tensor) -> str:
-    for kind, halves in (("sinusoidal", False), ("sinusoidal_halves", True)):
+    for kind in get_args(SinusoidKind):
         # As exact as bfloat16 is.
-        if torch.allclose(table, sinusoids(len(table), table.shape[1], halves), rtol=0.0, atol=4e-3):
-            return kind
+        if torch.allclose(table, sinusoids(len(table), table.shape[1], kind), rtol=0.0, atol=4e-3):
+            return str(kind)
     return "learned"
 
 

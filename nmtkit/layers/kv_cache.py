@@ -255,6 +255,7 @@ class KVCache:
         self._first_slots, self._first_rows = sentences * room, sentences * self.width  # (B,1)
 
     def _open_position(self, dtype: torch.dtype) -> None:
+        dtype = dtype if dtype.is_floating_point else torch.float32  # entries may be whole numbers
         if self._in_prompt:
             causal = torch.full((1, self.width, self._room), -torch.inf, dtype=dtype, device=self.position.device)
             self._bias, self._is_open = causal.triu(1), True

@@ -9,6 +9,7 @@ Queries, keys and values of all heads are `(B,A,*,D)`. Masks are True where a ke
 
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Generic, Literal, Protocol, TypeVar
 
 import torch
@@ -24,14 +25,20 @@ Norm = Literal["pre", "post"]
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
 
 
-def sinusoids(length: int, width: int, halves: bool = False) -> Tensor:
+SinusoidKind = Literal["sinusoidal", "sinusoidal_halves", "sinusoidal_fairseq"]
+
+
+def sinusoids(length: int, width: int, kind: SinusoidKind = "sinusoidal") -> Tensor:
     """Position encodings `(length,width)`, float32: sine in the even columns, cosine in the odd ones.
 
     PE(pos, 2i) = sin(pos / 10000^(2i/width)), PE(pos, 2i+1) = cos(the same): Vaswani et al. 2017, section 3.5. In
-    `halves` all sines stand before all cosines, as in Marian.
+    halves all sines stand before all cosines, as in Marian. Those of fairseq stand so, too; they begin with pos 2, and
+    10000 has the exponent i/(width/2-1).
     """
-    position = torch.arange(length, dtype=torch.float64)[:, None]
-    rate = torch.exp(torch.arange(0, width, 2, dtype=torch.float64) * (-math.log(10000.0) / width))
+    fairseq, halves = kind == "sinusoidal_fairseq", kind != "sinusoidal"
+    position = torch.arange(length, dtype=torch.float64)[:, None] + (2 if fairseq else 0)
+    slowest = max(width - 2, 1) if fairseq else width
+    rate = torch.exp(torch.arange(0, width, 2, dtype=torch.float64) * (-math.log(10000.0) / slowest))
     table = torch.empty(length, width, dtype=torch.float64)
     table[:, 0::2] = torch.sin(position * rate)
     table[:, 1::2] = torch.cos(position * rate)[:, : width // 2]
@@ -43,10 +50,10 @@ class SinusoidalPositions(nn.Module):
 
     table: Tensor
 
-    def __init__(self, width: int, halves: bool = False) -> None:
+    def __init__(self, width: int, kind: SinusoidKind = "sinusoidal") -> None:
         super().__init__()
-        self.width, self.halves = width, halves
-        self.register_buffer("table", sinusoids(256, width, halves), persistent=False)
+        self.width, self.kind = width, kind
+        self.register_buffer("table", sinusoids(256, width, kind), persistent=False)
 
     def forward(self, length: int) -> Tensor:
         """The encodings of positions 0 to length-1: `(length,H)`."""
@@ -56,7 +63,7 @@ class SinusoidalPositions(nn.Module):
         """The table, with at least so many rows. A search reserves them before it begins: they are made on the CPU."""
         table = self.table  # another thread may put another one in its place
         if length > table.shape[0]:
-            table = self.table = sinusoids(2 * length, self.width, self.halves).to(table)
+            table = self.table = sinusoids(2 * length, self.width, self.kind).to(table)
         return table
 
 
@@ -78,6 +85,35 @@ class LearnedPositions(nn.Module):
                 "leave out or split longer sentences, or train with a larger max_positions or sinusoidal positions"
             )
         return self.table[:length]
+
+
+class RelativePositions(nn.Module):
+    """What each head adds to the energy of a key at some distance: Raffel et al. 2020 (T5), section 2.1.
+
+    A distance has a bucket, and a bucket a number for each head. Half of the buckets are for the distances 0, 1, 2, ...
+    each; the others grow by a constant factor up to `farthest`, and the last is for all beyond. If keys may stand
+    `behind` the query, they have half of all buckets.
+    """
+
+    buckets: Tensor
+
+    def __init__(self, heads: int, buckets: int, farthest: int, behind: bool) -> None:
+        super().__init__()
+        self.farthest = farthest
+        self.weight = nn.Parameter(torch.empty(buckets, heads))
+        half = buckets // 2 if behind else buckets
+        exact = half // 2
+        far = torch.arange(farthest + 1).float().clamp(min=1)
+        grown = exact + (torch.log(far / exact) / math.log(farthest / exact) * (half - exact)).long()
+        before = torch.where(far < exact, torch.arange(farthest + 1), grown.clamp(max=half - 1))
+        table = torch.cat([before.flip(0), before[1:] + half if behind else torch.zeros(farthest, dtype=torch.long)])
+        self.register_buffer("buckets", table, persistent=False)  # of the distances -farthest to farthest
+
+    def forward(self, distances: Tensor) -> Tensor:
+        """What is added to energies, `(B,A,Q,P)`, for distances from queries to keys `(B,Q,P)`, negative before."""
+        by_distance = self.weight[self.buckets].t()  # (A,2*farthest+1)
+        places = distances.clamp(-self.farthest, self.farthest) + self.farthest
+        return by_distance[:, places].transpose(0, 1)
 
 
 def merge_heads(states: Tensor) -> Tensor:
@@ -137,8 +173,25 @@ def _xavier(linear: nn.Linear, parts: int) -> nn.Linear:
     fan_out, fan_in = linear.weight.shape[0] // parts, linear.weight.shape[1]
     bound = math.sqrt(6.0 / (fan_in + fan_out))
     nn.init.uniform_(linear.weight, -bound, bound)
-    nn.init.zeros_(linear.bias)
+    if linear.bias is not None:
+        nn.init.zeros_(linear.bias)
     return linear
+
+
+@dataclass(frozen=True)
+class LayerForm:
+    """How layers differ from those of Vaswani et al. 2017; the defaults are theirs."""
+
+    head_size: int | None = None
+    """D; None: H / A."""
+    bias: bool = True
+    """Whether linear maps have a bias."""
+    rms_norm: bool = False
+    """Normalize by the root mean square alone, without a bias: Zhang and Sennrich 2019."""
+    scaled: bool = True
+    """Divide energies by sqrt(D)."""
+    gated: bool = False
+    """Multiply the inner part of the feed-forward part by one more linear map: Shazeer 2020, "GLU Variants"."""
 
 
 class LayerConfig(Protocol):
@@ -154,18 +207,48 @@ class LayerConfig(Protocol):
     attention_dropout: float
     activation_dropout: float
 
+    @property
+    def layer_form(self) -> LayerForm:
+        """The form of the layers."""
 
-class SelfAttention(nn.Module):
+
+def normalization(config: LayerConfig) -> nn.Module:
+    """A normalization of states `(...,H)`."""
+    kind = nn.RMSNorm if config.layer_form.rms_norm else nn.LayerNorm
+    return kind(config.hidden_size, config.norm_epsilon)
+
+
+class _HeadedAttention(nn.Module):
+    """What both kinds of attention have: heads, dropout of weights, and the map behind them."""
+
+    def __init__(self, config: LayerConfig) -> None:
+        super().__init__()
+        form, self.heads, self.rate = config.layer_form, config.heads, config.attention_dropout
+        self.width, self.has_bias = config.hidden_size, form.bias
+        self.inner = self.heads * (form.head_size or self.width // self.heads)
+        self.scale = 1.0 if form.scaled else math.sqrt(self.inner / self.heads)
+
+    def _from_states(self, parts: int) -> nn.Linear:
+        return _xavier(nn.Linear(self.width, parts * self.inner, bias=self.has_bias), parts)
+
+    def _scaled(self, query: Tensor) -> Tensor:
+        """Undoes the division of energies by sqrt(D), where there is to be none."""
+        return query if self.scale == 1.0 else query * self.scale
+
+    def _to_states(self) -> nn.Linear:
+        return _xavier(nn.Linear(self.inner, self.width, bias=self.has_bias), 1)
+
+
+class SelfAttention(_HeadedAttention):
     """Multi-head attention of a sequence to itself: section 3.2.2 of Vaswani et al. 2017.
 
     One product makes queries, keys and values of all heads, in this order.
     """
 
     def __init__(self, config: LayerConfig) -> None:
-        super().__init__()
-        width, self.heads, self.rate = config.hidden_size, config.heads, config.attention_dropout
-        self.query_keys_values = _xavier(nn.Linear(width, 3 * width), 3)
-        self.out = _xavier(nn.Linear(width, width), 1)
+        super().__init__(config)
+        self.query_keys_values = self._from_states(3)
+        self.out = self._to_states()
 
     def _project(self, states: Tensor) -> Tensor:
         packed: Tensor = self.query_keys_values(states)
@@ -174,35 +257,39 @@ class SelfAttention(nn.Module):
     def forward(self, states: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
         """All positions `(B,Q,H)` at once; `mask` is `(B,1,1,Q)`, or `causal`: see `attend`."""
         query, keys, values = (part.transpose(1, 2) for part in self._project(states).unbind(2))  # (B,A,Q,D)
-        context = attend(query, keys, values, mask, causal, self.rate if self.training else 0.0)
+        context = attend(self._scaled(query), keys, values, mask, causal, self.rate if self.training else 0.0)
         out: Tensor = self.out(merge_heads(context))
         return out
 
     def weights(self, states: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
         """The weights `(B,A,Q,Q)` behind `forward`, which does not compute them; without dropout."""
         query, keys, _ = self._project(states).to(states.dtype).transpose(1, 3).unbind(2)  # (B,A,Q,D)
-        return attention_weights(query, keys, _causal_mask(query) if causal else mask)
+        return attention_weights(self._scaled(query), keys, _causal_mask(query) if causal else mask)
 
-    def step(self, states: Tensor, cache: KVCache, layer: int) -> Tensor:
-        """The newest position of N = B*K sequences, `(B,K,H)`; keys and values go into `layer` of the cache."""
+    def step(self, states: Tensor, cache: KVCache, layer: int, bias: Tensor | None = None) -> Tensor:
+        """The newest position of N = B*K sequences, `(B,K,H)`; keys and values go into `layer` of the cache.
+
+        `bias` `(B,A,K,P*K)` is added to the energies in place of the cache's.
+        """
         packed = self._project(states)  # (B,K,3,A,D)
         cache.append(layer, packed.flatten(0, 1)[:, 1:])
         keys, values = (part.transpose(1, 2) for part in cache.read(layer).unbind(2))  # (B,A,P*K,D)
-        query = packed[:, :, 0].transpose(1, 2)  # (B,A,K,D)
-        context = attend(query, keys, values, cache.bias(), rate=self.rate if self.training else 0.0)
+        query = self._scaled(packed[:, :, 0].transpose(1, 2))  # (B,A,K,D)
+        mask = cache.bias() if bias is None else bias
+        mask = None if mask is None else mask.to(query.dtype)  # in an ensemble another model may have begun the cache
+        context = attend(query, keys, values, mask, rate=self.rate if self.training else 0.0)
         out: Tensor = self.out(merge_heads(context))
         return out
 
 
-class CrossAttention(nn.Module):
+class CrossAttention(_HeadedAttention):
     """Multi-head attention to a memory whose keys and values are projected once; section 3.2.2."""
 
     def __init__(self, config: LayerConfig) -> None:
-        super().__init__()
-        width, self.heads, self.rate = config.hidden_size, config.heads, config.attention_dropout
-        self.keys_values = _xavier(nn.Linear(width, 2 * width), 2)
-        self.query = _xavier(nn.Linear(width, width), 1)
-        self.out = _xavier(nn.Linear(width, width), 1)
+        super().__init__(config)
+        self.keys_values = self._from_states(2)
+        self.query = self._from_states(1)
+        self.out = self._to_states()
 
     def project(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values `(B,A,S,D)` of a memory `(B,S,H)`."""
@@ -218,7 +305,7 @@ class CrossAttention(nn.Module):
         Returns `(B,Q,H)`, and the weights `(B,a,Q,S)` of the a heads `shown`, if any are, before dropout. Keys and
         values are those of `project`; `mask` is `(B,1,1,S)`, see `attend`.
         """
-        query = self.query(states).view(*states.shape[:-1], self.heads, -1).transpose(1, 2)  # (B,A,Q,D)
+        query = self._scaled(self.query(states).view(*states.shape[:-1], self.heads, -1).transpose(1, 2))  # (B,A,Q,D)
         context = attend(query, keys, values, mask, rate=self.rate if self.training else 0.0)
         if shown is None:
             return self.out(merge_heads(context)), None
@@ -234,8 +321,10 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: LayerConfig) -> None:
         super().__init__()
-        self.inner: nn.Module = _xavier(nn.Linear(config.hidden_size, config.feed_forward_size), 1)
-        self.out = _xavier(nn.Linear(config.feed_forward_size, config.hidden_size), 1)
+        form, width, inner = config.layer_form, config.hidden_size, config.feed_forward_size
+        self.inner: nn.Module = _xavier(nn.Linear(width, inner, bias=form.bias), 1)
+        self.gate = _xavier(nn.Linear(width, inner, bias=form.bias), 1) if form.gated else None
+        self.out = _xavier(nn.Linear(inner, width, bias=form.bias), 1)
         self.activation = config.activation
         self.dropout = Dropout(config.activation_dropout)
 
@@ -249,7 +338,7 @@ class FeedForward(nn.Module):
             inner = self.inner.forward_relu(states)
         else:
             inner = F.relu(self.inner(states), inplace=True)
-        out: Tensor = self.out(self.dropout(inner))
+        out: Tensor = self.out(self.dropout(inner if self.gate is None else inner * self.gate(states)))
         return out
 
 
@@ -263,17 +352,19 @@ class Residual(nn.Module):
     def __init__(self, config: LayerConfig) -> None:
         super().__init__()
         self.pre = config.norm == "pre"
-        self.norm = nn.LayerNorm(config.hidden_size, config.norm_epsilon)
+        self.norm = normalization(config)
         self.dropout = Dropout(config.dropout)
 
     def before(self, states: Tensor) -> Tensor:
         """The input of the sub-layer `(...,H)`."""
-        return self.norm(states) if self.pre else states
+        normed: Tensor = self.norm(states) if self.pre else states
+        return normed
 
     def after(self, states: Tensor, result: Tensor) -> Tensor:
         """The sum of the input and the result of the sub-layer."""
         states = states + self.dropout(result)
-        return states if self.pre else self.norm(states)
+        normed: Tensor = states if self.pre else self.norm(states)
+        return normed
 
 
 L = TypeVar("L", bound=nn.Module)
@@ -327,29 +418,29 @@ class DecoderLayer(nn.Module):
     def forward(
         self,
         states: Tensor,
-        keys: Tensor | None = None,
-        values: Tensor | None = None,
-        mask: Tensor | None = None,
+        memory: tuple[Tensor, Tensor, Tensor | None] | None = None,
         cache: tuple[KVCache, int] | None = None,
         shown: slice | None = None,
+        bias: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Whole targets `(B,T,H)` at once, or one step of a beam `(B,K,H)`; the other arguments as of `CrossAttention`.
+        """Whole targets `(B,T,H)` at once, or one step of a beam `(B,K,H)`.
 
-        In a step `cache` has the earlier positions, and the number of this layer.
+        The memory is keys, values and mask; they and `shown` are as of `CrossAttention`. In a step `cache` has the
+        earlier positions, and the number of this layer. `bias`, if any, says what positions of the target read of each
+        other, in place of the causal mask or the cache's: `(B,A,T,T)` or `(B,A,K,P*K)`.
         """
         around = self.around_self_attention
         entering = around.before(states)
         if cache is None:
-            result = self.self_attention(entering, causal=True)
+            result = self.self_attention(entering, bias, causal=bias is None)
         else:
-            result = self.self_attention.step(entering, *cache)
+            result = self.self_attention.step(entering, *cache, bias)
         states = around.after(states, result)
         weights = None
         if self.reads_memory:
-            assert keys is not None, "the memory is read by them"
-            assert values is not None, "the memory is read by them"
+            assert memory is not None, "this layer reads it"
             around = self.around_cross_attention
-            result, weights = self.cross_attention(around.before(states), keys, values, mask, shown)
+            result, weights = self.cross_attention(around.before(states), *memory, shown)
             states = around.after(states, result)
         around = self.around_feed_forward
         return around.after(states, self.feed_forward(around.before(states))), weights

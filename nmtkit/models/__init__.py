@@ -5,4 +5,5 @@ from nmtkit.models import luong as luong
 from nmtkit.models import pointer_generator as pointer_generator
 from nmtkit.models import rnn_encdec as rnn_encdec
 from nmtkit.models import rnnsearch as rnnsearch
+from nmtkit.models import t5 as t5
 from nmtkit.models import transformer as transformer

@@ -42,6 +42,7 @@ from nmtkit.data.embeddings import Side
 from nmtkit.data.vocabulary import UNK
 from nmtkit.layers.copying import mix
 from nmtkit.layers.kv_cache import KVCache
+from nmtkit.layers.transformer import LayerForm
 from nmtkit.models.output import ShortlistedOutput, log_probabilities, project_to_vocabulary
 
 MODELS: Registry["type[Model]"] = Registry("model")
@@ -105,6 +106,11 @@ class ModelConfig(Settings):
     def further_head(self) -> str:
         """The objective that trains a head beside the output layer, as `next_sentence`; empty without such a head."""
         return ""
+
+    @property
+    def layer_form(self) -> LayerForm:
+        """The form of its Transformer layers, if it has any."""
+        return LayerForm()
 
     @property
     def bf16_allowed(self) -> bool:

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.settings import Depth, Field, Width, field_validator, model_validator
 from nmtkit.data.batch import Batch
+from nmtkit.data.embeddings import Side
 from nmtkit.layers.elementary import Dropout, at_least_float32, mask_without_eos, run_by_length
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.transformer import (
@@ -33,6 +34,7 @@ from nmtkit.layers.transformer import (
     LearnedPositions,
     SinusoidalPositions,
     attention_weights,
+    normalization,
 )
 from nmtkit.models.base import (
     MODELS,
@@ -80,9 +82,11 @@ class TransformerConfig(ModelConfig):
     """What a normalization adds to the variance; Joey NMT and OpenNMT-py add 1e-6."""
     source_end: bool = True
     """The encoder reads </s> behind the source. false, as in OpenNMT-py: nothing looks at it."""
-    positions: Literal["sinusoidal", "sinusoidal_halves", "learned"] = "sinusoidal"
+    embedding_norm: bool = False
+    """Normalize what the first layers read, as BART (Lewis et al. 2020) and mBART do."""
+    positions: Literal["sinusoidal", "sinusoidal_halves", "sinusoidal_fairseq", "learned"] = "sinusoidal"
     """Positions as sines of fixed wavelengths, or one trained vector each. Halves: all sines stand before all cosines,
-    as in Marian."""
+    as in Marian. fairseq: so, too, with other wavelengths, as in M2M100."""
     scale_embeddings: bool = True
     """Multiply word vectors by the square root of hidden_size before positions are added, as in the paper."""
     max_positions: Width = Field(default=1024, ge=1)
@@ -118,7 +122,7 @@ class TransformerConfig(ModelConfig):
 
     @model_validator(mode="after")
     def _fits_together(self) -> "TransformerConfig":
-        if self.hidden_size % self.heads:
+        if self.layer_form.head_size is None and self.hidden_size % self.heads:
             raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of heads {self.heads}; change one")
         if self.alignment_layer is not None and self.alignment_layer > self.decoder_layers:
             raise ValueError(
@@ -166,8 +170,10 @@ class TransformerMemory(Memory):
 class Transformer(HeadedModel[TransformerMemory]):
     """Encoder and decoder of attention and feed-forward layers; see the head of this file."""
 
-    Config = TransformerConfig
+    Config: ClassVar[type[ModelConfig]] = TransformerConfig
     prefills_at_once = True
+    first_entry: ClassVar[int] = 0
+    """The first entry of the decoder's layers in the cache."""
 
     def __init__(self, config: TransformerConfig, sizes: VocabularySizes) -> None:
         super().__init__(config, sizes)
@@ -178,14 +184,16 @@ class Transformer(HeadedModel[TransformerMemory]):
         self.tgt_embedding = self._embedding(sizes["tgt"])
         shared = config.tie in ("embeddings", "all")
         self.src_embedding = self.tgt_embedding if shared else self._embedding(sizes["src"])
-        self.src_positions, self.tgt_positions = self._positions(config), self._positions(config)
+        self.src_positions, self.tgt_positions = self._positions(config, "src"), self._positions(config, "tgt")
         self.dropout = Dropout(config.dropout)
 
         self.encoder = LayerStack(EncoderLayer(config) for _ in range(config.encoder_layers))
         self.decoder = LayerStack(DecoderLayer(config) for _ in range(config.decoder_layers))
         # Post-norm layers end in a normalization of their own.
-        last = [nn.LayerNorm(width, config.norm_epsilon) if config.norm == "pre" else nn.Identity() for _ in range(2)]
+        last = [normalization(config) if config.norm == "pre" else nn.Identity() for _ in range(2)]
         self.encoder_norm, self.decoder_norm = last
+        first = [nn.LayerNorm(width, config.norm_epsilon) if config.embedding_norm else None for _ in range(2)]
+        self.src_embedding_norm, self.tgt_embedding_norm = first
 
         self.output = nn.Linear(width, sizes["tgt"])
         nn.init.zeros_(self.output.bias)
@@ -214,10 +222,10 @@ class Transformer(HeadedModel[TransformerMemory]):
         return embedding
 
     @staticmethod
-    def _positions(config: TransformerConfig) -> SinusoidalPositions | LearnedPositions:
+    def _positions(config: TransformerConfig, side: Side) -> nn.Module:
         if config.positions == "learned":
             return LearnedPositions(config.hidden_size, config.max_positions)
-        return SinusoidalPositions(config.hidden_size, config.positions == "sinusoidal_halves")
+        return SinusoidalPositions(config.hidden_size, config.positions)
 
     def encode(self, batch: Batch) -> TransformerMemory:
         """Runs the encoder and projects keys and values of every decoder layer."""
@@ -237,7 +245,7 @@ class Transformer(HeadedModel[TransformerMemory]):
 
     def _encoded(self, src: Tensor, bias: Tensor) -> list[Tensor]:
         """The encoder's states `(B,S,H)` of sources `(B,S)`, and keys and values `(B,A,S,D)` of every decoder layer."""
-        states = self._enter(self.src_embedding, src, self.src_positions(src.shape[1]))
+        states, bias = self._enter("src", src), self._encoder_bias(bias)
         for layer in self.encoder:
             states = layer(states, bias)
         states = self.encoder_norm(states)
@@ -256,7 +264,7 @@ class Transformer(HeadedModel[TransformerMemory]):
         """Makes the table of sinusoids long enough; learned positions are as many as they are."""
         if isinstance(self.tgt_positions, SinusoidalPositions):
             self.tgt_positions.reserve(length)
-        return length <= len(self.tgt_positions.table)
+        return not isinstance(self.tgt_positions, LearnedPositions) or length <= len(self.tgt_positions.table)
 
     def advance(
         self,
@@ -268,21 +276,20 @@ class Transformer(HeadedModel[TransformerMemory]):
     ) -> tuple[ModelOutput, DecoderState]:
         """One position of every hypothesis; the K hypotheses of a sentence are K queries into its memory."""
         beam = rows_per_sentence(tokens.shape[0], memory)
-        positions = F.embedding(cache.positions(), self.tgt_positions(cache.reach))  # (B,1,H)
-        words = self._enter(self.tgt_embedding, tokens.view(-1, beam), positions)  # (B,K,H)
+        words = self._enter("tgt", tokens.view(-1, beam), cache)  # (B,K,H)
         states, weights = self._decode(words, memory, cache, self._shown(need_attention))
         readout = self._read(states, words, weights, memory).mapped(lambda tensor: tensor.flatten(0, 1))  # (N,*)
         return readout, state
 
     def unroll(self, batch: Batch, memory: TransformerMemory, need_attention: bool = False) -> ModelOutput:
         """All positions at once. Padding stands on the right, so that no real position reads it."""
-        words = self._targets(batch)
+        words = self._enter("tgt", batch.targets.shifted)
         states, weights = self._decode(words, memory, None, self._shown(need_attention))
         return self._read(states, words, weights, memory)
 
     def unroll_with_heads(self, batch: Batch, memory: TransformerMemory) -> tuple[ModelOutput, Tensor]:
         """As `unroll` with attention, and the weights `(B,A,T,S)` of all heads of the alignment layer."""
-        words = self._targets(batch)
+        words = self._enter("tgt", batch.targets.shifted)
         states, weights = self._decode(words, memory, None, slice(None))
         assert weights is not None
         return self._read(states, words, weights[:, self.shown_heads], memory), weights
@@ -291,15 +298,18 @@ class Transformer(HeadedModel[TransformerMemory]):
         """A pass of its own, so that no other pass makes weights that nobody asked for."""
         encoder, decoder, cross = [], [], []
         memory = self.encode(batch)
-        states = self._enter(self.src_embedding, batch.inputs.ids, self.src_positions(batch.inputs.ids.shape[1]))
+        states, bias = self._enter("src", batch.inputs.ids), self._encoder_bias(memory.bias)
         for reading in self.encoder:
             entering = reading.around_self_attention.before(states)
-            encoder.append(reading.self_attention.weights(entering, memory.bias))
-            states = reading(states, memory.bias)
-        states = self._targets(batch)
+            encoder.append(reading.self_attention.weights(entering, bias))
+            states = reading(states, bias)
+        states = self._enter("tgt", batch.targets.shifted)
+        own = self._decoder_bias(states, None)
         for number, layer in enumerate(self.decoder):
-            decoder.append(layer.self_attention.weights(layer.around_self_attention.before(states), causal=True))
-            states, weights = layer(states, memory.keys[number], memory.values[number], memory.bias, shown=slice(None))
+            entering = layer.around_self_attention.before(states)
+            decoder.append(layer.self_attention.weights(entering, own, causal=own is None))
+            read = memory.keys[number], memory.values[number], memory.bias
+            states, weights = layer(states, read, shown=slice(None), bias=own)
             cross.append(weights)
 
         def real(weights: list[Tensor], rows: Tensor) -> tuple[Tensor, ...]:
@@ -309,18 +319,31 @@ class Transformer(HeadedModel[TransformerMemory]):
             real(encoder, memory.mask), real(decoder, batch.targets.mask), real(cross, batch.targets.mask)
         )
 
-    def _enter(self, embedding: nn.Embedding, ids: Tensor, positions: Tensor) -> Tensor:
-        """What the first layer reads: words, scaled, and positions; section 3.4 and 3.5."""
-        if self.copy_gate is not None and embedding is self.tgt_embedding:
-            ids = extended_to_unk(ids, self.sizes)
-        entering: Tensor = self.dropout(embedding(ids) * self.scale + positions)
-        return entering
+    def _enter(self, side: Side, ids: Tensor, cache: KVCache | None = None) -> Tensor:
+        """What the first layer of a side reads: words, scaled, and positions; section 3.4 and 3.5.
 
-    def _targets(self, batch: Batch) -> Tensor:
-        """The given targets as the decoder's first layer reads them, `(B,T,H)`."""
-        return self._enter(
-            self.tgt_embedding, batch.targets.shifted, self.tgt_positions(batch.targets.shifted.shape[1])
-        )
+        The ids are whole texts `(B,T)`, or with a cache those of one step `(B,K)`.
+        """
+        table = self.src_positions if side == "src" else self.tgt_positions
+        positions = table(ids.shape[1]) if cache is None else F.embedding(cache.positions(), table(cache.reach))
+        entering = self._words(side, ids) * self.scale + positions
+        norm = self.src_embedding_norm if side == "src" else self.tgt_embedding_norm
+        dropped: Tensor = self.dropout(entering if norm is None else norm(entering))
+        return dropped
+
+    def _words(self, side: Side, ids: Tensor) -> Tensor:
+        """Word vectors; a decoder that copies may be given extended ids."""
+        known = ids if self.copy_gate is None or side == "src" else extended_to_unk(ids, self.sizes)
+        words: Tensor = self.embedding(side)(known)
+        return words
+
+    def _encoder_bias(self, bias: Tensor) -> Tensor:
+        """What is added to the energies of the encoder's self-attention, where that is more than `bias` `(B,1,1,S)`."""
+        return bias
+
+    def _decoder_bias(self, states: Tensor, cache: KVCache | None) -> Tensor | None:
+        """What is added to those of the decoder's, see `DecoderLayer`; None where nothing is but the mask."""
+        return None
 
     def _shown(self, need_attention: bool) -> slice | None:
         """The heads whose weights the decoder has to make: those shown, if they are asked for or copied by."""
@@ -355,15 +378,14 @@ class Transformer(HeadedModel[TransformerMemory]):
 
         The decoder's layers run over `(B,T,H)`, or with a cache over one step `(B,K,H)`.
         """
-        shown_weights = None
+        shown_weights, bias = None, self._decoder_bias(states, cache)
         for number, layer in enumerate(self.decoder):
             states, weights = layer(
                 states,
-                memory.keys[number],
-                memory.values[number],
-                memory.bias,
-                None if cache is None else (cache, number),
+                (memory.keys[number], memory.values[number], memory.bias),
+                None if cache is None else (cache, self.first_entry + number),
                 shown if number == self.alignment_layer else None,
+                bias,
             )
             shown_weights = shown_weights if weights is None else weights
         return self.decoder_norm(states), shown_weights

@@ -70,7 +70,9 @@ def variables_of(model: Any, kind: str = "float32") -> Variables:
         found[f"{side}/{of_words}/weight"] = weights[f"{name}_embedding.weight"]
         table = weights.get(f"{name}_positions.table")
         halves = config.positions == "sinusoidal_halves"
-        found[f"{side}/position_encodings/encodings"] = sinusoids(80, 16, halves) if table is None else table
+        found[f"{side}/position_encodings/encodings"] = (
+            sinusoids(80, 16, "sinusoidal_halves" if halves else "sinusoidal") if table is None else table
+        )
         layers = {own: tensor for own, tensor in weights.items() if own.startswith((f"{side}.", f"{side}_norm."))}
         found |= {export_weights.ctranslate2_names(own)[0]: tensor for own, tensor in layers.items()}
     found |= {f"decoder/projection/{end}": weights[f"output.{end}"] for end in ("weight", "bias")}

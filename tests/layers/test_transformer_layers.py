@@ -81,14 +81,14 @@ def test_sinusoids_by_the_formula(width: int) -> None:
             angle = position / 10000 ** (2 * (column // 2) / width)
             expected = math.sin(angle) if column % 2 == 0 else math.cos(angle)
             assert float(table[position, column]) == pytest.approx(expected, abs=1e-6)
-    assert torch.equal(sinusoids(40, width, halves=True), torch.cat([table[:, 0::2], table[:, 1::2]], 1))
+    assert torch.equal(sinusoids(40, width, "sinusoidal_halves"), torch.cat([table[:, 0::2], table[:, 1::2]], 1))
 
 
 def test_sinusoidal_positions_have_no_end() -> None:
     positions = SinusoidalPositions(4)
     assert torch.equal(positions(1000), sinusoids(1000, 4))
     assert torch.equal(positions(3), sinusoids(3, 4))
-    assert torch.equal(SinusoidalPositions(4, halves=True)(1000), sinusoids(1000, 4, halves=True))
+    assert torch.equal(SinusoidalPositions(4, "sinusoidal_halves")(1000), sinusoids(1000, 4, "sinusoidal_halves"))
     assert "table" not in positions.state_dict()
 
 
