@@ -16,13 +16,18 @@ FILE_KINDS = (*LINE_ALIGNED_COLUMNS, "jsonl", "stories", "story_lists")
 """The settings of `SplitFiles` that name files or folders."""
 
 
-_OF_A_CORPUS = ("weight", "tag", "tgt_lang", "temperature")
+_OF_A_CORPUS = ("weight", "tag", "src_lang", "tgt_lang", "temperature")
 """What a corpus of a list says of itself, beside its files."""
 
 
 def language_tag(language: str) -> str:
     """The special token before a source that is to be translated into a language: Johnson et al. 2017, section 3."""
     return f"<2{language}>"
+
+
+def language_of_tag(tag: str) -> str:
+    """The language of `language_tag`; empty for other tags."""
+    return tag[2:-1] if tag == language_tag(tag[2:-1]) else ""
 
 
 def joined_corpora(given: Any) -> Any:
@@ -33,11 +38,12 @@ def joined_corpora(given: Any) -> Any:
     joined: dict[str, Any] = {}
     weights: list[Any] = []
     tags: list[str] = []
+    directions: list[str] = []
     temperatures = [corpus["temperature"] for corpus in given if "temperature" in corpus]
     if any(one != temperatures[0] for one in temperatures):
         raise ValueError("temperature is the same for all corpora of a list: give it in one of them")
     for corpus in given:
-        if {*corpus} - {*_OF_A_CORPUS} != keys or keys & {"weights", "tags"}:
+        if {*corpus} - {*_OF_A_CORPUS} != keys or keys & {"weights", "tags", "directions"}:
             raise ValueError(f"the corpora of a list have the same keys, and may have {', '.join(_OF_A_CORPUS)}")
         counts = [1]
         for key in keys:
@@ -50,8 +56,11 @@ def joined_corpora(given: Any) -> Any:
         language = [language_tag(corpus["tgt_lang"])] if corpus.get("tgt_lang") else []
         weights += [corpus.get("weight", 1.0)] * max(counts)
         tags += [" ".join([*language, *str(corpus.get("tag", "")).split()])] * max(counts)
+        languages = [corpus[key] for key in ("src_lang", "tgt_lang") if corpus.get(key)]
+        directions += ["-".join(map(str, languages))] * max(counts)
     joined |= {"temperature": temperatures[0]} if temperatures else {}
     joined |= {"weights": weights} if any(weight != 1.0 for weight in weights) else {}
+    joined |= {"directions": directions} if any(directions) else {}
     return joined | ({"tags": tags} if any(tags) else {})
 
 
@@ -59,7 +68,7 @@ class SplitFiles(Settings):
     """The files of one split: a file for each column, one JSONL file (plain or .gz), or story folders.
 
     Several files of a kind are read one after the other. A list of such groups is a list of corpora, each of which may
-    have a `weight`, a `tag` and a `tgt_lang`: `tgt_lang: de` is the tag <2de>.
+    have a `weight`, a `tag`, and the languages `src_lang` and `tgt_lang`: `tgt_lang: de` is the tag <2de>.
     """
 
     src: list[str] = Field(default_factory=list)
@@ -111,6 +120,9 @@ class SplitFiles(Settings):
     """One for each of src, jsonl or stories: special tokens, with spaces between, that the model reads before each
     source, such as <2de> for the language to write (Johnson et al. 2017) or <BT> for back-translations (Caswell et al.
     2019). "" is none. A tokenizer that is learned has them among its `specials`."""
+    directions: list[str] = Field(default_factory=list)
+    """One for each of src, jsonl or stories: the languages of its pairs, such as en-de. Validation and test tell the
+    scores of each direction. "" is none."""
 
     @model_validator(mode="before")
     @classmethod
@@ -155,7 +167,7 @@ class SplitFiles(Settings):
             )
         kind = next(kind for kind in FILE_KINDS if getattr(self, kind))
         count = len(getattr(self, kind))
-        for name in (*LINE_ALIGNED_COLUMNS, "weights", "tags"):
+        for name in (*LINE_ALIGNED_COLUMNS, "weights", "tags", "directions"):
             if len(getattr(self, name)) not in (0, count):
                 raise ValueError(f"{kind} names {count} and {name} {len(getattr(self, name))}: they must be paired")
         return self
@@ -259,6 +271,12 @@ class DataConfig(Settings):
     def truncation(self) -> tuple[int, int] | None:
         """The lengths to which sources and targets are truncated, in tokens; None without truncation."""
         return self.limits if self.over_long == "truncate" else None
+
+    @property
+    def zero_shot(self) -> list[str]:
+        """The directions that are validated or tested, and not trained: Johnson et al. 2017, section 4.4."""
+        judged = [one for files in (self.valid, self.test) if files is not None for one in files.directions]
+        return [one for one in dict.fromkeys(judged) if one not in ("", *self.train.directions)]
 
     def splits(self) -> dict[str, SplitFiles]:
         """The given splits by name: train, valid, test; their paths are resolved in `folder`."""

@@ -43,7 +43,8 @@ class Validation:
         self.recipe = recipe
         self.tokenizers = tokenizers
         most = recipe.evaluation.max_sentences if recipe.validation_metrics else 0  # the loss is of what is stored
-        self.examples = list(islice(read_pairs(require_validation_files(recipe)), most))
+        self.files = require_validation_files(recipe)
+        self.examples = list(islice(read_pairs(self.files), most))
         self.store = Store.open(folder.data, "valid")
 
     def __call__(self, model: Model) -> dict[str, float]:
@@ -57,9 +58,24 @@ class Validation:
         if decoder is not None:
             system = Translator(decoder, self.tokenizers, config, name=recipe.name, max_source_tokens=limit)
         fit, names = _fit(system, self.store, recipe), recipe.validation_metrics
-        scores = TASKS.get(recipe.task).judge(system, self.examples, names, settings.options).scores
-        named = dict(zip((*names, "loss", "perplexity"), (*scores, *fit), strict=True))
+        result = TASKS.get(recipe.task).judge(system, self.examples, names, settings.options)
+        named = dict(zip((*names, "loss", "perplexity"), (*result.scores, *fit), strict=True))
+        for direction, scores in _scores_by_direction(recipe, self.files, result, names).items():
+            named |= {f"{name} {direction}": score for name, score in zip(names, scores, strict=True)}
         return {name: score.value for name, score in named.items()} | {"seconds": time.monotonic() - begun}
+
+
+def _scores_by_direction(
+    recipe: Recipe, files: SplitFiles, result: TestResult, names: Sequence[str]
+) -> dict[str, list[metrics.Score]]:
+    """The scores of the answers of each direction, if there are several."""
+    found: dict[str, list[metrics.Score]] = {}
+    for direction in sorted({*files.directions} - {""}) if len({*files.directions}) > 1 and result.outputs else ():
+        chosen = [n for n, example in enumerate(result.examples) if files.directions[example.file] == direction]
+        outputs, examples = [result.outputs[n] for n in chosen], [result.examples[n] for n in chosen]
+        if chosen:
+            found[direction] = TASKS.get(recipe.task).score(outputs, examples, names, recipe.evaluation.options)
+    return {direction: scores for direction, scores in found.items() if scores}
 
 
 @torch.no_grad()
@@ -109,6 +125,8 @@ def evaluate_test_set(
         result = replace(result, scores=_fit(system, Store.open(run.folder.data, "test"), recipe))
     else:
         atomic_write_text(run.folder.test_output, "".join(text + "\n" for text in result.outputs))
+    for direction, scores in _scores_by_direction(recipe, files, result, recipe.test_metrics).items():
+        result.scores.extend(replace(score, name=f"{score.name} {direction}") for score in scores)
     if result.scores and files.alignment and isinstance(system, Translator) and system.model.has_attention:
         result.scores.append(_alignment_error_rate(system, files, examples, notify))
     if result.scores:

@@ -108,6 +108,8 @@ def load_from_options(
             use = f"use `nmtkit {command}`, or name" if command else "name"
             raise NmtkitError(f"{one.folder.path} ({why}) was trained for {trained_for}: {use} another run with -m RUN")
     system = open_system(run, how, notify)
+    if how.to is None and system.languages and notify is not None:
+        notify(f"the model writes {', '.join(system.languages)}: name one with --to")
     if notify is not None:
         names = dict.fromkeys(how.device.split(","))
         place = ", ".join(names) if "," in how.device else devices.describe(system.device)

@@ -107,6 +107,8 @@ class Run(SavedRun):
             require_data(recipe)
             require_fitting_stages(recipe)
             require_memory(recipe)
+            for direction in recipe.data.zero_shot:
+                notify(f"{direction}: no corpus of data.train has this direction, so it is translated zero-shot")
             if not resume:
                 require_embeddings(recipe)
             run = cls._resume(recipe, place, notify) if resume else cls.create(recipe, place, overwrite, notify)

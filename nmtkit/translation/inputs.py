@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.core.errors import DataError, NmtkitError, RecipeError
+from nmtkit.corpus.config import language_of_tag
 from nmtkit.corpus.features import Rows
 from nmtkit.data.batch import Batch, collate
 from nmtkit.data.batch_stream import bucket_by_length
@@ -159,6 +160,12 @@ class TextModel:
     def window(self) -> int:
         """The best number of lines to be read together, if so many are available."""
         return WINDOW.get(self.device.type, WINDOW["cuda"])
+
+    @property
+    def languages(self) -> list[str]:
+        """The languages that it can be told to write, if it was trained for several."""
+        specials = [name for tokenizer in self.tokenizers.values() for name in tokenizer.vocabulary.specials]
+        return [language for language in dict.fromkeys(map(language_of_tag, specials)) if language]
 
     @property
     def end(self) -> str:

@@ -15,7 +15,9 @@ from nmtkit.corpus.reading import read_pairs
 from nmtkit.data.batch_stream import BatchConfig, BatchStream
 from nmtkit.data.store import Store
 from nmtkit.experiment.run import Run
+from nmtkit.metrics import score_all
 from nmtkit.tasks.translation import TRANSLATION
+from nmtkit.training.events import Evaluated
 from nmtkit.translation.requests import Request
 from nmtkit.translation.translator import Translator
 
@@ -125,6 +127,30 @@ def test_a_trained_model_is_told_the_language(folder: Path) -> None:
     assert TRANSLATION.read([example]) == [Request(example.src, tags="<2fr>")]
     with pytest.raises(DataError, match="has not learned the tag <2nl>; its tags are: <2de>, <2fr>, <BT>"):
         Translator.load(folder / "run", device="cpu", to="nl").translate("ba")
+
+
+def test_scores_are_told_by_direction(folder: Path) -> None:
+    corpora = [
+        {"src": f"{name}.src", "tgt": f"{name}.tgt", "src_lang": source, "tgt_lang": target}
+        for name, source, target in (("de", "en", "de"), ("fr", "en", "fr"), ("valid", "fr", "de"))
+    ]
+    data = {"train": corpora[:2], "valid": corpora, "test": corpora[1:]}
+    told: list[str] = []
+    run = Run.begin(recipe.load(written(folder, data=data)), str(folder / "run"), notify=told.append)
+    assert [line for line in told if "zero-shot" in line] == [
+        "fr-de: no corpus of data.train has this direction, so it is translated zero-shot"
+    ]
+    (evaluated,) = (event for event in run.train(torch.device("cpu")) if isinstance(event, Evaluated))
+    directions = ["bleu en-de", "bleu en-fr", "bleu fr-de"]
+    assert [*evaluated.metrics][:6] == ["bleu", "loss", "perplexity", *directions]
+    result = run.test(torch.device("cpu"))
+    assert result is not None
+    scores = {score.name: score.value for score in result.scores}
+    assert [*scores] == ["BLEU", "chrF2", "BLEU en-fr", "chrF2 en-fr", "BLEU fr-de", "chrF2 fr-de"]
+    chosen = [n for n, example in enumerate(result.examples) if example.tags == "<2de>"]
+    references = [[str(result.examples[n].tgt) for n in chosen]]
+    (alone,) = score_all([result.outputs[n] for n in chosen], references, ["chrf"], run.recipe.evaluation.options)
+    assert scores["chrF2 fr-de"] == alone.value
 
 
 def test_a_tokenizer_that_is_not_learned_gets_no_tag(folder: Path) -> None:
