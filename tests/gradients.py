@@ -1,5 +1,7 @@
 """The gradients of what settings of a training minimise, for one batch; for the tests of several rooms."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -20,6 +22,7 @@ def backward(
     chunk_bytes: int = 1 << 20,
     device: torch.device = CPU,
     links: int = 1,
+    counts: Mapping[str, int] = MappingProxyType({}),
     **training: Any,
 ) -> dict[str, Tensor]:
     """Adds the gradient of a batch's part of an update to the parameters.
@@ -31,11 +34,12 @@ def backward(
         chunk_bytes: how large the log-probabilities of a part may be.
         device: where to compute.
         links: linked target tokens of the whole update.
+        counts: further counts of the whole update.
         training: what differs from the default settings.
     """
     objectives = build_objectives(TrainingConfig.model_validate({"max_updates": 1, **training}))
-    counts = {"tokens": tokens, "links": links, "sentences": batch.size}
-    return GradientAccumulator(model, objectives, counts, device, chunk_bytes).backward(batch)
+    of_update = {"tokens": tokens, "links": links, "sentences": batch.size, **counts}
+    return GradientAccumulator(model, objectives, of_update, device, chunk_bytes).backward(batch)
 
 
 def gradients(model: nn.Module) -> dict[str, Tensor]:

@@ -1,4 +1,5 @@
 """Models of running text, one file per paper. Importing this registers them."""
 
 from nmtkit.language_models import bert as bert
+from nmtkit.language_models import electra as electra
 from nmtkit.language_models import transformer_lm as transformer_lm

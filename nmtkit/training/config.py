@@ -33,6 +33,9 @@ class TrainingConfig(OptimizerConfig):
     next_sentence: float = Field(default=0.0, ge=0)
     """Weight of next sentence prediction beside masked words; 1 in the paper. Texts are cut in two, and half of them
     get the second part of another one. 0 is off."""
+    replaced_tokens: float = Field(default=0.0, ge=0)
+    """Weight of replaced-token detection beside masked words, for a model of kind electra: lambda of Clark et al. 2020,
+    50 in the paper. 0 is off."""
     objectives: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
     """Further losses by name, each with its weight: objectives that are registered from outside the package."""
     freeze: list[str] = Field(default_factory=list)
@@ -118,8 +121,9 @@ class TrainingConfig(OptimizerConfig):
                 f"{replacing[0]}: it takes the place of the likelihood, so not together with {others[0]}; give each a "
                 "stage of its own"
             )
-        if self.next_sentence and self.masked_words is None:
-            raise ValueError("next_sentence: it is trained beside masked words; set masked_words, too")
+        for name in ("next_sentence", "replaced_tokens"):
+            if getattr(self, name) and self.masked_words is None:
+                raise ValueError(f"{name}: it is trained beside masked words; set masked_words, too")
         if self.reinforce is not None and self.guided_alignment is not None:
             raise ValueError("reinforce: not together with guided_alignment; give each a stage of its own")
         return self

@@ -4,12 +4,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from gradients import backward, gradients
 from pretraining import MASK, WORDS, seeded, texts, tokenizers
+from tiny_training import FromList, run, same_weights, settings, steps
 from torch import Tensor
 
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.batch import Batch, Targets
 from nmtkit.data.vocabulary import BOS, EOS
+from nmtkit.language_models.electra import Electra, ElectraConfig
+from nmtkit.models.base import VocabularySizes
 from nmtkit.recipe import Recipe, load
 from nmtkit.training.objectives.masked_words import MaskedWords, MaskedWordsConfig, NextSentence
 
@@ -129,6 +133,8 @@ def loaded(folder: Path, *changes: str) -> Recipe:
             "`training.next_sentence`: this bert has no head for it; see the settings of `mod",
         ),
         ("model={kind: transformer_lm}", "`training.masked_words`: it trains no transformer_lm for language-modelling"),
+        ("training.replaced_tokens=50", "`training.replaced_tokens`: this bert has no head for it"),
+        ("model={kind: electra, heads: 8, generator_size: 0.3}", "generator of hidden_size 77 with 2 heads, which"),
         ("model={kind: bert, next_sentence: true, segments: 1}", "a text then has two segments; set segments to 2"),
     ],
 )
@@ -139,3 +145,33 @@ def test_recipes_that_do_not_fit(change: str, message: str, tmp_path: Path) -> N
 
 def test_a_recipe_that_fits(tmp_path: Path) -> None:
     assert loaded(tmp_path, "model={kind: bert, next_sentence: true}", "training.next_sentence=1")
+
+
+SMALL = {"hidden_size": 16, "feed_forward_size": 16, "heads": 4, "layers": 1}
+
+
+def fresh_electra() -> Electra:
+    torch.manual_seed(1)
+    return Electra(ElectraConfig(**SMALL, generator_size=0.5), VocabularySizes({"src": WORDS, "tgt": WORDS}, True))
+
+
+def test_a_resumed_training_draws_the_same_words(tmp_path: Path) -> None:
+    stream = [masked(texts(4, 9, 6, seed=seed), seed, mask=1.0, random=0.0, rate=0.3) for seed in range(4)]
+    config = settings(masked_words={}, replaced_tokens=50.0)
+    straight, events = run(tmp_path / "straight", config, fresh_electra(), FromList(stream))
+    run(tmp_path / "stopped", config.changed({"max_updates": 3}), fresh_electra(), FromList(stream))
+    resumed, _ = run(tmp_path / "stopped", config, fresh_electra(), FromList(stream), resume=True)
+    assert same_weights(straight, resumed)
+    names = ["nll", "accuracy", "ppl", "replaced_loss", "replaced_accuracy"]
+    assert [[*step.terms] for step in steps(events)] == [names] * 4
+    for step in steps(events):
+        assert step.loss == pytest.approx(step.terms["nll"] + 50 * step.terms["replaced_loss"])
+
+
+def test_a_batch_of_which_no_word_was_chosen_changes_nothing(tmp_path: Path) -> None:
+    empty = masked(texts(4, 9), rate=1e-9)
+    assert empty.n_tokens == 0
+    model = fresh_electra()
+    sums = backward(model, empty, 1, masked_words={})
+    assert float(sums["loss"]) == 0
+    assert not any(bool(one.any()) for one in gradients(model).values())

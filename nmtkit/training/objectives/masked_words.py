@@ -1,11 +1,14 @@
-"""Masked words and the next sentence: BERT, Devlin et al. 2019, section 3.1."""
+"""Masked words, and what is trained beside them: the next sentence and replaced tokens.
+
+Devlin et al. 2019, "BERT", section 3.1; Clark et al. 2020, "ELECTRA", section 2.
+"""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from nmtkit.core.settings import Field, Settings, model_validator
 from nmtkit.data.batch import ABSENT, Batch
@@ -121,3 +124,41 @@ class MaskedWords(Likelihood):
         each = negative_log_probs(inputs.log_probs.detach(), inputs.batch, inputs.vocabulary_size, inputs.part)
         right = -each >= inputs.log_probs.detach().amax(-1)
         return {**super().terms(inputs), "accuracy": right.sum(dtype=at_least_float32(inputs.log_probs))}
+
+
+@torch.no_grad()
+def draw_words(logits: Tensor) -> Tensor:
+    """A word `(M,)` from each of the distributions softmax(logits), `(M,V)`: where a uniform draw falls in its sums."""
+    sums = torch.softmax(logits, -1, dtype=at_least_float32(logits)).cumsum_(-1)
+    draws = torch.rand_like(sums[:, :1]) * sums[:, -1:]
+    return torch.searchsorted(sums, draws, right=True)[:, 0].clamp_(max=logits.shape[-1] - 1)
+
+
+@OBJECTIVES.register("replaced_tokens")
+@dataclass(frozen=True)
+class ReplacedTokens(Objective):
+    """Replaced-token detection, Clark et al. 2020, section 2: the mean of L_Disc over the real tokens of the texts.
+
+    Words are drawn from the distributions that `masked_words` trains, in their places. A drawn word that is the one
+    that was there counts as original. The draws come from torch's generator, whose state a training saves.
+    """
+
+    normalizers: ClassVar = {"replaced_loss": "read", "replaced_accuracy": "read"}
+    needs: ClassVar[InputKind] = "output"
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        """The real tokens."""
+        return {"read": int(batch.inputs.mask.sum())}
+
+    def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
+        """The binary cross-entropy in nats, and how often the likelier of both is right."""
+        batch, read = inputs.device_batch, inputs.device_batch.inputs
+        with torch.no_grad():
+            drawn = draw_words(inputs.model.logits(inputs.output.gather(inputs.batch.loss_mask), None))
+        ids = read.ids.masked_scatter(batch.loss_mask, drawn)
+        replaced = ids != torch.where(batch.loss_mask, batch.labels, read.ids)  # (B,S)
+        logits = inputs.model.further_logits(replace(batch, inputs=replace(read, ids=ids)), inputs.output)
+        logits = logits.to(at_least_float32(logits))
+        each = binary_cross_entropy_with_logits(logits, replaced.to(logits.dtype), reduction="none")
+        right = ((logits.detach() > 0) == replaced) & read.mask
+        return {"replaced_loss": (each * read.mask).sum(), "replaced_accuracy": right.sum(dtype=logits.dtype)}

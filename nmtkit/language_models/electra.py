@@ -1,0 +1,88 @@
+"""ELECTRA: Clark et al. 2020, "ELECTRA: Pre-training Text Encoders as Discriminators Rather Than Generators".
+
+Section 2: a small generator G tells masked words as BERT does. At their places words are drawn from its distribution,
+and the discriminator D tells of each token of the text so made whether it is the one that was there:
+
+    D(x, t) = sigmoid(w . gelu(W h_t + b) + c)        the probability that token t was replaced
+    loss    = L_MLM(G) + lambda L_Disc(D)             `training.masked_words` and `training.replaced_tokens`
+
+Nothing of L_Disc goes back into the generator's layers. Both have the same embeddings (section 3.2), of the
+discriminator's size, which a linear map brings to the generator's. The discriminator is what stays after pretraining:
+its encoder has the names of the one in `models/transformer.py`, the generator's stand behind `generator.`.
+"""
+
+from typing import Literal
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nmtkit.core.settings import Field, model_validator
+from nmtkit.data.batch import Batch
+from nmtkit.language_models.bert import Bert, BertConfig, EncoderConfig, PretrainedEncoder
+from nmtkit.models.base import MODELS, ModelOutput, VocabularySizes
+
+
+class ElectraConfig(EncoderConfig):
+    """The defaults suit small corpora; ELECTRA-small is 256, embeddings 128, 1024, 4 heads, 12 layers, generator 0.25.
+
+    Validation's loss and perplexity are the generator's.
+    """
+
+    kind: Literal["electra"] = "electra"
+    """Which model."""
+    generator_size: float = Field(default=0.25, gt=0, le=1)
+    """Width, feed-forward width and heads of the generator as a share of the discriminator's; as many layers. A quarter
+    to a half is best (section 3.2)."""
+
+    @model_validator(mode="after")
+    def _generator_fits(self) -> "ElectraConfig":
+        if self.generator.hidden_size % self.generator.heads:
+            raise ValueError(
+                f"generator_size {self.generator_size:g} makes a generator of hidden_size {self.generator.hidden_size} "
+                f"with {self.generator.heads} heads, which do not divide it; change one"
+            )
+        return self
+
+    @property
+    def generator(self) -> BertConfig:
+        """The settings of the generator."""
+        own = {name: getattr(self, name) for name in EncoderConfig.model_fields if name != "kind"}
+        sizes = {name: max(1, round(self.generator_size * own[name])) for name in _SCALED}
+        return BertConfig.model_construct(**{**own, **sizes, "embedding_size": self.embedding_size or self.hidden_size})
+
+    @property
+    def further_head(self) -> str:
+        """The discriminator's."""
+        return "replaced_tokens"
+
+
+_SCALED = ("hidden_size", "feed_forward_size", "heads")
+
+
+@MODELS.register("electra")
+class Electra(PretrainedEncoder):
+    """A discriminator with a generator; what it predicts as a model is what the generator does."""
+
+    Config = ElectraConfig
+
+    def __init__(self, config: ElectraConfig, sizes: VocabularySizes) -> None:
+        super().__init__(config, sizes)
+        self.dense, self.replaced = nn.Linear(config.hidden_size, config.hidden_size), nn.Linear(config.hidden_size, 1)
+        self.generator = Bert(config.generator, sizes)
+        for name in ("src_embedding", "src_positions", "segment_embedding", "embedding_norm"):
+            setattr(self.generator, name, getattr(self, name))
+        self.generator.output.words.weight = self.src_embedding.weight
+        self._draw_weights()
+
+    def read(self, batch: Batch, need_attention: bool = False) -> tuple[ModelOutput, None]:
+        """The generator's states of all positions; there is no memory."""
+        return self.generator.read(batch)
+
+    def logits(self, output: ModelOutput, memory: None) -> Tensor:
+        """The generator's, `(...,V)`."""
+        return self.generator.logits(output, memory)
+
+    def further_logits(self, batch: Batch, output: ModelOutput) -> Tensor:
+        """The discriminator's for a batch in which words were replaced, `(B,S)`: above 0 is replaced."""
+        logits: Tensor = self.replaced(F.gelu(self.dense(self.encode(batch)))).squeeze(-1)
+        return logits
