@@ -1,27 +1,25 @@
 """Imports Hugging Face's Marian models, and Pegasus models with Marian's tokenizer, as `export` writes them."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from nmtkit.core.errors import CheckpointError, shorten
-from nmtkit.core.settings import Beam, Depth, Field, Length, Width, parse
+from nmtkit.core.settings import Depth, Field, Width
 from nmtkit.data.tokenizer import MAX_VOCAB_SIZE
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
-from nmtkit.huggingface.reading import FAMILIES
+from nmtkit.huggingface.reading import FAMILIES, GenerationConfig, read_config
 from nmtkit.interchange.export_weights import huggingface_names
-from nmtkit.interchange.external_files import ExternalSettings, ExternalWeights, read_json, read_weights, require_equal
+from nmtkit.interchange.external_files import ExternalWeights, read_json, read_weights, require_equal
 from nmtkit.interchange.import_weights import SUPPRESSED_BIAS, CheckpointConverter, ImportedModel
 from nmtkit.interchange.importing import exported_task, license_of
 from nmtkit.interchange.vocabulary import Maps, build_tokenizers, map_vocabulary
 from nmtkit.models.transformer import TransformerConfig
 
 _NORMS: dict[str, Literal["pre", "post"]] = {"marian": "post", "pegasus": "pre"}
-_NO_EFFECT = {"_from_model_config", "bos_token_id", "transformers_version", "use_cache", "output_attentions"}
-"""Generation settings that change no text."""
 _SAME_SETTINGS = {"encoder_layers", "decoder_layers", "dropout", "attention_dropout", "activation_dropout"}
 _POSITIONS = {
     "src_positions.table": "model.encoder.embed_positions.weight",
@@ -31,11 +29,10 @@ _SHARED, _LM_HEAD = "model.shared.weight", "lm_head.weight"
 _EMBEDDINGS = [f"model.{side}.embed_tokens.weight" for side in ("encoder", "decoder")]
 
 
-class HuggingFaceConfig(ExternalSettings):
+class HuggingFaceConfig(GenerationConfig):
     """The keys of `config.json` and `generation_config.json` that are read of a Marian or Pegasus model."""
 
     d_model: Width = Field(ge=2)
-    vocab_size: int = Field(ge=2, le=MAX_VOCAB_SIZE)
     decoder_vocab_size: int | None = Field(default=None, ge=2, le=MAX_VOCAB_SIZE)
     encoder_layers: Depth = Field(ge=1)
     decoder_layers: Depth = Field(ge=1)
@@ -52,76 +49,26 @@ class HuggingFaceConfig(ExternalSettings):
     pad_token_id: int = Field(ge=0)
     eos_token_id: int = Field(ge=0)
     decoder_start_token_id: int = Field(ge=0)
-    num_beams: Beam = Field(default=1, ge=1)
-    early_stopping: bool | Literal["never"] = False
-    length_penalty: float = Field(default=1.0, ge=0.0)
-    max_length: Length = Field(default=21, ge=2)
-    max_new_tokens: Length | None = Field(default=None, ge=1)
-    min_length: Length = Field(default=0, ge=0)
-    min_new_tokens: Length = Field(default=0, ge=0)
-    no_repeat_ngram_size: int = Field(default=0, ge=0)
-    forced_eos_token_id: int | None = None
-    bad_words_ids: list[list[int]] = Field(default=[])
-    renormalize_logits: bool = False
 
     @property
     def tgt_vocab_size(self) -> int:
         """The target's tokens."""
         return self.decoder_vocab_size or self.vocab_size
 
-    @property
-    def suppressed_tokens(self) -> set[int]:
-        """Single tokens that `generate` never writes."""
-        return {one[0] for one in self.bad_words_ids if len(one) == 1 and 0 <= one[0] < self.vocab_size}
-
-    def search_settings(self, unknown: int) -> tuple[dict[str, Any], list[str]]:
-        """The search of `generate` in transformers 5 as a recipe's settings, and keys that have no counterpart."""
-        limit = self.max_new_tokens or self.max_length - 1  # max_length counts the decoder's first input
-        least = max(self.min_length - 1, self.min_new_tokens)
-        search = {
-            "beam_size": self.num_beams,
-            "stop": {"True": "first_k", "False": "huggingface", "never": "exact"}[str(self.early_stopping)],
-            "at_limit": "compete" if self.forced_eos_token_id is None else "end",
-            "alpha": self.length_penalty,
-            "max_length": limit,
-            "max_length_ratio": 0.0,
-            "min_length": min(least, limit - 1),
-            "no_repeat_ngram": self.no_repeat_ngram_size,
-            "forbid_unknown": unknown in self.suppressed_tokens,
-        }
-        never_written = {unknown, self.pad_token_id, self.decoder_start_token_id}
-        if self.renormalize_logits:
-            never_written |= self.suppressed_tokens
-        ignored = {
-            "bad_words_ids": any(len(one) != 1 or one[0] not in never_written for one in self.bad_words_ids),
-            "forced_eos_token_id": self.forced_eos_token_id not in (None, self.eos_token_id),
-            "min_length": least >= limit,  # then none of their texts ends by itself
-        }
-        return search, [key for key, differs in ignored.items() if differs]
-
 
 @FAMILIES.register("marian")
 @FAMILIES.register("pegasus")
 def read_marian(folder: Path) -> ImportedModel:
     """Converts a folder with `config.json`, weights, `source.spm`, `target.spm` and `vocab.json`."""
-    place, path = folder / "config.json", folder / "generation_config.json"
-    given = read_json(place, dict)
-    generation = read_json(path, dict) if path.exists() else {}
+    place = folder / "config.json"
+    config, given = read_config(folder, HuggingFaceConfig)
     architecture = str(given["model_type"])
-    config = parse(HuggingFaceConfig, given | generation, str(place))
     require_equal(place, config, {f"decoder_{key}": f"encoder_{key}" for key in ("attention_heads", "ffn_dim")})
     weights = read_weights(folder)
     tokenizers, maps = _tokenizers(folder, config, weights)
     model, tensors = _convert(_NORMS[architecture], config, CheckpointConverter(place, weights, tokenizers, maps))
-    search, ignored = config.search_settings(int(maps[1].rows[UNK]))
-    known = {*HuggingFaceConfig.model_fields, *_NO_EFFECT}
-    ignored += [key for key, value in generation.items() if value and key not in known]
-    notes = []
-    if ignored:
-        keys = shorten(", ".join(ignored), 200)
-        notes.append(f"ignored in generation_config.json: {keys}; generate may write other texts")
-    if config.max_new_tokens is None and "max_length" not in config.model_fields_set:
-        notes.append("the folder sets no max_length, so generate writes 20 tokens at most: raise search.max_length")
+    never_written = {int(maps[1].rows[UNK]), config.pad_token_id, config.decoder_start_token_id}
+    search, notes = config.search_settings(folder, int(maps[1].rows[UNK]), config.eos_token_id, never_written)
     origin = exported_task(given), license_of(folder)
     return ImportedModel("huggingface", architecture, model, tensors, tokenizers, search, notes, *origin)
 

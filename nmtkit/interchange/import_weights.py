@@ -77,24 +77,31 @@ class CheckpointConverter:
         self, src: str, tgt: str, output: str, width: int, hidden: int, bias: Tensor | None = None
     ) -> dict[str, Tensor]:
         """Both embeddings and the output layer, with our rows and names; what is never written has a low bias."""
-        matrices = {
+        named = {
             "src_embedding.weight": (src, width, 0),
             "tgt_embedding.weight": (tgt, width, 1),
             "output.weight": (output, hidden, 1),
         }
-        ordered = {}
-        for ours, (name, columns, side) in matrices.items():
-            vocabulary = self.vocabularies[side]
-            matrix = self.tensor(name, (vocabulary.size, columns))
-            ordered[ours] = torch.cat([matrix, torch.zeros(1, columns)])[vocabulary.rows]
+        matrices = {ours: self.words(name, columns, side) for ours, (name, columns, side) in named.items()}
+        return matrices | {"output.bias": self.output_bias(bias)}
+
+    def words(self, name: str, columns: int, side: int = 1) -> Tensor:
+        """A matrix of words, one in a row, with our rows."""
+        vocabulary = self.vocabularies[side]
+        matrix = self.tensor(name, (vocabulary.size, columns))
+        return torch.cat([matrix, torch.zeros(1, columns)])[vocabulary.rows]
+
+    def output_bias(self, bias: Tensor | None = None) -> Tensor:
+        """The bias of the output layer, by default zero, with our rows; low where a token is never written."""
+        vocabulary = self.vocabularies[1]
         bias = torch.zeros(vocabulary.size) if bias is None else bias
-        ordered["output.bias"] = torch.cat([bias, torch.tensor([SUPPRESSED_BIAS])])[vocabulary.rows]
-        ordered["output.bias"][vocabulary.suppressed] = SUPPRESSED_BIAS
+        ordered = torch.cat([bias, torch.tensor([SUPPRESSED_BIAS])])[vocabulary.rows]
+        ordered[vocabulary.suppressed] = SUPPRESSED_BIAS
         return ordered
 
     def _tie(self, matrices: Mapping[str, Tensor]) -> str:
-        src, tgt, output = (matrices[f"{name}.weight"] for name in ("src_embedding", "tgt_embedding", "output"))
-        embeddings = self.tokenizers.shared and torch.equal(src, tgt)
+        tgt, output = (matrices[f"{name}.weight"] for name in ("tgt_embedding", "output"))
+        embeddings = self.tokenizers.shared and torch.equal(matrices["src_embedding.weight"], tgt)
         if torch.equal(tgt, output):
             return "all" if embeddings else "decoder"
         return "embeddings" if embeddings else "none"
@@ -144,7 +151,8 @@ class CheckpointConverter:
             ignored: the toolkit's tensors that may be left over.
             optional: whether one of its tensors may be missing, and is zero then.
         """
-        model = parse(kind, {**settings, "tie": self._tie(own)}, str(self.place))
+        tie = {"tie": self._tie(own)} if "tie" in kind.model_fields else {}
+        model = parse(kind, {**settings, **tie}, str(self.place))
         with torch.device("meta"):
             network = MODELS.get(model.kind)(model, sizes_of(self.tokenizers))
         converted = {}

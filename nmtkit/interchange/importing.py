@@ -44,28 +44,32 @@ def import_run(source: Path, path: str | None = None, notify: Notify = ignore, t
         imported = READERS.get(toolkit or detect_toolkit(source))(source)
         title = run.path.resolve().name
         _write(RunFolder(unfinished), imported, name, title if is_valid_name(title) else "imported")
-    src, tgt = (len(side.vocabulary) for side in (imported.tokenizers.src, imported.tokenizers.tgt))
+    sides = {"src": "source", "tgt": "target"}
+    sizes = [f"{len(one.vocabulary):,} {sides[column]}" for column, one in imported.tokenizers.items()]
     weights = sum(map(torch.numel, imported.tensors.values()))
     config = imported.model.model_dump()
     depth = config.get("decoder_layers") or config["layers"]
-    layers = f"{config.get('encoder_layers') or depth}+{depth} layers of {config['hidden_size']}"
+    layers = f"{config.get('encoder_layers') or depth}+{depth}" if len(sizes) > 1 else depth
     search = ", ".join(f"{key} {value}" for key, value in imported.search.items())
-    notify(f"{imported.architecture} model of {layers}, {src:,} source and {tgt:,} target tokens, {weights:,} weights")
-    for note in (f"it searches as {imported.toolkit} does: {search}", *imported.notes):
+    what = f"{layers} layers of {config['hidden_size']}, {' and '.join(sizes)} tokens, {weights:,} weights"
+    notify(f"{imported.architecture} model of {what}")
+    for note in (*([f"it searches as {imported.toolkit} does: {search}"] if search else []), *imported.notes):
         notify(note)
     return run
 
 
 def _write(run: RunFolder, imported: ImportedModel, name: str, title: str) -> None:
+    task = TASKS.get(imported.task)
+    files = {column.name: {"src": "SOURCE", "tgt": "TARGET"}[column.name] for column in task.columns}
     settings = {
         "name": title,
-        "description": f"imported {imported.architecture} model {name}; it was trained elsewhere, so SOURCE and TARGET "
-        "stand for no files",
+        "description": f"imported {imported.architecture} model {name}; it was trained elsewhere, so "
+        f"{' and '.join(files.values())} stand for no files",
         "task": imported.task,
-        "data": {"train": {"src": "SOURCE", "tgt": "TARGET"}},
-        "tokenizer": imported.tokenizers.src.config.model_dump(),
+        "data": {"train": files},
+        "tokenizer": imported.tokenizers.config.model_dump(),
         "model": imported.model.model_dump(),
-        "training": {"lr": 1e-4, "max_epochs": 5, "best_metric": TASKS.get(imported.task).validation_metrics[0]},
+        "training": {"lr": 1e-4, "max_epochs": 5, "best_metric": (*task.validation_metrics, "loss")[0]},
         "search": {**imported.search},
     }
     recipe = parse(Recipe, settings, "the imported model")
