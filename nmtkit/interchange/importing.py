@@ -60,6 +60,7 @@ def import_run(source: Path, path: str | None = None, notify: Notify = ignore, t
 
 def _write(run: RunFolder, imported: ImportedModel, name: str, title: str) -> None:
     task = TASKS.get(imported.task)
+    best = (*task.validation_metrics, "loss")[0]
     files = {column.name: {"src": "SOURCE", "tgt": "TARGET"}[column.name] for column in task.columns}
     settings = {
         "name": title,
@@ -69,7 +70,7 @@ def _write(run: RunFolder, imported: ImportedModel, name: str, title: str) -> No
         "data": {"train": files},
         "tokenizer": imported.tokenizers.config.model_dump(),
         "model": imported.model.model_dump(),
-        "training": {"lr": 1e-4, "max_epochs": 5, "best_metric": (*task.validation_metrics, "loss")[0]},
+        "training": {"lr": 1e-4, "max_epochs": 5, "best_metric": best, "higher_is_better": best != "loss"},
         "search": {**imported.search},
     }
     recipe = parse(Recipe, settings, "the imported model")

@@ -1,0 +1,60 @@
+"""GPT-2 computes and writes what it did."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from portable import opened, raw
+from public import TEXTS, byte_level
+
+from nmtkit.data.batch import collate
+from nmtkit.data.vocabulary import BOS
+from nmtkit.interchange.importing import import_run
+
+transformers = pytest.importorskip("transformers")
+END = "<|endoftext|>"
+
+
+def gpt2(folder: Path, **generation: Any) -> tuple[Any, Any]:
+    transformers.logging.set_verbosity_error()
+    tokenizer = byte_level(folder, eos_token=END, bos_token=END, unk_token=END)
+    torch.manual_seed(4)
+    end = tokenizer.eos_token_id
+    sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128, "vocab_size": len(tokenizer)}
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, bos_token_id=end, eos_token_id=end)).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.05 if "ln_" in name else 0.25)
+    model.generation_config.update(max_new_tokens=20, do_sample=False, **generation)
+    model.save_pretrained(folder)
+    return tokenizer, model
+
+
+@pytest.mark.parametrize("generation", [{}, {"num_beams": 4}, {"num_beams": 3, "early_stopping": True}], ids=str)
+def test_gpt2_computes_and_writes_what_it_did(generation: dict[str, Any], tmp_path: Path) -> None:
+    tokenizer, theirs = gpt2(tmp_path / "theirs", **generation)
+    import_run(tmp_path / "theirs", str(tmp_path / "run"))
+    ours = opened(tmp_path / "run")
+    prompts = [" ".join(text.split()[: number % 7]) for number, text in enumerate(TEXTS[:100])]
+    encoded = ours.tokenizers.tgt.encode_many(prompts)
+    batch, model = collate(None, encoded), raw(tmp_path / "run")
+    with torch.inference_mode():
+        log_probs = model.double()(batch)
+        for row, prompt in enumerate(prompts):
+            given = torch.tensor([[tokenizer.eos_token_id, *tokenizer(prompt).input_ids]])
+            wanted = theirs.double()(given).logits[0].log_softmax(-1)
+            rows = torch.tensor(
+                [tokenizer.convert_tokens_to_ids(END), *range(tokenizer.eos_token_id + 1, len(tokenizer))]
+            )
+            torch.testing.assert_close(log_probs[row, : given.shape[1], 3:], wanted[:, rows], rtol=0, atol=1e-5)
+            assert bool((log_probs[row, :, : BOS + 1] < -900).all())
+    theirs.float()
+    texts = []
+    for prompt in prompts:
+        given = torch.tensor([[tokenizer.eos_token_id, *tokenizer(prompt).input_ids]])
+        mask = torch.ones_like(given)
+        written = theirs.generate(given, attention_mask=mask, pad_token_id=tokenizer.eos_token_id)
+        texts.append(tokenizer.decode(written[0], skip_special_tokens=True))
+    assert len(set(texts)) > 50
+    assert [one[0].text for one in ours.search(prompts)] == texts
