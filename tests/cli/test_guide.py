@@ -46,6 +46,7 @@ PARSED = {
     "trains or measures for minutes": (
         "nmtkit train demo",
         "nmtkit train --source train.en --target train.de --minutes 20",
+        "nmtkit train --source train.de --target train.en --minutes 20",
         "nmtkit compare compare-rnn-encdec ",
         "nmtkit tune ",
         "nmtkit bench ",
@@ -119,7 +120,7 @@ def write_texts(folder: Path) -> None:
             write_lines(folder / f"{kind}.de", targets)
         write_lines(folder / f"{name}.align", backwards_links(sources))
     for name, copies in (
-        ("new.de", ["reference.de"]),
+        ("new.de", ["reference.de", "mono.de"]),
         ("test.de", ["output.de", "baseline.de", "test.fr"]),
         ("test.align", ["gold.align"]),
         ("new.en", ["input.txt"]),
@@ -147,7 +148,18 @@ def prepared(corpus: Path, trained: Path, tmp_path_factory: pytest.TempPathFacto
     folder = tmp_path_factory.mktemp("guide")
     write_texts(folder)
     own = f"extends: {corpus / 'tiny.yaml'}\n"
-    for name in ("mine", "small", "large", "baseline", "try", "domain-run", "demo", "train-en-de", "opus-mt-en-de"):
+    for name in (
+        "mine",
+        "small",
+        "large",
+        "reverse",
+        "baseline",
+        "try",
+        "domain-run",
+        "demo",
+        "train-en-de",
+        "opus-mt-en-de",
+    ):
         (folder / f"{name}.yaml").write_text(f"{own}name: {name}\n", encoding="utf-8")
         run = shutil.copytree(trained, folder / "runs" / name)
         recipe_text = (run / "recipe.yaml").read_text(encoding="utf-8")
@@ -156,6 +168,11 @@ def prepared(corpus: Path, trained: Path, tmp_path_factory: pytest.TempPathFacto
     (folder / "words.yaml").write_text(f"{own}model: {{embedding_size: 4}}\n", encoding="utf-8")
     small = "tokenizer: {vocab_size: 60}\nmodel: {hidden_size: 16, feed_forward_size: 16}\n"  # for so little text
     (folder / "domain.yaml").write_text(blocks("domain", "yaml")[0] + small, encoding="utf-8")
+    tiny = (
+        blocks("multilingual", "yaml")[0].replace("vocab_size: 8000", "vocab_size: 60").replace("tie: all", "heads: 2")
+    )
+    (folder / "both-ways.yaml").write_text(tiny, encoding="utf-8")
+    (folder / "with-back.yaml").write_text(blocks("little-text", "yaml")[0] + small, encoding="utf-8")
     chosen = blocks("first", "yaml")[0].replace("multi30k-en-de-transformer", "preset-tiny") + small
     (folder / "runs" / "train-en-de" / "chosen.yaml").write_text(chosen, encoding="utf-8")
     (folder / "opus-mt-en-de").mkdir()
