@@ -7,7 +7,7 @@ import reference_search
 from reference_search import NO_REQUEST, EnsembleSentence, Request, Sentence
 
 from nmtkit.data.vocabulary import EOS
-from nmtkit.models.base import Decoder
+from nmtkit.models.base import Decoder, as_seq2seq
 from nmtkit.models.ensemble import Ensemble
 from nmtkit.search.hypotheses import Hypothesis
 from nmtkit.search.rules import SearchConfig
@@ -51,8 +51,10 @@ def agree(
 
 
 def for_model(settings: dict[str, object], model: Decoder) -> SearchConfig:
-    """The settings of a search; a model without attention has no coverage to penalize."""
+    """The settings of a search; where there is no attention no coverage is penalized, and no source sets a limit."""
     config = SearchConfig.model_validate(settings)
+    if as_seq2seq(model) is None:
+        config = config.changed({"max_length_ratio": 0.0, "min_length_ratio": 0.0})
     return config if model.has_attention else config.changed({"coverage_penalty": 0.0})
 
 

@@ -34,11 +34,12 @@ def backward(
         chunk_bytes: how large the log-probabilities of a part may be.
         device: where to compute.
         links: linked target tokens of the whole update.
-        counts: further counts of the whole update.
+        counts: further counts of the whole update; by default those of the batch.
         training: what differs from the default settings.
     """
     objectives = build_objectives(TrainingConfig.model_validate({"max_updates": 1, **training}))
-    of_update = {"tokens": tokens, "links": links, "sentences": batch.size, **counts}
+    own = {name: count for objective in objectives for name, count in objective.counts(batch).items()}
+    of_update = {**own, "tokens": tokens, "links": links, "sentences": batch.size, **counts}
     return GradientAccumulator(model, objectives, of_update, device, chunk_bytes).backward(batch)
 
 

@@ -60,7 +60,7 @@ class KVCache:
         self._is_open = False  # whether this position has slots
         self._is_fixed = False  # whether its size, and what is read, never change by itself
         self._in_prompt = False  # whether the W hypotheses of this step are the positions of a prompt
-        self._has_prompts = False  # whether sentences began with prompts
+        self._behind: Tensor | None = None  # on the CPU: by how much each prompt is shorter than the longest `(B,)`
         self._entries: list[Tensor] = []
         self._written = self._first = 0  # layers, at this position: by all models, and by those before this one
         self._number_rows()
@@ -97,7 +97,7 @@ class KVCache:
 
         It has the columns of `read`. None where everything is seen.
         """
-        if self.beam == 1 and self._together and not (self._in_prompt or self._has_prompts):
+        if self.beam == 1 and self._together and not (self._in_prompt or self._behind is not None):
             return None
         return self._bias[:, None, :, : self._read_columns()]
 
@@ -113,7 +113,7 @@ class KVCache:
     @property
     def reach(self) -> int:
         """How many positions the sentence that has come farthest has; unlike `length` without a longer prompt."""
-        return int(self.position.max()) + 1 if self._has_prompts else self.length
+        return self.length if self._behind is None else self.length - int(self._behind.min())
 
     def begin_prompts(self, length: int) -> None:
         """Makes the first step one over so many positions; `next_step` then stands behind them.
@@ -126,15 +126,16 @@ class KVCache:
         self._number_rows()
 
     def end_prompts(self, lengths: Tensor, beam: int) -> None:
-        """From here on sentences have `beam` hypotheses, and have read so many tokens each, `(B,)`.
+        """From here on sentences have `beam` hypotheses, and have read so many tokens each, `(B,)`, on the CPU.
 
         So far they had one, and read as many as the longest has; what stands behind the end of a shorter prompt is not
         seen from now on.
         """
         self.beam, self._dropped, self._looked = beam, (self.length - 1) * (beam - 1), self.length
-        self.position, self._has_prompts = lengths.clone(), True
+        self._behind = self.length - 1 - lengths
+        self.position = lengths.clone().to(self.position.device, non_blocking=True)
         if self._entries:
-            behind = torch.arange(self._room, device=lengths.device) >= lengths[:, None]  # (B,P)
+            behind = torch.arange(self._room, device=self.position.device) >= self.position[:, None]  # (B,P)
             self._bias.masked_fill_(behind[:, None], -torch.inf)
         self.reserve(self.length)
 
@@ -180,6 +181,8 @@ class KVCache:
     def truncate(self, length: int) -> None:
         """Reads no more than so many positions: the sentences that had come farther are finished."""
         if length < self.length:
+            if self._behind is not None:
+                self._behind = (self._behind - (self.length - length)).clamp(min=0)
             self.length = length
             self.position = self.position.clamp(max=length - 1)
 
@@ -187,14 +190,18 @@ class KVCache:
         """Goes on with these sentences, by number, `(M,)`, between two steps."""
         self.sentences = len(sentences)
         self.position = self.position.index_select(0, sentences)
+        self._behind = None if self._behind is None else self._behind[sentences.cpu()]
         if self._entries:
             self._entries = [kept.index_select(0, sentences) for kept in self._entries]
             self._bias = self._bias.index_select(0, sentences)
         self._number_rows()
 
     def compact_batch(self, holes: Tensor, movers: Tensor, count: int) -> None:
-        """Moves some sentences to the places of others `(M,)`, and goes on with the first `count`."""
+        """Moves some sentences to the places of others `(M,)`, on the CPU, and goes on with the first `count`."""
         self.sentences, filled = count, self._read_columns()
+        if self._behind is not None:
+            self._behind = self._behind.index_copy(0, holes, self._behind[movers])[:count]
+        holes, movers = (rows.to(self.position.device, non_blocking=True) for rows in (holes, movers))
 
         def moved(kept: Tensor) -> Tensor:
             return kept.index_copy_(0, holes, kept.index_select(0, movers))
@@ -209,7 +216,7 @@ class KVCache:
 
     def insert(self, sentences: Tensor, other: "KVCache") -> None:
         """Puts the sentences of another cache, which has the same K and W, in place of these, by number, `(M,)`."""
-        assert not self._has_prompts, "sentences with prompts need a batch of their own"
+        assert self._behind is None, "sentences with prompts need a batch of their own"
         self._together = False
         self.position.index_copy_(0, sentences, other.position)
         if self._entries:
@@ -263,7 +270,7 @@ class KVCache:
         if not self._entries:
             shape = (self.sentences, self.width, self._room)
             self._bias = torch.full(shape, -torch.inf, dtype=dtype, device=self.position.device)
-        position = torch.full_like(self.position, self.length - 1) if self._has_prompts else self.position
+        position = self.position if self._behind is None else torch.full_like(self.position, self.length - 1)
         self._slots = torch.add(self._hypotheses, position[:, None], alpha=self.beam)
         if self._dropped:
             self._slots -= self._dropped

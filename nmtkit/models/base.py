@@ -27,7 +27,7 @@ hypothesis is a tensor, since the hypotheses of one step may stand at different 
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, fields, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, cast
 
 import torch
@@ -173,11 +173,11 @@ class ModelOutput(Rows):
         places = [index.to(self.features.device, non_blocking=True) for index in keep.nonzero(as_tuple=True)]
         return replace(self.mapped(lambda tensor: tensor[*places]), sentence=places[0])
 
-    @classmethod
-    def stack(cls, steps: Sequence["ModelOutput"]) -> "ModelOutput":
+    @staticmethod
+    def stack(steps: Sequence["ModelOutput"]) -> "ModelOutput":
         """The outputs of T steps `(N,*)` as one `(N,T,*)`."""
-        names = [field.name for field in fields(cls) if getattr(steps[0], field.name) is not None]
-        return cls(**{name: torch.stack([getattr(step, name) for step in steps], 1) for name in names})
+        tensors = [iter(step.tensors()) for step in steps]
+        return steps[0].mapped(lambda _: torch.stack([next(own) for own in tensors], 1))
 
 
 @dataclass(frozen=True)
@@ -365,8 +365,8 @@ class Decoder(Model, Generic[M, S]):
         """Reads a prompt `(B,P)`, BOS first, of one hypothesis per sentence: the output `(B,P,*)`, and the state.
 
         The cache is at its beginning, and made for one hypothesis; afterwards it stands behind the P tokens. Of
-        prompts that are padded on the right, the state is that behind their `lengths` `(B,)`, and `KVCache.end_prompts`
-        makes the cache forget the padding.
+        prompts that are padded on the right, the state is that behind their `lengths` `(B,)`, which are on the CPU, and
+        `KVCache.end_prompts` makes the cache forget the padding.
         """
         if self.prefills_at_once:
             cache.begin_prompts(prompt.shape[1])
@@ -374,15 +374,17 @@ class Decoder(Model, Generic[M, S]):
             cache.next_step()
             return output.mapped(lambda tensor: tensor.view(*prompt.shape, *tensor.shape[1:])), state
         steps = []
-        for place, tokens in enumerate(prompt.unbind(1)):
-            output, after = self.advance(tokens, state, memory, cache)
-            if lengths is not None:
-                ended = (lengths <= place).nonzero()[:, 0]
-                after.put(ended, state.select(ended))
-            state = after
+        lengths = torch.full((len(prompt),), prompt.shape[1]) if lengths is None else lengths
+        ends = lengths.argsort().to(prompt.device, non_blocking=True)
+        rows = torch.split(ends, lengths.bincount(minlength=1).tolist())
+        last = state.mapped(torch.clone)
+        for place, tokens in enumerate(prompt.unbind(1), start=1):
+            output, state = self.advance(tokens, state, memory, cache)
+            if place < len(rows) and len(rows[place]):
+                last.put(rows[place], state.select(rows[place]))
             cache.next_step()
             steps.append(output)
-        return ModelOutput.stack(steps), state
+        return ModelOutput.stack(steps), last
 
     def unroll(self, batch: Batch, memory: M, need_attention: bool = False) -> ModelOutput:
         """All steps over the given targets, `(B,T,*)`."""

@@ -112,8 +112,9 @@ class DecodingBatch:
         state, cache = model.start(memory), KVCache(size, beam_size, device, width=1, room=room_at_first)
         if prompt.shape[1]:
             lengths = (prompt != PAD).sum(1)
-            _, state = model.prefill(pad(prompt, (1, -1), value=BOS), state, memory, cache, lengths)
-            cache.end_prompts(lengths, config.beam_size)
+            on_host = lengths.cpu()
+            _, state = model.prefill(pad(prompt, (1, -1), value=BOS), state, memory, cache, on_host)
+            cache.end_prompts(on_host, config.beam_size)
             sentences = sentences.behind(prompt, lengths)
         return cls(
             model=model,
@@ -167,11 +168,12 @@ class DecodingBatch:
         """Goes on with these sentences, by number, in an order that moves few: see `compaction_order`."""
         count, width, device = len(order), self.sentences.scores.shape[1], self.sentences.scores.device
         moved = np.flatnonzero(order != np.arange(count))
-        holes, movers = torch.from_numpy(moved).to(device), torch.from_numpy(order[moved]).to(device)
+        places = torch.from_numpy(moved), torch.from_numpy(order[moved])
+        holes, movers = (rows.to(device) for rows in places)
         self.sentences.put(holes, self.sentences.select(movers))
         self.beam.put(self._rows(holes), self.beam.select(self._rows(movers)))
         self.sentences, self.beam = self.sentences.select(slice(count)), self.beam.select(slice(count * width))
-        self.cache.compact_batch(holes, movers, count)
+        self.cache.compact_batch(*places, count)
 
     def insert(self, slots: Tensor, other: "DecodingBatch") -> None:
         """Puts the sentences of another batch into slots `(M,)`; both have made a step, and S is the same."""

@@ -12,13 +12,13 @@ from gradients import backward
 from pretended_cuda import CUDA, Fault, PretendedCuda, pretended_cuda
 from test_models import SOURCES, TARGETS, batch_of
 from torch import Tensor, nn
-from variants import ASKED, EVERY, FEW, build, in_turns
+from variants import EVERY, asked, build, few, in_turns
 from walk import Walk, told
 
 from nmtkit.data.batch import Batch, Rows
 from nmtkit.data.vocabulary import BOS
 from nmtkit.layers.transformer import sinusoids
-from nmtkit.models.base import Seq2Seq
+from nmtkit.models.base import Decoder, Model, as_seq2seq
 from nmtkit.search.engine import beam_search
 from nmtkit.search.rules import SearchConfig
 from nmtkit.training import randomness
@@ -46,7 +46,7 @@ def cuda() -> Iterator[PretendedCuda]:
         yield cuda
 
 
-def there(cuda: PretendedCuda, name: str, dtype: torch.dtype = torch.float32) -> Seq2Seq:
+def there(cuda: PretendedCuda, name: str, dtype: torch.dtype = torch.float32) -> Any:
     """A variant on the pretended device, in evaluation mode."""
     model = build(*EVERY[name]).to(dtype).eval()
     cuda.take(model)
@@ -54,7 +54,9 @@ def there(cuda: PretendedCuda, name: str, dtype: torch.dtype = torch.float32) ->
 
 
 def linked(batch: Batch) -> Batch:
-    """The batch with a link from every target token to the first of its source."""
+    """The batch with a link from every target token to the first of its source, if it has both."""
+    if not batch.reads_text or not batch.has_targets:
+        return batch
     links = torch.zeros(*batch.targets.mask.shape, batch.inputs.ids.shape[1], dtype=torch.bool)
     links[:, :, 0] = batch.targets.mask
     return replace(batch, alignment=links)
@@ -69,9 +71,9 @@ def types_of(rows: Rows) -> dict[str, Any]:
     return {field.name: of(getattr(rows, field.name)) for field in fields(rows)}
 
 
-def walk_on(model: Seq2Seq, cuda: PretendedCuda) -> None:
+def walk_on(model: Decoder, cuda: PretendedCuda) -> None:
     """Encode, start and three steps of three hypotheses a sentence: nothing waits, no type changes."""
-    batch = batch_of(SOURCES).to(CUDA)
+    batch = batch_of(model, SOURCES).to(CUDA)
     cuda.waits.clear()
     with torch.no_grad():
         memory = model.encode(batch)
@@ -88,7 +90,7 @@ def walk_on(model: Seq2Seq, cuda: PretendedCuda) -> None:
     assert cuda.waits == []
 
 
-def gradients_on(model: Seq2Seq, batch: Batch, device: torch.device, reinforced: bool = False) -> dict[str, Tensor]:
+def gradients_on(model: Model, batch: Batch, device: torch.device, reinforced: bool = False) -> dict[str, Tensor]:
     """The gradients of what the model can be trained by, on a batch that is gone through in parts."""
     model.train()
     model.zero_grad()
@@ -97,31 +99,40 @@ def gradients_on(model: Seq2Seq, batch: Batch, device: torch.device, reinforced:
     if reinforced:
         backward(model, batch, 10, part, device, reinforce={"max_length": 3})
     else:
-        backward(model, batch, 10, part, device, label_smoothing=0.1, **attending)
+        own: dict[str, Any] = {name: {} for name in model.pretrained_by[:1]} or {"label_smoothing": 0.1}
+        own |= {model.config.further_head: 1.0} if model.config.further_head else {}
+        backward(model, batch, 10, part, device, **own, **attending)
     model.eval()
     return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
 
 
-@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("name", asked(Model))
 def test_whole_pass(cuda: PretendedCuda, name: str) -> None:
-    model, given = there(cuda, name), batch_of(SOURCES, TARGETS)
+    model = there(cuda, name)
+    given = batch_of(model, SOURCES, TARGETS)
     batch = given.to(CUDA)
     cuda.waits.clear()
     with torch.no_grad():
         for in_bf16 in (False, True):
             with torch.autocast("cuda", torch.bfloat16, enabled=in_bf16):
                 whole = told(model, batch)
-                kept = model(batch, keep=given.targets.mask)
+                kept = model(batch, keep=given.loss_mask)
             assert whole.log_probs.device == kept.device == CUDA
             assert whole.log_probs.dtype == kept.dtype == torch.float32
     assert cuda.waits == []
 
 
-@pytest.mark.parametrize(("name", "ways"), in_turns([(False, False), (True, True), (True, False), (False, True)]))
+WAYS = in_turns([(False, False), (True, True), (True, False), (False, True)], contract=Model)
+"""In bfloat16 or not, and with reinforcement, which summaries of a text get, or not."""
+
+
+@pytest.mark.parametrize(("name", "ways"), WAYS)
 def test_training(cuda: PretendedCuda, name: str, ways: list[tuple[bool, bool]]) -> None:
     """Gradients for all parameters, and nothing waits; reinforcement waits once, to read the drawn summaries."""
-    model, batch = there(cuda, name), linked(batch_of(SOURCES[:3], TARGETS[:3]))
+    model = there(cuda, name)
+    batch = linked(batch_of(model, SOURCES[:3], TARGETS[:3]))
     for in_bf16, reinforced in ways:
+        reinforced = reinforced and as_seq2seq(model) is not None
         cuda.waits.clear()
         with torch.autocast("cuda", torch.bfloat16, enabled=in_bf16):
             gradients = gradients_on(model, batch, CUDA, reinforced)
@@ -140,12 +151,12 @@ def test_steps(cuda: PretendedCuda, name: str, dtypes: list[torch.dtype]) -> Non
         walk_on(there(cuda, name, dtype), cuda)
 
 
-@pytest.mark.parametrize(("name", "searches"), in_turns(SEARCHES, few=True))
+@pytest.mark.parametrize(("name", "searches"), in_turns(SEARCHES, only_first=True))
 def test_search(cuda: PretendedCuda, name: str, searches: list[dict[str, Any]]) -> None:
     """Every search waits for nothing before it reads its result, which is that of the CPU."""
     torch.set_float32_matmul_precision("highest")  # products of other shapes round alike only if they are exact
-    model, given = there(cuda, name), batch_of(SOURCES)
-    on_cpu = build(*EVERY[name]).eval()
+    model = there(cuda, name)
+    given, on_cpu = batch_of(model, SOURCES), build(*EVERY[name]).eval()
     for settings in searches:
         config = for_model({**settings, "max_length": LENGTH}, model)
         n_best = config.hypotheses
@@ -160,7 +171,7 @@ def test_positions_are_made_before_the_search(cuda: PretendedCuda) -> None:
     """A longer table of sinusoids comes from the CPU; in the middle of a search all steps would wait for it."""
     model = there(cuda, "transformer")
     model.tgt_positions.table = cuda.put(sinusoids(2, 8))
-    batch = batch_of(SOURCES).to(CUDA)
+    batch = batch_of(model, SOURCES).to(CUDA)
     cuda.waits.clear()
     beam_search(model, batch, SearchConfig(beam_size=2, max_length=LENGTH, min_length=LENGTH - 2))
     assert [wait for wait in cuda.waits if wait.split(":")[0] not in AROUND] == ["reserve: blocking copy to the device"]
@@ -192,7 +203,7 @@ def test_a_planted_fault_is_found(cuda: PretendedCuda, fault: str) -> None:
     model = there(cuda, "pointer-generator-coverage", torch.bfloat16 if drifts else torch.float32)
     right = model.advance
 
-    def advance(_: Seq2Seq, tokens: Tensor, *others: Any) -> Any:
+    def advance(_: Decoder, tokens: Tensor, *others: Any) -> Any:
         readout, state = right(tokens, *others)
         if drifts:
             return readout, replace(state, context=state.context.float())
@@ -232,16 +243,16 @@ TOKENS = 10_000_000
 """Of an update, by which its loss is divided. Gradients of models of real size are as small with 100,000 tokens."""
 
 
-def without_chance(name: str, seed: int) -> Seq2Seq:
+def without_chance(name: str, seed: int) -> Any:
     """A variant with some weights, that draws nothing in training mode."""
     kind, settings = EVERY[name]
     return build(kind, {**settings, "dropout": 0.0, **({"own_words": 0.0} if kind == "intra_attention" else {})}, seed)
 
 
-def gradients_of(model: Seq2Seq, device: str, in_bf16: bool = False, copies: int = 1) -> dict[str, Tensor]:
+def gradients_of(model: Model, device: str, in_bf16: bool = False, copies: int = 1) -> dict[str, Tensor]:
     """The gradients of one batch of an update of `TOKENS` tokens, on the CPU."""
     model.to(device).train().zero_grad()
-    batch = linked(batch_of(SOURCES * copies, TARGETS * copies))
+    batch = linked(batch_of(model, SOURCES * copies, TARGETS * copies))
     attending: dict[str, Any] = {"guided_alignment": {"weight": 1.0}, "coverage_weight": 1.0}
     given = attending if model.has_attention else {}
     with torch.autocast(device, torch.bfloat16, enabled=in_bf16):
@@ -261,22 +272,23 @@ def furthest(near: dict[str, Tensor], exact: dict[str, Tensor]) -> tuple[float, 
 
 @torch.no_grad()
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("name", FEW)
+@pytest.mark.parametrize("name", few(Decoder))
 def test_float32_gives_what_float64_gives(name: str, device: str) -> None:
     torch.set_float32_matmul_precision("highest")
-    batch = batch_of(SOURCES, TARGETS)
-    exact = build(*EVERY[name]).double().eval()(batch, keep=batch.targets.mask)
     model = build(*EVERY[name]).to(device).eval()
+    batch = batch_of(model, SOURCES, TARGETS)
+    exact = build(*EVERY[name]).double().eval()(batch, keep=batch.targets.mask)
     log_probs = model(batch.to(device), keep=batch.targets.mask).cpu()
     torch.testing.assert_close(log_probs.double(), exact, rtol=0, atol=1e-4)
     config = SearchConfig(beam_size=3, max_length=LENGTH)
-    best = beam_search(model, batch.to(device), config, need_attention=True)
+    given = batch_of(model, SOURCES)
+    best = beam_search(model, given.to(device), config, need_attention=True)
     assert [len(one) for one in best] == [1] * batch.size
-    same(best, beam_search(model.cpu(), batch, config, need_attention=True), within=1e-5)
+    same(best, beam_search(model.cpu(), given, config, need_attention=True), within=1e-5)
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("name", FEW)
+@pytest.mark.parametrize("name", few(Model))
 def test_deterministic_gradients_are_the_same_each_time(
     name: str, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,7 +301,7 @@ def test_deterministic_gradients_are_the_same_each_time(
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("name", FEW)
+@pytest.mark.parametrize("name", few(Model))
 def test_bfloat16_gives_nearly_the_gradients_of_float32(name: str, device: str) -> None:
     """Within 5 % of the norm of each parameter's; of very small ones, which rounding drowns, of a tenth of all.
 

@@ -191,7 +191,7 @@ class Search:
 
     def batch(self, copies: bool) -> Batch:
         """The lines with what is asked of them."""
-        batch, terms = batch_of(LINES), None
+        batch, terms = batch_of(shared("transformer"), LINES), None
         longest = max(len(one.prefix) for one in self.requests)
         if any(one.required or one.refused for one in self.requests):
             terms = Constraints(
@@ -241,7 +241,9 @@ def listed(model: Seq2Seq, search: Search, number: int) -> Tensor:
     """The words of the shortlist for a line, and those that are asked for."""
     request = search.requests[number]
     ids = [[*request.prefix, *(token for term in request.required for token in term)]]
-    (candidates,) = SHORTLIST.candidates(batch_of([LINES[number]]), model.config.copies, torch.tensor(ids).long())
+    (candidates,) = SHORTLIST.candidates(
+        batch_of(model, [LINES[number]]), model.config.copies, torch.tensor(ids).long()
+    )
     return candidates
 
 

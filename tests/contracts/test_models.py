@@ -4,23 +4,25 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import reference_search
 import torch
 from comparing import agree, for_model, same
 from daily import daily
+from prompted import prompts
 from seeds import moved
 from torch import Tensor
 from torch.nn.functional import pad
-from variants import ASKED, EVERY, ONE_OF_EACH, SIZES, VARIANTS, VOCABULARY, build, enlarged, in_turns
+from variants import EVERY, ONE_OF_EACH, VARIANTS, VOCABULARY, asked, build, enlarged, in_turns
 from walk import Walk, source_of, told
 
 from nmtkit.checkpoints.weights import SkipInit, assign_weights, get_weights
-from nmtkit.data.batch import Batch, collate
+from nmtkit.data.batch import Batch, Inputs, Targets, collate
 from nmtkit.data.vocabulary import EOS, UNK
 from nmtkit.layers import kv_cache
-from nmtkit.models.base import MODELS, Memory, ModelConfig, Seq2Seq
+from nmtkit.models.base import MODELS, Decoder, Memory, Model, ModelConfig, as_decoder, as_seq2seq
 from nmtkit.search.engine import Engine, beam_search
 from nmtkit.search.rules import SearchConfig
 from nmtkit.search.state import TokenClasses
@@ -33,6 +35,10 @@ LEARNERS: dict[str, dict[str, object]] = {
     "pointer_generator": {"embedding_size": 48, "hidden_size": 48},
     "intra_attention": {"embedding_size": 48, "hidden_size": 64},
     "transformer": {"hidden_size": 48, "feed_forward_size": 96, "heads": 4, "encoder_layers": 1, "decoder_layers": 1},
+    "t5": {"hidden_size": 48, "feed_forward_size": 96, "heads": 4, "encoder_layers": 1, "decoder_layers": 1},
+    "transformer_lm": {"hidden_size": 48, "feed_forward_size": 96, "heads": 4, "layers": 2},
+    "rnn_lm": {"hidden_size": 64, "layers": 1},
+    "pointer_sentinel": {"hidden_size": 64, "layers": 1},
 }
 """One size of each model that learns a small task in seconds."""
 
@@ -41,6 +47,7 @@ COPIERS: dict[str, tuple[str, dict[str, object]]] = {
     "intra_attention": ("intra_attention", {}),
     "transformer-head": ("transformer", {"copying": "head", "alignment_heads": 1}),
     "transformer-learned": ("transformer", {"copying": "learned"}),
+    "t5": ("t5", {"copying": "learned"}),
 }
 """The learners that can copy, and what they are told besides."""
 
@@ -53,30 +60,42 @@ MAY_REPEAT = [4, 9]
 TARGETS = [[9, 14, 7], [4, 10, 11, 12, 6, 5], [13, 6], [], [13, 13]]
 
 
-@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("name", asked(Model))
 def test_a_model_to_be_filled_draws_nothing_and_lacks_nothing(name: str) -> None:
     drawn = build(*EVERY[name])
     torch.manual_seed(1)
     before = torch.get_rng_state()
     with SkipInit():
-        filled = MODELS.get(EVERY[name][0])(drawn.config, SIZES)
+        filled = type(drawn)(drawn.config, drawn.sizes)
     assert torch.equal(torch.get_rng_state(), before)
-    assert not torch.equal(drawn.embedding("src").weight, filled.embedding("src").weight)
+    assert not all(map(torch.equal, drawn.parameters(), filled.parameters()))
     assign_weights(filled, get_weights(drawn), Path())
     for one, other in ((drawn.named_parameters, filled.named_parameters), (drawn.named_buffers, filled.named_buffers)):
         assert dict(one()).keys() == dict(other()).keys()
         assert all(torch.equal(value, dict(other())[name]) for name, value in one())
 
 
-def batch_of(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]] | None = None) -> Batch:
-    """A batch of sentences without EOS."""
+def known(rows: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Sentences as a vocabulary has them."""
+    return [[UNK if word >= VOCABULARY else word for word in row] for row in rows]
 
-    def known(rows: Sequence[Sequence[int]]) -> list[list[int]]:
-        return [[UNK if word >= VOCABULARY else word for word in row] for row in rows]
 
+def batch_of(model: Model, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]] | None = None) -> Batch:
+    """A batch of sentences without EOS, as a model takes them.
+
+    A decoder that reads no text goes on with the sources; given targets stand alone. A model that writes nothing reads
+    the sources and says something at every other place of them.
+    """
     n_oov = max([0, *(word - VOCABULARY + 1 for row in sources for word in row)])
     tgt = None if targets is None else known(targets)
-    return collate(known(sources), tgt, sources, targets, n_oov)
+    if as_seq2seq(model) is not None:
+        return collate(known(sources), tgt, sources, targets, n_oov)
+    if as_decoder(model) is not None:
+        return prompts(*known(sources)) if tgt is None else Batch(targets=Targets.of_texts(tgt))
+    inputs = Inputs.of_texts(known(sources))
+    every_other = inputs.mask & (torch.arange(inputs.mask.shape[1]) % 2 == 0)
+    labels = inputs.ids.masked_fill(~every_other, -1)
+    return Batch(inputs, labels=labels, next_sentence=torch.arange(len(sources)) % 2)
 
 
 def with_more_padding(batch: Batch, columns: int) -> Batch:
@@ -84,34 +103,61 @@ def with_more_padding(batch: Batch, columns: int) -> Batch:
     return batch.mapped(lambda tensor: pad(tensor, (0, columns)) if tensor.dim() == 2 else tensor)
 
 
-def columns(model: Seq2Seq, batch: Batch) -> int:
+def columns(model: Decoder, batch: Batch) -> int:
     """X of a model that copies, V of another."""
     return VOCABULARY + (batch.n_oov if model.config.copies else 0)
 
 
-def log_probs_of_targets(model: Seq2Seq, batch: Batch) -> Tensor:
-    """`(B,T)`; a model that copies is asked for unknown words by their extended ids."""
-    targets = batch.targets.extended if model.config.copies else batch.targets.ids
-    log_probs: Tensor = model(batch)
-    return log_probs.gather(2, targets[:, :, None]).squeeze(2)
+def log_probs_of_targets(
+    model: Model, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
+) -> tuple[Tensor, Tensor]:
+    """Those of each target and its EOS `(B,T)`, 0 behind it, and which they are; a copied word has its extended id.
+
+    A decoder that reads no text has the source before the target.
+    """
+    prompted = as_seq2seq(model) is None
+    given = [[*source, *target] if prompted else target for source, target in zip(sources, targets, strict=True)]
+    batch = batch_of(model, sources, given)
+    log_probs = model(batch).gather(2, batch.wanted(model.config.copies)[:, :, None]).squeeze(2)
+    places = torch.arange(max(map(len, targets)) + 1)
+    counts = torch.tensor([len(target) + 1 for target in targets])[:, None]
+    begins = torch.tensor([len(source) if prompted else 0 for source in sources])[:, None]
+    own = log_probs.gather(1, (begins + places).clamp(max=log_probs.shape[1] - 1))
+    return own.masked_fill(places >= counts, 0.0), places < counts
 
 
 @cache
-def shared(name: str) -> Seq2Seq:
+def shared(name: str) -> Any:
     return enlarged(name)
 
 
 @cache
 @torch.no_grad()
-def sentences(model: Seq2Seq) -> list[reference_search.Sentence]:
+def sentences(model: Decoder) -> list[reference_search.Sentence]:
     """`SOURCES`, and what a model says of their prefixes; searches of several tests share it."""
-    return [reference_search.Sentence(model, lambda ids, own=source: batch_of([own], [ids])) for source in SOURCES]
+    of_text = as_seq2seq(model) is not None
+    return [
+        reference_search.Sentence(
+            model, lambda ids, own=source: batch_of(model, [own], [ids]), () if of_text else known([source])[0]
+        )
+        for source in SOURCES
+    ]
 
 
-@pytest.fixture(params=ASKED)
-def model(request: pytest.FixtureRequest) -> Iterator[Seq2Seq]:
-    """Every variant, enlarged; tests share it, and who would change it takes a copy."""
-    model = shared(request.param)
+@pytest.fixture(params=asked(Decoder))
+def model(request: pytest.FixtureRequest) -> Iterator[Decoder]:
+    """Every decoder, enlarged; tests share it, and who would change it takes a copy."""
+    yield from unchanged(shared(request.param))
+
+
+@pytest.fixture(params=asked(Model))
+def any_model(request: pytest.FixtureRequest) -> Iterator[Model]:
+    """Every model, as the fixture before."""
+    yield from unchanged(shared(request.param))
+
+
+def unchanged(model: Model) -> Iterator[Model]:
+    """A model, which must be the same afterwards."""
     before = [(value.data_ptr(), value._version) for value in model.state_dict().values()]
     yield model
     assert before == [(value.data_ptr(), value._version) for value in model.state_dict().values()]
@@ -124,7 +170,7 @@ def close(one: Tensor, other: Tensor) -> None:
         torch.testing.assert_close(one, other, rtol=0, atol=SMALL_ENOUGH)
 
 
-def walked(model: Seq2Seq, memory: Memory, tokens: Tensor) -> tuple[Tensor, Tensor | None]:
+def walked(model: Decoder, memory: Memory, tokens: Tensor) -> tuple[Tensor, Tensor | None]:
     """Log-probabilities `(N,T,X)` and attention `(N,T,S)` of a walk over tokens `(N,T)`, one step at a time."""
     walk = Walk(model, memory, len(tokens) // len(memory.mask))
     log_probs, attention = [], []
@@ -138,7 +184,8 @@ def walked(model: Seq2Seq, memory: Memory, tokens: Tensor) -> tuple[Tensor, Tens
 
 
 def test_every_registered_model_is_in_the_table() -> None:
-    assert {kind for kind, _ in VARIANTS.values()} == set(LEARNERS) == set(MODELS.names())
+    assert {kind for kind, _ in VARIANTS.values()} == set(MODELS.names())
+    assert {kind for kind in MODELS.names() if issubclass(MODELS.get(kind), Decoder)} == set(LEARNERS)
     copying = {VARIANTS[name][0] for name in VARIANTS if shared(name).config.copies}
     assert copying == {kind for kind, _ in COPIERS.values()}
     for name in MODELS.names():
@@ -147,15 +194,15 @@ def test_every_registered_model_is_in_the_table() -> None:
 
 
 @torch.no_grad()
-def test_whole_pass_equals_the_walk(model: Seq2Seq) -> None:
-    batch = batch_of(SOURCES, TARGETS)
+def test_whole_pass_equals_the_walk(model: Decoder) -> None:
+    batch = batch_of(model, SOURCES, TARGETS)
     whole = told(model, batch)
     memory = model.encode(batch)
     log_probs, attention = walked(model, memory, batch.targets.shifted)
     assert log_probs.dtype == torch.float64
     assert whole.log_probs.shape == (*batch.targets.shifted.shape, columns(model, batch))
     close(whole.log_probs, log_probs)
-    assert (whole.copy_gate is not None) == model.config.copies
+    assert whole.copy_gate is not None or not model.config.copies
     if model.has_attention:
         close(whole.attention, attention)
     else:
@@ -163,37 +210,40 @@ def test_whole_pass_equals_the_walk(model: Seq2Seq) -> None:
 
 
 @torch.no_grad()
-def test_kept_positions_are_those_of_the_whole_pass(model: Seq2Seq) -> None:
-    batch = batch_of(SOURCES, TARGETS)
-    close(model(batch, keep=batch.targets.mask), model(batch)[batch.targets.mask])
+def test_kept_positions_are_those_of_the_whole_pass(any_model: Model) -> None:
+    batch = batch_of(any_model, SOURCES, TARGETS)
+    close(any_model(batch, keep=batch.loss_mask), any_model(batch)[batch.loss_mask])
 
 
 @torch.no_grad()
-def test_padding_changes_nothing(model: Seq2Seq) -> None:
-    tight = batch_of(SOURCES, TARGETS)
+def test_padding_changes_nothing(any_model: Model) -> None:
+    model, tight = any_model, batch_of(any_model, SOURCES, TARGETS)
     loose = with_more_padding(tight, 3)
-    assert loose.inputs.ids.shape[1] == tight.inputs.ids.shape[1] + 3
-    one, other = told(model, tight), told(model, loose)
-    close(one.log_probs[tight.targets.mask], other.log_probs[loose.targets.mask])
+    assert {one.shape[1] + 3 for one in tight.tensors() if one.dim() == 2} == {
+        one.shape[1] for one in loose.tensors() if one.dim() == 2
+    }
+    one, other, mask = told(model, tight), told(model, loose), tight.loss_mask
+    kept = pad(mask, (0, 3))
+    close(one.log_probs[mask], other.log_probs[kept])
     if model.has_attention:
-        close(one.attention[tight.targets.mask], other.attention[loose.targets.mask][:, : tight.inputs.ids.shape[1]])
-    if model.window_half_width is not None:
-        close(one.centres[tight.targets.mask], other.centres[loose.targets.mask])
+        close(one.attention[mask], other.attention[kept][:, : tight.inputs.ids.shape[1]])
+    if one.centres is not None:
+        close(one.centres[mask], other.centres[kept])
     for row, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
-        single = batch_of([source], [target])
-        alone = model(single)[0]
-        together = one.log_probs[row, : len(target) + 1]
+        single = batch_of(model, [source], [target])
+        alone = model(single)[single.loss_mask]
+        together = one.log_probs[row][mask[row]]
         close(together[:, : columns(model, single)], alone)
         assert bool((together[:, columns(model, single) :] == -math.inf).all())  # unknown words of other sentences
 
 
 @torch.no_grad()
-def test_hypotheses_of_a_sentence_equal_sentences_of_their_own(model: Seq2Seq) -> None:
+def test_hypotheses_of_a_sentence_equal_sentences_of_their_own(model: Decoder) -> None:
     beam = 3
-    batch = batch_of(SOURCES)
+    batch = batch_of(model, SOURCES)
     rows = torch.arange(len(SOURCES)).repeat_interleave(beam)
     tokens = torch.randint(4, columns(model, batch), (len(rows), 4))
-    folded, spread = model.encode(batch), model.encode(batch_of([SOURCES[row] for row in rows]))
+    folded, spread = model.encode(batch), model.encode(batch_of(model, [SOURCES[row] for row in rows]))
     one, other = walked(model, folded, tokens), walked(model, spread, tokens)
     close(one[0], other[0])
     if model.has_attention:
@@ -201,9 +251,9 @@ def test_hypotheses_of_a_sentence_equal_sentences_of_their_own(model: Seq2Seq) -
 
 
 @torch.no_grad()
-def test_permuted_rows_give_permuted_outputs(model: Seq2Seq) -> None:
+def test_permuted_rows_give_permuted_outputs(model: Decoder) -> None:
     beam = 3
-    batch = batch_of(SOURCES)
+    batch = batch_of(model, SOURCES)
     walk = Walk(model, model.encode(batch), beam)
     tokens = torch.randint(4, columns(model, batch), (len(SOURCES) * beam,))
     for _ in range(2):  # so that the rows of a sentence differ
@@ -227,8 +277,8 @@ def test_permuted_rows_give_permuted_outputs(model: Seq2Seq) -> None:
 
 
 @torch.no_grad()
-def test_distributions_sum_to_one(model: Seq2Seq) -> None:
-    batch = batch_of(SOURCES, TARGETS)
+def test_distributions_sum_to_one(any_model: Model) -> None:
+    model, batch = any_model, batch_of(any_model, SOURCES, TARGETS)
     output = told(model, batch)
     close(output.log_probs.logsumexp(-1), torch.zeros_like(output.log_probs[..., 0]))
     if model.has_attention:
@@ -244,19 +294,25 @@ def test_distributions_sum_to_one(model: Seq2Seq) -> None:
         assert bool((output.attention[hidden] == 0).all())
 
 
-def test_every_parameter_gets_a_gradient(model: Seq2Seq) -> None:
-    batch = batch_of(SOURCES, TARGETS)
-    (-log_probs_of_targets(model, batch)[batch.targets.mask]).sum().backward()
+def test_every_parameter_gets_a_gradient(any_model: Model) -> None:
+    batch = batch_of(any_model, SOURCES, TARGETS)
+    wanted = batch.wanted(any_model.config.copies)[batch.loss_mask]
+    output, memory = any_model.read(batch)
+    loss = -any_model.predict(output.gather(batch.loss_mask), memory).gather(1, wanted[:, None]).sum()
+    if any_model.config.further_head:
+        loss = loss + any_model.further_logits(batch, output).square().sum()
+    loss.backward()
     untouched = [
         name
-        for name, parameter in model.named_parameters()
+        for name, parameter in any_model.named_parameters()
         if parameter.grad is None or float(parameter.grad.abs().max()) < SMALL_ENOUGH
     ]
     assert untouched == []
 
 
-def test_ties_share_what_they_say(model: Seq2Seq) -> None:
-    tie, src, tgt = model.config.model_dump()["tie"], model.embedding("src").weight, model.embedding("tgt").weight
+def test_ties_share_what_they_say(model: Decoder) -> None:
+    tie, tgt = model.config.model_dump()["tie"], model.tgt_embedding.weight
+    src = model.embedding("src").weight if as_seq2seq(model) is not None else None
     assert (src is tgt) == (tie in ("embeddings", "all"))
     if model.output is not None:  # one that is made of the embedding has none of its own
         assert (model.output.weight is tgt) == (tie in ("decoder", "all"))
@@ -264,11 +320,11 @@ def test_ties_share_what_they_say(model: Seq2Seq) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("name", asked(Model))
 def test_bfloat16_autocast_stays_near(name: str) -> None:
     """Products keep two or three digits; the log-probabilities are in float32 all the same, and still sum to one."""
     model = build(*EVERY[name]).eval()
-    batch = batch_of(SOURCES, TARGETS)
+    batch = batch_of(model, SOURCES, TARGETS)
     exact = model(batch)
     with torch.autocast("cpu", torch.bfloat16):
         near = model(batch)
@@ -279,20 +335,20 @@ def test_bfloat16_autocast_stays_near(name: str) -> None:
 
 @pytest.mark.parametrize(("model", "beams"), in_turns([1, 3]), indirect=["model"])
 def test_together_and_in_slots_that_are_free_equals_alone(
-    model: Seq2Seq, beams: list[int], request: pytest.FixtureRequest
+    model: Decoder, beams: list[int], request: pytest.FixtureRequest
 ) -> None:
-    """One of each kind is searched to the limit of length that holds where none is set."""
-    is_long = request.node.callspec.params["model"] in ONE_OF_EACH
-    short = {} if is_long else {"max_length_ratio": 1.0, "max_length_offset": 6}
+    """One of each kind is searched to the limit that its sources set where nobody sets one."""
+    is_long = request.node.callspec.params["model"] in ONE_OF_EACH and as_seq2seq(model) is not None
+    short = {} if is_long else {"max_length": 12, "max_length_ratio": 1.0, "max_length_offset": 6}
     for beam_size in beams:
         alone_and_together(model, SearchConfig.model_validate({"beam_size": beam_size, **short}))
 
 
-def alone_and_together(model: Seq2Seq, config: SearchConfig) -> None:
+def alone_and_together(model: Decoder, config: SearchConfig) -> None:
     how = {"n_best": config.beam_size, "need_attention": model.has_attention}
-    alone = [beam_search(model, batch_of([source]), config, **how)[0] for source in SOURCES]
-    same(beam_search(model, batch_of(SOURCES), config, **how), alone)
-    in_slots = dict(Engine(model, config, **how).run(source_of(batch_of(SOURCES), 2, order=[4, 2, 0, 1, 3])))
+    alone = [beam_search(model, batch_of(model, [source]), config, **how)[0] for source in SOURCES]
+    same(beam_search(model, batch_of(model, SOURCES), config, **how), alone)
+    in_slots = dict(Engine(model, config, **how).run(source_of(batch_of(model, SOURCES), 2, order=[4, 2, 0, 1, 3])))
     same([in_slots[number] for number in range(len(SOURCES))], alone)
 
 
@@ -316,7 +372,7 @@ DRAWS: list[dict[str, object]] = [
 @torch.no_grad()
 @pytest.mark.parametrize(("model", "rules"), in_turns([*RULES, *DRAWS], each=2), indirect=["model"])
 def test_the_engine_finds_what_the_reference_finds(
-    model: Seq2Seq, rules: list[dict[str, object]], monkeypatch: pytest.MonkeyPatch
+    model: Decoder, rules: list[dict[str, object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reference reads every prefix as a given target, one sentence and one hypothesis at a time."""
     monkeypatch.setattr(kv_cache, "COMPACT_EVERY", 1)
@@ -326,7 +382,7 @@ def test_the_engine_finds_what_the_reference_finds(
     for settings in rules:
         config = for_model({**settings, "max_length": 6}, model)
         results = beam_search(
-            model, batch_of(SOURCES[:3]), config, config.hypotheses, token_classes=TokenClasses(may_repeat)
+            model, batch_of(model, SOURCES[:3]), config, config.hypotheses, token_classes=TokenClasses(may_repeat)
         )
         for line, (sentence, hypotheses) in enumerate(zip(sentences(model)[:3], results, strict=True)):
             agree(hypotheses, sentence, config, line, reference_search.Request(may_repeat=MAY_REPEAT))
@@ -334,9 +390,9 @@ def test_the_engine_finds_what_the_reference_finds(
 
 @torch.no_grad()
 @pytest.mark.parametrize("beam", [1, 4])
-def test_a_prompt_is_read_as_its_steps_are_walked(model: Seq2Seq, beam: int) -> None:
+def test_a_prompt_is_read_as_its_steps_are_walked(model: Decoder, beam: int) -> None:
     """Prompts of several lengths, and three words behind each by every hypothesis, are as in a given target."""
-    batch, lengths = batch_of(SOURCES, TARGETS), torch.tensor([len(row) for row in TARGETS])
+    batch, lengths = batch_of(model, SOURCES, TARGETS), torch.tensor([len(row) for row in TARGETS])
     memory, prompts = model.encode(batch), batch.targets.shifted[:, :-1]
     cache = kv_cache.KVCache(batch.size, 1, prompts.device)
     output, state = model.prefill(prompts, model.start(memory), memory, cache, lengths)
@@ -355,14 +411,14 @@ def test_a_prompt_is_read_as_its_steps_are_walked(model: Seq2Seq, beam: int) -> 
         state = state.select(parents)
     for row, target in enumerate(TARGETS):
         for number in range(beam):
-            whole = batch_of([SOURCES[row]], [[*target, *words[:, number].tolist()]])
+            whole = batch_of(model, [SOURCES[row]], [[*target, *words[:, number].tolist()]])
             alone = model(whole)[0, -1]
             close(found[row * beam + number][: len(alone)], alone)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("model", ["transformer", "intra-attention"], indirect=True)
-def test_slots_that_nobody_sees_are_forgotten(model: Seq2Seq, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slots_that_nobody_sees_are_forgotten(model: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of the ancestors of K hypotheses are seen, and the search is as if all were kept."""
     config = SearchConfig.model_validate({"beam_size": 4, "max_length": 40, "min_length": 39})
     read: list[int] = []
@@ -375,20 +431,20 @@ def test_slots_that_nobody_sees_are_forgotten(model: Seq2Seq, monkeypatch: pytes
 
     monkeypatch.setattr(kv_cache.KVCache, "read", noted)
     monkeypatch.setattr(kv_cache, "COMPACT_BELOW", 1.0)
-    forgetful = beam_search(model, batch_of(SOURCES), config, 4)
+    forgetful = beam_search(model, batch_of(model, SOURCES), config, 4)
     assert read[0] == 0
     assert min(read) < 0
     monkeypatch.setattr(kv_cache, "COMPACT_BELOW", 0.0)
     read.clear()
-    same(forgetful, beam_search(model, batch_of(SOURCES), config, 4))
+    same(forgetful, beam_search(model, batch_of(model, SOURCES), config, 4))
     assert set(read) == {0}
 
 
 @torch.no_grad()
-def test_a_traced_search_is_the_search(model: Seq2Seq) -> None:
+def test_a_traced_search_is_the_search(model: Decoder) -> None:
     """Every log-probability that it tells of, of blocked words too, is that of a whole pass over the prefix."""
     config = SearchConfig.model_validate({**RULES[2], "max_length": 6})
-    batch = batch_of(SOURCES[:1])
+    batch = batch_of(model, SOURCES[:1])
     trace = SearchTracer(model, config, config.beam_size).trace(batch)
     (hypotheses,) = beam_search(model, batch, config, config.beam_size)
     assert trace.hypotheses == hypotheses
@@ -400,14 +456,15 @@ def test_a_traced_search_is_the_search(model: Seq2Seq) -> None:
         here = [([*slots[one.parent], one.token], one) for one in step]
         kept = [(one.slot, path) for path, one in here if one.slot is not None]
         slots, traced = [path for _, path in sorted(kept)], traced + here
-    given = batch_of(SOURCES[:1] * len(traced), [path for path, _ in traced])
-    for (path, one), row in zip(traced, log_probs_of_targets(model, given), strict=True):
+    given, _ = log_probs_of_targets(model, SOURCES[:1] * len(traced), [path for path, _ in traced])
+    for (path, one), row in zip(traced, given, strict=True):
         assert one.token_log_prob == pytest.approx(float(row[len(path) - 1]), abs=1e-9)
         assert one.log_prob == pytest.approx(float(row[: len(path)].sum()), abs=1e-9)
     ended = sorted((one.score for _, one in traced if one.ended), reverse=True)
     assert ended[: len(hypotheses)] == [one.score for one in hypotheses if one.finished]
     assert any(one.rule for _, one in traced)
-    for path, one in traced:
+    prompt = sentences(model)[0].prompt
+    for path, one in (([*prompt, *path], one) for path, one in traced):
         if one.rule == "no_repeat_ngram":
             assert path[-2:] in [path[at : at + 2] for at in range(len(path) - 2)]
         elif one.rule:
@@ -415,13 +472,13 @@ def test_a_traced_search_is_the_search(model: Seq2Seq) -> None:
 
 
 @torch.no_grad()
-def test_scoring_a_translation_gives_the_score_of_the_search(model: Seq2Seq) -> None:
-    config = SearchConfig(beam_size=3, length_penalty="none", max_length_ratio=1.0, max_length_offset=3)
-    results = beam_search(model, batch_of(SOURCES), config, n_best=2)
+def test_scoring_a_translation_gives_the_score_of_the_search(model: Decoder) -> None:
+    config = SearchConfig(beam_size=3, length_penalty="none", max_length=10, max_length_ratio=1.0, max_length_offset=3)
+    results = beam_search(model, batch_of(model, SOURCES), config, n_best=2)
     pairs = [(source, best) for source, several in zip(SOURCES, results, strict=True) for best in several]
     assert len(pairs) == 2 * len(SOURCES)
-    batch = batch_of([source for source, _ in pairs], [best.ids for _, best in pairs])
-    for (_, best), row in zip(pairs, log_probs_of_targets(model, batch), strict=True):
+    given, _ = log_probs_of_targets(model, [source for source, _ in pairs], [best.ids for _, best in pairs])
+    for (_, best), row in zip(pairs, given, strict=True):
         scored = row[: len(best.ids) + int(best.finished)]
         assert math.isclose(float(scored.sum()), best.score, abs_tol=1e-5)
         torch.testing.assert_close(torch.tensor(best.token_log_probs).double(), scored, rtol=0, atol=1e-5)
@@ -431,13 +488,18 @@ ENOUGH = 0.05
 """A model that makes mistakes in no more than this share of unseen sentences has learned its task."""
 
 
-def learn(model: Seq2Seq, sentence: Callable[[], list[int]], answer: Callable[[list[int]], list[int]]) -> int | None:
+def learn(model: Decoder, sentence: Callable[[], list[int]], answer: Callable[[list[int]], list[int]]) -> int | None:
     """Trains on sentences drawn anew until the task is learned, as sentences never seen in training show.
 
     Gives the updates that it took, and None if 600 were too few; over many seeds and pretended machines none needed
     more than 350.
     """
     updates, warmup, peak = 600, 50, 5e-3
+
+    def ends(sources: list[list[int]]) -> list[list[int]]:
+        """What stands before the answer needs an end to be told from it."""
+        return sources if as_seq2seq(model) is not None else [[*source, UNK] for source in sources]
+
     optimizer = torch.optim.Adam(model.parameters(), lr=peak, betas=(0.9, 0.98))
     unseen = [long for long in (sentence() for _ in range(400)) if len(long) >= 3]
     assert len(unseen) > 150
@@ -447,15 +509,15 @@ def learn(model: Seq2Seq, sentence: Callable[[], list[int]], answer: Callable[[l
     def mistakes() -> int:
         model.eval()
         with torch.no_grad():
-            results = beam_search(model, batch_of(unseen), config)
+            results = beam_search(model, batch_of(model, ends(unseen)), config)
         return sum(best.ids != answer(source) for source, (best,) in zip(unseen, results, strict=True))
 
     assert mistakes() == len(unseen)
     for update in range(1, updates + 1):
         model.train()
         sources = [source for source in (sentence() for _ in range(64)) if tuple(source) not in kept_from_training]
-        batch = batch_of(sources, [answer(source) for source in sources])
-        loss = -log_probs_of_targets(model, batch)[batch.targets.mask].mean()
+        log_probs, mask = log_probs_of_targets(model, ends(sources), [answer(source) for source in sources])
+        loss = -log_probs.sum() / mask.sum()
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -15,7 +15,7 @@ from nmtkit.layers.inference import (
     quantize_for_inference,
     supported_precisions,
 )
-from nmtkit.models.base import Seq2Seq
+from nmtkit.models.base import Decoder
 
 NEAR = {"fp32": 1e-4, "bf16": 0.2, "int8": 0.3, "fp16": 0.03}
 """By how much a log-probability of these small models differs at most."""
@@ -24,10 +24,10 @@ ROUNDING = {"fp32": 1e-4, "bf16": 0.1, "int8": 0.02}
 """The same of one precision in batches of other sizes: a number that is rounded up in one and down in the other."""
 
 
-def steps(model: Seq2Seq, rows: list[int]) -> torch.Tensor:
+def steps(model: Decoder, rows: list[int]) -> torch.Tensor:
     """Log-probabilities `(N,T,V)` of some words after some of the sources, read together."""
     words = torch.tensor([[1, 4, 9, 6], [1, 5, 5, 12], [1, 11, 3, 4], [1, 8, 7, 6], [1, 6, 6, 6]])
-    log_probs, _ = walked(model, model.encode(batch_of([SOURCES[row] for row in rows])), words[rows])
+    log_probs, _ = walked(model, model.encode(batch_of(model, [SOURCES[row] for row in rows])), words[rows])
     return log_probs[:, :, : model.sizes["tgt"]]
 
 

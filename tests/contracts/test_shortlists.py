@@ -10,7 +10,7 @@ import torch
 from comparing import same
 from test_models import SOURCES, batch_of, model
 from torch import Tensor
-from variants import EVERY, FEW, ONE_OF_EACH_THAT_COPIES, VOCABULARY, build, in_turns
+from variants import EVERY, ONE_OF_EACH_THAT_COPIES, VOCABULARY, build, few, in_turns
 from walk import source_of
 
 from nmtkit.core.errors import RecipeError
@@ -40,7 +40,7 @@ def searched(
     prefix: Tensor | None = None,
 ) -> list[list[Hypothesis]]:
     engine = Engine(model, config, config.hypotheses, need_attention=model.has_attention, shortlist=shortlist)
-    hypotheses = dict(engine.run(source_of(replace(batch_of(sources), prefix=prefix), slots)))
+    hypotheses = dict(engine.run(source_of(replace(batch_of(model, sources), prefix=prefix), slots)))
     return [hypotheses[number] for number in range(len(sources))]
 
 
@@ -64,7 +64,7 @@ def test_neighbours_and_slots_change_nothing(model: Seq2Seq, searches: list[dict
         same(searched(model, sources, config, slots=2), alone)
 
 
-@pytest.mark.parametrize("model", FEW, indirect=True)
+@pytest.mark.parametrize("model", few(Seq2Seq), indirect=True)
 def test_a_shortlist_of_all_words_is_none(model: Seq2Seq) -> None:
     same(searched(model, SOURCES, shortlist=WHOLE), searched(model, SOURCES, shortlist=None))
     in_float32 = copy.deepcopy(model).float()
@@ -88,7 +88,7 @@ def test_weights_that_are_laid_out_otherwise(model: Seq2Seq, kinds: list[Precisi
             assert all(set(one.ids) <= allowed(packed, source) for one in row)
 
 
-@pytest.mark.parametrize("model", FEW, indirect=True)
+@pytest.mark.parametrize("model", few(Seq2Seq), indirect=True)
 def test_forced_words_are_candidates(model: Seq2Seq) -> None:
     """Whatever the list says; copied ones keep their extended ids."""
     own = [13, 13] if model.config.copies else [8, 8]
@@ -101,7 +101,7 @@ def test_forced_words_are_candidates(model: Seq2Seq) -> None:
     for several, others, row in zip(results, whole, prefix.tolist(), strict=True):
         wanted = [word for word in row if word != PAD]
         assert all(one.ids[: len(wanted)] == wanted for one in [*several, *others])
-    same(whole, beam_search(model, batch_of(sources), config, config.beam_size, model.has_attention, prefix))
+    same(whole, beam_search(model, batch_of(model, sources), config, config.beam_size, model.has_attention, prefix))
 
 
 def test_a_model_without_an_output_layer() -> None:

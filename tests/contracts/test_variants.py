@@ -22,7 +22,7 @@ def read(kind: str, settings: dict[str, Any]) -> ModelConfig:
 def pairs(kind: str, config: ModelConfig) -> set[tuple[Choice, Choice]]:
     """Of what was chosen; a tie is two choices."""
     made: list[Choice] = [(name, getattr(config, name)) for name in CHOICES[kind] if name != "tie"]
-    tie = config.model_dump()["tie"]
+    tie = config.model_dump().get("tie")
     made += [("one embedding", tie in ("embeddings", "all")), ("output tied", tie in ("decoder", "all"))]
     return set(combinations(made, 2))
 

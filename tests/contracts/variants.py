@@ -13,11 +13,11 @@ import torch
 import yaml
 from daily import daily
 
-import nmtkit.models  # noqa: F401  # fills the registry
-from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
+import nmtkit.language_models
+import nmtkit.models  # noqa: F401  # both fill the registry
+from nmtkit.models.base import MODELS, Decoder, Model, Seq2Seq, VocabularySizes
 
 VOCABULARY = 13
-SIZES = VocabularySizes({"src": VOCABULARY, "tgt": VOCABULARY}, shared=True)
 
 KINDS: dict[str, dict[str, dict[str, Any]]] = yaml.safe_load(
     Path(__file__).with_name("variants.yaml").read_text("utf-8")
@@ -40,32 +40,60 @@ def listed(part: str) -> dict[str, tuple[str, dict[str, Any]]]:
     return {
         name: (kind, settings_of(kind, chosen))
         for kind, of_kind in KINDS.items()
-        for name, chosen in of_kind[part].items()
+        for name, chosen in of_kind.get(part, {}).items()
     }
 
 
 VARIANTS, OTHERS = listed("variants"), listed("others")
 EVERY = VARIANTS | OTHERS
+SLOW = pytest.mark.slow
+Contract = type[Model] | type[Decoder] | type[Seq2Seq]
+"""What a question needs of a model; it is not asked of others."""
+
+
+def with_contract(contract: Contract, names: Iterable[str]) -> list[str]:
+    """Those of the names whose models have a contract."""
+    return [name for name in names if issubclass(MODELS.get(EVERY[name][0]), contract)]
+
+
 ONE_OF_EACH = [next(group) for _, group in groupby(VARIANTS, lambda name: VARIANTS[name][0])]
 """The first variant of each kind."""
-ONE_OF_EACH_THAT_COPIES = [*ONE_OF_EACH, "transformer-copying-head", "pointer-generator-plain-coverage"]
-
-SLOW = pytest.mark.slow
-ASKED = [*VARIANTS, *(pytest.param(name, marks=SLOW) for name in OTHERS)]
-"""For `parametrize`: all names."""
-FEW = daily([*ONE_OF_EACH_THAT_COPIES, *sorted(EVERY.keys() - ONE_OF_EACH_THAT_COPIES)], len(ONE_OF_EACH_THAT_COPIES))
-"""For `parametrize`: all names, for what hardly depends on a model's choices; `make test` asks one of each kind."""
+FIRST = [*ONE_OF_EACH, "transformer-copying-head", "pointer-generator-plain-coverage"]
+"""Beside them those that copy, or do not, otherwise."""
+ONE_OF_EACH_THAT_COPIES = with_contract(Seq2Seq, FIRST)
+"""Those that read a text."""
 
 
-def in_turns(things: Iterable[Any], each: int = 1, names: Iterable[str] = (), few: bool = False) -> list[Any]:
+def asked(contract: Contract) -> list[Any]:
+    """For `parametrize`: all names of models with a contract."""
+    return [
+        *with_contract(contract, VARIANTS),
+        *(pytest.param(name, marks=SLOW) for name in with_contract(contract, OTHERS)),
+    ]
+
+
+def few(contract: Contract) -> list[Any]:
+    """The same for what hardly depends on a model's choices; `make test` asks one of each kind."""
+    first = with_contract(contract, FIRST)
+    return daily([*first, *sorted({*with_contract(contract, EVERY)} - {*first})], len(first))
+
+
+def in_turns(
+    things: Iterable[Any],
+    each: int = 1,
+    names: Iterable[str] = (),
+    only_first: bool = False,
+    contract: Contract = Decoder,
+) -> list[Any]:
     """For `parametrize`: each variant with `each` of the things in its turn; `make test-all` asks it the others too.
 
     Variants of one kind stand together: with six of them or more, each kind meets everything if there is no more than
-    six times `each`. Without names all variants are asked; if `few`, `make test` asks one of each kind only.
+    six times `each`. Without names all variants with the contract are asked; with `only_first`, `make test` asks one of
+    each kind only.
     """
     things, names, params = list(things), list(names), []
-    for number, name in enumerate(names or EVERY):
-        in_time = names or name in (ONE_OF_EACH_THAT_COPIES if few else VARIANTS)
+    for number, name in enumerate(names or with_contract(contract, EVERY)):
+        in_time = names or name in (FIRST if only_first else VARIANTS)
         turns = [(number * each + more) % len(things) for more in range(each)] if in_time else []
         rest = [thing for turn, thing in enumerate(things) if turn not in turns]
         if turns:
@@ -75,14 +103,20 @@ def in_turns(things: Iterable[Any], each: int = 1, names: Iterable[str] = (), fe
     return params
 
 
-def build(kind: str, settings: dict[str, Any], seed: int = 1) -> Seq2Seq:
+def sizes_of(cls: type[Model]) -> VocabularySizes:
+    """Of a text that is read and one that is written; of one text alone where a model needs no other."""
+    columns = ["src", "tgt"] if issubclass(cls, Seq2Seq) else [cls.output_column]
+    return VocabularySizes(dict.fromkeys(columns, VOCABULARY), shared=True)
+
+
+def build(kind: str, settings: dict[str, Any], seed: int = 1) -> Any:
     """A model with the weights of a seed."""
     torch.manual_seed(seed)
     cls = MODELS.get(kind)
-    return cls(cls.Config.model_validate({"kind": kind, **settings}), SIZES)
+    return cls(cls.Config.model_validate({"kind": kind, **settings}), sizes_of(cls))
 
 
-def enlarged(name: str, seed: int = 1) -> Seq2Seq:
+def enlarged(name: str, seed: int = 1) -> Any:
     """A variant in float64, without dropout, with larger weights, so that an untrained model has opinions."""
     model = build(*EVERY[name], seed=seed).double().eval()
     with torch.no_grad():

@@ -1,0 +1,121 @@
+"""The pointer sentinel LSTM: Merity et al. 2017, "Pointer sentinel mixture models".
+
+An LSTM language model that can also repeat one of the last L words. Of its state h it asks which (section 2.2): z_i is
+the energy of word i, whose state is h_i, and the sentinel s, a vector of its own, has one too (section 2.3):
+
+    q = tanh(W h + b)        z_i = q . h_i        a = softmax([z; q . s])        g = a_{L+1}
+    p(w) = g p_vocab(w) + (1 - g) p_ptr(w)        (1 - g) p_ptr(w) = sum of a_i over the places i where w stands
+
+The present word is among the L. BOS, which no text has, is not pointed at. Training minimises -log p(w), the likelihood
+of the mixture. The paper's section 2.5 adds a loss of the pointer, -log(g + sum of a_i over the places of w), which is
+not done here: it asks for no more than the sentinel, whatever p_vocab says of the word.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from nmtkit.core.settings import Field
+from nmtkit.data.batch import Batch
+from nmtkit.data.vocabulary import BOS, PAD
+from nmtkit.language_models.rnn_lm import RecurrentLMConfig, RnnLM, RnnLMState
+from nmtkit.layers.copying import MIN_SHARE, mix
+from nmtkit.layers.elementary import at_least_float32
+from nmtkit.layers.kv_cache import KVCache
+from nmtkit.models.base import MODELS, Memory, ModelOutput, VocabularySizes
+
+
+class PointerSentinelConfig(RecurrentLMConfig):
+    """The paper's models are 650 units, 2 layers, dropout 0.5."""
+
+    kind: Literal["pointer_sentinel"] = "pointer_sentinel"
+    """Which model."""
+    window: int = Field(default=100, ge=1)
+    """The number of words that can be repeated, L: the last ones."""
+
+
+@dataclass(frozen=True)
+class PointerSentinelState(RnnLMState):
+    """What has been read, and the window."""
+
+    states: Tensor
+    """The states of the last L words `(N,L,H)`, the present one last."""
+    words: Tensor
+    """The words `(N,L)`; PAD where there was none."""
+
+
+@dataclass(frozen=True)
+class PointerOutput(ModelOutput):
+    """The state, g as `copy_gate`, and where it points."""
+
+    weights: Tensor | None = None
+    """a_i / (1 - g) of the last words, `(N,L)`, `(B,T,L)` or `(M,L)`."""
+    words: Tensor | None = None
+    """These words, of the same shape."""
+
+
+@MODELS.register("pointer_sentinel")
+class PointerSentinel(RnnLM):
+    """An LSTM that points at earlier words, or by a sentinel at the vocabulary; see the head of this file."""
+
+    Config = PointerSentinelConfig
+
+    def __init__(self, config: PointerSentinelConfig, sizes: VocabularySizes) -> None:
+        super().__init__(config, sizes)
+        self.window, width = config.window, config.hidden_size
+        self.query = nn.Linear(width, width)
+        self.sentinel = nn.Parameter(torch.empty(width).uniform_(-(width**-0.5), width**-0.5))
+
+    def start(self, memory: Memory) -> PointerSentinelState:
+        """Zeros, and an empty window."""
+        state = super().start(memory)
+        states = state.hidden.new_zeros(len(state.hidden), self.window, state.hidden.shape[2])
+        words = torch.full(states.shape[:2], PAD, device=states.device)
+        return PointerSentinelState(state.hidden, state.cell, states, words)
+
+    def advance(
+        self, tokens: Tensor, state: RnnLMState, memory: Memory, cache: KVCache, need_attention: bool = False
+    ) -> tuple[PointerOutput, PointerSentinelState]:
+        """One word, which takes the place of the oldest in the window."""
+        assert isinstance(state, PointerSentinelState)
+        output, after = super().advance(tokens, state, memory, cache)
+        states = torch.cat([state.states[:, 1:], output.features[:, None]], 1)
+        words = torch.cat([state.words[:, 1:], tokens[:, None]], 1)
+        energies = (states @ self._query(output.features)[:, :, None]).squeeze(2)
+        pointing = self._pointing(output.features, energies, words)
+        return pointing, PointerSentinelState(after.hidden, after.cell, states, words)
+
+    def unroll(self, batch: Batch, memory: Memory, need_attention: bool = False) -> PointerOutput:
+        """All words at once: of all energies `(B,T,T)` each word takes those of its window."""
+        states = super().unroll(batch, memory).features  # (B,T,H)
+        length = states.shape[1]
+        places = torch.arange(length, device=states.device)[:, None]
+        places = places + torch.arange(1 - min(self.window, length), 1, device=states.device)  # (T,L)
+        within = places.clamp(min=0)
+        energies = (self._query(states) @ states.mT).gather(2, within.expand(len(states), -1, -1))
+        words = batch.targets.shifted[:, within].masked_fill(places < 0, PAD)  # (B,T,L)
+        return self._pointing(states, energies, words)
+
+    def copied(self, log_probs: Tensor, output: ModelOutput, memory: Memory, excess: Tensor | None = None) -> Tensor:
+        """The mixture `(...,V)` from log p_vocab, or with `excess` from logits, which are so much too large."""
+        assert isinstance(output, PointerOutput)
+        assert output.weights is not None
+        assert output.words is not None
+        assert output.copy_gate is not None
+        words = memory.columns_of(output.words).flatten(0, -2)
+        return mix(log_probs, output.weights, output.copy_gate, words, 0, excess)
+
+    def _query(self, states: Tensor) -> Tensor:
+        query: Tensor = self.query(states)
+        return query.tanh()
+
+    def _pointing(self, states: Tensor, energies: Tensor, words: Tensor) -> PointerOutput:
+        """From states `(...,H)`, z `(...,L)` and the words of the window: a, in float32 or wider."""
+        energies = energies.masked_fill((words == PAD) | (words == BOS), -torch.inf)
+        whole = torch.cat([energies, (self._query(states) @ self.sentinel)[..., None]], -1)
+        shares = torch.softmax(whole, -1, dtype=at_least_float32(whole))
+        weights, gate = shares[..., :-1], shares[..., -1:]
+        weights = weights / weights.sum(-1, keepdim=True).clamp(min=MIN_SHARE)  # 1 - g without its rounding
+        return PointerOutput(states, None, gate, weights=weights, words=words)
