@@ -34,6 +34,7 @@ from nmtkit.translation.translator import Translator
     "Common",
     options.models,
     inference.checkpoint,
+    inference.language,
     click.option("--source", type=FILE, help="Sources of the test set, plain or .gz, or .jsonl."),
     click.option("--ref", type=FILE, multiple=True, help="Its references. May be repeated."),
     click.option("--test-set", metavar="NAME/PAIR", help="A test set that sacrebleu downloads, such as wmt14/en-de."),
