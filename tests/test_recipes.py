@@ -133,6 +133,21 @@ def test_intra_attention_has_the_papers_settings() -> None:
     assert reinforced.reinforce.gamma == 0.9984
 
 
+@pytest.mark.parametrize(
+    ("name", "larger", "parameters"),
+    [
+        ("gpt", {}, 116_534_784),
+        ("gpt2", {}, 124_439_808),
+        ("gpt2", {"hidden_size": 1600, "feed_forward_size": 6400, "heads": 25, "layers": 48}, 1_557_611_200),
+    ],
+)
+def test_gpt_and_gpt2_have_the_published_sizes(name: str, larger: dict[str, int], parameters: int) -> None:
+    loaded = load(name)
+    loaded = loaded.changed({"model": {**model_of(loaded), **larger}}) if larger else loaded
+    assert count_weights(loaded, loaded.tokenizer.vocab_size) == parameters
+    assert loaded.batch.block_tokens == model_of(loaded)["max_positions"]
+
+
 @pytest.mark.parametrize("corpus", ["demo-news", "inshorts"])
 def test_the_baseline_differs_by_what_it_lacks_only(corpus: str) -> None:
     """Pointer and coverage; in all it makes as many updates."""
