@@ -37,7 +37,7 @@ from nmtkit.runs.saved import SavedRun, build_model, sizes_of
 from nmtkit.training import distributed, randomness
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.objectives.likelihood import likelihood
-from nmtkit.training.objectives.objective import GradientAccumulator
+from nmtkit.training.objectives.objective import OBJECTIVES, GradientAccumulator
 from nmtkit.training.trainer import Trainer
 
 _PIECE = 8
@@ -69,8 +69,7 @@ class TrainingSpeedConfig:
 
 def training_workload_key(recipe: Recipe, sizes: VocabularySizes, device: torch.device) -> dict[str, Any]:
     """The key of the cached result."""
-    deciding = {"accumulate", "optimizer", "guided_alignment", "coverage_weight"}
-    deciding |= {"reinforce", "objectives", "ema_decay"}
+    deciding = {"accumulate", "optimizer", "ema_decay", "objectives", *OBJECTIVES} - {"label_smoothing"}
     return {
         **cache.workload_key("training", recipe.model, device),
         "processes": distributed.size(),

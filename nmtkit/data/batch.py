@@ -115,6 +115,8 @@ class Inputs(Rows):
     """Rows of numbers `(B,S,F)`."""
     segments: Tensor | None = None
     """The segment of each position `(B,S)`, int64, from 0, where a text has several."""
+    order: tuple[Tensor, Tensor] | None = None
+    """Of a permutation: the rank of each position `(B,S)`, lowest first, and the positions asked for `(B,Q)`; int64."""
     copy: CopySource = ABSENT
     """What can be copied."""
 
@@ -173,7 +175,7 @@ class Batch(Rows):
     targets: Targets = ABSENT
     """What it writes."""
     labels: Tensor = ABSENT
-    """The label of each example `(B,)`, or of each position that it reads `(B,S)`; -1 where there is none."""
+    """The label of each example `(B,)`, of each position `(B,S)`, or of each that is asked for `(B,Q)`; -1: none."""
     next_sentence: Tensor | None = None
     """Whether the second segment of each text is its own, 0, or of another text, 1: `(B,)`."""
     alignment: Tensor | None = None

@@ -57,6 +57,8 @@ class TokenizerConfig(Settings):
     characters. Files with weights have shares by weight."""
     specials: list[str] = Field(default_factory=list)
     """Further special tokens, such as <mask>: ids 4, 5, ... in their order. No text is cut into them."""
+    sentinels: int = Field(default=0, ge=0, le=10_000)
+    """How many more follow them: <extra_id_0>, <extra_id_1>, ..., for `training.span_corruption`. T5 has 100."""
     affixes: dict[Literal["src", "tgt"], dict[Literal["before", "after"], list[str]]] = Field(default_factory=dict)
     """huggingface only: special tokens before and after the texts of a side, such as `{src: {before: [de_DE]}}`; BOS
     and EOS come by themselves."""
@@ -72,13 +74,11 @@ class TokenizerConfig(Settings):
             raise ValueError("min_frequency: only kinds word and whitespace count words; take vocab_size for subwords")
         if self.tgt_vocab_size is not None and self.joint:
             raise ValueError("tgt_vocab_size: with joint there is one vocabulary for both sides; set joint to false")
-        taken = [*SPECIALS, *self.specials]
-        if len({*taken}) < len(taken) or any(WORD_START in name or [name] != name.split() for name in self.specials):
+        taken = [*SPECIALS, *self.special_tokens]
+        if len({*taken}) < len(taken) or any(WORD_START in name or [name] != name.split() for name in taken):
             raise ValueError(f"specials: names must be distinct, not {' '.join(SPECIALS)}, and without white space")
-        if self.specials and (self.kind == "marian" or self.vocab_size <= len(taken)):
-            raise ValueError(
-                f"specials: with {len(taken)} special tokens vocab_size must be larger, and kind not marian"
-            )
+        if self.special_tokens and (self.kind == "marian" or self.vocab_size <= len(taken)):
+            raise ValueError(f"specials: with {len(taken)} in all vocab_size must be larger, and kind not marian")
         if self.affixes and self.kind != "huggingface":
             raise ValueError("affixes: only tokenizers of kind huggingface have them")
         for name in self.columns:
@@ -98,6 +98,11 @@ class TokenizerConfig(Settings):
     def is_imported(self) -> bool:
         """Whether it comes with a model of another toolkit, and has a vocabulary beside its file."""
         return self.kind in ("marian", "huggingface")
+
+    @property
+    def special_tokens(self) -> list[str]:
+        """The special tokens beside the first four, in the order of their ids."""
+        return [*self.specials, *(f"<extra_id_{number}>" for number in range(self.sentinels))]
 
     @property
     def cuts_words(self) -> bool:
@@ -175,7 +180,7 @@ class SentencePieceTokenizer(Tokenizer):
             raise CheckpointError(f"not a sentencepiece model, or damaged; {RESTORE_HINT}") from fault
         self.own_pieces: list[str] = self._processor.id_to_piece(list(range(self._processor.get_piece_size())))
         """The model's tokens by its own ids."""
-        super().__init__(config, Vocabulary(self.own_pieces, config.specials) if table is None else table)
+        super().__init__(config, Vocabulary(self.own_pieces, config.special_tokens) if table is None else table)
 
     @classmethod
     def learn(cls, config: TokenizerConfig, lines: Sequence[str], what: str = "text") -> "SentencePieceTokenizer":
@@ -202,7 +207,7 @@ class SentencePieceTokenizer(Tokenizer):
                 # Its default would leave out lines of more than 4192 bytes without a word.
                 max_sentence_length=1 << 24,
                 minloglevel=2,
-                control_symbols=config.specials,
+                control_symbols=config.special_tokens,
             )
         except RuntimeError as fault:
             raise _explained(config, what, str(fault)) from fault
@@ -277,11 +282,11 @@ class WordTokenizer(Tokenizer):
     @classmethod
     def learn(cls, config: TokenizerConfig, lines: Sequence[str], what: str = "text") -> "WordTokenizer":
         """The most frequent words of the lines, which messages call `what`; DataError if there are none."""
-        cutter = cls(config, Vocabulary([*SPECIALS, *config.specials], config.specials))
+        cutter = cls(config, Vocabulary([*SPECIALS, *config.special_tokens], config.special_tokens))
         counts: Counter[str] = Counter()
         for line in lines:
             counts.update(cutter.tokens(line))
-        vocabulary = Vocabulary.build(counts, config.vocab_size, config.min_frequency, config.specials)
+        vocabulary = Vocabulary.build(counts, config.vocab_size, config.min_frequency, config.special_tokens)
         if len(vocabulary) == vocabulary.n_specials:
             raise DataError(f"tokenizer: no words to learn from: the {what} is empty, or min_frequency too high")
         return cls(config, vocabulary)
@@ -314,7 +319,7 @@ class WordTokenizer(Tokenizer):
         pieces = super().pieces(ids, oov)
         if self.config.kind == "pieces":
             return pieces
-        apart = (SPECIALS[UNK], *self.config.specials)
+        apart = (SPECIALS[UNK], *self.config.special_tokens)
         return [WORD_START + piece if piece in apart else piece for piece in pieces]
 
     @override

@@ -107,7 +107,7 @@ class Tokenizers(dict[str, Tokenizer]):
         labels = LabelVocabulary.load(folder / _LABELS) if os.path.lexists(folder / _LABELS) else None
         if config.is_imported:
             tables = {
-                name: Vocabulary.load(folder / f"{name}{WordTokenizer.suffix}", config.specials)
+                name: Vocabulary.load(folder / f"{name}{WordTokenizer.suffix}", config.special_tokens)
                 for name in {*names.values()}
             }
             files = {side: folder / (side if config.kind == "marian" else of) for side, of in names.items()}
@@ -125,7 +125,7 @@ def load_tokenizer(config: TokenizerConfig, stem: Path, table: Vocabulary | None
     Those of imported models have the vocabulary `table`, and those of Hugging Face are for a column.
     """
     if config.cuts_words:
-        return WordTokenizer(config, Vocabulary.load(stem.with_suffix(WordTokenizer.suffix), config.specials))
+        return WordTokenizer(config, Vocabulary.load(stem.with_suffix(WordTokenizer.suffix), config.special_tokens))
     kind = HuggingFaceTokenizer if config.kind == "huggingface" else SentencePieceTokenizer
     path = stem.with_suffix(kind.suffix)
     content = read_vocabulary_file(path)

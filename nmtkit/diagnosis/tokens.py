@@ -131,7 +131,7 @@ def count_tokens(
         for kind, place in walk.firsts.items():
             diagnosis.splits[name].find(kind, place, report.data.splits[name].findings[kind.counted].count)
     for side, entries in {"joint": used["src"]}.items() if tokenizers.shared else used.items():
-        ordinary = entries[len(SPECIALS) + len(tokenizers.config.specials) :]
+        ordinary = entries[len(SPECIALS) + len(tokenizers.config.special_tokens) :]
         report.unused_entries[side] = {"unused": int((~ordinary).sum()), "of": len(ordinary)}
     return report
 

@@ -51,12 +51,14 @@ MODELS: Registry["type[Model]"] = Registry("model")
 class VocabularySizes(dict[str, int]):
     """How many ids each column has, or numbers a row of features.
 
-    `shared`: whether two texts share one vocabulary (then their sizes are equal).
+    `shared`: whether two texts share one vocabulary (then their sizes are equal). Where `tgt` is all that there is, an
+    encoder can read it too.
     """
 
     def __init__(self, columns: Mapping[str, int], shared: bool = False) -> None:
-        super().__init__(columns)
-        self.shared = shared
+        alone = [*columns] == ["tgt"]
+        super().__init__({"src": columns["tgt"], **columns} if alone else columns)
+        self.shared = shared or alone
 
     def __missing__(self, column: str) -> int:
         raise RecipeError(f"the model asks for the size of column {column!r}, and an example has {', '.join(self)}")
@@ -407,6 +409,7 @@ class Seq2Seq(Decoder[M, S]):
 
     src_embedding: nn.Embedding
     """The source's word vectors; the same module as the target's where one matrix serves both sides."""
+    pretrained_by = ("span_corruption", "denoising")
     has_attention = True
     window_half_width: int | None = None
     """How many source tokens the model may look at on either side of a centre; None where it may look at all."""

@@ -268,8 +268,9 @@ class Recipe(Settings):
                 )
             if one.needs == "output" and self.model.further_head != name:
                 raise ValueError(f"`training.{name}`: this {kind} has no head for it; see the settings of `model`")
-            if missing := [token for token in one.specials if token not in self.tokenizer.specials]:
-                raise ValueError(f"`training.{name}`: it needs special tokens: add {missing} to `tokenizer.specials`")
+            if missing := [token for token in one.specials if token not in self.tokenizer.special_tokens]:
+                add = f"add {missing} to `tokenizer.specials` (<extra_id_N>: `tokenizer.sentinels: 100`)"
+                raise ValueError(f"`training.{name}`: it needs special tokens: {add}")
         return self
 
     def by_stage(self, taken: Sequence[float] = ()) -> dict[str, "Recipe"]:

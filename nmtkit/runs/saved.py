@@ -230,12 +230,10 @@ def build_model(recipe: "Recipe", tokenizers: Tokenizers) -> Model:
 
 
 def sizes_of(tokenizers: Tokenizers) -> VocabularySizes:
-    """The sizes of the columns for a model; where `tgt` is the only text, an encoder can read it too."""
+    """The sizes of the columns for a model."""
     sizes = {column: len(tokenizer.vocabulary) for column, tokenizer in tokenizers.items()}
     sizes |= {} if tokenizers.labels is None else {"labels": len(tokenizers.labels)}
     sizes |= {"features": tokenizers.features} if tokenizers.features else {}
-    if [*sizes] == ["tgt"]:
-        return VocabularySizes({"src": sizes["tgt"], **sizes}, shared=True)
     return VocabularySizes(sizes, shared=tokenizers.shared)
 
 

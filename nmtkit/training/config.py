@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from nmtkit.core.registry import suggest_names
 from nmtkit.core.settings import MAX_THREADS, Field, field_validator, model_validator
 from nmtkit.training.objectives.attention import GuidedAlignmentConfig
+from nmtkit.training.objectives.corruption import DenoisingConfig, PermutationConfig, SpanCorruptionConfig
 from nmtkit.training.objectives.masked_words import MaskedWordsConfig
 from nmtkit.training.objectives.objective import OBJECTIVES, chosen_objectives
 from nmtkit.training.objectives.reinforcement import ReinforceConfig
@@ -36,6 +37,15 @@ class TrainingConfig(OptimizerConfig):
     replaced_tokens: float = Field(default=0.0, ge=0)
     """Weight of replaced-token detection beside masked words, for a model of kind electra: lambda of Clark et al. 2020,
     50 in the paper. 0 is off."""
+    span_corruption: SpanCorruptionConfig | None = None
+    """Pretraining as of T5, in place of the likelihood: spans of a text are hidden, and written; `{}` takes the
+    defaults. It needs `tokenizer.sentinels`. Default: off."""
+    denoising: DenoisingConfig | None = None
+    """Pretraining as of BART, in place of the likelihood: a text is written from one with hidden spans and sentences in
+    another order; `{}` takes the defaults. It needs `tokenizer.specials: [<mask>]`. Default: off."""
+    permutation: PermutationConfig | None = None
+    """Pretraining as of XLNet, in place of the likelihood: words are predicted in random orders; `{}` takes the
+    defaults. Default: off."""
     objectives: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
     """Further losses by name, each with its weight: objectives that are registered from outside the package."""
     freeze: list[str] = Field(default_factory=list)
