@@ -55,6 +55,8 @@ def test_a_stage_is_the_recipe_with_a_few_keys_changed(staged: Path) -> None:
 def test_text_is_stored_at_the_longest_limits_and_for_any_stage_that_copies(staged: Path) -> None:
     assert recipe.load(staged).storage_config.limits == (50, 50)
     assert recipe.load(staged, ["stages.coverage.data.max_length=70"]).storage_config.limits == (70, 70)
+    assert [*recipe.load(staged).texts()] == [""]
+    assert [*recipe.load(staged, ["data.over_long=drop"]).texts()] == ["", "short"]
     assert recipe.load(staged).copies
     assert not recipe.load(staged, ["model.copying=false"]).copies
     assert recipe.load(staged, ["model.copying=false", "stages.coverage.model.copying=true"]).copies
@@ -81,12 +83,11 @@ def test_faults_of_stages_are_told_all_at_once_where_they_stand(staged: Path) ->
         ("name: short", "name: coverage", "two stages are called 'coverage'"),
         ("name: short", "name: best", "a stage cannot be called 'best'"),
         ("name: short", "name: a/b", r"line 13: `stages.0.name`"),
-        ("max_length: 20,", "folder: x,", "stage short: `data.folder` is for all stages"),
+        ("max_length: 20,", "test: null,", "stage short: `data.test` is for all stages"),
         ("model: {coverage: true}", "model: {kind: luong}", "stage coverage: `model.kind` is for all stages"),
-        ("  over_long: truncate\n", "", "limits of length in a stage need `data.over_long: truncate`"),
         ("coverage_weight: 1.0", "best_metric: bleu", "line 15: stage coverage: .*summarization gives no 'bleu'"),
     ],
-    ids=["key", "twice", "word", "name", "folder", "kind", "drop", "metric"],
+    ids=["key", "twice", "word", "name", "test", "kind", "metric"],
 )
 def test_what_a_stage_may_not_say(staged: Path, old: str, new: str, said: str) -> None:
     staged.write_text(TEXT.replace(old, new), encoding="utf-8")

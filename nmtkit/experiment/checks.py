@@ -66,7 +66,8 @@ def dry_run(recipe: Recipe) -> list[tuple[str, str]]:
 
 def require_data(recipe: Recipe) -> None:
     """Raises DataError with all files of the recipe that are missing."""
-    missing = [path for path in recipe.data.paths() if not os.path.exists(path)]
+    paths = dict.fromkeys(path for one in recipe.texts().values() for path in one.data.paths())
+    missing = [path for path in paths if not os.path.exists(path)]
     if missing:
         places = f"{recipe.data.folder} and the current folder" if recipe.data.folder else "the current folder"
         listed = "".join(f"\n  {path}" for path in missing)
@@ -222,9 +223,8 @@ class RecipeDataCheck:
     def _tokenizers(self, notify: Notify) -> tuple[Tokenizers, str]:
         config, train, folder = self.recipe.tokenizer, self.splits["train"], self.run.folder
         if self._origin is not None:
-            return origin_tokenizers(
-                self._origin, self.recipe
-            ), f"The tokenizer ({config.kind}) is that of {self._origin.run}."
+            tokenizers = origin_tokenizers(self._origin, self.recipe)
+            return tokenizers, f"The tokenizer ({config.kind}) is that of {self._origin.run}."
         if self._sample is None:
             return self.run.load_tokenizers(), f"The tokenizer ({config.kind}) is that of {folder.path}."
         notify(f"learning a tokenizer ({config.kind}) for this check, since {folder.path} has none of these settings")

@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
+from pathlib import Path
 
 import torch
 
@@ -23,7 +24,7 @@ from nmtkit.experiment.loading import DecodingOptions, open_autotuned, open_syst
 from nmtkit.models.base import Model, as_decoder
 from nmtkit.recipe import Recipe
 from nmtkit.runs.batches import loss_batches
-from nmtkit.runs.folder import Notify, RunFolder, ignore
+from nmtkit.runs.folder import Notify, ignore
 from nmtkit.runs.metrics_log import MetricsLog
 from nmtkit.runs.saved import SavedRun, source_token_limit
 from nmtkit.tasks.task import TASKS, TestResult
@@ -39,13 +40,13 @@ WARM_UP = 64
 class Validation:
     """Validation in training: loss over the validation set, and the metrics of real answers."""
 
-    def __init__(self, folder: RunFolder, recipe: Recipe, tokenizers: Tokenizers) -> None:
+    def __init__(self, data: Path, recipe: Recipe, tokenizers: Tokenizers) -> None:
         self.recipe = recipe
         self.tokenizers = tokenizers
         most = recipe.evaluation.max_sentences if recipe.validation_metrics else 0  # the loss is of what is stored
         self.files = require_validation_files(recipe)
         self.examples = list(islice(read_pairs(self.files), most))
-        self.store = Store.open(folder.data, "valid")
+        self.store = Store.open(data, "valid")
 
     def __call__(self, model: Model) -> dict[str, float]:
         """The metrics of `Recipe.validation_metrics`, loss and perplexity, and the seconds that they took."""

@@ -1,6 +1,7 @@
 """Preprocessing: the text of a recipe is read once to be looked at, and once more to be encoded and stored."""
 
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -28,35 +29,36 @@ _NEWER = ("labels", "features", "labels_field", "columns", "specials", "tags", "
 
 
 class Preprocessing:
-    """The text of a run's recipe on its way into the arrays of its folder."""
+    """A text of a run, of those in `Recipe.texts`, on its way into the arrays of its folder."""
 
-    def __init__(self, run: SavedRun, notify: Notify) -> None:
-        self._run = run
-        self._folder = folder = run.folder
-        self._recipe = recipe = run.recipe
-        self._notify = notify
-        self._splits = recipe.data.splits()
+    def __init__(self, run: SavedRun, notify: Notify, name: str) -> None:
+        self._folder, self.data = run.folder, run.folder.data / name
+        self._written = self.data / run.folder.report.name if name else run.folder.report
+        self.recipe = recipe = run.recipe.texts()[name]
+        self.notify = notify
+        self.splits = recipe.data.splits()
         self._task = TASKS.get(recipe.task)
-        origin = read_origin(folder)
-        self._origin = origin if origin and origin.vocabulary else None
-        self._mark = fingerprint(_settings(recipe, self._origin), recipe.storage_config.paths())
-        learned = folder.vocabulary.is_dir()
-        self._progress = PreprocessingProgress.load(folder.progress, self._mark) if learned else None
-        self._report = DataReport()
+        origin = read_origin(run.folder)
+        self.origin = origin if origin and origin.vocabulary else None
+        self._mark = fingerprint(_settings(recipe, self.origin), recipe.storage_config.paths())
+        self._place, self._report = self.data / "progress.json", DataReport()
+        self.progress = PreprocessingProgress.load(self._place, self._mark) if run.folder.vocabulary.is_dir() else None
+        if self.progress and not Store.has_shards(self.data, "train", self._mark, self.progress.shards):
+            self.begin(self.progress.tokenizer)
 
     def is_done(self) -> bool:
         """Whether the arrays exist, and nothing has changed since."""
         return (
             self._folder.vocabulary.is_dir()
-            and self._progress is None
-            and all(Store.is_current(self._folder.data, name, self._mark, self._notify) for name in self._splits)
+            and self.progress is None
+            and all(Store.is_current(self.data, name, self._mark, self.notify) for name in self.splits)
         )
 
     def require_same_text(self) -> None:
         """Refuses text to train or validate on that has changed since the run was begun."""
-        before = read_checksums(self._folder.report)
-        for split in sorted(self._splits.keys() - {"test"}):
-            for path, checksum in FileChecksums().of(self._splits[split].paths()).items():
+        before = read_checksums(self._written)
+        for split in sorted(self.splits.keys() - {"test"}):
+            for path, checksum in FileChecksums().of(self.splits[split].paths()).items():
                 if before.get(split, {}).get(path) != checksum:
                     raise DataError(
                         f"{path}: not the text that {self._folder.path} was begun with; bring that text back, or go on "
@@ -64,72 +66,40 @@ class Preprocessing:
                         "beginning of an epoch"
                     )
 
-    def tokenizers(self, diagnosed: Callable[[Diagnosis], None], learned_before: bool) -> Tokenizers:
-        """The tokenizers of a preprocessing that was stopped, if there are any, else new ones; text is checked first.
+    def begin(self, facts: Mapping[str, str | int]) -> None:
+        """Begins with a tokenizer, of which the report has these facts."""
+        self.data.mkdir(parents=True, exist_ok=True)
+        self.progress = PreprocessingProgress(self._place, self._mark, facts)
+        self.progress.save()
 
-        `diagnosed` receives the result of that check. With `learned_before` existing tokenizers stay.
-        """
-        folder, progress = self._folder, self._progress
-        if progress is not None:
-            self._report.tokenizer = dict(progress.tokenizer)
-            if not Store.has_shards(folder.data, "train", self._mark, progress.shards):
-                progress = self._progress = PreprocessingProgress(folder.progress, self._mark, progress.tokenizer)
-            after = f" after the first {progress.read:,} pairs of train" if progress.read else ""
-            self._notify(f"{folder.data}: preprocessing was stopped; it goes on{after}, with the tokenizer it learned")
-            return self._run.load_tokenizers()
-        train = self._splits["train"]
-        sample = None
-        if not learned_before and self._origin is None:
-            sample = TokenizerSample(self._recipe.tokenizer.train_lines, train.weights, self._task.columns)
-        self._look(diagnosed, sample)
-        if learned_before:
-            self._notify(f"{folder.data}: preprocessing the text anew; the tokenizer stays")
-            tokenizers = self._run.load_tokenizers()
-        else:
-            tokenizers = self._new_tokenizers(sample)
-            # First, so that arrays of an earlier tokenizer are never taken for those of this one.
-            for path in (folder.progress, *map(folder.manifest, self._splits)):
-                path.unlink(missing_ok=True)
-            tokenizers.save(folder.vocabulary)
-        self._progress = PreprocessingProgress(folder.progress, self._mark, self._report.tokenizer)
-        self._progress.save()
-        return tokenizers
-
-    def _new_tokenizers(self, sample: TokenizerSample | None) -> Tokenizers:
-        """The tokenizers of the run to begin from, else learned from the sample."""
-        config, train = self._recipe.tokenizer, self._splits["train"]
-        if self._origin is not None:
-            self._notify(f"the tokenizer ({config.kind}) is that of {self._origin.run}")
-            return origin_tokenizers(self._origin, self._recipe)
-        if files := [*train.src, *train.tgt, *train.jsonl, *train.stories]:
-            self._notify(f"learning the tokenizer ({config.kind}) from {', '.join(files)}")
-        assert sample is not None
-        return learn_from_sample(config, sample, self._report)
-
-    def _look(self, diagnosed: Callable[[Diagnosis], None], sample: TokenizerSample | None) -> None:
+    def look(self, diagnosed: Callable[[Diagnosis], None], learns: bool) -> TokenizerSample:
         """Checks the text and takes the tokenizer's sample in one reading; DataError if train cannot be read."""
-        self._notify("looking for faults in the text")
+        self.notify("looking for faults in the text")
+        train = self.splits["train"]
+        sample = TokenizerSample(self.recipe.tokenizer.train_lines, train.weights, self._task.columns)
 
         def see(block: Block) -> None:
-            require_plain_text(block, self._splits[block.split])
-            if block.split == "train" and sample is not None:
+            require_plain_text(block, self.splits[block.split])
+            if block.split == "train" and learns:
                 sample.add_block(block)
 
         # Duplicates are found when the text is stored.
-        diagnosis = examine(self._splits, self._task.monolingual, duplicates=False, see=see)
+        diagnosis = examine(self.splits, self._task.monolingual, duplicates=False, see=see)
         diagnosed(diagnosis)
-        require_sound(self._splits, diagnosis)
+        require_sound(self.splits, diagnosis)
+        return sample
 
     def store(self, tokenizers: Tokenizers, processes: int | None) -> DataReport:
         """Checks, encodes and stores all splits; writes and gives the report."""
-        recipe, data, sums = self._recipe, self._folder.data, FileChecksums()
+        recipe, data, sums = self.recipe, self.data, FileChecksums()
+        self._report.tokenizer = dict(self.progress.tokenizer) if self.progress else {}
         checker = PairChecker(recipe.storage_config, self._report, need_references=self._task.monolingual)
         labels = label_type(self._task.columns)
-        for name, files in self._splits.items():
+        for name, files in self.splits.items():
             for block in read_blocks(name, files) if name != "train" else ():
                 checker.register(block)
-        for name, files in self._splits.items():
-            self._notify(f"reading and checking {name}")
+        for name, files in self.splits.items():
+            self.notify(f"reading and checking {name}")
             keep_text = name != "train" or tokenizers.sampling
             encode_split(
                 data,
@@ -138,13 +108,54 @@ class Preprocessing:
                 checker,
                 fingerprint=self._mark,
                 processes=processes or available_cores(),
-                progress=self._progress if name == "train" else None,
-                notify=self._notify,
+                progress=self.progress if name == "train" else None,
+                notify=self.notify,
             )
             self._report.files[name] = sums.of(files.paths())
-        write_json(self._folder.report, asdict(self._report))
-        self._folder.progress.unlink(missing_ok=True)
+        write_json(self._written, asdict(self._report))
+        self._place.unlink(missing_ok=True)
         return self._report
+
+
+def prepare_tokenizers(
+    run: SavedRun, texts: Sequence[Preprocessing], diagnosed: Callable[[Diagnosis], None], learned_before: bool
+) -> Tokenizers:
+    """The tokenizers of a preprocessing that was stopped, if there are any, else new ones; texts are checked first.
+
+    `diagnosed` receives the result of each check. With `learned_before` existing tokenizers stay, and only the texts
+    that have changed are given; new ones are learned from all texts.
+    """
+    first, folder, config, report = texts[0], run.folder, run.recipe.tokenizer, DataReport()
+    waiting = [text for text in texts if not text.is_done()]
+    if all(text.progress for text in waiting):
+        for text in waiting:
+            after = (
+                f" after the first {read:,} pairs of train" if text.progress and (read := text.progress.read) else ""
+            )
+            first.notify(f"{text.data}: preprocessing was stopped; it goes on{after}, with the tokenizer it learned")
+        return run.load_tokenizers()
+    samples = [text.look(diagnosed, learns=not learned_before and first.origin is None) for text in texts]
+    if learned_before:
+        first.notify(f"{folder.data}: preprocessing the text anew; the tokenizer stays")
+        tokenizers = run.load_tokenizers()
+    elif first.origin is not None:
+        first.notify(f"the tokenizer ({config.kind}) is that of {first.origin.run}")
+        tokenizers = origin_tokenizers(first.origin, run.recipe)
+    else:
+        trains = [text.splits["train"] for text in texts]
+        if files := [path for train in trains for path in (*train.src, *train.tgt, *train.jsonl, *train.stories)]:
+            first.notify(f"learning the tokenizer ({config.kind}) from {', '.join(files)}")
+        for sample in samples[1:]:
+            samples[0].kept += sample.kept
+            samples[0].total += sample.total
+        tokenizers = learn_from_sample(config, samples[0], report)
+    if not learned_before:
+        # First, so that arrays of an earlier tokenizer are never taken for those of this one.
+        shutil.rmtree(folder.data, ignore_errors=True)
+        tokenizers.save(folder.vocabulary)
+    for text in texts:
+        text.begin(report.tokenizer)
+    return tokenizers
 
 
 def _settings(recipe: Recipe, origin: FineTuningOrigin | None) -> Mapping[str, Any]:

@@ -22,7 +22,7 @@ from nmtkit.experiment.checks import (
     require_memory,
 )
 from nmtkit.experiment.evaluation import evaluate_test_set, require_validation_files
-from nmtkit.experiment.preprocessing import Preprocessing
+from nmtkit.experiment.preprocessing import Preprocessing, prepare_tokenizers
 from nmtkit.experiment.stages import StagedTraining, StageStarted
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder, RunLock, ignore, lock_run
@@ -103,7 +103,8 @@ class Run(SavedRun):
         prepared: list[Run] = []
 
         def prepare() -> None:
-            require_validation_files(recipe)
+            for one in recipe.texts().values():
+                require_validation_files(one)
             require_data(recipe)
             require_fitting_stages(recipe)
             require_memory(recipe)
@@ -160,10 +161,9 @@ class Run(SavedRun):
         data = self.recipe.data if is_same_text(self.recipe, recipe) else recipe.data
         changes = {"training": now.model_copy(update=known), "data": data}
         own, named = self.recipe.init_from, recipe.init_from
-        gone = {key: run for key, run in named.runs.items() if not Path(run).exists()} if named else {}
-        if own and named and gone and all(Path(own.runs.get(key, "")).name == Path(gone[key]).name for key in gone):
-            # They are not needed once training has begun: the runs may be gone.
-            changes["init_from"] = named.model_copy(update={key: own.runs[key] for key in gone})
+        names = [{key: Path(run).name for key, run in one.runs.items()} if one else {} for one in (own, named)]
+        if named and names[0] == names[1] and not all(Path(run).exists() for run in named.runs.values()):
+            changes["init_from"] = own  # not needed once training has begun: its runs may be gone
         return recipe.model_copy(update=changes)
 
     def resolve_auto(self, device: torch.device, notify: Notify) -> None:
@@ -204,14 +204,17 @@ class Run(SavedRun):
             processes: that tokenize a large corpus; None: one per core.
             allow_new_data: with `learned_before`, accept other text than before.
         """
-        preprocessing = Preprocessing(self, notify)
-        if preprocessing.is_done():
+        texts = [Preprocessing(self, notify, name) for name in self.recipe.texts()]
+        waiting = [one for one in texts if not one.is_done()]
+        if not waiting:
             notify(f"{self.folder.data}: preprocessed before, and nothing has changed since")
             return self.load_tokenizers()
-        if learned_before and not allow_new_data:
-            preprocessing.require_same_text()
-        tokenizers = preprocessing.tokenizers(diagnosed, learned_before)
-        report(preprocessing.store(tokenizers, processes))
+        for one in waiting if learned_before and not allow_new_data else ():
+            one.require_same_text()
+        tokenizers = prepare_tokenizers(self, waiting if learned_before else texts, diagnosed, learned_before)
+        for one in texts:
+            if one.progress is not None:
+                report(one.store(tokenizers, processes))
         return tokenizers
 
     def train(

@@ -125,15 +125,14 @@ class StagedTraining:
         model = build_model(recipe, self.tokenizers)
         freeze(model, recipe.training.freeze)
         optimizer_state = self._initialize(model, stages, number, going_on)
-        counts = [(weight.numel(), weight.requires_grad) for weight in model.parameters()]
-        if not all(trained for _, trained in counts):
-            trained, every = sum(count for count, trained in counts if trained), sum(count for count, _ in counts)
+        trained, every = (sum(one.numel() for one in model.parameters() if one.requires_grad or of) for of in (0, 1))
+        if trained < every:
             self.notify(f"{trained:,} of {every:,} weights are trained; the others are frozen")
         return train(
             model=model,
             stream=self._stream(stage, recipe.seed + number, going_on),
             config=recipe.training,
-            evaluate=Validation(self.run.folder, recipe, self.tokenizers),
+            evaluate=Validation(stage.data, recipe, self.tokenizers),
             checkpoints=stage.checkpoints,
             device=self.device,
             resume=going_on,
@@ -172,12 +171,9 @@ class StagedTraining:
 
     def _stream(self, stage: SavedStage, seed: int, going_on: bool) -> BatchStream:
         recipe = stage.recipe
-        store = Store.open(self.run.folder.data, "train")
+        store = Store.open(stage.data, "train")
         store.require_vocabulary(self.tokenizers.checksum)
-        for text in (
-            *_truncation_notes(store, recipe),
-            *_truncation_notes(Store.open(self.run.folder.data, "valid"), recipe),
-        ):
+        for text in (*_truncation_notes(store, recipe), *_truncation_notes(Store.open(stage.data, "valid"), recipe)):
             self.notify(text)
         stream = training_batches(recipe, store, self.tokenizers, seed)
         if going_on and stage.checkpoints.read_metadata()["stream"].get("data", stream.identity) != stream.identity:

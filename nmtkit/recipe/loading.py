@@ -16,8 +16,7 @@ from nmtkit.core.settings import parse
 from nmtkit.corpus.config import FILE_KINDS, joined_corpora
 from nmtkit.models.base import MODELS, PARTS
 from nmtkit.recipe.schema import Recipe, deep_merge
-from nmtkit.recipe.stage import MAX_STAGES, STAGE_GROUPS
-from nmtkit.tasks.task import TASKS
+from nmtkit.recipe.stage import MAX_STAGES, STAGE_GROUPS, without_replaced
 
 PRESET = "preset-"
 """How the name of a recipe begins that has no text of its own: other recipes extend it."""
@@ -130,17 +129,20 @@ def _read(path: Path, extended_by: tuple[Path, ...] = ()) -> Layer:
 
 def _settle_paths(data: dict[str, Any], path: Path) -> None:
     """Makes the files' paths whole: what a recipe names is meant from the recipe's own folder, then from here."""
-    _settle_folders(data, path.parent)
-    groups: list[tuple[str, ...]] = [("pretrained_embeddings",), ("init_from", "test")]
-    if _value_at(data, ("data", "folder")) is None:
-        groups += [("data", split) for split in ("train", "valid", "test")]
-    for keys in groups:
-        files = _value_at(data, keys)
-        if isinstance(files, list):
-            with suppress(ValueError):  # what is wrong is told when the settings are checked
-                files = data[keys[0]][keys[1]] = joined_corpora(files)
-        for kind in files.keys() & {*FILE_KINDS} if isinstance(files, dict) else ():
-            files[kind] = _beside(files[kind], path)
+    stages = data.get("stages")
+    for one in (data, *(stages if isinstance(stages, list) else ())):
+        groups: list[tuple[str, ...]] = [("pretrained_embeddings",), ("init_from", "test")]
+        if all(_value_at(group, ("data", "folder")) is None for group in (one, data)):
+            groups += [("data", split) for split in ("train", "valid", "test")]
+        if isinstance(one, dict):
+            _settle_folders(one, path.parent)
+        for keys in groups:
+            files = _value_at(one, keys)
+            if isinstance(files, list):
+                with suppress(ValueError):  # what is wrong is told when the settings are checked
+                    files = one[keys[0]][keys[1]] = joined_corpora(files)
+            for kind in files.keys() & {*FILE_KINDS} if isinstance(files, dict) else ():
+                files[kind] = _beside(files[kind], path)
 
 
 def _beside(given: Any, path: Path) -> Any:
@@ -175,32 +177,26 @@ def _settle_folders(data: dict[str, Any], start: Path) -> None:
 
 
 def _over_run(layer: Layer) -> Layer:
-    """With task, tokenizer, model and search of the run to begin from, where it lacks a model or a tokenizer.
-
-    Of a run of parts the tokenizer alone, where it has none.
-    """
+    """With what it lacks of the run to begin from: task, tokenizer, model and search; of parts the tokenizer alone."""
     named = {key: _value_at(layer.data, ("init_from", key)) for key in ("run", "tokenizer", *PARTS)}
     key, run = next(((key, run) for key, run in named.items() if run), ("run", None))
-    needed = ("tokenizer", "model") if key == "run" else ("tokenizer",)
+    needed = ("model", "tokenizer") if key == "run" else ("tokenizer",)
     groups = [layer.data.get(group) for group in needed]
     if not isinstance(run, str) or not run or all(isinstance(group, dict) and "kind" in group for group in groups):
         return layer
     path = Path(run, "recipe.yaml")
     if not path.is_file():
         place = layer.places.get(("init_from", key)) or layer.places.get(("init_from",), layer.name)
-        names = " and ".join(f"a `{group}`" for group in needed[::-1])
         raise RecipeError(
-            f"{place}: `init_from`: {run!r} is not the folder of a run, and the recipe lacks {names} "
-            "of its own; name a run, or resume with the recipe.yaml of the run that was begun"
+            f"{place}: `init_from`: {run!r} is not the folder of a run, and the recipe lacks a {' and a '.join(needed)}"
+            " of its own; name a run, or resume with the recipe.yaml of the run that was begun"
         )
     read = _read(path)
     source = _checked(replace(read, data={**read.data, "name": "run"}))
     last = list(source.by_stage().values())[-1].model_dump(mode="json")
     taken = {key: last[key] for key in ("task", "tokenizer", "model", "search")}
     if key != "run":
-        one_text = len([column for column in TASKS.get(last["task"]).columns if column.type == "text"]) == 1
-        shared = {"joint": True} if one_text else {}  # by both sides of a pair
-        taken = {"tokenizer": last["tokenizer"] | shared, "init_from": {"tokenizer": run}}
+        taken = {"tokenizer": last["tokenizer"], "init_from": {"tokenizer": run}}
     return layer.over(Layer(taken, {(key,): str(path) for key in taken}, str(path)))
 
 
@@ -272,8 +268,10 @@ def _checked(layer: Layer) -> Recipe:
     whole = layer.only(layer.data.keys() - {"stages"})
     for number, data in enumerate(listed if isinstance(listed, list) and len(listed) <= MAX_STAGES else []):
         if isinstance(data, dict):
-            changes = layer.stage(number).only({key for key in STAGE_GROUPS if isinstance(data.get(key), dict)})
-            layers.append(replace(changes, name=f"{changes.name}: stage {data.get('name') or number}").over(whole))
+            given = {key for key in STAGE_GROUPS if isinstance(data.get(key), str if key == "task" else dict)}
+            changes = layer.stage(number).only(given)
+            base = replace(whole, data=without_replaced(whole.data, changes.data))
+            layers.append(replace(changes, name=f"{changes.name}: stage {data.get('name') or number}").over(base))
     recipes: list[Recipe] = []
     faults: list[str] = []
     for one in layers:

@@ -19,7 +19,7 @@ from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.metrics import METRICS
 from nmtkit.models.base import MODELS, PARTS, AnyModelConfig, VocabularySizes
 from nmtkit.recipe.evaluation import EvaluationConfig
-from nmtkit.recipe.stage import MAX_STAGES, STAGE_LIMITS, Stage
+from nmtkit.recipe.stage import MAX_STAGES, Stage, without_replaced
 from nmtkit.recipe.tags import require_known_tags, with_tags_as_specials
 from nmtkit.search.rules import SearchConfig
 from nmtkit.tasks.task import TASKS
@@ -116,12 +116,8 @@ class Recipe(Settings):
                 raise ValueError(
                     f"a stage cannot be called {stage.name!r}: --checkpoint {stage.name} has another meaning"
                 )
-            for key in stage.data:
-                if key not in STAGE_LIMITS:
-                    raise ValueError(
-                        f"stage {stage.name}: `data.{key}` is for all stages; of `data` a stage may change only "
-                        f"{' and '.join(STAGE_LIMITS)}"
-                    )
+            if "test" in stage.data:
+                raise ValueError(f"stage {stage.name}: `data.test` is for all stages: the model is tested at the end")
             if "kind" in stage.model:
                 raise ValueError(f"stage {stage.name}: `model.kind` is for all stages, which train one model")
         return stages
@@ -172,8 +168,10 @@ class Recipe(Settings):
             raise ValueError(
                 "`init_from` gives the model all weights, word vectors too: leave `pretrained_embeddings` out"
             )
-        if self.data.over_long != "truncate" and any(stage.data for stage in self.stages):
-            raise ValueError("`stages`: limits of length in a stage need `data.over_long: truncate`")
+        tasks = [stage.task or self.task for stage in self.stages] or [self.task]
+        if tasks[-1] != self.task or (not self.tokenizer.joint and {*tasks} != {self.task}):
+            why = "the last one has the task of the recipe, and tasks share one vocabulary"
+            raise ValueError(f"`stages`: {why}: set `tokenizer.joint` to true")
         whole, given = self.training.max_minutes, [stage.training.get("max_minutes") for stage in self.stages]
         own = sum(minutes for minutes in given if isinstance(minutes, int | float))
         others = self._without_own_minutes()
@@ -188,19 +186,18 @@ class Recipe(Settings):
     def _blocks_and_labels(self) -> "Recipe":
         if label_type(TASKS.get(self.task).columns) == "labels" and not self.tokenizer.for_column("src").cuts_words:
             raise ValueError("`tokenizer.kind`: labels of words need a tokenizer of words: whitespace, pieces or word")
-        whole, columns = self.batch.block_tokens, [column.name for column in TASKS.get(self.task).columns]
-        blocks = [whole, *(stage.batch.get("block_tokens", whole) for stage in self.stages)]
-        if not any(blocks):
+        columns = [column.name for column in TASKS.get(self.task).columns]
+        if self.batch.block_tokens is None:
             return self
         if columns != ["tgt"]:
             raise ValueError(
                 f"`batch.block_tokens`: blocks are cut from one text to be written, and a {self.task} has "
                 f"{' and '.join(columns)}; leave it out"
             )
-        if None in blocks or self.data.over_long == "truncate" or self.tokenizer.sampling:
+        if self.data.over_long == "truncate" or self.tokenizer.sampling:
             raise ValueError(
-                "`batch.block_tokens`: blocks are cut from documents that are stored once and whole: set it for all "
-                "stages or none, `data.over_long` to drop, and `tokenizer.sampling` to 0"
+                "`batch.block_tokens`: blocks are cut from documents that are stored once and whole: set "
+                "`data.over_long` to drop, and `tokenizer.sampling` to 0"
             )
         return self
 
@@ -286,7 +283,8 @@ class Recipe(Settings):
             return {"": self}
         recipes = {}
         for stage in self.stages:
-            data = deep_merge(self.model_dump(exclude={"stages"}), stage.changes())
+            changes = stage.changes()
+            data = deep_merge(without_replaced(self.model_dump(exclude={"stages"}), changes), changes)
             recipes[stage.name] = parse(Recipe, data, f"recipe {self.name}, stage {stage.name}")
         whole, sharing = self.training.max_minutes, self._without_own_minutes()
         if whole is None:
@@ -302,6 +300,22 @@ class Recipe(Settings):
             if number < len(taken):
                 left += minutes - taken[number] / 60
         return recipes
+
+    def texts(self) -> dict[str, "Recipe"]:
+        """What is stored, by the folder within `data`: the recipe of each text, with the stages that train on it.
+
+        That of the recipe itself is "". A stage with another task or text, or whose text is stored in another way, has
+        one of its name.
+        """
+        texts: dict[str, tuple[Recipe, list[Stage]]] = {"": (self, [])}
+        for stage, one in zip(self.stages, self.by_stage().values() if self.stages else (), strict=True):
+            same = [name for name, (other, _) in texts.items() if other._stored() == one._stored()]
+            texts.setdefault((same or [stage.name])[0], (one, []))[1].append(stage)
+        return {name: one.model_copy(update={"stages": stages}) for name, (one, stages) in texts.items()}
+
+    def _stored(self) -> tuple[Any, ...]:
+        of_stages = {"max_length", "max_tgt_length"} if self.data.truncation else set()
+        return self.task, self.data.model_dump(exclude=of_stages), self.batch.block_tokens is None
 
     @property
     def validation_metrics(self) -> list[str]:
@@ -333,6 +347,8 @@ class Recipe(Settings):
         """The sizes of the columns if the text has as many tokens as the recipe allows; 1 for other columns."""
         config, columns = self.tokenizer, TASKS.get(self.task).columns
         texts = {one.name: config.for_column(one.name).vocab_size for one in columns if one.type == "text"}
+        if [*texts] == ["tgt"] and len(columns) == 1:  # an encoder can read it, too
+            return VocabularySizes({"src": texts["tgt"], **texts}, shared=True)
         return VocabularySizes({one.name: 1 for one in columns} | texts, config.joint and len(texts) == 2)
 
     @property

@@ -1,14 +1,12 @@
 """A stage of a training: what it changes in the recipe."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nmtkit.core.settings import Field, Name, Settings
 
-STAGE_GROUPS = ("data", "model", "batch", "training", "search", "evaluation")
-"""The groups of a recipe that a stage may change."""
-STAGE_LIMITS = ("max_length", "max_tgt_length")
-"""What a stage may change in `data`: the text is read, cut into tokens and stored once, for all stages."""
+STAGE_GROUPS = ("task", "data", "model", "batch", "training", "search", "evaluation")
+"""What a stage may change of a recipe: the task, and these groups."""
 MAX_STAGES = 100
 """How many stages a training may have: each is a whole recipe."""
 
@@ -23,8 +21,10 @@ class Stage(Settings):
 
     name: Name = Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*(-[A-Za-z0-9_]+)*$")
     """What the stage is called; letters, digits, - and _."""
+    task: str | None = None
+    """Another task, such as language-modelling to pretrain; the last stage has that of the recipe."""
     data: dict[str, Any] = Field(default_factory=dict)
-    """max_length and max_tgt_length of this stage; needs `data.over_long: truncate`."""
+    """Settings of `data` that differ; train and valid are taken whole. Another text is stored on its own."""
     model: dict[str, Any] = Field(default_factory=dict)
     """Settings of the model that differ; `kind` and all sizes stay."""
     batch: dict[str, Any] = Field(default_factory=dict)
@@ -36,13 +36,20 @@ class Stage(Settings):
     evaluation: dict[str, Any] = Field(default_factory=dict)
     """How validation and test judge the model."""
 
-    def changes(self) -> dict[str, dict[str, Any]]:
+    def changes(self) -> dict[str, Any]:
         """What it changes, by group."""
         return {group: getattr(self, group) for group in STAGE_GROUPS if getattr(self, group)}
 
     def changed_keys(self) -> Iterator[tuple[str, Any]]:
         """The dotted keys that it changes, with their values."""
         return _dotted_keys(self.changes())
+
+
+def without_replaced(recipe: Mapping[str, Any], stage: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe without what a stage replaces as a whole: files of its own; metrics and test set of another task."""
+    gone = {"train", "valid"} & {*stage.get("data", ())} | ({"test", "metrics"} if stage.get("task") else set())
+    groups = {name: recipe[name] for name in ("data", "evaluation") if isinstance(recipe.get(name), Mapping)}
+    return {**recipe, **{name: {k: one[k] for k in one if k not in gone} for name, one in groups.items()}}
 
 
 def _dotted_keys(changes: dict[str, Any], group: str = "") -> Iterator[tuple[str, Any]]:

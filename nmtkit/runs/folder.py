@@ -55,8 +55,7 @@ class RunFolder:
     text = _File("text")  # and its text, where validation pairs were held out
     origin = _File("origin.json")  # the run to begin from, its checksum and scores
     vocabulary = _File("vocabulary")  # the tokenizers
-    data = _File("data")  # the memory-mapped arrays
-    progress = _File("data/progress.json")  # of preprocessing; removed when it is complete
+    data = _File("data")  # the memory-mapped arrays; of stages with a text of their own in `NAME`
     report = _File("data-report.json")  # counts and faults of the text
     checkpoints = _File("checkpoints")  # weights and training state; with stages in `1-NAME`, `2-NAME`
     average = _File("average.safetensors")  # by `nmtkit average`; the only weights of an imported run

@@ -68,7 +68,7 @@ def find_origin(recipe: Recipe, folder: RunFolder | None = None) -> FineTuningOr
     source = sources.get("run", sources.get("tokenizer"))
     if source is None:
         return FineTuningOrigin(parts=parts)
-    _require_same_model(recipe, source, ("tokenizer",) if parts else ("tokenizer", "model"))
+    _require_same_model(recipe, source, ("tokenizer",) if parts else ("model", "tokenizer"))
     return FineTuningOrigin(
         **vars(_weights_of(source, recipe.init_from.checkpoint)),
         parts=parts,
@@ -94,15 +94,13 @@ def _absolute_test_set(recipe: Recipe) -> SplitFiles | None:
 
 
 def _require_same_model(recipe: Recipe, source: SavedRun, groups: Sequence[str]) -> None:
-    before = source.newest_stage().recipe
-    now = next(iter(recipe.by_stage().values()))
-    if faults := [
-        fault for one in groups for fault in _differing(one, *(getattr(of, one).model_dump() for of in (before, now)))
-    ]:
+    both = source.newest_stage().recipe, next(iter(recipe.by_stage().values()))
+    faults = [one for key in groups for one in _differing(key, *(getattr(of, key).model_dump() for of in both))]
+    if faults:
+        own, keys = " and ".join(groups), " and ".join(f"`{key}`" for key in groups)
         raise RecipeError(
-            f"recipe {recipe.name}: `init_from` is {source.folder.path}, and its weights fit only its own "
-            f"{' and '.join(groups[::-1])}; leave {' and '.join(f'`{one}`' for one in groups[::-1])} out of the recipe "
-            "to take those:",
+            f"recipe {recipe.name}: `init_from` is {source.folder.path}, and its weights fit only its own {own}; "
+            f"leave {keys} out of the recipe to take those:",
             *(f"  {fault}" for fault in faults),
         )
 
@@ -138,7 +136,7 @@ def origin_tokenizers(origin: FineTuningOrigin, recipe: Recipe) -> Tokenizers:
         raise CheckpointError(f"{origin.run}: its vocabulary has changed; begin the training anew")
     texts = [column.name for column in TASKS.get(recipe.task).columns if column.type == "text"]
     if len(tokenizers) == 1 < len(texts):
-        return Tokenizers(recipe.tokenizer, dict.fromkeys(texts, *tokenizers.values()))
+        return Tokenizers(recipe.tokenizer.changed({"joint": True}), dict.fromkeys(texts, *tokenizers.values()))
     return tokenizers
 
 
@@ -152,9 +150,7 @@ def load_origin_weights(model: Model, tokenizers: Tokenizers, folder: RunFolder,
         return
     for one in origin.parts.values() or [origin]:
         if os.path.isfile(one.weights) and _sha256(Path(one.weights)) != one.sha256:
-            raise CheckpointError(
-                f"{one.weights}: changed since this training was prepared; begin anew with --overwrite"
-            )
+            raise CheckpointError(f"{one.weights}: changed since this training was prepared; use --overwrite")
     if not origin.parts:
         assign_weights(model, read_weights(Path(origin.weights), origin.vocabulary), Path(origin.weights))
         notify(f"fine-tuning: it starts from {origin.weights}")

@@ -71,6 +71,8 @@ class SavedStage:
     name: str
     recipe: "Recipe"
     checkpoints: CheckpointManager
+    data: Path
+    """Where its text is stored."""
 
 
 class SavedRun:
@@ -126,8 +128,10 @@ class SavedRun:
 
     def stages(self, taken: Sequence[float] = (), vocabulary: str = "") -> list[SavedStage]:
         """The stages in order; `taken` is as in `Recipe.by_stage`, `vocabulary` as in `CheckpointManager`."""
+        texts = {stage.name: text for text, one in self.recipe.texts().items() for stage in one.stages}
+        checkpoints, data = self.folder.stage, self.folder.data
         return [
-            SavedStage(name, one, CheckpointManager(self.folder.stage(number, name), vocabulary))
+            SavedStage(name, one, CheckpointManager(checkpoints(number, name), vocabulary), data / texts.get(name, ""))
             for number, (name, one) in enumerate(self.recipe.by_stage(taken).items(), start=1)
         ]
 

@@ -161,7 +161,9 @@ class Trainer:
     def make_update(self) -> None:
         """Draws batches, adds up their gradients, clips, steps; its numbers stay on the device until `report`."""
         begun = self._clock()
-        self._unfreeze()
+        if every := self.config.unfreeze_every:
+            for name, parameter in self.parameters.items():
+                parameter.requires_grad_(self.update >= every * self._layers_above[name])
         position, epoch = self.stream.state(), self.stream.epoch
         batches = [next(self.stream) for _ in range(self.config.accumulate)]
         counts = self._count(batches)
@@ -188,11 +190,6 @@ class Trainer:
             trim_malloc()
         self._used_before, self._used = self._used, self.seconds
         self._busy += self._clock() - begun
-
-    def _unfreeze(self) -> None:
-        if every := self.config.unfreeze_every:
-            for name, parameter in self.parameters.items():
-                parameter.requires_grad_(self.update >= every * self._layers_above[name])
 
     def _coming_share(self) -> float:
         limit = 60 * (self.config.max_minutes or 0.0)

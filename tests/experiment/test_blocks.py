@@ -143,12 +143,8 @@ def test_stopped_and_resumed_the_training_is_the_same_bit_for_bit(
 
 
 def test_a_recipe_that_cannot_have_blocks_is_refused(corpus: Path) -> None:
-    for change in (
-        "data.over_long=truncate",
-        "tokenizer={kind: bpe, vocab_size: 60, sampling: 0.1}",
-        "stages=[{name: words, batch: {block_tokens: null}}, {name: text}]",
-    ):
-        with pytest.raises(RecipeError, match=r"`batch.block_tokens`: .* set it for all stages or none"):
+    for change in ("data.over_long=truncate", "tokenizer={kind: bpe, vocab_size: 60, sampling: 0.1}"):
+        with pytest.raises(RecipeError, match=r"`batch.block_tokens`: .* set `data.over_long` to drop"):
             recipe.load(corpus / "stories.yaml", [change])
     changes = ["task=translation", "data.train.src=[a, b]", "data.valid.src=c"]
     with pytest.raises(RecipeError, match="cut from one text to be written, and a translation has src and tgt; leave"):
@@ -158,3 +154,5 @@ def test_a_recipe_that_cannot_have_blocks_is_refused(corpus: Path) -> None:
         4,
         8,
     ]
+    apart = recipe.load(corpus / "stories.yaml", ["stages=[{name: words, batch: {block_tokens: null}}, {name: text}]"])
+    assert [[one.name for one in text.stages] for text in apart.texts().values()] == [["text"], ["words"]]

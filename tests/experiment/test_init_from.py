@@ -94,7 +94,7 @@ def test_the_run_is_recorded_and_may_go(place: Path) -> None:
     assert all(torch.equal(old[name], new[name]) for name in old)
     texts = [load_translator(str(place / name), "cpu").translate("ba de") for name in ("tuned", "whole")]
     assert texts[0] == texts[1]
-    with pytest.raises(RecipeError, match="lacks a `model`"):
+    with pytest.raises(RecipeError, match="lacks a model and a tokenizer"):
         recipe.load(place / "tuned.yaml")
     with pytest.raises(CheckpointError, match="no such folder"):
         Run.begin(loaded, str(place / "anew"))

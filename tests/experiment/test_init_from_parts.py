@@ -148,7 +148,7 @@ def test_the_runs_may_go_once_training_has_begun(runs: Path, tmp_path: Path) -> 
         ("{run: bert, encoder: gpt}", "seed=1", "give either `run`, for the whole model, or some of encoder, decoder"),
         ("{encoder: bert, tokenizer: gpt}", "tokenizer={kind: char}", "fit only its own tokenizer; leave `tokenizer`"),
         ("{encoder: best}", "tokenizer={kind: char}", "best: not the folder of a run: there is no such folder"),
-        ("{encoder: best}", "seed=1", "'best' is not the folder of a run, and the recipe lacks a `tokenizer`"),
+        ("{encoder: best}", "seed=1", "'best' is not the folder of a run, and the recipe lacks a tokenizer"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_is_begun(runs: Path, given: str, change: str, said: str) -> None:

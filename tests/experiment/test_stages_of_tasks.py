@@ -1,0 +1,146 @@
+"""Pretraining on texts alone and tuning on pairs as stages of one recipe, each with its own task and text."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from commands import logged, sentence_pairs, write_lines
+from same_run import differences
+
+from nmtkit import recipe
+from nmtkit.checkpoints.weights import read_weights
+from nmtkit.core.errors import RecipeError
+from nmtkit.data.store import Store
+from nmtkit.experiment.run import Run
+from nmtkit.training.events import Step
+from nmtkit.training.objectives.corruption import whole_texts
+from nmtkit.training.objectives.likelihood import Likelihood
+from nmtkit.training.objectives.objective import OBJECTIVES
+
+CPU = torch.device("cpu")
+RECIPE = """\
+data:
+  train: {src: train.src, tgt: train.tgt}
+  valid: {src: valid.src, tgt: valid.tgt}
+  test: {src: valid.src, tgt: valid.tgt}
+tokenizer: {kind: word, vocab_size: 100}
+model: {kind: transformer, layers: 1, hidden_size: 16, feed_forward_size: 16, heads: 2, tie: all}
+batch: {batch_tokens: 256}
+evaluation: {metrics: [bleu, chrf], max_sentences: 4}
+training: {lr: 0.003, max_updates: 6, validate_every: 3, save_every: 2, log_every: 1}
+stages:
+  - name: pretrain
+    task: language-modelling
+    data: {train: {tgt: [mono.src, mono.tgt]}, valid: {tgt: valid.src}}
+    training: {objectives: {whole-texts: 1.0}, best_metric: perplexity, higher_is_better: false, max_updates: 8}
+  - name: tune
+  - name: tune-more
+    training: {lr: 0.001}
+"""
+
+
+@pytest.fixture(autouse=True)
+def autoencoding() -> Iterator[None]:
+    """An objective that reads the text and writes it again."""
+
+    class WholeTexts(Likelihood):
+        replaces_likelihood = True
+
+        def corrupt(self, batch, generator, tokenizers):
+            return replace(batch, inputs=whole_texts(batch))
+
+    OBJECTIVES.register("whole-texts")(WholeTexts)
+    yield
+    del OBJECTIVES._members["whole-texts"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tasks")
+    for name, count, seed in (("mono", 60, 1), ("train", 30, 2), ("valid", 8, 3)):
+        for number, side in enumerate(("src", "tgt")):
+            write_lines(folder / f"{name}.{side}", [f"{pair[number]} {name}" for pair in sentence_pairs(count, seed)])
+    (folder / "two.yaml").write_text(RECIPE)
+    return folder
+
+
+def run_all(place: Path, folder: Path, most: int = 1000, resume: bool = False) -> Run:
+    """Trains; up to so many updates as if it was killed behind them."""
+    run = Run.begin(recipe.load(place / "two.yaml"), str(folder), resume=resume)
+    events = run.train(CPU, resume=resume)
+    for event in events:
+        if isinstance(event, Step) and event.update == most:
+            events.close()
+            break
+    run.close()
+    return run
+
+
+def test_each_text_is_stored_once_with_one_vocabulary(place: Path, tmp_path: Path) -> None:
+    run = run_all(place, tmp_path / "run", most=1)
+    pairs, mono = Store.open(run.folder.data, "train"), Store.open(run.folder.data / "pretrain", "train")
+    assert (len(pairs), len(mono)) == (30, 120)
+    assert sorted(path.name for path in run.folder.data.iterdir() if path.is_dir()) == ["pretrain"]
+    assert [stage.data.name for stage in run.stages()] == ["pretrain", "data", "data"]
+    tokens = run.load_tokenizers().src.vocabulary
+    assert run.load_tokenizers().shared
+    assert "▁mono" in tokens
+    assert "▁train" in tokens
+    assert "▁mono" in tokens.tokens_of(mono.ids("tgt", 0))
+    notes: list[str] = []
+    run.preprocess(notes.append, print)
+    assert notes == [f"{run.folder.data}: preprocessed before, and nothing has changed since"]
+
+
+def test_validation_is_that_of_the_task_of_each_stage(place: Path, tmp_path: Path) -> None:
+    run = run_all(place, tmp_path / "run")
+    validations = logged(run.folder.path, "evaluated")
+    assert [one["stage"] for one in validations] == ["pretrain"] * 3 + ["tune"] * 2 + ["tune-more"] * 2
+    assert ["valid_chrf" in one for one in validations] == [False] * 3 + [True] * 4
+    best = min(validations[:3], key=lambda one: one["valid_perplexity"])
+    assert run.stages()[0].checkpoints.best()[0].stem == f"weights-{best['update']:08}"
+    assert run.inference.task == "translation"
+    tuned = read_weights(run.weights("tune"))
+    assert tuned.keys() == read_weights(run.weights("pretrain")).keys()
+    assert run.test(CPU) is not None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("update", [5, 8, 11])
+def test_killed_and_resumed_in_any_stage_it_is_the_same_run(place: Path, tmp_path: Path, update: int) -> None:
+    run_all(place, tmp_path / "whole")
+    run_all(place, tmp_path / "parted", most=update)
+    run_all(place, tmp_path / "parted", resume=True)
+    assert differences(tmp_path / "parted", tmp_path / "whole") == []
+
+
+def test_preprocessing_that_was_stopped_goes_on_with_the_same_tokenizer(place: Path, tmp_path: Path) -> None:
+    run = run_all(place, tmp_path / "run", most=1)
+    learned = run.load_tokenizers().checksum
+    for name in ("progress", "train"):
+        (run.folder.data / "pretrain" / f"{name}.json").unlink(missing_ok=True)
+    (run.folder.data / "train.json").touch()
+    notes: list[str] = []
+    run.preprocess(notes.append, print, learned_before=True)
+    assert len([note for note in notes if note.startswith("reading and checking")]) == 2
+    assert run.load_tokenizers().checksum == learned
+    assert (run.folder.data / "pretrain" / "train.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("tokenizer.joint=false", "tasks share one vocabulary: set `tokenizer.joint` to true"),
+        ("stages.tune-more.task=summarization", "the last one has the task of the recipe"),
+        ("stages.pretrain.data.train=null", "translation|train"),
+        ("stages.pretrain.data.test={tgt: valid.tgt}", "stage pretrain: `data.test` is for all stages"),
+        ("stages.pretrain.task=languages", "there is no task 'languages'"),
+        ("stages.pretrain.data.train={src: mono.src, tgt: mono.tgt}", "a language-modelling has no src, only tgt"),
+        ("stages.pretrain.training.best_metric=bleu", "validation of a language-modelling gives no 'bleu'"),
+    ],
+)
+def test_what_does_not_go_together(place: Path, change: str, said: str) -> None:
+    with pytest.raises(RecipeError, match=said):
+        recipe.load(place / "two.yaml", [change])
