@@ -116,7 +116,7 @@ class PretrainedEncoder(Model):
         self.src_embedding = nn.Embedding(sizes["tgt"], size)
         self.src_positions = LearnedPositions(size, config.max_positions)
         self.segment_embedding = nn.Embedding(config.segments, size) if config.segments > 1 else None
-        self.embedding_norm = nn.LayerNorm(size, config.norm_epsilon)
+        self.src_embedding_norm = nn.LayerNorm(size, config.norm_epsilon)
         self.dropout = Dropout(config.dropout)
         self.widen = nn.Linear(size, width) if size != width else nn.Identity()
         self.encoder = LayerStack(EncoderLayer(config) for _ in range(config.layers))
@@ -133,7 +133,7 @@ class PretrainedEncoder(Model):
         entering = self.src_embedding(ids) + self.src_positions(ids.shape[1])
         if self.segment_embedding is not None:
             entering = entering + self.segment_embedding(segments)
-        states = self.widen(self.dropout(self.embedding_norm(entering)))
+        states = self.widen(self.dropout(self.src_embedding_norm(entering)))
         for layer in self.encoder:
             states = layer(states, bias)
         return [self.encoder_norm(states)]
@@ -141,10 +141,8 @@ class PretrainedEncoder(Model):
     def part(self, name: str) -> dict[str, Tensor]:
         """In a model without segments all words are in the first, whose vector is added to those of positions."""
         weights = super().part(name)
-        if name == "encoder":
-            weights |= {f"src_embedding_norm.{key}": one for key, one in self.embedding_norm.named_parameters()}
-            if self.segment_embedding is not None:
-                weights["src_positions.table"] = self.src_positions.table + self.segment_embedding.weight[0]
+        if name == "encoder" and self.segment_embedding is not None:
+            weights["src_positions.table"] = self.src_positions.table + self.segment_embedding.weight[0]
         return weights
 
     def _draw_weights(self) -> None:

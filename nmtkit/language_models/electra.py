@@ -69,7 +69,7 @@ class Electra(PretrainedEncoder):
         super().__init__(config, sizes)
         self.dense, self.replaced = nn.Linear(config.hidden_size, config.hidden_size), nn.Linear(config.hidden_size, 1)
         self.generator = Bert(config.generator, sizes)
-        for name in ("src_embedding", "src_positions", "segment_embedding", "embedding_norm"):
+        for name in ("src_embedding", "src_positions", "segment_embedding", "src_embedding_norm"):
             setattr(self.generator, name, getattr(self, name))
         self.generator.output.words.weight = self.src_embedding.weight
         self._draw_weights()

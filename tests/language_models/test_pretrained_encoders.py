@@ -14,6 +14,7 @@ from nmtkit.data.batch import Batch
 from nmtkit.language_models.bert import Bert, BertConfig, PretrainedEncoder
 from nmtkit.language_models.electra import Electra, ElectraConfig
 from nmtkit.models.base import VocabularySizes
+from nmtkit.models.transformer import Transformer, TransformerConfig
 from nmtkit.training.objectives.masked_words import MaskedWords, MaskedWordsConfig, NextSentence, draw_words
 
 SIZES = VocabularySizes({"src": WORDS, "tgt": WORDS}, shared=True)
@@ -31,7 +32,7 @@ EMBEDDINGS = {
     "embeddings.word_embeddings.weight": "src_embedding.weight",
     "embeddings.position_embeddings.weight": "src_positions.table",
     "embeddings.token_type_embeddings.weight": "segment_embedding.weight",
-    "embeddings.LayerNorm": "embedding_norm",
+    "embeddings.LayerNorm": "src_embedding_norm",
     "embeddings_project": "widen",
 }
 
@@ -223,14 +224,9 @@ def test_published_sizes() -> None:
 @pytest.mark.parametrize("norm", ["post", "pre"])
 @pytest.mark.parametrize("model", [Bert, Electra])
 def test_names_of_the_encoder_are_those_of_the_transformer(model: type[PretrainedEncoder], norm: str) -> None:
-    from nmtkit.models.transformer import Transformer, TransformerConfig
-
-    translator = Transformer(TransformerConfig(norm=norm, positions="learned"), SIZES)
-    wanted = {
-        name: weight.shape
-        for name, weight in translator.state_dict().items()
-        if name.startswith(("src_embedding", "encoder"))
-    }
+    translator = Transformer(TransformerConfig(norm=norm, positions="learned", embedding_norm=True), SIZES)
+    weights = translator.state_dict()
+    wanted = {name: weights[name].shape for name in weights if name.startswith(("src_embedding", "encoder"))}
     given = model(model.Config(layers=3, norm=norm), SIZES).state_dict()
     assert {name: given[name].shape for name in wanted} == wanted
     assert "src_positions.table" in given
