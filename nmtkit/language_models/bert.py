@@ -22,7 +22,8 @@ from nmtkit.layers.transformer import Activation, EncoderLayer, LayerStack, Lear
 from nmtkit.models.base import MODELS, Model, ModelConfig, ModelOutput, VocabularySizes
 
 INITIAL_STD = 0.02
-"""Of all weights: the published model's."""
+"""Of word, segment and position vectors: the published model's. It has it of all weights, which suits wide layers only:
+here those of layers begin by their widths, as in a Transformer."""
 
 
 class EncoderConfig(ModelConfig):
@@ -97,6 +98,7 @@ class MaskedWordHead(nn.Module):
         self.norm = nn.LayerNorm(size, epsilon)
         self.words = nn.Linear(size, words)
         self.words.weight = embedding.weight
+        nn.init.zeros_(self.words.bias)
 
     def forward(self, states: Tensor) -> Tensor:
         """Logits of the words."""
@@ -116,6 +118,8 @@ class PretrainedEncoder(Model):
         self.src_embedding = nn.Embedding(sizes["tgt"], size)
         self.src_positions = LearnedPositions(size, config.max_positions)
         self.segment_embedding = nn.Embedding(config.segments, size) if config.segments > 1 else None
+        for table in self.parameters():
+            nn.init.normal_(table, std=INITIAL_STD)
         self.src_embedding_norm = nn.LayerNorm(size, config.norm_epsilon)
         self.dropout = Dropout(config.dropout)
         self.widen = nn.Linear(size, width) if size != width else nn.Identity()
@@ -145,13 +149,6 @@ class PretrainedEncoder(Model):
             weights["src_positions.table"] = self.src_positions.table + self.segment_embedding.weight[0]
         return weights
 
-    def _draw_weights(self) -> None:
-        for name, parameter in self.named_parameters():
-            if parameter.ndim > 1:
-                nn.init.normal_(parameter, std=INITIAL_STD)
-            elif name.endswith("bias"):
-                nn.init.zeros_(parameter)
-
 
 @MODELS.register("bert")
 class Bert(PretrainedEncoder):
@@ -165,7 +162,6 @@ class Bert(PretrainedEncoder):
         if config.next_sentence:
             self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
             self.next_sentence = nn.Linear(config.hidden_size, 2)
-        self._draw_weights()
 
     def read(self, batch: Batch, need_attention: bool = False) -> tuple[ModelOutput, None]:
         """The states of all positions; there is no memory."""

@@ -72,7 +72,6 @@ class Electra(PretrainedEncoder):
         for name in ("src_embedding", "src_positions", "segment_embedding", "src_embedding_norm"):
             setattr(self.generator, name, getattr(self, name))
         self.generator.output.words.weight = self.src_embedding.weight
-        self._draw_weights()
 
     def read(self, batch: Batch, need_attention: bool = False) -> tuple[ModelOutput, None]:
         """The generator's states of all positions; there is no memory."""
