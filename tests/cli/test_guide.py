@@ -124,6 +124,7 @@ def write_texts(folder: Path) -> None:
         ("test.de", ["output.de", "baseline.de", "test.fr"]),
         ("test.align", ["gold.align"]),
         ("new.en", ["input.txt"]),
+        ("train.en", ["text.en"]),
     ):
         for copy in copies:
             shutil.copy(folder / name, folder / copy)
@@ -171,6 +172,9 @@ def prepared(corpus: Path, trained: Path, tmp_path_factory: pytest.TempPathFacto
     tiny = (
         blocks("multilingual", "yaml")[0].replace("vocab_size: 8000", "vocab_size: 60").replace("tie: all", "heads: 2")
     )
+    for name, text in zip(("masked", "replaced"), blocks("pretraining", "yaml"), strict=False):
+        few = text.replace("vocab_size: 8000", "vocab_size: 60") + "batch: {batch_tokens: 500}\n"
+        (folder / f"{name}.yaml").write_text(few, encoding="utf-8")
     (folder / "both-ways.yaml").write_text(tiny, encoding="utf-8")
     (folder / "with-back.yaml").write_text(blocks("little-text", "yaml")[0] + small, encoding="utf-8")
     chosen = blocks("first", "yaml")[0].replace("multi30k-en-de-transformer", "preset-tiny") + small
