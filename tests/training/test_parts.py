@@ -7,6 +7,8 @@ import torch
 from gradients import assert_same_gradients, backward, gradients
 from walk import told
 
+import nmtkit.language_models
+import nmtkit.models  # noqa: F401  # both fill the registry
 from nmtkit.core.settings import parse
 from nmtkit.data.batch import Batch, Inputs, collate
 from nmtkit.models.base import MODELS, VocabularySizes, as_decoder
