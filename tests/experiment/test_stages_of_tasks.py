@@ -1,7 +1,5 @@
 """Pretraining on texts alone and tuning on pairs as stages of one recipe, each with its own task and text."""
 
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,9 +13,6 @@ from nmtkit.core.errors import RecipeError
 from nmtkit.data.store import Store
 from nmtkit.experiment.run import Run
 from nmtkit.training.events import Step
-from nmtkit.training.objectives.corruption import whole_texts
-from nmtkit.training.objectives.likelihood import Likelihood
-from nmtkit.training.objectives.objective import OBJECTIVES
 
 CPU = torch.device("cpu")
 RECIPE = """\
@@ -25,7 +20,7 @@ data:
   train: {src: train.src, tgt: train.tgt}
   valid: {src: valid.src, tgt: valid.tgt}
   test: {src: valid.src, tgt: valid.tgt}
-tokenizer: {kind: word, vocab_size: 100}
+tokenizer: {kind: word, vocab_size: 200, sentinels: 20}
 model: {kind: transformer, layers: 1, hidden_size: 16, feed_forward_size: 16, heads: 2, tie: all}
 batch: {batch_tokens: 256}
 evaluation: {metrics: [bleu, chrf], max_sentences: 4}
@@ -34,26 +29,11 @@ stages:
   - name: pretrain
     task: language-modelling
     data: {train: {tgt: [mono.src, mono.tgt]}, valid: {tgt: valid.src}}
-    training: {objectives: {whole-texts: 1.0}, best_metric: perplexity, higher_is_better: false, max_updates: 8}
+    training: {span_corruption: {}, best_metric: perplexity, higher_is_better: false, max_updates: 8}
   - name: tune
   - name: tune-more
     training: {lr: 0.001}
 """
-
-
-@pytest.fixture(autouse=True)
-def autoencoding() -> Iterator[None]:
-    """An objective that reads the text and writes it again."""
-
-    class WholeTexts(Likelihood):
-        replaces_likelihood = True
-
-        def corrupt(self, batch, generator, tokenizers):
-            return replace(batch, inputs=whole_texts(batch))
-
-    OBJECTIVES.register("whole-texts")(WholeTexts)
-    yield
-    del OBJECTIVES._members["whole-texts"]
 
 
 @pytest.fixture(scope="module")
