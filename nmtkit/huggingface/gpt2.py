@@ -6,13 +6,11 @@ The end of a document, <|endoftext|>, is also the first input here: what GPT-2 r
 from pathlib import Path
 from typing import Literal
 
-from torch import Tensor
-
 from nmtkit.core.settings import Depth, Field, Width
 from nmtkit.data.vocabulary import UNK
-from nmtkit.huggingface.reading import FAMILIES, GenerationConfig, read_config
+from nmtkit.huggingface.reading import ACTIVATIONS, FAMILIES, GenerationConfig, read_config, renamed
 from nmtkit.huggingface.tokenizers import read_tokenizers
-from nmtkit.interchange.external_files import ExternalWeights, read_weights
+from nmtkit.interchange.external_files import read_weights
 from nmtkit.interchange.import_weights import CheckpointConverter, ImportedModel, transformer_names
 from nmtkit.interchange.importing import license_of
 from nmtkit.language_models.transformer_lm import TransformerLMConfig
@@ -56,13 +54,13 @@ def read_gpt2(folder: Path) -> ImportedModel:
     config, _ = read_config(folder, GPT2Config)
     end, width = config.eos_token_id, config.n_embd
     tokenizers, maps = read_tokenizers(folder, (end, end, end), config.vocab_size, ("tgt",))
-    converter = CheckpointConverter(folder / "config.json", _turned(read_weights(folder)), tokenizers, maps)
+    weights = renamed(read_weights(folder), _plain_name, _is_turned)
+    converter = CheckpointConverter(folder / "config.json", weights, tokenizers, maps)
     words = converter.words("wte.weight", width)
+    is_tied = "lm_head.weight" not in converter.weights.shapes
     own = {
         "tgt_embedding.weight": words,
-        "output.weight": converter.words("lm_head.weight", width)
-        if "lm_head.weight" in converter.weights.shapes
-        else words,
+        "output.weight": words if is_tied else converter.words("lm_head.weight", width),
         "output.bias": converter.output_bias(),
         "tgt_positions.table": converter.tensor("wpe.weight", (config.n_positions, width)),
     }
@@ -76,9 +74,7 @@ def read_gpt2(folder: Path) -> ImportedModel:
         "attention_dropout": config.attn_pdrop,
         "norm_epsilon": config.layer_norm_epsilon,
         "max_positions": config.n_positions,
-        "activation": {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}.get(
-            config.activation_function, config.activation_function
-        ),
+        "activation": ACTIVATIONS[config.activation_function],
         "output_bias": True,  # keeps what no text has from being written
     }
     model, tensors = converter.convert(TransformerLMConfig, settings, own, _NAMES)
@@ -87,17 +83,11 @@ def read_gpt2(folder: Path) -> ImportedModel:
     return ImportedModel("huggingface", "gpt2", model, tensors, tokenizers, search, notes, *origin)
 
 
-def _turned(weights: ExternalWeights) -> ExternalWeights:
-    """The weights without the names' common beginning; matrices of Conv1D, `(inputs,outputs)`, are turned."""
-    masks = (".attn.bias", ".attn.masked_bias")
-    names = {name.removeprefix("transformer."): name for name in weights.shapes if not name.endswith(masks)}
-    is_turned = {name: ".c_" in name and name.endswith(".weight") for name in names}
+def _plain_name(name: str) -> str:
+    """Without what names begin with; empty for the masks that older folders hold."""
+    return "" if name.endswith((".attn.bias", ".attn.masked_bias")) else name.removeprefix("transformer.")
 
-    def read(name: str) -> Tensor:
-        tensor = weights.read(names[name])
-        return tensor.t() if is_turned[name] else tensor
 
-    shapes = {name: weights.shapes[given] for name, given in names.items()}
-    return ExternalWeights(
-        weights.path, {name: shape[::-1] if is_turned[name] else shape for name, shape in shapes.items()}, read
-    )
+def _is_turned(name: str) -> bool:
+    """Whether it is the matrix of a Conv1D, `(inputs,outputs)`."""
+    return ".c_" in name and name.endswith(".weight")

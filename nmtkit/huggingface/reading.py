@@ -8,7 +8,7 @@ from nmtkit.core.errors import shorten
 from nmtkit.core.registry import Registry
 from nmtkit.core.settings import Beam, Field, Length, parse
 from nmtkit.data.tokenizer import MAX_VOCAB_SIZE
-from nmtkit.interchange.external_files import ExternalSettings, read_json, unsupported
+from nmtkit.interchange.external_files import ExternalSettings, ExternalWeights, read_json, unsupported
 from nmtkit.interchange.import_weights import ImportedModel
 from nmtkit.interchange.importing import READERS
 
@@ -29,6 +29,10 @@ def read_huggingface(folder: Path) -> ImportedModel:
 _NO_EFFECT = {"_from_model_config", "bos_token_id", "transformers_version", "use_cache", "output_attentions"}
 """Generation settings that change no text."""
 _IDS = {"pad_token_id", "eos_token_id", "decoder_start_token_id"}
+
+ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "silu": "silu", "swish": "silu"}
+ACTIVATIONS |= dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), "gelu_tanh")
+"""Our names of activations."""
 
 
 class GenerationConfig(ExternalSettings):
@@ -98,3 +102,16 @@ def read_config(folder: Path, kind: type[C]) -> tuple[C, dict[str, Any]]:
     place, path = folder / "config.json", folder / "generation_config.json"
     given = read_json(place, dict)
     return parse(kind, given | (read_json(path, dict) if path.exists() else {}), str(place)), given
+
+
+def renamed(
+    weights: ExternalWeights, name_of: Callable[[str], str], is_turned: Callable[[str], bool] = lambda name: False
+) -> ExternalWeights:
+    """The weights by other names, without those whose name is empty; some matrices are turned."""
+    names = {name_of(name): name for name in weights.shapes if name_of(name)}
+    shapes = {name: weights.shapes[given] for name, given in names.items()}
+    return ExternalWeights(
+        weights.path,
+        {name: shape[::-1] if is_turned(name) else shape for name, shape in shapes.items()},
+        lambda name: weights.read(names[name]).t() if is_turned(name) else weights.read(names[name]),
+    )

@@ -20,12 +20,12 @@ _REMEDY = "download the folder again, or let AutoTokenizer of transformers read 
 
 
 def read_tokenizers(
-    folder: Path, special: tuple[int, int, int], size: int, columns: Sequence[str] = TEXT_COLUMNS
+    folder: Path, special: Sequence[int | str], size: int, columns: Sequence[str] = TEXT_COLUMNS
 ) -> tuple[Tokenizers, Maps]:
     """The tokenizer of a folder for these columns, and where its tokens stand in matrices of `size` rows.
 
-    `special` are the ids of padding, of the decoder's first input and of the end. What its template puts around a text
-    is around all texts here, but for the first input and the end, which come by themselves.
+    `special` are the ids or tokens of padding, of the decoder's first input and of the end. What its template puts
+    around a text is around all texts here, but for the first input and the end, which come by themselves.
     """
     paths = [folder / "special_tokens_map.json", folder / "tokenizer_config.json"]
     settings = {key: value for path in paths if path.exists() for key, value in read_json(path, dict).items()}
@@ -37,10 +37,11 @@ def read_tokenizers(
         model["dropout"] = None  # of training; it would cut the same text in several ways
         text = json.dumps(content, ensure_ascii=False)
         tokenizer = parse_tokenizer(text)
-        added = tokenizer.get_added_tokens_decoder()
+        added, ids = tokenizer.get_added_tokens_decoder(), tokenizer.get_vocab()
+        pad, start, end = (ids[one] if isinstance(one, str) else one for one in special)
         if len({*rows_used}) < len(rows_used):
             raise ValueError("two tokens have the same id")
-        if (last := max(*tokenizer.get_vocab().values(), *special)) >= size:
+        if (last := max(*ids.values(), pad, start, end)) >= size:
             raise ValueError(f"it has the id {last}, and the weights are of {size:,} tokens")
     except (CheckpointError, ValueError, KeyError, TypeError) as fault:
         raise CheckpointError(f"{place}: {shorten(str(fault), 200)}; {_REMEDY}") from fault
@@ -52,7 +53,7 @@ def read_tokenizers(
     unknown = tokenizer.token_to_id(str(settings.get("unk_token") or model.get("unk_token")))
     if unknown is None:
         unknown = size if model.get("unk_id") is None else int(model["unk_id"])
-    map_ = map_vocabulary(place, shown, (*special, unknown), size, further=further)
+    map_ = map_vocabulary(place, shown, (pad, start, end, unknown), size, further=further)
     rows, tokens = map_.rows.tolist(), map_.vocabulary.tokens
     named = dict(zip(rows, tokens, strict=True))  # the end, where another has its row
     template = tokenizer.encode("a")
@@ -60,7 +61,7 @@ def read_tokenizers(
     before = [named[row] for row in template.ids[: marks.index(0) if 0 in marks else 0]]
     after = [named[row] for row, mark in zip(template.ids, marks, strict=True) if mark][len(before) :]
     affixes = {
-        "before": before[1:] if before and template.ids[0] == special[1] else before,
+        "before": before[1:] if before and template.ids[0] == start else before,
         "after": after[:-1] if after[-1:] == [SPECIALS[EOS]] else after,
     }
     given = {

@@ -14,6 +14,7 @@ from nmtkit.core.settings import is_valid_name, parse
 from nmtkit.interchange.exporting import write_untrained_run
 from nmtkit.interchange.external_files import read_text
 from nmtkit.interchange.import_weights import ImportedModel
+from nmtkit.models.base import MODELS
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder, ignore
 from nmtkit.tasks.task import TASKS
@@ -60,8 +61,9 @@ def import_run(source: Path, path: str | None = None, notify: Notify = ignore, t
 
 def _write(run: RunFolder, imported: ImportedModel, name: str, title: str) -> None:
     task = TASKS.get(imported.task)
-    best = (*task.validation_metrics, "loss")[0]
     files = {column.name: {"src": "SOURCE", "tgt": "TARGET"}[column.name] for column in task.columns}
+    ways: dict[str, Any] = {one: {} for one in MODELS.get(imported.model.kind).pretrained_by[:1] if len(files) == 1}
+    best = (*task.validation_metrics, "loss")[0]
     settings = {
         "name": title,
         "description": f"imported {imported.architecture} model {name}; it was trained elsewhere, so "
@@ -70,7 +72,7 @@ def _write(run: RunFolder, imported: ImportedModel, name: str, title: str) -> No
         "data": {"train": files},
         "tokenizer": imported.tokenizers.config.model_dump(),
         "model": imported.model.model_dump(),
-        "training": {"lr": 1e-4, "max_epochs": 5, "best_metric": best, "higher_is_better": best != "loss"},
+        "training": ways | {"lr": 1e-4, "max_epochs": 5, "best_metric": best, "higher_is_better": best != "loss"},
         "search": {**imported.search},
     }
     recipe = parse(Recipe, settings, "the imported model")

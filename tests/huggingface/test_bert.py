@@ -1,0 +1,66 @@
+"""BERT computes what it did."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from portable import raw
+from public import TEXTS, word_piece
+
+from nmtkit.checkpoints.tensor_files import write_bare_tensors
+from nmtkit.data.batch import Batch, Inputs
+from nmtkit.data.tokenizers import Tokenizers
+from nmtkit.interchange.importing import import_run
+from nmtkit.runs.folder import RunFolder
+
+transformers = pytest.importorskip("transformers")
+
+
+def bert(folder: Path, kind: str) -> tuple[Any, Any]:
+    transformers.logging.set_verbosity_error()
+    tokenizer = word_piece(folder)
+    torch.manual_seed(4)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+    config = transformers.BertConfig(**sizes, vocab_size=len(tokenizer), max_position_embeddings=80)
+    model = getattr(transformers, kind)(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.1)
+    model.save_pretrained(folder)
+    return tokenizer, model
+
+
+@pytest.mark.parametrize("kind", ["BertForPreTraining", "BertForMaskedLM", "BertModel", "older"])
+def test_bert_computes_what_it_did(kind: str, tmp_path: Path) -> None:
+    tokenizer, theirs = bert(tmp_path / "theirs", "BertForPreTraining" if kind == "older" else kind)
+    if kind == "older":
+        given = {name: tensor for name, tensor in theirs.state_dict().items() if "decoder" not in name}
+        old = {
+            name.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta"): given[name] for name in given
+        }
+        write_bare_tensors(tmp_path / "theirs" / "model.safetensors", old)
+    said: list[str] = []
+    import_run(tmp_path / "theirs", str(tmp_path / "run"), said.append)
+    assert "bert model of 2 layers of 32" in said[0]
+    assert ("no head" in " ".join(said)) == (kind == "BertModel")
+    ours = raw(tmp_path / "run").double()
+    encoder = Tokenizers.load(RunFolder(tmp_path / "run").vocabulary).tgt
+    asked = tokenizer(TEXTS[:50], return_tensors="pt", padding=True)
+    encoded = [[2, *ids] for ids in encoder.encode_many(TEXTS[:50])]
+    batch = Batch(Inputs.of_texts(encoded))
+    mask = asked.attention_mask.bool()
+    assert torch.equal(batch.inputs.mask, mask)
+    with torch.inference_mode():
+        wanted = theirs.double()(**asked, output_hidden_states=True)
+        found = ours.read(batch)[0]
+        torch.testing.assert_close(found.features[mask], wanted.hidden_states[-1][mask], rtol=0, atol=1e-5)
+        if kind != "BertModel":
+            logits = wanted["prediction_logits" if kind != "BertForMaskedLM" else "logits"]
+            rows = torch.tensor(tokenizer.convert_tokens_to_ids(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]))
+            rows = torch.cat([rows, torch.arange(5, len(tokenizer))])
+            torch.testing.assert_close(ours.logits(found, None)[mask], logits[..., rows][mask], rtol=0, atol=1e-5)
+        if "seq_relationship_logits" in wanted:
+            torch.testing.assert_close(
+                ours.further_logits(batch, found), wanted.seq_relationship_logits, rtol=0, atol=1e-5
+            )
