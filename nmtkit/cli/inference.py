@@ -184,6 +184,17 @@ head: Decorator = _attention_of("--head", "head N of the layer", "the mean of al
 shortlist: Decorator = click.option(
     "--shortlist", type=options.FILE, metavar="FILE", help="Score only target tokens in a file of `align --shortlist`."
 )
+language_model: tuple[Decorator, ...] = (
+    click.option(
+        "--lm",
+        metavar="RUN",
+        multiple=True,
+        callback=options.only_one,
+        shell_complete=completing.runs,
+        help="A language model: its log-probabilities count, too.",
+    ),
+    click.option("--lm-weight", type=Number(0, whole=False), metavar="W", help="Its weight. Default: 0.2."),
+)
 workers: Decorator = click.option(
     "--workers",
     type=Number(1, MAX_THREADS),
@@ -204,6 +215,7 @@ def search_groups(*speed: Decorator) -> Decorator:
         cloup.option_group(
             "Search (default: the recipe's settings)",
             search_flags(*(key for key in SEARCH if key not in ("beam_size", *SAMPLING))),
+            *language_model,
             search,
         ),
         cloup.option_group("Sampling", search_flags(*SAMPLING)),

@@ -191,6 +191,7 @@ def _aligned(
     "Their translations, line by line; or .jsonl, printed by `translate` or `summarize --json`.",
     options.as_json("Print a JSON object for each pair, with scores of its tokens."),
     inference.search_flags("length_penalty"),
+    *inference.language_model,
     inference.search,
     source=" A language model needs none.",
 )

@@ -48,7 +48,7 @@ def decoding_options(common: Sequence[Decorator], *groups: Decorator, output: Se
 
 
 LINE_FORMS = (
-    click.option("--scores", is_flag=True, help="Print score and log-probability before each output."),
+    click.option("--scores", is_flag=True, help="Print score and log-probability in front."),
     options.as_json("Print a JSON object for each line."),
 )
 """Options of how the outputs of a line are printed."""
@@ -65,7 +65,7 @@ LINE_FORMS = (
     cloup.option_group(
         "Constraints",
         click.option("--terms", type=FILE, metavar="FILE", help="Glossary, SOURCE TAB TARGET on each line."),
-        click.option("--prefix", is_flag=True, help="Lines are SOURCE TAB PREFIX; outputs begin with PREFIX."),
+        click.option("--prefix", is_flag=True, help="Lines are SOURCE TAB PREFIX of the output."),
         click.option(
             "--jsonl", is_flag=True, help='Lines are JSON: "source", "prefix", "must", "must_not", "in_order".'
         ),

@@ -19,10 +19,12 @@ from nmtkit.core.errors import NmtkitError, RecipeError
 from nmtkit.corpus.config import language_tag
 from nmtkit.data.batch import collate
 from nmtkit.data.shortlist import read_shortlist
+from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import UNK
 from nmtkit.layers.inference import PrecisionChoice, cast_to_16_bits, is_slow, quantize_for_inference
 from nmtkit.models.base import Model, as_decoder, as_headed, as_seq2seq
 from nmtkit.models.ensemble import Mean
+from nmtkit.models.shallow_fusion import ShallowFusion
 from nmtkit.runs.folder import Notify, ignore
 from nmtkit.runs.saved import InferenceConfig, SavedRun, find_run
 from nmtkit.search.engine import StepMode, require_graph_support
@@ -35,6 +37,7 @@ from nmtkit.translation.workers import Workers
 MIN_LINES_FOR_WORKERS = 256
 """Lines that must be there at once for processes to be worth their beginning."""
 
+DEFAULT_LM_WEIGHT = 0.2
 FP16_PROBE_TOKENS = 64
 """Words of the source that shows whether a model's numbers fit into fp16."""
 
@@ -50,6 +53,11 @@ class DecodingOptions:
     """The mean that an ensemble takes, see `nmtkit.models.ensemble`."""
     ensemble_weights: Sequence[float] | None = None
     """How much each run of an ensemble counts; None: all the same."""
+    lm: str | Path | None = None
+    """The run of a language model that searches beside the model, by shallow fusion: see
+    `nmtkit.models.shallow_fusion`. Its vocabulary is that of the model's target; scores include its part."""
+    lm_weight: float | None = None
+    """How much the language model counts, beta; None: `DEFAULT_LM_WEIGHT`."""
     device: str = "auto"
     """Several, separated by commas, get a process each."""
     weights: str = "auto"
@@ -140,6 +148,10 @@ def open_system(run: SavedRun, how: DecodingOptions, notify: Callable[[str], Non
     (place,) = places
     require_graph_support(how.engine, place, how.shortlist is not None)
     opened, tokenizers, trained = run.open_for_inference(place, how.weights)
+    if how.lm is not None:
+        opened = _with_language_model(opened, tokenizers, how, place, notify)
+    elif how.lm_weight is not None:
+        raise RecipeError("lm_weight is the weight of a language model: name its run with --lm RUN as well")
     model = as_decoder(opened)
     if model is None:
         if how.search_settings or how.shortlist:
@@ -188,6 +200,31 @@ def open_system(run: SavedRun, how: DecodingOptions, notify: Callable[[str], Non
     )
 
 
+def _with_language_model(
+    model: Model, own: Tokenizers, how: DecodingOptions, place: torch.device, notify: Callable[[str], None] | None
+) -> ShallowFusion:
+    """The model and the language model that the options name, in shallow fusion."""
+    assert how.lm is not None
+    run, _ = find_run(how.lm)
+    opened, others, _ = run.open_for_inference(place)
+    reader, speaker, path = as_seq2seq(model), as_decoder(opened), run.folder.path
+    if speaker is None or as_seq2seq(speaker) is not None:
+        raise RecipeError(f"{path}: {opened.config.kind} is no language model; name a run that `nmtkit generate` takes")
+    if reader is None:
+        raise RecipeError(
+            f"a language model stands beside a model that reads a source, and {model.config.kind} does not"
+        )
+    if others.tgt.vocabulary != own.tgt.vocabulary:
+        raise RecipeError(
+            f"{path}: its vocabulary is not that of the model's target, token for token, so that its ids mean other "
+            "words: train the language model with the model's tokenizer (in its recipe `init_from: {tokenizer: RUN}`)"
+        )
+    weight = DEFAULT_LM_WEIGHT if how.lm_weight is None else how.lm_weight
+    if notify is not None:
+        notify(f"language model {path}, weight {weight:g}; scores include its part")
+    return ShallowFusion(reader, speaker, weight)
+
+
 def _search_config(
     trained: InferenceConfig, how: DecodingOptions, notify: Callable[[str], None] | None
 ) -> SearchConfig:
@@ -221,7 +258,7 @@ def _for_workers(
     # This process searches no line: it only tokenizes and joins text.
     translator = open_translator(run, replace(how, device="cpu", precision="fp32"), notify)
     vocabulary, beam = translator.model.sizes["tgt"], translator.config.beam_size
-    key = search_workload_key(run.inference.model, vocabulary, beam, how.threads, places[0], how.precision)
+    key = search_workload_key(translator.model.config, vocabulary, beam, how.threads, places[0], how.precision)
     known = cache.get(key, SearchSpeedConfig)
     workers = Workers([str(place) for place in places], partial(_open_on_device, how))
     return replace(translator, speed=known.config if known else default_speed_config(places[0]), workers=workers)
@@ -293,7 +330,7 @@ def open_autotuned(
 
     vocabulary, beam, device = default.model.sizes["tgt"], default.config.beam_size, default.device
     precision = how.precision if device.type == "cpu" else default.speed_config.precision
-    key = search_workload_key(run.inference.model, vocabulary, beam, how.threads, device, precision)
+    key = search_workload_key(default.model.config, vocabulary, beam, how.threads, device, precision)
     filled = [line for line in lines if line.strip()]
     result = tune_search(search, filled, device, key, planned_seconds, again)
     for sentence in result.sentences():

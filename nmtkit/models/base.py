@@ -299,11 +299,12 @@ class Decoder(Model, Generic[M, S]):
     `advance` can read all positions of a prompt in one pass."""
     source_end: bool = True
     """Whether a memory ends with the EOS of its source."""
+    normalized: ClassVar[bool] = True
+    """Whether the probabilities of `predict` sum to one. Then a search may compute few of them, from `logits`."""
 
     def encode(self, batch: Batch) -> M:
         """What is fixed while decoding, one row per sentence; by default nothing is read."""
-        first = batch.targets.ids if batch.has_targets else batch.prompt
-        assert first is not None, "a decoder without a source goes on with a text, which may be empty"
+        first = batch.tensors()[0]
         nothing = torch.zeros(len(first), 0, dtype=torch.bool, device=first.device)
         return cast(M, Memory(nothing, ABSENT))
 

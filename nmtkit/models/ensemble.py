@@ -6,6 +6,7 @@ and have no probability.
 """
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -20,7 +21,7 @@ from nmtkit.core.settings import Field
 from nmtkit.data.batch import Batch
 from nmtkit.layers.elementary import at_least_float32
 from nmtkit.layers.kv_cache import KVCache
-from nmtkit.models.base import DecoderState, Memory, ModelConfig, ModelOutput, Seq2Seq, extended_to_unk
+from nmtkit.models.base import Decoder, DecoderState, Memory, Model, ModelConfig, ModelOutput, Seq2Seq, extended_to_unk
 from nmtkit.models.output import log_probabilities
 
 Mean = Literal["probabilities", "log-probabilities"]
@@ -65,8 +66,86 @@ class EnsembleOutput(ModelOutput):
     members: tuple[ModelOutput, ...] = ()
 
 
-class Ensemble(Seq2Seq[EnsembleMemory, EnsembleState]):
-    """A mean of models in evaluation mode, on one device, over one vocabulary; by default all weigh the same."""
+class SideBySide(Seq2Seq[EnsembleMemory, EnsembleState]):
+    """Models in evaluation mode, on one device, that decode together; the first of them reads the source.
+
+    A subclass says by `logits` and `_joined` what becomes of their predictions.
+    """
+
+    def __init__(self, config: ModelConfig, members: Sequence[Decoder]) -> None:
+        super().__init__(config, members[0].sizes)
+        self.members = nn.ModuleList(members)
+        self.has_attention = any(one.has_attention for one in members)
+        self.eval()
+
+    def models(self) -> list[Model]:
+        """The members, and theirs."""
+        return [model for one in self._members() for model in one.models()]
+
+    def encode(self, batch: Batch) -> EnsembleMemory:
+        """Runs the encoder of each."""
+        members = tuple(one.encode(batch) for one in self._members())
+        return EnsembleMemory(batch.inputs.mask, batch.inputs.copy, members)
+
+    def start(self, memory: EnsembleMemory) -> EnsembleState:
+        """The first state of each."""
+        members = zip(self._members(), memory.members, strict=True)
+        return EnsembleState(tuple(one.start(own) for one, own in members))
+
+    def reserve_positions(self, length: int) -> bool:
+        """Whether all can make so many steps."""
+        return min(one.reserve_positions(length) for one in self._members())
+
+    def advance(
+        self, tokens: Tensor, state: EnsembleState, memory: EnsembleMemory, cache: KVCache, need_attention: bool = False
+    ) -> tuple[EnsembleOutput, EnsembleState]:
+        """A step of each; their layers follow each other in the one cache."""
+        known = extended_to_unk(tokens, self.sizes) if self.config.copies else tokens
+        readouts, states = [], []
+        for one, own, its in zip(self._members(), state.members, memory.members, strict=True):
+            cache.begin_model()
+            readout, after = one.advance(tokens if one.config.copies else known, own, its, cache, need_attention)
+            readouts.append(readout)
+            states.append(after)
+        return self._joined(readouts, need_attention), EnsembleState(tuple(states))
+
+    def unroll(self, batch: Batch, memory: EnsembleMemory, need_attention: bool = False) -> EnsembleOutput:
+        """All steps of each."""
+        members = zip(self._members(), memory.members, strict=True)
+        return self._joined([one.unroll(batch, own, need_attention) for one, own in members], need_attention)
+
+    def with_shortlist(self, memory: EnsembleMemory, candidates: Tensor | None) -> EnsembleMemory:
+        """The same memory, with the output layer of each for candidates only."""
+        pairs = zip(self._members(), memory.members, strict=True)
+        members = tuple(one.with_shortlist(own, candidates) for one, own in pairs)
+        return replace(memory, members=members, shortlist=members[0].shortlist)
+
+    def predict(self, readout: ModelOutput, memory: EnsembleMemory) -> Tensor:
+        """Log-probabilities `(...,X)`."""
+        return log_probabilities(self.logits(readout, memory))
+
+    def copied(
+        self, log_probs: Tensor, readout: ModelOutput, memory: EnsembleMemory, excess: Tensor | None = None
+    ) -> Tensor:
+        """What `logits` gives has the copies already."""
+        return log_probs if excess is None else log_probs - excess
+
+    def _members(self) -> list[Decoder]:
+        return [one for one in self.members if isinstance(one, Decoder)]
+
+    def _predictions(self, readout: ModelOutput, memory: EnsembleMemory) -> list[Tensor]:
+        """Log-probabilities of each: `(...,X)`, or `(...,V)` of one that does not copy."""
+        assert isinstance(readout, EnsembleOutput)
+        members = zip(self._members(), readout.members, memory.members, strict=True)
+        return [one.predict(replace(own, sentence=readout.sentence), its) for one, own, its in members]
+
+    @abstractmethod
+    def _joined(self, readouts: Sequence[ModelOutput], need_attention: bool) -> EnsembleOutput:
+        """The outputs of all members as one."""
+
+
+class Ensemble(SideBySide):
+    """A mean of models over one vocabulary; by default all weigh the same."""
 
     Config = EnsembleConfig
 
@@ -80,76 +159,19 @@ class Ensemble(Seq2Seq[EnsembleMemory, EnsembleState]):
         if any((one.sizes["src"], one.sizes["tgt"]) != (sizes["src"], sizes["tgt"]) for one in members):
             raise RecipeError("the models of an ensemble have one vocabulary, and these have several sizes of it")
         copying = any(one.config.copies for one in members)
-        super().__init__(EnsembleConfig(copying=copying, mean=mean, weights=list(weights)), sizes)
+        super().__init__(EnsembleConfig(copying=copying, mean=mean, weights=list(weights)), members)
         self._of_logs = mean == "log-probabilities"
-        self.members = nn.ModuleList(members)
         self._shares = [weight / sum(weights) for weight in weights]
-        self.has_attention = any(one.has_attention for one in members)
-        self.eval()
-
-    def models(self) -> list[Seq2Seq]:
-        """The members."""
-        return [one for one in self.members if isinstance(one, Seq2Seq)]
-
-    def encode(self, batch: Batch) -> EnsembleMemory:
-        """Runs the encoder of each."""
-        members = tuple(one.encode(batch) for one in self.models())
-        return EnsembleMemory(batch.inputs.mask, batch.inputs.copy, members)
-
-    def start(self, memory: EnsembleMemory) -> EnsembleState:
-        """The first state of each."""
-        members = zip(self.models(), memory.members, strict=True)
-        return EnsembleState(tuple(one.start(own) for one, own in members))
-
-    def reserve_positions(self, length: int) -> bool:
-        """Whether all can make so many steps."""
-        return min(one.reserve_positions(length) for one in self.models())
-
-    def advance(
-        self, tokens: Tensor, state: EnsembleState, memory: EnsembleMemory, cache: KVCache, need_attention: bool = False
-    ) -> tuple[EnsembleOutput, EnsembleState]:
-        """A step of each; their layers follow each other in the one cache."""
-        known = extended_to_unk(tokens, self.sizes) if self.config.copies else tokens
-        readouts, states = [], []
-        for one, own, its in zip(self.models(), state.members, memory.members, strict=True):
-            cache.begin_model()
-            readout, after = one.advance(tokens if one.config.copies else known, own, its, cache, need_attention)
-            readouts.append(readout)
-            states.append(after)
-        return self._joined(readouts, need_attention), EnsembleState(tuple(states))
-
-    def unroll(self, batch: Batch, memory: EnsembleMemory, need_attention: bool = False) -> EnsembleOutput:
-        """All steps of each."""
-        members = zip(self.models(), memory.members, strict=True)
-        return self._joined([one.unroll(batch, own, need_attention) for one, own in members], need_attention)
-
-    def with_shortlist(self, memory: EnsembleMemory, candidates: Tensor | None) -> EnsembleMemory:
-        """The same memory, with the output layer of each for candidates only."""
-        pairs = zip(self.models(), memory.members, strict=True)
-        members = tuple(one.with_shortlist(own, candidates) for one, own in pairs)
-        return replace(memory, members=members, shortlist=members[0].shortlist)
 
     def logits(self, readout: ModelOutput, memory: EnsembleMemory) -> Tensor:
         """The mean `(...,X)`, with copies; normalised for probabilities, not for log-probabilities."""
-        assert isinstance(readout, EnsembleOutput)
         width = self.sizes["tgt"] if memory.shortlist is None else memory.shortlist.bias.shape[1]
         width += memory.copy.n_oov if self.config.copies else 0
         means: list[Tensor] = []
-        for one, own, its, share in zip(self.models(), readout.members, memory.members, self._shares, strict=True):
-            log_probs = one.predict(replace(own, sentence=readout.sentence), its)
+        for log_probs, share in zip(self._predictions(readout, memory), self._shares, strict=True):
             log_probs = pad(log_probs, (0, width - log_probs.shape[-1]), value=-torch.inf)
             means.append(log_probs * share if self._of_logs else log_probs + math.log(share))
         return reduce(torch.add if self._of_logs else torch.logaddexp, means)
-
-    def predict(self, readout: ModelOutput, memory: EnsembleMemory) -> Tensor:
-        """Log-probabilities `(...,X)`."""
-        return log_probabilities(self.logits(readout, memory))
-
-    def copied(
-        self, log_probs: Tensor, readout: ModelOutput, memory: EnsembleMemory, excess: Tensor | None = None
-    ) -> Tensor:
-        """The mean has the copies already."""
-        return log_probs if excess is None else log_probs - excess
 
     def _joined(self, readouts: Sequence[ModelOutput], need_attention: bool) -> EnsembleOutput:
         shared = list(zip(readouts, self._shares, strict=True))

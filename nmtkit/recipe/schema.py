@@ -42,7 +42,8 @@ class InitConfig(Settings):
     tgt_embedding: str | None = Field(default=None, min_length=1)
     """A run whose target embeddings are taken, for the tokens that both have."""
     tokenizer: str | None = Field(default=None, min_length=1)
-    """With parts: the run whose tokenizer is taken. Default: the first one's, where the recipe has no `tokenizer`."""
+    """A run whose tokenizer is taken. Default: that of the first part, where the recipe has no `tokenizer`. Alone it
+    gives no weights: so a language model gets the tokenizer of the model that it is to search beside."""
     checkpoint: str = Field(default="auto", min_length=1)
     """`best`, `last`, `average`, a stage of that run, or a file of its weights; `auto` is the average if one was made,
     as in an imported run, else the best."""
@@ -52,8 +53,8 @@ class InitConfig(Settings):
 
     @model_validator(mode="after")
     def _run_or_parts(self) -> "InitConfig":
-        if (self.run is None) == (not {*PARTS} & {*self.runs}) or (self.run and self.tokenizer):
-            raise ValueError(f"give either `run`, for the whole model, or some of {', '.join(PARTS)}")
+        if bool(self.run) == bool(self.runs.keys() - {"run"}):
+            raise ValueError(f"give either `run`, for the whole model, or some of {', '.join(PARTS)}, tokenizer")
         return self
 
     @property

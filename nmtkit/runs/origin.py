@@ -68,11 +68,13 @@ def find_origin(recipe: Recipe, folder: RunFolder | None = None) -> FineTuningOr
     source = sources.get("run", sources.get("tokenizer"))
     if source is None:
         return FineTuningOrigin(parts=parts)
-    _require_same_model(recipe, source, ("tokenizer",) if parts else ("model", "tokenizer"))
+    _require_same_model(recipe, source, ("model", "tokenizer") if "run" in sources else ("tokenizer",))
+    vocabulary = source.load_tokenizers().checksum
+    if "run" not in sources:
+        return FineTuningOrigin(run=os.path.abspath(source.folder.path), parts=parts, vocabulary=vocabulary)
     return FineTuningOrigin(
         **vars(_weights_of(source, recipe.init_from.checkpoint)),
-        parts=parts,
-        vocabulary=source.load_tokenizers().checksum,
+        vocabulary=vocabulary,
         test=recipe.init_from.test or _absolute_test_set(source.recipe),
     )
 
@@ -129,7 +131,7 @@ def read_origin(folder: RunFolder) -> FineTuningOrigin | None:
 def origin_tokenizers(origin: FineTuningOrigin, recipe: Recipe) -> Tokenizers:
     """The tokenizers of the origin; raises CheckpointError if they are missing or have changed.
 
-    That of a single text is the one of all texts.
+    That of a single text is the one of all texts; of two texts a task of one takes its own.
     """
     tokenizers = SavedRun(RunFolder(Path(origin.run))).load_tokenizers()
     if tokenizers.checksum != origin.vocabulary:
@@ -137,6 +139,8 @@ def origin_tokenizers(origin: FineTuningOrigin, recipe: Recipe) -> Tokenizers:
     texts = [column.name for column in TASKS.get(recipe.task).columns if column.type == "text"]
     if len(tokenizers) == 1 < len(texts):
         return Tokenizers(recipe.tokenizer.changed({"joint": True}), dict.fromkeys(texts, *tokenizers.values()))
+    if len(tokenizers) > len(texts) == 1:
+        return Tokenizers(recipe.tokenizer, {texts[0]: tokenizers[texts[0]]})
     return tokenizers
 
 
@@ -146,7 +150,7 @@ def load_origin_weights(model: Model, tokenizers: Tokenizers, folder: RunFolder,
     Raises CheckpointError if they are missing, changed, or of another model.
     """
     origin = read_origin(folder)
-    if origin is None:
+    if origin is None or not (origin.weights or origin.parts):
         return
     for one in origin.parts.values() or [origin]:
         if os.path.isfile(one.weights) and _sha256(Path(one.weights)) != one.sha256:

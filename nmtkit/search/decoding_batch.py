@@ -247,11 +247,16 @@ class DecodingBatch:
 
     def _choose(self, readout: ModelOutput, cost: Tensor | None) -> tuple[StepCandidates, Tensor | None]:
         """The candidates of this step, and their `penalties` `(B,C)`, if there are any."""
-        sampling, sentences, scores = self.config.samples > 0, self.sentences, self.sentences.scores
+        model, sampling, sentences, scores = self.model, self.config.samples > 0, self.sentences, self.sentences.scores
         cost = cost if self.config.coverage_kind == "summary" and not sampling else None
         if cost is not None or sentences.penalties is not None or sentences.diversity is not None:
             return self._choose_weighted(self.under_rules(self.model.predict(readout, self.memory)), cost)
-        if sampling or sentences.constraints is not None or scores.numel() * self.model.sizes["tgt"] < MANY_LOGITS:
+        if (
+            sampling
+            or sentences.constraints
+            or not model.normalized
+            or scores.numel() * model.sizes["tgt"] < MANY_LOGITS
+        ):
             return self._choose_by(self.under_rules(self.model.predict(readout, self.memory)), scores), None
         # Of many logits only their log-sum is computed, and which of them may be among the best.
         logits, beam_size = self.model.logits(readout, self.memory), self.config.beam_size

@@ -16,7 +16,7 @@ import pytest
 from commands import Command, Finished, as_text, backwards_links, refused, sentence_pairs, succeeded, write_lines
 from daily import daily
 from torch.distributed.run import get_args_parser
-from untrained_runs import LINES, SUMMARIZATION, TRANSFORMER, make_run
+from untrained_runs import LANGUAGE_MODEL, LINES, SUMMARIZATION, TRANSFORMER, make_run
 
 from nmtkit import recipe
 from nmtkit.cli import COMMANDS, cli, guide
@@ -183,7 +183,8 @@ def prepared(corpus: Path, trained: Path, tmp_path_factory: pytest.TempPathFacto
     (folder / "data").symlink_to(ROOT / "data")
     make_run(folder, "news", SUMMARIZATION)
     make_run(folder, "transformer", TRANSFORMER)
-    for name in ("news", "transformer"):
+    make_run(folder, "language", LANGUAGE_MODEL)
+    for name in ("news", "transformer", "language"):
         os.utime(folder / "runs" / name / "result.json", (1, 1))  # the newest run is one that translates
     kept = sorted((trained / "checkpoints").glob("weights-*.safetensors"))
     for name, file in zip("ab", kept, strict=False):

@@ -11,7 +11,9 @@ from nmtkit.core.files import atomic_write_text, write_json
 from nmtkit.corpus.blocks import Example
 from nmtkit.recipe import load
 from nmtkit.runs.folder import RunFolder
+from nmtkit.runs.origin import find_origin, origin_tokenizers
 from nmtkit.runs.saved import build_model
+from nmtkit.tasks.task import TASKS
 
 LINES = ["The old man sees the dog. It sleeps.", "The dog sees the man, who is old. The man sleeps in the old house."]
 ARTICLES = [
@@ -38,16 +40,26 @@ search: {beam_size: 2, max_length: 8}
 HEADS = "kind: transformer, hidden_size: 32, feed_forward_size: 64, heads: 4, encoder_layers: 3, decoder_layers: 2"
 TRANSFORMER = TRANSLATION.replace("kind: rnnsearch, embedding_size: 8, hidden_size: 8", HEADS)
 
+LANGUAGE_MODEL = """\
+task: language-modelling
+data: {train: {tgt: [text]}, valid: {tgt: [text]}}
+init_from: {tokenizer: runs/mine}
+model: {kind: transformer_lm, hidden_size: 8, feed_forward_size: 8, heads: 2, layers: 1}
+training: {max_updates: 1, best_metric: perplexity, higher_is_better: false}
+"""
+
 
 def make_run(folder: Path, name: str, recipe_text: str, text: Sequence[str] = LINES) -> Path:
-    """A finished run as `train` leaves it, but for what it learned; its vocabularies are of the text."""
+    """A finished run as `train` leaves it, but for what it learned; its vocabularies are of the text or of a run."""
     (folder / f"{name}.yaml").write_text(recipe_text)
     recipe = load(folder / f"{name}.yaml")
     run = RunFolder(folder / "runs" / name)
     atomic_write_text(run.recipe, recipe.to_yaml())
-    tokenizers = learn_tokenizers(
-        recipe.tokenizer, [Example(line, line, number) for number, line in enumerate(text, start=1)]
-    )
+    if (origin := find_origin(recipe)) is not None:
+        tokenizers = origin_tokenizers(origin, recipe)
+    else:
+        examples = [Example(line, line, number) for number, line in enumerate(text, start=1)]
+        tokenizers = learn_tokenizers(recipe.tokenizer, examples, columns=TASKS.get(recipe.task).columns)
     tokenizers.save(run.vocabulary)
     torch.manual_seed(5)
     save_weights(run.average, get_weights(build_model(recipe, tokenizers)))
