@@ -247,16 +247,12 @@ class DecodingBatch:
 
     def _choose(self, readout: ModelOutput, cost: Tensor | None) -> tuple[StepCandidates, Tensor | None]:
         """The candidates of this step, and their `penalties` `(B,C)`, if there are any."""
-        model, sampling, sentences, scores = self.model, self.config.samples > 0, self.sentences, self.sentences.scores
+        sampling, sentences, scores = self.config.samples > 0, self.sentences, self.sentences.scores
         cost = cost if self.config.coverage_kind == "summary" and not sampling else None
         if cost is not None or sentences.penalties is not None or sentences.diversity is not None:
             return self._choose_weighted(self.under_rules(self.model.predict(readout, self.memory)), cost)
-        if (
-            sampling
-            or sentences.constraints
-            or not model.normalized
-            or scores.numel() * model.sizes["tgt"] < MANY_LOGITS
-        ):
+        is_whole = not self.model.normalized or scores.numel() * self.model.sizes["tgt"] < MANY_LOGITS
+        if is_whole or sampling or sentences.constraints is not None:
             return self._choose_by(self.under_rules(self.model.predict(readout, self.memory)), scores), None
         # Of many logits only their log-sum is computed, and which of them may be among the best.
         logits, beam_size = self.model.logits(readout, self.memory), self.config.beam_size
@@ -354,8 +350,7 @@ class DecodingBatch:
         if constraints is not None:
             progress = constraints.after(self.cache.parent_rows(parents).view_as(parents), self.sentences.tokens)
         self.cache.next_step(rows, width)
-        if rows is not None:
-            self.beam = self.beam.select(rows)
+        self.beam = self.beam if rows is None else self.beam.select(rows)
         if constraints is not None:
             self.beam = replace(self.beam, progress=progress.mapped(lambda tensor: tensor.flatten(0, 1)))
         if (history := self.beam.history) is not None:
