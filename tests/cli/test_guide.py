@@ -81,6 +81,7 @@ RUN_ELSEWHERE = {
     '"""The mean of the source\'s words, and the word before."""': "tests/test_strangers.py trains this model",
     '"""Classification by the mean of the words (Joulin et al. 2017, equation 1)."""': "tests/strangers trains it",
     "task: classification": "a recipe for the classifier",
+    "init_from: {encoder: runs/masked}": "the page's command begins from that run",
 }
 """The first lines of blocks that are not run here, with the reason."""
 SCHEMATIC = ("COMMAND", "TOPIC", "NAME", "KEY", "DIR", "FILE", "N-", "NEW", "RUN", "RECIPE", "CORPUS")
@@ -172,8 +173,12 @@ def prepared(corpus: Path, trained: Path, tmp_path_factory: pytest.TempPathFacto
     tiny = (
         blocks("multilingual", "yaml")[0].replace("vocab_size: 8000", "vocab_size: 60").replace("tie: all", "heads: 2")
     )
-    for name, text in zip(("masked", "replaced"), blocks("pretraining", "yaml"), strict=False):
-        few = text.replace("vocab_size: 8000", "vocab_size: 60") + "batch: {batch_tokens: 500}\n"
+    named = {blocks("pretraining", "yaml")[n]: name for n, name in ((0, "masked"), (1, "replaced"))}
+    named |= {text: "from-bert" for text in blocks("pretraining", "yaml") if "runs/masked" in text}
+    named |= {text: "t5" for text in blocks("pretraining", "yaml") if "stages:" in text}
+    for text, name in named.items():
+        few = text.replace("vocab_size: 8000, sentinels: 100", "vocab_size: 84, sentinels: 20")
+        few = few.replace("vocab_size: 8000", "vocab_size: 60") + "batch: {batch_tokens: 500}\n"
         (folder / f"{name}.yaml").write_text(few, encoding="utf-8")
     (folder / "both-ways.yaml").write_text(tiny, encoding="utf-8")
     (folder / "with-back.yaml").write_text(blocks("little-text", "yaml")[0] + small, encoding="utf-8")
