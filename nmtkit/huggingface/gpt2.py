@@ -16,32 +16,28 @@ from nmtkit.interchange.importing import license_of
 from nmtkit.language_models.transformer_lm import TransformerLMConfig
 from nmtkit.tasks.language_modelling import LANGUAGE_MODELLING
 
-_NAMES = transformer_names(
-    "",
-    "h",
-    {
-        "self_attention.query_keys_values": ["attn.c_attn"],
-        "self_attention.out": ["attn.c_proj"],
-        "around_self_attention.norm": ["ln_1"],
-        "feed_forward.inner": ["mlp.c_fc"],
-        "feed_forward.out": ["mlp.c_proj"],
-        "around_feed_forward.norm": ["ln_2"],
-    },
-)
+_MODULES = {
+    "self_attention.query_keys_values": ["attn.c_attn"],
+    "self_attention.out": ["attn.c_proj"],
+    "around_self_attention.norm": ["ln_1"],
+    "feed_forward.inner": ["mlp.c_fc"],
+    "feed_forward.out": ["mlp.c_proj"],
+    "around_feed_forward.norm": ["ln_2"],
+}
 
 
 class GPT2Config(GenerationConfig):
-    """The keys of `config.json` that are read; those with one value allow no other."""
+    """The keys of `config.json` that are read, by our names; those with one value allow no other."""
 
-    n_embd: Width = Field(ge=2)
-    n_layer: Depth = Field(ge=1)
-    n_head: int = Field(ge=1)
-    n_inner: Width | None = None
-    n_positions: Width = Field(ge=1)
-    activation_function: Literal["gelu_new", "gelu_pytorch_tanh", "gelu", "relu", "silu"] = "gelu_new"
-    layer_norm_epsilon: float = 1e-5
-    resid_pdrop: float = Field(default=0.1, ge=0.0, lt=1.0)
-    attn_pdrop: float = Field(default=0.1, ge=0.0, lt=1.0)
+    hidden_size: Width = Field(alias="n_embd")
+    feed_forward_size: Width | None = Field(default=None, alias="n_inner")
+    heads: int = Field(alias="n_head")
+    layers: Depth = Field(alias="n_layer")
+    max_positions: Width = Field(alias="n_positions")
+    activation: str = Field(default="gelu_new", alias="activation_function")
+    norm_epsilon: float = Field(default=1e-5, alias="layer_norm_epsilon")
+    dropout: float = Field(default=0.1, alias="resid_pdrop")
+    attention_dropout: float = Field(default=0.1, alias="attn_pdrop")
     eos_token_id: int = Field(ge=0)
     scale_attn_weights: Literal[True] = True
     scale_attn_by_inverse_layer_idx: Literal[False] = False
@@ -52,32 +48,25 @@ class GPT2Config(GenerationConfig):
 def read_gpt2(folder: Path) -> ImportedModel:
     """Converts a folder of GPT2LMHeadModel."""
     config, _ = read_config(folder, GPT2Config)
-    end, width = config.eos_token_id, config.n_embd
+    end, width = config.eos_token_id, config.hidden_size
     tokenizers, maps = read_tokenizers(folder, (end, end, end), config.vocab_size, ("tgt",))
-    weights = renamed(read_weights(folder), _plain_name, _is_turned)
+    weights = renamed(read_weights(folder), _plain_name, lambda name: ".c_" in name and name.endswith("weight"))
     converter = CheckpointConverter(folder / "config.json", weights, tokenizers, maps)
     words = converter.words("wte.weight", width)
-    is_tied = "lm_head.weight" not in converter.weights.shapes
     own = {
         "tgt_embedding.weight": words,
-        "output.weight": words if is_tied else converter.words("lm_head.weight", width),
+        "output.weight": converter.words("lm_head.weight", width) if "lm_head.weight" in weights.shapes else words,
         "output.bias": converter.output_bias(),
-        "tgt_positions.table": converter.tensor("wpe.weight", (config.n_positions, width)),
+        "tgt_positions.table": converter.tensor("wpe.weight", (config.max_positions, width)),
     }
     own |= {f"decoder_norm.{kind}": converter.tensor(f"ln_f.{kind}", (width,)) for kind in ("weight", "bias")}
-    settings = {
-        "hidden_size": width,
-        "feed_forward_size": config.n_inner or 4 * width,
-        "heads": config.n_head,
-        "layers": config.n_layer,
-        "dropout": config.resid_pdrop,
-        "attention_dropout": config.attn_pdrop,
-        "norm_epsilon": config.layer_norm_epsilon,
-        "max_positions": config.n_positions,
-        "activation": ACTIVATIONS[config.activation_function],
+    settings = config.model_dump(include={*TransformerLMConfig.model_fields}) | {
+        "feed_forward_size": config.feed_forward_size or 4 * width,
+        "activation": ACTIVATIONS.get(config.activation, config.activation),
         "output_bias": True,  # keeps what no text has from being written
     }
-    model, tensors = converter.convert(TransformerLMConfig, settings, own, _NAMES)
+    names = transformer_names("", "h", _MODULES)
+    model, tensors = converter.convert(TransformerLMConfig, settings, own, names)
     search, notes = config.search_settings(folder, int(maps[1].rows[UNK]), end, set())
     origin = LANGUAGE_MODELLING.name, license_of(folder)
     return ImportedModel("huggingface", "gpt2", model, tensors, tokenizers, search, notes, *origin)
@@ -86,8 +75,3 @@ def read_gpt2(folder: Path) -> ImportedModel:
 def _plain_name(name: str) -> str:
     """Without what names begin with; empty for the masks that older folders hold."""
     return "" if name.endswith((".attn.bias", ".attn.masked_bias")) else name.removeprefix("transformer.")
-
-
-def _is_turned(name: str) -> bool:
-    """Whether it is the matrix of a Conv1D, `(inputs,outputs)`."""
-    return ".c_" in name and name.endswith(".weight")
