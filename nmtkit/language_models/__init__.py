@@ -5,3 +5,4 @@ from nmtkit.language_models import electra as electra
 from nmtkit.language_models import pointer_sentinel as pointer_sentinel
 from nmtkit.language_models import rnn_lm as rnn_lm
 from nmtkit.language_models import transformer_lm as transformer_lm
+from nmtkit.language_models import xlnet as xlnet

@@ -26,13 +26,11 @@ INITIAL_STD = 0.02
 here those of layers begin by their widths, as in a Transformer."""
 
 
-class EncoderConfig(ModelConfig):
-    """The defaults suit small corpora; BERT-base is 768, 3072, 12 heads, 12 layers, norm_epsilon 1e-12."""
+class LayersConfig(ModelConfig):
+    """The layers of an encoder; the defaults suit small corpora."""
 
     hidden_size: Width = Field(default=256, ge=2)
     """Width of the encoder."""
-    embedding_size: Width | None = Field(default=None, ge=1)
-    """Size of the embeddings, which a linear map brings to hidden_size. Default: hidden_size, without such a map."""
     feed_forward_size: Width = Field(default=1024, ge=1)
     """Inner width of the feed-forward part."""
     heads: int = Field(default=4, ge=1)
@@ -49,15 +47,11 @@ class EncoderConfig(ModelConfig):
     """Normalize after each sub-layer as in the paper, or before it, which trains without a long warm-up."""
     norm_epsilon: float = Field(default=1e-5, gt=0.0, le=1e-2)
     """What a normalization adds to the variance."""
-    max_positions: Width = Field(default=512, ge=1)
-    """How many positions are learned: the most tokens of a text, with BOS and EOS."""
-    segments: int = Field(default=2, ge=1, le=1000)
-    """How many segments a text can have. With 1 there are no segment vectors."""
     activation: Activation = "gelu"
     """Between the two products of the feed-forward part."""
 
     @model_validator(mode="after")
-    def _heads_divide(self) -> "EncoderConfig":
+    def _heads_divide(self) -> "LayersConfig":
         if self.hidden_size % self.heads:
             raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of heads {self.heads}; change one")
         return self
@@ -66,6 +60,17 @@ class EncoderConfig(ModelConfig):
     def bf16_allowed(self) -> bool:
         """Yes."""
         return True
+
+
+class EncoderConfig(LayersConfig):
+    """The defaults suit small corpora; BERT-base is 768, 3072, 12 heads, 12 layers, norm_epsilon 1e-12."""
+
+    embedding_size: Width | None = Field(default=None, ge=1)
+    """Size of the embeddings, which a linear map brings to hidden_size. Default: hidden_size, without such a map."""
+    max_positions: Width = Field(default=512, ge=1)
+    """How many positions are learned: the most tokens of a text, with BOS and EOS."""
+    segments: int = Field(default=2, ge=1, le=1000)
+    """How many segments a text can have. With 1 there are no segment vectors."""
 
 
 class BertConfig(EncoderConfig):

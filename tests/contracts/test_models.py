@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -93,8 +94,10 @@ def batch_of(model: Model, sources: Sequence[Sequence[int]], targets: Sequence[S
     if as_decoder(model) is not None:
         return prompts(*known(sources)) if tgt is None else Batch(targets=Targets.of_texts(tgt))
     inputs = Inputs.of_texts(known(sources))
-    every_other = inputs.mask & (torch.arange(inputs.mask.shape[1]) % 2 == 0)
+    places = torch.arange(inputs.mask.shape[1]).repeat(len(sources), 1)
+    every_other = inputs.mask & (places % 2 == 0)
     labels = inputs.ids.masked_fill(~every_other, -1)
+    inputs = replace(inputs, order=((places + 1) * every_other, places))  # they come last, from left to right
     return Batch(inputs, labels=labels, next_sentence=torch.arange(len(sources)) % 2)
 
 

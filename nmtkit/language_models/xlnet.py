@@ -1,0 +1,135 @@
+"""XLNet: Yang et al. 2019, "XLNet: Generalized Autoregressive Pretraining for Language Understanding".
+
+Words are predicted one after the other in any order z, each from those before it in z (equation 3). A position has two
+streams (section 2.3): the content stream h knows its own word, the query stream g only its place.
+
+    g_zt = Attention(Q = g_zt, KV = h_z<t)      h_zt = Attention(Q = h_zt, KV = h_z<=t)      P(x_zt) = softmax(E g_zt)
+
+Both have the same weights; g begins with one vector w, h with the word. The energies are those of Transformer-XL (Dai
+et al. 2019, section 3.3), which know the distance of two positions by its sinusoids r, and not their places:
+
+    A_ij = (q_i + u) . k_j + (q_i + v) . W r_(i-j)        divided by the square root of D
+
+Only the positions that are asked for have a query stream (section 2.3, partial prediction). Left out are the memory of
+earlier segments and the segment encodings (sections 2.4 and 2.5): each text stands for itself.
+"""
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from nmtkit.data.batch import Batch
+from nmtkit.language_models.bert import INITIAL_STD, LayersConfig
+from nmtkit.layers.elementary import Dropout, dropout
+from nmtkit.layers.kernels import masked_softmax
+from nmtkit.layers.transformer import FeedForward, LayerStack, Residual, SinusoidalPositions, merge_heads
+from nmtkit.models.base import MODELS, Model, ModelOutput, VocabularySizes
+
+
+class XLNetConfig(LayersConfig):
+    """The defaults suit small corpora; XLNet-base is 768, 3072, 12 heads, 12 layers, norm_epsilon 1e-12."""
+
+    kind: Literal["xlnet"] = "xlnet"
+    """Which model."""
+
+
+class RelativeAttention(nn.Module):
+    """Attention that knows distances; see the head of this file. Its maps have no bias."""
+
+    def __init__(self, config: XLNetConfig) -> None:
+        super().__init__()
+        width, self.heads, self.rate = config.hidden_size, config.heads, config.attention_dropout
+        self.query, self.distance, self.out = (nn.Linear(width, width, bias=False) for _ in range(3))
+        self.keys_values = nn.Linear(width, 2 * width, bias=False)
+        self.u, self.v = (nn.Parameter(torch.zeros(self.heads, 1, width // self.heads)) for _ in range(2))
+
+    def forward(self, queries: Tensor, content: Tensor, distances: Tensor, columns: Tensor, mask: Tensor) -> Tensor:
+        """Queries `(B,Q,H)` look at the content `(B,S,H)`: `(B,Q,H)`.
+
+        Where `mask` `(B,1,Q,S)` is False nothing is read; who may read nothing gets zeros. `distances` `(R,H)` are the
+        sinusoids of some distances, and `columns` `(B,Q,S)` says which of them each query and key have.
+        """
+        query = self.query(queries).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B,A,Q,D)
+        packed = self.keys_values(content).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        keys, values = packed.unbind(0)  # (B,A,S,D)
+        relations = self.distance(distances).unflatten(-1, (self.heads, -1)).permute(1, 2, 0)  # (A,D,R)
+        by_distance = (query + self.v) @ relations  # (B,A,Q,R)
+        energies = (query + self.u) @ keys.transpose(-1, -2)
+        energies = energies + by_distance.gather(-1, columns[:, None].expand(-1, self.heads, -1, -1))
+        energies = energies / math.sqrt(query.shape[-1])
+        weights = dropout(masked_softmax(energies, mask), self.rate, self.training)
+        out: Tensor = self.out(merge_heads(weights.to(values.dtype) @ values))
+        return out
+
+
+class TwoStreamLayer(nn.Module):
+    """One layer for both streams: queries are the S positions of the content and those that are asked for."""
+
+    def __init__(self, config: XLNetConfig) -> None:
+        super().__init__()
+        self.self_attention, self.around_self_attention = RelativeAttention(config), Residual(config)
+        self.feed_forward, self.around_feed_forward = FeedForward(config), Residual(config)
+
+    def forward(self, streams: Tensor, first: int, distances: Tensor, columns: Tensor, mask: Tensor) -> Tensor:
+        """The streams `(B,S+Q,H)` from the position `first` on; the other arguments as of `RelativeAttention`."""
+        around, length = self.around_self_attention, columns.shape[-1]
+        entering = around.before(streams)
+        looked = self.self_attention(
+            entering[:, first:], entering[:, :length], distances, columns[:, first:], mask[:, :, first:]
+        )
+        streams, around = around.after(streams[:, first:], looked), self.around_feed_forward
+        return around.after(streams, self.feed_forward(around.before(streams)))
+
+
+@MODELS.register("xlnet")
+class XLNet(Model):
+    """An encoder of texts in any order; see the head of this file."""
+
+    Config = XLNetConfig
+    output_column = "tgt"
+    pretrained_by = ("permutation",)
+
+    def __init__(self, config: XLNetConfig, sizes: VocabularySizes) -> None:
+        super().__init__(config, sizes)
+        width = config.hidden_size
+        self.src_embedding = nn.Embedding(sizes["tgt"], width)
+        self.asked = nn.Parameter(torch.empty(1, width))  # w
+        for vectors in (self.src_embedding.weight, self.asked):
+            nn.init.normal_(vectors, std=INITIAL_STD)
+        self.distances, self.dropout = SinusoidalPositions(width, "sinusoidal_halves"), Dropout(config.dropout)
+        self.encoder = LayerStack(TwoStreamLayer(config) for _ in range(config.layers))
+        self.encoder_norm = nn.LayerNorm(width, config.norm_epsilon) if config.norm == "pre" else nn.Identity()
+        self.output = nn.Linear(width, sizes["tgt"])
+        self.output.weight = self.src_embedding.weight
+        nn.init.zeros_(self.output.bias)
+
+    def read(self, batch: Batch, need_attention: bool = False) -> tuple[ModelOutput, None]:
+        """The query stream of the positions asked for, `(B,Q,H)`; of texts without an order the content `(B,S,H)`.
+
+        In a text without an order all positions see one another. There is no memory.
+        """
+        ids, mask, order = batch.inputs.ids, batch.inputs.mask[:, None, None], batch.inputs.order
+        length = ids.shape[1]
+        streams, places = self.src_embedding(ids), torch.arange(length, device=ids.device).expand_as(ids)
+        if order is not None:
+            ranks, asked = order
+            own = ranks.gather(1, asked)
+            mask = mask & (torch.cat([ranks, own - 1], 1)[:, None, :, None] >= ranks[:, None, None])  # (B,1,S+Q,S)
+            streams = torch.cat([streams, self.asked.expand(*asked.shape, -1)], 1)
+            places = torch.cat([places, asked], 1)
+        mask = mask.expand(-1, -1, streams.shape[1], -1)
+        columns = length - 1 - places[..., None] + torch.arange(length, device=ids.device)  # of distance i - j
+        streams, distances = self.dropout(streams), self.dropout(self._distances(length))
+        for number, layer in enumerate(self.encoder, start=1):
+            is_last = number == len(self.encoder) and order is not None  # what nobody reads is not computed
+            streams = layer(streams, length if is_last else 0, distances, columns, mask)
+        return ModelOutput(self.encoder_norm(streams)), None
+
+    def _distances(self, length: int) -> Tensor:
+        """The sinusoids of distances from length-1 down to 1-length: `(2*length-1,H)`."""
+        ahead = self.distances(length)
+        behind = ahead.clone()
+        behind[:, : (behind.shape[1] + 1) // 2].neg_()  # sines are odd, cosines even
+        return torch.cat([ahead.flip(0), behind[1:]])
