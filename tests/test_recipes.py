@@ -46,11 +46,11 @@ def test_a_recipe_builds_its_model_and_is_equal_when_written_out(name: str, tmp_
     assert recipe.load(path) == loaded
 
 
-@pytest.mark.parametrize("name", [f"preset-{task}{size}" for task in ("", "summaries-") for size in PRESETS])
+@pytest.mark.parametrize("name", [f"preset-{task}{size}" for task in ("", "summaries-", "lm-") for size in PRESETS])
 def test_a_preset_is_a_recipe_but_for_its_text(name: str) -> None:
     assert name in recipe.bundled(presets=True)
     assert name not in NAMES
-    loaded = recipe.load(name, recipe.ANY_TEXT)
+    loaded = recipe.load(name, recipe.any_text(name))
     assert len(loaded.description) > 20
     assert dict(checks.dry_run(loaded))["model"] == loaded.model.kind
     with pytest.raises(RecipeError, match=r"`data(\.train)?` is missing"):

@@ -252,7 +252,8 @@ def synthetic_workload(recipe: Recipe, lengths: tuple[int, int], device: torch.d
         def words(length: int, size: int) -> list[Any]:
             return list(draw.integers(len(SPECIALS), size, (rows, length)))
 
-        return [collate(words(src, sizes["src"]), words(tgt, sizes["tgt"])) for _ in range(count)]
+        reads = words(src, sizes["src"]) if "src" in sizes else None
+        return [collate(reads, words(tgt, sizes["tgt"])) for _ in range(count)]
 
     return TrainingWorkload(
         build=lambda: MODELS.get(first.model.kind)(first.model, sizes),

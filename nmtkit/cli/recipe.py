@@ -45,7 +45,7 @@ def list_recipes() -> None:
         one = recipe.load(name)
         here = all(map(os.path.exists, one.data.paths()))
         (large if "GPU" in one.description else ready if here else fetched).append(_listed(one))
-    presets = [_listed(recipe.load(name, recipe.ANY_TEXT)) for name in recipe.bundled(presets=True)]
+    presets = [_listed(recipe.load(name, recipe.any_text(name))) for name in recipe.bundled(presets=True)]
     for title, rows in (
         ("ready: the text is here", ready),
         ("the text must be fetched first (nmtkit fetch --list)", fetched),

@@ -10,7 +10,7 @@ import cloup
 from nmtkit.cli import inference, options, results
 from nmtkit.cli.reading import text_windows
 from nmtkit.cli.reporting import note
-from nmtkit.cli.translate import LINE_FORMS, decoding_options
+from nmtkit.cli.translate import decoding_options, scores_option
 from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.json_records import EXTRACT_HINT
@@ -49,7 +49,7 @@ def task_command(task: Task) -> click.Command:
             system.require_language_model()
         return _examples(task, files, inference.window_lines(system))
 
-    @decoding_options(LINE_FORMS)
+    @decoding_options([scores_option, options.as_json("Print a JSON object for each line.")])
     def write(how: DecodingOptions, files: tuple[Path, ...], form: str, scores: bool, as_json: bool) -> None:
         system = inference.open_model(how, task.name)
         printer = results.Printer(system.tokenizers.tgt, how.n_best, as_json, scores, form)

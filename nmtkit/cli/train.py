@@ -84,7 +84,7 @@ class _TrainCommand(cloup.Command):
 @cloup.option_group(
     "Text, without a recipe",
     _text_option("--source", "Source text, one sentence or article per line. May be repeated."),
-    _text_option("--target", "Its translation or summary, line by line; one for each --source."),
+    _text_option("--target", "Its translation or summary, line by line; or, for --task language-modelling, the text."),
     _text_option("--valid-source", "Validation text. Default: 5 % of the pairs held out, at most 1,000 sources."),
     _text_option("--valid-target", "Its translation."),
     _text_option("--test-source", "Text scored at the end. Default: as many held out, unless --valid-source is given."),
@@ -151,6 +151,7 @@ def command(
       nmtkit train --source a.en.gz --source b.en --target a.de.gz --target b.de --preset tiny --minutes 20
       nmtkit train --source help.en --target help.de --init-from runs/general
       nmtkit train --task summarization --source articles.txt --target summaries.txt --run runs/news
+      nmtkit train --task language-modelling --target text.en
       nmtkit train mine.yaml --set training.lr=0.0005 --set model.layers=2 --run runs/two-layers
       nmtkit train mine.yaml --resume
       nmtkit train mine.yaml --resume --set training.max_minutes=90
@@ -180,7 +181,7 @@ def command(
         stopped = train_run(run, place, resume, journal)
         if distributed.rank() == 0:
             own = _test_model(run, place, threads)
-            show_changes(score_after(run, place, own, threads), run.recipe.data.train.is_weighted)
+            show_changes(score_after(run, place, own, threads), len(run.recipe.data.train.weights) > 1)
             tell(f"training took {stopped.seconds / 60:.1f} minutes")
             if advice := more_time_advice(run, stopped):
                 tell(advice)

@@ -23,6 +23,8 @@ from nmtkit.translation.long_texts import ParagraphTranslator, Summarizer, looks
 from nmtkit.translation.requests import Request, Terminology, parse_dictionary
 from nmtkit.translation.translator import Translator
 
+scores_option: Decorator = click.option("--scores", is_flag=True, help="Print score and log-probability in front.")
+
 
 def decoding_options(common: Sequence[Decorator], *groups: Decorator, output: Sequence[Decorator] = ()) -> Decorator:
     """The options of commands that search; `common` and `output` are more of the groups Common and Output."""
@@ -47,18 +49,12 @@ def decoding_options(common: Sequence[Decorator], *groups: Decorator, output: Se
     )
 
 
-LINE_FORMS = (
-    click.option("--scores", is_flag=True, help="Print score and log-probability in front."),
-    options.as_json("Print a JSON object for each line."),
-)
-"""Options of how the outputs of a line are printed."""
-
-
 @cloup.command("translate")
 @decoding_options(
     [
         inference.language,
-        *LINE_FORMS,
+        scores_option,
+        options.as_json("Print a JSON object for each line."),
         click.option("--split-sentences", is_flag=True, help="Translate each sentence of a line by itself."),
         click.option("--interactive", is_flag=True, help="Read lines from a prompt; shows alignment and alternatives."),
     ],

@@ -65,14 +65,14 @@ class SplitReport:
     def summary(self, name: str, columns: Sequence[str] = TEXT_COLUMNS) -> str:
         """A summary in a few words; for train with the tokens of its text columns."""
         of = "" if self.kept == self.read else f" of {self.read:,}"
-        facts = []
+        facts, unit = [], "pair" if len(columns) > 1 else "text"
         if (self.tgt_tokens or self.src_tokens) and name == "train":
             a_pair = (f"{getattr(self, f'{column}_tokens') / max(1, self.kept):.1f}" for column in columns)
             longest = (str(getattr(self, f"{column}_longest")) for column in columns)
-            facts.append(f"{' and '.join(a_pair)} tokens a pair, at most {' and '.join(longest)}")
+            facts.append(f"{' and '.join(a_pair)} tokens a {unit}, at most {' and '.join(longest)}")
         if self.links is not None:
-            facts.append(f"{self.links / max(1, self.kept):.1f} alignment links a pair")
-        return f"{name} {self.kept:,}{of} pairs" + (f" ({', '.join(facts)})" if facts else "")
+            facts.append(f"{self.links / max(1, self.kept):.1f} alignment links a {unit}")
+        return f"{name} {self.kept:,}{of} {unit}s" + (f" ({', '.join(facts)})" if facts else "")
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "SplitReport":
@@ -97,15 +97,18 @@ class DataReport:
         parts = ["the data: " + ", ".join(split.summary(name, columns) for name, split in self.splits.items())]
         unknown = []
         for name, split in self.splits.items():
-            src, tgt = split.src_unknown / max(1, split.src_tokens), split.tgt_unknown / max(1, split.tgt_tokens)
-            unknown += [f"{name} {src:.1%} and {tgt:.1%}"] if max(src, tgt) >= MIN_REPORTED_UNKNOWN_RATE else []
-        parts += [f"unknown source and target tokens: {', '.join(unknown)}"] if unknown else []
+            counts = ([getattr(split, f"{column}_{what}") for what in ("unknown", "tokens")] for column in columns)
+            rates = [count / max(1, total) for count, total in counts]
+            told = " and ".join(f"{rate:.1%}" for rate in rates)
+            unknown += [f"{name} {told}"] if max(rates) >= MIN_REPORTED_UNKNOWN_RATE else []
+        sides = "source and target " if len(columns) > 1 else ""
+        parts += [f"unknown {sides}tokens: {', '.join(unknown)}"] if unknown else []
         kept = [f"{fault.count:,} {kind} in {name}" for name, kind, fault in self.faults() if fault.action == "kept"]
         parts.append("nothing was left out" if len(kept) == len(self.faults()) else "left out or cut: see below")
         parts += [f"found and kept: {', '.join(kept)}"] if kept else []
         if t := self.tokenizer:
             sizes = "/".join(dict.fromkeys(f"{t[key]:,}" for key in t if key.endswith("_size")))
-            sample = f" learned from {t['pairs_used']:,} of {t['pairs']:,} pairs"
+            sample = f" learned from {t['pairs_used']:,} of {t['pairs']:,} {'pairs' if sides else 'texts'}"
             parts.append(f"{t['kind']} tokenizer of {sizes}{sample if t['pairs_used'] != t['pairs'] else ''}")
         return "; ".join(parts)
 

@@ -113,9 +113,9 @@ class SplitFiles(Settings):
     twice; 0.25 is a quarter of them, drawn anew in each epoch; 1.5 is once, and half of them once more. They also say
     how much each counts when the tokenizer is learned. Default: 1 for all."""
     temperature: float = Field(default=1.0, ge=1.0, le=10_000)
-    """In train, in place of weights: T, for corpora of different sizes n. A file gives a share of the epoch in
-    proportion to n^(1/T), so that small ones come more often; 1 leaves them as they are, 5 is usual with many languages
-    (Arivazhagan et al. 2019, section 4.2). The tokenizer is learned from the text as it is."""
+    """In train, in place of weights: a file of n examples gives a share of the epoch in proportion to n^(1/T), so that
+    small ones come more often. 1 leaves them as they are; 5 is usual with many languages (Arivazhagan et al. 2019,
+    section 4.2). The tokenizer is learned from the text as it is."""
     tags: list[str] = Field(default_factory=list)
     """One for each of src, jsonl or stories: special tokens, with spaces between, that the model reads before each
     source, such as <2de> for the language to write (Johnson et al. 2017) or <BT> for back-translations (Caswell et al.
@@ -174,10 +174,10 @@ class SplitFiles(Settings):
 
     @model_validator(mode="after")
     def _of_files(self) -> "SplitFiles":
-        if self.is_weighted and self.story_lists:
+        if self.weights and self.story_lists:
             raise ValueError("weights are of folders of stories, and story_lists select from all of them together")
-        if self.weights and self.temperature != 1:
-            raise ValueError("weights, or a temperature that makes weights of the sizes of the files: leave one out")
+        if self.temperature != 1 and (self.weights or self.story_lists):
+            raise ValueError("a temperature makes weights of the sizes of files: leave weights and story_lists out")
         if any(self.tags) and "src" not in self.columns:
             raise ValueError("tags stand before sources, and there are none")
         return self
@@ -189,16 +189,8 @@ class SplitFiles(Settings):
             return TEXT_COLUMNS
         return tuple(name for name in COLUMNS if getattr(self, f"{name}_field" if self.jsonl else name, None))
 
-    @property
-    def is_weighted(self) -> bool:
-        """Whether some files come more often in an epoch than others."""
-        return bool(self.weights) or self.temperature != 1
-
     def epoch_weights(self, sizes: Sequence[int]) -> list[float]:
-        """How often the examples of each file come in an epoch, by the sizes of the files; empty: once each.
-
-        By temperature file i gives n_i^(1/T) / sum_j n_j^(1/T) of an epoch as long as all files together.
-        """
+        """How often the examples of each file, of these sizes, come in an epoch; empty: once each."""
         if self.temperature == 1:
             return self.weights
         flattened = [size ** (1 / self.temperature) for size in sizes]
@@ -256,10 +248,8 @@ class DataConfig(Settings):
         if self.valid is not None and self.valid.has_links:
             raise ValueError("valid: alignments guide the training or measure the test; only train and test name them")
         for name, files in (("valid", self.valid), ("test", self.test)):
-            if files is not None and files.is_weighted:
-                raise ValueError(
-                    f"{name}: weights and temperature say how often pairs are trained on; only train has them"
-                )
+            if files is not None and (files.weights or files.temperature != 1):
+                raise ValueError(f"{name}: weights and temperature say how often pairs are read; only train has them")
         return self
 
     @property

@@ -8,9 +8,9 @@ import hashlib
 import heapq
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -161,12 +161,19 @@ def choose_hold_out(pairs: Iterable[Example], with_test: bool, train: Callable[[
     return held
 
 
+def pairs_to_split(files: SplitFiles) -> Iterator[Example]:
+    """The pairs of some files; a text without a source is its own."""
+    pairs = read_pairs(files)
+    return pairs if "src" in files.columns else (replace(pair, src=pair.tgt or "") for pair in pairs)
+
+
 def write_splits(
-    files: SplitFiles, hold_out: HoldOut, folder: Path, names: Sequence[str], ends: tuple[str, str]
+    files: SplitFiles, hold_out: HoldOut, folder: Path, names: Sequence[str], ends: Sequence[str]
 ) -> Counter[str]:
     """Writes the pairs of each split into a new folder; returns their numbers.
 
-    Train has a file for each name in `names`, the others are valid and test; `ends` are the file suffixes.
+    Train has a file for each name in `names`, the others are valid and test; `ends` are the file suffixes, of texts
+    without a source one.
     """
     counts: Counter[str] = Counter()
     with write_errors(folder), ExitStack() as opened:
@@ -178,12 +185,12 @@ def write_splits(
             ]
             for name in (*names, *hold_out.splits)
         }
-        for pair in read_pairs(files):
+        for pair in pairs_to_split(files):
             split = hold_out.split_of(pair)
             counts[split] += 1
-            src, tgt = outputs[names[pair.file] if split == "train" else split]
-            src.write(f"{pair.src}\n")
-            tgt.write(f"{pair.tgt or ''}\n")
+            written = outputs[names[pair.file] if split == "train" else split]
+            for file, text in zip(written, (pair.src, pair.tgt or "")[-len(ends) :], strict=True):
+                file.write(f"{text}\n")
     return counts
 
 

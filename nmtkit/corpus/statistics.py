@@ -39,6 +39,15 @@ class CorpusStatistics:
     """Both sides as one text, for a joint vocabulary."""
     one_script: bool
     """Whether both sides use the same script, so that a joint vocabulary fits."""
+    one_text: bool = False
+    """Whether an example is one text, which then stands on both sides."""
+
+    @property
+    def amount(self) -> str:
+        """So many pairs of so many words, or texts."""
+        if self.one_text:
+            return f"{self.pairs:,} texts of {self.tgt.words:,} words"
+        return f"{self.pairs:,} pairs of {self.src.words:,} and {self.tgt.words:,} words"
 
 
 class _Side:
@@ -122,7 +131,7 @@ class CorpusCounter:
         self._src.add(src, sampled)
         self._tgt.add(tgt, sampled)
 
-    def statistics(self) -> CorpusStatistics:
+    def statistics(self, one_text: bool = False) -> CorpusStatistics:
         """The statistics; DataError without any pair."""
         if not self.pairs:
             raise DataError("no pair has text on both sides; nothing can be learned from these files")
@@ -134,4 +143,5 @@ class CorpusCounter:
             _side_statistics(self._tgt),
             _side_statistics(self._src, self._tgt),
             shared >= 0.5,
+            one_text,
         )

@@ -14,14 +14,14 @@ file, and guesses; `base` was never trained by us.
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.files import bundled_path
 from nmtkit.core.formats import load_yaml
 from nmtkit.core.registry import suggest_names
 from nmtkit.corpus.statistics import CorpusStatistics, SideStatistics
-from nmtkit.presets.proposal import ProposedRecipe
+from nmtkit.presets.proposal import PresetPlan, ProposedRecipe, format_minutes
 from nmtkit.tasks.task import TASKS
 
 TASKS_WITH_PRESETS = tuple(name for name in TASKS if TASKS.get(name).presets)
@@ -31,6 +31,8 @@ FEW_PAIRS = 5_000
 """Studies of translation with little text begin here; with fewer pairs nobody should expect much."""
 MANY_PAIRS = 100_000
 """With at least this many pairs, a GPU gets `base`."""
+FEW_WORDS, MANY_WORDS = 100_000, 50_000_000
+"""The same for the words of running text; guesses."""
 
 PRESETS = {"tiny": "for a try in minutes", "small": "for CPUs and small corpora", "base": "for GPUs and large corpora"}
 """By size: what each is for."""
@@ -43,19 +45,6 @@ _SPECIALS = 4  # tokens of every vocabulary that are no text
 _TOKENS_PER_WORD = 1.3  # subwords that a word is cut into, roughly
 _FEW_PASSES = 8  # passes: with fewer, more and smaller updates learn more
 _PADDING = 1.1  # padded tokens for each real one, in batches of alike length, roughly
-
-
-class PresetPlan(NamedTuple):
-    """How long a preset is trained."""
-
-    because: str
-    """Why its model has this size."""
-    passes: tuple[float, int]
-    """Passes over one text that were right, and the padded tokens of that text."""
-    bounds: tuple[int, int]
-    """Fewest and most passes, whatever the size of the text."""
-    fewest_useful: float = 0.0
-    """If a time limit allows fewer passes, a smaller preset learns more in the time."""
 
 
 PLANS = {
@@ -81,6 +70,11 @@ PLANS = {
     # 230,000 updates with the 287,000 articles of CNN/DailyMail, as in the paper
     "preset-summaries-base": PresetPlan(
         "these are the sizes of See et al. 2017, section 5 (not trained by us)", (13, 115_000_000), (8, 20), 1.5
+    ),
+    "preset-lm-tiny": PresetPlan("with 194,000 words it reached perplexity 77 a token", (20, 300_000), (1, 60)),
+    "preset-lm-small": PresetPlan("it is the shape of GPT, between tiny and base: a guess", (20, 300_000), (3, 60), 3),
+    "preset-lm-base": PresetPlan(
+        "these are the sizes of GPT-2 small (not trained by us)", (10, 100_000_000), (1, 40), 0.5
     ),
 }
 """By the recipe of the preset."""
@@ -127,7 +121,7 @@ class FittedPreset(ProposedRecipe):
         """The recipe in YAML, which extends the preset; `data` has train, valid and test as a recipe names them."""
         size, description = self.size, description or f"{self.task}, preset {self.name}"
         head = [
-            f"For {size.pairs:,} pairs of {size.src.words:,} and {size.tgt.words:,} words: preset {self.name} "
+            f"For {size.amount}: preset {self.name} "
             f"({PRESETS[self.name]}), because {self.reasons[0].because}. Only settings that differ from it are here; "
             "`nmtkit recipe show --resolved` prints all. Every one can be changed; `nmtkit recipe explain` describes "
             "them."
@@ -170,8 +164,10 @@ class FittedPreset(ProposedRecipe):
         dropout = 0.1 if passes < 15 or self._words >= 20_000_000 else 0.2 if passes < 40 else 0.3
         because = f"it counters overfitting: the text is read about {passes:.2g} times"
         self.explain("model.dropout", f"{dropout}", because)
-        self._set("model", dropout=dropout, tie="all" if joint else "decoder")
+        self._set("model", dropout=dropout, tie="all" if joint and not self.size.one_text else "decoder")
         self._set("training", **self._training(updates, batch_tokens, self._limit))
+        if self.size.one_text:  # whose validation needs no search
+            return
         # Where the time is given, validations must not use it up: a search costs as much as several updates.
         self._set("evaluation", max_sentences=200 if self._limit else 500)
         if not self.size.tgt.spaced:
@@ -221,6 +217,8 @@ class FittedPreset(ProposedRecipe):
         name = "pointer-generator of {hidden_size}"
         if model["kind"] == "transformer":
             name = "Transformer, {encoder_layers}+{decoder_layers} layers of {hidden_size}"
+        elif "layers" in model:
+            name = "Transformer, {layers} layers of {hidden_size}"
         self.explain("model", name.format_map(model), self._plan.because)
 
     def _whole_words(self) -> None:
@@ -241,14 +239,15 @@ class FittedPreset(ProposedRecipe):
         wanted = min(suited, self._preset["tokenizer"]["vocab_size"])
         rare = any(2 * text.characters > wanted for text in texts)
         sizes = [_vocabulary_size(text, wanted, rare) for text in texts]
-        because = f"{self._words:,} words a side are too few to learn more subwords well (Sennrich and Zhang 2019)"
+        because = f"{self._words:,} words are too few to learn more subwords well (Sennrich and Zhang 2019)"
         if suited > wanted:
             because = f"more would make the preset {self.name} slow"
         if min(sizes) < wanted:
             because = "the text has no more words and characters"
         self.explain("tokenizer", "bpe of " + " and ".join(f"{one:,}" for one in sizes), because)
-        letters = "the same letters" if joint else "different letters"
-        self.explain("tokenizer.joint", f"{joint}".lower(), f"both sides are written in {letters}")
+        if not self.size.one_text:
+            letters = "the same letters" if joint else "different letters"
+            self.explain("tokenizer.joint", f"{joint}".lower(), f"both sides are written in {letters}")
         self._set("tokenizer", kind="bpe", vocab_size=sizes[0], joint=joint)
         if not joint:
             self._set("tokenizer", tgt_vocab_size=sizes[1])
@@ -355,13 +354,16 @@ def choose_preset(
 
 
 def _preset_by_size(size: CorpusStatistics, gpu: bool) -> tuple[str, str]:
-    if size.pairs < FEW_PAIRS:
-        return "tiny", f"{size.pairs:,} pairs are too few for anything larger"
+    count, few, many, unit = size.pairs, FEW_PAIRS, MANY_PAIRS, "pairs"
+    if size.one_text:
+        count, few, many, unit = size.tgt.words, FEW_WORDS, MANY_WORDS, "words"
+    if count < few:
+        return "tiny", f"{count:,} {unit} are too few for anything larger"
     if not gpu:
-        return "small", f"training is on a CPU, and {size.pairs:,} pairs are enough for it"
-    if size.pairs < MANY_PAIRS:
-        return "small", f"{size.pairs:,} pairs are fewer than a large model needs"
-    return "base", f"{size.pairs:,} pairs are enough for a large model, and there is a GPU to train it"
+        return "small", f"training is on a CPU, and {count:,} {unit} are enough for it"
+    if count < many:
+        return "small", f"{count:,} {unit} are fewer than a large model needs"
+    return "base", f"{count:,} {unit} are enough for a large model, and there is a GPU to train it"
 
 
 def _warnings(preset: FittedPreset, gpu: bool, limit: float | None) -> list[str]:
@@ -373,7 +375,7 @@ def _warnings(preset: FittedPreset, gpu: bool, limit: float | None) -> list[str]
             f"{format_minutes(a_pass)} on this machine, and the preset {preset.name} is meant to make "
             f"{preset.total_minutes / a_pass:.3g} (--minutes {math.ceil(preset.total_minutes)})"
         )
-    if pairs < FEW_PAIRS:
+    if pairs < FEW_PAIRS and not preset.size.one_text:
         warnings.append(
             f"{pairs:,} pairs are few: the model will hardly learn more than the sentences that it sees; useful "
             f"results begin above {FEW_PAIRS:,}"
@@ -381,15 +383,3 @@ def _warnings(preset: FittedPreset, gpu: bool, limit: float | None) -> list[str]
     if preset.name == "base" and not gpu:
         warnings.append("preset base takes days on a CPU; --preset small is made for it")
     return warnings
-
-
-def format_minutes(minutes: float) -> str:
-    """About 5 minutes, about 3 hours, about 2 days."""
-    if minutes < 0.7:
-        return "less than a minute"
-    if minutes < 1.5:
-        return "about a minute"
-    hours = minutes / 60
-    if hours < 1.7:
-        return f"about {minutes:.0f} minutes"
-    return f"about {hours:.0f} hours" if hours < 48 else f"about {hours / 24:.0f} days"

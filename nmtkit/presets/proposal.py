@@ -20,6 +20,19 @@ class Reason(NamedTuple):
     """A clause, without the full stop."""
 
 
+class PresetPlan(NamedTuple):
+    """How long a preset is trained."""
+
+    because: str
+    """Why its model has this size."""
+    passes: tuple[float, int]
+    """Passes over one text that were right, and the padded tokens of that text."""
+    bounds: tuple[int, int]
+    """Fewest and most passes, whatever the size of the text."""
+    fewest_useful: float = 0.0
+    """If a time limit allows fewer passes, a smaller preset learns more in the time."""
+
+
 class ProposedRecipe:
     """A recipe proposed for a text of this size."""
 
@@ -54,3 +67,15 @@ class ProposedRecipe:
 def _comment(sentences: Sequence[str]) -> str:
     lines = [line for sentence in sentences for line in textwrap.wrap(sentence, 108, break_on_hyphens=False)]
     return "".join(f"# {line}\n" for line in lines)
+
+
+def format_minutes(minutes: float) -> str:
+    """About 5 minutes, about 3 hours, about 2 days."""
+    if minutes < 0.7:
+        return "less than a minute"
+    if minutes < 1.5:
+        return "about a minute"
+    hours = minutes / 60
+    if hours < 1.7:
+        return f"about {minutes:.0f} minutes"
+    return f"about {hours:.0f} hours" if hours < 48 else f"about {hours / 24:.0f} days"

@@ -23,14 +23,15 @@ from nmtkit.core.settings import is_valid_name
 from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.reading import read_pairs
-from nmtkit.corpus.splitting import HoldOut, choose_hold_out, write_splits
+from nmtkit.corpus.splitting import HoldOut, choose_hold_out, pairs_to_split, write_splits
 from nmtkit.corpus.statistics import CorpusCounter, CorpusStatistics
 from nmtkit.presets.fine_tuning import FineTuningRecipe
-from nmtkit.presets.fitting import FittedPreset, choose_preset, format_minutes
-from nmtkit.presets.proposal import ProposedRecipe
+from nmtkit.presets.fitting import FittedPreset, choose_preset
+from nmtkit.presets.proposal import ProposedRecipe, format_minutes
 from nmtkit.runs.folder import Notify, RunFolder, RunLock, ignore, lock_run
 from nmtkit.runs.origin import find_origin
 from nmtkit.runs.saved import find_run
+from nmtkit.tasks.task import TASKS
 from nmtkit.tasks.translation import TRANSLATION
 from nmtkit.training import distributed
 
@@ -43,9 +44,10 @@ ROUGH_BELOW = 100
 class RecipeRequest:
     """The options that are given in place of a recipe; files by their absolute paths."""
 
-    source: tuple[str, ...]
-    """One for each corpus, as are their targets."""
     target: tuple[str, ...]
+    """One for each corpus, as are their sources."""
+    source: tuple[str, ...] = ()
+    """None where the task has one text, which is its target."""
     valid_source: tuple[str, ...] = ()
     """Without them some pairs are held out."""
     valid_target: tuple[str, ...] = ()
@@ -68,6 +70,12 @@ class RecipeRequest:
     """A test set of such text; without it the run's own."""
     general_test_target: tuple[str, ...] = ()
 
+    @property
+    def one_text(self) -> bool:
+        """Whether an example is one text, as the task says, or the run to fine-tune."""
+        known = len(TASKS.get(self.task or TRANSLATION.name).columns) == 1
+        return known or (self.init_from is not None and not self.source)
+
     def files(self, split: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The files of both sides of train, valid, test, general, or general-test."""
         start = "" if split == "train" else f"{split}_".replace("-", "_")
@@ -82,12 +90,15 @@ class RecipeRequest:
         """Why the options contradict each other; None if they do not."""
         for split in (*_SPLITS, *_GENERAL):
             src, tgt = self.files(split)
-            if len(src) != len(tgt) and (tgt or split != "test"):
-                of = "" if split == "train" else f"{split}-"
-                pair = f"--{of}source", f"--{of}target"
+            of = "" if split == "train" else f"{split}-"
+            pair = f"--{of}source", f"--{of}target"
+            if self.one_text and src:
+                return f"{pair[0]}: an example is one text; give it as {pair[1]} FILE alone"
+            if not self.one_text and len(src) != len(tgt) and (tgt or split != "test"):
                 return f"{len(src)} {pair[0]} but {len(tgt)} {pair[1]}: give one {pair[1]} for each {pair[0]}"
-        if not self.source:
-            return f"{', '.join(self.given())}: name the text to train on: --source FILE --target FILE"
+        if not self.target:
+            source = "" if self.one_text else "--source FILE "
+            return f"{', '.join(self.given())}: name the text to train on: {source}--target FILE"
         if self.init_from is None and (self.general_source or self.general_test_source):
             return "text with --general is for fine-tuning: name the run to begin from with --init-from RUN"
         if self.init_from is not None and (self.preset or self.task):
@@ -97,7 +108,7 @@ class RecipeRequest:
     def splits(self) -> dict[str, SplitFiles]:
         """The files of train, and of valid and test if there are any."""
         files = {split: self.files(split) for split in _SPLITS}
-        return {split: SplitFiles(src=list(src), tgt=list(tgt)) for split, (src, tgt) in files.items() if src}
+        return {split: SplitFiles(src=list(src), tgt=list(tgt)) for split, (src, tgt) in files.items() if src or tgt}
 
 
 def propose_recipe(
@@ -137,11 +148,12 @@ def propose_recipe(
 
 def name_of_run(request: RecipeRequest) -> str:
     """The default name of a run: `train-en-de` for train.en and train.de, else both names."""
-    (src, src_end), (tgt, tgt_end) = (_stem_and_end(paths[0]) for paths in (request.source, request.target))
+    paths = (request.source or request.target)[0], request.target[0]
+    (src, src_end), (tgt, tgt_end) = map(_stem_and_end, paths)
     ends = [end for end in (src_end, tgt_end) if end] if src_end != tgt_end else []
     parts = [src, *ends] if src == tgt else [src, tgt]
-    if len(request.source) > 1:
-        parts.append(f"and-{len(request.source) - 1}-more")
+    if len(request.target) > 1:
+        parts.append(f"and-{len(request.target) - 1}-more")
     if request.init_from is not None:
         parts += ["from", Path(request.init_from).name]
     name = re.sub(r"[^\w.-]+", "-", "-".join(parts)).strip("-.")
@@ -195,15 +207,17 @@ class _Proposal:
         notify(f"reading {' '.join(paths)}")
         self.hold_out, self.size = _measure(splits)
         # Files of held-out pairs end as the user's, where that tells the sides apart.
-        src, tgt = (_stem_and_end(paths[0])[1] for paths in (request.source, request.target))
-        self.ends = (src, tgt) if src and tgt and src != tgt else ("src", "tgt")
+        src, tgt = (_stem_and_end(paths[0])[1] if paths else "" for paths in (request.source, request.target))
+        of_pairs = [src, tgt] if src and tgt and src != tgt else ["src", "tgt"]
+        self.ends = [tgt or "txt"] if request.one_text else of_pairs
         # One name for each corpus, so that a recipe can give them weights.
-        several = [f"train-{number}" for number in range(1, len(request.source) + 1)]
+        several = [f"train-{number}" for number in range(1, len(request.target) + 1)]
         self.names = several if len(several) > 1 else ["train"]
         self.data = {split: _side_files(files.src, files.tgt) for split, files in splits.items()}
         if self.hold_out is not None:
             for split, names in {"train": self.names, **{one: [one] for one in self.hold_out.splits}}.items():
-                self.data[split] = _side_files(*([f"text/{name}.{end}" for name in names] for end in self.ends))
+                sides = [[f"text/{name}.{end}" for name in names] for end in self.ends]
+                self.data[split] = _side_files(*([[], *sides][-2:]))
 
     def write(self, overwrite: bool) -> RunLock:
         """Writes the recipe and the pairs that are held out, and explains them."""
@@ -244,7 +258,9 @@ class _Proposal:
             return None  # one process alone says nothing of what several will do
         # Subwords are a third more than words.
         src, tgt = (max(1, round(1.3 * side.words / self.size.pairs)) for side in (self.size.src, self.size.tgt))
-        result, speed = tokens_a_minute(_load_text(self._text_of(preset), self.overrides), (src, tgt), self.place)
+        loaded = _load_text(self._text_of(preset), self.overrides)
+        lengths = (src, tgt) if loaded.batch.block_tokens is None else (0, loaded.batch.block_tokens - 1)
+        result, speed = tokens_a_minute(loaded, lengths, self.place)
         for sentence in result.sentences():
             self.notify(sentence)
         return speed
@@ -283,12 +299,12 @@ def _measure(splits: dict[str, SplitFiles]) -> tuple[HoldOut | None, CorpusStati
     def count(pair: Example) -> None:
         counts.add(pair.src, pair.tgt or "")
 
-    pairs = read_pairs(splits["train"])
+    pairs, one_text = pairs_to_split(splits["train"]), "src" not in splits["train"].columns
     if "valid" not in splits:
-        return choose_hold_out(pairs, "test" not in splits, count), counts.statistics()
+        return choose_hold_out(pairs, "test" not in splits, count), counts.statistics(one_text)
     for pair in pairs:
         count(pair)
-    return None, counts.statistics()
+    return None, counts.statistics(one_text)
 
 
 def _load_text(text: str, overrides: Sequence[str]) -> recipe.Recipe:
@@ -309,7 +325,7 @@ def _explanation(
     """The explanation of the recipe, and what the user set otherwise."""
     overridden = {key.strip(): value for key, _, value in (text.partition("=") for text in overrides)}
     size = proposed.size
-    yield f"{size.pairs:,} pairs of {size.src.words:,} and {size.tgt.words:,} words to train on"
+    yield f"{size.amount} to train on"
     for reason in proposed.reasons:
         if reason.setting not in overridden:
             yield f"  {reason.setting}: {reason.value}, because {reason.because}"
@@ -317,9 +333,10 @@ def _explanation(
         yield f"  {setting}: {value}, because you set it"
     if held is not None:
         counts = " and ".join(f"{held[split]:,} for {split}" for split in ("valid", "test") if held[split])
-        yield f"held out: {counts}; none of their sources is in train (all are in {folder.text})"
+        texts = "texts" if size.one_text else "sources"
+        yield f"held out: {counts}; none of their {texts} is in train (all are in {folder.text})"
         if held["valid"] < ROUGH_BELOW:
-            yield f"warning: {held['valid']} pairs are few for validation: its scores are rough"
+            yield f"warning: {held['valid']} are few for validation: its scores are rough"
     for warning in proposed.warnings:
         yield f"warning: {warning}"
     if proposed.minutes is not None and not any(setting.startswith("training.") for setting in overridden):

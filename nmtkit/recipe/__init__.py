@@ -6,16 +6,16 @@ Training in stages is a list of partial recipes, each laid over the whole one an
 
 from nmtkit.recipe.evaluation import EvaluationConfig
 from nmtkit.recipe.keys import KeyChoice, RecipeKey, all_keys, choices, describe_key
-from nmtkit.recipe.loading import ANY_TEXT, bundled, load, locate
+from nmtkit.recipe.loading import any_text, bundled, load, locate
 from nmtkit.recipe.schema import Recipe
 
 __all__ = [
-    "ANY_TEXT",
     "EvaluationConfig",
     "KeyChoice",
     "Recipe",
     "RecipeKey",
     "all_keys",
+    "any_text",
     "bundled",
     "choices",
     "describe_key",

@@ -17,11 +17,11 @@ from nmtkit.corpus.config import FILE_KINDS, joined_corpora
 from nmtkit.models.base import MODELS, PARTS
 from nmtkit.recipe.schema import Recipe, deep_merge
 from nmtkit.recipe.stage import MAX_STAGES, STAGE_GROUPS, without_replaced
+from nmtkit.tasks.task import TASKS
+from nmtkit.tasks.translation import TRANSLATION
 
 PRESET = "preset-"
 """How the name of a recipe begins that has no text of its own: other recipes extend it."""
-ANY_TEXT = ("data.train={src: TEXT, tgt: TEXT}",)
-"""Overrides that make a preset a recipe, to look at its settings."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,12 @@ def bundled(presets: bool = False) -> list[str]:
     """The names of the recipes that come with nmtkit; presets apart, or only these."""
     names = sorted(path.stem for path in bundled_path("recipes").glob("*.yaml"))
     return [name for name in names if name.startswith(PRESET) == presets]
+
+
+def any_text(preset: str) -> list[str]:
+    """Overrides that make a preset a recipe, to look at its settings."""
+    columns = TASKS.get(_read(locate(preset)).data.get("task", TRANSLATION.name)).columns
+    return [f"data.train.{column.name}=TEXT" for column in columns]
 
 
 def locate(recipe: str) -> Path:

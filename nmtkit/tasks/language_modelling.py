@@ -13,5 +13,6 @@ LANGUAGE_MODELLING = TASKS.register("language-modelling")(
         references="",
         done="continued",
         result="text",
+        presets="preset-lm-",
     )
 )

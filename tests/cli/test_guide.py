@@ -230,7 +230,7 @@ def as_tested(words: list[str], number: int) -> list[str]:
     own = [] if "--run" in words else ["--run", f"runs/{number}"]
     if "--init-from" in words:
         return [*words, *own, *QUICKLY.split()]  # the model is that of the run
-    small = SMALL if {"--source", "chosen.yaml"} & {*words} else "--set data.test=null"
+    small = SMALL if {"--source", "--target", "chosen.yaml"} & {*words} else "--set data.test=null"
     return [*words, *own, *QUICKLY.split(), *small.split()]
 
 

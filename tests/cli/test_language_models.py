@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import Command, json_lines, lines_in, refused, sentence_pairs, succeeded, write_lines
+from commands import Command, json_lines, lines_in, refused, sentence_pairs, sets, succeeded, write_lines
 from untrained_runs import TRANSLATION, make_run
 
 from nmtkit import recipe
@@ -113,6 +113,24 @@ def test_texts_are_drawn_by_a_seed_and_listed(folder: Path, console: Command) ->
     rows = [line.split("\t") for line in first.splitlines()]
     assert [row[0] for row in rows] == ["1", "1", "1", "2", "2", "2"]
     assert all(row[3].startswith("ba") for row in rows[:3])
+
+
+def test_without_a_recipe(console: Command) -> None:
+    """One text is enough: it is split, a model is chosen by its words, trained, resumed and tested."""
+    lines = [source for source, _ in sentence_pairs(200, 3)]
+    how = ["train", "--task", "language-modelling", "--target", write_lines("own.txt", lines), "--device", "cpu"]
+    small = sets("model.hidden_size=16", "model.feed_forward_size=16", "batch.batch_tokens=256")
+    done = succeeded(console(*how, *small, "--set", "training.max_updates=2"))
+    assert "180 texts of " in done.err
+    assert "held out: 10 for valid and 10 for test; none of their texts is in train" in done.err
+    assert "train 180 texts (" in done.err
+    assert "perplexity|tokens:" in done.out
+    splits = [lines_in(Path("runs/own/text") / f"{split}.txt") for split in ("train", "valid", "test")]
+    assert sorted(line for split in splits for line in split) == sorted(lines)
+    assert "pair" not in Path("runs/own/chosen.yaml").read_text() + done.err.replace("pairs.py", "")
+    resumed = succeeded(console(*how, *small, "--set", "training.max_updates=3", "--resume"))
+    assert "finished after update 3" in resumed.err
+    refused(console(*how, "--source", "own.txt"), "--source: an example is one text; give it as --target FILE alone")
 
 
 def test_a_model_that_reads_a_source_is_refused(folder: Path, console: Command) -> None:

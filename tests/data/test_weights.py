@@ -103,7 +103,7 @@ def test_a_temperature_flattens_the_sizes_of_the_files(stored: Store, words: Tok
     counts = [by_file(epoch_of(running), words) for _ in range(20)]
     for file, expected in enumerate((317.16, 224.26, 158.58)):
         assert sum(one[file] for one in counts) / 20 == pytest.approx(expected, rel=0.03)
-    with pytest.raises(ValueError, match="weights, or a temperature that makes weights"):
+    with pytest.raises(ValueError, match="a temperature makes weights of the sizes of files"):
         SplitFiles(src=["a"], weights=[2], temperature=2)
 
 

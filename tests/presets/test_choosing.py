@@ -16,8 +16,10 @@ from nmtkit import recipe
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.statistics import CorpusCounter, CorpusStatistics, SideStatistics
-from nmtkit.presets.fitting import PRESETS, TASKS_WITH_PRESETS, FittedPreset, choose_preset, format_minutes
+from nmtkit.presets.fitting import PRESETS, FittedPreset, choose_preset
+from nmtkit.presets.proposal import format_minutes
 
+PAIRED = ("translation", "summarization")
 DATA = {"train": {"src": "a.en", "tgt": "a.de"}, "valid": {"src": "b.en", "tgt": "b.de"}}
 
 
@@ -124,7 +126,7 @@ def test_large_corpora_are_looked_at_ever_more_rarely(monkeypatch: pytest.Monkey
     ids=["50", "4999-gpu", "29k", "29k-gpu", "4.5m", "4.5m-gpu"],
 )
 def test_the_preset_follows_corpus_and_device(size: CorpusStatistics, gpu: bool, name: str) -> None:
-    for task in TASKS_WITH_PRESETS:
+    for task in PAIRED:
         preset = choose_preset(task, size, gpu=gpu)
         assert preset.name == name
         assert f"{size.pairs:,} pairs" in preset.reasons[0].because
@@ -226,7 +228,7 @@ def test_minutes_of_a_summarizer_are_shared_by_its_stages(made: Made) -> None:
     assert stages[0].training.max_updates != stages[1].training.max_updates
 
 
-@pytest.mark.parametrize("task", TASKS_WITH_PRESETS)
+@pytest.mark.parametrize("task", PAIRED)
 def test_other_letters_get_vocabularies_of_their_own(task: str, made: Made) -> None:
     """For summaries this is another kind of tokenizer than the preset's: nothing of that is left."""
     tgt, both = (side(words, characters=3_500, spaced=False) for words in (500_000, 900_000))
@@ -301,7 +303,7 @@ def test_sentencepiece_takes_the_vocabulary(name: str, spaces: bool, pairs: int,
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", [None, *PRESETS])
-@pytest.mark.parametrize("task", TASKS_WITH_PRESETS)
+@pytest.mark.parametrize("task", PAIRED)
 def test_the_text_is_a_recipe(task: str, name: str | None, size: str, tmp_path: Path) -> None:
     preset = choose_preset(task, SIZES[size], name, minutes=30)
     text = preset.text("mine", DATA, "what it is: a test")
@@ -321,6 +323,23 @@ def test_the_text_is_a_recipe(task: str, name: str | None, size: str, tmp_path: 
         assert f"{reason.setting}: {reason.value}, because {reason.because}." in comments
     for warning in preset.warnings:
         assert warning in comments
+
+
+def test_a_language_model_is_chosen_by_its_words(tmp_path: Path) -> None:
+    """Lines are documents of any length, so that their number says nothing; nothing is said of pairs or sides."""
+    for words, gpu, name in ((90_000, True, "tiny"), (200_000, False, "small"), (60_000_000, True, "base")):
+        text = side(words)
+        size = CorpusStatistics(300, text, text, text, one_script=True, one_text=True)
+        preset = choose_preset("language-modelling", size, gpu=gpu, minutes=30)
+        assert (preset.name, preset.warnings) == (name, [])
+        assert f"{words:,} words" in preset.reasons[0].because
+        written = preset.text("mine", {split: {"tgt": f"{split}.txt"} for split in ("train", "valid")})
+        loaded = load(written, tmp_path)
+        assert (loaded.model.kind, loaded.model.model_dump()["tie"]) == ("transformer_lm", "decoder")
+        assert loaded.training.best_metric == "perplexity"
+        assert loaded.batch.block_tokens is not None
+        assert f"For 300 texts of {words:,} words: preset {name}" in written
+        assert not [word for word in ("pairs", "side", "joint") if word in written]
 
 
 def test_times_in_words() -> None:
