@@ -58,9 +58,8 @@ def dry_run(recipe: Recipe) -> list[tuple[str, str]]:
     if recipe.init_from is not None:
         runs = recipe.init_from.runs
         origin = find_origin(recipe) if all(map(os.path.isdir, runs.values())) else None
-        named += [
-            (f"init_from.{key}", origin.weights if origin and origin.weights else run) for key, run in runs.items()
-        ]
+        named += [(f"init_from.{key}", run) for key, run in runs.items()]
+        named += [("weights", one.weights) for one in (origin.parts.values() or [origin] if origin else ())]
     return rows + [(key, path if os.path.exists(path) else f"{path} (not here)") for key, path in named]
 
 

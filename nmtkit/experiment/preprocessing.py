@@ -122,16 +122,14 @@ def prepare_tokenizers(
 ) -> Tokenizers:
     """The tokenizers of a preprocessing that was stopped, if there are any, else new ones; texts are checked first.
 
-    `diagnosed` receives the result of each check. With `learned_before` existing tokenizers stay, and only the texts
-    that have changed are given; new ones are learned from all texts.
+    `diagnosed` receives the results. With `learned_before` existing tokenizers stay, for the texts that have changed.
     """
     first, folder, config, report = texts[0], run.folder, run.recipe.tokenizer, DataReport()
     waiting = [text for text in texts if not text.is_done()]
     if all(text.progress for text in waiting):
         for text in waiting:
-            after = (
-                f" after the first {read:,} pairs of train" if text.progress and (read := text.progress.read) else ""
-            )
+            read = text.progress.read if text.progress else 0
+            after = f" after the first {read:,} pairs of train" if read else ""
             first.notify(f"{text.data}: preprocessing was stopped; it goes on{after}, with the tokenizer it learned")
         return run.load_tokenizers()
     samples = [text.look(diagnosed, learns=not learned_before and first.origin is None) for text in texts]

@@ -212,9 +212,8 @@ class Run(SavedRun):
         for one in waiting if learned_before and not allow_new_data else ():
             one.require_same_text()
         tokenizers = prepare_tokenizers(self, waiting if learned_before else texts, diagnosed, learned_before)
-        for one in texts:
-            if one.progress is not None:
-                report(one.store(tokenizers, processes))
+        for one in [text for text in texts if text.progress]:
+            report(one.store(tokenizers, processes))
         return tokenizers
 
     def train(

@@ -262,10 +262,7 @@ class Model(nn.Module, ABC):
         return logits
 
     def part(self, name: str) -> dict[str, Tensor]:
-        """The weights of one of `PARTS` for another model, under the names that they have there; none if it lacks it.
-
-        A tied weight comes under each of its names. A model whose weights mean something else here overrides this.
-        """
+        """The weights of one of `PARTS` as another model can begin with them, by name; empty without that part."""
         weights = {full: one for full, one in self.state_dict(keep_vars=True).items() if full.startswith(PARTS[name])}
         return weights if any(full.startswith(name) for full in weights) else {}
 

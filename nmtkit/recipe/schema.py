@@ -305,8 +305,7 @@ class Recipe(Settings):
     def texts(self) -> dict[str, "Recipe"]:
         """What is stored, by the folder within `data`: the recipe of each text, with the stages that train on it.
 
-        That of the recipe itself is "". A stage with another task or text, or whose text is stored in another way, has
-        one of its name.
+        That of the recipe itself is "". A stage with another task, text, or way of storing it has one of its name.
         """
         texts: dict[str, tuple[Recipe, list[Stage]]] = {"": (self, [])}
         for stage, one in zip(self.stages, self.by_stage().values() if self.stages else (), strict=True):
@@ -348,8 +347,6 @@ class Recipe(Settings):
         """The sizes of the columns if the text has as many tokens as the recipe allows; 1 for other columns."""
         config, columns = self.tokenizer, TASKS.get(self.task).columns
         texts = {one.name: config.for_column(one.name).vocab_size for one in columns if one.type == "text"}
-        if [*texts] == ["tgt"] and len(columns) == 1:  # an encoder can read it, too
-            return VocabularySizes({"src": texts["tgt"], **texts}, shared=True)
         return VocabularySizes({one.name: 1 for one in columns} | texts, config.joint and len(texts) == 2)
 
     @property

@@ -60,29 +60,26 @@ def find_origin(recipe: Recipe, folder: RunFolder | None = None) -> FineTuningOr
         raise RecipeError(
             f"recipe {recipe.name}: `init_from` is the folder to train in; name another one for the training: --run DIR"
         )
-    parts = {part: _weights_of(one, recipe.init_from.checkpoint) for part, one in sources.items() if part in PARTS}
-    for part in parts:
-        with torch.device("meta"):
-            model = MODELS.get(recipe.model.kind)(recipe.model, recipe.max_vocabulary_sizes)
-            _take(model, part, build_model(sources[part].newest_stage().recipe, sources[part].load_tokenizers()))
-    source = sources.get("run", sources.get("tokenizer"))
-    if source is None:
+    origins = {}
+    for key, source in sources.items():
+        weights = source.weights(recipe.init_from.checkpoint)
+        run, path = map(os.path.abspath, (source.folder.path, weights))
+        origins[key] = WeightsOrigin(run=run, weights=path, sha256=_sha256(weights))
+        if key in PARTS:
+            with torch.device("meta"):
+                model = MODELS.get(recipe.model.kind)(recipe.model, recipe.max_vocabulary_sizes)
+                _take(model, key, build_model(source.newest_stage().recipe, source.load_tokenizers()))
+    parts = {part: origins[part] for part in PARTS if part in origins}
+    giving = "tokenizer" if parts else "run"
+    if giving not in sources:
         return FineTuningOrigin(parts=parts)
-    _require_same_model(recipe, source, ("model", "tokenizer") if "run" in sources else ("tokenizer",))
-    vocabulary = source.load_tokenizers().checksum
-    if "run" not in sources:
-        return FineTuningOrigin(run=os.path.abspath(source.folder.path), parts=parts, vocabulary=vocabulary)
+    _require_same_model(recipe, sources[giving], ("tokenizer",) if parts else ("model", "tokenizer"))
     return FineTuningOrigin(
-        **vars(_weights_of(source, recipe.init_from.checkpoint)),
-        vocabulary=vocabulary,
-        test=recipe.init_from.test or _absolute_test_set(source.recipe),
+        **vars(origins[giving]),
+        parts=parts,
+        vocabulary=sources[giving].load_tokenizers().checksum,
+        test=recipe.init_from.test or _absolute_test_set(sources[giving].recipe),
     )
-
-
-def _weights_of(source: SavedRun, checkpoint: str) -> WeightsOrigin:
-    weights = source.weights(checkpoint)
-    run, path = map(os.path.abspath, (source.folder.path, weights))
-    return WeightsOrigin(run=run, weights=path, sha256=_sha256(weights))
 
 
 def _absolute_test_set(recipe: Recipe) -> SplitFiles | None:

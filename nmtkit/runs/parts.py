@@ -1,14 +1,12 @@
 """Parts of other runs that a model begins with: which of their weights go where, by name, shape and token.
 
-So an encoder can begin as BERT, a decoder as GPT, or both as BERT: Rothe et al. 2020, "Leveraging Pre-trained
-Checkpoints for Sequence Generation Tasks".
+So an encoder can begin as BERT, a decoder as GPT, or both as BERT: Rothe et al. 2020.
 """
 
 import re
 from collections.abc import Iterable, Sequence
 
 import torch
-from torch import Tensor
 
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.tokenizers import Tokenizers
@@ -36,17 +34,19 @@ def take_part(
     given = source.part(part) or {_other_side(name): one for name, one in source.part(_other_side(part)).items()}
     there = {name: one for name, one in model.state_dict(keep_vars=True).items() if name.startswith(PARTS[part])}
     unique = {id(there[name]): name for name in sorted(there, key=lambda name: name in given)}  # tied ones once
-    own, faults, grown = {name: there[name] for name in unique.values()}, list[str](), list[str]()
-    for name in own.keys() & given.keys():
-        if _fixed_shape(name, own[name]) != _fixed_shape(name, given[name]):
+    own = {name: there[name] for name in unique.values()}
+    taken, faults, grown = [name for name in own if name in given], list[str](), list[str]()
+    for name in taken:
+        first = int(name in _OF_TOKENS or name.endswith("_positions.table"))  # of these the number of rows may differ
+        if own[name].shape[first:] != given[name].shape[first:]:
             faults.append(f"{name} is {[*own[name].shape]}, and there {[*given[name].shape]}")
-    if faults or not own.keys() & given.keys():
-        faults = sorted(faults)[:3] or [f"that {source.config.kind} has none of {', '.join(_grouped(own))}"]
+    if faults or not taken:
+        faults = faults[:3] or [f"that {source.config.kind} has none of {', '.join(_grouped(own))}"]
         raise RecipeError(
             f"`init_from.{part}`: its weights do not fit; take another run, or change the settings of the model:",
             *(f"  {fault}" for fault in (*faults, *differences)),
         )
-    for name in (name for name in own if name in given):
+    for name in taken:
         weight, count = own[name], min(len(own[name]), len(given[name]))
         new, old = [*range(count)], [*range(count)]
         if name in _OF_TOKENS and tokenizers:
@@ -56,23 +56,14 @@ def take_part(
         with torch.no_grad():
             weight[new] = given[name][old].to(weight)
         grown += [f"{name} by {len(weight) - len(new):,} of {len(weight):,}"] if len(new) < len(weight) else []
-    said = {
-        "taken": [name for name in own if name in given],
-        "grown": grown,
-        "left at random": [name for name in own if name not in given],
-        "not used": [name for name in given if name not in own],
-    }
+    left, unused = ([name for name in these if name not in those] for these, those in ((own, given), (given, own)))
+    said = {"taken": taken, "grown": grown, "left at random": left, "not used": unused}
     return "; ".join(f"{what}: {', '.join(_grouped(names))}" for what, names in said.items() if names)
 
 
 def _other_side(name: str) -> str:
     """The name that a weight, or a part, has on the other side."""
     return next((new + name.removeprefix(old) for old, new in _OTHER_SIDE.items() if name.startswith(old)), name)
-
-
-def _fixed_shape(name: str, weight: Tensor) -> torch.Size:
-    """The shape without the number of tokens or positions."""
-    return weight.shape[1:] if name in _OF_TOKENS or name.endswith("_positions.table") else weight.shape
 
 
 def _grouped(names: Iterable[str]) -> list[str]:

@@ -29,16 +29,13 @@ def freeze(model: nn.Module, names: Sequence[str]) -> None:
 
 
 def layers_below_top(names: Iterable[str]) -> dict[str, int]:
-    """How many layers of its stack lie above each of the weights with these names.
+    """How many layers of its stack lie above each of the weights with these names; 0 if it is in no layer.
 
-    0 for the top layer, and for what is in no layer, such as the output. Embeddings and positions lie below all
-    layers, and so does an output layer that shares its matrix with an embedding.
+    Embeddings and positions lie below all layers, and so does an output layer that shares an embedding's matrix.
     """
     found = {name: _LAYER.match(name) for name in names}
     places = {name: (match[1], int(match[2] or match[3])) for name, match in found.items() if match}
-    counts: dict[str, int] = {}
-    for stack, number in places.values():
-        counts[stack] = max(counts.get(stack, 0), number + 1)
+    counts = {stack: number + 1 for stack, number in sorted(places.values())}
     below = {name: counts[stack] - 1 - number for name, (stack, number) in places.items()}
     lowest = {name: max(counts.values(), default=0) for name in found if name.startswith(("src_", "tgt_"))}
     return {name: lowest.get(name, below.get(name, 0)) for name in found}

@@ -139,7 +139,11 @@ def test_the_runs_may_go_once_training_has_begun(runs: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("given", "change", "said"),
     [
-        ("{encoder: bert}", "model.hidden_size=6", "is [6], and there [8]\n.*`model.hidden_size` is 6, and there 8"),
+        (
+            "{encoder: bert}",
+            "model.hidden_size=6",
+            "is [18, 6], and there [24, 8]\n.*`model.hidden_size` is 6, and there 8",
+        ),
         (
             "{encoder: bert}",
             "model={kind: luong, hidden_size: 8}",
