@@ -1,4 +1,4 @@
-"""The commands: `make bench`, or `python -m tests.bench --help`; `decode` measures a run beside other engines."""
+"""The commands: `make bench`, or `python -m tests.bench --help`; `decode` measures a run, `generate` a GPT-2."""
 
 import sys
 import tempfile
@@ -15,7 +15,7 @@ from nmtkit import console
 from nmtkit.cli import bench, inference
 from nmtkit.cli.options import Number
 from nmtkit.cli.reporting import tell
-from nmtkit.core import device
+from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import write_json
 from nmtkit.data.store import Store
@@ -24,7 +24,7 @@ from nmtkit.experiment.loading import DecodingOptions
 from nmtkit.experiment.run import Run
 from nmtkit.interchange.export_weights import LIBRARIES
 
-from . import machine, made_text, preprocessing, search, training
+from . import generating, machine, made_text, preprocessing, search, training
 from .decoding import DecodingWork, EngineSpeed, measure_decoding
 
 PARTS = ["transformer", "summarization"]
@@ -87,8 +87,8 @@ def command(ctx: click.Context, only: str | None, output: Path | None, **given: 
     if ctx.invoked_subcommand is not None:
         return
     begun = time.monotonic()
-    place = device.choose(given["device"])
-    device.prepare(place, threads=given["threads"])
+    place = devices.choose(given["device"])
+    devices.prepare(place, threads=given["threads"])
     facts = machine.facts(given["threads"], place)
     bench.show_machine(facts)
     look = partial(machine.look_at_pressure, notify=partial(console.say, stderr=True))
@@ -180,7 +180,7 @@ def decode(
     not ended among what has. --max-length 100 --search max_length_ratio=100 gives nmtkit one limit for all lines too.
     """
     sources, references = bench.read_test_lines(how, source, ref, lines)
-    facts = machine.facts(how.threads or device.cpu_threads(), device.choose(how.device))
+    facts = machine.facts(how.threads or devices.cpu_threads(), devices.choose(how.device))
     work = DecodingWork(how, sources, references, against, rounds, alone)
     rows, seconds, examples, pressure = measure_decoding(work, tell)
     bench.show_machine(facts)
@@ -195,6 +195,27 @@ def decode(
         figures: dict[str, Any] = {"facts": facts, "rows": [row.figures() for row in rows]}
         figures |= {"cold_start_seconds": seconds, "differing": examples, "cpu_pressure": pressure}
         bench.write_figures(output, figures)
+
+
+@command.command("generate")
+@click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1, ... or auto.")
+@click.option("--shape", type=click.Choice(list(generating.SHAPES)), default="gpt2", show_default=True)
+@click.option("--batches", default="16,1", show_default=True, callback=integers, metavar="N,N,...", help="Prompts.")
+@click.option("--against/--alone", default=True, show_default=True, help="Beside transformers, which must be there.")
+@count("--threads", 2, "CPU threads of every engine.")
+@count("--rounds", 3, "How often each engine is measured.")
+@click.option("--json", "output", type=click.Path(path_type=Path), metavar="FILE", help="Write all figures there too.")
+def generate(
+    device: str, shape: str, batches: list[int], against: bool, threads: int, rounds: int, output: Path | None
+) -> None:
+    """Measure how fast a language model goes on with prompts, beside transformers with the same random weights."""
+    place, asked = devices.choose(device), generating.SHAPES[shape]
+    facts = machine.facts(threads, place)
+    rows = generating.measure(asked, batches, rounds, threads, place, against)
+    bench.show_machine(facts)
+    generating.show(rows, asked)
+    if output is not None:
+        write_json(output, {"machine": facts, "generation": rows})
 
 
 def decoding_row(row: EngineSpeed) -> list[str]:

@@ -93,6 +93,17 @@ def test_the_same_weights_give_the_same_lines_elsewhere(corpus: Path, nmtkit: Co
     assert [row["differing"] - row["ties"] - row["cut"] for row in exact] == [0] * len(exact), done
 
 
+def test_generation_is_measured(bench: Command, tmp_path: Path) -> None:
+    """Beside transformers where it is there: it writes the same."""
+    figures, there = tmp_path / "figures.json", "huggingface" in THERE
+    how = ["generate", "--shape", "toy", "--batches", "3,1", "--rounds", "1", "--threads", "1", "--json", figures]
+    done = succeeded(bench(*how, "--against" if there else "--alone"))
+    rows = [row for row in json.loads(figures.read_text())["generation"] if row["engine"].endswith("fp32")]
+    assert [(row["batch"], row["same"]) for row in rows] == [(3, 3), (3, 3), (1, 1), (1, 1)][:: 1 if there else 2]
+    assert all(min(row["tokens_per_second"]) > 0 for row in rows)
+    assert "nmtkit, fp32" in done.out
+
+
 def test_an_engine_that_cannot_do_it_is_refused_at_once(trained: Path) -> None:
     for engine, fault in {
         "huggingface": "huggingface has no counterpart of a rnnsearch",
