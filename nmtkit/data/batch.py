@@ -176,8 +176,6 @@ class Batch(Rows):
     """What it writes."""
     labels: Tensor = ABSENT
     """The label of each example `(B,)`, of each position `(B,S)`, or of each that is asked for `(B,Q)`; -1: none."""
-    next_sentence: Tensor | None = None
-    """Whether the second segment of each text is its own, 0, or of another text, 1: `(B,)`."""
     alignment: Tensor | None = None
     """`(B,T,S)`, bool: links between the tokens of targets and inputs; None without an alignment."""
     prefix: Tensor | None = None
@@ -186,6 +184,8 @@ class Batch(Rows):
     """Texts that a search goes on with: ids `(B,P)` without BOS, padded with PAD on the right."""
     terms: Rows | None = None
     """Terms that translations must contain or avoid; `nmtkit.search.constraints.Terms`."""
+    next_sentence: Tensor | None = None
+    """Whether the second segment of each text is its own, 0, or of another text, 1: `(B,)`."""
 
     @property
     def size(self) -> int:
@@ -273,8 +273,7 @@ def collate(
         assert len(tgt) > 0, "a batch has at least one example"
         targets = Targets.of_texts(tgt, tgt_extended)
     links = None if alignment is None else _linked(alignment, targets.ids.shape[1], inputs.ids.shape[1])
-    of_labels = ABSENT if labels is None else _label_ids(labels, inputs.mask.shape[1])
-    return Batch(inputs, targets, of_labels, alignment=links)
+    return Batch(inputs, targets, ABSENT if labels is None else _label_ids(labels, inputs.mask.shape[1]), links)
 
 
 def _label_ids(labels: Sequence[Numbers], width: int) -> Tensor:

@@ -9,68 +9,43 @@ heads read its last states h (section 3.1; h_1 is at BOS, which stands for [CLS]
 The encoder has the names of the one in `models/transformer.py`, which can go on with its weights.
 """
 
+from collections import OrderedDict
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nmtkit.core.settings import Depth, Field, Width, model_validator
+from nmtkit.core.settings import Depth, Field, Width
 from nmtkit.data.batch import Batch
 from nmtkit.layers.elementary import Dropout, run_by_length
-from nmtkit.layers.transformer import Activation, EncoderLayer, LayerStack, LearnedPositions, Norm
-from nmtkit.models.base import MODELS, Model, ModelConfig, ModelOutput, VocabularySizes
+from nmtkit.layers.transformer import Activation, EncoderLayer, LayerStack, LearnedPositions
+from nmtkit.models.base import MODELS, Model, ModelOutput, VocabularySizes
+from nmtkit.models.transformer import LayersConfig
 
 INITIAL_STD = 0.02
-"""Of word, segment and position vectors: the published model's. It has it of all weights, which suits wide layers only:
-here those of layers begin by their widths, as in a Transformer."""
+"""Of vectors; the published model begins its layers so too, which suits wide ones only."""
 
 
-class LayersConfig(ModelConfig):
-    """The layers of an encoder; the defaults suit small corpora."""
+class StackConfig(LayersConfig):
+    """One stack of layers, as in the papers after BERT."""
 
-    hidden_size: Width = Field(default=256, ge=2)
-    """Width of the encoder."""
-    feed_forward_size: Width = Field(default=1024, ge=1)
-    """Inner width of the feed-forward part."""
-    heads: int = Field(default=4, ge=1)
-    """Attention heads; they divide hidden_size."""
     layers: Depth = Field(default=4, ge=1)
     """Layers."""
-    dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
-    """Dropout of embeddings and of every sub-layer's result."""
-    attention_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """Dropout of attention weights; slow on a CPU, where attention then is not fused. 0.1 in the paper."""
-    activation_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """Dropout inside the feed-forward part."""
-    norm: Norm = "post"
+    norm: Literal["pre", "post"] = "post"
     """Normalize after each sub-layer as in the paper, or before it, which trains without a long warm-up."""
-    norm_epsilon: float = Field(default=1e-5, gt=0.0, le=1e-2)
-    """What a normalization adds to the variance."""
     activation: Activation = "gelu"
     """Between the two products of the feed-forward part."""
 
-    @model_validator(mode="after")
-    def _heads_divide(self) -> "LayersConfig":
-        if self.hidden_size % self.heads:
-            raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of heads {self.heads}; change one")
-        return self
 
-    @property
-    def bf16_allowed(self) -> bool:
-        """Yes."""
-        return True
-
-
-class EncoderConfig(LayersConfig):
-    """The defaults suit small corpora; BERT-base is 768, 3072, 12 heads, 12 layers, norm_epsilon 1e-12."""
+class EncoderConfig(StackConfig):
+    """What BERT and ELECTRA have in common."""
 
     embedding_size: Width | None = Field(default=None, ge=1)
     """Size of the embeddings, which a linear map brings to hidden_size. Default: hidden_size, without such a map."""
     max_positions: Width = Field(default=512, ge=1)
     """How many positions are learned: the most tokens of a text, with BOS and EOS."""
     segments: int = Field(default=2, ge=1, le=1000)
-    """How many segments a text can have. With 1 there are no segment vectors."""
+    """How many segments a text can have."""
 
 
 class BertConfig(EncoderConfig):
@@ -79,36 +54,12 @@ class BertConfig(EncoderConfig):
     kind: Literal["bert"] = "bert"
     """Which model."""
     next_sentence: bool = False
-    """Whether there is a head for `training.next_sentence`; two segments are for it."""
-
-    @model_validator(mode="after")
-    def _two_segments(self) -> "BertConfig":
-        if self.next_sentence and self.segments < 2:
-            raise ValueError("next_sentence: a text then has two segments; set segments to 2")
-        return self
+    """Whether there is a head for `training.next_sentence`; its texts have two segments."""
 
     @property
     def further_head(self) -> str:
         """That for the next sentence, if there is one."""
         return "next_sentence" if self.next_sentence else ""
-
-
-class MaskedWordHead(nn.Module):
-    """The first equation at the head of this file, `(...,H)` to `(...,V)`; E is the matrix of `embedding`."""
-
-    def __init__(self, width: int, embedding: nn.Embedding, epsilon: float) -> None:
-        super().__init__()
-        words, size = embedding.weight.shape
-        self.dense = nn.Linear(width, size)
-        self.norm = nn.LayerNorm(size, epsilon)
-        self.words = nn.Linear(size, words)
-        self.words.weight = embedding.weight
-        nn.init.zeros_(self.words.bias)
-
-    def forward(self, states: Tensor) -> Tensor:
-        """Logits of the words."""
-        logits: Tensor = self.words(self.norm(F.gelu(self.dense(states))))
-        return logits
 
 
 class PretrainedEncoder(Model):
@@ -122,7 +73,7 @@ class PretrainedEncoder(Model):
         width, size = config.hidden_size, config.embedding_size or config.hidden_size
         self.src_embedding = nn.Embedding(sizes["tgt"], size)
         self.src_positions = LearnedPositions(size, config.max_positions)
-        self.segment_embedding = nn.Embedding(config.segments, size) if config.segments > 1 else None
+        self.segment_embedding = nn.Embedding(config.segments, size)
         for table in self.parameters():
             nn.init.normal_(table, std=INITIAL_STD)
         self.src_embedding_norm = nn.LayerNorm(size, config.norm_epsilon)
@@ -139,9 +90,7 @@ class PretrainedEncoder(Model):
         return run_by_length(self._encoded, read.lengths, read.ids, segments, bias)[0]
 
     def _encoded(self, ids: Tensor, segments: Tensor, bias: Tensor) -> list[Tensor]:
-        entering = self.src_embedding(ids) + self.src_positions(ids.shape[1])
-        if self.segment_embedding is not None:
-            entering = entering + self.segment_embedding(segments)
+        entering = self.src_embedding(ids) + self.src_positions(ids.shape[1]) + self.segment_embedding(segments)
         states = self.widen(self.dropout(self.src_embedding_norm(entering)))
         for layer in self.encoder:
             states = layer(states, bias)
@@ -150,7 +99,7 @@ class PretrainedEncoder(Model):
     def part(self, name: str) -> dict[str, Tensor]:
         """In a model without segments all words are in the first, whose vector is added to those of positions."""
         weights = super().part(name)
-        if name == "encoder" and self.segment_embedding is not None:
+        if name == "encoder":
             weights["src_positions.table"] = self.src_positions.table + self.segment_embedding.weight[0]
         return weights
 
@@ -163,7 +112,12 @@ class Bert(PretrainedEncoder):
 
     def __init__(self, config: BertConfig, sizes: VocabularySizes) -> None:
         super().__init__(config, sizes)
-        self.output = MaskedWordHead(config.hidden_size, self.src_embedding, config.norm_epsilon)
+        words, size = self.src_embedding.weight.shape
+        dense, norm = nn.Linear(config.hidden_size, size), nn.LayerNorm(size, config.norm_epsilon)
+        layers = {"dense": dense, "gelu": nn.GELU(), "norm": norm, "words": nn.Linear(size, words)}
+        self.output = nn.Sequential(OrderedDict(layers))  # the first equation at the head of this file
+        self.output.words.weight = self.src_embedding.weight
+        nn.init.zeros_(self.output.words.bias)
         if config.next_sentence:
             self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
             self.next_sentence = nn.Linear(config.hidden_size, 2)

@@ -1,14 +1,13 @@
 """ELECTRA: Clark et al. 2020, "ELECTRA: Pre-training Text Encoders as Discriminators Rather Than Generators".
 
-Section 2: a small generator G tells masked words as BERT does. At their places words are drawn from its distribution,
-and the discriminator D tells of each token of the text so made whether it is the one that was there:
+Section 2: a small generator G tells masked words as BERT does. In their places words are drawn from its distribution,
+and the discriminator D tells of each token whether it is the one that was there:
 
-    D(x, t) = sigmoid(w . gelu(W h_t + b) + c)        the probability that token t was replaced
-    loss    = L_MLM(G) + lambda L_Disc(D)             `training.masked_words` and `training.replaced_tokens`
+    D(x, t) = sigmoid(w . gelu(W h_t + b) + c)      the probability that token t was replaced
+    loss    = L_MLM(G) + lambda L_Disc(D)           `training.masked_words` and `training.replaced_tokens`
 
-Nothing of L_Disc goes back into the generator's layers. Both have the same embeddings (section 3.2), of the
-discriminator's size, which a linear map brings to the generator's. The discriminator is what stays after pretraining:
-its encoder has the names of the one in `models/transformer.py`, the generator's stand behind `generator.`.
+Both have the same embeddings (section 3.2), which a linear map brings to the width of G. Nothing else of G learns
+from L_Disc. The discriminator is what stays: its encoder has the names of the one in `models/transformer.py`.
 """
 
 from typing import Literal
@@ -16,7 +15,7 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nmtkit.core.settings import Field, model_validator
+from nmtkit.core.settings import Field
 from nmtkit.data.batch import Batch
 from nmtkit.language_models.bert import Bert, BertConfig, EncoderConfig, PretrainedEncoder
 from nmtkit.models.base import MODELS, ModelOutput, VocabularySizes
@@ -31,32 +30,21 @@ class ElectraConfig(EncoderConfig):
     kind: Literal["electra"] = "electra"
     """Which model."""
     generator_size: float = Field(default=0.25, gt=0, le=1)
-    """Width, feed-forward width and heads of the generator as a share of the discriminator's; as many layers. A quarter
-    to a half is best (section 3.2)."""
-
-    @model_validator(mode="after")
-    def _generator_fits(self) -> "ElectraConfig":
-        if self.generator.hidden_size % self.generator.heads:
-            raise ValueError(
-                f"generator_size {self.generator_size:g} makes a generator of hidden_size {self.generator.hidden_size} "
-                f"with {self.generator.heads} heads, which do not divide it; change one"
-            )
-        return self
+    """Heads and feed-forward width of the generator as a share of the discriminator's, with as many layers and heads as
+    wide. A quarter to a half is best (section 3.2)."""
 
     @property
     def generator(self) -> BertConfig:
         """The settings of the generator."""
-        own = {name: getattr(self, name) for name in EncoderConfig.model_fields if name != "kind"}
-        sizes = {name: max(1, round(self.generator_size * own[name])) for name in _SCALED}
-        return BertConfig.model_construct(**{**own, **sizes, "embedding_size": self.embedding_size or self.hidden_size})
+        heads, inner = (max(1, round(self.generator_size * size)) for size in (self.heads, self.feed_forward_size))
+        sizes = {"heads": heads, "hidden_size": heads * (self.hidden_size // self.heads), "feed_forward_size": inner}
+        sizes["embedding_size"] = self.embedding_size or self.hidden_size
+        return BertConfig.model_validate(self.model_dump(exclude={"kind", "generator_size"}) | sizes)
 
     @property
     def further_head(self) -> str:
         """The discriminator's."""
         return "replaced_tokens"
-
-
-_SCALED = ("hidden_size", "feed_forward_size", "heads")
 
 
 @MODELS.register("electra")

@@ -14,49 +14,25 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nmtkit.core.settings import Depth, Field, Width, model_validator
+from nmtkit.core.settings import Depth, Field, Width
 from nmtkit.data.batch import Batch
 from nmtkit.layers.elementary import Dropout
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.transformer import Activation, DecoderLayer, LayerStack, LearnedPositions, SinusoidalPositions
-from nmtkit.models.base import (
-    MODELS,
-    Decoder,
-    DecoderState,
-    Memory,
-    ModelConfig,
-    ModelOutput,
-    VocabularySizes,
-    rows_per_sentence,
-)
+from nmtkit.models.base import MODELS, Decoder, DecoderState, Memory, ModelOutput, VocabularySizes, rows_per_sentence
+from nmtkit.models.transformer import LayersConfig
 
 INITIAL_STD = 0.02
 """Of all weights: section 4.1 of Radford et al. 2018."""
 
 
-class TransformerLMConfig(ModelConfig):
+class TransformerLMConfig(LayersConfig):
     """The defaults suit small corpora; GPT-2 small is 768, 3072, 12 heads, 12 layers, 1024 positions."""
 
     kind: Literal["transformer_lm"] = "transformer_lm"
     """Which model."""
-    hidden_size: Width = Field(default=256, ge=2)
-    """Width of the model; also the size of its embeddings."""
-    feed_forward_size: Width = Field(default=1024, ge=1)
-    """Inner width of the feed-forward part."""
-    heads: int = Field(default=4, ge=1)
-    """Attention heads; they divide hidden_size."""
     layers: Depth = Field(default=4, ge=1)
     """Layers."""
-    dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
-    """Dropout of embeddings and of every sub-layer's result."""
-    attention_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """Dropout of attention weights; slow on a CPU, where attention then is not fused."""
-    activation_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """Dropout inside the feed-forward part."""
-    norm: Literal["pre", "post"] = "pre"
-    """Normalize before each sub-layer, as GPT-2, or after it, as GPT."""
-    norm_epsilon: float = Field(default=1e-5, gt=0.0, le=1e-2)
-    """What a normalization adds to the variance."""
     positions: Literal["learned", "sinusoidal"] = "learned"
     """One trained vector for each position, or sines of fixed wavelengths, which have no longest text."""
     max_positions: Width = Field(default=1024, ge=1)
@@ -67,17 +43,6 @@ class TransformerLMConfig(ModelConfig):
     """Whether embedding and output layer share one matrix."""
     output_bias: bool = False
     """Whether the output layer has a bias."""
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> "TransformerLMConfig":
-        if self.hidden_size % self.heads:
-            raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of heads {self.heads}; change one")
-        return self
-
-    @property
-    def bf16_allowed(self) -> bool:
-        """Yes."""
-        return True
 
 
 @MODELS.register("transformer_lm")

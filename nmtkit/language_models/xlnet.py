@@ -21,14 +21,14 @@ import torch
 from torch import Tensor, nn
 
 from nmtkit.data.batch import Batch
-from nmtkit.language_models.bert import INITIAL_STD, LayersConfig
+from nmtkit.language_models.bert import INITIAL_STD, StackConfig
 from nmtkit.layers.elementary import Dropout, dropout
 from nmtkit.layers.kernels import masked_softmax
 from nmtkit.layers.transformer import FeedForward, LayerStack, Residual, SinusoidalPositions, merge_heads
 from nmtkit.models.base import MODELS, Model, ModelOutput, VocabularySizes
 
 
-class XLNetConfig(LayersConfig):
+class XLNetConfig(StackConfig):
     """The defaults suit small corpora; XLNet-base is 768, 3072, 12 heads, 12 layers, norm_epsilon 1e-12."""
 
     kind: Literal["xlnet"] = "xlnet"

@@ -52,24 +52,15 @@ from nmtkit.models.base import (
 )
 
 
-class TransformerConfig(ModelConfig):
-    """The defaults suit small corpora; the paper's "base" is 512, 2048, 8 heads, 6 + 6 layers, post-norm."""
+class LayersConfig(ModelConfig):
+    """The settings of a stack of Transformer layers, alone or as encoder and decoder."""
 
-    shorthands: ClassVar = {"layers": ("encoder_layers", "decoder_layers")}
-    kind: Literal["transformer"] = "transformer"
-    """Which model."""
     hidden_size: Width = Field(default=256, ge=2)
     """Width of the model (d_model); also the size of its embeddings."""
     feed_forward_size: Width = Field(default=1024, ge=1)
     """Inner width of the feed-forward part (d_ff)."""
     heads: int = Field(default=4, ge=1)
     """Attention heads; they divide hidden_size."""
-    layers: Depth | None = Field(default=None, ge=1)
-    """Layers of the encoder and of the decoder, instead of encoder_layers and decoder_layers; not beside them."""
-    encoder_layers: Depth = Field(default=3, ge=1)
-    """Layers of the encoder."""
-    decoder_layers: Depth = Field(default=3, ge=1)
-    """Layers of the decoder; fewer than in the encoder translate faster."""
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Dropout of embeddings and of every sub-layer's result."""
     attention_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
@@ -77,9 +68,36 @@ class TransformerConfig(ModelConfig):
     activation_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Dropout inside the feed-forward part."""
     norm: Literal["pre", "post"] = "pre"
-    """Normalize before each sub-layer (trains without a long warm-up), or after it as in the paper."""
+    """Normalize before each sub-layer (trains without a long warm-up), or after it as Vaswani et al. 2017."""
     norm_epsilon: float = Field(default=1e-5, gt=0.0, le=1e-2)
     """What a normalization adds to the variance; Joey NMT and OpenNMT-py add 1e-6."""
+    activation: Activation = "relu"
+    """Between the two products of the feed-forward part; silu is also called swish, gelu_tanh approximates gelu."""
+
+    @model_validator(mode="after")
+    def _heads_divide_the_width(self) -> "LayersConfig":
+        if self.layer_form.head_size is None and self.hidden_size % self.heads:
+            raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of heads {self.heads}; change one")
+        return self
+
+    @property
+    def bf16_allowed(self) -> bool:
+        """Yes."""
+        return True
+
+
+class TransformerConfig(LayersConfig):
+    """The defaults suit small corpora; the paper's "base" is 512, 2048, 8 heads, 6 + 6 layers, post-norm."""
+
+    shorthands: ClassVar = {"layers": ("encoder_layers", "decoder_layers")}
+    kind: Literal["transformer"] = "transformer"
+    """Which model."""
+    layers: Depth | None = Field(default=None, ge=1)
+    """Layers of the encoder and of the decoder, instead of encoder_layers and decoder_layers; not beside them."""
+    encoder_layers: Depth = Field(default=3, ge=1)
+    """Layers of the encoder."""
+    decoder_layers: Depth = Field(default=3, ge=1)
+    """Layers of the decoder; fewer than in the encoder translate faster."""
     source_end: bool = True
     """The encoder reads </s> behind the source. false, as in OpenNMT-py: nothing looks at it."""
     embedding_norm: bool = False
@@ -93,8 +111,6 @@ class TransformerConfig(ModelConfig):
     """How many positions are learned; sinusoidal positions have no limit."""
     tie: Tie = "decoder"
     """What shares one matrix: nothing; both embeddings; target embedding and output; or all three."""
-    activation: Activation = "relu"
-    """Between the two products of the feed-forward part; silu is also called swish, gelu_tanh approximates gelu."""
     alignment_layer: int | None = Field(default=None, ge=1)
     """Decoder layer, counted from 1, whose attention is shown as the alignment. Default: the last but one."""
     alignment_heads: Literal["mean"] | int = "mean"
@@ -122,8 +138,6 @@ class TransformerConfig(ModelConfig):
 
     @model_validator(mode="after")
     def _fits_together(self) -> "TransformerConfig":
-        if self.layer_form.head_size is None and self.hidden_size % self.heads:
-            raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of heads {self.heads}; change one")
         if self.alignment_layer is not None and self.alignment_layer > self.decoder_layers:
             raise ValueError(
                 f"alignment_layer {self.alignment_layer} does not exist: decoder_layers is {self.decoder_layers}"

@@ -149,7 +149,7 @@ def test_electra_is_the_published_one() -> None:
         expected = discriminator(**{**asked(batch), "input_ids": ids}, labels=replaced.long()).loss
     torch.manual_seed(5)
     n_read = int(real.sum())
-    training = {"masked_words": {"mask": 1, "random": 0}, "replaced_tokens": 50.0}
+    training = {"masked_words": {"mask": 1}, "replaced_tokens": 50.0}
     sums = backward(ours, batch, batch.n_tokens, counts={"read": n_read}, **training)
     assert_close(sums["replaced_loss"].detach() / n_read, expected)
     mlm = nn.functional.cross_entropy(logits[chosen], batch.labels[chosen])
@@ -218,7 +218,8 @@ def test_published_sizes() -> None:
         electra = Electra(ElectraConfig(**small), sizes)
     assert parameters(bert, "output.", "next_sentence.") == 109_482_240  # BertModel: embeddings, encoder, pooler
     assert parameters(electra, "generator.", "dense.", "replaced.") == 13_483_008  # ElectraModel: the discriminator
-    assert electra.config.generator.hidden_size == 64
+    generator = electra.config.generator
+    assert (generator.hidden_size, generator.heads, generator.feed_forward_size) == (64, 1, 256)
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])

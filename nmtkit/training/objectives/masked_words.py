@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from nmtkit.core.settings import Field, Settings, model_validator
+from nmtkit.core.settings import Field, Settings
 from nmtkit.data.batch import ABSENT, Batch
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, PAD
 from nmtkit.layers.elementary import at_least_float32
-from nmtkit.training.objectives.corruption import MASK, inputs_of, special_id, whole_texts
-from nmtkit.training.objectives.likelihood import Likelihood, negative_log_probs
+from nmtkit.training.objectives.corruption import MASK, inputs_of, special_id, texts_of, whole_texts
+from nmtkit.training.objectives.likelihood import Likelihood
 from nmtkit.training.objectives.objective import OBJECTIVES, InputKind, Objective, ObjectiveInput
 
 
@@ -27,14 +27,8 @@ class MaskedWordsConfig(Settings):
     """The probability of each token to be chosen; special ones never are. Only chosen ones are predicted."""
     mask: float = Field(default=0.8, ge=0, le=1)
     """The share of the chosen tokens that become <mask>; 1 in ELECTRA."""
-    random: float = Field(default=0.1, ge=0, le=1)
-    """The share of them that become a random token; the rest stay as they are. 0 in ELECTRA."""
-
-    @model_validator(mode="after")
-    def _shares(self) -> "MaskedWordsConfig":
-        if self.mask + self.random > 1:
-            raise ValueError(f"mask {self.mask:g} and random {self.random:g} are shares of one whole: at most 1 in all")
-        return self
+    random: float = Field(default=0.5, ge=0, le=1)
+    """The share of the other chosen tokens that become a random one; the rest stay as they are."""
 
 
 @OBJECTIVES.register("next_sentence")
@@ -43,8 +37,8 @@ class NextSentence(Objective):
     """Whether the second part of a text is its own (class 0) or that of another text (class 1): a mean over texts.
 
     The paper's parts are spans of a corpus. Here a text of the batch, a line or a block, is cut in two at a random
-    token, and in half of the texts the second part is that of another one, cut at the same share of its length: so the
-    length of the whole does not give it away. A batch of one text keeps it.
+    token, and in half of the texts the second part is that of another one, cut at the same place. A batch of one text
+    keeps it.
     """
 
     normalizers: ClassVar = {"next_sentence_loss": "sentences", "next_sentence_accuracy": "sentences"}
@@ -52,26 +46,18 @@ class NextSentence(Objective):
 
     def corrupt(self, batch: Batch, generator: torch.Generator, tokenizers: Tokenizers) -> Batch:
         """Texts of two segments, BOS A EOS B EOS, and whether B is of another text."""
-        ids, lengths, texts = batch.targets.ids, batch.targets.mask.sum(1), torch.arange(batch.size)
-        words = lengths - (ids.gather(1, lengths[:, None] - 1)[:, 0] == EOS).long()  # a block may end without it
-        shares, half = torch.rand((2, batch.size), generator=generator)
+        ids, words = texts_of(batch)
+        texts, (half, share) = torch.arange(batch.size), torch.rand((2, batch.size), generator=generator)
         moved = torch.randint(1, max(2, batch.size), (batch.size,), generator=generator)
         of = torch.where(half < 0.5, (texts + moved) % batch.size, texts)  # (B,): the text that B is of
-
-        def cut(lengths: Tensor) -> Tensor:
-            steps: Tensor = 1 + (shares * (lengths - 1).clamp(min=0)).long()
-            return steps.minimum(lengths)
-
-        first, second = cut(words), cut(words[of])  # A has the first words, B all but the second
-        lengths = 3 + first + words[of] - second
-        place, end_of_a = torch.arange(int(lengths.max())).expand(batch.size, -1), 1 + first[:, None]
-        of_a = ids.gather(1, (place - 1).clamp(0, ids.shape[1] - 1))
-        of_b = ids[of].gather(1, (place - end_of_a - 1 + second[:, None]).clamp(0, ids.shape[1] - 1))
-        pairs = torch.where(place < end_of_a, of_a, of_b)
-        pairs[(place == end_of_a) | (place == lengths[:, None] - 1)] = EOS
+        shorter = words.minimum(words[of])
+        cut = (1 + (share * (shorter - 1)).long()).minimum(shorter)[:, None]  # the words of A
+        joined = torch.where(torch.arange(ids.shape[1]) < cut, ids, ids[of])
+        place, last = torch.arange(int(words[of].max()) + 3), words[of, None] + 2
+        pairs = joined.gather(1, (place - 1 - (place > cut).long()).clamp(0, ids.shape[1] - 1))
+        pairs = pairs.masked_fill((place == cut + 1) | (place == last), EOS).masked_fill(place > last, PAD)
         pairs[:, 0] = BOS
-        real = place < lengths[:, None]
-        inputs = inputs_of(pairs.masked_fill(~real, PAD), lengths, (real & (place > end_of_a)).long())
+        inputs = inputs_of(pairs, words[of] + 3, ((place > cut + 1) & (place <= last)).long())
         return replace(batch, inputs=inputs, targets=ABSENT, next_sentence=(of != texts).long())
 
     def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
@@ -95,7 +81,6 @@ class MaskedWords(Likelihood):
     Words are chosen independently of each other, so that a batch may have none.
     """
 
-    normalizers: ClassVar = {**Likelihood.normalizers, "accuracy": "tokens"}
     replaces_likelihood: ClassVar[bool] = True
     specials: ClassVar = (MASK,)
 
@@ -108,30 +93,15 @@ class MaskedWords(Likelihood):
 
     def corrupt(self, batch: Batch, generator: torch.Generator, tokenizers: Tokenizers) -> Batch:
         """The whole texts with words hidden; labels are the chosen ones, -1 elsewhere."""
-        vocabulary, settings = tokenizers.tgt.vocabulary, self.settings
+        vocabulary, settings, mask = tokenizers.tgt.vocabulary, self.settings, special_id(tokenizers)
         inputs = batch.inputs if batch.reads_text else whole_texts(batch)
         draw, how = torch.rand((2, *inputs.ids.shape), generator=generator)
         others = torch.randint(vocabulary.n_specials, len(vocabulary), inputs.ids.shape, generator=generator)
         chosen = (draw < settings.rate) & (inputs.ids >= vocabulary.n_specials)
-        hidden = torch.where(how < settings.mask, special_id(tokenizers), inputs.ids)
-        hidden = torch.where((how >= settings.mask) & (how < settings.mask + settings.random), others, hidden)
-        ids, labels = torch.where(chosen, hidden, inputs.ids), inputs.ids.masked_fill(~chosen, -1)
+        replaced = chosen & (how < settings.mask + (1 - settings.mask) * settings.random)
+        ids = torch.where(replaced, others, inputs.ids).masked_fill(chosen & (how < settings.mask), mask)
+        labels = inputs.ids.masked_fill(~chosen, -1)
         return replace(batch, inputs=replace(inputs, ids=ids), targets=ABSENT, labels=labels)
-
-    def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
-        """Those of the likelihood, and how often the likeliest word is right."""
-        assert inputs.log_probs is not None
-        each = negative_log_probs(inputs.log_probs.detach(), inputs.batch, inputs.vocabulary_size, inputs.part)
-        right = -each >= inputs.log_probs.detach().amax(-1)
-        return {**super().terms(inputs), "accuracy": right.sum(dtype=at_least_float32(inputs.log_probs))}
-
-
-@torch.no_grad()
-def draw_words(logits: Tensor) -> Tensor:
-    """A word `(M,)` from each of the distributions softmax(logits), `(M,V)`: where a uniform draw falls in its sums."""
-    sums = torch.softmax(logits, -1, dtype=at_least_float32(logits)).cumsum_(-1)
-    draws = torch.rand_like(sums[:, :1]) * sums[:, -1:]
-    return torch.searchsorted(sums, draws, right=True)[:, 0].clamp_(max=logits.shape[-1] - 1)
 
 
 @OBJECTIVES.register("replaced_tokens")
@@ -143,7 +113,7 @@ class ReplacedTokens(Objective):
     that was there counts as original. The draws come from torch's generator, whose state a training saves.
     """
 
-    normalizers: ClassVar = {"replaced_loss": "read", "replaced_accuracy": "read"}
+    normalizers: ClassVar = {"replaced_loss": "read"}
     needs: ClassVar[InputKind] = "output"
 
     def counts(self, batch: Batch) -> dict[str, int]:
@@ -151,7 +121,7 @@ class ReplacedTokens(Objective):
         return {"read": int(batch.inputs.mask.sum())}
 
     def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
-        """The binary cross-entropy in nats, and how often the likelier of both is right."""
+        """The binary cross-entropy of all real tokens, in nats."""
         batch, read = inputs.device_batch, inputs.device_batch.inputs
         with torch.no_grad():
             drawn = draw_words(inputs.model.logits(inputs.output.gather(inputs.batch.loss_mask), None))
@@ -160,5 +130,11 @@ class ReplacedTokens(Objective):
         logits = inputs.model.further_logits(replace(batch, inputs=replace(read, ids=ids)), inputs.output)
         logits = logits.to(at_least_float32(logits))
         each = binary_cross_entropy_with_logits(logits, replaced.to(logits.dtype), reduction="none")
-        right = ((logits.detach() > 0) == replaced) & read.mask
-        return {"replaced_loss": (each * read.mask).sum(), "replaced_accuracy": right.sum(dtype=logits.dtype)}
+        return {"replaced_loss": (each * read.mask).sum()}
+
+
+def draw_words(logits: Tensor) -> Tensor:
+    """A word `(M,)` from each of the distributions softmax(logits), `(M,V)`: where a uniform draw falls in its sums."""
+    sums = torch.softmax(logits, -1, dtype=at_least_float32(logits)).cumsum(-1)
+    draws = torch.rand_like(sums[:, :1]) * sums[:, -1:]
+    return torch.searchsorted(sums, draws, right=True)[:, 0].clamp(max=logits.shape[-1] - 1)
