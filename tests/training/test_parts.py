@@ -1,5 +1,6 @@
 """The output layer in parts gives the gradient of the whole."""
 
+from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
@@ -28,12 +29,14 @@ SMALL = {
     "pointer_sentinel": {"hidden_size": 5, "layers": 1, "window": 2},
     "bert": {"hidden_size": 8, "feed_forward_size": 12, "heads": 2, "layers": 1},
     "electra": {"hidden_size": 8, "feed_forward_size": 12, "heads": 2, "layers": 1, "generator_size": 0.5},
+    "xlnet": {"hidden_size": 8, "feed_forward_size": 12, "heads": 2, "layers": 1},
 }
 LINKS = [[0, 0, 2, 1, 1, 1], [], [0, 3, 0, 0]]  # 4 target tokens have links
 LINKED = collate([[5, 6, 7], [8, 9], [4]], [[7, 6], [5], [9, 9, 8, 4]], alignment=LINKS)
 BATCH = collate([[5, 6, 7], [8, 9], [4]], [[7, 6], [5], [9, 9, 8, 4]])  # 10 target tokens, EOS counted
 READ = Inputs.of_texts([[5, 6, 7], [8, 9], [4]])
-LABELLED = Batch(READ, labels=READ.ids.masked_fill(~READ.mask, -1))
+PLACES = torch.arange(4).repeat(3, 1)
+LABELLED = Batch(replace(READ, order=((PLACES + 1) * READ.mask, PLACES)), labels=READ.ids.masked_fill(~READ.mask, -1))
 """For models that write nothing."""
 
 
