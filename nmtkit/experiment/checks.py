@@ -65,11 +65,10 @@ def dry_run(recipe: Recipe) -> list[tuple[str, str]]:
 
 def require_data(recipe: Recipe) -> None:
     """Raises DataError with all files of the recipe that are missing."""
-    paths = dict.fromkeys(path for one in recipe.texts().values() for path in one.data.paths())
-    missing = [path for path in paths if not os.path.exists(path)]
+    missing = [path for one in recipe.texts().values() for path in one.data.paths() if not os.path.exists(path)]
     if missing:
         places = f"{recipe.data.folder} and the current folder" if recipe.data.folder else "the current folder"
-        listed = "".join(f"\n  {path}" for path in missing)
+        listed = "".join(f"\n  {path}" for path in dict.fromkeys(missing))
         folder = Path(recipe.data.folder)
         fetched = f"fetch them (nmtkit fetch {folder.name}), " if folder.parent.name == "corpora" else ""
         raise DataError(

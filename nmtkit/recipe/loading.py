@@ -289,4 +289,9 @@ def _checked(layer: Layer) -> Recipe:
             faults += fault.faults
     if faults:
         raise RecipeError(*dict.fromkeys(faults))
+    first = recipes[0].tokenizer.specials
+    if new := [tag for one in recipes for tag in one.tokenizer.specials if tag not in first]:
+        raise RecipeError(
+            f"{layer.name}: `stages`: there is no tag {new[0]} for all stages: add it to `tokenizer.specials`"
+        )
     return recipes[0]

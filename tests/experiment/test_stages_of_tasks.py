@@ -116,6 +116,7 @@ def test_preprocessing_that_was_stopped_goes_on_with_the_same_tokenizer(place: P
         ("stages.tune-more.task=summarization", "the last one has the task of the recipe"),
         ("stages.pretrain.data.train=null", "translation|train"),
         ("stages.pretrain.data.test={tgt: valid.tgt}", "stage pretrain: `data.test` is for all stages"),
+        ("stages.tune.data.train={src: mono.src, tgt: mono.tgt, tags: [<m>]}", "no tag <m> for all stages: add it to"),
         ("stages.pretrain.task=languages", "there is no task 'languages'"),
         ("stages.pretrain.data.train={src: mono.src, tgt: mono.tgt}", "a language-modelling has no src, only tgt"),
         ("stages.pretrain.training.best_metric=bleu", "validation of a language-modelling gives no 'bleu'"),
