@@ -73,7 +73,8 @@ def import_command(folder: Path, toolkit: str | None, output: str | None) -> Non
     ctranslate2: a folder of CTranslate2, with config.json, model.bin and its vocabularies; source.spm and target.spm,
                  or a vocabulary of words.
 
-    It reads Transformers of all four toolkits, and recurrent models with attention of Joey NMT and OpenNMT-py. For
+    It reads Transformers of all four toolkits, and recurrent models with attention of Joey NMT and OpenNMT-py, whose
+    summarizers copy. For
     these two, put the sentencepiece models beside the weights; without them the run needs text that is already
     tokenized as in training. int8 and int16 weights of CTranslate2 become float32.
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from nmtkit.core.errors import CheckpointError, shorten
 from nmtkit.core.settings import Depth, Field, Width, parse
 from nmtkit.data.tokenizer import WORD_START
+from nmtkit.data.vocabulary import PAD
 from nmtkit.interchange.external_files import (
     ExternalSettings,
     ExternalWeights,
@@ -73,7 +74,7 @@ _POSITIONS = [f"{side}.embeddings.make_embedding.pe.pe" for side in ("encoder", 
 # Options without a counterpart here: they must be false, 0, empty or null.
 _OFF = ("lora_layers", "lora_embedding", "quant_layers", "num_experts", "parallel_residual")
 _OFF_IN_ATTENTION = ("max_relative_positions", "relative_positions_buckets", "multiquery", "num_kv", "sliding_window")
-_OFF_IN_RECURRENT = ("position_encoding", "bridge", "context_gate", "coverage_attn", "copy_attn")
+_OFF_IN_RECURRENT = ("position_encoding", "context_gate", "coverage_attn")
 
 
 class OpenNmtOptions(ExternalSettings):
@@ -115,13 +116,15 @@ class _TransformerOptions(OpenNmtOptions):
 
 
 class _RecurrentOptions(OpenNmtOptions):
-    """Attention of kind mlp has no counterpart here: no tanh follows it."""
-
     decoder_type: Literal["rnn"]
     rnn_type: Literal["LSTM", "GRU"] = "LSTM"
     input_feed: int = Field(default=1, ge=0, le=1)
-    global_attention: Literal["general", "dot"] = "general"
+    global_attention: Literal["general", "dot", "mlp"] = "general"
     global_attention_function: Literal["softmax"] = "softmax"
+    bridge: bool = False
+    copy_attn: bool = False
+    copy_attn_type: Literal["general", "dot", "mlp"] | None = None
+    reuse_copy_attn: bool = False
 
 
 @READERS.register("opennmt-py")
@@ -254,7 +257,7 @@ def _transformer(converter: CheckpointConverter, options: _TransformerOptions) -
         zeros = torch.zeros_like(weight)
         own["copy_gate.weight"] = torch.cat([zeros, -weight, zeros], 1)
         own["copy_gate.bias"] = -converter.tensor("generator.linear_copy.bias", (1,))
-        own["output.bias"][0] = SUPPRESSED_BIAS  # padding is no word there
+        own["output.bias"][PAD] = SUPPRESSED_BIAS  # padding is no word there
 
     def optional(name: str) -> bool:
         attention = "_attn." in name and not options.add_qkvbias
@@ -268,10 +271,22 @@ def _recurrent(converter: CheckpointConverter, options: _RecurrentOptions) -> tu
     pairs = {"tgt_word_vec_size": "src_word_vec_size", "enc_hid_size": "dec_hid_size", "dec_layers": "enc_layers"}
     require_equal(converter.place, options, pairs)
     width, hidden, both = options.src_word_vec_size, options.dec_hid_size, options.encoder_type == "brnn"
-    own = _word_weights(converter, "generator", width, hidden)
-    if options.global_attention == "general":  # it maps the decoder's state, ours the encoder's
-        query = converter.tensor("decoder.attn.linear_in.weight", (hidden, hidden))
-        own["attention.score.key.weight"] = query.t().contiguous()
+    if options.bridge and options.dec_layers > 1:
+        raise unsupported(converter.place, "bridge with several layers: it maps states of one sentence into another's")
+    if (options.copy_attn_type or options.global_attention) != options.global_attention:
+        raise unsupported(converter.place, f"copy_attn_type: {options.copy_attn_type}, unlike global_attention")
+    own = _word_weights(converter, "generator.linear" if options.copy_attn else "generator", width, hidden)
+    own |= _attention(converter, options.global_attention, "attention", "decoder.attn", hidden)
+    copying = "none" if not options.copy_attn else "shared" if options.reuse_copy_attn else "own"
+    ignored: list[str] = []
+    if copying != "none":
+        own["copy_gate.weight"] = -converter.tensor("generator.linear_copy.weight", (1, hidden))
+        own["copy_gate.bias"] = -converter.tensor("generator.linear_copy.bias", (1,))
+        own["output.bias"][PAD] = SUPPRESSED_BIAS  # padding is no word there
+    if copying == "own":
+        own |= _attention(converter, options.global_attention, "copy_attention", "decoder.copy_attn", hidden)
+        ignored = [f"decoder.copy_attn.linear_out.{kind}" for kind in ("weight", "bias")]  # only its weights are read
+    additive = options.global_attention == "mlp"
     settings = {
         "embedding_size": width,
         "hidden_size": hidden,
@@ -280,11 +295,34 @@ def _recurrent(converter: CheckpointConverter, options: _RecurrentOptions) -> tu
         "cell": options.rnn_type.lower(),
         "bidirectional": both,
         "dropout": _first(options.dropout),
-        "bridge": "copy",
-        "score": options.global_attention,
+        "bridge": "relu" if options.bridge else "copy",
+        "score": "additive" if additive else options.global_attention,
+        "attention_size": hidden,
+        "attentional_bias": additive,
+        "attentional_activation": "none" if additive else "tanh",
+        "copying": copying,
         "input_feeding": bool(options.input_feed),
         "source_end": False,
     }
     cells = "decoder.rnn.layers.{layer}.{kind}" if options.input_feed else "decoder.rnn.{kind}_l{layer}"
-    names = recurrent_names({"attentional.weight": "decoder.attn.linear_out.weight"}, cells)
-    return converter.convert(LuongConfig, settings, own, names)
+    others = {f"attentional.{kind}": f"decoder.attn.linear_out.{kind}" for kind in ("weight", "bias")}
+    bridges = ("hidden", "cell") if options.rnn_type == "LSTM" else ("hidden",)
+    for number, state in enumerate(bridges):
+        others |= {f"bridge.{state}.{kind}": f"encoder.bridge.{number}.{kind}" for kind in ("weight", "bias")}
+    return converter.convert(LuongConfig, settings, own, recurrent_names(others, cells), ignored)
+
+
+def _attention(converter: CheckpointConverter, kind: str, ours: str, theirs: str, size: int) -> dict[str, Tensor]:
+    """The weights of a score, by our names."""
+    if kind == "general":  # it maps the decoder's state, ours the encoder's
+        return {
+            f"{ours}.score.key.weight": converter.tensor(f"{theirs}.linear_in.weight", (size, size)).t().contiguous()
+        }
+    if kind == "dot":
+        return {}
+    return {
+        f"{ours}.score.query.weight": converter.tensor(f"{theirs}.linear_query.weight", (size, size)),
+        f"{ours}.score.key.weight": converter.tensor(f"{theirs}.linear_context.weight", (size, size)),
+        f"{ours}.score.key.bias": converter.tensor(f"{theirs}.linear_query.bias", (size,)),
+        f"{ours}.score.energy": converter.tensor(f"{theirs}.v.weight", (1, size))[0],
+    }

@@ -10,6 +10,9 @@ each target word the decoder first updates its state h_t, then looks at the sour
 With input feeding (section 3.3) h~_t is part of the decoder's next input. Without, no step depends on where an earlier
 one looked: training runs the decoder as one call over the whole target, and all its states look at once.
 
+With `copying`, a gate of h~_t decides whether a word is copied from the source, as in See et al. 2017, eq. 8 and 9. It
+is copied by the weights of c_t, or by those of a second attention, whose query is h~_t. OpenNMT-py's summarizers do so.
+
 With `reverse_source` (section 4.1) weights, positions and windows are those of the source's own order all the same:
 `local_m` starts at its first word, as in the authors' own program.
 """
@@ -24,7 +27,7 @@ from torch import Tensor, nn
 from nmtkit.core.settings import Field, Width, model_validator
 from nmtkit.data.batch import Batch
 from nmtkit.layers.attention import SCORES, Attention, ScoreKind, WindowKind, build_window
-from nmtkit.layers.elementary import mask_without_eos
+from nmtkit.layers.elementary import at_least_float32, mask_without_eos
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.recurrent import (
     Bridge,
@@ -37,7 +40,7 @@ from nmtkit.layers.recurrent import (
     rows_first,
     run_rnn,
 )
-from nmtkit.models.base import MODELS, ModelOutput, VocabularySizes
+from nmtkit.models.base import MODELS, ModelOutput, VocabularySizes, extended_to_unk
 from nmtkit.models.recurrent import AttentionMemory, RecurrentModel, RecurrentState, StackedConfig
 
 
@@ -48,8 +51,9 @@ class LuongConfig(StackedConfig):
     """Which model."""
     cell: CellKind = "lstm"
     """The recurrent cell."""
-    bridge: BridgeKind = "copy"
-    """How the encoder's last states become the decoder's first: as they are, mapped (tanh, linear), or not (zero)."""
+    bridge: BridgeKind | Literal["relu"] = "copy"
+    """How the encoder's last states become the decoder's first: as they are, mapped (tanh, linear; relu maps memory
+    cells too), or not (zero)."""
     score: ScoreKind = "general"
     """How well a decoder state matches an encoder state; `additive` is the paper's concat."""
     attention_size: Width = Field(default=256, ge=1)
@@ -65,6 +69,11 @@ class LuongConfig(StackedConfig):
 
     attentional_bias: bool = False
     """Eq. 5 has a bias, as in Joey NMT; the paper's has none."""
+    attentional_activation: Literal["tanh", "none"] = "tanh"
+    """What eq. 5 ends in; none, as in OpenNMT-py with an additive score."""
+    copying: Literal["none", "shared", "own"] = "none"
+    """Whether the decoder can copy source words, unknown ones too: by its attention, or by a second one of its own,
+    which is then the one shown."""
     source_end: bool = True
     """The encoder reads </s> behind the source. false, as in OpenNMT-py: nothing looks at it."""
 
@@ -87,6 +96,8 @@ class LuongMemory(AttentionMemory):
 
     lengths: Tensor
     """How many tokens of each source are real, `(B,)`."""
+    copy_keys: Tensor | None = None
+    """The values, projected for a second attention, `(B,S,*)`."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +129,13 @@ class Luong(RecurrentModel[LuongMemory, LuongState]):
             build_window(config.window, hidden, config.window_size),
         )
         self.attentional = nn.Linear(memory + hidden, hidden, bias=config.attentional_bias)
+        self.ends_in_tanh = config.attentional_activation == "tanh"
+        self.copy_gate = nn.Linear(hidden, 1) if config.copies else None
+        self.copy_attention = None
+        if config.copying == "own":
+            self.copy_attention = Attention(
+                SCORES.get(config.score)(hidden, memory, config.attention_size, config.max_positions)
+            )
         self.output = nn.Linear(hidden, sizes["tgt"])
         init_weights(self, config.initialisation)
         if config.tie in ("decoder", "all"):
@@ -137,7 +155,9 @@ class Luong(RecurrentModel[LuongMemory, LuongState]):
             inputs = replace(batch.inputs, mask=mask_without_eos(batch.inputs.mask), lengths=lengths)
             batch = replace(batch, inputs=inputs)
         memory = self.attention_memory(batch, self.attention.score.project, self.bridge)
-        return LuongMemory(**vars(memory), lengths=batch.inputs.mask.sum(1))
+        copies = self.copy_attention
+        copy_keys = None if copies is None else copies.score.project(memory.values)
+        return LuongMemory(**vars(memory), lengths=batch.inputs.mask.sum(1), copy_keys=copy_keys)
 
     def start(self, memory: LuongMemory) -> LuongState:
         """The encoder's last state; nothing has been looked at yet."""
@@ -148,29 +168,44 @@ class Luong(RecurrentModel[LuongMemory, LuongState]):
         self, tokens: Tensor, state: LuongState, memory: LuongMemory, cache: KVCache, need_attention: bool = False
     ) -> tuple[ModelOutput, LuongState]:
         """Updates, then looks."""
-        embedded = self.dropout(self.tgt_embedding(tokens))  # (N,E)
+        embedded = self._words(tokens)  # (N,E)
         inputs = embedded if state.fed is None else torch.cat([embedded, state.fed], -1)
         hidden, cell = rnn_step(self.decoder, inputs, state.hidden, state.cell)
         looked = self._look(hidden[:, -1:], state.position, memory)
         attentional, weights, centres = (None if part is None else part.squeeze(1) for part in looked)
         assert attentional is not None
         fed = None if state.fed is None else attentional
-        return ModelOutput(attentional, weights, centres=centres), LuongState(hidden, cell, fed, state.position + 1)
+        readout = ModelOutput(attentional, weights, self._gate(attentional), centres=centres)
+        return readout, LuongState(hidden, cell, fed, state.position + 1)
 
     def unroll(self, batch: Batch, memory: LuongMemory, need_attention: bool = False) -> ModelOutput:
         """All steps: the whole target at once, or word by word where each word is fed what came of the one before."""
-        embedded = self.dropout(self.tgt_embedding(batch.targets.shifted))  # (B,T,E)
+        embedded = self._words(batch.targets.shifted)  # (B,T,E)
         state = self.start(memory)
         features, looks, centres = [], [], []
-        for words in embedded.split(1 if self.input_feeding else embedded.shape[1], 1):
+        for words in torch.split(embedded, 1 if self.input_feeding else embedded.shape[1], 1):
             part, weights, places, state = self._update_then_look(words, state, memory)
             features.append(part)
             looks.append(weights)
             centres += [] if places is None else [places]
-        attention = torch.cat(looks, 1) if need_attention else None
-        return ModelOutput(
-            torch.cat(features, 1), attention, centres=torch.cat(centres, 1) if centres and need_attention else None
-        )
+        states = torch.cat(features, 1)
+        attention = torch.cat(looks, 1) if need_attention or self.copy_gate is not None else None
+        places = torch.cat(centres, 1) if centres and need_attention else None
+        return ModelOutput(states, attention, self._gate(states), centres=places)
+
+    def _words(self, ids: Tensor) -> Tensor:
+        """The word vectors `(...,E)`."""
+        if self.copy_gate is not None:
+            ids = extended_to_unk(ids, self.sizes)
+        words: Tensor = self.dropout(self.tgt_embedding(ids))
+        return words
+
+    def _gate(self, attentional: Tensor) -> Tensor | None:
+        """p_gen `(...,1)` of attentional states, in a model that copies."""
+        if self.copy_gate is None:
+            return None
+        gate = self.copy_gate(attentional)
+        return torch.sigmoid(gate.to(at_least_float32(gate)))
 
     def _update_then_look(
         self, embedded: Tensor, state: LuongState, memory: LuongMemory
@@ -191,6 +226,11 @@ class Luong(RecurrentModel[LuongMemory, LuongState]):
         positions = position.unsqueeze(1) + torch.arange(steps, device=states.device)  # (N,T)
         centres = self.attention.centres(queries, positions.view(sentences, -1), memory.lengths)  # (B,Q)
         contexts, weights = self.attention(queries, memory.keys, memory.values, memory.mask, centres)
-        attentional = torch.tanh(self.attentional(torch.cat([contexts, queries], -1)))  # (B,Q,H)
-        attentional = self.dropout(attentional).view(rows, steps, -1)  # (N,T,H)
+        attentional = self.attentional(torch.cat([contexts, queries], -1))  # (B,Q,H)
+        attentional = self.dropout(torch.tanh(attentional) if self.ends_in_tanh else attentional)
+        if self.copy_attention is not None:
+            assert memory.copy_keys is not None, "the second attention has its keys"
+            _, weights = self.copy_attention(attentional, memory.copy_keys, memory.values, memory.mask)
+            centres = None
+        attentional = attentional.view(rows, steps, -1)  # (N,T,H)
         return attentional, weights.view(rows, steps, -1), None if centres is None else centres.view(rows, steps)

@@ -12,7 +12,6 @@ from nmtkit.data.batch import Batch
 from nmtkit.layers.elementary import Dropout
 from nmtkit.layers.recurrent import (
     Bridge,
-    BridgeKind,
     CellKind,
     Initialisation,
     RecurrentEncoder,
@@ -109,7 +108,7 @@ class StackedConfig(RecurrentConfig):
                 f"{self.memory_size}: set encoder_hidden_size so that they are equal, or score to general or additive"
             )
 
-    def require_bridge_fits(self, bridge: BridgeKind) -> None:
+    def require_bridge_fits(self, bridge: str) -> None:
         """Raises a ValueError if the encoder's final states cannot be copied as they are."""
         if bridge == "copy" and (self.memory_size, self.depth) != (self.hidden_size, self.layers):
             raise ValueError(

@@ -46,6 +46,8 @@ LEARNERS: dict[str, dict[str, object]] = {
 COPIERS: dict[str, tuple[str, dict[str, object]]] = {
     "pointer_generator": ("pointer_generator", {}),
     "intra_attention": ("intra_attention", {}),
+    "luong-shared": ("luong", {"copying": "shared"}),
+    "luong-own": ("luong", {"copying": "own"}),
     "transformer-head": ("transformer", {"copying": "head", "alignment_heads": 1}),
     "transformer-learned": ("transformer", {"copying": "learned"}),
     "t5": ("t5", {"copying": "learned"}),

@@ -1,10 +1,12 @@
 """Recurrent models of Joey NMT and OpenNMT-py with random weights, and what they compute, plainly, in float64."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from external_toolkits import Drawn, Weights
 from torch import Tensor, nn
+from torch.nn import functional
 
 
 def of_cells(drawn: Drawn, name: str, cell: str, size_in: int, size: int, layers: int, both: bool = False) -> None:
@@ -44,10 +46,21 @@ def opennmt_rnn(options: dict[str, Any], src: int, tgt: int) -> Weights:
         for name in [name for name in drawn.made if name.startswith("decoder.rnn.")]:
             part, _, layer = name.removeprefix("decoder.rnn.").rpartition("_l")
             drawn.made[f"decoder.rnn.layers.{layer}.{part}"] = drawn.made.pop(name)
-    if options["global_attention"] == "general":
-        drawn.linear("decoder.attn.linear_in", hidden, hidden, bias=False)
-    drawn.linear("decoder.attn.linear_out", 2 * hidden, hidden, bias=False)
-    drawn.linear("generator", hidden, tgt)
+    kind, copies = options["global_attention"], options.get("copy_attn", False)
+    for name in ("attn", "copy_attn")[: 2 if copies and not options.get("reuse_copy_attn") else 1]:
+        if kind == "general":
+            drawn.linear(f"decoder.{name}.linear_in", hidden, hidden, bias=False)
+        if kind == "mlp":
+            drawn.linear(f"decoder.{name}.linear_query", hidden, hidden)
+            drawn.linear(f"decoder.{name}.linear_context", hidden, hidden, bias=False)
+            drawn.linear(f"decoder.{name}.v", hidden, 1, bias=False)
+        drawn.linear(f"decoder.{name}.linear_out", 2 * hidden, hidden, bias=kind == "mlp")
+    if options.get("bridge"):
+        for number in range(2 if cell == "lstm" else 1):
+            drawn.linear(f"encoder.bridge.{number}", hidden, hidden)
+    drawn.linear("generator.linear" if copies else "generator", hidden, tgt)
+    if copies:
+        drawn.linear("generator.linear_copy", hidden, 1)
     return drawn.made
 
 
@@ -75,11 +88,12 @@ def scores(
 ) -> Tensor:
     """The log-probabilities `(T,)` of target tokens and of the end; `read` makes the attentional state.
 
-    That is `fed` to the next step, unless it is None.
+    That is `fed` to the next step, unless it is None. `logits` may give log-probabilities as well.
     """
     found = []
     for word, wanted in zip([2, *tgt], [*tgt, 3], strict=True):
-        x = words[word] if fed is None else torch.cat([words[word], fed])
+        read_word = words[word if word < len(words) else 0]
+        x = read_word if fed is None else torch.cat([read_word, fed])
         x, last = decoder(x[None], tuple(state) if len(state) > 1 else state[0])
         state, attentional = list(last) if type(last) is tuple else [last], read(x[0])
         fed = None if fed is None else attentional
@@ -115,19 +129,49 @@ def joey_rnn_scores(weights: Weights, config: dict[str, Any], src: list[int], tg
     return scores(decoder, state, words, tgt, fed, read, lambda attentional: output @ attentional)
 
 
-def opennmt_rnn_scores(weights: Weights, options: dict[str, Any], src: list[int], tgt: list[int]) -> Tensor:
-    """As OpenNMT-py's recurrent model gives them."""
+def opennmt_rnn_scores(
+    weights: Weights, options: dict[str, Any], src: list[int], tgt: list[int], copies_of: Sequence[int] = ()
+) -> Tensor:
+    """As OpenNMT-py's recurrent model gives them; `copies_of`: the source's words as targets, unknown ones beyond."""
     given = {name: one.double() for name, one in weights.items()}
     cell, both, layers = options["rnn_type"].lower(), options["encoder_type"] == "brnn", options["dec_layers"]
     words = [given[f"{side}.embeddings.make_embedding.emb_luts.0.weight"] for side in ("encoder", "decoder")]
     memory, state = last_states(cells(weights, "encoder.rnn.{kind}_l{layer}", cell, layers, both), words[0][src])
 
+    kind, copies = options["global_attention"], options.get("copy_attn", False)
+    if options.get("bridge"):
+        maps = [(given[f"encoder.bridge.{n}.weight"], given[f"encoder.bridge.{n}.bias"]) for n in range(len(state))]
+        state = [(one @ weight.T + bias).relu() for one, (weight, bias) in zip(state, maps, strict=True)]
+
+    def look(x: Tensor, name: str = "attn") -> Tensor:
+        if kind == "mlp":
+            query = given[f"decoder.{name}.linear_query.weight"] @ x + given[f"decoder.{name}.linear_query.bias"]
+            sums = (memory @ given[f"decoder.{name}.linear_context.weight"].T + query).tanh()
+            return (sums @ given[f"decoder.{name}.v.weight"][0]).softmax(0)
+        return (memory @ (given[f"decoder.{name}.linear_in.weight"] @ x if kind == "general" else x)).softmax(0)
+
+    looks: list[Tensor] = []
+
     def read(x: Tensor) -> Tensor:
-        query = given["decoder.attn.linear_in.weight"] @ x if options["global_attention"] == "general" else x
-        joined = torch.cat([(memory @ query).softmax(0) @ memory, x])
-        return (given["decoder.attn.linear_out.weight"] @ joined).tanh()
+        looks.append(look(x))
+        attentional = given["decoder.attn.linear_out.weight"] @ torch.cat([looks[-1] @ memory, x])
+        if kind == "mlp":
+            return attentional + given["decoder.attn.linear_out.bias"]
+        return attentional.tanh()
+
+    def copied(x: Tensor) -> Tensor:
+        """The logarithm of the mixture; a source word has the id of the same word as a target."""
+        found = given["generator.linear.weight"] @ x + given["generator.linear.bias"]
+        found[1] = -torch.inf
+        gate = (given["generator.linear_copy.weight"] @ x + given["generator.linear_copy.bias"]).sigmoid()
+        weights = looks[-1] if options.get("reuse_copy_attn") else look(x, "copy_attn")
+        generated = functional.pad(found.softmax(0) * (1 - gate), (0, max(0, max(copies_of) + 1 - len(found))))
+        return generated.index_add(0, torch.tensor(copies_of), weights * gate).log()
 
     pattern = "decoder.rnn.layers.{layer}.{kind}" if options["input_feed"] else "decoder.rnn.{kind}_l{layer}"
     fed = torch.zeros(options["dec_hid_size"]).double() if options["input_feed"] else None
+    decoder = cells(weights, pattern, cell, layers)
+    if copies:
+        return scores(decoder, state, words[1], tgt, fed, read, copied)
     weight, bias = given["generator.weight"], given["generator.bias"]
-    return scores(cells(weights, pattern, cell, layers), state, words[1], tgt, fed, read, lambda x: weight @ x + bias)
+    return scores(decoder, state, words[1], tgt, fed, read, lambda x: weight @ x + bias)

@@ -147,11 +147,16 @@ OPENNMT_HOSTILE: dict[str, tuple[Spoil, str]] = {
     "a language model": (state(lambda content: content["vocab"].update(data_task="lm")), "data_task: lm"),
     "no first word": (state(lambda content: content["vocab"].update(decoder_start_token="")), "'tgt' lacks"),
 }
-OTHER_CELLS = {"decoder_type": "transformer", "rnn_type": "SRU", "global_attention": "mlp"}
-OTHER_CELLS |= {"coverage_attn": True, "copy_attn": True, "bridge": True, "context_gate": "both"}
+OTHER_CELLS = {"decoder_type": "transformer", "rnn_type": "SRU", "global_attention": "none"}
+OTHER_CELLS |= {"coverage_attn": True, "copy_attn_type": "mlp", "context_gate": "both"}
 RECURRENT_HOSTILE: dict[str, tuple[Spoil, str]] = {
     **refused_options(OTHER_CELLS),
     "two depths": (option("dec_layers", 2), "dec_layers: 2 beside enc_layers 1"),
+    "no bridge": (option("bridge", True), "encoder.bridge.0.weight.*missing"),
+    "a bridge across layers": (
+        lambda at: [option(key, value)(at) for key, value in (("bridge", True), ("enc_layers", 2), ("dec_layers", 2))],
+        "bridge with several layers",
+    ),
 }
 HOSTILE = {"joey": JOEY_HOSTILE, "opennmt": OPENNMT_HOSTILE, "recurrent": RECURRENT_HOSTILE}
 

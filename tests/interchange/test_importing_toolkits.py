@@ -96,11 +96,16 @@ OPENNMTS: dict[str, dict[str, Any]] = {
 }
 RECURRENT = {"encoder_type": "brnn", "decoder_type": "rnn", "rnn_type": "LSTM", "position_encoding": False}
 RECURRENT |= {"src_word_vec_size": 12, "tgt_word_vec_size": 12, "global_attention": "general", "input_feed": 1}
+SUMMARIZER = RECURRENT | {"enc_layers": 1, "bridge": True, "global_attention": "mlp", "copy_attn": True}
+SUMMARIZER |= {"reuse_copy_attn": True}
 OPENNMT_RECURRENT: dict[str, dict[str, Any]] = {
     "lstm, both directions": RECURRENT | {"enc_layers": 2, "dec_layers": 2},
     "gru, dot, one direction": RECURRENT
     | {"encoder_type": "rnn", "rnn_type": "GRU", "global_attention": "dot", "enc_layers": 1},
     "lstm, not fed": RECURRENT | {"input_feed": 0, "enc_layers": 1},
+    "a summarizer": SUMMARIZER,
+    "a summarizer, not fed, gru": SUMMARIZER | {"input_feed": 0, "rnn_type": "GRU", "reuse_copy_attn": False},
+    "copying by general attention": RECURRENT | {"enc_layers": 1, "copy_attn": True},
 }
 
 
@@ -131,9 +136,14 @@ def test_a_recurrent_model_computes_what_it_did(kind: str, tmp_path: Path) -> No
         settings, scores, toolkit = opennmt_options(**OPENNMT_RECURRENT[kind]), opennmt_rnn_scores, "opennmt-py"
         weights, words = write_opennmt(tmp_path / "theirs", settings, opennmt_rnn)
     import_run(tmp_path / "theirs", str(tmp_path / "run"), toolkit=toolkit)
-    found = opened(tmp_path / "run").rescore(SOURCES[:4], TARGETS[:4])
-    for source, target, one in zip(SOURCES[:4], TARGETS[:4], found, strict=True):
-        expected = scores(weights, settings, ids(words[0], source.split()), ids(words[1], target.split()))
+    targets = [source if settings.get("copy_attn") else TARGETS[n] for n, source in enumerate(SOURCES[:4])]
+    found = opened(tmp_path / "run").rescore(SOURCES[:4], targets)
+    for source, target, one in zip(SOURCES[:4], targets, found, strict=True):
+        src, tgt, copies = ids(words[0], source.split()), ids(words[1], target.split()), []
+        if settings.get("copy_attn"):  # unknown words of the source have ids beyond the vocabulary
+            beyond = [*words[1], *dict.fromkeys(word for word in source.split() if word not in words[1])]
+            tgt, copies = ids(beyond, target.split()), [ids(beyond, source.split())]
+        expected = scores(weights, settings, src, tgt, *copies)
         assert one.token_log_probs == pytest.approx(expected.tolist(), abs=1e-4)
 
 
