@@ -85,6 +85,11 @@ class LuongConfig(StackedConfig):
                 f"score: location chooses places without regard to the words there, and so does window: {self.window}: "
                 "with both nothing reads the source to choose; set window to global, or score to another"
             )
+        if self.copying == "shared" and self.window == "local_p":
+            raise ValueError(
+                "copying: shared copies by the attention, whose weights with window: local_p do not sum to one; "
+                "set copying to own, or window to another"
+            )
         self.require_bridge_fits(self.bridge)
         self.require_equal_where_tied("hidden_size", "embedding_size")
         return self
