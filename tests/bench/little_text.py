@@ -1,9 +1,9 @@
 """What text of one language is worth to a model with few pairs: `python -m tests.bench.little_text --help`.
 
-All is done by the commands of nmtkit that a user would give. The pairs of a corpus are divided: the first 10,000 are there
-to train on. Of the others one half gives text of the source language, the other half text of the target language, so that
-no text has its translation. Every model has the same architecture and tokenizer. What has been measured stays in the
-folder, and a stopped experiment goes on.
+All is done by the commands of nmtkit that a user would give. The pairs of a corpus are divided: the first 10,000 are
+there to train on. Of the others one half gives text of the source language, the other half text of the target
+language, so that no text has its translation. Every model has the same architecture and tokenizer. What has been
+measured stays in the folder, and a stopped experiment goes on.
 """
 
 import gzip
@@ -22,8 +22,8 @@ import yaml
 PAIRS = 10_000
 """Those that may be trained on as pairs."""
 WAYS = ("nothing", "spans", "masked", "back", "both")
-"""How a model is trained: on its pairs alone; after span corruption of all text; with an encoder that has learned masked
-words; also on back-translations; after span corruption and on back-translations."""
+"""How a model is trained: on its pairs alone; after span corruption of all text; with an encoder that has learned
+masked words; also on back-translations; after span corruption and on back-translations."""
 MODEL = {
     "kind": "transformer",
     "hidden_size": 128,
