@@ -15,8 +15,7 @@ from nmtkit.data.batch import ABSENT, Batch
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, PAD
 from nmtkit.layers.elementary import at_least_float32
-from nmtkit.training.objectives.corruption import MASK, inputs_of, special_id, texts_of, whole_texts
-from nmtkit.training.objectives.likelihood import Likelihood
+from nmtkit.training.objectives.corruption import MASK, Pretraining, inputs_of, special_id, texts_of, whole_texts
 from nmtkit.training.objectives.objective import OBJECTIVES, InputKind, Objective, ObjectiveInput
 
 
@@ -75,21 +74,15 @@ class NextSentence(Objective):
 
 @OBJECTIVES.register("masked_words")
 @dataclass(frozen=True, kw_only=True)
-class MaskedWords(Likelihood):
+class MaskedWords(Pretraining):
     """The mean negative log-likelihood of a chosen word, in nats, given the text with the chosen words hidden.
 
     Words are chosen independently of each other, so that a batch may have none.
     """
 
-    replaces_likelihood: ClassVar[bool] = True
     specials: ClassVar = (MASK,)
 
     settings: MaskedWordsConfig
-
-    @classmethod
-    def from_setting(cls, setting: MaskedWordsConfig | None) -> "MaskedWords | None":
-        """None without settings."""
-        return None if setting is None else cls(settings=setting)
 
     def corrupt(self, batch: Batch, generator: torch.Generator, tokenizers: Tokenizers) -> Batch:
         """The whole texts with words hidden; labels are the chosen ones, -1 elsewhere."""

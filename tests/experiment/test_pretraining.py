@@ -1,0 +1,96 @@
+"""Recipes that pretrain by corrupted texts: trained, stopped and resumed; and those that do not fit together."""
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from same_run import differences
+
+from nmtkit import recipe
+from nmtkit.core.errors import DataError, RecipeError
+from nmtkit.experiment.run import Run
+from nmtkit.training.events import Evaluated, Step
+
+CPU = torch.device("cpu")
+RECIPE = """\
+task: language-modelling
+data: {train: {tgt: train}, valid: {tgt: valid}}
+tokenizer: {kind: word, vocab_size: 60, specials: [<mask>], sentinels: 10}
+model: {kind: transformer, hidden_size: 16, feed_forward_size: 16, heads: 2, layers: 1}
+batch: {batch_tokens: 200, block_tokens: 16}
+training: {lr: 0.01, max_updates: 20, validate_every: 10, save_every: 7, log_every: 1, best_metric: loss,
+  higher_is_better: false, threads: 1}
+"""
+XLNET = "model={kind: xlnet, hidden_size: 16, feed_forward_size: 16, heads: 2, layers: 1}"
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Texts of up to thirty words, each the follower of the one before."""
+    folder, draw = tmp_path_factory.mktemp("texts"), random.Random(5)
+    for name, count in (("train", 60), ("valid", 9)):
+        texts = ([(start + step) % 20 for step in range(draw.randrange(1, 30))] for start in range(count))
+        lines = "".join(" ".join(f"w{word}" for word in text) + " .\n" for text in texts)
+        (folder / name).write_text(lines, encoding="utf-8")
+    (folder / "texts.yaml").write_text(RECIPE, encoding="utf-8")
+    return folder
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["training.span_corruption={}"],
+        pytest.param(["training.denoising={}"], marks=SLOW),
+        pytest.param([XLNET, "training.permutation={}"], marks=SLOW),
+    ],
+)
+def test_stopped_and_resumed_the_training_is_the_same_bit_for_bit(
+    corpus: Path, tmp_path: Path, changes: list[str]
+) -> None:
+    settings = recipe.load(corpus / "texts.yaml", changes)
+    straight = Run.begin(settings, str(tmp_path / "straight"))
+    losses = [event.metrics["loss"] for event in straight.train(CPU) if isinstance(event, Evaluated)]
+    straight.close()
+    assert losses[-1] < losses[0]
+    run = Run.begin(settings, str(tmp_path / "run"))
+    events = run.train(CPU)
+    while not isinstance(event := next(events), Step) or event.update < 9:
+        pass
+    events.close()  # as if the process had been killed: nothing is saved
+    run.close()
+    resumed = Run.begin(settings, str(tmp_path / "run"), resume=True)
+    assert [*resumed.train(CPU, resume=True)]
+    resumed.close()
+    assert differences(tmp_path / "run", tmp_path / "straight") == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ([], "transformer learns from texts by span_corruption or denoising: set `training.span_corruption`"),
+        ([XLNET], "xlnet learns from texts by permutation: set `training.permutation`"),
+        ([XLNET, "training.span_corruption={}"], "xlnet learns from texts by permutation"),
+        (["training.span_corruption={}", "tokenizer.sentinels=0"], "(<extra_id_N>: `tokenizer.sentinels: 100`)"),
+        (["training.denoising={}", "tokenizer.specials=[]"], "add ['<mask>'] to `tokenizer.specials`"),
+        (["training.denoising={}", "training.span_corruption={}"], "so not together with denoising"),
+        (["training.denoising={}", "training.label_smoothing=0.1"], "so not together with label_smoothing"),
+        (["training.denoising={mean_length: 0}"], "training.denoising.mean_length"),
+        (["tokenizer.sentinels=60"], "specials: with 65 in all vocab_size must be larger"),
+    ],
+)
+def test_what_does_not_fit_is_told_before_anything_is_begun(corpus: Path, changes: list[str], fault: str) -> None:
+    with pytest.raises(RecipeError) as told:
+        recipe.load(corpus / "texts.yaml", changes)
+    assert fault in str(told.value)
+
+
+def test_a_text_that_needs_more_sentinels_than_there_are_is_told(corpus: Path, tmp_path: Path) -> None:
+    changes = ["training.span_corruption={rate: 0.5, mean_length: 1}", "tokenizer.sentinels=3"]
+    run = Run.begin(recipe.load(corpus / "texts.yaml", changes), str(tmp_path / "run"))
+    with pytest.raises(DataError, match=r"which takes 9 sentinels, and the tokenizer has 3: set tokenizer.sentinels"):
+        [*run.train(CPU)]
+    run.close()
