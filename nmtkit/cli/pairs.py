@@ -247,7 +247,7 @@ def _rescored(translator: Translator, source: Path | None, target: Path) -> Iter
         try:
             yield translator.rescore([pair.src for pair in window], targets, first=window[0].line)
         except DataError as fault:
-            raise DataError(f"{source or ''} and {target}: {fault}") from fault
+            raise DataError(f"{f'{source} and ' if source else ''}{target}: {fault}") from fault
 
 
 def _read_translation(line: str, where: str) -> Translation:
