@@ -132,8 +132,13 @@ checkpoint: Decorator = click.option(
 )
 
 
-language: Decorator = click.option(
-    "--to", metavar="LANG", help="Language to write, of a multilingual model: the tgt_lang of a training corpus."
+language: Decorator = together(
+    click.option(
+        "--from", "source_language", metavar="LANG", help="Language to read, of an imported multilingual model."
+    ),
+    click.option(
+        "--to", metavar="LANG", help="Language to write, of a multilingual model: the tgt_lang of a training corpus."
+    ),
 )
 
 

@@ -88,7 +88,10 @@ class DecodingOptions:
     shortlist: Path | None = None
     """A file of candidates, which searches then keep to; see `nmtkit.data.shortlist`."""
     to: str | None = None
-    """The language to write, of a multilingual model: the `tgt_lang` of a training corpus."""
+    """The language to write, of a multilingual model: the `tgt_lang` of a training corpus, or a token of an imported
+    model, such as de_DE or deu_Latn."""
+    source_language: str | None = None
+    """The language that is read, of an imported multilingual model."""
 
 
 def load_translator(
@@ -152,6 +155,11 @@ def open_system(run: SavedRun, how: DecodingOptions, notify: Callable[[str], Non
         opened = _with_language_model(opened, tokenizers, how, place, notify)
     elif how.lm_weight is not None:
         raise RecipeError("lm_weight is the weight of a language model: name its run with --lm RUN as well")
+    has_tokens = bool(tokenizers.languages)
+    if how.source_language is not None and not has_tokens:
+        raise RecipeError(f"{run.folder.path}: --from is for imported models with tokens of languages; leave it out")
+    tokenizers = tokenizers.in_languages(how.source_language, how.to) if has_tokens else tokenizers
+    tags = "" if how.to is None or has_tokens else language_tag(how.to)
     model = as_decoder(opened)
     if model is None:
         if how.search_settings or how.shortlist:
@@ -162,7 +170,7 @@ def open_system(run: SavedRun, how: DecodingOptions, notify: Callable[[str], Non
             tokenizers,
             name=trained.name,
             max_source_tokens=how.max_source_tokens or trained.max_source_tokens,
-            tags="" if how.to is None else language_tag(how.to),
+            tags=tags,
             batch_tokens=how.batch_tokens,
             parameters=count_parameters(opened),
         )
@@ -190,7 +198,7 @@ def open_system(run: SavedRun, how: DecodingOptions, notify: Callable[[str], Non
         name=" + ".join(dict.fromkeys(one.inference.name for one in run.members())),
         articles=TASKS.get(trained.task).monolingual,
         max_source_tokens=how.max_source_tokens or trained.max_source_tokens,
-        tags="" if how.to is None else language_tag(how.to),
+        tags=tags,
         batch_tokens=how.batch_tokens,
         steps=how.engine,
         speed=speed_config,

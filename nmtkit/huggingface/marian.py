@@ -1,7 +1,8 @@
 """Imports Hugging Face's Marian models, and Pegasus models with Marian's tokenizer, as `export` writes them."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -14,26 +15,39 @@ from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
 from nmtkit.huggingface.reading import FAMILIES, GenerationConfig, read_config
 from nmtkit.interchange.export_weights import huggingface_names
 from nmtkit.interchange.external_files import ExternalWeights, read_json, read_weights, require_equal
-from nmtkit.interchange.import_weights import SUPPRESSED_BIAS, CheckpointConverter, ImportedModel
+from nmtkit.interchange.import_weights import SUPPRESSED_BIAS, CheckpointConverter, ImportedModel, SourceNames
 from nmtkit.interchange.importing import exported_task, license_of
 from nmtkit.interchange.vocabulary import Maps, build_tokenizers, map_vocabulary
 from nmtkit.models.transformer import TransformerConfig
 
 _NORMS: dict[str, Literal["pre", "post"]] = {"marian": "post", "pegasus": "pre"}
 _SAME_SETTINGS = {"encoder_layers", "decoder_layers", "dropout", "attention_dropout", "activation_dropout"}
-_POSITIONS = {
+POSITIONS = {
     "src_positions.table": "model.encoder.embed_positions.weight",
     "tgt_positions.table": "model.decoder.embed_positions.weight",
 }
-_SHARED, _LM_HEAD = "model.shared.weight", "lm_head.weight"
-_EMBEDDINGS = [f"model.{side}.embed_tokens.weight" for side in ("encoder", "decoder")]
+LM_HEAD = "lm_head.weight"
 
 
-class HuggingFaceConfig(GenerationConfig):
-    """The keys of `config.json` and `generation_config.json` that are read of a Marian or Pegasus model."""
+class PairConfig(GenerationConfig):
+    """The keys of `config.json` and `generation_config.json` that are read of every encoder with a decoder."""
 
     d_model: Width = Field(ge=2)
     decoder_vocab_size: int | None = Field(default=None, ge=2, le=MAX_VOCAB_SIZE)
+    tie_word_embeddings: bool = True
+    pad_token_id: int = Field(ge=0)
+    eos_token_id: int = Field(ge=0)
+    decoder_start_token_id: int = Field(ge=0)
+
+    @property
+    def tgt_vocab_size(self) -> int:
+        """The target's tokens."""
+        return self.decoder_vocab_size or self.vocab_size
+
+
+class HuggingFaceConfig(PairConfig):
+    """Those of Marian and its relatives."""
+
     encoder_layers: Depth = Field(ge=1)
     decoder_layers: Depth = Field(ge=1)
     encoder_attention_heads: int = Field(ge=1)
@@ -45,15 +59,6 @@ class HuggingFaceConfig(GenerationConfig):
     attention_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     activation_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     scale_embedding: bool = False
-    tie_word_embeddings: bool = True
-    pad_token_id: int = Field(ge=0)
-    eos_token_id: int = Field(ge=0)
-    decoder_start_token_id: int = Field(ge=0)
-
-    @property
-    def tgt_vocab_size(self) -> int:
-        """The target's tokens."""
-        return self.decoder_vocab_size or self.vocab_size
 
 
 @FAMILIES.register("marian")
@@ -66,7 +71,10 @@ def read_marian(folder: Path) -> ImportedModel:
     require_equal(place, config, {f"decoder_{key}": f"encoder_{key}" for key in ("attention_heads", "ffn_dim")})
     weights = read_weights(folder)
     tokenizers, maps = _tokenizers(folder, config, weights)
-    model, tensors = _convert(_NORMS[architecture], config, CheckpointConverter(place, weights, tokenizers, maps))
+    converter = CheckpointConverter(place, weights, tokenizers, maps)
+    positions, tables = converter.positions(POSITIONS, config.d_model)
+    settings = {"norm": _NORMS[architecture], "positions": "sinusoidal_halves"} | positions
+    model, tensors = convert(config, converter, settings, tables, huggingface_names)
     never_written = {int(maps[1].rows[UNK]), config.pad_token_id, config.decoder_start_token_id}
     search, notes = config.search_settings(folder, int(maps[1].rows[UNK]), config.eos_token_id, never_written)
     origin = exported_task(given), license_of(folder)
@@ -109,27 +117,44 @@ def _tokens(path: Path, size: int) -> dict[int, str]:
     return tokens
 
 
-def _convert(
-    norm: str, config: HuggingFaceConfig, converter: CheckpointConverter
+def convert(
+    config: HuggingFaceConfig,
+    converter: CheckpointConverter,
+    more: Mapping[str, Any],
+    tables: Mapping[str, Tensor],
+    names: SourceNames,
 ) -> tuple[TransformerConfig, dict[str, Tensor]]:
-    shapes, width = converter.weights.shapes, config.d_model
-    src, tgt = (name if name in shapes else _SHARED for name in _EMBEDDINGS)
-    separate = _LM_HEAD in shapes or not config.tie_word_embeddings
-    bias = converter.tensor("final_logits_bias", (1, config.tgt_vocab_size), optional=True)[0]
-    if config.renormalize_logits:  # as if these tokens did not exist
-        bias[[*config.suppressed_tokens]] = SUPPRESSED_BIAS
-    own = converter.word_weights(src, tgt, _LM_HEAD if separate else tgt, width, width, bias)
+    """The settings and weights of Marian and its relatives.
+
+    `more` are settings in which they differ, `tables` are positions under our names, and `names` those of layers.
+    """
+    width = config.d_model
+    separate = LM_HEAD in converter.weights.shapes or not config.tie_word_embeddings
+    own = convert_words(config, converter, separate, "model.")
     if config.tie_word_embeddings and not torch.equal(own["output.weight"], own["tgt_embedding.weight"]):
         raise converter.fault("config.json says that the output layer is the target's embedding, and they differ")
-    positions, tables = converter.positions(_POSITIONS, width)
     settings = config.model_dump(include=_SAME_SETTINGS) | {
         "hidden_size": width,
         "feed_forward_size": config.encoder_ffn_dim,
         "heads": config.encoder_attention_heads,
-        "norm": norm,
-        "positions": "sinusoidal_halves",
         "scale_embeddings": config.scale_embedding,
         "activation": {"swish": "silu"}.get(config.activation_function, config.activation_function),
     }
-    ignored = (_SHARED, _LM_HEAD, *_EMBEDDINGS)
-    return converter.convert(TransformerConfig, settings | positions, own | tables, huggingface_names, ignored)
+    ignored = [f"model.{side}.embed_positions.weights" for side in ("encoder", "decoder")]  # sinusoids, once saved
+    return converter.convert(TransformerConfig, {**settings, **more}, {**own, **tables}, names, ignored)
+
+
+def convert_words(
+    config: PairConfig, converter: CheckpointConverter, separate: bool, prefix: str = ""
+) -> dict[str, Tensor]:
+    """Embeddings and output layer, which may be `separate`; `prefix` is before the names of all others."""
+    width = config.d_model
+    shapes, shared = converter.weights.shapes, f"{prefix}shared.weight"
+    embeddings = [f"{prefix}{side}.embed_tokens.weight" for side in ("encoder", "decoder")]
+    src, tgt = (name if name in shapes else shared for name in embeddings)
+    bias = converter.tensor("final_logits_bias", (1, config.tgt_vocab_size), optional=True)[0]
+    if config.renormalize_logits:  # as if these tokens did not exist
+        bias[[*config.suppressed_tokens]] = SUPPRESSED_BIAS
+    own = converter.word_weights(src, tgt, LM_HEAD if separate else tgt, width, width, bias)
+    converter.used.update((shared, *embeddings))
+    return own

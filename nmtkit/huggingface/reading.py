@@ -47,6 +47,7 @@ class GenerationConfig(ExternalSettings):
     min_length: Length = Field(default=0, ge=0)
     min_new_tokens: Length = Field(default=0, ge=0)
     no_repeat_ngram_size: int = Field(default=0, ge=0)
+    forced_bos_token_id: int | None = Field(default=None, ge=0)
     forced_eos_token_id: int | None = None
     bad_words_ids: list[list[int]] = Field(default=[])
     renormalize_logits: bool = False
@@ -98,10 +99,13 @@ C = TypeVar("C", bound=GenerationConfig)
 
 
 def read_config(folder: Path, kind: type[C]) -> tuple[C, dict[str, Any]]:
-    """The settings of a folder, over which those of its generation lie; and what `config.json` holds."""
+    """The settings of a folder; and what `config.json` holds, whose own on generation count without those of a file."""
     place, path = folder / "config.json", folder / "generation_config.json"
-    given = read_json(place, dict)
-    return parse(kind, given | (read_json(path, dict) if path.exists() else {}), str(place)), given
+    settings = given = read_json(place, dict)
+    if path.exists():
+        own = GenerationConfig.model_fields.keys() - {"vocab_size"}
+        settings = {key: one for key, one in given.items() if key not in own} | read_json(path, dict)
+    return parse(kind, settings, str(place)), given
 
 
 def renamed(

@@ -20,12 +20,17 @@ _REMEDY = "download the folder again, or let AutoTokenizer of transformers read 
 
 
 def read_tokenizers(
-    folder: Path, special: Sequence[int | str], size: int, columns: Sequence[str] = TEXT_COLUMNS
+    folder: Path,
+    special: Sequence[int | str],
+    size: int,
+    columns: Sequence[str] = TEXT_COLUMNS,
+    first: int | None = None,
 ) -> tuple[Tokenizers, Maps]:
     """The tokenizer of a folder for these columns, and where its tokens stand in matrices of `size` rows.
 
-    `special` are the ids or tokens of padding, of the decoder's first input and of the end. What its template puts
-    around a text is around all texts here, but for the first input and the end, which come by themselves.
+    `special` are the ids or tokens of padding, of the decoder's first input and of the end. What its template puts around a text
+    is around all texts here, but for the first input and the end, which come by themselves; but what is written from a
+    source begins with the token of id `first`, if any, alone.
     """
     paths = [folder / "special_tokens_map.json", folder / "tokenizer_config.json"]
     settings = {key: value for path in paths if path.exists() for key, value in read_json(path, dict).items()}
@@ -41,7 +46,7 @@ def read_tokenizers(
         pad, start, end = (ids[one] if isinstance(one, str) else one for one in special)
         if len({*rows_used}) < len(rows_used):
             raise ValueError("two tokens have the same id")
-        if (last := max(*ids.values(), pad, start, end)) >= size:
+        if (last := max(*ids.values(), pad, start, end, first or 0)) >= size:
             raise ValueError(f"it has the id {last}, and the weights are of {size:,} tokens")
     except (CheckpointError, ValueError, KeyError, TypeError) as fault:
         raise CheckpointError(f"{place}: {shorten(str(fault), 200)}; {_REMEDY}") from fault
@@ -64,13 +69,16 @@ def read_tokenizers(
         "before": before[1:] if before and template.ids[0] == start else before,
         "after": after[:-1] if after[-1:] == [SPECIALS[EOS]] else after,
     }
+    around = dict.fromkeys(columns, affixes)
+    if "src" in columns:
+        around["tgt"] = {"before": [] if first is None else [named[first]], "after": []}
     given = {
         "kind": "huggingface",
         "vocab_size": max(5, len(tokens)),
         "joint": len(columns) > 1,
         "normalization": "none",
         "specials": tokens[len(SPECIALS) : map_.vocabulary.n_specials],
-        "affixes": dict.fromkeys(columns, affixes) if any(affixes.values()) else {},
+        "affixes": {column: own for column, own in around.items() if any(own.values())},
     }
     config = parse(TokenizerConfig, given, str(place))
     cleans_up = bool(settings.get("clean_up_tokenization_spaces")) and model.get("type") != "BPE"

@@ -1,5 +1,7 @@
 """Reads files of other toolkits safely: no code in them is run, and every size is checked before it is used."""
 
+import math
+import re
 import warnings
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
@@ -14,13 +16,15 @@ from torch import Tensor
 from nmtkit.checkpoints.tensor_files import name_file_in_errors, open_tensors
 from nmtkit.core.errors import CheckpointError, DataError, shorten
 from nmtkit.core.formats import parse_json
+from nmtkit.core.processes import free_memory
 from nmtkit.core.settings import Settings, model_validator
 
 J = TypeVar("J", dict[str, Any], list[Any])
 
 _MAX_BYTES = 1 << 28
 """Size limit of a file other than weights; the largest vocabularies have some MiB."""
-_WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
+_INDEX = "model.safetensors.index.json"
+_WEIGHT_FILES = ("model.safetensors", _INDEX, "pytorch_model.bin")
 
 
 @dataclass(frozen=True)
@@ -101,14 +105,49 @@ class ExternalSettings(Settings, extra="ignore"):
 
 
 def read_weights(folder: Path) -> ExternalWeights:
-    """The weights in a folder: of safetensors, or a `.bin` file that holds only tensors."""
+    """The weights in a folder: safetensors, in one file or several, or a `.bin` file that holds only tensors.
+
+    Those of safetensors stay in the file until they are asked for.
+    """
     path = next((folder / name for name in _WEIGHT_FILES if (folder / name).exists()), None)
     if path is None:
         raise CheckpointError(f"{folder}: no weights ({', '.join(_WEIGHT_FILES)}); download the whole folder")
     if path.suffix == ".bin":
+        _require_memory(path, path.stat().st_size)
         return ExternalWeights.of(path, named_tensors(path, load_pickle(path)))
-    with name_file_in_errors(path, "download it again"), open_tensors(path) as file:
-        return ExternalWeights.of(path, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+    places, shapes = dict[str, Path](), dict[str, tuple[int, ...]]()
+    for part in _shards(path) if path.name == _INDEX else [path]:
+        with name_file_in_errors(part, "download it again"), open_tensors(part) as file:
+            for name in file.keys():  # noqa: SIM118  # the file is no mapping
+                places[name], shapes[name] = part, tuple(file.get_slice(name).get_shape())
+
+    _require_memory(path, sum(4 * math.prod(shape) for shape in shapes.values()))
+
+    def read(name: str) -> Tensor:
+        with name_file_in_errors(places[name], "download it again"), open_tensors(places[name]) as file:
+            tensor: Tensor = file.get_tensor(name)
+            return tensor
+
+    return ExternalWeights(path, shapes, read)
+
+
+def _require_memory(path: Path, needed: int) -> None:
+    """Refuses weights of so many bytes where less memory is free."""
+    if needed > (free := free_memory()):
+        raise CheckpointError(
+            f"{path}: the weights need {needed / 2**30:,.1f} GiB of memory, and {free / 2**30:,.1f} GiB are free; "
+            "close other programs, or take a smaller model"
+        )
+
+
+def _shards(index: Path) -> list[Path]:
+    named = read_json(index, dict).get("weight_map")
+    files = {str(one) for one in named.values()} if isinstance(named, dict) else set[str]()
+    outside = [one for one in sorted(files) if not re.fullmatch(r"[\w-][\w.-]*\.safetensors", one)]
+    if outside or not files:
+        fault = f"names {shorten(repr(outside[0]))}, which is no file beside it" if outside else "names no files"
+        raise CheckpointError(f"{index}: {fault}; nothing was read")
+    return [index.parent / one for one in sorted(files)]
 
 
 def load_pickle(path: Path, allowed: Sequence[type] = (), remedy: str = "take a model.safetensors") -> Any:

@@ -82,14 +82,20 @@ class CheckpointConverter:
             "tgt_embedding.weight": (tgt, width, 1),
             "output.weight": (output, hidden, 1),
         }
-        matrices = {ours: self.words(name, columns, side) for ours, (name, columns, side) in named.items()}
+        read: dict[tuple[str, int], Tensor] = {}  # what is shared is read once
+        matrices = {}
+        for ours, (name, columns, side) in named.items():
+            key = name, id(self.vocabularies[side])
+            matrices[ours] = read[key] = read[key] if key in read else self.words(name, columns, side)
         return matrices | {"output.bias": self.output_bias(bias)}
 
     def words(self, name: str, columns: int, side: int = 1) -> Tensor:
         """A matrix of words, one in a row, with our rows."""
         vocabulary = self.vocabularies[side]
         matrix = self.tensor(name, (vocabulary.size, columns))
-        return torch.cat([matrix, torch.zeros(1, columns)])[vocabulary.rows]
+        ordered = matrix[vocabulary.rows.clamp(max=vocabulary.size - 1)]
+        ordered[vocabulary.rows == vocabulary.size] = 0.0
+        return ordered
 
     def output_bias(self, bias: Tensor | None = None) -> Tensor:
         """The bias of the output layer, by default zero, with our rows; low where a token is never written."""

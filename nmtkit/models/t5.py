@@ -6,10 +6,10 @@ A Transformer with these changes (section 2.1):
                     key, in self-attention: that of the encoder's layers is shared by them, and so is the decoder's
     normalization   before each sub-layer, by the root mean square, without a bias
     linear maps     without biases; energies are not divided by sqrt(D), and A heads of size D may differ from H
-    tied output     with `tie` the decoder's states are multiplied by 1 / sqrt(H) before the output layer
+    output          the decoder's states are multiplied by 1 / sqrt(H) before the output layer, which is tied
 
 `gated` is the form of T5 v1.1, mT5 and Flan-T5: the feed-forward part is gelu(x W) * (x V) W_2 (Shazeer 2020, "GLU
-Variants Improve Transformer"), with an output layer of its own.
+Variants Improve Transformer"); these models have an output layer of their own, and do not scale what it reads.
 """
 
 import math
@@ -41,6 +41,8 @@ class T5Config(TransformerConfig):
     """The distance from which on all are in one bucket; more than half of relative_buckets."""
     gated: bool = False
     """Gate the feed-forward part, as T5 v1.1, mT5 and Flan-T5 do; they take activation gelu_tanh."""
+    scale_output: bool = True
+    """Multiply what the output layer reads by 1 / sqrt(hidden_size); T5 v1.1, mT5 and Flan-T5 do not."""
     norm: Literal["pre"] = "pre"
     """Normalize before each sub-layer."""
     norm_epsilon: float = Field(default=1e-6, gt=0.0, le=1e-2)
@@ -75,7 +77,7 @@ class T5(Transformer):
         super().__init__(config, sizes)
         self.encoder_norm = nn.Sequential(self.encoder_norm, Dropout(config.dropout))
         self.decoder_norm = nn.Sequential(self.decoder_norm, Dropout(config.dropout))
-        self.output_scale = self.width**-0.5 if config.tie in ("decoder", "all") else 1.0
+        self.output_scale = self.width**-0.5 if config.scale_output else 1.0
         self._initialise(config)
 
     @staticmethod

@@ -84,6 +84,8 @@ class SearchConfig(Settings):
     prefix_bias: float = Field(default=1.0, ge=0.0, le=1.0)
     """How strongly a hypothesis keeps to a prefix that is given, as long as it has: the next token of it is ranked by
     (1 - beta) p + beta, all others by (1 - beta) p. 1 forces the prefix, 0 is none."""
+    certain_prefix: bool = False
+    """A forced prefix has a probability of 1 in the score (forced_bos_token_id of Hugging Face)."""
     diversity_groups: Beam = Field(default=1, ge=1)
     """Diverse beam search: number of groups in the beam. Each avoids the words of the groups before it."""
     diversity_strength: float = Field(default=0.5, ge=0.0, le=1e3)
@@ -218,7 +220,8 @@ def apply_rules(
     if wanted is not None and forced is not None:
         bound, index = (wanted != PAD)[:, None], wanted[:, None]  # (N,1)
         log_probs.masked_fill_(bound, -INFINITY)
-        log_probs.scatter_(1, index, torch.where(bound, _possible(forced), log_probs.gather(1, index)))
+        forced = torch.zeros_like(forced) if settings.certain_prefix else _possible(forced)
+        log_probs.scatter_(1, index, torch.where(bound, forced, log_probs.gather(1, index)))
     return log_probs
 
 

@@ -57,6 +57,11 @@ class SourceLine:
         return len(self.ids if self.features is None else self.features)
 
     @property
+    def is_asked(self) -> bool:
+        """Whether something is asked of its translation."""
+        return self.request is not None or bool(self.prefix)
+
+    @property
     def is_empty(self) -> bool:
         """Whether there is nothing to answer; a model without a source writes from nothing, too."""
         return not self.length and not self.is_prompt
@@ -230,6 +235,7 @@ class TextModel:
                 known = ", ".join(tokenizer.vocabulary.specials) or "none"
                 raise DataError(f"the model {self.name!r} has not learned the tag {unknown[0]}; its tags are: {known}")
             before[number] = tokenizer.vocabulary.ids(words)
+        start = () if are_prompts or "tgt" not in self.tokenizers else tuple(self.tokenizers.tgt.first())
         sources = []
         for number, (line, whole) in enumerate(zip(texts, cut, strict=True)):
             first = before[number] if line.strip() else []
@@ -239,7 +245,8 @@ class TextModel:
             left_out = len(whole) - len(ids)
             ids, tokens = [*first, *ids], [*tokenizer.pieces(first), *tokens]
             extended = None if extended is None else [*first, *extended]
-            sources.append(SourceLine(ids, tokens, extended, tuple(oov), left_out, line, is_prompt=are_prompts))
+            source = SourceLine(ids, tokens, extended, tuple(oov), left_out, line, is_prompt=are_prompts, prefix=start)
+            sources.append(source)
         return sources
 
     def encode_requests(
@@ -349,7 +356,7 @@ def make_batch(
     )
     if sources[0].is_prompt and targets is None:
         batch = replace(batch, prompt=_padded(ids))
-    if any(source.request is not None for source in sources):
+    if any(source.is_asked for source in sources):
         return _with_requests(batch, sources)
     return batch
 

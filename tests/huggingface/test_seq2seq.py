@@ -1,0 +1,146 @@
+"""BART, mBART, M2M100, NLLB and T5 compute and write what they did."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from portable import opened, raw
+from public import TEXTS, byte_level, unigram
+
+from nmtkit.data.batch import collate
+from nmtkit.interchange.importing import import_run
+
+transformers = pytest.importorskip("transformers")
+
+SIZES = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2}
+SIZES |= {
+    f"{side}_{key}": number
+    for side in ("encoder", "decoder")
+    for key, number in (("attention_heads", 4), ("ffn_dim", 40))
+}
+T5 = {"d_model": 32, "d_kv": 6, "d_ff": 40, "num_layers": 2, "num_decoder_layers": 2, "num_heads": 4}
+T5 |= {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 12}
+
+
+def multilingual(folder: Path, kind: Any, **languages: str) -> Any:
+    """A tokenizer of mBART or NLLB."""
+    pieces = json.loads(unigram(folder).backend_tokenizer.to_str())["model"]["vocab"][3:-100]
+    names = ["<s>", "<pad>", "</s>", "<unk>", *(piece for piece, _ in pieces)]
+    if kind is transformers.NllbTokenizer:
+        own = kind(vocab={name: row for row, name in enumerate(names)}, merges=[], **languages)
+    else:
+        own = kind(vocab=[*((name, 0.0) for name in names[:4]), *map(tuple, pieces)], **languages)
+    for file in folder.iterdir():
+        file.unlink()
+    own.save_pretrained(folder)
+    return own
+
+
+def made(kind: str, folder: Path, **generation: Any) -> tuple[Any, Any]:
+    """A tokenizer and a model with random weights, in a folder."""
+    transformers.logging.set_verbosity_error()
+    torch.manual_seed(6)
+    special = {
+        "pad_token": "<pad>",
+        "eos_token": "</s>",
+        "bos_token": "<s>",
+        "unk_token": "<unk>",
+        "mask_token": "<mask>",
+    }
+    if kind == "bart":
+        tokenizer = byte_level(folder, **special)
+        ids = {"forced_bos_token_id": tokenizer.bos_token_id, "decoder_start_token_id": tokenizer.eos_token_id}
+        config = transformers.BartConfig(vocab_size=len(tokenizer), **SIZES, max_position_embeddings=64)
+        model = transformers.BartForConditionalGeneration(config)
+    elif kind == "mbart":
+        tokenizer = multilingual(folder, transformers.MBartTokenizer, src_lang="en_XX", tgt_lang="ro_RO")
+        ids = {"decoder_start_token_id": tokenizer.convert_tokens_to_ids("ro_RO")}
+        more = {"max_position_embeddings": 64, "scale_embedding": True, "activation_function": "gelu"}
+        model = transformers.MBartForConditionalGeneration(
+            transformers.MBartConfig(vocab_size=len(tokenizer), **SIZES, **more)
+        )
+    elif kind == "mbart50":
+        tokenizer = multilingual(folder, transformers.MBart50Tokenizer, src_lang="en_XX", tgt_lang="de_DE")
+        ids = {"decoder_start_token_id": 2, "forced_bos_token_id": tokenizer.convert_tokens_to_ids("de_DE")}
+        config = transformers.MBartConfig(vocab_size=len(tokenizer), **SIZES, max_position_embeddings=64)
+        model = transformers.MBartForConditionalGeneration(config)
+    elif kind == "nllb":
+        tokenizer = multilingual(folder, transformers.NllbTokenizer, src_lang="eng_Latn", tgt_lang="deu_Latn")
+        ids = {"decoder_start_token_id": 2}
+        more = {"max_position_embeddings": 64, "scale_embedding": True}
+        model = transformers.M2M100ForConditionalGeneration(
+            transformers.M2M100Config(vocab_size=len(tokenizer), **SIZES, **more)
+        )
+    else:
+        tokenizer = unigram(folder)
+        forms = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False} if kind == "t5 v1.1" else {}
+        ids = {"decoder_start_token_id": 0}
+        model = transformers.T5ForConditionalGeneration(
+            transformers.T5Config(vocab_size=len(tokenizer) + 5, **T5, **forms)
+        )
+        if forms:
+            model.lm_head.weight = torch.nn.Parameter(0.2 * torch.randn_like(model.lm_head.weight))
+    never = [[tokenizer.pad_token_id], *([[ids["decoder_start_token_id"]]] if kind == "mbart" else [])]
+    ids |= {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id, "bos_token_id": None}
+    spread = 0.12 if kind[:2] == "t5" else 0.3
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            crosses = "encoder_attn" in name or "EncDecAttention" in name
+            parameter.add_(
+                torch.randn_like(parameter), alpha=0.05 if parameter.ndim == 1 else (2.5 if crosses else 1.0) * spread
+            )
+        if kind[:2] != "t5" and hasattr(model, "final_logits_bias"):
+            model.final_logits_bias.normal_()
+    model.config.update({key: one for key, one in ids.items() if not key.startswith("forced")})
+    model.generation_config.update(
+        **ids, max_new_tokens=20, bad_words_ids=never, do_sample=False, forced_eos_token_id=None, **generation
+    )
+    model.eval().save_pretrained(folder)
+    return tokenizer, model
+
+
+KINDS = ["bart", "mbart", "mbart50", "nllb", "t5", "t5 v1.1"]
+BEAM = {"num_beams": 4, "length_penalty": 1.3, "no_repeat_ngram_size": 3, "min_length": 4}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_computes_and_writes_what_it_did(kind: str, tmp_path: Path) -> None:
+    tokenizer, theirs = made(kind, tmp_path / "theirs")
+    import_run(tmp_path / "theirs", str(tmp_path / "run"))
+    direction = {"source_language": "eng_Latn", "to": "deu_Latn"} if kind == "nllb" else {}
+    ours = opened(tmp_path / "run", **direction)
+    sources = [" ".join(text.split()[: 2 + number % 9]) for number, text in enumerate(TEXTS[:100])]
+    given = tokenizer(sources, return_tensors="pt", padding=True)
+    src = ours.tokenizers.src.encode_many(sources)
+    tgt = ours.tokenizers.tgt.encode_many(TEXTS[:100])
+    batch, model = collate(src, [row[:30] for row in tgt]), raw(tmp_path / "run")
+    rows = torch.tensor(json.loads(ours.tokenizers.tgt.content())["ids"])
+    extra = 1 if kind == "mbart" else 0  # one end more, which nothing looks at
+    for row, number in enumerate(given.attention_mask.sum(1).tolist()):
+        assert rows[batch.inputs.ids[row, :number]].tolist() == given.input_ids[row, :number].tolist()
+        assert batch.inputs.mask[row].sum() == number + extra
+    with torch.inference_mode():
+        log_probs = model.double()(batch)
+        labels = rows[batch.targets.ids]
+        start = rows[batch.targets.shifted]
+        logits = theirs.double()(**given, decoder_input_ids=start).logits
+        own = theirs(**given, decoder_input_ids=start, labels=labels.masked_fill(~batch.targets.mask, -100)).loss
+    wanted = logits.log_softmax(-1)[:, :, rows.clamp(max=logits.shape[-1] - 1)]
+    real, kept = batch.targets.mask, torch.tensor([*range(3, len(rows))])
+    torch.testing.assert_close(log_probs[real][:, kept], wanted[real][:, kept], rtol=1e-5, atol=1e-5)
+    loss = -log_probs.gather(2, batch.targets.ids[..., None])[..., 0][real].mean()
+    torch.testing.assert_close(loss, own, rtol=0, atol=1e-5)
+    theirs.float()
+    forced = {"forced_bos_token_id": tokenizer.convert_tokens_to_ids("deu_Latn")} if kind == "nllb" else {}
+    for settings in ({}, BEAM):
+        written = theirs.generate(**given, **forced, **settings)
+        texts = tokenizer.batch_decode(written, skip_special_tokens=True)
+        assert len(set(texts)) > 30
+        theirs.generation_config.update(**settings)
+        theirs.generation_config.save_pretrained(tmp_path / "theirs")
+        run = tmp_path / f"run{len(settings)}"
+        import_run(tmp_path / "theirs", str(run))
+        found = opened(run, **direction).translate(sources)
+        assert found == texts
