@@ -8,15 +8,13 @@ import json
 import os
 import re
 from collections.abc import Iterable, Sequence
-from copy import copy
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from typing_extensions import override
 
-from nmtkit.core.errors import CheckpointError, NmtkitError, RecipeError, shorten
-from nmtkit.core.registry import suggest_names
+from nmtkit.core.errors import CheckpointError, NmtkitError, shorten
 from nmtkit.data.tokenizer import WORD_START, Tokenizer, TokenizerConfig
 from nmtkit.data.vocabulary import BOS, EOS, PAD, RESTORE_HINT, SPECIALS, UNK, Vocabulary
 
@@ -99,21 +97,6 @@ class HuggingFaceTokenizer(Tokenizer):
     def languages(self) -> list[str]:
         """The special tokens that name languages, such as "de_DE", "deu_Latn" or "__de__"."""
         return [name for name in self.config.specials if name[0] not in "<["]
-
-    @override
-    def first(self) -> list[int]:
-        return self.vocabulary.ids(self._before)
-
-    def in_language(self, language: str) -> "HuggingFaceTokenizer":
-        """The same for texts of a language, by its token: `de` is __de__, or de_DE where no other begins so."""
-        names = self.languages
-        named = [name for name in names if language in (name, name.strip("_"))]
-        named = named or [name for name in names if name.startswith(f"{language}_")]
-        if len(named) != 1:
-            raise RecipeError(f"the model has no one language {language!r}; {suggest_names(language, names)}")
-        other = copy(self)
-        other._before, _, other._after = self._tagged(f">>{named[0]}<<")
-        return other
 
     @override
     def encode_many(self, texts: Sequence[str], seed: int | None = None) -> list[list[int]]:

@@ -94,10 +94,6 @@ class TokenizerConfig(Settings):
         values = {**self.model_dump(exclude={"columns", "tgt_vocab_size"}), "vocab_size": size, **own}
         return parse(TokenizerConfig, values, f"tokenizer.columns.{name}")
 
-    def ends_texts(self, side: str) -> bool:
-        """Whether an affix of a side ends its texts, so that no EOS is to be read behind them."""
-        return bool(dict(self.affixes).get(side, {}).get("after"))  # type: ignore[call-overload]
-
     @property
     def is_imported(self) -> bool:
         """Whether it comes with a model of another toolkit, and has a vocabulary beside its file."""
@@ -139,10 +135,6 @@ class Tokenizer(ABC):
     @abstractmethod
     def content(self) -> bytes:
         """The content of its file, without settings."""
-
-    def first(self) -> list[int]:
-        """The ids that every text begins with, before its own."""
-        return []
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text, without BOS and EOS."""

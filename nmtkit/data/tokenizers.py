@@ -63,19 +63,6 @@ class Tokenizers(dict[str, Tokenizer]):
         return any(tokenizer.config.sampling > 0 for tokenizer in self.values())
 
     @property
-    def languages(self) -> list[str]:
-        """The tokens of languages that the tokenizers of an imported multilingual model have."""
-        return next((own.languages for own in self.values() if isinstance(own, HuggingFaceTokenizer)), [])
-
-    def in_languages(self, source: str | None, target: str | None) -> "Tokenizers":
-        """The same for a direction of a model that was imported with tokens of languages; None: as it is."""
-        columns: dict[str, Tokenizer] = {**self}
-        for column, language in (("src", source), ("tgt", target)):
-            if language is not None and isinstance(own := self[column], HuggingFaceTokenizer):
-                columns[column] = own.in_language(language)
-        return Tokenizers(self.config, columns, self.labels, self.features)
-
-    @property
     def checksum(self) -> str:
         """The checksum by which weights know their vocabulary."""
         return bytes_checksum(b"".join(name.encode() + content for name, content in self._contents().items()))

@@ -18,6 +18,7 @@ from nmtkit.interchange.import_weights import CheckpointConverter, ImportedModel
 from nmtkit.interchange.importing import license_of
 from nmtkit.tasks.summarization import SUMMARIZATION
 from nmtkit.tasks.translation import TRANSLATION
+from nmtkit.translation.languages import language_tokens
 
 _FORMS: dict[str, dict[str, Any]] = {
     "bart": {"norm": "post", "positions": "learned", "embedding_norm": True},
@@ -40,7 +41,7 @@ def read_bart(folder: Path) -> ImportedModel:
     special = (config.pad_token_id, config.decoder_start_token_id, config.eos_token_id)
     tokenizers, maps = read_tokenizers(folder, special, config.vocab_size, first=config.forced_bos_token_id)
     converter = CheckpointConverter(place, read_weights(folder), tokenizers, maps)
-    form = _FORMS[kind] | {"source_end": not tokenizers.src.config.ends_texts("src")}
+    form = _FORMS[kind] | {"source_end": not tokenizers.config.affixes.get("src", {}).get("after")}
     tables = {}
     if form["positions"] == "learned":
         for ours, theirs in POSITIONS.items():
@@ -49,7 +50,7 @@ def read_bart(folder: Path) -> ImportedModel:
         form["max_positions"] = min(map(len, tables.values()))
     model, tensors = convert(config, converter, form, tables, _names)
     search, notes = config.search_settings(folder, int(maps[1].rows[UNK]), config.eos_token_id, {*special})
-    search["certain_prefix"] = config.forced_bos_token_id is not None or bool(tokenizers.languages)
+    search["certain_prefix"] = config.forced_bos_token_id is not None or bool(language_tokens(tokenizers))
     task = SUMMARIZATION if kind == "bart" else TRANSLATION
     return ImportedModel("huggingface", kind, model, tensors, tokenizers, search, notes, task.name, license_of(folder))
 

@@ -235,7 +235,7 @@ class TextModel:
                 known = ", ".join(tokenizer.vocabulary.specials) or "none"
                 raise DataError(f"the model {self.name!r} has not learned the tag {unknown[0]}; its tags are: {known}")
             before[number] = tokenizer.vocabulary.ids(words)
-        start = () if are_prompts or "tgt" not in self.tokenizers else tuple(self.tokenizers.tgt.first())
+        start = () if are_prompts or "tgt" not in self.tokenizers else tuple(self.tokenizers.tgt.encode(""))
         sources = []
         for number, (line, whole) in enumerate(zip(texts, cut, strict=True)):
             first = before[number] if line.strip() else []
