@@ -16,7 +16,6 @@ from nmtkit.autotune.timing import time_limit
 from nmtkit.checkpoints.weights import count_parameters
 from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError, RecipeError
-from nmtkit.corpus.config import language_tag
 from nmtkit.data.batch import collate
 from nmtkit.data.shortlist import read_shortlist
 from nmtkit.data.tokenizers import Tokenizers
@@ -31,7 +30,7 @@ from nmtkit.search.engine import StepMode, require_graph_support
 from nmtkit.search.rules import SearchConfig
 from nmtkit.tasks.task import TASKS
 from nmtkit.translation.inputs import SearchSpeedConfig, TextModel, default_speed_config
-from nmtkit.translation.languages import in_direction, language_tokens
+from nmtkit.translation.languages import in_direction
 from nmtkit.translation.translator import Translator
 from nmtkit.translation.workers import Workers
 
@@ -156,11 +155,7 @@ def open_system(run: SavedRun, how: DecodingOptions, notify: Callable[[str], Non
         opened = _with_language_model(opened, tokenizers, how, place, notify)
     elif how.lm_weight is not None:
         raise RecipeError("lm_weight is the weight of a language model: name its run with --lm RUN as well")
-    has_tokens = bool(language_tokens(tokenizers))
-    if how.source_language is not None and not has_tokens:
-        raise RecipeError(f"{run.folder.path}: --from is for imported models with tokens of languages; leave it out")
-    tokenizers = in_direction(tokenizers, how.source_language, how.to) if has_tokens else tokenizers
-    tags = "" if how.to is None or has_tokens else language_tag(how.to)
+    tokenizers, tags = in_direction(tokenizers, how.source_language, how.to)
     model = as_decoder(opened)
     if model is None:
         if how.search_settings or how.shortlist:

@@ -28,9 +28,9 @@ def read_tokenizers(
 ) -> tuple[Tokenizers, Maps]:
     """The tokenizer of a folder for these columns, and where its tokens stand in matrices of `size` rows.
 
-    `special` are the ids or tokens of padding, of the decoder's first input and of the end. What its template puts around a text
-    is around all texts here, but for the first input and the end, which come by themselves; but what is written from a
-    source begins with the token of id `first`, if any, alone.
+    `special` are the ids or tokens of padding, of the decoder's first input and of the end. What its template puts
+    around a text is around all texts here, but for the first input and the end, which come by themselves. What is
+    written from a source only begins with the token of id `first`, if any.
     """
     paths = [folder / "special_tokens_map.json", folder / "tokenizer_config.json"]
     settings = {key: value for path in paths if path.exists() for key, value in read_json(path, dict).items()}

@@ -47,7 +47,7 @@ def test_a_thousand_strings_are_cut_and_joined_as_they_are(maker: Maker, tmp_pat
     row_of = maps.rows.tolist()
     texts = hostile_strings(1000)
     start, end = special[1:]
-    for text, ids in zip(texts, ours.tgt.encode_many(texts), strict=True):
+    for text, ids in zip(texts, ours.src.encode_many(texts), strict=True):
         whole = theirs(text, split_special_tokens=True).input_ids
         rows = [*([start] if whole[:1] == [start] else []), *(row_of[one] for one in ids)]
         assert [*rows, *([end] if whole[-1:] == [end] else [])] == whole, text
