@@ -71,6 +71,9 @@ def test_two_processes_of_srun(tmp_path):
     start_two(one_of_srun, tmp_path)
 
 
+JOINING = {"unfreeze_every": 2, "layer_decay": 0.5, "freeze": ["src_embedding"]}
+
+
 def one_of_two(rank: int, port: int, folder: str) -> None:
     join_as(rank, port)
     assert distributed.sum_over_ranks([rank + 1, 10 * rank]) == [3, 10]
@@ -88,6 +91,8 @@ def one_of_two(rank: int, port: int, folder: str) -> None:
     torch.save([(step.loss, step.tokens, step.grad_norm) for step in steps(events)], f"{folder}/{rank}.pt")
     everyone = distributed.all_gather_objects(torch.cat([p.detach().flatten() for p in model.parameters()]))
     assert torch.equal(everyone[0], everyone[1])
+
+    training("joining", max_updates=6, **JOINING)
 
     # One process is told to stop: both do, and resuming gives each its own random numbers back.
     straight = training("straight", max_updates=6, dropout=0.3)[1]
@@ -134,6 +139,11 @@ def test_two_processes_train_as_one_with_twice_the_batches(tmp_path):
     model, events = run(tmp_path / "one", config, tiny_model(7, dtype=torch.float64), TinyStream(per_epoch=8))
     saved = CheckpointManager(tmp_path / "plain").load_last()[0]
     for name, parameter in model.named_parameters():
+        torch.testing.assert_close(saved[f"weights/{name}"], parameter.detach(), rtol=1e-12, atol=1e-12)
+    config = settings(max_updates=6, accumulate=2, **JOINING)
+    joining, _ = run(tmp_path / "joined", config, tiny_model(7, dtype=torch.float64), TinyStream(per_epoch=8))
+    saved = CheckpointManager(tmp_path / "joining").load_last()[0]
+    for name, parameter in joining.named_parameters():
         torch.testing.assert_close(saved[f"weights/{name}"], parameter.detach(), rtol=1e-12, atol=1e-12)
     alone = [(step.loss, step.tokens, step.grad_norm) for step in steps(events)]
     for rank in range(2):
