@@ -448,8 +448,8 @@ def as_decoder(model: Model) -> Decoder | None:
 
 
 def as_seq2seq(model: Model) -> Seq2Seq | None:
-    """The model, if it writes texts from texts."""
-    return model if isinstance(model, Seq2Seq) else None
+    """The model, if it writes texts from texts; of several together the first decides."""
+    return model if isinstance(model, Seq2Seq) and isinstance(model.models()[0], Seq2Seq) else None
 
 
 def rows_per_sentence(state_rows: int, memory: Memory) -> int:

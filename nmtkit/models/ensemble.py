@@ -18,7 +18,7 @@ from torch.nn.functional import pad
 
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.settings import Field
-from nmtkit.data.batch import Batch
+from nmtkit.data.batch import ABSENT, Batch
 from nmtkit.layers.elementary import at_least_float32
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.models.base import Decoder, DecoderState, Memory, Model, ModelConfig, ModelOutput, Seq2Seq, extended_to_unk
@@ -67,7 +67,7 @@ class EnsembleOutput(ModelOutput):
 
 
 class SideBySide(Seq2Seq[EnsembleMemory, EnsembleState]):
-    """Models in evaluation mode, on one device, that decode together; the first of them reads the source.
+    """Models in evaluation mode, on one device, that decode together; the first reads the source, if there is one.
 
     A subclass says by `logits` and `_joined` what becomes of their predictions.
     """
@@ -85,6 +85,8 @@ class SideBySide(Seq2Seq[EnsembleMemory, EnsembleState]):
     def encode(self, batch: Batch) -> EnsembleMemory:
         """Runs the encoder of each."""
         members = tuple(one.encode(batch) for one in self._members())
+        if batch.inputs is ABSENT:
+            return EnsembleMemory(members[0].mask, members[0].copy, members)
         return EnsembleMemory(batch.inputs.mask, batch.inputs.copy, members)
 
     def start(self, memory: EnsembleMemory) -> EnsembleState:
@@ -150,13 +152,13 @@ class Ensemble(SideBySide):
     Config = EnsembleConfig
 
     def __init__(
-        self, members: Sequence[Seq2Seq], mean: Mean = "probabilities", weights: Sequence[float] | None = None
+        self, members: Sequence[Decoder], mean: Mean = "probabilities", weights: Sequence[float] | None = None
     ) -> None:
         weights = [1.0] * len(members) if weights is None else weights
         if len(weights) != len(members) or not all(weight > 0 for weight in weights):
             raise RecipeError(f"an ensemble of {len(members)} models needs as many weights, each above 0")
         sizes = members[0].sizes
-        if any((one.sizes["src"], one.sizes["tgt"]) != (sizes["src"], sizes["tgt"]) for one in members):
+        if any(one.sizes != sizes for one in members):
             raise RecipeError("the models of an ensemble have one vocabulary, and these have several sizes of it")
         copying = any(one.config.copies for one in members)
         super().__init__(EnsembleConfig(copying=copying, mean=mean, weights=list(weights)), members)

@@ -19,7 +19,7 @@ from nmtkit.core.files import bytes_checksum, write_json
 from nmtkit.core.formats import parse_json
 from nmtkit.core.settings import Settings, parse
 from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.models.base import MODELS, AnyModelConfig, Model, ModelConfig, VocabularySizes, as_seq2seq
+from nmtkit.models.base import MODELS, AnyModelConfig, Model, ModelConfig, VocabularySizes, as_decoder
 from nmtkit.models.ensemble import Ensemble, Mean
 from nmtkit.runs.folder import RUNS_FOLDER, RunFolder, suggest_runs
 from nmtkit.search.rules import SearchConfig
@@ -222,9 +222,9 @@ class EnsembleRun(SavedRun):
                     f"{first.folder.path} and {run.folder.path} have different vocabularies, and an ensemble needs "
                     "one: train both on the same text with the same tokenizer settings"
                 )
-        members = [as_seq2seq(model) for model, _, _ in opened]
+        members = [as_decoder(model) for model, _, _ in opened]
         if None in members:
-            raise RecipeError(f"{first.folder.path}: only models that write a text from a text make an ensemble")
+            raise RecipeError(f"{first.folder.path}: only models that write texts make an ensemble")
         return Ensemble([one for one in members if one is not None], self._mean, self._weights), tokenizers, config
 
 
