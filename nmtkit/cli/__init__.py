@@ -32,6 +32,7 @@ SECTIONS = {
         "translate": "Translate files or standard input, one line out for each line in.",
         "summarize": "Summarize files or standard input, one article a line.",
         "backtranslate": "Make parallel text to train on from text of one language, by a model.",
+        "rerank": "Translate, and choose among N best by a noisy channel: reverse and language model.",
         "rescore": "Print the log-probabilities of given translations under a model.",
         "align": "Align the words of given translations by a model's attention.",
         "tokenize": "Split text into tokens with a run's tokenizer.",
@@ -69,7 +70,7 @@ SHARED_MODULES = {
     "preprocess": "recipe",
     **dict.fromkeys(("score", "score-alignments"), "score"),
     **dict.fromkeys(("tokenize", "detokenize"), "tokens"),
-    **dict.fromkeys(("translate", "summarize"), "translate"),
+    **dict.fromkeys(("translate", "summarize", "rerank"), "translate"),
     **dict.fromkeys(("tune", "doctor"), "bench"),
 }
 """Modules of several commands, which are called after the command there: `tokenize_command`."""

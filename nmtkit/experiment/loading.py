@@ -212,12 +212,9 @@ def _with_language_model(
     run, _ = find_run(how.lm)
     opened, others, _ = run.open_for_inference(place)
     reader, speaker, path = as_seq2seq(model), as_decoder(opened), run.folder.path
-    if speaker is None or as_seq2seq(speaker) is not None:
-        raise RecipeError(f"{path}: {opened.config.kind} is no language model; name a run that `nmtkit generate` takes")
-    if reader is None:
-        raise RecipeError(
-            f"a language model stands beside a model that reads a source, and {model.config.kind} does not"
-        )
+    if reader is None or speaker is None or as_seq2seq(speaker) is not None:
+        kinds = f"{opened.config.kind} cannot stand beside {model.config.kind}"
+        raise RecipeError(f"{path}: --lm names a language model, for a model that reads a source; {kinds}")
     if others.tgt.vocabulary != own.tgt.vocabulary:
         raise RecipeError(
             f"{path}: its vocabulary is not that of the model's target, token for token, so that its ids mean other "

@@ -70,12 +70,12 @@ def find_origin(recipe: Recipe, folder: RunFolder | None = None) -> FineTuningOr
                 model = MODELS.get(recipe.model.kind)(recipe.model, recipe.max_vocabulary_sizes)
                 _take(model, key, build_model(source.newest_stage().recipe, source.load_tokenizers()))
     parts = {part: origins[part] for part in PARTS if part in origins}
-    giving = "tokenizer" if parts else "run"
+    giving = "run" if "run" in sources else "tokenizer"
     if giving not in sources:
         return FineTuningOrigin(parts=parts)
-    _require_same_model(recipe, sources[giving], ("tokenizer",) if parts else ("model", "tokenizer"))
+    _require_same_model(recipe, sources[giving], ("model", "tokenizer") if giving == "run" else ("tokenizer",))
     return FineTuningOrigin(
-        **vars(origins[giving]),
+        **vars(origins[giving] if giving == "run" else WeightsOrigin(run=origins[giving].run)),
         parts=parts,
         vocabulary=sources[giving].load_tokenizers().checksum,
         test=recipe.init_from.test or _absolute_test_set(sources[giving].recipe),

@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import pytest
-from commands import Command, refused, succeeded, write_lines
+from commands import Command, json_lines, refused, succeeded, write_lines
 from untrained_runs import LANGUAGE_MODEL, LINES, TRANSLATION, make_run
 
 from nmtkit import Translator
+from nmtkit.core.formats import load_yaml
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun
 
@@ -41,9 +42,9 @@ def test_scores_include_the_weighted_log_probability_of_the_language_model(runs:
 
 def test_what_cannot_stand_beside_a_model_is_refused(runs: Path, console: Command) -> None:
     translate = ("translate", "-m", "mine", "text")
-    refused(console(*translate, "--lm", "mine"), "rnnsearch is no language model")
+    refused(console(*translate, "--lm", "mine"), "rnnsearch cannot stand beside rnnsearch")
     refused(console(*translate, "--lm-weight", "0.1"), "name its run with --lm")
-    refused(console("generate", "-m", "lm", "text", "--lm", "lm"), "transformer_lm does not")
+    refused(console("generate", "-m", "lm", "text", "--lm", "lm"), "transformer_lm cannot stand beside transformer_lm")
     make_run(runs, "own", LANGUAGE_MODEL.replace("init_from: {tokenizer: runs/mine}", "tokenizer: {kind: char}"))
     refused(console(*translate, "--lm", "own"), "not that of the model's target", "init_from: {tokenizer: RUN}")
 
@@ -57,3 +58,28 @@ def test_the_tokenizer_of_another_run_is_taken_as_it_is(runs: Path, console: Com
     Path("other.yaml").write_text(LANGUAGE_MODEL + "tokenizer: {vocab_size: 50}\n")
     done = console("preprocess", "other.yaml", "--run", "runs/other")
     refused(done, "`tokenizer.vocab_size` is 50, and there 8000")
+
+
+def test_reranking_prints_the_best_of_its_candidates_and_tunes_its_weights(runs: Path, console: Command) -> None:
+    words = ["rerank", "-m", "mine", "--channel", "mine", "--lm", "lm", "text", "-q"]
+    records = json_lines(succeeded(console(*words, "--n-best", "4", "--json")).out)
+    several = [[record["best"], *record["others"]] for record in records]
+    assert all(len(candidates) > 1 for candidates in several)
+    for candidates in several:
+        assert candidates == sorted(candidates, key=lambda one: -one["score"])
+        for one in candidates:
+            assert one["score"] == pytest.approx(one["direct"] + one["channel"] + one["lm"], abs=1e-9)
+    write_lines("ref", [candidates[-1]["text"] for candidates in several])
+    tuned = succeeded(console(*words, "--n-best", "4", "--tune", "ref", "-o", "weights.yaml"))
+    assert "with the model alone" in tuned.err
+    printed = succeeded(console(*words, "--n-best", "4", "--weights", "weights.yaml")).out.splitlines()
+    weights = load_yaml(Path("weights.yaml"))[0]
+    for line, candidates in zip(printed, several, strict=True):
+        sums = [one["direct"] + weights["channel"] * one["channel"] + weights["lm"] * one["lm"] for one in candidates]
+        assert line == candidates[sums.index(max(sums))]["text"]
+    refused(console(*words, "--tune", "ref", "--json"), "leave --weights and --json out")
+    write_lines("short", ["one"])
+    refused(console(*words, "--tune", "short"), "2 source lines but 1 reference lines")
+    Path("weights.yaml").write_text("channel: -1\n")
+    refused(console(*words, "--weights", "weights.yaml"), "weights.yaml", "channel")
+    refused(console(*words[:5], "--lm", "mine", "text"), "was trained for translation")
