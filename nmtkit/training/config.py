@@ -29,14 +29,11 @@ class TrainingConfig(OptimizerConfig):
     """Self-critical training: reward summaries that the model samples, beside the likelihood of the references. It is
     for a last stage."""
     masked_words: MaskedWordsConfig | None = None
-    """Pretraining by masked words (Devlin et al. 2019), in place of the likelihood of the next word; `{}` is the
-    paper's. Default: off."""
+    """Pretraining as of BERT, in place of the likelihood: hidden words are told; `{}` is the paper's. Default: off."""
     next_sentence: float = Field(default=0.0, ge=0)
-    """Weight of next sentence prediction beside masked words; 1 in the paper. Texts are cut in two, and half of them
-    get the second part of another one. 0 is off."""
+    """Weight of next sentence prediction beside masked words; 1 in BERT's paper. 0 is off."""
     replaced_tokens: float = Field(default=0.0, ge=0)
-    """Weight of replaced-token detection beside masked words, for a model of kind electra: lambda of Clark et al. 2020,
-    50 in the paper. 0 is off."""
+    """Weight of replaced-token detection beside masked words; 50 (lambda) in ELECTRA's paper. 0 is off."""
     span_corruption: SpanCorruptionConfig | None = None
     """Pretraining as of T5, in place of the likelihood: spans of a text are hidden, and written; `{}` takes the
     defaults. It needs `tokenizer.sentinels`. Default: off."""
@@ -131,9 +128,6 @@ class TrainingConfig(OptimizerConfig):
                 f"{replacing[0]}: it takes the place of the likelihood, so not together with {others[0]}; give each a "
                 "stage of its own"
             )
-        for name in ("next_sentence", "replaced_tokens"):
-            if getattr(self, name) and self.masked_words is None:
-                raise ValueError(f"{name}: it is trained beside masked words; set masked_words, too")
         if self.reinforce is not None and self.guided_alignment is not None:
             raise ValueError("reinforce: not together with guided_alignment; give each a stage of its own")
         return self

@@ -123,6 +123,7 @@ def loaded(folder: Path, *changes: str) -> Recipe:
             r"`training.masked_words`: it needs special tokens: add \['<mask>'\] to `tokenizer.sp",
         ),
         ("training.masked_words=null", "bert learns from texts by masked_words: set `training.masked_words`"),
+        ("training={masked_words: null, next_sentence: 1}", "bert learns from texts by masked_words: set `training.ma"),
         (
             "training.label_smoothing=0.1",
             "masked_words: it takes the place of the likelihood, so not together with lab",
