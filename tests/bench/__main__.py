@@ -1,4 +1,4 @@
-"""The commands: `make bench`, or `python -m tests.bench --help`; `decode` measures a run, `generate` a GPT-2."""
+"""`make bench` or `python -m tests.bench --help`; `decode` a run, `generate` by a GPT-2, `pretrain` BERT, ELECTRA."""
 
 import sys
 import tempfile
@@ -24,7 +24,7 @@ from nmtkit.experiment.loading import DecodingOptions
 from nmtkit.experiment.run import Run
 from nmtkit.interchange.export_weights import LIBRARIES
 
-from . import generating, machine, made_text, preprocessing, search, training
+from . import generating, machine, made_text, preprocessing, pretraining, search, training
 from .decoding import DecodingWork, EngineSpeed, measure_decoding
 
 PARTS = ["transformer", "summarization"]
@@ -216,6 +216,23 @@ def generate(
     generating.show(rows, asked)
     if output is not None:
         write_json(output, {"machine": facts, "generation": rows})
+
+
+@command.command("pretrain")
+@click.option("--shape", type=click.Choice(list(pretraining.SHAPES)), default="small", show_default=True)
+@count("--threads", 2, "CPU threads of both.")
+@count("--updates", 10, "In a block.")
+@count("--rounds", 5, "How often each is measured.")
+@click.option("--json", "output", type=click.Path(path_type=Path), metavar="FILE", help="Write all figures there too.")
+def pretrain(shape: str, threads: int, updates: int, rounds: int, output: Path | None) -> None:
+    """Measure how fast BERT and ELECTRA are trained, beside bare torch."""
+    with tempfile.TemporaryDirectory() as scratch:
+        rows = pretraining.measure(shape, updates, rounds, threads, Path(scratch))
+    facts = machine.facts(threads, devices.choose("cpu"))
+    bench.show_machine(facts)
+    pretraining.show(rows, shape)
+    if output is not None:
+        write_json(output, {"machine": facts, "pretraining": rows})
 
 
 def decoding_row(row: EngineSpeed) -> list[str]:

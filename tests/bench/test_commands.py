@@ -17,6 +17,7 @@ from nmtkit.interchange.export_weights import LIBRARIES
 from . import decoding
 from .__main__ import main
 from .decoding import Ask, EngineServer
+from .pretraining import OBJECTIVES
 
 THERE = [engine for engine, library in LIBRARIES.items() if importlib.util.find_spec(library)]
 SHORT = ["--lines", "12", "--rounds", "2", "--alone", "2", "--device", "cpu"]
@@ -112,3 +113,14 @@ def test_an_engine_that_cannot_do_it_is_refused_at_once(trained: Path) -> None:
         done = in_process_of_its_own("decode", "-m", trained, "--against", engine)
         assert (done.code, done.out) == (2, ""), done
         assert fault in " ".join(done.err.split())
+
+
+@pytest.mark.slow
+def test_pretraining_beside_bare_torch(tmp_path: Path) -> None:
+    done = in_process_of_its_own(
+        *("pretrain", "--shape", "toy", "--rounds", 1, "--updates", 1, "--threads", 1, "--json", tmp_path / "figures")
+    )
+    assert succeeded(done)
+    rows = json.loads((tmp_path / "figures").read_text())["pretraining"]
+    assert [row["objective"] for row in rows] == [*OBJECTIVES]
+    assert all(row["nmtkit"] > 0 and row["bare torch"] > 0 and len(row["ratios"]) == 1 for row in rows)
