@@ -76,8 +76,8 @@ class HuggingFaceTokenizer(Tokenizer):
         except (ValueError, KeyError, TypeError, OverflowError) as fault:
             raise CheckpointError(f"damaged ({fault!r}); {RESTORE_HINT}") from fault
         self._ours = np.full(max(theirs.max() + 1, self._tokenizer.get_vocab_size()), UNK, dtype=np.int64)
-        order = [*range(len(theirs) - 1, EOS, -1), BOS, PAD, UNK, EOS]  # the last of those with the same id keeps it
-        self._ours[theirs[order]] = order
+        first = vocabulary.n_specials  # a text that spells a special token, as unigram would have it, is unknown
+        self._ours[theirs[first:]] = np.arange(first, len(theirs))
         names = [self._tokenizer.id_to_token(number) for number in theirs.tolist()]
         self._spelled = dict(zip(vocabulary.tokens, names, strict=True))
         skipped = {token.content for token in self._tokenizer.get_added_tokens_decoder().values() if token.special}

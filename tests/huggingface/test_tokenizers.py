@@ -1,5 +1,6 @@
 """Tokenizers of public models cut and join text as `transformers` does."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from nmtkit.huggingface.tokenizers import read_tokenizers
 
 pytest.importorskip("transformers")
 
+PIECES = 84
 Maker = Callable[[Path], tuple[Any, tuple[int, int, int]]]
 
 
@@ -47,8 +49,11 @@ def test_a_thousand_strings_are_cut_and_joined_as_they_are(maker: Maker, tmp_pat
     row_of = maps.rows.tolist()
     texts = hostile_strings(1000)
     start, end = special[1:]
+    around = theirs("").input_ids
     for text, ids in zip(texts, ours.src.encode_many(texts), strict=True):
-        whole = theirs(text, split_special_tokens=True).input_ids
+        whole = theirs(text, split_special_tokens=True, add_special_tokens=False).input_ids
+        whole = [theirs.unk_token_id if one in theirs.all_special_ids else one for one in whole]  # unigram has </s>
+        whole = [*around[: len(around) // 2], *whole, *around[len(around) // 2 :]]
         rows = [*([start] if whole[:1] == [start] else []), *(row_of[one] for one in ids)]
         assert [*rows, *([end] if whole[-1:] == [end] else [])] == whole, text
         assert ours.tgt.decode([*ids, 3]) == theirs.decode(whole, skip_special_tokens=True), text
@@ -58,3 +63,50 @@ def test_a_thousand_strings_are_cut_and_joined_as_they_are(maker: Maker, tmp_pat
         tokens = ours.tgt.pieces(ours.tgt.encode(text))
         assert [token for token in tokens if token.startswith("▁")]
         assert ours.tgt.join(tokens) == ours.tgt.decode(ours.tgt.encode(text))
+
+
+def sentencepiece_model(path: Path, kind: str, **ids: int) -> Any:
+    import sentencepiece
+
+    path.parent.mkdir()
+    how = {"model_type": kind, "vocab_size": PIECES, "model_prefix": path.with_suffix(""), "minloglevel": 2}
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(TEXTS), **how, **ids)
+    path.with_suffix(".model").rename(path)
+    return sentencepiece.SentencePieceProcessor(model_file=str(path))
+
+
+@pytest.mark.parametrize("family", ["t5", "mbart", "mbart50", "m2m100"])
+def test_sentencepiece_models_without_a_tokenizer_json_cut_as_they_do(family: str, tmp_path: Path) -> None:
+    folder, begin, languages = tmp_path / "model", list[str](), ["de_DE", "en_XX"]
+    if family == "t5":
+        model = sentencepiece_model(folder / "spiece.model", "unigram", pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
+        wanted, special, size, end = model.encode, (0, 0, 1), PIECES + 100, [1]
+    else:
+        model = sentencepiece_model(folder / "sentencepiece.bpe.model", "bpe" if family == "m2m100" else "unigram")
+        special, size, end = (1, 2, 2), PIECES + 4, [2]
+        if family == "m2m100":
+            words = [model.id_to_piece(one) for one in range(3, PIECES)]
+            ids = {token: row for row, token in enumerate(["<s>", "<pad>", "</s>", "<unk>", *words])}
+            (folder / "vocab.json").write_text(json.dumps(ids), encoding="utf-8")
+            languages = ["__en__", "__de__"]
+        given = {
+            "additional_special_tokens": languages,
+            "tokenizer_class": f"{family.upper()[:2]}art{family[5:]}Tokenizer",
+        }
+        (folder / "tokenizer_config.json").write_text(json.dumps(given | {"mask_token": "<mask>"}), encoding="utf-8")
+
+        def wanted(text: str) -> list[int]:
+            return [one + 1 if one > 2 else 3 for one in model.encode(text)]
+
+        named = {"mbart": [], "mbart50": [PIECES + 2], "m2m100": [PIECES + 1]}
+        begin, end = named[family], [2, PIECES + 2] if family == "mbart" else [2]
+    read, (maps, _) = read_tokenizers(folder, special, size)
+    texts = [text for text in hostile_strings(600) if not {"<", "▁", "\x00", "\x7f"} & {*text}]
+    row_of, differ = maps.rows.tolist(), 0
+    for text, found in zip(texts, read.src.encode_many(texts), strict=True):
+        rows = [*(row_of[one] for one in found), *([2 if family != "t5" else 1] if end[-1] in (1, 2) else [])]
+        differ += rows != [*begin, *wanted(text), *end]
+    assert len(texts) > 200
+    assert differ <= len(texts) * 0.01
+    for text in TEXTS[:30]:
+        assert read.tgt.decode(read.tgt.encode(text)) == model.decode(model.encode(text))
