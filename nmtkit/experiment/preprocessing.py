@@ -125,11 +125,10 @@ def prepare_tokenizers(
     `diagnosed` receives the results. With `learned_before` existing tokenizers stay, for the texts that have changed.
     """
     first, folder, config, report = texts[0], run.folder, run.recipe.tokenizer, DataReport()
-    waiting = [text for text in texts if not text.is_done()]
-    if all(text.progress for text in waiting):
-        for text in waiting:
-            read = text.progress.read if text.progress else 0
-            after = f" after the first {read:,} pairs of train" if read else ""
+    stopped = {text: text.progress for text in texts if not text.is_done()}
+    if all(stopped.values()):
+        for text, progress in stopped.items():
+            after = f" after the first {progress.read:,} pairs of train" if progress and progress.read else ""
             first.notify(f"{text.data}: preprocessing was stopped; it goes on{after}, with the tokenizer it learned")
         return run.load_tokenizers()
     samples = [text.look(diagnosed, learns=not learned_before and first.origin is None) for text in texts]
