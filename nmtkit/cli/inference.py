@@ -25,7 +25,7 @@ SEARCH: dict[str, tuple[str | None, str]] = {
     "beam_size": ("N", "Beam size; 1 is greedy search. Default: the recipe's."),
     "length_penalty": ("KIND[:A]", "none, average or gnmt, and its strength: gnmt:0.6. Without A: the recipe's."),
     "min_length": ("TOKENS", "Minimum number of tokens in an output."),
-    "max_length": ("TOKENS", "Maximum number of tokens in an output, EOS included."),
+    "max_length": ("TOKENS", "Maximum number of tokens, EOS included."),
     "no_repeat_ngram": ("N", "Never repeat an n-gram of N tokens; 0 is off."),
     "repetition_penalty": ("R", "Above 1, discourage tokens already written; 1 is off."),
     "coverage_penalty": ("BETA", "Strength of the coverage penalty; 0 is off."),
@@ -196,7 +196,7 @@ language_model: tuple[Decorator, ...] = (
         multiple=True,
         callback=options.only_one,
         shell_complete=completing.runs,
-        help="A language model: its log-probabilities count, too.",
+        help="A language model beside the model.",
     ),
     click.option("--lm-weight", type=Number(0, whole=False), metavar="W", help="Its weight. Default: 0.2."),
 )

@@ -199,7 +199,11 @@ def _noting_paragraphs(text: Iterable[list[str]]) -> Iterator[list[str]]:
     options.device,
 )
 @cloup.option_group(
-    "Search and speed", inference.search_flags("beam_size"), inference.search, inference.precision("auto")
+    "Search and speed",
+    inference.search_flags("beam_size"),
+    inference.search,
+    inference.precision("auto"),
+    options.threads,
 )
 @options.quiet
 @results.into_output
