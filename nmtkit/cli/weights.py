@@ -66,8 +66,9 @@ def import_command(folder: Path, toolkit: str | None, output: str | None) -> Non
     """Convert a model of another toolkit to a run.
 
     \b
-    huggingface: a folder of Marian (OPUS-MT), with config.json, model.safetensors or pytorch_model.bin, source.spm,
-                 target.spm and vocab.json.
+    huggingface: a folder that save_pretrained wrote, with config.json, its tokenizer, and model.safetensors (or its
+                 parts and index) or pytorch_model.bin, of Marian (OPUS-MT), BART, mBART, M2M100, NLLB, T5, Flan-T5,
+                 mT5, GPT-2 or BERT. All but Marian need `pip install 'nmtkit[huggingface]'`.
     joeynmt:     a folder of Joey NMT 2, with config.yaml, best.ckpt, src_vocab.txt and trg_vocab.txt.
     opennmt-py:  a checkpoint of OpenNMT-py 3 (model_step_N.pt).
     ctranslate2: a folder of CTranslate2, with config.json, model.bin and its vocabularies; source.spm and target.spm,
@@ -86,6 +87,9 @@ def import_command(folder: Path, toolkit: str | None, output: str | None) -> Non
       hf download Helsinki-NLP/opus-mt-en-de --local-dir opus-mt-en-de
       nmtkit import opus-mt-en-de
       nmtkit translate -m runs/opus-mt-en-de < test.en
+      hf download facebook/nllb-200-distilled-600M --local-dir nllb
+      nmtkit import nllb
+      nmtkit translate -m runs/nllb --from eng_Latn --to deu_Latn < test.en
       nmtkit import model_step_100000.pt
       nmtkit import models/iwslt14 --from joeynmt -o runs/iwslt14-joey
     """

@@ -15,7 +15,7 @@ from nmtkit.autotune.searching import search_workload_key, tune_search
 from nmtkit.autotune.timing import time_limit
 from nmtkit.checkpoints.weights import count_parameters
 from nmtkit.core import device as devices
-from nmtkit.core.errors import NmtkitError, RecipeError
+from nmtkit.core.errors import NmtkitError, RecipeError, shorten
 from nmtkit.data.batch import collate
 from nmtkit.data.shortlist import read_shortlist
 from nmtkit.data.tokenizers import Tokenizers
@@ -30,7 +30,7 @@ from nmtkit.search.engine import StepMode, require_graph_support
 from nmtkit.search.rules import SearchConfig
 from nmtkit.tasks.task import TASKS
 from nmtkit.translation.inputs import SearchSpeedConfig, TextModel, default_speed_config
-from nmtkit.translation.languages import in_direction
+from nmtkit.translation.languages import in_direction, untold_languages
 from nmtkit.translation.translator import Translator
 from nmtkit.translation.workers import Workers
 
@@ -119,8 +119,8 @@ def load_from_options(
             use = f"use `nmtkit {command}`, or name" if command else "name"
             raise NmtkitError(f"{one.folder.path} ({why}) was trained for {trained_for}: {use} another run with -m RUN")
     system = open_system(run, how, notify)
-    if how.to is None and system.languages and notify is not None:
-        notify(f"the model writes {', '.join(system.languages)}: name one with --to")
+    if how.to is None and (known := untold_languages(system.tokenizers) or system.languages) and notify is not None:
+        notify(f"the model writes {shorten(', '.join(known), 200)}: name one with --to")
     if notify is not None:
         names = dict.fromkeys(how.device.split(","))
         place = ", ".join(names) if "," in how.device else devices.describe(system.device)

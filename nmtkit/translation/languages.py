@@ -14,6 +14,11 @@ def language_tokens(tokenizers: Tokenizers) -> list[str]:
     return next((one.languages for one in tokenizers.values() if isinstance(one, HuggingFaceTokenizer)), [])
 
 
+def untold_languages(tokenizers: Tokenizers) -> list[str]:
+    """The same, where a model does not know which of them to write."""
+    return [] if dict(tokenizers.config.affixes).get("tgt") else language_tokens(tokenizers)
+
+
 def in_direction(tokenizers: Tokenizers, source: str | None, target: str | None) -> tuple[Tokenizers, str]:
     """The tokenizers for these languages, None leaving a side as it is, and the tags before every source.
 

@@ -1,15 +1,20 @@
 """BART, mBART, M2M100, NLLB and T5 compute and write what they did."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from portable import opened, raw
+from commands import Command, refused, succeeded, write_lines
+from portable import Spoil, changed, copied, gone, import_refused, opened, raw
 from public import TEXTS, byte_level, unigram
+from safetensors.torch import load_file
 
+from nmtkit.checkpoints.tensor_files import write_bare_tensors
 from nmtkit.data.batch import collate
+from nmtkit.interchange import external_files
 from nmtkit.interchange.importing import import_run
 
 transformers = pytest.importorskip("transformers")
@@ -144,3 +149,86 @@ def test_it_computes_and_writes_what_it_did(kind: str, tmp_path: Path) -> None:
         import_run(tmp_path / "theirs", str(run))
         found = opened(run, **direction).translate(sources)
         assert found == texts
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made("t5", path := tmp_path_factory.mktemp("public") / "t5")
+    return path
+
+
+def sharded(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    names = {name: f"model-0000{1 + number % 2}-of-00002.safetensors" for number, name in enumerate(tensors)}
+    for file in {*names.values()}:
+        write_bare_tensors(folder / file, {name: tensors[name] for name in tensors if names[name] == file})
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}), encoding="utf-8")
+
+
+def test_weights_in_parts_are_the_same_weights(small: Path, tmp_path: Path) -> None:
+    sharded(copy := copied(small, tmp_path))
+    for folder, name in ((small, "one"), (copy, "parts")):
+        import_run(folder, str(tmp_path / name))
+    one, other = (raw(tmp_path / name).state_dict() for name in ("one", "parts"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def with_index(content: Any) -> Spoil:
+    def spoil(folder: Path) -> None:
+        sharded(folder)
+        (folder / "model.safetensors.index.json").write_text(json.dumps(content), encoding="utf-8")
+
+    return spoil
+
+
+def part_of(length: int) -> Spoil:
+    def spoil(folder: Path) -> None:
+        sharded(folder)
+        os.truncate(folder / "model-00002-of-00002.safetensors", length)
+
+    return spoil
+
+
+HOSTILE: dict[str, tuple[Spoil, str]] = {
+    "a part elsewhere": (with_index({"weight_map": {"a": "../../a.safetensors"}}), "index.json.*no file beside it"),
+    "no parts": (with_index({}), "index.json: names no files"),
+    "half a part": (part_of(2000), "model-00002-of-00002.safetensors.*damaged"),
+    "a missing part": (lambda at: (sharded(at), gone("model-00001-of-00002.safetensors")(at)), "00001.*not a file"),
+    "other heads": (changed("config.json", num_heads=3), r"relative_attention_bias.weight.*\[8, 4\].*\[8, 3\]"),
+    "an activation": (changed("config.json", feed_forward_proj="gated-silu"), "feed_forward_proj"),
+    "far buckets": (changed("config.json", relative_attention_max_distance=2), "relative_buckets"),
+    "a far beginning": (changed("generation_config.json", forced_bos_token_id=10**6), "the id 1000000"),
+    "no tokenizer": (gone("tokenizer.json"), "no tokenizer"),
+}
+
+
+@pytest.mark.parametrize("harm", HOSTILE)
+def test_a_folder_that_lies_is_refused(harm: str, small: Path, tmp_path: Path) -> None:
+    spoil, match = HOSTILE[harm]
+    spoil(copy := copied(small, tmp_path))
+    import_refused(copy, match, tmp_path)
+
+
+def test_a_model_beyond_the_memory_is_not_read(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(external_files, "free_memory", lambda: 1000)
+    monkeypatch.setattr(external_files.ExternalWeights, "tensor", None)
+    import_refused(copied(small, tmp_path), "GiB of memory.*smaller model", tmp_path)
+
+
+def test_it_is_tuned_and_told_no_language(small: Path, console: Command, tmp_path: Path) -> None:
+    succeeded(console("import", small, "-o", "runs/t5"))
+    for name in ("a", "b"):
+        write_lines(tmp_path / name, TEXTS[:60])
+    settings = [
+        f"--set={one}" for one in ("training.max_updates=4", "training.validate_every=4", "training.log_every=2")
+    ]
+    files = ("--source", "a", "--target", "b")
+    succeeded(console("train", "--init-from", "runs/t5", *files, "--run", "runs/tuned", "--device", "cpu", *settings))
+    one, other = (raw(tmp_path / "runs" / name).state_dict() for name in ("t5", "tuned"))
+    assert not torch.equal(one["src_positions.weight"], other["src_positions.weight"])
+    assert (
+        len(succeeded(console("translate", "-m", "runs/tuned", "--device", "cpu", stdin=TEXTS[0])).out.splitlines())
+        == 1
+    )
+    refused(console("translate", "-m", "runs/t5", "--from", "de", "--device", "cpu", stdin="a"), "leave it out")

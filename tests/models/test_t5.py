@@ -1,0 +1,68 @@
+"""T5 by its formulas, and at its published sizes."""
+
+import math
+
+import pytest
+import torch
+
+from nmtkit.checkpoints.weights import count_parameters
+from nmtkit.core.settings import parse
+from nmtkit.layers.transformer import RelativePositions
+from nmtkit.models.base import MODELS, VocabularySizes
+
+
+def bucket(distance: int, buckets: int, farthest: int, behind: bool) -> int:
+    """Of a distance from query to key: half of them exact, the others by the logarithm."""
+    half = buckets // 2 if behind else buckets
+    first = half if behind and distance > 0 else 0
+    far = abs(distance) if behind else max(0, -distance)
+    exact = half // 2
+    if far < exact:
+        return first + far
+    return first + min(half - 1, exact + int(math.log(far / exact) / math.log(farthest / exact) * (half - exact)))
+
+
+@pytest.mark.parametrize("behind", [True, False])
+def test_distances_have_the_buckets_of_the_paper(behind: bool) -> None:
+    module = RelativePositions(3, 32, 128, behind)
+    with torch.no_grad():
+        module.weight.copy_(torch.arange(32.0)[:, None] + torch.tensor([0.0, 100.0, 200.0]))
+    distances = torch.arange(-400, 401)
+    found = module(distances[None, None])[0, :, 0]  # (A,P)
+    # At 32, 64 and 128 the logarithm is a whole number that rounding may miss.
+    exact = {-64, -32, -16, 16, 32, 64} if behind else {-64, -32}
+    for place, distance in enumerate(distances.tolist()):
+        wanted = bucket(distance, 32, 128, behind)
+        assert abs(found[0, place] - wanted) <= (distance in exact), distance
+    assert torch.equal(found[2] - found[0], torch.full((801,), 200.0))
+
+
+T5_BASE = {"hidden_size": 768, "feed_forward_size": 3072, "heads": 12, "layers": 12}
+PUBLISHED = {
+    "T5-small": (
+        60_506_624,
+        32128,
+        {"kind": "t5", "hidden_size": 512, "feed_forward_size": 2048, "heads": 8, "layers": 6},
+    ),
+    "T5-base": (222_903_552, 32128, {"kind": "t5", **T5_BASE}),
+    "T5-base v1.1": (247_577_856, 32128, {"kind": "t5", **T5_BASE, "feed_forward_size": 2048, "gated": True}),
+    "BART-base": (
+        139_420_416,
+        50265,
+        T5_BASE
+        | {"kind": "transformer", "layers": 6, "norm": "post", "embedding_norm": True, "positions": "learned"}
+        | {"max_positions": 1026},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_it_has_as_many_parameters_as_published(name: str) -> None:
+    """But for the bias of the output layer, which keeps tokens from being written."""
+    wanted, tokens, settings = PUBLISHED[name]
+    kind = MODELS.get(settings["kind"])
+    tie = "embeddings" if settings.get("gated") else "all"
+    config = parse(kind.Config, settings | {"tie": tie}, "test")
+    with torch.device("meta"):
+        model = kind(config, VocabularySizes({"src": tokens, "tgt": tokens}, shared=True))
+    assert count_parameters(model) - tokens == wanted
