@@ -3,6 +3,7 @@
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -62,6 +63,11 @@ def count(name: str, default: int, about: str) -> Any:
     default=list(training.ARITHMETICS),
     show_default="all",
     help="Of the Transformer. A processor without bfloat16 takes very long for bf16.",
+)
+@click.option(
+    "--objective",
+    type=click.Choice(["span_corruption", "denoising"]),
+    help="Pretrain the Transformer by it on the targets; the floor gets batches that were corrupted before.",
 )
 @count("--blocks", 5, "Measured blocks of training.")
 @count("--updates", 6, "Updates in a block.")
@@ -128,6 +134,8 @@ def run_part(part: str, scratch: Path, place: Any, *, threads: int, rounds: int,
     training.check_store(store)
     console.say(f"training on {len(store):,} pairs of {store.folder}, vocabulary {store.tgt_size:,}")
     setup = training.Setup(store, scratch, place, threads, given["blocks"], given["updates"], given["batch_tokens"])
+    if given["objective"]:
+        setup = replace(setup, corrupt=training.corruption(given["objective"]))
     arithmetics = [training.ARITHMETICS[name] for name in given["arithmetic"]]
     speeds = training.beside_floor(setup, training.SHAPES[given["shape"]], arithmetics)
     training.show(speeds, setup)

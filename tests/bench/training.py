@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -17,8 +17,10 @@ from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.core import device
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.data.batch import Batch
-from nmtkit.data.batch_stream import BatchConfig, BatchStream
+from nmtkit.data.batch_stream import BatchConfig, BatchStream, Corruption
 from nmtkit.data.store import Store
+from nmtkit.data.tokenizer import TokenizerConfig, WordTokenizer
+from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.experiment.bench import TrainingSpeed, measure_training, spread
 from nmtkit.models.base import MODELS, ModelConfig, Seq2Seq, VocabularySizes
 from nmtkit.models.transformer import TransformerConfig
@@ -26,6 +28,7 @@ from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Saved, Step
 from nmtkit.training.loop import train
 from nmtkit.training.objectives.likelihood import likelihood
+from nmtkit.training.objectives.objective import build_objectives
 
 from . import machine
 from .floors import SMOOTHING, BareTransformer, load
@@ -73,9 +76,11 @@ class Setup:
     updates: int
     """In a block."""
     batch_tokens: int = BATCH_TOKENS
+    corrupt: Corruption | None = None
+    """What a pretraining objective makes of a batch."""
 
     def stream(self) -> BatchStream:
-        return BatchStream(self.store, BatchConfig(batch_tokens=self.batch_tokens), SEED)
+        return BatchStream(self.store, BatchConfig(batch_tokens=self.batch_tokens), SEED, corrupt=self.corrupt)
 
 
 @dataclass(frozen=True)
@@ -89,6 +94,14 @@ class Speed:
     ratios: list[float]
     """To the floor's block of the same round; empty for the floor itself."""
     peak_mib: float
+
+
+def corruption(name: str) -> Corruption:
+    """That of an objective of texts, with its defaults; its special tokens have the ids of some words."""
+    config = TokenizerConfig(kind="whitespace", specials=["<mask>"], sentinels=100)
+    tokenizers = Tokenizers(config, {"tgt": WordTokenizer.learn(config, ["."])})
+    (objective,) = build_objectives(TrainingConfig.model_validate({"max_updates": 1, name: {}}))
+    return lambda batch, generator: objective.corrupt(batch, generator, tokenizers)
 
 
 def nmtkit_blocks(config: ModelConfig, arithmetic: Arithmetic, setup: Setup, folder: Path) -> Iterator[int]:
@@ -176,7 +189,7 @@ def beside_floor(setup: Setup, config: TransformerConfig, arithmetics: Iterable[
     configs = {"nmtkit, dropout as the floor": config, "nmtkit, its default dropout": by_default}
     model = build(config, setup.store.tgt_size)
     floor = BareTransformer(config, setup.store.tgt_size, config.dropout)
-    few = next(BatchStream(setup.store, BatchConfig(batch_tokens=BATCH_TOKENS), SEED))  # for a CPU
+    few = next(replace(setup, batch_tokens=BATCH_TOKENS).stream())  # for a CPU
     console.say(check_same_function(model, floor, few))
     rows = []
     for arithmetic in arithmetics:
