@@ -100,7 +100,7 @@ def import_command(folder: Path, toolkit: str | None, output: str | None) -> Non
             "DIR` makes of a model of Hugging Face's hub (pip install huggingface_hub)"
         )
     run = import_run(folder, output, tell, toolkit)
-    tell(f"imported into {run.path}; try: echo TEXT | nmtkit translate -m {run.path}")
+    tell(f"imported into {run.path}")
 
 
 @click.command("export")

@@ -62,6 +62,14 @@ PARSED = {
         "nmtkit train inshorts-",
         "nmtkit summarize -m RUN ",
     ),
+    "is for a public model; tests/huggingface does it": (
+        "nmtkit translate -m runs/nllb ",
+        "nmtkit summarize -m runs/bart ",
+        "nmtkit generate -m runs/gpt2 ",
+        "nmtkit perplexity -m runs/gpt2 ",
+        "nmtkit train --source articles.txt --target summaries.txt --init-from runs/bart ",
+        "nmtkit train --target train.en --init-from ",
+    ),
     "tests/test_makefile.py, tests/generators or tests/interchange does it": (
         "nmtkit import ",
         "nmtkit export runs/mine mine-hf ",
@@ -184,7 +192,8 @@ def prepared(corpus: Path, trained: Path, tmp_path_factory: pytest.TempPathFacto
     (folder / "with-back.yaml").write_text(blocks("little-text", "yaml")[0] + small, encoding="utf-8")
     chosen = blocks("first", "yaml")[0].replace("multi30k-en-de-transformer", "preset-tiny") + small
     (folder / "runs" / "train-en-de" / "chosen.yaml").write_text(chosen, encoding="utf-8")
-    (folder / "opus-mt-en-de").mkdir()
+    for name in ("opus-mt-en-de", "nllb", "bart", "gpt2"):
+        (folder / name).mkdir()
     (folder / "data").symlink_to(ROOT / "data")
     make_run(folder, "news", SUMMARIZATION)
     make_run(folder, "transformer", TRANSFORMER)
