@@ -74,6 +74,10 @@ def export_run(
         opened, tokenizers, recipe = run.open_model(torch.device("cpu"), weights)
         if (model := as_seq2seq(opened)) is None:
             raise RecipeError(f"{recipe.model.kind}: only models that write a text from a text are exported")
+        if to != "safetensors" and tokenizers.config.kind == "huggingface":
+            raise NmtkitError(
+                f"the tokenizer of this model came with it, and --to {to} cannot write it: take safetensors"
+            )
         EXPORTS[to](model, tokenizers, recipe, beside)
         if to != "safetensors":
             try:
@@ -96,6 +100,7 @@ def require_comparable(engine: str, config: SearchConfig) -> None:
         "min_length_ratio": (not config.min_length_ratio, "0"),
         "word_reward": (not config.word_reward, "0"),
         "repetition_penalty": (config.repetition_penalty == 1.0, "1"),
+        "certain_prefix": (not config.certain_prefix, "false"),
         "patience": (config.patience == 1.0, "1"),
         "no_repeat_except": (not config.no_repeat_except, "none"),
     }

@@ -231,4 +231,6 @@ def test_it_is_tuned_and_told_no_language(small: Path, console: Command, tmp_pat
         len(succeeded(console("translate", "-m", "runs/tuned", "--device", "cpu", stdin=TEXTS[0])).out.splitlines())
         == 1
     )
+    refused(console("export", "runs/t5", "out", "--to", "huggingface"), "take safetensors")
+    succeeded(console("export", "runs/t5", "out", "--to", "safetensors"))
     refused(console("translate", "-m", "runs/t5", "--from", "de", "--device", "cpu", stdin="a"), "leave it out")

@@ -84,6 +84,16 @@ def test_sinusoids_by_the_formula(width: int) -> None:
     assert torch.equal(sinusoids(40, width, "sinusoidal_halves"), torch.cat([table[:, 0::2], table[:, 1::2]], 1))
 
 
+@pytest.mark.parametrize("width", [6, 8])
+def test_sinusoids_of_fairseq_by_the_formula(width: int) -> None:
+    table, half = sinusoids(30, width, "sinusoidal_fairseq"), width // 2
+    for position in range(30):
+        for column in range(half):
+            angle = (position + 2) / 10000 ** (column / (half - 1))
+            expected = pytest.approx([math.sin(angle), math.cos(angle)], abs=1e-6)
+            assert table[position, [column, half + column]].tolist() == expected
+
+
 def test_sinusoidal_positions_have_no_end() -> None:
     positions = SinusoidalPositions(4)
     assert torch.equal(positions(1000), sinusoids(1000, 4))

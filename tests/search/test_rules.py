@@ -206,3 +206,13 @@ def test_the_greatest_coverage_penalty_is_a_number_in_every_precision(kind: Cove
     assert cost.isfinite().all()
     assert cost[0] == 0
     assert cost[1] < 0
+
+
+def test_a_certain_prefix_costs_nothing() -> None:
+    wanted = torch.tensor([7, PAD])
+    given = uniform(2)
+    for certain in (False, True):
+        ruled = apply_rules(uniform(2), SearchConfig(certain_prefix=certain), None, None, wanted)
+        assert ruled[0, 7] == (0.0 if certain else given[0, 7])
+        assert ruled[0].isfinite().sum() == 1
+        assert torch.equal(ruled[1, 4:], given[1, 4:])
