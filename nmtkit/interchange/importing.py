@@ -56,8 +56,6 @@ def import_run(source: Path, path: str | None = None, notify: Notify = ignore, t
     notify(f"{imported.architecture} model of {what}")
     for note in (*([f"it searches as {imported.toolkit} does: {search}"] if search else []), *imported.notes):
         notify(note)
-    if imported.search:
-        notify(f"try: echo TEXT | nmtkit {TASKS.get(imported.task).command} -m {run.path}")
     return run
 
 
