@@ -25,7 +25,7 @@ from nmtkit.runs.origin import FineTuningOrigin, origin_tokenizers, read_origin
 from nmtkit.runs.saved import SavedRun
 from nmtkit.tasks.task import TASKS
 
-_NEWER = ("labels", "features", "labels_field", "columns", "specials", "tags", "sentinels", "directions")
+_NEWER = ("labels", "features", "labels_field", "columns", "specials", "tags", "sentinels", "directions", "affixes")
 
 
 class Preprocessing:
