@@ -93,7 +93,7 @@ class Captioner(Seq2Seq[FeatureMemory, HiddenState]):
     source_end = False
 
     def __init__(self, size: int = SIZE) -> None:
-        super().__init__(self.Config(), VocabularySizes({"tgt": size}))
+        super().__init__(self.Config(), VocabularySizes({"features": 3, "tgt": size}))
         torch.manual_seed(0)
         self.tgt_embedding, self.cell, self.output = nn.Embedding(size, 8), nn.GRUCell(8, 8), nn.Linear(16, size)
         self.reading = nn.Linear(3, 8)

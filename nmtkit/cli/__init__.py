@@ -70,7 +70,7 @@ SHARED_MODULES = {
     "preprocess": "recipe",
     **dict.fromkeys(("score", "score-alignments"), "score"),
     **dict.fromkeys(("tokenize", "detokenize"), "tokens"),
-    **dict.fromkeys(("translate", "summarize", "rerank"), "translate"),
+    **dict.fromkeys(("translate", "summarize"), "translate"),
     **dict.fromkeys(("tune", "doctor"), "bench"),
 }
 """Modules of several commands, which are called after the command there: `tokenize_command`."""

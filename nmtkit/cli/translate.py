@@ -2,33 +2,25 @@
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, replace
-from itertools import count
+from dataclasses import replace
 from pathlib import Path
 
 import click
 import cloup
 
-from nmtkit.cli import completing, inference, options, results
+from nmtkit.cli import inference, options, results
 from nmtkit.cli.options import FILE, Decorator, Number
 from nmtkit.cli.reading import field_lines, text_windows, windows
 from nmtkit.cli.reporting import is_quiet, note, tell
-from nmtkit.cli.scoring import read_texts
-from nmtkit.core.formats import dump_yaml, load_yaml
-from nmtkit.core.settings import parse
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.json_records import EXTRACT_HINT
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.corpus.text import read_lines
 from nmtkit.experiment.loading import DecodingOptions
-from nmtkit.metrics import metric_names
-from nmtkit.tasks.language_modelling import LANGUAGE_MODELLING
 from nmtkit.tasks.summarization import SUMMARIZATION
 from nmtkit.tasks.translation import TRANSLATION
-from nmtkit.translation.inputs import require_pairs
 from nmtkit.translation.long_texts import ParagraphTranslator, Summarizer, looks_like_paragraph
 from nmtkit.translation.requests import Request, Terminology, parse_dictionary
-from nmtkit.translation.reranking import Candidate, ChannelWeights, rerank, score_candidates, tune_weights
 from nmtkit.translation.translator import Translator
 
 scores_option: Decorator = click.option("--scores", is_flag=True, help="Print score and log-probability in front.")
@@ -177,83 +169,6 @@ def _noting_paragraphs(text: Iterable[list[str]]) -> Iterator[list[str]]:
                 warned = True
         count += len(window)
         yield window
-
-
-@cloup.command("rerank")
-@options.files
-@cloup.option_group(
-    "Common",
-    options.models,
-    click.option("--channel", metavar="RUN", required=True, shell_complete=completing.runs, help="Target to source."),
-    click.option(
-        "--lm", "speaker", metavar="RUN", shell_complete=completing.runs, help="Language model of the target."
-    ),
-    click.option("--n-best", type=Number(1), default=10, show_default=True, help="Candidates for each line."),
-    click.option(
-        "--weights", "tuned", type=FILE, metavar="FILE", help="YAML that --tune wrote. Default: channel 1, lm 1."
-    ),
-    click.option("--tune", type=FILE, metavar="REF", help="Print the best weights by these references of FILEs."),
-    click.option("--metric", default="bleu", show_default=True, help="What --tune goes by."),
-    results.output,
-    options.as_json("Print a JSON object for each line: candidates with nats a token of each model."),
-    options.device,
-)
-@cloup.option_group(
-    "Search and speed",
-    inference.search_flags("beam_size"),
-    inference.search,
-    inference.precision("auto"),
-    options.threads,
-)
-@options.quiet
-@results.into_output
-@inference.opens_model
-def rerank_command(
-    how: DecodingOptions,
-    files: tuple[Path, ...],
-    channel: str,
-    speaker: str | None,
-    tuned: Path | None,
-    tune: Path | None,
-    metric: str,
-    as_json: bool,
-) -> None:
-    """Translate FILEs, or standard input; of the N best a channel and a language model choose (Yee et al. 2019).
-
-    The channel model translates from the target to the source. All three may have other vocabularies.
-
-    \b
-    Examples:
-      nmtkit rerank -m runs/mine --channel runs/back --lm runs/lm valid.en --tune valid.de -o weights.yaml
-      nmtkit rerank -m runs/mine --channel runs/back --lm runs/lm --weights weights.yaml test.en -o new.de
-    """
-    if tune is not None and (tuned is not None or as_json):
-        raise click.UsageError("--tune prints weights: leave --weights and --json out")
-    chosen = parse(ChannelWeights, {} if tuned is None else load_yaml(tuned)[0], str(tuned))
-    translator = inference.open_model(how, TRANSLATION.name)
-    other = replace(how, n_best=1, search_settings=None, ensemble_weights=None)
-    back = inference.open_model(replace(other, model=channel), TRANSLATION.name)
-    lm = inference.open_model(replace(other, model=speaker), LANGUAGE_MODELLING.name) if speaker else None
-    text = text_windows(files, EXTRACT_HINT, inference.window_lines(translator))
-    scored = (score_candidates(lines, translator.search(lines, how.n_best), back, lm) for lines in text)
-    if tune is not None:
-        candidates, references = [several for window in scored for several in window], read_texts(tune, "--tune")
-        require_pairs(candidates, references, "reference")
-        best, value, alone = tune_weights(candidates, references, *metric_names([metric]))
-        tell(f"{metric} {value:.2f}, and {alone:.2f} with the model alone")
-        sys.stdout.write(dump_yaml(best.model_dump()))
-        return
-    written = count(1)
-
-    def write(candidates: Sequence[Candidate]) -> None:
-        ranked = rerank(candidates, chosen)
-        if as_json:
-            best, *others = [asdict(one) | {"score": one.score(chosen)} for one in ranked]
-            results.write_json_line({"line": next(written), "best": best, "others": others})
-        else:
-            results.write_line(ranked[0].text)
-
-    results.write_stream(scored, write, "lines", "" if files else "type a sentence on each line; it is translated")
 
 
 @cloup.command("summarize")

@@ -336,7 +336,8 @@ def _explanation(
         texts = "texts" if size.one_text else "sources"
         yield f"held out: {counts}; none of their {texts} is in train (all are in {folder.text})"
         if held["valid"] < ROUGH_BELOW:
-            yield f"warning: {held['valid']} are few for validation: its scores are rough"
+            few = f"{held['valid']} {'texts' if size.one_text else 'pairs'}"
+            yield f"warning: {few} are few for validation: its scores are rough"
     for warning in proposed.warnings:
         yield f"warning: {warning}"
     if proposed.minutes is not None and not any(setting.startswith("training.") for setting in overridden):

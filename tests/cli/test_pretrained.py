@@ -52,7 +52,8 @@ def trained_by(settings: recipe.Recipe, folder: Path, resume: bool = False) -> t
     events = list(run.train(torch.device("cpu"), said.append, resume))
     assert isinstance(events[-1], Stopped)
     saved = safetensors.torch.load_file(folder / "checkpoints" / "last.safetensors")
-    return said, {name.removeprefix("weights/"): saved[name] for name in saved if name.startswith("weights/")}
+    of_vectors = [text for text in said if "weights are trained" not in text]
+    return of_vectors, {name.removeprefix("weights/"): saved[name] for name in saved if name.startswith("weights/")}
 
 
 def rows_of(run: Path, words: Sequence[str]) -> list[int]:

@@ -82,7 +82,7 @@ def written(folder: Path, task: str, **settings: object) -> Path:
         "task": task,
         "data": data,
         "tokenizer": {"kind": "whitespace", "vocab_size": 50},
-        "model": {"kind": "rnnsearch"},
+        "model": {"kind": "transformer_lm" if task == "modelling" else "rnnsearch"},
         "training": {"max_updates": 1, "best_metric": "loss", "higher_is_better": False},
         **settings,
     }
@@ -113,7 +113,7 @@ def lines(path: Path) -> list[str]:
 
 def test_a_language_model_has_targets_alone(folder: Path) -> None:
     tokenizers, data = preprocessed(folder, "modelling")
-    assert sizes_of(tokenizers) == {"tgt": 9}
+    assert sizes_of(tokenizers) == {"src": 9, "tgt": 9}
     assert sorted(path.name for path in (folder / "run" / "vocabulary").iterdir()) == [
         "sums.json", "tgt.vocab", "tokenizer.json",
     ]  # fmt: skip

@@ -35,8 +35,10 @@ SMALL: dict[str, tuple[str, dict[str, object]]] = {
     "transformer": ("transformer", TRANSFORMER),
     "transformer-head": ("transformer", {**TRANSFORMER, "copying": "head"}),
     "transformer-learned": ("transformer", {**TRANSFORMER, "copying": "learned"}),
+    "luong-own": ("luong", {**RNN, "copying": "own"}),
+    "t5": ("t5", {**TRANSFORMER, "copying": "learned"}),
 }
-COPYING = [name for name in SMALL if name.startswith(("pointer", "intra", "transformer-"))]
+COPYING = [name for name, (kind, settings) in SMALL.items() if MODELS.get(kind).Config.model_validate(settings).copies]
 
 
 def learned(texts: Sequence[str] = KNOWN, kind: str = "word", **settings: object) -> Tokenizers:
