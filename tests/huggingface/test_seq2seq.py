@@ -134,8 +134,10 @@ def test_it_computes_and_writes_what_it_did(kind: str, tmp_path: Path) -> None:
         own = theirs(**given, decoder_input_ids=start, labels=labels.masked_fill(~batch.targets.mask, -100)).loss
     wanted = logits.log_softmax(-1)[:, :, rows.clamp(max=logits.shape[-1] - 1)]
     real, kept = batch.targets.mask, torch.tensor([*range(3, len(rows))])
-    near = 1e-4 if kind.startswith("t5") else 1e-5  # T5 there takes every softmax in float32, whatever its own type
-    torch.testing.assert_close(log_probs[real][:, kept], wanted[real][:, kept], rtol=1e-5, atol=near)
+    # Parts of theirs stay in float32 (the softmax of T5, sinusoids), and large weights multiply that rounding.
+    found, expected = log_probs[real][:, kept], wanted[real][:, kept]
+    assert torch.linalg.norm(found - expected) < 1e-5 * torch.linalg.norm(expected)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
     loss = -log_probs.gather(2, batch.targets.ids[..., None])[..., 0][real].mean()
     torch.testing.assert_close(loss, own, rtol=0, atol=1e-5)
     theirs.float()
