@@ -175,7 +175,7 @@ class Batch(Rows):
     targets: Targets = ABSENT
     """What it writes."""
     labels: Tensor = ABSENT
-    """The label of each example `(B,)`, of each position `(B,S)`, or of each that is asked for `(B,Q)`; -1: none."""
+    """Of each example `(B,)`, position `(B,S)`, in two directions `(B,2,S)`, or one asked for `(B,Q)`; -1: none."""
     alignment: Tensor | None = None
     """`(B,T,S)`, bool: links between the tokens of targets and inputs; None without an alignment."""
     prefix: Tensor | None = None
@@ -204,7 +204,7 @@ class Batch(Rows):
 
     @property
     def loss_mask(self) -> Tensor:
-        """Where something is to be predicted: positions of targets `(B,T)`, or labels `(B,)` or `(B,S)`."""
+        """Where something is to be predicted: positions of targets `(B,T)`, or of `labels`."""
         return self.targets.mask if self.has_targets else self.labels >= 0
 
     def wanted(self, extended: bool = False) -> Tensor:

@@ -85,8 +85,9 @@ def require_convertible(model: ModelConfig, engine: str) -> TransformerConfig:
     config = cast(TransformerConfig, model)
     if config.copies:
         raise NmtkitError(f"{engine} has no counterpart of a transformer that copies (copying: {config.copying})")
-    if config.embedding_norm:
-        raise NmtkitError(f"{engine} has no counterpart of normalized embeddings (embedding_norm); take safetensors")
+    if config.embedding_norm or config.elmo:
+        what = "words in context (elmo)" if config.elmo else "normalized embeddings (embedding_norm)"
+        raise NmtkitError(f"{engine} has no counterpart of {what}; take safetensors")
     if engine == "huggingface" and not (config.source_end and config.norm_epsilon == 1e-5):
         setting = "an epsilon of normalization other than 1e-5" if config.source_end else "a source without its </s>"
         raise NmtkitError(f"{engine} has no counterpart of {setting}; take --to ctranslate2 or safetensors")

@@ -1,5 +1,6 @@
 """One file per paper; importing this package registers every model."""
 
+from nmtkit.models import elmo as elmo
 from nmtkit.models import intra_attention as intra_attention
 from nmtkit.models import luong as luong
 from nmtkit.models import pointer_generator as pointer_generator

@@ -109,9 +109,9 @@ class PointerGenerator(RecurrentModel[AttentionMemory, PointerGeneratorState]):
         for name, parameter in [*self.encoder.named_parameters(), *self.decoder.named_parameters()]:
             if "weight" in name:
                 nn.init.uniform_(parameter, -0.02, 0.02)
-        for module in (self.src_embedding, self.tgt_embedding, self.reduce, self.output):
-            for parameter in module.parameters():
-                nn.init.trunc_normal_(parameter, std=1e-4, a=-2e-4, b=2e-4)
+        words = self.src_embedding.weight, self.tgt_embedding.weight
+        for parameter in (*words, *self.reduce.parameters(), *self.output.parameters()):
+            nn.init.trunc_normal_(parameter, std=1e-4, a=-2e-4, b=2e-4)
         score = self.attention.score
         assert isinstance(score, Additive)
         size = score.energy.numel()

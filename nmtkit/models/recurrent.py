@@ -30,6 +30,7 @@ from nmtkit.models.base import (
     VocabularySizes,
     require_shared_vocabulary,
 )
+from nmtkit.models.elmo import ContextualEmbedding, ElmoConfig
 
 
 class RecurrentConfig(ModelConfig):
@@ -43,6 +44,8 @@ class RecurrentConfig(ModelConfig):
     """Probability, on embeddings, between layers and before the output words; with attention on encoder states too."""
     tie: Tie = "none"
     """What shares one matrix: nothing; both embeddings; target embedding and output; or all three."""
+    elmo: ElmoConfig | None = None
+    """What reads the context of source words: an elmo run, which `init_from.src_embedding` names. Default: nothing."""
 
     @abstractmethod
     def encoder(self) -> RecurrentEncoder:
@@ -164,14 +167,15 @@ class RecurrentModel(Seq2Seq[M, S]):
         self.dropout = Dropout(config.dropout)
         self.tgt_embedding = nn.Embedding(sizes["tgt"], config.embedding_size)
         shared = config.tie in ("embeddings", "all")
-        self.src_embedding = self.tgt_embedding if shared else nn.Embedding(sizes["src"], config.embedding_size)
+        own = self.tgt_embedding if shared else nn.Embedding(sizes["src"], config.embedding_size)
+        self.src_embedding = ContextualEmbedding(own, config.elmo) if config.elmo else own
         self.encoder = config.encoder()
 
     def encode_source(self, batch: Batch, need_cell: bool) -> RecurrentEncoderOutput:
         """Runs the encoder over the source; whichever way it reads, its states stand in the order of the words."""
         order = reversed_positions(batch.inputs.mask) if self.reverse_source else None
-        src = batch.inputs.ids if order is None else batch.inputs.ids.gather(1, order)
-        embedded = self.dropout(self.src_embedding(src))  # (B,S,E)
+        words = self.src_embedding(batch.inputs.ids)  # (B,S,E)
+        embedded = self.dropout(words if order is None else gather_positions(words, order))
         encoded: RecurrentEncoderOutput = self.encoder(embedded, batch.inputs.mask, batch.inputs.lengths, need_cell)
         return encoded if order is None else replace(encoded, states=gather_positions(encoded.states, order))
 

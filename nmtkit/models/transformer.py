@@ -50,6 +50,7 @@ from nmtkit.models.base import (
     require_shared_vocabulary,
     rows_per_sentence,
 )
+from nmtkit.models.elmo import ContextualEmbedding, ElmoConfig
 
 
 class LayersConfig(ModelConfig):
@@ -115,6 +116,8 @@ class TransformerConfig(LayersConfig):
     """Decoder layer, counted from 1, whose attention is shown as the alignment. Default: the last but one."""
     alignment_heads: Literal["mean"] | int = "mean"
     """The heads of that layer that are shown: the mean of all, or one head, counted from 1."""
+    elmo: ElmoConfig | None = None
+    """What reads the context of source words: an elmo run, which `init_from.src_embedding` names. Default: nothing."""
     copying: Literal["none", "head", "learned"] = "none"
     """Whether the decoder can copy source words, unknown ones too. head: by the attention of alignment_layer and
     alignment_heads. learned: by one more attention, which is then the one shown."""
@@ -197,7 +200,8 @@ class Transformer(HeadedModel[TransformerMemory]):
         self.source_end, (self.alignment_layer, self.shown_heads) = config.source_end, config.shown
         self.tgt_embedding = self._embedding(sizes["tgt"])
         shared = config.tie in ("embeddings", "all")
-        self.src_embedding = self.tgt_embedding if shared else self._embedding(sizes["src"])
+        own = self.tgt_embedding if shared else self._embedding(sizes["src"])
+        self.src_embedding = ContextualEmbedding(own, config.elmo) if config.elmo else own
         self.src_positions, self.tgt_positions = self._positions(config, "src"), self._positions(config, "tgt")
         self.dropout = Dropout(config.dropout)
 

@@ -165,7 +165,10 @@ class Recipe(Settings):
 
     @model_validator(mode="after")
     def _weights_and_stages(self) -> "Recipe":
-        if self.init_from is not None and self.init_from.run and self.pretrained_embeddings is not None:
+        runs = self.init_from.runs if self.init_from else {}
+        if getattr(self.model, "elmo", None) and not {"run", "src_embedding"} & {*runs}:
+            raise ValueError("`model.elmo`: what reads the context is of another run: set `init_from.src_embedding`")
+        if "run" in runs and self.pretrained_embeddings is not None:
             raise ValueError(
                 "`init_from` gives the model all weights, word vectors too: leave `pretrained_embeddings` out"
             )

@@ -166,9 +166,10 @@ def load_origin_weights(model: Model, tokenizers: Tokenizers, folder: RunFolder,
 
 def _take(model: Model, part: str, source: Model, *tokenizers: Tokenizers) -> str:
     """As `take_part`; it also says what differs in the settings that both models have."""
-    old, new = source.config.model_dump(), model.config.model_dump()
+    old, new, kind = source.config.model_dump(), model.config.model_dump(), source.config.kind
+    group, new = (f"model.{kind}", new[kind]) if new.get(kind) else ("model", new)
     shared = [key for key in old if key not in ("kind", "tie") and None not in (old[key], new.get(key))]
-    differences = _differing("model", *({key: one[key] for key in shared} for one in (old, new)))
+    differences = _differing(group, *({key: one[key] for key in shared} for one in (old, new)))
     return "; ".join([take_part(model, part, source, differences, tokenizers), *differences])
 
 

@@ -15,6 +15,7 @@ from nmtkit.models.base import PARTS, Model
 _OTHER_SIDE = {"encoder": "decoder", "src_": "tgt_", "decoder": "encoder", "tgt_": "src_"}
 _OF_TOKENS = {
     "src_embedding.weight": "src",
+    "src_embedding.context.words.weight": "src",
     "tgt_embedding.weight": "tgt",
     "output.weight": "tgt",
     "output.bias": "tgt",
@@ -35,7 +36,8 @@ def take_part(
     there = {name: one for name, one in model.state_dict(keep_vars=True).items() if name.startswith(PARTS[part])}
     unique = {id(there[name]): name for name in sorted(there, key=lambda name: name in given)}  # tied ones once
     own = {name: there[name] for name in unique.values()}
-    taken, faults, grown = [name for name in own if name in given], list[str](), list[str]()
+    taken, grown = [name for name in own if name in given], list[str]()
+    faults = [f"{name} is never trained, and not there" for name in own if ".context." in name and name not in given]
     for name in taken:
         first = int(name in _OF_TOKENS or name.endswith("_positions.table"))  # of these the number of rows may differ
         if own[name].shape[first:] != given[name].shape[first:]:

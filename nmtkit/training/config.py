@@ -3,7 +3,7 @@
 from typing import Annotated, Literal
 
 from nmtkit.core.registry import suggest_names
-from nmtkit.core.settings import MAX_THREADS, Field, field_validator, model_validator
+from nmtkit.core.settings import MAX_THREADS, Field, Settings, field_validator, model_validator
 from nmtkit.training.objectives.attention import GuidedAlignmentConfig
 from nmtkit.training.objectives.corruption import DenoisingConfig, PermutationConfig, SpanCorruptionConfig
 from nmtkit.training.objectives.masked_words import MaskedWordsConfig
@@ -43,6 +43,8 @@ class TrainingConfig(OptimizerConfig):
     permutation: PermutationConfig | None = None
     """Pretraining as of XLNet, in place of the likelihood: words are predicted in random orders; `{}` takes the
     defaults. Default: off."""
+    both_directions: Settings | None = None
+    """Pretraining as of ELMo, in place of the likelihood: `{}` predicts each word from either side. Default: off."""
     objectives: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
     """Further losses by name, each with its weight: objectives that are registered from outside the package."""
     freeze: list[str] = Field(default_factory=list)

@@ -181,7 +181,7 @@ def prepared(corpus: Path, trained: Path, tmp_path_factory: pytest.TempPathFacto
     tiny = (
         blocks("multilingual", "yaml")[0].replace("vocab_size: 8000", "vocab_size: 60").replace("tie: all", "heads: 2")
     )
-    named = dict(zip(blocks("pretraining", "yaml"), ("masked", "replaced", "spans"), strict=False))
+    named = dict(zip(blocks("pretraining", "yaml"), ("masked", "spans"), strict=False))
     named |= {text: "from-bert" for text in blocks("pretraining", "yaml") if "runs/masked" in text}
     named |= {text: "t5" for text in blocks("pretraining", "yaml") if "stages:" in text}
     for text, name in named.items():

@@ -9,7 +9,7 @@ import torch
 from commands import sentence_pairs, write_lines
 from torch import Tensor
 
-from nmtkit import recipe
+from nmtkit import Translator, recipe
 from nmtkit.checkpoints.weights import read_weights
 from nmtkit.experiment.run import Run
 from nmtkit.runs.saved import SavedRun
@@ -26,6 +26,7 @@ BERT = (
     ONE_TEXT
     + f"model: {{kind: bert, layers: 2, max_positions: 16, {SIZES}}}\ntraining: {TRAINING}, masked_words: {{}}}}\n"
 )
+ELMO = ONE_TEXT + f"model: {{kind: elmo, hidden_size: 6}}\ntraining: {TRAINING}, both_directions: {{}}}}\n"
 GPT = ONE_TEXT + f"model: {{kind: transformer_lm, layers: 2, max_positions: 16, {SIZES}}}\ntraining: {TRAINING}}}\n"
 PAIRS = f"""\
 data: {{train: {{src: own.src, tgt: own.tgt}}, valid: {{src: own.src, tgt: own.tgt}}}}
@@ -37,13 +38,13 @@ search: {{max_length: 10}}
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the runs `bert` and `gpt`, trained on one text, and pairs."""
+    """A folder with the runs `bert`, `elmo` and `gpt`, trained on one text, and pairs."""
     folder = tmp_path_factory.mktemp("parts")
     pairs = sentence_pairs(40, 1)
     write_lines(folder / "mono.txt", [text for pair in pairs[:20] for text in pair])
     write_lines(folder / "own.src", [source for source, _ in pairs])
     write_lines(folder / "own.tgt", [f"{target} new" for _, target in pairs])
-    for name, text in (("bert", BERT), ("gpt", GPT)):
+    for name, text in (("bert", BERT), ("elmo", ELMO), ("gpt", GPT)):
         (folder / f"{name}.yaml").write_text(text)
         trained(folder, name)
     return folder
@@ -124,6 +125,36 @@ def test_rows_of_embeddings_are_taken_by_token(runs: Path) -> None:
     assert any(f"grown: tgt_embedding.weight by {len(new)} of" in note for note in notes)
 
 
+@pytest.mark.parametrize("kind", ["transformer", "luong"])
+def test_source_words_in_context(runs: Path, tmp_path: Path, kind: str) -> None:
+    """The language models of an elmo run stay as they are, what weights them is trained; resumed exactly, and used."""
+    folder, elmo = Path(shutil.copytree(runs, tmp_path / "parts")), weights_of(runs, "elmo")
+    text = PAIRS if kind == "transformer" else PAIRS.replace(PAIRS.splitlines()[1], "model: {kind: luong}")
+    (folder / "own.yaml").write_text(text + "init_from: {src_embedding: elmo}\n")
+    changes = ["model.elmo={hidden_size: 6, dropout: 0.2}", "training.max_updates=4", "training.save_every=2"]
+    shutil.rmtree(folder / "own", ignore_errors=True)
+    whole, notes = trained(folder, "own", *changes)
+    assert any("taken: src_embedding.context.words" in note and "left at random" in note for note in notes)
+    now = read_weights(whole.weights("last"))
+    assert {name for name in elmo if "context" in name} == {name for name in now if "context" in name}
+    assert all(torch.equal(now[name], elmo[name]) for name in elmo if "context" in name)
+    assert bool(now["src_embedding.s"].all())
+    shutil.rmtree(folder / "own")
+    trained(folder, "own", *changes, "training.max_updates=2")
+    (folder / "elmo").rename(tmp_path / "elmo")
+    run = Run.begin(
+        recipe.load(folder / "own" / "recipe.yaml", ["training.max_updates=4"]), str(folder / "own"), resume=True
+    )
+    list(run.train(CPU, resume=True))
+    run.close()
+    again = read_weights(run.weights("last"))
+    assert all(torch.equal(again[name], one) for name, one in now.items())
+    translations = [
+        *Translator.load(str(folder / "own"), "cpu").translate((folder / "own.src").read_text().splitlines())
+    ]
+    assert len(translations) == 40
+
+
 def test_the_runs_may_go_once_training_has_begun(runs: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(runs, tmp_path / "parts"))
     run, now, _ = begun(folder, "{encoder: bert, decoder: gpt}")
@@ -152,6 +183,15 @@ def test_the_runs_may_go_once_training_has_begun(runs: Path, tmp_path: Path) -> 
         ("{run: bert, encoder: gpt}", "seed=1", "give either `run`, for the whole model, or some of encoder, decoder"),
         ("{encoder: bert, tokenizer: gpt}", "tokenizer={kind: char}", "fit only its own tokenizer; leave `tokenizer`"),
         ("{encoder: best}", "tokenizer={kind: char}", "best: not the folder of a run: there is no such folder"),
+        (
+            "{src_embedding: elmo}",
+            "model.elmo={}",
+            "is .*, 256], and there .*6]\n.*`model.elmo.hidden_size` is 256, and there 6",
+        ),
+        ("{src_embedding: elmo}", "model.elmo={hidden_size: 6, layers: 3}", "context.layers.2.0.* is never trained"),
+        ("{src_embedding: bert}", "model.elmo={}", "context.words.weight is never trained, and not there"),
+        ("{encoder: bert}", "model.elmo={}", "`model.elmo`: what reads the context is of another run"),
+        ("{encoder: elmo}", "seed=1", "that elmo has none of"),
         ("{encoder: best}", "seed=1", "'best' is not the folder of a run, and the recipe lacks a tokenizer"),
     ],
 )

@@ -46,6 +46,7 @@ SLOW = pytest.mark.slow
         ["training.span_corruption={}"],
         pytest.param(["training.denoising={}"], marks=SLOW),
         pytest.param([XLNET, "training.permutation={}"], marks=SLOW),
+        pytest.param(["model={kind: elmo, hidden_size: 16}", "training.both_directions={}"], marks=SLOW),
     ],
 )
 def test_stopped_and_resumed_the_training_is_the_same_bit_for_bit(

@@ -30,6 +30,7 @@ SMALL = {
     "bert": {"hidden_size": 8, "feed_forward_size": 12, "heads": 2, "layers": 1},
     "electra": {"hidden_size": 8, "feed_forward_size": 12, "heads": 2, "layers": 1, "generator_size": 0.5},
     "xlnet": {"hidden_size": 8, "feed_forward_size": 12, "heads": 2, "layers": 1},
+    "elmo": {"hidden_size": 5, "layers": 2},
 }
 LINKS = [[0, 0, 2, 1, 1, 1], [], [0, 3, 0, 0]]  # 4 target tokens have links
 LINKED = collate([[5, 6, 7], [8, 9], [4]], [[7, 6], [5], [9, 9, 8, 4]], alignment=LINKS)
@@ -52,6 +53,8 @@ def build(name: str, settings: dict[str, object] | None = None) -> Any:
 def test_gradient_in_parts_is_that_of_the_whole(name: str, rows: int) -> None:
     whole = build(name)
     batch = LABELLED if as_decoder(whole) is None else BATCH
+    if "both_directions" in whole.pretrained_by:
+        batch = replace(batch, labels=torch.stack([batch.labels, batch.labels], 1))
     total, nll = likelihood(whole(batch, keep=batch.loss_mask), batch, 10, 0.1)
     torch.autograd.backward(total / 10)
 

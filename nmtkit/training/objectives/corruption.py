@@ -269,3 +269,16 @@ class Permutation(Pretraining):
         labels = inputs.ids.gather(1, places).masked_fill(~asked, -1)
         inputs = replace(inputs, order=(ranks[:, :width].contiguous(), places))
         return replace(batch, inputs=inputs, targets=ABSENT, labels=labels)
+
+
+@OBJECTIVES.register("both_directions")
+@dataclass(frozen=True, kw_only=True)
+class BothDirections(Pretraining):
+    """ELMo, Peters et al. 2018, section 3.1: each token is predicted from those before it, and from those behind it."""
+
+    @override
+    def corrupt(self, batch: Batch, generator: torch.Generator, tokenizers: Tokenizers) -> Batch:
+        inputs = whole_texts(batch)
+        told = F.pad(inputs.mask[:, 1:], (1, 0)), within(inputs.lengths - 1, inputs.ids.shape[1])
+        labels = torch.stack([inputs.ids.masked_fill(~one, -1) for one in told], 1)
+        return replace(batch, inputs=inputs, targets=ABSENT, labels=labels)

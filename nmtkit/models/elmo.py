@@ -1,0 +1,91 @@
+"""ELMo: Peters et al. 2018, "Deep contextualized word representations".
+
+    P(w_t | w_<t) = softmax(A ahead_t-1 + b)        P(w_t | w_>t) = softmax(A back_t+1 + b)        section 3.1
+    ELMo_t        = gamma W sum_j softmax(s)_j [ahead_jt; back_jt]        equation 1: what others add to a word vector
+
+Below the LSTMs, as layer 0, are word vectors in place of convolutions over characters; layers are not projected.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from nmtkit.core.settings import Depth, Field, Width
+from nmtkit.data.batch import Batch
+from nmtkit.data.vocabulary import BOS, PAD
+from nmtkit.layers.elementary import Dropout
+from nmtkit.layers.recurrent import build_rnn, gather_positions, init_weights, reversed_positions, run_rnn
+from nmtkit.models.base import MODELS, Model, ModelConfig, ModelOutput, VocabularySizes
+
+
+class ElmoConfig(ModelConfig):
+    """The defaults suit small corpora; the paper's is 2 layers of 4096 units, projected to 512."""
+
+    kind: Literal["elmo"] = "elmo"
+    """Which model."""
+    hidden_size: Width = Field(default=256, ge=1)
+    """Units of every layer in each direction; also the size of the embeddings."""
+    layers: Depth = Field(default=2, ge=1)
+    """Layers of each direction."""
+    dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
+    """Dropout of what each layer reads, and of all that they hand on."""
+
+
+class BiLM(nn.Module):
+    """The layers of both directions, with the residual connections of section 3.4."""
+
+    def __init__(self, config: ElmoConfig, vocabulary: int) -> None:
+        super().__init__()
+        width, layers, both = config.hidden_size, range(config.layers), range(2)
+        self.words, self.dropout = nn.Embedding(vocabulary, width), Dropout(config.dropout)
+        self.layers = nn.ModuleList(nn.ModuleList(build_rnn("lstm", width, width) for _ in both) for _ in layers)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """All layers over texts `(B,S)`, padded on the right: `(L+1,B,2,S,H)`."""
+        words, turned = self.words(ids), reversed_positions(ids != PAD)
+        found = [torch.stack([words, gather_positions(words, turned)])]  # (2,B,S,H)
+        for pair in self.layers:
+            read = zip(pair.children(), self.dropout(found[-1]), strict=True)
+            states = torch.stack([run_rnn(layer, one)[0] for layer, one in read])
+            found.append(states if len(found) == 1 else states + found[-1])
+        ordered = [torch.stack([ahead, gather_positions(back, turned)], 1) for ahead, back in found]
+        return self.dropout(torch.stack(ordered))  # type: ignore[no-any-return]
+
+
+class ContextualEmbedding(nn.Embedding):
+    """The vectors of `words` in whole texts, to which ELMo is added; its language models are not trained."""
+
+    def __init__(self, words: nn.Embedding, config: ElmoConfig) -> None:
+        super().__init__(*words.weight.shape)
+        self.weight, size = words.weight, words.embedding_dim
+        self.context = BiLM(config, words.num_embeddings).requires_grad_(False)
+        self.s, self.gamma = nn.Parameter(torch.zeros(config.layers + 1)), nn.Parameter(torch.full((1,), size**-0.5))
+        self.map = nn.Linear(2 * config.hidden_size, size, bias=False)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Vectors `(B,S,E)` of texts `(B,S)`, before which the language models read BOS."""
+        mixed = torch.tensordot(torch.softmax(self.s, 0), self.context(pad(ids, (1, 0), value=BOS)), 1)[:, :, 1:]
+        added: Tensor = self.gamma * self.map(mixed.transpose(1, 2).flatten(2))
+        return super().forward(ids) + added
+
+
+@MODELS.register("elmo")
+class Elmo(Model):
+    """The language models."""
+
+    Config = ElmoConfig
+    output_column = "tgt"
+    pretrained_by = ("both_directions",)
+
+    def __init__(self, config: ElmoConfig, sizes: VocabularySizes) -> None:
+        super().__init__(config, sizes)
+        self.src_embedding = nn.ModuleDict({"context": BiLM(config, sizes["tgt"])})  # as others name it
+        self.output = nn.Linear(config.hidden_size, sizes["tgt"])
+        init_weights(self, "xavier")
+
+    def read(self, batch: Batch, need_attention: bool = False) -> tuple[ModelOutput, None]:
+        """What tells each word in either direction, `(B,2,S,H)`; zeros where nothing was read. There is no memory."""
+        top = self.src_embedding["context"](batch.inputs.ids)[-1] * batch.inputs.mask[:, None, :, None]
+        return ModelOutput(torch.stack([pad(top[:, 0], (0, 0, 1, -1)), pad(top[:, 1], (0, 0, -1, 1))], 1)), None
