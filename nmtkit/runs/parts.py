@@ -37,7 +37,7 @@ def take_part(
     unique = {id(there[name]): name for name in sorted(there, key=lambda name: name in given)}  # tied ones once
     own = {name: there[name] for name in unique.values()}
     taken, grown = [name for name in own if name in given], list[str]()
-    faults = [f"{name} is never trained, and not there" for name in own if ".context." in name and name not in given]
+    faults = [f"{one} is never trained, and not there" for one in own if f"{part}.context." in one and one not in given]
     for name in taken:
         first = int(name in _OF_TOKENS or name.endswith("_positions.table"))  # of these the number of rows may differ
         if own[name].shape[first:] != given[name].shape[first:]:
