@@ -75,7 +75,14 @@ def done(stranger: str, folder: Path, *words: str) -> str:
     return out
 
 
-@pytest.fixture(scope="module", params=STRANGERS)
+OURS_TOO = ("language_model", "masked_language_model")
+"""Strangers of kinds that the package has as well."""
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=[pytest.mark.slow] if name in OURS_TOO else []) for name in STRANGERS],
+)
 def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     """The name of a stranger, and a folder with its recipe and what `train` made of it."""
     stranger, folder = request.param, tmp_path_factory.mktemp(request.param)
