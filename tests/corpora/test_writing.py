@@ -171,13 +171,13 @@ def test_nothing_left_for_train_is_an_error_with_the_reasons(tmp_path):
 
 
 def test_only_a_chunk_and_what_is_held_for_testing_are_in_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(writing, "CHUNK_PAIRS", 20)
-    one = entry(split={"valid": 0.2, "test": 0.2, "max_pairs": 10})
-    pairs = (Pair(f"source {n}" + " " + "x" * 10_000, f"target {n}") for n in range(600))  # 6 MB
+    monkeypatch.setattr(writing, "CHUNK_PAIRS", 100)
+    one = entry(split={"valid": 0.2, "test": 0.2, "max_pairs": 50})
+    pairs = (Pair(f"source {n}" + " x" * 5000, f"target {n}") for n in range(2000))  # 20 MB
     tracemalloc.start()
     try:
         written = write_pairs(one, pairs, tmp_path, Counter())
-        assert tracemalloc.get_traced_memory()[1] < 3 << 20
+        assert tracemalloc.get_traced_memory()[1] < 10 << 20
     finally:
         tracemalloc.stop()
-    assert written.counts["train"]["pairs"] == 580
+    assert written.counts["train"]["pairs"] == 1900
