@@ -107,6 +107,7 @@ def test_a_task_that_came_later_is_trained_validated_and_tested(corpus: Path, tm
         assert "turning" in recipe.Recipe.model_json_schema()["properties"]["task"]["enum"]
 
 
+@pytest.mark.slow
 def test_a_file_of_ones_own_is_run_as_nmtkit(corpus: Path, tmp_path: Path) -> None:
     own = shown("Adding a model") + shown("Run a file of your own as nmtkit")
     (tmp_path / "bag.py").write_text(own, encoding="utf-8")

@@ -41,16 +41,16 @@ class TestChange:
 def score_before(run: SavedRun, device: torch.device, threads: int | None = None, notify: Notify = ignore) -> None:
     """Scores the run that a training begins from on both test sets, once, and records it with what was begun from.
 
-    Nothing is done for a run that began from none, or where that one is not there any more.
+    Nothing is done for a run that began from none or from one with another task, which cannot be scored on this one's
+    texts, or where that one is not there any more.
     """
     origin = read_origin(run.folder)
     if origin is None or origin.before or origin.parts or not Path(origin.weights).is_file():
         return
-    tests = _tests(run.recipe, origin)
-    if not tests:
+    source, tests = SavedRun(RunFolder(Path(origin.run))), _tests(run.recipe, origin)
+    if not tests or source.recipe.task != run.recipe.task:
         return
     notify(f"before fine-tuning: scoring {origin.run} on the test sets ({', '.join(tests)})")
-    source = SavedRun(RunFolder(Path(origin.run)))
     options = DecodingOptions(device=str(device), weights=origin.weights, threads=threads)
     before = {text: _score(source, options, files, run.recipe).value for text, files in tests.items()}
     write_json(run.folder.origin, origin.model_copy(update={"before": before}).model_dump(mode="json"))

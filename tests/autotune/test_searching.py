@@ -176,6 +176,7 @@ def test_measuring_ends_within_its_share_where_every_config_is_slow(planned: flo
     assert CLOCK.now - begun <= MAX_SHARE * planned * 1.001
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("int8" not in inference.supported_precisions(CPU), reason="this torch has no products of int8 here")
 def test_a_real_search_whose_products_are_slow_makes_few_of_them(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -27,9 +27,9 @@ masked words; also on back-translations; after span corruption and on back-trans
 MODEL = {
     "kind": "transformer",
     "hidden_size": 128,
-    "feed_forward_size": 512,
+    "feed_forward_size": 256,
     "heads": 4,
-    "layers": 3,
+    "layers": 2,
     "dropout": 0.2,
     "norm": "post",
     "activation": "gelu",
@@ -40,8 +40,9 @@ MODEL = {
     "tie": "all",
 }
 ENCODER = {key: MODEL[key] for key in ("hidden_size", "feed_forward_size", "heads", "layers", "max_positions")}
-UPDATES = {1000: 800, 3000: 1500, 10000: 2500}
-PRETRAINING = 4000
+UPDATES = {1000: 600, 3000: 1000, 10000: 1500}
+"""Of a training, by its pairs; with back-translations always the most."""
+PRETRAINING = 3000
 
 
 def lines_of(path: Path) -> list[str]:
@@ -90,77 +91,72 @@ class Experiment:
             updates = max(2, round(updates * self.scale))
             schedule = {"kind": "linear", "over": "budget", "warmup_share": 0.1}
             common = {"lr": 0.001, "schedule": schedule, "max_updates": updates, "validate_every": max(1, updates // 5)}
-            training = {**common, "threads": 1, **settings.pop("training", {})}  # type: ignore[dict-item]
+            training = {**common, "threads": 1, "precision": "fp32", **settings.pop("training", {})}  # type: ignore[dict-item]
             data = {"name": name.replace("/", "-"), **settings, "training": training}
             recipe = self.folder / f"{name.replace('/', '-')}.yaml"
             recipe.write_text(yaml.safe_dump(data), encoding="utf-8")
             self.nmtkit("train", recipe.name, "--run", run, "--overwrite", "--device", "cpu")
         return run
 
-    def pretrained(self, seed: int) -> tuple[Path, Path]:
-        """Runs of span corruption and of masked words; the first has the tokenizer of all."""
+    def pretrain(self, objective: str) -> Path:
+        """The run of `spans` or of `masked`, which all seeds share; the first has the tokenizer of all."""
         loss = {"best_metric": "loss", "higher_is_better": False}
         both = [f"pairs-{PAIRS}.src", f"pairs-{PAIRS}.tgt", "mono.src", "mono.tgt"]
-        common = {"task": "language-modelling", "seed": seed, "batch": {"batch_tokens": 4096}}
-        tokenizer = {"kind": "bpe", "vocab_size": 4000, "sentinels": 100, "specials": ["<mask>", "<BT>"]}
-        spans = self.train(
-            f"spans-{seed}",
-            PRETRAINING,
-            common
-            | {"data": {"train": {"tgt": both}, "valid": {"tgt": ["valid.src", "valid.tgt"]}}}
-            | {"tokenizer": tokenizer, "model": MODEL, "training": {**loss, "span_corruption": {}}},
-        )
-        masked = self.train(
-            f"masked-{seed}",
-            PRETRAINING,
-            common
-            | {"data": {"train": {"tgt": both[::2]}, "valid": {"tgt": "valid.src"}}}
-            | {
-                "init_from": {"tokenizer": str(spans)},
-                "model": {"kind": "bert", **ENCODER},
-                "training": {**loss, "masked_words": {}},
-            },
-        )
-        return spans, masked
+        common: dict[str, object] = {"task": "language-modelling", "seed": 1, "batch": {"batch_tokens": 4096}}
+        tokenizer = {"kind": "bpe", "vocab_size": 2000, "sentinels": 100, "specials": ["<mask>", "<BT>"]}
+        if objective == "spans":
+            texts: dict[str, object] = {"train": {"tgt": both}, "valid": {"tgt": ["valid.src", "valid.tgt"]}}
+            training = {**loss, "span_corruption": {"rate": 0.5}}
+            settings: dict[str, object] = {"data": texts, "tokenizer": tokenizer, "model": MODEL, "training": training}
+        else:
+            texts = {"train": {"tgt": both[::2]}, "valid": {"tgt": "valid.src"}}
+            begin, model = {"tokenizer": str(self.pretrain("spans"))}, {"kind": "bert", **ENCODER}
+            settings = {"data": texts, "init_from": begin, "model": model, "training": {**loss, "masked_words": {}}}
+        return self.train(objective, PRETRAINING, common | settings)
 
     def translate(self, way: str, count: int, seed: int) -> float:
-        """Trains one model, and its reverse model if need be; returns BLEU on the test set."""
-        spans, masked = self.pretrained(seed)
-        run = self.one_way(f"{way}-{count}-{seed}", way, count, seed, spans, masked, ("src", "tgt"))
+        """Trains a model; returns its BLEU on the test set."""
+        run = self.one_way(f"{way}-{count}-{seed}", way, count, seed, ("src", "tgt"))
         scores = json.loads((run / "test.json").read_text(encoding="utf-8"))["scores"]
         return float(next(score["value"] for score in scores if score["name"] == "BLEU"))
 
-    def one_way(
-        self, name: str, way: str, count: int, seed: int, spans: Path, masked: Path, sides: Sequence[str]
-    ) -> Path:
+    def back_translate(self, way: str, count: int) -> Path:
+        """The text of the target language with its translations by a reverse model, which all seeds share."""
+        before, back = {"back": "nothing", "both": "spans"}[way], self.folder / f"back-{way}-{count}"
+        reverse = self.one_way(f"reverse-{way}-{count}", before, count, 1, ("tgt", "src"))
+        if not (back / "done").exists():
+            self.nmtkit("backtranslate", "-m", reverse, "mono.tgt", "-o", back, "-q", "--device", "cpu")
+            (back / "done").touch()
+        return back
+
+    def one_way(self, name: str, way: str, count: int, seed: int, sides: Sequence[str]) -> Path:
         """A model that translates from the first to the second side."""
         src, tgt = sides
 
         def pair(stem: str) -> dict[str, object]:
             return {"src": f"{stem}.{src}", "tgt": f"{stem}.{tgt}"}
 
-        begin = {
-            "nothing": {"tokenizer": str(spans)},
-            "back": {"tokenizer": str(spans)},
-            "masked": {"encoder": str(masked)},
-        }
+        spans = str(self.pretrain("spans"))
+        begin = {"nothing": {"tokenizer": spans}, "back": {"tokenizer": spans}}
+        if way == "masked":
+            begin["masked"] = {"encoder": str(self.pretrain("masked"))}
         train: object = pair(f"pairs-{count}")
         if way in ("back", "both"):
-            before = {"back": "nothing", "both": "spans"}[way]
-            reverse = self.one_way(f"reverse-{way}-{count}-{seed}", before, count, seed, spans, masked, ("tgt", "src"))
-            back = self.folder / f"back-{way}-{count}-{seed}"
-            if not (back / "done").exists():
-                self.nmtkit("backtranslate", "-m", reverse, "mono.tgt", "-o", back, "-q", "--device", "cpu")
-                (back / "done").touch()
+            back = self.back_translate(way, count)
             train = [
                 {**pair(f"pairs-{count}"), "weight": max(1.0, PAIRS / count / 2)},
                 {"src": str(back / "src.txt"), "tgt": str(back / "tgt.txt"), "tag": "<BT>"},
             ]
         updates = UPDATES[count] if way not in ("back", "both") else UPDATES[PAIRS]
-        settings = {"init_from": begin.get(way, str(spans)), "model": MODEL, "task": "translation", "seed": seed}
+        settings: dict[str, object] = {
+            "init_from": begin.get(way, spans),
+            "model": MODEL,
+            "task": "translation",
+            "seed": seed,
+        }
         data = {"train": train, "valid": pair("valid"), "test": pair("test")}
         settings |= {"evaluation": {"max_sentences": 200}}
-        return self.train(name, updates, {**settings, "batch": {"batch_tokens": 2048}, "data": data})
+        return self.train(name, updates, {**settings, "batch": {"batch_tokens": 1024}, "data": data})
 
 
 @click.command(help=__doc__)
@@ -179,11 +175,15 @@ def main(
     experiment.prepare(corpus, *languages.split("-"))
     counts, chosen = [int(count) for count in pairs.split(",")], ways.split(",")
     with ThreadPoolExecutor(jobs) as pool:
-        [*pool.map(experiment.pretrained, range(1, seeds + 1))]
+        experiment.pretrain("spans")
+        before = [pool.submit(experiment.pretrain, "masked")] if "masked" in chosen else []
+        backwards = [(way, count) for count in counts for way in ("back", "both") if way in chosen]
+        before += [pool.submit(experiment.back_translate, *which) for which in backwards]
+        [one.result() for one in before]
         work = {
             (way, count, seed): pool.submit(experiment.translate, way, count, seed)
-            for count in counts
             for seed in range(1, seeds + 1)
+            for count in counts
             for way in chosen
         }
         found = {key: one.result() for key, one in work.items()}

@@ -74,6 +74,7 @@ training: {{max_updates: 8, validate_every: 8, log_every: 4, keep_best: 1}}
     return [tmp_path / "attends.yaml", tmp_path / "blind.yaml"]
 
 
+@pytest.mark.slow
 def test_two_recipes_in_one_table(recipes: list[Path], nmtkit: Command, tmp_path: Path) -> None:
     compare = ["compare", *recipes, "--runs", tmp_path / "runs"]
     done = succeeded(nmtkit(*compare, "--longer-than", "5", "--plot", tmp_path / "runs" / "length.svg", cwd=tmp_path))

@@ -78,6 +78,7 @@ def test_a_damaged_vocabulary_or_that_of_another_run_is_refused(copied: Path, nm
     refused(go_on(), "train was made with another vocabulary")
 
 
+@pytest.mark.slow
 def test_damaged_data_are_made_again(trained: Path, copied: Path, go_on: Command) -> None:
     whole = Path(shutil.copytree(copied, copied.with_name("whole")))
     succeeded(go_on())

@@ -10,6 +10,8 @@ from commands import RECIPE, WORDS, Command, succeeded, write_pairs
 from nmtkit import Translator
 from nmtkit.core.errors import NmtkitError
 
+pytestmark = pytest.mark.slow
+
 
 def pairs_with_names(count: int, seed: int) -> list[tuple[str, str]]:
     """Sentences backwards in capitals, before the full stop; one or two words are names, each its own translation."""

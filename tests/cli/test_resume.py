@@ -53,6 +53,7 @@ def test_another_recipe_and_another_run_are_refused(corpus: Path, nmtkit: Comman
     assert (straight / "metrics.jsonl").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_out_of_memory_advice_works(corpus: Path, nmtkit: Command, tmp_path: Path) -> None:
     write_pairs(tmp_path, "less", sentence_pairs(600, 1))
     small = [f"model.{key}_size=8" for key in ("embedding", "hidden", "attention", "maxout")]

@@ -98,6 +98,7 @@ def test_overwrite_loses_nothing_when_it_fails(
     assert contents(copied) == before
 
 
+@pytest.mark.slow
 def test_overwrite_without_a_recipe_loses_nothing(nmtkit: Command, own_corpus: Path) -> None:
     given = ["--source", own_corpus / "train.src", "--target", own_corpus / "train.tgt", "--run", own_corpus / "run"]
     few = ["--minutes", "0.01", *FEW[:2], *sets("training.max_updates=2", "search.max_length=4")]

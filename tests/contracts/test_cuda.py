@@ -18,7 +18,7 @@ from walk import Walk, told
 from nmtkit.data.batch import Batch, Rows
 from nmtkit.data.vocabulary import BOS
 from nmtkit.layers.transformer import sinusoids
-from nmtkit.models.base import Decoder, Model, as_seq2seq
+from nmtkit.models.base import MODELS, Decoder, Model, as_seq2seq
 from nmtkit.search.engine import beam_search
 from nmtkit.search.rules import SearchConfig
 from nmtkit.training import randomness
@@ -246,7 +246,8 @@ TOKENS = 10_000_000
 def without_chance(name: str, seed: int) -> Any:
     """A variant with some weights, that draws nothing in training mode."""
     kind, settings = EVERY[name]
-    return build(kind, {**settings, "dropout": 0.0, **({"own_words": 0.0} if kind == "intra_attention" else {})}, seed)
+    never = {key: 0.0 for key in MODELS.get(kind).Config.model_fields if key.endswith(("dropout", "own_words"))}
+    return build(kind, {**settings, **never}, seed)
 
 
 def gradients_of(model: Model, device: str, in_bf16: bool = False, copies: int = 1) -> dict[str, Tensor]:

@@ -9,6 +9,7 @@ import test_models as contract
 import test_shortlists as shortlists
 import torch
 from comparing import agree, for_model
+from daily import daily
 from prompted import RecurrentModel
 from reference_search import Sentence
 from test_models import SOURCES, TARGETS, batch_of, close
@@ -87,7 +88,7 @@ CHECKS: list[Callable[[Seq2Seq], None]] = [
 ]
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda one: getattr(one, "func", one).__name__)
+@pytest.mark.parametrize("check", daily(CHECKS, 2), ids=lambda one: getattr(one, "func", one).__name__)
 def test_a_fusion_is_a_model(fusion: ShallowFusion, check: Callable[[Seq2Seq], None]) -> None:
     check(fusion)
 

@@ -170,6 +170,7 @@ def test_nothing_left_for_train_is_an_error_with_the_reasons(tmp_path):
         write(entry(), [], tmp_path)
 
 
+@pytest.mark.slow
 def test_only_a_chunk_and_what_is_held_for_testing_are_in_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(writing, "CHUNK_PAIRS", 100)
     one = entry(split={"valid": 0.2, "test": 0.2, "max_pairs": 50})

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 from commands import environment
 
 from nmtkit.core.columns import Column
@@ -52,6 +53,7 @@ def store_and_read(folder: str, features: list[str], tgt: list[str]) -> None:
     raise AssertionError("the limit does not hold")
 
 
+@pytest.mark.slow
 def test_a_file_that_is_larger_than_memory(tmp_path: Path) -> None:
     shape = (EXAMPLES, ROWS, WIDTH)
     np.lib.format.open_memmap(tmp_path / "a.npy", "w+", np.float16, shape)[::500] = 1  # the rest is a hole

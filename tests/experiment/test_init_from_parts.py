@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 from commands import sentence_pairs, write_lines
+from daily import daily
 from torch import Tensor
 
 from nmtkit import Translator, recipe
 from nmtkit.checkpoints.weights import read_weights
 from nmtkit.experiment.run import Run
+from nmtkit.presets.forgetting import score_before
+from nmtkit.runs.origin import read_origin
 from nmtkit.runs.saved import SavedRun
 
 CPU = torch.device("cpu")
@@ -29,7 +32,7 @@ BERT = (
 ELMO = ONE_TEXT + f"model: {{kind: elmo, hidden_size: 6}}\ntraining: {TRAINING}, both_directions: {{}}}}\n"
 GPT = ONE_TEXT + f"model: {{kind: transformer_lm, layers: 2, max_positions: 16, {SIZES}}}\ntraining: {TRAINING}}}\n"
 PAIRS = f"""\
-data: {{train: {{src: own.src, tgt: own.tgt}}, valid: {{src: own.src, tgt: own.tgt}}}}
+data: {{train: &own {{src: own.src, tgt: own.tgt}}, valid: *own, test: *own}}
 model: {{kind: transformer, layers: 2, positions: learned, max_positions: 20, scale_embeddings: false, {SIZES}}}
 training: {TRAINING}}}
 search: {{max_length: 10}}
@@ -127,7 +130,7 @@ def test_rows_of_embeddings_are_taken_by_token(runs: Path) -> None:
     assert any(f"grown: tgt_embedding.weight by {len(new)} of" in note for note in notes)
 
 
-@pytest.mark.parametrize("kind", ["transformer", "luong"])
+@pytest.mark.parametrize("kind", daily(["transformer", "luong"]))
 def test_source_words_in_context(runs: Path, tmp_path: Path, kind: str) -> None:
     """The language models of an elmo run stay as they are, what weights them is trained; resumed exactly, and used."""
     folder, elmo = Path(shutil.copytree(runs, tmp_path / "parts")), weights_of(runs, "elmo")
@@ -203,3 +206,17 @@ def test_what_does_not_fit_is_refused_before_anything_is_begun(runs: Path, given
         Run.begin(recipe.load(runs / "wrong.yaml", [change]), str(runs / "wrong"))
     assert type(refused.value).__name__ in ("RecipeError", "CheckpointError")
     assert not (runs / "wrong").exists()
+
+
+def test_a_run_of_another_task_is_not_scored_before(runs: Path) -> None:
+    """Its texts are one, so that it has nothing to say of pairs."""
+    whole = PAIRS.partition("model:")[2].replace("model:", "")
+    (runs / "denoised.yaml").write_text(
+        ONE_TEXT + "model:" + whole.replace(TRAINING, TRAINING + ", denoising: {}").partition("search:")[0]
+    )
+    trained(runs, "denoised")
+    run, _, _ = begun(runs, "denoised\ntask: translation", "")
+    saved = SavedRun(run.folder)
+    assert (saved.recipe.task, read_origin(run.folder).run) == ("translation", str(runs / "denoised"))
+    score_before(saved, CPU)
+    assert read_origin(run.folder).before == {}

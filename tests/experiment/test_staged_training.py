@@ -158,7 +158,7 @@ def test_what_is_said_of_the_stages(corpus: Path, straight: Straight) -> None:
     assert "new" not in notes[5]
 
 
-@pytest.mark.parametrize(("kind", "update"), daily([(Step, 7), (Stopped, 5), (Stopped, 10), (Step, 2), (Step, 12)], 2))
+@pytest.mark.parametrize(("kind", "update"), daily([(Step, 7), (Stopped, 5), (Stopped, 10), (Step, 2), (Step, 12)], 1))
 def test_killed_within_a_stage_or_at_its_end_and_resumed(
     corpus: Path, straight: Straight, tmp_path: Path, kind: type[Step] | type[Stopped], update: int
 ) -> None:

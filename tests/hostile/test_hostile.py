@@ -84,7 +84,7 @@ def test_others_leave_a_training_alone(runner: Runner, straight: Path, place: Pa
     assert not {words: done for words, done in late.items() if not is_refused(done, first.pid)}
 
 
-@pytest.mark.parametrize("commands", [("train", "train"), ("preprocess", "train")], ids="-".join)
+@pytest.mark.parametrize("commands", daily([(("train", "train"),), (("preprocess", "train"),)]), ids="-".join)
 def test_of_two_that_begin_at_once_one_works(
     runner: Runner, straight: Path, place: Path, commands: tuple[str, str]
 ) -> None:
