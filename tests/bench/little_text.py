@@ -21,6 +21,8 @@ import yaml
 
 PAIRS = 10_000
 """Those that may be trained on as pairs."""
+LM_WEIGHTS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4)
+"""Tried on the validation set."""
 WAYS = ("nothing", "spans", "masked", "back", "both")
 """How a model is trained: on its pairs alone; after span corruption of all text; with an encoder that has learned
 masked words; also on back-translations; after span corruption and on back-translations."""
@@ -77,12 +79,20 @@ class Experiment:
                 rest = lines[PAIRS:]
                 write(self.folder / f"mono.{side}", rest[: len(rest) // 2] if side == "src" else rest[len(rest) // 2 :])
 
-    def nmtkit(self, *words: object) -> None:
-        """Runs a command on one thread; what it says goes into log.txt."""
+    def nmtkit(self, *words: object) -> str:
+        """Runs a command on one thread; returns what it prints. Its messages go into log.txt."""
         env = {**os.environ, "OMP_NUM_THREADS": "1"}
         with open(self.folder / "log.txt", "ab") as log:
             command = [sys.executable, "-m", "nmtkit", *map(str, words)]
-            subprocess.run(command, cwd=self.folder, env=env, stdout=log, stderr=log, check=True)
+            done = subprocess.run(command, cwd=self.folder, env=env, stdout=subprocess.PIPE, stderr=log, check=True)
+        return done.stdout.decode("utf-8")
+
+    def bleu(self, split: str, command: str, *words: object) -> float:
+        """Of what a command makes of a split's sources."""
+        made = self.folder / f"{'-'.join(map(str, words))}.{command}.{split}".replace("/", "-")
+        self.nmtkit(command, *words, f"{split}.src", "-o", made, "-q", "--device", "cpu")
+        score = self.nmtkit("score", made, "--ref", f"{split}.tgt", "--metrics", "bleu", "--json")
+        return float(json.loads(score)[0]["value"])
 
     def train(self, name: str, updates: int, settings: dict[str, object]) -> Path:
         """Trains a run by a recipe, unless that was done; returns the run's folder."""
@@ -158,6 +168,37 @@ class Experiment:
         settings |= {"evaluation": {"max_sentences": 200}}
         return self.train(name, updates, {**settings, "batch": {"batch_tokens": 1024}, "data": data})
 
+    def language_model(self) -> Path:
+        """Of all text of the target language that is there, with the vocabulary of all models."""
+        texts: dict[str, object] = {"train": {"tgt": [f"pairs-{PAIRS}.tgt", "mono.tgt"]}, "valid": {"tgt": "valid.tgt"}}
+        settings: dict[str, object] = {
+            "task": "language-modelling",
+            "init_from": {"tokenizer": str(self.pretrain("spans"))},
+            "data": texts,
+            "model": {"kind": "transformer_lm", "hidden_size": 128, "heads": 4, "layers": 2, "dropout": 0.2},
+            "batch": {"batch_tokens": 2048},
+            "training": {"best_metric": "perplexity", "higher_is_better": False},
+        }
+        return self.train("lm", UPDATES[PAIRS], settings)
+
+    def beside(self, count: int, seed: int) -> tuple[float, float, float]:
+        """BLEU of a model trained on its pairs, with shallow fusion, and chosen by a noisy channel."""
+        run, lm = self.folder / "runs" / f"nothing-{count}-{seed}", self.language_model()
+        weights = {weight: self.bleu("valid", "translate", "-m", run, *self.fused(lm, weight)) for weight in LM_WEIGHTS}
+        best = max(weights, key=lambda weight: weights[weight])
+        channel = ("-m", run, "--channel", self.folder / "runs" / f"reverse-back-{count}", "--lm", lm)
+        tuned = self.folder / f"weights-{count}-{seed}.yaml"
+        self.nmtkit("rerank", *channel, "valid.src", "--tune", "valid.tgt", "-o", tuned, "--device", "cpu")
+        return (
+            self.bleu("test", "translate", "-m", run),
+            self.bleu("test", "translate", "-m", run, *self.fused(lm, best)),
+            self.bleu("test", "rerank", *channel, "--weights", tuned),
+        )
+
+    def fused(self, lm: Path, weight: float) -> tuple[object, ...]:
+        """Options of `translate`."""
+        return ("--lm", lm, "--lm-weight", weight) if weight else ()
+
 
 @click.command(help=__doc__)
 @click.argument("corpus", type=click.Path(path_type=Path, exists=True))
@@ -186,13 +227,22 @@ def main(
             for count in counts
             for way in chosen
         }
-        found = {key: one.result() for key, one in work.items()}
-    click.echo("| pairs | " + " | ".join(chosen) + " |\n|" + "---:|" * (len(chosen) + 1))
-    for count in counts:
-        cells = []
-        for way in chosen:
-            scores = [found[way, count, seed] for seed in range(1, seeds + 1)]
-            cells.append(f"{mean(scores):.1f} ± {stdev(scores) if seeds > 1 else 0.0:.1f}")
+        show(chosen, {key: one.result() for key, one in work.items()})
+        if {"nothing", "back"} <= {*chosen}:
+            experiment.language_model()
+            jobs_of = {key[1:]: pool.submit(experiment.beside, *key[1:]) for key in work if key[0] == "nothing"}
+            ways_of = ("alone", "shallow fusion", "noisy channel")
+            show(
+                ways_of, {(way, *key): one.result()[n] for key, one in jobs_of.items() for n, way in enumerate(ways_of)}
+            )
+
+
+def show(ways: Sequence[str], found: dict[tuple[str, int, int], float]) -> None:
+    """A table of BLEU, by way, number of pairs and seed: mean and standard deviation over seeds."""
+    click.echo("| pairs | " + " | ".join(ways) + " |\n|" + "---:|" * (len(ways) + 1))
+    for count in dict.fromkeys(count for _, count, _ in found):
+        scores = [[value for key, value in found.items() if key[:2] == (way, count)] for way in ways]
+        cells = [f"{mean(several):.1f} ± {stdev(several) if several[1:] else 0.0:.1f}" for several in scores]
         click.echo(f"| {count:,} | " + " | ".join(cells) + " |")
 
 
