@@ -42,7 +42,7 @@ MODEL = {
     "tie": "all",
 }
 ENCODER = {key: MODEL[key] for key in ("hidden_size", "feed_forward_size", "heads", "layers", "max_positions")}
-UPDATES = {1000: 600, 3000: 1000, 10000: 1500}
+UPDATES = {1000: 450, 3000: 750, 10000: 1200}
 """Of a training, by its pairs; with back-translations always the most."""
 PRETRAINING = 3000
 
