@@ -107,12 +107,12 @@ def measure(
     prepare(place, "highest", threads)
     exact = shape.build().to(place)
     engines: dict[str, tuple[Callable[..., list[list[int]]], Any]] = {}
-    names: list[Precision] = [one for one in ("fp32", "bf16") if one in supported_precisions(place)]
+    names: list[Precision] = [one for one in ("fp32", "bf16", "int8") if one in supported_precisions(place)]
     for precision in names:
         model = deepcopy(exact)
         quantize_for_inference(model, precision)
         engines[f"nmtkit, {precision}"] = continued_here, model
-        if against:
+        if against and precision != "int8":
             theirs = published(exact, shape).to(place, torch.float32 if precision == "fp32" else torch.bfloat16)
             engines[f"transformers, {precision}"] = continued_there, theirs
     rows = []
