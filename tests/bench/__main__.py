@@ -1,4 +1,4 @@
-"""`make bench` or `python -m tests.bench --help`; `decode` a run, `generate` by a GPT-2, `pretrain` BERT, ELECTRA."""
+"""`make bench` or `python -m tests.bench --help`; `decode` a run, `generate` by a GPT-2, `pretrain` on texts."""
 
 import sys
 import tempfile
@@ -227,15 +227,25 @@ def generate(
 
 
 @command.command("pretrain")
+@click.option(
+    "--only",
+    type=click.Choice(list(pretraining.WORK)),
+    multiple=True,
+    help="An objective of pretraining, or a language model; can be repeated. Default: all.",
+)
 @click.option("--shape", type=click.Choice(list(pretraining.SHAPES)), default="small", show_default=True)
 @count("--threads", 2, "CPU threads of both.")
 @count("--updates", 10, "In a block.")
 @count("--rounds", 5, "How often each is measured.")
 @click.option("--json", "output", type=click.Path(path_type=Path), metavar="FILE", help="Write all figures there too.")
-def pretrain(shape: str, threads: int, updates: int, rounds: int, output: Path | None) -> None:
-    """Measure how fast BERT and ELECTRA are trained, beside bare torch."""
+def pretrain(only: tuple[str, ...], shape: str, threads: int, updates: int, rounds: int, output: Path | None) -> None:
+    """Measure how fast models are trained on texts alone, beside the same networks in bare torch.
+
+    Pretraining is that of BERT (masked_words, next_sentence), ELECTRA (replaced_tokens), XLNet (permutation) and ELMo
+    (both_directions). The language models transformer_lm, rnn_lm and pointer_sentinel learn by the likelihood.
+    """
     with tempfile.TemporaryDirectory() as scratch:
-        rows = pretraining.measure(shape, updates, rounds, threads, Path(scratch))
+        rows = pretraining.measure(only or [*pretraining.WORK], shape, updates, rounds, threads, Path(scratch))
     facts = machine.facts(threads, devices.choose("cpu"))
     bench.show_machine(facts)
     pretraining.show(rows, shape)

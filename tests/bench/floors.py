@@ -17,6 +17,15 @@ from nmtkit.models.transformer import TransformerConfig
 
 SMOOTHING = 0.1
 LONGEST = 512
+ENCODER_LAYER = {
+    "around_self_attention.norm.": "norm1.",
+    "around_feed_forward.norm.": "norm2.",
+    "self_attention.query_keys_values.": "self_attn.in_proj_",
+    "self_attention.out.": "self_attn.out_proj.",
+    "feed_forward.inner.": "linear1.",
+    "feed_forward.out.": "linear2.",
+}
+"""Names of nmtkit's weights in a layer, with those that torch's encoder layer has."""
 
 
 @dataclass(frozen=True)
@@ -95,27 +104,20 @@ class BareTransformer(nn.Module):
 
     def take_weights(self, weights: dict[str, Tensor]) -> None:
         """Copies the weights of nmtkit's model, given by its own names."""
-        shared = {
-            "self_attn.in_proj_": "self_attention.query_keys_values.",
-            "self_attn.out_proj.": "self_attention.out.",
-            "norm1.": "around_self_attention.norm.",
-            "linear1.": "feed_forward.inner.",
-            "linear2.": "feed_forward.out.",
-        }
-        own = {
-            "encoder": {"norm2.": "around_feed_forward.norm."},
-            "decoder": {
-                "norm2.": "around_cross_attention.norm.",
-                "norm3.": "around_feed_forward.norm.",
-                "multihead_attn.out_proj.": "cross_attention.out.",
-            },
+        encoder_layer = {theirs: ours for ours, theirs in ENCODER_LAYER.items()}
+        decoder_layer = {
+            **encoder_layer,
+            "norm2.": "around_cross_attention.norm.",
+            "norm3.": "around_feed_forward.norm.",
+            "multihead_attn.out_proj.": "cross_attention.out.",
         }
         taken = {"embedding.weight": weights["tgt_embedding.weight"], "bias": weights["output.bias"]}
         for kind in ("weight", "bias"):
-            for side, stack in (("encoder", self.encoder), ("decoder", self.decoder)):
+            sides = ("encoder", self.encoder, encoder_layer), ("decoder", self.decoder, decoder_layer)
+            for side, stack, names in sides:
                 taken[f"{side}.norm.{kind}"] = weights[f"{side}_norm.{kind}"]
                 for number in range(stack.num_layers):
-                    for theirs, ours in {**shared, **own[side]}.items():
+                    for theirs, ours in names.items():
                         taken[f"{side}.layers.{number}.{theirs}{kind}"] = weights[f"{side}.{number}.{ours}{kind}"]
             for number in range(self.decoder.num_layers):
                 parts = [weights[f"decoder.{number}.cross_attention.{p}.{kind}"] for p in ("query", "keys_values")]

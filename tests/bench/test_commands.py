@@ -17,7 +17,7 @@ from nmtkit.interchange.export_weights import LIBRARIES
 from . import decoding
 from .__main__ import main
 from .decoding import Ask, EngineServer
-from .pretraining import OBJECTIVES
+from .pretraining import WORK
 
 THERE = [engine for engine, library in LIBRARIES.items() if importlib.util.find_spec(library)]
 SHORT = ["--lines", "12", "--rounds", "2", "--alone", "2", "--device", "cpu"]
@@ -122,5 +122,5 @@ def test_pretraining_beside_bare_torch(tmp_path: Path) -> None:
     )
     assert succeeded(done)
     rows = json.loads((tmp_path / "figures").read_text())["pretraining"]
-    assert [row["objective"] for row in rows] == [*OBJECTIVES]
+    assert [row["objective"] for row in rows] == [*WORK]
     assert all(row["nmtkit"] > 0 and row["bare torch"] > 0 and len(row["ratios"]) == 1 for row in rows)
