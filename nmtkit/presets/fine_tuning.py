@@ -57,7 +57,7 @@ class FineTuningRecipe(ProposedRecipe):
             )
         else:
             self.warnings.append(
-                "without general text the model may forget what it could translate before; name some with "
+                "without general text the model may forget what it could do before; name some with "
                 "--general-source and --general-target"
             )
         self._training = self._fit(2 if general else 1, minutes)
