@@ -272,13 +272,15 @@ def _recurrent(converter: CheckpointConverter, options: _RecurrentOptions) -> tu
     require_equal(converter.place, options, pairs)
     width, hidden, both = options.src_word_vec_size, options.dec_hid_size, options.encoder_type == "brnn"
     if options.bridge and options.dec_layers > 1:
-        raise unsupported(converter.place, "bridge with several layers: it maps states of one sentence into another's")
+        raise unsupported(converter.place, "bridge with several layers: releases of OpenNMT-py read it differently")
     if (options.copy_attn_type or options.global_attention) != options.global_attention:
         raise unsupported(converter.place, f"copy_attn_type: {options.copy_attn_type}, unlike global_attention")
     own = _word_weights(converter, "generator.linear" if options.copy_attn else "generator", width, hidden)
     own |= _attention(converter, options.global_attention, "attention", "decoder.attn", hidden)
     copying = "none" if not options.copy_attn else "shared" if options.reuse_copy_attn else "own"
     ignored: list[str] = []
+    if options.bridge:
+        own |= _bridge(converter, ("hidden", "cell") if options.rnn_type == "LSTM" else ("hidden",), hidden, both)
     if copying != "none":
         own["copy_gate.weight"] = -converter.tensor("generator.linear_copy.weight", (1, hidden))
         own["copy_gate.bias"] = -converter.tensor("generator.linear_copy.bias", (1,))
@@ -306,10 +308,18 @@ def _recurrent(converter: CheckpointConverter, options: _RecurrentOptions) -> tu
     }
     cells = "decoder.rnn.layers.{layer}.{kind}" if options.input_feed else "decoder.rnn.{kind}_l{layer}"
     others = {f"attentional.{kind}": f"decoder.attn.linear_out.{kind}" for kind in ("weight", "bias")}
-    bridges = ("hidden", "cell") if options.rnn_type == "LSTM" else ("hidden",)
-    for number, state in enumerate(bridges):
-        others |= {f"bridge.{state}.{kind}": f"encoder.bridge.{number}.{kind}" for kind in ("weight", "bias")}
     return converter.convert(LuongConfig, settings, own, recurrent_names(others, cells), ignored)
+
+
+def _bridge(converter: CheckpointConverter, states: tuple[str, ...], size: int, both: bool) -> dict[str, Tensor]:
+    """The maps of the last states, by our names; with two directions, one map serves each of them."""
+    own, part = {}, size // (1 + both)
+    for number, state in enumerate(states):
+        weight = converter.tensor(f"encoder.bridge.{number}.weight", (part, part))
+        bias = converter.tensor(f"encoder.bridge.{number}.bias", (part,))
+        own[f"bridge.{state}.weight"] = torch.kron(torch.eye(1 + both), weight)
+        own[f"bridge.{state}.bias"] = bias.repeat(1 + both)
+    return own
 
 
 def _attention(converter: CheckpointConverter, kind: str, ours: str, theirs: str, size: int) -> dict[str, Tensor]:

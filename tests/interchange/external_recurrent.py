@@ -57,7 +57,7 @@ def opennmt_rnn(options: dict[str, Any], src: int, tgt: int) -> Weights:
         drawn.linear(f"decoder.{name}.linear_out", 2 * hidden, hidden, bias=kind == "mlp")
     if options.get("bridge"):
         for number in range(2 if cell == "lstm" else 1):
-            drawn.linear(f"encoder.bridge.{number}", hidden, hidden)
+            drawn.linear(f"encoder.bridge.{number}", hidden // (1 + both), hidden // (1 + both))
     drawn.linear("generator.linear" if copies else "generator", hidden, tgt)
     if copies:
         drawn.linear("generator.linear_copy", hidden, 1)
@@ -141,7 +141,8 @@ def opennmt_rnn_scores(
     kind, copies = options["global_attention"], options.get("copy_attn", False)
     if options.get("bridge"):
         maps = [(given[f"encoder.bridge.{n}.weight"], given[f"encoder.bridge.{n}.bias"]) for n in range(len(state))]
-        state = [(one @ weight.T + bias).relu() for one, (weight, bias) in zip(state, maps, strict=True)]
+        ends = [one.unflatten(1, (1 + both, -1)) for one in state]  # a map is for one direction, and both have the same
+        state = [(end @ weight.T + bias).relu().flatten(1) for end, (weight, bias) in zip(ends, maps, strict=True)]
 
     def look(x: Tensor, name: str = "attn") -> Tensor:
         if kind == "mlp":
