@@ -96,14 +96,18 @@ class RnnLM(Decoder[Memory, RnnLMState]):
 
     def unroll(self, batch: Batch, memory: Memory, need_attention: bool = False) -> ModelOutput:
         """All words at once. Padding stands on the right, so that no real word reads it."""
-        words, rates = batch.targets.shifted, self.rates
+        words = batch.targets.shifted
         if not self.training:
             return ModelOutput(run_rnn(self.decoder, self.tgt_embedding(words))[0])
-        kept = dropout(torch.ones_like(self.tgt_embedding.weight[:, :1]), rates.word_dropout, True)  # (V,1)
-        states = self._dropped(self.tgt_embedding(words) * F.embedding(words, kept))
+        states = self._entered(words)
         for weights in self.decoder.all_weights:
             states = self._dropped(self._layer(states, *weights))
         return ModelOutput(states)
+
+    def _entered(self, words: Tensor) -> Tensor:
+        """The vectors `(B,T,H)` of words `(B,T)` in training, some words and some numbers dropped."""
+        kept = dropout(torch.ones_like(self.tgt_embedding.weight[:, :1]), self.rates.word_dropout, self.training)
+        return self._dropped(self.tgt_embedding(words) * F.embedding(words, kept))
 
     def _layer(self, inputs: Tensor, of_inputs: Tensor, of_hidden: Tensor, *biases: Tensor) -> Tensor:
         """A layer over `(B,T,H)`, some columns of whose recurrent matrix `(4H,H)` are dropped."""

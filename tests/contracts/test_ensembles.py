@@ -30,7 +30,11 @@ TOGETHER: dict[str, tuple[list[str], Mean, list[float] | None]] = {
         None,
     ),
     "copying-by-logs": (["pointer-generator", "intra-attention"], "log-probabilities", [3.0, 1.0]),
-    "language-models": (["transformer-lm", "rnn-lm", "pointer-sentinel"], "probabilities", [1.0, 2.0, 2.0]),
+    "language-models": (
+        ["transformer-lm", "rnn-lm", "pointer-sentinel", "lstmn"],
+        "probabilities",
+        [1.0, 2.0, 2.0, 1.0],
+    ),
     "forbidding-copies": (["transformer-copying-learned", "rnnsearch-location-tied"], "log-probabilities", None),
 }
 

@@ -48,6 +48,7 @@ LEARNERS: dict[str, dict[str, object]] = {
     "transformer_lm": {"hidden_size": 48, "feed_forward_size": 96, "heads": 4, "layers": 2},
     "rnn_lm": {"hidden_size": 64, "layers": 1},
     "pointer_sentinel": {"hidden_size": 64, "layers": 1},
+    "lstmn": {"hidden_size": 128, "layers": 1},
 }
 """One size of each model that learns a small task in seconds."""
 
