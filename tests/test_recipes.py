@@ -46,7 +46,9 @@ def test_a_recipe_builds_its_model_and_is_equal_when_written_out(name: str, tmp_
     assert recipe.load(path) == loaded
 
 
-@pytest.mark.parametrize("name", [f"preset-{task}{size}" for task in ("", "summaries-", "lm-") for size in PRESETS])
+@pytest.mark.parametrize(
+    "name", [f"preset-{task}{size}" for task in ("", "summaries-", "lm-", "classes-") for size in PRESETS]
+)
 def test_a_preset_is_a_recipe_but_for_its_text(name: str) -> None:
     assert name in recipe.bundled(presets=True)
     assert name not in NAMES

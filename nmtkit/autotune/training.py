@@ -29,7 +29,7 @@ from nmtkit.core import device as devices
 from nmtkit.data.batch import Batch, collate
 from nmtkit.data.batch_stream import widths
 from nmtkit.data.store import Store
-from nmtkit.data.vocabulary import SPECIALS
+from nmtkit.data.vocabulary import EOS, SPECIALS
 from nmtkit.models.base import MODELS, Model, VocabularySizes
 from nmtkit.recipe import Recipe
 from nmtkit.runs.batches import training_batches
@@ -47,6 +47,8 @@ _SHORT_UPDATE = 1.0
 depend on its size."""
 _LEAST_SECONDS = 2.0
 """What is measured in less is chance: a training too short for this is not measured."""
+_SENTENCE = 25
+"""Words in a sentence, and its end, roughly."""
 _SAME_LOSS = 1.005
 """A less exact configuration is taken only if the loss of a batch is not higher by more than this factor."""
 
@@ -253,6 +255,10 @@ def synthetic_workload(recipe: Recipe, lengths: tuple[int, int], device: torch.d
             return list(draw.integers(len(SPECIALS), size, (rows, length)))
 
         reads = words(src, sizes["src"]) if "src" in sizes else None
+        if "labels" in sizes:
+            for row in reads or [] if first.model.reads_sentences else []:
+                row[_SENTENCE::_SENTENCE] = EOS
+            return [collate(reads, labels=[np.zeros((1, 1), dtype=np.int64)] * rows) for _ in range(count)]
         return [collate(reads, words(tgt, sizes["tgt"])) for _ in range(count)]
 
     return TrainingWorkload(

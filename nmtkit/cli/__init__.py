@@ -39,7 +39,7 @@ SECTIONS = {
         "detokenize": "Join tokens to text with a run's tokenizer.",
     },
     "Evaluation": {
-        "evaluate": "Translate or summarize a test set with a run, and score it.",
+        "evaluate": "Translate, summarize or classify a test set with a run, and score it.",
         "score": "Score translations as sacrebleu does: BLEU, chrF, TER.",
         "score-summaries": "Score summaries: ROUGE, novel and copied words, repetitions, length.",
         "score-alignments": "Score word alignments: alignment error rate, precision, recall.",

@@ -2,17 +2,22 @@
 
 import json
 import time
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import click
 import cloup
 
+from nmtkit import console
 from nmtkit.cli import completing, inference, options, results, scoring
+from nmtkit.cli.figures import save_pictures
 from nmtkit.cli.options import FILE
 from nmtkit.cli.reading import windows
 from nmtkit.cli.reporting import note, tell
+from nmtkit.core.columns import label_type
 from nmtkit.core.errors import NmtkitError
 from nmtkit.corpora.sacrebleu_sets import load_sacrebleu_set
 from nmtkit.corpus.blocks import Example
@@ -21,9 +26,13 @@ from nmtkit.corpus.reading import read_pairs
 from nmtkit.experiment.loading import DecodingOptions, load_from_options
 from nmtkit.experiment.perplexity import fit_text
 from nmtkit.metrics import Comparison, metric_names, score_all
+from nmtkit.metrics.f1 import Confusion
 from nmtkit.metrics.systems import require_equal_counts
+from nmtkit.pictures.colour_tables import save_confusion
+from nmtkit.pictures.pages import picture_format
 from nmtkit.runs.saved import SavedRun, find_run
 from nmtkit.tasks.task import TASKS, Task
+from nmtkit.translation.inputs import TextModel
 from nmtkit.translation.result import Translation
 from nmtkit.translation.translator import Translator
 
@@ -42,6 +51,7 @@ from nmtkit.translation.translator import Translator
     click.option("--metrics", metavar="LIST", help="As in `nmtkit score`, e.g. bleu,ter. Default: the recipe's."),
     inference.search_flags("beam_size"),
     options.as_json("Print a JSON object: scores with signatures, time, counts."),
+    options.picture_file("--confusion", meaning="Classification: draw how often each label is taken for each other"),
     options.devices,
 )
 @inference.search_groups(inference.workers)
@@ -67,19 +77,22 @@ def command(
     lowercase: bool | None,
     output: Path | None,
     as_json: bool,
+    confusion: Path | None,
 ) -> None:
-    """Translate or summarize a test set with a RUN, and score it.
+    """Translate, summarize or classify a test set with a RUN, and score it.
 
     RUN may also be given as -m RUN; several -m are an ensemble. Prints one line, "RUN  TEST SET  METRIC VALUE ...". The
     figures are those of `nmtkit translate` (or `summarize`) and `nmtkit score` (or `score-summaries`). Lines to paste,
     with signatures, go to stderr. -o keeps the outputs. A language model has loss and perplexity on --ref FILE, by
-    default the test set of its recipe; `nmtkit perplexity` says more.
+    default the test set of its recipe; `nmtkit perplexity` says more. Of labels a table follows: in a row is how often
+    a label was wanted, in a column how often it was given.
 
     \b
     Examples:
       nmtkit evaluate runs/mine --source test.en --ref test.de
       nmtkit evaluate runs/mine --test-set wmt14/en-de -o wmt14.de
       nmtkit evaluate runs/news --source test.jsonl.gz --ref test.jsonl.gz --json
+      nmtkit evaluate runs/topics --source texts.txt --ref labels.txt --confusion table.svg
       nmtkit evaluate --source test.en --ref a.de --ref b.de --metrics bleu,chrf,ter --beam-size 10
     """
     if run is not None and how.model is not None:
@@ -90,7 +103,7 @@ def command(
     if source is None and test_set is None and [column.name for column in task.columns] == ["tgt"]:
         _evaluate_language_model(saved, how, ref, as_json)
         return
-    _require_pairs(task, source, ref, test_set)
+    _require_pairs(task, source, ref, test_set, confusion)
     names = metric_names(saved.recipe.test_metrics if metrics is None else metrics.replace(",", " ").split())
     if source is None:
         sources, refs = load_sacrebleu_set(test_set or "")
@@ -102,13 +115,7 @@ def command(
     with nullcontext() if output is None else results.output_file(output, read) as kept:
         system = load_from_options(how, notify=note)
         begun = time.monotonic()
-        outputs: list[Translation] = []
-        if isinstance(system, Translator):
-            stream = system.stream(windows(sources, inference.window_lines(system)))  # in batches as by `translate`
-            results.write_stream(stream, lambda ranked: outputs.append(ranked[0]), "lines", "")
-            texts = [one.text for one in outputs]
-        else:
-            texts = list(task.predict(system, [Example(line, None, n) for n, line in enumerate(sources, start=1)]))
+        texts, outputs = _answers(task, system, sources)
         seconds = time.monotonic() - begun
         if kept is not None:
             kept.writelines(text + "\n" for text in texts)
@@ -120,18 +127,45 @@ def command(
     defaults = saved.recipe.evaluation.options
     lowercase = defaults.lowercase if lowercase is None else lowercase
     chosen = replace(defaults, tokenize=tokenize or defaults.tokenize, lowercase=lowercase)
-    scores = score_all(task.comparable(texts), [*map(task.comparable, refs)], names, chosen, sources)
+    compared, references = task.comparable(texts), [*map(task.comparable, refs)]
+    scores = score_all(compared, references, names, chosen, sources)
+    table = None if label_type(task.columns) is None else Confusion.of(compared, references)
+    _draw(table, confusion, f"{runs}: {test_name}")
     if as_json:
         facts = {"run": runs, "test_set": test_name, "lines": len(texts), "seconds": seconds}
         record = facts | {"sources_cut": cut, "unfinished": unfinished, "scores": [asdict(score) for score in scores]}
+        record |= {} if table is None else {"labels": table.labels, "confusion": table.counts.tolist()}
         click.echo(json.dumps(record, indent=2, ensure_ascii=False))
         return
     for score in scores:
         note(Comparison(score).line(width=2))
     click.echo("  ".join([runs, test_name, *(f"{score.name} {score.value:.2f}" for score in scores)]))
+    if table is not None:
+        console.table("", ["wanted, and given:", *table.labels], table.rows)
 
 
-def _require_pairs(task: Task, source: Path | None, ref: tuple[Path, ...], test_set: str | None) -> None:
+def _answers(task: Task, system: TextModel, sources: Sequence[str]) -> tuple[list[str], list[Translation]]:
+    """The answer to each source, and all that is known of those that a search has found."""
+    if not isinstance(system, Translator):
+        return list(task.predict(system, [Example(line, None, n) for n, line in enumerate(sources, start=1)])), []
+    outputs: list[Translation] = []
+    stream = system.stream(windows(sources, inference.window_lines(system)))  # in batches as by `translate`
+    results.write_stream(stream, lambda ranked: outputs.append(ranked[0]), "lines", "")
+    return [one.text for one in outputs], outputs
+
+
+def _draw(table: Confusion | None, path: Path | None, title: str) -> None:
+    if table is not None and path is not None:
+        save_pictures([path], partial(save_confusion, table.labels, table.counts, title=title))
+
+
+def _require_pairs(
+    task: Task, source: Path | None, ref: tuple[Path, ...], test_set: str | None, confusion: Path | None
+) -> None:
+    if confusion is not None and label_type(task.columns) is None:
+        raise click.UsageError(f"--confusion is for labels, and a {task.name} has none: leave it out")
+    if confusion is not None:
+        picture_format(confusion)
     if (test_set is None) != (source is not None and bool(ref)) or (test_set is not None and (source or ref)):
         raise click.UsageError("give --source FILE and --ref FILE, or --test-set NAME alone")
     if not task.references or task.columns[0].name != "src":

@@ -12,20 +12,22 @@ from nmtkit import console, pictures
 from nmtkit.cli import completing, inference, options
 from nmtkit.cli.figures import figure_style, save_pictures
 from nmtkit.cli.reading import STDIN, stdin_sentences
-from nmtkit.cli.reporting import tell
-from nmtkit.console.heatmaps import show_attention
+from nmtkit.cli.reporting import note, tell
+from nmtkit.console.heatmaps import show_attention, show_document
 from nmtkit.core.errors import DataError
-from nmtkit.experiment.loading import DecodingOptions
+from nmtkit.experiment.loading import DecodingOptions, as_translator, load_from_options
 from nmtkit.metrics.metric import text_metrics
 from nmtkit.metrics.systems import titles
 from nmtkit.models.base import as_headed
 from nmtkit.pictures.colour_tables import Entropies, head_entropies, save_entropies, save_positions, word_entropies
 from nmtkit.pictures.curves import Points, Training, save_training
+from nmtkit.pictures.documents import save_documents
 from nmtkit.pictures.drawing import FigureStyle
 from nmtkit.pictures.pages import save_heads
 from nmtkit.runs.metrics_log import training_curves
 from nmtkit.runs.saved import find_run
 from nmtkit.translation import attention_views
+from nmtkit.translation.inputs import TextModel
 from nmtkit.translation.translator import Translator
 
 Pairs = tuple[list[str], list[str | None]]
@@ -86,6 +88,8 @@ def plot_attention_command(
     words between two of them, with their coverage added up. In .html, point at a word of the summary to see where the
     model looked.
 
+    Of a classifier the text is drawn: the weight of each sentence beside it, and that of each word as its shade.
+
     `nmtkit visualize-alignment` is another name of this command.
 
     \b
@@ -97,9 +101,14 @@ def plot_attention_command(
       paste articles.txt summaries.txt | head -3 | nmtkit plot-attention -m runs/news -o given.pdf
       nmtkit plot-attention -m runs/transformer "The old woman sleeps." --layers -o layers.html
       head -100 test.en | nmtkit plot-attention --what entropy -o entropy.svg
+      head -2 texts.txt | nmtkit plot-attention -m runs/topics -o read.png
     """
     _require_fitting_options(output, grid, layers, what, source, bool(how.layer or how.head))
-    translator = inference.open_model(how)
+    system = load_from_options(how, notify=note)
+    if system.tokenizers.labels is not None:
+        _plot_documents(system, source, output, bool(target or grid or layers or what != "attention"), style)
+        return
+    translator = as_translator(system)
     pairs = ([], []) if what == "positions" else _read_pairs(source, target)
     if output:
         save_pictures(output, _picture_saver(translator, pairs, grid, layers, what, style))
@@ -108,6 +117,22 @@ def plot_attention_command(
     else:
         for picture in translator.pictures(*pairs):
             show_attention(picture.with_title(style.title))
+
+
+def _plot_documents(
+    system: TextModel, source: str | None, output: Sequence[Path], has_options: bool, style: FigureStyle
+) -> None:
+    """Draws what a classifier looks at; `has_options`: those that are for models which write."""
+    if has_options:
+        raise click.UsageError(
+            "TARGET, --grid, --layers and --what are for models that write, and this one gives labels"
+        )
+    drawn = attention_views.document_pictures(system, _read_pairs(source, None)[0])
+    if output:
+        save_pictures(output, partial(save_documents, drawn, style=style))
+        return
+    for picture in drawn:
+        show_document(picture.with_title(style.title))
 
 
 def _require_fitting_options(

@@ -1,6 +1,7 @@
 """The commands of tasks that have none of their own here, such as the tasks of a user's file."""
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from itertools import count, islice
 from pathlib import Path
 
@@ -8,14 +9,17 @@ import click
 import cloup
 
 from nmtkit.cli import inference, options, results
+from nmtkit.cli.options import Decorator, Number
 from nmtkit.cli.reading import text_windows
 from nmtkit.cli.reporting import note
 from nmtkit.cli.translate import decoding_options, scores_option
+from nmtkit.core.columns import label_type
 from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.json_records import EXTRACT_HINT
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.experiment.loading import DecodingOptions, load_from_options
+from nmtkit.tasks.labelling import LabellingTask, RankedLabel
 from nmtkit.tasks.task import Task
 from nmtkit.translation.inputs import TextModel
 
@@ -30,6 +34,11 @@ Examples:
 """
 _WRITES = """ A search looks for the most probable text; --samples 1 --top-p 0.9 draws one instead, --seed N another.
 --n-best K prints "NUMBER TAB SCORE TAB LOG-PROBABILITY TAB TEXT". """
+_RANKED = ' --n-best K prints "NUMBER TAB PROBABILITY TAB LABEL" for the K most probable labels.'
+_RANKING: list[Decorator] = [
+    click.option("--n-best", type=Number(1), metavar="N", default=1, help="The N most probable labels."),
+    options.as_json("Print a JSON object for each line: the label, and the probabilities of all, or of --n-best."),
+]
 _GOES_ON = 'A text is printed whole, with its beginning; "tokens" of --json are those after it.'
 
 
@@ -57,18 +66,36 @@ def task_command(task: Task) -> click.Command:
         results.write_stream(stream, printer.write, "lines", "" if files else invitation)
         printer.report("texts", "--max-length")
 
+    ranks = isinstance(task, LabellingTask) and label_type(task.columns) == "label"
+
     @options.files
-    @cloup.option_group("Common", options.model, inference.checkpoint, results.output, options.device)
+    @cloup.option_group(
+        "Common", options.model, inference.checkpoint, results.output, *_RANKING * ranks, options.device
+    )
     @cloup.option_group("Speed", inference.batch_tokens, options.threads)
     @options.quiet
     @results.into_output
     @inference.opens_model
-    def label(how: DecodingOptions, files: tuple[Path, ...]) -> None:
-        system = load_from_options(how, task.name, note)
-        answers = (list(task.predict(system, window)) for window in windows(files, system))
-        results.write_stream(answers, results.write_line, "lines", "" if files else invitation)
+    def label(how: DecodingOptions, files: tuple[Path, ...], as_json: bool = False) -> None:
+        system, lines = load_from_options(how, task.name, note), count(1)
 
-    about = _HELP.format(about=task.about, reads=reads, writes=writes, command=task.command)
+        def write(ranked: list[RankedLabel]) -> None:
+            number, kept = next(lines), ranked[: how.n_best if how.n_best > 1 else None]
+            if as_json:
+                best, probabilities = asdict(kept[0]), {one.label: one.probability for one in kept}
+                results.write_json_line({"line": number, **best, "probabilities": probabilities})
+                return
+            for one in kept:
+                results.write_line(f"{number}\t{one.probability:.6f}\t{one.label}")
+
+        texts, invited = windows(files, system), "" if files else invitation
+        if isinstance(task, LabellingTask) and (as_json or how.n_best > 1):
+            results.write_stream((list(task.rank(system, window)) for window in texts), write, "lines", invited)
+            return
+        answers = (list(task.predict(system, window)) for window in texts)
+        results.write_stream(answers, results.write_line, "lines", invited)
+
+    about = _HELP.format(about=task.about, reads=reads, writes=writes or _RANKED * ranks, command=task.command)
     return cloup.command(task.command, help=about)(write if task.searches else label)
 
 

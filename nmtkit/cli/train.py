@@ -84,7 +84,9 @@ class _TrainCommand(cloup.Command):
 @cloup.option_group(
     "Text, without a recipe",
     _text_option("--source", "Source text, one sentence or article per line. May be repeated."),
-    _text_option("--target", "Its translation or summary, line by line; or, for --task language-modelling, the text."),
+    _text_option(
+        "--target", "Its translation, summary or label, line by line; or, for --task language-modelling, the text."
+    ),
     _text_option("--valid-source", "Validation text. Default: 5 % of the pairs held out, at most 1,000 sources."),
     _text_option("--valid-target", "Its translation."),
     _text_option("--test-source", "Text scored at the end. Default: as many held out, unless --valid-source is given."),
@@ -152,6 +154,7 @@ def command(
       nmtkit train --source help.en --target help.de --init-from runs/general
       nmtkit train --task summarization --source articles.txt --target summaries.txt --run runs/news
       nmtkit train --task language-modelling --target text.en
+      nmtkit train --task classification --source texts.txt --target labels.txt
       nmtkit train mine.yaml --set training.lr=0.0005 --set model.layers=2 --run runs/two-layers
       nmtkit train mine.yaml --resume
       nmtkit train mine.yaml --resume --set training.max_minutes=90

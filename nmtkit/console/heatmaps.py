@@ -6,11 +6,13 @@ import unicodedata
 from collections.abc import Sequence
 
 from rich.cells import cell_len, chop_cells, set_cell_size
+from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
 from nmtkit.console.tables import cut, flow, plain_console
 from nmtkit.pictures import AttentionPicture
+from nmtkit.pictures.documents import DocumentPicture
 from nmtkit.pictures.fonts import printable
 
 BLOCKS = " ░▒▓█"
@@ -31,13 +33,52 @@ def show_attention(picture: AttentionPicture, width: int | None = None) -> None:
     width = width or console.width
     heading = printable(picture.heading)
     lines = list(Text(heading, style="bold").wrap(console, width)) if heading else []
-    coloured = console.is_terminal and not console.no_color and console.color_system in ("256", "truecolor")
+    coloured = _is_coloured(console)
     if picture.weights.size == 0:
         lines.append(Text("(no words)"))
     else:
         lines += (_Summary if picture.is_summary else _HeatMap)(picture, width, coloured).lines()
     for line in lines:
         console.print(line, soft_wrap=True)
+
+
+def show_document(picture: DocumentPicture, width: int | None = None) -> None:
+    """Prints a text that was classified: each sentence behind its weight, and its words shaded by theirs."""
+    console = plain_console(sys.stdout)
+    width = width or console.width
+    coloured = _is_coloured(console)
+    heading = printable(picture.heading)
+    lines = list(Text(heading, style="bold").wrap(console, width)) if heading else []
+    for words, shades, weight in zip(picture.sentences, picture.shades, picture.of_sentences.tolist(), strict=True):
+        shown = _shaded_words(list(map(printable, words)), shades.tolist(), width - 5, coloured)
+        lines += [Text(f"{weight:.2f} " if not n else " " * 5).append_text(line) for n, line in enumerate(shown)]
+    for line in lines:
+        console.print(line, soft_wrap=True)
+
+
+def _is_coloured(console: Console) -> bool:
+    return console.is_terminal and not console.no_color and console.color_system in ("256", "truecolor")
+
+
+def _level(share: float, coloured: bool) -> int:
+    """The nearest colour or block, from 0, to a share between 0 and 1."""
+    return round(share * (len(COLOURS if coloured else BLOCKS) - 1))
+
+
+def _shaded_words(words: Sequence[str], shares: Sequence[float], width: int, coloured: bool) -> list[Text]:
+    """The words in lines, each shaded by its share: in a colour of its own, or by blocks in a line below."""
+    pieces: list[Text] = []
+    blocks: list[str] = []
+    for word, share in zip(words, shares, strict=True):
+        level = _level(share, coloured)
+        for piece in chop_cells(_left_to_right_after(word), width):
+            pieces.append(Text(piece, _style(level) if coloured and level else ""))
+            blocks.append("" if coloured else BLOCKS[level] * cell_len(piece))
+    lines, rest = [], iter(blocks)
+    for parts in flow(pieces, width, 1):
+        shades = " ".join(next(rest) for _ in parts).rstrip()
+        lines += [Text(" ").join(parts), *([Text(shades)] if shades else [])]
+    return lines
 
 
 class _Shaded:
@@ -52,7 +93,7 @@ class _Shaded:
 
     def level(self, share: float) -> int:
         """The nearest colour or block, from 0, to a share between 0 and 1."""
-        return round(share * (len(COLOURS if self.coloured else BLOCKS) - 1))
+        return _level(share, self.coloured)
 
     def scale(self, largest: float) -> Text:
         """All colours or blocks, and the weight of the strongest."""
@@ -137,20 +178,9 @@ class _Summary(_Shaded):
         return [*self._article(coverage), scale, Text(), *rows, *map(Text, about)]
 
     def _article(self, coverage: Sequence[float]) -> list[Text]:
-        """The words, each shaded by its coverage: in a colour of its own, or by blocks in a line below."""
+        """The words, each shaded by its coverage."""
         largest = max(coverage) or 1.0
-        pieces: list[Text] = []
-        blocks: list[str] = []
-        for word, value in zip(self.src_words, coverage, strict=True):
-            level = self.level(value / largest)
-            for piece in chop_cells(_left_to_right_after(word), self.width):
-                pieces.append(Text(piece, _style(level) if self.coloured and level else ""))
-                blocks.append("" if self.coloured else BLOCKS[level] * cell_len(piece))
-        lines, rest = [], iter(blocks)
-        for parts in flow(pieces, self.width, 1):
-            shades = " ".join(next(rest) for _ in parts).rstrip()
-            lines += [Text(" ").join(parts), *([Text(shades)] if shades else [])]
-        return lines
+        return _shaded_words(self.src_words, [value / largest for value in coverage], self.width, self.coloured)
 
     def _row(self, row: int) -> Text:
         picture, weights = self.picture, self.weights[row]

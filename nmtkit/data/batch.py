@@ -115,6 +115,9 @@ class Inputs(Rows):
     """Rows of numbers `(B,S,F)`."""
     segments: Tensor | None = None
     """The segment of each position `(B,S)`, int64, from 0, where a text has several."""
+    sentences: Tensor | None = None
+    """The positions of the words of each sentence `(B,N,W)`, int64, counted from 1 and padded with 0, where texts have
+    several. The EOS of a sentence is none of its words, unless it has no other."""
     order: tuple[Tensor, Tensor] | None = None
     """Of a permutation: the rank of each position `(B,S)`, lowest first, and the positions asked for `(B,Q)`; int64."""
     copy: CopySource = ABSENT
@@ -129,7 +132,8 @@ class Inputs(Rows):
         ids = torch.from_numpy(padded)
         copied = ids if extended is None else torch.from_numpy(_padded(extended, width)[0])
         lengths = torch.from_numpy(mask.sum(1))
-        return cls(torch.from_numpy(mask), lengths, ids, copy=CopySource(copied, n_oov))
+        sentences = _sentences(padded == EOS)
+        return cls(torch.from_numpy(mask), lengths, ids, sentences=sentences, copy=CopySource(copied, n_oov))
 
     @classmethod
     def of_features(cls, rows: Sequence[npt.NDArray[np.floating[Any]]], width: int | None = None) -> "Inputs":
@@ -245,6 +249,20 @@ def _padded(rows: Sequences, width: int | None = None) -> tuple[npt.NDArray[np.i
     # Row by row from left to right is the order in which a mask writes: no loop over tokens.
     ids[:, :-1][mask[:, 1:]] = np.concatenate([np.asarray(row, dtype=np.int64) for row in rows])
     return ids, mask
+
+
+def _sentences(ends: npt.NDArray[np.bool_]) -> Tensor | None:
+    """`Inputs.sentences` of texts in which sentences have these ends `(B,S)`; None if each text is one sentence."""
+    row, last = np.nonzero(ends)
+    if len(row) == len(ends):
+        return None
+    number = np.arange(len(row)) - np.searchsorted(row, row)
+    first = np.where(number == 0, 0, np.roll(last, 1) + 1)
+    length = np.maximum(last - first, 1)
+    words = np.zeros((len(ends), number.max() + 1, length.max()), dtype=np.int64)
+    place = np.arange(length.max())
+    words[row, number] = (first[:, None] + place + 1) * (place < length[:, None])
+    return torch.from_numpy(words)
 
 
 def collate(

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cache
+from itertools import chain, islice
 from typing import Any, Literal, TypeVar
 
 import sentencepiece
@@ -19,6 +20,7 @@ from typing_extensions import override
 
 from nmtkit.core.errors import CheckpointError, DataError, RecipeError
 from nmtkit.core.settings import Field, Settings, model_validator, parse
+from nmtkit.corpus.sentences import split_sentences
 from nmtkit.data.vocabulary import BOS, EOS, PAD, RESTORE_HINT, SPECIALS, UNK, Vocabulary
 
 T = TypeVar("T")
@@ -44,6 +46,9 @@ class TokenizerConfig(Settings):
     sampling: float = Field(default=0.0, ge=0.0, le=1.0)
     """Sample tokenizations of training text; 0 is off. bpe: the probability of skipping a merge (BPE-dropout; 0.1 is
     usual). unigram: how sharply likely tokenizations are preferred (alpha of subword regularization; 0.2 is usual)."""
+    sentences: bool = False
+    """End every sentence of a text in EOS, for models that read documents. Sentences are cut at newlines if a text has
+    any, else at white space behind ".", "!" or "?"."""
     lowercase: bool = False
     """Lowercase all text."""
     normalization: Literal["nfkc", "none"] = "nfkc"
@@ -120,13 +125,21 @@ class Tokenizer(ABC):
         self.config = config
         self.vocabulary = vocabulary
 
-    @abstractmethod
     def encode_many(self, texts: Sequence[str], seed: int | None = None) -> list[list[int]]:
-        """The ids of each text, without BOS and EOS.
+        """The ids of each text, without BOS and without EOS at its end; between `config.sentences` stands EOS.
 
         With a seed a tokenization is sampled at the rate `config.sampling`; the same texts and seed give the same one.
         None: the best one.
         """
+        if not self.config.sentences:
+            return self._encoded(texts, seed)
+        cut = [split_sentences(text) for text in texts]
+        ids = iter(self._encoded([*chain(*cut)], seed))
+        return [[*chain(*([*one, EOS] for one in islice(ids, len(own)) if one))][:-1] for own in cut]
+
+    @abstractmethod
+    def _encoded(self, texts: Sequence[str], seed: int | None) -> list[list[int]]:
+        """As `encode_many`, each text as a whole."""
 
     @abstractmethod
     def tokens(self, text: str) -> list[str]:
@@ -213,7 +226,7 @@ class SentencePieceTokenizer(Tokenizer):
             raise _explained(config, what, str(fault)) from fault
         return cls(config, model.getvalue())
 
-    def encode_many(self, texts: Sequence[str], seed: int | None = None) -> list[list[int]]:
+    def _encoded(self, texts: Sequence[str], seed: int | None) -> list[list[int]]:
         """Sampling is Provilkov et al. 2020, Algorithm 1 (bpe), or Kudo 2018 (unigram)."""
         if self._only_cuts:
             assert seed is None, "a tokenizer of kind marian does not sample"
@@ -292,7 +305,7 @@ class WordTokenizer(Tokenizer):
         return cls(config, vocabulary)
 
     @override
-    def encode_many(self, texts: Sequence[str], seed: int | None = None) -> list[list[int]]:
+    def _encoded(self, texts: Sequence[str], seed: int | None) -> list[list[int]]:
         assert seed is None, "a word tokenizer cannot sample"
         first = self.vocabulary.n_specials
         return [[n if n >= first else UNK for n in self.vocabulary.ids(self.tokens(one))] for one in texts]

@@ -11,8 +11,9 @@ from nmtkit.core.files import write_json
 from nmtkit.core.processes import available_cores
 from nmtkit.corpus.blocks import Block
 from nmtkit.corpus.checking import DataReport, PairChecker, read_checksums
+from nmtkit.corpus.checksums import FileChecksums
 from nmtkit.corpus.reading import read_blocks, require_plain_text
-from nmtkit.data.encoding import FileChecksums, PairEncoder, PreprocessingProgress, encode_split, fingerprint
+from nmtkit.data.encoding import PairEncoder, PreprocessingProgress, encode_split, fingerprint
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer_training import TokenizerSample, learn_from_sample
 from nmtkit.data.tokenizers import Tokenizers
@@ -25,7 +26,8 @@ from nmtkit.runs.origin import FineTuningOrigin, origin_tokenizers, read_origin
 from nmtkit.runs.saved import SavedRun
 from nmtkit.tasks.task import TASKS
 
-_NEWER = ("labels", "features", "labels_field", "columns", "specials", "tags", "sentinels", "directions", "affixes")
+_NEWER = {"labels", "features", "labels_field", "columns", "specials", "tags", "sentinels", "directions", "affixes"}
+_NEWER |= {"sentences"}
 
 
 class Preprocessing:

@@ -7,6 +7,7 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from nmtkit.core.errors import DataError
+from nmtkit.metrics.f1 import label_pairs
 from nmtkit.metrics.metric import METRICS, Options, Texts
 from nmtkit.metrics.significance import ExampleMetric
 
@@ -18,16 +19,7 @@ class Accuracy(ExampleMetric):
     @override
     def statistics(self, texts: Texts, options: Options) -> npt.NDArray[np.float64]:
         """The right labels of each example and all of them, `(examples, 2)`; DataError unless lines have as many."""
-        counts = []
-        for number, (hyp, *refs) in enumerate(zip(texts.hyps, *texts.refs, strict=True), start=1):
-            labels, *wanted = map(str.split, (hyp, *refs))
-            if others := [len(ref) for ref in wanted if len(ref) != len(labels)]:
-                raise DataError(
-                    f"line {number}: {len(labels)} labels, and its reference has {others[0]}: accuracy compares label "
-                    "by label, separated by white space; a label of several words is to be written as one word"
-                )
-            right = sum(label in choices for label, *choices in zip(labels, *wanted, strict=True))
-            counts.append([right, len(labels)])
+        counts = [[sum(one == other for one, other in own), len(own)] for own in label_pairs(texts)]
         if not any(count for _, count in counts):
             raise DataError("accuracy is not defined: no line has a label")
         return np.array(counts, dtype=np.float64)

@@ -14,8 +14,8 @@ import numpy as np
 
 from nmtkit.core.errors import DataError
 from nmtkit.core.version import __version__
+from nmtkit.corpus.sentences import split_sentences
 from nmtkit.metrics.metric import METRICS, Metric, Score
-from nmtkit.metrics.rouge import split_sentences
 
 NGRAM_ORDERS = (1, 2, 3, 4)
 MIN_FRAGMENT_WORDS = 3

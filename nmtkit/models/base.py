@@ -110,6 +110,11 @@ class ModelConfig(Settings):
         return ""
 
     @property
+    def reads_sentences(self) -> bool:
+        """Whether it reads texts by their sentences, which `tokenizer.sentences` must tell."""
+        return False
+
+    @property
     def layer_form(self) -> LayerForm:
         """The form of its Transformer layers, if it has any."""
         return LayerForm()

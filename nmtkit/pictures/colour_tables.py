@@ -1,4 +1,4 @@
-"""Coloured tables: the entropy of attention by layer and head, and position vectors."""
+"""Coloured tables: the entropy of attention by layer and head, position vectors, and how labels are confused."""
 
 from __future__ import annotations
 
@@ -107,8 +107,7 @@ def _draw_table(axes: Axes, part: Entropies, top: float, shades: Any, text: floa
     axes.set_ylim(layers, 0)
     for layer, head in np.ndindex(layers, heads):
         value = part.values[layer, head]
-        dark = np.dot(shades(value / top)[:3], (0.2126, 0.7152, 0.0722)) < 0.5
-        ink = "white" if dark else drawing.INK
+        ink = "white" if _is_dark(shades(value / top)) else drawing.INK
         axes.text(head + 0.5, layer + 0.5, f"{value:.2f}", fontsize=9 * text, color=ink, ha="center", va="center")
     named = part.values.size > 1  # a model with one attention has neither layers nor heads to name
     axes.set_xticks(np.arange(heads) + 0.5, [str(head + 1) if named else "" for head in range(heads)])
@@ -120,6 +119,46 @@ def _draw_table(axes: Axes, part: Entropies, top: float, shades: Any, text: floa
     heading = f"{part.name}\nuniform: {part.uniform:.2f}"
     axes.set_title(heading, fontsize=10 * text, color=drawing.INK, loc="left", pad=6 * text, linespacing=1.3)
     return mesh
+
+
+def save_confusion(
+    labels: Sequence[str], counts: NDArray[Any], path: str | Path, title: str, style: FigureStyle = DEFAULT_STYLE
+) -> None:
+    """Writes how often labels were wanted (rows) and given (columns); a colour is the share of its row."""
+    suffix = picture_format(path)
+    names = [printable(label) for label in labels]
+    shown = printable(title if style.title is None else style.title)
+    with drawing.settings("".join((*names, shown)), suffix, style.font) as families:
+        margin = max(width for width, _ in fonts.measure_labels(names, families, 9.0)) + 0.45
+        title_width = fonts.measure_labels([shown], families, 12.0)[0][0] if shown else 0.0
+        size = max(len(names) * CELL, NARROWEST)
+        width, height = max(margin + size + RIGHT, title_width + 0.5), TITLE + margin + size + 0.25
+        figure, by = drawing.new_figure(width, height, style)
+        figure.text(0.25 / width, 1 - 0.2 / height, shown, fontsize=12 * by.text, color=drawing.INK, va="top")
+        axes = figure.add_axes((margin / width, 0.25 / height, size / width, size / height))
+        shares, shades = counts / np.maximum(counts.sum(1, keepdims=True), 1), style.shades()
+        mesh = axes.pcolormesh(shares, cmap=shades, vmin=0.0, vmax=1.0, edgecolors="white")
+        axes.set_ylim(len(names), 0)
+        for row, column in np.ndindex(counts.shape):
+            ink = "white" if _is_dark(shades(shares[row, column])) else drawing.INK
+            shown_count = f"{counts[row, column]}" if counts[row, column] else ""
+            middle: dict[str, Any] = {"fontsize": 9 * by.text, "color": ink, "ha": "center", "va": "center"}
+            axes.text(column + 0.5, row + 0.5, shown_count, **middle)
+        axes.set_xticks(np.arange(len(names)) + 0.5, names, rotation=90)
+        axes.set_yticks(np.arange(len(names)) + 0.5, names)
+        axes.xaxis.tick_top()
+        axes.xaxis.set_label_position("top")
+        axes.set_xlabel("given", fontsize=9 * by.text, color=drawing.FAINT)
+        axes.set_ylabel("wanted", fontsize=9 * by.text, color=drawing.FAINT)
+        axes.tick_params(labelsize=9 * by.text, length=0, colors=drawing.FAINT)
+        axes.set_frame_on(False)
+        place = ((margin + size + 0.2) / width, 0.25 / height, 0.12 / width, size / height)
+        drawing.colour_bar(figure, mesh, place, "share of the row", by.text)
+        drawing.save_figure(figure, path, shown or printable(title), style)
+
+
+def _is_dark(colour: Sequence[float]) -> bool:
+    return bool(np.dot(colour[:3], (0.2126, 0.7152, 0.0722)) < 0.5)
 
 
 def save_positions(table: NDArray[Any], path: str | Path, title: str, style: FigureStyle = DEFAULT_STYLE) -> None:

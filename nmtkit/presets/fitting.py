@@ -21,7 +21,8 @@ from nmtkit.core.files import bundled_path
 from nmtkit.core.formats import load_yaml
 from nmtkit.core.registry import suggest_names
 from nmtkit.corpus.statistics import CorpusStatistics, SideStatistics
-from nmtkit.presets.proposal import PresetPlan, ProposedRecipe, format_minutes
+from nmtkit.presets.plans import PLANS
+from nmtkit.presets.proposal import ProposedRecipe, format_minutes
 from nmtkit.tasks.task import TASKS
 
 TASKS_WITH_PRESETS = tuple(name for name in TASKS if TASKS.get(name).presets)
@@ -45,39 +46,6 @@ _SPECIALS = 4  # tokens of every vocabulary that are no text
 _TOKENS_PER_WORD = 1.3  # subwords that a word is cut into, roughly
 _FEW_PASSES = 8  # passes: with fewer, more and smaller updates learn more
 _PADDING = 1.1  # padded tokens for each real one, in batches of alike length, roughly
-
-
-PLANS = {
-    "preset-tiny": PresetPlan(
-        "it is large enough for 20,000 simple pairs (recipe compare-transformer)", (22, 520_000), (1, 60)
-    ),
-    "preset-small": PresetPlan(
-        "with 29,000 pairs it reached 38 BLEU (recipe multi30k-en-de-transformer)", (22, 520_000), (3, 60), 5
-    ),
-    # 100,000 updates with the 4.5 million pairs of WMT14, as in the paper
-    "preset-base": PresetPlan(
-        "these are the sizes of the base model in Vaswani et al. 2017, table 3 (not trained by us)",
-        (19, 130_000_000),
-        (10, 60),
-        1.5,
-    ),
-    "preset-summaries-tiny": PresetPlan(
-        "it is large enough for 10,000 made-up news (recipe demo-news-pointer-generator)", (7, 1_000_000), (1, 20)
-    ),
-    "preset-summaries-small": PresetPlan(
-        "it learned from 3,392 news what is told of the recipe inshorts-pointer-generator", (7, 1_000_000), (5, 20), 1.5
-    ),
-    # 230,000 updates with the 287,000 articles of CNN/DailyMail, as in the paper
-    "preset-summaries-base": PresetPlan(
-        "these are the sizes of See et al. 2017, section 5 (not trained by us)", (13, 115_000_000), (8, 20), 1.5
-    ),
-    "preset-lm-tiny": PresetPlan("with 194,000 words it reached perplexity 77 a token", (20, 300_000), (1, 60)),
-    "preset-lm-small": PresetPlan("it is the shape of GPT, between tiny and base: a guess", (20, 300_000), (3, 60), 3),
-    "preset-lm-base": PresetPlan(
-        "these are the sizes of GPT-2 small (not trained by us)", (10, 100_000_000), (1, 40), 0.5
-    ),
-}
-"""By the recipe of the preset."""
 
 
 def padded_tokens(pairs: int, words: int) -> int:
@@ -144,7 +112,8 @@ class FittedPreset(ProposedRecipe):
         joint = self._subwords()
         self._explain_model()
         preset_tokens = batch_tokens = self._preset["batch"]["batch_tokens"]
-        if self.name == "small" and self._words < 200_000:
+        writes = "tie" in self._preset["model"]
+        if self.name == "small" and self._words < 200_000 and writes:
             batch_tokens = 2_048
             because = "little text is learned better in small batches (Sennrich and Zhang)"
             self.explain("batch.batch_tokens", "2,048", because)
@@ -164,7 +133,8 @@ class FittedPreset(ProposedRecipe):
         dropout = 0.1 if passes < 15 or self._words >= 20_000_000 else 0.2 if passes < 40 else 0.3
         because = f"it counters overfitting: the text is read about {passes:.2g} times"
         self.explain("model.dropout", f"{dropout}", because)
-        self._set("model", dropout=dropout, tie="all" if joint and not self.size.one_text else "decoder")
+        tie = {"tie": "all" if joint and not self.size.one_text else "decoder"} if writes else {}
+        self._set("model", dropout=dropout, **tie)
         self._set("training", **self._training(updates, batch_tokens, self._limit))
         if self.size.one_text:  # whose validation needs no search
             return
@@ -214,7 +184,7 @@ class FittedPreset(ProposedRecipe):
 
     def _explain_model(self) -> None:
         model = self._preset["model"]
-        name = "pointer-generator of {hidden_size}"
+        name = model["kind"].replace("_", "-") + " of {hidden_size}"
         if model["kind"] == "transformer":
             name = "Transformer, {encoder_layers}+{decoder_layers} layers of {hidden_size}"
         elif "layers" in model:

@@ -16,6 +16,7 @@ import torch
 from nmtkit import recipe
 from nmtkit.autotune.training import tokens_a_minute
 from nmtkit.core import device as devices
+from nmtkit.core.columns import label_type
 from nmtkit.core.errors import CheckpointError, DataError, NmtkitError
 from nmtkit.core.files import atomic_write_text, write_errors, write_json
 from nmtkit.core.formats import parse_json
@@ -205,19 +206,27 @@ class _Proposal:
                     f"{path}: in the folder of the run that would be replaced; name another with --run DIR"
                 )
         notify(f"reading {' '.join(paths)}")
-        self.hold_out, self.size = _measure(splits)
+        origin = request.init_from and find_run(request.init_from)[0]
+        columns = TASKS.get(origin.inference.task if origin else request.task or TRANSLATION.name).columns
+        self.labelled = label_type(columns) is not None
+        if origin and self.labelled:
+            raise NmtkitError(
+                f"{request.init_from}: it gives labels; write a recipe with `init_from` to train it further"
+            )
+        self.hold_out, self.size = _measure(splits, self.labelled)
+        answer = "labels" if self.labelled else "tgt"
         # Files of held-out pairs end as the user's, where that tells the sides apart.
         src, tgt = (_stem_and_end(paths[0])[1] if paths else "" for paths in (request.source, request.target))
-        of_pairs = [src, tgt] if src and tgt and src != tgt else ["src", "tgt"]
+        of_pairs = [src, tgt] if src and tgt and src != tgt else ["src", answer]
         self.ends = [tgt or "txt"] if request.one_text else of_pairs
         # One name for each corpus, so that a recipe can give them weights.
         several = [f"train-{number}" for number in range(1, len(request.target) + 1)]
         self.names = several if len(several) > 1 else ["train"]
-        self.data = {split: _side_files(files.src, files.tgt) for split, files in splits.items()}
+        self.data = {split: _side_files(files.src, files.tgt, answer) for split, files in splits.items()}
         if self.hold_out is not None:
             for split, names in {"train": self.names, **{one: [one] for one in self.hold_out.splits}}.items():
                 sides = [[f"text/{name}.{end}" for name in names] for end in self.ends]
-                self.data[split] = _side_files(*([[], *sides][-2:]))
+                self.data[split] = _side_files([] if request.one_text else sides[0], sides[-1], answer)
 
     def write(self, overwrite: bool) -> RunLock:
         """Writes the recipe and the pairs that are held out, and explains them."""
@@ -259,7 +268,9 @@ class _Proposal:
         # Subwords are a third more than words.
         src, tgt = (max(1, round(1.3 * side.words / self.size.pairs)) for side in (self.size.src, self.size.tgt))
         loaded = _load_text(self._text_of(preset), self.overrides)
-        lengths = (src, tgt) if loaded.batch.block_tokens is None else (0, loaded.batch.block_tokens - 1)
+        lengths = (src, 0 if self.labelled else tgt)
+        if loaded.batch.block_tokens is not None:
+            lengths = (0, loaded.batch.block_tokens - 1)
         result, speed = tokens_a_minute(loaded, lengths, self.place)
         for sentence in result.sentences():
             self.notify(sentence)
@@ -289,17 +300,17 @@ def _count_pairs(files: SplitFiles) -> int:
     return pairs
 
 
-def _measure(splits: dict[str, SplitFiles]) -> tuple[HoldOut | None, CorpusStatistics]:
-    """The pairs to hold out, if there is no validation set, and the size of the others."""
+def _measure(splits: dict[str, SplitFiles], labelled: bool) -> tuple[HoldOut | None, CorpusStatistics]:
+    """The pairs to hold out, if there is no validation set, and the size of the others; labels are no text."""
     for split in ("valid", "test"):
         if split in splits:
             _count_pairs(splits[split])
     counts = CorpusCounter()
 
     def count(pair: Example) -> None:
-        counts.add(pair.src, pair.tgt or "")
+        counts.add(pair.src, pair.src if labelled else pair.tgt or "")
 
-    pairs, one_text = pairs_to_split(splits["train"]), "src" not in splits["train"].columns
+    pairs, one_text = pairs_to_split(splits["train"]), labelled or "src" not in splits["train"].columns
     if "valid" not in splits:
         return choose_hold_out(pairs, "test" not in splits, count), counts.statistics(one_text)
     for pair in pairs:
@@ -315,8 +326,8 @@ def _load_text(text: str, overrides: Sequence[str]) -> recipe.Recipe:
         return recipe.load(path, overrides)
 
 
-def _side_files(src: Sequence[str], tgt: Sequence[str]) -> dict[str, Any]:
-    return {side: paths[0] if len(paths) == 1 else paths for side, paths in (("src", src), ("tgt", tgt)) if paths}
+def _side_files(src: Sequence[str], tgt: Sequence[str], answer: str = "tgt") -> dict[str, Any]:
+    return {side: paths[0] if len(paths) == 1 else paths for side, paths in (("src", src), (answer, tgt)) if paths}
 
 
 def _explanation(

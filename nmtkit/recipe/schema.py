@@ -169,9 +169,7 @@ class Recipe(Settings):
         if getattr(self.model, "elmo", None) and not {"run", "src_embedding"} & {*runs}:
             raise ValueError("`model.elmo`: what reads the context is of another run: set `init_from.src_embedding`")
         if "run" in runs and self.pretrained_embeddings is not None:
-            raise ValueError(
-                "`init_from` gives the model all weights, word vectors too: leave `pretrained_embeddings` out"
-            )
+            raise ValueError("`init_from` gives the model all weights and vectors: leave `pretrained_embeddings` out")
         tasks = [stage.task or self.task for stage in self.stages] or [self.task]
         if tasks[-1] != self.task or (not self.tokenizer.joint and {*tasks} != {self.task}):
             why = "the last one has the task of the recipe, and tasks share one vocabulary"
@@ -191,6 +189,11 @@ class Recipe(Settings):
         if label_type(TASKS.get(self.task).columns) == "labels" and not self.tokenizer.for_column("src").cuts_words:
             raise ValueError("`tokenizer.kind`: labels of words need a tokenizer of words: whitespace, pieces or word")
         columns = [column.name for column in TASKS.get(self.task).columns]
+        cut = any(self.tokenizer.for_column(name).sentences for name in ("src", "tgt"))
+        if cut and "tgt" in columns:
+            raise ValueError(f"`tokenizer.sentences`: a {self.task} writes texts, which end in one EOS; leave it out")
+        if self.model.reads_sentences and not cut:
+            raise ValueError(f"`model.kind`: {self.model.kind} reads sentences: set `tokenizer.sentences` to true")
         if self.batch.block_tokens is None:
             return self
         if columns != ["tgt"]:
@@ -199,10 +202,9 @@ class Recipe(Settings):
                 f"{' and '.join(columns)}; leave it out"
             )
         if self.data.over_long == "truncate" or self.tokenizer.sampling:
-            raise ValueError(
-                "`batch.block_tokens`: blocks are cut from documents that are stored once and whole: set "
-                "`data.over_long` to drop, and `tokenizer.sampling` to 0"
-            )
+            stored = "blocks are cut from documents that are stored once and whole"
+            remedy = "set `data.over_long` to drop, and `tokenizer.sampling` to 0"
+            raise ValueError(f"`batch.block_tokens`: {stored}: {remedy}")
         return self
 
     def _without_own_minutes(self) -> list[str]:
@@ -233,9 +235,10 @@ class Recipe(Settings):
         needed |= {
             f"objectives.{name}": OBJECTIVES.get(name).needs in ("attention", "heads") for name in training.objectives
         }
-        for key, value in needed.items() if not MODELS.get(kind).has_attention else ():
+        attends = MODELS.get(kind).has_attention and label_type(TASKS.get(self.task).columns) is None
+        for key, value in needed.items() if not attends else ():
             if value:
-                raise ValueError(f"`training.{key}`: {kind} has no attention to compute it from")
+                raise ValueError(f"`training.{key}`: {kind} has no attention of written words to compute it from")
         if self.tokenizer.sampling and (linked or self.model.copies):
             raise ValueError(
                 f"`{'data.train.alignment' if linked else 'model.kind'}`: alignment links, and words that are copied, "

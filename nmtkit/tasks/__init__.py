@@ -2,5 +2,6 @@
 
 from nmtkit.tasks import translation as translation  # isort: split
 
+from nmtkit.tasks import classification as classification
 from nmtkit.tasks import language_modelling as language_modelling
 from nmtkit.tasks import summarization as summarization

@@ -9,8 +9,18 @@ from typing_extensions import override
 from nmtkit.tasks.task import Task
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from nmtkit.corpus.blocks import Example
     from nmtkit.translation.inputs import TextModel
+
+
+@dataclass(frozen=True)
+class RankedLabel:
+    """A label that an example could have."""
+
+    label: str
+    probability: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,19 +33,33 @@ class LabellingTask(Task):
 
     @override
     def predict(self, system: "TextModel", examples: Sequence["Example"]) -> Iterator[str]:
+        labels = system.tokenizers.labels
+        assert labels is not None, "a task with this column has them"
+        for log_probs in self.distributions(system, examples):
+            best = log_probs.argmax(-1)  # () or (S,)
+            yield " ".join(labels.tokens[label] for label in best.view(-1).tolist())
+
+    def rank(self, system: "TextModel", examples: Sequence["Example"]) -> Iterator[list[RankedLabel]]:
+        """All labels for each example, the most probable first; of a task with one label to an example."""
+        labels = system.tokenizers.labels
+        assert labels is not None, "a task with this column has them"
+        for log_probs in self.distributions(system, examples):
+            order, probabilities = log_probs.argsort(descending=True, stable=True).tolist(), log_probs.exp().tolist()
+            yield [RankedLabel(labels.tokens[one], probabilities[one]) for one in order]
+
+    def distributions(self, system: "TextModel", examples: Sequence["Example"]) -> Iterator["Tensor"]:
+        """The log-probabilities of all labels for each example `(V,)`, or for each of its tokens `(S,V)`."""
         import torch
 
         from nmtkit.data.batch_stream import bucket_by_length
         from nmtkit.translation.inputs import make_batch
 
-        labels, lines = system.tokenizers.labels, system.encode_sources(self.read(examples))
-        assert labels is not None, "a task with this column has them"
-        texts = [""] * len(lines)
+        lines = system.encode_sources(self.read(examples))
+        found: dict[int, Tensor] = {}
         with torch.inference_mode():
             for numbers in bucket_by_length([line.length + 1 for line in lines], system.batch_budget):
                 batch = make_batch([lines[number] for number in numbers]).to(system.device)
-                best = system.model.predict(*system.model.read(batch)).argmax(-1).cpu()  # (B,) or (B,S)
-                for number, ids in zip(numbers, best, strict=True):
-                    own = ids[: lines[number].length] if ids.dim() else ids[None]  # EOS has no label
-                    texts[number] = " ".join(labels.tokens[label] for label in own.tolist())
-        return iter(texts)
+                log_probs = system.model.predict(*system.model.read(batch)).cpu()  # (B,V) or (B,S,V)
+                for number, own in zip(numbers, log_probs, strict=True):
+                    found[number] = own[: lines[number].length] if own.dim() > 1 else own  # EOS has no label
+        return (found[number] for number in range(len(lines)))

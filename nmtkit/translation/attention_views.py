@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from nmtkit.core import device as devices
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.corpus.alignments import SoftAlignment
+from nmtkit.corpus.sentences import split_sentences
 from nmtkit.data.batch import Batch
 from nmtkit.data.tokenizer import WORD_START
 from nmtkit.data.words import PieceShare, cut_words, display_word_spans, known_ids, merge_to_words
@@ -22,6 +23,7 @@ from nmtkit.translation.result import Translation
 
 if TYPE_CHECKING:
     from nmtkit.pictures import AttentionPicture, HeadsPicture, SourceWindow
+    from nmtkit.pictures.documents import DocumentPicture
 
 
 def align(
@@ -118,6 +120,37 @@ def _windows(reader: TextModel, translation: Translation, rows: int) -> list[Sou
     centres = model.read(batch, need_attention=True)[0].centres  # (1,T)
     assert centres is not None
     return [SourceWindow(centre, centre - half_width, centre + half_width) for centre in centres[0, :rows].tolist()]
+
+
+@torch.no_grad()
+def document_pictures(reader: TextModel, texts: Sequence[str]) -> list[DocumentPicture]:
+    """What a classifier looks at in each text, under its label and the label's probability."""
+    from nmtkit.pictures.documents import DocumentPicture
+
+    reader.require_attention("draw")
+    tokenizer, labels, pictures = reader.tokenizers.src, reader.tokenizers.labels, []
+    assert labels is not None, "a classifier has labels"
+    for number, (text, source) in enumerate(zip(texts, reader.encode_sources(texts), strict=True), start=1):
+        cut = split_sentences(text) if tokenizer.config.sentences else [text]
+        if source.is_empty or not (sentences := [tokens for tokens in map(tokenizer.tokens, cut) if tokens]):
+            raise _no_known_letters(number)
+        output, memory = reader.model.read(make_batch([source]).to(reader.device), need_attention=True)
+        assert output.attention is not None
+        probability, best = reader.model.predict(output, memory)[0].exp().max(-1)
+        weights = output.attention[0].double().cpu().numpy()[: source.length]
+        rows, first = [], 0
+        for tokens in sentences:
+            known = tokens[: max(0, len(weights) - first)]  # of a text that is not read to its end
+            begins = [word.start for word in display_word_spans(known)]
+            rows.append(
+                (_words(known), np.add.reduceat(weights[first : first + len(known)], begins)) if known else None
+            )
+            first += len(tokens) + 1  # its end mark
+        read = [row for row in rows if row is not None]
+        title = f"{reader.name}: {labels.tokens[int(best)]} ({float(probability):.2f})"
+        words, own = [row[0] for row in read], [row[1] for row in read]
+        pictures.append(DocumentPicture(words, own, title=title, left_out=source.left_out))
+    return pictures
 
 
 def require_heads(reader: TextModel, what: str = "layers of attention heads") -> HeadedModel:

@@ -88,7 +88,7 @@ RUN_ELSEWHERE = {
     "from nmtkit.cli import main": "tests/test_strangers.py runs a program that ends so",
     '"""The mean of the source\'s words, and the word before."""': "tests/test_strangers.py trains this model",
     '"""Classification by the mean of the words (Joulin et al. 2017, equation 1)."""': "tests/strangers trains it",
-    "task: classification": "a recipe for the classifier",
+    "task: sorting": "a recipe for the classifier",
     "init_from: {encoder: runs/masked}": "the page's command begins from that run",
 }
 """The first lines of blocks that are not run here, with the reason."""
@@ -145,6 +145,9 @@ def write_texts(folder: Path) -> None:
     write_lines(folder / "highlights.txt", [source[:8] for source, _ in stories])
     write_lines(folder / "summaries.txt", [source[:5] for source, _ in stories])
     write_lines(folder / "article.txt", LINES[:1])
+    texts = [f"{one}. {other}." for (one, _), (other, _) in zip(stories, sentence_pairs(40, 7), strict=True)]
+    write_lines(folder / "texts.txt", texts)
+    write_lines(folder / "labels.txt", ["long" if len(text) > 20 else "short" for text in texts])
     news = [{"article": said, "summary": f"{said[:12]}.", "unseen": ["dog"]} for said in LINES]
     for name in ("news", "news-valid", "news-test"):
         write_lines(folder / f"{name}.jsonl", [json.dumps(one) for one in news])

@@ -77,7 +77,7 @@ def test_unknown_command_and_option(nmtkit: Command) -> None:
         ("recipe explain training.optim", ["training.optimizer"]),
         ("guide se", ["second"]),
         ("translate --search sto", ["stop="]),
-        ("train --task ", ["translation", "language-modelling", "summarization"]),
+        ("train --task ", ["translation", "classification", "language-modelling", "summarization"]),
         ("train --over", ["--overwrite"]),
     ],
 )

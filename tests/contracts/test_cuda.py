@@ -53,6 +53,11 @@ def there(cuda: PretendedCuda, name: str, dtype: torch.dtype = torch.float32) ->
     return model
 
 
+def attends(model: Model) -> bool:
+    """Whether there is attention of the words that are written."""
+    return model.has_attention and as_seq2seq(model) is not None
+
+
 def linked(batch: Batch) -> Batch:
     """The batch with a link from every target token to the first of its source, if it has both."""
     if not batch.reads_text or not batch.has_targets:
@@ -95,7 +100,7 @@ def gradients_on(model: Model, batch: Batch, device: torch.device, reinforced: b
     model.train()
     model.zero_grad()
     part = 4 * 20 * 8  # bytes: several parts
-    attending: dict[str, Any] = {"guided_alignment": {}, "coverage_weight": 0.5} if model.has_attention else {}
+    attending: dict[str, Any] = {"guided_alignment": {}, "coverage_weight": 0.5} if attends(model) else {}
     if reinforced:
         backward(model, batch, 10, part, device, reinforce={"max_length": 3})
     else:
@@ -255,7 +260,7 @@ def gradients_of(model: Model, device: str, in_bf16: bool = False, copies: int =
     model.to(device).train().zero_grad()
     batch = linked(batch_of(model, SOURCES * copies, TARGETS * copies))
     attending: dict[str, Any] = {"guided_alignment": {"weight": 1.0}, "coverage_weight": 1.0}
-    given = attending if model.has_attention else {}
+    given = attending if attends(model) else {}
     with torch.autocast(device, torch.bfloat16, enabled=in_bf16):
         backward(model, batch, TOKENS, 1 << 10, torch.device(device), links=TOKENS, label_smoothing=0.1, **given)
     return {name: parameter.grad.cpu() for name, parameter in model.named_parameters() if parameter.grad is not None}

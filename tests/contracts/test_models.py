@@ -96,7 +96,8 @@ def batch_of(model: Model, sources: Sequence[Sequence[int]], targets: Sequence[S
     """A batch of sentences without EOS, as a model takes them.
 
     A decoder that reads no text goes on with the sources; given targets stand alone. A model that writes nothing reads
-    the sources and says something at every other place of them.
+    the sources and says something at every other place of them; or one thing of each, and their sentences have two
+    words.
     """
     n_oov = max([0, *(word - VOCABULARY + 1 for row in sources for word in row)])
     tgt = None if targets is None else known(targets)
@@ -104,6 +105,12 @@ def batch_of(model: Model, sources: Sequence[Sequence[int]], targets: Sequence[S
         return collate(known(sources), tgt, sources, targets, n_oov)
     if as_decoder(model) is not None:
         return prompts(*known(sources)) if tgt is None else Batch(targets=Targets.of_texts(tgt))
+    if model.output_column == "labels":
+        texts = [
+            [one for n, word in enumerate(row) for one in ([EOS, word] if n and n % 2 == 0 else [word])]
+            for row in known(sources)
+        ]
+        return Batch(Inputs.of_texts(texts), labels=torch.tensor([row[0] for row in texts]))
     inputs = Inputs.of_texts(known(sources))
     places = torch.arange(inputs.mask.shape[1]).repeat(len(sources), 1)
     every_other = inputs.mask & (places % 2 == 0)
@@ -239,7 +246,7 @@ def test_padding_changes_nothing(any_model: Model) -> None:
         one.shape[-1] for one in loose.tensors() if one.dim() >= 2
     }
     one, other, mask = told(model, tight), told(model, loose), tight.loss_mask
-    kept = pad(mask, (0, 3))
+    kept = pad(mask, (0, 3)) if mask.dim() > 1 else mask
     close(one.log_probs[mask], other.log_probs[kept])
     if model.has_attention:
         close(one.attention[mask], other.attention[kept][:, : tight.inputs.ids.shape[1]])
@@ -306,7 +313,8 @@ def test_distributions_sum_to_one(any_model: Model) -> None:
                 weights = weights * torch.exp(distances.square() / (2 * (model.window_half_width / 2) ** 2))
         close(weights.sum(-1), torch.ones_like(weights[..., 0]))
         assert bool((output.attention >= 0).all())
-        hidden = ~batch.inputs.mask[:, None].expand_as(output.attention)
+        real = batch.inputs.mask if weights.dim() == 2 else batch.inputs.mask[:, None]
+        hidden = ~real.expand_as(output.attention)
         assert bool((output.attention[hidden] == 0).all())
 
 

@@ -104,8 +104,9 @@ def in_turns(
 
 
 def sizes_of(cls: type[Model]) -> VocabularySizes:
-    """Of a text that is read and one that is written; of one text alone where a model needs no other."""
-    columns = ["src", "tgt"] if issubclass(cls, Seq2Seq) else [cls.output_column]
+    """Of a text that is read, and one that is written or labels; of one text alone where a model needs no other."""
+    reads_another = issubclass(cls, Seq2Seq) or cls.output_column == "labels"
+    columns = ["src" if reads_another else cls.output_column, cls.output_column]
     return VocabularySizes(dict.fromkeys(columns, VOCABULARY), shared=True)
 
 

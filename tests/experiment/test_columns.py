@@ -30,11 +30,11 @@ from nmtkit.tasks.task import TASKS, Task
 TEXT = Column("tgt", required=("train", "valid"))
 COLUMNS = {
     "modelling": (Column("tgt"),),
-    "classification": (Column("src"), Column("labels", "label", ("train", "valid"))),
+    "sorting": (Column("src"), Column("labels", "label", ("train", "valid"))),
     "tagging": (Column("src"), Column("labels", "labels", ("train", "valid"))),
     "captioning": (Column("features", "features"), TEXT),
 }
-KINDS = {"modelling": ["tgt"], "classification": ["src", "labels"], "tagging": ["src", "labels"]}
+KINDS = {"modelling": ["tgt"], "sorting": ["src", "labels"], "tagging": ["src", "labels"]}
 KINDS["captioning"] = ["features", "tgt"]
 WORDS = {"a": "DET", "cat": "NOUN", "dog": "NOUN", "sees": "VERB", "hears": "VERB"}
 COUNTS = {"train": 60, "valid": 6, "test": 5}
@@ -70,7 +70,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def written(folder: Path, task: str, **settings: object) -> Path:
-    ends = {"classification": "label", "tagging": "tags"}
+    ends = {"sorting": "label", "tagging": "tags"}
     data: dict[str, object] = {
         split: {
             kind: f"{split}.{'features.npz' if kind == 'features' else ends[task] if kind == 'labels' else kind}"
@@ -128,7 +128,7 @@ def test_a_language_model_has_targets_alone(folder: Path) -> None:
 
 
 def test_labels_of_lines_become_ids_by_frequency(folder: Path) -> None:
-    tokenizers, data = preprocessed(folder, "classification")
+    tokenizers, data = preprocessed(folder, "sorting")
     labels = tokenizers.labels
     assert labels is not None
     given = lines(folder / "train.label")
@@ -167,14 +167,8 @@ def test_labels_of_words_stand_where_the_words_do(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("task", "file", "line", "content", "fault"),
     [
-        (
-            "classification",
-            "valid.label",
-            3,
-            "cow first",
-            r"valid.label, line 3: train has no label 'cow first', only ",
-        ),
-        ("classification", "train.label", 2, " ", r"train.label, line 2: there is no label"),
+        ("sorting", "valid.label", 3, "cow first", r"valid.label, line 3: train has no label 'cow first', only "),
+        ("sorting", "train.label", 2, " ", r"train.label, line 2: there is no label"),
         ("tagging", "valid.tags", 2, "", r"valid.tags, line 2: 0 labels, but src has \d tokens"),
         ("tagging", "train.tags", 9, "DET DET", r"train.tags, line 9: 2 labels, but src has \d tokens there"),
         ("tagging", "train.src", 4, "a", r"train.tags, line 4: \d labels, but src has 1 tokens there"),
@@ -349,14 +343,14 @@ def test_files_are_cleaned_with_their_labels_but_not_with_features(folder: Path,
         changed = lines(folder / f"train.{name}")
         changed[4], changed[7] = "", f"\N{REPLACEMENT CHARACTER} {changed[7]}"
         (folder / f"train.{name}").write_text("".join(f"{line}\n" for line in changed), encoding="utf-8")
-    done = console("check", written(folder, "classification"), "--fix", "clean", "--no-tokens")
+    done = console("check", written(folder, "sorting"), "--fix", "clean", "--no-tokens")
     assert done.code == 0, done
     labels = lines(folder / "train.label")
     left = [json.loads(line) for line in lines(folder / "clean" / "dropped.jsonl")]
     duplicates = [one["line"] - 1 for one in left if one["kinds"] == ["duplicate"]]
     kept = [label for number, label in enumerate(labels) if number not in (4, 7, *duplicates)]
     assert lines(folder / "clean" / "train.label") == kept
-    assert recipe.load(folder / "clean" / "classification.yaml").data.train.labels
+    assert recipe.load(folder / "clean" / "sorting.yaml").data.train.labels
     done = console("check", written(folder, "captioning"), "--fix", "other", "--no-tokens")
     assert done.code == 1, done
     assert "train: not written: it has features" in done.out

@@ -29,11 +29,11 @@ class BagOfWords(Model):
         return ModelOutput((self.src_embedding(batch.inputs.ids) * real).sum(1) / real.sum(1)), None
 
 
-TASKS.register("classification")(
+TASKS.register("sorting")(
     LabellingTask(
-        name="classification",
-        command="classify",
-        about="Classify texts: one label for each line.",
+        name="sorting",
+        command="sort-texts",
+        about="Sort texts: one label for each line.",
         columns=(Column("src"), Column("labels", "label", required=("train", "valid"))),
     )
 )

@@ -30,7 +30,7 @@ search: {{max_length: 8, beam_size: 3}}
 STRANGERS = {
     "language_model": ("language modelling", "tiny-lm", ("tgt",), ", block_tokens: 32", "perplexity"),
     "masked_language_model": ("masking", "masked-lm", ("src",), "", "perplexity"),
-    "classifier": ("classification", "bag-of-words", ("src", "labels"), "", "accuracy"),
+    "classifier": ("sorting", "bag-of-words", ("src", "labels"), "", "accuracy"),
     "captioner": ("captioning", "captioner", ("features", "tgt"), "", "chrf"),
 }
 
@@ -75,7 +75,7 @@ def done(stranger: str, folder: Path, *words: str) -> str:
     return out
 
 
-OURS_TOO = ("language_model", "masked_language_model")
+OURS_TOO = ("language_model", "masked_language_model", "classifier")
 """Strangers of kinds that the package has as well."""
 
 
@@ -127,7 +127,7 @@ def test_it_answers_by_its_command(trained: tuple[str, Path]) -> None:
         ]
         assert sum(goes_on) > 36
     if stranger == "classifier":
-        (folder / "answers").write_text(done(stranger, folder, "classify", "-m", "run", "test.text"))
+        (folder / "answers").write_text(done(stranger, folder, "sort-texts", "-m", "run", "test.text"))
         assert set(lines_in(folder / "answers")) == {"with", "without"}
         assert "Accuracy" in done(stranger, folder, "score", "answers", "--ref", "test.labels", "--metrics", "accuracy")
     if stranger == "captioner":

@@ -56,7 +56,7 @@ def added(monkeypatch: pytest.MonkeyPatch) -> None:
     for registry in (TASKS, MODELS):
         monkeypatch.setattr(registry, "_members", dict(registry._members))
     MODELS.register("labeller")(Labeller)
-    for name, command, kind in (("classification", "classify", "label"), ("tagging", "tag", "labels")):
+    for name, command, kind in (("sorting", "sort-texts", "label"), ("tagging", "tag", "labels")):
         columns = (Column("src"), Column("labels", kind, required=("train", "valid")))
         TASKS.register(name)(LabellingTask(name=name, command=command, about=f"{command} texts.", columns=columns))
 
@@ -98,7 +98,7 @@ def labelled(folder: Path, task: str, label: Callable[[list[str]], str]) -> reci
         f"task: {task}\n"
         f"data: {{folder: {folder}, {splits}}}\n"
         "tokenizer: {kind: whitespace, vocab_size: 100}\n"
-        f"model: {{kind: labeller, one: {str(task == 'classification').lower()}}}\n"
+        f"model: {{kind: labeller, one: {str(task == 'sorting').lower()}}}\n"
         "batch: {batch_tokens: 256}\n"
         "training: {lr: 0.02, max_updates: 150, validate_every: 75, best_metric: accuracy}\n"
     )
@@ -114,7 +114,7 @@ def trained_run(folder: Path, task: str, label: Callable[[list[str]], str]) -> t
 
 @pytest.mark.parametrize(
     ("task", "command", "label"),
-    [("classification", "classify", class_of), ("tagging", "tag", tags_of)],
+    [("sorting", "sort-texts", class_of), ("tagging", "tag", tags_of)],
     ids=["classifier", "tagger"],
 )
 def test_labels_are_learned_judged_and_given(

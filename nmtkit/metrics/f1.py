@@ -1,0 +1,97 @@
+"""Macro F1 of labels, and how often each label is taken for each other."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+from typing_extensions import override
+
+from nmtkit.core.errors import DataError
+from nmtkit.metrics.metric import METRICS, Comparison, Options, Resampling, Texts
+from nmtkit.metrics.significance import ExampleMetric
+
+
+def label_pairs(texts: Texts) -> list[list[tuple[str, str]]]:
+    """The label given and the label wanted, of each example; DataError unless lines have as many labels.
+
+    Of several references that one counts which has the label given, else the first.
+    """
+    pairs = []
+    for number, (hyp, *refs) in enumerate(zip(texts.hyps, *texts.refs, strict=True), start=1):
+        given, *wanted = map(str.split, (hyp, *refs))
+        if others := [len(ref) for ref in wanted if len(ref) != len(given)]:
+            raise DataError(
+                f"line {number}: {len(given)} labels, and its reference has {others[0]}: they are compared label by "
+                "label, separated by white space; a label of several words is to be written as one word"
+            )
+        choices = zip(given, *wanted, strict=True)
+        pairs.append([(label, label if label in allowed else allowed[0]) for label, *allowed in choices])
+    return pairs
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """How often each label was given for each."""
+
+    labels: Sequence[str]
+    """In the order of the alphabet."""
+    counts: npt.NDArray[np.int64]
+    """`(wanted, given)`."""
+
+    @property
+    def rows(self) -> list[list[str | int]]:
+        """Each label, and how often it was given for each."""
+        return [[label, *row] for label, row in zip(self.labels, self.counts.tolist(), strict=True)]
+
+    @classmethod
+    def of(cls, hyps: Sequence[str], refs: Sequence[Sequence[str]]) -> "Confusion":
+        """Of the labels of a system, and references as metrics have them."""
+        counted = Counter(pair for own in label_pairs(Texts(hyps, refs)) for pair in own)
+        labels = sorted({label for pair in counted for label in pair})
+        counts = [[counted[given, wanted] for given in labels] for wanted in labels]
+        return cls(labels, np.array(counts, dtype=np.int64).reshape(len(labels), len(labels)))
+
+
+@dataclass(frozen=True)
+class MacroF1(ExampleMetric):
+    """The mean over all labels of F1 = 2 right / (given + wanted), with precision and recall as in van Rijsbergen 1979.
+
+    As in scikit-learn (`f1_score(average="macro")`), a label counts if it is given or wanted anywhere.
+    """
+
+    labels: tuple[str, ...] = ()
+
+    @classmethod
+    @override
+    def measure(
+        cls, metrics: Sequence[Self], systems: Sequence[Texts], options: Options, resampling: Resampling | None
+    ) -> list[list[Comparison]]:
+        found = {label for texts in systems for own in label_pairs(texts) for pair in own for label in pair}
+        if not found:
+            raise DataError("F1 is not defined: no line has a label")
+        metrics = [replace(metric, labels=tuple(sorted(found))) for metric in metrics]
+        return super().measure(metrics, systems, options, resampling)
+
+    @override
+    def statistics(self, texts: Texts, options: Options) -> npt.NDArray[np.float64]:
+        """How often each label is right, and given or wanted: `(examples, 2 labels)`."""
+        numbers, size = {label: number for number, label in enumerate(self.labels)}, len(self.labels)
+        figures = np.zeros((len(texts.hyps), 2 * size))
+        for row, pairs in zip(figures, label_pairs(texts), strict=True):
+            for given, wanted in pairs:
+                row[numbers[given]] += given == wanted
+                row[size + numbers[given]] += 1
+                row[size + numbers[wanted]] += 1
+        return figures
+
+    @override
+    def value(self, means: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        right, all_of_it = np.split(means, 2, axis=-1)
+        f1 = 2 * right / np.where(all_of_it > 0, all_of_it, 1.0)
+        return np.asarray(100 * f1.sum(-1) / np.maximum((all_of_it > 0).sum(-1), 1))
+
+
+METRICS.register("f1")(MacroF1("f1", "F1"))

@@ -1,0 +1,117 @@
+"""Texts with the attention of a classifier, as in figure 5 of Yang et al. 2016: sentences in red, words in blue.
+
+Beside each sentence stands its weight p_s, on a red ground. The blue of a word is sqrt(p_s) p_w, where p_w is its
+weight within the sentence: so the words of a sentence with a small weight are pale, but can be seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmtkit.core.errors import NmtkitError
+from nmtkit.pictures import drawing, fonts
+from nmtkit.pictures.attention import SentencePicture
+from nmtkit.pictures.drawing import DEFAULT_STYLE, FigureStyle
+from nmtkit.pictures.fonts import printable
+from nmtkit.pictures.pages import picture_format
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+REDS = ("#ffffff", "#f6b8ae", "#d23b2f")
+WIDTH, MARGIN, WEIGHT, LINE, SPACE, POINTS = 7.0, 0.25, 0.5, 0.27, 0.07, 10.0
+"""Inches: the sheet, its margins, the weight beside a sentence, a line, a space; and the size of words in points."""
+
+
+@dataclass(frozen=True, eq=False)
+class DocumentPicture(SentencePicture):
+    """A text with the attention of its words."""
+
+    sentences: Sequence[Sequence[str]]
+    """The words of each sentence."""
+    weights: Sequence[NDArray[np.float64]]
+    """Of each sentence the weights of its words `(W,)`; those of the whole text sum to one."""
+
+    @property
+    def of_sentences(self) -> NDArray[np.float64]:
+        """p_s, `(N,)`."""
+        return np.array([own.sum() for own in self.weights])
+
+    @property
+    def shades(self) -> list[NDArray[np.float64]]:
+        """sqrt(p_s) p_w of each word, as shares of the largest."""
+        shades = [own / np.sqrt(max(share, 1e-12)) for own, share in zip(self.weights, self.of_sentences, strict=True)]
+        largest = max([1e-12, *(float(own.max()) for own in shades if len(own))])
+        return [own / largest for own in shades]
+
+
+def save_documents(pictures: Sequence[DocumentPicture], path: str | Path, style: FigureStyle = DEFAULT_STYLE) -> None:
+    """Draws texts one below the other."""
+    suffix = picture_format(path)
+    pictures = [picture.with_title(style.title) for picture in pictures]
+    if not pictures or not all(np.isfinite(picture.of_sentences).all() for picture in pictures):
+        raise NmtkitError(f"{path}: there is no text, or its weights are not finite numbers; use an earlier checkpoint")
+    headings = [printable(picture.heading) for picture in pictures]
+    words = [printable(word) for picture in pictures for sentence in picture.sentences for word in sentence]
+    scale = 1.0 if style.size is None else style.size[0] / WIDTH
+    larger = 1.0 if style.font_size is None else style.font_size / (POINTS * scale)  # than for a sheet of this width
+    with drawing.settings("".join((*headings, *words)), suffix, style.font) as families:
+        widths = dict(zip(words, fonts.measure_labels(words, families, POINTS * larger), strict=True))
+        places, y = [], MARGIN
+        for picture, heading in zip(pictures, headings, strict=True):
+            y += 1.4 * LINE * larger * bool(heading)
+            rows, below = _laid_out(picture, {word: width for word, (width, _) in widths.items()}, y, larger)
+            places.append((picture, heading, rows))
+            y = below + LINE * larger
+        drawing.check_sheet(WIDTH * scale, y * scale, suffix, path)
+        figure, by = drawing.new_figure(WIDTH, y, style)
+        axes = figure.add_axes((0, 0, 1, 1))
+        axes.set(xlim=(0, WIDTH), ylim=(y, 0))
+        axes.set_axis_off()
+        for picture, heading, rows in places:
+            top = rows[0][0][1] - LINE * larger
+            axes.text(MARGIN, top, heading, fontsize=12 * by.text, color=drawing.INK, va="center")
+            _draw(axes, picture, rows, style.shades(), LINE * larger, POINTS * by.text)
+        drawing.save_figure(figure, path, headings[0] or "Attention", style)
+
+
+Places = list[list[tuple[float, float, float]]]
+"""Of each sentence, of its weight and then of its words: left edge, middle of the line, width."""
+
+
+def _laid_out(picture: DocumentPicture, widths: dict[str, float], y: float, larger: float) -> tuple[Places, float]:
+    """The places of a text whose first line is at `y`, and where the next could be."""
+    places, left = [], MARGIN + WEIGHT * larger + 0.12
+    for sentence in picture.sentences:
+        row, x = [(MARGIN, y, WEIGHT * larger)], left
+        for width in (widths[printable(word)] + SPACE * larger for word in sentence):
+            if x + width > WIDTH - MARGIN and x > left:
+                x, y = left, y + LINE * larger
+            row.append((x, y, width))
+            x += width
+        places.append(row)
+        y += 1.2 * LINE * larger
+    return places, y
+
+
+def _draw(axes: Axes, picture: DocumentPicture, places: Places, blues: Any, line: float, points: float) -> None:
+    from matplotlib.colors import LinearSegmentedColormap
+    from matplotlib.patches import Rectangle
+
+    reds = LinearSegmentedColormap.from_list("sentences", REDS)
+    of_sentences = picture.of_sentences
+    largest = max(float(of_sentences.max()), 1e-12)
+    for number, row in enumerate(places):
+        texts = [f"{of_sentences[number]:.2f}", *map(printable, picture.sentences[number])]
+        colours = [reds(of_sentences[number] / largest), *map(blues, picture.shades[number])]
+        for text, colour, (x, y, width) in zip(texts, colours, row, strict=True):
+            axes.add_patch(Rectangle((x, y - 0.44 * line), width, 0.88 * line, facecolor=colour, edgecolor="none"))
+            dark = np.dot(colour[:3], (0.2126, 0.7152, 0.0722)) < 0.5
+            ink = "white" if dark else drawing.INK
+            axes.text(x + width / 2, y, text, fontsize=points, color=ink, ha="center", va="center_baseline")
