@@ -20,10 +20,10 @@ from nmtkit.data.batch import collate
 from nmtkit.data.shortlist import read_shortlist
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import UNK
+from nmtkit.language_models.shallow_fusion import ShallowFusion
 from nmtkit.layers.inference import PrecisionChoice, cast_to_16_bits, is_slow, quantize_for_inference
 from nmtkit.models.base import Model, as_decoder, as_headed, as_seq2seq
 from nmtkit.models.ensemble import Mean
-from nmtkit.models.shallow_fusion import ShallowFusion
 from nmtkit.runs.folder import Notify, ignore
 from nmtkit.runs.saved import InferenceConfig, SavedRun, find_run
 from nmtkit.search.engine import StepMode, require_graph_support
@@ -55,7 +55,7 @@ class DecodingOptions:
     """How much each run of an ensemble counts; None: all the same."""
     lm: str | Path | None = None
     """The run of a language model that searches beside the model, by shallow fusion: see
-    `nmtkit.models.shallow_fusion`. Its vocabulary is that of the model's target; scores include its part."""
+    `nmtkit.language_models.shallow_fusion`. Its vocabulary is that of the model's target; scores include its part."""
     lm_weight: float | None = None
     """How much the language model counts, beta; None: `DEFAULT_LM_WEIGHT`."""
     device: str = "auto"

@@ -1,5 +1,6 @@
 """One file per paper; importing this package registers every model."""
 
+from nmtkit.models import convs2s as convs2s
 from nmtkit.models import elmo as elmo
 from nmtkit.models import hierarchical_attention as hierarchical_attention
 from nmtkit.models import intra_attention as intra_attention

@@ -35,6 +35,7 @@ LEARNERS: dict[str, dict[str, object]] = {
     "luong": {"embedding_size": 48, "hidden_size": 48},
     "pointer_generator": {"embedding_size": 48, "hidden_size": 48},
     "intra_attention": {"embedding_size": 48, "hidden_size": 64},
+    "convs2s": {"embedding_size": 48, "hidden_size": 48, "encoder_layers": 2, "decoder_layers": 2},
     "transformer": {"hidden_size": 48, "feed_forward_size": 96, "heads": 4, "encoder_layers": 1, "decoder_layers": 1},
     "t5": {
         "hidden_size": 48,

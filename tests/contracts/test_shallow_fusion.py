@@ -19,9 +19,9 @@ from walk import Told
 
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
+from nmtkit.language_models.shallow_fusion import ShallowFusion
 from nmtkit.models.base import Decoder, Seq2Seq
 from nmtkit.models.ensemble import Ensemble
-from nmtkit.models.shallow_fusion import ShallowFusion
 from nmtkit.search.engine import beam_search
 from nmtkit.search.rules import SearchConfig
 

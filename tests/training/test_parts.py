@@ -22,6 +22,7 @@ SMALL = {
     "rnn_encdec": {"embedding_size": 6, "hidden_size": 5, "maxout_size": 4},
     "pointer_generator": {"embedding_size": 6, "hidden_size": 5, "attention_size": 4},
     "intra_attention": {"embedding_size": 6, "hidden_size": 6, "own_words": 0.0},
+    "convs2s": {"embedding_size": 6, "hidden_size": 5, "layers": 2},
     "transformer": {"hidden_size": 8, "feed_forward_size": 12, "heads": 2, "tie": "all"},
     "t5": {"hidden_size": 8, "feed_forward_size": 12, "heads": 2, "encoder_layers": 1, "decoder_layers": 1},
     "transformer_lm": {"hidden_size": 8, "feed_forward_size": 12, "heads": 2, "layers": 1},
