@@ -178,7 +178,7 @@ def documents(count: int, seed: int) -> tuple[list[list[list[int]]], list[int], 
 
 
 def test_the_sentence_that_tells_gets_the_weight(record_property: Any) -> None:
-    """With each of five seeds it was all of them."""
+    """With each of six seeds it was all of them."""
     torch.manual_seed(moved(2))
     cls = MODELS.get("hierarchical_attention")
     config = cls.Config.model_validate({"embedding_size": 16, "hidden_size": 8, "attention_size": 16, "dropout": 0.0})
