@@ -1,4 +1,4 @@
-"""Make the corpora that come with nmtkit: English-French sentence pairs, and news articles with summaries.
+"""Make the corpora that come with nmtkit: English-French pairs, news articles with summaries, and constituency trees.
 
     python data/generate.py                      # write data/demo-en-fr and data/demo-news anew, byte for byte
     python data/generate.py --corpus en-fr --out DIR --seed 7 --train 5000
@@ -19,15 +19,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grammar.sampling.heldout import Sampler
-from grammar.text import Pair, alignment, melt_english, melt_french, words, write
+from grammar.text import Pair, alignment, bracket, linear_tree, melt_english, melt_french, words, write
 from news import corpus as news
 
 __all__ = ["HELD_OUT", "PARTS", "Line", "generate", "main", "render", "words"]
 
 DATA = Path(__file__).parent
-FOLDERS = {"en-fr": DATA / "demo-en-fr", "news": DATA / "demo-news"}
+FOLDERS = {"en-fr": DATA / "demo-en-fr", "news": DATA / "demo-news", "trees": DATA / "demo-trees"}
 SEED = 1
 PARTS = {"train": 20000, "valid": 1000, "test": 1000}
+TREE_PARTS = {"train": 7000, "valid": 300, "test": 300}
+TREE_WORDS = 20  # the longest sentence of the trees
 MARKED_SHARE = 0.3  # of the test set
 SHORTEST, LONGEST = 3, 50  # words on either side
 
@@ -56,12 +58,16 @@ HELD_OUT = tuple(
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the corpus: both texts, the alignment (English, French positions) and the held-out label or `-`."""
+    """One line of the corpus: both texts, the alignment (English, French positions) and the held-out label or `-`.
+
+    `tree` is the constituency tree of the English text in linear form.
+    """
 
     en: str
     fr: str
     alignment: tuple[tuple[int, int], ...]
     label: str
+    tree: str = ""
 
 
 def render(pair: Pair) -> tuple[str, str, tuple[tuple[int, int], ...], frozenset[str]]:
@@ -101,7 +107,7 @@ def make_line(seed: int, part: str, number: int, label: str, used: set[tuple[str
         sizes = (len(words(en)), len(words(fr)))
         if facts == wanted and (en, fr) not in used and min(sizes) >= SHORTEST and max(sizes) <= LONGEST:
             used.add((en, fr))
-            return Line(en, fr, links, label)
+            return Line(en, fr, links, label, linear_tree(bracket("S", tuple(melt_english(pair.en)))))
     raise RuntimeError(f"no sentence found for line {number} of {part}")
 
 
@@ -119,6 +125,16 @@ def generate(seed: int = SEED, sizes: dict[str, int] | None = None) -> dict[str,
         labels = _labels(sizes[part]) if part == "test" else ["-"] * sizes[part]
         parts[part] = [make_line(seed, part, number, label, used) for number, label in enumerate(labels)]
     return parts
+
+
+def generate_trees(seed: int = SEED, sizes: dict[str, int] | None = None) -> dict[str, list[Line]]:
+    """The parts of the trees: the first short sentences of the same parts of the pairs."""
+    sizes = sizes or TREE_PARTS
+    parts = generate(
+        seed, {part: max(PARTS[part], 2 * sizes[part]) if part != "train" else 2 * sizes[part] for part in PARTS}
+    )
+    short = {part: [line for line in lines if len(words(line.en)) <= TREE_WORDS] for part, lines in parts.items()}
+    return {part: short[part][: sizes[part]] for part in PARTS}
 
 
 def _labels(size: int) -> list[str]:
@@ -146,6 +162,13 @@ def files(parts: dict[str, list[Line]], spaced: Collection[str] = ("test",)) -> 
             yield f"{part}.words.en", "".join(" ".join(words(line.en)) + "\n" for line in lines)
             yield f"{part}.words.fr", "".join(" ".join(words(line.fr)) + "\n" for line in lines)
     yield "test.heldout", "".join(line.label + "\n" for line in parts["test"])
+
+
+def tree_files(parts: dict[str, list[Line]]) -> Iterator[tuple[str, str]]:
+    """Name and text of every file of the trees: the words of each English sentence, and its tree in linear form."""
+    for part, lines in parts.items():
+        yield f"{part}.words", "".join(" ".join(words(line.en)) + "\n" for line in lines)
+        yield f"{part}.trees", "".join(line.tree + "\n" for line in lines)
 
 
 def news_files(parts: dict[str, list[news.Example]]) -> Iterator[tuple[str, str]]:
@@ -179,7 +202,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, help="folder to write this one to (default data/demo-CORPUS)")
     parser.add_argument("--seed", type=int, default=SEED)
     for part in PARTS:
-        sizes = f"{PARTS[part]} of en-fr, {news.PARTS[part]} of news"
+        sizes = f"{PARTS[part]} of en-fr, {news.PARTS[part]} of news, {TREE_PARTS[part]} of trees"
         parser.add_argument(f"--{part}", type=int, help=f"lines of {part} (default {sizes})")
     parser.add_argument("--words", action="store_true", help="en-fr: write PART.words.* for every part, not only test")
     options = parser.parse_args(arguments)
@@ -194,6 +217,10 @@ def main(arguments: list[str] | None = None) -> None:
             pairs = generate(options.seed, {**PARTS, **given})
             counts = {part: len(pairs[part]) for part in PARTS}
             size = save(files(pairs, PARTS if options.words else ("test",)), folder)
+        elif corpus == "trees":
+            pairs = generate_trees(options.seed, {**TREE_PARTS, **given})
+            counts = {part: len(pairs[part]) for part in PARTS}
+            size = save(tree_files(pairs), folder)
         else:
             examples = news.generate(options.seed, {**news.PARTS, **given})
             counts = {part: len(examples[part]) for part in PARTS}

@@ -7,7 +7,7 @@ from enum import Enum
 from grammar import english, french, lexicon
 from grammar.lexicon import Adjective, Noun, Verb
 from grammar.nominals import Nominal, comparison, definite, plain, pronoun
-from grammar.text import EMPTY, Pair, Words, join, new_link, phrase, spell
+from grammar.text import EMPTY, Pair, Words, adjunct, bracket, constituent, join, new_link, phrase, spell
 
 
 class Tense(Enum):
@@ -123,7 +123,7 @@ def ditransitive(verb: Verb, thing: Nominal, receiver: Nominal) -> Predicate:
         someone = Pair(receiver.en_object, ())
     else:
         someone = Pair(receiver.en, receiver.fr_after("à", to))
-    to_someone = Pair(spell("to", to) + someone.en, someone.fr)
+    to_someone = Pair(bracket("PP", spell("to", to) + someone.en), someone.fr)
     for_thing = spell("for", thing.link)
 
     def order(which: Pair) -> Pair:
@@ -142,7 +142,8 @@ def adjectival(verb: Verb, adjective: Adjective, subject: Nominal, degree: Pair 
     """Is very tall -> est très grande, in agreement with the subject."""
     link = new_link()
     form = adjective.form(subject.gender, subject.number)
-    return predicate(verb).with_complement(join(degree, Pair(spell(adjective.en, link), spell(form, link))))
+    pair = constituent("ADJP", degree, Pair(spell(adjective.en, link), spell(form, link)))
+    return predicate(verb).with_complement(pair)
 
 
 def compared(adjective: Adjective, subject: Nominal, degree: str, than: Nominal) -> Predicate:
@@ -156,8 +157,9 @@ def profession(noun: Noun, subject: Nominal) -> Predicate:
     link = new_link()
     be = predicate(lexicon.verb("be", "adjective"))
     if subject.number == "p":
-        return be.with_complement(Pair(spell(noun.en_plural, link), spell(noun.fr_plural, link)))
-    return be.with_complement(Pair(spell("a", link) + spell(noun.en, link), spell(noun.fr, link)))
+        return be.with_complement(constituent("NP", Pair(spell(noun.en_plural, link), spell(noun.fr_plural, link))))
+    pair = Pair(spell("a", link) + spell(noun.en, link), spell(noun.fr, link))
+    return be.with_complement(constituent("NP", pair))
 
 
 def age(years: int, digits: bool = False) -> Predicate:
@@ -166,19 +168,19 @@ def age(years: int, digits: bool = False) -> Predicate:
     link, unit = new_link(), new_link()
     en, fr = (str(years), str(years)) if digits else (english.number(years), french.number(years))
     complement = Pair(spell(en, link) + spell("years old", unit), spell(fr, link) + spell("ans", unit))
-    return predicate(verb).with_complement(complement)
+    return predicate(verb).with_complement(constituent("ADJP", complement))
 
 
 def price(amount: int) -> Predicate:
     """Costs 30 euros -> coûte 30 euros."""
     link, unit = new_link(), new_link()
     complement = Pair(spell(str(amount), link) + spell("euros", unit), spell(str(amount), link) + spell("euros", unit))
-    return predicate(lexicon.verb("cost", "price")).with_complement(complement)
+    return predicate(lexicon.verb("cost", "price")).with_complement(constituent("NP", complement))
 
 
 def located(verb: Verb, place: Pair) -> Predicate:
     """A verb with a place: lives in Paris, is under the table, goes to the market."""
-    return predicate(verb).with_complement(place)
+    return predicate(verb).with_complement(adjunct(place))
 
 
 def existential(thing: Nominal) -> tuple[Nominal, Predicate]:
@@ -211,7 +213,8 @@ def passive(verb: Verb, subject: Nominal, agent: Nominal | None) -> Predicate:
     )
     if agent:
         fr = agent.fr
-        result = result.with_complement(Pair(spell("by", by) + agent.en_object, spell("par", by) + fr))
+        en = bracket("PP", spell("by", by) + agent.en_object)
+        result = result.with_complement(Pair(en, spell("par", by) + fr))
     return result
 
 
@@ -227,7 +230,7 @@ def infinitive_phrase(verb: Verb, inner: Predicate, slot: int, link: int, negate
     en_to = () if "modal" in verb.flags else spell("to", inner.link if verb.frame == "inf" else link)
     fr_to = {"à-inf": spell("à", link), "de-inf": spell("de", link)}.get(verb.frame, ())
     split = 1 if negated else 0  # not to read
-    return Pair(en[:split] + en_to + en[split:], fr_to + fr)
+    return Pair(bracket("VP", en[:split] + en_to + en[split:]), fr_to + fr)
 
 
 def asked_to(verb_en: str, receiver: Nominal, inner: Predicate) -> Predicate:
@@ -249,18 +252,18 @@ def asked_to(verb_en: str, receiver: Nominal, inner: Predicate) -> Predicate:
     else:
         person = Pair(receiver.en, receiver.fr if direct else receiver.fr_after("à", base.link))
     inner_pair = infinitive(inner, receiver.slot)
-    to = Pair(spell("to", link) + inner_pair.en, spell(connector, link) + inner_pair.fr)
+    to = Pair(bracket("VP", spell("to", link) + inner_pair.en), spell(connector, link) + inner_pair.fr)
     return base.with_complement(join(person, to))
 
 
 def being(place: Pair) -> Predicate:
     """Is in the kitchen -> est dans la cuisine."""
-    return predicate(replace(lexicon.verb("be", "adjective"), frame="place")).with_complement(place)
+    return predicate(replace(lexicon.verb("be", "adjective"), frame="place")).with_complement(adjunct(place))
 
 
 def reported(verb: Verb, content: Pair) -> Predicate:
     """Thinks that ... -> pense que ..."""
-    return predicate(verb).with_complement(join(phrase("that", "que"), content))
+    return predicate(verb).with_complement(constituent("SBAR", phrase("that", "que"), content))
 
 
 def wanted(content: Pair) -> Predicate:
@@ -281,7 +284,7 @@ def infinitive(pred: Predicate, slot: int, negated: bool = False) -> Pair:
 
 def gerund(pred: Predicate) -> Words:
     """The English -ing form with its complements: eating the apple."""
-    return spell(english.add_ing(pred.verb.en), pred.link) + pred.en_after
+    return bracket("VP", spell(english.add_ing(pred.verb.en), pred.link) + pred.en_after)
 
 
 def past_infinitive(pred: Predicate, subject: Nominal) -> Words:
@@ -312,7 +315,7 @@ class Clause:
     @property
     def statement(self) -> Pair:
         """The clause in plain order."""
-        return Pair(self.subject + self.first + self.rest, self.fr)
+        return Pair(bracket("S", self.subject + bracket("VP", self.first + self.rest)), self.fr)
 
 
 def clause(
@@ -449,7 +452,7 @@ def object_relative(verb: Verb, head: Nominal, subject: Nominal, tense: Tense, n
     gap = replace(predicate(verb), agreement=(head.gender, head.number))
     body = clause(subject, gap, tense, negation).statement
     que = spell("que", link, facts=(f"object-relative/{verb.fr}",))
-    return Pair(spell("that", link) + body.en, que + body.fr)
+    return Pair(bracket("SBAR", spell("that", link) + body.en), que + body.fr)
 
 
 def oblique_relative(verb: Verb, subject: Nominal, tense: Tense, negation: str = "") -> Pair:
@@ -457,21 +460,22 @@ def oblique_relative(verb: Verb, subject: Nominal, tense: Tense, negation: str =
     link = new_link()
     body = clause(subject, predicate(verb), tense, negation).statement
     fr = spell("dont", link) if verb.frame == "de" else spell("à qui", link)
-    return Pair(spell("that", link) + body.en, fr + body.fr)
+    return Pair(bracket("SBAR", spell("that", link) + body.en), fr + body.fr)
 
 
 def place_relative(body: Pair) -> Pair:
     """Where Paul works -> où Paul travaille."""
-    return join(phrase("where", "où"), body)
+    return constituent("SBAR", phrase("where", "où"), body)
 
 
 # Whole sentences: the words before the final mark, and the mark itself.
 
 
-def _ask(body: Clause, before: Pair, adjunct: Pair, facts: tuple[str, ...] = ()) -> Pair:
+def _ask(body: Clause, before: Pair, more: Pair, facts: tuple[str, ...] = ()) -> Pair:
     question = spell("est-ce que", body.auxiliary, facts=facts)
-    en = before.en + body.first + body.subject + body.rest + adjunct.en + spell("?", end := new_link())
-    return Pair(en, before.fr + question + body.fr + adjunct.fr + spell("?", end))
+    inner = bracket("SQ", body.first + body.subject + bracket("VP", body.rest) + more.en)
+    en = before.en + inner + spell("?", end := new_link())
+    return Pair(en, before.fr + question + body.fr + more.fr + spell("?", end))
 
 
 def yes_no(subject: Nominal, pred: Predicate, tense: Tense, negation: str = "", adjunct: Pair = EMPTY) -> Pair:
@@ -483,7 +487,7 @@ def yes_no(subject: Nominal, pred: Predicate, tense: Tense, negation: str = "", 
 def wh_adverb(word: str, subject: Nominal, pred: Predicate, tense: Tense, adjunct: Pair = EMPTY) -> Pair:
     """Where does Paul work? -> Où est-ce que Paul travaille ?; `word` is where, when, why or how."""
     fr = {"where": "où", "when": "quand", "why": "pourquoi", "how": "comment"}[word]
-    return _ask(clause(subject, pred, tense, question=True), phrase(word, fr), adjunct)
+    return _ask(clause(subject, pred, tense, question=True), constituent("WHADVP", phrase(word, fr)), adjunct)
 
 
 def wh_object(verb: Verb, asked: Pair, head: Nominal, subject: Nominal, tense: Tense, adjunct: Pair = EMPTY) -> Pair:
@@ -492,7 +496,7 @@ def wh_object(verb: Verb, asked: Pair, head: Nominal, subject: Nominal, tense: T
     `asked` is the question word or phrase, `head` what it stands for, with which the participle agrees.
     """
     pred = replace(predicate(verb), agreement=(head.gender, head.number))
-    return _ask(clause(subject, pred, tense, question=True), asked, adjunct)
+    return _ask(clause(subject, pred, tense, question=True), constituent("WHNP", asked), adjunct)
 
 
 def which(noun: Noun, number: str) -> Pair:
@@ -521,7 +525,8 @@ def how_old(subject: Nominal) -> Pair:
     link, verb, end = new_link(), new_link(), new_link()
     be = "are" if subject.en_slot == 6 else "is"
     has = french.conjugate("avoir", "présent", subject.slot)
-    en = spell("how old", link) + spell(be, verb) + subject.en + spell("?", end)
+    inner = bracket("SQ", spell(be, verb) + subject.en)
+    en = bracket("WHADJP", spell("how old", link)) + inner + spell("?", end)
     return Pair(en, spell("quel âge", link) + spell(has, verb) + subject.fr + spell("?", end))
 
 
@@ -530,7 +535,8 @@ def how_much(subject: Nominal) -> Pair:
     link, verb, end = new_link(), new_link(), new_link()
     do = "does" if subject.en_slot == 3 else "do"
     costs = french.conjugate("coûter", "présent", subject.slot)
-    en = spell("how much", link) + spell(do, verb) + subject.en + spell("cost", verb) + spell("?", end)
+    inner = bracket("SQ", spell(do, verb) + subject.en + bracket("VP", spell("cost", verb)))
+    en = bracket("WHNP", spell("how much", link)) + inner + spell("?", end)
     return Pair(en, spell("combien", link) + spell(costs, verb) + subject.fr + spell("?", end))
 
 
@@ -548,4 +554,4 @@ def imperative(pred: Predicate, negated: bool = False, adjunct: Pair = EMPTY, pl
     else:
         en, fr = base + pred.en_after, form + pred.fr_after
     ending = join(phrase(",:1 please:2", ",:1 s':2 il:2 vous:2 plaît:2"), EMPTY) if please else EMPTY
-    return join(Pair(en, fr), adjunct, ending, phrase(".", "."))
+    return join(constituent("VP", Pair(en, fr), adjunct), ending, phrase(".", "."))

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from grammar import english, french
 from grammar.lexicon import Adjective, Name, Noun, Place
-from grammar.text import EMPTY, Pair, Words, article, join, new_link, phrase, spell, starts_with_vowel
+from grammar.text import EMPTY, Pair, Words, article, bracket, join, new_link, phrase, spell, starts_with_vowel
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Nominal:
     @property
     def en_object(self) -> Words:
         """The English words as an object (me, him)."""
-        return spell(self.pronoun.object, self.link) if self.pronoun else self.en
+        return bracket("NP", spell(self.pronoun.object, self.link)) if self.pronoun else self.en
 
     @property
     def fr_subject(self) -> Words:
@@ -117,7 +117,7 @@ class Nominal:
 def plain(pair: Pair, gender: str, number: str, link: int | None = None, slot: int = 0, en_slot: int = 0) -> Nominal:
     """A noun phrase that is the same in all positions."""
     slot = slot or (3 if number == "s" else 6)
-    en, fr = pair
+    en, fr = bracket("NP", pair.en), pair.fr
     return Nominal(en, fr, en, fr, fr, gender, number, slot, en_slot or slot, new_link() if link is None else link)
 
 
@@ -235,7 +235,8 @@ def _determine(
             fr_det = spell("de", own) + definite(gender, number, own)
         nominal = plain(Pair(core.en, fr_det + core.fr), gender, number, noun_link)
         if determiner == "some":
-            nominal = replace(nominal, en=spell("some", own) + core.en, en_negated=spell("any", own) + core.en)
+            some, none = spell("some", own) + core.en, spell("any", own) + core.en
+            nominal = replace(nominal, en=bracket("NP", some), en_negated=bracket("NP", none))
         return replace(nominal, fr_negated=spell("de", own) + core.fr, fr_after_de=core.fr, dropped=own)
     if determiner == "number":
         words = Pair(spell(str(count), link), spell(str(count), link))
@@ -305,7 +306,8 @@ def comparison(adjective: Adjective, gender: str, number: str, degree: str, than
         en = spell(degree, degree_link) + spell(adjective.en, own)
         fr = spell(fr_degree, degree_link) + form
     second = "as" if degree == "as" else "than"
-    return join(Pair(en, fr), Pair(spell(second, than_link), spell("que", than_link)), Pair(than.en_object, than.fr))
+    words = bracket("PP", spell(second, than_link) + than.en_object)
+    return Pair(bracket("ADJP", en + words), fr + spell("que", than_link) + than.fr)
 
 
 def _separator(i: int, total: int, link: int) -> Pair:
@@ -330,7 +332,7 @@ def enumeration(parts: tuple[Nominal, ...]) -> Nominal:
     nominal = plain(pair, gender, "p", separators[-1])
     return replace(
         nominal,
-        en_negated=side([p.en_negated for p in parts], 0),
+        en_negated=bracket("NP", side([p.en_negated for p in parts], 0)),
         fr_negated=side([p.fr_negated for p in parts], 1),
         parts=parts,
         separators=tuple(separators),

@@ -21,6 +21,8 @@ _WORD = re.compile(
     r"|[^\w\s]",  # one punctuation mark
     re.IGNORECASE,
 )
+_TAGS = {",": ",", ";": ":", ".": ".", "?": "."}
+_PREPOSITIONS = frozenset(["in", "at", "on", "with", "for", "since", "to", "under", "near", "from", "by", "behind"])
 _VOWELS = "aàâeéèêëiîïoôuùûœ"
 # No elision before these, although they begin with a vowel or h (which is "aspirated"); stems of all their forms.
 _NO_ELISION = ("haricot", "haut", "huit", "onze")
@@ -40,12 +42,16 @@ class Word(NamedTuple):
         article: True for a French definite article, which contracts (`de le livre` -> `du livre`), unlike the pronoun
             of the same form (`de le lire`).
         facts: names of held-out constructions that this word takes part in, as `family/lemma`.
+        opens: labels of the English constituents that begin with it, the outermost first.
+        closes: how many constituents end with it.
     """
 
     text: str
     links: frozenset[int] = frozenset()
     article: bool = False
     facts: tuple[str, ...] = ()
+    opens: tuple[str, ...] = ()
+    closes: int = 0
 
 
 Words = tuple[Word, ...]
@@ -99,6 +105,42 @@ def join(*pairs: Pair) -> Pair:
     return Pair(tuple(itertools.chain(*(p.en for p in pairs))), tuple(itertools.chain(*(p.fr for p in pairs))))
 
 
+def bracket(label: str, phrase_words: Words) -> Words:
+    """The English words as one constituent; no words are none."""
+    if not phrase_words:
+        return ()
+    first = phrase_words[0]._replace(opens=(label, *phrase_words[0].opens))
+    middle = (first, *phrase_words[1:])
+    return (*middle[:-1], middle[-1]._replace(closes=middle[-1].closes + 1))
+
+
+def constituent(label: str, *pairs: Pair) -> Pair:
+    """`join`, with the English side as one constituent."""
+    pair = join(*pairs)
+    return Pair(bracket(label, pair.en), pair.fr)
+
+
+def adjunct(pair: Pair) -> Pair:
+    """An expression of time, place or manner as a constituent: PP behind a preposition, else ADVP."""
+    if not pair.en or pair.en[0].opens:
+        return pair
+    return constituent("PP" if pair.en[0].text in _PREPOSITIONS else "ADVP", pair)
+
+
+def linear_tree(phrase_words: Sequence[Word]) -> str:
+    """The tree of a sentence in linear form: XX for each word, and the mark itself for punctuation."""
+    out: list[str] = []
+    open_labels: list[str] = []
+    for word in phrase_words:
+        open_labels += word.opens
+        out += [f"({label}" for label in word.opens]
+        out.append(_TAGS.get(word.text, "XX"))
+        out += [f"){open_labels.pop()}" for _ in range(word.closes)]
+    if open_labels:
+        raise ValueError(f"a constituent does not end: {' '.join(out)}")
+    return " ".join(out)
+
+
 def mark(symbol: str) -> Pair:
     """A punctuation mark that is the same in both languages."""
     link = new_link()
@@ -150,7 +192,8 @@ def melt_english(phrase_words: Sequence[Word]) -> list[Word]:
             if vowel or after.text.startswith(_VOWEL_SOUND):
                 word = word._replace(text="an")
         if word.text == "not" and out and out[-1].text == "can":
-            word = Word("cannot", out.pop().links | word.links)
+            can = out.pop()
+            word = Word("cannot", can.links | word.links, opens=can.opens + word.opens, closes=can.closes + word.closes)
         out.append(word)
     return out
 

@@ -20,6 +20,7 @@ SECTIONS = {
     "Data": {
         "fetch": "Download a public corpus by name, filtered, split and ready to train on.",
         "check": "Find faults of a corpus before training; --fix cleans it.",
+        "linearize": "Turn trees in Penn form into sentences and linear trees to train a parser on.",
         "preprocess": "Read and check a recipe's text, learn its tokenizer, and write arrays for training.",
     },
     "Training": {
@@ -31,6 +32,7 @@ SECTIONS = {
     "Using a model": {
         "translate": "Translate files or standard input, one line out for each line in.",
         "summarize": "Summarize files or standard input, one article a line.",
+        "parse": "Parse sentences into constituency trees, and draw them.",
         "backtranslate": "Make parallel text to train on from text of one language, by a model.",
         "rerank": "Translate, and choose among N best by a noisy channel: reverse and language model.",
         "rescore": "Print the log-probabilities of given translations under a model.",
@@ -67,6 +69,7 @@ SHARED_MODULES = {
     **dict.fromkeys(("align", "rescore"), "pairs"),
     **dict.fromkeys(("average", "import", "export"), "weights"),
     **dict.fromkeys(("plot-attention", "plot-training"), "plots"),
+    **dict.fromkeys(("parse", "linearize"), "parsing"),
     "preprocess": "recipe",
     **dict.fromkeys(("score", "score-alignments"), "score"),
     **dict.fromkeys(("tokenize", "detokenize"), "tokens"),
@@ -131,10 +134,10 @@ class LazyGroup(click.Group):
 
 def _further_tasks() -> dict[str, Any]:
     """The tasks whose command is not listed above, by its name: `nmtkit.cli.tasks` makes it."""
-    from nmtkit.tasks import summarization, translation
+    from nmtkit.tasks import parsing, summarization, translation
     from nmtkit.tasks.task import TASKS
 
-    own = (translation.TRANSLATION, summarization.SUMMARIZATION)
+    own = (translation.TRANSLATION, summarization.SUMMARIZATION, parsing.PARSING)
     further = {task.command: task for task in map(TASKS.get, TASKS) if task.command and task not in own}
     for command in further.keys() & {*COMMANDS, *ALIASES}:
         raise NmtkitError(

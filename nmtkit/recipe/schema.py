@@ -22,7 +22,7 @@ from nmtkit.recipe.evaluation import EvaluationConfig
 from nmtkit.recipe.stage import MAX_STAGES, Stage, without_replaced
 from nmtkit.recipe.tags import require_known_tags, with_tags_as_specials
 from nmtkit.search.rules import SearchConfig
-from nmtkit.tasks.task import TASKS
+from nmtkit.tasks.task import TASKS, with_settings_of_task
 from nmtkit.tasks.translation import TRANSLATION
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.objectives.objective import OBJECTIVES, chosen_objectives
@@ -126,7 +126,7 @@ class Recipe(Settings):
     @model_validator(mode="before")
     @classmethod
     def _tags_are_special(cls, given: Any) -> Any:
-        return with_tags_as_specials(given)
+        return with_settings_of_task(with_tags_as_specials(given))
 
     @model_validator(mode="after")
     def _tags_are_known(self) -> "Recipe":

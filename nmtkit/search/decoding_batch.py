@@ -30,6 +30,7 @@ from nmtkit.search.beam import (
     keep_beam_places,
     with_model_scores,
 )
+from nmtkit.search.brackets import begin_trees
 from nmtkit.search.constraints import ConstrainedBeam, Constraints
 from nmtkit.search.rules import (
     BEAM_PLACE_RULES,
@@ -88,7 +89,8 @@ class DecodingBatch:
             batch = numbered_by_position(batch, model.sizes["tgt"])
         prefix, terms = batch.prefix, batch.terms
         assert terms is None or isinstance(terms, Constraints)
-        room = None if terms is None else terms.room().cpu()
+        tree = begin_trees(config, token_classes.brackets, batch, shortlist is not None)
+        room = tree.least if tree is not None else None if terms is None else terms.room().cpu()
         limits = max_lengths(config, batch.lengths.cpu(), None if prefix is None else prefix.cpu(), room)
         memory, candidates = model.encode(batch), None
         device, (size, columns) = memory.mask.device, memory.mask.shape
@@ -120,7 +122,7 @@ class DecodingBatch:
             model=model,
             config=config,
             sentences=replace(sentences, candidates=candidates),
-            beam=HypothesisState(state, history, None, None if constraints is None else constraints.progress),
+            beam=HypothesisState(state, history, None, None if constraints is None else constraints.progress, tree),
             cache=cache,
             divisors=config.divisors(torch.arange(1, longest + 1)).to(device, dtype),
             limits=limits.tolist(),
@@ -220,6 +222,8 @@ class DecodingBatch:
     def under_rules(self, log_probs: Tensor) -> Tensor:
         """The log-probabilities `(N,X)` under all rules; written into."""
         sentences, width, position = self.sentences, self.sentences.scores.shape[1], self.cache.position
+        if (tree := self.beam.tree) is not None:
+            return tree.forbid(log_probs, (sentences.last_position - position + 1).repeat_interleave(width))
         is_forced = sentences.prefix is not None and self.config.prefix_bias == 1
         wanted = sentences.next_of_prefix(position) if is_forced else None
 
@@ -228,10 +232,7 @@ class DecodingBatch:
 
         history = self.beam.history if self.config.no_repeat_ngram else None
         if history is not None:
-            history = history[:, : self.cache.length - 1]
-            if (may_repeat := self.token_classes.may_repeat) is not None:
-                again = may_repeat[history.clamp(min=0, max=len(may_repeat) - 1)]
-                history = history.masked_fill(again, NO_TOKEN)
+            history = self.token_classes.without_repeatable(history[:, : self.cache.length - 1])
         written = of_rows(position if history is not None or sentences.min_lengths is not None else None)
         history, wanted = (None if ids is None else self.memory.columns_of(ids) for ids in (history, wanted))
         constraints = self.constraints
@@ -252,7 +253,7 @@ class DecodingBatch:
         if cost is not None or sentences.penalties is not None or sentences.diversity is not None:
             return self._choose_weighted(self.under_rules(self.model.predict(readout, self.memory)), cost)
         is_whole = not self.model.normalized or scores.numel() * self.model.sizes["tgt"] < MANY_LOGITS
-        if is_whole or sampling or sentences.constraints is not None or self.config.certain_prefix:
+        if is_whole or sentences.constraints is not None or self.config.needs_probabilities:
             return self._choose_by(self.under_rules(self.model.predict(readout, self.memory)), scores), None
         # Of many logits only their log-sum is computed, and which of them may be among the best.
         logits, beam_size = self.model.logits(readout, self.memory), self.config.beam_size
@@ -339,9 +340,8 @@ class DecodingBatch:
     def _coverage_penalty(self, coverage: Tensor) -> Tensor:
         """The coverage penalty of each hypothesis `(B,W)`."""
         words = source_words(self.memory.mask) if self.model.source_end else self.memory.mask
-        shape = self.sentences.scores.shape
-        mask = words.repeat_interleave(shape[1], 0)
-        return coverage_penalty(self.config.coverage_kind, coverage, mask, self.config.coverage_penalty).view(shape)
+        coverage = coverage.view(*self.sentences.scores.shape, -1)  # (B,W,S)
+        return coverage_penalty(self.config.coverage_kind, coverage, words[:, None], self.config.coverage_penalty)
 
     def _follow(self, parents: Tensor) -> None:
         """Moves on to the next position, with the children of `parents` `(B,K)` that `sentences` has."""
@@ -350,7 +350,7 @@ class DecodingBatch:
         if constraints is not None:
             progress = constraints.after(self.cache.parent_rows(parents).view_as(parents), self.sentences.tokens)
         self.cache.next_step(rows, width)
-        self.beam = self.beam if rows is None else self.beam.select(rows)
+        self.beam = self.beam.children(rows, tokens)
         if constraints is not None:
             self.beam = replace(self.beam, progress=progress.mapped(lambda tensor: tensor.flatten(0, 1)))
         if (history := self.beam.history) is not None:

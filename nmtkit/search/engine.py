@@ -20,6 +20,7 @@ from nmtkit.data.shortlist import Shortlist
 from nmtkit.models.base import Decoder
 from nmtkit.search import graphs
 from nmtkit.search.beam import LoggedStep
+from nmtkit.search.brackets import AROUND
 from nmtkit.search.decoding_batch import DecodingBatch, Integers
 from nmtkit.search.hypotheses import Hypothesis
 from nmtkit.search.rules import SearchConfig, max_lengths
@@ -176,7 +177,8 @@ class Engine:
         if (captured := self._captured.pop((slots, width), None)) is not None:
             captured.fill(fresh)
             return captured
-        length = int(max_lengths(fresh.config, torch.tensor([width]), None)) + 1  # a step reads one more than it must
+        room = torch.tensor([width + AROUND]) if self.config.brackets else None
+        length = int(max_lengths(fresh.config, torch.tensor([width]), None, room)) + 1  # one more than a step must read
         if not self.model.reserve_positions(length):
             return None
         at_once = self.steps == "graph" or self._traces(len(fresh.limits))

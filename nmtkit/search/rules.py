@@ -54,6 +54,9 @@ class SearchConfig(Settings):
     ranking. 1 is off."""
     forbid_unknown: bool = False
     """Never write the unknown word."""
+    brackets: bool = False
+    """Write well-formed trees in linear form, with one placeholder for each word of the source. The length limit is
+    raised where a tree needs more. Always so for the task parsing."""
 
     beam_size: Beam = Field(default=5, ge=1)
     """Hypotheses kept for each sentence; 1 is greedy search."""
@@ -117,6 +120,11 @@ class SearchConfig(Settings):
         return self.mbr != "none" or self.diversity_groups > 1
 
     @property
+    def needs_probabilities(self) -> bool:
+        """Whether a step reads the probabilities of all tokens, and not only which are the best."""
+        return self.samples > 0 or self.certain_prefix or self.brackets
+
+    @property
     def rule(self) -> Stop:
         """The effective `stop`: a greedy search ends with its first ended hypothesis in all of these toolkits."""
         return self.stop if self.hypotheses > 1 or self.stop == "exact" else "first_k"
@@ -136,6 +144,11 @@ class SearchConfig(Settings):
             raise ValueError(
                 f"diversity_groups: {self.diversity_groups} groups of one size do not make a beam of {self.beam_size}; "
                 "set beam_size to a multiple"
+            )
+        if self.brackets and (self.min_length or self.min_length_ratio or self.no_repeat_ngram):
+            raise ValueError(
+                "brackets: the words of the source decide how long a tree is and what it repeats: leave min_length, "
+                "min_length_ratio and no_repeat_ngram out"
             )
         if self.diversity_groups > 1 and (self.samples or self.stop in BEAM_PLACE_RULES):
             raise ValueError(
@@ -163,6 +176,8 @@ class SearchConfig(Settings):
 
     def reject_constraints(self) -> None:
         """Raises a RecipeError if this search cannot keep to constraints."""
+        if self.brackets:
+            raise RecipeError("brackets: a tree has no words that could be given: leave terms and prefixes out")
         if self.samples or self.diversity_groups > 1 or self.stop in BEAM_PLACE_RULES:
             raise RecipeError("terms need one beam: leave out samples and diversity_groups, and take stop first_k")
 
@@ -268,6 +283,11 @@ def allow_eos_if_stuck(log_probs: Tensor, end: Tensor) -> None:
     """Allows EOS again, with the model's own log-probability `end` `(N,)`, where every token is forbidden."""
     stuck = log_probs.amax(1) == -INFINITY
     log_probs[:, EOS] = torch.where(stuck, _possible(end), log_probs[:, EOS])
+
+
+def allow_if_possible(log_probs: Tensor) -> Tensor:
+    """Log-probabilities of which none is minus infinity: what a rule leaves can always follow."""
+    return torch.where(log_probs == -INFINITY, _possible(log_probs), log_probs)
 
 
 def _possible(log_probs: Tensor) -> Tensor:

@@ -11,7 +11,8 @@ from nmtkit.data.batch import Batch, CopySource, Rows
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.layers.copying import number_by_position
 from nmtkit.models.base import DecoderState, Memory
-from nmtkit.search.beam import BLOCK, StepCandidates
+from nmtkit.search.beam import BLOCK, NO_TOKEN, StepCandidates
+from nmtkit.search.brackets import BracketTokens, TreeProgress
 from nmtkit.search.constraints import ConstraintProgress, Constraints
 from nmtkit.search.rules import INFINITY, SearchConfig, min_lengths
 
@@ -24,6 +25,14 @@ class TokenClasses:
     """Tokens exempt from `no_repeat_ngram`, `(V,)`, bool."""
     starts: Callable[[], Tensor] | None = None
     """Returns the tokens that begin a word or are no part of one, `(V,)`, bool; called only for constraints."""
+    brackets: BracketTokens | None = None
+    """What tokens are to a tree; None: no trees are written."""
+
+    def without_repeatable(self, history: Tensor) -> Tensor:
+        """A history `(N,t)` that is negative in the place of tokens that may repeat."""
+        if self.may_repeat is None:
+            return history
+        return history.masked_fill(self.may_repeat[history.clamp(min=0, max=len(self.may_repeat) - 1)], NO_TOKEN)
 
 
 NO_TOKEN_CLASSES = TokenClasses()
@@ -40,6 +49,13 @@ class HypothesisState(Rows):
     """The sum of all attention so far `(N,S)`; None without a coverage penalty."""
     progress: ConstraintProgress | None
     """How many tokens of each constraint are generated; None without constraints."""
+    tree: TreeProgress | None = None
+    """None where no trees are written."""
+
+    def children(self, rows: Tensor | None, tokens: Tensor) -> "HypothesisState":
+        """The hypotheses of these rows `(N,)`, or all in their order, whose trees go on with `tokens` `(N,)`."""
+        chosen = self if rows is None else self.select(rows)
+        return chosen if chosen.tree is None else replace(chosen, tree=chosen.tree.after(tokens))
 
 
 @dataclass(frozen=True)

@@ -135,10 +135,17 @@ def _each_rule_alone(decoding: DecodingBatch) -> dict[str, DecodingBatch]:
         "prefix": (sentences.prefix is not None, off, replace(bare, prefix=sentences.prefix)),
         "forbid_unknown": (config.forbid_unknown, off | {"forbid_unknown": True}, bare),
         minimum: (sentences.min_lengths is not None, off, replace(bare, min_lengths=sentences.min_lengths)),
+        "brackets": (decoding.beam.tree is not None, off, bare),
         "no_repeat_ngram": (config.no_repeat_ngram > 0, off | {"no_repeat_ngram": config.no_repeat_ngram}, bare),
     }
+    beam = decoding.beam
     return {
-        name: replace(decoding, config=config.model_copy(update=settings), sentences=rows)
+        name: replace(
+            decoding,
+            config=config.model_copy(update=settings),
+            sentences=rows,
+            beam=beam if name == "brackets" else replace(beam, tree=None),
+        )
         for name, (holds, settings, rows) in rules.items()
         if holds
     }

@@ -1,8 +1,8 @@
 """The contract of a task: all that differs between those that a recipe can name."""
 
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from nmtkit.core.columns import Column, label_type
@@ -55,6 +55,8 @@ class Task:
     """The metrics of validation beside `loss` and `perplexity`; a recipe may name others."""
     test_metrics: tuple[str, ...] = ()
     """The metrics of the test set."""
+    search: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of `search` where a recipe has none."""
     monolingual: bool = False
     """Whether source and target are in one language: then the target is short, and an empty one is a fault."""
     truncates_sources: bool = False
@@ -114,3 +116,10 @@ class Task:
         """Answers or references as metrics read them: a label of several words is one word."""
         is_label = self.references == "labels" and label_type(self.columns) == "label"
         return ["_".join(text.split()) for text in texts] if is_label else list(texts)
+
+
+def with_settings_of_task(given: Any) -> Any:
+    """A recipe as it was written, with the settings of `search` that its task has where it has none."""
+    task, search = (given.get("task"), given.get("search", {})) if isinstance(given, dict) else (None, None)
+    own = TASKS.get(task).search if isinstance(task, str) and task in TASKS.names() else {}
+    return {**given, "search": {**own, **search}} if own and isinstance(search, dict) else given

@@ -6,9 +6,8 @@ from nmtkit.core.errors import DataError
 from nmtkit.data.vocabulary import EOS
 from nmtkit.pictures.search_trees import Fate, RankedResult, SearchTree, TreeNode
 from nmtkit.search.rules import SearchConfig
-from nmtkit.search.state import TokenClasses
 from nmtkit.search.tracing import SearchTrace, SearchTracer, TracedCandidate
-from nmtkit.translation.inputs import SourceLine, make_batch, repeatable_tokens
+from nmtkit.translation.inputs import SourceLine, make_batch
 from nmtkit.translation.result import Translation, merge_and_rerank
 from nmtkit.translation.translator import Translator
 
@@ -29,7 +28,7 @@ def search_tree(translator: Translator, line: str, place: str = "the sentence") 
         need_attention=translator.model.config.copies,
         steps="eager",
         shortlist=translator.shortlist,
-        token_classes=TokenClasses(repeatable_tokens(translator.config, translator.tokenizers.tgt, translator.device)),
+        token_classes=translator.token_classes(),
     )
     trace = engine.trace(make_batch([source]))
     translations = [translator.translation(hypothesis, source) for hypothesis in trace.hypotheses]

@@ -15,6 +15,7 @@ from nmtkit.corpus.features import Rows
 from nmtkit.data.batch import Batch
 from nmtkit.data.shortlist import Shortlist
 from nmtkit.models.base import Decoder
+from nmtkit.search.brackets import BracketTokens
 from nmtkit.search.engine import FEW_SENTENCES, Engine, StepMode
 from nmtkit.search.hypotheses import Hypothesis
 from nmtkit.search.rules import SearchConfig, score_given
@@ -152,6 +153,14 @@ class Translator(TextModel):
     def _encode_lines(self, lines: Sequence[str | Rows | Request]) -> list[SourceLine]:
         return self.encode_requests([Request.of(line) for line in lines], self.terminology, self.config)
 
+    def token_classes(self) -> TokenClasses:
+        """What the rules of a search must know of tokens."""
+        return TokenClasses(
+            repeatable_tokens(self.config, self.tokenizers.tgt, self.device),
+            cache(partial(word_starts, self.tokenizers.tgt, self.device)),
+            BracketTokens.of(self.tokenizers, self.device) if self.config.brackets else None,
+        )
+
     def _build_search(self, outputs: _Outputs) -> DecodeLoop:
         engine = self._engines.get(outputs)
         if engine is None:
@@ -162,10 +171,7 @@ class Translator(TextModel):
                 outputs.attention or self.replacer is not None or (outputs.copies and self.model.config.copies),
                 steps=self.steps,
                 shortlist=self.shortlist,
-                token_classes=TokenClasses(
-                    repeatable_tokens(self.config, self.tokenizers.tgt, self.device),
-                    cache(partial(word_starts, self.tokenizers.tgt, self.device)),
-                ),
+                token_classes=self.token_classes(),
             )
 
         def search(take: TakeSources) -> Iterator[tuple[int, PendingResult]]:

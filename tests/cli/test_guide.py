@@ -16,7 +16,7 @@ import pytest
 from commands import Command, Finished, as_text, backwards_links, refused, sentence_pairs, succeeded, write_lines
 from daily import daily
 from torch.distributed.run import get_args_parser
-from untrained_runs import LANGUAGE_MODEL, LINES, SUMMARIZATION, TRANSFORMER, make_run
+from untrained_runs import LANGUAGE_MODEL, LINES, PARSER, SUMMARIZATION, TRANSFORMER, make_run
 
 from nmtkit import recipe
 from nmtkit.cli import COMMANDS, cli, guide
@@ -140,6 +140,8 @@ def write_texts(folder: Path) -> None:
     write_lines(folder / "names.tsv", ["ba\tBO"])
     write_lines(folder / "terms.tsv", ["ba\tBA"])
     write_lines(folder / "vectors.txt", ["ba 0.1 0.2 0.3 0.4", "ce 0.4 0.3 0.2 0.1"])
+    write_lines(folder / "treebank.mrg", ["(S (NP (DT the) (NN cat)) (VP (VBZ sleeps)) (. .))"] * 3)
+    write_lines(folder / "sentences.txt", LINES[:2])
     stories = sentence_pairs(40, 6)
     write_lines(folder / "articles.txt", [source for source, _ in stories])
     write_lines(folder / "highlights.txt", [source[:8] for source, _ in stories])
@@ -201,7 +203,10 @@ def prepared(corpus: Path, trained: Path, tmp_path_factory: pytest.TempPathFacto
     make_run(folder, "news", SUMMARIZATION)
     make_run(folder, "transformer", TRANSFORMER)
     make_run(folder, "language", LANGUAGE_MODEL)
-    for name in ("news", "transformer", "language"):
+    make_run(folder, "parser", PARSER, [*LINES, "(S (NP XX )NP XX )S"])
+    write_lines(folder / "test.words", LINES[:2])
+    write_lines(folder / "test.trees", ["(S XX )S"] * 2)
+    for name in ("news", "transformer", "language", "parser"):
         os.utime(folder / "runs" / name / "result.json", (1, 1))  # the newest run is one that translates
     kept = sorted((trained / "checkpoints").glob("weights-*.safetensors"))
     for name, file in zip("ab", kept, strict=False):

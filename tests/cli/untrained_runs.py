@@ -37,6 +37,13 @@ model: {kind: rnnsearch, embedding_size: 8, hidden_size: 8}
 training: {max_updates: 1}
 search: {beam_size: 2, max_length: 8}
 """
+PARSER = """\
+task: parsing
+data: {train: {src: [a], tgt: [b]}}
+tokenizer: {kind: whitespace, joint: false}
+model: {kind: rnnsearch, embedding_size: 8, hidden_size: 8}
+training: {max_updates: 1, best_metric: bracket-f1}
+"""
 HEADS = "kind: transformer, hidden_size: 32, feed_forward_size: 64, heads: 4, encoder_layers: 3, decoder_layers: 2"
 TRANSFORMER = TRANSLATION.replace("kind: rnnsearch, embedding_size: 8, hidden_size: 8", HEADS)
 

@@ -8,7 +8,7 @@ from grammar.lexicon import Adjective, Noun, Verb
 from grammar.nominals import PRONOUNS, Nominal, country, enumeration, noun_phrase, person, plain, pronoun
 from grammar.sampling.fitting import HUMAN, fitting, kin, nouns
 from grammar.sampling.times import Times
-from grammar.text import EMPTY, Pair, join, mark, new_link, phrase, spell
+from grammar.text import EMPTY, Pair, bracket, join, mark, new_link, phrase, spell
 
 SPELLED = {21, 25, 71, 75, 81, 95}  # numbers over 20 that are written in words, besides the tens
 
@@ -301,5 +301,7 @@ class NounSampler(Times, ABC):
         link = new_link()
         *start, last = fr.split()
         if last in ("à", "de"):
-            return Pair(spell(en, link) + place.en_object, spell(" ".join(start), link) + place.fr_after(last, link))
-        return Pair(spell(en, link) + place.en_object, spell(fr, link) + place.fr)
+            words = spell(" ".join(start), link) + place.fr_after(last, link)
+        else:
+            words = spell(fr, link) + place.fr
+        return Pair(bracket("PP", spell(en, link) + place.en_object), words)

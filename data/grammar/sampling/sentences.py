@@ -10,7 +10,7 @@ from grammar.nominals import Nominal, country, noun_phrase, plain, pronoun
 from grammar.nominals import superlative as superlative_phrase
 from grammar.sampling.fitting import common_form, fitting, nouns, rare_form, same_in_past, taking, verbs_of
 from grammar.sampling.verbs import VerbSampler
-from grammar.text import EMPTY, Pair, join, mark, new_link, phrase, spell
+from grammar.text import EMPTY, Pair, adjunct, bracket, constituent, join, mark, new_link, phrase, spell
 
 _MANNER = [
     ("slowly", "lentement"),
@@ -87,11 +87,11 @@ class SentenceSampler(VerbSampler):
         )
         if how == "simple":
             if self.chance(0.12):
-                opener = join(self.expression(_OPENERS), mark(","))
+                opener = join(adjunct(self.expression(_OPENERS)), mark(","))
                 return join(opener, self.simple(size - len(opener.en), when))
             if self.chance(0.12):
                 when = self.weighted(past=2, future=1)
-                opener = join(self.past(dated=True) if when == "past" else self.future(), mark(","))
+                opener = join(adjunct(self.past(dated=True) if when == "past" else self.future()), mark(","))
                 return join(opener, self.simple(size - len(opener.en), when, timed=True))
             return self.simple(size, when)
         if how == "subordinate":
@@ -117,36 +117,37 @@ class SentenceSampler(VerbSampler):
             when = self.weighted(present=5, past=5, future=1)
             main = self.simple(first, when, linked=True)
             reason = self.simple(second, "present" if when == "future" else when, linked=True)
-            return join(main, phrase("because", "parce que"), reason)
+            return join(main, constituent("SBAR", phrase("because", "parce que"), reason))
         if how == "although":
             word = phrase("although", "bien que")
             if self.chance(0.6):
                 one = self.dependent(first, Tense.SUBJUNCTIVE)
-                return join(word, one, mark(","), self.simple(second, "present", linked=True))
+                return join(constituent("SBAR", word, one), mark(","), self.simple(second, "present", linked=True))
             one = self.dependent(first, Tense.PAST_SUBJUNCTIVE)
-            return join(word, one, mark(","), self.simple(second, "past", linked=True))
+            return join(constituent("SBAR", word, one), mark(","), self.simple(second, "past", linked=True))
         if how == "condition":
             one = self.dependent(first, Tense.PRESENT)
-            return join(phrase("if", "si"), one, mark(","), self.simple(second, "future", linked=True))
+            start = constituent("SBAR", phrase("if", "si"), one)
+            return join(start, mark(","), self.simple(second, "future", linked=True))
         if how == "when_future":
             word = phrase("when", "quand") if self.chance(0.7) else phrase("as soon as", "dès que")
-            return join(
-                word, self.dependent(first, Tense.WHEN_FUTURE), mark(","), self.simple(second, "future", linked=True)
-            )
+            start = constituent("SBAR", word, self.dependent(first, Tense.WHEN_FUTURE))
+            return join(start, mark(","), self.simple(second, "future", linked=True))
         if how == "whenever":
             one = self.dependent(first, Tense.PRESENT)
-            return join(phrase("when", "quand"), one, mark(","), self.simple(second, "present", linked=True))
+            start = constituent("SBAR", phrase("when", "quand"), one)
+            return join(start, mark(","), self.simple(second, "present", linked=True))
         if how == "meanwhile":
             past = self.chance(0.5)
             one = self.dependent(first, Tense.WAS_DOING if past else Tense.PROGRESSIVE)
             return join(
-                phrase("while", "pendant que"),
-                one,
+                constituent("SBAR", phrase("while", "pendant que"), one),
                 mark(","),
                 self.simple(second, "past" if past else "present", linked=True),
             )
         one = self.dependent(first, Tense.PAST)
-        return join(phrase("when", "quand"), one, mark(","), self.simple(second, "past", linked=True))
+        start = constituent("SBAR", phrase("when", "quand"), one)
+        return join(start, mark(","), self.simple(second, "past", linked=True))
 
     def dependent(self, size: int, tense: Tense, subject: Nominal | None = None) -> Pair:
         """A clause in a given tense, with a verb that can bear it."""
@@ -179,7 +180,8 @@ class SentenceSampler(VerbSampler):
             pred = self.definite_action(subject, first)
             inner = clauses.infinitive(pred, subject.slot)
             main = self.dependent(size - first - 1, Tense.PAST, subject)
-            return join(main, Pair(spell("without", link) + clauses.gerund(pred), spell("sans", link) + inner.fr))
+            en = bracket("PP", spell("without", link) + clauses.gerund(pred))
+            return join(main, Pair(en, spell("sans", link) + inner.fr))
         pred = self.action(subject, first, definite=True, pronouns=False)
         if how == "before":
             inner = clauses.infinitive(pred, subject.slot)
@@ -187,7 +189,8 @@ class SentenceSampler(VerbSampler):
         else:
             fr = clauses.past_infinitive(pred, subject)
             start = Pair(spell("after", link) + clauses.gerund(pred), spell("après", link) + fr)
-        return join(start, mark(","), self.dependent(size - len(start.en) - 1, Tense.PAST, subject))
+        rest = self.dependent(size - len(start.en) - 1, Tense.PAST, subject)
+        return join(constituent("PP", start), mark(","), rest)
 
     def then(self, size: int) -> Pair:
         """Buys an apple and eats it -> achète une pomme et la mange."""
@@ -231,7 +234,7 @@ class SentenceSampler(VerbSampler):
         """Paul is the tallest boy in the school -> Paul est le plus grand garçon de l'école."""
         place = noun_phrase(self.common(nouns(("school", "village", "city", "hotel", "university"))), "s", "the")
         link = new_link()
-        modifier = Pair(spell("in", link) + place.en, place.fr_after("de", link))
+        modifier = Pair(bracket("PP", spell("in", link) + place.en), place.fr_after("de", link))
         subject = self.name()
         people = [n for n in nouns(("person",)) if n.gender == subject.gender and n.en not in ("king", "queen")]
         noun = self.common(people)
@@ -301,10 +304,10 @@ class SentenceSampler(VerbSampler):
             since = join(phrase("since", "depuis"), Pair(*(side[1:] for side in self.year())))
         if self.chance(0.5):
             live = clauses.located(lexicon.verb("live", "place"), self.home())
-            return join(clauses.clause(subject, live, Tense.HAS_BEEN).statement, since)
+            return join(clauses.clause(subject, live, Tense.HAS_BEEN).statement, adjunct(since))
         lasting = [verb for verb in verbs_of("none", "person") if "lasting" in verb.flags]
         pred = clauses.predicate(self.common([verb for verb in lasting if common_form(verb, subject)]))
-        return join(clauses.clause(subject, pred, Tense.SINCE).statement, since)
+        return join(clauses.clause(subject, pred, Tense.SINCE).statement, adjunct(since))
 
     def _impersonal(self, size: int, when: str) -> Pair:
         """Weather, or what there is somewhere."""
@@ -319,11 +322,11 @@ class SentenceSampler(VerbSampler):
             negation = "not" if self.chance(0.2) and det in ("a", "some") else ""
             small = noun.kind in ("thing", "food", "clothes", "dish", "drink")
             spot = self.spot() if small and self.chance(0.6) else self.place()
-            return join(clauses.clause(there, pred, tense, negation).statement, spot)
+            return join(clauses.clause(there, pred, tense, negation).statement, adjunct(spot))
         it, pred = clauses.weather(self.pick([*verbs_of("weather"), *verbs_of("sky")]))
         tense = self.tense(pred.verb, when, it)
         pair = clauses.clause(it, pred, tense, self.negation(pred.verb, tense)).statement
-        return join(pair, self.time(tense) if size >= 5 else EMPTY)
+        return join(pair, adjunct(self.time(tense)) if size >= 5 else EMPTY)
 
     def fill(
         self, pair: Pair, size: int, verb: Verb, tense: Tense, subject: Nominal, kind: str, timed: bool = False
@@ -355,7 +358,7 @@ class SentenceSampler(VerbSampler):
             options[name] = False
             chosen[name] = self._adjunct(name, left, tense, subject, verb.state)
             total += len(chosen[name].en)
-        return join(pair, *(chosen[name] for name in order if name in chosen))
+        return join(pair, *(adjunct(chosen[name]) for name in order if name in chosen))
 
     def _adjunct(self, name: str, room: int, tense: Tense, subject: Nominal, state: bool) -> Pair:
         if name == "manner":
@@ -380,7 +383,7 @@ class SentenceSampler(VerbSampler):
                 lexicon.verb(self.pick(["work", "play", "dance", "sing", "rest", "sleep"]), "none")
             )
         inner = clauses.infinitive(action, subject.slot)
-        return Pair(spell("to", link) + inner.en, spell("pour", link) + inner.fr)
+        return Pair(bracket("VP", spell("to", link) + inner.en), spell("pour", link) + inner.fr)
 
     # Units: a clause, perhaps with another that depends on it.
 
@@ -412,8 +415,8 @@ class SentenceSampler(VerbSampler):
         if how != "yes":
             return clauses.wh_adverb(how, subject, pred, tense)
         negation = "not" if self.chance(0.05) and tense is Tense.PRESENT and pred.verb.en != "be" else ""
-        adjunct = self.fill(EMPTY, max(0, room - len(pred.en_after) - 1), pred.verb, tense, subject, "person")
-        return clauses.yes_no(subject, pred, tense, negation, adjunct)
+        more = self.fill(EMPTY, max(0, room - len(pred.en_after) - 1), pred.verb, tense, subject, "person")
+        return clauses.yes_no(subject, pred, tense, negation, more)
 
     @staticmethod
     def asked(tense: Tense) -> Tense:
@@ -434,8 +437,8 @@ class SentenceSampler(VerbSampler):
             asked = clauses.how_many(noun) if how == "many" else clauses.which(noun, number)
             head = plain(EMPTY, noun.gender, number)
         tense = self.asked(self.tense(verb, when, subject))
-        adjunct = self.time(tense) if room >= 6 else EMPTY
-        return clauses.wh_object(verb, asked, head, subject, tense, adjunct)
+        when_asked = adjunct(self.time(tense)) if room >= 6 else EMPTY
+        return clauses.wh_object(verb, asked, head, subject, tense, when_asked)
 
     def order(self, size: int) -> Pair:
         """An imperative to "you"."""
@@ -447,5 +450,5 @@ class SentenceSampler(VerbSampler):
         kinds = tuple(kind for kind in verb.objects if kind != "person") or ("kin",)
         thing = self.one_thing(self.common(nouns(kinds)), verb, you, 3, negated)
         pred = clauses.transitive(verb, thing)
-        adjunct = self.place() if size - len(pred.en_after) >= 7 else EMPTY
-        return clauses.imperative(pred, negated, adjunct, please=self.chance(0.3))
+        where = adjunct(self.place()) if size - len(pred.en_after) >= 7 else EMPTY
+        return clauses.imperative(pred, negated, where, please=self.chance(0.3))

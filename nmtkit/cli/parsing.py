@@ -1,0 +1,118 @@
+"""`nmtkit parse` and `nmtkit linearize`."""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+
+import click
+import cloup
+
+from nmtkit.cli import inference, options, results
+from nmtkit.cli.figures import save_pictures
+from nmtkit.cli.options import FILE, NEW_FILE
+from nmtkit.cli.reading import text_windows
+from nmtkit.cli.reporting import note
+from nmtkit.cli.translate import decoding_options, scores_option
+from nmtkit.console.constituents import tree_lines
+from nmtkit.core.trees import Tree, read_linear, read_penn
+from nmtkit.corpus.json_records import EXTRACT_HINT
+from nmtkit.corpus.text import read_lines
+from nmtkit.experiment.loading import DecodingOptions
+from nmtkit.pictures.constituents import save_trees
+from nmtkit.tasks.parsing import PARSING
+from nmtkit.translation.result import Translation
+
+
+@cloup.command("parse")
+@decoding_options(
+    [scores_option, options.as_json("Print a JSON object for each line.")],
+    cloup.option_group(
+        "Trees",
+        click.option("--draw", is_flag=True, help="Draw the trees, a line for each word."),
+        options.picture_file("--picture", meaning="Draw the trees into a file as well"),
+    ),
+)
+def parse_command(
+    how: DecodingOptions,
+    files: tuple[Path, ...],
+    form: str,
+    scores: bool,
+    as_json: bool,
+    draw: bool,
+    picture: Path | None,
+) -> None:
+    """Parse FILEs, or standard input, a sentence a line: one tree in Penn form for each line, in order.
+
+    Words are separated by white space, punctuation too: "the cat sleeps ." The parts of speech are what the model was
+    trained on: XX, except for punctuation. Only well-formed trees over all words are searched. An empty line gives an
+    empty line.
+
+    \b
+    Examples:
+      nmtkit parse sentences.txt -o trees.mrg
+      echo "the old woman sees the car ." | nmtkit parse --draw --picture tree.svg
+      nmtkit parse --n-best 3 sentences.txt
+    """
+    if draw and (how.n_best > 1 or scores or as_json or form != "text"):
+        raise click.UsageError("--draw shows the best tree alone: leave --n-best, --scores, --json and --format out")
+    system = inference.open_model(how, PARSING.name)
+    printer = results.Printer(system.tokenizers.tgt, how.n_best, as_json, scores, form)
+    waiting: deque[str] = deque()
+    drawn: list[Tree] = []
+
+    def windows() -> Iterator[list[str]]:
+        for window in text_windows(files, EXTRACT_HINT, inference.window_lines(system)):
+            waiting.extend(window)
+            yield window
+
+    def write(found: Sequence[Translation]) -> None:
+        line, place = waiting.popleft(), f"line {printer.lines + 1}"
+        trees = [_tree(one, line.split(), place) for one in found]
+        both = zip(found, trees, strict=True)
+        written = [one if tree is None else replace(one, text=tree.penn()) for one, tree in both]
+        if draw and trees[0] is not None:
+            written = [replace(written[0], text="\n".join([*tree_lines(trees[0]), ""]))]
+        printer.write(written)
+        drawn.extend(tree for tree in trees[:1] if picture is not None and tree is not None)
+
+    stream = system.stream(windows(), how.n_best, need_copies=as_json)
+    results.write_stream(stream, write, "lines", "" if files else "type a sentence on each line")
+    results.tell_cut(printer.cut, printer.lines, "sentences", system, ": their trees are of the beginnings")
+    if drawn and picture is not None:
+        save_pictures([picture], lambda path: save_trees(drawn, path))
+
+
+def _tree(one: Translation, words: Sequence[str], place: str) -> Tree | None:
+    """The tree over the words, or over the first of them if only these were read; None for an empty line."""
+    if not one.src_tokens:
+        return None
+    tree = read_linear(one.text, place)
+    return tree.with_words(words[: sum(1 for _ in tree.leaves())] if one.src_left_out else words)
+
+
+@cloup.command("linearize")
+@click.argument("files", nargs=-1, required=True, type=FILE)
+@click.option("--source", required=True, type=NEW_FILE, metavar="FILE", help="Write the sentences here, a line each.")
+@click.option("--target", required=True, type=NEW_FILE, metavar="FILE", help="Write the linear trees here.")
+@click.option("--tags", is_flag=True, help="Keep all parts of speech; else XX stands for them, except for punctuation.")
+@options.quiet
+def linearize_command(files: tuple[Path, ...], source: Path, target: Path, tags: bool) -> None:
+    """Turn trees in Penn form (.mrg) into sentences and linear trees, the two files that a parser is trained on.
+
+    Traces, functions of labels (NP-SBJ) and an outer root are left out. Words stay as the treebank has them.
+
+    \b
+    Examples:
+      nmtkit linearize train.mrg --source train.words --target train.trees
+    """
+    read = chain.from_iterable(read_penn("\n".join(read_lines(file)), str(file)) for file in files)
+    count = 0
+    with results.output_file(source, files) as words, results.output_file(target, files) as trees:
+        for tree in read:
+            if (plain := tree.plain()) is not None:
+                words.write(" ".join(plain.words()) + "\n")
+                trees.write(plain.linear(tags) + "\n")
+                count += 1
+    note(f"{count:,} trees: wrote {source} and {target}")
