@@ -109,7 +109,9 @@ def test_committed_files_equal_a_regeneration() -> None:
         assert made == (committed[:first] if part == "train" else committed), part
 
 
-@pytest.mark.parametrize(("corpus", "folder", "count"), [("news", "demo-news", 3), ("en-fr", "demo-en-fr", 12)])
+@pytest.mark.parametrize(
+    ("corpus", "folder", "count"), [("news", "demo-news", 3), ("en-fr", "demo-en-fr", 12), ("trees", "demo-trees", 6)]
+)
 def test_two_runs_write_the_same_bytes(corpus: str, folder: str, count: int, tmp_path: Path) -> None:
     for run in ("a", "b"):
         options = ["--corpus", corpus, "--seed", "3", "--train", "40", "--valid", "8", "--test", "10"]
