@@ -19,6 +19,7 @@ from nmtkit.experiment.loading import DecodingOptions, as_translator, load_from_
 from nmtkit.metrics.metric import text_metrics
 from nmtkit.metrics.systems import titles
 from nmtkit.models.base import as_headed
+from nmtkit.pictures import AttentionPicture
 from nmtkit.pictures.colour_tables import Entropies, head_entropies, save_entropies, save_positions, word_entropies
 from nmtkit.pictures.curves import Points, Training, save_training
 from nmtkit.pictures.documents import save_documents
@@ -88,7 +89,8 @@ def plot_attention_command(
     words between two of them, with their coverage added up. In .html, point at a word of the summary to see where the
     model looked.
 
-    Of a classifier the text is drawn: the weight of each sentence beside it, and that of each word as its shade.
+    Of a classifier the text is drawn: the weight of each sentence beside it, and that of each word as its shade. Of a
+    language model that looks back (lstmn) each row is a word of SOURCE, and the columns are the words before it.
 
     `nmtkit visualize-alignment` is another name of this command.
 
@@ -108,6 +110,11 @@ def plot_attention_command(
     if system.tokenizers.labels is not None:
         _plot_documents(system, source, output, bool(target or grid or layers or what != "attention"), style)
         return
+    if system.reads == "prompt" and what == "attention":
+        if target or layers:
+            raise click.UsageError("TARGET and --layers are for models that read a source, and this one reads none")
+        _draw(attention_views.look_back_pictures(system, _read_pairs(source, None)[0]), output, grid, style)
+        return
     translator = as_translator(system)
     pairs = ([], []) if what == "positions" else _read_pairs(source, target)
     if output:
@@ -115,8 +122,15 @@ def plot_attention_command(
     elif what == "entropy":
         _print_entropies(*_entropies(translator, pairs, style.title))
     else:
-        for picture in translator.pictures(*pairs):
-            show_attention(picture.with_title(style.title))
+        _draw(translator.pictures(*pairs), (), grid, style)
+
+
+def _draw(drawn: Sequence[AttentionPicture], output: Sequence[Path], grid: bool, style: FigureStyle) -> None:
+    if output:
+        save_pictures(output, partial(pictures.save, drawn, grid=grid, style=style))
+        return
+    for picture in drawn:
+        show_attention(picture.with_title(style.title))
 
 
 def _plot_documents(

@@ -51,6 +51,7 @@ class Lstmn(RnnLM):
     """
 
     Config = LstmnConfig
+    looks_back = True
 
     def __init__(self, config: LstmnConfig, sizes: VocabularySizes) -> None:
         super().__init__(config, sizes)

@@ -299,6 +299,8 @@ class Decoder(Model, Generic[M, S]):
     prefills_at_once: ClassVar[bool] = False
     """Whether a step remembers nothing but what it writes into the cache, and asks it for `KVCache.positions`. Then
     `advance` can read all positions of a prompt in one pass."""
+    looks_back: ClassVar[bool] = False
+    """Whether its `attentions` say where it looks among the words before: `(B,L,T,T)` of a batch, BOS first."""
     source_end: bool = True
     """Whether a memory ends with the EOS of its source."""
     normalized: ClassVar[bool] = True

@@ -14,8 +14,9 @@ from nmtkit.core import device as devices
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.corpus.alignments import SoftAlignment
 from nmtkit.corpus.sentences import split_sentences
-from nmtkit.data.batch import Batch
+from nmtkit.data.batch import Batch, Targets
 from nmtkit.data.tokenizer import WORD_START
+from nmtkit.data.vocabulary import BOS
 from nmtkit.data.words import PieceShare, cut_words, display_word_spans, known_ids, merge_to_words
 from nmtkit.models.base import HeadedModel, as_headed, as_seq2seq
 from nmtkit.translation.inputs import SourceLine, TargetLine, TextModel, make_batch, require_list, require_pairs
@@ -150,6 +151,27 @@ def document_pictures(reader: TextModel, texts: Sequence[str]) -> list[DocumentP
         title = f"{reader.name}: {labels.tokens[int(best)]} ({float(probability):.2f})"
         words, own = [row[0] for row in read], [row[1] for row in read]
         pictures.append(DocumentPicture(words, own, title=title, left_out=source.left_out))
+    return pictures
+
+
+@torch.no_grad()
+def look_back_pictures(reader: TextModel, texts: Sequence[str]) -> list[AttentionPicture]:
+    """Where a language model looks among the words before each word of a text: the mean of its layers."""
+    from nmtkit.pictures import AttentionPicture
+
+    model: Any = reader.model
+    if not model.looks_back:
+        kind = model.config.kind
+        raise NmtkitError(f"the language model {reader.name!r} ({kind}) has no look back to draw; name an lstmn")
+    pictures = []
+    for number, source in enumerate(reader.encode_sources(texts), start=1):
+        if source.is_empty:
+            raise _no_known_letters(number)
+        batch = Batch(targets=Targets.of_texts([source.ids])).to(reader.device)
+        read = reader.tokenizers.tgt.vocabulary.tokens[BOS], *source.tokens
+        weights = model.attentions(batch)[0].mean(0).double().cpu().numpy()
+        columns, rows, merged = merge_subwords(read, read, weights)
+        pictures.append(AttentionPicture(columns, rows, merged, title=reader.name, left_out=source.left_out))
     return pictures
 
 

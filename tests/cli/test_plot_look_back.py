@@ -1,0 +1,46 @@
+"""`plot-attention` of a language model: where it looks among the words before."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import Command, refused, succeeded
+from untrained_runs import LANGUAGE_MODEL, TRANSLATION, make_run
+
+from nmtkit.experiment.loading import DecodingOptions, load_from_options
+from nmtkit.translation.attention_views import look_back_pictures
+
+TEXT = "The old man sees the dog."
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("look-back")
+    make_run(folder, "mine", TRANSLATION)
+    plain = LANGUAGE_MODEL.replace("runs/mine", f"{folder}/runs/mine")
+    make_run(folder, "gpt", plain)
+    given = "{kind: transformer_lm, hidden_size: 8, feed_forward_size: 8, heads: 2, layers: 1}"
+    assert given in plain
+    make_run(folder, "lstmn", plain.replace(given, "{kind: lstmn, hidden_size: 8}"))
+    return folder
+
+
+def test_each_word_looks_at_those_before_it(folder: Path, console: Command) -> None:
+    system = load_from_options(DecodingOptions(str(folder / "runs" / "lstmn")))
+    (picture,) = look_back_pictures(system, [TEXT])
+    assert picture.src_words == picture.tgt_words
+    assert list(picture.src_words)[1:] == ["The", "old", "man", "sees", "the", "dog."]
+    assert not picture.weights[0].any()
+    assert (picture.weights[1:].sum(1) > 0.99).all()
+    assert not np.triu(picture.weights[:-1, :-1]).any()  # the last word has two tokens, which see each other
+    drawn = folder / "looks.svg"
+    succeeded(console("plot-attention", "-m", str(folder / "runs" / "lstmn"), TEXT, "-o", str(drawn)))
+    assert "dog." in drawn.read_text()
+    assert "dog." in succeeded(console("plot-attention", "-m", str(folder / "runs" / "lstmn"), TEXT)).out
+
+
+def test_what_does_not_fit_is_refused(folder: Path, console: Command) -> None:
+    how = ("plot-attention", "-m", str(folder / "runs" / "lstmn"), TEXT)
+    assert "TARGET and --layers are for models that read a source" in refused(console(*how, "Der Mann.")).err
+    how = ("plot-attention", "-m", str(folder / "runs" / "gpt"), TEXT)
+    assert "has no look back to draw; name an lstmn" in refused(console(*how)).err
