@@ -33,6 +33,9 @@ SMALL = {
     "electra": {"hidden_size": 8, "feed_forward_size": 12, "heads": 2, "layers": 1, "generator_size": 0.5},
     "xlnet": {"hidden_size": 8, "feed_forward_size": 12, "heads": 2, "layers": 1},
     "elmo": {"hidden_size": 5, "layers": 2},
+    "word_mean": {"hidden_size": 5},
+    "attention_classifier": {"embedding_size": 6, "hidden_size": 5, "attention_size": 4},
+    "hierarchical_attention": {"embedding_size": 6, "hidden_size": 5, "attention_size": 4},
 }
 LINKS = [[0, 0, 2, 1, 1, 1], [], [0, 3, 0, 0]]  # 4 target tokens have links
 LINKED = collate([[5, 6, 7], [8, 9], [4]], [[7, 6], [5], [9, 9, 8, 4]], alignment=LINKS)
@@ -47,7 +50,7 @@ def build(name: str, settings: dict[str, object] | None = None) -> Any:
     torch.manual_seed(3)
     kind = MODELS.get(name)
     config = parse(kind.Config, {"kind": name, "dropout": 0.0, **SMALL[name], **(settings or {})}, "test")
-    return kind(config, VocabularySizes({"src": 10, "tgt": 10}, shared=True)).double()
+    return kind(config, VocabularySizes({"src": 10, "tgt": 10, "labels": 10}, shared=True)).double()
 
 
 @pytest.mark.parametrize("rows", [1, 3, 10, 1000])
@@ -57,6 +60,8 @@ def test_gradient_in_parts_is_that_of_the_whole(name: str, rows: int) -> None:
     batch = LABELLED if as_decoder(whole) is None else BATCH
     if "both_directions" in whole.pretrained_by:
         batch = replace(batch, labels=torch.stack([batch.labels, batch.labels], 1))
+    if whole.output_column == "labels":
+        batch = replace(LABELLED, labels=torch.tensor([4, 0, 7]))  # one of each text
     total, nll = likelihood(whole(batch, keep=batch.loss_mask), batch, 10, 0.1)
     torch.autograd.backward(total / 10)
 

@@ -37,6 +37,7 @@ SMALL: dict[str, tuple[str, dict[str, object]]] = {
     "transformer-learned": ("transformer", {**TRANSFORMER, "copying": "learned"}),
     "luong-own": ("luong", {**RNN, "copying": "own"}),
     "t5": ("t5", {**TRANSFORMER, "copying": "learned"}),
+    "convs2s": ("convs2s", {"embedding_size": 12, "hidden_size": 12, "encoder_layers": 1, "decoder_layers": 2}),
 }
 COPYING = [name for name, (kind, settings) in SMALL.items() if MODELS.get(kind).Config.model_validate(settings).copies]
 
