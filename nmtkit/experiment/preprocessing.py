@@ -26,8 +26,19 @@ from nmtkit.runs.origin import FineTuningOrigin, origin_tokenizers, read_origin
 from nmtkit.runs.saved import SavedRun
 from nmtkit.tasks.task import TASKS
 
-_NEWER = {"labels", "features", "labels_field", "columns", "specials", "tags", "sentinels", "directions", "affixes"}
-_NEWER |= {"sentences"}
+_NEWER = (
+    "labels",
+    "features",
+    "labels_field",
+    "columns",
+    "specials",
+    "tags",
+    "sentinels",
+    "directions",
+    "affixes",
+    "sentences",
+)
+"""Keys that runs of earlier versions lack, whose fingerprints leave them out where they are empty."""
 
 
 class Preprocessing:

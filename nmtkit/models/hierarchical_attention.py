@@ -67,7 +67,7 @@ class HierarchicalAttentionConfig(AttentionConfig):
         return True
 
 
-class Summary(nn.Module):
+class AttentiveGRU(nn.Module):
     """Reads sequences `(M,W,I)` both ways, and sums up the states of each by attention."""
 
     def __init__(self, input_size: int, config: AttentionConfig) -> None:
@@ -100,7 +100,7 @@ class AttentionClassifier(Model):
     def __init__(self, config: AttentionConfig, sizes: VocabularySizes) -> None:
         super().__init__(config, sizes)
         self.src_embedding = nn.Embedding(sizes["src"], config.embedding_size)
-        self.words = Summary(config.embedding_size, config)
+        self.words = AttentiveGRU(config.embedding_size, config)
         self.dropout = Dropout(config.dropout)
         self.output = nn.Linear(2 * config.hidden_size, sizes["labels"])
         init_weights(self, "xavier")
@@ -120,7 +120,7 @@ class HierarchicalAttention(AttentionClassifier):
 
     def __init__(self, config: AttentionConfig, sizes: VocabularySizes) -> None:
         super().__init__(config, sizes)
-        self.sentences = Summary(2 * config.hidden_size, config)
+        self.sentences = AttentiveGRU(2 * config.hidden_size, config)
         init_weights(self.sentences, "xavier")
 
     def read(self, batch: Batch, need_attention: bool = False) -> tuple[ModelOutput, None]:

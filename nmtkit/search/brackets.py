@@ -23,7 +23,7 @@ from nmtkit.search.rules import INFINITY, SearchConfig, allow_if_possible
 
 MAX_DEPTH = 100
 OTHER, OPENING, CLOSING, WORD, END = range(5)
-AROUND = 2
+OUTER_BRACKETS = 2
 """The fewest tokens of a tree beside its words: one pair of brackets."""
 
 
@@ -111,7 +111,7 @@ class TreeProgress(Rows):
     @property
     def least(self) -> Tensor:
         """The fewest tokens of the trees that have not begun, without EOS `(N,)`, on the CPU."""
-        return self.left.cpu() + AROUND
+        return self.left.cpu() + OUTER_BRACKETS
 
     def forbid(self, log_probs: Tensor, room: Tensor) -> Tensor:
         """Sets the log-probabilities `(N,X)` of all other continuations to minus infinity, and returns them.

@@ -20,7 +20,7 @@ from nmtkit.data.shortlist import Shortlist
 from nmtkit.models.base import Decoder
 from nmtkit.search import graphs
 from nmtkit.search.beam import LoggedStep
-from nmtkit.search.brackets import AROUND
+from nmtkit.search.brackets import OUTER_BRACKETS
 from nmtkit.search.decoding_batch import DecodingBatch, Integers
 from nmtkit.search.hypotheses import Hypothesis
 from nmtkit.search.rules import SearchConfig, max_lengths
@@ -177,7 +177,7 @@ class Engine:
         if (captured := self._captured.pop((slots, width), None)) is not None:
             captured.fill(fresh)
             return captured
-        room = torch.tensor([width + AROUND]) if self.config.brackets else None
+        room = torch.tensor([width + OUTER_BRACKETS]) if self.config.brackets else None
         length = int(max_lengths(fresh.config, torch.tensor([width]), None, room)) + 1  # one more than a step must read
         if not self.model.reserve_positions(length):
             return None
