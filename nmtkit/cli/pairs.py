@@ -18,9 +18,9 @@ from nmtkit.core.errors import DataError
 from nmtkit.core.formats import parse_json
 from nmtkit.corpus import alignments
 from nmtkit.corpus.text import read_lines
-from nmtkit.data.shortlist import LinkCounts, shortlist_writer
 from nmtkit.experiment.loading import DecodingOptions
 from nmtkit.metrics import perplexity
+from nmtkit.search.shortlist import LinkCounts, shortlist_writer
 from nmtkit.translation.result import Translation
 from nmtkit.translation.translator import Translator
 

@@ -17,7 +17,6 @@ from nmtkit.checkpoints.weights import count_parameters
 from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError, RecipeError, shorten
 from nmtkit.data.batch import collate
-from nmtkit.data.shortlist import read_shortlist
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import UNK
 from nmtkit.language_models.shallow_fusion import ShallowFusion
@@ -28,6 +27,7 @@ from nmtkit.runs.folder import Notify, ignore
 from nmtkit.runs.saved import InferenceConfig, SavedRun, find_run
 from nmtkit.search.engine import StepMode, require_graph_support
 from nmtkit.search.rules import SearchConfig
+from nmtkit.search.shortlist import read_shortlist
 from nmtkit.tasks.task import TASKS
 from nmtkit.translation.inputs import SearchSpeedConfig, TextModel, default_speed_config
 from nmtkit.translation.languages import in_direction, untold_languages
@@ -86,7 +86,7 @@ class DecodingOptions:
     head: int | None = None
     """The attention head that is shown, from 1."""
     shortlist: Path | None = None
-    """A file of candidates, which searches then keep to; see `nmtkit.data.shortlist`."""
+    """A file of candidates, which searches then keep to; see `nmtkit.search.shortlist`."""
     to: str | None = None
     """The language to write, of a multilingual model: the `tgt_lang` of a training corpus, or a token of an imported
     model, such as de_DE or deu_Latn."""

@@ -24,8 +24,8 @@ from nmtkit.interchange.import_weights import CheckpointConverter, ImportedModel
 from nmtkit.interchange.importing import READERS
 from nmtkit.interchange.vocabulary import ExternalVocabulary, find_sentencepiece_models, toolkit_tokenizers
 from nmtkit.models.base import ModelConfig
-from nmtkit.models.luong import LuongConfig
 from nmtkit.models.transformer import TransformerConfig
+from nmtkit.recurrent_models.luong import LuongConfig
 
 _NORM_EPSILON = 1e-6
 _CHECKPOINTS = ("best.ckpt", "latest.ckpt")

@@ -36,8 +36,8 @@ from nmtkit.interchange.import_weights import (
 from nmtkit.interchange.importing import READERS
 from nmtkit.interchange.vocabulary import ExternalVocabulary, find_sentencepiece_models, toolkit_tokenizers
 from nmtkit.models.base import ModelConfig
-from nmtkit.models.luong import LuongConfig
 from nmtkit.models.transformer import TransformerConfig
+from nmtkit.recurrent_models.luong import LuongConfig
 
 _REMEDY = "save it by OpenNMT-py 3 (pytorch format, LoRA merged); its tools/convertv2_v3.py converts older ones"
 _SPECIALS = {"unknown": "<unk>", "padding": "<blank>", "end": "</s>"}

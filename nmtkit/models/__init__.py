@@ -3,11 +3,6 @@
 from nmtkit.models import convs2s as convs2s
 from nmtkit.models import elmo as elmo
 from nmtkit.models import hierarchical_attention as hierarchical_attention
-from nmtkit.models import intra_attention as intra_attention
-from nmtkit.models import luong as luong
-from nmtkit.models import pointer_generator as pointer_generator
-from nmtkit.models import rnn_encdec as rnn_encdec
-from nmtkit.models import rnnsearch as rnnsearch
 from nmtkit.models import t5 as t5
 from nmtkit.models import transformer as transformer
 from nmtkit.models import word_mean as word_mean

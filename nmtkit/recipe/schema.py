@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import nmtkit.language_models
-import nmtkit.models  # noqa: F401  # importing them registers every model
+import nmtkit.models
+import nmtkit.recurrent_models  # noqa: F401  # importing them registers every model
 from nmtkit.checkpoints.manager import NAMED_WEIGHTS
 from nmtkit.core.columns import label_type
 from nmtkit.core.errors import shorten

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 import torch
 from typing_extensions import override
 
-import nmtkit.language_models  # noqa: F401  # importing it registers its models
+import nmtkit.language_models
+import nmtkit.models
+import nmtkit.recurrent_models  # noqa: F401  # importing them registers every model
 from nmtkit.checkpoints.manager import NAMED_WEIGHTS, CheckpointManager
 from nmtkit.checkpoints.weights import SkipInit, average_weights, load_weights, read_vocabulary_checksum, save_weights
 from nmtkit.core.errors import CheckpointError, NmtkitError, RecipeError

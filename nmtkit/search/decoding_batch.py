@@ -15,7 +15,6 @@ from torch.nn.functional import pad
 
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.batch import Batch
-from nmtkit.data.shortlist import Shortlist
 from nmtkit.data.vocabulary import BOS, EOS, PAD
 from nmtkit.layers.kernels import block_maxima
 from nmtkit.layers.kv_cache import INITIAL_LENGTH, KVCache
@@ -44,6 +43,7 @@ from nmtkit.search.rules import (
     source_words,
 )
 from nmtkit.search.sampling import sample_step
+from nmtkit.search.shortlist import Shortlist
 from nmtkit.search.state import NO_TOKEN_CLASSES, HypothesisState, SentenceState, TokenClasses, numbered_by_position
 
 MANY_LOGITS = 1 << 17

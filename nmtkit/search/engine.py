@@ -16,7 +16,6 @@ from torch.nn.functional import pad
 
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.batch import ABSENT, Batch
-from nmtkit.data.shortlist import Shortlist
 from nmtkit.models.base import Decoder
 from nmtkit.search import graphs
 from nmtkit.search.beam import LoggedStep
@@ -24,6 +23,7 @@ from nmtkit.search.brackets import OUTER_BRACKETS
 from nmtkit.search.decoding_batch import DecodingBatch, Integers
 from nmtkit.search.hypotheses import Hypothesis
 from nmtkit.search.rules import SearchConfig, max_lengths
+from nmtkit.search.shortlist import Shortlist
 from nmtkit.search.state import NO_TOKEN_CLASSES, TokenClasses
 from nmtkit.search.step_log import ResultReader, SentenceResult, StepLog
 

@@ -13,12 +13,12 @@ from typing_extensions import override
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.features import Rows
 from nmtkit.data.batch import Batch
-from nmtkit.data.shortlist import Shortlist
 from nmtkit.models.base import Decoder
 from nmtkit.search.brackets import BracketTokens
 from nmtkit.search.engine import FEW_SENTENCES, Engine, StepMode
 from nmtkit.search.hypotheses import Hypothesis
 from nmtkit.search.rules import SearchConfig, score_given
+from nmtkit.search.shortlist import Shortlist
 from nmtkit.search.state import TokenClasses
 from nmtkit.translation import attention_views
 from nmtkit.translation.inputs import (

@@ -14,7 +14,8 @@ import yaml
 from daily import daily
 
 import nmtkit.language_models
-import nmtkit.models  # noqa: F401  # both fill the registry
+import nmtkit.models
+import nmtkit.recurrent_models  # noqa: F401  # all fill the registry
 from nmtkit.models.base import MODELS, Decoder, Model, Seq2Seq, VocabularySizes
 
 VOCABULARY = 13

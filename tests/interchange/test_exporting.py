@@ -16,8 +16,8 @@ from nmtkit.data.shards import VERSION
 from nmtkit.interchange import export_weights
 from nmtkit.interchange.exporting import export_run, require_comparable
 from nmtkit.interchange.importing import import_run
-from nmtkit.models.rnnsearch import RnnSearchConfig
 from nmtkit.models.transformer import TransformerConfig
+from nmtkit.recurrent_models.rnnsearch import RnnSearchConfig
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun
 from nmtkit.search.rules import SearchConfig

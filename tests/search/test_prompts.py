@@ -11,7 +11,6 @@ from reference_search import Request, Sentence
 
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.data.batch import Batch, Targets
-from nmtkit.data.shortlist import Shortlist
 from nmtkit.data.vocabulary import EOS
 from nmtkit.layers import kv_cache
 from nmtkit.models.base import Decoder
@@ -19,6 +18,7 @@ from nmtkit.search.constraints import Constraints
 from nmtkit.search.engine import Engine, beam_search
 from nmtkit.search.hypotheses import Hypothesis
 from nmtkit.search.rules import SearchConfig
+from nmtkit.search.shortlist import Shortlist
 from nmtkit.search.state import TokenClasses
 from nmtkit.search.tracing import SearchTracer
 

@@ -9,7 +9,8 @@ from gradients import assert_same_gradients, backward, gradients
 from walk import told
 
 import nmtkit.language_models
-import nmtkit.models  # noqa: F401  # both fill the registry
+import nmtkit.models
+import nmtkit.recurrent_models  # noqa: F401  # all fill the registry
 from nmtkit.core.settings import parse
 from nmtkit.data.batch import Batch, Inputs, collate
 from nmtkit.models.base import MODELS, VocabularySizes, as_decoder

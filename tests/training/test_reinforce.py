@@ -13,7 +13,8 @@ from gradients import assert_same_gradients, backward, gradients
 from torch import Tensor, nn
 from walk import Walk
 
-import nmtkit.models  # noqa: F401  # fills the registry
+import nmtkit.models
+import nmtkit.recurrent_models  # noqa: F401  # both fill the registry
 from nmtkit.core.settings import parse
 from nmtkit.data.batch import Batch, CopySource, collate
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK

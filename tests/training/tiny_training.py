@@ -13,7 +13,7 @@ from torch import nn
 from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.data.batch import Batch, CopySource, Inputs, Targets
 from nmtkit.models.base import Seq2Seq, VocabularySizes
-from nmtkit.models.rnn_encdec import RnnEncDec, RnnEncDecConfig
+from nmtkit.recurrent_models.rnn_encdec import RnnEncDec, RnnEncDecConfig
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Event, Step
 from nmtkit.training.loop import train

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import torch
 from learned import learn_tokenizers
 
-import nmtkit.models  # noqa: F401  # fills the registry
+import nmtkit.models
+import nmtkit.recurrent_models  # noqa: F401  # both fill the registry
 from nmtkit.corpus.blocks import Example
 from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizers import Tokenizers

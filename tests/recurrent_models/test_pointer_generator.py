@@ -18,7 +18,7 @@ from walk import told
 
 from nmtkit.data.vocabulary import EOS, UNK
 from nmtkit.models.base import VocabularySizes
-from nmtkit.models.pointer_generator import PointerGenerator, PointerGeneratorConfig
+from nmtkit.recurrent_models.pointer_generator import PointerGenerator, PointerGeneratorConfig
 from nmtkit.search.engine import beam_search
 from nmtkit.search.rules import SearchConfig
 from nmtkit.training.objectives.likelihood import likelihood

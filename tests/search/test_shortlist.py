@@ -6,13 +6,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from learned import learn_tokenizers
 
 from nmtkit.core.errors import DataError, NmtkitError
-from nmtkit.data import shortlist as shortlists
+from nmtkit.corpus.blocks import Example
 from nmtkit.data.batch import collate
-from nmtkit.data.shortlist import LinkCounts, Shortlist, read_shortlist, shortlist_lines, shortlist_writer
+from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import SPECIALS
+from nmtkit.search import shortlist as shortlists
+from nmtkit.search.shortlist import LinkCounts, Shortlist, read_shortlist, shortlist_lines, shortlist_writer
 
 SIZE = 60
 
@@ -75,6 +78,12 @@ def test_candidates_of_sentences() -> None:
 def write(path: Path, tokenizers: Tokenizers, rows: dict[int, list[int]], frequent: list[int]) -> None:
     candidates = [rows.get(src, []) for src in range(len(tokenizers.src.vocabulary))]
     path.write_text("".join(shortlist_lines(tokenizers, candidates, frequent)), encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def tokenizers() -> Tokenizers:
+    words = " ".join(chr(letter) * 2 for letter in [*range(ord("a"), ord("z") + 1), *range(ord("α"), ord("ω") + 1)])
+    return learn_tokenizers(TokenizerConfig(kind="char", vocab_size=100), [Example(words, words * 2, 1)])
 
 
 @pytest.fixture

@@ -7,7 +7,8 @@ import torch
 from gradients import backward
 from torch import Tensor
 
-import nmtkit.models  # noqa: F401  # fills the registry
+import nmtkit.models
+import nmtkit.recurrent_models  # noqa: F401  # both fill the registry
 from nmtkit.core.settings import parse
 from nmtkit.data.batch import Batch, collate
 from nmtkit.data.vocabulary import UNK

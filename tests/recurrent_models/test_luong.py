@@ -16,7 +16,7 @@ from nmtkit.data.batch import Targets, collate
 from nmtkit.data.vocabulary import BOS, EOS
 from nmtkit.layers.attention import WindowKind
 from nmtkit.models.base import VocabularySizes
-from nmtkit.models.luong import Luong, LuongConfig
+from nmtkit.recurrent_models.luong import Luong, LuongConfig
 from nmtkit.search.engine import beam_search
 from nmtkit.search.rules import SearchConfig
 

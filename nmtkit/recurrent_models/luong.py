@@ -41,7 +41,7 @@ from nmtkit.layers.recurrent import (
     run_rnn,
 )
 from nmtkit.models.base import MODELS, ModelOutput, VocabularySizes, extended_to_unk
-from nmtkit.models.recurrent import AttentionMemory, RecurrentModel, RecurrentState, StackedConfig
+from nmtkit.recurrent_models.recurrent import AttentionMemory, RecurrentModel, RecurrentState, StackedConfig
 
 
 class LuongConfig(StackedConfig):

@@ -27,7 +27,7 @@ from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.recurrent import Bridge, BridgeKind, StackedCells, init_weights
 from nmtkit.models.base import MODELS, ModelOutput, VocabularySizes, rows_per_sentence
 from nmtkit.models.output import project_to_vocabulary
-from nmtkit.models.recurrent import AttentionMemory, RecurrentModel, RecurrentState, StackedConfig
+from nmtkit.recurrent_models.recurrent import AttentionMemory, RecurrentModel, RecurrentState, StackedConfig
 
 
 class RnnSearchConfig(StackedConfig):
