@@ -123,6 +123,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     Counted.passes = Counted.in_bf16 = 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick")
 def test_a_result_is_used_again() -> None:
     model = Counted()

@@ -94,6 +94,7 @@ def test_the_same_weights_give_the_same_lines_elsewhere(corpus: Path, nmtkit: Co
     assert [row["differing"] - row["ties"] - row["cut"] for row in exact] == [0] * len(exact), done
 
 
+@pytest.mark.slow
 def test_generation_is_measured(bench: Command, tmp_path: Path) -> None:
     """Beside transformers where it is there: it writes the same."""
     figures, there = tmp_path / "figures.json", "huggingface" in THERE

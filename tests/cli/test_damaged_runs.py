@@ -122,7 +122,7 @@ def test_a_damaged_log_does_not_stop_a_training(copied: Path, go_on: Command, te
 
 
 @pytest.mark.parametrize(
-    "name", daily(["data/train.json", "metrics.jsonl", "vocabulary/tokenizer.json", "vocabulary/sums.json"], 2)
+    "name", daily(["data/train.json", "metrics.jsonl", "vocabulary/tokenizer.json", "vocabulary/sums.json"])
 )
 def test_a_pipe_in_place_of_a_file_is_not_waited_for(copied: Path, nmtkit: Command, go_on: Command, name: str) -> None:
     (copied / name).unlink()

@@ -42,6 +42,7 @@ def table(out: str) -> dict[str, list[float]]:
     return {name: [float(one) for one in figures] for name, *figures in rows}
 
 
+@pytest.mark.slow
 def test_both_tests_are_scored_before_and_after(own: Path, trained: Path, console: Command) -> None:
     shutil.copytree(trained, own / "general")
     words = [*pair(own, "own"), "--init-from", own / "general", *QUICK, "--set", "training.lr=0.02"]

@@ -46,6 +46,7 @@ def test_in_the_terminal(trained: Path, plot: Command, console: Command) -> None
     assert "did you mean 'visualize-alignment'" in console("visualise-alignment").err
 
 
+@pytest.mark.slow
 def test_grid(trained: Path, plot: Command) -> None:
     succeeded(plot("-m", trained, "--grid", "-o", "a.svg", "-o", "a.pdf", stdin=LINES))
     assert all(word in Path("a.svg").read_text() for word in (">di<", ">gu<", ">GU<", ">FO<"))

@@ -89,6 +89,7 @@ def test_other_settings_begin_anew(
     assert len(Store.open(tmp_path / "run" / "data", "train")) == kept < 1400
 
 
+@pytest.mark.slow
 def test_weights_are_trained_with(corpus: Path, console: Command, tmp_path: Path) -> None:
     files = "{src: [train.src, valid.src], tgt: [train.tgt, valid.tgt], weights: [0.5, 10]}"
     command = [corpus / "tiny.yaml", "--run", "run", *sets(f"data.train={files}", f"data.folder={corpus}")]

@@ -114,6 +114,7 @@ def test_a_training_cut_short_says_how_to_go_on(
     assert done.err.splitlines()[-1].endswith(advice)
 
 
+@pytest.mark.slow
 def test_an_end_before_the_schedules_is_warned_of(corpus: Path, nmtkit: Command, tmp_path: Path) -> None:
     command = ["train", corpus / "tiny.yaml", "--run", tmp_path / "run"]
     command += sets("data.test=null", "training.schedule={kind: linear, updates: 12}", "training.log_every=50")

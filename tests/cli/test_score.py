@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from commands import Command, as_text, refused, succeeded, write_lines
+from daily import daily
 
 from nmtkit import metrics
 
@@ -103,7 +104,7 @@ def test_several_systems_are_compared_with_the_first(score: Command) -> None:
     assert "(p " not in alone
 
 
-@pytest.mark.parametrize(("test", "name"), [("--paired-bs", "bs"), ("--paired-ar", "ar")])
+@pytest.mark.parametrize(("test", "name"), daily([("--paired-bs", "bs"), ("--paired-ar", "ar")]))
 def test_significance_in_json(score: Command, test: str, name: str) -> None:
     systems = in_json(score, *COMPARED, test)
     assert [system["scores"][0].get("p_value") for system in systems] == [None, pytest.approx(1 / 101), 1.0]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from commands import Command, Finished, environment, refused, succeeded
+from daily import daily
 
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import atomic_write_text
@@ -41,15 +42,18 @@ def shell(tmp_path: Path) -> Shell:
 
 @pytest.mark.parametrize(
     ("command", "place"),
-    [
-        ("score lines.txt --ref lines.txt --metrics bleu >&-", "standard output"),
-        ("score lines.txt --ref lines.txt --metrics bleu --json >/dev/full", "standard output"),
-        ("--help >&-", "standard output"),
-        ("--version >/dev/full", "standard output"),
-        ("score - --ref lines.txt --metrics bleu <&-", "standard input"),
-        ("score - --ref lines.txt --metrics bleu <&- >&-", "standard input"),
-        ("fetch libreoffice-help-en-de <&-", "nothing was done"),
-    ],
+    daily(
+        [
+            ("--help >&-", "standard output"),
+            ("--version >/dev/full", "standard output"),
+            ("score - --ref lines.txt --metrics bleu <&-", "standard input"),
+            ("score lines.txt --ref lines.txt --metrics bleu >&-", "standard output"),
+            ("score lines.txt --ref lines.txt --metrics bleu --json >/dev/full", "standard output"),
+            ("score - --ref lines.txt --metrics bleu <&- >&-", "standard input"),
+            ("fetch libreoffice-help-en-de <&-", "nothing was done"),
+        ],
+        3,
+    ),
 )
 def test_a_closed_or_full_stream_is_named(shell: Shell, command: str, place: str) -> None:
     done = refused(shell(command), f"nmtkit: error: {place}: ", after_results=True)

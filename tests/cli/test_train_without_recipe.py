@@ -101,6 +101,7 @@ def test_the_chosen_recipe_means_the_same_from_anywhere(console: Command, finish
     assert len(losses(run)) == 3
 
 
+@pytest.mark.slow
 def test_resume(texts: Path, console: Command) -> None:
     options = [*SHORT, "--run", "run"]
     train = ["train", *pair(texts), *options]

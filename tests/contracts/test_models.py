@@ -16,7 +16,7 @@ from prompted import prompts
 from seeds import moved
 from torch import Tensor
 from torch.nn.functional import pad
-from variants import EVERY, ONE_OF_EACH, VARIANTS, VOCABULARY, asked, build, enlarged, in_turns
+from variants import EVERY, ONE_OF_EACH, VARIANTS, VOCABULARY, asked, build, enlarged, few, in_turns
 from walk import Walk, source_of, told
 
 from nmtkit.checkpoints.weights import SkipInit, assign_weights, get_weights
@@ -465,6 +465,7 @@ def test_slots_that_nobody_sees_are_forgotten(model: Decoder, monkeypatch: pytes
     assert set(read) == {0}
 
 
+@pytest.mark.parametrize("model", few(Decoder), indirect=True)
 @torch.no_grad()
 def test_a_traced_search_is_the_search(model: Decoder) -> None:
     """Every log-probability that it tells of, of blocked words too, is that of a whole pass over the prefix."""

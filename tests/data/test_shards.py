@@ -215,7 +215,7 @@ PLACES = [
 ]
 
 
-@pytest.mark.parametrize(("place", "processes", "read", "is_damaged"), [*daily(PLACES, 3), ("line 500", 1, 360, True)])
+@pytest.mark.parametrize(("place", "processes", "read", "is_damaged"), [*daily(PLACES, 2), ("line 500", 1, 360, True)])
 def test_a_killed_program_goes_on(
     place: str, processes: int, read: int, is_damaged: bool, given: bytes, straight: object, tmp_path: Path
 ) -> None:

@@ -2,7 +2,7 @@ import unicodedata
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from learned import learn_tokenizers
 
@@ -122,6 +122,7 @@ def test_a_piece_that_spells_a_special_one_is_unknown() -> None:
     assert tokenizer.encode("a </s> <pad>") == [4, UNK, UNK]
 
 
+@settings(max_examples=30)
 @given(st.text())
 def test_joining_words_gives_the_text_back_up_to_white_space(text: str) -> None:
     assert WORDS.join(WORDS.tokens(text)) == " ".join(text.replace("▁", " ").split())

@@ -71,7 +71,7 @@ def test_files_of_nothing_but_one_line(tmp_path: Path) -> None:
     assert parted(tmp_path, [], ["d e f"]).line == 1
 
 
-@pytest.mark.parametrize("count", [100, 1000, 6000])
+@pytest.mark.parametrize("count", daily([1000, 100, 6000]))
 def test_a_shift_between_files_of_equal_length(count: int, tmp_path: Path) -> None:
     """The shifted stretch may be as short as a window, or go over several blocks."""
     src, tgt = list(SRC), list(TGT)

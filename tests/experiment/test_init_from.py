@@ -74,6 +74,7 @@ def test_training_begins_where_the_other_ended(place: Path) -> None:
     assert max(float((old[name] - new[name]).abs().max()) for name in old) < 1e-8
 
 
+@pytest.mark.slow
 def test_the_run_is_recorded_and_may_go(place: Path) -> None:
     """Resume is bit-exact without it, by the same recipe; the model still translates."""
     loaded = recipe.load(place / "tuned.yaml")

@@ -299,7 +299,7 @@ SHARED = [4, 8, 12]
             (("stages.short.training.max_minutes=8", "stages.short.training.max_updates=2"), [2, 7, 12]),
             (("stages.coverage.training.max_minutes=null", "stages.coverage.training.max_updates=1"), [6, 7, 12]),
         ],
-        3,
+        1,
     ),
 )
 def test_minutes_of_a_recipe_are_those_of_the_whole_training(
@@ -332,6 +332,7 @@ def test_parts_of_the_time_are_the_same_when_a_run_goes_on(
     assert ends_of(after) == [end for end in (3, 8, 12) if end > update]  # (12 - 3) / 2 is 4.5 minutes
 
 
+@pytest.mark.slow
 def test_more_time_is_the_last_stages(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Minutes(monkeypatch)
     train(corpus, tmp_path / "run", *TIMED)

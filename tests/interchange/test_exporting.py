@@ -40,7 +40,7 @@ def exported(kind: dict[str, Any], to: str, folder: Path) -> tuple[Translator, P
     return opened(folder / "run"), folder / to
 
 
-@pytest.mark.parametrize("kind", daily(KINDS, 3), ids=str)
+@pytest.mark.parametrize("kind", daily(KINDS, 2), ids=str)
 def test_out_and_in_again_is_the_same_run(kind: dict[str, Any], tmp_path: Path) -> None:
     """Twice, for what was imported has two tokenizers over one table."""
     before, folder = exported(kind, "huggingface", tmp_path)

@@ -75,14 +75,10 @@ def done(stranger: str, folder: Path, *words: str) -> str:
     return out
 
 
-OURS_TOO = ("language_model", "masked_language_model", "classifier")
-"""Strangers of kinds that the package has as well."""
+pytestmark = pytest.mark.slow  # a file from outside is run by `make test` in tests/test_strangers.py
 
 
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param(name, marks=[pytest.mark.slow] if name in OURS_TOO else []) for name in STRANGERS],
-)
+@pytest.fixture(scope="module", params=STRANGERS)
 def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     """The name of a stranger, and a folder with its recipe and what `train` made of it."""
     stranger, folder = request.param, tmp_path_factory.mktemp(request.param)
@@ -102,7 +98,6 @@ def test_it_learns_and_is_validated_and_tested(trained: tuple[str, Path]) -> Non
     assert pytest.approx(scores[-1], rel=0.3) in [one["value"] for one in tested]
 
 
-@pytest.mark.slow
 def test_a_killed_training_goes_on_bit_for_bit(trained: tuple[str, Path]) -> None:
     stranger, folder = trained
     words = ("train", "recipe.yaml", "--run", "killed", "--device", "cpu")

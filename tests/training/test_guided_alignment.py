@@ -56,6 +56,7 @@ def error_rate(model: Seq2Seq) -> float:
     return 1 - float(right[batch.alignment.any(-1)].float().mean())
 
 
+@pytest.mark.slow
 def test_the_chosen_head_learns_the_links(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     """A head that nobody teaches is wrong about 0.8 of the time, as by chance."""
     rates = []
