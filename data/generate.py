@@ -1,12 +1,13 @@
-"""Make the corpora that come with nmtkit: English-French pairs, news articles with summaries, and constituency trees.
+"""Make the corpora that come with nmtkit: English-French pairs, news with summaries, trees, pictures with captions.
 
-    python data/generate.py                      # write data/demo-en-fr and data/demo-news anew, byte for byte
+    python data/generate.py                      # write all folders data/demo-* anew, byte for byte
     python data/generate.py --corpus en-fr --out DIR --seed 7 --train 5000
 
 The pairs come from the grammar in `data/grammar`, with gold word alignments; the articles from the templates in
-`data/news`. Every line is drawn from a random generator of its own, seeded with the corpus seed, the part and the line
-number, so the first lines of `train` are the same however many lines are asked for. The test set is made first, then
-the validation set, then the training set, and nothing is used twice. `data/README.md` says what the files hold.
+`data/news`; the pictures from the shapes in `data/scenes`. Every line is drawn from a random generator of its own,
+seeded with the corpus seed, the part and the line number, so the first lines of `train` are the same however many
+lines are asked for. The test set is made first, then the validation set, then the training set, and nothing is used
+twice. `data/README.md` says what the files hold.
 """
 
 import argparse
@@ -18,14 +19,22 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from grammar.sampling.heldout import Sampler
 from grammar.text import Pair, alignment, bracket, linear_tree, melt_english, melt_french, words, write
 from news import corpus as news
+from numpy.typing import NDArray
+from scenes import corpus as scenes
 
 __all__ = ["HELD_OUT", "PARTS", "Line", "generate", "main", "render", "words"]
 
 DATA = Path(__file__).parent
-FOLDERS = {"en-fr": DATA / "demo-en-fr", "news": DATA / "demo-news", "trees": DATA / "demo-trees"}
+FOLDERS = {
+    "en-fr": DATA / "demo-en-fr",
+    "news": DATA / "demo-news",
+    "trees": DATA / "demo-trees",
+    "scenes": DATA / "demo-scenes",
+}
 SEED = 1
 PARTS = {"train": 20000, "valid": 1000, "test": 1000}
 TREE_PARTS = {"train": 7000, "valid": 300, "test": 300}
@@ -183,14 +192,28 @@ def news_files(parts: dict[str, list[news.Example]]) -> Iterator[tuple[str, str]
         yield f"{part}.jsonl", "".join(json.dumps(one) + "\n" for one in objects)
 
 
-def save(named: Iterable[tuple[str, str]], folder: Path) -> int:
-    """Write texts with their names to a folder, compressed, without a time stamp; returns their size in bytes."""
+def scene_files(parts: dict[str, list[scenes.Scene]]) -> Iterator[tuple[str, str | NDArray[np.uint8]]]:
+    """Name and content of every file of the scenes: the pictures, a caption for each, and the regions of its words."""
+    for part, made in parts.items():
+        yield f"{part}.images", scenes.pictures(made)
+        yield f"{part}.captions", "".join(one.caption() + "\n" for one in made)
+        yield f"{part}.regions", "".join(one.regions() + "\n" for one in made)
+
+
+def save(named: Iterable[tuple[str, str | NDArray[np.uint8]]], folder: Path) -> int:
+    """Write texts (.gz) and images (.npz) with their names to a folder, compressed; returns their size in bytes.
+
+    There is no time stamp in them: numpy gives all members of an .npz the same.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     total = 0
-    for name, text in named:
-        path = folder / f"{name}.gz"
-        with path.open("wb") as raw, gzip.GzipFile("", "wb", 9, raw, mtime=0) as packed:
-            packed.write(text.encode("utf-8"))
+    for name, one in named:
+        path = folder / f"{name}.{'gz' if isinstance(one, str) else 'npz'}"
+        if isinstance(one, str):
+            with path.open("wb") as raw, gzip.GzipFile("", "wb", 9, raw, mtime=0) as packed:
+                packed.write(one.encode("utf-8"))
+        else:
+            np.savez_compressed(path, images=one)
         total += path.stat().st_size
     return total
 
@@ -203,6 +226,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=SEED)
     for part in PARTS:
         sizes = f"{PARTS[part]} of en-fr, {news.PARTS[part]} of news, {TREE_PARTS[part]} of trees"
+        sizes += f", {scenes.PARTS[part]} of scenes"
         parser.add_argument(f"--{part}", type=int, help=f"lines of {part} (default {sizes})")
     parser.add_argument("--words", action="store_true", help="en-fr: write PART.words.* for every part, not only test")
     options = parser.parse_args(arguments)
@@ -221,6 +245,10 @@ def main(arguments: list[str] | None = None) -> None:
             pairs = generate_trees(options.seed, {**TREE_PARTS, **given})
             counts = {part: len(pairs[part]) for part in PARTS}
             size = save(tree_files(pairs), folder)
+        elif corpus == "scenes":
+            made = scenes.generate(options.seed, {**scenes.PARTS, **given})
+            counts = {part: len(made[part]) for part in PARTS}
+            size = save(scene_files(made), folder)
         else:
             examples = news.generate(options.seed, {**news.PARTS, **given})
             counts = {part: len(examples[part]) for part in PARTS}
