@@ -85,6 +85,8 @@ def require_convertible(model: ModelConfig, engine: str) -> TransformerConfig:
     config = cast(TransformerConfig, model)
     if config.copies:
         raise NmtkitError(f"{engine} has no counterpart of a transformer that copies (copying: {config.copying})")
+    if config.experts:
+        raise NmtkitError(f"{engine} has no counterpart of a mixture of experts; take safetensors")
     if config.embedding_norm or config.elmo:
         what = "words in context (elmo)" if config.elmo else "normalized embeddings (embedding_norm)"
         raise NmtkitError(f"{engine} has no counterpart of {what}; take safetensors")

@@ -25,6 +25,7 @@ from nmtkit.core.settings import Depth, Field, Width, field_validator, model_val
 from nmtkit.data.batch import Batch
 from nmtkit.data.embeddings import Side
 from nmtkit.layers.elementary import Dropout, at_least_float32, mask_without_eos, run_by_length
+from nmtkit.layers.experts import ExpertsConfig, place_experts, use_of_experts
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.transformer import (
     Activation,
@@ -118,6 +119,9 @@ class TransformerConfig(LayersConfig):
     """The heads of that layer that are shown: the mean of all, or one head, counted from 1."""
     elmo: ElmoConfig | None = None
     """What reads the context of source words: an elmo run, which `init_from.src_embedding` names. Default: nothing."""
+    experts: ExpertsConfig | None = None
+    """Several feed-forward parts in some layers, a gate between them: a mixture of experts; `{}` takes the defaults.
+    `training.expert_balance` keeps all of them in use."""
     copying: Literal["none", "head", "learned"] = "none"
     """Whether the decoder can copy source words, unknown ones too. head: by the attention of alignment_layer and
     alignment_heads. learned: by one more attention, which is then the one shown."""
@@ -147,7 +151,14 @@ class TransformerConfig(LayersConfig):
             )
         if self.alignment_heads != "mean" and self.alignment_heads > self.heads:
             raise ValueError(f"alignment_heads {self.alignment_heads} does not exist: heads is {self.heads}")
+        if self.experts and self.experts.every > max(self.encoder_layers, self.decoder_layers):
+            raise ValueError(f"experts.every {self.experts.every} is more than there are layers: no layer has experts")
         return self
+
+    @property
+    def further_head(self) -> str:
+        """The balance of the gates between experts."""
+        return "expert_balance" if self.experts else ""
 
     @property
     def shown(self) -> tuple[int, slice]:
@@ -207,6 +218,7 @@ class Transformer(HeadedModel[TransformerMemory]):
 
         self.encoder = LayerStack(EncoderLayer(config) for _ in range(config.encoder_layers))
         self.decoder = LayerStack(DecoderLayer(config) for _ in range(config.decoder_layers))
+        place_experts(config, config.experts, self.encoder, self.decoder)
         # Post-norm layers end in a normalization of their own.
         last = [normalization(config) if config.norm == "pre" else nn.Identity() for _ in range(2)]
         self.encoder_norm, self.decoder_norm = last
@@ -311,6 +323,10 @@ class Transformer(HeadedModel[TransformerMemory]):
         states, weights = self._decode(words, memory, None, slice(None))
         assert weights is not None
         return self._read(states, words, weights[:, self.shown_heads], memory), weights
+
+    def further_logits(self, batch: Batch, output: ModelOutput) -> Tensor:
+        """How much the experts were used in the pass that gave `output`: `(R,n)`, see `use_of_experts`."""
+        return use_of_experts((self.encoder, batch.inputs.mask), (self.decoder, batch.targets.mask))
 
     def attentions(self, batch: Batch) -> LayerAttentions:
         """A pass of its own, so that no other pass makes weights that nobody asked for."""

@@ -168,9 +168,14 @@ def _put(places: Sequence[Tensor | None], make: Callable[[], Any]) -> None:
 
 
 def trace_ops(once: Callable[[], LoggedStep]) -> Captured:
-    """A step as a tape: its operations, each on the same tensors and into the same tensors."""
+    """A step as a tape: its operations, each on the same tensors and into the same tensors.
+
+    A step whose tensors have sizes that depend on numbers has no tape: it is computed anew.
+    """
     with _OpRecorder() as notes:
         result = once()
+    if any(torch.Tag.dynamic_output_shape in call[0].tags for call in notes.calls):
+        return once, result
     values = [result.tensors(), *([args, kwargs] for _, args, kwargs, _ in notes.calls)]
     read = {id(one) for one in tree_leaves(values) if isinstance(one, Tensor)}
     tape = [play for call in notes.calls if (play := _again(call, read)) is not None]

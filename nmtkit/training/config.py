@@ -25,6 +25,9 @@ class TrainingConfig(OptimizerConfig):
     coverage_weight: float = Field(default=0.0, ge=0)
     """Weight of the coverage loss, a mean per target token (lambda of See et al. 2017, equation 13; 1 in the paper, in
     a short stage at the end). It makes repeated attention costly. 0 is off."""
+    expert_balance: float = Field(default=0.0, ge=0)
+    """Weight of the loss that keeps all experts of `model.experts` in use, a mean per batch; 0.1 for importance and for
+    load is usual in Shazeer et al. 2017. 0 is off."""
     reinforce: ReinforceConfig | None = None
     """Self-critical training: reward summaries that the model samples, beside the likelihood of the references. It is
     for a last stage."""

@@ -135,6 +135,8 @@ def test_what_an_engine_has_not_is_refused_by_name(engine: str, monkeypatch: pyt
         export_weights.require_convertible(TransformerConfig(copying="head"), engine)
     with pytest.raises(NmtkitError, match=r"words in context \(elmo\)"):
         export_weights.require_convertible(TransformerConfig.model_validate({"elmo": {}}), engine)
+    with pytest.raises(NmtkitError, match="mixture of experts"):
+        export_weights.require_convertible(TransformerConfig.model_validate({"experts": {}}), engine)
     given = {"length_penalty": "gnmt", "coverage_penalty": 0.2, "stop": "joeynmt", "min_length_ratio": 0.5}
     with pytest.raises(NmtkitError, match=r"gnmt.*coverage_penalty 0.2.*stop joeynmt.*min_length_ratio"):
         require_comparable(engine, SearchConfig().changed(given))

@@ -1,7 +1,8 @@
-"""Losses on attention: guided alignment and coverage.
+"""Losses on attention, guided alignment and coverage; and on the gates between experts.
 
 Chen et al. 2016, "Guided Alignment Training for Topic-Aware Neural Machine Translation"; Garg et al. 2019, "Jointly
-Learning to Align and Translate with Transformer Models"; See et al. 2017, "Get To The Point".
+Learning to Align and Translate with Transformer Models"; See et al. 2017, "Get To The Point"; Shazeer et al. 2017,
+"Outrageously Large Neural Networks".
 """
 
 from dataclasses import dataclass
@@ -134,3 +135,26 @@ class CoverageLoss(Objective):
         """The loss without its weight."""
         assert inputs.output.attention is not None
         return {"coverage_loss": coverage_loss(inputs.output.attention, inputs.device_batch.targets.mask)}
+
+
+@OBJECTIVES.register("expert_balance")
+@dataclass(frozen=True)
+class ExpertBalance(Objective):
+    """How unevenly experts are used: a mean over batches.
+
+    CV(v)^2, the variance of v over its squared mean, summed over all layers with experts, where v is the importance of
+    their experts, and where noise is drawn the load too: Shazeer et al. 2017, equation 7, appendix A, equation 11. It
+    is 0 where all are used alike.
+    """
+
+    normalizers: ClassVar = {"expert_balance_loss": "batches"}
+    needs = "output"
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        """A batch is one."""
+        return {"batches": 1}
+
+    def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
+        """The loss without its weight."""
+        use = inputs.model.further_logits(inputs.device_batch, inputs.output)  # (R,n)
+        return {"expert_balance_loss": (use.var(-1, correction=0) / use.mean(-1).square()).sum()}
