@@ -113,7 +113,7 @@ def scoring(summaries: bool) -> Decorator:
                 is_flag=True,
                 help="Terms, BLEU and chrF ignore case. ROUGE always does."
                 if summaries
-                else "BLEU and chrF ignore case, as sacrebleu does with -lc --chrf-lowercase. TER always does.",
+                else "BLEU, chrF and CIDEr-D ignore case (sacrebleu: -lc --chrf-lowercase). TER always does.",
             ),
             click.option(
                 "-w", "--width", type=Number(0, 9), default=2, show_default=True, help="Digits after the point."

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, Self
 
 from typing_extensions import override
@@ -94,7 +94,7 @@ def _sacrebleu() -> Any:
     return sacrebleu
 
 
-def _bleu(options: Options, references: Sequence[Sequence[str]]) -> Any:
+def _bleu(options: Options, references: Sequence[Sequence[str]], order: int = 4) -> Any:
     name = options.tokenize
     if name not in (*TOKENIZERS, *SPM_TOKENIZERS):
         raise NmtkitError(f"unknown tokenizer {name!r}: {suggest_names(name, (*TOKENIZERS, *SPM_TOKENIZERS))}")
@@ -102,12 +102,25 @@ def _bleu(options: Options, references: Sequence[Sequence[str]]) -> Any:
     # `force` silences the warning about tokenized text, which tokenizer "none" is for.
     settings = {"tokenize": name, "force": name == "none", "lowercase": options.lowercase}
     try:
-        return _sacrebleu().BLEU(**settings, references=references)
+        return _named_bleu(order)(**settings, max_ngram_order=order, references=references)
     except (OSError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         remedy = "run this once with a network, after deleting a broken file in ~/.sacrebleu/models"
         more = f"; it needs a model: {remedy}" if name in SPM_TOKENIZERS else ""
         raise NmtkitError(f"tokenizer {options.tokenize!r} is not ready: {reason}{more}") from error
+
+
+@cache
+def _named_bleu(order: int) -> Any:
+    """The BLEU of sacrebleu, which tells metrics apart by name: that of shorter n-grams has a name of its own."""
+    plain = _sacrebleu().BLEU
+
+    def named(self: Any, stats: list[int]) -> Any:
+        score = plain._compute_score_from_stats(self, stats)
+        score.name = f"BLEU-{order}"
+        return score
+
+    return plain if order == 4 else type("BLEU", (plain,), {"_compute_score_from_stats": named})
 
 
 def _chrf(options: Options, references: Sequence[Sequence[str]], word_order: int = 0) -> Any:
@@ -122,6 +135,8 @@ BLEU = SacrebleuMetric("bleu", "BLEU", build=_bleu)
 """Papineni et al. 2002, "BLEU: a Method for Automatic Evaluation of Machine Translation", section 2.3: brevity penalty
 times the geometric mean of the clipped 1- to 4-gram precisions; an order without a match is smoothed as in
 mteval-v13a."""
+SHORT_BLEU = [SacrebleuMetric(f"bleu{n}", f"BLEU-{n}", build=partial(_bleu, order=n)) for n in (1, 2, 3)]
+"""BLEU of n-grams up to 1, 2 and 3, as image captions are scored (Xu et al. 2015, table 1)."""
 CHRF = SacrebleuMetric("chrf", "chrF2", build=_chrf)
 """Popović 2015, "chrF: character n-gram F-score for automatic MT evaluation", equation 1 with beta 2 and character
 n-grams up to 6."""
@@ -130,7 +145,7 @@ CHRF_WITH_WORDS = SacrebleuMetric("chrf++", "chrF2++", build=partial(_chrf, word
 TER = SacrebleuMetric("ter", "TER", higher_is_better=False, build=_ter)
 """Snover et al. 2006, "A Study of Translation Edit Rate with Targeted Human Annotation", section 2: edits (insertion,
 deletion, substitution, shift of a block) over the average number of reference words, which can exceed 100."""
-for _metric in (BLEU, CHRF, CHRF_WITH_WORDS, TER):
+for _metric in (BLEU, *SHORT_BLEU, CHRF, CHRF_WITH_WORDS, TER):
     METRICS.register(_metric.name)(_metric)
 
 

@@ -58,7 +58,7 @@ class Options:
     tokenize: str = "13a"
     """Tokenizer of BLEU, one of `TOKENIZERS` or `SPM_TOKENIZERS`; "none" for text that is tokenized already."""
     lowercase: bool = False
-    """Whether BLEU and chrF ignore case. TER (as tercom) and ROUGE always ignore it."""
+    """Whether BLEU, chrF and CIDEr-D ignore case. TER (as tercom) and ROUGE always ignore it."""
     stem: bool = True
     """Whether ROUGE compares Porter stems. The stemmer is made for English."""
     sentences: str = "auto"

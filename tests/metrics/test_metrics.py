@@ -62,6 +62,60 @@ def test_bleu_options() -> None:
     assert score("bleu", ["我爱你们"], [["我爱你们"]], tokenize="zh").value == pytest.approx(100.0)
 
 
+def test_bleu_of_shorter_n_grams() -> None:
+    # As above: 5 of 6, 3 of 5, 2 of 4. The second output, "a cat", has 2 of 2 and 0 of 1, and is 4 words too short.
+    systems = [["the cat sat on the mat"] * 2, ["a cat"] * 2]
+    texts = [Texts(hyps, [["the cat sat on a mat"] * 2]) for hyps in systems]
+    names, penalty = ["bleu1", "bleu2", "bleu3"], math.exp(1 - 6 / 2)
+    for resampling in (None, Resampling("bs", 20)):
+        first, second = score_texts(texts, names, None, resampling)
+        assert [cell.score.name for cell in first] == ["BLEU-1", "BLEU-2", "BLEU-3"]
+        values = [100 * 5 / 6, 100 * (5 / 6 * 3 / 5) ** (1 / 2), 100 * (5 / 6 * 3 / 5 * 2 / 4) ** (1 / 3)]
+        assert [cell.score.value for cell in first] == pytest.approx(values)
+        assert second[0].score.value == pytest.approx(100 * penalty * 2 / 2)
+        assert second[1].score.value < second[0].score.value
+        assert [cell.p_value is None for cell in second] == [resampling is None] * 3
+
+
+# ---- CIDEr-D
+
+
+def cider(hyps: list[str], *refs: list[str], **options: Any) -> float:
+    value: float = score("cider", hyps, list(refs), **options).value
+    return value
+
+
+def test_cider_of_equal_texts() -> None:
+    # All orders up to four match. With two words only the first two orders do.
+    assert cider(["a b c d e", "f"], ["a b c d e", "g"]) == pytest.approx(10 / 2)
+    assert cider(["a b", "f"], ["a b", "g"]) == pytest.approx(10 * (1 + 1 + 0 + 0) / 4 / 2)
+    # A word of all references has the weight log(2 / 2) = 0, so that the first order of the second is 0.
+    assert cider(["x", "x"], ["x a", "x b"]) == 0
+
+
+def test_cider_clips_counts_and_penalizes_lengths() -> None:
+    # All weights are log 2. Order 1: counts 3 and 1 against 1 and 1, clipped product 2, norms sqrt(10) and sqrt(2).
+    # Order 2: "b b" twice and "b c" against "b c", product 1, norms sqrt(5) and 1. Both are 1 / sqrt(5); 2 words more.
+    expected = 10 * math.exp(-(2**2) / (2 * 6**2)) * (2 / math.sqrt(5)) / 4
+    assert cider(["b b b c", "e"], ["b c", "d"]) == pytest.approx(expected / 2)
+    assert cider(["B b b C", "e"], ["b c", "d"], lowercase=True) == pytest.approx(expected / 2)
+    assert cider(["B b b C", "e"], ["b c", "d"]) < expected / 2
+
+
+def test_cider_weighs_words_by_how_few_examples_have_them() -> None:
+    # b: log(4 / 2) = log 2. c: log 4, twice as much. Order 1: product 1, norms 1 and sqrt(1 + 4), in units of log 2.
+    expected = 10 * math.exp(-1 / 72) / math.sqrt(5) / 4
+    assert cider(["b", "x", "x", "x"], ["b c", "b d", "e", "f"]) == pytest.approx(expected / 4)
+
+
+def test_cider_is_the_mean_over_references() -> None:
+    # b is in two references of one example: log(2 / 1), as c. The first reference is equal, with two orders.
+    # Against the second the product is 1, the norms are sqrt(2) and 1.
+    expected = (10 * 2 / 4 + 10 * math.exp(-1 / 72) / math.sqrt(2) / 4) / 2
+    assert cider(["b c", "e"], ["b c", "d"], ["b", "d"]) == pytest.approx(expected / 2)
+    assert "always 0" in text_metrics()["cider"].note([["a"]])
+
+
 # ---- chrF and TER
 
 
