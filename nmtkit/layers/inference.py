@@ -322,7 +322,7 @@ def quantize_for_inference(model: nn.Module, precision: Precision, read_by_rows:
 
 
 def _replace_maps(model: nn.Module, kind: type[InferenceLinear], read_by_rows: Collection[nn.Module]) -> None:
-    for module in list(model.modules()):
+    for place, module in list(model.named_modules()):
         for name, child in list(module.named_children()):
             if type(child) is nn.Linear and child not in read_by_rows and child.out_features >= MIN_OUTPUTS:
                 setattr(module, name, kind(child.weight, child.bias))
@@ -331,7 +331,7 @@ def _replace_maps(model: nn.Module, kind: type[InferenceLinear], read_by_rows: C
                 child.weight = nn.Parameter(child.weight.t().contiguous().t(), requires_grad=False)
             elif isinstance(child, nn.RNNCellBase):
                 setattr(module, name, InferenceCell(kind, *child.parameters()))
-            elif isinstance(child, nn.RNNBase) and name == STEPPED_LAYERS:
+            elif isinstance(child, nn.RNNBase) and STEPPED_LAYERS in (name, place):
                 child.cells = [InferenceCell(kind, *weights) for weights in child.all_weights]
 
 

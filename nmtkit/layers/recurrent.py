@@ -115,9 +115,11 @@ class RecurrentEncoder(nn.Module):
     backward direction is a forward pass over each sentence turned round within its own length, so that padding comes
     last in both directions.
 
+    The "bottom" layer alone may read both directions: Wu et al. 2016, section 3.2. Its final states are then not given.
+
     Residual connections: Wu et al. 2016, section 3.1. What a layer gives the next one is the sum of its states and its
-    input; the state that it carries from word to word is without that sum. The first layer, whose input is of another
-    size, has none.
+    input; the state that it carries from word to word is without that sum. The first layer, and one whose input is of
+    another size, has none.
 
     Dropout is on what each layer but the first reads; a residual connection passes it by. Each direction has H units.
     """
@@ -128,14 +130,15 @@ class RecurrentEncoder(nn.Module):
         input_size: int,
         hidden_size: int,
         layers: int = 1,
-        bidirectional: bool = True,
+        bidirectional: bool | Literal["bottom"] = True,
         residual: bool = False,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        sizes = [input_size] + [hidden_size * (2 if bidirectional else 1)] * (layers - 1)
+        both = 1 if bidirectional == "bottom" else layers * bidirectional
+        sizes = [input_size] + [hidden_size * (2 if number < both else 1) for number in range(layers - 1)]
         self.forward_layers = nn.ModuleList(build_rnn(cell, size, hidden_size) for size in sizes)
-        self.backward_layers = nn.ModuleList(build_rnn(cell, size, hidden_size) for size in sizes if bidirectional)
+        self.backward_layers = nn.ModuleList(build_rnn(cell, size, hidden_size) for size in sizes[:both])
         self.residual = residual
         self.dropout = Dropout(dropout)
 
@@ -148,11 +151,11 @@ class RecurrentEncoder(nn.Module):
         turned = reversed_positions(mask)
         need_cell = need_cell and isinstance(self.forward_layers[0], nn.LSTM)
         lengths = lengths if need_cell else mask.sum(1)  # on the device
-        states, ends, cells = inputs, [], []
+        states, ends, cells = inputs, list[Tensor](), list[Tensor]()
         for number, ahead in enumerate(self.forward_layers):
             read = states if number == 0 else self.dropout(states)
             answer, hidden, cell = run_to_final_states(ahead, read, lengths, need_cell)
-            if self.backward_layers:
+            if number < len(self.backward_layers):
                 opposite = self.backward_layers[number]
                 back, back_hidden, back_cell = run_to_final_states(
                     opposite, gather_positions(read, turned), lengths, need_cell
@@ -160,7 +163,10 @@ class RecurrentEncoder(nn.Module):
                 answer = torch.cat([answer, gather_positions(back, turned)], -1)  # (B,S,2H)
                 hidden = torch.cat([hidden, back_hidden], -1)  # (B,2H)
                 cell = None if cell is None or back_cell is None else torch.cat([cell, back_cell], -1)
-            states = states + answer if self.residual and number > 0 else answer
+            residual = self.residual and number > 0 and states.shape == answer.shape
+            states = states + answer if residual else answer
+            if ends and ends[-1].shape != hidden.shape:
+                ends, cells = [], []
             ends.append(hidden)
             cells += [] if cell is None else [cell]
         states = states.masked_fill(~mask.unsqueeze(2), 0.0)

@@ -33,6 +33,7 @@ LEARNERS: dict[str, dict[str, object]] = {
     "rnnsearch": {"embedding_size": 48, "hidden_size": 48, "attention_size": 48, "maxout_size": 48},
     "rnn_encdec": {"embedding_size": 64, "hidden_size": 64, "maxout_size": 64},
     "luong": {"embedding_size": 48, "hidden_size": 48},
+    "gnmt": {"embedding_size": 48, "hidden_size": 48, "layers": 3},
     "pointer_generator": {"embedding_size": 48, "hidden_size": 48},
     "intra_attention": {"embedding_size": 48, "hidden_size": 64},
     "convs2s": {"embedding_size": 48, "hidden_size": 48, "encoder_layers": 2, "decoder_layers": 2},

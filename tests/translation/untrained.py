@@ -30,6 +30,7 @@ SMALL: dict[str, tuple[str, dict[str, object]]] = {
     "rnnsearch": ("rnnsearch", RNN),
     "rnn_encdec": ("rnn_encdec", RNN),
     "luong": ("luong", {**RNN, "reverse_source": True, "window": "local_p", "window_size": 2}),
+    "gnmt": ("gnmt", {**RNN, "layers": 3}),
     "pointer-generator": ("pointer_generator", RNN),
     "pointer-generator-coverage": ("pointer_generator", {**RNN, "coverage": True}),
     "intra-attention": ("intra_attention", RNN),
