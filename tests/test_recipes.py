@@ -94,6 +94,22 @@ def test_luong_has_the_papers_settings() -> None:
     )
 
 
+def test_gnmt_has_the_papers_settings() -> None:
+    """Wu et al. 2016, sections 3, 5 and 8. Of 2,000,000 updates 60,000 are Adam's; the rate falls after 1,200,000."""
+    loaded = load("wmt14-en-de-gnmt")
+    sizes = {"layers": 8, "hidden_size": 1024, "embedding_size": 1024, "initialisation": "paper"}
+    assert model_of(loaded).items() >= sizes.items()
+    assert (loaded.tokenizer.vocab_size, loaded.batch.batch_size) == (32000, 128)
+    adam, sgd, reinforced = (one.training for one in loaded.by_stage().values())
+    assert (adam.optimizer, adam.lr, adam.max_updates, adam.clip_norm) == ("adam", 0.0002, 60_000, 5)
+    rates = [sgd.schedule.rate(sgd.lr, TrainingProgress(update - 60_000)) for update in (60_001, 1_200_000, 1_200_001)]
+    assert (sgd.optimizer, rates) == ("sgd", [0.5, 0.5, 0.25])
+    assert reinforced.reinforce is not None
+    assert (reinforced.reinforce.reward, reinforced.reinforce.samples) == ("gleu", 15)
+    assert (1 - reinforced.reinforce.gamma) / reinforced.reinforce.gamma == pytest.approx(0.017, rel=1e-3)
+    assert (loaded.search.alpha, loaded.search.coverage_penalty) == (0.2, 0.2)
+
+
 @pytest.mark.parametrize("name", ["luong-global", "luong-local-m", "luong-local-p"])
 def test_luong_on_captions_is_as_large_as_rnnsearch_and_trained_alike(name: str) -> None:
     search, loaded = load("multi30k-en-de-rnnsearch"), load(f"multi30k-en-de-{name}")

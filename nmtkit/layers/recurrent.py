@@ -113,9 +113,8 @@ class RecurrentEncoder(nn.Module):
 
     Both directions: Bahdanau et al. 2015, section 3.2; each upper layer reads both directions of the layer below. The
     backward direction is a forward pass over each sentence turned round within its own length, so that padding comes
-    last in both directions.
-
-    The "bottom" layer alone may read both directions: Wu et al. 2016, section 3.2. Its final states are then not given.
+    last in both directions. With "bottom" (Wu et al. 2016, section 3.2) only the first layer reads both, and its final
+    states are not given.
 
     Residual connections: Wu et al. 2016, section 3.1. What a layer gives the next one is the sum of its states and its
     input; the state that it carries from word to word is without that sum. The first layer, and one whose input is of
@@ -163,8 +162,7 @@ class RecurrentEncoder(nn.Module):
                 answer = torch.cat([answer, gather_positions(back, turned)], -1)  # (B,S,2H)
                 hidden = torch.cat([hidden, back_hidden], -1)  # (B,2H)
                 cell = None if cell is None or back_cell is None else torch.cat([cell, back_cell], -1)
-            residual = self.residual and number > 0 and states.shape == answer.shape
-            states = states + answer if residual else answer
+            states = states + answer if self.residual and number > 0 and states.shape == answer.shape else answer
             if ends and ends[-1].shape != hidden.shape:
                 ends, cells = [], []
             ends.append(hidden)

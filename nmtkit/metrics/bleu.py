@@ -1,16 +1,20 @@
-"""BLEU, chrF and TER by sacrebleu, and BLEU by length."""
+"""BLEU, chrF and TER by sacrebleu, GLEU, and BLEU by length."""
 
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any, Self
 
+import numpy as np
+import numpy.typing as npt
 from typing_extensions import override
 
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.core.registry import suggest_names
 from nmtkit.metrics.metric import METRICS, Comparison, Options, Resampling, Score, TextMetric, Texts
+from nmtkit.metrics.significance import ExampleMetric
 
 TOKENIZERS = ("13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "none")
 """The tokenizers of sacrebleu that need no model from the network."""
@@ -131,6 +135,25 @@ def _ter(_: Options, references: Sequence[Sequence[str]]) -> Any:
     return _sacrebleu().TER(references=references)
 
 
+@dataclass(frozen=True)
+class Gleu(ExampleMetric):
+    """The smaller of precision and recall of all 1- to 4-grams of a sentence: Wu et al. 2016, section 5.
+
+    The mean over the sentences, of the best reference of each; NLTK's corpus_gleu first adds up the counts of all.
+    """
+
+    @override
+    def statistics(self, texts: Texts, options: Options) -> npt.NDArray[np.float64]:
+        hyps, *refs = (map(_ngrams, bleu_tokens(lines)) for lines in (texts.hyps, *texts.refs))
+        pairs = zip(hyps, *refs, strict=True)
+        shares = ([(hyp & ref).total() / max(1, hyp.total(), ref.total()) for ref in own] for hyp, *own in pairs)
+        return 100 * np.array([[max(of_refs)] for of_refs in shares])
+
+
+def _ngrams(tokens: Sequence[str]) -> Counter[tuple[str, ...]]:
+    return Counter(tuple(tokens[at : at + n]) for n in range(1, 5) for at in range(len(tokens) - n + 1))
+
+
 BLEU = SacrebleuMetric("bleu", "BLEU", build=_bleu)
 """Papineni et al. 2002, "BLEU: a Method for Automatic Evaluation of Machine Translation", section 2.3: brevity penalty
 times the geometric mean of the clipped 1- to 4-gram precisions; an order without a match is smoothed as in
@@ -145,7 +168,7 @@ CHRF_WITH_WORDS = SacrebleuMetric("chrf++", "chrF2++", build=partial(_chrf, word
 TER = SacrebleuMetric("ter", "TER", higher_is_better=False, build=_ter)
 """Snover et al. 2006, "A Study of Translation Edit Rate with Targeted Human Annotation", section 2: edits (insertion,
 deletion, substitution, shift of a block) over the average number of reference words, which can exceed 100."""
-for _metric in (BLEU, *SHORT_BLEU, CHRF, CHRF_WITH_WORDS, TER):
+for _metric in (BLEU, *SHORT_BLEU, CHRF, CHRF_WITH_WORDS, TER, Gleu("gleu", "GLEU")):
     METRICS.register(_metric.name)(_metric)
 
 

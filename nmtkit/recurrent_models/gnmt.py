@@ -10,8 +10,7 @@ word before, y_{i-1}. All L layers read what it found, the context a_i:
     p(w_i) = softmax(W_s x^L)
 
 Only the bottom layer waits for the attention (section 3.3): in training each of the others reads the whole target in
-one call. The paper does not say how the decoder begins; here its state is zero, y_0 too. Training by GLEU, section 5,
-is in nmtkit/training/objectives/reinforcement.py.
+one call. The paper does not say how the decoder begins; here its state is zero, y_0 too.
 """
 
 from typing import Any, Literal, cast
@@ -84,23 +83,22 @@ class Gnmt(RecurrentModel[AttentionMemory, RecurrentState]):
 
     def _read(self, ids: Tensor, state: RecurrentState, memory: AttentionMemory) -> tuple[ModelOutput, RecurrentState]:
         """The output `(N,T,*)` of words `(N,T)`, and the state after them, of each layer `(N,1,H)`: eqs. 4 to 6."""
-        hidden, cell = (list[Any](torch.split(cast(Tensor, of), 1, 1)) for of in (state.hidden, state.cell))
-        steps = []
+        both = (torch.split(part, 1, 1) for part in (state.hidden, cast(Tensor, state.cell)))
+        own, steps = list[Any](zip(*both, strict=True)), []
         for word in self.dropout(self.tgt_embedding(ids)).unbind(1):
-            last = hidden[0].reshape(len(memory.mask), -1, hidden[0].shape[2])  # y_{i-1}, `(B,K,H)`
+            last = own[0][0].reshape(len(memory.mask), -1, own[0][0].shape[2])  # y_{i-1}, `(B,K,H)`
             looked = self.attention(last, memory.keys, memory.values, memory.mask)
             context, weights = (part.flatten(0, 1) for part in looked)  # `(N,H)`, `(N,S)`
-            hidden[0], cell[0] = recurrent.rnn_step(self.decoder[0], torch.cat([word, context], -1), hidden[0], cell[0])
-            steps.append((hidden[0][:, 0], context, weights))
+            own[0] = recurrent.rnn_step(self.decoder[0], torch.cat([word, context], -1), *own[0])
+            steps.append((own[0][0][:, 0], context, weights))
         states, contexts, looks = (torch.stack(parts, 1) for parts in zip(*steps, strict=True))  # `(N,T,*)`
         for number, layer in enumerate(self.decoder[1:], start=1):
             inputs = torch.cat([self.dropout(states), contexts], -1)
             if ids.shape[1] == 1:
-                hidden[number], cell[number] = recurrent.rnn_step(layer, inputs[:, 0], hidden[number], cell[number])
-                answer = hidden[number]
+                own[number] = recurrent.rnn_step(layer, inputs[:, 0], *own[number])
+                answer = own[number][0]
             else:
-                before = recurrent.layers_first(hidden[number], cell[number])
-                answer, after = recurrent.run_rnn(layer, inputs, before)
-                hidden[number], cell[number] = recurrent.rows_first(after)
+                answer, after = recurrent.run_rnn(layer, inputs, recurrent.layers_first(*own[number]))
+                own[number] = recurrent.rows_first(after)
             states = answer if number == 1 else answer + states
-        return ModelOutput(states, looks), RecurrentState(torch.cat(hidden, 1), torch.cat(cell, 1))
+        return ModelOutput(states, looks), RecurrentState(*(torch.cat(parts, 1) for parts in zip(*own, strict=True)))

@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from nmtkit.models.base import MODELS, DecoderState, Memory, ModelConfig, ModelO
 from nmtkit.training.objectives.reinforcement import (
     ReinforceConfig,
     Rollouts,
+    gleu,
     rewards,
     rouge_l,
     sample_rollouts,
@@ -109,25 +111,52 @@ def lcs(one: Sequence[int], other: Sequence[int]) -> int:
     return max(lcs(one[:-1], other), lcs(one, other[:-1]))
 
 
-def rouge_of(pairs: Sequence[tuple[list[int], list[int]]]) -> list[float]:
+def drawn_pairs() -> list[tuple[list[int], list[int]]]:
+    draw = random.Random(5)
+    return [
+        ([draw.randrange(4) for _ in range(draw.randrange(9))], [draw.randrange(4) for _ in range(draw.randrange(8))])
+        for _ in range(200)
+    ]
+
+
+def reward_of(
+    pairs: Sequence[tuple[list[int], list[int]]], reward: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] = rouge_l
+) -> list[float]:
     def padded(rows: list[list[int]]) -> Tensor:
         width = max(1, *map(len, rows))
         return torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
 
     ids, references = [one for one, _ in pairs], [other for _, other in pairs]
     lengths, reference_lengths = torch.tensor([*map(len, ids)]), torch.tensor([*map(len, references)])
-    return rouge_l(padded(ids), lengths, padded(references), reference_lengths).tolist()
+    return reward(padded(ids), lengths, padded(references), reference_lengths).tolist()
 
 
 def test_rouge_l_is_that_of_the_textbook() -> None:
-    draw = random.Random(5)
-    pairs = [
-        ([draw.randrange(4) for _ in range(draw.randrange(9))], [draw.randrange(4) for _ in range(draw.randrange(8))])
-        for _ in range(200)
-    ]
+    pairs = drawn_pairs()
     expected = [2 * lcs(one, other) / max(1, len(one) + len(other)) for one, other in pairs]
     assert len({round(value, 3) for value in expected}) > 20
-    assert rouge_of(pairs) == pytest.approx(expected, abs=1e-6)
+    assert reward_of(pairs) == pytest.approx(expected, abs=1e-6)
+
+
+def counted(ids: list[int]) -> Counter[tuple[int, ...]]:
+    return Counter(tuple(ids[i:j]) for i in range(len(ids)) for j in range(i + 1, min(i + 4, len(ids)) + 1))
+
+
+def test_gleu_is_the_smaller_of_precision_and_recall_of_all_n_grams() -> None:
+    """By hand: 4 5 6 7 has 4 + 3 + 2 + 1 n-grams, of which 4 5 6 has 3 + 2 + 1; the second 4 of 4 4 has no match."""
+    assert reward_of([([4, 5, 6, 7], [4, 5, 6]), ([4, 4], [4]), ([4, 5], [5, 4])], gleu) == pytest.approx(
+        [6 / 10, 1 / 3, 2 / 3]
+    )
+    assert reward_of([([4, 5, 6, 7, 8], [4, 5, 6, 7, 8]), ([4], [4]), ([4], [5]), ([], [4])], gleu) == [1, 1, 0, 0]
+    pairs = drawn_pairs()
+    found = reward_of(pairs, gleu)
+    for (one, other), value in zip(pairs, found, strict=True):
+        ours, theirs = counted(one), counted(other)
+        matches = (ours & theirs).total()
+        shares = matches / max(1, ours.total()), matches / max(1, theirs.total())
+        assert value == pytest.approx(min(shares), abs=1e-6)
+    assert reward_of([(other, one) for one, other in pairs], gleu) == found
+    assert len({round(value, 3) for value in found}) > 20
 
 
 def test_rewards_count_copied_words_and_neither_end_marks_nor_unknown_ones() -> None:
@@ -138,6 +167,9 @@ def test_rewards_count_copied_words_and_neither_end_marks_nor_unknown_ones() -> 
     found = rewards(rollouts, references, torch.tensor([4, 2]))
     # 12 7 of 12 7 UNK; 6 of 6 6 6.  Another unknown word, and UNK for UNK, earn nothing; nor does nothing at all.
     torch.testing.assert_close(found, torch.tensor([[4 / 5, 0.0], [2 / 4, 0.0]]))
+    found = rewards(rollouts, references, torch.tensor([4, 2]), "gleu")
+    # 12, 7 and both of 3 + 2 + 1 n-grams; 6 of 6, 6, 6, twice two and all three.
+    torch.testing.assert_close(found, torch.tensor([[3 / 6, 0.0], [1 / 6, 0.0]]))
 
 
 # Rollouts.
@@ -201,27 +233,31 @@ def test_the_drawn_summaries_become_targets() -> None:
     assert batch.targets.shifted.tolist() == [[BOS, 5, 12], [BOS, EOS, PAD], [BOS, 7, 8]]
     assert batch.targets.mask.tolist() == [[True] * 3, [True, False, False], [True] * 3]
     assert batch.targets.ids is batch.targets.extended
-    assert batch.inputs.copy.extended is UNKNOWN_WORDS.inputs.copy.extended
+    assert torch.equal(batch.inputs.copy.extended, UNKNOWN_WORDS.inputs.copy.extended)
 
 
 # The gradient.
 
 
-def test_the_mean_gradient_is_that_of_the_expected_reward() -> None:
+@pytest.mark.parametrize("samples", [1, 3])
+def test_the_mean_gradient_is_that_of_the_expected_reward(samples: int) -> None:
     """Two words, A and EOS, at most two steps, the reference is A. With p_t = p(A) in step t:
 
     E r = p_1 ((1 - p_2) 1 + p_2 2/3),  for "A" and "A A"; the empty summary has nothing.
     dE r / dtheta_1 = p_1 (1 - p_1) (1 - p_2 / 3),  dE r / dtheta_2 = -p_1 p_2 (1 - p_2) / 3.
+
+    A third of the mean reward of three samples is the reward of the sample itself, which takes a third off.
     """
-    number = 60_000
+    number = 60_000 // samples
     logits = torch.zeros(2, 6, dtype=torch.float64)
     logits[:, A] = torch.tensor([0.3, -0.4])
     model = Table(logits, [EOS, A], [EOS, A])
     first, second = logits[:, A].sigmoid().tolist()
     torch.manual_seed(5)
-    settings = {"gamma": 1.0, "max_length": 2}
+    settings = {"gamma": 1.0, "max_length": 2, "samples": samples}
     sums = backward(model, same_articles(number, [A]), number, reinforce=settings)
-    expected = [first * (1 - first) * (1 - second / 3), -first * second * (1 - second) / 3]
+    share = 1 if samples == 1 else 1 - 1 / samples
+    expected = [share * first * (1 - first) * (1 - second / 3), -share * first * second * (1 - second) / 3]
     # Descent on the loss is ascent on the reward: the gradient of the loss is the negative.
     assert (-model.table.grad[:, A]).tolist() == pytest.approx(expected, abs=4 / math.sqrt(number))
     assert (model.table.grad[:, A] + model.table.grad[:, EOS]).abs().max() < 1e-12
@@ -230,17 +266,17 @@ def test_the_mean_gradient_is_that_of_the_expected_reward() -> None:
     assert float(sums["greedy_reward"]) / number == 1.0  # the greedy summary is "A"
 
 
+def token_log_probs(model: Seq2Seq, targets: Batch) -> Tensor:
+    ids = targets.targets.extended if model.config.copies else targets.targets.ids
+    log_probs = model(targets).gather(2, ids[:, :, None]).squeeze(2)
+    return torch.where(targets.targets.mask, log_probs, torch.zeros_like(log_probs)).sum(1)
+
+
 def mixed_loss(model: Seq2Seq, batch: Batch, rollouts: Rollouts, gamma: float) -> Tensor:
     """Equation 16 as it stands in the paper, from one whole forward pass for each of its halves."""
-
-    def token_log_probs(targets: Batch) -> Tensor:
-        ids = targets.targets.extended if model.config.copies else targets.targets.ids
-        log_probs = model(targets).gather(2, ids[:, :, None]).squeeze(2)
-        return torch.where(targets.targets.mask, log_probs, torch.zeros_like(log_probs)).sum(1)
-
     reward = rewards(rollouts, batch.targets.extended, batch.targets.mask.sum(1)).double()
-    reinforced = (reward[:, 1] - reward[:, 0]) * token_log_probs(sampled_batch(batch, rollouts))
-    return gamma * reinforced.sum() - (1 - gamma) * token_log_probs(batch).sum()
+    reinforced = (reward[:, 1] - reward[:, 0]) * token_log_probs(model, sampled_batch(batch, rollouts))
+    return gamma * reinforced.sum() - (1 - gamma) * token_log_probs(model, batch).sum()
 
 
 def seed_with_rewards(model: Seq2Seq, batch: Batch, limit: int) -> int:
@@ -261,6 +297,7 @@ REINFORCED: dict[str, Callable[[], Seq2Seq]] = {
     "pointer_generator": lambda: small_model("pointer_generator", **RNN, coverage=True),
     "transformer": lambda: small_model("transformer", hidden_size=8, feed_forward_size=12, heads=2, copying="learned"),
     "luong": lambda: small_model("luong", **RNN),
+    "gnmt": lambda: small_model("gnmt", **RNN, layers=3),
 }
 
 
@@ -283,6 +320,37 @@ def test_the_gradient_of_the_mixed_loss(name: str, rows: int) -> None:
     assert_same_gradients(found, gradients(model), within=1e-6)
     assert float(sums["loss"]) == pytest.approx(loss.item(), rel=1e-6)
     assert float(sums["nll"]) == pytest.approx(mixed_loss(model, UNKNOWN_WORDS, rollouts, 0.0).item(), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["gnmt", "intra_attention"])
+def test_the_gradient_of_the_objective_of_gnmt(name: str) -> None:
+    """Wu et al. 2016, eq. 9 with alpha 0.017, and rewards less the mean of those drawn for a source."""
+    alpha, samples = 0.017, 4
+    settings = {"gamma": 1 / (1 + alpha), "reward": "gleu", "samples": samples, "max_length": 6}
+    model = REINFORCED[name]()
+    torch.manual_seed(3)
+    sums = backward(model, UNKNOWN_WORDS, 4, 3 * 4 * 14, reinforce=settings)
+    found = gradients(model)
+
+    torch.manual_seed(3)
+    limit = ReinforceConfig.model_validate(settings).limit(5)
+    rollouts = sample_rollouts(model, model.encode(UNKNOWN_WORDS), limit, samples)
+    targets = UNKNOWN_WORDS.targets
+    reward = rewards(rollouts, targets.extended, targets.mask.sum(1), "gleu").double()
+    drawn = reward[:, :samples]
+    assert drawn.std(1).max() > 0.05
+    mixed = alpha * token_log_probs(model, UNKNOWN_WORDS).sum()
+    for number in range(samples):
+        one = Rollouts(rollouts.ids[:, [number, -1]], rollouts.lengths[:, [number, -1]])
+        batch = sampled_batch(UNKNOWN_WORDS, one)
+        log_probs = token_log_probs(model, batch)
+        mixed = mixed + ((drawn[:, number] - drawn.mean(1)) * log_probs).sum() / samples
+    loss = -mixed / (1 + alpha)
+    torch.autograd.backward(loss / 4)
+    assert_same_gradients(found, gradients(model), within=1e-6)
+    assert float(sums["loss"]) == pytest.approx(loss.item(), rel=1e-6)
+    assert float(sums["sampled_reward"]) == pytest.approx(drawn.mean(1).sum().item(), rel=1e-6)
+    assert float(sums["greedy_reward"]) == pytest.approx(reward[:, -1].sum().item(), rel=1e-6)
 
 
 def test_all_that_is_random_comes_from_torch() -> None:

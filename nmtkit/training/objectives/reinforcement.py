@@ -6,8 +6,11 @@ word. Where the sample is rewarded more than the greedy summary it becomes more 
     L_rl    = (r(y^) - r(y^s)) sum_t log p(y^s_t | y^s_1 ... y^s_{t-1}, x)    eq. 15
     L_mixed = gamma L_rl + (1 - gamma) L_ml                                    eq. 16
 
-The reward r is the ROUGE-L F1 between the ids of a summary and those of the reference, from 0 to 1. Ids are extended,
-so that a copied unknown word counts; with subwords it is the ROUGE-L of pieces, not of words.
+Wu et al. 2016, section 5, draw 15 samples and compare each with the mean reward of them all. O_rl, the expected reward,
+is their eq. 8. Eq. 9, alpha O_ml + O_rl, is eq. 16 with gamma = 1 / (1 + alpha), but for a constant factor.
+
+The reward r is ROUGE-L or GLEU between the ids of a summary and those of the reference, from 0 to 1. Ids are extended,
+so that a copied unknown word counts; with subwords it is that of pieces, not of words.
 
 As in the paper both losses are sums over the words of a summary. Both are divided by the target words of the update.
 The gradient of eq. 15 is that of the expected reward only if y^s is drawn from the distribution whose logarithm stands
@@ -37,12 +40,16 @@ _NEVER = -1
 
 
 class ReinforceConfig(Settings):
-    """Self-critical training (Paulus et al. 2018, section 3): the reward of drawn summaries, mixed with likelihood."""
+    """The reward of drawn texts, mixed with likelihood: Paulus et al. 2018, section 3, or Wu et al. 2016, section 5."""
 
     gamma: float = Field(default=0.9984, gt=0, le=1)
-    """Weight of the reinforcement; the likelihood has the rest. Rewards differ by little, so it is near one."""
-    reward: Literal["rougeL"] = "rougeL"
-    """The reward: ROUGE-L F1 of the tokens, from 0 to 1."""
+    """Weight of the reinforcement; the likelihood has the rest. Rewards differ by little, so it is near one. 0.98328 is
+    the alpha of 0.017 of Wu et al."""
+    reward: Literal["rougeL", "gleu"] = "rougeL"
+    """The reward, of the tokens, from 0 to 1: ROUGE-L F1 or, as Wu et al., GLEU."""
+    samples: Length = Field(default=1, ge=1)
+    """Texts drawn for each source. One is compared with the most probable words (self-critical); several with the mean
+    of them all: Wu et al. draw 15."""
     max_length: Length = Field(default=100, ge=1)
     """Largest length of a sampled summary, in tokens, EOS counted."""
     max_length_ratio: float = Field(default=1.5, gt=0, le=1e6)
@@ -55,35 +62,34 @@ class ReinforceConfig(Settings):
 
 @dataclass(frozen=True)
 class Rollouts:
-    """Two summaries of each of B articles: a sample, then the greedy one."""
+    """K summaries of each of B articles: samples, then the greedy one."""
 
     ids: Tensor
-    """`(B,2,T)`: extended ids, EOS included where a summary ended before the limit; PAD after it."""
+    """`(B,K,T)`: extended ids, EOS included where a summary ended before the limit; PAD after it."""
     lengths: Tensor
-    """`(B,2)`: tokens, EOS counted."""
+    """`(B,K)`: tokens, EOS counted."""
 
 
 @torch.no_grad()
-def sample_rollouts(model: Decoder, memory: Memory, limit: int) -> Rollouts:
-    """Decodes both summaries of every article, as two hypotheses of one sentence, without any decoding rule."""
-    sentences, device = memory.mask.shape[0], memory.mask.device
+def sample_rollouts(model: Decoder, memory: Memory, limit: int, samples: int = 1) -> Rollouts:
+    """Decodes all summaries of every article, as hypotheses of one sentence, without any decoding rule."""
+    sentences, device, several = memory.mask.shape[0], memory.mask.device, samples + 1
     model.reserve_positions(limit)
-    state = model.start(memory).select(torch.arange(sentences, device=device).repeat_interleave(2))
-    cache = KVCache(sentences, 2, device)
-    tokens = torch.full((2 * sentences,), BOS, device=device)
+    state = model.start(memory).select(torch.arange(sentences, device=device).repeat_interleave(several))
+    cache = KVCache(sentences, several, device)
+    tokens = torch.full((several * sentences,), BOS, device=device)
     ended = torch.zeros_like(tokens, dtype=torch.bool)
     lengths = torch.zeros_like(tokens)
     written = []
     check_every = 1 if device.type == "cpu" else 8  # steps: the check waits for the device
     for step in range(limit):
         output, state = model.advance(tokens, state, memory, cache)
-        log_probs = model.predict(output, memory)  # (2B,X)
+        log_probs = model.predict(output, memory)  # (BK,X)
         cache.next_step()
-        drawn = log_probs.view(sentences, 2, -1)[:, 0]  # (B,X), a view
+        drawn = log_probs.view(sentences, several, -1)[:, :-1]  # (B,K-1,X), a view
         # The largest of log p - log(Exp(1)) is a draw from p: Gumbel's trick. It does not wait for the device.
-        noise = torch.empty_like(drawn).exponential_().clamp_(min=torch.finfo(drawn.dtype).tiny).log_()
-        drawn -= noise
-        tokens = log_probs.argmax(-1).masked_fill(ended, PAD)  # (2B,)
+        drawn -= torch.empty_like(drawn).exponential_().clamp_(min=torch.finfo(drawn.dtype).tiny).log_()
+        tokens = log_probs.argmax(-1).masked_fill(ended, PAD)  # (BK,)
         written.append(tokens)
         lengths += ~ended
         ended |= tokens == EOS
@@ -91,8 +97,8 @@ def sample_rollouts(model: Decoder, memory: Memory, limit: int) -> Rollouts:
             break
     # Under autocast older torch keeps weights as they were cast here, without gradient, for later (issue 112583).
     torch.clear_autocast_cache()
-    ids = torch.stack(written, 1)  # (2B,T)
-    return Rollouts(ids.view(sentences, 2, -1), lengths.view(sentences, 2))
+    ids = torch.stack(written, 1)  # (BK,T)
+    return Rollouts(ids.view(sentences, several, -1), lengths.view(sentences, several))
 
 
 def rouge_l(ids: Tensor, lengths: Tensor, references: Tensor, reference_lengths: Tensor) -> Tensor:
@@ -113,16 +119,34 @@ def rouge_l(ids: Tensor, lengths: Tensor, references: Tensor, reference_lengths:
     return 2 * best[:, -1] / (lengths + reference_lengths).clamp(min=1)
 
 
-def rewards(rollouts: Rollouts, references: Tensor, reference_lengths: Tensor) -> Tensor:
-    """The reward `(B,2)` of both summaries; EOS is not counted.
+def gleu(ids: Tensor, lengths: Tensor, references: Tensor, reference_lengths: Tensor) -> Tensor:
+    """GLEU of token ids: the smaller of precision and recall of all 1- to 4-grams, Wu et al. 2016, section 5.
+
+    An n-gram matches if it stood before fewer times than it stands in the reference. Otherwise as `rouge_l`.
+    """
+    real = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]
+    known = torch.arange(references.shape[1], device=ids.device) < reference_lengths[:, None]
+    own = same_here = ids[:, :, None] == ids[:, None]  # (R,T,T)
+    other = same_there = (ids[:, :, None] == references[:, None]) & real[:, :, None] & known[:, None]  # (R,T,U)
+    matches = torch.zeros_like(lengths)
+    for n in range(1, 5):
+        matches = matches + (own.tril(-1).sum(2) < other.sum(2)).sum(1)
+        own, other = own[:, :-1, :-1] & same_here[:, n:, n:], other[:, :-1, :-1] & same_there[:, n:, n:]
+    most = torch.maximum(lengths, reference_lengths)[:, None] - torch.arange(4, device=ids.device)  # the longer's
+    return matches / most.clamp(min=0).sum(1).clamp(min=1)
+
+
+def rewards(rollouts: Rollouts, references: Tensor, reference_lengths: Tensor, reward: str = "rougeL") -> Tensor:
+    """The reward `(B,K)` of all summaries; EOS is not counted.
 
     `references` are extended ids `(B,U)`, EOS last; `reference_lengths` `(B,)` count it.
     """
-    known = references.masked_fill(references == UNK, _NEVER).repeat_interleave(2, 0)  # (2B,U)
+    several = rollouts.ids.shape[1]
+    known = references.masked_fill(references == UNK, _NEVER).repeat_interleave(several, 0)  # (BK,U)
     ids, lengths = rollouts.ids.flatten(0, 1), rollouts.lengths.flatten()
-    last = ids.gather(1, (lengths - 1).unsqueeze(1)).squeeze(1)
-    words = lengths - (last == EOS).long()  # (2B,)
-    return rouge_l(ids, words, known, (reference_lengths - 1).repeat_interleave(2)).view(-1, 2)
+    words = lengths - (ids == EOS).sum(1)  # (BK,)
+    measure = rouge_l if reward == "rougeL" else gleu
+    return measure(ids, words, known, (reference_lengths - 1).repeat_interleave(several)).view(-1, several)
 
 
 @contextmanager
@@ -135,8 +159,7 @@ def without_dropout(model: nn.Module) -> Iterator[None]:
     rates = [(module, module.dropout) for module in model.modules() if isinstance(module, nn.RNNBase)]
     model.eval()
     for layer, _ in rates:
-        layer.train()
-        layer.dropout = 0.0
+        layer.training, layer.dropout = True, 0.0
     try:
         yield
     finally:
@@ -147,29 +170,22 @@ def without_dropout(model: nn.Module) -> Iterator[None]:
 
 
 def sampled_batch(batch: Batch, rollouts: Rollouts) -> Batch:
-    """The batch with the sampled summaries as targets."""
-    ids, lengths = rollouts.ids[:, 0], rollouts.lengths[:, 0]
-    begin = torch.full_like(ids[:, :1], BOS)
-    return replace(
-        batch,
-        targets=Targets(
-            shifted=torch.cat([begin, ids[:, :-1]], 1),
-            ids=ids,
-            extended=ids,
-            mask=torch.arange(ids.shape[1], device=ids.device) < lengths[:, None],
-        ),
-        alignment=None,
-    )
+    """The batch with the sampled summaries as targets, those of an article one after the other."""
+    ids, lengths = rollouts.ids[:, :-1].flatten(0, 1), rollouts.lengths[:, :-1].flatten()
+    rows = torch.arange(batch.size).repeat_interleave(len(ids) // batch.size)
+    shifted = torch.cat([torch.full_like(ids[:, :1], BOS), ids[:, :-1]], 1)
+    mask = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]
+    return replace(batch.select(rows), targets=Targets(shifted, ids, ids, mask), alignment=None)
 
 
 @dataclass(frozen=True)
 class _Rewarded(Objective):
-    """Equation 15: the log-probability of samples, times the reward of the greedy summaries minus theirs."""
+    """Equation 15: the log-probability of samples, times the reward that they are compared with minus theirs."""
 
     normalizers: ClassVar = {LOSS: "tokens"}
 
     advantage: Tensor
-    """r(y^s) - r(y^) of each sentence `(B,)`: what is minimised is the sum of it times -log p."""
+    """r(y^s) - r(y^) of each sample: what is minimised is the sum of it times -log p."""
 
     def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
         assert inputs.log_probs is not None
@@ -204,17 +220,18 @@ class Reinforce(Objective):
         return {}
 
     def custom_backward(self, update: GradientAccumulator, batch: Batch) -> dict[str, Tensor]:
-        """Samples both summaries of every article; returns the loss of equation 15, and both rewards."""
-        model = as_decoder(update.model)
+        """Samples all summaries of every article; returns the loss of equation 15, and the rewards."""
+        model, count = as_decoder(update.model), self.settings.samples
         assert model is not None, f"{update.model.config.kind} writes no texts to sample"
         with without_dropout(model):
-            device_batch = batch.to(update.device, non_blocking=True)
-            memory = model.encode(device_batch)
-            rollouts = sample_rollouts(model, memory, self.settings.limit(batch.targets.mask.shape[1]))
-            reward = rewards(rollouts, device_batch.targets.extended, device_batch.targets.mask.sum(1))  # (B,2)
+            moved = batch.to(update.device, non_blocking=True)
+            memory, wanted = model.encode(moved), moved.targets
+            rollouts = sample_rollouts(model, memory, self.settings.limit(wanted.mask.shape[1]), count)
+            reward = rewards(rollouts, wanted.extended, wanted.mask.sum(1), self.settings.reward)  # (B,K)
             drawn = sampled_batch(batch, replace(rollouts, ids=rollouts.ids.cpu(), lengths=rollouts.lengths.cpu()))
-            rewarded = _Rewarded(advantage=reward[:, 0] - reward[:, 1], weight=self.weight)
-            again = replace(update, objectives=[rewarded])
-            loss = again.backward(drawn, lambda moved, attend: (model.unroll(moved, memory, attend), memory))[LOSS]
-        sampled, greedy = reward.sum(0).to(loss).unbind()
-        return {LOSS: loss, "sampled_reward": sampled, "greedy_reward": greedy}
+            sampled, greedy = reward[:, :-1], reward[:, -1:]
+            advantage = (sampled - (greedy if count == 1 else sampled.mean(1, keepdim=True))).flatten() / count
+            again = replace(update, objectives=[_Rewarded(advantage=advantage, weight=self.weight)])
+            copies = memory.select(torch.arange(batch.size, device=update.device).repeat_interleave(count))
+            loss = again.backward(drawn, lambda moved, attend: (model.unroll(moved, copies, attend), copies))[LOSS]
+        return {LOSS: loss, "sampled_reward": sampled.mean(1).sum().to(loss), "greedy_reward": greedy.sum().to(loss)}
