@@ -16,6 +16,8 @@ from nmtkit.cli.reports import show_diagnosis, show_report
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.registry import MAX_KEYS, suggest_names
 from nmtkit.core.settings import MAX_THREADS, Settings
+from nmtkit.corpus.text import read_lines
+from nmtkit.data.wordpiece import replay
 from nmtkit.experiment import checks
 from nmtkit.experiment.run import Run
 
@@ -202,7 +204,16 @@ def print_schema() -> None:
     metavar="N",
     help="Processes for a large corpus; the result is the same for any number. Default: one per core.",
 )
-def preprocess_command(name: str, overrides: tuple[str, ...], run_path: str | None, workers: int | None) -> None:
+@click.option(
+    "--show-merges",
+    "text",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="TEXT",
+    help="Then print, one by one, the merges of the bpe or wordpiece tokenizer that make up the words of a text.",
+)
+def preprocess_command(
+    name: str, overrides: tuple[str, ...], run_path: str | None, workers: int | None, text: Path | None
+) -> None:
     """Read and check a recipe's text, learn its tokenizer, and write arrays for training into the run's folder.
 
     Faults of the text are counted and shown with the first line of each kind, as by `nmtkit check`, and with what was
@@ -219,14 +230,22 @@ def preprocess_command(name: str, overrides: tuple[str, ...], run_path: str | No
       nmtkit preprocess demo
       nmtkit preprocess mine.yaml --set tokenizer.vocab_size=4000 --run runs/small
       nmtkit preprocess large.yaml --workers 16 --set 'data.train.weights=[1, 3]'
+      nmtkit preprocess mine.yaml --show-merges few-words.txt
     """
     loaded = recipe.load(name, overrides)
     checks.require_data(loaded)
     run = Run.create(loaded, run_path, notify=tell)
     try:
-        run.preprocess(tell, show_report, show_diagnosis, processes=workers)
+        tokenizers = run.preprocess(tell, show_report, show_diagnosis, processes=workers)
     except KeyboardInterrupt:
         tell("stopped; what is complete is kept, and the same command goes on from there")
         raise SystemExit(130) from None
     same = "".join(f" --set {text}" for text in overrides) + (f" --run {run_path}" if run_path else "")
     tell(f"{run.folder.data} and {run.folder.vocabulary} are ready; next: nmtkit train {name}{same}")
+    if text is not None:
+        for one in {id(one): one for one in tokenizers.values()}.values():
+            steps = [
+                [number, " + ".join(merge.pair), merge.count, ", ".join(map(" ".join, merge.words))]
+                for number, merge in enumerate(replay(one, read_lines(text)), start=1)
+            ]
+            console.table("", ["merge", "neighbours", "times", "words that have them"], steps)

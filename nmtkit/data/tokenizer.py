@@ -34,9 +34,12 @@ MAX_VOCAB_SIZE = 100_000_000
 class TokenizerConfig(Settings):
     """Tokenization of text."""
 
-    kind: Literal["bpe", "unigram", "char", "word", "whitespace", "pieces", "marian", "huggingface"] = "bpe"
-    """bpe or unigram (subwords, by sentencepiece), char (characters), word (words and punctuation), whitespace or
-    pieces (already tokenized text; by sentencepiece); marian and huggingface: of imported models only."""
+    kind: Literal["bpe", "unigram", "char", "wordpiece", "word", "whitespace", "pieces", "marian", "huggingface"] = (
+        "bpe"
+    )
+    """bpe or unigram (subwords, by sentencepiece), char (characters), wordpiece (as in GNMT), word (words and
+    punctuation), whitespace or pieces (already tokenized text; by sentencepiece); marian and huggingface: of imported
+    models only."""
     vocab_size: int = Field(default=8000, ge=5, le=MAX_VOCAB_SIZE)
     """Tokens of each vocabulary, with the four specials; for char and word: at most."""
     tgt_vocab_size: int | None = Field(default=None, ge=5, le=MAX_VOCAB_SIZE)
@@ -165,7 +168,8 @@ class Tokenizer(ABC):
         """The text of ids; unknown words are <unk>."""
         return self.join(self.pieces(ids, oov))
 
-    def _prepared(self, text: str) -> str:
+    def prepared(self, text: str) -> str:
+        """A text in lower case, if the settings ask for that."""
         # Not sentencepiece's own case folding, which would also write German "ß" as "ss".
         return text.lower() if self.config.lowercase else text
 
@@ -231,7 +235,7 @@ class SentencePieceTokenizer(Tokenizer):
         if self._only_cuts:
             assert seed is None, "a tokenizer of kind marian does not sample"
             return [self.vocabulary.ids(self.tokens(text)) for text in texts]
-        texts = [self._prepared(text) for text in texts]
+        texts = [self.prepared(text) for text in texts]
         if seed is None:
             # One thread: large corpora are shared out to processes, and small batches gain nothing by several.
             encoded: list[list[int]] = self._processor.encode(texts, num_threads=1)
@@ -246,7 +250,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     @override
     def tokens(self, text: str) -> list[str]:
-        text = self._prepared(text)
+        text = self.prepared(text)
         language = _LANGUAGE.match(text) if self._only_cuts else None
         tokens: list[str] = self._processor.encode(text[language.end() if language else 0 :], out_type=str)
         return [language.group(), *tokens] if language else tokens
@@ -313,7 +317,7 @@ class WordTokenizer(Tokenizer):
     @override
     def tokens(self, text: str) -> list[str]:
         kind = self.config.kind
-        text = self._prepared(text if kind == "pieces" else text.replace(WORD_START, " "))
+        text = self.prepared(text if kind == "pieces" else text.replace(WORD_START, " "))
         if self.config.normalization == "nfkc":
             text = unicodedata.normalize("NFKC", text)
         if kind == "pieces":

@@ -12,6 +12,7 @@ from nmtkit.corpus.checking import DataReport
 from nmtkit.data.labels import LabelVocabulary, split_labels
 from nmtkit.data.tokenizer import SentencePieceTokenizer, Tokenizer, TokenizerConfig, WordTokenizer
 from nmtkit.data.tokenizers import Tokenizers
+from nmtkit.data.wordpiece import WordPieceTokenizer
 
 MAX_SAMPLE_CHARACTERS = 1 << 27
 """Limits a sample of long documents."""
@@ -87,4 +88,6 @@ def learn_from_sample(config: TokenizerConfig, sample: TokenizerSample, report: 
 
 
 def _learn(config: TokenizerConfig, lines: Sequence[str], what: str) -> Tokenizer:
+    if config.kind == "wordpiece":
+        return WordPieceTokenizer.learn(config, lines, what)
     return (WordTokenizer if config.cuts_words else SentencePieceTokenizer).learn(config, lines, what)

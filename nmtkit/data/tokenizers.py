@@ -15,6 +15,7 @@ from nmtkit.data.huggingface_tokenizer import HuggingFaceTokenizer
 from nmtkit.data.labels import LabelVocabulary
 from nmtkit.data.tokenizer import SentencePieceTokenizer, Tokenizer, TokenizerConfig, WordTokenizer
 from nmtkit.data.vocabulary import RESTORE_HINT, Vocabulary, check_sums, read_vocabulary_file
+from nmtkit.data.wordpiece import WordPieceTokenizer
 
 _SETTINGS, _SUMS, _LABELS = "tokenizer.json", "sums.json", "labels.vocab"
 """Files of the settings, checksums and labels."""
@@ -124,8 +125,9 @@ def load_tokenizer(config: TokenizerConfig, stem: Path, table: Vocabulary | None
 
     Those of imported models have the vocabulary `table`, and those of Hugging Face are for a column.
     """
-    if config.cuts_words:
-        return WordTokenizer(config, Vocabulary.load(stem.with_suffix(WordTokenizer.suffix), config.special_tokens))
+    if config.cuts_words or config.kind == "wordpiece":
+        own = WordTokenizer if config.cuts_words else WordPieceTokenizer
+        return own(config, Vocabulary.load(stem.with_suffix(own.suffix), config.special_tokens))
     kind = HuggingFaceTokenizer if config.kind == "huggingface" else SentencePieceTokenizer
     path = stem.with_suffix(kind.suffix)
     content = read_vocabulary_file(path)

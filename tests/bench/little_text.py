@@ -18,6 +18,7 @@ from statistics import mean, stdev
 
 import click
 import yaml
+from matplotlib.figure import Figure
 
 PAIRS = 10_000
 """Those that may be trained on as pairs."""
@@ -26,6 +27,13 @@ LM_WEIGHTS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4)
 WAYS = ("nothing", "spans", "masked", "back", "both")
 """How a model is trained: on its pairs alone; after span corruption of all text; with an encoder that has learned
 masked words; also on back-translations; after span corruption and on back-translations."""
+LABELS = {
+    "nothing": "pairs alone",
+    "spans": "span corruption first",
+    "masked": "masked words first (encoder)",
+    "back": "back-translation",
+    "both": "span corruption and back-translation",
+}
 MODEL = {
     "kind": "transformer",
     "hidden_size": 128,
@@ -181,19 +189,26 @@ class Experiment:
         }
         return self.train("lm", UPDATES[PAIRS], settings)
 
-    def beside(self, count: int, seed: int) -> tuple[float, float, float]:
+    def beside(self, count: int, seed: int) -> list[float]:
         """BLEU of a model trained on its pairs, with shallow fusion, and chosen by a noisy channel."""
+        there = self.folder / f"beside-{count}-{seed}.json"
+        if not there.exists():
+            there.write_text(json.dumps(self._beside(count, seed)), encoding="utf-8")
+        return [float(score) for score in json.loads(there.read_text(encoding="utf-8"))["bleu"]]
+
+    def _beside(self, count: int, seed: int) -> dict[str, object]:
         run, lm = self.folder / "runs" / f"nothing-{count}-{seed}", self.language_model()
         weights = {weight: self.bleu("valid", "translate", "-m", run, *self.fused(lm, weight)) for weight in LM_WEIGHTS}
         best = max(weights, key=lambda weight: weights[weight])
         channel = ("-m", run, "--channel", self.folder / "runs" / f"reverse-back-{count}", "--lm", lm)
         tuned = self.folder / f"weights-{count}-{seed}.yaml"
         self.nmtkit("rerank", *channel, "valid.src", "--tune", "valid.tgt", "-o", tuned, "--device", "cpu")
-        return (
+        bleu = [
             self.bleu("test", "translate", "-m", run),
             self.bleu("test", "translate", "-m", run, *self.fused(lm, best)),
             self.bleu("test", "rerank", *channel, "--weights", tuned),
-        )
+        ]
+        return {"bleu": bleu, "lm_weight": best, "channel": tuned.read_text(encoding="utf-8")}
 
     def fused(self, lm: Path, weight: float) -> tuple[object, ...]:
         """Options of `translate`."""
@@ -208,9 +223,18 @@ class Experiment:
 @click.option("--seeds", default=3, show_default=True)
 @click.option("--ways", default=",".join(WAYS), show_default=True)
 @click.option("--jobs", default=2, show_default=True, help="Trainings at a time, one thread each.")
+@click.option("--plot", type=click.Path(path_type=Path), help="Draws the first table.")
 @click.option("--scale", default=1.0, show_default=True, help="Makes trainings shorter.")
 def main(
-    corpus: Path, folder: Path, languages: str, pairs: str, seeds: int, ways: str, jobs: int, scale: float
+    corpus: Path,
+    folder: Path,
+    languages: str,
+    pairs: str,
+    seeds: int,
+    ways: str,
+    jobs: int,
+    plot: Path | None,
+    scale: float,
 ) -> None:
     experiment = Experiment(folder.resolve(), scale)
     experiment.prepare(corpus, *languages.split("-"))
@@ -227,7 +251,10 @@ def main(
             for count in counts
             for way in chosen
         }
-        show(chosen, {key: one.result() for key, one in work.items()})
+        found = {key: one.result() for key, one in work.items()}
+        show(chosen, found)
+        if plot is not None:
+            draw(found, plot)
         if {"nothing", "back"} <= {*chosen}:
             experiment.language_model()
             jobs_of = {key[1:]: pool.submit(experiment.beside, *key[1:]) for key in work if key[0] == "nothing"}
@@ -244,6 +271,25 @@ def show(ways: Sequence[str], found: dict[tuple[str, int, int], float]) -> None:
         scores = [[value for key, value in found.items() if key[:2] == (way, count)] for way in ways]
         cells = [f"{mean(several):.1f} ± {stdev(several) if several[1:] else 0.0:.1f}" for several in scores]
         click.echo(f"| {count:,} | " + " | ".join(cells) + " |")
+
+
+def draw(found: dict[tuple[str, int, int], float], path: Path) -> None:
+    """BLEU by number of pairs, a curve for each way; bars reach one standard deviation to either side."""
+    figure = Figure(figsize=(6.4, 4), layout="constrained")
+    axes = figure.subplots()
+    counts = [*dict.fromkeys(count for _, count, _ in found)]
+    for number, way in enumerate(dict.fromkeys(way for way, _, _ in found)):
+        scores = [[value for key, value in found.items() if key[:2] == (way, count)] for count in counts]
+        places = [count * 1.02 ** (number - 2) for count in counts]  # side by side, so that bars can be told apart
+        spread = [stdev(several) if several[1:] else 0.0 for several in scores]
+        axes.errorbar(places, [*map(mean, scores)], spread, marker="o", capsize=3, label=LABELS[way])
+    axes.set_xscale("log")
+    axes.set_xticks(counts, [f"{count:,}" for count in counts], minor=False)
+    axes.set_xticks([], minor=True)
+    axes.set(xlabel="pairs to train on", ylabel="BLEU on the test set", ylim=(0, None))
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=150)
 
 
 if __name__ == "__main__":
