@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from walk import Told
 
-from nmtkit.data.batch import Batch
+from nmtkit.data.batch import ABSENT, Batch
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.models.base import Decoder, ModelOutput
 from nmtkit.models.output import log_probabilities
@@ -244,9 +244,10 @@ class Steps:
 
     def __init__(self, sentence: Sentence | EnsembleSentence, config: SearchConfig, request: Request) -> None:
         lengths = sentence.empty.lengths
-        if sentence.empty.reads_text:
+        if sentence.empty.inputs is not ABSENT:
             self.words = sentence.empty.inputs.mask[0].clone()
-            self.words[int(lengths) - 1] = False  # EOS is not to be covered
+            if sentence.empty.reads_text:
+                self.words[int(lengths) - 1] = False  # EOS is not to be covered
         self.sentence, self.config, self.request = sentence, config, request
         prefix, room = torch.tensor([request.prefix]), torch.tensor([sum(len(term) + 1 for term in request.required)])
         self.limit, self.least = int(max_lengths(config, lengths, prefix, room)), int(min_lengths(config, lengths))

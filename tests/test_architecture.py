@@ -73,6 +73,7 @@ DOORS = {
     "requests": {"corpora/download.py"},
     "urllib3": {"corpora/download.py"},
     "triton": {"layers/triton_kernels.py"},
+    "PIL": {"corpus/features.py"},
 }
 
 # Imports that do not stand at the top of a file: lazy commands, heavy libraries in their one door, and what the
@@ -85,6 +86,7 @@ LAZY = {
     "translation/long_texts.py",
     "tasks",
     "pictures",
+    "corpus/features.py",
     "runs/folder.py",
     "runs/metrics_log.py",
     "runs/saved.py",

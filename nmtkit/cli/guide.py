@@ -15,7 +15,7 @@ from nmtkit.core.files import bundled_path
 from nmtkit.core.registry import suggest_names
 
 PAGES = ["first", "second", "data", "training", "decoding", "language-pair", "domain", "summarizer"]
-PAGES += ["parsing", "classification", "language-models", "little-text", "pretraining", "multilingual"]
+PAGES += ["parsing", "captioning", "classification", "language-models", "little-text", "pretraining", "multilingual"]
 PAGES += ["attention", "cluster", "gpu", "coming-from", "public-models", "python", "extending"]
 """The pages that are files, in the order of a reader's first days."""
 REFERENCE = "reference"

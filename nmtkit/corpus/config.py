@@ -79,7 +79,9 @@ class SplitFiles(Settings):
     """Labels. Line n has the label of example n, or a label for each of its words, separated by white space."""
     features: list[str] = Field(default_factory=list)
     """Rows of numbers, float16 or float32: .npy files of shape (n, F) or (n, R, F), or .npz files with an array (R, F)
-    or (F,) for each example, named 0, 1, 2, ... or in the order of the file."""
+    or (F,) for each example, named 0, 1, 2, ... or in the order of the file. Or pictures of one size: .npy or .npz
+    files of shape (n, height, width, 3) in uint8, or .txt files with the path of a picture on each line, as seen from
+    there."""
     jsonl: list[str] = Field(default_factory=list)
     """Instead of files of columns: one JSON object a line."""
     src_field: str = "src"

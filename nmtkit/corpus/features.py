@@ -1,6 +1,7 @@
-"""Files of features: rows of numbers for each example, read from the disk when they are asked for."""
+"""Files of features: rows of numbers for each example, read when asked for; of a picture rows of pixels, `(H,3W)`."""
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.faults import FEATURES, FaultLocation, FileFault
-from nmtkit.corpus.text import BLOCK_LINES
+from nmtkit.corpus.text import BLOCK_LINES, read_lines
 
 Rows: TypeAlias = NDArray[Any]
 """The features of an example, `(R,F)`."""
@@ -31,10 +32,11 @@ class FeaturesFile:
         self._taken = 0
         self._new_faults: list[FileFault] = []
         try:
-            self._content: Any = np.load(path, mmap_mode="r", allow_pickle=False)
+            self._content: Any = _open(path)
             self._keys: Sequence[Any] = self._keys_of(self._content)
             self.count = len(self._keys)
-            self.layout = _layout(self._array(0)) if self.count else ""
+            if self.count:
+                self._array(0)
         except Exception as fault:  # numpy and zipfile have many kinds for what is damaged
             why = str(fault) if isinstance(fault, DataError) else f"{path}: cannot read it as .npy or .npz: {fault}"
             self.whole, self.count = False, 0
@@ -42,23 +44,28 @@ class FeaturesFile:
 
     def _keys_of(self, content: Any) -> Sequence[Any]:
         """By what `content` is indexed to get each example."""
-        if not isinstance(content, np.ndarray):
+        if not isinstance(content, (np.ndarray, list)):
             numbers = [str(number) for number in range(len(content.files))]
             return numbers if {*numbers} == {*content.files} else content.files
-        if content.ndim not in (2, 3):
+        if isinstance(content, np.ndarray) and content.ndim not in (2, 3, 4):
             raise DataError(f"{self.path}: an array of shape {content.shape}; {_SHAPES}")
         return range(len(content))
 
     def _array(self, number: int) -> Rows:
         """The features of an example, unread where the file is memory-mapped."""
-        rows: Rows = np.atleast_2d(self._content[self._keys[number]])
+        array = self._content[self._keys[number]]
+        array = _picture(array) if isinstance(array, Path) else array
+        is_picture = array.dtype == np.uint8 and array.shape[2:] == (3,)
+        rows: Rows = array.reshape(len(array), -1) if is_picture else np.atleast_2d(array)
         where = f"{self.path}, example {number + 1}"
-        if rows.dtype not in _DTYPES:
-            raise DataError(f"{where}: numbers of type {rows.dtype}; save them as float16 or float32")
+        if rows.dtype not in _DTYPES and not is_picture:
+            pictures = "pictures as uint8 of shape (examples, height, width, 3)"
+            raise DataError(f"{where}: numbers of type {rows.dtype}; save them as float16 or float32, {pictures}")
         if rows.ndim != 2 or not rows.size:
             raise DataError(f"{where}: an array of shape {rows.shape}; {_SHAPES}, none of them 0")
-        if self.layout and _layout(rows) != self.layout:
-            raise DataError(f"{where}: {_layout(rows)}, but before {self.layout}")
+        if self.layout and _layout(array) != self.layout:
+            raise DataError(f"{where}: {_layout(array)}, but before {self.layout}")
+        self.layout = _layout(array)
         return rows
 
     def read(self, number: int) -> Rows:
@@ -110,8 +117,27 @@ class FeatureRows(Sequence[Rows]):
         return self._file.read(self._numbers[at])
 
 
-def _layout(rows: Rows) -> str:
-    return f"rows of {rows.shape[1]} numbers in {rows.dtype.name}"
+def _open(path: str) -> Any:
+    """All examples in one array, arrays by name, or the paths of pictures."""
+    if path.endswith(".txt"):
+        return [Path(path).parent / line for line in read_lines(path)]
+    content = np.load(path, mmap_mode="r", allow_pickle=False)
+    if not isinstance(content, np.ndarray) and len(content.files) == 1 and content[content.files[0]].ndim == 4:
+        return content[content.files[0]]
+    return content
+
+
+def _picture(path: Path) -> Rows:
+    from PIL import Image
+
+    with Image.open(path) as picture:
+        return np.asarray(picture.convert("RGB"))
+
+
+def _layout(array: Rows) -> str:
+    if array.ndim == 3:
+        return f"pictures of {array.shape[0]} x {array.shape[1]} pixels"
+    return f"rows of {array.shape[-1]} numbers in {array.dtype.name}"
 
 
 def require_one_layout(splits: Iterable[SplitFiles]) -> None:

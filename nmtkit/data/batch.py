@@ -137,11 +137,12 @@ class Inputs(Rows):
 
     @classmethod
     def of_features(cls, rows: Sequence[npt.NDArray[np.floating[Any]]], width: int | None = None) -> "Inputs":
-        """From the features `(R,F)` of each example, which become float32; `width`, S, defaults to the least."""
+        """From the features `(R,F)` of each example, as float32, bytes as 0 to 1; `width`, S, defaults to the least."""
         counts = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
         mask = np.arange(width or counts.max()) < counts[:, None]  # (B,S)
         features = np.zeros((*mask.shape, rows[0].shape[1]), dtype=np.float32)
         features[mask] = np.concatenate(rows)
+        features /= 255 if rows[0].dtype == np.uint8 else 1
         return cls(torch.from_numpy(mask), torch.from_numpy(counts), features=torch.from_numpy(features))
 
 

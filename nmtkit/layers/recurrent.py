@@ -305,7 +305,7 @@ class Bridge(nn.Module):
 
 
 def init_weights(model: nn.Module, style: Initialisation) -> None:
-    """Initialises every linear map, embedding and recurrent weight of a model; other parameters are left alone.
+    """Initialises all linear maps, convolutions, embeddings and recurrent weights; other parameters are left alone.
 
     `xavier`: orthogonal recurrent matrices, Glorot & Bengio 2010 for the others, gate by gate; embeddings of length
     about one; biases zero, but one for the forget gates of an LSTM (Jozefowicz et al. 2015).
@@ -332,7 +332,7 @@ def init_weights(model: nn.Module, style: Initialisation) -> None:
                     else:
                         forget = gates == 4 and number == 1 and "bias_ih" in name and style == "xavier"
                         nn.init.constant_(gate, 1.0 if forget else 0.0)
-        elif isinstance(module, nn.Linear):
+        elif isinstance(module, (nn.Linear, nn.Conv2d)):
             weight(module.weight)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)

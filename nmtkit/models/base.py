@@ -261,6 +261,11 @@ class Model(nn.Module, ABC):
     def read(self, batch: Batch, need_attention: bool = False) -> tuple[ModelOutput, Any]:
         """What `predict` needs: the output at all positions, and the memory, or None in a model without one."""
 
+    def memory_lengths(self, batch: Batch) -> Tensor:
+        """How many positions of the memory are real, `(B,)` on the CPU; of several models together the first's."""
+        first = self.models()[0]
+        return batch.lengths if first is self else first.memory_lengths(batch)
+
     def logits(self, output: ModelOutput, memory: Any) -> Tensor:
         """The output layer `(...,V)`, for the leading axes of `output.features`, before the softmax."""
         logits: Tensor = self.output(output.features)

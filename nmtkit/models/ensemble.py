@@ -18,7 +18,7 @@ from torch.nn.functional import pad
 
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.settings import Field
-from nmtkit.data.batch import ABSENT, Batch
+from nmtkit.data.batch import Batch
 from nmtkit.layers.elementary import at_least_float32
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.models.base import Decoder, DecoderState, Memory, Model, ModelConfig, ModelOutput, Seq2Seq, extended_to_unk
@@ -85,7 +85,7 @@ class SideBySide(Seq2Seq[EnsembleMemory, EnsembleState]):
     def encode(self, batch: Batch) -> EnsembleMemory:
         """Runs the encoder of each."""
         members = tuple(one.encode(batch) for one in self._members())
-        if batch.inputs is ABSENT:
+        if not batch.reads_text:
             return EnsembleMemory(members[0].mask, members[0].copy, members)
         return EnsembleMemory(batch.inputs.mask, batch.inputs.copy, members)
 

@@ -232,7 +232,7 @@ class Recipe(Settings):
     def _attention(self) -> "Recipe":
         kind, training, linked = self.model.kind, self.training, self.data.train.has_links
         guided = training.guided_alignment
-        needed = {"coverage_weight": training.coverage_weight, "guided_alignment": guided}
+        needed = {key: getattr(training, key) for key in ("coverage_weight", "doubly_stochastic", "guided_alignment")}
         needed |= {
             f"objectives.{name}": OBJECTIVES.get(name).needs in ("attention", "heads") for name in training.objectives
         }

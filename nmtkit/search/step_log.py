@@ -41,7 +41,8 @@ class StepLog:
         """Gives slots to the sentences of a batch that have made their first step, in a decoding batch of their own."""
         extended = list(batch.inputs.copy.extended) if decoding.model.config.copies else [None] * batch.size
         self._before = decoding.cache.length - 2
-        facts = zip(slots.tolist(), numbers, batch.lengths.tolist(), decoding.limits, extended, strict=True)
+        lengths = decoding.model.memory_lengths(batch).tolist()
+        facts = zip(slots.tolist(), numbers, lengths, decoding.limits, extended, strict=True)
         for row, (slot, number, length, limit, ids) in enumerate(facts):
             self._sentences[slot] = SentenceRecord(number, length, limit, ids, first, row, self._clock)
         self.live[slots] = True

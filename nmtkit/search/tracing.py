@@ -66,7 +66,7 @@ class SearchTracer(Engine):
             before.append(decoding.sentences.scores[0])
             forbidden.append(_forbidden(decoding, self.config.beam_size))
             results.append(decoding.step(self.need_attention))
-        length, limit, last = int(batch.lengths[0]), decoding.limits[0], len(results) - 1
+        length, limit, last = int(self.model.memory_lengths(batch)[0]), decoding.limits[0], len(results) - 1
         extended = batch.inputs.copy.extended[0] if self.model.config.copies else None
         sentence = SentenceRecord(0, length, limit, extended, results[0], row=0, start=0, end=last)
         size, span = self.model.sizes["tgt"], CompactionSpan(0, np.zeros(0, dtype=np.int64), results[1:])

@@ -28,6 +28,8 @@ class TrainingConfig(OptimizerConfig):
     expert_balance: float = Field(default=0.0, ge=0)
     """Weight of the loss that keeps all experts of `model.experts` in use, a mean per batch; 0.1 for importance and for
     load is usual in Shazeer et al. 2017. 0 is off."""
+    doubly_stochastic: float = Field(default=0.0, ge=0)
+    """Weight of a loss that wants all of a picture attended to alike (lambda of Xu et al. 2015, eq. 14). 0 is off."""
     reinforce: ReinforceConfig | None = None
     """Self-critical training: reward summaries that the model samples, beside the likelihood of the references. It is
     for a last stage."""

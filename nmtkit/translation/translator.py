@@ -273,13 +273,14 @@ class Translator(TextModel):
             readout, chosen = self.score_targets(batch, attend)
             attention = None if readout.attention is None else readout.attention.float().cpu().numpy()  # (B,T,S)
             gates = None if readout.copy_gate is None else readout.copy_gate[..., 0].float().cpu()  # (B,T)
+            lengths = self.model.memory_lengths(batch).tolist()
             for row, number in enumerate(numbers):
                 target = targets[number]
                 finished = isinstance(target, str) or target.finished
                 begin = len(src[number].ids) if src[number].is_prompt else 0
                 own = slice(begin, begin + len(tgt[number].ids) + finished)
                 log_probs = chosen[row, own].double()
-                weights = None if attention is None else attention[row, own, : int(batch.lengths[row])]
+                weights = None if attention is None else attention[row, own, : lengths[row]]
                 hypothesis = Hypothesis(
                     ids=tgt[number].extended,
                     finished=finished,

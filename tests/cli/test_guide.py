@@ -16,7 +16,7 @@ import pytest
 from commands import Command, Finished, as_text, backwards_links, refused, sentence_pairs, succeeded, write_lines
 from daily import daily
 from torch.distributed.run import get_args_parser
-from untrained_runs import LANGUAGE_MODEL, LINES, PARSER, SUMMARIZATION, TRANSFORMER, make_run
+from untrained_runs import CAPTIONER, LANGUAGE_MODEL, LINES, PARSER, SUMMARIZATION, TRANSFORMER, make_run
 
 from nmtkit import recipe
 from nmtkit.cli import COMMANDS, cli, guide
@@ -60,6 +60,8 @@ PARSED = {
         "nmtkit score-summaries lead.txt runs/",
         "nmtkit score-summaries lead.txt summaries.txt --ref test.jsonl",
         "nmtkit train inshorts-",
+        "nmtkit caption data/",
+        "nmtkit score captions.txt --ref references.txt",
         "nmtkit summarize -m RUN ",
     ),
     "is for a public model; tests/huggingface does it": (
@@ -204,9 +206,11 @@ def prepared(corpus: Path, trained: Path, tmp_path_factory: pytest.TempPathFacto
     make_run(folder, "transformer", TRANSFORMER)
     make_run(folder, "language", LANGUAGE_MODEL)
     make_run(folder, "parser", PARSER, [*LINES, "(S (NP XX )NP XX )S"])
+    make_run(folder, "pictures", CAPTIONER, features=96)
+    shutil.copy(ROOT / "data" / "demo-scenes" / "valid.images.npz", folder / "test.npz")
     write_lines(folder / "test.words", LINES[:2])
     write_lines(folder / "test.trees", ["(S XX )S"] * 2)
-    for name in ("news", "transformer", "language", "parser"):
+    for name in ("news", "transformer", "language", "parser", "pictures"):
         os.utime(folder / "runs" / name / "result.json", (1, 1))  # the newest run is one that translates
     kept = sorted((trained / "checkpoints").glob("weights-*.safetensors"))
     for name, file in zip("ab", kept, strict=False):

@@ -44,6 +44,13 @@ tokenizer: {kind: whitespace, joint: false}
 model: {kind: rnnsearch, embedding_size: 8, hidden_size: 8}
 training: {max_updates: 1, best_metric: bracket-f1}
 """
+CAPTIONER = """\
+task: captioning
+data: {train: {features: [a], tgt: [b]}}
+tokenizer: {kind: whitespace}
+model: {kind: show_attend_tell, embedding_size: 8, hidden_size: 8, cnn: [4, 4, 4]}
+training: {max_updates: 1}
+"""
 HEADS = "kind: transformer, hidden_size: 32, feed_forward_size: 64, heads: 4, encoder_layers: 3, decoder_layers: 2"
 TRANSFORMER = TRANSLATION.replace("kind: rnnsearch, embedding_size: 8, hidden_size: 8", HEADS)
 
@@ -56,8 +63,11 @@ training: {max_updates: 1, best_metric: perplexity, higher_is_better: false}
 """
 
 
-def make_run(folder: Path, name: str, recipe_text: str, text: Sequence[str] = LINES) -> Path:
-    """A finished run as `train` leaves it, but for what it learned; its vocabularies are of the text or of a run."""
+def make_run(folder: Path, name: str, recipe_text: str, text: Sequence[str] = LINES, features: int = 0) -> Path:
+    """A finished run as `train` leaves it, but for what it learned; its vocabularies are of the text or of a run.
+
+    A row of its features, if it has any, has so many numbers.
+    """
     (folder / f"{name}.yaml").write_text(recipe_text)
     recipe = load(folder / f"{name}.yaml")
     run = RunFolder(folder / "runs" / name)
@@ -67,6 +77,7 @@ def make_run(folder: Path, name: str, recipe_text: str, text: Sequence[str] = LI
     else:
         examples = [Example(line, line, number) for number, line in enumerate(text, start=1)]
         tokenizers = learn_tokenizers(recipe.tokenizer, examples, columns=TASKS.get(recipe.task).columns)
+    tokenizers.features = features
     tokenizers.save(run.vocabulary)
     torch.manual_seed(5)
     save_weights(run.average, get_weights(build_model(recipe, tokenizers)))

@@ -16,7 +16,7 @@ from prompted import prompts
 from seeds import moved
 from torch import Tensor
 from torch.nn.functional import pad
-from variants import EVERY, ONE_OF_EACH, VARIANTS, VOCABULARY, asked, build, enlarged, few, in_turns
+from variants import EVERY, ONE_OF_EACH, VARIANTS, VOCABULARY, as_regions, asked, build, enlarged, few, in_turns
 from walk import Walk, source_of, told
 
 from nmtkit.checkpoints.weights import SkipInit, assign_weights, get_weights
@@ -36,6 +36,8 @@ LEARNERS: dict[str, dict[str, object]] = {
     "gnmt": {"embedding_size": 48, "hidden_size": 48, "layers": 3},
     "pointer_generator": {"embedding_size": 48, "hidden_size": 48},
     "intra_attention": {"embedding_size": 48, "hidden_size": 64},
+    "show_and_tell": {"embedding_size": 64, "hidden_size": 64},
+    "show_attend_tell": {"embedding_size": 48, "hidden_size": 48, "attention_size": 48},
     "convs2s": {"embedding_size": 48, "hidden_size": 48, "encoder_layers": 2, "decoder_layers": 2},
     "transformer": {"hidden_size": 48, "feed_forward_size": 96, "heads": 4, "encoder_layers": 1, "decoder_layers": 1},
     "t5": {
@@ -103,6 +105,8 @@ def batch_of(model: Model, sources: Sequence[Sequence[int]], targets: Sequence[S
     """
     n_oov = max([0, *(word - VOCABULARY + 1 for row in sources for word in row)])
     tgt = None if targets is None else known(targets)
+    if "features" in model.sizes:
+        return collate(None, tgt, features=[as_regions(row) for row in known(sources)])
     if as_seq2seq(model) is not None:
         return collate(known(sources), tgt, sources, targets, n_oov)
     if as_decoder(model) is not None:
@@ -124,8 +128,14 @@ def batch_of(model: Model, sources: Sequence[Sequence[int]], targets: Sequence[S
 
 
 def with_more_padding(batch: Batch, columns: int) -> Batch:
-    """The batch with more columns of padding than it needs."""
-    return batch.mapped(lambda tensor: pad(tensor, (0, columns)) if tensor.dim() >= 2 else tensor)
+    """The batch with more columns of padding than it needs; features have rows in their place."""
+
+    def wider(tensor: Tensor) -> Tensor:
+        if tensor.is_floating_point():
+            return pad(tensor, (0, 0, 0, columns))
+        return pad(tensor, (0, columns)) if tensor.dim() >= 2 else tensor
+
+    return batch.mapped(wider)
 
 
 def columns(model: Decoder, batch: Batch) -> int:
@@ -244,14 +254,13 @@ def test_kept_positions_are_those_of_the_whole_pass(any_model: Model) -> None:
 def test_padding_changes_nothing(any_model: Model) -> None:
     model, tight = any_model, batch_of(any_model, SOURCES, TARGETS)
     loose = with_more_padding(tight, 3)
-    assert {one.shape[-1] + 3 for one in tight.tensors() if one.dim() >= 2} == {
-        one.shape[-1] for one in loose.tensors() if one.dim() >= 2
-    }
+    ids, wider = ([one for one in batch.tensors() if not one.is_floating_point()] for batch in (tight, loose))
+    assert {one.shape[-1] + 3 for one in ids if one.dim() >= 2} == {one.shape[-1] for one in wider if one.dim() >= 2}
     one, other, mask = told(model, tight), told(model, loose), tight.loss_mask
     kept = pad(mask, (0, 3)) if mask.dim() > 1 else mask
     close(one.log_probs[mask], other.log_probs[kept])
     if model.has_attention:
-        close(one.attention[mask], other.attention[kept][:, : tight.inputs.ids.shape[1]])
+        close(one.attention[mask], other.attention[kept][:, : tight.inputs.mask.shape[1]])
     if one.centres is not None:
         close(one.centres[mask], other.centres[kept])
     for row, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
@@ -309,7 +318,7 @@ def test_distributions_sum_to_one(any_model: Model) -> None:
     if model.has_attention:
         weights = output.attention
         if output.centres is not None:
-            distances = torch.arange(batch.inputs.ids.shape[1]) - output.centres[:, :, None]  # (B,T,S)
+            distances = torch.arange(batch.inputs.mask.shape[1]) - output.centres[:, :, None]  # (B,T,S)
             assert bool((weights[distances.abs() > model.window_half_width] == 0).all())
             if model.config.model_dump()["window"] == "local_p":  # its Gaussian comes after the softmax
                 weights = weights * torch.exp(distances.square() / (2 * (model.window_half_width / 2) ** 2))
@@ -337,8 +346,8 @@ def test_every_parameter_gets_a_gradient(any_model: Model) -> None:
 
 
 def test_ties_share_what_they_say(model: Decoder) -> None:
-    tie, tgt = model.config.model_dump()["tie"], model.tgt_embedding.weight
-    src = model.embedding("src").weight if as_seq2seq(model) is not None else None
+    tie, tgt = model.config.model_dump().get("tie", "none"), model.tgt_embedding.weight
+    src = model.embedding("src").weight if as_seq2seq(model) is not None and "features" not in model.sizes else None
     assert (src is tgt) == (tie in ("embeddings", "all"))
     if model.output is not None:  # one that is made of the embedding has none of its own
         assert (model.output.weight is tgt) == (tie in ("decoder", "all"))

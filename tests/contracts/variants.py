@@ -8,17 +8,22 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
 from daily import daily
+from numpy.typing import NDArray
 
 import nmtkit.language_models
 import nmtkit.models
 import nmtkit.recurrent_models  # noqa: F401  # all fill the registry
 from nmtkit.models.base import MODELS, Decoder, Model, Seq2Seq, VocabularySizes
+from nmtkit.recurrent_models.show_and_tell import Captioner
 
 VOCABULARY = 13
+REGIONS = 8
+"""The most words of a source that a captioner can tell apart by their places."""
 
 KINDS: dict[str, dict[str, dict[str, Any]]] = yaml.safe_load(
     Path(__file__).with_name("variants.yaml").read_text("utf-8")
@@ -53,8 +58,9 @@ Contract = type[Model] | type[Decoder] | type[Seq2Seq]
 
 
 def with_contract(contract: Contract, names: Iterable[str]) -> list[str]:
-    """Those of the names whose models have a contract."""
-    return [name for name in names if issubclass(MODELS.get(EVERY[name][0]), contract)]
+    """Those of the names whose models have a contract; of `Seq2Seq` those that read a text."""
+    found = [name for name in names if issubclass(MODELS.get(EVERY[name][0]), contract)]
+    return [name for name in found if contract is not Seq2Seq or not issubclass(MODELS.get(EVERY[name][0]), Captioner)]
 
 
 ONE_OF_EACH = [next(group) for _, group in groupby(VARIANTS, lambda name: VARIANTS[name][0])]
@@ -105,10 +111,21 @@ def in_turns(
 
 
 def sizes_of(cls: type[Model]) -> VocabularySizes:
-    """Of a text that is read, and one that is written or labels; of one text alone where a model needs no other."""
+    """Of a text that is read, and one that is written or labels; of one text alone where a model needs no other.
+
+    A captioner reads features, see `as_regions`.
+    """
+    if issubclass(cls, Captioner):
+        return VocabularySizes({"features": VOCABULARY + REGIONS, "tgt": VOCABULARY})
     reads_another = issubclass(cls, Seq2Seq) or cls.output_column == "labels"
     columns = ["src" if reads_another else cls.output_column, cls.output_column]
     return VocabularySizes(dict.fromkeys(columns, VOCABULARY), shared=True)
+
+
+def as_regions(words: list[int]) -> NDArray[np.float32]:
+    """A region for each word, which tells the word and its place."""
+    told = np.eye(VOCABULARY, dtype=np.float32)[words]
+    return np.concatenate([told, np.eye(len(words), REGIONS, dtype=np.float32)], 1)
 
 
 def build(kind: str, settings: dict[str, Any], seed: int = 1) -> Any:

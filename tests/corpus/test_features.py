@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.blocks import Block
@@ -191,3 +192,25 @@ def test_what_makes_two_examples_equal(tmp_path: Path) -> None:
     (other,) = read_blocks("test", pictured)
     (block,) = read_blocks("train", pictured)
     assert not {*block.hashes().src.tolist()} & {*other.hashes().src.tolist()}
+
+
+def test_a_picture_is_rows_of_pixels(tmp_path: Path) -> None:
+    """From an array, from an archive of one array or of one for each, and from files whose paths are listed."""
+    pixels = np.random.default_rng(1).integers(0, 256, (4, 3, 5, 3), dtype=np.uint8)
+    np.savez_compressed(tmp_path / "b.npz", images=pixels)
+    np.savez(tmp_path / "c.npz", *pixels)
+    for number, one in enumerate(pixels):
+        Image.fromarray(one).save(tmp_path / f"{number}.png")
+    listed = text(tmp_path / "d.txt", "0.png", "1.png", str(tmp_path / "2.png"), "3.png")
+    for path in (array(tmp_path / "a.npy", pixels), str(tmp_path / "b.npz"), str(tmp_path / "c.npz"), listed):
+        rows = read(path)
+        assert {one.dtype for one in rows} == {np.dtype(np.uint8)}
+        np.testing.assert_array_equal(np.array(rows), pixels.reshape(4, 3, 15))
+    Image.fromarray(pixels[0, :, :3]).save(tmp_path / "1.png")
+    with pytest.raises(DataError, match=r"d.txt, example 2: pictures of 3 x 3 pixels, but before pictures of 3 x 5"):
+        read(listed)
+    (tmp_path / "1.png").write_bytes(b"no picture")
+    with pytest.raises(DataError, match=r"d.txt, example 2: cannot read it: .*1.png"):
+        read(listed)
+    with pytest.raises(DataError, match=r"uint8; save them as float16 or float32, pictures as uint8 of shape"):
+        list(read_blocks("train", SplitFiles(features=[array(tmp_path / "e.npy", pixels[0])])))

@@ -32,10 +32,10 @@ COLUMNS = {
     "modelling": (Column("tgt"),),
     "sorting": (Column("src"), Column("labels", "label", ("train", "valid"))),
     "tagging": (Column("src"), Column("labels", "labels", ("train", "valid"))),
-    "captioning": (Column("features", "features"), TEXT),
+    "picturing": (Column("features", "features"), TEXT),
 }
 KINDS = {"modelling": ["tgt"], "sorting": ["src", "labels"], "tagging": ["src", "labels"]}
-KINDS["captioning"] = ["features", "tgt"]
+KINDS["picturing"] = ["features", "tgt"]
 WORDS = {"a": "DET", "cat": "NOUN", "dog": "NOUN", "sees": "VERB", "hears": "VERB"}
 COUNTS = {"train": 60, "valid": 6, "test": 5}
 
@@ -204,7 +204,7 @@ def test_every_task_is_checked(folder: Path, console: Command, task: str) -> Non
 def test_features_are_stored_as_they_are(folder: Path) -> None:
     (folder / "test.tgt").unlink()
     data = {split: {"features": f"{split}.features.npz", "tgt": f"{split}.tgt"} for split in ("train", "valid")}
-    _, stored = preprocessed(folder, "captioning", data={**data, "test": {"features": "test.features.npz"}})
+    _, stored = preprocessed(folder, "picturing", data={**data, "test": {"features": "test.features.npz"}})
     for split, count in COUNTS.items():
         store = Store.open(stored, split)
         assert len(store) == count
@@ -222,7 +222,7 @@ def test_features_are_stored_as_they_are(folder: Path) -> None:
 
 
 def test_damage_to_stored_features_is_found(folder: Path) -> None:
-    _, data = preprocessed(folder, "captioning")
+    _, data = preprocessed(folder, "picturing")
     whole = (data / "train.features").read_bytes()
     (data / "train.features").write_bytes(whole[:-8])
     with pytest.raises(DataError, match=r"train.features: \d+ bytes, but \d+ were written"):
@@ -230,7 +230,7 @@ def test_damage_to_stored_features_is_found(folder: Path) -> None:
     (data / "train.features").write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
     with pytest.raises(DataError, match=r"train.features: damaged \(checksum\)"):
         Store.open(data, "train").check()
-    preprocessed(folder, "captioning")
+    preprocessed(folder, "picturing")
     assert (data / "train.features").read_bytes() == whole
 
 
@@ -251,14 +251,14 @@ def test_a_killed_preprocessing_of_captions_goes_on(folder: Path, monkeypatch: p
     monkeypatch.setattr(store_module, "SHARD_EXAMPLES", 15)
     monkeypatch.setattr(text, "BLOCK_BYTES", 100)
     monkeypatch.setattr(text, "BLOCK_LINES", 1)
-    _, whole = preprocessed(folder, "captioning", "whole")
-    child = multiprocessing.get_context("fork").Process(target=_stopped, args=(folder, folder / "captioning.yaml", 2))
+    _, whole = preprocessed(folder, "picturing", "whole")
+    child = multiprocessing.get_context("fork").Process(target=_stopped, args=(folder, folder / "picturing.yaml", 2))
     child.start()
     child.join()
     assert child.exitcode == -signal.SIGKILL
     assert not (folder / "killed" / "data" / "train.json").exists()
     told: list[str] = []
-    run = Run.create(recipe.load(folder / "captioning.yaml"), str(folder / "killed"))
+    run = Run.create(recipe.load(folder / "picturing.yaml"), str(folder / "killed"))
     reports: list[DataReport] = []
     run.preprocess(told.append, reports.append, processes=1)
     run.close()
@@ -272,17 +272,14 @@ def test_a_killed_preprocessing_of_captions_goes_on(folder: Path, monkeypatch: p
 
 
 def test_the_settings_of_one_text_and_the_columns_of_a_task(folder: Path) -> None:
-    tokenizers, _ = preprocessed(folder, "captioning", tokenizer={"kind": "bpe", "columns": {"tgt": {"kind": "word"}}})
+    tokenizers, _ = preprocessed(folder, "picturing", tokenizer={"kind": "bpe", "columns": {"tgt": {"kind": "word"}}})
     assert tokenizers.tgt.config.kind == "word"
     assert Tokenizers.load(folder / "run" / "vocabulary").tgt.config == tokenizers.tgt.config
-    path = written(folder, "captioning")
+    path = written(folder, "picturing")
     for override, fault in (
-        ("tokenizer.columns={src: {kind: word}}", r"`tokenizer.columns.src`: a captioning has no such text, only tgt"),
-        (
-            "data.valid.features=[]",
-            "`data`: valid: features is missing; a captioning needs it in train and valid and t",
-        ),
-        ("data.train.labels=x", "`data`: train: a captioning has no labels, only features and tgt"),
+        ("tokenizer.columns={src: {kind: word}}", r"`tokenizer.columns.src`: a picturing has no such text, only tgt"),
+        ("data.valid.features=[]", "`data`: valid: features is missing; a picturing needs it in train and valid and t"),
+        ("data.train.labels=x", "`data`: train: a picturing has no labels, only features and tgt"),
     ):
         with pytest.raises(RecipeError, match=fault):
             recipe.load(path, [override])
@@ -293,7 +290,7 @@ def test_weights_and_other_text_are_of_any_columns(folder: Path) -> None:
         shutil.copy(folder / f"valid.{name}", folder / f"more.{name}")
     data = {split: {"features": f"{split}.features.npz", "tgt": f"{split}.tgt"} for split in COUNTS}
     two: dict[str, object] = {"features": ["train.features.npz", "more.features.npz"], "tgt": ["train.tgt", "more.tgt"]}
-    _, stored = preprocessed(folder, "captioning", data={**data, "train": {**two, "weights": [1, 3]}})
+    _, stored = preprocessed(folder, "picturing", data={**data, "train": {**two, "weights": [1, 3]}})
     store = Store.open(stored, "train")
     assert store.by_file == [60, 6]
     stream = BatchStream(store, BatchConfig(batch_size=1), seed=1, weights=[1, 3])
@@ -305,15 +302,15 @@ def test_weights_and_other_text_are_of_any_columns(folder: Path) -> None:
     changed = arrays(folder, "train")
     changed[0] = changed[0] + np.float16(1)
     np.savez(folder / "train.features", **{str(n): one for n, one in enumerate(changed)})  # type: ignore[arg-type]
-    run = Run.create(recipe.load(folder / "captioning.yaml"), str(folder / "run"))
+    run = Run.create(recipe.load(folder / "picturing.yaml"), str(folder / "run"))
     with pytest.raises(DataError, match=r"train.features.npz: not the text that .* was begun with"):
         run.preprocess(lambda line: None, lambda report: None, learned_before=True)
     run.close()
 
 
-@pytest.mark.parametrize("task", ["captioning", "tagging"])
+@pytest.mark.parametrize("task", ["picturing", "tagging"])
 def test_what_is_left_out_takes_its_other_columns_along(folder: Path, task: str) -> None:
-    first = "tgt" if task == "captioning" else "src"
+    first = "tgt" if task == "picturing" else "src"
     changed = lines(folder / f"train.{first}")
     changed[4] = ""
     (folder / f"train.{first}").write_text("".join(f"{line}\n" for line in changed), encoding="utf-8")
@@ -332,10 +329,10 @@ def test_what_is_left_out_takes_its_other_columns_along(folder: Path, task: str)
 
 
 def test_a_model_reads_text_or_features(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    both = Task(name="captioning", columns=(Column("src"), *COLUMNS["captioning"]))
-    monkeypatch.setitem(TASKS._members, "captioning", both)
-    with pytest.raises(RecipeError, match="`task`: captioning has src and features"):
-        recipe.load(written(folder, "captioning"))
+    both = Task(name="picturing", columns=(Column("src"), *COLUMNS["picturing"]))
+    monkeypatch.setitem(TASKS._members, "picturing", both)
+    with pytest.raises(RecipeError, match="`task`: picturing has src and features"):
+        recipe.load(written(folder, "picturing"))
 
 
 def test_files_are_cleaned_with_their_labels_but_not_with_features(folder: Path, console: Command) -> None:
@@ -351,7 +348,7 @@ def test_files_are_cleaned_with_their_labels_but_not_with_features(folder: Path,
     kept = [label for number, label in enumerate(labels) if number not in (4, 7, *duplicates)]
     assert lines(folder / "clean" / "train.label") == kept
     assert recipe.load(folder / "clean" / "sorting.yaml").data.train.labels
-    done = console("check", written(folder, "captioning"), "--fix", "other", "--no-tokens")
+    done = console("check", written(folder, "picturing"), "--fix", "other", "--no-tokens")
     assert done.code == 1, done
     assert "train: not written: it has features" in done.out
     assert not (folder / "other").exists()

@@ -49,8 +49,8 @@ class Captioner(Seq2Seq):
 
 
 columns = (Column("features", "features"), Column("tgt", required=("train", "valid")))
-TASKS.register("captioning")(
-    GenerationTask(name="captioning", command="caption", columns=columns, validation_metrics=("chrf",))
+TASKS.register("picturing")(
+    GenerationTask(name="picturing", command="picture", columns=columns, validation_metrics=("chrf",))
 )
 if __name__ == "__main__":
     main()

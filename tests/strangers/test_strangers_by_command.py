@@ -31,7 +31,7 @@ STRANGERS = {
     "language_model": ("language modelling", "tiny-lm", ("tgt",), ", block_tokens: 32", "perplexity"),
     "masked_language_model": ("masking", "masked-lm", ("src",), "", "perplexity"),
     "classifier": ("sorting", "bag-of-words", ("src", "labels"), "", "accuracy"),
-    "captioner": ("captioning", "captioner", ("features", "tgt"), "", "chrf"),
+    "captioner": ("picturing", "captioner", ("features", "tgt"), "", "chrf"),
 }
 
 
@@ -126,7 +126,7 @@ def test_it_answers_by_its_command(trained: tuple[str, Path]) -> None:
         assert set(lines_in(folder / "answers")) == {"with", "without"}
         assert "Accuracy" in done(stranger, folder, "score", "answers", "--ref", "test.labels", "--metrics", "accuracy")
     if stranger == "captioner":
-        (folder / "answers").write_text(done(stranger, folder, "caption", "-m", "run", "test.npy"))
+        (folder / "answers").write_text(done(stranger, folder, "picture", "-m", "run", "test.npy"))
         pairs = zip(lines_in(folder / "answers"), lines_in(folder / "test.captions"), strict=True)
         assert sum(answer == caption for answer, caption in pairs) >= 36
         assert "chrF2" in done(stranger, folder, "score", "answers", "--ref", "test.captions", "--metrics", "chrf")

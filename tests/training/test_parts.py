@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 import torch
 from gradients import assert_same_gradients, backward, gradients
@@ -25,6 +26,8 @@ SMALL = {
     "pointer_generator": {"embedding_size": 6, "hidden_size": 5, "attention_size": 4},
     "intra_attention": {"embedding_size": 6, "hidden_size": 6, "own_words": 0.0},
     "convs2s": {"embedding_size": 6, "hidden_size": 5, "layers": 2},
+    "show_and_tell": {"embedding_size": 6, "hidden_size": 5, "cnn": [4, 3]},
+    "show_attend_tell": {"embedding_size": 6, "hidden_size": 5, "attention_size": 4, "cnn": [4, 3]},
     "transformer": {"hidden_size": 8, "feed_forward_size": 12, "heads": 2, "tie": "all"},
     "t5": {"hidden_size": 8, "feed_forward_size": 12, "heads": 2, "encoder_layers": 1, "decoder_layers": 1},
     "transformer_lm": {"hidden_size": 8, "feed_forward_size": 12, "heads": 2, "layers": 1},
@@ -42,6 +45,9 @@ SMALL = {
 LINKS = [[0, 0, 2, 1, 1, 1], [], [0, 3, 0, 0]]  # 4 target tokens have links
 LINKED = collate([[5, 6, 7], [8, 9], [4]], [[7, 6], [5], [9, 9, 8, 4]], alignment=LINKS)
 BATCH = collate([[5, 6, 7], [8, 9], [4]], [[7, 6], [5], [9, 9, 8, 4]])  # 10 target tokens, EOS counted
+PICTURES = [np.random.default_rng(number).random((5, 21), dtype=np.float32) for number in range(3)]
+SEEN = collate(None, [[7, 6], [5], [9, 9, 8, 4]], features=PICTURES)
+"""Pictures of 5 x 7 pixels, and 10 target tokens."""
 READ = Inputs.of_texts([[5, 6, 7], [8, 9], [4]])
 PLACES = torch.arange(4).repeat(3, 1)
 LABELLED = Batch(replace(READ, order=((PLACES + 1) * READ.mask, PLACES)), labels=READ.ids.masked_fill(~READ.mask, -1))
@@ -52,14 +58,15 @@ def build(name: str, settings: dict[str, object] | None = None) -> Any:
     torch.manual_seed(3)
     kind = MODELS.get(name)
     config = parse(kind.Config, {"kind": name, "dropout": 0.0, **SMALL[name], **(settings or {})}, "test")
-    return kind(config, VocabularySizes({"src": 10, "tgt": 10, "labels": 10}, shared=True)).double()
+    sizes = {"features": 21, "tgt": 10} if "cnn" in SMALL[name] else {"src": 10, "tgt": 10, "labels": 10}
+    return kind(config, VocabularySizes(sizes, shared=True)).double()
 
 
 @pytest.mark.parametrize("rows", [1, 3, 10, 1000])
 @pytest.mark.parametrize("name", sorted(SMALL))
 def test_gradient_in_parts_is_that_of_the_whole(name: str, rows: int) -> None:
     whole = build(name)
-    batch = LABELLED if as_decoder(whole) is None else BATCH
+    batch = LABELLED if as_decoder(whole) is None else SEEN if "features" in whole.sizes else BATCH
     if "both_directions" in whole.pretrained_by:
         batch = replace(batch, labels=torch.stack([batch.labels, batch.labels], 1))
     if whole.output_column == "labels":
@@ -86,6 +93,7 @@ def test_gradient_in_parts_is_that_of_the_whole(name: str, rows: int) -> None:
         ("rnnsearch", {}, {"guided_alignment": {"weight": 0.3}}),
         ("rnnsearch", {}, {"coverage_weight": 0.7}),
         ("pointer_generator", {"coverage": True}, {"coverage_weight": 0.7}),
+        ("show_attend_tell", {}, {"doubly_stochastic": 0.7}),
     ],
     ids=str,
 )
@@ -94,9 +102,15 @@ def test_losses_of_attention_add_exactly_their_gradient(
 ) -> None:
     """The output layer reads the attention in parts, the loss whole: together the gradient of one formula."""
     whole = build(name, settings)
-    output = told(whole, LINKED, LINKED.targets.mask)
-    total, nll = likelihood(output.log_probs, LINKED, 10, 0.1)
-    if "coverage_weight" in losses:
+    batch = SEEN if "features" in whole.sizes else LINKED
+    output = told(whole, batch, batch.targets.mask)
+    total, nll = likelihood(output.log_probs, batch, 10, 0.1)
+    if "doubly_stochastic" in losses:
+        term, scale = "doubly_stochastic_loss", 0.7 / 3
+        loss = sum(
+            (1 - row[:length].sum(0)).square().sum() for row, length in zip(output.attention, [3, 2, 5], strict=True)
+        )
+    elif "coverage_weight" in losses:
         term, loss, scale = "coverage_loss", coverage_loss(output.attention, LINKED.targets.mask), 0.7 / 10
     else:
         kind = losses["guided_alignment"].get("loss", "cross_entropy")
@@ -104,7 +118,7 @@ def test_losses_of_attention_add_exactly_their_gradient(
     torch.autograd.backward(total / 10 + scale * loss)
 
     parted = build(name, settings)
-    sums = backward(parted, LINKED, 10, rows * 4 * 10, links=4, label_smoothing=0.1, **losses)
+    sums = backward(parted, batch, 10, rows * 4 * 10, links=4, label_smoothing=0.1, **losses)
     expected = {term: loss.item(), "loss": total.item(), "nll": nll.item()}
     assert {name: value.item() for name, value in sums.items()} == pytest.approx(expected, rel=1e-12)
     assert_same_gradients(gradients(parted), gradients(whole))

@@ -1,8 +1,8 @@
-"""Losses on attention, guided alignment and coverage; and on the gates between experts.
+"""Losses on attention, guided alignment, coverage and double stochasticity; and on the gates between experts.
 
 Chen et al. 2016, "Guided Alignment Training for Topic-Aware Neural Machine Translation"; Garg et al. 2019, "Jointly
-Learning to Align and Translate with Transformer Models"; See et al. 2017, "Get To The Point"; Shazeer et al. 2017,
-"Outrageously Large Neural Networks".
+Learning to Align and Translate with Transformer Models"; See et al. 2017, "Get To The Point"; Xu et al. 2015, "Show,
+Attend and Tell"; Shazeer et al. 2017, "Outrageously Large Neural Networks".
 """
 
 from dataclasses import dataclass
@@ -158,3 +158,20 @@ class ExpertBalance(Objective):
         """The loss without its weight."""
         use = inputs.model.further_logits(inputs.device_batch, inputs.output)  # (R,n)
         return {"expert_balance_loss": (use.var(-1, correction=0) / use.mean(-1).square()).sum()}
+
+
+@OBJECTIVES.register("doubly_stochastic")
+@dataclass(frozen=True)
+class DoublyStochasticLoss(Objective):
+    """`sum_i (1 - sum_t alpha_ti)^2`, t up to EOS, a mean of examples; lambda is its weight: Xu et al. 2015, eq. 14."""
+
+    normalizers: ClassVar = {"doubly_stochastic_loss": "sentences"}
+    needs = "attention"
+
+    def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
+        """The loss without its weight."""
+        assert inputs.output.attention is not None
+        weights = inputs.output.attention * inputs.device_batch.targets.mask.unsqueeze(2)  # (B,T,S)
+        missing = 1 - weights.sum(1, dtype=at_least_float32(weights))  # (B,S)
+        real = torch.arange(missing.shape[1]) < inputs.model.memory_lengths(inputs.batch).unsqueeze(1)
+        return {"doubly_stochastic_loss": (missing.square() * real.to(missing.device)).sum()}

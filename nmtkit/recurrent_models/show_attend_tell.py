@@ -1,0 +1,75 @@
+"""Show, Attend and Tell: an LSTM that looks at the regions of a picture before each word (Xu et al. 2015).
+
+    c_0 = f_init,c(mean a),  h_0 = f_init,h(mean a)                   section 3.1.2
+    e_ti = f_att(a_i, h_{t-1}),  alpha_t = softmax(e_t)               eqs. 4 and 5
+    z_t = beta_t sum_i alpha_ti a_i,  beta_t = sigmoid(f_b(h_{t-1}))  eq. 13 and section 4.2.1
+    h_t = LSTM(E y_{t-1}, h_{t-1}, z_t)                               eqs. 1 to 3
+    p(y_t) = softmax(L_o (E y_{t-1} + L_h h_t + L_z z_t))             eq. 7
+
+This is the soft attention; `training.doubly_stochastic` is eq. 14. Letters as in show_and_tell.py.
+"""
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from nmtkit.core.settings import Field, Width
+from nmtkit.data.batch import Batch
+from nmtkit.layers.attention import Additive, Attention
+from nmtkit.layers.kv_cache import KVCache
+from nmtkit.layers.recurrent import Bridge, StackedCells, init_weights
+from nmtkit.models.base import MODELS, ModelOutput, VocabularySizes, rows_per_sentence
+from nmtkit.models.output import project_to_vocabulary
+from nmtkit.recurrent_models.recurrent import AttentionMemory, RecurrentState
+from nmtkit.recurrent_models.show_and_tell import Captioner, CaptionerConfig
+
+
+class ShowAttendTellConfig(CaptionerConfig):
+    """The defaults suit small corpora."""
+
+    kind: Literal["show_attend_tell"] = "show_attend_tell"
+    """Which model."""
+    attention_size: Width = Field(default=256, ge=1)
+    """Units in which a region is compared with the state."""
+
+
+@MODELS.register("show_attend_tell")
+class ShowAttendTell(Captioner[AttentionMemory]):
+    """Look, then update; see the head of this file."""
+
+    Config = ShowAttendTellConfig
+
+    def __init__(self, config: ShowAttendTellConfig, sizes: VocabularySizes) -> None:
+        super().__init__(config, sizes)
+        embedding, hidden, region = config.embedding_size, config.hidden_size, self.region_size
+        self.attention = Attention(Additive(hidden, region, config.attention_size, 0))
+        self.gate = nn.Linear(hidden, 1)
+        self.bridge = Bridge("tanh", "lstm", region, hidden, 1)
+        self.decoder = StackedCells("lstm", embedding + region, hidden)
+        self.readout = nn.Linear(hidden + region, embedding)
+        self.output = nn.Linear(embedding, sizes["tgt"])
+        init_weights(self, "xavier")
+
+    def encode(self, batch: Batch) -> AttentionMemory:
+        """The regions, their keys, and the first state."""
+        regions, mask, mean = self.regions(batch)
+        (hidden, cell), values = self.bridge(mean.unsqueeze(1), None), self.dropout(regions)
+        return AttentionMemory(mask, batch.inputs.copy, hidden, cell, values, self.attention.score.project(values))
+
+    def advance(
+        self, tokens: Tensor, state: RecurrentState, memory: Any, cache: KVCache, need_attention: bool = False
+    ) -> tuple[ModelOutput, RecurrentState]:
+        """Looks with the state that is there, then updates it."""
+        embedded = self.dropout(self.tgt_embedding(tokens))  # (N,E)
+        queries = state.hidden.reshape(-1, rows_per_sentence(len(tokens), memory), state.hidden.shape[2])  # (B,K,H)
+        contexts, weights = self.attention(queries, memory.keys, memory.values, memory.mask)
+        context = (torch.sigmoid(self.gate(queries)) * contexts).flatten(0, 1)  # (N,D)
+        new = RecurrentState(*self.decoder(torch.cat([embedded, context], -1), state.hidden, state.cell))
+        return ModelOutput(torch.cat([embedded, new.hidden[:, -1], context], -1), weights.flatten(0, 1)), new
+
+    def logits(self, output: ModelOutput, memory: AttentionMemory) -> Tensor:
+        """`(...,V)`; eq. 7 before the softmax, L_h and L_z side by side in one matrix."""
+        size = self.output.in_features
+        features = output.features[..., :size] + self.readout(output.features[..., size:])
+        return project_to_vocabulary(self.output, self.dropout(features), memory.shortlist)
