@@ -191,6 +191,8 @@ class Batch(Rows):
     """Terms that translations must contain or avoid; `nmtkit.search.constraints.Terms`."""
     next_sentence: Tensor | None = None
     """Whether the second segment of each text is its own, 0, or of another text, 1: `(B,)`."""
+    soft: Tensor | None = None
+    """Examples in which a hard attention that is trained draws no places: `(B,)`, bool."""
 
     @property
     def size(self) -> int:

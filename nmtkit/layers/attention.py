@@ -8,12 +8,16 @@ A local window (Luong et al. 2015, section 3.2) has a centre p_t, one for every 
 looks at the real positions s with `|s - p_t| <= D`, at most 2D+1 of them, and the softmax is taken over these alone
 (eq. 7). Positions count the tokens of a source from 0; its end mark is one of them.
 
+A hard attention (Xu et al. 2015, "Show, Attend and Tell", section 4.1) looks at one place: while it is trained at one
+that it draws, with its weights as probabilities; else at the one with the largest weight.
+
 Letters: B sentences, Q queries per sentence, S source length, A attention size, Hq query size, Hm memory size, D
 half-width of a window.
 """
 
 import math
 from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
@@ -285,13 +289,49 @@ def build_window(kind: WindowKind, query_size: int, half_width: int) -> LocalWin
     return LocalM(half_width) if kind == "local_m" else LocalP(half_width, query_size)
 
 
-class Attention(nn.Module):
-    """Weighs the encoder's states by how well they match a query, and sums them up."""
+@dataclass
+class Draws:
+    """The places s_t that a hard attention draws in one pass over a target: Xu et al. 2015, eqs. 8 and 9."""
 
-    def __init__(self, score: AttentionScore, window: LocalWindow | None = None) -> None:
+    soft: Tensor | None
+    """The sentences of which no place is drawn: their contexts are the expected ones; `(B,)`, bool. None: of all."""
+    log_probs: list[Tensor] = field(default_factory=list)
+    """log p(s_t) of each look, `(B,Q)`; 0 in a soft sentence."""
+
+    def contexts(self, weights: Tensor, values: Tensor) -> Tensor:
+        """`(B,Q,Hm)`: for every query the value at a place that is drawn from its weights `(B,Q,S)`."""
+        places = self.places(weights.detach())
+        picks, log_probs = _picks(places, weights), weights.gather(-1, places).squeeze(-1).log()
+        if self.soft is not None:
+            picks = torch.where(self.soft[:, None, None], weights, picks)
+            log_probs = log_probs.masked_fill(self.soft[:, None], 0.0)
+        self.log_probs.append(log_probs)
+        return torch.matmul(picks.to(values.dtype), values)
+
+    def places(self, weights: Tensor) -> Tensor:
+        """The places `(B,Q,1)`: the largest of p / Exp(1) is a draw from p."""
+        noise = torch.empty_like(weights).exponential_().clamp_(min=torch.finfo(weights.dtype).tiny)
+        return (weights / noise).argmax(-1, keepdim=True)
+
+    def path(self) -> Tensor:
+        """`log p(s_1 ... s_t | x)`, `(B,T)`."""
+        return torch.cat(self.log_probs, 1).cumsum(1)
+
+
+class Attention(nn.Module):
+    """Weighs the encoder's states by how well they match a query, and sums them up; if `hard`, it takes one of them."""
+
+    def __init__(self, score: AttentionScore, window: LocalWindow | None = None, hard: bool = False) -> None:
         super().__init__()
         self.score = score
         self.window = window
+        self.hard = hard
+        if hard:  # kept with the weights, so that a resumed training goes on with it
+            self.register_buffer("baseline", torch.zeros(()))  # b: the moving average of log p(y_t)
+
+    def draws(self, soft: Tensor | None) -> Draws | None:
+        """Of one pass; None where no places are drawn. `soft` is `Draws.soft`."""
+        return Draws(soft) if self.hard and self.training else None
 
     def centres(self, queries: Tensor, positions: Tensor, lengths: Tensor) -> Tensor | None:
         """The centres `(B,Q)` of a local window, None for a global attention; see `LocalWindow.forward`."""
@@ -310,15 +350,20 @@ class Attention(nn.Module):
 
         Values are encoder states `(B,S,Hm)`, keys what the score's `project` made of them; `mask` `(B,S)` is True where
         a source token is real. A score may read `coverage`, the sum of the weights of all earlier looks `(B,Q,S)`;
-        there is no window then. A sentence without a real token gets zeros.
+        there is no window then. A sentence without a real token gets zeros. The weights of a hard attention are
+        those of all places too.
         """
         if self.window is not None:
             assert centres is not None, "a local window needs the centres"
             assert coverage is None, "coverage is of the whole source"
-            return self._look_locally(self.window, queries, keys, values, mask.unsqueeze(1), centres)
-        energies = self.score(queries, keys) if coverage is None else self.score(queries, keys, coverage)  # (B,Q,S)
-        weights = masked_softmax(energies, mask.unsqueeze(1))  # (B,Q,S)
-        return torch.matmul(weights.to(values.dtype), values), weights
+            contexts, weights = self._look_locally(self.window, queries, keys, values, mask.unsqueeze(1), centres)
+            if not self.hard:
+                return contexts, weights
+        else:
+            energies = self.score(queries, keys) if coverage is None else self.score(queries, keys, coverage)
+            weights = masked_softmax(energies, mask.unsqueeze(1))  # (B,Q,S)
+        picks = _picks(weights.argmax(-1, keepdim=True), weights) if self.hard else weights
+        return torch.matmul(picks.to(values.dtype), values), weights
 
     def _look_locally(
         self, window: LocalWindow, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, centres: Tensor
@@ -339,6 +384,11 @@ class Attention(nn.Module):
             return torch.matmul(weights.to(values.dtype), values), weights
         contexts = torch.matmul(narrow.to(values.dtype).flatten(0, 1).unsqueeze(1), gather_window(values, positions))
         return contexts.view(*positions.shape[:2], -1), weights
+
+
+def _picks(places: Tensor, weights: Tensor) -> Tensor:
+    """1 at places `(B,Q,1)`, else 0, `(B,Q,S)`; 0 where the weight is, as without a real token."""
+    return torch.zeros_like(weights).scatter(-1, places, 1.0) * (weights > 0)
 
 
 def gather_window(sequence: Tensor, positions: Tensor) -> Tensor:

@@ -173,6 +173,8 @@ class ModelOutput(Rows):
     centres: Tensor | None = None
     """The centre of a local window, `(N,)`, `(B,T)` or `(M,)`, in source tokens from 0; None where `attention` is, and
     where a model may look at all of the source."""
+    path: Tensor | None = None
+    """`log p(s_1 ... s_t | x)` of the places that a hard attention has drawn up to this word, `(B,T)` or `(M,)`."""
 
     def gather(self, keep: Tensor) -> "ModelOutput":
         """The positions where `keep` `(B,T)` or `(B,)` is True, as M rows; spares the output layer the padding."""

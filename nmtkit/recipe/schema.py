@@ -240,21 +240,20 @@ class Recipe(Settings):
         for key, value in needed.items() if not attends else ():
             if value:
                 raise ValueError(f"`training.{key}`: {kind} has no attention of written words to compute it from")
+        if getattr(self.model, "hard_attention", False) != (training.hard_attention is not None):
+            both = "`model.hard_attention: true` and `training.hard_attention` belong together"
+            raise ValueError(f"{both}: set both (`training.hard_attention: {{}}` takes the defaults), or neither")
         if self.tokenizer.sampling and (linked or self.model.copies):
             raise ValueError(
                 f"`{'data.train.alignment' if linked else 'model.kind'}`: alignment links, and words that are copied, "
                 "need a fixed tokenization; set `tokenizer.sampling` to 0"
             )
         if guided is not None and guided.source == "file" and not linked:
-            raise ValueError(
-                "`training.guided_alignment`: its source is file, so `data.train.alignment` must name Pharaoh files "
-                "(one line of i-j links a pair)"
-            )
+            must = "so `data.train.alignment` must name Pharaoh files (one line of i-j links a pair)"
+            raise ValueError(f"`training.guided_alignment`: its source is file, {must}")
         if guided is not None and guided.source == "model" and not self.model.shows_one_head:
-            raise ValueError(
-                "`training.guided_alignment`: with source model all heads of a layer teach one of them, so the model "
-                "must be a transformer and `model.alignment_heads` a head number"
-            )
+            must = "so the model must be a transformer and `model.alignment_heads` a head number"
+            raise ValueError(f"`training.guided_alignment`: with source model all heads of a layer teach one, {must}")
         return self
 
     @model_validator(mode="after")

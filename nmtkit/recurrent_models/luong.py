@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from nmtkit.core.settings import Field, Width, model_validator
 from nmtkit.data.batch import Batch
-from nmtkit.layers.attention import SCORES, Attention, ScoreKind, WindowKind, build_window
+from nmtkit.layers.attention import SCORES, Attention, Draws, ScoreKind, WindowKind, build_window
 from nmtkit.layers.elementary import at_least_float32, mask_without_eos
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.recurrent import (
@@ -64,6 +64,8 @@ class LuongConfig(StackedConfig):
     """Where a word may look: everywhere; about its own position (local_m); or about a predicted one (local_p)."""
     window_size: Width = Field(default=10, ge=1)
     """D: how many source tokens a local window reaches to either side of its centre."""
+    hard_attention: bool = False
+    """A word looks at one place, which is drawn while `training.hard_attention` trains it, in place of at all."""
     input_feeding: bool = True
     """The decoder reads its last attentional state with the next word (section 3.3). false trains faster."""
 
@@ -90,6 +92,9 @@ class LuongConfig(StackedConfig):
                 "copying: shared copies by the attention, whose weights with window: local_p do not sum to one; "
                 "set copying to own, or window to another"
             )
+        if self.hard_attention and (self.copies or self.window == "local_p"):
+            why = "places are drawn from weights that sum to one, and words are not copied by them"
+            raise ValueError(f"hard_attention: {why}: set copying to none, and window to global or local_m")
         self.require_bridge_fits(self.bridge)
         self.require_equal_where_tied("hidden_size", "embedding_size")
         return self
@@ -132,6 +137,7 @@ class Luong(RecurrentModel[LuongMemory, LuongState]):
         self.attention = Attention(
             SCORES.get(config.score)(hidden, memory, config.attention_size, config.max_positions),
             build_window(config.window, hidden, config.window_size),
+            config.hard_attention,
         )
         self.attentional = nn.Linear(memory + hidden, hidden, bias=config.attentional_bias)
         self.ends_in_tanh = config.attentional_activation == "tanh"
@@ -186,17 +192,17 @@ class Luong(RecurrentModel[LuongMemory, LuongState]):
     def unroll(self, batch: Batch, memory: LuongMemory, need_attention: bool = False) -> ModelOutput:
         """All steps: the whole target at once, or word by word where each word is fed what came of the one before."""
         embedded = self._words(batch.targets.shifted)  # (B,T,E)
-        state = self.start(memory)
+        state, draws = self.start(memory), self.attention.draws(batch.soft)
         features, looks, centres = [], [], []
         for words in torch.split(embedded, 1 if self.input_feeding else embedded.shape[1], 1):
-            part, weights, places, state = self._update_then_look(words, state, memory)
+            part, weights, places, state = self._update_then_look(words, state, memory, draws)
             features.append(part)
             looks.append(weights)
             centres += [] if places is None else [places]
         states = torch.cat(features, 1)
-        attention = torch.cat(looks, 1) if need_attention or self.copy_gate is not None else None
+        attention = torch.cat(looks, 1) if need_attention or self.copy_gate is not None or draws else None
         places = torch.cat(centres, 1) if centres and need_attention else None
-        return ModelOutput(states, attention, self._gate(states), centres=places)
+        return ModelOutput(states, attention, self._gate(states), centres=places, path=draws.path() if draws else None)
 
     def _words(self, ids: Tensor) -> Tensor:
         """The word vectors `(...,E)`."""
@@ -213,17 +219,19 @@ class Luong(RecurrentModel[LuongMemory, LuongState]):
         return torch.sigmoid(gate.to(at_least_float32(gate)))
 
     def _update_then_look(
-        self, embedded: Tensor, state: LuongState, memory: LuongMemory
+        self, embedded: Tensor, state: LuongState, memory: LuongMemory, draws: Draws | None
     ) -> tuple[Tensor, Tensor, Tensor | None, LuongState]:
         """Words `(N,T,E)`, one with input feeding, to what `_look` gives and the state after the last word."""
         inputs = embedded if state.fed is None else torch.cat([embedded, state.fed.unsqueeze(1)], -1)
         states, final = run_rnn(self.decoder, inputs, layers_first(state.hidden, state.cell))  # (N,T,H)
-        attentional, weights, centres = self._look(states, state.position, memory)
+        attentional, weights, centres = self._look(states, state.position, memory, draws)
         fed = None if state.fed is None else attentional[:, -1]
         after = LuongState(*rows_first(final), fed=fed, position=state.position + embedded.shape[1])
         return attentional, weights, centres, after
 
-    def _look(self, states: Tensor, position: Tensor, memory: LuongMemory) -> tuple[Tensor, Tensor, Tensor | None]:
+    def _look(
+        self, states: Tensor, position: Tensor, memory: LuongMemory, draws: Draws | None = None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
         """From T states `(N,T,H)`, the first at a position `(N,)`: the states of eq. 5, weights `(N,T,S)`, centres."""
         rows, steps, _ = states.shape
         sentences = memory.mask.shape[0]
@@ -231,6 +239,7 @@ class Luong(RecurrentModel[LuongMemory, LuongState]):
         positions = position.unsqueeze(1) + torch.arange(steps, device=states.device)  # (N,T)
         centres = self.attention.centres(queries, positions.view(sentences, -1), memory.lengths)  # (B,Q)
         contexts, weights = self.attention(queries, memory.keys, memory.values, memory.mask, centres)
+        contexts = draws.contexts(weights, memory.values) if draws else contexts
         attentional = self.attentional(torch.cat([contexts, queries], -1))  # (B,Q,H)
         attentional = self.dropout(torch.tanh(attentional) if self.ends_in_tanh else attentional)
         if self.copy_attention is not None:

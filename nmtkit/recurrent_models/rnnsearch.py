@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from nmtkit.core.settings import Field, Width, model_validator
 from nmtkit.data.batch import Batch
-from nmtkit.layers.attention import SCORES, Additive, Attention, ScoreKind
+from nmtkit.layers.attention import SCORES, Additive, Attention, Draws, ScoreKind
 from nmtkit.layers.elementary import Maxout
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.recurrent import Bridge, BridgeKind, StackedCells, init_weights
@@ -45,6 +45,8 @@ class RnnSearchConfig(StackedConfig):
     """How well a decoder state matches an encoder state; additive is the paper's."""
     max_positions: Width = Field(default=1024, ge=1)
     """The longest source, in tokens with its end mark, that a location score can take; the others take any."""
+    hard_attention: bool = False
+    """A word looks at one place, which is drawn while `training.hard_attention` trains it, in place of at all."""
     bridge: BridgeKind = "tanh"
     """The decoder's first state: a map of the encoder's last, with a tanh (the paper's) or linear; a copy; or zero."""
     readout_state: Literal["previous", "current"] = "previous"
@@ -69,7 +71,7 @@ class RnnSearch(RecurrentModel[AttentionMemory, RecurrentState]):
         embedding, hidden, memory = config.embedding_size, config.hidden_size, config.memory_size
         self.read_before_update = config.readout_state == "previous"
         score = SCORES.get(config.score)(hidden, memory, config.attention_size, config.max_positions)
-        self.attention = Attention(score)
+        self.attention = Attention(score, hard=config.hard_attention)
         self.bridge = Bridge(config.bridge, config.cell, config.width, hidden, config.layers)
         self.decoder = StackedCells(config.cell, embedding + memory, hidden, config.layers, config.dropout)
         self.readout = Maxout(hidden + embedding + memory, config.maxout_size)
@@ -103,28 +105,30 @@ class RnnSearch(RecurrentModel[AttentionMemory, RecurrentState]):
     def unroll(self, batch: Batch, memory: AttentionMemory, need_attention: bool = False) -> ModelOutput:
         """All steps: words are embedded before the loop and features joined after it, each in one go."""
         embedded = self.dropout(self.tgt_embedding(batch.targets.shifted))  # (B,T,E)
-        state = self.start(memory)
+        state, draws = self.start(memory), self.attention.draws(batch.soft)
         states, contexts, looks = [], [], []
         for word in embedded.unbind(1):
-            context, weights, new_state = self._look_then_update(word, state, memory)
+            context, weights, new_state = self._look_then_update(word, state, memory, draws)
             states.append((state if self.read_before_update else new_state).hidden[:, -1])
             contexts.append(context)
             looks.append(weights)
             state = new_state
         features = torch.cat([torch.stack(states, 1), embedded, torch.stack(contexts, 1)], -1)  # (B,T,H+E+M)
-        return ModelOutput(features, torch.stack(looks, 1) if need_attention else None)
+        attention = torch.stack(looks, 1) if need_attention or draws else None
+        return ModelOutput(features, attention, path=draws.path() if draws else None)
 
     def logits(self, readout: ModelOutput, memory: AttentionMemory) -> Tensor:
         """`(...,V)` of `[s; E y_{i-1}; c_i]` through maxout: A.2.2."""
         return project_to_vocabulary(self.output, self.dropout(self.readout(readout.features)), memory.shortlist)
 
     def _look_then_update(
-        self, embedded: Tensor, state: RecurrentState, memory: AttentionMemory
+        self, embedded: Tensor, state: RecurrentState, memory: AttentionMemory, draws: Draws | None = None
     ) -> tuple[Tensor, Tensor, RecurrentState]:
         """From words `(N,E)` to contexts `(N,M)`, weights `(N,S)` and the next state."""
         beam = rows_per_sentence(embedded.shape[0], memory)
         queries = state.hidden[:, -1].reshape(-1, beam, state.hidden.shape[2])  # (B,K,H)
         contexts, weights = self.attention(queries, memory.keys, memory.values, memory.mask)
+        contexts = draws.contexts(weights, memory.values) if draws else contexts
         context = contexts.flatten(0, 1)  # (N,M)
         new_state = self.decoder(torch.cat([embedded, context], -1), state.hidden, state.cell)
         return context, weights.flatten(0, 1), RecurrentState(*new_state)

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from nmtkit.core.registry import suggest_names
 from nmtkit.core.settings import MAX_THREADS, Field, Settings, field_validator, model_validator
-from nmtkit.training.objectives.attention import GuidedAlignmentConfig
+from nmtkit.training.objectives.attention import GuidedAlignmentConfig, HardAttentionConfig
 from nmtkit.training.objectives.corruption import DenoisingConfig, PermutationConfig, SpanCorruptionConfig
 from nmtkit.training.objectives.masked_words import MaskedWordsConfig
 from nmtkit.training.objectives.objective import OBJECTIVES, chosen_objectives
@@ -30,6 +30,8 @@ class TrainingConfig(OptimizerConfig):
     load is usual in Shazeer et al. 2017. 0 is off."""
     doubly_stochastic: float = Field(default=0.0, ge=0)
     """Weight of a loss that wants all of a picture attended to alike (lambda of Xu et al. 2015, eq. 14). 0 is off."""
+    hard_attention: HardAttentionConfig | None = None
+    """Trains a model with `model.hard_attention` to choose places by drawing them; `{}` takes the defaults."""
     reinforce: ReinforceConfig | None = None
     """Self-critical training: reward summaries that the model samples, beside the likelihood of the references. It is
     for a last stage."""
@@ -135,8 +137,9 @@ class TrainingConfig(OptimizerConfig):
                 f"{replacing[0]}: it takes the place of the likelihood, so not together with {others[0]}; give each a "
                 "stage of its own"
             )
-        if self.reinforce is not None and self.guided_alignment is not None:
-            raise ValueError("reinforce: not together with guided_alignment; give each a stage of its own")
+        for other in ("guided_alignment", "hard_attention") if self.reinforce is not None else ():
+            if getattr(self, other) is not None:
+                raise ValueError(f"reinforce: not together with {other}; give each a stage of its own")
         return self
 
     @property

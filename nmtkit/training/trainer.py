@@ -181,6 +181,8 @@ class Trainer:
         bad = ~torch.isfinite(norm + sums.sum())
         skippable_step(bad, self.optimizer, self.lr)
         self.optimizer.zero_grad(set_to_none=True)
+        for objective in self.objectives:
+            objective.after_update(self.model, dict(zip(self.normalizers, sums, strict=True)), counts)
         self.update, self.is_saved = self.update + 1, False
         if self.ema:
             self.ema.update(self.update)

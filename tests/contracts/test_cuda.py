@@ -95,18 +95,23 @@ def walk_on(model: Decoder, cuda: PretendedCuda) -> None:
     assert cuda.waits == []
 
 
+def on_attention(model: Model, **weight: float) -> dict[str, Any]:
+    """The losses that train the attention of the words that are written."""
+    losses: dict[str, Any] = {"guided_alignment": weight, "coverage_weight": 0.5} if attends(model) else {}
+    return losses | ({"hard_attention": {}} if getattr(model.config, "hard_attention", False) else {})
+
+
 def gradients_on(model: Model, batch: Batch, device: torch.device, reinforced: bool = False) -> dict[str, Tensor]:
     """The gradients of what the model can be trained by, on a batch that is gone through in parts."""
     model.train()
     model.zero_grad()
     part = 4 * 20 * 8  # bytes: several parts
-    attending: dict[str, Any] = {"guided_alignment": {}, "coverage_weight": 0.5} if attends(model) else {}
     if reinforced:
         backward(model, batch, 10, part, device, reinforce={"max_length": 3})
     else:
         own: dict[str, Any] = {name: {} for name in model.pretrained_by[:1]} or {"label_smoothing": 0.1}
         own |= {model.config.further_head: 1.0} if model.config.further_head else {}
-        backward(model, batch, 10, part, device, **own, **attending)
+        backward(model, batch, 10, part, device, **own, **on_attention(model))
     model.eval()
     return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
 
@@ -259,8 +264,8 @@ def gradients_of(model: Model, device: str, in_bf16: bool = False, copies: int =
     """The gradients of one batch of an update of `TOKENS` tokens, on the CPU."""
     model.to(device).train().zero_grad()
     batch = linked(batch_of(model, SOURCES * copies, TARGETS * copies))
-    attending: dict[str, Any] = {"guided_alignment": {"weight": 1.0}, "coverage_weight": 1.0}
-    given = attending if attends(model) else {}
+    given = on_attention(model, weight=1.0)
+    torch.manual_seed(1)  # of the places that are drawn
     with torch.autocast(device, torch.bfloat16, enabled=in_bf16):
         backward(model, batch, TOKENS, 1 << 10, torch.device(device), links=TOKENS, label_smoothing=0.1, **given)
     return {name: parameter.grad.cpu() for name, parameter in model.named_parameters() if parameter.grad is not None}

@@ -1,11 +1,12 @@
-"""Losses on attention, guided alignment, coverage and double stochasticity; and on the gates between experts.
+"""Losses on attention, guided alignment, coverage, double stochasticity and drawn places; on the gates between experts.
 
 Chen et al. 2016, "Guided Alignment Training for Topic-Aware Neural Machine Translation"; Garg et al. 2019, "Jointly
 Learning to Align and Translate with Transformer Models"; See et al. 2017, "Get To The Point"; Xu et al. 2015, "Show,
 Attend and Tell"; Shazeer et al. 2017, "Outrageously Large Neural Networks".
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
@@ -14,7 +15,10 @@ from torch.nn.functional import pad
 
 from nmtkit.core.settings import Field, Settings
 from nmtkit.data.batch import Batch
+from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.layers.elementary import at_least_float32
+from nmtkit.models.base import Model
+from nmtkit.training.objectives.likelihood import negative_log_probs
 from nmtkit.training.objectives.objective import OBJECTIVES, InputKind, Objective, ObjectiveInput
 
 AlignmentSource = Literal["file", "model"]
@@ -22,6 +26,9 @@ AlignmentLoss = Literal["cross_entropy", "squared_error"]
 
 _LEAST = 1e-30
 """The least weight in a logarithm: a window or rounding may have made a weight zero."""
+
+_BASELINE = "attention.baseline"
+"""The buffer of a model with the b of a hard attention."""
 
 
 class GuidedAlignmentConfig(Settings):
@@ -175,3 +182,59 @@ class DoublyStochasticLoss(Objective):
         missing = 1 - weights.sum(1, dtype=at_least_float32(weights))  # (B,S)
         real = torch.arange(missing.shape[1]) < inputs.model.memory_lengths(inputs.batch).unsqueeze(1)
         return {"doubly_stochastic_loss": (missing.square() * real.to(missing.device)).sum()}
+
+
+class HardAttentionConfig(Settings):
+    """How a hard attention learns where to look (Xu et al. 2015, section 4.1)."""
+
+    reward_weight: float = Field(default=1.0, ge=0)
+    """lambda_r: weight of the reward of drawn places; 1 is the gradient of the expected log-likelihood."""
+    entropy_weight: float = Field(default=0.01, ge=0)
+    """lambda_e: weight of the entropy of the places' distribution, in nats, which keeps it from narrowing too soon."""
+    soft_share: float = Field(default=0.5, ge=0, le=1)
+    """Probability that no places of a sentence are drawn, and it is read as by a soft attention; 0.5 in the paper."""
+
+
+@OBJECTIVES.register("hard_attention")
+@dataclass(frozen=True)
+class HardAttention(Objective):
+    """What drawn places add to the likelihood: their reward, and their entropy (Xu et al. 2015, below eq. 12).
+
+        d/dW log p(y|s,x) + lambda_r (log p(y|s,x) - b) d/dW log p(s|x) + lambda_e d/dW H[s]
+        b_k = 0.9 b_{k-1} + 0.1 log p(y|s_k,x)
+
+    The first term is the likelihood's. A place is rewarded for the words from its own on: it cannot change those before
+    it, which would add noise, and nothing on average. b is of one word, so that it suits texts of any length. The
+    reward has a gradient, but no value in the loss, where it would mean nothing.
+    """
+
+    normalizers: ClassVar = {"hard_attention_loss": "tokens", "attention_entropy": "tokens"}
+
+    settings: HardAttentionConfig
+
+    @classmethod
+    def from_setting(cls, setting: HardAttentionConfig | None) -> "HardAttention | None":
+        """None without settings."""
+        return None if setting is None else cls(settings=setting)
+
+    def corrupt(self, batch: Batch, generator: torch.Generator, tokenizers: Tokenizers) -> Batch:
+        """Chooses the sentences that are read as by a soft attention."""
+        return replace(batch, soft=torch.rand(batch.size, generator=generator) < self.settings.soft_share)
+
+    def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
+        """The loss, and the entropy."""
+        weights, path, log_probs = inputs.output.attention, inputs.output.path, inputs.log_probs
+        assert log_probs is not None
+        assert weights is not None
+        assert path is not None, "a model in training mode that draws places"
+        nll = negative_log_probs(log_probs.detach(), inputs.batch, inputs.vocabulary_size, inputs.part)  # (M,)
+        reward = ((-nll - inputs.model.get_buffer(_BASELINE)) * (path - path.detach())).sum()
+        entropy = -(weights * weights.clamp(min=_LEAST).log()).sum()
+        loss = -self.settings.reward_weight * reward - self.settings.entropy_weight * entropy
+        return {"hard_attention_loss": loss, "attention_entropy": entropy.detach()}
+
+    def after_update(self, model: Model, sums: Mapping[str, Tensor], counts: Mapping[str, int]) -> None:
+        """Moves the baseline; an update that is not finite leaves it."""
+        baseline = model.get_buffer(_BASELINE)
+        moved = baseline.lerp(-sums["nll"].to(baseline) / max(1, counts["tokens"]), 0.1)
+        baseline.copy_(torch.where(moved.isfinite(), moved, baseline))

@@ -109,6 +109,10 @@ class Objective(ABC):
         """Adds gradients that `terms` cannot express; returns sums by name, `LOSS` times its weight."""
         return {}
 
+    def after_update(self, model: Model, sums: Mapping[str, Tensor], counts: Mapping[str, int]) -> None:
+        """May change a buffer of the model by the sums and counts of an update over all processes."""
+        return
+
     def metrics(self, means: Mapping[str, float]) -> dict[str, float]:
         """What the log reports of its means, `LOSS` left out: by default the means themselves."""
         return dict(means)
