@@ -120,8 +120,7 @@ class TransformerConfig(LayersConfig):
     elmo: ElmoConfig | None = None
     """What reads the context of source words: an elmo run, which `init_from.src_embedding` names. Default: nothing."""
     experts: ExpertsConfig | None = None
-    """Several feed-forward parts in some layers, a gate between them: a mixture of experts; `{}` takes the defaults.
-    `training.expert_balance` keeps all of them in use."""
+    """A mixture of feed-forward parts in some layers, kept in use by `training.expert_balance`; `{}`: the defaults."""
     copying: Literal["none", "head", "learned"] = "none"
     """Whether the decoder can copy source words, unknown ones too. head: by the attention of alignment_layer and
     alignment_heads. learned: by one more attention, which is then the one shown."""

@@ -168,10 +168,7 @@ def _put(places: Sequence[Tensor | None], make: Callable[[], Any]) -> None:
 
 
 def trace_ops(once: Callable[[], LoggedStep]) -> Captured:
-    """A step as a tape: its operations, each on the same tensors and into the same tensors.
-
-    A step whose tensors have sizes that depend on numbers has no tape: it is computed anew.
-    """
+    """A step as a tape: its operations, each on and into the same tensors; computed anew where sizes may change."""
     with _OpRecorder() as notes:
         result = once()
     if any(torch.Tag.dynamic_output_shape in call[0].tags for call in notes.calls):

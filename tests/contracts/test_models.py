@@ -54,6 +54,7 @@ LEARNERS: dict[str, dict[str, object]] = {
     "rnn_lm": {"hidden_size": 64, "layers": 1},
     "pointer_sentinel": {"hidden_size": 64, "layers": 1},
     "lstmn": {"hidden_size": 128, "layers": 1},
+    "snail": {"embedding_size": 48, "filters": 24, "reach": 8, "attention_size": 48},
 }
 """One size of each model that learns a small task in seconds."""
 

@@ -34,6 +34,7 @@ SMALL = {
     "rnn_lm": {"hidden_size": 5, "layers": 1},
     "pointer_sentinel": {"hidden_size": 5, "layers": 1, "window": 2},
     "lstmn": {"hidden_size": 5, "layers": 1},
+    "snail": {"embedding_size": 5, "filters": 2, "reach": 3, "blocks": 1, "attention_size": 3},
     "bert": {"hidden_size": 8, "feed_forward_size": 12, "heads": 2, "layers": 1},
     "electra": {"hidden_size": 8, "feed_forward_size": 12, "heads": 2, "layers": 1, "generator_size": 0.5},
     "xlnet": {"hidden_size": 8, "feed_forward_size": 12, "heads": 2, "layers": 1},
