@@ -100,7 +100,7 @@ class Experiment:
         made = self.folder / f"{'-'.join(map(str, words))}.{command}.{split}".replace("/", "-")
         self.nmtkit(command, *words, f"{split}.src", "-o", made, "-q", "--device", "cpu")
         score = self.nmtkit("score", made, "--ref", f"{split}.tgt", "--metrics", "bleu", "--json")
-        return float(json.loads(score)[0]["value"])
+        return float(json.loads(score)["systems"][0]["scores"][0]["value"])
 
     def train(self, name: str, updates: int, settings: dict[str, object]) -> Path:
         """Trains a run by a recipe, unless that was done; returns the run's folder."""
