@@ -15,11 +15,13 @@ from nmtkit.cli.reading import STDIN, stdin_sentences
 from nmtkit.cli.reporting import note, tell
 from nmtkit.console.heatmaps import show_attention, show_document
 from nmtkit.core.errors import DataError
+from nmtkit.corpus.features import FeaturesFile
 from nmtkit.experiment.loading import DecodingOptions, as_translator, load_from_options
 from nmtkit.metrics.metric import text_metrics
 from nmtkit.metrics.systems import titles
 from nmtkit.models.base import as_headed
 from nmtkit.pictures import AttentionPicture
+from nmtkit.pictures.captions import draw_caption
 from nmtkit.pictures.colour_tables import Entropies, head_entropies, save_entropies, save_positions, word_entropies
 from nmtkit.pictures.curves import Points, Training, save_training
 from nmtkit.pictures.documents import save_documents
@@ -91,6 +93,7 @@ def plot_attention_command(
 
     Of a classifier the text is drawn: the weight of each sentence beside it, and that of each word as its shade. Of a
     language model that looks back (lstmn) each row is a word of SOURCE, and the columns are the words before it.
+    Of a captioner SOURCE is a file of pictures, and TARGET the number of one of them: by each word is where it looks.
 
     `nmtkit visualize-alignment` is another name of this command.
 
@@ -104,11 +107,24 @@ def plot_attention_command(
       nmtkit plot-attention -m runs/transformer "The old woman sleeps." --layers -o layers.html
       head -100 test.en | nmtkit plot-attention --what entropy -o entropy.svg
       head -2 texts.txt | nmtkit plot-attention -m runs/topics -o read.png
+      nmtkit plot-attention -m runs/demo-captions test.images.npz 3 -o looks.png
     """
     _require_fitting_options(output, grid, layers, what, source, bool(how.layer or how.head))
     system = load_from_options(how, notify=note)
     if system.tokenizers.labels is not None:
         _plot_documents(system, source, output, bool(target or grid or layers or what != "attention"), style)
+        return
+    if system.reads == "features":
+        if source is None or not output or grid or layers or what != "attention":
+            raise click.UsageError("a captioner is drawn by PICTURES NUMBER -o FILE, without --grid, --layers, --what")
+        file = FeaturesFile(source)
+        why = "".join(fault.message for fault in file.new_faults())
+        if not (target := target or "1").isdecimal() or not 1 <= int(target) <= file.count:
+            raise DataError(why or f"{source} has {file.count:,} pictures: {target!r} is the number of none of them")
+        rows = file.read(int(target) - 1)
+        caption = as_translator(system).search([rows], need_attention=True)[0][0]
+        drawn = attention_views.caption_view(system, rows, caption)
+        save_pictures(output, lambda path: draw_caption(*drawn, path, style))
         return
     if system.reads == "prompt" and what == "attention":
         if target or layers:

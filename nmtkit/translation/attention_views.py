@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from nmtkit.core import device as devices
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.corpus.alignments import SoftAlignment
+from nmtkit.corpus.features import Rows
 from nmtkit.corpus.sentences import split_sentences
 from nmtkit.data.batch import Batch, Targets
 from nmtkit.data.tokenizer import WORD_START
@@ -173,6 +174,19 @@ def look_back_pictures(reader: TextModel, texts: Sequence[str]) -> list[Attentio
         columns, rows, merged = merge_subwords(read, read, weights)
         pictures.append(AttentionPicture(columns, rows, merged, title=reader.name, left_out=source.left_out))
     return pictures
+
+
+def caption_view(reader: TextModel, rows: Rows, caption: Translation) -> tuple[Any, list[str], Any, tuple[int, int]]:
+    """What `draw_caption` draws: image, words, weights, grid. Features have no image; their regions fill a square."""
+    regions = 0 if caption.attention is None else caption.attention.shape[1]
+    image = rows.reshape(len(rows), -1, 3) if rows.dtype == np.uint8 else None
+    high, wide = (round(regions**0.5),) * 2 if image is None else image.shape[:2]
+    grids = ((-(-high // 2**halved), -(-wide // 2**halved)) for halved in range(9))
+    grid = next((grid for grid in grids if grid[0] * grid[1] == regions), None)
+    if caption.attention is None or grid is None:
+        raise NmtkitError(f"the model {reader.name!r} looks at no grid of regions to be drawn; take show_attend_tell")
+    weights, cells = caption.attention[: len(caption.tokens)].astype(np.float64), [f"{WORD_START}-"] * regions
+    return image, *merge_subwords(cells, caption.tokens, weights)[1:], grid
 
 
 def require_heads(reader: TextModel, what: str = "layers of attention heads") -> HeadedModel:
