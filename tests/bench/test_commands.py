@@ -106,6 +106,7 @@ def test_generation_is_measured(bench: Command, tmp_path: Path) -> None:
     assert "nmtkit, fp32" in done.out
 
 
+@pytest.mark.slow
 def test_an_engine_that_cannot_do_it_is_refused_at_once(trained: Path) -> None:
     for engine, fault in {
         "huggingface": "huggingface has no counterpart of a rnnsearch",

@@ -63,6 +63,7 @@ def test_the_floor_trains_on_a_gpu_and_never_waits(batch: Batch) -> None:
         assert float(cuda.bring_back(loss.detach())) == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_every_block_of_every_engine_is_measured(tmp_path: Path) -> None:
     """They get the same batches, which the bench itself asserts."""
     folder = make_captions(tmp_path, {"kind": "transformer"}, 100, {"train": 100, "valid": 5, "test": 5})

@@ -214,7 +214,7 @@ def test_a_text_in_place_of_a_file(command: str, console: Command) -> None:
 @pytest.mark.parametrize(
     ("given", "near"),
     [
-        ("demoo", "demo, demo-parsing and demo-news-attention"),
+        ("demoo", "demo, demo-captions and demo-parsing"),
         ("preset-smal.yaml", "preset-small, "),
         ("mine.yaml", ""),
         ("x" * 300, ""),

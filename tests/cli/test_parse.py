@@ -123,6 +123,7 @@ def test_a_treebank_becomes_the_two_files_of_a_parser(console: Command, tmp_path
     assert lines_in(words) == ["the cat sleeps .", "oh"]  # as it was
 
 
+@pytest.mark.slow
 def test_the_trees_of_the_demo_are_over_its_words() -> None:
     for part, size in {"train": 7000, "valid": 300, "test": 300}.items():
         words, trees = lines_of(f"{part}.words"), lines_of(f"{part}.trees")

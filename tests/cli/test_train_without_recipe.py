@@ -122,6 +122,7 @@ def test_resume(texts: Path, console: Command) -> None:
     assert not Path("nowhere").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("copied")
 def test_an_earlier_run_is_not_lost(texts: Path, console: Command) -> None:
     before = Path("run/chosen.yaml").read_text(encoding="utf-8")
@@ -139,6 +140,7 @@ def test_an_earlier_run_is_not_lost(texts: Path, console: Command) -> None:
     assert [path.name for path in Path("other").iterdir()] == ["letter.txt"]
 
 
+@pytest.mark.slow
 def test_an_attempt_that_was_cut_off_can_be_made_again(texts: Path, console: Command) -> None:
     """Killed while it wrote the held-out pairs: a chosen recipe, half of the text, and nothing else."""
     write_lines("run/text/train.en", ["half"])
@@ -147,6 +149,7 @@ def test_an_attempt_that_was_cut_off_can_be_made_again(texts: Path, console: Com
     assert len(lines_in(Path("run/text/train.en"))) == 540
 
 
+@pytest.mark.slow
 def test_sets_of_ones_own(texts: Path, console: Command) -> None:
     own = [*pair(texts, "valid", "valid-"), *pair(texts, "test", "test-")]
     assert "held out" not in succeeded(console("train", *pair(texts), *own, *QUICK)).err
@@ -163,6 +166,7 @@ def test_sets_of_ones_own(texts: Path, console: Command) -> None:
     assert not Path("run/text/test.en").exists()
 
 
+@pytest.mark.slow
 def test_several_corpora_packed_or_not(texts: Path, console: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """A text is read to choose and to be divided; its parts to be looked at, to be checked and to be encoded."""
     opened: Counter[str] = Counter()
@@ -200,6 +204,7 @@ def test_fifty_pairs_are_enough_to_run(texts: Path, console: Command) -> None:
     assert loaded.training.max_minutes == 1
 
 
+@pytest.mark.slow
 def test_summaries(console: Command) -> None:
     with gzip.open(NEWS / "train.jsonl.gz", "rt", encoding="utf-8") as file:
         records = [json.loads(next(file)) for _ in range(60)]

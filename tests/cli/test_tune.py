@@ -52,6 +52,7 @@ def test_what_is_tuned_is_used_shown_and_cleared(corpus: Path, console: Command,
     assert "0, kept in " in console("doctor").out
 
 
+@pytest.mark.slow
 def test_a_resumed_run_uses_what_it_was_begun_with(corpus: Path, console: Command, tmp_path: Path) -> None:
     """Even if the machine would choose otherwise by now; a recipe that names another value is another recipe."""
     given = ["train", corpus / "tiny.yaml", "--run", "run", *ONE]

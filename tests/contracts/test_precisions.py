@@ -37,7 +37,9 @@ def pack_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inference, "MIN_OUTPUTS", 2)
 
 
-@pytest.mark.parametrize(("variant", "kinds"), in_turns(supported_precisions(torch.device("cpu"))))
+@pytest.mark.parametrize(
+    ("variant", "kinds"), in_turns(supported_precisions(torch.device("cpu")), each=2, only_first=True)
+)
 @torch.no_grad()
 def test_packed_models_are_near_and_do_not_depend_on_the_batch(variant: str, kinds: list[inference.Precision]) -> None:
     for precision in kinds:
@@ -55,7 +57,7 @@ def test_packed_models_are_near_and_do_not_depend_on_the_batch(variant: str, kin
             assert (few - log_probs[rows])[real[rows]].abs().max() < ROUNDING[precision]
 
 
-@pytest.mark.parametrize(("variant", "dtypes"), in_turns([torch.bfloat16, torch.float16]))
+@pytest.mark.parametrize(("variant", "dtypes"), in_turns([torch.bfloat16, torch.float16], only_first=True))
 @torch.no_grad()
 def test_cast_models_are_near(variant: str, dtypes: list[torch.dtype]) -> None:
     """As on CUDA: all weights in 16 bits, what is added up wide."""

@@ -167,6 +167,7 @@ def test_killed_within_a_stage_or_at_its_end_and_resumed(
     assert_same_run(tmp_path / "run", straight.folder)
 
 
+@pytest.mark.slow
 def test_stopped_by_a_signal_and_resumed(corpus: Path, straight: Straight, tmp_path: Path) -> None:
     seen: list[AnyEvent] = []
     run = begin(corpus, tmp_path / "run")
@@ -321,6 +322,7 @@ def test_a_schedule_over_the_budget_ends_with_the_part_of_its_stage(
     assert rates[5:8] == pytest.approx([0.005, 0.0025, 0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("update", daily([6, 2, 9]))
 def test_parts_of_the_time_are_the_same_when_a_run_goes_on(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, update: int

@@ -72,6 +72,7 @@ def is_refused(done: Done, holder: int) -> bool:
 LATE = ("train --resume", "train --resume auto", "train --overwrite", "train", "train --set seed=8", "preprocess")
 
 
+@pytest.mark.slow
 def test_others_leave_a_training_alone(runner: Runner, straight: Path, place: Path) -> None:
     first = runner.start("train", "tiny.yaml", "--run", "run", *LONG, cwd=place)
     wait_for_update(place / "run", 21, first.runs)  # a state is there to go on with

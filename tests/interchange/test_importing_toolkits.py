@@ -67,6 +67,7 @@ def cut(side: int, text: str, pieces: bool, words: list[str]) -> list[str]:
     return best[-1][1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", JOEYS)
 def test_a_transformer_of_joey_nmt_computes_what_it_did(kind: str, tmp_path: Path) -> None:
     config = joey_config(**JOEYS[kind])

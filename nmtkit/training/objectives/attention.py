@@ -187,8 +187,8 @@ class DoublyStochasticLoss(Objective):
 class HardAttentionConfig(Settings):
     """How a hard attention learns where to look (Xu et al. 2015, section 4.1)."""
 
-    reward_weight: float = Field(default=1.0, ge=0)
-    """lambda_r: weight of the reward of drawn places; 1 is the gradient of the expected log-likelihood."""
+    reward_weight: float = Field(default=0.02, ge=0)
+    """lambda_r: weight of the reward of drawn places; 1 is the expected log-likelihood's gradient, with much noise."""
     entropy_weight: float = Field(default=0.01, ge=0)
     """lambda_e: weight of the entropy of the places' distribution, in nats, which keeps it from narrowing too soon."""
     soft_share: float = Field(default=0.5, ge=0, le=1)
