@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import pytest
 from commands import Command, backwards_links, lines_in, logged, refused, sets, succeeded, write_lines
 
 SHORT = sets("training.max_updates=4", "training.log_every=2", "evaluation.max_sentences=2", "search.max_length=9")
@@ -10,6 +11,7 @@ UNTESTED = [*SHORT, "--set", "data.test=null"]
 GUIDED = "training.guided_alignment.weight=0.5"
 
 
+@pytest.mark.slow
 def test_the_loss_is_shown_where_alignments_guide(small_corpus: Path, nmtkit: Command, tmp_path: Path) -> None:
     gold = write_lines(tmp_path / "train.align", backwards_links(lines_in(small_corpus / "train.src")))
     command = ["train", small_corpus / "tiny.yaml", *UNTESTED, "--run"]
@@ -40,6 +42,7 @@ def test_links_counted_from_1_are_refused_until_that_is_said(
     succeeded(nmtkit(*command, tmp_path / "run", "--set", "data.train.alignment_base=1"))
 
 
+@pytest.mark.slow
 def test_a_gold_alignment_counted_from_1_is_noted(small_corpus: Path, nmtkit: Command, tmp_path: Path) -> None:
     gold = tmp_path / "gold"
     gold.write_text("1-1 2-2\n" * 40)

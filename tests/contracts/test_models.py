@@ -375,7 +375,7 @@ def test_bfloat16_autocast_stays_near(name: str) -> None:
     torch.testing.assert_close(near, exact, rtol=0, atol=0.1)
 
 
-@pytest.mark.parametrize(("model", "beams"), in_turns([1, 3]), indirect=["model"])
+@pytest.mark.parametrize(("model", "beams"), in_turns([1, 3], only_first=True), indirect=["model"])
 def test_together_and_in_slots_that_are_free_equals_alone(
     model: Decoder, beams: list[int], request: pytest.FixtureRequest
 ) -> None:
@@ -431,7 +431,7 @@ def test_the_engine_finds_what_the_reference_finds(
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("beam", [1, 4])
+@pytest.mark.parametrize("beam", daily([4, 1]))
 def test_a_prompt_is_read_as_its_steps_are_walked(model: Decoder, beam: int) -> None:
     """Prompts of several lengths, and three words behind each by every hypothesis, are as in a given target."""
     batch, lengths = batch_of(model, SOURCES, TARGETS), torch.tensor([len(row) for row in TARGETS])

@@ -312,6 +312,7 @@ def test_minutes_of_a_recipe_are_those_of_the_whole_training(
     assert [round(event.seconds) for event in events if isinstance(event, Stopped)] == [60 * end for end in ends]
 
 
+@pytest.mark.slow
 def test_a_schedule_over_the_budget_ends_with_the_part_of_its_stage(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -342,6 +343,7 @@ def test_more_time_is_the_last_stages(corpus: Path, tmp_path: Path, monkeypatch:
     assert ends_of(after.events) == [15]
 
 
+@pytest.mark.slow
 def test_a_stage_for_which_no_time_is_left_hands_on_what_it_got(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
