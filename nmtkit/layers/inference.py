@@ -84,6 +84,7 @@ class InferenceLinear(nn.Module):
     keeps_16_bits = False
     """Whether a 16-bit result stays so: logits, which are many, and queries, keys and values of attention, which then
     has 16 bits, too."""
+    # What oneDNN has packed is called `packed`: other operators read it as if it were a matrix, and write beyond it.
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
@@ -126,16 +127,16 @@ class Bf16Linear(InferenceLinear):
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__(weight, None if bias is None else bias.bfloat16())
-        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach().bfloat16())
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().bfloat16())
 
     def forward(self, inputs: Tensor) -> Tensor:
         """The map, rounded to bfloat16; in float32 unless `keeps_16_bits`."""
-        result = _onednn(inputs.bfloat16(), self.weight, self.bias, "none")
+        result = _onednn(inputs.bfloat16(), self.packed, self.bias, "none")
         return result if self.keeps_16_bits else result.float()
 
     def forward_relu(self, inputs: Tensor) -> Tensor:
         """In bfloat16."""
-        return _onednn(inputs.bfloat16(), self.weight, self.bias, "relu")
+        return _onednn(inputs.bfloat16(), self.packed, self.bias, "relu")
 
 
 class Int8Linear(InferenceLinear):
@@ -145,7 +146,7 @@ class Int8Linear(InferenceLinear):
         super().__init__(weight, bias)
         whole, scales = quantize_rows(weight.detach().float(), ActivationFormat(INT8_MAX, 0))
         self.scales = scales.squeeze(1)
-        self.weight = torch.ops.onednn.qlinear_prepack(whole, None)
+        self.packed = torch.ops.onednn.qlinear_prepack(whole, None)
         self.zeros = torch.zeros(self.out_features, dtype=torch.int32)
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -154,7 +155,7 @@ class Int8Linear(InferenceLinear):
         single = len(rows) == 1  # for one row oneDNN may have a far slower product than for two
         form = activation_format()
         whole, scales = quantize_rows(rows.expand(2, -1) if single else rows, form)
-        result = _of_whole_numbers(whole, form.zero, self.weight, self.scales, self.zeros)
+        result = _of_whole_numbers(whole, form.zero, self.packed, self.scales, self.zeros)
         result = result.mul_(scales) if self.bias is None else torch.addcmul(self.bias, result, scales, out=result)
         return result[: len(rows)].view(*inputs.shape[:-1], self.out_features)
 
