@@ -366,7 +366,7 @@ def _test_model(run: Run, place: torch.device, threads: int | None) -> Score | N
         return None
     for number in range(0, len(result.outputs), max(lines // EXAMPLES_SHOWN, 1))[:EXAMPLES_SHOWN]:
         example = result.examples[number]
-        console.say(f"\nsource       {example.src}")
+        console.say(f"\nsource       {example.src or f'line {example.line}'}")
         console.say(f"reference    {getattr(example, task.references)}")
         console.say(f"{task.result:11}  {result.outputs[number]}")
     console.say("")
