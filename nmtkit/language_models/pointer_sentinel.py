@@ -21,7 +21,7 @@ from nmtkit.core.settings import Field
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import BOS, PAD
 from nmtkit.language_models.rnn_lm import RecurrentLMConfig, RnnLM, RnnLMState
-from nmtkit.layers.copying import MIN_SHARE, mix
+from nmtkit.layers.copying import MIN_SHARE
 from nmtkit.layers.elementary import at_least_float32
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.models.base import MODELS, Memory, ModelOutput, VocabularySizes
@@ -98,14 +98,12 @@ class PointerSentinel(RnnLM):
         words = batch.targets.shifted[:, within].masked_fill(places < 0, PAD)  # (B,T,L)
         return self._pointing(states, energies, words)
 
-    def copied(self, log_probs: Tensor, output: ModelOutput, memory: Memory, excess: Tensor | None = None) -> Tensor:
-        """The mixture `(...,V)` from log p_vocab, or with `excess` from logits, which are so much too large."""
+    def copyable(self, output: ModelOutput, memory: Memory) -> tuple[Tensor, Tensor]:
+        """The weights and the words of the window."""
         assert isinstance(output, PointerOutput)
         assert output.weights is not None
         assert output.words is not None
-        assert output.copy_gate is not None
-        words = memory.columns_of(output.words).flatten(0, -2)
-        return mix(log_probs, output.weights, output.copy_gate, words, 0, excess)
+        return output.weights, memory.columns_of(output.words).flatten(0, -2)
 
     def _query(self, states: Tensor) -> Tensor:
         query: Tensor = self.query(states)

@@ -40,7 +40,7 @@ from nmtkit.core.settings import Settings, TaggedUnion
 from nmtkit.data.batch import ABSENT, Batch, CopySource, Rows
 from nmtkit.data.embeddings import Side
 from nmtkit.data.vocabulary import UNK
-from nmtkit.layers.copying import mix
+from nmtkit.layers.copying import mix, mix_wanted
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.transformer import LayerForm
 from nmtkit.models.output import ShortlistedOutput, log_probabilities, project_to_vocabulary
@@ -286,6 +286,10 @@ class Model(nn.Module, ABC):
         """Log-probabilities `(...,X)`. Training calls it on parts of an output, one after the other."""
         return log_probabilities(self.logits(output, memory))
 
+    def log_likelihood(self, output: ModelOutput, memory: Any, wanted: Tensor) -> Tensor:
+        """What `predict` says of the wanted id of each of M rows, which `ModelOutput.gather` gave: `(M,)`."""
+        return self.predict(output, memory).gather(-1, wanted[:, None]).squeeze(-1)
+
     def forward(self, batch: Batch, keep: Tensor | None = None) -> Tensor:
         """The log-probabilities of teacher forcing, `(B,T,X)`; `(M,X)` of the positions in `keep`, if given."""
         output, memory = self.read(batch)
@@ -368,10 +372,23 @@ class Decoder(Model, Generic[M, S]):
 
     def copied(self, log_probs: Tensor, output: ModelOutput, memory: M, excess: Tensor | None = None) -> Tensor:
         """The end of `predict` in a model that copies: `(...,X)` from `(...,V)`; see `nmtkit.layers.copying.mix`."""
-        assert output.attention is not None, "a model that copies shows where it looks"
         assert output.copy_gate is not None, "a model that copies has a gate"
+        n_oov = 0 if memory.copy is ABSENT else memory.copy.n_oov
+        weights, words = self.copyable(output, memory)
+        return mix(log_probs, weights, output.copy_gate, words, n_oov, excess)
+
+    def copyable(self, output: ModelOutput, memory: M) -> tuple[Tensor, Tensor]:
+        """The weights of the words that can be copied, and these: `attention` and `src_extended` of `mix`."""
+        assert output.attention is not None, "a model that copies shows where it looks"
         src = memory.copy.extended if output.sentence is None else memory.copy.extended[output.sentence]
-        return mix(log_probs, output.attention, output.copy_gate, memory.columns_of(src), memory.copy.n_oov, excess)
+        return output.attention, memory.columns_of(src)
+
+    def log_likelihood(self, output: ModelOutput, memory: M, wanted: Tensor) -> Tensor:
+        """As in any model; of a mixture only the wanted words are computed."""
+        if output.copy_gate is None:
+            return super().log_likelihood(output, memory, wanted)
+        weights, words = self.copyable(output, memory)
+        return mix_wanted(wanted, log_probabilities(self.logits(output, memory)), weights, output.copy_gate, words)
 
     def prefill(
         self, prompt: Tensor, state: S, memory: M, cache: KVCache, lengths: Tensor | None = None

@@ -92,7 +92,7 @@ class Classes(Experiment):
             "data": {**data, "max_length": words, "over_long": "truncate"},
             "tokenizer": {"kind": "word", "vocab_size": 16000, "sentences": True},
             "model": {"kind": kind, **MODELS[kind], "dropout": 0.3},
-            "batch": {"batch_tokens": 8192},
+            "batch": {"batch_tokens": 4096},
             "training": {"lr": 0.003, "clip_norm": 1.0, "best_metric": "accuracy"},
         }
         run = self.train(f"{kind}-{seed}", updates, settings)

@@ -1,12 +1,13 @@
 """The mixed distribution of See et al. 2017, eq. 9: numbers worked by hand, gradients, and what must never happen."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor
 
-from nmtkit.layers.copying import mix
+from nmtkit.layers.copying import mix, mix_wanted
 
 V, OOV = 6, 3
 # PAD stands behind the first source; id 7 occurs twice there, 8 only in the second.
@@ -57,6 +58,26 @@ def test_rows_that_were_picked_have_a_source_each() -> None:
     sentences, steps = torch.tensor([1, 0, 1]), torch.tensor([2, 0, 3])
     picked = mix(*(part[sentences, steps] for part in (vocab, attention, p_gen)), SRC[sentences], OOV)
     torch.testing.assert_close(picked, whole[sentences, steps], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("gate", [None, -100.0, 100.0])
+def test_of_one_wanted_word_probability_and_gradient_are_those_of_the_mixture(gate: float | None) -> None:
+    """Of every word of each distribution: in the source or not, in the vocabulary or not; gates of 0 and 1, too."""
+    vocab, attention, p_gen = drawn(2, 4)
+    sentences = torch.arange(2).repeat_interleave(4 * (V + OOV))
+    gates = p_gen.logit() if gate is None else torch.full_like(p_gen, gate)
+    leaves = [
+        part.flatten(0, 1).repeat_interleave(V + OOV, 0).requires_grad_() for part in (vocab, attention.log(), gates)
+    ]
+    wanted = torch.arange(V + OOV).repeat(8)
+    gradients = []
+    for mixed in (lambda *parts: mix(*parts, OOV).gather(1, wanted[:, None])[:, 0], partial(mix_wanted, wanted)):
+        result = mixed(leaves[0].log_softmax(-1), leaves[1].softmax(-1), leaves[2].sigmoid(), SRC[sentences])
+        possible = result.isfinite()
+        gradients.append([result, *torch.autograd.grad(result[possible].sum(), leaves)])
+    assert not possible.all()
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
 
 
 def test_what_no_word_fills_is_impossible() -> None:

@@ -18,7 +18,6 @@ from nmtkit.data.batch import Batch
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.layers.elementary import at_least_float32
 from nmtkit.models.base import Model
-from nmtkit.training.objectives.likelihood import negative_log_probs
 from nmtkit.training.objectives.objective import OBJECTIVES, InputKind, Objective, ObjectiveInput
 
 AlignmentSource = Literal["file", "model"]
@@ -221,14 +220,18 @@ class HardAttention(Objective):
         """Chooses the sentences that are read as by a soft attention."""
         return replace(batch, soft=torch.rand(batch.size, generator=generator) < self.settings.soft_share)
 
+    @property
+    def reads_all_words(self) -> bool:
+        """It does not."""
+        return False
+
     def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
         """The loss, and the entropy."""
-        weights, path, log_probs = inputs.output.attention, inputs.output.path, inputs.log_probs
-        assert log_probs is not None
+        weights, path = inputs.output.attention, inputs.output.path
+        assert inputs.nll is not None
         assert weights is not None
         assert path is not None, "a model in training mode that draws places"
-        nll = negative_log_probs(log_probs.detach(), inputs.batch, inputs.vocabulary_size, inputs.part)  # (M,)
-        reward = ((-nll - inputs.model.get_buffer(_BASELINE)) * (path - path.detach())).sum()
+        reward = ((-inputs.nll.detach() - inputs.model.get_buffer(_BASELINE)) * (path - path.detach())).sum()
         entropy = -(weights * weights.clamp(min=_LEAST).log()).sum()
         loss = -self.settings.reward_weight * reward - self.settings.entropy_weight * entropy
         return {"hard_attention_loss": loss, "attention_entropy": entropy.detach()}

@@ -15,24 +15,22 @@ _LARGEST = 700.0
 """The exponential of more is no float."""
 
 
-def negative_log_probs(log_probs: Tensor, batch: Batch, vocabulary_size: int, part: slice = slice(None)) -> Tensor:
-    """Negative log-probability of what is wanted at each of the M positions, `(M,)`, in nats.
+def likelihood(log_probs: Tensor, batch: Batch, vocabulary_size: int, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+    """Negative log-likelihood of the targets with label smoothing, and without; see `smoothed`.
 
     Args:
         log_probs: `(M,X)` of the positions in `batch.loss_mask`, in row-major order.
         batch: the targets; may stay on the CPU while `log_probs` is on another device, which spares the device a wait.
         vocabulary_size: V. If X is larger, the targets are the extended ids.
-        part: which of those positions `log_probs` holds.
+        smoothing: share of each target's probability that is spread over the vocabulary.
     """
     ids = batch.wanted(extended=log_probs.shape[-1] > vocabulary_size)
-    targets = ids[batch.loss_mask][part].to(log_probs.device, non_blocking=True)  # (M,)
+    targets = ids[batch.loss_mask].to(log_probs.device, non_blocking=True)  # (M,)
     assert log_probs.shape[:-1] == targets.shape, f"{log_probs.shape[:-1]} predictions for {targets.shape} targets"
-    return -log_probs.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+    return smoothed(-log_probs.gather(-1, targets.unsqueeze(-1)).squeeze(-1), log_probs, vocabulary_size, smoothing)
 
 
-def likelihood(
-    log_probs: Tensor, batch: Batch, vocabulary_size: int, smoothing: float = 0.0, part: slice = slice(None)
-) -> tuple[Tensor, Tensor]:
+def smoothed(each: Tensor, log_probs: Tensor | None, vocabulary_size: int, smoothing: float) -> tuple[Tensor, Tensor]:
     """Negative log-likelihood of the targets with label smoothing (Szegedy et al. 2016, section 7), and without.
 
     Both are sums over the M positions, in nats; the one without smoothing is outside the graph.
@@ -41,11 +39,17 @@ def likelihood(
     vocabulary, y included; the loss is the cross-entropy -sum_x q(x) log p(x), as of
     `torch.nn.functional.cross_entropy(..., label_smoothing=smoothing, reduction="sum")`. Copied words beyond the
     vocabulary (X > V) can be targets but get no share of the smoothing: in most sentences of a batch they are
-    impossible, with a log-probability of minus infinity. The arguments are those of `negative_log_probs`.
+    impossible, with a log-probability of minus infinity.
+
+    Args:
+        each: negative log-probabilities of the targets, `(M,)`.
+        log_probs: of all words, `(M,X)`; not needed without smoothing.
+        vocabulary_size: V.
+        smoothing: as above.
     """
-    each = negative_log_probs(log_probs, batch, vocabulary_size, part)
-    nll = total = each.sum(dtype=at_least_float32(log_probs))
+    nll = total = each.sum(dtype=at_least_float32(each))
     if smoothing:
+        assert log_probs is not None
         words = log_probs[:, :vocabulary_size] if log_probs.shape[-1] > vocabulary_size else log_probs
         total = (1 - smoothing) * nll - (smoothing / vocabulary_size) * words.sum(dtype=at_least_float32(log_probs))
     return total, nll.detach()
@@ -60,10 +64,15 @@ class Likelihood(Objective):
     smoothing: float = 0.0
     """Share of each target's probability that is spread over the vocabulary."""
 
+    @property
+    def reads_all_words(self) -> bool:
+        """Smoothing does."""
+        return self.smoothing > 0
+
     def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
         """The loss with smoothing and without."""
-        assert inputs.log_probs is not None
-        total, nll = likelihood(inputs.log_probs, inputs.batch, inputs.vocabulary_size, self.smoothing, inputs.part)
+        assert inputs.nll is not None
+        total, nll = smoothed(inputs.nll, inputs.log_probs, inputs.vocabulary_size, self.smoothing)
         return {LOSS: total, "nll": nll}
 
     def metrics(self, means: Mapping[str, float]) -> dict[str, float]:

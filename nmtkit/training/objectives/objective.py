@@ -50,7 +50,9 @@ class ObjectiveInput:
     heads: Tensor | None = None
     """Weights of all heads of the layer whose attention is shown `(B,A,T,S)`, for an objective that needs them."""
     log_probs: Tensor | None = None
-    """Log-probabilities at the positions of `part`, `(M,X)`, for an objective that needs them."""
+    """Log-probabilities at the positions of `part`, `(M,X)`, for an objective that needs them and `reads_all_words`."""
+    nll: Tensor | None = None
+    """Negative log-probabilities of what is wanted there, `(M,)`, in nats, for an objective that needs `log_probs`."""
     part: slice = field(default_factory=lambda: slice(None))
     """Which of the positions in `batch.loss_mask`, in row-major order."""
 
@@ -83,6 +85,11 @@ class Objective(ABC):
     def remaining_weight(self) -> float:
         """Factor on the weights of all other objectives."""
         return 1.0
+
+    @property
+    def reads_all_words(self) -> bool:
+        """Whether it needs log-probabilities of all words, not of those wanted alone."""
+        return True
 
     @property
     def loss_name(self) -> str:
@@ -197,7 +204,12 @@ class GradientAccumulator:
     ) -> list[_Gradient]:
         """Backward of all losses on log-probabilities to the input of the output layer, which it returns."""
         objectives = [objective for objective in self.objectives if objective.needs == "log_probs"]
+        all_words = any(objective.reads_all_words for objective in objectives)
         whole = inputs.output.gather(inputs.batch.loss_mask)
+        wanted = inputs.batch.wanted(extended=whole.copy_gate is not None)[inputs.batch.loss_mask]
+        wanted = wanted.to(
+            self.device, non_blocking=True
+        )  # on the CPU until here, so that nothing waits for the device
         rows = max(1, self.chunk_bytes // (4 * (inputs.vocabulary_size + inputs.batch.n_oov)))
         leaves: list[tuple[Tensor, Tensor]] = []  # of the memory: one for all parts
         memory_leaf = memory and memory.mapped(lambda tensor: _leaf_among(leaves, tensor))
@@ -205,8 +217,12 @@ class GradientAccumulator:
         for begin in range(0, max(1, whole.features.shape[0]), rows):  # a batch may have nothing to predict
             place = slice(begin, min(begin + rows, whole.features.shape[0]))
             part = whole.select(place).mapped(_leaf)  # backward stops there
-            log_probs = self.model.predict(part, memory_leaf)
-            here = replace(inputs, output=part, log_probs=log_probs, part=place)
+            if all_words:
+                log_probs = self.model.predict(part, memory_leaf)
+                nll = -log_probs.gather(-1, wanted[place, None]).squeeze(-1)
+            else:
+                log_probs, nll = None, -self.model.log_likelihood(part, memory_leaf, wanted[place])
+            here = replace(inputs, output=part, log_probs=log_probs, nll=nll, part=place)
             terms = [objective.terms(here) for objective in objectives]
             pairs = [*zip(objectives, terms, strict=True)]
             losses = [one[objective.loss_name] * self._scale(objective) for objective, one in pairs]

@@ -32,7 +32,6 @@ from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.layers.elementary import at_least_float32
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.models.base import Decoder, Memory, as_decoder
-from nmtkit.training.objectives.likelihood import negative_log_probs
 from nmtkit.training.objectives.objective import LOSS, OBJECTIVES, GradientAccumulator, Objective, ObjectiveInput
 
 _NEVER = -1
@@ -187,12 +186,15 @@ class _Rewarded(Objective):
     advantage: Tensor
     """r(y^s) - r(y^) of each sample: what is minimised is the sum of it times -log p."""
 
+    @property
+    def reads_all_words(self) -> bool:
+        return False
+
     def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
-        assert inputs.log_probs is not None
+        assert inputs.nll is not None
         assert inputs.output.sentence is not None
-        each = negative_log_probs(inputs.log_probs, inputs.batch, inputs.vocabulary_size, inputs.part)
         weights = self.advantage.index_select(0, inputs.output.sentence)
-        return {LOSS: (each * weights).sum(dtype=at_least_float32(inputs.log_probs))}
+        return {LOSS: (inputs.nll * weights).sum(dtype=at_least_float32(inputs.nll))}
 
 
 @OBJECTIVES.register("reinforce")
