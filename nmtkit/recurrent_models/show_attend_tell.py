@@ -6,9 +6,11 @@
     h_t = LSTM(E y_{t-1}, h_{t-1}, z_t)                               eqs. 1 to 3
     p(y_t) = softmax(L_o (E y_{t-1} + L_h h_t + L_z z_t))             eq. 7
 
-This is the soft attention; `training.doubly_stochastic` is eq. 14. Letters as in show_and_tell.py.
+This is the soft attention; the hard one (`hard_attention`, section 4.1) draws z_t, one of the a_i. `doubly_stochastic`
+in `training` is eq. 14. Letters as in show_and_tell.py.
 """
 
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -16,7 +18,7 @@ from torch import Tensor, nn
 
 from nmtkit.core.settings import Field, Width
 from nmtkit.data.batch import Batch
-from nmtkit.layers.attention import Additive, Attention
+from nmtkit.layers.attention import Additive, Attention, Draws
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.recurrent import Bridge, StackedCells, init_weights
 from nmtkit.models.base import MODELS, ModelOutput, VocabularySizes, rows_per_sentence
@@ -32,6 +34,8 @@ class ShowAttendTellConfig(CaptionerConfig):
     """Which model."""
     attention_size: Width = Field(default=256, ge=1)
     """Units in which a region is compared with the state."""
+    hard_attention: bool = False
+    """A word looks at one region, which is drawn while `training.hard_attention` trains it, in place of at all."""
 
 
 @MODELS.register("show_attend_tell")
@@ -43,7 +47,7 @@ class ShowAttendTell(Captioner[AttentionMemory]):
     def __init__(self, config: ShowAttendTellConfig, sizes: VocabularySizes) -> None:
         super().__init__(config, sizes)
         embedding, hidden, region = config.embedding_size, config.hidden_size, self.region_size
-        self.attention = Attention(Additive(hidden, region, config.attention_size, 0))
+        self.attention = Attention(Additive(hidden, region, config.attention_size, 0), hard=config.hard_attention)
         self.gate = nn.Linear(hidden, 1)
         self.bridge = Bridge("tanh", "lstm", region, hidden, 1)
         self.decoder = StackedCells("lstm", embedding + region, hidden)
@@ -57,13 +61,28 @@ class ShowAttendTell(Captioner[AttentionMemory]):
         (hidden, cell), values = self.bridge(mean.unsqueeze(1), None), self.dropout(regions)
         return AttentionMemory(mask, batch.inputs.copy, hidden, cell, values, self.attention.score.project(values))
 
+    def unroll(self, batch: Batch, memory: AttentionMemory, need_attention: bool = False) -> ModelOutput:
+        """All steps, and the path of the places that a hard attention draws while it is trained."""
+        state, draws, steps = self.start(memory), self.attention.draws(batch.soft), []
+        for tokens in batch.targets.shifted.unbind(1):
+            output, state = self.advance(tokens, state, memory, None, need_attention, draws)
+            steps.append(output)
+        return replace(ModelOutput.stack(steps), path=draws.path() if draws else None)
+
     def advance(
-        self, tokens: Tensor, state: RecurrentState, memory: Any, cache: KVCache, need_attention: bool = False
+        self,
+        tokens: Tensor,
+        state: RecurrentState,
+        memory: Any,
+        cache: KVCache | None,
+        need_attention: bool = False,
+        draws: Draws | None = None,
     ) -> tuple[ModelOutput, RecurrentState]:
         """Looks with the state that is there, then updates it."""
         embedded = self.dropout(self.tgt_embedding(tokens))  # (N,E)
         queries = state.hidden.reshape(-1, rows_per_sentence(len(tokens), memory), state.hidden.shape[2])  # (B,K,H)
         contexts, weights = self.attention(queries, memory.keys, memory.values, memory.mask)
+        contexts = draws.contexts(weights, memory.values) if draws else contexts
         context = (torch.sigmoid(self.gate(queries)) * contexts).flatten(0, 1)  # (N,D)
         new = RecurrentState(*self.decoder(torch.cat([embedded, context], -1), state.hidden, state.cell))
         return ModelOutput(torch.cat([embedded, new.hidden[:, -1], context], -1), weights.flatten(0, 1)), new

@@ -21,17 +21,21 @@ from nmtkit.models.base import MODELS, Model, VocabularySizes
 from nmtkit.recipe.schema import Recipe
 from nmtkit.training.objectives.attention import HardAttention, HardAttentionConfig
 
-KINDS = ["luong", "rnnsearch"]
+KINDS: dict[str, dict[str, int]] = {
+    "luong": {},
+    "rnnsearch": {"attention_size": 3, "maxout_size": 3},
+    "show_attend_tell": {"attention_size": 3},
+}
+"""Kinds, and sizes that only they have."""
 
 
 def build(kind: str, hard: bool = True, **given: Any) -> Any:
     """In training mode, in float64 and with opinions; of 12 words."""
     torch.manual_seed(moved(3))
     small = {"embedding_size": 3, "hidden_size": 3, "dropout": 0.0, "hard_attention": hard}
-    small |= {"attention_size": 3, "maxout_size": 3} if kind == "rnnsearch" else {}
     model = MODELS.get(kind)(
-        parse(MODELS.get(kind).Config, {"kind": kind, **small, **given}, "test"),
-        VocabularySizes({"src": 12, "tgt": 12}),
+        parse(MODELS.get(kind).Config, {"kind": kind, **small, **KINDS[kind], **given}, "test"),
+        VocabularySizes({"src": 12, "tgt": 12, "features": 3}),
     ).double()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -39,9 +43,15 @@ def build(kind: str, hard: bool = True, **given: Any) -> Any:
     return model
 
 
+def seen(batch: Batch) -> Batch:
+    """With regions for a captioner as well: three numbers for each word of the source."""
+    vectors = torch.randn(12, 3, generator=torch.Generator().manual_seed(1))
+    return replace(batch, inputs=replace(batch.inputs, features=vectors[batch.inputs.ids]))
+
+
 def same_pairs(number: int) -> Batch:
     """A source of three places, and a target of two words; their ends count."""
-    return collate([[4, 5]] * number, [[6]] * number)
+    return seen(collate([[4, 5]] * number, [[6]] * number))
 
 
 REWARD, ENTROPY = 0.7, 0.3
@@ -64,7 +74,7 @@ def expected(model: Model, monkeypatch: pytest.MonkeyPatch) -> dict[str, Tensor]
     return gradients(model)
 
 
-@pytest.mark.parametrize("kind", ["luong", pytest.param("rnnsearch", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["luong", pytest.param("rnnsearch", marks=pytest.mark.slow), "show_attend_tell"])
 def test_drawn_gradients_are_right_on_average(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The errors of 100,000 draws are standard errors: none is over five, few are over three. Any baseline will do."""
     model, batch, groups = build(kind), same_pairs(2500), 40
@@ -88,7 +98,7 @@ def test_drawn_gradients_are_right_on_average(kind: str, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_place_counts_or_all_of_them(kind: str) -> None:
     """A soft sentence is as in a model with soft attention; in evaluation the most probable place is looked at."""
-    batch, hard, soft = tiny_batch(1), build(kind), build(kind, hard=False)
+    batch, hard, soft = seen(tiny_batch(1)), build(kind), build(kind, hard=False)
     half = torch.arange(batch.size) % 2 == 0
     drawn, read = told(hard, replace(batch, soft=half)), told(soft, batch)
     torch.testing.assert_close(drawn.log_probs[half], read.log_probs[half])
