@@ -1,10 +1,11 @@
 """Formulas of the field in plain numpy and float64, for tests that compare layers and models with them."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 Array = NDArray[np.float64]
 
@@ -32,6 +33,30 @@ def recurrent_step(layer: nn.Module, x: Array, hidden: Array, kept: Array) -> tu
     let_in, forget, new, out = np.split(of_x + of_hidden, 4)
     kept = sigmoid(forget) * kept + sigmoid(let_in) * np.tanh(new)
     return sigmoid(out) * np.tanh(kept), kept
+
+
+def look_back(
+    score: nn.Module,
+    weights: Sequence[Tensor],
+    x: Array,
+    tapes: list[tuple[Array, Array]],
+    found: Array,
+    share: float = 1.0,
+) -> tuple[Array, Array]:
+    """A step of an LSTMN's layer: s of the words before, and h~. Puts h and c on the tapes.
+
+    Cheng et al. 2016, section 3.2; `found` is h~ of the word before, `share` a factor on the h~ that the gates read.
+    """
+    own = {name: weight.numpy() for name, weight in score.state_dict().items()}
+    of_inputs, of_hidden, *biases = (one.detach().numpy() for one in weights)
+    asked = own["query.weight"] @ np.concatenate([x, found])
+    energies = [own["energy"] @ np.tanh(own["key.weight"] @ h + own["key.bias"] + asked) for h, _ in tapes]
+    shares = softmax(np.array(energies)) if tapes else np.zeros(0)
+    hidden, kept = (sum((s * tape[side] for s, tape in zip(shares, tapes, strict=True)), 0 * found) for side in (0, 1))
+    let_in, forget, new, out = np.split(of_inputs @ x + of_hidden @ (share * hidden) + sum(biases), 4)
+    cell = sigmoid(forget) * kept + sigmoid(let_in) * np.tanh(new)
+    tapes.append((sigmoid(out) * np.tanh(cell), cell))
+    return shares, hidden
 
 
 def linear(layer: nn.Linear, states: Array) -> Array:

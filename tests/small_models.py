@@ -22,6 +22,7 @@ SMALL: dict[str, dict[str, object]] = {
     "rnn_encdec": {"embedding_size": 3, "hidden_size": 4, "maxout_size": 3},
     "luong": {"embedding_size": 3, "hidden_size": 4, "attention_size": 5, "window_size": 2, "max_positions": 16},
     "gnmt": {"embedding_size": 3, "hidden_size": 4},
+    "lstmn_seq2seq": {"embedding_size": 3, "hidden_size": 4},
     "pointer_generator": {"embedding_size": 3, "hidden_size": 4, "attention_size": 5},
     "intra_attention": {"embedding_size": 6, "hidden_size": 8, "dropout": 0.0, "own_words": 0.0},
     "convs2s": {"embedding_size": 3, "hidden_size": 4, "encoder_layers": 2, "decoder_layers": 3},

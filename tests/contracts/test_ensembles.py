@@ -23,9 +23,9 @@ __all__ = ["model"]  # a fixture
 
 TOGETHER: dict[str, tuple[list[str], Mean, list[float] | None]] = {
     "attention-and-none": (
-        ["rnnsearch", "rnn-encdec", "transformer", "convs2s", "gnmt"],
+        ["rnnsearch", "rnn-encdec", "transformer", "convs2s", "gnmt", "lstmn-seq2seq"],
         "probabilities",
-        [1.0, 2.0, 0.5, 1.0, 1.0],
+        [1.0, 2.0, 0.5, 1.0, 1.0, 1.0],
     ),
     "none": (["rnn-encdec", "rnn-encdec-lstm-2-layers"], "log-probabilities", None),
     "copying-and-not": (["transformer", "pointer-generator-coverage"], "probabilities", None),

@@ -36,6 +36,7 @@ LEARNERS: dict[str, dict[str, object]] = {
     "rnn_encdec": {"embedding_size": 64, "hidden_size": 64, "maxout_size": 64},
     "luong": {"embedding_size": 48, "hidden_size": 48},
     "gnmt": {"embedding_size": 48, "hidden_size": 48, "layers": 3},
+    "lstmn_seq2seq": {"embedding_size": 48, "hidden_size": 64},
     "pointer_generator": {"embedding_size": 48, "hidden_size": 48},
     "intra_attention": {"embedding_size": 48, "hidden_size": 64},
     "show_and_tell": {"embedding_size": 64, "hidden_size": 64},

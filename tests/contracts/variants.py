@@ -36,7 +36,7 @@ def settings_of(kind: str, chosen: dict[str, Any]) -> dict[str, Any]:
     """All settings of a small model; where a tie wants two sizes to be equal, they are."""
     settings = {**KINDS[kind]["base"], **chosen}
     tied = settings.get("tie") in ("decoder", "all")
-    if tied and (kind in ("luong", "gnmt") or settings.get("maxout_size", 6) is None):
+    if tied and (kind in ("luong", "gnmt", "lstmn_seq2seq") or settings.get("maxout_size", 6) is None):
         settings["embedding_size"] = settings["hidden_size"]
     return settings
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from formulas import Array, linear, sigmoid, softmax
+from formulas import Array, linear, look_back, softmax
 from torch import Tensor
 
 from nmtkit.data.batch import Batch, Targets
@@ -13,6 +13,7 @@ from nmtkit.data.vocabulary import BOS
 from nmtkit.language_models import lstmn as file_of_lstmn
 from nmtkit.language_models.lstmn import Lstmn, LstmnConfig
 from nmtkit.language_models.rnn_lm import RnnLM, RnnLMConfig
+from nmtkit.layers import lstmn as file_of_layers
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.models.base import VocabularySizes
 
@@ -42,29 +43,13 @@ def by_hand(model: Lstmn, words: list[int], recurrent: float = 1.0) -> tuple[lis
     """
     inputs = [model.tgt_embedding.weight.detach().numpy()[word] for word in words]
     looks: list[list[Array]] = []
-    for number, weights in enumerate(model.decoder.all_weights):
-        of_input, of_hidden, *biases = (one.detach().numpy() for one in weights)
-        score: Any = model.looks[number]
-        of_query, v = score.query.weight.detach().numpy(), score.energy.detach().numpy()
-        hidden_tape: list[Array] = []
-        memory_tape: list[Array] = []
-        before = np.zeros(H)
-        of_layer = []
+    for score, weights in zip(model.decoder_looks, model.decoder.all_weights, strict=True):
+        tapes: list[tuple[Array, Array]] = []
+        found, of_layer = np.zeros(H), []
         for x in inputs:
-            energies = []
-            for h in hidden_tape:
-                inner = linear(score.key, h) + of_query[:, :H] @ x + of_query[:, H:] @ before
-                energies.append(sum(v[k] * np.tanh(inner[k]) for k in range(H)))
-            shares = softmax(np.array(energies)) if energies else np.zeros(0)
-            before, kept = np.zeros(H), np.zeros(H)
-            for share, h, c in zip(shares, hidden_tape, memory_tape, strict=True):
-                before, kept = before + share * h, kept + share * c
-            gates = of_input @ x + of_hidden @ (recurrent * before) + sum(biases)
-            let_in, forget, new, out = np.split(gates, 4)
-            memory_tape.append(sigmoid(forget) * kept + sigmoid(let_in) * np.tanh(new))
-            hidden_tape.append(sigmoid(out) * np.tanh(memory_tape[-1]))
+            shares, found = look_back(score, weights, x, tapes, found, recurrent)
             of_layer.append(shares)
-        inputs = hidden_tape
+        inputs = [hidden for hidden, _ in tapes]
         looks.append(of_layer)
     return inputs, looks
 
@@ -100,7 +85,7 @@ def test_with_all_weight_on_the_last_slot_it_is_the_lstm(monkeypatch: pytest.Mon
     plain.load_state_dict(model.state_dict(), strict=False)
     batch = given(TEXT, TEXT[:3])
     assert float((model(batch) - plain(batch))[batch.targets.mask].abs().max()) > 0.1
-    monkeypatch.setattr(file_of_lstmn, "masked_softmax", only_the_last)
+    monkeypatch.setattr(file_of_layers, "masked_softmax", only_the_last)
     torch.testing.assert_close(model(batch), plain(batch), rtol=0, atol=1e-12)
     memory = model.encode(batch)
     state, cache = model.start(memory), KVCache(2, 1, torch.device("cpu"))
@@ -126,7 +111,7 @@ def test_a_word_reaches_later_ones_through_the_tapes_alone() -> None:
     """The gradient of a state to each earlier word, and to no later one."""
     model = lstmn()
     vectors = model.tgt_embedding(given(TEXT).targets.shifted).detach().requires_grad_()
-    states, _ = model._layer_with_looks(0, vectors)
+    states, _ = model.decoder_looks[0].run(vectors, model.decoder.all_weights[0])
     for place in range(len(TEXT) + 1):
         (slope,) = torch.autograd.grad(states[0, place].sum(), vectors, retain_graph=True)
         assert slope[0].abs().sum(-1).gt(1e-9).tolist() == [other <= place for other in range(len(TEXT) + 1)]

@@ -21,6 +21,7 @@ REFUSED: list[tuple[str, dict[str, object], str]] = [
     ("rnn_encdec", {"tie": "decoder", "embedding_size": 4}, "embedding_size 4 must equal maxout_size 3"),
     ("rnn_encdec", {"tie": "decoder", "maxout_size": None}, "embedding_size 3 must equal hidden_size 4"),
     ("luong", {"tie": "decoder"}, "hidden_size 4 must equal embedding_size 3"),
+    ("lstmn_seq2seq", {"tie": "all"}, "hidden_size 4 must equal embedding_size 3"),
     ("rnnsearch", {"score": "dots"}, "did you mean 'dot'"),
     ("rnnsearch", {"score": "dot"}, "4 numbers with encoder states of 8: set encoder_hidden_size so that they are"),
     (

@@ -23,6 +23,7 @@ SMALL = {
     "luong": {"embedding_size": 5, "hidden_size": 5, "window": "local_p", "window_size": 1, "tie": "decoder"},
     "rnn_encdec": {"embedding_size": 6, "hidden_size": 5, "maxout_size": 4},
     "gnmt": {"embedding_size": 6, "hidden_size": 5, "layers": 3},
+    "lstmn_seq2seq": {"embedding_size": 6, "hidden_size": 5, "layers": 2},
     "pointer_generator": {"embedding_size": 6, "hidden_size": 5, "attention_size": 4},
     "intra_attention": {"embedding_size": 6, "hidden_size": 6, "own_words": 0.0},
     "convs2s": {"embedding_size": 6, "hidden_size": 5, "layers": 2},

@@ -31,6 +31,7 @@ SMALL: dict[str, tuple[str, dict[str, object]]] = {
     "rnn_encdec": ("rnn_encdec", RNN),
     "luong": ("luong", {**RNN, "reverse_source": True, "window": "local_p", "window_size": 2}),
     "gnmt": ("gnmt", {**RNN, "layers": 3}),
+    "lstmn_seq2seq": ("lstmn_seq2seq", RNN),
     "pointer-generator": ("pointer_generator", RNN),
     "pointer-generator-coverage": ("pointer_generator", {**RNN, "coverage": True}),
     "intra-attention": ("intra_attention", RNN),

@@ -1,0 +1,82 @@
+"""The layers of an LSTMN: Cheng, Dong and Lapata 2016, "Long short-term memory-networks for machine reading".
+
+An LSTM that keeps the hidden state and the memory cell of every word, on two tapes, in place of the last ones alone.
+Before it reads word x_t it looks back at the tapes (section 3.2):
+
+    a_i = v^T tanh(W_h h_i + W_x x_t + W_h~ h~_{t-1})      s = softmax(a), i = 1 ... t-1
+    h~_t = sum_i s_i h_i                                   c~_t = sum_i s_i c_i
+
+and goes on as an LSTM does, from what it found there instead of from h_{t-1} and c_{t-1}:
+
+    [i; f; o; c^] = [sigmoid; sigmoid; sigmoid; tanh](W [h~_t; x_t] + b)
+    c_t = f * c~_t + i * c^                                h_t = o * tanh(c_t)
+
+So it is an LSTM where s_{t-1} is 1. At the first word h~ and c~ are zero. Layers are stacked, each with tapes of its
+own; x_t of an upper one is h_t of the one below (section 3.3, whose skip connections are not done here).
+
+h~_{t-1} stands in a_i: the words are read one after the other in training, too.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nmtkit.layers.attention import Additive
+from nmtkit.layers.elementary import dropout
+from nmtkit.layers.kernels import masked_softmax
+from nmtkit.layers.kv_cache import KVCache
+
+
+class LookBack(Additive):
+    """What makes a layer of an LSTM, of such weights, look back. On its tape stand entries `[h; c; key]`, `(3H,)`."""
+
+    def __init__(self, weights: Sequence[Tensor]) -> None:
+        hidden_size = weights[1].shape[1]
+        super().__init__(weights[0].shape[1] + hidden_size, hidden_size, hidden_size, 0)
+
+    def look(self, inputs: Tensor, before: Tensor, tape: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
+        """`[h~; c~]` `(N,2H)` and s `(B,K,*)`.
+
+        From x `(N,I)`, `[h~; c~]` of the word before, the tapes of B sentences `(B,*,3H)`, what is seen `(B,K,*)`.
+        """
+        width = before.shape[1]
+        query = torch.cat([inputs, before[:, : width // 2].to(inputs.dtype)], 1)
+        shares = masked_softmax(self(query.view(len(tape), -1, query.shape[1]), tape[:, :, width:]), visible)
+        return (shares.to(tape.dtype) @ tape[:, :, :width]).flatten(0, 1), shares
+
+    def entry(self, hidden: Tensor, cell: Tensor) -> Tensor:
+        """Of h and c `(N,H)`."""
+        return torch.cat([hidden, cell, self.project(hidden).to(hidden.dtype)], 1)
+
+    def run(self, states: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """Texts `(B,T,I)` through a layer of these weights: h `(B,T,H)`, and s over the words before, T x `(B,t)`."""
+        width, looks, states = weights[1].shape[1], [], states.to(weights[0].dtype)
+        tape = states.new_zeros(len(states), 1, 3 * width)  # begins with what nobody sees, so that it is never empty
+        visible = torch.arange(1 + states.shape[1], device=states.device)[None, None] > 0
+        found = tape[:, 0, : 2 * width]
+        with torch.autocast(states.device.type, enabled=False):  # see `run_rnn`
+            for place, inputs in enumerate(states.unbind(1), start=1):
+                found, shares = self.look(inputs, found, tape, visible[:, :, :place])
+                entry = self.entry(*torch.lstm_cell(inputs, found.chunk(2, 1), *weights))
+                tape = torch.cat([tape, entry[:, None]], 1)
+                looks.append(shares.squeeze(1)[:, 1:])
+        return tape[:, 1:, :width], looks
+
+
+def look_back_step(rnn: nn.RNNBase, looks: Any, inputs: Tensor, found: Any, cache: KVCache) -> tuple[Tensor, Tensor]:
+    """The next word `(N,I)` through all layers, whose tapes are in the cache: h of the top one `(N,H)`, and `found`.
+
+    It is `[h~; c~]` of each layer `(N,L,2H)`; given is that of the word before.
+    """
+    cells, after = getattr(rnn, "cells", None) or [torch.lstm_cell] * rnn.num_layers, []  # see `rnn_step`
+    with torch.autocast(inputs.device.type, enabled=False):  # see `run_rnn`
+        for number, weights in enumerate(rnn.all_weights):
+            inputs = dropout(inputs, rnn.dropout if number else 0.0, rnn.training).to(weights[0].dtype)
+            cache.append(number, inputs.new_zeros(len(inputs), 3 * rnn.hidden_size))  # in place of this word, unseen
+            back, _ = looks[number].look(inputs, found[:, number], cache.read(number), cache.visible_before())
+            inputs, cell = cells[number](inputs, back.chunk(2, 1), *weights)
+            cache.append(number, looks[number].entry(inputs, cell))
+            after.append(back)
+    return inputs, torch.stack(after, 1)

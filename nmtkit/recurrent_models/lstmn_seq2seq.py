@@ -1,0 +1,89 @@
+"""The LSTMN as encoder and decoder: Cheng, Dong and Lapata 2016, section 4, shallow attention fusion.
+
+Both are LSTMs whose layers look back at all their states (intra-attention); `nmtkit/layers/lstmn.py` has the equations.
+For each target word x_t the decoder first looks at the source (inter-attention), with the state that it has, as in
+Bahdanau et al. 2015; g_j is what the encoder's top layer made of source word j:
+
+    p = softmax_j(u^T tanh(W_g g_j + W_h h_{t-1} + b))      g~_t = sum_j p_j g_j
+    h_t = LSTMN([x_t; g~_t])                                p(y_t) = softmax(W h_t + b)
+
+The paper does not say how the decoder begins; here its tapes are empty, and h_0 is zero.
+"""
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from nmtkit.core.settings import Depth, Field, model_validator
+from nmtkit.data.batch import Batch
+from nmtkit.layers.attention import Additive, Attention
+from nmtkit.layers.kv_cache import KVCache
+from nmtkit.layers.lstmn import LookBack, look_back_step
+from nmtkit.layers.recurrent import build_rnn, init_weights
+from nmtkit.models.base import MODELS, ModelOutput, VocabularySizes
+from nmtkit.recurrent_models.recurrent import AttentionMemory, RecurrentConfig, RecurrentModel, RecurrentState
+
+
+class LstmnSeq2SeqConfig(RecurrentConfig):
+    """The defaults suit small corpora; the paper has no translation."""
+
+    kind: Literal["lstmn_seq2seq"] = "lstmn_seq2seq"
+    """Which model."""
+    layers: Depth = Field(default=1, ge=1)
+    """Layers of the encoder, and of the decoder."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "LstmnSeq2SeqConfig":
+        self.require_equal_where_tied("hidden_size", "embedding_size")
+        return self
+
+    def encoder(self) -> Any:
+        """A new encoder, without its looks."""
+        return build_rnn("lstm", self.embedding_size, self.hidden_size, self.layers)
+
+
+@MODELS.register("lstmn_seq2seq")
+class LstmnSeq2Seq(RecurrentModel[AttentionMemory, RecurrentState]):
+    """Looks at the source, then back; of its state, `hidden` is h of the top layer, `cell` `[h~; c~]` of them all."""
+
+    Config = LstmnSeq2SeqConfig
+    encoder: Any
+
+    def __init__(self, config: LstmnSeq2SeqConfig, sizes: VocabularySizes) -> None:
+        super().__init__(config, sizes)
+        embedding, hidden, layers = config.embedding_size, config.hidden_size, config.layers
+        self.attention = Attention(Additive(hidden, hidden, hidden, 0))
+        self.decoder: Any = build_rnn("lstm", embedding + hidden, hidden, layers, config.dropout)
+        self.encoder_looks: Any = nn.ModuleList(map(LookBack, self.encoder.all_weights))
+        self.decoder_looks = nn.ModuleList(map(LookBack, self.decoder.all_weights))
+        self.output = nn.Linear(hidden, sizes["tgt"])
+        init_weights(self, "xavier")
+        if config.tie in ("decoder", "all"):
+            self.output.weight = self.tgt_embedding.weight
+
+    def encode(self, batch: Batch) -> AttentionMemory:
+        """Runs the encoder, and projects the keys once. No real word looks at padding, which stands on the right."""
+        states = self.src_embedding(batch.inputs.ids)
+        for look, weights in zip(self.encoder_looks, self.encoder.all_weights, strict=True):
+            states, _ = look.run(self.dropout(states), weights)
+        values = self.dropout(states)  # (B,S,H)
+        start = torch.zeros_like(values[:, :1])  # (B,1,H)
+        found, keys = start.repeat(1, len(self.decoder_looks), 2), self.attention.score.project(values)
+        return AttentionMemory(batch.inputs.mask, batch.inputs.copy, start, found, values, keys)
+
+    def advance(
+        self,
+        tokens: Tensor,
+        state: RecurrentState,
+        memory: AttentionMemory,
+        cache: KVCache,
+        need_attention: bool = False,
+    ) -> tuple[ModelOutput, RecurrentState]:
+        """One word of every hypothesis."""
+        query = state.hidden.view(len(memory.mask), -1, state.hidden.shape[2])  # (B,K,H)
+        looked = self.attention(query, memory.keys, memory.values, memory.mask)
+        context, weights = (part.flatten(0, 1) for part in looked)  # (N,H), (N,S)
+        read = torch.cat([self.dropout(self.tgt_embedding(tokens)), context], 1)
+        top, found = look_back_step(self.decoder, self.decoder_looks, read, state.cell, cache)
+        return ModelOutput(self.dropout(top), weights), RecurrentState(top[:, None], found)
