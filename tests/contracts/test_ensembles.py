@@ -36,9 +36,9 @@ TOGETHER: dict[str, tuple[list[str], Mean, list[float] | None]] = {
     ),
     "copying-by-logs": (["pointer-generator", "intra-attention"], "log-probabilities", [3.0, 1.0]),
     "language-models": (
-        ["transformer-lm", "rnn-lm", "pointer-sentinel", "lstmn", "snail"],
+        ["transformer-lm", "rnn-lm", "pointer-sentinel", "lstmn", "snail", "ntm"],
         "probabilities",
-        [1.0, 2.0, 2.0, 1.0, 1.0],
+        [1.0, 2.0, 2.0, 1.0, 1.0, 2.0],
     ),
     "forbidding-copies": (["transformer-copying-learned", "rnnsearch-location-tied"], "log-probabilities", None),
 }

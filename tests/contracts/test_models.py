@@ -57,6 +57,7 @@ LEARNERS: dict[str, dict[str, object]] = {
     "pointer_sentinel": {"hidden_size": 64, "layers": 1},
     "lstmn": {"hidden_size": 128, "layers": 1},
     "snail": {"embedding_size": 48, "filters": 24, "reach": 8, "attention_size": 48},
+    "ntm": {"embedding_size": 48, "hidden_size": 64, "memory_slots": 12, "memory_width": 24},
 }
 """One size of each model that learns a small task in seconds."""
 

@@ -36,6 +36,7 @@ SMALL = {
     "pointer_sentinel": {"hidden_size": 5, "layers": 1, "window": 2},
     "lstmn": {"hidden_size": 5, "layers": 1},
     "snail": {"embedding_size": 5, "filters": 2, "reach": 3, "blocks": 1, "attention_size": 3},
+    "ntm": {"embedding_size": 5, "hidden_size": 4, "memory_slots": 4, "memory_width": 3},
     "bert": {"hidden_size": 8, "feed_forward_size": 12, "heads": 2, "layers": 1},
     "electra": {"hidden_size": 8, "feed_forward_size": 12, "heads": 2, "layers": 1, "generator_size": 0.5},
     "xlnet": {"hidden_size": 8, "feed_forward_size": 12, "heads": 2, "layers": 1},
