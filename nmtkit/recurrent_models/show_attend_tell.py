@@ -10,7 +10,6 @@ This is the soft attention; the hard one (`hard_attention`, section 4.1) draws z
 in `training` is eq. 14. Letters as in show_and_tell.py.
 """
 
-from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -61,31 +60,34 @@ class ShowAttendTell(Captioner[AttentionMemory]):
         (hidden, cell), values = self.bridge(mean.unsqueeze(1), None), self.dropout(regions)
         return AttentionMemory(mask, batch.inputs.copy, hidden, cell, values, self.attention.score.project(values))
 
-    def unroll(self, batch: Batch, memory: AttentionMemory, need_attention: bool = False) -> ModelOutput:
-        """All steps, and the path of the places that a hard attention draws while it is trained."""
-        state, draws, steps = self.start(memory), self.attention.draws(batch.soft), []
-        for tokens in batch.targets.shifted.unbind(1):
-            output, state = self.advance(tokens, state, memory, None, need_attention, draws)
-            steps.append(output)
-        return replace(ModelOutput.stack(steps), path=draws.path() if draws else None)
-
     def advance(
-        self,
-        tokens: Tensor,
-        state: RecurrentState,
-        memory: Any,
-        cache: KVCache | None,
-        need_attention: bool = False,
-        draws: Draws | None = None,
+        self, tokens: Tensor, state: RecurrentState, memory: Any, cache: KVCache, need_attention: bool = False
     ) -> tuple[ModelOutput, RecurrentState]:
         """Looks with the state that is there, then updates it."""
         embedded = self.dropout(self.tgt_embedding(tokens))  # (N,E)
-        queries = state.hidden.reshape(-1, rows_per_sentence(len(tokens), memory), state.hidden.shape[2])  # (B,K,H)
+        context, weights, new = self._look_then_update(embedded, state, memory)
+        return ModelOutput(torch.cat([embedded, new.hidden[:, -1], context], -1), weights), new
+
+    def unroll(self, batch: Batch, memory: AttentionMemory, need_attention: bool = False) -> ModelOutput:
+        """All steps: words are embedded before the loop and features joined after it, each in one go."""
+        embedded = self.dropout(self.tgt_embedding(batch.targets.shifted))  # (B,T,E)
+        state, draws, steps = self.start(memory), self.attention.draws(batch.soft), []
+        for word in embedded.unbind(1):
+            context, weights, state = self._look_then_update(word, state, memory, draws)
+            steps.append((state.hidden[:, -1], context, weights))
+        hidden, contexts, looks = (torch.stack(parts, 1) for parts in zip(*steps, strict=True))
+        return ModelOutput(torch.cat([embedded, hidden, contexts], -1), looks, path=draws.path() if draws else None)
+
+    def _look_then_update(
+        self, embedded: Tensor, state: RecurrentState, memory: AttentionMemory, draws: Draws | None = None
+    ) -> tuple[Tensor, Tensor, RecurrentState]:
+        """From words `(N,E)` to contexts `(N,D)`, weights `(N,R)` and the next state."""
+        queries = state.hidden.reshape(-1, rows_per_sentence(len(embedded), memory), state.hidden.shape[2])  # (B,K,H)
         contexts, weights = self.attention(queries, memory.keys, memory.values, memory.mask)
         contexts = draws.contexts(weights, memory.values) if draws else contexts
         context = (torch.sigmoid(self.gate(queries)) * contexts).flatten(0, 1)  # (N,D)
-        new = RecurrentState(*self.decoder(torch.cat([embedded, context], -1), state.hidden, state.cell))
-        return ModelOutput(torch.cat([embedded, new.hidden[:, -1], context], -1), weights.flatten(0, 1)), new
+        new = self.decoder(torch.cat([embedded, context], -1), state.hidden, state.cell)
+        return context, weights.flatten(0, 1), RecurrentState(*new)
 
     def logits(self, output: ModelOutput, memory: AttentionMemory) -> Tensor:
         """`(...,V)`; eq. 7 before the softmax, L_h and L_z side by side in one matrix."""
