@@ -1,8 +1,9 @@
-"""`make bench` or `python -m tests.bench --help`; `decode` a run, `generate` by a GPT-2, `pretrain` on texts."""
+"""`make bench` or `python -m tests.bench --help`; `decode` a run, `generate` by a GPT-2, `pretrain`, other `models`."""
 
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,7 @@ from nmtkit.experiment.loading import DecodingOptions
 from nmtkit.experiment.run import Run
 from nmtkit.interchange.export_weights import LIBRARIES
 
-from . import generating, machine, made_text, preprocessing, pretraining, search, training
+from . import generating, machine, made_text, models, preprocessing, pretraining, search, training
 from .decoding import DecodingWork, EngineSpeed, measure_decoding
 
 PARTS = ["transformer", "summarization"]
@@ -142,12 +143,17 @@ def run_part(part: str, scratch: Path, place: Any, *, threads: int, rounds: int,
     return [vars(speed) for speed in speeds]
 
 
-def engine_names(ctx: click.Context, parameter: click.Parameter, given: str | None) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(name.strip() for name in (given or "").split(",") if name.strip()))
-    for name in names:
-        if name not in LIBRARIES:
-            raise click.BadParameter(f"there is no engine {name!r}: take {' or '.join(LIBRARIES)}")
-    return names
+def names_of(what: str, known: Collection[str]) -> Callable[..., tuple[str, ...]]:
+    """Reads NAME,NAME,... of which each must be known."""
+
+    def read(ctx: click.Context, parameter: click.Parameter, given: str | None) -> tuple[str, ...]:
+        names = tuple(dict.fromkeys(name.strip() for name in (given or "").split(",") if name.strip()))
+        for name in names:
+            if name not in known:
+                raise click.BadParameter(f"there is no {what} {name!r}: take {' or '.join(known)}")
+        return names
+
+    return read
 
 
 @command.command("decode", cls=cloup.Command)
@@ -157,7 +163,7 @@ def engine_names(ctx: click.Context, parameter: click.Parameter, given: str | No
     click.option(
         "--against",
         metavar="ENGINE,...",
-        callback=engine_names,
+        callback=names_of("engine", LIBRARIES),
         help="Other engines with the same weights: ctranslate2, huggingface (pip install 'nmtkit[peers]').",
     ),
 )
@@ -245,12 +251,46 @@ def pretrain(only: tuple[str, ...], shape: str, threads: int, updates: int, roun
     (both_directions). The language models transformer_lm, rnn_lm and pointer_sentinel learn by the likelihood.
     """
     with tempfile.TemporaryDirectory() as scratch:
-        rows = pretraining.measure(only or [*pretraining.WORK], shape, updates, rounds, threads, Path(scratch))
+        works = {name: pretraining.WORK[name] for name in only or pretraining.WORK}
+        rows = pretraining.measure(works, shape, updates, rounds, threads, Path(scratch))
     facts = machine.facts(threads, devices.choose("cpu"))
     bench.show_machine(facts)
-    pretraining.show(rows, shape)
+    pretraining.show(rows, f"{pretraining.SAID} ({shape})")
     if output is not None:
         write_json(output, {"machine": facts, "pretraining": rows})
+
+
+@command.command("models")
+@click.option(
+    "--only",
+    metavar="NAME,...",
+    callback=names_of("model", models.WORK),
+    help=f"Of {', '.join(models.WORK)}. Default: all.",
+)
+@click.option("--shape", type=click.Choice(list(models.SHAPES)), default="small", show_default=True)
+@count("--threads", 2, "CPU threads of both.")
+@count("--updates", 2, "In a block.")
+@count("--rounds", 5, "How often each is measured.")
+@count("--beam-size", 5, "Of the searches.")
+@click.option("--json", "output", type=click.Path(path_type=Path), metavar="FILE", help="Write all figures there too.")
+def models_command(only: tuple[str, ...], beam_size: int, output: Path | None, **given: Any) -> None:
+    """Measure how fast further models are trained beside the same networks in bare torch, and how fast they write.
+
+    Both get the same batches, which are made before. Those that write do so with random weights, many texts at a time
+    and one at a time.
+    """
+    shape, rounds, threads = given["shape"], given["rounds"], given["threads"]
+    works = {name: models.WORK[name] for name in only or models.WORK}
+    models.check_same_function(works, shape)
+    with tempfile.TemporaryDirectory() as scratch:
+        trained = pretraining.measure(works, shape, given["updates"], rounds, threads, Path(scratch))
+    written = models.measure_writing(works, shape, beam_size, rounds, threads)
+    facts = machine.facts(threads, devices.choose("cpu"))
+    bench.show_machine(facts)
+    pretraining.show(trained, f"{models.SAID} ({shape})")
+    models.show_writing(written, beam_size)
+    if output is not None:
+        write_json(output, {"machine": facts, "training": trained, "decoding": written})
 
 
 def decoding_row(row: EngineSpeed) -> list[str]:

@@ -5,6 +5,7 @@ compares the losses before it measures anything.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -102,8 +103,12 @@ class BareTransformer(nn.Module):
         """Label-smoothed cross-entropy in nats per target token."""
         return F.cross_entropy(self(batch).float(), batch.targets, label_smoothing=SMOOTHING)
 
-    def take_weights(self, weights: dict[str, Tensor]) -> None:
+    def take_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Copies the weights of nmtkit's model, given by its own names."""
+        self.load_state_dict(self.named_here(weights))
+
+    def named_here(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The weights of nmtkit's model by the names that they have here; not those of experts."""
         encoder_layer = {theirs: ours for ours, theirs in ENCODER_LAYER.items()}
         decoder_layer = {
             **encoder_layer,
@@ -118,8 +123,9 @@ class BareTransformer(nn.Module):
                 taken[f"{side}.norm.{kind}"] = weights[f"{side}_norm.{kind}"]
                 for number in range(stack.num_layers):
                     for theirs, ours in names.items():
-                        taken[f"{side}.layers.{number}.{theirs}{kind}"] = weights[f"{side}.{number}.{ours}{kind}"]
+                        if (name := f"{side}.{number}.{ours}{kind}") in weights:
+                            taken[f"{side}.layers.{number}.{theirs}{kind}"] = weights[name]
             for number in range(self.decoder.num_layers):
                 parts = [weights[f"decoder.{number}.cross_attention.{p}.{kind}"] for p in ("query", "keys_values")]
                 taken[f"decoder.layers.{number}.multihead_attn.in_proj_{kind}"] = torch.cat(parts)
-        self.load_state_dict(taken)
+        return taken

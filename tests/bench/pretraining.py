@@ -4,7 +4,7 @@ Pretraining by each of its objectives, and language models by their likelihood.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count, cycle, islice
@@ -49,6 +49,7 @@ from .timing import time_in_turns
 
 TEXTS, LENGTH = 32, 64
 """Texts in a batch, and words in a text."""
+SAID = f"Training on texts, updates a second of {TEXTS} texts of {LENGTH} words, V {WORDS:,}, Adam, dropout 0.1"
 DROPOUT = {"dropout": 0.1, "attention_dropout": 0.1, "activation_dropout": 0.1}
 SHAPES: dict[str, dict[str, int]] = {
     "toy": {"hidden_size": 16, "feed_forward_size": 16, "heads": 4, "layers": 2},
@@ -69,14 +70,23 @@ class Work:
     """As in `training`; empty for the likelihood."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Of the model, beside its shape and dropout."""
+    columns: Mapping[str, int] = field(default_factory=lambda: {"tgt": WORDS})
+    """What an example has; see `VocabularySizes`."""
+
+    def shape(self, name: str) -> Mapping[str, int]:
+        """The sizes of the model, some of which it may not have."""
+        return (SHAPES if "heads" in self.model.Config.model_fields else RECURRENT_SHAPES)[name]
+
+    def stream(self, training: TrainingConfig) -> "TextStream":
+        """Its batches: the same ones from every new stream."""
+        return TextStream(training)
 
     def build(self, shape: str, dropout: Mapping[str, float] = DROPOUT) -> tuple[Model, Floor]:
         """The model and its floor, of as many parameters; where one can be copied to the other, of the same weights."""
         keys = self.model.Config.model_fields
-        sizes = (SHAPES if "heads" in keys else RECURRENT_SHAPES)[shape]
-        given = {key: value for key, value in {**dropout, **sizes}.items() if key in keys}
+        given = {key: value for key, value in {**dropout, **self.shape(shape)}.items() if key in keys}
         config = self.model.Config.model_validate({**given, **self.settings})
-        model = self.model(config, VocabularySizes({"tgt": WORDS}))
+        model = self.model(config, VocabularySizes(self.columns, shared=True))
         floor = self.floor(config)
         counts = {sum(one.numel() for one in network.parameters()) for network in (model, floor)}
         if len(counts) != 1:
@@ -134,12 +144,12 @@ class TextStream:
         raise NotImplementedError
 
 
-def bare_blocks(floor: Floor, training: TrainingConfig, updates: int) -> Iterator[float]:
+def bare_blocks(floor: Floor, stream: Iterator[Batch], training: TrainingConfig, updates: int) -> Iterator[float]:
     """Forward, backward, a step of fused Adam; batches are made before the clock starts. Gives the last loss."""
     floor.train()
     betas = training.betas[0], training.betas[1]
     optimizer = torch.optim.Adam(floor.parameters(), lr=training.lr, betas=betas, fused=True)
-    batches = cycle([*islice(TextStream(training), 20)])
+    batches = cycle([*islice(stream, 20)])
     while True:
         for batch in islice(batches, updates):
             optimizer.zero_grad(set_to_none=True)
@@ -149,24 +159,26 @@ def bare_blocks(floor: Floor, training: TrainingConfig, updates: int) -> Iterato
         yield float(loss.detach())
 
 
-def our_blocks(model: Model, training: TrainingConfig, updates: int, folder: Path) -> Iterator[float]:
+def our_blocks(
+    model: Model, stream: "TextStream", training: TrainingConfig, updates: int, folder: Path
+) -> Iterator[float]:
     """Updates of `nmtkit.training.loop.train`, whose batches are made as they come. Gives the mean loss."""
-    stream, place = TextStream(training), torch.device("cpu")
-    for event in train(model, stream, training, lambda model: {}, CheckpointManager(folder), place):
+    for event in train(model, stream, training, lambda model: {}, CheckpointManager(folder), torch.device("cpu")):
         if isinstance(event, Step) and event.update % updates == 0:
             yield event.loss
 
 
 def measure(
-    names: Sequence[str], shape: str, updates: int, rounds: int, threads: int, folder: Path
+    works: Mapping[str, Work], shape: str, updates: int, rounds: int, threads: int, folder: Path
 ) -> list[dict[str, Any]]:
-    """One row for each of `WORK` that is named: updates a second, and the ratio to bare torch in the same round."""
+    """One row for each work: updates a second, and the ratio to bare torch in the same round."""
     rows = []
-    for name in names:
+    for name, work in works.items():
         devices.prepare(torch.device("cpu"), "highest", threads)
-        model, floor = WORK[name].build(shape)
-        training = WORK[name].training(updates)
-        ours, bare = our_blocks(model, training, updates, folder / name), bare_blocks(floor, training, updates)
+        model, floor = work.build(shape)
+        training = work.training(updates)
+        ours = our_blocks(model, work.stream(training), training, updates, folder / name)
+        bare = bare_blocks(floor, work.stream(training), training, updates)
         jobs = {"nmtkit": partial(next, ours), "bare torch": partial(next, bare)}
         timings = time_in_turns(jobs, rounds, torch.device("cpu"))
         begun = [timings[engine].results[0] for engine in jobs]
@@ -178,12 +190,10 @@ def measure(
     return rows
 
 
-def show(rows: list[dict[str, Any]], shape: str) -> None:
+def show(rows: list[dict[str, Any]], title: str) -> None:
     cells = [
         [row["objective"], f"{row['nmtkit']:.2f}", f"{row['bare torch']:.2f}", f"{median(row['ratios']):.2f}",
          f"{min(row['ratios']):.2f}-{max(row['ratios']):.2f}"]
         for row in rows
     ]  # fmt: skip
-    work = f"{TEXTS} texts of {LENGTH} words, V {WORDS:,}, Adam, dropout 0.1"
-    title = f"Training on texts ({shape}), updates a second of {work}"
     console.table(title, ["objective or model", "nmtkit", "bare torch", "ratio", "min-max"], cells)

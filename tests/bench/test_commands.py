@@ -14,7 +14,7 @@ from commands import RECIPE, ROOT, Command, Finished, environment, succeeded
 from nmtkit.experiment.loading import DecodingOptions
 from nmtkit.interchange.export_weights import LIBRARIES
 
-from . import decoding
+from . import decoding, models
 from .__main__ import main
 from .decoding import Ask, EngineServer
 from .pretraining import WORK
@@ -126,3 +126,20 @@ def test_pretraining_beside_bare_torch(tmp_path: Path) -> None:
     rows = json.loads((tmp_path / "figures").read_text())["pretraining"]
     assert [row["objective"] for row in rows] == [*WORK]
     assert all(row["nmtkit"] > 0 and row["bare torch"] > 0 and len(row["ratios"]) == 1 for row in rows)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bench", ["one process"], indirect=True)
+def test_further_models_beside_bare_torch(bench: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name, few in {"TOGETHER": 2, "ALONE": 1, "WRITTEN": 3, "BATCHES": 1}.items():
+        monkeypatch.setattr(models, name, few)
+    how = ["--shape", "toy", "--rounds", 1, "--updates", 1, "--threads", 1, "--json", tmp_path / "figures"]
+    done = succeeded(bench("models", *how))
+    assert "snail: 158,256 parameters; with equal weights the loss is" in done.out
+    found = json.loads((tmp_path / "figures").read_text())
+    assert [row["objective"] for row in found["training"]] == [*models.WORK]
+    assert [row["model"] for row in found["decoding"]] == [*models.WORK][2:]  # the first two are classifiers
+    assert all(min(row["together"] + row["alone"]) > 0 for row in found["decoding"])
+    refused = bench("models", "--only", "convs2s,seq2seq")
+    assert refused.code == 2
+    assert "there is no model 'seq2seq'" in refused.err
