@@ -16,9 +16,9 @@ A head goes to slots that resemble a key k, or stays where it was; from there it
 All of this is linear in h_t and then kept in its range: beta by softplus, gamma by 1 + softplus, g and e by sigmoids, s
 by a softmax, a by tanh. M(i) in equation 5 is M_{t-1}(i) for a head that writes, M_t(i) for one that reads.
 
-The paper leaves open how a text begins and what the output layer reads. Here all heads begin on the first slot, r is
-zero, and M a small constant, with which training succeeds most often (Collier and Beel 2018, "Implementing neural
-Turing machines"). The output layer reads a linear map of [h_t; r_t].
+The paper leaves open how a text and training begin. Here all heads begin on the first slot, r is zero, and M a small
+constant (Collier and Beel 2018, "Implementing neural Turing machines"). g is the sigmoid of a number less 2: a head
+that has learned nothing stays about where it was. The output layer reads a linear map of [h_t; r_t].
 """
 
 from dataclasses import dataclass
@@ -34,8 +34,8 @@ from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.recurrent import build_rnn, init_weights, rnn_step
 from nmtkit.models.base import MODELS, Decoder, DecoderState, Memory, ModelConfig, ModelOutput, VocabularySizes
 
-EMPTY, LEAST = 1e-6, 1e-20
-"""The numbers of a memory before anything was written; the least w~, so that it has a logarithm."""
+EMPTY, LEAST, STAY = 1e-6, 1e-20, 2.0
+"""The numbers of a memory before anything was written; the least w~, for its logarithm; how far g begins closed."""
 
 
 class NtmConfig(ModelConfig):
@@ -136,7 +136,7 @@ def move(heads: Tensor, moves: Tensor, slots: Tensor) -> Tensor:
     key, beta, g, gamma, shifts = torch.split(moves, [slots.shape[2], 1, 1, 1, moves.shape[2] - slots.shape[2] - 3], 2)
     likeness = F.normalize(key, dim=2) @ F.normalize(slots, dim=2).mT  # equation 6
     by_content = torch.softmax(F.softplus(beta) * likeness, 2)  # equation 5
-    gated = torch.lerp(heads, by_content, torch.sigmoid(g))  # equation 7
+    gated = torch.lerp(heads, by_content, torch.sigmoid(g - STAY))  # equation 7
     steps = [gated.roll(step - shifts.shape[2] // 2, 2) for step in range(shifts.shape[2])]
     shifted = (torch.stack(steps, 3) * torch.softmax(shifts, 2)[:, :, None]).sum(3)  # equation 8
     return torch.softmax((1 + F.softplus(gamma)) * shifted.clamp(min=LEAST).log(), 2)  # equation 9

@@ -26,7 +26,7 @@ def head_by_hand(told: Array, before: Array, memory: Array, shift: int) -> Array
     key, (beta, g, gamma), shifts = told[:W], told[W : W + 3], told[W + 3 :]
     likeness = [row @ key / (math.sqrt(row @ row) * math.sqrt(key @ key)) for row in memory]
     by_content = softmax(softplus(beta) * np.array(likeness))
-    gated = sigmoid(g) * by_content + (1 - sigmoid(g)) * before
+    gated = sigmoid(g - 2) * by_content + (1 - sigmoid(g - 2)) * before
     shares = softmax(shifts)
     moved_on = np.zeros(S)
     for i in range(S):
@@ -112,7 +112,7 @@ TWO = math.log(math.e - 1)
         ([0, 5], ON, OFF, OFF, ON_BY_ONE, LAST, [1, 0, 0, 0]),  # round the ring
         ([0, 5], ON, OFF, OFF, ON_BY_ONE[::-1], LAST, [0, 0, 1, 0]),
         ([0, 5], ON, ON, OFF, ON_BY_ONE, LAST, [0, 0, 1, 0]),  # to the slot behind the one that resembles the key
-        ([0, 5], ON, 0.0, OFF, HERE, LAST, [0, 0.5, 0, 0.5]),
+        ([0, 5], ON, 2.0, OFF, HERE, LAST, [0, 0.5, 0, 0.5]),
         ([0, 5], ON, OFF, TWO, HERE, BOTH, [0.64 / 0.68, 0.04 / 0.68, 0, 0]),  # sharper: squares
         ([0, 5], ON, OFF, OFF, [math.log(0.5), OFF, math.log(0.5)], BOTH, [0.1, 0.4, 0.1, 0.4]),
     ],

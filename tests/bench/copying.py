@@ -1,0 +1,105 @@
+"""Whether a model copies texts longer than those it was trained on: `python -m tests.bench.copying ntm --seed 1`.
+
+The copy task of Graves, Wayne and Danihelka 2014, section 4.1, as running text: random symbols, a delimiter, the same
+symbols, and the end. Only what stands behind the delimiter is trained and counted. A batch has texts of one length. The
+longest is 4 at first; whenever the loss has become small it grows by one, up to 10.
+"""
+
+import argparse
+import time
+
+import torch
+from torch import Tensor
+
+from nmtkit.core.settings import parse
+from nmtkit.data.batch import Batch, Targets
+from nmtkit.data.vocabulary import SPECIALS
+from nmtkit.language_models.ntm import Ntm, NtmConfig
+from nmtkit.language_models.rnn_lm import RnnLM, RnnLMConfig
+from nmtkit.models.base import VocabularySizes
+
+SYMBOLS = 8
+FIRST, DELIMITER = len(SPECIALS), len(SPECIALS) + SYMBOLS
+SETTINGS: dict[str, dict[str, object]] = {
+    "ntm": {
+        "embedding_size": 16,
+        "controller": "feedforward",
+        "hidden_size": 64,
+        "memory_slots": 32,
+        "memory_width": 10,
+        "dropout": 0.0,
+    },
+    "rnn_lm": {"hidden_size": 26, "layers": 1, "dropout": 0.0},
+}
+"""Models of about 6,500 weights each."""
+LONGEST, ENOUGH = 10, 0.3
+"""Symbols of the longest text of training, and the loss in nats below which texts become longer."""
+
+
+def build(kind: str) -> Ntm | RnnLM:
+    sizes = VocabularySizes({"tgt": DELIMITER + 1})
+    if kind == "ntm":
+        return Ntm(parse(NtmConfig, SETTINGS[kind], kind), sizes)
+    return RnnLM(parse(RnnLMConfig, SETTINGS[kind], kind), sizes)
+
+
+def copies(length: int, count: int, draw: torch.Generator) -> Batch:
+    """Texts of so many symbols, and their copies."""
+    symbols = torch.randint(FIRST, DELIMITER, (count, length), generator=draw)
+    texts = torch.cat([symbols, torch.full((count, 1), DELIMITER), symbols], 1)
+    return Batch(targets=Targets.of_texts(texts.tolist()))
+
+
+def log_probs_of_copies(model: Ntm | RnnLM, batch: Batch, length: int) -> tuple[Tensor, Tensor]:
+    """What the model says behind the delimiter, `(B,length+1,V)`, and what stands there, `(B,length+1)`."""
+    return model(batch)[:, length + 1 :], batch.targets.ids[:, length + 1 :]
+
+
+@torch.no_grad()
+def right(model: Ntm | RnnLM, length: int, count: int = 200) -> tuple[float, float]:
+    """Of copies never seen: the share of right symbols and ends, and of copies without a mistake."""
+    batch = copies(length, count, torch.Generator().manual_seed(1_000_000 + length))
+    log_probs, wanted = log_probs_of_copies(model, batch, length)
+    hits = log_probs.argmax(-1) == wanted
+    return float(hits.double().mean()), float(hits.all(1).double().mean())
+
+
+def train(model: Ntm | RnnLM, updates: int, seed: int, every: int = 100) -> None:
+    """Adam at 0.003, gradients clipped to a norm of 1, batches of 32 texts."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3, betas=(0.9, 0.98))
+    draw = torch.Generator().manual_seed(seed)
+    longest, mean, began = 4, 3.0, time.process_time()
+    for update in range(1, updates + 1):
+        length = int(torch.randint(1, longest + 1, (), generator=draw))
+        log_probs, wanted = log_probs_of_copies(model, copies(length, 32, draw), length)
+        loss = -log_probs.gather(2, wanted[:, :, None]).mean()
+        optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.param_groups[0]["lr"] = 3e-3 * min(1.0, update / 50, 2 - 2 * update / updates)
+        optimizer.step()
+        mean = 0.95 * mean + 0.05 * loss.item()
+        if mean < ENOUGH and longest < LONGEST:
+            longest, mean = longest + 1, 2 * ENOUGH
+        if update % every == 0:
+            seconds = time.process_time() - began
+            print(f"{update} updates, {seconds:.0f} s: to {longest} symbols, loss {mean:.3f}", flush=True)
+
+
+def main() -> None:
+    """Trains one model, and prints how it copies."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("kind", choices=[*SETTINGS])
+    options.add_argument("--updates", type=int, default=800)
+    options.add_argument("--seed", type=int, default=1)
+    given = options.parse_args()
+    torch.manual_seed(given.seed)
+    model = build(given.kind)
+    print(f"{given.kind}: {sum(one.numel() for one in model.parameters()):,} weights")
+    train(model, given.updates, given.seed)
+    for length in (2, 5, 8, 10, 11, 12, 15, 18, 20):
+        print("{} symbols: {:.1%} of symbols, {:.1%} of copies".format(length, *right(model, length)))
+
+
+if __name__ == "__main__":
+    main()
