@@ -124,18 +124,22 @@ class HierarchicalAttention(AttentionClassifier):
         init_weights(self.sentences, "xavier")
 
     def read(self, batch: Batch, need_attention: bool = False) -> tuple[ModelOutput, None]:
-        """As above; the weight of a word is its own, times that of its sentence: those of a text sum to one."""
-        places = _places(batch.inputs)  # (B,N,W)
-        ids = pad(batch.inputs.ids, (1, 0), value=PAD).gather(1, places.flatten(1)).view(places.shape)
-        embedded = self.dropout(self.src_embedding(ids.flatten(0, 1)))  # (BN,W,E)
-        words, sentences = places.flatten(0, 1) > 0, places[:, :, 0] > 0
-        summaries, of_words = self.words(embedded, words, words)
-        summary, of_sentences = self.sentences(summaries.view(*sentences.shape, -1), sentences, sentences)
+        """As above; the weight of a word is its own, times that of its sentence: those of a text sum to one.
+
+        On a CPU the M sentences that are there are read. Elsewhere all are, since to find them would make the CPU wait.
+        """
+        places, ids = _places(batch.inputs), pad(batch.inputs.ids, (1, 0), value=PAD)  # (B,N,W), (B,1+S)
+        sentences, every = places[:, :, 0] > 0, torch.arange(places[..., 0].numel(), device=ids.device)
+        rows = every[sentences.flatten()] if ids.device.type == "cpu" else every
+        texts, places = rows.unsqueeze(1) // places.shape[1], places.flatten(0, 1)[rows]  # (M,1), (M,W)
+        embedded = self.dropout(self.src_embedding(ids[texts, places]))  # (M,W,E)
+        summaries, of_words = self.words(embedded, places > 0, places > 0)
+        padded = summaries.new_zeros(len(every), summaries.shape[1]).index_copy(0, rows, summaries)
+        summary, of_sentences = self.sentences(padded.view(*sentences.shape, -1), sentences, sentences)
         attention = None
         if need_attention:
-            weights = of_words.view(places.shape) * of_sentences.unsqueeze(2)
-            nowhere = weights.new_zeros(len(places), 1 + batch.inputs.ids.shape[1])
-            attention = nowhere.scatter(1, places.flatten(1), weights.flatten(1))[:, 1:]
+            weights = of_words * of_sentences.flatten()[rows].unsqueeze(1)
+            attention = torch.zeros_like(ids, dtype=weights.dtype).index_put((texts, places), weights)[:, 1:]
         return ModelOutput(self.dropout(summary), attention), None
 
 
