@@ -20,7 +20,7 @@ from nmtkit.core.settings import Field, Width
 from nmtkit.data.batch import Batch
 from nmtkit.layers.elementary import Dropout
 from nmtkit.layers.kv_cache import KVCache
-from nmtkit.layers.recurrent import StackedCells, init_weights
+from nmtkit.layers.recurrent import build_rnn, init_weights, layers_first, rnn_step, run_rnn
 from nmtkit.models.base import MODELS, M, ModelConfig, ModelOutput, Seq2Seq, VocabularySizes
 from nmtkit.models.output import project_to_vocabulary
 from nmtkit.recurrent_models.recurrent import RecurrentMemory, RecurrentState
@@ -112,7 +112,7 @@ class ShowAndTell(Captioner[RecurrentMemory]):
     def __init__(self, config: ShowAndTellConfig, sizes: VocabularySizes) -> None:
         super().__init__(config, sizes)
         self.picture = nn.Linear(self.region_size, config.embedding_size)
-        self.decoder = StackedCells("lstm", config.embedding_size, config.hidden_size)
+        self.decoder = build_rnn("lstm", config.embedding_size, config.hidden_size)
         self.output = nn.Linear(config.hidden_size, sizes["tgt"])
         init_weights(self, "xavier")
 
@@ -120,14 +120,21 @@ class ShowAndTell(Captioner[RecurrentMemory]):
         """The state after x_{-1}."""
         _, mask, mean = self.regions(batch)
         zeros = mean.new_zeros(len(mean), 1, self.output.in_features)
-        return RecurrentMemory(mask, batch.inputs.copy, *self.decoder(self.dropout(self.picture(mean)), zeros, zeros))
+        state = rnn_step(self.decoder, self.dropout(self.picture(mean)), zeros, zeros)
+        return RecurrentMemory(mask, batch.inputs.copy, *state)
 
     def advance(
         self, tokens: Tensor, state: RecurrentState, memory: Any, cache: KVCache, need_attention: bool = False
     ) -> tuple[ModelOutput, RecurrentState]:
         """One word of every hypothesis."""
-        new = RecurrentState(*self.decoder(self.dropout(self.tgt_embedding(tokens)), state.hidden, state.cell))
+        words = self.dropout(self.tgt_embedding(tokens))
+        new = RecurrentState(*rnn_step(self.decoder, words, state.hidden, state.cell))
         return ModelOutput(new.hidden[:, -1]), new
+
+    def unroll(self, batch: Batch, memory: RecurrentMemory, need_attention: bool = False) -> ModelOutput:
+        """The whole caption in one call. Padding stands on the right, so that no real word reads it."""
+        words = self.dropout(self.tgt_embedding(batch.targets.shifted))
+        return ModelOutput(run_rnn(self.decoder, words, layers_first(memory.hidden, memory.cell))[0])
 
     def logits(self, output: ModelOutput, memory: RecurrentMemory) -> Tensor:
         """`(...,V)`; eq. 12 before the softmax."""

@@ -279,10 +279,7 @@ class BareSnail(Floor):
 class BareShowAndTell(Floor):
     """One call of an LSTM, for the picture and all words."""
 
-    renamed: ClassVar = {
-        "tgt_embedding.": "words.",
-        **{f"decoder.cells.0.{name}": f"lstm.{name}_l0" for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")},
-    }
+    renamed: ClassVar = {"tgt_embedding.": "words.", "decoder.": "lstm."}
 
     def __init__(self, config: ShowAndTellConfig) -> None:
         super().__init__()

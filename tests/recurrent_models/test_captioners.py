@@ -34,8 +34,8 @@ def build(cls: type[Captioner], features: int = F, **settings: object) -> tuple[
 
 def lstm(weights: dict[str, Tensor], x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """Eqs. 4 to 9 of Vinyals et al.; torch's order of gates is input, forget, cell, output."""
-    names = ("weight_ih", "bias_ih", "weight_hh", "bias_hh")
-    w, b, u, d = (weights[f"decoder.cells.0.{name}"] for name in names)
+    of = {name.split(".")[-1].removesuffix("_l0"): one for name, one in weights.items() if name.startswith("decoder.")}
+    w, b, u, d = (of[name] for name in ("weight_ih", "bias_ih", "weight_hh", "bias_hh"))
     i, f, g, o = (w @ x + b + u @ h + d).chunk(4)
     c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
     return torch.sigmoid(o) * torch.tanh(c), c
