@@ -7,7 +7,7 @@ BIN := .venv/bin
 READY := .venv/.ready-$(TORCH)
 SENTENCE := "The young woman does not give him the red book."
 
-.PHONY: demo compare test quick test-all test-kernels test-machines test-hostile test-kills test-memory check format bench bench-peers data clean
+.PHONY: demo compare tour test quick test-all test-kernels test-machines test-hostile test-kills test-memory check format bench bench-peers data clean
 
 # The demo: trains RNNsearch on the embedded English-French corpus, translates its test set, draws what it looked at.
 demo: $(READY)
@@ -20,6 +20,12 @@ demo: $(READY)
 compare: $(READY)
 	$(BIN)/nmtkit compare compare-rnn-encdec compare-rnnsearch compare-luong-global compare-luong-local-m \
 		compare-luong-local-p compare-transformer --plot runs/compare-length.png
+
+# All that `nmtkit guide tour` says, one command after the other, in runs/tour, where the pictures stay; about 20 minutes.
+# Its last ones only:  python -m tests.pages tour --begin 40
+tour: $(READY)
+	rm -rf runs/tour
+	$(BIN)/python -m tests.pages tour $(ARGS)
 
 # One thread a process and one process a core: tests use small tensors, which more threads only slow down. Each process
 # begins with tests that stand together, which share what is trained for them, and takes from the others at the end.

@@ -12,9 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import pages
 import pytest
 from commands import Command, Finished, as_text, backwards_links, refused, sentence_pairs, succeeded, write_lines
 from daily import daily
+from pages import FENCE
 from torch.distributed.run import get_args_parser
 from untrained_runs import CAPTIONER, LANGUAGE_MODEL, LINES, PARSER, SUMMARIZATION, TRANSFORMER, make_run
 
@@ -31,7 +33,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = {"README": ROOT / "README.md", "recipes": ROOT / "recipes" / "README.md"}
 PAGES |= {name: ROOT / "nmtkit" / "guide" / f"{name}.md" for name in guide.PAGES}
 TEXT = {name: path.read_text(encoding="utf-8") for name, path in PAGES.items()}
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BY_MAKE = {"tour": "make tour"}
+"""Long pages that a target of make follows; here their commands are parsed to their ends."""
 
 PARSED = {
     "downloads": (
@@ -82,8 +85,6 @@ PARSED = {
 }
 """How commands of blocks begin that are parsed but not run here, by the reason."""
 NOT_RUN = tuple(begin for begins in PARSED.values() for begin in begins)
-OUTPUT = ("BLEU|nrefs",)
-"""How lines of a block begin that are no commands."""
 OTHERS = ("hf ", "make ", "python ")
 """How commands of other programs begin that are not parsed here."""
 RUN_ELSEWHERE = {
@@ -92,6 +93,7 @@ RUN_ELSEWHERE = {
     '"""Classification by the mean of the words (Joulin et al. 2017, equation 1)."""': "tests/strangers trains it",
     "task: sorting": "a recipe for the classifier",
     "init_from: {encoder: runs/masked}": "the page's command begins from that run",
+    "init_from: {tokenizer: runs/t5}": "the same",
 }
 """The first lines of blocks that are not run here, with the reason."""
 SCHEMATIC = ("COMMAND", "TOPIC", "NAME", "KEY", "DIR", "FILE", "N-", "NEW", "RUN", "RECIPE", "CORPUS")
@@ -102,18 +104,11 @@ SMALL = "--set model.hidden_size=16 --set batch.batch_tokens=200"
 
 
 def blocks(page: str, *kinds: str) -> list[str]:
-    return [text for kind, text in FENCE.findall(TEXT[page]) if kind in kinds]
+    return pages.blocks(TEXT[page], *kinds)
 
 
 def lines_of(page: str) -> list[str]:
-    """The commands of a page's blocks, without their comments; where some stand behind `$`, only those."""
-    commands = []
-    for text in blocks(page, "", "sh", "bash"):
-        lines = re.sub(r"\s*\\\n\s*", " ", text).splitlines()
-        behind_a_prompt = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
-        shown = [re.sub(r"\s+#\s.*", "", line).strip() for line in behind_a_prompt or lines]
-        commands += [line for line in shown if line and not line.startswith(OUTPUT)]
-    return commands
+    return [line for block in blocks(page, *pages.SHELL) for line in pages.commands(block)]
 
 
 def inline(page: str) -> list[str]:
@@ -306,7 +301,7 @@ def parse(line: str) -> None:
         recipe.load(name, changes)
 
 
-@pytest.mark.parametrize("page", daily(PAGES, 2))
+@pytest.mark.parametrize("page", daily((page for page in PAGES if page not in BY_MAKE), 2))
 def test_the_commands_of_a_page_do_what_they_say(page: str, console: Command, place: Path) -> None:
     for number, line in enumerate(lines_of(page)):
         if not line.startswith(NOT_RUN):
@@ -314,6 +309,27 @@ def test_the_commands_of_a_page_do_what_they_say(page: str, console: Command, pl
             assert "Traceback" not in done.err, (line, done)
         elif not line.startswith(OTHERS):
             parse(line)
+
+
+@pytest.mark.parametrize("page", BY_MAKE)
+def test_the_commands_of_a_long_page_can_be_given(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From an empty folder: a file that a command reads is one that those before it write."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").symlink_to(ROOT / "data")
+    for step in pages.steps(TEXT[page]):
+        if not isinstance(step, str):
+            write_lines(step[0], [step[1]])
+            continue
+        for words in parts(words_of(step), "|"):
+            assert words[0] in ("nmtkit", "python", "ln", *PROGRAMS), step
+            assert "<" not in words or Path(words[words.index("<") + 1]).exists(), step
+            end = min((words.index(sign) for sign in "<>" if sign in words), default=len(words))
+            if words[0] == "nmtkit":
+                parse(shlex.join(words[:end]))
+        for file in re.findall(r"(?:>|-o) (\S+)", step):
+            write_lines(file, ["a b"])
+        for run in re.findall(r"--run (\S+)|train ([\w-]+)\.yaml$", step):
+            write_lines(f"{run[0] or f'runs/{run[1]}'}/recipe.yaml", ["extends: demo"])
 
 
 def test_what_is_not_run_stands_somewhere() -> None:
@@ -342,6 +358,9 @@ def test_python_and_recipes_of_a_page(page: str, place: Path, monkeypatch: pytes
     for text in blocks(page, "python"):
         if text.partition("\n")[0] not in RUN_ELSEWHERE:
             exec(compile(text, page, "exec"), names)
+    for step in pages.steps(TEXT[page]) if page in BY_MAKE else ():
+        if not isinstance(step, str):
+            write_lines(step[0], [step[1]])  # others extend it
     for text in blocks(page, "yaml"):
         if text.partition("\n")[0] not in RUN_ELSEWHERE:
             (place / "shown.yaml").write_text(text, encoding="utf-8")
