@@ -41,21 +41,26 @@ class CaptionerConfig(ModelConfig):
 
 
 class PictureEncoder(nn.Module):
-    """The regions of pictures. A pixel has three colours and its two coordinates, as in Liu et al. 2018 (CoordConv)."""
+    """The regions of pictures. A pixel has three colours and its two coordinates, as in Liu et al. 2018 (CoordConv).
+
+    Of the layers that halve, the last looks right and down, by half of its step, and those before it left and up: so a
+    region sees the pixels around its own middle, to half a pixel.
+    """
 
     def __init__(self, channels: list[int]) -> None:
         super().__init__()
         self.side = 2 ** (len(channels) - 1)
         sizes = zip(pairwise([5, *channels]), [2] * (len(channels) - 1) + [1], strict=True)
-        self.layers = nn.ModuleList(nn.Conv2d(*pair, 3, stride, padding=1) for pair, stride in sizes)
+        self.layers = nn.ModuleList(nn.Conv2d(*pair, 3, stride) for pair, stride in sizes)
 
     def forward(self, pixels: Tensor) -> Tensor:
         """The regions `(B,R,D)`, row by row from the upper left, of H rows of W pixels `(B,H,3W)`, from 0 to 1."""
         states = pixels.view(*pixels.shape[:2], -1, 3).permute(0, 3, 1, 2)  # (B,3,H,W)
         places = torch.meshgrid(*(torch.linspace(-1, 1, side) for side in states.shape[2:]), indexing="ij")
         states = torch.cat([states, torch.stack(places).to(states).expand(len(states), -1, -1, -1)], 1)
-        for layer in self.layers:
-            states = torch.relu(functional.group_norm(layer(states), 1))
+        for layers_left, layer in zip(range(len(self.layers), 0, -1), self.layers, strict=True):
+            zeros = (0, 2, 0, 2) if layers_left == 2 else (1, 1, 1, 1)
+            states = torch.relu(functional.group_norm(layer(functional.pad(states, zeros)), 1))
         return states.flatten(2).transpose(1, 2)
 
 

@@ -9,7 +9,7 @@ from nmtkit.core.errors import DataError
 from nmtkit.core.settings import parse
 from nmtkit.data.batch import Batch, collate
 from nmtkit.models.base import VocabularySizes
-from nmtkit.recurrent_models.show_and_tell import Captioner, ShowAndTell
+from nmtkit.recurrent_models.show_and_tell import Captioner, PictureEncoder, ShowAndTell
 from nmtkit.recurrent_models.show_attend_tell import ShowAttendTell
 from nmtkit.search.engine import beam_search
 from nmtkit.search.rules import SearchConfig
@@ -99,7 +99,10 @@ def of_pictures(pictures: list[np.ndarray], width: int | None = None) -> Batch:
 
 @torch.no_grad()
 def test_regions_of_pictures_are_a_grid_of_convolutions() -> None:
-    """5 x 7 pixels make 3 x 4 regions, row by row; each sees its own pixels, their places, and those beside them."""
+    """5 x 7 pixels make 3 x 4 regions, row by row; each sees its own pixels, their places, and those beside them.
+
+    The layer that halves sees zeros at the right and below, the other one on all sides.
+    """
     model, own = build(ShowAttendTell, 21, attention_size=5, cnn=[4, 2])
     batch = of_pictures(PIXELS, width=8)
     regions, mask, _ = model.regions(batch)
@@ -108,15 +111,30 @@ def test_regions_of_pictures_are_a_grid_of_convolutions() -> None:
     assert model.memory_lengths(batch).tolist() == [12, 12, 12]
     places = np.stack(np.meshgrid(np.linspace(-1, 1, 5), np.linspace(-1, 1, 7), indexing="ij"), 2)
     seen = torch.from_numpy(np.concatenate([PIXELS[1] / 255, places], 2)).permute(2, 0, 1)  # (5,H,W)
-    for layer, step in enumerate((2, 1)):
+    for layer, (step, zeros) in enumerate([(2, (0, 2, 0, 2)), (1, (1, 1, 1, 1))]):
         weight, bias = own[f"encoder.layers.{layer}.weight"], own[f"encoder.layers.{layer}.bias"]
-        around, rows = torch.nn.functional.pad(seen, (1, 1, 1, 1)), []
+        around, rows = torch.nn.functional.pad(seen, zeros), []
         for y in range(0, 3 * step, step):
             windows = [around[:, y : y + 3, x : x + 3] for x in range(0, 4 * step, step)]
             rows.append([(weight * window).sum((1, 2, 3)) + bias for window in windows])
         made = torch.stack([torch.stack(row, 1) for row in rows], 1)  # (C,3,4)
         seen = ((made - made.mean()) / (made.var(correction=0) + 1e-5).sqrt()).clamp(min=0)
     torch.testing.assert_close(regions[1], seen.flatten(1).T, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3, 4])
+def test_a_region_sees_as_far_on_either_side_of_its_middle(layers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To one pixel, for the layers that halve cannot do better."""
+    monkeypatch.setattr("torch.nn.functional.group_norm", lambda states, groups: states)  # which sees all
+    encoder, pixels = PictureEncoder([1] * layers), torch.ones(1, 64, 3 * 64, requires_grad=True)
+    for weight in encoder.parameters():
+        torch.nn.init.ones_(weight)
+    number = 32 // encoder.side  # of a region in the middle
+    encoder(pixels)[0, number * (64 // encoder.side + 1)].sum().backward()
+    rows, columns = pixels.grad.view(64, 64, 3).sum(2).nonzero(as_tuple=True)
+    for seen in (rows, columns):
+        before, after = number * encoder.side - int(seen.min()), int(seen.max()) + 1 - (number + 1) * encoder.side
+        assert abs(before - after) <= 1
 
 
 @torch.no_grad()
