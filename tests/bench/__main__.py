@@ -270,7 +270,7 @@ def pretrain(only: tuple[str, ...], shape: str, threads: int, updates: int, roun
 @click.option("--shape", type=click.Choice(list(models.SHAPES)), default="small", show_default=True)
 @count("--threads", 2, "CPU threads of both.")
 @count("--updates", 2, "In a block.")
-@count("--rounds", 5, "How often each is measured.")
+@count("--rounds", 4, "How often each is measured.")
 @count("--beam-size", 5, "Of the searches.")
 @click.option("--json", "output", type=click.Path(path_type=Path), metavar="FILE", help="Write all figures there too.")
 def models_command(only: tuple[str, ...], beam_size: int, output: Path | None, **given: Any) -> None:

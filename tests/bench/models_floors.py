@@ -94,7 +94,7 @@ class BareClassifier(Floor):
 
 
 class BareConvS2S(Floor):
-    """torch's convolutions and fused attention."""
+    """Fused attention, with one head."""
 
     renamed: ClassVar = {
         "src_embedding.": "src.", "tgt_embedding.": "tgt.", "src_positions.table": "src_places",
@@ -138,10 +138,10 @@ class BareConvS2S(Floor):
         return likelihood(self.output, self.dropout(self.decoder_map(states)), batch)
 
     def _gated(self, layer: nn.Module, states: Tensor, before: int, after: int) -> Tensor:
-        linear = cast(nn.Linear, cast(nn.ModuleDict, layer)["map"])
-        kernel = linear.weight.unflatten(1, (self.reach + 1, -1)).transpose(1, 2)  # (2d,d,k)
-        seen = F.pad(self.dropout(states).mT, (before, after))
-        return (F.glu(F.conv1d(seen, kernel, linear.bias), 1).mT + states) * 0.5**0.5
+        """On a CPU one product of windows takes less time than torch's convolution."""
+        seen, length = F.pad(self.dropout(states), (0, 0, before, after)), states.shape[1]
+        windows = torch.cat([seen[:, first : first + length] for first in range(self.reach + 1)], -1)
+        return (F.glu(cast(nn.ModuleDict, layer)["map"](windows), -1) + states) * 0.5**0.5
 
 
 class Additive(nn.Module):
