@@ -3,15 +3,14 @@
 import sys
 import textwrap
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from rich.cells import cell_len, chop_cells, set_cell_size
-from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
 from nmtkit.console.tables import cut, flow, plain_console
-from nmtkit.pictures import AttentionPicture
+from nmtkit.pictures.attention import AttentionPicture, SentencePicture
 from nmtkit.pictures.documents import DocumentPicture
 from nmtkit.pictures.fonts import printable
 
@@ -29,35 +28,35 @@ def show_attention(picture: AttentionPicture, width: int | None = None) -> None:
     Columns that do not fit follow in further panels. A picture that `is_summary` has too many words for columns: the
     article, shaded by its coverage, comes first, then a line for each word of the summary.
     """
-    console = plain_console(sys.stdout)
-    width = width or console.width
-    heading = printable(picture.heading)
-    lines = list(Text(heading, style="bold").wrap(console, width)) if heading else []
-    coloured = _is_coloured(console)
-    if picture.weights.size == 0:
-        lines.append(Text("(no words)"))
-    else:
-        lines += (_Summary if picture.is_summary else _HeatMap)(picture, width, coloured).lines()
-    for line in lines:
-        console.print(line, soft_wrap=True)
+
+    def lines(width: int, coloured: bool) -> list[Text]:
+        if picture.weights.size == 0:
+            return [Text("(no words)")]
+        return (_Summary if picture.is_summary else _HeatMap)(picture, width, coloured).lines()
+
+    _print(picture, width, lines)
 
 
 def show_document(picture: DocumentPicture, width: int | None = None) -> None:
     """Prints a text that was classified: each sentence behind its weight, and its words shaded by theirs."""
+
+    def lines(width: int, coloured: bool) -> Iterator[Text]:
+        for words, shades, weight in zip(picture.sentences, picture.shades, picture.of_sentences.tolist(), strict=True):
+            shown = _shaded_words(list(map(printable, words)), shades.tolist(), width - 5, coloured)
+            for number, line in enumerate(shown):
+                yield Text(" " * 5 if number else f"{weight:.2f} ").append_text(line)
+
+    _print(picture, width, lines)
+
+
+def _print(picture: SentencePicture, width: int | None, lines: Callable[[int, bool], Iterable[Text]]) -> None:
+    """Prints the heading of a picture and its `lines`, for a width and with or without colours."""
     console = plain_console(sys.stdout)
-    width = width or console.width
-    coloured = _is_coloured(console)
-    heading = printable(picture.heading)
-    lines = list(Text(heading, style="bold").wrap(console, width)) if heading else []
-    for words, shades, weight in zip(picture.sentences, picture.shades, picture.of_sentences.tolist(), strict=True):
-        shown = _shaded_words(list(map(printable, words)), shades.tolist(), width - 5, coloured)
-        lines += [Text(f"{weight:.2f} " if not n else " " * 5).append_text(line) for n, line in enumerate(shown)]
-    for line in lines:
+    width, heading = width or console.width, printable(picture.heading)
+    coloured = console.is_terminal and not console.no_color and console.color_system in ("256", "truecolor")
+    above = Text(heading, style="bold").wrap(console, width) if heading else ()
+    for line in (*above, *lines(width, coloured)):
         console.print(line, soft_wrap=True)
-
-
-def _is_coloured(console: Console) -> bool:
-    return console.is_terminal and not console.no_color and console.color_system in ("256", "truecolor")
 
 
 def _level(share: float, coloured: bool) -> int:
@@ -90,10 +89,6 @@ class _Shaded:
         self.tgt_words = [printable(word) for word in picture.tgt_words]
         self.weights: list[list[float]] = picture.weights.tolist()
         self.margin = min(max(cell_len(word) for word in self.tgt_words), max(width // 3, 8))
-
-    def level(self, share: float) -> int:
-        """The nearest colour or block, from 0, to a share between 0 and 1."""
-        return _level(share, self.coloured)
 
     def scale(self, largest: float) -> Text:
         """All colours or blocks, and the weight of the strongest."""
@@ -148,7 +143,7 @@ class _HeatMap(_Shaded):
         if self.picture.is_outside_window(row, column):
             return Text(("" if self.coloured else "·").ljust(self.cell))
         mark = "+" if windows and -0.5 <= windows[row].centre - column < 0.5 else ""
-        level = self.level(weight / self.picture.max_weight)
+        level = _level(weight / self.picture.max_weight, self.coloured)
         if not self.coloured:
             return Text(BLOCKS[level] * (self.cell - len(mark)) + mark)
         hundredths = f"{weight * 100:.0f}"
@@ -168,19 +163,16 @@ class _Summary(_Shaded):
     """The article as a text, then a line for each word of the summary."""
 
     def lines(self) -> list[Text]:
-        coverage = self.picture.coverage.tolist()
+        coverage = self.picture.coverage
+        shares = (coverage / (coverage.max() or 1.0)).tolist()
+        article = _shaded_words(self.src_words, shares, self.width, self.coloured)
         rows = [self._row(row) for row in range(len(self.tgt_words))]
         facts = ["word of the summary", "words of the article with the largest weights"]
         if self.picture.p_gen is not None:
             facts = ["p_gen, the probability of generating", f"{facts[0]}, * if copied", facts[1]]
         about = textwrap.wrap("Columns: " + "; ".join(facts), self.width)
-        scale = Text("coverage ").append_text(self.scale(max(coverage)))
-        return [*self._article(coverage), scale, Text(), *rows, *map(Text, about)]
-
-    def _article(self, coverage: Sequence[float]) -> list[Text]:
-        """The words, each shaded by its coverage."""
-        largest = max(coverage) or 1.0
-        return _shaded_words(self.src_words, [value / largest for value in coverage], self.width, self.coloured)
+        scale = Text("coverage ").append_text(self.scale(float(coverage.max())))
+        return [*article, scale, Text(), *rows, *map(Text, about)]
 
     def _row(self, row: int) -> Text:
         picture, weights = self.picture, self.weights[row]
@@ -195,7 +187,7 @@ class _Summary(_Shaded):
                 name = cut(name, free)
             if weights[column] < MIN_WEIGHT or cell_len(name) > free:
                 break
-            style = _style(self.level(weights[column] / picture.max_weight)) if self.coloured else None
+            style = _style(_level(weights[column] / picture.max_weight, True)) if self.coloured else None
             line.append(f" {_left_to_right_after(name)}{weight}", style)
         line.rstrip()
         return line

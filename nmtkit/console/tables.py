@@ -128,9 +128,10 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], 
 
 def _fit(grid: Table, cells: Sequence[Sequence[str]], console: Console) -> None:
     """Narrows the widest columns until the table fits, or only words would be left to break."""
-    columns = list(zip(*cells, strict=True))
-    least = [max(cell_len(part) for cell in column for part in _whole_parts(cell)) for column in columns]
-    widths = [max(cell_len(line) for cell in column for line in (cell.splitlines() or [""])) for column in columns]
+    columns = [[line for cell in column for line in (cell.splitlines() or [""])] for column in zip(*cells, strict=True)]
+    widths = [max(map(cell_len, lines)) for lines in columns]
+    whole = ([part for line in lines for part in _whole_parts(line)] for lines in columns)
+    least = [max(map(cell_len, parts)) for parts in whole]
     too_many = Console(width=1_000_000).measure(grid).maximum - console.width
     if console.is_terminal and too_many > sum(widths) - sum(least):
         return  # rich folds words
@@ -141,10 +142,9 @@ def _fit(grid: Table, cells: Sequence[Sequence[str]], console: Console) -> None:
         too_many -= 1
 
 
-def _whole_parts(cell: str) -> list[str]:
-    """The parts of a cell that are not broken: short lines, and the words of longer ones."""
-    lines = cell.splitlines() or [""]
-    return [part for line in lines for part in ([line] if cell_len(line) <= SHORT_CELL else line.split())]
+def _whole_parts(line: str) -> list[str]:
+    """The parts of a line that are not broken: all of a short one, the words of a longer one."""
+    return [line] if cell_len(line) <= SHORT_CELL else line.split()
 
 
 def _is_number(cell: str) -> bool:
@@ -173,13 +173,8 @@ def histogram(title: str, labels: Sequence[str], series: Sequence[tuple[str, Seq
         for _, counts in series:
             total, most = sum(counts) or 1, max(counts) or 1
             part = f"{counts[index] / total:.1%}" if counts[index] else ""
-            line += "  " + _bar(counts[index] / most, longest) + part.rjust(len(" 100.0%"))
+            eighths = max(round(counts[index] / most * longest * 8), 1 if counts[index] else 0)  # of a column
+            bar = EIGHTHS[-1] * (eighths // 8) + EIGHTHS[eighths % 8].strip()
+            line += "  " + bar.ljust(longest) + part.rjust(len(" 100.0%"))
         file.write(line.rstrip() + "\n")
     file.flush()
-
-
-def _bar(share: float, width: int) -> str:
-    """A bar of eighths of a column; it is never empty unless the share is 0."""
-    eighths = max(round(share * width * 8), 1 if share else 0)
-    bar = EIGHTHS[-1] * (eighths // 8) + (EIGHTHS[eighths % 8] if eighths % 8 else "")
-    return bar.ljust(width)

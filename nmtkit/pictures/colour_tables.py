@@ -19,6 +19,7 @@ from nmtkit.pictures.pages import picture_format
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 CELL, NARROWEST, TITLE = 0.55, 2.1, 0.4
 LEFT, RIGHT, TOP, BOTTOM, BETWEEN = 0.75, 0.95, 1.15, 0.6, 0.75
@@ -76,14 +77,12 @@ def save_entropies(
         raise NmtkitError(f"{path}: the attention has weights that are not finite numbers; use an earlier checkpoint")
     shown = printable(title if style.title is None else style.title)
     with drawing.settings(shown, suffix, style.font) as families:
-        title_width = fonts.measure_labels([shown], families, 12.0)[0][0] if shown else 0.0
         widths = [max(part.values.shape[1] * CELL, NARROWEST) for part in parts]
         tallest = max(part.values.shape[0] for part in parts) * CELL
-        width = max(LEFT + sum(widths) + BETWEEN * (len(parts) - 1) + RIGHT, title_width + 0.5)
+        width = LEFT + sum(widths) + BETWEEN * (len(parts) - 1) + RIGHT
         above = TOP if shown else TOP - TITLE
         height = above + tallest + BOTTOM
-        figure, by = drawing.new_figure(width, height, style)
-        figure.text(0.25 / width, 1 - 0.2 / height, shown, fontsize=12 * by.text, color=drawing.INK, va="top")
+        figure, by, width = _titled_figure(shown, families, width, height, style)
         top = max([*(float(part.values.max()) for part in parts), *(part.uniform for part in parts)]) or 1.0
         x = LEFT
         for part, wide in zip(parts, widths, strict=True):
@@ -100,20 +99,40 @@ def save_entropies(
         drawing.save_figure(figure, path, shown or printable(title), style)
 
 
+def _titled_figure(
+    title: str, families: list[str], width: float, height: float, style: FigureStyle
+) -> tuple[Figure, drawing.ScaleFactors, float]:
+    """A figure with a title, its scale, and its width in inches, in which the title has room."""
+    title_width = fonts.measure_labels([title], families, 12.0)[0][0] if title else 0.0
+    width = max(width, title_width + 0.5)
+    figure, by = drawing.new_figure(width, height, style)
+    figure.text(0.25 / width, 1 - 0.2 / height, title, fontsize=12 * by.text, color=drawing.INK, va="top")
+    return figure, by, width
+
+
+def _draw_cells(
+    axes: Axes, values: NDArray[Any], texts: Sequence[Sequence[str]], top: float, shades: Any, size: float
+) -> Any:
+    """Draws a table of texts on the shades of values, `top` the darkest, and gives its mesh."""
+    mesh = axes.pcolormesh(values, cmap=shades, vmin=0.0, vmax=top, edgecolors="white")
+    axes.set_ylim(len(values), 0)
+    for row, column in np.ndindex(values.shape):
+        ink = "white" if drawing.is_dark(shades(values[row, column] / top)) else drawing.INK
+        place = {"ha": "center", "va": "center"}
+        axes.text(column + 0.5, row + 0.5, texts[row][column], fontsize=9 * size, color=ink, **place)
+    axes.tick_params(labelsize=9 * size, length=0, colors=drawing.FAINT)
+    axes.set_frame_on(False)
+    return mesh
+
+
 def _draw_table(axes: Axes, part: Entropies, top: float, shades: Any, text: float) -> Any:
     """Draws the table of one kind of attention, `top` the darkest, and gives its mesh."""
     layers, heads = part.values.shape
-    mesh = axes.pcolormesh(part.values, cmap=shades, vmin=0.0, vmax=top, edgecolors="white")
-    axes.set_ylim(layers, 0)
-    for layer, head in np.ndindex(layers, heads):
-        value = part.values[layer, head]
-        ink = "white" if _is_dark(shades(value / top)) else drawing.INK
-        axes.text(head + 0.5, layer + 0.5, f"{value:.2f}", fontsize=9 * text, color=ink, ha="center", va="center")
+    texts = [[f"{value:.2f}" for value in row] for row in part.values]
+    mesh = _draw_cells(axes, part.values, texts, top, shades, text)
     named = part.values.size > 1  # a model with one attention has neither layers nor heads to name
     axes.set_xticks(np.arange(heads) + 0.5, [str(head + 1) if named else "" for head in range(heads)])
     axes.set_yticks(np.arange(layers) + 0.5, [str(layer + 1) if named else "" for layer in range(layers)])
-    axes.tick_params(labelsize=9 * text, length=0, colors=drawing.FAINT)
-    axes.set_frame_on(False)
     if named:
         axes.set_xlabel("head", fontsize=9 * text, color=drawing.FAINT)
     heading = f"{part.name}\nuniform: {part.uniform:.2f}"
@@ -130,35 +149,22 @@ def save_confusion(
     shown = printable(title if style.title is None else style.title)
     with drawing.settings("".join((*names, shown)), suffix, style.font) as families:
         margin = max(width for width, _ in fonts.measure_labels(names, families, 9.0)) + 0.45
-        title_width = fonts.measure_labels([shown], families, 12.0)[0][0] if shown else 0.0
         size = max(len(names) * CELL, NARROWEST)
-        width, height = max(margin + size + RIGHT, title_width + 0.5), TITLE + margin + size + 0.25
-        figure, by = drawing.new_figure(width, height, style)
-        figure.text(0.25 / width, 1 - 0.2 / height, shown, fontsize=12 * by.text, color=drawing.INK, va="top")
+        height = TITLE + margin + size + 0.25
+        figure, by, width = _titled_figure(shown, families, margin + size + RIGHT, height, style)
         axes = figure.add_axes((margin / width, 0.25 / height, size / width, size / height))
-        shares, shades = counts / np.maximum(counts.sum(1, keepdims=True), 1), style.shades()
-        mesh = axes.pcolormesh(shares, cmap=shades, vmin=0.0, vmax=1.0, edgecolors="white")
-        axes.set_ylim(len(names), 0)
-        for row, column in np.ndindex(counts.shape):
-            ink = "white" if _is_dark(shades(shares[row, column])) else drawing.INK
-            shown_count = f"{counts[row, column]}" if counts[row, column] else ""
-            middle: dict[str, Any] = {"fontsize": 9 * by.text, "color": ink, "ha": "center", "va": "center"}
-            axes.text(column + 0.5, row + 0.5, shown_count, **middle)
+        texts = [[str(count or "") for count in row] for row in counts.tolist()]
+        shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+        mesh = _draw_cells(axes, shares, texts, 1.0, style.shades(), by.text)
         axes.set_xticks(np.arange(len(names)) + 0.5, names, rotation=90)
         axes.set_yticks(np.arange(len(names)) + 0.5, names)
         axes.xaxis.tick_top()
         axes.xaxis.set_label_position("top")
         axes.set_xlabel("given", fontsize=9 * by.text, color=drawing.FAINT)
         axes.set_ylabel("wanted", fontsize=9 * by.text, color=drawing.FAINT)
-        axes.tick_params(labelsize=9 * by.text, length=0, colors=drawing.FAINT)
-        axes.set_frame_on(False)
         place = ((margin + size + 0.2) / width, 0.25 / height, 0.12 / width, size / height)
         drawing.colour_bar(figure, mesh, place, "share of the row", by.text)
         drawing.save_figure(figure, path, shown or printable(title), style)
-
-
-def _is_dark(colour: Sequence[float]) -> bool:
-    return bool(np.dot(colour[:3], (0.2126, 0.7152, 0.0722)) < 0.5)
 
 
 def save_positions(table: NDArray[Any], path: str | Path, title: str, style: FigureStyle = DEFAULT_STYLE) -> None:

@@ -112,6 +112,5 @@ def _draw(axes: Axes, picture: DocumentPicture, places: Places, blues: Any, line
         colours = [reds(of_sentences[number] / largest), *map(blues, picture.shades[number])]
         for text, colour, (x, y, width) in zip(texts, colours, row, strict=True):
             axes.add_patch(Rectangle((x, y - 0.44 * line), width, 0.88 * line, facecolor=colour, edgecolor="none"))
-            dark = np.dot(colour[:3], (0.2126, 0.7152, 0.0722)) < 0.5
-            ink = "white" if dark else drawing.INK
+            ink = "white" if drawing.is_dark(colour) else drawing.INK
             axes.text(x + width / 2, y, text, fontsize=points, color=ink, ha="center", va="center_baseline")

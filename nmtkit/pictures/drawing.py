@@ -113,8 +113,7 @@ class FigureStyle:
         if self.colours:
             strongest = to_rgb(self.shades()(1.0))
             hue = " ".join(str(round(255 * part)) for part in strongest)
-            bright = sum(share * part for share, part in zip((0.2126, 0.7152, 0.0722), strongest, strict=True)) > 0.5
-            rules.append(f":root {{ --hue: {hue}; --strong: {'#000000' if bright else '#ffffff'}; }}")
+            rules.append(f":root {{ --hue: {hue}; --strong: {'#ffffff' if is_dark(strongest) else '#000000'}; }}")
         if self.font:
             rules.append(f'body {{ font-family: "{self.font}"; }}')
         if self.font_size:
@@ -123,6 +122,11 @@ class FigureStyle:
 
 
 DEFAULT_STYLE = FigureStyle()
+
+
+def is_dark(colour: Sequence[float]) -> bool:
+    """Whether what is written on a colour (red, green, blue, from 0 to 1) must be white."""
+    return sum(share * part for share, part in zip((0.2126, 0.7152, 0.0722), colour, strict=False)) < 0.5
 
 
 @contextmanager
