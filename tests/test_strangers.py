@@ -22,8 +22,8 @@ from nmtkit.experiment.run import Run
 from nmtkit.models.base import MODELS, VocabularySizes
 from nmtkit.search.engine import beam_search
 from nmtkit.search.rules import SearchConfig
+from nmtkit.tasks.builtin import TRANSLATION
 from nmtkit.tasks.task import TASKS
-from nmtkit.tasks.translation import TRANSLATION
 from nmtkit.training.events import Evaluated
 
 CPU = torch.device("cpu")

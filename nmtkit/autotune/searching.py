@@ -9,16 +9,9 @@ from typing import Any
 
 import torch
 
-from nmtkit.autotune import cache
+from nmtkit.autotune import cache, timing
 from nmtkit.autotune.cache import TuningResult
-from nmtkit.autotune.timing import (
-    GIVE_UP_RATIO,
-    MAX_SECONDS,
-    MAX_SHARE,
-    InterleavedTimings,
-    TimeLimitError,
-    time_interleaved,
-)
+from nmtkit.autotune.timing import InterleavedTimings, TimeLimitError
 from nmtkit.core import device as devices
 from nmtkit.layers.inference import PrecisionChoice, is_slow, supported_precisions
 from nmtkit.models.base import ModelConfig
@@ -89,7 +82,7 @@ def tune_search(
     begun = time.monotonic()
     candidates = candidate_search_configs(device, key.get("precision", "auto"))
     unmeasured = TuningResult("search", candidates[0], "sentences/s")
-    limit = MAX_SECONDS if again else min(MAX_SECONDS, MAX_SHARE * planned_seconds)
+    limit = timing.MAX_SECONDS if again else min(timing.MAX_SECONDS, timing.MAX_SHARE * planned_seconds)
     texts: dict[SearchSpeedConfig, Sequence[str]] = {}
 
     def left() -> float:
@@ -156,5 +149,5 @@ def _measure(
             too_slow.append(config)
     sample = lines[:: len(lines) // count][:count]
     fit = [config for config in candidates if config not in too_slow]
-    timings = time_interleaved(fit, lambda config, _, most: seconds_of(config, sample, most), left())
-    return replace(timings, slower=timings.slower | dict.fromkeys(too_slow, GIVE_UP_RATIO)), count
+    timings = timing.time_interleaved(fit, lambda config, _, most: seconds_of(config, sample, most), left())
+    return replace(timings, slower=timings.slower | dict.fromkeys(too_slow, timing.GIVE_UP_RATIO)), count

@@ -13,17 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nmtkit.autotune import cache
+from nmtkit.autotune import cache, timing
 from nmtkit.autotune.cache import TuningResult
-from nmtkit.autotune.timing import (
-    MAX_ROUNDS,
-    MAX_SECONDS,
-    MAX_SHARE,
-    InterleavedTimings,
-    TimeLimitError,
-    time_interleaved,
-    time_limit,
-)
+from nmtkit.autotune.timing import TimeLimitError
 from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.core import device as devices
 from nmtkit.data.batch import Batch, collate
@@ -295,21 +287,19 @@ def _measure(
     A configuration that runs out of memory has speed 0, and if all do there are no speeds.
     """
     settings, device = workload.config, workload.device
-    stream = CyclingStream(workload.first_batches(MAX_ROUNDS * settings.accumulate))
+    stream = CyclingStream(workload.first_batches(timing.MAX_ROUNDS * settings.accumulate))
     trainer = OOMSafeTrainer(model, stream, settings, CheckpointManager(Path()), device, time.monotonic)
 
     def seconds_of(config: TrainingSpeedConfig, number: int, most: float) -> float:
         devices.prepare(device, config.matmul_precision, config.threads)
         trainer.in_bf16, trainer.fault = config.precision == "bf16", None
         stream.next = number * settings.accumulate
-        _synchronize(device)
-        begun = time.monotonic()
-        with time_limit(most, model):
+        begun = devices.read_clock(device)
+        with timing.time_limit(most, model):
             trainer.make_update()
-        _synchronize(device)
-        seconds = time.monotonic() - begun if distributed.rank() == 0 else 0.0
+        seconds = devices.read_clock(device) - begun
         faults = [trainer.fault is kind for kind in (torch.OutOfMemoryError, TimeLimitError)]
-        seconds, ran_out, gave_up = distributed.max_over_ranks([seconds, *faults])
+        seconds, ran_out, gave_up = distributed.max_over_ranks([seconds if distributed.rank() == 0 else 0.0, *faults])
         if gave_up:
             raise TimeLimitError
         return math.inf if ran_out else seconds
@@ -338,7 +328,7 @@ def _measure(
     if limit < max(_LEAST_SECONDS, wanted / 2 * piece):
         return too_short(whole)
     stream.every = max(1, min(_PIECE, round(wanted * whole / limit)))
-    timings = time_interleaved(candidates, seconds_of, limit)
+    timings = timing.time_interleaved(candidates, seconds_of, limit)
     best, slower = timings.best, timings.slower
     if math.isinf(slower[best]):
         return unmeasured
@@ -347,7 +337,8 @@ def _measure(
     stream.next, stream.every = 0, _PIECE  # of a piece, since all its log-probabilities are in memory at a time
     sample = next(stream)
     if _loss(model, sample, best, device) > _SAME_LOSS * _loss(model, sample, first, device):
-        best = _fastest_exact(timings) or best
+        exact = [one for one in slower if one.precision == "fp32" and one.matmul_precision == "highest"]
+        best = min((one for one in exact if slower[one] < math.inf), key=slower.__getitem__, default=best)
     best = distributed.broadcast_object(best)  # each process has looked at batches of its own
     return replace(unmeasured, config=best, speeds={str(config): speed / slower[config] for config in candidates})
 
@@ -355,19 +346,13 @@ def _measure(
 def _budget(workload: TrainingWorkload, an_update: float, again: bool) -> float:
     """The seconds that measuring may take, where an update takes so many."""
     planned = planned_seconds(workload.config, an_update, workload.updates_an_epoch)
-    return MAX_SECONDS if again else min(MAX_SECONDS, MAX_SHARE * planned)
+    return timing.MAX_SECONDS if again else min(timing.MAX_SECONDS, timing.MAX_SHARE * planned)
 
 
 def _target_tokens(stream: CyclingStream, count: int) -> int:
     """Target tokens of the first batches, in all processes; or labels."""
     stream.next = 0
     return distributed.size() * sum(next(stream).n_tokens for _ in range(count))
-
-
-def _fastest_exact(timings: InterleavedTimings[TrainingSpeedConfig]) -> TrainingSpeedConfig | None:
-    slower = timings.slower
-    exact = [one for one in slower if one.precision == "fp32" and one.matmul_precision == "highest"]
-    return min((one for one in exact if slower[one] < math.inf), key=slower.__getitem__, default=None)
 
 
 @torch.no_grad()
@@ -379,8 +364,3 @@ def _loss(model: Model, batch: Batch, config: TrainingSpeedConfig, device: torch
         _, nll = likelihood(model(batch.to(device), keep=batch.loss_mask), batch, model.vocabulary_size)
     model.train()
     return float(nll) / max(1, batch.n_tokens)
-
-
-def _synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

@@ -17,15 +17,8 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from nmtkit.checkpoints.tensor_files import (
-    TensorFileHeader,
-    name_file_in_errors,
-    open_checkpoint,
-    open_tensors,
-    read_tensors,
-    write_file,
-    write_tensors,
-)
+from nmtkit.checkpoints import tensor_files
+from nmtkit.checkpoints.tensor_files import TensorFileHeader
 from nmtkit.checkpoints.weights import read_weights
 from nmtkit.core.errors import CheckpointError
 from nmtkit.core.files import verify_checksum, with_checksum
@@ -94,13 +87,13 @@ class CheckpointManager:
 
     def save_last(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Replaces the full state: tensors under WEIGHTS, EMA and OPTIMIZER, everything else as JSON."""
-        write_tensors(self.last, tensors, {**facts, "kind": "state"}, self.vocabulary)
+        tensor_files.write_tensors(self.last, tensors, {**facts, "kind": "state"}, self.vocabulary)
 
     def load_last(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Reads what `save_last` wrote."""
         with self._open_last() as (file, header):
             header.require_vocabulary(self.vocabulary)
-            return read_tensors(file, header), header.facts
+            return tensor_files.read_tensors(file, header), header.facts
 
     def read_metadata(self) -> dict[str, Any]:
         """The facts alone of what `save_last` wrote, e.g. `update` and `seconds`."""
@@ -111,7 +104,7 @@ class CheckpointManager:
     def _open_last(self) -> Iterator[tuple[Any, TensorFileHeader]]:
         if not os.path.lexists(self.last):
             raise CheckpointError(f"{self.last}: not found, so there is nothing to resume; train without --resume")
-        with self.name_last_in_errors(), open_tensors(self.last) as file:
+        with self.name_last_in_errors(), tensor_files.open_tensors(self.last) as file:
             header = TensorFileHeader.of(file)
             if not header.is_state:
                 raise CheckpointError("holds weights but no training state; it cannot be resumed from")
@@ -120,7 +113,7 @@ class CheckpointManager:
     def name_last_in_errors(self) -> contextlib.AbstractContextManager[None]:
         """Inside, an error names the state's file, and what can be done without it."""
         remedy = "copy the file again, use other weights of its folder (--checkpoint FILE), or train anew (--run DIR)"
-        return name_file_in_errors(self.last, remedy)
+        return tensor_files.name_file_in_errors(self.last, remedy)
 
     def kept(self) -> list[KeptCheckpoint]:
         """The kept weights files, oldest first."""
@@ -157,9 +150,9 @@ class CheckpointManager:
         path, files = self.weights_path(update), [self.weights_path(entry.update) for entry in index.kept]
         if path in files:
             facts = {"metric": config.best_metric, "higher_is_better": config.higher_is_better, "kind": "weights"}
-            write_tensors(path, weights, {"update": update, "value": value, **facts}, self.vocabulary)
+            tensor_files.write_tensors(path, weights, {"update": update, "value": value, **facts}, self.vocabulary)
         text = json.dumps(with_checksum(asdict(index)), indent=1)
-        write_file(self._index_path, lambda place: place.write_text(text, encoding="utf-8"))
+        tensor_files.write_file(self._index_path, lambda place: place.write_text(text, encoding="utf-8"))
         for old in self.folder.glob("weights-*.safetensors"):
             if old not in files:
                 old.unlink()
@@ -186,7 +179,7 @@ class CheckpointManager:
         """The index from the headers of the weights files, if `kept.json` is missing."""
         index = _Index()
         for path in sorted(self.folder.glob("weights-*.safetensors")):
-            with open_checkpoint(path) as (_, header):
+            with tensor_files.open_checkpoint(path) as (_, header):
                 facts = header.facts
             if not {"update", "value", "metric", "higher_is_better"} <= facts.keys():
                 continue

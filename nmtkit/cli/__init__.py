@@ -134,10 +134,10 @@ class LazyGroup(click.Group):
 
 def _further_tasks() -> dict[str, Any]:
     """The tasks whose command is not listed above, by its name: `nmtkit.cli.tasks` makes it."""
-    from nmtkit.tasks import parsing, summarization, translation
+    from nmtkit.tasks.builtin import PARSING, SUMMARIZATION, TRANSLATION
     from nmtkit.tasks.task import TASKS
 
-    own = (translation.TRANSLATION, summarization.SUMMARIZATION, parsing.PARSING)
+    own = (TRANSLATION, SUMMARIZATION, PARSING)
     further = {task.command: task for task in map(TASKS.get, TASKS) if task.command and task not in own}
     for command in further.keys() & {*COMMANDS, *ALIASES}:
         raise NmtkitError(

@@ -14,7 +14,7 @@ from nmtkit.cli.reporting import tell
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.json_records import EXTRACT_HINT
 from nmtkit.experiment.loading import DecodingOptions
-from nmtkit.tasks.translation import TRANSLATION
+from nmtkit.tasks.builtin import TRANSLATION
 from nmtkit.translation.result import Translation
 from nmtkit.translation.synthetic import SyntheticCorpus, SyntheticFilter, describe_faults
 

@@ -23,10 +23,10 @@ from nmtkit.corpora.sacrebleu_sets import load_sacrebleu_set
 from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.reading import read_pairs
+from nmtkit.experiment.evaluation import fit_text
 from nmtkit.experiment.loading import DecodingOptions, load_from_options
-from nmtkit.experiment.perplexity import fit_text
 from nmtkit.metrics import Comparison, metric_names, score_all
-from nmtkit.metrics.f1 import Confusion
+from nmtkit.metrics.labels import Confusion
 from nmtkit.metrics.systems import require_equal_counts
 from nmtkit.pictures.colour_tables import save_confusion
 from nmtkit.pictures.pages import picture_format
@@ -130,7 +130,9 @@ def command(
     compared, references = task.comparable(texts), [*map(task.comparable, refs)]
     scores = score_all(compared, references, names, chosen, sources)
     table = None if label_type(task.columns) is None else Confusion.of(compared, references)
-    _draw(table, confusion, f"{runs}: {test_name}")
+    if table is not None and confusion is not None:
+        draw = partial(save_confusion, table.labels, table.counts, title=f"{runs}: {test_name}")
+        save_pictures([confusion], draw)
     if as_json:
         facts = {"run": runs, "test_set": test_name, "lines": len(texts), "seconds": seconds}
         record = facts | {"sources_cut": cut, "unfinished": unfinished, "scores": [asdict(score) for score in scores]}
@@ -152,11 +154,6 @@ def _answers(task: Task, system: TextModel, sources: Sequence[str]) -> tuple[lis
     stream = system.stream(windows(sources, inference.window_lines(system)))  # in batches as by `translate`
     results.write_stream(stream, lambda ranked: outputs.append(ranked[0]), "lines", "")
     return [one.text for one in outputs], outputs
-
-
-def _draw(table: Confusion | None, path: Path | None, title: str) -> None:
-    if table is not None and path is not None:
-        save_pictures([path], partial(save_confusion, table.labels, table.counts, title=title))
 
 
 def _require_pairs(

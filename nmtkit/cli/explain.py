@@ -22,7 +22,7 @@ from nmtkit.console.trees import show_search
 from nmtkit.core.errors import NmtkitError
 from nmtkit.experiment.loading import DecodingOptions
 from nmtkit.pictures.pages import require_html
-from nmtkit.pictures.search_trees import SearchTree, save_search
+from nmtkit.pictures.trees import SearchTree, save_search
 from nmtkit.translation.result import Translation
 from nmtkit.translation.search_trees import search_tree
 from nmtkit.translation.translator import Translator

@@ -15,13 +15,13 @@ from nmtkit.cli.options import FILE, NEW_FILE
 from nmtkit.cli.reading import text_windows
 from nmtkit.cli.reporting import note
 from nmtkit.cli.translate import decoding_options, scores_option
-from nmtkit.console.constituents import tree_lines
+from nmtkit.console.trees import tree_lines
 from nmtkit.core.trees import Tree, read_linear, read_penn
 from nmtkit.corpus.json_records import EXTRACT_HINT
 from nmtkit.corpus.text import read_lines
 from nmtkit.experiment.loading import DecodingOptions
-from nmtkit.pictures.constituents import save_trees
-from nmtkit.tasks.parsing import PARSING
+from nmtkit.pictures.trees import save_trees
+from nmtkit.tasks.builtin import PARSING
 from nmtkit.translation.result import Translation
 
 

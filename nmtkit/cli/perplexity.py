@@ -14,10 +14,10 @@ from nmtkit.cli.reporting import tell
 from nmtkit.corpus.json_records import EXTRACT_HINT
 from nmtkit.corpus.text import read_lines
 from nmtkit.data.store import Store
+from nmtkit.experiment.evaluation import count_words, fit_text
 from nmtkit.experiment.loading import DecodingOptions
-from nmtkit.experiment.perplexity import count_words, fit_text
 from nmtkit.runs.saved import find_run
-from nmtkit.tasks.language_modelling import LANGUAGE_MODELLING
+from nmtkit.tasks.builtin import LANGUAGE_MODELLING
 
 
 @cloup.command()

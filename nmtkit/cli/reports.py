@@ -11,7 +11,7 @@ from nmtkit.diagnosis import report as diagnosis_report
 from nmtkit.diagnosis.findings import Diagnosis
 
 if TYPE_CHECKING:  # torch, which `check` of files does without, comes with it
-    from nmtkit.presets.forgetting import TestChange
+    from nmtkit.presets.fine_tuning import TestChange
 
 
 def show_diagnosis(diagnosis: Diagnosis, stream: Stream = "stderr") -> None:

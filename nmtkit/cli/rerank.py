@@ -19,8 +19,7 @@ from nmtkit.core.settings import parse
 from nmtkit.corpus.json_records import EXTRACT_HINT
 from nmtkit.experiment.loading import DecodingOptions
 from nmtkit.metrics import metric_names
-from nmtkit.tasks.language_modelling import LANGUAGE_MODELLING
-from nmtkit.tasks.translation import TRANSLATION
+from nmtkit.tasks.builtin import LANGUAGE_MODELLING, TRANSLATION
 from nmtkit.translation.inputs import require_pairs
 from nmtkit.translation.reranking import Candidate, ChannelWeights, rerank, score_candidates, tune_weights
 

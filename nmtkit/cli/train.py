@@ -23,11 +23,11 @@ from nmtkit.core.processes import available_cores
 from nmtkit.experiment.run import Run, choose_device
 from nmtkit.experiment.stages import StageStarted, more_time_advice
 from nmtkit.metrics import Comparison, Score
+from nmtkit.presets.fine_tuning import score_after, score_before
 from nmtkit.presets.fitting import PRESETS, TASKS_WITH_PRESETS
-from nmtkit.presets.forgetting import score_after, score_before
 from nmtkit.presets.without_recipe import RecipeRequest, name_of_run, propose_recipe
 from nmtkit.runs.folder import RunFolder, ignore
-from nmtkit.runs.train_log import TrainLog
+from nmtkit.runs.metrics_log import TrainLog
 from nmtkit.tasks.task import TASKS
 from nmtkit.training import distributed
 from nmtkit.training.config import TrainingConfig

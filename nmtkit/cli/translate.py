@@ -17,8 +17,7 @@ from nmtkit.corpus.json_records import EXTRACT_HINT
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.corpus.text import read_lines
 from nmtkit.experiment.loading import DecodingOptions
-from nmtkit.tasks.summarization import SUMMARIZATION
-from nmtkit.tasks.translation import TRANSLATION
+from nmtkit.tasks.builtin import SUMMARIZATION, TRANSLATION
 from nmtkit.translation.long_texts import ParagraphTranslator, Summarizer, looks_like_paragraph
 from nmtkit.translation.requests import Request, Terminology, parse_dictionary
 from nmtkit.translation.translator import Translator

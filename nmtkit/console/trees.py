@@ -1,4 +1,4 @@
-"""A beam search in a terminal: a row for each step, a lane for each hypothesis of the beam."""
+"""Trees in a terminal: a beam search, with a row for each step and a lane for each hypothesis; constituents."""
 
 import shutil
 import sys
@@ -9,8 +9,9 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from nmtkit.console.tables import cut, flow, plain_console
+from nmtkit.core.trees import PLACEHOLDER, Tree
 from nmtkit.pictures.fonts import printable
-from nmtkit.pictures.search_trees import SearchTree, TreeNode
+from nmtkit.pictures.trees import SearchTree, TreeNode
 
 LEGEND = {
     "*": "best",
@@ -144,3 +145,17 @@ def _token(one: TreeNode) -> str:
 
 def _label(one: TreeNode) -> str:
     return f"{_token(one)} {one.log_prob:.2f}"
+
+
+def tree_lines(tree: Tree) -> list[str]:
+    """The lines of a tree; the placeholder of a part of speech is not shown."""
+    if tree.word is not None:
+        return [tree.word if tree.label in (PLACEHOLDER, tree.word) else f"{tree.label} {tree.word}"]
+    lines: list[str] = []
+    indent, last = " " * cell_len(tree.label), len(tree.children) - 1
+    for number, child in enumerate(tree.children):
+        first, *others = tree_lines(child)
+        joint = "─" if not last else "┬" if not number else "├" if number < last else "└"
+        lines.append(f"{indent if number else tree.label} {joint} {first}")
+        lines += [f"{indent} {'│' if number < last else ' '} {line}" for line in others]
+    return lines

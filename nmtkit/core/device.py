@@ -5,6 +5,7 @@ import ctypes
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -38,6 +39,15 @@ def choose(name: str = "auto") -> torch.device:
     if name not in names and not (name == "cuda" and "cuda:0" in names):
         raise NmtkitError(f"no such device: {name!r}; here there is: {', '.join(names)} (`nmtkit doctor` says why)")
     return torch.device(name)
+
+
+def read_clock(device: torch.device) -> float:
+    """Seconds on a clock that is read once the device has finished its queue."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+    return time.perf_counter()
 
 
 def describe(device: torch.device) -> str:

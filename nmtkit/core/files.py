@@ -106,6 +106,12 @@ def _force_to_disk(path: Path) -> None:
         os.close(number)
 
 
+def file_sha256(path: Path) -> str:
+    """The SHA-256 checksum of a file in hexadecimal digits."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def bytes_checksum(data: bytes) -> str:
     """The checksum of a small file; it detects damage, not forgery."""
     return hashlib.sha256(data).hexdigest()[:32]

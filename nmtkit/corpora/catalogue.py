@@ -18,8 +18,8 @@ from nmtkit.corpora.debian_readers import DebianDescriptions, DebianSummaries, L
 from nmtkit.corpora.readers import AlignedReader, TabSeparatedReader
 from nmtkit.corpora.sources import UrlSource
 from nmtkit.corpora.stories import StoriesReader, XsumReader
+from nmtkit.tasks.builtin import TRANSLATION
 from nmtkit.tasks.task import TASKS
-from nmtkit.tasks.translation import TRANSLATION
 
 PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 

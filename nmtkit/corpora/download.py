@@ -18,7 +18,7 @@ from urllib3 import Retry
 from urllib3.exceptions import HTTPError, InvalidHeader, NewConnectionError
 
 from nmtkit.core.errors import DataError
-from nmtkit.core.files import write_errors
+from nmtkit.core.files import file_sha256, write_errors
 from nmtkit.core.version import __version__
 
 TIMEOUT = (20.0, 60.0)
@@ -65,12 +65,6 @@ class PartialFile:
         """Moves the complete file to its target."""
         os.replace(self.path, self.target)
         self._version.unlink()
-
-
-def sha256_of(path: Path) -> str:
-    """The SHA-256 checksum of a file in hexadecimal digits."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class RetryableError(Exception):
@@ -149,7 +143,7 @@ def _download_rest(
             if content_range.rpartition("/")[2] != str(part.size):
                 part.delete()
                 raise RetryableError("the partial file does not belong to this file; starting again")
-            return sha256_of(part.path)
+            return file_sha256(part.path)
         version = _version(response)
         if response.status_code != 206:
             start = 0

@@ -12,9 +12,9 @@ from urllib.parse import unquote, urlsplit
 
 from typing_extensions import override
 
-from nmtkit.core.files import write_errors
+from nmtkit.core.files import file_sha256, write_errors
 from nmtkit.core.settings import Field, Name, Settings, is_valid_name, model_validator
-from nmtkit.corpora.download import FetchContext, download, sha256_of
+from nmtkit.corpora.download import FetchContext, download
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class UrlSource(CorpusSource):
             checksum = ""
             if target.is_file():
                 context.notify(f"{target} is in the cache; checking it")
-                checksum = sha256_of(target)
+                checksum = file_sha256(target)
                 if self.sha256 not in ("", checksum):
                     context.notify(f"its checksum is {checksum}, not {self.sha256}: downloading it again")
                     checksum = ""

@@ -283,42 +283,29 @@ def symmetrize(forward: Links, backward: Links, method: Symmetrization) -> Links
     * grow-diag-strict, grow-diag-final-strict: an added link must join a source *and* a target word without links. The
     alignment-scripts of Zenkel et al. 2019 call these grow-diagonal and grow-diagonal-final.
     """
-    if method == "intersection":
-        return forward & backward
-    if method == "union":
-        return forward | backward
-    strict = method.endswith("-strict")
-    grown = _GrownLinks(forward & backward, forward | backward)
-    grown.grow(strict)
-    if method.startswith("grow-diag-final"):
-        for direction in (forward, backward):
-            for link in sorted(direction):
-                grown.add(link, both=strict or method.endswith("-and"))
-    return frozenset(grown.links)
+    both, union, strict = forward & backward, forward | backward, method.endswith("-strict")
+    if method in ("intersection", "union"):
+        return both if method == "intersection" else union
+    links = set(both)
+    linked = [{link[side] for link in links} for side in (0, 1)]
 
-
-class _GrownLinks:
-    def __init__(self, links: Links, union: Links) -> None:
-        self.links = set(links)
-        self._union = union
-        self._sources = {source for source, _ in links}
-        self._targets = {target for _, target in links}
-
-    def grow(self, both: bool) -> None:
-        grows = True
-        while grows:
-            grows = False
-            for source, target in sorted(self._union):  # a link that is added ahead of this one is met in the same pass
-                for source_step, target_step in _NEIGHBOURS if (source, target) in self.links else ():
-                    grows |= self.add((source + source_step, target + target_step), both)
-
-    def add(self, link: Link, both: bool) -> bool:
-        """Adds a link of the union if one of its words has none yet, or, with `both`, if neither has one."""
-        source, target = link
-        free = (source not in self._sources, target not in self._targets)
-        if link not in self._union or not (all(free) if both else any(free)):
+    def add(link: Link, neither: bool) -> bool:
+        """Adds a link of the union if one of its words has none yet, or only if `neither` has one."""
+        free = [word not in known for word, known in zip(link, linked, strict=True)]
+        if link not in union or not (all(free) if neither else any(free)):
             return False
-        self.links.add(link)
-        self._sources.add(source)
-        self._targets.add(target)
+        links.add(link)
+        for word, known in zip(link, linked, strict=True):
+            known.add(word)
         return True
+
+    grows = True
+    while grows:
+        grows = False
+        for source, target in sorted(union):  # a link that is added ahead of this one is met in the same pass
+            for source_step, target_step in _NEIGHBOURS if (source, target) in links else ():
+                grows |= add((source + source_step, target + target_step), strict)
+    if method.startswith("grow-diag-final"):
+        for link in (*sorted(forward), *sorted(backward)):
+            add(link, strict or method.endswith("-and"))
+    return frozenset(links)

@@ -22,11 +22,10 @@ from nmtkit.corpus.blocks import Block
 from nmtkit.corpus.checking import FilterDecisions, Lengths, PairChecker, SplitReport
 from nmtkit.corpus.config import DataConfig
 from nmtkit.corpus.hashes import Mask
-from nmtkit.data.labels import LabelVocabulary, split_labels
 from nmtkit.data.shards import VERSION, RaggedArray
 from nmtkit.data.store import StoreWriter
 from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.data.vocabulary import UNK
+from nmtkit.data.vocabulary import UNK, LabelVocabulary, split_labels
 from nmtkit.data.words import token_links, token_spans
 
 SERIAL_CHARACTERS = 1 << 22

@@ -9,9 +9,9 @@ from nmtkit.core.columns import Column, label_type
 from nmtkit.core.errors import RecipeError
 from nmtkit.corpus.blocks import Block, Example
 from nmtkit.corpus.checking import DataReport
-from nmtkit.data.labels import LabelVocabulary, split_labels
 from nmtkit.data.tokenizer import SentencePieceTokenizer, Tokenizer, TokenizerConfig, WordTokenizer
 from nmtkit.data.tokenizers import Tokenizers
+from nmtkit.data.vocabulary import LabelVocabulary, split_labels
 from nmtkit.data.wordpiece import WordPieceTokenizer
 
 MAX_SAMPLE_CHARACTERS = 1 << 27

@@ -12,9 +12,8 @@ from nmtkit.core.formats import parse_json
 from nmtkit.core.settings import parse
 from nmtkit.corpus.config import TEXT_COLUMNS
 from nmtkit.data.huggingface_tokenizer import HuggingFaceTokenizer
-from nmtkit.data.labels import LabelVocabulary
 from nmtkit.data.tokenizer import SentencePieceTokenizer, Tokenizer, TokenizerConfig, WordTokenizer
-from nmtkit.data.vocabulary import RESTORE_HINT, Vocabulary, check_sums, read_vocabulary_file
+from nmtkit.data.vocabulary import RESTORE_HINT, LabelVocabulary, Vocabulary, check_sums, read_vocabulary_file
 from nmtkit.data.wordpiece import WordPieceTokenizer
 
 _SETTINGS, _SUMS, _LABELS = "tokenizer.json", "sums.json", "labels.vocab"

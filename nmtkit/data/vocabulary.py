@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
-from nmtkit.core.errors import CheckpointError
+from nmtkit.core.columns import ColumnType
+from nmtkit.core.errors import CheckpointError, DataError, shorten
 from nmtkit.core.files import bytes_checksum
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
@@ -135,3 +136,24 @@ def check_sums(path: Path) -> None:
                 raise CheckpointError(f"{path.with_name(name)}: damaged (its checksum is another); {RESTORE_HINT}")
     except (ValueError, TypeError, RecursionError) as fault:
         raise CheckpointError(f"{path}: damaged ({fault}); {RESTORE_HINT}") from fault
+
+
+class LabelVocabulary(Vocabulary):
+    """Labels by id from 0, the most frequent first: a vocabulary without special tokens."""
+
+    reserved: ClassVar[tuple[str, ...]] = ()
+
+    def encode(self, labels: Sequence[str], place: str) -> list[int]:
+        """The ids of the labels of an example at `place`; DataError if it has none, or one that train has not."""
+        if not labels or "" in labels:
+            raise DataError(f"{place}: there is no label; write it there, or leave the example out")
+        for label in labels:
+            if label not in self:
+                known = shorten(", ".join(self.tokens))
+                raise DataError(f"{place}: train has no label {shorten(label)!r}, only {known}; correct it")
+        return self.ids(labels)
+
+
+def split_labels(line: str, kind: ColumnType | None) -> list[str]:
+    """The labels in a line: "labels" are separated by white space, a "label" is all of it."""
+    return line.split() if kind == "labels" else [line.strip()]

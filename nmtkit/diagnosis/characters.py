@@ -134,18 +134,14 @@ def find_odd_characters(block: Block, side: str, text: TextArrays) -> None:
     add(faults.MOJIBAKE, broken)
     odd = np.flatnonzero(text.kinds >= SEPARATOR)
     for number, kind in _ODD.items() if len(odd) else ():
-        places = _first_in_line(text, odd[text.kinds[odd] == number])
+        own = odd[text.kinds[odd] == number]
+        rows, first = np.unique(text.line_of(own), return_index=True)  # the first such character of each line
+        places = dict(zip(rows.tolist(), (own[first] - text.starts[rows]).tolist(), strict=True))
         if number == CONTROL:  # a part of UTF-8 that was read as Latin-1
             places = {row: place for row, place in places.items() if row not in broken}
         add(kind, places)
     add(faults.MARKUP, _matches(text, "&<", _MARKUP))
     add(faults.PIECES, _matches(text, "@\u2581", _PIECES))
-
-
-def _first_in_line(text: TextArrays, places: NDArray[np.int64]) -> dict[int, int]:
-    """For each line that holds some of these characters, where in the line the first one stands."""
-    rows, first = np.unique(text.line_of(places), return_index=True)
-    return dict(zip(rows.tolist(), (places[first] - text.starts[rows]).tolist(), strict=True))
 
 
 def _matches(text: TextArrays, signs: str, pattern: re.Pattern[str]) -> dict[int, int]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.corpus.config import TEXT_COLUMNS
-from nmtkit.corpus.faults import UNREADABLE, FaultKind, FaultLocation, Severity
+from nmtkit.corpus.faults import FaultKind, FaultLocation, Severity
 from nmtkit.corpus.text import SCRIPTS
 from nmtkit.diagnosis.characters import TextArrays
 
@@ -70,11 +70,6 @@ class SplitDiagnosis:
     """Pairs by target words per source word, in tenths (key 12: 1.2 to 1.3), 50 and more together."""
     findings: dict[str, Finding] = field(default_factory=dict)
     """Faults by the name of their kind."""
-
-    @property
-    def is_readable(self) -> bool:
-        """Whether the text can be read to its end."""
-        return not any(kind.name in self.findings for kind in UNREADABLE)
 
     def sides(self) -> list[tuple[str, Side]]:
         """The sides that have text with their names, "source" and "target"."""

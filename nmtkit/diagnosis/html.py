@@ -14,7 +14,7 @@ WIDTH, HEIGHT = 470, 200
 """Size of a histogram, in units of its own: it is scaled to the page."""
 LEFT, BOTTOM, TOP = 38, 24, 8
 """Margins of a histogram, for the shares, for the labels, and above the tallest bar."""
-EXAMPLE_WIDTH = 240
+WIDEST = 240
 """Characters shown of an example."""
 
 
@@ -29,19 +29,15 @@ def diagnosis_page(
         "subtitle": subtitle,
         "colour": "good" if worst == "note" else COLOURS[worst],
         "verdict": report.verdict(diagnosis),
-        "facts": _facts(diagnosis),
+        "facts": [
+            *((name, f"{split.pairs:,}", "pairs") for name, split in diagnosis.splits.items()),
+            *((f"{severity}s", f"{report.count_of(severity, diagnosis):,}", "places") for severity in COLOURS),
+        ],
         "findings": _findings(diagnosis),
         "tables": [(table, _kinds(table)) for table in tables],
         "splits": [_split(split) for split in diagnosis.splits.values() if split.src.words],
     }
     return render("diagnosis/page.html", facts)
-
-
-def _facts(diagnosis: Diagnosis) -> list[tuple[str, str, str]]:
-    facts = [(name, f"{split.pairs:,}", "pairs") for name, split in diagnosis.splits.items()]
-    for severity in COLOURS:
-        facts.append((f"{severity}s", f"{report.count_of(severity, diagnosis):,}", "places"))
-    return facts
 
 
 def _findings(diagnosis: Diagnosis) -> list[dict[str, object]]:
@@ -57,17 +53,14 @@ def _findings(diagnosis: Diagnosis) -> list[dict[str, object]]:
                 "remedy": finding.kind.remedy,
                 "note": report.remedy_note(finding, split),
                 "places": [
-                    (report.place_name(place, names), place.text, _pieces(place.text)) for place in finding.places
+                    # The example in pieces; every other piece stands for an invisible character.
+                    (report.place_name(one, names), one.text, re.split("(⟨[^⟩]*⟩)", report.visible(one.text, WIDEST)))
+                    for one in finding.places
                 ],
                 "more": f"{more:,}" if more > 0 else "",
             }
         )
     return details
-
-
-def _pieces(text: str) -> list[str]:
-    """An example in pieces; every other piece stands for an invisible character."""
-    return re.split("(⟨[^⟩]*⟩)", report.visible(text, EXAMPLE_WIDTH))
 
 
 def _kinds(table: ReportTable) -> list[str]:

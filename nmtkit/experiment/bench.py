@@ -7,7 +7,6 @@ import re
 import resource
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -30,6 +29,7 @@ from nmtkit.autotune.training import (
 )
 from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.core import device as devices
+from nmtkit.core.device import read_clock
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.core.processes import available_cores
 from nmtkit.experiment import checks
@@ -229,15 +229,6 @@ def library_version(name: str) -> str:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return "not installed"
-
-
-def read_clock(device: torch.device) -> float:
-    """Seconds on a clock that is read once the device has finished its queue."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()
-    return time.perf_counter()
 
 
 def reset_peak_memory(device: torch.device) -> None:

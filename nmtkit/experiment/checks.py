@@ -15,6 +15,7 @@ from nmtkit.core.files import atomic_write_text, bundled_path
 from nmtkit.core.formats import dump_yaml
 from nmtkit.corpus.blocks import Block
 from nmtkit.corpus.config import FILE_KINDS, SplitFiles
+from nmtkit.corpus.faults import UNREADABLE
 from nmtkit.corpus.features import require_one_layout
 from nmtkit.corpus.reading import read_blocks, require_link_base
 from nmtkit.data.embeddings import check_size
@@ -82,8 +83,9 @@ def require_sound(splits: Mapping[str, SplitFiles], diagnosis: Diagnosis) -> Non
     """Raises DataError if links or features of examined text do not fit, or with the first fault of train."""
     require_link_base(splits["train"])
     require_one_layout(splits.values())
-    for _ in () if diagnosis.splits["train"].is_readable else read_blocks("train", splits["train"]):
-        continue
+    if any(kind.name in diagnosis.splits["train"].findings for kind in UNREADABLE):
+        for _ in read_blocks("train", splits["train"]):
+            continue
 
 
 def require_fitting_stages(recipe: Recipe) -> None:

@@ -125,7 +125,9 @@ def load_from_options(
         names = dict.fromkeys(how.device.split(","))
         place = ", ".join(names) if "," in how.device else devices.describe(system.device)
         for one in run.members():
-            notify(f"model {one.folder.path} ({why}), {_weights_name(one, how.weights)}, on {place}")
+            path = one.weights(how.weights)
+            stage = f"{path.parent.name}/" if path.parent.parent == one.folder.checkpoints else ""
+            notify(f"model {one.folder.path} ({why}), {stage}{path.name}, on {place}")
     return system
 
 
@@ -267,12 +269,6 @@ def _for_workers(
 
 def _open_on_device(how: DecodingOptions, device: str) -> Translator:
     return as_translator(load_from_options(replace(how, device=device, workers=1)))
-
-
-def _weights_name(run: SavedRun, which: str) -> str:
-    """The weights' file, after the name of its stage, if there is one."""
-    path = run.weights(which)
-    return f"{path.parent.name}/{path.name}" if path.parent.parent == run.folder.checkpoints else path.name
 
 
 def _requested_precision(model: Model, precision: PrecisionChoice) -> PrecisionChoice:

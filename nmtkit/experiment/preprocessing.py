@@ -10,8 +10,7 @@ from nmtkit.core.errors import DataError
 from nmtkit.core.files import write_json
 from nmtkit.core.processes import available_cores
 from nmtkit.corpus.blocks import Block
-from nmtkit.corpus.checking import DataReport, PairChecker, read_checksums
-from nmtkit.corpus.checksums import FileChecksums
+from nmtkit.corpus.checking import DataReport, FileChecksums, PairChecker, read_checksums
 from nmtkit.corpus.reading import read_blocks, require_plain_text
 from nmtkit.data.encoding import PairEncoder, PreprocessingProgress, encode_split, fingerprint
 from nmtkit.data.store import Store
@@ -25,20 +24,6 @@ from nmtkit.runs.folder import Notify
 from nmtkit.runs.origin import FineTuningOrigin, origin_tokenizers, read_origin
 from nmtkit.runs.saved import SavedRun
 from nmtkit.tasks.task import TASKS
-
-_NEWER = (
-    "labels",
-    "features",
-    "labels_field",
-    "columns",
-    "specials",
-    "tags",
-    "sentinels",
-    "directions",
-    "affixes",
-    "sentences",
-)
-"""Keys that runs of earlier versions lack, whose fingerprints leave them out where they are empty."""
 
 
 class Preprocessing:
@@ -170,21 +155,10 @@ def prepare_tokenizers(
 
 def _settings(recipe: Recipe, origin: FineTuningOrigin | None) -> Mapping[str, Any]:
     """What the arrays depend on, beside the text."""
-    data = recipe.storage_config.model_dump(mode="json")
-    settings = {"data": _without_newer(data), "tokenizer": _without_newer(recipe.tokenizer.model_dump(mode="json"))}
-    if kind := label_type(TASKS.get(recipe.task).columns):
-        settings["labels"] = kind
-    if origin is not None:
-        settings["vocabulary"] = origin.vocabulary  # the settings of the tokenizer do not tell it
-    return settings | {"copying": True} if recipe.copies else settings
-
-
-def _without_newer(values: Any) -> Any:
-    """Settings without those that came later and are not used, so that earlier arrays stay current.
-
-    Nor does anything stored depend on the temperature.
-    """
-    if not isinstance(values, dict):
-        return values
-    kept = {key: value for key, value in values.items() if key != "temperature" and (value or key not in _NEWER)}
-    return {key: _without_newer(value) for key, value in kept.items()}
+    return {
+        "data": recipe.storage_config.model_dump(mode="json", exclude={"train": {"temperature"}}),
+        "tokenizer": recipe.tokenizer.model_dump(mode="json"),
+        "labels": label_type(TASKS.get(recipe.task).columns),
+        "vocabulary": origin and origin.vocabulary,  # the settings of the tokenizer do not tell it
+        "copying": recipe.copies,
+    }

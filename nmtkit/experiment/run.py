@@ -13,14 +13,7 @@ from nmtkit.core.files import atomic_write_text, write_json
 from nmtkit.corpus.checking import DataReport
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.diagnosis.findings import Diagnosis
-from nmtkit.experiment.checks import (
-    is_same_text,
-    recipe_differences,
-    require_data,
-    require_embeddings,
-    require_fitting_stages,
-    require_memory,
-)
+from nmtkit.experiment import checks
 from nmtkit.experiment.evaluation import evaluate_test_set, require_validation_files
 from nmtkit.experiment.preprocessing import Preprocessing, prepare_tokenizers
 from nmtkit.experiment.stages import StagedTraining, StageStarted
@@ -105,13 +98,13 @@ class Run(SavedRun):
         def prepare() -> None:
             for one in recipe.texts().values():
                 require_validation_files(one)
-            require_data(recipe)
-            require_fitting_stages(recipe)
-            require_memory(recipe)
+            checks.require_data(recipe)
+            checks.require_fitting_stages(recipe)
+            checks.require_memory(recipe)
             for direction in recipe.data.zero_shot:
                 notify(f"{direction}: no corpus of data.train has this direction, so it is translated zero-shot")
             if not resume:
-                require_embeddings(recipe)
+                checks.require_embeddings(recipe)
             run = cls._resume(recipe, place, notify) if resume else cls.create(recipe, place, overwrite, notify)
             prepared.append(run)
             run.preprocess(notify, report, diagnosed, resume, processes, allow_new_data)
@@ -136,7 +129,7 @@ class Run(SavedRun):
         run = cls.open(path)
         recipe = run.with_resolved(recipe)
         run._require_same(recipe)
-        changes = recipe_differences(run.recipe, recipe, batches=True)
+        changes = checks.recipe_differences(run.recipe, recipe, batches=True)
         if changes:
             notify(
                 f"{', '.join(changes)}: training goes on with what is left of its epoch, cut into other batches; from "
@@ -145,7 +138,7 @@ class Run(SavedRun):
         return cls(run.folder, recipe, held)
 
     def _require_same(self, recipe: Recipe) -> None:
-        faults = recipe_differences(self.recipe, recipe)
+        faults = checks.recipe_differences(self.recipe, recipe)
         if faults:
             listed = "".join(f"\n  {line}" for line in faults)
             raise RecipeError(
@@ -158,7 +151,7 @@ class Run(SavedRun):
         changes: dict[str, Any]
         before, now = self.recipe.training, recipe.training
         known = {key: getattr(before, key) for key in AUTO_KEYS if getattr(now, key) == "auto"}
-        data = self.recipe.data if is_same_text(self.recipe, recipe) else recipe.data
+        data = self.recipe.data if checks.is_same_text(self.recipe, recipe) else recipe.data
         changes = {"training": now.model_copy(update=known), "data": data}
         own, named = self.recipe.init_from, recipe.init_from
         names = [{key: Path(run).name for key, run in one.runs.items()} if one else {} for one in (own, named)]

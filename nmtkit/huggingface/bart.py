@@ -16,8 +16,7 @@ from nmtkit.interchange.export_weights import huggingface_names
 from nmtkit.interchange.external_files import read_weights, require_equal
 from nmtkit.interchange.import_weights import CheckpointConverter, ImportedModel
 from nmtkit.interchange.importing import license_of
-from nmtkit.tasks.summarization import SUMMARIZATION
-from nmtkit.tasks.translation import TRANSLATION
+from nmtkit.tasks.builtin import SUMMARIZATION, TRANSLATION
 from nmtkit.translation.languages import language_tokens
 
 _FORMS: dict[str, dict[str, Any]] = {

@@ -14,7 +14,7 @@ from nmtkit.interchange.external_files import ExternalSettings, read_json, read_
 from nmtkit.interchange.import_weights import CheckpointConverter, ImportedModel, transformer_names
 from nmtkit.interchange.importing import license_of
 from nmtkit.language_models.bert import BertConfig
-from nmtkit.tasks.language_modelling import LANGUAGE_MODELLING
+from nmtkit.tasks.builtin import LANGUAGE_MODELLING
 
 _MODULES = {
     "self_attention.query_keys_values": [f"attention.self.{part}" for part in ("query", "key", "value")],

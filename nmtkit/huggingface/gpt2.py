@@ -14,7 +14,7 @@ from nmtkit.interchange.external_files import read_weights
 from nmtkit.interchange.import_weights import CheckpointConverter, ImportedModel, transformer_names
 from nmtkit.interchange.importing import license_of
 from nmtkit.language_models.transformer_lm import TransformerLMConfig
-from nmtkit.tasks.language_modelling import LANGUAGE_MODELLING
+from nmtkit.tasks.builtin import LANGUAGE_MODELLING
 
 _MODULES = {
     "self_attention.query_keys_values": ["attn.c_attn"],

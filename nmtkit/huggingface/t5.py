@@ -13,7 +13,7 @@ from nmtkit.interchange.external_files import read_weights
 from nmtkit.interchange.import_weights import CheckpointConverter, ImportedModel, transformer_names
 from nmtkit.interchange.importing import license_of
 from nmtkit.models.t5 import T5Config
-from nmtkit.tasks.translation import TRANSLATION
+from nmtkit.tasks.builtin import TRANSLATION
 
 _ATTENTION, _CROSS = "layer.0.SelfAttention", "layer.1.EncDecAttention"
 

@@ -210,7 +210,9 @@ def write_untrained_run(
 
 def _model_card(run: RunFolder, recipe: Recipe, model: Seq2Seq, to: str, licence: str | None) -> str:
     """The text of a README.md, with the head that Hugging Face's hub reads."""
-    imported, scores = _read_object(run.imported), _read_object(run.test_scores)
+    imported, measured = _read_object(run.imported), _read_object(run.test_scores)
+    scores = [one for one in measured.get("scores") or [] if isinstance(one, dict)]
+    shown = (f"* {one['name']} {one['value']:.2f} (`{one['signature']}`)" for one in scores)
     task = TASKS.get(recipe.task)
     head = {
         "license": licence or imported.get("license") or "unknown",
@@ -228,7 +230,7 @@ def _model_card(run: RunFolder, recipe: Recipe, model: Seq2Seq, to: str, licence
         "## Data",
         _data(run, recipe, imported),
         "## Scores of the test set",
-        _scores(scores) or "This model has none.",
+        "\n".join(shown) or "This model has none.",
         "## Settings",
         f"```yaml\n{dump_yaml(settings)}```",
     ]
@@ -244,11 +246,6 @@ def _data(run: RunFolder, recipe: Recipe, imported: dict[str, Any]) -> str:
         names = ", ".join(Path(one).name for one in files.texts())
         lines.append(f"* {split}: {names}" + ("" if pairs is None else f", {pairs:,} pairs"))
     return "\n".join(lines)
-
-
-def _scores(result: dict[str, Any]) -> str:
-    scores = [one for one in result.get("scores") or [] if isinstance(one, dict)]
-    return "\n".join(f"* {one['name']} {one['value']:.2f} (`{one['signature']}`)" for one in scores)
 
 
 def _read_object(path: Path) -> dict[str, Any]:

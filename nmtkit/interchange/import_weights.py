@@ -18,7 +18,7 @@ from nmtkit.interchange.vocabulary import Maps
 from nmtkit.layers.transformer import SinusoidKind, sinusoids
 from nmtkit.models.base import MODELS, ModelConfig
 from nmtkit.runs.saved import sizes_of
-from nmtkit.tasks.translation import TRANSLATION
+from nmtkit.tasks.builtin import TRANSLATION
 
 C = TypeVar("C", bound=ModelConfig)
 

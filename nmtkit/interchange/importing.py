@@ -17,8 +17,8 @@ from nmtkit.interchange.import_weights import ImportedModel
 from nmtkit.models.base import MODELS
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder, ignore
+from nmtkit.tasks.builtin import TRANSLATION
 from nmtkit.tasks.task import TASKS
-from nmtkit.tasks.translation import TRANSLATION
 
 READERS: Registry[Callable[[Path], ImportedModel]] = Registry("toolkit")
 """The reader of a folder or checkpoint, by toolkit."""

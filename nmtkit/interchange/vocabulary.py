@@ -172,28 +172,24 @@ def find_sentencepiece_models(folder: Path, names: Sequence[str]) -> tuple[tuple
     ]
 
 
-_PIECE, _TYPE = 0x0A, 0x18
-"""Keys in protobuf's encoding: a piece of a sentencepiece model, and the type of a piece."""
-_NORMAL, _UNUSED = bytes([_TYPE, 1]), bytes([_TYPE, 5])
-"""The field with the type; a normal piece may lack it."""
+_NORMAL, _UNUSED = 1, 5
+"""Types of a piece of a sentencepiece model; a normal one may lack it."""
 
 
 def _restricted(model: bytes, pieces: Collection[str]) -> bytes:
     """The model with all other pieces unused, but for single characters: `SetVocabulary` of sentencepiece.
 
-    The model must have been opened before, so it is sound. A message is its fields: a key, the number of bytes, these.
+    The model must have been opened before, so it is sound; all its fields are messages.
     """
-    restricted, at = bytearray(), 0
-    while at < len(model):
-        size, start = _read_varint(model, at + 1)
-        key, content, at = model[at], model[start : start + size], start + size
-        if key == _PIECE:  # its text, four bytes of its score with their key, its type
-            text_size, text_start = _read_varint(content, 1)
-            text_end = text_start + text_size
-            text, kind = content[text_start:text_end].decode("utf-8", "replace"), content[text_end + 5 :]
-            if kind in (b"", _NORMAL, _UNUSED):  # a field given twice has its last value
-                content += _NORMAL if text in pieces or len(text) == 1 else _UNUSED
-        restricted += bytes([key]) + _varint(len(content)) + content
+    restricted = bytearray()
+    for number, content in message_fields(model):
+        assert isinstance(content, bytes)
+        if number == 1:  # a piece: text, score, type
+            fields: dict[int, Any] = dict(message_fields(content))
+            text = fields[1].decode("utf-8", "replace")
+            if fields.get(3, _NORMAL) in (_NORMAL, _UNUSED):  # a field given twice has its last value
+                content += bytes([3 << 3, _NORMAL if text in pieces or len(text) == 1 else _UNUSED])
+        restricted += bytes([number << 3 | 2]) + _varint(len(content)) + content
     return bytes(restricted)
 
 

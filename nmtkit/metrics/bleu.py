@@ -131,10 +131,6 @@ def _chrf(options: Options, references: Sequence[Sequence[str]], word_order: int
     return _sacrebleu().CHRF(word_order=word_order, lowercase=options.lowercase, references=references)
 
 
-def _ter(_: Options, references: Sequence[Sequence[str]]) -> Any:
-    return _sacrebleu().TER(references=references)
-
-
 @dataclass(frozen=True)
 class Gleu(ExampleMetric):
     """The smaller of precision and recall of all 1- to 4-grams of a sentence: Wu et al. 2016, section 5.
@@ -144,13 +140,14 @@ class Gleu(ExampleMetric):
 
     @override
     def statistics(self, texts: Texts, options: Options) -> npt.NDArray[np.float64]:
-        hyps, *refs = (map(_ngrams, bleu_tokens(lines)) for lines in (texts.hyps, *texts.refs))
+        hyps, *refs = (map(ngram_counts, bleu_tokens(lines)) for lines in (texts.hyps, *texts.refs))
         pairs = zip(hyps, *refs, strict=True)
         shares = ([(hyp & ref).total() / max(1, hyp.total(), ref.total()) for ref in own] for hyp, *own in pairs)
         return 100 * np.array([[max(of_refs)] for of_refs in shares])
 
 
-def _ngrams(tokens: Sequence[str]) -> Counter[tuple[str, ...]]:
+def ngram_counts(tokens: Sequence[str]) -> Counter[tuple[str, ...]]:
+    """How often a text has each 1- to 4-gram."""
     return Counter(tuple(tokens[at : at + n]) for n in range(1, 5) for at in range(len(tokens) - n + 1))
 
 
@@ -165,7 +162,7 @@ CHRF = SacrebleuMetric("chrf", "chrF2", build=_chrf)
 n-grams up to 6."""
 CHRF_WITH_WORDS = SacrebleuMetric("chrf++", "chrF2++", build=partial(_chrf, word_order=2))
 """Popović 2017 adds word n-grams."""
-TER = SacrebleuMetric("ter", "TER", higher_is_better=False, build=_ter)
+TER = SacrebleuMetric("ter", "TER", False, build=lambda _, references: _sacrebleu().TER(references=references))
 """Snover et al. 2006, "A Study of Translation Edit Rate with Targeted Human Annotation", section 2: edits (insertion,
 deletion, substitution, shift of a block) over the average number of reference words, which can exceed 100."""
 for _metric in (BLEU, *SHORT_BLEU, CHRF, CHRF_WITH_WORDS, TER, Gleu("gleu", "GLEU")):

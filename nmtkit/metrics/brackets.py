@@ -18,7 +18,6 @@ F1 counts.
 """
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,12 +77,12 @@ class BracketMetric(ExampleMetric):
     @override
     def statistics(self, texts: Texts, options: Options) -> npt.NDArray[np.float64]:
         """Equal brackets, those of the output and of the reference, and whether all match: `(examples, 4)`."""
-        return np.array([max(self._choices(row, texts), key=_f1) for row in range(len(texts.hyps))], dtype=np.float64)
-
-    def _choices(self, row: int, texts: Texts) -> Iterator[tuple[int, int, int, bool]]:
-        for refs in texts.refs:
-            equal, own, wanted = count_brackets(texts.hyps[row], refs[row], f"line {row + 1}")
-            yield equal, own, wanted, equal == own == wanted
+        rows = []
+        for number, (hyp, *refs) in enumerate(zip(texts.hyps, *texts.refs, strict=True), start=1):
+            choices = (count_brackets(hyp, ref, f"line {number}") for ref in refs)
+            best = max(choices, key=lambda one: 2 * one[0] / max(one[1] + one[2], 1))  # by F1
+            rows.append([*best, len({*best}) == 1])
+        return np.array(rows, dtype=np.float64)
 
     @override
     def value(self, means: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -91,10 +90,6 @@ class BracketMetric(ExampleMetric):
         all_of = {"f1": (own + wanted) / 2, "precision": own, "recall": wanted, "exact": np.ones_like(own)}[self.figure]
         part: npt.NDArray[np.float64] = 100 * (exact if self.figure == "exact" else equal) / np.maximum(all_of, 1e-9)
         return part
-
-
-def _f1(counts: tuple[int, int, int, bool]) -> float:
-    return 2 * counts[0] / max(counts[1] + counts[2], 1)
 
 
 for _figure, _title in (("f1", "F1"), ("precision", "precision"), ("recall", "recall"), ("exact", "exact match")):

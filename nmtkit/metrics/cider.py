@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
+from nmtkit.metrics.bleu import ngram_counts
 from nmtkit.metrics.metric import METRICS, Options, Resampling, Texts
 from nmtkit.metrics.significance import ExampleMetric
 
@@ -36,7 +37,8 @@ class CiderD(ExampleMetric):
     @override
     def statistics(self, texts: Texts, options: Options) -> npt.NDArray[np.float64]:
         """The CIDEr-D of each example, `(examples, 1)`."""
-        hyps, *refs = [[_counts(line, options) for line in lines] for lines in (texts.hyps, *texts.refs)]
+        every = ((line.lower() if options.lowercase else line for line in lines) for lines in (texts.hyps, *texts.refs))
+        hyps, *refs = [[ngram_counts(line.split()) for line in lines] for lines in every]
         known = Counter(ngram for own in zip(*refs, strict=True) for ngram in set[NGram]().union(*own))
         scores = [
             np.mean([_similarity(hyp, ref, known, len(hyps)) for ref in own])
@@ -53,12 +55,6 @@ class CiderD(ExampleMetric):
     def note(self, refs: Sequence[Sequence[str]]) -> str:
         few = "CIDEr-D of a single example is always 0: it counts only words that tell examples apart"
         return few if len(refs[0]) == 1 else ""
-
-
-def _counts(text: str, options: Options) -> Counter[NGram]:
-    """How often a text has each n-gram up to `ORDER`."""
-    words = (text.lower() if options.lowercase else text).split()
-    return Counter(tuple(words[i:j]) for i in range(len(words)) for j in range(i + 1, min(i + ORDER, len(words)) + 1))
 
 
 def _similarity(hyp: Counter[NGram], ref: Counter[NGram], known: Counter[NGram], examples: int) -> float:

@@ -1,4 +1,4 @@
-"""A recipe that fine-tunes a run on text of one's own: safe settings, each with its reason.
+"""A recipe that fine-tunes a run on text of one's own: safe settings, each with its reason; and what it has taught.
 
 Published. Luong and Manning 2015, "Stanford Neural Machine Translation Systems for Spoken Language Domains": training
 goes on with the new text. Chu et al. 2017, "An Empirical Comparison of Domain Adaptation Methods for Neural Machine
@@ -9,16 +9,30 @@ overfitting to little text. How small the rate is and how often the text is read
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+import torch
+
+from nmtkit import metrics
+from nmtkit.core.errors import DataError
+from nmtkit.core.files import write_json
+from nmtkit.corpus.config import SplitFiles
+from nmtkit.corpus.reading import read_pairs
 from nmtkit.corpus.statistics import CorpusStatistics
+from nmtkit.experiment.loading import DecodingOptions, open_system
 from nmtkit.presets.fitting import padded_tokens
 from nmtkit.presets.proposal import ProposedRecipe
 from nmtkit.recipe import Recipe
+from nmtkit.runs.folder import Notify, RunFolder, ignore
+from nmtkit.runs.origin import FineTuningOrigin, read_origin
 from nmtkit.runs.saved import SavedRun
+from nmtkit.tasks.task import TASKS
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.optimizers import OptimizerConfig
 from nmtkit.training.schedules import Noam
+from nmtkit.translation.translator import Translator
 
 _RATE = 5
 """The rate is so many times smaller than the highest of the training before ..."""
@@ -74,7 +88,8 @@ class FineTuningRecipe(ProposedRecipe):
         a_pass = max(1, math.ceil(times * padded / self.batch_tokens))
         updates = max(50, round(passes * a_pass))
         before = self._before.training
-        lr = _fine_tuning_rate(before)
+        lr = _peak(before) / _RATE
+        lr = float(f"{min(lr, _HIGHEST) if before.optimizer.startswith('adam') else lr:.2g}")
         because = f"large steps forget more; the highest of {self._name} was {_peak(before):.2g}"
         self.explain("training.lr", f"{lr:g}", because)
         self.explain("training.schedule", "linear, to zero", "weights that are good already need no long warm-up")
@@ -126,6 +141,75 @@ def _peak(config: TrainingConfig) -> float:
     return config.lr / math.sqrt(schedule.size * schedule.warmup) if isinstance(schedule, Noam) else config.lr
 
 
-def _fine_tuning_rate(config: TrainingConfig) -> float:
-    lr = _peak(config) / _RATE
-    return float(f"{min(lr, _HIGHEST) if config.optimizer.startswith('adam') else lr:.2g}")
+OWN, GENERAL = "own text", "general text"
+
+
+@dataclass(frozen=True)
+class TestChange:
+    """The score of one test set before and after fine-tuning."""
+
+    text: str
+    """OWN or GENERAL."""
+    metric: str
+    """As tables show it."""
+    before: float
+    after: float
+
+    @property
+    def of_general_text(self) -> bool:
+        """Whether it is of text like that which the model was trained on before."""
+        return self.text == GENERAL
+
+
+def score_before(run: SavedRun, device: torch.device, threads: int | None = None, notify: Notify = ignore) -> None:
+    """Scores the run that a training begins from on both test sets, once, and records it with what was begun from.
+
+    Nothing is done for a run that began from none or from one with another task, which cannot be scored on this one's
+    texts, or where that one is not there any more.
+    """
+    origin = read_origin(run.folder)
+    if origin is None or origin.before or origin.parts or not Path(origin.weights).is_file():
+        return
+    source, tests = SavedRun(RunFolder(Path(origin.run))), _tests(run.recipe, origin)
+    if not tests or source.recipe.task != run.recipe.task:
+        return
+    notify(f"before fine-tuning: scoring {origin.run} on the test sets ({', '.join(tests)})")
+    options = DecodingOptions(device=str(device), weights=origin.weights, threads=threads)
+    before = {text: _score(source, options, files, run.recipe).value for text, files in tests.items()}
+    write_json(run.folder.origin, origin.model_copy(update={"before": before}).model_dump(mode="json"))
+
+
+def score_after(
+    run: SavedRun, device: torch.device, own: metrics.Score | None, threads: int | None = None
+) -> list[TestChange]:
+    """Both scores of every test set that was scored before; `own` is that of the run's own test set, if known."""
+    origin, changes = read_origin(run.folder), []
+    if origin is None:
+        return []
+    options, tests = DecodingOptions(device=str(device), threads=threads), _tests(run.recipe, origin)
+    for text, before in origin.before.items():
+        if text in tests:
+            after = own if text == OWN and own is not None else _score(run, options, tests[text], run.recipe)
+            changes.append(TestChange(text, after.name, before, after.value))
+    return changes
+
+
+def _tests(recipe: Recipe, origin: FineTuningOrigin) -> dict[str, SplitFiles]:
+    """The test sets that have references; one that is both is the new text's."""
+    own, general = recipe.data.splits().get("test"), origin.test
+    if own is not None and general is not None and own.texts() == general.texts():
+        general = None
+    tests = {OWN: own, GENERAL: general}
+    references = TASKS.get(recipe.task).references
+    return {text: files for text, files in tests.items() if files is not None and references in files.columns}
+
+
+def _score(run: SavedRun, options: DecodingOptions, files: SplitFiles, like: Recipe) -> metrics.Score:
+    """The first metric of a recipe's test, for answers that are searched for as that recipe says."""
+    examples = list(read_pairs(files))
+    if not examples:
+        raise DataError(f"{' '.join(files.paths())}: there is nothing in these files")
+    system = open_system(run, options)
+    if isinstance(system, Translator):
+        system = replace(system, config=like.search)
+    return TASKS.get(like.task).judge(system, examples, like.test_metrics[:1], like.evaluation.options).scores[0]

@@ -21,8 +21,7 @@ from nmtkit.core.files import bundled_path
 from nmtkit.core.formats import load_yaml
 from nmtkit.core.registry import suggest_names
 from nmtkit.corpus.statistics import CorpusStatistics, SideStatistics
-from nmtkit.presets.plans import PLANS
-from nmtkit.presets.proposal import ProposedRecipe, format_minutes
+from nmtkit.presets.proposal import PLANS, ProposedRecipe, format_minutes
 from nmtkit.tasks.task import TASKS
 
 TASKS_WITH_PRESETS = tuple(name for name in TASKS if TASKS.get(name).presets)

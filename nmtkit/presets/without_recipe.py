@@ -32,8 +32,8 @@ from nmtkit.presets.proposal import ProposedRecipe, format_minutes
 from nmtkit.runs.folder import Notify, RunFolder, RunLock, ignore, lock_run
 from nmtkit.runs.origin import find_origin
 from nmtkit.runs.saved import find_run
+from nmtkit.tasks.builtin import TRANSLATION
 from nmtkit.tasks.task import TASKS
-from nmtkit.tasks.translation import TRANSLATION
 from nmtkit.training import distributed
 
 _SPLITS, _GENERAL = ("train", "valid", "test"), ("general", "general-test")
@@ -231,7 +231,7 @@ class _Proposal:
     def write(self, overwrite: bool) -> RunLock:
         """Writes the recipe and the pairs that are held out, and explains them."""
         folder = self.folder
-        proposed, text = self._propose() if self.request.init_from is None else self._propose_fine_tuning()
+        proposed, text = self._propose_fine_tuning() if self.request.init_from else self._propose()
         find_origin(_load_text(text, self.overrides), folder)
         lock, counts = lock_run(folder, self.notify), None
         try:
@@ -252,8 +252,7 @@ class _Proposal:
         return lock
 
     def _propose(self) -> tuple[ProposedRecipe, str]:
-        request, on_gpu = self.request, self.place.type == "cuda"
-        task = request.task or TRANSLATION.name
+        request, on_gpu, task = self.request, self.place.type == "cuda", self.request.task or TRANSLATION.name
         preset = choose_preset(task, self.size, request.preset, on_gpu, request.minutes, self._speed_of)
         return preset, self._text_of(preset)
 

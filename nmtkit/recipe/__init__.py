@@ -4,7 +4,7 @@ A recipe may `extends:` one other file and say only what differs; `--set KEY=VAL
 Training in stages is a list of partial recipes, each laid over the whole one and checked as a whole.
 """
 
-from nmtkit.recipe.evaluation import EvaluationConfig
+from nmtkit.recipe.groups import EvaluationConfig
 from nmtkit.recipe.keys import KeyChoice, RecipeKey, all_keys, choices, describe_key
 from nmtkit.recipe.loading import any_text, bundled, load, locate
 from nmtkit.recipe.schema import Recipe

@@ -15,10 +15,10 @@ from nmtkit.core.registry import suggest_names
 from nmtkit.core.settings import parse
 from nmtkit.corpus.config import FILE_KINDS, joined_corpora
 from nmtkit.models.base import MODELS, PARTS
+from nmtkit.recipe.groups import MAX_STAGES, STAGE_GROUPS, without_replaced
 from nmtkit.recipe.schema import Recipe, deep_merge
-from nmtkit.recipe.stage import MAX_STAGES, STAGE_GROUPS, without_replaced
+from nmtkit.tasks.builtin import TRANSLATION
 from nmtkit.tasks.task import TASKS
-from nmtkit.tasks.translation import TRANSLATION
 
 PRESET = "preset-"
 """How the name of a recipe begins that has no text of its own: other recipes extend it."""

@@ -19,12 +19,17 @@ from nmtkit.data.embeddings import PretrainedEmbeddingsConfig, Side
 from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.metrics import METRICS
 from nmtkit.models.base import MODELS, PARTS, AnyModelConfig, VocabularySizes
-from nmtkit.recipe.evaluation import EvaluationConfig
-from nmtkit.recipe.stage import MAX_STAGES, Stage, without_replaced
-from nmtkit.recipe.tags import require_known_tags, with_tags_as_specials
+from nmtkit.recipe.groups import (
+    MAX_STAGES,
+    EvaluationConfig,
+    Stage,
+    require_known_tags,
+    with_tags_as_specials,
+    without_replaced,
+)
 from nmtkit.search.rules import SearchConfig
+from nmtkit.tasks.builtin import TRANSLATION
 from nmtkit.tasks.task import TASKS, with_settings_of_task
-from nmtkit.tasks.translation import TRANSLATION
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.objectives.objective import OBJECTIVES, chosen_objectives
 

@@ -1,8 +1,12 @@
-"""The run, or the runs of parts, whose weights training begins with (`init_from`), recorded in `origin.json`."""
+"""The run, or the runs of parts, whose weights training begins with (`init_from`), recorded in `origin.json`.
 
-import hashlib
+Of a part is said which of its weights go where, by name, shape and token. So an encoder can begin as BERT, a decoder as
+GPT, or both as BERT: Rothe et al. 2020.
+"""
+
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +14,7 @@ import torch
 
 from nmtkit.checkpoints.weights import assign_weights, read_weights
 from nmtkit.core.errors import CheckpointError, DataError, RecipeError
-from nmtkit.core.files import write_json
+from nmtkit.core.files import file_sha256, write_json
 from nmtkit.core.formats import parse_json
 from nmtkit.core.settings import Field, Settings, parse
 from nmtkit.corpus.config import COLUMNS, SplitFiles
@@ -19,7 +23,6 @@ from nmtkit.data.vocabulary import read_vocabulary_file
 from nmtkit.models.base import MODELS, PARTS, Model
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder
-from nmtkit.runs.parts import take_part
 from nmtkit.runs.saved import SavedRun, build_model, find_run
 from nmtkit.tasks.task import TASKS
 from nmtkit.training import distributed
@@ -48,7 +51,7 @@ class FineTuningOrigin(WeightsOrigin):
     test: SplitFiles | None = None
     """A test set of the text it was trained on."""
     before: dict[str, float] = Field(default_factory=dict)
-    """Scores of the origin on the test sets of its own text and of the new one: see `nmtkit.presets.forgetting`."""
+    """Scores of the origin on the test sets of its own text and of the new one: see `nmtkit.presets.fine_tuning`."""
 
 
 def find_origin(recipe: Recipe, folder: RunFolder | None = None) -> FineTuningOrigin | None:
@@ -64,7 +67,7 @@ def find_origin(recipe: Recipe, folder: RunFolder | None = None) -> FineTuningOr
     for key, source in sources.items():
         weights = source.weights(recipe.init_from.checkpoint)
         run, path = map(os.path.abspath, (source.folder.path, weights))
-        origins[key] = WeightsOrigin(run=run, weights=path, sha256=_sha256(weights))
+        origins[key] = WeightsOrigin(run=run, weights=path, sha256=file_sha256(weights))
         if key in PARTS:
             with torch.device("meta"):
                 model = MODELS.get(recipe.model.kind)(recipe.model, recipe.max_vocabulary_sizes)
@@ -150,7 +153,7 @@ def load_origin_weights(model: Model, tokenizers: Tokenizers, folder: RunFolder,
     if origin is None or not (origin.weights or origin.parts):
         return
     for one in origin.parts.values() or [origin]:
-        if os.path.isfile(one.weights) and _sha256(Path(one.weights)) != one.sha256:
+        if os.path.isfile(one.weights) and file_sha256(Path(one.weights)) != one.sha256:
             raise CheckpointError(f"{one.weights}: changed since this training was prepared; use --overwrite")
     if not origin.parts:
         assign_weights(model, read_weights(Path(origin.weights), origin.vocabulary), Path(origin.weights))
@@ -173,6 +176,62 @@ def _take(model: Model, part: str, source: Model, *tokenizers: Tokenizers) -> st
     return "; ".join([take_part(model, part, source, differences, tokenizers), *differences])
 
 
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+_OTHER_SIDE = {"encoder": "decoder", "src_": "tgt_", "decoder": "encoder", "tgt_": "src_"}
+_OF_TOKENS = {
+    "src_embedding.weight": "src",
+    "src_embedding.context.words.weight": "src",
+    "tgt_embedding.weight": "tgt",
+    "output.weight": "tgt",
+    "output.bias": "tgt",
+}
+"""Weights with a row for each token of a text."""
+
+
+def take_part(
+    model: Model, part: str, source: Model, differences: Sequence[str], tokenizers: Sequence[Tokenizers] = ()
+) -> str:
+    """Copies one of `PARTS` from another model; says which weights were taken, grown, left at random, and not used.
+
+    A model without this part gives that of the other side: an encoder goes on as a decoder (BERT2BERT). `tokenizers`
+    are those of both: rows of embeddings are taken by token. On the meta device they are not needed. Raises a
+    RecipeError with shapes, and the `differences` of settings, if nothing fits or something does not.
+    """
+    given = source.part(part) or {_other_side(name): one for name, one in source.part(_other_side(part)).items()}
+    there = {name: one for name, one in model.state_dict(keep_vars=True).items() if name.startswith(PARTS[part])}
+    unique = {id(there[name]): name for name in sorted(there, key=lambda name: name in given)}  # tied ones once
+    own = {name: there[name] for name in unique.values()}
+    taken, grown = [name for name in own if name in given], list[str]()
+    faults = [f"{one} is never trained, and not there" for one in own if f"{part}.context." in one and one not in given]
+    for name in taken:
+        first = int(name in _OF_TOKENS or name.endswith("_positions.table"))  # of these the number of rows may differ
+        if own[name].shape[first:] != given[name].shape[first:]:
+            faults.append(f"{name} is {[*own[name].shape]}, and there {[*given[name].shape]}")
+    if faults or not taken:
+        faults = faults[:3] or [f"that {source.config.kind} has none of {', '.join(_grouped(own))}"]
+        raise RecipeError(
+            f"`init_from.{part}`: its weights do not fit; take another run, or change the settings of the model:",
+            *(f"  {fault}" for fault in (*faults, *differences)),
+        )
+    for name in taken:
+        weight, count = own[name], min(len(own[name]), len(given[name]))
+        new, old = [*range(count)], [*range(count)]
+        if name in _OF_TOKENS and tokenizers:
+            words, known = (one.get(_OF_TOKENS[name], next(iter(one.values()))).vocabulary for one in tokenizers)
+            new = [row for row, token in enumerate(words.tokens) if token in known]
+            old = known.ids(words.tokens[row] for row in new)
+        with torch.no_grad():
+            weight[new] = given[name][old].to(weight)
+        grown += [f"{name} by {len(weight) - len(new):,} of {len(weight):,}"] if len(new) < len(weight) else []
+    left, unused = ([name for name in these if name not in those] for these, those in ((own, given), (given, own)))
+    said = {"taken": taken, "grown": grown, "left at random": left, "not used": unused}
+    return "; ".join(f"{what}: {', '.join(_grouped(names))}" for what, names in said.items() if names)
+
+
+def _other_side(name: str) -> str:
+    """The name that a weight, or a part, has on the other side."""
+    return next((new + name.removeprefix(old) for old, new in _OTHER_SIDE.items() if name.startswith(old)), name)
+
+
+def _grouped(names: Iterable[str]) -> list[str]:
+    """Names of weights without the number of their layer, no deeper than a sub-layer."""
+    return list(dict.fromkeys(".".join(re.sub(r"\.\d+\.", ".N.", name).split(".")[:3]) for name in names))

@@ -25,8 +25,8 @@ from nmtkit.models.base import MODELS, AnyModelConfig, Model, ModelConfig, Vocab
 from nmtkit.models.ensemble import Ensemble, Mean
 from nmtkit.runs.folder import RUNS_FOLDER, RunFolder, suggest_runs
 from nmtkit.search.rules import SearchConfig
+from nmtkit.tasks.builtin import TRANSLATION
 from nmtkit.tasks.task import TASKS
-from nmtkit.tasks.translation import TRANSLATION
 
 if TYPE_CHECKING:
     from nmtkit.recipe import Recipe

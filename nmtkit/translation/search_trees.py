@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from nmtkit.core.errors import DataError
 from nmtkit.data.vocabulary import EOS
-from nmtkit.pictures.search_trees import Fate, RankedResult, SearchTree, TreeNode
+from nmtkit.pictures.trees import Fate, RankedResult, SearchTree, TreeNode
 from nmtkit.search.rules import SearchConfig
 from nmtkit.search.tracing import SearchTrace, SearchTracer, TracedCandidate
 from nmtkit.translation.inputs import SourceLine, make_batch

@@ -223,7 +223,7 @@ def test_a_less_exact_config_with_another_loss_is_refused(monkeypatch: pytest.Mo
     def only_bf16_is_quick(possible: Sequence[TrainingSpeedConfig], seconds_of: Any, limit: float) -> Any:
         return real(possible, lambda one, *_: 1.0 if one == BF16 else 3.0, limit)
 
-    monkeypatch.setattr(tuning, "time_interleaved", only_bf16_is_quick)
+    monkeypatch.setattr(tuning.timing, "time_interleaved", only_bf16_is_quick)
     assert tune(max_minutes=1, threads=1).config == FP32
 
 

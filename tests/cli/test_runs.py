@@ -12,8 +12,8 @@ from commands import Command, lines_in, refused, succeeded, write_lines
 
 from nmtkit.core.version import __version__
 from nmtkit.runs.folder import RunFolder, ignore, lock_run
+from nmtkit.runs.metrics_log import TrainLog, code_state
 from nmtkit.runs.saved import SavedRun
-from nmtkit.runs.train_log import TrainLog, code_state
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from nmtkit.experiment.run import Run
 from nmtkit.experiment.stages import more_time_advice
 from nmtkit.recipe import load
 from nmtkit.runs.folder import RunFolder
-from nmtkit.tasks.summarization import SUMMARIZATION
+from nmtkit.tasks.builtin import SUMMARIZATION
 from nmtkit.training.events import Stopped
 
 RECIPE = """\

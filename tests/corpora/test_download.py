@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from corpus_files import refused
 
+from nmtkit.core.files import file_sha256
 from nmtkit.corpora import download as module
-from nmtkit.corpora.download import FetchContext, download, sha256_of
+from nmtkit.corpora.download import FetchContext, download
 
 CONTENT = random.Random(5).randbytes(150_000)
 SUM = hashlib.sha256(CONTENT).hexdigest()
@@ -56,7 +57,7 @@ def client(tmp_path: Path) -> Client:
 
 
 def test_a_file_comes_whole_with_its_progress(site, client):
-    assert client.get(site.put("a.bin", CONTENT), SUM, len(CONTENT)) == SUM == sha256_of(client.target)
+    assert client.get(site.put("a.bin", CONTENT), SUM, len(CONTENT)) == SUM == file_sha256(client.target)
     assert client.target.read_bytes() == CONTENT
     assert client.left() == ["file.bin"]
     assert client.sizes == sorted(client.sizes)

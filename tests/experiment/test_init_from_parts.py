@@ -13,7 +13,7 @@ from torch import Tensor
 from nmtkit import Translator, recipe
 from nmtkit.checkpoints.weights import read_weights
 from nmtkit.experiment.run import Run
-from nmtkit.presets.forgetting import score_before
+from nmtkit.presets.fine_tuning import score_before
 from nmtkit.runs.origin import read_origin
 from nmtkit.runs.saved import SavedRun
 

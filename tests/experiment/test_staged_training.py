@@ -21,7 +21,7 @@ from nmtkit.experiment.run import Run
 from nmtkit.experiment.stages import StageStarted
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun
-from nmtkit.tasks.summarization import SUMMARIZATION
+from nmtkit.tasks.builtin import SUMMARIZATION
 from nmtkit.training import trainer as trainers
 from nmtkit.training.events import Evaluated, Event, Saved, Step, Stopped
 

@@ -16,7 +16,7 @@ from nmtkit.data.batch_stream import BatchConfig, BatchStream
 from nmtkit.data.store import Store
 from nmtkit.experiment.run import Run
 from nmtkit.metrics import score_all
-from nmtkit.tasks.translation import TRANSLATION
+from nmtkit.tasks.builtin import TRANSLATION
 from nmtkit.training.events import Evaluated
 from nmtkit.translation.requests import Request
 from nmtkit.translation.translator import Translator

@@ -5,7 +5,7 @@ import pytest
 
 from nmtkit.core.errors import DataError
 from nmtkit.metrics import METRICS, Resampling, Texts, score_all
-from nmtkit.metrics.f1 import Confusion
+from nmtkit.metrics.labels import Confusion
 from nmtkit.metrics.metric import score_texts
 
 WANTED = ["a", "a", "a", "b", "b", "c"]

@@ -16,8 +16,8 @@ from nmtkit.corpus.blocks import Example
 from nmtkit.experiment.loading import load_translator
 from nmtkit.experiment.run import Run
 from nmtkit.metrics import Options, perplexity
+from nmtkit.tasks.builtin import TRANSLATION
 from nmtkit.tasks.task import TASKS, Task
-from nmtkit.tasks.translation import TRANSLATION
 from nmtkit.training.events import Evaluated
 from nmtkit.translation import inputs
 

@@ -211,11 +211,6 @@ class HardAttention(Objective):
 
     settings: HardAttentionConfig
 
-    @classmethod
-    def from_setting(cls, setting: HardAttentionConfig | None) -> "HardAttention | None":
-        """None without settings."""
-        return None if setting is None else cls(settings=setting)
-
     def corrupt(self, batch: Batch, generator: torch.Generator, tokenizers: Tokenizers) -> Batch:
         """Chooses the sentences that are read as by a soft attention."""
         return replace(batch, soft=torch.rand(batch.size, generator=generator) < self.settings.soft_share)

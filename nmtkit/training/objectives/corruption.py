@@ -8,7 +8,6 @@ once.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -88,13 +87,6 @@ class Pretraining(Likelihood):
     """The likelihood of what is to be predicted of a corrupted text, in nats a token."""
 
     replaces_likelihood = True
-
-    settings: Any
-
-    @classmethod
-    def from_setting(cls, setting: Any) -> "Pretraining | None":
-        """None without settings."""
-        return None if setting is None else cls(settings=setting)
 
 
 class SpanCorruptionConfig(Settings):

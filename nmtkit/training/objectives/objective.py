@@ -63,6 +63,8 @@ class Objective(ABC):
 
     weight: float = 1.0
     """Factor on its mean."""
+    settings: Any = None
+    """The value of its key, if that is a group."""
 
     normalizers: ClassVar[Mapping[str, str]]
     """Its sums by name, each with the count that it is divided by: `tokens`, `sentences`, or one of `counts`. The first
@@ -78,7 +80,9 @@ class Objective(ABC):
 
     @classmethod
     def from_setting(cls, setting: Any) -> "Objective | None":
-        """The objective for the value of its key, by default its weight; None if it is off or the key is missing."""
+        """The objective for the value of its key, settings or a weight; None if it is off or the key is missing."""
+        if isinstance(setting, Settings):
+            return cls(settings=setting)
         return cls(weight=setting) if setting else None
 
     @property

@@ -1,4 +1,4 @@
-"""Macro F1 of labels, and how often each label is taken for each other."""
+"""Accuracy and macro F1 of labels, and how often each label is taken for each other."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -95,3 +95,23 @@ class MacroF1(ExampleMetric):
 
 
 METRICS.register("f1")(MacroF1("f1", "F1"))
+
+
+@dataclass(frozen=True)
+class Accuracy(ExampleMetric):
+    """The share of labels that are those of a reference, over the whole corpus; a line has one or several labels."""
+
+    @override
+    def statistics(self, texts: Texts, options: Options) -> npt.NDArray[np.float64]:
+        """The right labels of each example and all of them, `(examples, 2)`; DataError unless lines have as many."""
+        counts = [[sum(one == other for one, other in own), len(own)] for own in label_pairs(texts)]
+        if not any(count for _, count in counts):
+            raise DataError("accuracy is not defined: no line has a label")
+        return np.array(counts, dtype=np.float64)
+
+    @override
+    def value(self, means: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        return 100 * means[..., 0] / np.maximum(means[..., 1], 1e-9)
+
+
+METRICS.register("accuracy")(Accuracy("accuracy", "Accuracy"))

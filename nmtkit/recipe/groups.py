@@ -1,0 +1,122 @@
+"""Groups of a recipe: a stage of a training, `evaluation`, and tags of corpora as special tokens of the tokenizer."""
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+from nmtkit.core.errors import NmtkitError
+from nmtkit.core.settings import Beam, Field, Name, Settings, field_validator
+from nmtkit.corpus.config import DataConfig, SplitFiles, joined_corpora
+from nmtkit.data.tokenizer import TokenizerConfig
+from nmtkit.metrics import METRICS, Options, metric_names
+
+STAGE_GROUPS = ("task", "data", "model", "batch", "training", "search", "evaluation")
+"""What a stage may change of a recipe: the task, and these groups."""
+MAX_STAGES = 100
+"""How many stages a training may have: each is a whole recipe."""
+
+
+class Stage(Settings):
+    """One stage of a training: what it changes in the recipe. Updates, epochs and minutes count from its beginning.
+
+    A stage begins with the weights that validation chose in the stage before, and with its own data order. What the
+    model has only now begins as in a fresh model. The optimizer goes on with what it knows of each weight, if it is the
+    same. Minutes that the recipe gives, and not a stage, are those of all stages together.
+    """
+
+    name: Name = Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*(-[A-Za-z0-9_]+)*$")
+    """What the stage is called; letters, digits, - and _."""
+    task: str | None = None
+    """Another task, such as language-modelling to pretrain; the last stage has that of the recipe."""
+    data: dict[str, Any] = Field(default_factory=dict)
+    """Settings of `data` that differ; train and valid are taken whole. Another text is stored on its own."""
+    model: dict[str, Any] = Field(default_factory=dict)
+    """Settings of the model that differ; `kind` and all sizes stay."""
+    batch: dict[str, Any] = Field(default_factory=dict)
+    """How training batches are made."""
+    training: dict[str, Any] = Field(default_factory=dict)
+    """Settings of `training` that differ."""
+    search: dict[str, Any] = Field(default_factory=dict)
+    """Search settings: beam, penalties, limits."""
+    evaluation: dict[str, Any] = Field(default_factory=dict)
+    """How validation and test judge the model."""
+
+    def changes(self) -> dict[str, Any]:
+        """What it changes, by group."""
+        return {group: getattr(self, group) for group in STAGE_GROUPS if getattr(self, group)}
+
+    def changed_keys(self) -> Iterator[tuple[str, Any]]:
+        """The dotted keys that it changes, with their values."""
+        return _dotted_keys(self.changes())
+
+
+def without_replaced(recipe: Mapping[str, Any], stage: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe without what a stage replaces as a whole: files of its own; metrics and test set of another task."""
+    gone = {"train", "valid"} & {*stage.get("data", ())} | ({"test", "metrics"} if stage.get("task") else set())
+    groups = {name: recipe[name] for name in ("data", "evaluation") if isinstance(recipe.get(name), Mapping)}
+    return {**recipe, **{name: {k: one[k] for k in one if k not in gone} for name, one in groups.items()}}
+
+
+def _dotted_keys(changes: dict[str, Any], group: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in changes.items():
+        if isinstance(value, dict):
+            yield from _dotted_keys(value, f"{group}{key}.")
+        else:
+            yield f"{group}{key}", value
+
+
+class EvaluationConfig(Settings):
+    """How the model is judged on the validation set while it trains."""
+
+    beam_size: Beam = Field(default=1, ge=1)
+    """Beam size of the validation's search; the final translation uses `search.beam_size`."""
+    max_sentences: int | None = Field(default=None, ge=1)
+    """Translate only this many validation sentences, the first ones. Default: all. The loss is always of all."""
+    tokenize: Literal["13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "none"] = "13a"
+    """sacrebleu's tokenization for BLEU; none is for text that is already tokenized."""
+    lowercase: bool = False
+    """BLEU ignores case."""
+    metrics: Annotated[list[Name] | None, METRICS] = None
+    """Metrics of validation beside loss and perplexity; names as in `nmtkit score --metrics`. Default: the task's, such
+    as bleu, for summaries rouge. The test after training uses them too."""
+    batch_tokens: int = Field(default=4096, ge=1)
+    """Padded tokens of the longer side in a batch of the validation loss."""
+
+    @property
+    def options(self) -> Options:
+        """How metrics read the text."""
+        return Options(tokenize=self.tokenize, lowercase=self.lowercase)
+
+    @field_validator("metrics")
+    @classmethod
+    def _metrics(cls, names: list[str] | None) -> list[str] | None:
+        try:
+            return None if names is None else metric_names(names)
+        except NmtkitError as fault:
+            raise ValueError(str(fault)) from fault
+
+
+def with_tags_as_specials(given: Any) -> Any:
+    """The values of a recipe, where a tokenizer that is to be learned has the tags of the corpora as special tokens."""
+    try:
+        train, tokenizer = joined_corpora(given["data"]["train"]), given.get("tokenizer", {})
+    except (ValueError, TypeError, KeyError):  # what is wrong is told when the group is checked
+        return given
+    if not isinstance(train, dict) or not isinstance(tokenizer, dict) or given.get("init_from"):
+        return given
+    tags = [tag for tags in train.get("tags", ()) for tag in str(tags).split()]
+    listed = tokenizer.get("specials", [])
+    if not tags or not isinstance(listed, list):
+        return given
+    return {**given, "tokenizer": {**tokenizer, "specials": [*dict.fromkeys([*listed, *tags])]}}
+
+
+def require_known_tags(data: DataConfig, tokenizer: TokenizerConfig) -> None:
+    """ValueError for a tag that is no special token of the tokenizer."""
+    for split, files in vars(data).items():
+        for tags in files.tags if isinstance(files, SplitFiles) else ():
+            if unknown := [tag for tag in tags.split() if tag not in tokenizer.specials]:
+                raise ValueError(
+                    f"`data`: {split}: the tokenizer has no tag {unknown[0]}, only the special tokens "
+                    f"{', '.join(tokenizer.specials) or 'of every vocabulary'}; leave the tag out, or learn a "
+                    "tokenizer with data.train that has it"
+                )

@@ -1,0 +1,100 @@
+"""The tasks that come with nmtkit: what an example consists of, what the task is called, and how it is judged."""
+
+from nmtkit.core.columns import Column
+from nmtkit.tasks.generation import GenerationTask
+from nmtkit.tasks.labelling import LabellingTask
+from nmtkit.tasks.task import TASKS
+
+TRANSLATION = TASKS.register("translation")(
+    GenerationTask(
+        name="translation",
+        command="translate",
+        columns=(Column("src", plural="sources"), Column("tgt", required=("train", "valid"), plural="targets")),
+        done="translated",
+        result="translation",
+        validation_metrics=("bleu",),
+        test_metrics=("bleu", "chrf"),
+        demo="demo",
+        presets="preset-",
+    )
+)
+
+
+CAPTIONING = TASKS.register("captioning")(
+    GenerationTask(
+        name="captioning",
+        command="caption",
+        about="Caption pictures: one sentence for each.",
+        columns=(Column("features", "features"), Column("tgt", required=("train", "valid"), plural="captions")),
+        done="captioned",
+        result="caption",
+        validation_metrics=("bleu", "chrf"),
+        test_metrics=("bleu1", "bleu2", "bleu3", "bleu", "chrf", "cider"),
+        demo="demo-captions",
+    )
+)
+
+
+CLASSIFICATION = TASKS.register("classification")(
+    LabellingTask(
+        name="classification",
+        command="classify",
+        about="Classify texts: one label for each line.",
+        columns=(Column("src", plural="texts"), Column("labels", "label", required=("train", "valid"))),
+        done="classified",
+        result="label",
+        test_metrics=("accuracy", "f1"),
+        presets="preset-classes-",
+    )
+)
+
+
+LANGUAGE_MODELLING = TASKS.register("language-modelling")(
+    GenerationTask(
+        name="language-modelling",
+        command="generate",
+        about="Continue texts: each line is a beginning; an empty one begins from nothing.",
+        columns=(Column("tgt", required=("train", "valid"), plural="texts"),),
+        references="",
+        done="continued",
+        result="text",
+        presets="preset-lm-",
+    )
+)
+
+
+_BRACKETS = ("bracket-f1", "bracket-exact")
+
+PARSING = TASKS.register("parsing")(
+    GenerationTask(
+        name="parsing",
+        command="parse",
+        columns=(Column("src", plural="sentences"), Column("tgt", required=("train", "valid"), plural="trees")),
+        done="parsed",
+        result="tree",
+        validation_metrics=_BRACKETS,
+        test_metrics=("bracket-f1", "bracket-precision", "bracket-recall", "bracket-exact"),
+        search={"brackets": True, "max_length_ratio": 6.0},
+        demo="demo-parsing",
+    )
+)
+
+
+_ROUGE = ("rouge1", "rouge2", "rougeL", "rougeLsum")
+
+SUMMARIZATION = TASKS.register("summarization")(
+    GenerationTask(
+        name="summarization",
+        command="summarize",
+        columns=(Column("src", plural="articles"), Column("tgt", required=("train", "valid"), plural="summaries")),
+        done="summarized",
+        result="summary",
+        fields=("article", "summary"),
+        validation_metrics=_ROUGE,
+        test_metrics=_ROUGE,
+        monolingual=True,
+        truncates_sources=True,
+        demo="demo-news-pointer-generator",
+        presets="preset-summaries-",
+    )
+)
