@@ -64,7 +64,8 @@ def command(
     chosen = [_find_or_load(name, overrides, options.with_threads(overrides, threads), runs) for name in names]
     if len({folder.path.resolve() for folder, _ in chosen}) < len(chosen):
         raise RecipeError("two of these have one name, so they would share a run: give each recipe a `name` of its own")
-    if len({_test_set(one) for _, one in chosen}) > 1:
+    tests = [one.data.splits().get("test") for _, one in chosen]
+    if len({files and tuple((pair.src, pair.tgt) for pair in read_pairs(files)) for files in tests}) > 1:
         tell("warning: these are measured on different test sets, so their figures cannot be compared line by line")
     for folder, one in chosen:
         if not folder.result.exists():
@@ -110,11 +111,6 @@ def _find_or_load(
             "side by side with `nmtkit score-summaries`"
         )
     return folder, one
-
-
-def _test_set(chosen: Recipe) -> tuple[object, ...]:
-    files = chosen.data.splits().get("test")
-    return () if files is None else tuple((pair.src, pair.tgt) for pair in read_pairs(files))
 
 
 def _show_runs(measured: list[ComparedRun], longer_than: int) -> None:

@@ -129,7 +129,10 @@ def explain_keys(key: str | None, name: str) -> None:
     for one in keys:
         if (one.path in values) if key is None else one.is_named(key):
             # What groups have alike, as the files of each split, is explained once.
-            rows.setdefault((one.path.split(".")[-1], one.default, one.meaning), _row(one, values))
+            kind = values.get(f"{one.path.rpartition('.')[0]}.kind")
+            value = f"({', '.join(one.kinds)})" if one.kinds and kind not in one.kinds else values.get(one.path, "-")
+            row = [one.path, _short(value), _short(one.default), one.meaning]
+            rows.setdefault((one.path.split(".")[-1], one.default, one.meaning), row)
     for stage in loaded.stages:
         for changed, value in stage.changed_keys():
             path, before = f"stages.{stage.name}.{changed}", f"{_short(values.get(changed, '-'))} (before)"
@@ -171,12 +174,6 @@ def _values(settings: Any, group: str = "") -> dict[str, str]:
             value = value.model_dump(exclude_defaults=True)
         values[f"{group}{key}"] = "-" if value is None else str(value)
     return values
-
-
-def _row(key: recipe.RecipeKey, values: dict[str, str]) -> list[str]:
-    kind = values.get(f"{key.path.rpartition('.')[0]}.kind")
-    value = f"({', '.join(key.kinds)})" if key.kinds and kind not in key.kinds else values.get(key.path, "-")
-    return [key.path, _short(value), _short(key.default), key.meaning]
 
 
 def _short(text: str) -> str:

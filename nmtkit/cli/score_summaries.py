@@ -14,7 +14,7 @@ from nmtkit.corpus.json_records import field_of, is_list_of_strings, parse_recor
 from nmtkit.corpus.text import read_lines
 from nmtkit.metrics import Comparison, Options, Resampling, split_sentences, term_recall
 from nmtkit.metrics.quality import QualityReport, quality
-from nmtkit.metrics.systems import ScoredSystem, named, notes, require_equal_counts, score_systems
+from nmtkit.metrics.systems import named, notes, require_equal_counts, score_systems
 
 
 @click.command("score-summaries", cls=scoring.MetricsCommand)
@@ -96,7 +96,12 @@ def command(
         scoring.print_json(ref_paths, systems=records, **more)
         return
     if ref_reports:
-        _print_quality(ref_paths, systems, reports, ref_reports)
+        columns = [_quality_cells(report) for report in (*reports, *ref_reports)]
+        names = [*(system.title for system in systems), *(("reference",) if len(ref_paths) == 1 else ref_paths)]
+        cells = [[label, *(column[row][1] for column in columns)] for row, (label, _) in enumerate(columns[0])]
+        console.table("quality", ["of the summaries", *names], cells)
+        console.say("copied fragments: runs of words that stand in the article too (Grusky et al. 2018)")
+        console.say(f"quality|{ref_reports[0].signature}")
     scoring.show_scores(systems, draws, width)
 
 
@@ -123,20 +128,6 @@ def _refuse_empty(refs: Sequence[tuple[str, Sequence[str]]]) -> None:
                     f"{path}, line {number}: the reference is empty; no summary can be scored against it: take the "
                     "example out of all files"
                 )
-
-
-def _print_quality(
-    ref_paths: Sequence[str],
-    systems: Sequence[ScoredSystem],
-    reports: Sequence[QualityReport],
-    ref_reports: Sequence[QualityReport],
-) -> None:
-    columns = [_quality_cells(report) for report in (*reports, *ref_reports)]
-    names = [*(system.title for system in systems), *(("reference",) if len(ref_paths) == 1 else ref_paths)]
-    cells = [[label, *(column[row][1] for column in columns)] for row, (label, _) in enumerate(columns[0])]
-    console.table("quality", ["of the summaries", *names], cells)
-    console.say("copied fragments: runs of words that stand in the article too (Grusky et al. 2018)")
-    console.say(f"quality|{ref_reports[0].signature}")
 
 
 def _quality_cells(report: QualityReport) -> list[tuple[str, str]]:

@@ -1,8 +1,9 @@
 """`nmtkit translate`, `nmtkit rerank` and `nmtkit summarize`."""
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import click
@@ -129,7 +130,9 @@ def translate_command(
         results.write_stream(paragraphs, printer.write_joined, "lines", invitation)
     else:
         read = Request.of_json if jsonl else Request.of_fields if prefix else Request.of
-        lines = _requests(text, read) if constrained else _noting_paragraphs(text)
+        numbers = count(1)
+        requests = ([read(line, f"line {next(numbers)}") for line in window] for window in text)
+        lines = requests if constrained else _noting_paragraphs(text)
         stream = translator.stream(lines, how.n_best, need_copies=as_json)
         results.write_stream(stream, printer.write, "lines", invitation)
     printer.report("translations", "--max-length or --search max_length_ratio=R")
@@ -150,23 +153,14 @@ def _open(how: DecodingOptions, terms: Path | None, replace_unknown: bool, dicti
     return translator
 
 
-def _requests(text: Iterable[list[str]], read: Callable[[str, str], Request]) -> Iterator[list[Request]]:
-    """The windows of lines as requests, each of which is read from a line and its name."""
-    count = 0
-    for window in text:
-        yield [read(line, f"line {number}") for number, line in enumerate(window, start=count + 1)]
-        count += len(window)
-
-
 def _noting_paragraphs(text: Iterable[list[str]]) -> Iterator[list[str]]:
     """The windows as they are; warns of the first line that looks like a paragraph."""
-    count, warned = 0, is_quiet()
+    numbers, warned = count(1), is_quiet()
     for window in text:
-        for number, line in enumerate(window, start=count + 1):
+        for line, number in zip(window, numbers, strict=False):
             if not warned and looks_like_paragraph(line):
                 tell(f"line {number} looks like a paragraph: --split-sentences translates it sentence by sentence")
                 warned = True
-        count += len(window)
         yield window
 
 

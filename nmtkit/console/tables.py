@@ -130,8 +130,10 @@ def _fit(grid: Table, cells: Sequence[Sequence[str]], console: Console) -> None:
     """Narrows the widest columns until the table fits, or only words would be left to break."""
     columns = [[line for cell in column for line in (cell.splitlines() or [""])] for column in zip(*cells, strict=True)]
     widths = [max(map(cell_len, lines)) for lines in columns]
-    whole = ([part for line in lines for part in _whole_parts(line)] for lines in columns)
-    least = [max(map(cell_len, parts)) for parts in whole]
+    least = [  # short lines are not broken, and longer ones between words only
+        max(cell_len(part) for line in lines for part in ([line] if cell_len(line) <= SHORT_CELL else line.split()))
+        for lines in columns
+    ]
     too_many = Console(width=1_000_000).measure(grid).maximum - console.width
     if console.is_terminal and too_many > sum(widths) - sum(least):
         return  # rich folds words
@@ -140,11 +142,6 @@ def _fit(grid: Table, cells: Sequence[Sequence[str]], console: Console) -> None:
         widths[widest] -= 1
         grid.columns[widest].width = widths[widest]
         too_many -= 1
-
-
-def _whole_parts(line: str) -> list[str]:
-    """The parts of a line that are not broken: all of a short one, the words of a longer one."""
-    return [line] if cell_len(line) <= SHORT_CELL else line.split()
 
 
 def _is_number(cell: str) -> bool:

@@ -130,11 +130,8 @@ class TaggedUnion:
     def __init__(self, classes: Callable[[], Sequence[type[Settings]]]) -> None:
         self.classes = classes
 
-    def _union(self) -> TypeAdapter[Any]:
-        return _union(tuple(self.classes()))
-
     def _checked(self, value: Any) -> Any:
-        settings = self._union().validate_python(value)
+        settings = _union(tuple(self.classes())).validate_python(value)
         type(settings).model_rebuild()  # the type of the field is Any: who writes it out asks its own class how
         return settings
 
@@ -142,7 +139,7 @@ class TaggedUnion:
         return core_schema.no_info_plain_validator_function(self._checked)
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
-        return handler(self._union().core_schema)
+        return handler(_union(tuple(self.classes())).core_schema)
 
 
 @cache

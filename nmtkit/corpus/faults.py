@@ -164,5 +164,3 @@ TOKEN_RATIO = FaultKind("token-ratio", "note", "more uneven than data.max_ratio"
 
 UNREADABLE = (MISSING, GZIP, UTF16, ENCODING, LINE_COUNTS, JSON, STORY, FEATURES)
 """Faults after which training cannot read the text to its end."""
-KINDS: dict[str, FaultKind] = {value.name: value for value in list(vars().values()) if isinstance(value, FaultKind)}
-"""By name."""

@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from nmtkit.core.errors import CheckpointError, DataError, RecipeError
 from nmtkit.core.settings import Field, Settings, model_validator, parse
-from nmtkit.corpus.sentences import split_sentences
+from nmtkit.corpus.text import split_sentences
 from nmtkit.data.vocabulary import BOS, EOS, PAD, RESTORE_HINT, SPECIALS, UNK, Vocabulary
 
 T = TypeVar("T")

@@ -153,7 +153,9 @@ def examine_pairs(block: Block, src: TextArrays, tgt: TextArrays | None, norms: 
         add(faults.LENGTH, (tgt.lengths > norms.tgt.longest) & ~too_long, "tgt")
         identical = usable & np.fromiter(map(eq, block.src, block.tgt or []), dtype=bool, count=len(block))
         add(faults.IDENTICAL, identical & (src.word_counts() >= MIN_IDENTICAL_WORDS) & (src.letter_counts() > 0))
-        short = usable & _nearly_empty(src, tgt, norms, summaries)
+        short = usable & ((tgt.letter_counts() + tgt.digits == 0) | (tgt.word_counts() <= 1))
+        if not summaries:
+            short &= (src.lengths >= LONG_SOURCE) & (tgt.lengths < SHORT_SHARE * np.exp(norms.ratio) * src.lengths)
         add(faults.SHORT_TARGET, short)
         if not summaries:
             add(faults.RATIO, usable & ~short & (np.abs(_log_ratios(src, tgt) - norms.ratio) > norms.spread))
@@ -169,11 +171,3 @@ def examine_pairs(block: Block, src: TextArrays, tgt: TextArrays | None, norms: 
         add(faults.SCRIPT, mask & usable, side)
         add(faults.FOREIGN, foreign[side] & usable & ~mask, side)
     return usable
-
-
-def _nearly_empty(src: TextArrays, tgt: TextArrays, norms: Norms, summaries: bool) -> Mask:
-    """For each pair, whether the target is far too short for its source."""
-    empty: Mask = (tgt.letter_counts() + tgt.digits == 0) | (tgt.word_counts() <= 1)
-    if not summaries:
-        empty &= (src.lengths >= LONG_SOURCE) & (tgt.lengths < SHORT_SHARE * np.exp(norms.ratio) * src.lengths)
-    return empty

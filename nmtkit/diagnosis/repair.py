@@ -67,34 +67,27 @@ def repair(
 
     The folder stays unless every split is refused. The other arguments are those of `examine`.
     """
-    with write_errors(out), new_folder(out, "name another folder") as beside:
-        repaired = _written(splits, beside, monolingual, progress)
-    if all(split.refused for split in repaired.values()):
-        shutil.rmtree(out)
-    return repaired
-
-
-def _written(
-    splits: Mapping[str, SplitFiles], folder: Path, monolingual: bool, progress: Callable[[int], object]
-) -> dict[str, RepairedSplit]:
     names = _new_names(path for files in splits.values() for path in files.paths())
-    with ExitStack() as stack:
-        writers = {name: SplitWriter(name, files, folder, names, stack) for name, files in splits.items()}
-        diagnosis = examine(
-            splits,
-            monolingual,
-            progress=progress,
-            see=lambda block: writers[block.split].prepare(block),
-            take=lambda block: writers[block.split].take(block),
-        )
-    for name, writer in writers.items():
-        writer.finish(diagnosis.splits[name])
-    with open(folder / LOG_NAME, "wb") as log:
-        for writer in writers.values():
-            if writer.log.exists():
-                with open(writer.log, "rb") as part:
-                    shutil.copyfileobj(part, log)
-                writer.log.unlink()
+    with write_errors(out), new_folder(out, "name another folder") as folder:
+        with ExitStack() as stack:
+            writers = {name: SplitWriter(name, files, folder, names, stack) for name, files in splits.items()}
+            diagnosis = examine(
+                splits,
+                monolingual,
+                progress=progress,
+                see=lambda block: writers[block.split].prepare(block),
+                take=lambda block: writers[block.split].take(block),
+            )
+        for name, writer in writers.items():
+            writer.finish(diagnosis.splits[name])
+        with open(folder / LOG_NAME, "wb") as log:
+            for writer in writers.values():
+                if writer.log.exists():
+                    with open(writer.log, "rb") as part:
+                        shutil.copyfileobj(part, log)
+                    writer.log.unlink()
+    if all(writer.done.refused for writer in writers.values()):
+        shutil.rmtree(out)
     return {name: writer.done for name, writer in writers.items()}
 
 

@@ -165,18 +165,14 @@ class _SplitWalk:
             if name == "train":
                 self.used[side][encoded.columns[side].where(stays).flat] = True
         if len(chunk.texts) == 2:
+            src, tgt = self.encoder.tokenizers.src, self.encoder.tokenizers.tgt
             for row in np.flatnonzero(stays & (encoded.unknown["tgt"] > 0)).tolist():
-                self.diagnosis.tgt.copyable += self._copyable(chunk.texts["src"][row], chunk.texts["tgt"][row])
+                known = {*src.tokens(chunk.texts["src"][row])[: self.encoder.limit("src")]}
+                answer = tgt.tokens(chunk.texts["tgt"][row])[: self.encoder.limit("tgt")]
+                self.diagnosis.tgt.copyable += sum(one in known for one in answer if one not in tgt.vocabulary)
         for _ in done.block.columns.get("features", ()):  # reading them tells what is wrong with them
             continue
         self._characters(done)
-
-    def _copyable(self, source: str, target: str) -> int:
-        """How many unknown target tokens of a pair stand in its source."""
-        src, tgt = self.encoder.tokenizers.src, self.encoder.tokenizers.tgt
-        known = set(src.tokens(source)[: self.encoder.limit("src")])
-        tokens = tgt.tokens(target)[: self.encoder.limit("tgt")]
-        return sum(token in known for token in tokens if token not in tgt.vocabulary)
 
     def _characters(self, done: UncountedBlock) -> None:
         """Collects the characters of train; finds those of the other splits that are not among them."""

@@ -18,15 +18,9 @@ import numpy as np
 import torch
 
 from nmtkit import metrics
+from nmtkit.autotune import training as tuning
 from nmtkit.autotune.cache import processor
-from nmtkit.autotune.training import (
-    CyclingStream,
-    TrainingSpeedConfig,
-    TrainingWorkload,
-    synthetic_workload,
-    tune_training,
-    workload_of_run,
-)
+from nmtkit.autotune.training import TrainingSpeedConfig, TrainingWorkload
 from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.core import device as devices
 from nmtkit.core.device import read_clock
@@ -166,7 +160,7 @@ def training_workload(
     if folder.has_training():
         try:
             run = Run.open(str(folder.path), same_as=recipe)
-            return workload_of_run(run, device), f"the data of {folder.path}"
+            return tuning.workload_of_run(run, device), f"the data of {folder.path}"
         except NmtkitError as fault:
             if run_path is not None:
                 raise
@@ -177,23 +171,23 @@ def training_workload(
         notify(str(fault))
         src, tgt = recipe.data.truncation or LENGTHS
         data = f"random words, {src} and {tgt} a line, for its text is not here"
-        return synthetic_workload(recipe, (src, tgt), device), data
+        return tuning.synthetic_workload(recipe, (src, tgt), device), data
     scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nmtkit-bench-"))) / recipe.name
     run = Run.create(recipe, str(scratch))
     run.preprocess(notify, ignore)
-    return workload_of_run(run, device), "its text"
+    return tuning.workload_of_run(run, device), "its text"
 
 
 def measure_training(workload: TrainingWorkload, data: str, updates: int, rounds: int, notify: Notify) -> TrainingSpeed:
     """Makes the same updates in every round, in the fastest configuration that the recipe leaves open."""
-    chosen = tune_training(workload)
+    chosen = tuning.tune_training(workload)
     for sentence in chosen.sentences():
         notify(sentence)
     config, device = chosen.config, workload.device
     devices.prepare(device, config.matmul_precision, config.threads)
     count = updates * workload.config.accumulate
     batches = workload.first_batches(count)
-    stream = CyclingStream(batches)
+    stream = tuning.CyclingStream(batches)
     trainer = Trainer(workload.build(), stream, workload.config, CheckpointManager(Path()), device)
     trainer.in_bf16 = config.precision == "bf16"
     tokens = sum(batches[number % len(batches)].n_tokens for number in range(count))

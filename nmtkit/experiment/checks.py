@@ -29,7 +29,7 @@ from nmtkit.runs.folder import Notify, RunFolder, ignore
 from nmtkit.runs.origin import find_origin, origin_tokenizers
 from nmtkit.runs.saved import SavedRun
 from nmtkit.tasks.task import TASKS
-from nmtkit.training.fine_tuning import freeze
+from nmtkit.training.optimizers import freeze
 
 _MAY_CHANGE = (
     *("max_updates", "max_epochs", "max_minutes", "patience"),

@@ -27,8 +27,8 @@ from nmtkit.tasks.task import TASKS
 from nmtkit.training import distributed
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Event, Stopped
-from nmtkit.training.fine_tuning import freeze
 from nmtkit.training.loop import train
+from nmtkit.training.optimizers import freeze
 from nmtkit.training.schedules import DecayToZero
 
 

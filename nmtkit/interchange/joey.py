@@ -10,16 +10,8 @@ from nmtkit.core.errors import CheckpointError
 from nmtkit.core.formats import load_yaml
 from nmtkit.core.settings import Beam, Depth, Field, Length, Width, parse
 from nmtkit.data.tokenizer import WORD_START
-from nmtkit.interchange.external_files import (
-    ExternalSettings,
-    ExternalWeights,
-    load_pickle,
-    named_tensors,
-    read_file,
-    read_text,
-    require_equal,
-    unsupported,
-)
+from nmtkit.interchange import external_files
+from nmtkit.interchange.external_files import ExternalSettings, ExternalWeights, require_equal, unsupported
 from nmtkit.interchange.import_weights import CheckpointConverter, ImportedModel, recurrent_names, transformer_names
 from nmtkit.interchange.importing import READERS
 from nmtkit.interchange.vocabulary import ExternalVocabulary, find_sentencepiece_models, toolkit_tokenizers
@@ -168,7 +160,7 @@ class JoeyConfig(ExternalSettings):
 def read_joey(folder: Path) -> ImportedModel:
     """Converts a folder with config.yaml, best.ckpt or latest.ckpt, src_vocab.txt, trg_vocab.txt and their models."""
     place = folder / "config.yaml"
-    read_file(place)
+    external_files.read_file(place)
     given, lines = load_yaml(place)
     config = parse(JoeyConfig, given, str(place), lines)
     kind, testing = config.model.encoder.type, config.testing
@@ -215,7 +207,7 @@ def _vocabulary(path: Path, special: _Specials) -> ExternalVocabulary:
         special.bos_token: special.bos_id,
         special.eos_token: special.eos_id,
     }
-    tokens = [*dict.fromkeys([*ids, *filter(None, read_text(path).split("\n"))])]
+    tokens = [*dict.fromkeys([*ids, *filter(None, external_files.read_text(path).split("\n"))])]
     for token, row in ids.items():
         if not 0 <= row < len(tokens) or tokens[row] != token:
             raise CheckpointError(f"{path}: {token!r} does not have the id {row} that special_symbols give it")
@@ -226,10 +218,10 @@ def _weights(folder: Path) -> ExternalWeights:
     path = next((folder / name for name in _CHECKPOINTS if (folder / name).exists()), None)
     if path is None:
         raise CheckpointError(f"{folder}: no weights: none of {', '.join(_CHECKPOINTS)}; copy the whole folder")
-    state = load_pickle(path, remedy=_REMEDY)
+    state = external_files.load_pickle(path, remedy=_REMEDY)
     if not isinstance(state, dict) or "model_state" not in state:
         raise CheckpointError(f"{path}: holds no model_state, so it is no checkpoint of Joey NMT")
-    return ExternalWeights.of(path, named_tensors(path, state["model_state"], _REMEDY))
+    return ExternalWeights.of(path, external_files.named_tensors(path, state["model_state"], _REMEDY))
 
 
 def _require_alike(converter: CheckpointConverter, config: JoeyConfig, *keys: str) -> None:

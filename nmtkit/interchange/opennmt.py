@@ -18,14 +18,8 @@ from nmtkit.core.errors import CheckpointError, shorten
 from nmtkit.core.settings import Depth, Field, Width, parse
 from nmtkit.data.tokenizer import WORD_START
 from nmtkit.data.vocabulary import PAD
-from nmtkit.interchange.external_files import (
-    ExternalSettings,
-    ExternalWeights,
-    load_pickle,
-    named_tensors,
-    require_equal,
-    unsupported,
-)
+from nmtkit.interchange import external_files
+from nmtkit.interchange.external_files import ExternalSettings, ExternalWeights, require_equal, unsupported
 from nmtkit.interchange.import_weights import (
     SUPPRESSED_BIAS,
     CheckpointConverter,
@@ -147,7 +141,7 @@ def read_opennmt(path: Path) -> ImportedModel:
     generator = {
         f"generator.{name}".replace("generator.0.", "generator."): one for name, one in state["generator"].items()
     }
-    weights = ExternalWeights.of(path, named_tensors(path, state["model"] | generator, _REMEDY))
+    weights = ExternalWeights.of(path, external_files.named_tensors(path, state["model"] | generator, _REMEDY))
     converter = CheckpointConverter(path, weights, tokenizers, maps)
     model, tensors = (
         _recurrent(converter, options)
@@ -168,7 +162,7 @@ def _checkpoint_file(path: Path) -> Path:
 
 def _load(path: Path) -> dict[str, Any]:
     """The content of a checkpoint, checked to have its parts."""
-    state = load_pickle(path, (Namespace,), _REMEDY)
+    state = external_files.load_pickle(path, (Namespace,), _REMEDY)
     if not isinstance(state, dict) or not isinstance(state.get("opt"), Namespace):
         raise CheckpointError(f"{path}: holds no options, so it is no checkpoint of OpenNMT-py")
     for key in ("model", "generator", "vocab"):

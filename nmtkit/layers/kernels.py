@@ -10,8 +10,10 @@ Letters: B sentences, Q queries per sentence, S source length, A attention size,
 
 import math
 import warnings
+from collections.abc import Callable
 from functools import cache
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -91,7 +93,8 @@ def masked_softmax(energies: Tensor, mask: Tensor) -> Tensor:
     of zero. The softmax of 16-bit energies is taken, and returned, in float32.
     """
     if energies.is_cuda and energies.dim() == 3 and not torch.is_grad_enabled():
-        return _cuda_softmax(energies, mask)
+        weights: Tensor = _on_cuda("launch_softmax", _plain_softmax, energies.shape[2], energies, mask)
+        return weights
     return _plain_softmax(energies, mask)
 
 
@@ -112,7 +115,8 @@ def block_maxima(logits: Tensor, block: int) -> tuple[Tensor, Tensor]:
     left open.
     """
     if logits.is_cuda:
-        return _cuda_maxima(logits, block)
+        maxima: tuple[Tensor, Tensor] = _on_cuda("launch_maxima", _plain_maxima, block, logits, block)
+        return maxima
     return _plain_maxima(logits, block)
 
 
@@ -154,37 +158,21 @@ def _triton_kernels(device: torch.device) -> ModuleType | None:
             warnings.warn(
                 f"Triton does not work on {device}; torch's own operations compute instead and take longer: {fault}",
                 RuntimeWarning,
-                stacklevel=4,
+                stacklevel=3,
             )
         return None
     return triton_kernels
 
 
-def _kernels_for(longest: int, *tensors: Tensor | None) -> ModuleType | None:
-    """The Triton programs, if they take rows of that many numbers and tensors of these types."""
-    given = [tensor for tensor in tensors if tensor is not None]
-    if any(tensor.dtype == torch.float64 or tensor.numel() == 0 for tensor in given):
-        return None
-    kernels = _triton_kernels(given[0].device)
-    return None if kernels is None or longest > kernels.MAX_ROW else kernels
+def _on_cuda(launch: str, plain: Callable[..., Any], longest: int, *given: Any) -> Any:
+    """What a Triton program makes of these, if it takes their types and rows of `longest` numbers, else `plain`."""
+    tensors = [one for one in given if isinstance(one, Tensor)]
+    kernels = None
+    if not any(tensor.dtype == torch.float64 or tensor.numel() == 0 for tensor in tensors):
+        kernels = _triton_kernels(tensors[0].device)
+    return (plain if kernels is None or longest > kernels.MAX_ROW else getattr(kernels, launch))(*given)
 
 
-def _cuda_energies(
-    queries: Tensor, keys: Tensor, energy: Tensor, coverage: Tensor | None, coverage_weight: Tensor | None
-) -> Tensor:
-    kernels = _kernels_for(keys.shape[2], queries, keys, energy, coverage, coverage_weight)
-    compute = _plain_energies if kernels is None else kernels.launch_energies
-    energies: Tensor = compute(queries, keys, energy, coverage, coverage_weight)
+def _cuda_energies(queries: Tensor, keys: Tensor, *others: Tensor | None) -> Tensor:
+    energies: Tensor = _on_cuda("launch_energies", _plain_energies, keys.shape[2], queries, keys, *others)
     return energies.to(at_least_float32(energies))
-
-
-def _cuda_softmax(energies: Tensor, mask: Tensor) -> Tensor:
-    kernels = _kernels_for(energies.shape[2], energies)
-    weights: Tensor = (_plain_softmax if kernels is None else kernels.launch_softmax)(energies, mask)
-    return weights
-
-
-def _cuda_maxima(logits: Tensor, block: int) -> tuple[Tensor, Tensor]:
-    kernels = _kernels_for(block, logits)
-    maxima: tuple[Tensor, Tensor] = (_plain_maxima if kernels is None else kernels.launch_maxima)(logits, block)
-    return maxima

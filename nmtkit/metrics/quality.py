@@ -14,7 +14,7 @@ import numpy as np
 
 from nmtkit.core.errors import DataError
 from nmtkit.core.version import __version__
-from nmtkit.corpus.sentences import split_sentences
+from nmtkit.corpus.text import split_sentences
 from nmtkit.metrics.metric import METRICS, Metric, Score
 
 NGRAM_ORDERS = (1, 2, 3, 4)

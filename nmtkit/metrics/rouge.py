@@ -11,7 +11,7 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from nmtkit.core.errors import NmtkitError
-from nmtkit.corpus.sentences import split_sentences
+from nmtkit.corpus.text import split_sentences
 from nmtkit.metrics.metric import METRICS, Options, Resampling, Score, Texts
 from nmtkit.metrics.significance import ExampleMetric
 

@@ -1,8 +1,9 @@
 """Paired tests of significance between systems, and metrics that are made of figures for each example."""
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Self
 
 import numpy as np
@@ -58,15 +59,14 @@ class ExampleMetric(TextMetric):
         if resampling is None:
             return [[Comparison(score) for score, _ in column] for column in zip(*scored, strict=True)]
         figures = np.stack([np.concatenate([figures.T for _, figures in row]) for row in scored])
-        shuffled = resampling.kind == "ar"
-        drawn, whole = (shuffled_means if shuffled else drawn_means)(figures, resampling), figures.mean(axis=2)
+        draw = shuffled_means if resampling.kind == "ar" else drawn_means
+        drawn, whole = draw(figures, resampling), figures.mean(axis=2)
         rows, first = [], 0
         for column, metric in enumerate(metrics):
             own = slice(first, first + scored[0][column][1].shape[1])
             first = own.stop
             scores = [row[column][0] for row in scored]
-            judge = _randomized if shuffled else _comparisons
-            rows.append(judge(scores, metric.value(drawn[..., own]), metric.value(whole[..., own])))
+            rows.append(_compared(scores, metric.value(drawn[..., own]), metric.value(whole[..., own])))
         return rows
 
 
@@ -111,24 +111,23 @@ def _parts(resampling: Resampling, n_examples: int) -> Iterator[tuple[int, int, 
         yield start, min(at_once, resampling.n_samples - start), random
 
 
-def _randomized(
-    scores: Sequence[Score], shuffled: npt.NDArray[np.float64], whole: npt.NDArray[np.float64]
-) -> list[Comparison]:
-    """The test of `(draws, 2, systems)` scores of shuffled outputs against the scores of the `whole`, `(systems,)`."""
-    gaps, gap = np.abs(shuffled[:, 0] - shuffled[:, 1]), np.abs(whole - whole[0])
-    exceeding = (gaps > gap + _ROUNDING).sum(axis=0)
-    p_values = np.where(gap == 0, 1.0, (exceeding + 1) / (len(shuffled) + 1)).tolist()
-    return [Comparison(score, p_value=p) for score, p in zip(scores, [None, *p_values[1:]], strict=True)]
-
-
-def _comparisons(
+def _compared(
     scores: Sequence[Score], drawn: npt.NDArray[np.float64], whole: npt.NDArray[np.float64]
 ) -> list[Comparison]:
-    """The test of `(draws, systems)` scores of draws against the scores of the `whole`, `(systems,)`."""
-    columns = np.ascontiguousarray(drawn.T)
-    low, high = np.quantile(columns, [0.025, 0.975], axis=1)
-    gaps, gap = np.abs(columns - columns[0]), np.abs(whole - whole[0])
-    exceeding = (gaps - gaps.mean(axis=1, keepdims=True) > gap[:, None]).sum(axis=1)
+    """The test of the scores of the `whole` `(systems,)` by those of draws `(draws, systems)`.
+
+    Scores of shuffled outputs are `(draws, 2, systems)`; they give no intervals.
+    """
+    gap = np.abs(whole - whole[0])
+    means: Iterable[float | None] = repeat(None)
+    intervals: Iterable[float | None] = repeat(None)
+    if drawn.ndim == 3:
+        exceeding = (np.abs(drawn[:, 0] - drawn[:, 1]) > gap + _ROUNDING).sum(axis=0)
+    else:
+        columns = np.ascontiguousarray(drawn.T)
+        low, high = np.quantile(columns, [0.025, 0.975], axis=1)
+        gaps = np.abs(columns - columns[0])
+        exceeding = (gaps - gaps.mean(axis=1, keepdims=True) > gap[:, None]).sum(axis=1)
+        means, intervals = columns.mean(axis=1).tolist(), ((high - low) / 2).tolist()
     p_values = np.where(gap == 0, 1.0, (exceeding + 1) / (len(drawn) + 1)).tolist()
-    means, intervals = columns.mean(axis=1).tolist(), ((high - low) / 2).tolist()
     return list(map(Comparison, scores, means, intervals, [None, *p_values[1:]]))

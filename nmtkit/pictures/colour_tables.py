@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +16,6 @@ from nmtkit.pictures.attention import AttentionPicture, HeadsPicture
 from nmtkit.pictures.drawing import DEFAULT_STYLE, FigureStyle
 from nmtkit.pictures.fonts import printable
 from nmtkit.pictures.pages import picture_format
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 CELL, NARROWEST, TITLE = 0.55, 2.1, 0.4
 LEFT, RIGHT, TOP, BOTTOM, BETWEEN = 0.75, 0.95, 1.15, 0.6, 0.75
@@ -101,7 +97,7 @@ def save_entropies(
 
 def _titled_figure(
     title: str, families: list[str], width: float, height: float, style: FigureStyle
-) -> tuple[Figure, drawing.ScaleFactors, float]:
+) -> tuple[drawing.Figure, drawing.ScaleFactors, float]:
     """A figure with a title, its scale, and its width in inches, in which the title has room."""
     title_width = fonts.measure_labels([title], families, 12.0)[0][0] if title else 0.0
     width = max(width, title_width + 0.5)
@@ -111,21 +107,21 @@ def _titled_figure(
 
 
 def _draw_cells(
-    axes: Axes, values: NDArray[Any], texts: Sequence[Sequence[str]], top: float, shades: Any, size: float
+    axes: drawing.Axes, values: NDArray[Any], texts: Sequence[Sequence[str]], top: float, shades: Any, size: float
 ) -> Any:
     """Draws a table of texts on the shades of values, `top` the darkest, and gives its mesh."""
     mesh = axes.pcolormesh(values, cmap=shades, vmin=0.0, vmax=top, edgecolors="white")
     axes.set_ylim(len(values), 0)
     for row, column in np.ndindex(values.shape):
         ink = "white" if drawing.is_dark(shades(values[row, column] / top)) else drawing.INK
-        place = {"ha": "center", "va": "center"}
-        axes.text(column + 0.5, row + 0.5, texts[row][column], fontsize=9 * size, color=ink, **place)
+        text = texts[row][column]
+        axes.text(column + 0.5, row + 0.5, text, fontsize=9 * size, color=ink, ha="center", va="center")
     axes.tick_params(labelsize=9 * size, length=0, colors=drawing.FAINT)
     axes.set_frame_on(False)
     return mesh
 
 
-def _draw_table(axes: Axes, part: Entropies, top: float, shades: Any, text: float) -> Any:
+def _draw_table(axes: drawing.Axes, part: Entropies, top: float, shades: Any, text: float) -> Any:
     """Draws the table of one kind of attention, `top` the darkest, and gives its mesh."""
     layers, heads = part.values.shape
     texts = [[f"{value:.2f}" for value in row] for row in part.values]

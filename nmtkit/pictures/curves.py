@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nmtkit.core.errors import NmtkitError
 from nmtkit.pictures import drawing
 from nmtkit.pictures.drawing import DEFAULT_STYLE, FigureStyle
 from nmtkit.pictures.fonts import printable
 from nmtkit.pictures.pages import picture_format
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 MARKERS = "os^Dv<>p"
 MAX_MARKERS = 40
@@ -54,6 +50,8 @@ def save_training(runs: Sequence[Training], path: str | Path, style: FigureStyle
     A run has a colour; thin lines are training batches, thick ones the validation set, dotted ones borders of stages.
     There is no title unless the `style` has one.
     """
+    from matplotlib.lines import Line2D
+
     suffix = picture_format(path)
     if not any(points for run in runs for points in (run.loss, run.valid_loss)):
         raise NmtkitError(f"{path}: the runs have logged nothing yet, so there is nothing to draw")
@@ -69,11 +67,25 @@ def save_training(runs: Sequence[Training], path: str | Path, style: FigureStyle
         height = HEIGHT + (0.28 * lines + titled) * wider
         figure, by = drawing.new_figure(WIDTH, height, style)
         below = 1 - (0.35 + 0.28 * lines + titled) * wider / height
-        _legend(figure, names, colours, (0.06, below + 0.025), columns, by.text)
+        entries = [
+            *(Line2D([], [], color=colour, linewidth=2.2 * by.text) for colour in colours),
+            Line2D([], [], color=drawing.FAINT, linewidth=1.0 * by.text, alpha=0.7),
+            Line2D([], [], color=drawing.FAINT, linewidth=2.2 * by.text, marker="o", markersize=4 * by.text),
+        ]
+        figure.legend(
+            entries,
+            [*names, "training batches", "validation set"],
+            loc="lower left",
+            bbox_to_anchor=(0.06, below + 0.025),
+            ncols=columns,
+            frameon=False,
+            fontsize=10 * by.text,
+            borderaxespad=0,
+        )
         figure.text(0.06, 1 - 0.2 * wider / height, shown, fontsize=12 * by.text, color=drawing.INK, va="top")
         edges = {"left": 0.07 * wider, "right": 0.985, "bottom": 0.075 * wider, "top": below - 0.02 * wider}
         grid = figure.add_gridspec(2, 2, **edges, wspace=0.17 * wider, hspace=0.32 * wider)
-        axes: Axes | None = None
+        axes: drawing.Axes | None = None
         for number, (title, series) in enumerate(_panels(runs)):
             axes = figure.add_subplot(grid[divmod(number, 2)], sharex=axes)
             _draw_panel(axes, title, series, colours, by.text)
@@ -94,29 +106,7 @@ def _panels(runs: Sequence[Training]) -> list[tuple[str, Curves]]:
     ]
 
 
-def _legend(
-    figure: Figure, names: Sequence[str], colours: Sequence[str], corner: tuple[float, float], columns: int, text: float
-) -> None:
-    from matplotlib.lines import Line2D
-
-    entries = [
-        *(Line2D([], [], color=colour, linewidth=2.2 * text) for colour in colours),
-        Line2D([], [], color=drawing.FAINT, linewidth=1.0 * text, alpha=0.7),
-        Line2D([], [], color=drawing.FAINT, linewidth=2.2 * text, marker="o", markersize=4 * text),
-    ]
-    figure.legend(
-        entries,
-        [*names, "training batches", "validation set"],
-        loc="lower left",
-        bbox_to_anchor=corner,
-        ncols=columns,
-        frameon=False,
-        fontsize=10 * text,
-        borderaxespad=0,
-    )
-
-
-def _draw_panel(axes: Axes, title: str, series: Curves, colours: Sequence[str], text: float) -> None:
+def _draw_panel(axes: drawing.Axes, title: str, series: Curves, colours: Sequence[str], text: float) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     drawing.plain_axes(axes, text)
@@ -141,7 +131,7 @@ def _draw_panel(axes: Axes, title: str, series: Curves, colours: Sequence[str], 
         axes.text(0.5, 0.5, "nothing logged", fontsize=size, transform=place, ha="center", color=drawing.FAINT)
 
 
-def _stages(axes: Axes, runs: Sequence[Training], colours: Sequence[str], named: bool, text: float) -> None:
+def _stages(axes: drawing.Axes, runs: Sequence[Training], colours: Sequence[str], named: bool, text: float) -> None:
     """Draws the borders of the stages of training, and their names at the top, a line for each run."""
     staged = [(run, colour) for run, colour in zip(runs, colours, strict=True) if run.stages]
     for row, (run, colour) in enumerate(staged):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +20,6 @@ from nmtkit.pictures.attention import SentencePicture
 from nmtkit.pictures.drawing import DEFAULT_STYLE, FigureStyle
 from nmtkit.pictures.fonts import printable
 from nmtkit.pictures.pages import picture_format
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 REDS = ("#ffffff", "#f6b8ae", "#d23b2f")
 WIDTH, MARGIN, WEIGHT, LINE, SPACE, POINTS = 7.0, 0.25, 0.5, 0.27, 0.07, 10.0
@@ -100,7 +97,7 @@ def _laid_out(picture: DocumentPicture, widths: dict[str, float], y: float, larg
     return places, y
 
 
-def _draw(axes: Axes, picture: DocumentPicture, places: Places, blues: Any, line: float, points: float) -> None:
+def _draw(axes: drawing.Axes, picture: DocumentPicture, places: Places, blues: Any, line: float, points: float) -> None:
     from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.patches import Rectangle
 

@@ -18,8 +18,8 @@ from nmtkit.pictures import fonts
 from nmtkit.pictures.pages import picture_format, render, write_picture
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes as Axes
+    from matplotlib.figure import Figure as Figure
 
 INK = "#111827"
 FAINT = "#4b5563"

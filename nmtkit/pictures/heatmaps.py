@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from nmtkit.core.errors import NmtkitError
 from nmtkit.pictures import drawing
@@ -15,9 +15,6 @@ from nmtkit.pictures.drawing import DEFAULT_STYLE, FigureStyle, ScaleFactors
 from nmtkit.pictures.fonts import printable
 from nmtkit.pictures.pages import attention_page, check_sentences, picture_format, write_picture
 from nmtkit.pictures.panels import Panel, SummaryPanel, TranslationPanel
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 GAP = 0.3
 SHEET_WIDTH = 16.0
@@ -152,7 +149,7 @@ def _grid(panels: Sequence[Panel]) -> _Sheet:
     return min(sheets, key=lambda rated: rated[0])[1]
 
 
-def _figure(sheet: _Sheet, shades: Any) -> Figure:
+def _figure(sheet: _Sheet, shades: Any) -> drawing.Figure:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(sheet.width, sheet.height), facecolor="white")

@@ -6,7 +6,7 @@ import math
 import textwrap
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +15,6 @@ from nmtkit.pictures import drawing, fonts
 from nmtkit.pictures.attention import AttentionPicture, condense
 from nmtkit.pictures.drawing import ScaleFactors
 from nmtkit.pictures.fonts import printable
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 WINDOW, OUTSIDE = "#c2185b", "#e5e7eb"
 COPIED, COPYING, GENERATING, COVERAGE, STRETCH = "#b45309", "#fbd9b0", "#6ea3e0", "#1f5fbf", "#6b7280"
@@ -73,7 +69,7 @@ class Panel(ABC):
         box = max(rows * self.cell[1], LEAST_BOX * self.by.length)
         self.height = self.top + box + self.below + len(self.notes) * NOTE * self.by.text
 
-    def draw(self, figure: Figure, x: float, y: float, shades: Any) -> None:
+    def draw(self, figure: drawing.Figure, x: float, y: float, shades: Any) -> None:
         """Draws it with its upper left corner at (x, y) from that of the figure; `shades` are a colour map."""
         width, height = map(float, figure.get_size_inches())
 
@@ -97,7 +93,7 @@ class Panel(ABC):
         drawing.colour_bar(figure, mesh, bar, "weight", text)
         self._add(axes, place)
 
-    def _label(self, axes: Axes) -> None:
+    def _label(self, axes: drawing.Axes) -> None:
         for j, word in enumerate(self.columns):
             copied = j in self.picture.copied
             axes.text(
@@ -122,7 +118,7 @@ class Panel(ABC):
         return self.font_sizes[1], drawing.INK
 
     @abstractmethod
-    def _add(self, axes: Axes, place: Place) -> None:
+    def _add(self, axes: drawing.Axes, place: Place) -> None:
         """Draws what only this kind of panel has, on the `axes` of the cells and around them."""
 
 
@@ -140,12 +136,12 @@ class TranslationPanel(Panel):
             self.rotation = 0.0
         self._measure(families)
 
-    def _add(self, axes: Axes, place: Place) -> None:
+    def _add(self, axes: drawing.Axes, place: Place) -> None:
         if self.picture.windows:
             _draw_windows(axes, self.picture, self.by.length)
 
 
-def _draw_windows(axes: Axes, picture: AttentionPicture, length: float) -> None:
+def _draw_windows(axes: drawing.Axes, picture: AttentionPicture, length: float) -> None:
     """Greys out all cells outside the windows of local attention, outlines the rest, and marks each centre."""
     from matplotlib.collections import LineCollection
     from matplotlib.patches import Rectangle
@@ -203,7 +199,7 @@ class SummaryPanel(Panel):
     def _row_style(self, row: int) -> tuple[float, str]:
         return super()._row_style(row) if self.sizes[row] == 1 else (NOTE_SIZE * self.by.text, STRETCH)
 
-    def _add(self, axes: Axes, place: Place) -> None:
+    def _add(self, axes: drawing.Axes, place: Place) -> None:
         figure = axes.figure
         rows, columns = self.matrix.shape
         wide, high = columns * self.cell[0], rows * self.cell[1]
@@ -217,7 +213,7 @@ class SummaryPanel(Panel):
             x, y, _, _ = place(0.0, self.height - number * NOTE * text, 0.0, 0.0)
             figure.text(x, y, note, fontsize=NOTE_SIZE * text, color=drawing.FAINT, va="top")
 
-    def _draw_coverage(self, axes: Axes) -> None:
+    def _draw_coverage(self, axes: drawing.Axes) -> None:
         coverage = self.picture.coverage
         most = float(coverage.max()) or 1.0
         colours = [COVERAGE if size == 1 else STRETCH for size in self.sizes]
@@ -231,7 +227,7 @@ class SummaryPanel(Panel):
         axes.spines["left"].set_visible(True)
 
 
-def _draw_p_gen(axes: Axes, p_gen: NDArray[Any], text: float) -> None:
+def _draw_p_gen(axes: drawing.Axes, p_gen: NDArray[Any], text: float) -> None:
     places = np.arange(len(p_gen)) + 0.5
     axes.bar(places, p_gen, width=0.84, color=GENERATING)
     axes.bar(places, 1 - p_gen, bottom=p_gen, width=0.84, color=COPYING)
@@ -243,7 +239,7 @@ def _draw_p_gen(axes: Axes, p_gen: NDArray[Any], text: float) -> None:
     _style_strip(axes, text)
 
 
-def _style_strip(axes: Axes, text: float) -> None:
+def _style_strip(axes: drawing.Axes, text: float) -> None:
     for spine in axes.spines.values():
         spine.set_visible(False)
         spine.set_color(STRETCH)

@@ -10,17 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from nmtkit.core.trees import PLACEHOLDER, Tree
 from nmtkit.pictures import drawing
 from nmtkit.pictures.drawing import DEFAULT_STYLE
 from nmtkit.pictures.fonts import printable
 from nmtkit.pictures.pages import picture_format, render, require_html, write_picture
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 
 Fate = Literal["kept", "ended", "pruned", "blocked"]
 
@@ -126,7 +122,7 @@ def save_trees(trees: Sequence[Tree], path: str | Path) -> None:
         drawing.save_figure(figure, path, title if len(trees) == 1 else f"{len(trees)} trees")
 
 
-def _draw(axes: Axes, tree: Tree, left: float, top: float, bottom: float) -> tuple[float, float]:
+def _draw(axes: drawing.Axes, tree: Tree, left: float, top: float, bottom: float) -> tuple[float, float]:
     """Draws a part from `left` on, its words at the `bottom`; the middle of its root, and where it ends."""
     if tree.word is not None:
         middle, right = left + _width(tree) / 2, left + _width(tree)

@@ -75,7 +75,8 @@ def all_keys() -> list[RecipeKey]:
             if name == KIND and kind:
                 merged[path, "-", describe_key(place)] = ()
             elif group is not Recipe or not group_classes(field):
-                about = (path, _default(field), group.meaning(name))
+                value = "(required)" if field.is_required() else field.get_default(call_default_factory=True)
+                about = (path, "-" if value is None else str(value), group.meaning(name))
                 merged[about] = (*merged.get(about, ()), *([kind] if kind else []))
     return [RecipeKey(path, kinds, default, meaning) for (path, default, meaning), kinds in merged.items()]
 
@@ -84,12 +85,6 @@ def describe_key(key: str) -> str:
     """What a key is for; empty if there is none of that name."""
     *above, last = key.split(".")
     return next((owner.meaning(last) for owner in _owners(above) if last in owner.model_fields), "")
-
-
-def _default(field: Any) -> str:
-    """What a field is where nothing is said."""
-    value = "(required)" if field.is_required() else field.get_default(call_default_factory=True)
-    return "-" if value is None else str(value)
 
 
 def _groups(cls: Any, above: str = "") -> Iterator[tuple[str, Any]]:

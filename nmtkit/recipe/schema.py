@@ -19,14 +19,7 @@ from nmtkit.data.embeddings import PretrainedEmbeddingsConfig, Side
 from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.metrics import METRICS
 from nmtkit.models.base import MODELS, PARTS, AnyModelConfig, VocabularySizes
-from nmtkit.recipe.groups import (
-    MAX_STAGES,
-    EvaluationConfig,
-    Stage,
-    require_known_tags,
-    with_tags_as_specials,
-    without_replaced,
-)
+from nmtkit.recipe import groups
 from nmtkit.search.rules import SearchConfig
 from nmtkit.tasks.builtin import TRANSLATION
 from nmtkit.tasks.task import TASKS, with_settings_of_task
@@ -99,9 +92,9 @@ class Recipe(Settings):
     """How the model is trained."""
     search: SearchConfig = SearchConfig()
     """Search settings: beam, penalties, limits."""
-    evaluation: EvaluationConfig = EvaluationConfig()
+    evaluation: groups.EvaluationConfig = groups.EvaluationConfig()
     """How validation and test judge the model."""
-    stages: list[Stage] = Field(default_factory=list, max_length=MAX_STAGES)
+    stages: list[groups.Stage] = Field(default_factory=list, max_length=groups.MAX_STAGES)
     """Stages of training, one after the other. Each has a name and the settings that it changes."""
 
     @field_validator("task")
@@ -114,7 +107,7 @@ class Recipe(Settings):
 
     @field_validator("stages")
     @classmethod
-    def _stages(cls, stages: list[Stage]) -> list[Stage]:
+    def _stages(cls, stages: list[groups.Stage]) -> list[groups.Stage]:
         names = [stage.name for stage in stages]
         for number, stage in enumerate(stages):
             if stage.name in names[:number]:
@@ -132,11 +125,11 @@ class Recipe(Settings):
     @model_validator(mode="before")
     @classmethod
     def _tags_are_special(cls, given: Any) -> Any:
-        return with_settings_of_task(with_tags_as_specials(given))
+        return with_settings_of_task(groups.with_tags_as_specials(given))
 
     @model_validator(mode="after")
     def _tags_are_known(self) -> "Recipe":
-        require_known_tags(self.data, self.tokenizer)
+        groups.require_known_tags(self.data, self.tokenizer)
         if any(self.data.train.tags) and label_type(TASKS.get(self.task).columns) == "labels":
             raise ValueError("`data.train.tags`: a tag before a source has no label")
         return self
@@ -296,7 +289,7 @@ class Recipe(Settings):
         recipes = {}
         for stage in self.stages:
             changes = stage.changes()
-            data = deep_merge(without_replaced(self.model_dump(exclude={"stages"}), changes), changes)
+            data = deep_merge(groups.without_replaced(self.model_dump(exclude={"stages"}), changes), changes)
             recipes[stage.name] = parse(Recipe, data, f"recipe {self.name}, stage {stage.name}")
         whole, sharing = self.training.max_minutes, self._without_own_minutes()
         if whole is None:
@@ -318,7 +311,7 @@ class Recipe(Settings):
 
         That of the recipe itself is "". A stage with another task, text, or way of storing it has one of its name.
         """
-        texts: dict[str, tuple[Recipe, list[Stage]]] = {"": (self, [])}
+        texts: dict[str, tuple[Recipe, list[groups.Stage]]] = {"": (self, [])}
         for stage, one in zip(self.stages, self.by_stage().values() if self.stages else (), strict=True):
             same = [name for name, (other, _) in texts.items() if other._stored() == one._stored()]
             texts.setdefault((same or [stage.name])[0], (one, []))[1].append(stage)

@@ -26,20 +26,11 @@ from torch import Tensor, nn
 
 from nmtkit.core.settings import Field, Width, model_validator
 from nmtkit.data.batch import Batch
+from nmtkit.layers import recurrent
 from nmtkit.layers.attention import SCORES, Attention, Draws, ScoreKind, WindowKind, build_window
 from nmtkit.layers.elementary import at_least_float32, mask_without_eos
 from nmtkit.layers.kv_cache import KVCache
-from nmtkit.layers.recurrent import (
-    Bridge,
-    BridgeKind,
-    CellKind,
-    build_rnn,
-    init_weights,
-    layers_first,
-    rnn_step,
-    rows_first,
-    run_rnn,
-)
+from nmtkit.layers.recurrent import layers_first, rnn_step, rows_first, run_rnn
 from nmtkit.models.base import MODELS, ModelOutput, VocabularySizes, extended_to_unk
 from nmtkit.recurrent_models.recurrent import AttentionMemory, RecurrentModel, RecurrentState, StackedConfig
 
@@ -49,9 +40,9 @@ class LuongConfig(StackedConfig):
 
     kind: Literal["luong"] = "luong"
     """Which model."""
-    cell: CellKind = "lstm"
+    cell: recurrent.CellKind = "lstm"
     """The recurrent cell."""
-    bridge: BridgeKind | Literal["relu"] = "copy"
+    bridge: recurrent.BridgeKind | Literal["relu"] = "copy"
     """How the encoder's last states become the decoder's first: as they are, mapped (tanh, linear; relu maps memory
     cells too), or not (zero)."""
     score: ScoreKind = "general"
@@ -131,9 +122,9 @@ class Luong(RecurrentModel[LuongMemory, LuongState]):
         embedding, hidden, memory = config.embedding_size, config.hidden_size, config.memory_size
         self.input_feeding, self.source_end = config.input_feeding, config.source_end
         self.window_half_width = None if config.window == "global" else config.window_size
-        self.bridge = Bridge(config.bridge, config.cell, memory, hidden, config.layers)
+        self.bridge = recurrent.Bridge(config.bridge, config.cell, memory, hidden, config.layers)
         fed = hidden if config.input_feeding else 0
-        self.decoder = build_rnn(config.cell, embedding + fed, hidden, config.layers, config.dropout)
+        self.decoder = recurrent.build_rnn(config.cell, embedding + fed, hidden, config.layers, config.dropout)
         self.attention = Attention(
             SCORES.get(config.score)(hidden, memory, config.attention_size, config.max_positions),
             build_window(config.window, hidden, config.window_size),
@@ -148,7 +139,7 @@ class Luong(RecurrentModel[LuongMemory, LuongState]):
                 SCORES.get(config.score)(hidden, memory, config.attention_size, config.max_positions)
             )
         self.output = nn.Linear(hidden, sizes["tgt"])
-        init_weights(self, config.initialisation)
+        recurrent.init_weights(self, config.initialisation)
         if config.tie in ("decoder", "all"):
             self.output.weight = self.tgt_embedding.weight
         if config.initialisation == "paper":
@@ -195,7 +186,11 @@ class Luong(RecurrentModel[LuongMemory, LuongState]):
         state, draws = self.start(memory), self.attention.draws(batch.soft)
         features, looks, centres = [], [], []
         for words in torch.split(embedded, 1 if self.input_feeding else embedded.shape[1], 1):
-            part, weights, places, state = self._update_then_look(words, state, memory, draws)
+            inputs = words if state.fed is None else torch.cat([words, state.fed.unsqueeze(1)], -1)
+            hidden, final = run_rnn(self.decoder, inputs, layers_first(state.hidden, state.cell))  # (B,1 or T,H)
+            part, weights, places = self._look(hidden, state.position, memory, draws)
+            fed = None if state.fed is None else part[:, -1]
+            state = LuongState(*rows_first(final), fed=fed, position=state.position + words.shape[1])
             features.append(part)
             looks.append(weights)
             centres += [] if places is None else [places]
@@ -217,17 +212,6 @@ class Luong(RecurrentModel[LuongMemory, LuongState]):
             return None
         gate = self.copy_gate(attentional)
         return torch.sigmoid(gate.to(at_least_float32(gate)))
-
-    def _update_then_look(
-        self, embedded: Tensor, state: LuongState, memory: LuongMemory, draws: Draws | None
-    ) -> tuple[Tensor, Tensor, Tensor | None, LuongState]:
-        """Words `(N,T,E)`, one with input feeding, to what `_look` gives and the state after the last word."""
-        inputs = embedded if state.fed is None else torch.cat([embedded, state.fed.unsqueeze(1)], -1)
-        states, final = run_rnn(self.decoder, inputs, layers_first(state.hidden, state.cell))  # (N,T,H)
-        attentional, weights, centres = self._look(states, state.position, memory, draws)
-        fed = None if state.fed is None else attentional[:, -1]
-        after = LuongState(*rows_first(final), fed=fed, position=state.position + embedded.shape[1])
-        return attentional, weights, centres, after
 
     def _look(
         self, states: Tensor, position: Tensor, memory: LuongMemory, draws: Draws | None = None

@@ -244,7 +244,7 @@ class TrainLog:
 
     def write(self, text: str) -> None:
         """Adds a message of one or more lines."""
-        lines = [_stamped(line) for line in text.splitlines() if line]
+        lines = [f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {line}\n" for line in text.splitlines() if line]
         if self._file is None:
             self._waiting += lines
             return
@@ -277,7 +277,3 @@ def _git(*words: str) -> str:
     """Output of git in the package's folder; empty if it fails."""
     command = ["git", "--no-optional-locks", "-C", str(_PACKAGE), *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=_GIT_SECONDS, check=False).stdout.strip()
-
-
-def _stamped(line: str) -> str:
-    return f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {line}\n"

@@ -115,9 +115,14 @@ class ConstrainedBeam:
         parents = places // log_probs.shape[1]
         tokens = places - parents * log_probs.shape[1]
         rows = parents + torch.arange(len(scores), device=scores.device)[:, None] * scores.shape[1]
-        bank = self._bank(self.after(rows, memory.ids_of(tokens)))
+        progress = self.after(rows, memory.ids_of(tokens))
+        of_met = ((_lengths(self.terms.positive) + 1)[:, None] * progress.met).sum(2)
+        bank = of_met + _count(progress.reached).amax(2)
         real, is_end = values > -INFINITY, tokens == EOS
-        kept = _by_turns(bank, real & ~is_end)[:, :beam_size]
+        # The best of each bank, the highest bank first; then the second of each.
+        turn = _turns(bank, real & ~is_end).masked_fill(~real | is_end, bank.shape[1])
+        down = bank.sort(dim=1, stable=True, descending=True)[1]
+        kept = down.gather(1, turn.gather(1, down).sort(dim=1, stable=True)[1])[:, :beam_size]
         ends = is_end & real & (_turns(bank, real) < beam_size)  # at most one for each hypothesis
         both = torch.cat([kept, ends.sort(dim=1, stable=True, descending=True)[1][:, :beam_size]], 1)  # (B,C)
         ended = ends.gather(1, both)
@@ -203,11 +208,6 @@ class ConstrainedBeam:
         token = pad(positive, (0, 1), value=PAD).gather(2, count[..., None])[..., 0]
         return token.masked_fill(~wanted, PAD)
 
-    def _bank(self, progress: ConstraintProgress) -> Tensor:
-        """The banks of candidates `(B,M)`."""
-        of_met = ((_lengths(self.terms.positive) + 1)[:, None] * progress.met).sum(2)
-        return of_met + _count(progress.reached).amax(2)
-
     def _is_enough(self, progress: ConstraintProgress) -> Tensor:
         """Whether all positive constraints are met if the sentence ends here `(...)`."""
         positive = self.terms.positive[:, None]
@@ -239,13 +239,3 @@ def _is_whole(reached: Tensor, ids: Tensor) -> Tensor:
 def _turns(bank: Tensor, real: Tensor) -> Tensor:
     """How many better candidates of its bank each has before it `(B,M)`; candidates come best first."""
     return ((bank[:, :, None] == bank[:, None, :]) & real[:, None, :]).tril(-1).sum(2)
-
-
-def _by_turns(bank: Tensor, real: Tensor) -> Tensor:
-    """The order of candidates `(B,M)`: the best of each bank, the highest bank first; then the second of each.
-
-    `bank` is that of each candidate `(B,M)`, the best candidate first; those that are not `real` come last.
-    """
-    turn = _turns(bank, real).masked_fill(~real, bank.shape[1])
-    down = bank.sort(dim=1, stable=True, descending=True)[1]
-    return down.gather(1, turn.gather(1, down).sort(dim=1, stable=True)[1])

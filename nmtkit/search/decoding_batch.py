@@ -19,6 +19,7 @@ from nmtkit.data.vocabulary import BOS, EOS, PAD
 from nmtkit.layers.kernels import block_maxima
 from nmtkit.layers.kv_cache import INITIAL_LENGTH, KVCache
 from nmtkit.models.base import Decoder, Memory, ModelOutput
+from nmtkit.search import rules
 from nmtkit.search.beam import (
     BLOCK,
     LoggedStep,
@@ -31,17 +32,7 @@ from nmtkit.search.beam import (
 )
 from nmtkit.search.brackets import begin_trees
 from nmtkit.search.constraints import ConstrainedBeam, Constraints
-from nmtkit.search.rules import (
-    BEAM_PLACE_RULES,
-    INFINITY,
-    SearchConfig,
-    apply_repetition_penalty,
-    apply_rules,
-    bias_to_prefix,
-    coverage_penalty,
-    max_lengths,
-    source_words,
-)
+from nmtkit.search.rules import INFINITY, SearchConfig
 from nmtkit.search.sampling import sample_step
 from nmtkit.search.shortlist import Shortlist
 from nmtkit.search.state import NO_TOKEN_CLASSES, HypothesisState, SentenceState, TokenClasses, numbered_by_position
@@ -91,7 +82,7 @@ class DecodingBatch:
         assert terms is None or isinstance(terms, Constraints)
         tree = begin_trees(config, token_classes.brackets, batch, shortlist is not None)
         room = tree.least if tree is not None else None if terms is None else terms.room().cpu()
-        limits = max_lengths(config, batch.lengths.cpu(), None if prefix is None else prefix.cpu(), room)
+        limits = rules.max_lengths(config, batch.lengths.cpu(), None if prefix is None else prefix.cpu(), room)
         memory, candidates = model.encode(batch), None
         device, (size, columns) = memory.mask.device, memory.mask.shape
         if shortlist is not None:
@@ -148,13 +139,15 @@ class DecodingBatch:
         config, attend = self.config, need_attention or self.config.coverage_penalty > 0
         tokens = self.sentences.tokens.flatten()
         readout, state = self.model.advance(tokens, self.beam.state, self.memory, self.cache, attend)
-        coverage = None
+        coverage = cost = None  # `(N,S)`, and the penalty of each hypothesis `(B,W)`
         if config.coverage_penalty:
             assert readout.attention is not None
             # Always a new tensor: `insert` writes into it.
             coverage = readout.attention + (0.0 if self.beam.coverage is None else self.beam.coverage)
+            words = (rules.source_words(self.memory.mask) if self.model.source_end else self.memory.mask)[:, None]
+            seen = coverage.view(*self.sentences.scores.shape, -1)  # (B,W,S)
+            cost = rules.coverage_penalty(config.coverage_kind, seen, words, config.coverage_penalty)
         self.beam = replace(self.beam, state=state, coverage=coverage)
-        cost = None if coverage is None else self._coverage_penalty(coverage)
         step, penalties = self._after_limits(*self._choose(readout, cost))
         final = self._ranking_scores(step, penalties, cost)
         attention, gate = (
@@ -237,7 +230,7 @@ class DecodingBatch:
         history, wanted = (None if ids is None else self.memory.columns_of(ids) for ids in (history, wanted))
         constraints = self.constraints
         end, wanted = None if constraints is None else log_probs[:, EOS].clone(), of_rows(wanted)
-        log_probs = apply_rules(log_probs, self.config, written, history, wanted, of_rows(sentences.min_lengths))
+        log_probs = rules.apply_rules(log_probs, self.config, written, history, wanted, of_rows(sentences.min_lengths))
         if constraints is not None and end is not None:
             constraints.forbid(log_probs, end, None if wanted is None else wanted == PAD, self.memory)
         return log_probs
@@ -286,8 +279,9 @@ class DecodingBatch:
             ranks, history = ranks + penalties, self.beam.history[:, : self.cache.length - 1]
             if self.sentences.prefix is not None and config.prefix_bias < 1:
                 wanted = self.memory.columns_of(self.sentences.next_of_kept_prefix(self.cache.position, history))
-                weighted = bias_to_prefix(weighted, wanted, config.prefix_bias)
-            weighted = apply_repetition_penalty(weighted, self.memory.columns_of(history), config.repetition_penalty)
+                weighted = rules.bias_to_prefix(weighted, wanted, config.prefix_bias)
+            written = self.memory.columns_of(history)
+            weighted = rules.apply_repetition_penalty(weighted, written, config.repetition_penalty)
         if cost is not None:
             ranks = ranks + cost * self._divisor()
         if before is None:
@@ -312,7 +306,7 @@ class DecodingBatch:
             )
             if penalties is not None and sentences.penalties is not None:
                 penalties = torch.where(limit, sentences.penalties.gather(1, step.parents), penalties)
-        if config.rule in BEAM_PLACE_RULES:
+        if config.rule in rules.BEAM_PLACE_RULES:
             step = keep_beam_places(step, config.beam_size, sentences.ended)
         return step, penalties
 
@@ -336,12 +330,6 @@ class DecodingBatch:
     def _written(self) -> Tensor:
         """Tokens behind the prompt before this step `(B,)`."""
         return self.sentences.written(self.cache.position, len(self.divisors) - 1)
-
-    def _coverage_penalty(self, coverage: Tensor) -> Tensor:
-        """The coverage penalty of each hypothesis `(B,W)`."""
-        words = source_words(self.memory.mask) if self.model.source_end else self.memory.mask
-        coverage = coverage.view(*self.sentences.scores.shape, -1)  # (B,W,S)
-        return coverage_penalty(self.config.coverage_kind, coverage, words[:, None], self.config.coverage_penalty)
 
     def _follow(self, parents: Tensor) -> None:
         """Moves on to the next position, with the children of `parents` `(B,K)` that `sentences` has."""

@@ -32,7 +32,7 @@ class StepLog:
         self._spans = [CompactionSpan(0, np.zeros(0, dtype=np.int64), [])]
         self._clock = 0  # steps so far
         self._before = 0  # positions of the longest prompt; sentences with prompts all begin together
-        self._device = device
+        self._is_asynchronous = device.type == "cuda" and torch.cuda.is_available()
         self._polled: tuple[Tensor, torch.cuda.Event, int] | None = None  # flags, when they are there, and their step
 
     def start(
@@ -63,7 +63,7 @@ class StepLog:
         Nobody waits for a GPU: each poll reads the flags of the poll before.
         """
         clock = self._clock
-        if _is_asynchronous(self._device):
+        if self._is_asynchronous:
             before, copied = self._polled, torch.empty(done.shape, dtype=torch.bool, pin_memory=True)
             self._polled = copied.copy_(done, non_blocking=True), _event(), clock
             if before is None:
@@ -116,7 +116,7 @@ class ResultReader:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._is_asynchronous = _is_asynchronous(device)
+        self._is_asynchronous = device.type == "cuda" and torch.cuda.is_available()
         self._pending: deque[Future[list[SentenceResult]]] = deque()
 
     def __enter__(self) -> "ResultReader":
@@ -149,10 +149,6 @@ class ResultReader:
     def rest(self) -> list[SentenceResult]:
         """What is still being read."""
         return [one for pending in self._pending for one in pending.result()]
-
-
-def _is_asynchronous(device: torch.device) -> bool:
-    return device.type == "cuda" and torch.cuda.is_available()
 
 
 def _event() -> torch.cuda.Event:

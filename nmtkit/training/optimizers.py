@@ -1,16 +1,16 @@
 """Optimizers by name, with fused kernels for Adam, and a step that can be called off on the device."""
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adadelta, Adagrad, Adam, AdamW, Optimizer
 
-from nmtkit.core.errors import CheckpointError
+from nmtkit.core.errors import CheckpointError, RecipeError
 from nmtkit.core.registry import Registry
 from nmtkit.core.settings import Field, Settings, registry_name
-from nmtkit.training.fine_tuning import layers_below_top
 
 Groups = list[dict[str, Any]]
 """Parameters with one weight decay each, and a factor on their learning rate, as torch takes them."""
@@ -132,3 +132,37 @@ def restore_state(optimizer: Optimizer, parameters: Mapping[str, nn.Parameter], 
     known = {numbers[id(parameters[name])]: entry for name, entry in state.items()}
     with torch.no_grad():
         optimizer.load_state_dict({"state": {**new["state"], **known}, "param_groups": new["param_groups"]})
+
+
+_LAYER = re.compile(r"(.+?)(?:\.(\d+)\.|_l(\d+)(?:_reverse)?$)")
+"""The stack and the number of a layer in the name of one of its weights: `encoder.2.` here, `_l2` in torch's RNNs."""
+
+
+def freeze(model: nn.Module, names: Sequence[str]) -> None:
+    """Takes weights, or the modules that have them, out of training: no gradient of them is computed.
+
+    Raises a RecipeError for a name that the model lacks, and where nothing would be left to train.
+    """
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    for name in names:
+        frozen = [parameter for full, parameter in parameters.items() if f"{full}.".startswith(f"{name}.")]
+        if not frozen:
+            there = ", ".join(dict.fromkeys(full.partition(".")[0] for full in parameters))
+            raise RecipeError(f"`training.freeze`: the model has no {name!r}; it has {there}, and parts of these")
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in parameters.values()):
+        raise RecipeError("`training.freeze`: it names all weights, and leaves nothing to train; leave some out")
+
+
+def layers_below_top(names: Iterable[str]) -> dict[str, int]:
+    """How many layers of its stack lie above each of the weights with these names; 0 if it is in no layer.
+
+    Embeddings and positions lie below all layers, and so does an output layer that shares an embedding's matrix.
+    """
+    found = {name: _LAYER.match(name) for name in names}
+    places = {name: (match[1], int(match[2] or match[3])) for name, match in found.items() if match}
+    counts = {stack: number + 1 for stack, number in sorted(places.values())}
+    below = {name: counts[stack] - 1 - number for name, (stack, number) in places.items()}
+    lowest = {name: max(counts.values(), default=0) for name in found if name.startswith(("src_", "tgt_"))}
+    return {name: lowest.get(name, below.get(name, 0)) for name in found}

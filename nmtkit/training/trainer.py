@@ -19,12 +19,10 @@ from nmtkit.core.device import trim_malloc
 from nmtkit.core.errors import CheckpointError, TrainingError
 from nmtkit.data.batch import Batch
 from nmtkit.models.base import Model
-from nmtkit.training import distributed, randomness
+from nmtkit.training import distributed, optimizers, randomness
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Evaluated, Reason, Resumed, Saved, Step, Stopped
-from nmtkit.training.fine_tuning import freeze, layers_below_top
 from nmtkit.training.objectives.objective import LOSS, GradientAccumulator, build_objectives
-from nmtkit.training.optimizers import build_optimizer, read_state, restore_state, skippable_step
 from nmtkit.training.schedules import TrainingProgress
 
 _CHUNK_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}
@@ -87,10 +85,10 @@ class Trainer:
         self.checkpoints = checkpoints
         self.device = device
         self.in_bf16 = config.precision == "bf16"
-        freeze(model, config.freeze)
+        optimizers.freeze(model, config.freeze)
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        self._layers_above = layers_below_top(self.parameters)
-        self.optimizer = build_optimizer(config, self.parameters)
+        self._layers_above = optimizers.layers_below_top(self.parameters)
+        self.optimizer = optimizers.build_optimizer(config, self.parameters)
         self.objectives = build_objectives(config)
         self.normalizers = {
             name: count for objective in self.objectives for name, count in objective.normalizers.items()
@@ -168,18 +166,26 @@ class Trainer:
         batches = [next(self.stream) for _ in range(self.config.accumulate)]
         counts = self._count(batches)
         scores = [score for _, score in self.validations]
-        progress = TrainingProgress(self.update + 1, epoch, scores, self._coming_share())
+        limit = 60 * (self.config.max_minutes or 0.0)
+        lasting = self._used / self.update if self.update else _FIRST_UPDATE * limit
+        share = self.config.share(self.update + 1, self._used + lasting + self._validating) or 0.0
+        progress = TrainingProgress(self.update + 1, epoch, scores, share)
         self.lr = self.config.schedule.rate(self.config.lr, progress)
         self.peak_lr = max(self.peak_lr, self.lr)
 
         chunk_bytes = _CHUNK_BYTES.get(self.device.type, _CHUNK_BYTES["cpu"])
         update = GradientAccumulator(self.model, self.objectives, counts, self.device, chunk_bytes)
         sums = reduce(torch.add, [self._backward(update, batch) for batch in batches])  # one of each of `normalizers`
-        distributed.all_reduce_sum([*self._gradients(), sums])
+        if distributed.size() > 1:  # what one process did not use another may have used
+            for parameter in self.parameters.values():
+                if parameter.grad is None and parameter.requires_grad:
+                    parameter.grad = torch.zeros_like(parameter)
+        gradients = [parameter.grad for parameter in self.parameters.values() if parameter.grad is not None]
+        distributed.all_reduce_sum([*gradients, sums])
         norm = clip_grad_norm_(self.parameters.values(), self.config.clip_norm or math.inf)
         # Skipped, not stopped, so that one bad batch costs nothing but itself.
         bad = ~torch.isfinite(norm + sums.sum())
-        skippable_step(bad, self.optimizer, self.lr)
+        optimizers.skippable_step(bad, self.optimizer, self.lr)
         self.optimizer.zero_grad(set_to_none=True)
         for objective in self.objectives:
             objective.after_update(self.model, dict(zip(self.normalizers, sums, strict=True)), counts)
@@ -192,11 +198,6 @@ class Trainer:
             trim_malloc()
         self._used_before, self._used = self._used, self.seconds
         self._busy += self._clock() - begun
-
-    def _coming_share(self) -> float:
-        limit = 60 * (self.config.max_minutes or 0.0)
-        lasting = self._used / self.update if self.update else _FIRST_UPDATE * limit
-        return self.config.share(self.update + 1, self._used + lasting + self._validating) or 0.0
 
     def _count(self, batches: Sequence[Batch]) -> dict[str, int]:
         """The normalizers of the update: counts over its batches in all processes."""
@@ -212,14 +213,6 @@ class Trainer:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.in_bf16):
             sums = update.backward(batch)
         return torch.cat([sums[name].view(1) for name in self.normalizers])
-
-    def _gradients(self) -> list[Tensor]:
-        """All gradients, in one order in every process."""
-        if distributed.size() > 1:  # what one process did not use another may have used
-            for parameter in self.parameters.values():
-                if parameter.grad is None and parameter.requires_grad:
-                    parameter.grad = torch.zeros_like(parameter)
-        return [parameter.grad for parameter in self.parameters.values() if parameter.grad is not None]
 
     def report(self) -> Step:
         """Reads the numbers of the updates since the last report."""
@@ -288,7 +281,7 @@ class Trainer:
         tensors = {WEIGHTS + name: tensor for name, tensor in get_weights(self.model).items()}
         if self.ema:
             tensors |= {EMA + name: tensor for name, tensor in self.ema.averages.items()}
-        state = read_state(self.optimizer, self.parameters)
+        state = optimizers.read_state(self.optimizer, self.parameters)
         tensors |= {OPTIMIZER + name: tensor for name, tensor in state.items()}
         randoms = distributed.all_gather_objects(randomness.get_rng_states(self.device))
         if distributed.rank() == 0:
@@ -331,7 +324,7 @@ class Trainer:
             state = strip_prefix(OPTIMIZER, tensors)
             if len(state) != facts.get("optimizer_tensors", len(state)):
                 raise CheckpointError("a part of the optimizer's state is missing")
-            restore_state(self.optimizer, self.parameters, state)
+            optimizers.restore_state(self.optimizer, self.parameters, state)
             if self.ema:
                 self.ema.restore(strip_prefix(EMA, tensors))
             self.stream.restore(facts["stream"])

@@ -14,7 +14,7 @@ from nmtkit.core import device as devices
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.corpus.alignments import SoftAlignment
 from nmtkit.corpus.features import Rows
-from nmtkit.corpus.sentences import split_sentences
+from nmtkit.corpus.text import split_sentences
 from nmtkit.data.batch import Batch, Targets
 from nmtkit.data.tokenizer import WORD_START
 from nmtkit.data.vocabulary import BOS
@@ -140,17 +140,14 @@ def document_pictures(reader: TextModel, texts: Sequence[str]) -> list[DocumentP
         assert output.attention is not None
         probability, best = reader.model.predict(output, memory)[0].exp().max(-1)
         weights = output.attention[0].double().cpu().numpy()[: source.length]
-        rows, first = [], 0
+        words, own, first = [], [], 0
         for tokens in sentences:
-            known = tokens[: max(0, len(weights) - first)]  # of a text that is not read to its end
-            begins = [word.start for word in display_word_spans(known)]
-            rows.append(
-                (_words(known), np.add.reduceat(weights[first : first + len(known)], begins)) if known else None
-            )
+            if known := tokens[: max(0, len(weights) - first)]:  # of a text that is not read to its end
+                begins = [word.start for word in display_word_spans(known)]
+                words.append(_words(known))
+                own.append(np.add.reduceat(weights[first : first + len(known)], begins))
             first += len(tokens) + 1  # its end mark
-        read = [row for row in rows if row is not None]
         title = f"{reader.name}: {labels.tokens[int(best)]} ({float(probability):.2f})"
-        words, own = [row[0] for row in read], [row[1] for row in read]
         pictures.append(DocumentPicture(words, own, title=title, left_out=source.left_out))
     return pictures
 

@@ -11,14 +11,8 @@ import torch
 
 from nmtkit.core import device as devices
 from nmtkit.corpus.features import Rows
-from nmtkit.translation.inputs import (
-    MAX_OVERSHOOT,
-    MIN_COUNTED_LENGTH,
-    MIN_ROWS,
-    MIN_SENTENCES_PER_SEARCH,
-    SourceLine,
-    TextModel,
-)
+from nmtkit.translation import inputs
+from nmtkit.translation.inputs import SourceLine, TextModel
 from nmtkit.translation.requests import Request
 from nmtkit.translation.result import EMPTY, Translation
 
@@ -49,8 +43,8 @@ class RequestQueue:
     """
 
     def __init__(self, reader: TextModel, place: torch.device, searches: int, hypotheses: int = 1) -> None:
-        self._reader, self._least_rows, self._searches = reader, MIN_ROWS.get(place.type, 32), searches
-        self._most_over = MAX_OVERSHOOT.get(place.type, MAX_OVERSHOOT["cpu"])
+        self._reader, self._least_rows, self._searches = reader, inputs.MIN_ROWS.get(place.type, 32), searches
+        self._most_over = inputs.MAX_OVERSHOOT.get(place.type, inputs.MAX_OVERSHOOT["cpu"])
         self._hypotheses = hypotheses
         self._windows: deque[deque[tuple[int, SourceLine]]] = deque()
         self._changed = Condition()
@@ -123,7 +117,7 @@ class RequestQueue:
             fitting = budget // columns
         else:
             fitting = budget // max(
-                min(columns, budget // self._least_rows), columns // self._most_over, MIN_COUNTED_LENGTH
+                min(columns, budget // self._least_rows), columns // self._most_over, inputs.MIN_COUNTED_LENGTH
             )
             fitting = fitting * TYPICAL_BEAM[0] // min(self._hypotheses, TYPICAL_BEAM[0])
             fitting //= max(1, self._hypotheses // TYPICAL_BEAM[-1])
@@ -131,7 +125,7 @@ class RequestQueue:
 
     def _worth(self, count: int) -> int:
         """How many searches pay off for this number of sentences."""
-        return max(1, min(self._searches, count // MIN_SENTENCES_PER_SEARCH))
+        return max(1, min(self._searches, count // inputs.MIN_SENTENCES_PER_SEARCH))
 
     def _wait(self) -> None:
         """Waits for sentences until all searches are idle."""

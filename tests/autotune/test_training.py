@@ -185,8 +185,9 @@ def test_measuring_takes_a_twentieth_of_the_time_at_most(
 ) -> None:
     model, update = Slow(fixed, a_sentence), fixed + 64 * a_sentence
     monkeypatch.setattr(tuning, "time", model)
+    monkeypatch.setattr(tuning.devices, "read_clock", lambda device: model.monotonic())
     result = tune(model, threads=1)
-    assert model.now <= tuning.MAX_SHARE * 1000 * update
+    assert model.now <= tuning.timing.MAX_SHARE * 1000 * update
     assert bool(result.speeds) == bool(cache.entries()) == is_measured
     if not is_measured:
         assert result.config == FP32
@@ -197,6 +198,7 @@ def test_a_training_that_was_too_short_stays_so(monkeypatch: pytest.MonkeyPatch)
     """Even if it looks longer the next time: one recipe gives one model. Others are measured, and on demand."""
     model = Slow(0.03)
     monkeypatch.setattr(tuning, "time", model)
+    monkeypatch.setattr(tuning.devices, "read_clock", lambda device: model.monotonic())
 
     def is_measured(max_updates: int, again: bool = False) -> bool:
         return bool(tune(model, again, threads=1, max_updates=max_updates).speeds)
@@ -218,7 +220,7 @@ def test_a_training_that_was_too_short_stays_so(monkeypatch: pytest.MonkeyPatch)
 def test_a_less_exact_config_with_another_loss_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """However quick it is: here only bfloat16 is quick, and its loss is twice the exact one."""
     monkeypatch.setattr(tuning, "_loss", lambda model, batch, one, device: 2.0 if one.precision == "bf16" else 1.0)
-    real = tuning.time_interleaved
+    real = tuning.timing.time_interleaved
 
     def only_bf16_is_quick(possible: Sequence[TrainingSpeedConfig], seconds_of: Any, limit: float) -> Any:
         return real(possible, lambda one, *_: 1.0 if one == BF16 else 3.0, limit)

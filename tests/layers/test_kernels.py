@@ -53,8 +53,8 @@ def test_a_device_without_triton_gives_the_shapes_and_types_of_the_programs(monk
     monkeypatch.setattr(kernels, "_triton_kernels", lambda device: None)
     queries, keys, energy = (torch.ones(shape).half() for shape in ((2, 3, 8), (2, 5, 8), (8,)))
     energies = kernels._cuda_energies(queries, keys, energy, torch.ones(2, 3, 5), energy)
-    weights = kernels._cuda_softmax(energies, torch.ones(2, 1, 5).bool())
-    sums, tops = kernels._cuda_maxima(torch.ones(6, 130).half(), 64)
+    weights = kernels._on_cuda("launch_softmax", kernels._plain_softmax, 5, energies, torch.ones(2, 1, 5).bool())
+    sums, tops = kernels._on_cuda("launch_maxima", kernels._plain_maxima, 64, torch.ones(6, 130).half(), 64)
     kinds = [(tuple(tensor.shape), tensor.dtype) for tensor in (energies, weights, sums, tops)]
     wide = torch.float32
     assert kinds == [((2, 3, 5), wide), ((2, 3, 5), wide), ((6,), wide), ((6, 3), torch.float16)]
@@ -70,7 +70,7 @@ def test_triton_that_fails_is_said_once_and_the_plain_form_computes(monkeypatch:
     logits = torch.randn(2, 70)
     try:
         with pytest.warns(RuntimeWarning, match="no C compiler here") as warned:
-            results = [kernels._cuda_maxima(logits, 64), kernels._cuda_maxima(logits, 64)]
+            results = [kernels._on_cuda("launch_maxima", kernels._plain_maxima, 64, logits, 64) for _ in range(2)]
         assert len(warned) == 1
     finally:
         kernels._triton_kernels.cache_clear()

@@ -341,4 +341,4 @@ def test_searches_come_to_the_end_of_a_window_together() -> None:
     while part := waiting.take(None, None):  # by the search that has had less work so far
         taken[taken.index(min(taken))] += sum(len(source.ids) for _, source in part)
     assert sum(taken) == 4 * sum(len(line.split()) for line in LINES)
-    assert abs(taken[0] - taken[1]) <= 20 * stream.MIN_SENTENCES_PER_SEARCH
+    assert abs(taken[0] - taken[1]) <= 20 * stream.inputs.MIN_SENTENCES_PER_SEARCH

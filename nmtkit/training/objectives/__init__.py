@@ -1,11 +1,6 @@
 """Losses, registered in the order in which the log reports them."""
 
-from nmtkit.training.objectives import likelihood as likelihood  # isort: split
+from importlib import import_module
 
-from nmtkit.training.objectives import masked_words as masked_words  # isort: split
-
-from nmtkit.training.objectives import corruption as corruption  # isort: split
-
-from nmtkit.training.objectives import attention as attention  # isort: split
-
-from nmtkit.training.objectives import reinforcement as reinforcement
+for _name in ("likelihood", "masked_words", "corruption", "attention", "reinforcement"):
+    import_module(f"{__name__}.{_name}")

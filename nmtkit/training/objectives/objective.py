@@ -7,7 +7,7 @@ each by its normalizer.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -215,8 +215,7 @@ class GradientAccumulator:
             self.device, non_blocking=True
         )  # on the CPU until here, so that nothing waits for the device
         rows = max(1, self.chunk_bytes // (4 * (inputs.vocabulary_size + inputs.batch.n_oov)))
-        leaves: list[tuple[Tensor, Tensor]] = []  # of the memory: one for all parts
-        memory_leaf = memory and memory.mapped(lambda tensor: _leaf_among(leaves, tensor))
+        memory_leaf = memory and memory.mapped(_leaf)  # one for all parts
         parts, sums = [], []
         for begin in range(0, max(1, whole.features.shape[0]), rows):  # a batch may have nothing to predict
             place = slice(begin, min(begin + rows, whole.features.shape[0]))
@@ -236,8 +235,8 @@ class GradientAccumulator:
         total = iter(torch.stack(sums).sum(0).unbind())
         for objective in objectives:
             _add(totals, {name: next(total) for name in objective.normalizers}, objective.weight)
-        of_memory = [(tensor, leaf.grad) for tensor, leaf in leaves if leaf.grad is not None]
-        return [*_gradients_of(whole, parts), *of_memory]
+        both = zip(memory.tensors(), memory_leaf.tensors(), strict=True) if memory and memory_leaf else ()
+        return [*_gradients_of(whole, parts), *((one, leaf.grad) for one, leaf in both if leaf.grad is not None)]
 
     def _scale(self, objective: Objective) -> float:
         return objective.weight / max(1, self.counts[objective.normalizers[objective.loss_name]])
@@ -253,21 +252,13 @@ def _leaf(tensor: Tensor) -> Tensor:
     return tensor.detach().requires_grad_() if tensor.requires_grad else tensor
 
 
-def _leaf_among(leaves: list[tuple[Tensor, Tensor]], tensor: Tensor) -> Tensor:
-    leaf = _leaf(tensor)
-    if leaf is not tensor:
-        leaves.append((tensor, leaf))
-    return leaf
-
-
 def _gradients_of(whole: ModelOutput, parts: Sequence[ModelOutput]) -> list[_Gradient]:
     """The tensors of a decoder output that the losses of its parts reached, with their gradients."""
     gradients: list[_Gradient] = []
-    for name in (one.name for one in fields(whole)):
-        pieces = [getattr(part, name) for part in parts]
-        if any(piece is not None and piece.grad is not None for piece in pieces):
+    for tensor, *pieces in zip(whole.tensors(), *(part.tensors() for part in parts), strict=True):
+        if any(piece.grad is not None for piece in pieces):
             of_pieces = [torch.zeros_like(piece) if piece.grad is None else piece.grad for piece in pieces]
-            gradients.append((getattr(whole, name), torch.cat(of_pieces)))
+            gradients.append((tensor, torch.cat(of_pieces)))
     return gradients
 
 
