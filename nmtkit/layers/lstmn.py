@@ -41,10 +41,11 @@ class LookBack(Additive):
 
         From x `(N,I)`, `[h~; c~]` of the word before, the tapes of B sentences `(B,*,3H)`, what is seen `(B,K,*)`.
         """
-        width = before.shape[1]
-        query = torch.cat([inputs, before[:, : width // 2].to(inputs.dtype)], 1)
-        shares = masked_softmax(self(query.view(len(tape), -1, query.shape[1]), tape[:, :, width:]), visible)
-        return (shares.to(tape.dtype) @ tape[:, :, :width]).flatten(0, 1), shares
+        size = before.shape[1] // 2
+        kept, keys = torch.split(tape, [2 * size, size], 2)  # one gradient for the whole tape, where slices have one each
+        query = torch.cat([inputs, before[:, :size].to(inputs.dtype)], 1)
+        shares = masked_softmax(self(query.view(len(tape), -1, query.shape[1]), keys), visible)
+        return (shares.to(tape.dtype) @ kept).flatten(0, 1), shares
 
     def entry(self, hidden: Tensor, cell: Tensor) -> Tensor:
         """Of h and c `(N,H)`."""

@@ -230,14 +230,13 @@ class BareLstmn(BareRnnLM):
         tape, states = inputs.new_zeros(len(inputs), 0, 3 * width), []
         for place, (gates, query) in enumerate(zip(read.unbind(1), asked.unbind(1), strict=True)):
             if place:
-                energies = (
-                    torch.tanh((query + F.linear(before, of_before))[:, None] + tape[..., 2 * width :]) @ look.energy
-                )
-                before, cell = (energies.softmax(-1)[:, None] @ tape[..., : 2 * width])[:, 0].chunk(2, 1)
+                kept, keys = tape.split([2 * width, width], 2)
+                energies = torch.tanh((query + F.linear(before, of_before))[:, None] + keys) @ look.energy
+                before, cell = (energies.softmax(-1)[:, None] @ kept)[:, 0].chunk(2, 1)
             into, forget, new, out = (gates + F.linear(before, of_hidden)).chunk(4, 1)
-            kept = forget.sigmoid() * cell + into.sigmoid() * new.tanh()
-            state = out.sigmoid() * kept.tanh()
-            tape = torch.cat([tape, torch.cat([state, kept, look.key(state)], 1)[:, None]], 1)
+            cell = forget.sigmoid() * cell + into.sigmoid() * new.tanh()
+            state = out.sigmoid() * cell.tanh()
+            tape = torch.cat([tape, torch.cat([state, cell, look.key(state)], 1)[:, None]], 1)
             states.append(state)
         return torch.stack(states, 1)
 
