@@ -42,7 +42,7 @@ class LookBack(Additive):
         From x `(N,I)`, `[h~; c~]` of the word before, the tapes of B sentences `(B,*,3H)`, what is seen `(B,K,*)`.
         """
         size = before.shape[1] // 2
-        kept, keys = torch.split(tape, [2 * size, size], 2)  # one gradient for the whole tape, where slices have one each
+        kept, keys = torch.split(tape, [2 * size, size], 2)  # one gradient; slices would have one each
         query = torch.cat([inputs, before[:, :size].to(inputs.dtype)], 1)
         shares = masked_softmax(self(query.view(len(tape), -1, query.shape[1]), keys), visible)
         return (shares.to(tape.dtype) @ kept).flatten(0, 1), shares
