@@ -25,7 +25,7 @@ SETTINGS: dict[str, dict[str, object]] = {
         "embedding_size": 16,
         "controller": "feedforward",
         "hidden_size": 64,
-        "memory_slots": 32,
+        "memory_slots": 64,
         "memory_width": 8,
         "dropout": 0.0,
     },
@@ -88,7 +88,7 @@ def main() -> None:
     """Trains one model, and prints how it copies."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("kind", choices=[*SETTINGS])
-    options.add_argument("--updates", type=int, default=800)
+    options.add_argument("--updates", type=int, default=1000)
     options.add_argument("--seed", type=int, default=1)
     given = options.parse_args()
     torch.manual_seed(given.seed)
