@@ -17,7 +17,7 @@ data:
   test: {{features: test.npz, tgt: test.captions}}
 tokenizer: {{kind: whitespace, vocab_size: 20}}
 model: {{kind: {kind}, embedding_size: 16, hidden_size: 16, cnn: [8, 8], dropout: 0}}
-training: {{lr: 0.02, max_updates: 60, validate_every: 60, threads: 1, precision: fp32{further}}}
+training: {{lr: 0.02, max_updates: {updates}, validate_every: {updates}, threads: 1, precision: fp32{further}}}
 search: {{beam_size: 2}}
 """
 
@@ -45,14 +45,17 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("kind", "further"),
-    [("show_attend_tell", ", doubly_stochastic: 0.01"), pytest.param("show_and_tell", "", marks=pytest.mark.slow)],
+    ("kind", "updates", "further"),
+    [
+        ("show_attend_tell", 60, ", doubly_stochastic: 0.01"),
+        pytest.param("show_and_tell", 200, "", marks=pytest.mark.slow),
+    ],
 )
 def test_pictures_are_learned_and_captioned(
-    kind: str, further: str, folder: Path, console: Command, monkeypatch: pytest.MonkeyPatch
+    kind: str, updates: int, further: str, folder: Path, console: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
-    (folder / "recipe.yaml").write_text(RECIPE.format(kind=kind, further=further), encoding="utf-8")
+    (folder / "recipe.yaml").write_text(RECIPE.format(kind=kind, updates=updates, further=further), encoding="utf-8")
     succeeded(console("train", "recipe.yaml", "--run", "run", "--device", "cpu"))
     how = ["caption", "-m", "run", "--device", "cpu"]
     found = succeeded(console(*how, "test.npz")).out.splitlines()
