@@ -228,6 +228,7 @@ def library_version(name: str) -> str:
 def reset_peak_memory(device: torch.device) -> None:
     """Starts `peak_memory_mib` anew; on a CPU this works on Linux only."""
     if device.type == "cuda":
+        torch.cuda.init()  # type: ignore[no-untyped-call]  # there are no figures before
         torch.cuda.reset_peak_memory_stats(device)
     else:
         devices.trim_malloc()

@@ -6,8 +6,10 @@ where they are, every step copies its results back into them, and one capture se
 positions.
 """
 
+import threading
 from collections import Counter
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
 
@@ -88,25 +90,46 @@ def supports_cuda_graphs(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.is_available()
 
 
+_turn = threading.RLock()
+"""All graphs share the memory of intermediate results: a thread that replays one reads its result before the next."""
+
+
 def capture_cuda_graph(once: Callable[[], LoggedStep], trial: Callable[[], object]) -> Captured:
     """A step as a CUDA graph; `trial` computes the same, and the step overwrites what it wrote."""
-    for _ in range(WARM_UP):
-        trial()
-    # All graphs share the memory for intermediate results, since no two of them run at one time.
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=_pool()):
-        result = once()
+    with _turn:
+        pool, stream, _ = _capturing_on(torch.cuda.current_device())
+        with _aside(stream):
+            for _ in range(WARM_UP):
+                trial()
+        graph = torch.cuda.CUDAGraph()
+        # Threads that read or search go on meanwhile, so only this one is kept from what would spoil the capture.
+        with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+            result = once()
 
     def again() -> LoggedStep:
-        graph.replay()
-        return result.mapped(torch.clone)
+        with _turn:
+            graph.replay()
+            return result.mapped(torch.clone)
 
     return again, again()
 
 
+@contextmanager
+def _aside(stream: torch.cuda.Stream) -> Iterator[None]:
+    """Works on another stream, after what was begun before and before what follows."""
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        yield
+    torch.cuda.current_stream().wait_stream(stream)
+
+
 @cache
-def _pool() -> Any:
-    return torch.cuda.graph_pool_handle()
+def _capturing_on(device: int) -> tuple[Any, torch.cuda.Stream, torch.cuda.CUDAGraph]:
+    """The pool and the stream of all captures, and a graph that keeps the pool: it ends with the last graph in it."""
+    pool, stream, keeper = torch.cuda.graph_pool_handle(), torch.cuda.Stream(device), torch.cuda.CUDAGraph()  # type: ignore[no-untyped-call]
+    with torch.cuda.graph(keeper, pool=pool, stream=stream, capture_error_mode="thread_local"):
+        torch.zeros(1, device=f"cuda:{device}")
+    return pool, stream, keeper
 
 
 _Call = tuple[OpOverload, Sequence[Any], dict[str, Any], list[Tensor]]

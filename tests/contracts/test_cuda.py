@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from variants import EVERY, build, few, in_turns
 from walk import Walk, told
 
+from nmtkit.core.device import prepare
 from nmtkit.data.batch import Batch, Rows
 from nmtkit.data.vocabulary import BOS
 from nmtkit.layers.transformer import sinusoids
@@ -286,7 +287,7 @@ def furthest(near: dict[str, Tensor], exact: dict[str, Tensor]) -> tuple[float, 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", few(Decoder))
 def test_float32_gives_what_float64_gives(name: str, device: str) -> None:
-    torch.set_float32_matmul_precision("highest")
+    prepare(torch.device(device), threads=torch.get_num_threads())
     model = build(*EVERY[name]).to(device).eval()
     batch = batch_of(model, SOURCES, TARGETS)
     exact = build(*EVERY[name]).double().eval()(batch, keep=batch.targets.mask)
