@@ -13,6 +13,7 @@ from functools import cache
 from typing import Literal, TypeVar
 
 import torch
+from torch import Tensor
 
 from nmtkit.core.errors import NmtkitError
 
@@ -39,6 +40,13 @@ def choose(name: str = "auto") -> torch.device:
     if name not in names and not (name == "cuda" and "cuda:0" in names):
         raise NmtkitError(f"no such device: {name!r}; here there is: {', '.join(names)} (`nmtkit doctor` says why)")
     return torch.device(name)
+
+
+def send(tensor: Tensor, device: torch.device) -> Tensor:
+    """The tensor on a device, without waiting for it: to CUDA only pinned memory is copied beside its work."""
+    if device.type == "cuda" and not tensor.is_cuda:
+        tensor = tensor.contiguous().pin_memory()
+    return tensor.to(device, non_blocking=device.type != "cpu")
 
 
 def read_clock(device: torch.device) -> float:

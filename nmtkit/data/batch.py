@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from nmtkit.core.device import send
 from nmtkit.data.vocabulary import BOS, EOS, PAD
 
 Numbers: TypeAlias = npt.NDArray[np.integer[Any]]
@@ -54,9 +55,9 @@ class Rows:
         self.mapped(note)
         return tensors
 
-    def to(self: R, device: torch.device | str, non_blocking: bool = False) -> R:
-        """Moves the rows to a device."""
-        return self.mapped(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+    def to(self: R, device: torch.device | str) -> R:
+        """Sends the rows to a device, without waiting for it."""
+        return self.mapped(lambda tensor: send(tensor, torch.device(device)))
 
     def _changed(self: R, change: Callable[[Tensor], Tensor], change_rows: Callable[["Rows"], "Rows"]) -> R:
         def changed(value: Any) -> Any:
@@ -235,9 +236,9 @@ class Batch(Rows):
         """X - V: the most unknown words that an example can copy."""
         return self.inputs.copy.n_oov if self.inputs is not ABSENT and self.inputs.copy is not ABSENT else 0
 
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> "Batch":
-        """Moves the batch to a device, except the lengths."""
-        moved = super().to(device, non_blocking)
+    def to(self, device: torch.device | str) -> "Batch":
+        """Sends the batch to a device, except the lengths."""
+        moved = super().to(device)
         if self.inputs is ABSENT:
             return moved
         return replace(moved, inputs=replace(moved.inputs, lengths=self.inputs.lengths))

@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from nmtkit.core.device import send
+
 INITIAL_LENGTH = 16
 """The least room for positions at first; it doubles where it is not enough."""
 COMPACT_EVERY = 6
@@ -53,7 +55,7 @@ class KVCache:
         """P, of the sentence that has come farthest."""
         self.position = torch.zeros(sentences, dtype=torch.long, device=device)
         """The position of each sentence, from 0: `(B,)`. A finished sentence stands no farther than others."""
-        self._room = room * self.beam  # columns of the entries and the bias
+        self._room = _rounded(room * self.beam)  # columns of the entries and the bias
         self._dropped = 0  # columns dropped by `compact`
         self._looked = 1  # P, when `compact` looked last
         self._together = True  # all sentences stand at one position
@@ -133,7 +135,7 @@ class KVCache:
         """
         self.beam, self._dropped, self._looked = beam, (self.length - 1) * (beam - 1), self.length
         self._behind = self.length - 1 - lengths
-        self.position = lengths.clone().to(self.position.device, non_blocking=True)
+        self.position = send(lengths.clone(), self.position.device)
         if self._entries:
             behind = torch.arange(self._room, device=self.position.device) >= self.position[:, None]  # (B,P)
             self._bias.masked_fill_(behind[:, None], -torch.inf)
@@ -168,7 +170,7 @@ class KVCache:
         needed = length * self.beam - self._dropped
         if needed <= self._room:
             return
-        before, self._room = self._room, needed if self._is_fixed else max(needed, 2 * self._room)
+        before, self._room = self._room, _rounded(needed if self._is_fixed else max(needed, 2 * self._room))
         if self._entries:
             self._bias = pad(self._bias, (0, self._room - before), value=-torch.inf)
             entries, self._entries = self._entries, []
@@ -201,7 +203,7 @@ class KVCache:
         self.sentences, filled = count, self._read_columns()
         if self._behind is not None:
             self._behind = self._behind.index_copy(0, holes, self._behind[movers])[:count]
-        holes, movers = (rows.to(self.position.device, non_blocking=True) for rows in (holes, movers))
+        holes, movers = (send(rows, self.position.device) for rows in (holes, movers))
 
         def moved(kept: Tensor) -> Tensor:
             return kept.index_copy_(0, holes, kept.index_select(0, movers))
@@ -287,3 +289,8 @@ class KVCache:
     def _new(self, like: Tensor, shape: torch.Size) -> Tensor:
         # Where slots are dropped, all that is read has been written: zeros would touch memory for nothing.
         return (like.new_empty if self.compacts else like.new_zeros)(self.sentences, self._room, *shape)
+
+
+def _rounded(columns: int) -> int:
+    """At least so many: a bias whose rows are no multiple of 8 apart is copied by CUDA's attention in every layer."""
+    return -(-columns // 8) * 8

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
+from nmtkit.core.device import send
 from nmtkit.layers.elementary import Dropout
 
 CellKind = Literal["gru", "lstm"]
@@ -190,7 +191,7 @@ def run_to_final_states(
     if inputs.is_cuda:
         # Sorted here and not by torch, which would wait for the device when it undoes it.
         order = lengths.argsort(descending=True)
-        there, back = (index.to(inputs.device, non_blocking=True) for index in (order, order.argsort()))
+        there, back = (send(index, inputs.device) for index in (order, order.argsort()))
         packed = pack_padded_sequence(inputs.index_select(0, there), lengths[order], batch_first=True)
         answer, (hidden, cell) = run_rnn(layer, packed)
         states, _ = pad_packed_sequence(answer, batch_first=True, total_length=inputs.shape[1])

@@ -34,6 +34,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import TypeVar
 
+from nmtkit.core.device import send
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.registry import Registry
 from nmtkit.core.settings import Settings, TaggedUnion
@@ -179,7 +180,7 @@ class ModelOutput(Rows):
     def gather(self, keep: Tensor) -> "ModelOutput":
         """The positions where `keep` `(B,T)` or `(B,)` is True, as M rows; spares the output layer the padding."""
         # `keep` may still be on the CPU: finding its positions there spares an accelerator a wait.
-        places = [index.to(self.features.device, non_blocking=True) for index in keep.nonzero(as_tuple=True)]
+        places = [send(index, self.features.device) for index in keep.nonzero(as_tuple=True)]
         return replace(self.mapped(lambda tensor: tensor[*places]), sentence=places[0])
 
     @staticmethod
@@ -406,7 +407,7 @@ class Decoder(Model, Generic[M, S]):
             return output.mapped(lambda tensor: tensor.view(*prompt.shape, *tensor.shape[1:])), state
         steps = []
         lengths = torch.full((len(prompt),), prompt.shape[1]) if lengths is None else lengths
-        ends = lengths.argsort().to(prompt.device, non_blocking=True)
+        ends = send(lengths.argsort(), prompt.device)
         rows = torch.split(ends, lengths.bincount(minlength=1).tolist())
         last = state.mapped(torch.clone)
         for place, tokens in enumerate(prompt.unbind(1), start=1):

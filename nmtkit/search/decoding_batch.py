@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from nmtkit.core.device import send
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import BOS, EOS, PAD
@@ -72,8 +73,12 @@ class DecodingBatch:
         token_classes: TokenClasses = NO_TOKEN_CLASSES,
         shortlist: Shortlist | None = None,
     ) -> "DecodingBatch":
-        """All sentences of a batch before their first step."""
-        batch = batch.mapped(torch.clone)  # later sentences are written into these tensors
+        """All sentences of a batch before their first step.
+
+        What of it is on the CPU is read there, which spares an accelerator the wait.
+        """
+        device, given = next(model.parameters(), torch.empty(0)).device, batch
+        batch = batch.to(device).mapped(torch.clone)  # later sentences are written into these tensors
         if not batch.reads_text:
             config = config.model_copy(update={"min_length_ratio": 0.0, "max_length_ratio": 0.0})
         if model.config.copies:
@@ -81,15 +86,18 @@ class DecodingBatch:
         prefix, terms = batch.prefix, batch.terms
         assert terms is None or isinstance(terms, Constraints)
         tree = begin_trees(config, token_classes.brackets, batch, shortlist is not None)
-        room = tree.least if tree is not None else None if terms is None else terms.room().cpu()
-        limits = rules.max_lengths(config, batch.lengths.cpu(), None if prefix is None else prefix.cpu(), room)
+        room = given.terms.room().cpu() if isinstance(given.terms, Constraints) else None
+        room = room if tree is None else tree.least
+        wanted = None if given.prefix is None else given.prefix.cpu()
+        read = None if given.prompt is None else (given.prompt != PAD).sum(1).cpu()
+        limits = rules.max_lengths(config, batch.lengths.cpu(), wanted, room)
         memory, candidates = model.encode(batch), None
-        device, (size, columns) = memory.mask.device, memory.mask.shape
+        size, columns = memory.mask.shape
         if shortlist is not None:
             if not batch.reads_text:
                 raise RecipeError("a shortlist has words for those of a text, and this model reads none: go without")
-            given = [ids for ids in (prefix, None if terms is None else terms.positive.flatten(1)) if ids is not None]
-            candidates = shortlist.candidates(batch, model.config.copies, torch.cat(given, 1) if given else None)
+            further = [ids for ids in (prefix, None if terms is None else terms.positive.flatten(1)) if ids is not None]
+            candidates = shortlist.candidates(batch, model.config.copies, torch.cat(further, 1) if further else None)
             memory = model.with_shortlist(memory, candidates)
         longest = int(limits.max())
         dtype = torch.promote_types(next(model.parameters(), torch.empty(0)).dtype, torch.float32)
@@ -103,19 +111,17 @@ class DecodingBatch:
         room_at_first = min(longest, max(INITIAL_LENGTH, columns * 5 // 4))
         beam_size = 1 if prompt.shape[1] else config.beam_size
         state, cache = model.start(memory), KVCache(size, beam_size, device, width=1, room=room_at_first)
-        if prompt.shape[1]:
-            lengths = (prompt != PAD).sum(1)
-            on_host = lengths.cpu()
-            _, state = model.prefill(pad(prompt, (1, -1), value=BOS), state, memory, cache, on_host)
-            cache.end_prompts(on_host, config.beam_size)
-            sentences = sentences.behind(prompt, lengths)
+        if read is not None and prompt.shape[1]:
+            _, state = model.prefill(pad(prompt, (1, -1), value=BOS), state, memory, cache, read)
+            cache.end_prompts(read, config.beam_size)
+            sentences = sentences.behind(prompt, (prompt != PAD).sum(1))
         return cls(
             model=model,
             config=config,
             sentences=replace(sentences, candidates=candidates),
             beam=HypothesisState(state, history, None, None if constraints is None else constraints.progress, tree),
             cache=cache,
-            divisors=config.divisors(torch.arange(1, longest + 1)).to(device, dtype),
+            divisors=send(config.divisors(torch.arange(1, longest + 1)).to(dtype), device),
             limits=limits.tolist(),
             token_classes=token_classes,
             word_starts=None if constraints is None else constraints.starts,
@@ -164,7 +170,7 @@ class DecodingBatch:
         count, width, device = len(order), self.sentences.scores.shape[1], self.sentences.scores.device
         moved = np.flatnonzero(order != np.arange(count))
         places = torch.from_numpy(moved), torch.from_numpy(order[moved])
-        holes, movers = (rows.to(device) for rows in places)
+        holes, movers = (send(rows, device) for rows in places)
         self.sentences.put(holes, self.sentences.select(movers))
         self.beam.put(self._rows(holes), self.beam.select(self._rows(movers)))
         self.sentences, self.beam = self.sentences.select(slice(count)), self.beam.select(slice(count * width))
@@ -199,7 +205,7 @@ class DecodingBatch:
         fixed.sentences.scores[own:] = -INFINITY
         fixed.cache.fix_length(length)
         # Sentences that come later may be longer.
-        fixed.divisors = self.config.divisors(torch.arange(1, length + 1)).to(self.divisors)
+        fixed.divisors = send(self.config.divisors(torch.arange(1, length + 1)).to(self.divisors.dtype), rows.device)
         if (history := fixed.beam.history) is not None:
             fixed.beam = replace(fixed.beam, history=_padded(history, length))
         return fixed

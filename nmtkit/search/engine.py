@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from nmtkit.core.device import send
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.batch import ABSENT, Batch
 from nmtkit.models.base import Decoder
@@ -113,12 +114,11 @@ class Engine:
 
     def _start(self, numbers: Sequence[int], batch: Batch, compacts: bool = False) -> tuple[DecodingBatch, LoggedStep]:
         """New sentences after their first step."""
-        batch = batch.to(self.device, non_blocking=True)
         if batch.terms is not None:
             self.config.reject_constraints()
         decoding = DecodingBatch.begin(self.model, batch, self.config, self.n_best, self._token_classes, self.shortlist)
         decoding.cache.compacts = compacts
-        number = torch.tensor(numbers).to(self.device, non_blocking=True)
+        number = send(torch.tensor(numbers), self.device)
         decoding.sentences = replace(decoding.sentences, number=number)
         return decoding, decoding.step(self.need_attention)
 
@@ -154,7 +154,7 @@ class Engine:
                     assert _is_plain(more[1]), "prompts, prefixes and terms need another batch"
                     slots = free[: more[1].size]
                     fresh, result = self._start(*more)
-                    decoding.insert(torch.from_numpy(slots).to(self.device), fresh)
+                    decoding.insert(send(torch.from_numpy(slots), self.device), fresh)
                     log.start(slots, *more, fresh, result)
                 elif len(free) and captured is None and not may_refill:
                     order = compaction_order(live)

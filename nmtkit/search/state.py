@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from nmtkit.core.device import send
 from nmtkit.data.batch import Batch, CopySource, Rows
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.layers.copying import number_by_position
@@ -114,8 +115,8 @@ class SentenceState(Rows):
             tokens=torch.full((size, 1), BOS, device=device),
             scores=scores,
             prompt_lengths=None,
-            last_position=(limits - 1).to(device),
-            min_lengths=min_lengths(config, batch.lengths.cpu()).to(device) if has_minimum else None,
+            last_position=send(limits - 1, device),
+            min_lengths=send(min_lengths(config, batch.lengths.cpu()), device) if has_minimum else None,
             prefix=batch.prefix,
             constraints=constraints,
             candidates=None,

@@ -57,7 +57,6 @@ class SearchTracer(Engine):
     def trace(self, batch: Batch) -> SearchTrace:
         """The search of the one sentence of a batch, with the same hypotheses as `run`."""
         assert batch.size == 1, f"{batch.size} sentences where one is traced"
-        batch = batch.to(self.device)
         decoding = DecodingBatch.begin(self.model, batch, self.config, self.n_best, self._token_classes, self.shortlist)
         forbidden: list[list[TracedCandidate]] = []
         before: list[Tensor] = []

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nmtkit.core.device import send
 from nmtkit.core.errors import DataError, NmtkitError, RecipeError
 from nmtkit.corpus.config import language_of_tag
 from nmtkit.corpus.features import Rows
@@ -315,10 +316,10 @@ class TextModel:
 
         The output layer is gone through in parts: all log-probabilities of a batch, `(B,T,X)`, may not fit into memory.
         """
-        moved = batch.to(self.device, non_blocking=True)
+        moved = batch.to(self.device)
         readout, memory = self.model.read(moved, attend)
         kept = readout.gather(batch.targets.mask)
-        targets = batch.targets.extended[batch.targets.mask].to(self.device, non_blocking=True)  # (M,)
+        targets = send(batch.targets.extended[batch.targets.mask], self.device)  # (M,)
         size = CHUNK_BYTES.get(self.device.type, CHUNK_BYTES["cpu"])
         rows = max(1, size // (4 * (self.model.sizes["tgt"] + batch.n_oov)))
         parts = []

@@ -71,6 +71,7 @@ class PretendedCuda(TorchDispatchMode):
         """Whether a function of torch is at work whose first tensor is there."""
         # Held, so that no storage is freed and its address given to another.
         self._there: dict[int, torch.UntypedStorage] = {}
+        self._pinned: dict[int, torch.UntypedStorage] = {}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -86,6 +87,16 @@ class PretendedCuda(TorchDispatchMode):
         storage = tensor.untyped_storage()
         self._there[storage._cdata] = storage
         return tensor
+
+    def pin(self, tensor: Tensor) -> Tensor:
+        """A copy in memory of the CPU from which the device copies by itself."""
+        storage = (copy := tensor.clone()).untyped_storage()
+        self._pinned[storage._cdata] = storage
+        return copy
+
+    def is_pinned(self, tensor: Tensor) -> bool:
+        """Whether the tensor is such a copy."""
+        return tensor.untyped_storage()._cdata in self._pinned
 
     def take(self, model: nn.Module) -> None:
         """Puts a model there."""
@@ -165,6 +176,8 @@ class _Answers(TorchFunctionMode):
             return answers.get(func.__self__.__name__, func(*args))
         if name in ("to", "cpu", "cuda") and first is not None:
             return self._moved(func, name, first, args[1:], kwargs)
+        if name == "pin_memory" and first is not None:
+            return cuda.pin(first)
         if there and name == "numpy":
             raise Fault("numpy: of a tensor on the device")
         if there and name == "tolist":
@@ -201,7 +214,7 @@ class _Answers(TorchFunctionMode):
         if not target:
             cuda.wait("copy to the CPU")
             return cuda.bring_back(tensor)
-        if not kwargs.get("non_blocking") and tensor.dim():
+        if tensor.dim() and not (kwargs.get("non_blocking") and cuda.is_pinned(tensor)):
             cuda.wait("blocking copy to the device")
         return cuda.put(tensor.clone())
 

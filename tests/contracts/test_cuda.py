@@ -1,5 +1,6 @@
 """Every way through every model on a CUDA device: a pretended one everywhere, a real one where there is one."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from types import MethodType
@@ -13,14 +14,14 @@ from pretended_cuda import CUDA, Fault, PretendedCuda, pretended_cuda
 from test_models import SOURCES, TARGETS, batch_of
 from torch import Tensor, nn
 from variants import EVERY, build, few, in_turns
-from walk import Walk, told
+from walk import Walk, source_of, told
 
 from nmtkit.core.device import prepare
 from nmtkit.data.batch import Batch, Rows
-from nmtkit.data.vocabulary import BOS
+from nmtkit.data.vocabulary import BOS, PAD
 from nmtkit.layers.transformer import sinusoids
 from nmtkit.models.base import MODELS, Decoder, Model, as_seq2seq
-from nmtkit.search.engine import beam_search
+from nmtkit.search.engine import Engine, beam_search
 from nmtkit.search.rules import SearchConfig
 from nmtkit.training import randomness
 
@@ -179,6 +180,29 @@ def test_search(cuda: PretendedCuda, name: str, searches: list[dict[str, Any]]) 
         same(results, beam_search(on_cpu, given, config, n_best, need_attention=True), within=1e-5)
 
 
+@pytest.mark.parametrize("name", ["transformer", "pointer-generator-coverage"])
+def test_sentences_that_take_free_slots_are_not_waited_for(cuda: PretendedCuda, name: str) -> None:
+    """Sent from a CPU they are on their way while the device still works on the steps before."""
+    model, on_cpu = there(cuda, name), build(*EVERY[name]).eval()
+    whole = batch_of(on_cpu, SOURCES * 3)
+    config = SearchConfig(beam_size=3, max_length_ratio=1.5, max_length_offset=1, **BLOCKING)
+    order = list(range(whole.size))
+    results = dict(Engine(model, config, steps="eager").run(source_of(whole, 4, order)))
+    waits = Counter(wait.split(":")[0] for wait in cuda.waits)
+    assert {*waits} <= {"poll_finished", "read", "gather", "extended_ids"}
+    assert waits["poll_finished"] >= 3  # several refills
+    same([results[number] for number in order], beam_search(on_cpu, whole, config), within=1e-5)
+
+
+@pytest.mark.parametrize("given", ["prompt", "prefix"])
+def test_what_translations_begin_with_is_read_before_it_is_sent(cuda: PretendedCuda, given: str) -> None:
+    model = there(cuda, "transformer")
+    begin = torch.tensor([[4, 5, 6], [7, PAD, PAD]])
+    batch = replace(batch_of(model, SOURCES[:2]), **{given: begin})
+    beam_search(model, batch, SearchConfig(beam_size=2, max_length=LENGTH))
+    assert {wait.split(":")[0] for wait in cuda.waits} <= AROUND - {"begin"}
+
+
 def test_positions_are_made_before_the_search(cuda: PretendedCuda) -> None:
     """A longer table of sinusoids comes from the CPU; in the middle of a search all steps would wait for it."""
     model = there(cuda, "transformer")
@@ -203,6 +227,10 @@ FAULTS: dict[str, tuple[Callable[[Tensor, Tensor], object], str]] = {
     "list": (lambda tokens, features: tokens.tolist(), "tolist"),
     "copy to the CPU": (lambda tokens, features: tokens.cpu(), "copy to the CPU"),
     "copy to the device": (lambda tokens, features: torch.ones(2).to(tokens.device), "blocking copy to the dev"),
+    "copy of what is not pinned": (
+        lambda tokens, features: torch.ones(2).to(tokens.device, non_blocking=True),
+        "blocking copy to the dev",
+    ),
     "nonzero": (lambda tokens, features: (tokens >= 0).nonzero(), "aten.nonzero.default"),
     "boolean index": (lambda tokens, features: tokens[tokens >= 0], "aten.index.Tensor"),
 }

@@ -63,3 +63,16 @@ def test_sentences_with_prompts_can_be_left_out(at_once: bool) -> None:
     assert seen(cache) == [[[5, 6, 20, 30], [5, 6, 20, 31]]]
     with pytest.raises(AssertionError, match="a batch of their own"):
         cache.insert(torch.tensor([0]), after_prompts(at_once, 2))
+
+
+@pytest.mark.parametrize("beam", [1, 3, 5])
+def test_rows_of_the_bias_stand_where_attention_on_cuda_reads_them_without_a_copy(beam: int) -> None:
+    for fixed in (0, 21):
+        cache = KVCache(2, beam, torch.device("cpu"), width=1, room=17)
+        for place in range(fixed or 24):
+            if place == 2 and fixed:
+                cache.fix_length(fixed)
+            cache.append(0, torch.full((2 * cache.width, 1), float(place)))
+            bias = cache._bias[:, None, :, : cache._read_columns()]
+            assert all(stride % 8 == 0 for stride in bias.stride()[:-1])
+            cache.next_step(torch.arange(2 * beam) // beam if place == 0 else None, beam)

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from nmtkit.core.device import send
 from nmtkit.data.batch import Batch
 from nmtkit.layers.elementary import at_least_float32
 from nmtkit.training.objectives.objective import LOSS, OBJECTIVES, Objective, ObjectiveInput
@@ -25,7 +26,7 @@ def likelihood(log_probs: Tensor, batch: Batch, vocabulary_size: int, smoothing:
         smoothing: share of each target's probability that is spread over the vocabulary.
     """
     ids = batch.wanted(extended=log_probs.shape[-1] > vocabulary_size)
-    targets = ids[batch.loss_mask].to(log_probs.device, non_blocking=True)  # (M,)
+    targets = send(ids[batch.loss_mask], log_probs.device)  # (M,)
     assert log_probs.shape[:-1] == targets.shape, f"{log_probs.shape[:-1]} predictions for {targets.shape} targets"
     return smoothed(-log_probs.gather(-1, targets.unsqueeze(-1)).squeeze(-1), log_probs, vocabulary_size, smoothing)
 

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from nmtkit.core.device import send
 from nmtkit.core.registry import Registry
 from nmtkit.core.settings import Settings
 from nmtkit.data.batch import Batch
@@ -179,7 +180,7 @@ class GradientAccumulator:
         return totals
 
     def _read(self, batch: Batch, read: Reader) -> tuple[ObjectiveInput, Memory | None]:
-        moved = batch.to(self.device, non_blocking=True)
+        moved = batch.to(self.device)
         needs = {objective.needs for objective in self.objectives}
         memory, heads = None, None
         if "heads" in needs:
@@ -211,9 +212,7 @@ class GradientAccumulator:
         all_words = any(objective.reads_all_words for objective in objectives)
         whole = inputs.output.gather(inputs.batch.loss_mask)
         wanted = inputs.batch.wanted(extended=whole.copy_gate is not None)[inputs.batch.loss_mask]
-        wanted = wanted.to(
-            self.device, non_blocking=True
-        )  # on the CPU until here, so that nothing waits for the device
+        wanted = send(wanted, self.device)  # on the CPU until here, so that nothing waits for the device
         rows = max(1, self.chunk_bytes // (4 * (inputs.vocabulary_size + inputs.batch.n_oov)))
         memory_leaf = memory and memory.mapped(_leaf)  # one for all parts
         parts, sums = [], []

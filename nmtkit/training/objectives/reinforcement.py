@@ -226,7 +226,7 @@ class Reinforce(Objective):
         model, count = as_decoder(update.model), self.settings.samples
         assert model is not None, f"{update.model.config.kind} writes no texts to sample"
         with without_dropout(model):
-            moved = batch.to(update.device, non_blocking=True)
+            moved = batch.to(update.device)
             memory, wanted = model.encode(moved), moved.targets
             rollouts = sample_rollouts(model, memory, self.settings.limit(wanted.mask.shape[1]), count)
             reward = rewards(rollouts, wanted.extended, wanted.mask.sum(1), self.settings.reward)  # (B,K)
