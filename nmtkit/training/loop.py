@@ -18,7 +18,8 @@ from nmtkit.training import distributed, randomness
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Event
 from nmtkit.training.optimizers import restore_state
-from nmtkit.training.trainer import BatchIterator, Trainer
+from nmtkit.training.read_ahead import BatchIterator, ReadAhead
+from nmtkit.training.trainer import Trainer
 
 
 def train(
@@ -57,8 +58,8 @@ def train(
         `Resumed` where it is; `Step` after the first update, every `log_every` updates, and before every validation and
         save; `Evaluated`, `Saved`, and one `Stopped`.
     """
-    with randomness.deterministic(device, config.deterministic):
-        training = Trainer(model, stream, config, checkpoints, device, clock)
+    with randomness.deterministic(device, config.deterministic), ReadAhead(stream) as batches:
+        training = Trainer(model, batches, config, checkpoints, device, clock)
         if resume:
             yield training.restore(seed)
         elif checkpoints.last.exists():
@@ -79,6 +80,7 @@ def train(
             if due_save or training.update % config.log_every == 0 or training.update == 1:
                 yield training.report()
             if due_validation:
+                batches.pause()
                 yield training.validate(evaluate)
             if due_save:
                 yield training.save()
@@ -86,6 +88,7 @@ def train(
         if training.unreported:
             yield training.report()
         if reason != "interrupted" and not training.is_validated:
+            batches.pause()
             yield training.validate(evaluate)
         if not training.is_saved:
             yield training.save()

@@ -3,11 +3,11 @@
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from nmtkit.training import distributed, optimizers, randomness
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Evaluated, Reason, Resumed, Saved, Step, Stopped
 from nmtkit.training.objectives.objective import LOSS, GradientAccumulator, build_objectives
+from nmtkit.training.read_ahead import BatchIterator
 from nmtkit.training.schedules import TrainingProgress
 
 _CHUNK_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}
@@ -36,23 +37,6 @@ _FIRST_UPDATE = 0.001
 
 _GIVE_UP_AFTER = 10
 """Updates in a row with a loss that is not finite, which end the training."""
-
-
-class BatchIterator(Protocol):
-    """An endless source of batches that can be put back to where it was; of several processes each has its share."""
-
-    @property
-    def epoch(self) -> int:
-        """How many passes over the data are complete."""
-
-    def __next__(self) -> Batch:
-        """The next batch, with targets, on the CPU."""
-
-    def state(self) -> dict[str, Any]:
-        """The position in the stream, `epoch` among it; the same in all processes."""
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes to where `state` was taken."""
 
 
 @dataclass(frozen=True)

@@ -152,9 +152,9 @@ def test_the_schedule_sets_the_rate_of_every_update(tmp_path, schedule, rates):
 class Slowing(Pace):
     """Each batch takes a second more than the one before."""
 
-    def __next__(self):
+    def tick(self):
         self.seconds += 1
-        return super().__next__()
+        super().tick()
 
 
 BUDGET = {"lr": 1.0, "optimizer": "sgd", "clip_norm": 1e-3, "log_every": 1}

@@ -84,7 +84,7 @@ class FromList(TinyStream):
 
 
 class Pace(TinyStream):
-    """A stream, and a clock by which every batch of it takes so many seconds; nothing else takes any time."""
+    """A stream, and a clock by which a model reads a batch in so many seconds; nothing else takes any time."""
 
     def __init__(self, seconds: float = 0.0, **stream: int) -> None:
         super().__init__(**stream)
@@ -98,9 +98,17 @@ class Pace(TinyStream):
     def spent(self) -> float:
         return self.now - self.begun
 
-    def __next__(self) -> Batch:
+    def tick(self) -> None:
         self.now += self.seconds
-        return super().__next__()
+
+    def slow_down(self, model: Seq2Seq) -> None:
+        read = model.read
+
+        def slowly(*args: Any) -> Any:
+            self.tick()
+            return read(*args)
+
+        model.read = slowly  # type: ignore[method-assign]
 
     def restore(self, state: Mapping[str, int]) -> None:
         self.now += 77  # loading takes its time, which must not count
@@ -142,7 +150,10 @@ def run(
 def start(
     folder: Path, config: TrainingConfig, model: Seq2Seq, stream: Any, evaluate: Evaluate = constant_score, **how: Any
 ) -> Iterator[Event]:
-    clock = stream.clock if isinstance(stream, Pace) else time.monotonic
+    clock = time.monotonic
+    if isinstance(stream, Pace):
+        clock = stream.clock
+        stream.slow_down(model)
     cpu = torch.device("cpu")
     return train(model, stream, config, evaluate, CheckpointManager(folder), cpu, clock=clock, **how)
 

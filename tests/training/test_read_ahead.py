@@ -1,0 +1,60 @@
+"""Batches prepared ahead: the same ones in the same order, each at the place where it belongs."""
+
+import threading
+
+import pytest
+import torch
+from tiny_training import TinyStream
+
+from nmtkit.training.read_ahead import AHEAD, ReadAhead
+
+
+class Ending(TinyStream):
+    """Fails where the third batch should come."""
+
+    def __next__(self):
+        if self.drawn == 2:
+            raise OSError("the disk is gone")
+        return super().__next__()
+
+
+def draw(stream, count):
+    return [(stream.state(), stream.epoch, next(stream).targets.ids.tolist()) for _ in range(count)]
+
+
+def test_batches_and_their_places_are_those_of_the_stream():
+    with ReadAhead(TinyStream(per_epoch=3)) as ahead:
+        assert draw(ahead, 8) == draw(TinyStream(per_epoch=3), 8)
+
+
+def test_goes_on_where_a_state_was_taken_and_not_where_it_had_read_to():
+    stream, behind = TinyStream(), TinyStream()
+    with ReadAhead(stream) as ahead:
+        draw(ahead, 2)
+        state = ahead.state()
+        ahead.pause()
+        assert stream.drawn == 2 + AHEAD
+        behind.restore(state)
+        expected = draw(behind, 4)
+        assert draw(ahead, 4) == expected
+        ahead.restore(state)
+        assert draw(ahead, 4) == expected
+
+
+def test_a_fault_comes_with_the_batch_that_is_not_there():
+    with ReadAhead(Ending()) as ahead:
+        assert len(draw(ahead, 2)) == 2
+        with pytest.raises(OSError, match="the disk is gone"):
+            next(ahead)
+
+
+def test_no_thread_is_left_in_a_pause_and_threads_of_torch_stay_as_they_were():
+    threads, computing = threading.active_count(), torch.get_num_threads()
+    with ReadAhead(TinyStream()) as ahead:
+        next(ahead)
+        assert threading.active_count() == threads + 1
+        ahead.pause()
+        assert threading.active_count() == threads
+        next(ahead)
+    assert threading.active_count() == threads
+    assert torch.get_num_threads() == computing
