@@ -186,9 +186,9 @@ def open_system(run: SavedRun, how: DecodingOptions, notify: Callable[[str], Non
     devices.prepare(place, threads=how.threads)
     if notify is not None and place.type == "cpu" and how.precision != "auto" and is_slow(how.precision):
         notify(f"precision {how.precision}: its products are slow on this processor; take fp32, or auto")
-    outputs = [getattr(one, "output", None) for one in model.models()] if shortlist is not None else []
+    outputs = [getattr(one, "output", None) or one for one in model.models()] if shortlist is not None else []
     parameters = count_parameters(model)  # quantized they are no parameters any more
-    quantize_for_inference(model, speed_config.precision, list(filter(None, outputs)))
+    quantize_for_inference(model, speed_config.precision, outputs)
     return Translator(
         model,
         tokenizers,

@@ -302,7 +302,7 @@ def supported_precisions(device: torch.device) -> list[Precision]:
 def quantize_for_inference(model: nn.Module, precision: Precision, read_by_rows: Collection[nn.Module] = ()) -> None:
     """Converts a model in evaluation mode, on its final device, to a precision, in place: it can no longer be trained.
 
-    Maps `read_by_rows` (by a shortlist) stay in float32 on a CPU.
+    Maps `read_by_rows` (by a shortlist) stay in float32 on a CPU. A model without such a map stands for its own.
     """
     device = next(model.parameters()).device
     # float32 needs no trial.
@@ -310,6 +310,9 @@ def quantize_for_inference(model: nn.Module, precision: Precision, read_by_rows:
         raise RecipeError(
             f"precision {precision}: not supported here on {device.type}; take {' or '.join(there)}, or auto"
         )
+    for module in list(model.modules()):
+        if (finalize := getattr(module, "finalize", None)) is not None:
+            finalize("fp32" if read_by_rows else precision)
     if device.type != "cpu":
         if precision != "fp32":
             cast_to_16_bits(model, torch.float16 if precision == "fp16" else torch.bfloat16)

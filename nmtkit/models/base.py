@@ -42,6 +42,7 @@ from nmtkit.data.batch import ABSENT, Batch, CopySource, Rows
 from nmtkit.data.embeddings import Side
 from nmtkit.data.vocabulary import UNK
 from nmtkit.layers.copying import mix, mix_wanted
+from nmtkit.layers.inference import Precision
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.transformer import LayerForm
 from nmtkit.models.output import ShortlistedOutput, log_probabilities, project_to_vocabulary
@@ -237,6 +238,9 @@ class Model(nn.Module, ABC):
     def models(self) -> "Sequence[Model]":
         """The model itself, or the members of an ensemble."""
         return [self]
+
+    def finalize(self, precision: Precision) -> None:
+        """Computes what no input changes, once for all; the model is then converted, and can no longer be trained."""
 
     @property
     def vocabulary_size(self) -> int:

@@ -37,7 +37,7 @@ Where this differs from the paper:
 import math
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -47,7 +47,7 @@ from nmtkit.core.settings import Depth, Field, Width, field_validator
 from nmtkit.data.batch import Batch
 from nmtkit.layers.attention import General
 from nmtkit.layers.elementary import at_least_float32
-from nmtkit.layers.inference import UnquantizedLinear
+from nmtkit.layers.inference import Precision, UnquantizedLinear
 from nmtkit.layers.kernels import masked_softmax
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.recurrent import Bridge, RecurrentEncoder, build_rnn, init_weights, layers_first, rnn_step, run_rnn
@@ -174,7 +174,9 @@ class IntraAttention(RecurrentModel[IntraAttentionMemory, IntraAttentionState]):
         features = hidden * (3 if config.intra_decoder else 2)
         self.switch = nn.Linear(features, 1) if config.copying else None
         self.projection = nn.Linear(embedding, features, bias=False) if output_tied else None
-        self.output = None if output_tied else UnquantizedLinear(features, sizes["tgt"], bias=False)
+        self.output: Any = None if output_tied else UnquantizedLinear(features, sizes["tgt"], bias=False)
+        self._made: Tensor | None = None  # W_out, where `_keeps_made`
+        self._keeps_made = False
         self.output_bias = nn.Parameter(torch.zeros(sizes["tgt"]))
         init_weights(self, "xavier")
         # Rows of W_out with a length of about 3, as in Luong's model: shorter ones tell words apart later.
@@ -185,8 +187,25 @@ class IntraAttention(RecurrentModel[IntraAttentionMemory, IntraAttentionState]):
     def encode(self, batch: Batch) -> IntraAttentionMemory:
         """Runs the encoder, projects the keys, and makes the output layer of eq. 13, each once."""
         memory = self.attention_memory(batch, self.score.project, self.bridge)
-        weight = None if self.projection is None else torch.tanh(self.projection(self.tgt_embedding.weight))  # (V,*)
+        weight = self._output_weight() if self.output is None else None
         return IntraAttentionMemory(**vars(memory), output_weight=weight)
+
+    @torch.no_grad()
+    def finalize(self, precision: Precision) -> None:
+        """W_out is made once from now on; below float32 it becomes an output layer, which is converted as any other."""
+        self._keeps_made = precision == "fp32"
+        if not self._keeps_made:
+            weight = self._output_weight()
+            self.output = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
+            self.output.weight, self.output.bias = nn.Parameter(weight), self.output_bias
+
+    def _output_weight(self) -> Tensor:
+        """W_out `(V,*)`, learned or made."""
+        if self.projection is None:
+            return self.output.weight  # type: ignore[no-any-return]  # of any module
+        weight = torch.tanh(self.projection(self.tgt_embedding.weight)) if self._made is None else self._made
+        self._made = weight if self._keeps_made else None
+        return weight
 
     def start(self, memory: IntraAttentionMemory) -> IntraAttentionState:
         """The encoder's last states; nothing has been looked at or written yet."""
@@ -231,14 +250,22 @@ class IntraAttention(RecurrentModel[IntraAttentionMemory, IntraAttentionState]):
 
     def logits(self, readout: ModelOutput, memory: IntraAttentionMemory) -> Tensor:
         """`(...,V)`, before the softmax of eq. 9; eq. 12 is `predict`'s."""
+        if self._is_converted:
+            return super().logits(readout, memory)
         weight, bias = self.output_layer(memory)
         return project_to_vocabulary(partial(F.linear, weight=weight, bias=bias), readout.features, memory.shortlist)
 
     def output_layer(self, memory: IntraAttentionMemory) -> tuple[Tensor, Tensor]:
         """Of W_out, made or learned."""
+        if self._is_converted:
+            return super().output_layer(memory)
         weight = memory.output_weight if self.output is None else self.output.weight
         assert weight is not None
         return weight, self.output_bias
+
+    @property
+    def _is_converted(self) -> bool:
+        return self.output is not None and self.output.bias is not None
 
     def _embedded(self, tokens: Tensor) -> Tensor:
         embedded: Tensor = self.dropout(self.tgt_embedding(extended_to_unk(tokens, self.sizes)))

@@ -80,7 +80,7 @@ def test_weights_that_are_laid_out_otherwise(model: Seq2Seq, kinds: list[Precisi
     """What is computed of the output layer is the same as without a shortlist, but for its own rounding."""
     for precision in kinds:
         packed = copy.deepcopy(model).float()
-        quantize_for_inference(packed, precision, [one for name, one in packed.named_children() if name == "output"])
+        quantize_for_inference(packed, precision, [getattr(packed, "output", None) or packed])
         results, expected = (searched(packed, SOURCES, shortlist=shortlist) for shortlist in (WHOLE, None))
         for row, other in zip(results, expected, strict=True):
             assert row[0].score == pytest.approx(other[0].score, abs=1e-4)

@@ -1,5 +1,6 @@
 """The intra-attention model against the equations of Paulus et al. 2018, written out step by step."""
 
+import copy
 from dataclasses import replace
 from functools import partial
 
@@ -13,6 +14,8 @@ from walk import Walk, told
 
 from nmtkit.data.batch import Batch, collate
 from nmtkit.data.vocabulary import BOS, UNK
+from nmtkit.layers import inference
+from nmtkit.layers.inference import InferenceLinear, quantize_for_inference, supported_precisions
 from nmtkit.layers.kernels import masked_softmax
 from nmtkit.recurrent_models.intra_attention import IntraAttention, IntraAttentionConfig, accumulated_before, penalize
 
@@ -176,6 +179,20 @@ def test_loss_and_gradients_are_finite(name: str, gate: float | None) -> None:
             model.switch.weight.zero_()
             model.switch.bias.fill_(gate)
     finite_gradients(model, HARD[name], label_smoothing=0.1)
+
+
+@torch.no_grad()
+def test_for_inference_the_output_layer_is_made_once_and_converted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inference, "MIN_OUTPUTS", V)
+    trained = build().float()
+    log_probs = told(trained, ARTICLES).log_probs
+    for precision in supported_precisions(torch.device("cpu")):
+        model = copy.deepcopy(trained)
+        quantize_for_inference(model, precision)
+        one, other = (model.encode(ARTICLES).output_weight for _ in range(2))
+        assert one is other
+        assert (one is None) == isinstance(model.output, InferenceLinear) == (precision != "fp32")
+        torch.testing.assert_close(told(model, ARTICLES).log_probs, log_probs, rtol=0.05, atol=0.1)
 
 
 def weights_of(scores: Tensor) -> Tensor:
