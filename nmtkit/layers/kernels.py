@@ -170,7 +170,7 @@ def _on_cuda(launch: str, plain: Callable[..., Any], longest: int, *given: Any) 
     kernels = None
     if not any(tensor.dtype == torch.float64 or tensor.numel() == 0 for tensor in tensors):
         kernels = _triton_kernels(tensors[0].device)
-    return (plain if kernels is None or longest > kernels.MAX_ROW else getattr(kernels, launch))(*given)
+    return (plain if kernels is None or longest > kernels.LONGEST[launch] else getattr(kernels, launch))(*given)
 
 
 def _cuda_energies(queries: Tensor, keys: Tensor, *others: Tensor | None) -> Tensor:

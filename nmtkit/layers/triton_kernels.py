@@ -17,8 +17,8 @@ from torch import Tensor
 
 TILE = 4096
 """Numbers of a tile of keys, which stay in registers while all queries of the sentence pass."""
-MAX_ROW = 1 << 15
-"""Numbers of the longest row that one program takes at once, as keys and in a softmax."""
+LONGEST = {"launch_energies": TILE, "launch_softmax": 1 << 15, "launch_maxima": TILE}
+"""Numbers of the longest row, or block, that a program holds at once; longer ones would not fit into registers."""
 BLOCKS = 128
 """Blocks of columns of which a program seeks the maxima at a time."""
 
@@ -132,6 +132,7 @@ def launch_softmax(energies: Tensor, mask: Tensor) -> Tensor:
     energies = _dense_rows(energies)
     bytes_of_mask = mask.view(torch.uint8).expand_as(energies)
     sentences, n_rows, length = energies.shape
+    columns = triton.next_power_of_2(length)
     result = torch.empty(energies.shape, device=energies.device)
     with torch.cuda.device(energies.get_device()):
         _softmax[(sentences, n_rows)](
@@ -143,7 +144,8 @@ def launch_softmax(energies: Tensor, mask: Tensor) -> Tensor:
             *energies.stride()[:2],
             *bytes_of_mask.stride(),
             LOWEST=torch.finfo(energies.dtype).min,
-            COLUMNS=triton.next_power_of_2(length),
+            COLUMNS=columns,
+            num_warps=min(16, max(4, columns // 256)),
             enable_fp_fusion=FUSED,
         )
     return result
