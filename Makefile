@@ -5,6 +5,7 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 BIN := .venv/bin
 READY := .venv/.ready-$(TORCH)
+TRITON := "triton>=3.3; sys_platform == 'linux' and platform_machine == 'x86_64'"
 SENTENCE := "The young woman does not give him the red book."
 
 .PHONY: demo compare tour test quick test-all test-kernels test-machines test-hostile test-kills test-memory check format bench bench-peers data clean
@@ -40,14 +41,17 @@ quick: $(READY)
 	$(PYTEST) --quick tests/contracts/test_models.py tests/corpus tests/data tests/layers tests/metrics tests/models tests/recurrent_models tests/search
 
 # Every test, the slow ones too.   A part of them:  make ARGS='-m slow --part 3/8' test-all
+# Those that compile the kernels for CUDA are skipped where Triton cannot be installed.
 test-all: $(READY)
+	-$(BIN)/python -m pip install --quiet $(TRITON)
 	$(PYTEST) $(ARGS)
 
-# The kernels for CUDA in Triton's interpreter, which needs no GPU. `make test` runs these tests as well, where Triton is;
-# it is not among what this package needs, having a gigabyte, so that it is installed into .venv here.
+# The kernels for CUDA in Triton's interpreter, and compiled for several GPUs: neither needs one. `make test` runs the
+# first as well, where Triton is; it is not among what this package needs, having a gigabyte, so that it is installed into
+# .venv here.
 test-kernels: $(READY)
-	$(BIN)/python -m pip install --quiet triton
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/layers/test_kernels.py
+	$(BIN)/python -m pip install --quiet $(TRITON)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/layers/test_kernels.py tests/layers/test_compiled_kernels.py
 
 # The tests that compute with tensors, as other processors would run them.   More:  make ARGS=--help test-machines
 test-machines: $(READY)

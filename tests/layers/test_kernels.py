@@ -92,31 +92,6 @@ def test_the_programs_in_tritons_interpreter() -> None:
     assert " passed" in done.stdout
 
 
-@needs_triton
-@pytest.mark.skipif(torch.cuda.is_available(), reason="a real device compiles them in the tests below")
-@pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
-def test_the_programs_compile_for_a_device_that_is_not_there(
-    dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The interpreter takes more than the compiler does: annotations of every kind, say."""
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource, compile
-
-    from nmtkit.layers import triton_kernels as programs
-
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    rows, number = f"*{dtype}", "i32"
-    for program, types, settings in (
-        (programs._energies, [*[rows] * 5, "*fp32", *[number] * 9], {"COVERED": True, "ROWS": 8, "COLUMNS": 64}),
-        (programs._softmax, ["*fp32", "*u8", "*fp32", *[number] * 7], {"LOWEST": -1e38, "COLUMNS": 64}),
-        (programs._maxima, [rows, "*fp32", rows, *[number] * 3], {"LARGEST": 3e38, "BLOCK": 64, "BLOCKS": 8}),
-    ):
-        signature = dict(zip(program.arg_names, [*types, *["constexpr"] * len(settings)], strict=True))
-        source = ASTSource(program, signature, settings)  # the third has another name in Triton 3.2
-        made = compile(source, target=GPUTarget("cuda", 80, 32), options={"enable_fp_fusion": programs.FUSED})
-        assert "st.global" in made.asm["ptx"]
-
-
 # --- On a real device, at the sizes of real models. ---
 
 SIZES = {"sentences": 64, "queries": 4, "length": 400, "attention": 512, "rows": 2048, "columns": 50_004}
