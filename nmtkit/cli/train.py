@@ -310,6 +310,12 @@ def _schedule_warning(stopped: Stopped) -> str | None:
     )
 
 
+TOO_LARGE = (
+    "a batch did not fit into the memory of the device, and its update was made in parts; the result is the same, but "
+    "it takes more time: lower batch.batch_tokens to spare that (this is said once)"
+)
+
+
 def show_event(
     display: console.TrainingDisplay, event: Event, config: TrainingConfig, stage: StageStarted | None
 ) -> None:
@@ -324,6 +330,8 @@ def show_event(
         display.update(event.update, share, _step_figures(event) if isinstance(event, Step) else {}, seconds)
         if isinstance(event, Step) and event.skipped:
             display.message(f"update {event.update}: {event.skipped} updates left out, their loss was not finite")
+        if isinstance(event, Step) and event.halved:
+            display.message(TOO_LARGE, once=True)
     elif isinstance(event, Evaluated):
         best = "  (best so far)" if event.best else ""
         display.message(

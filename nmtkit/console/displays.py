@@ -59,6 +59,7 @@ class _Display(ABC):
         self._shown_at = -math.inf if self._shows_first_and_last else time.monotonic()
         self._copied_at = -math.inf
         self._is_news = False
+        self._said: set[str] = set()
         self._share: float | None = None
         # What the program writes to stdout stays there unless it is the same terminal.
         redirect = sys.stdout.isatty()
@@ -97,8 +98,11 @@ class _Display(ABC):
             write_line(self._line(), self._file)
         self._shown_at, self._is_news = time.monotonic(), False
 
-    def message(self, text: str) -> None:
-        """Writes a line that stays, above the live part."""
+    def message(self, text: str, once: bool = False) -> None:
+        """Writes a line that stays, above the live part; with `once` not if it was written before."""
+        if once and text in self._said:
+            return
+        self._said.add(text)
         shown = wrapped(text, self._frame.console.width) if self._is_live else text
         if self._frame.live.is_started:
             self._frame.print(Text(shown), soft_wrap=True)

@@ -3,7 +3,7 @@
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import reduce
@@ -84,6 +84,7 @@ class Trainer:
         self._grad_norm = math.nan
         self.unreported: list[_PendingUpdate] = []
         self._skipped_in_a_row = 0
+        self._halved = 0  # since the last report
         self.is_saved = False
         self._validating = 0.0  # seconds of the last validation; as `_used`, the same in all processes
         self._clock, self._started = clock, clock()
@@ -157,9 +158,7 @@ class Trainer:
         self.lr = self.config.schedule.rate(self.config.lr, progress)
         self.peak_lr = max(self.peak_lr, self.lr)
 
-        chunk_bytes = _CHUNK_BYTES.get(self.device.type, _CHUNK_BYTES["cpu"])
-        update = GradientAccumulator(self.model, self.objectives, counts, self.device, chunk_bytes)
-        sums = reduce(torch.add, [self._backward(update, batch) for batch in batches])  # one of each of `normalizers`
+        sums = self._gradients(batches, counts)  # one of each of `normalizers`
         if distributed.size() > 1:  # what one process did not use another may have used
             for parameter in self.parameters.values():
                 if parameter.grad is None and parameter.requires_grad:
@@ -192,6 +191,29 @@ class Trainer:
                 counts.update(objective.counts(batch))
         return dict(zip(counts, distributed.sum_over_ranks(list(counts.values())), strict=True))
 
+    def _gradients(self, batches: Sequence[Batch], counts: Mapping[str, int]) -> Tensor:
+        """Adds up the gradients of an update; gives the sums of all names in `normalizers`.
+
+        Where memory does not suffice all is done again with halved batches. The loss is a sum over examples, divided by
+        the counts of the whole update, so its gradient is the same.
+        """
+        chunk_bytes = _CHUNK_BYTES.get(self.device.type, _CHUNK_BYTES["cpu"])
+        update = GradientAccumulator(self.model, self.objectives, counts, self.device, chunk_bytes)
+        whole = batches
+        while True:
+            try:
+                sums = reduce(torch.add, [self._backward(update, batch) for batch in batches])
+            except torch.OutOfMemoryError as fault:
+                if max(batch.size for batch in batches) == 1:
+                    raise TrainingError(_too_large(self.update + 1, batches)) from fault
+            else:
+                self._halved += batches is not whole
+                return sums
+            # The error is gone, and with it all that it held.
+            self.optimizer.zero_grad(set_to_none=True)
+            torch.cuda.empty_cache()
+            batches = [half for batch in batches for half in _halves(batch)]
+
     def _backward(self, update: GradientAccumulator, batch: Batch) -> Tensor:
         """Adds the gradient of this batch's part of the update; gives the sums of all names in `normalizers`."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.in_bf16):
@@ -216,7 +238,10 @@ class Trainer:
         tokens, skipped = sum(made.counts["tokens"] for made in self.unreported), len(rows) - len(good)
         loss, terms = self._mean_losses(good)
         speed, epoch, self.unreported, self._busy = tokens / max(busy, 1e-9), self.stream.epoch, [], 0.0
-        return Step(self.update, epoch, loss, terms, tokens, speed, self.lr, self._grad_norm, self.seconds, skipped)
+        halved, self._halved = self._halved, 0
+        return Step(
+            self.update, epoch, loss, terms, tokens, speed, self.lr, self._grad_norm, self.seconds, skipped, halved
+        )
 
     def _mean_losses(self, good: Sequence[tuple[_PendingUpdate, Sequence[float]]]) -> tuple[float, dict[str, float]]:
         """The mean loss of these updates, given with their sums, and the metrics of the objectives."""
@@ -325,3 +350,18 @@ class Trainer:
             self.validations = [(update, score) for update, score in facts["validations"]]
         self._started = self._clock()  # the time that loading took is none of the training's
         return Resumed(self.update, self.stream.epoch, self.seconds)
+
+
+def _halves(batch: Batch) -> list[Batch]:
+    """The two halves of a batch; one example is left whole."""
+    middle = batch.size // 2
+    return [batch.select(slice(None, middle)), batch.select(slice(middle, None))] if middle else [batch]
+
+
+def _too_large(update: int, batches: Sequence[Batch]) -> str:
+    source = max(int(batch.lengths.max()) for batch in batches)
+    wanted = max(batch.n_tokens for batch in batches)
+    return (
+        f"update {update}: even one example at a time does not fit into the memory of the device ({source:,} positions "
+        f"are read and {wanted:,} written); lower data.max_length, or train a smaller model"
+    )

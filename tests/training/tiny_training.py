@@ -18,6 +18,7 @@ from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Event, Step
 from nmtkit.training.loop import train
 
+CPU = torch.device("cpu")
 WORDS = 12
 SIZES = VocabularySizes({"src": WORDS, "tgt": WORDS}, shared=False)
 TINY = RnnEncDecConfig(
@@ -148,14 +149,19 @@ def run(
 
 
 def start(
-    folder: Path, config: TrainingConfig, model: Seq2Seq, stream: Any, evaluate: Evaluate = constant_score, **how: Any
+    folder: Path,
+    config: TrainingConfig,
+    model: Seq2Seq,
+    stream: Any,
+    evaluate: Evaluate = constant_score,
+    device: torch.device = CPU,
+    **how: Any,
 ) -> Iterator[Event]:
     clock = time.monotonic
     if isinstance(stream, Pace):
         clock = stream.clock
         stream.slow_down(model)
-    cpu = torch.device("cpu")
-    return train(model, stream, config, evaluate, CheckpointManager(folder), cpu, clock=clock, **how)
+    return train(model, stream, config, evaluate, CheckpointManager(folder), device, clock=clock, **how)
 
 
 def steps(events: list[Event]) -> list[Step]:
