@@ -8,17 +8,14 @@ positions.
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
+from nmtkit.layers import tapes
 from nmtkit.search.beam import LoggedStep
 from nmtkit.search.decoding_batch import DecodingBatch
 
@@ -132,77 +129,14 @@ def _capturing_on(device: int) -> tuple[Any, torch.cuda.Stream, torch.cuda.CUDAG
     return pool, stream, keeper
 
 
-_Call = tuple[OpOverload, Sequence[Any], dict[str, Any], list[Tensor]]
-"""An operation, its arguments, and the tensors that it returned."""
-
-
-class _OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not type it
-    """Records all operations, their arguments and results."""
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """No: torch would load its compiler to keep it out, which takes as long as torch itself."""
-        return False
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # as above
-        self.calls: list[_Call] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        made = result if isinstance(result, (list, tuple)) else [result]
-        self.calls.append((func, args, kwargs or {}, [one for one in made if isinstance(one, Tensor)]))
-        return result
-
-
-def _again(call: _Call, read: Container[int]) -> Callable[[], Any] | None:
-    """Repeats an operation and keeps its results in place; None where nothing need be done: a view.
-
-    Prefers torch's own Python function, which is called in a third of the time.
-    """
-    func, args, kwargs, made = call
-    library, _, name = func._schema.name.partition("::")
-    if func._schema.is_mutable:
-        in_place = library == "aten" and name.endswith("_") and hasattr(Tensor, name)  # else it is a variant with `out`
-        return partial(getattr(Tensor, name) if in_place else func, *args, **kwargs)
-    given = {_memory(one) for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)}
-    if all(id(one) not in read or _memory(one) in given for one in made):
-        return None
-    function = getattr(torch._C._VariableFunctions, name, func) if library == "aten" else func
-    spare = tuple(map(torch.clone, made))
-    try:
-        function(*args, **kwargs, out=spare if len(made) > 1 else spare[0])
-    except (TypeError, RuntimeError):  # it takes no `out`
-        return partial(_put, [one if id(one) in read else None for one in made], partial(function, *args, **kwargs))
-    return partial(function, *args, **kwargs, out=tuple(made) if len(made) > 1 else made[0])
-
-
-def _memory(tensor: Tensor) -> int:
-    """The address of a tensor's numbers; -1 for weights that only oneDNN can read."""
-    return tensor.untyped_storage().data_ptr() if tensor.layout == torch.strided else -1
-
-
-def _put(places: Sequence[Tensor | None], make: Callable[[], Any]) -> None:
-    """Copies the results of `make` to their places."""
-    results = make()
-    for place, one in zip(places, results if isinstance(results, (tuple, list)) else [results], strict=True):
-        if place is not None:
-            place.copy_(one)
-
-
 def trace_ops(once: Callable[[], LoggedStep]) -> Captured:
-    """A step as a tape: its operations, each on and into the same tensors; computed anew where sizes may change."""
-    with _OpRecorder() as notes:
-        result = once()
-    if any(torch.Tag.dynamic_output_shape in call[0].tags for call in notes.calls):
+    """A step as a tape; computed anew where sizes may change."""
+    result, tape = tapes.record(once, LoggedStep.tensors)
+    if tape is None:
         return once, result
-    values = [result.tensors(), *([args, kwargs] for _, args, kwargs, _ in notes.calls)]
-    read = {id(one) for one in tree_leaves(values) if isinstance(one, Tensor)}
-    tape = [play for call in notes.calls if (play := _again(call, read)) is not None]
 
     def again() -> LoggedStep:
-        for play in tape:
-            play()
+        tapes.play(tape)
         return result.mapped(torch.clone)
 
     return again, result.mapped(torch.clone)

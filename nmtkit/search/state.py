@@ -1,5 +1,6 @@
 """The tensors of a search, by sentence and by hypothesis; letters as in `nmtkit.search.beam`."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -182,7 +183,7 @@ class SentenceState(Rows):
                 bound = bound + config.word_reward * (length + 1).to(bound.dtype)
             satisfied = (best[:, -1] >= bound)[:, None]
         else:
-            satisfied = n_finished >= config.patience * (config.beam_size // groups)  # (B,G)
+            satisfied = n_finished >= math.ceil(config.patience * (config.beam_size // groups))  # (B,G)
         # Without a live hypothesis every continuation was forbidden, or has ended.
         done = self.done | satisfied.all(1) | (self.last_position <= position) | (top == -INFINITY)
         group_done = done[:, None] if groups == 1 else done[:, None] | satisfied  # (B,G)

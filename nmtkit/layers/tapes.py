@@ -1,0 +1,173 @@
+"""Tapes: the operations that a function made on a CPU, repeated on and into the same tensors, without the function.
+
+Of an operation on a few numbers most of the time is torch's way to it. NumPy's is half as long, so that small ones that
+are the same in both, to the last bit, are repeated by it.
+"""
+
+from collections.abc import Callable, Container, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+R = TypeVar("R")
+Play = Callable[[], object]
+"""Repeats an operation."""
+
+FEW_NUMBERS = 4096
+"""Operations whose result has no more numbers are repeated by NumPy."""
+_NARROW = (torch.float16, torch.bfloat16)
+_NAMES = "add sub mul div eq ne lt le gt ge bitwise_and bitwise_or floor_divide"
+_OF_NUMPY = (
+    "add subtract multiply true_divide equal not_equal less less_equal greater greater_equal bitwise_and bitwise_or "
+    "floor_divide"
+)
+_UFUNCS = {name: getattr(np, other) for name, other in zip(_NAMES.split(), _OF_NUMPY.split(), strict=True)}
+
+
+class _Call:
+    """An operation, its arguments, and the tensors that it returned; `function` is torch's own where it has one.
+
+    torch's own Python functions are called in a third of the time.
+    """
+
+    def __init__(self, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
+        self.func, self.args, self.kwargs, self.is_mutable = func, args, kwargs, func._schema.is_mutable
+        self.made = [one for one in tree_leaves(result) if isinstance(one, Tensor)]
+        self.given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
+        library, _, self.name = func._schema.name.partition("::")
+        owner: Any = torch._C._VariableFunctions
+        if self.is_mutable:  # in place, or a variant with `out`
+            owner = Tensor if self.name.endswith("_") else None
+        self.function = getattr(owner, self.name, func) if library == "aten" else func
+
+
+class _OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not type it
+    """Records all operations, their arguments and results."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: torch would load its compiler to keep it out, which takes as long as torch itself."""
+        return False
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # as above
+        self.calls: list[_Call] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.calls.append(_Call(func, args, kwargs or {}, result))
+        return result
+
+
+def record(once: Callable[[], R], tensors: Callable[[R], list[Tensor]]) -> tuple[R, list[Play] | None]:
+    """What `once` returns, and its operations; None where sizes may change. The `tensors` of the result are read."""
+    with _OpRecorder() as notes:
+        result = once()
+    calls = notes.calls
+    if any(torch.Tag.dynamic_output_shape in call.func.tags for call in calls):
+        return result, None
+    read = {id(one) for one in [*tensors(result), *(one for call in calls for one in call.given)]}
+    written = {_memory(one) for call in calls if call.func._schema.is_mutable for one in call.given}
+    return result, [play for call in calls if (play := _again(call, read, written)) is not None]
+
+
+def play(tape: Sequence[Play]) -> None:
+    """Repeats the operations; infinite numbers are no reason to warn."""
+    with np.errstate(all="ignore"):
+        for operation in tape:
+            operation()
+
+
+def _again(call: _Call, read: Container[int], written: Container[int]) -> Play | None:
+    """Repeats an operation and keeps its results in place; None where nothing need be done: a view, a constant."""
+    args, kwargs, made, given = call.args, call.kwargs, call.made, {_memory(one) for one in call.given}
+    is_random = torch.Tag.nondeterministic_seeded in call.func.tags
+    if not call.is_mutable:
+        if all(id(one) not in read or _memory(one) in given for one in made):
+            return None
+        if not (given or is_random or any(_memory(one) in written for one in made)):
+            return None
+    if not is_random and (quick := _by_numpy(call)) is not None:
+        return quick
+    again = partial(call.function, *args, **kwargs)
+    if call.is_mutable:
+        return again
+    spare = tuple(map(torch.clone, made))
+    try:
+        again(out=spare if len(made) > 1 else spare[0])
+    except (TypeError, RuntimeError):  # it takes no `out`
+        return partial(_put, [one if id(one) in read else None for one in made], again)
+    return partial(again, out=tuple(made) if len(made) > 1 else made[0])
+
+
+def _memory(tensor: Tensor) -> int:
+    """The address of a tensor's numbers; -1 for weights that only oneDNN can read."""
+    return tensor.untyped_storage().data_ptr() if tensor.layout == torch.strided else -1
+
+
+def _put(places: Sequence[Tensor | None], make: Callable[[], Any]) -> None:
+    """Copies the results of `make` to their places."""
+    results = make()
+    for place, one in zip(places, results if isinstance(results, (tuple, list)) else [results], strict=True):
+        if place is not None:
+            place.copy_(one)
+
+
+def _by_numpy(call: _Call) -> Play | None:
+    """A small operation by NumPy; None where NumPy has another result, or none."""
+    name, args, tensors = call.name.removesuffix("_"), call.args, [*call.made, *call.given]
+    is_listed = name in _UFUNCS or call.name in _OTHERS
+    if not is_listed or any(one.layout != torch.strided or one.dtype in _NARROW for one in tensors):
+        return None
+    place = args[0] if call.is_mutable else call.made[0]
+    if place.numel() > FEW_NUMBERS or (name in _UFUNCS and not _is_alike(call, name)):
+        return None
+
+    def into(result: Tensor) -> Play | None:
+        out, *own = (one.detach().numpy() if isinstance(one, Tensor) else one for one in (result, *args))
+        return partial(_UFUNCS[name], *own, out) if name in _UFUNCS else _OTHERS[call.name](out, *own)
+
+    spare, before = place.clone(), place.clone()
+    if (trial := into(spare)) is not None:
+        with suppress(TypeError, ValueError), np.errstate(all="ignore"):
+            trial()
+            if torch.equal(spare, call.function(before if call.is_mutable else args[0], *args[1:], **call.kwargs)):
+                return into(place)
+    return None
+
+
+def _is_alike(call: _Call, name: str) -> bool:
+    """Whether torch computes an element in the type of the given tensors, as NumPy does."""
+    is_float, has_float = call.given[0].is_floating_point(), any(isinstance(one, float) for one in call.args)
+    if len({one.dtype for one in call.given}) > 1 or call.kwargs or len(call.args) > 2:
+        return False
+    return name != ("floor_divide" if is_float else "div") and (is_float or not has_float)
+
+
+def _chosen(out: Any, otherwise: Any, value: Any, where: Any) -> None:
+    np.copyto(out, otherwise)
+    np.copyto(out, value, where=where)
+
+
+def _of_one_row(out: Any, one: Any, axis: int, at: Any) -> Play | None:
+    return partial(one[0].take, at, None, out, "clip") if one.ndim == 2 and len(one) == axis == 1 else None
+
+
+_OTHERS: dict[str, Callable[..., Play | None]] = {
+    "clone": lambda out, one, *_: partial(np.copyto, out, one),
+    "copy_": lambda out, one, other, *_: partial(np.copyto, out, other),
+    "fill_": lambda out, one, value: partial(np.copyto, out, value),
+    "masked_fill": lambda out, one, where, value: partial(_chosen, out, one, value, where),
+    "masked_fill_": lambda out, one, where, value: partial(np.copyto, out, value, where=where),
+    "embedding": lambda out, table, at, *_: partial(table.take, at, 0, out, "clip"),
+    "index_select": lambda out, one, axis, at: partial(one.take, at, axis, out, "clip"),
+    "gather": _of_one_row,
+}
+"""Operations that are not element by element, from the place of the result and their arguments."""

@@ -1,0 +1,57 @@
+"""A tape computes what its function computes, to the last bit, from whatever stands in the tensors it was given."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+
+from nmtkit.layers import tapes
+
+
+def small_operations(numbers: Tensor, whole: Tensor, shown: Tensor) -> list[Tensor]:
+    """From floats `(1,6)`, whole numbers below 6 `(1,6)` and booleans `(1,6)`."""
+    table = numbers.view(6, 1) * 3.7
+    changed = numbers.clone()
+    changed[0, 2:4].fill_(-torch.inf)
+    changed.masked_fill_(shown, 2.5).add_(1.0)
+    changed.index_copy_(0, whole[0, :1] * 0, numbers / 3.0)
+    return [
+        *(numbers + changed, numbers - 1, 2 - whole, numbers * numbers, numbers / whole, whole / 4, whole // 4),
+        *(numbers // 0.3, torch.sub(whole, whole, alpha=5), torch.add(numbers, changed, alpha=0.3)),
+        *(whole == 3, whole > 2.5, numbers <= 0.1, ~shown, shown & (whole != 2), shown | shown, numbers >= changed),
+        *(
+            whole.clamp(max=3),
+            numbers.clamp(max=0.5),
+            torch.where(shown, numbers, changed),
+            numbers.masked_fill(shown, 9),
+        ),
+        *(numbers.gather(1, whole), table.index_select(0, whole[0]), torch.embedding(table, whole), changed),
+        *(torch.arange(3) + whole[:, :3], torch.zeros(2).add_(numbers[0, :2]), table.gather(0, whole.view(6, 1))),
+        *(numbers.sort(descending=True, stable=True)[1], numbers.softmax(1), torch.cat([numbers, changed])),
+    ]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.filterwarnings("error")
+def test_a_tape_computes_what_its_function_does(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+
+    def drawn() -> list[Tensor]:
+        return [torch.randn(1, 6).to(dtype), torch.randint(0, 6, (1, 6)), torch.rand(1, 6) < 0.5]
+
+    places = drawn()
+    results, tape = tapes.record(partial(small_operations, *places), list)
+    assert tape is not None
+    for number in range(4):
+        for place, new in zip(places, drawn(), strict=True):
+            place.copy_(new)
+        if number == 3:
+            places[0][0, :3] = torch.tensor([torch.inf, -torch.inf, 0.0])
+        tapes.play(tape)
+        for result, expected in zip(results, small_operations(*places), strict=True):
+            torch.testing.assert_close(result, expected, rtol=0, atol=0, equal_nan=True)
+
+
+def test_sizes_that_depend_on_numbers_are_not_taped() -> None:
+    assert tapes.record(lambda: [torch.eye(2).nonzero()], list)[1] is None
