@@ -210,6 +210,11 @@ class Batch(Rows):
         """Whether the model reads texts."""
         return self.inputs is not ABSENT and self.inputs.ids is not ABSENT
 
+    def halves(self) -> list["Batch"]:
+        """Its first and its second half as views; one example stays whole."""
+        middle = self.size // 2
+        return [self.select(slice(0, middle)), self.select(slice(middle, None))] if middle else [self]
+
     @property
     def loss_mask(self) -> Tensor:
         """Where something is to be predicted: positions of targets `(B,T)`, or of `labels`."""

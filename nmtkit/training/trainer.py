@@ -212,7 +212,7 @@ class Trainer:
             # The error is gone, and with it all that it held.
             self.optimizer.zero_grad(set_to_none=True)
             torch.cuda.empty_cache()
-            batches = [half for batch in batches for half in _halves(batch)]
+            batches = [half for batch in batches for half in batch.halves()]
 
     def _backward(self, update: GradientAccumulator, batch: Batch) -> Tensor:
         """Adds the gradient of this batch's part of the update; gives the sums of all names in `normalizers`."""
@@ -350,12 +350,6 @@ class Trainer:
             self.validations = [(update, score) for update, score in facts["validations"]]
         self._started = self._clock()  # the time that loading took is none of the training's
         return Resumed(self.update, self.stream.epoch, self.seconds)
-
-
-def _halves(batch: Batch) -> list[Batch]:
-    """The two halves of a batch; one example is left whole."""
-    middle = batch.size // 2
-    return [batch.select(slice(None, middle)), batch.select(slice(middle, None))] if middle else [batch]
 
 
 def _too_large(update: int, batches: Sequence[Batch]) -> str:
