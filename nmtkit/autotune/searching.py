@@ -2,18 +2,19 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import nn
 
 from nmtkit.autotune import cache, timing
 from nmtkit.autotune.cache import TuningResult
 from nmtkit.autotune.timing import InterleavedTimings, TimeLimitError
 from nmtkit.core import device as devices
-from nmtkit.layers.inference import PrecisionChoice, is_slow, supported_precisions
+from nmtkit.layers.inference import MEASURED, Precision, PrecisionChoice, quantize_for_inference, supported_precisions
 from nmtkit.models.base import ModelConfig
 from nmtkit.search.engine import FEW_SENTENCES
 from nmtkit.translation.inputs import SearchSpeedConfig, default_speed_config
@@ -32,13 +33,12 @@ _FEWEST = 48
 def candidate_search_configs(device: torch.device, precision: PrecisionChoice = "auto") -> list[SearchSpeedConfig]:
     """The usual configuration in this precision, and those that differ from it in one thing.
 
-    `auto` is fp32, and lets the precision differ too, but for those whose products are slow here.
+    `auto` is fp32, and lets the precision differ too.
     """
     first = default_speed_config(device, "fp32" if precision == "auto" else precision)
     candidates = [first, *(replace(first, batch_tokens=first.batch_tokens // part) for part in (2, 4))]
     if precision == "auto":
-        others = [other for other in supported_precisions(device)[1:] if device.type != "cpu" or not is_slow(other)]
-        candidates += [replace(first, precision=other) for other in others]
+        candidates += [replace(first, precision=other) for other in supported_precisions(device)[1:]]
     if device.type == "cpu" and devices.cpu_threads() > 1:
         candidates.append(replace(first, one_a_core=not first.one_a_core))
     return candidates
@@ -56,6 +56,26 @@ def search_workload_key(
     key = cache.workload_key("search", model, device)
     key["machine"] |= {"threads": threads} if threads else {}
     return {**key, "vocabularies": [vocabulary, vocabulary], "batch": [beam_size], "precision": precision}
+
+
+@dataclass(frozen=True)
+class MapTypes:
+    """What `lower_pays` found on this machine, by precision and size."""
+
+    pays: dict[str, list[bool]]
+
+
+def quantize_as_before(
+    model: nn.Module, precision: Precision, device: torch.device, read_by_rows: Collection[nn.Module] = ()
+) -> None:
+    """As `quantize_for_inference`, with the types of maps that another process has found: all give the same texts."""
+    key = {"work": "maps", "torch": torch.__version__, "machine": cache.machine(device), cache.PLAN: None}
+    is_mixed = device.type == "cpu" and precision != "fp32"  # float32 has no other types
+    known = cache.get(key, MapTypes) if is_mixed else None
+    MEASURED.update(known.config.pays if known else {})
+    quantize_for_inference(model, precision, read_by_rows)
+    if is_mixed and len(MEASURED) > (len(known.config.pays) if known else 0):
+        cache.put(key, TuningResult("maps", MapTypes(MEASURED), "rows"))
 
 
 def tune_search(

@@ -11,7 +11,7 @@ import torch
 
 from nmtkit.autotune import cache
 from nmtkit.autotune.cache import TuningResult
-from nmtkit.autotune.searching import search_workload_key, tune_search
+from nmtkit.autotune.searching import quantize_as_before, search_workload_key, tune_search
 from nmtkit.autotune.timing import time_limit
 from nmtkit.checkpoints.weights import count_parameters
 from nmtkit.core import device as devices
@@ -20,7 +20,7 @@ from nmtkit.data.batch import collate
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import UNK
 from nmtkit.language_models.shallow_fusion import ShallowFusion
-from nmtkit.layers.inference import PrecisionChoice, cast_to_16_bits, is_slow, quantize_for_inference
+from nmtkit.layers.inference import PrecisionChoice, cast_to_16_bits
 from nmtkit.models.base import Model, as_decoder, as_headed, as_seq2seq
 from nmtkit.models.ensemble import Mean
 from nmtkit.runs.folder import Notify, ignore
@@ -184,11 +184,9 @@ def open_system(run: SavedRun, how: DecodingOptions, notify: Callable[[str], Non
     known = cache.get(key, SearchSpeedConfig) if len(model.models()) == 1 else None
     speed_config = known.config if known else default_speed_config(place, "fp32" if precision == "auto" else precision)
     devices.prepare(place, threads=how.threads)
-    if notify is not None and place.type == "cpu" and how.precision != "auto" and is_slow(how.precision):
-        notify(f"precision {how.precision}: its products are slow on this processor; take fp32, or auto")
     outputs = [getattr(one, "output", None) or one for one in model.models()] if shortlist is not None else []
     parameters = count_parameters(model)  # quantized they are no parameters any more
-    quantize_for_inference(model, speed_config.precision, outputs)
+    quantize_as_before(model, speed_config.precision, place, outputs)
     return Translator(
         model,
         tokenizers,

@@ -9,13 +9,18 @@ model is cast to 16 bits. Letters: M rows, I input size, O output size.
           |W_o| over 127, so that y_mo = s_m t_o (q_m . p_o) + b_o: dynamic quantization with one scale for each row of
           x and of W (Jacob et al. 2018, "Quantization and Training of Neural Networks", section 2.2). A row's result
           depends on no other row. `ACTIVATION_FORMATS` says how q is stored for a processor.
+
+For few rows, or on a processor without instructions for it, a lower precision takes longer than float32: `lower_pays`
+measures for which rows it is quicker, map by map. For all others the map stays in float32.
 """
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
+from itertools import product
 from typing import Literal, NamedTuple
 
 import torch
@@ -39,19 +44,18 @@ INT8_MAX = 127
 """The largest whole number of weights."""
 EMULATED_RATIO = 10.0
 """A product that takes so many times as long as the fastest is emulated, not computed by instructions of its own."""
-TIMED_ROWS = (5, 80)
-"""Rows of the products that are timed: those of a beam, which are mostly work beside it, and of a batch."""
-SLOW_RATIOS = (50.0, 5.0)
-"""A precision that takes so many times as long as float32 for these rows is used only where it is asked for."""
-TRYING, CALLS = 0.005, 9
+TIMED_ROWS = (1, 5, 40, 160)
+"""Rows of the products that are timed: greedy search and a beam alone, some sentences, and a batch."""
+LAST_ROWS = (2, 16, 80)
+"""Up to so many rows a map is as for the first, second, ... of `TIMED_ROWS`."""
+MOST_TIMED = 1 << 20
+"""Numbers of weights: of a larger map a part is timed."""
+WORTH = 0.9
+"""A lower precision is used for some rows only where it takes at most this part of float32's time."""
+TRYING, CALLS = 0.002, 5
 """A timing ends after so many seconds, or so many calls."""
 OUTPUT_LAYER = "output"
 """The name of a model's output layer."""
-QUERIES_KEYS_VALUES = {
-    frozenset(["query_keys_values", "out"]): ["query_keys_values"],
-    frozenset(["query", "keys_values", "out"]): ["query", "keys_values"],
-}
-"""The maps of multi-head attention, and those of them that give queries, keys and values."""
 STEPPED_LAYERS = "decoder"
 """The name of the layers that a model steps through cell by cell; others read whole sequences in one call."""
 
@@ -66,12 +70,12 @@ class ActivationFormat(NamedTuple):
 
 
 ACTIVATION_FORMATS: tuple[ActivationFormat, ...] = (
-    ActivationFormat(127, 0),
     ActivationFormat(127, 128),
+    ActivationFormat(127, 0),
     ActivationFormat(63, 64),
 )
-"""Preferred formats first. Signed numbers are for AMX; elsewhere oneDNN has only reference code for them. Unsigned ones
-are for VNNI. AVX2 adds two products in 16 bits, which overflow with more than the seven bits of the last format."""
+"""Preferred formats first. For signed numbers oneDNN often has reference code alone, even with AMX where rows are few.
+AVX2 adds two products in 16 bits, which overflow with more than the seven bits of the last format."""
 
 
 class UnquantizedLinear(nn.Linear):
@@ -82,8 +86,7 @@ class InferenceLinear(nn.Module):
     """A linear map for inference only; `(...,I)` to `(...,O)`."""
 
     keeps_16_bits = False
-    """Whether a 16-bit result stays so: logits, which are many, and queries, keys and values of attention, which then
-    has 16 bits, too."""
+    """Whether a 16-bit result stays so: logits, which are many."""
     # What oneDNN has packed is called `packed`: other operators read it as if it were a matrix, and write beyond it.
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -106,6 +109,7 @@ class Fp32Linear(InferenceLinear):
 
     def forward(self, inputs: Tensor, relu: bool = False) -> Tensor:
         """The map, and a ReLU behind it where asked for."""
+        inputs = inputs.float() if inputs.dtype == torch.bfloat16 else inputs  # of a map in lower precision
         if self.many is not None and inputs.dtype == torch.float32 and self._pays(inputs.numel() // self.in_features):
             return _onednn(inputs, self.many, self.bias, "relu" if relu else "none")
         result = F.linear(inputs, self.weight, self.bias)
@@ -160,10 +164,31 @@ class Int8Linear(InferenceLinear):
         return result[: len(rows)].view(*inputs.shape[:-1], self.out_features)
 
 
+class MixedLinear(InferenceLinear):
+    """A map in a lower precision for as many rows as this pays for, and else in float32: see `lower_pays`."""
+
+    def __init__(self, lower: InferenceLinear, exact: Fp32Linear, pays: Sequence[bool]) -> None:
+        nn.Module.__init__(self)
+        self.out_features, self.in_features, self.bias = lower.out_features, lower.in_features, exact.bias
+        self.lower, self.exact, self.pays = lower, exact, tuple(pays)
+
+    def _kind(self, inputs: Tensor) -> InferenceLinear:
+        pays = self.pays[bisect_left(LAST_ROWS, inputs.numel() // self.in_features)]
+        return self.lower if pays else self.exact
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The map."""
+        result: Tensor = self._kind(inputs)(inputs)
+        return result
+
+    def forward_relu(self, inputs: Tensor) -> Tensor:
+        """In the type of either."""
+        return self._kind(inputs).forward_relu(inputs)
+
+
 def quantize_rows(rows: Tensor, form: ActivationFormat) -> tuple[Tensor, Tensor]:
     """Rows `(M,I)` as whole numbers of 8 bits, and their scales `(M,1)`."""
-    scales = torch.maximum(rows.amax(1, keepdim=True), -rows.amin(1, keepdim=True))
-    scales = scales.div_(form.largest).clamp_(min=torch.finfo(torch.float32).tiny)
+    scales = rows.abs().amax(1, keepdim=True).div_(form.largest).clamp_(min=torch.finfo(torch.float32).tiny)
     return _written((rows / scales).round_().to(torch.int8), form), scales
 
 
@@ -177,7 +202,7 @@ def activation_format() -> ActivationFormat:
     """The first of `ACTIVATION_FORMATS` with exact sums, computed by instructions of this processor."""
     # The largest numbers of either sign, and of both in turn: no sums are larger.
     signs = torch.tensor([[1, 1], [-1, -1], [1, -1]], dtype=torch.int8)
-    weight, rows = INT8_MAX * signs.repeat(128, 64), signs.repeat(27, 64)  # (384,128), (81,128)
+    weight, rows = INT8_MAX * signs.repeat(128, 64), signs.repeat(54, 64)  # (384,128), (162,128)
     layout = torch.ops.onednn.qlinear_prepack(weight, None), torch.ones(384), torch.zeros(384, dtype=torch.int32)
     left = ACTIVATION_FORMATS
     with _one_thread():
@@ -185,36 +210,40 @@ def activation_format() -> ActivationFormat:
             seconds = dict.fromkeys(left, math.inf)
             for form in left:
                 whole = form.largest * rows[:count]
-                product = partial(_of_whole_numbers, _written(whole.clone(), form), form.zero, *layout)
-                if torch.equal(product().double(), whole.double() @ weight.double().T):
-                    seconds[form] = _seconds(product)
+                sums = partial(_of_whole_numbers, _written(whole.clone(), form), form.zero, *layout)
+                if torch.equal(sums().double(), whole.double() @ weight.double().T):
+                    seconds[form] = _seconds(sums)
             left = tuple(form for form in left if seconds[form] < min(math.inf, EMULATED_RATIO * min(seconds.values())))
             if not left:
                 raise RuntimeError("sums of products of 8 bits are not right on this processor")
     return left[0]
 
 
-@cache
-def is_slow(precision: Precision) -> bool:
-    """Whether products of a supported precision are so slow on this CPU that they are used only where asked for."""
-    weight = torch.linspace(0.0, 9.0, 384 * 128).cos_().view(384, 128)
-    tried, exact = _KINDS[precision](weight, None), Fp32Linear(weight, None)
-    with _one_thread():
-        for count, times in zip(TIMED_ROWS, SLOW_RATIOS, strict=True):
-            rows = torch.linspace(-2.0, 3.0, count * 128).sin_().view(count, 128)
-            tried(rows)  # which makes the kernel
-            exact(rows)
-            if _seconds(partial(tried, rows)) >= times * _seconds(partial(exact, rows)):
-                return True
-    return False
+MEASURED: dict[str, list[bool]] = {}
+"""What `lower_pays` has found, by precision and size. Who puts in what an earlier process has found gets the same."""
 
 
-def _seconds(product: Callable[[], object]) -> float:
+def lower_pays(precision: Precision, inputs: int, outputs: int) -> list[bool]:
+    """Whether a map of this size is quicker in a precision than in float32, for each of `TIMED_ROWS`; by one thread."""
+    if (pays := MEASURED.get(name := f"{precision} {inputs} {outputs}")) is None:
+        outputs = min(outputs, max(MIN_OUTPUTS, MOST_TIMED // inputs))
+        weight = torch.linspace(0.0, 9.0, outputs * inputs).cos_().view(outputs, inputs)
+        lower, exact = _KINDS[precision](weight, None), Fp32Linear(weight, None)
+        every = [torch.linspace(-2.0, 3.0, count * inputs).sin_().view(count, inputs) for count in TIMED_ROWS]
+        with _one_thread():
+            for rows, one in product(every, (lower, exact)):
+                one(rows)  # which makes the kernel
+            seconds = [[_seconds(partial(one, rows)) for one in (lower, exact)] for rows in every]
+        pays = MEASURED[name] = [low <= WORTH * high for low, high in seconds]
+    return pays
+
+
+def _seconds(work: Callable[[], object]) -> float:
     """Thread time of the fastest of some calls, which other programs on the processor do not change."""
     begun = now = time.thread_time()
     least = math.inf
     for _ in range(CALLS):
-        product()
+        work()
         before, now = now, time.thread_time()
         least = min(least, now - before)
         if now - begun > TRYING:
@@ -317,26 +346,33 @@ def quantize_for_inference(model: nn.Module, precision: Precision, read_by_rows:
         if precision != "fp32":
             cast_to_16_bits(model, torch.float16 if precision == "fp16" else torch.bfloat16)
         return
-    kind = _KINDS[precision]
-    _replace_maps(model, kind, read_by_rows)
-    for module in model.modules():
-        maps = {name: child for name, child in module.named_children() if isinstance(child, InferenceLinear)}
-        for name in QUERIES_KEYS_VALUES.get(frozenset(maps), ()):
-            maps[name].keeps_16_bits = True
+    _replace_maps(model, partial(laid_out, precision), read_by_rows)
 
 
-def _replace_maps(model: nn.Module, kind: type[InferenceLinear], read_by_rows: Collection[nn.Module]) -> None:
+def _replace_maps(
+    model: nn.Module, kind: Callable[[Tensor, Tensor | None], InferenceLinear], read_by_rows: Collection[nn.Module]
+) -> None:
     for place, module in list(model.named_modules()):
         for name, child in list(module.named_children()):
             if type(child) is nn.Linear and child not in read_by_rows and child.out_features >= MIN_OUTPUTS:
                 setattr(module, name, kind(child.weight, child.bias))
-                getattr(module, name).keeps_16_bits = name == OUTPUT_LAYER
+                for part in getattr(module, name).modules():
+                    part.keeps_16_bits = name == OUTPUT_LAYER
             elif isinstance(child, nn.Linear):
                 child.weight = nn.Parameter(child.weight.t().contiguous().t(), requires_grad=False)
             elif isinstance(child, nn.RNNCellBase):
                 setattr(module, name, InferenceCell(kind, *child.parameters()))
             elif isinstance(child, nn.RNNBase) and STEPPED_LAYERS in (name, place):
                 child.cells = [InferenceCell(kind, *weights) for weights in child.all_weights]
+
+
+def laid_out(precision: Precision, weight: Tensor, bias: Tensor | None) -> InferenceLinear:
+    """A map in the types that are quickest here for one precision: `(O,I)`, `(O,)`."""
+    pays = [False] if precision == "fp32" else lower_pays(precision, *reversed(weight.shape))
+    if not any(pays):
+        return Fp32Linear(weight, bias)
+    lower = _KINDS[precision](weight, bias)
+    return lower if all(pays) else MixedLinear(lower, Fp32Linear(weight, bias), pays)
 
 
 class PaddedLinear(nn.Module):

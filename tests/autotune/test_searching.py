@@ -34,7 +34,6 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "cpu_threads", lambda: 2)
     monkeypatch.setattr(searching, "time", CLOCK)
     monkeypatch.setattr(inference, "is_supported", lambda precision: precision in ("bf16", "int8"))
-    monkeypatch.setattr(searching, "is_slow", lambda precision: False)
 
 
 @pytest.mark.parametrize(
@@ -52,14 +51,6 @@ def test_the_default_comes_first_and_the_others_differ_in_one_thing(
         fields = ("precision", "batch_tokens", "one_a_core")
         assert sum(getattr(first, name) != getattr(other, name) for name in fields) == 1
         assert named == "auto" or other.precision == named
-
-
-def test_a_precision_whose_products_are_slow_here_is_not_tried_unless_it_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(searching, "is_slow", lambda precision: precision == "int8")
-    assert {config.precision for config in candidate_search_configs(CPU)} == {"fp32", "bf16"}
-    assert {config.precision for config in candidate_search_configs(CPU, "int8")} == {"int8"}
 
 
 class Search:
@@ -184,7 +175,7 @@ def test_a_real_search_whose_products_are_slow_makes_few_of_them(
     """Products of int8 that take 0.05 s more, where nobody has noticed it before."""
     monkeypatch.undo()  # the clock is the real one
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(searching, "is_slow", lambda precision: False)
+    monkeypatch.setattr(inference, "lower_pays", lambda *_: [True] * 4)
     real, made = inference._of_whole_numbers, [0]
 
     def slow(*given: Any) -> torch.Tensor:

@@ -9,10 +9,18 @@ from prompted import Captioner
 from safetensors.torch import load_file
 
 from nmtkit import Translator
+from nmtkit.autotune import searching
 from nmtkit.core.errors import RecipeError
-from nmtkit.experiment import loading
 from nmtkit.experiment.loading import DecodingOptions, fits_fp16, load_from_options
-from nmtkit.layers.inference import InferenceCell, InferenceLinear, Precision, supported_precisions
+from nmtkit.layers import inference
+from nmtkit.layers.inference import (
+    Fp32Linear,
+    InferenceCell,
+    InferenceLinear,
+    Int8Linear,
+    Precision,
+    supported_precisions,
+)
 from nmtkit.runs.saved import find_run
 
 
@@ -43,7 +51,10 @@ LINES = ["ba ce", "du", "", "ce ba du ba", "du du ba ce ba", "ba"] * 4
 
 
 @pytest.mark.parametrize("precision", supported_precisions(torch.device("cpu")))
-def test_a_precision_gives_the_same_texts_in_batches_of_every_size(trained: Path, precision: Precision) -> None:
+def test_a_precision_gives_the_same_texts_in_batches_of_every_size(
+    trained: Path, precision: Precision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inference, "lower_pays", lambda *_: [True] * 4)
     how = DecodingOptions(str(trained), "cpu", precision=precision)
     translator = load_from_options(how)
     assert translator.speed_config.precision == precision
@@ -57,14 +68,19 @@ def test_a_precision_gives_the_same_texts_in_batches_of_every_size(trained: Path
     assert [one.score for one in together] == pytest.approx([one.score for one in alone], abs=near)
 
 
-def test_a_slow_precision_is_taken_only_where_it_is_named(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    slow = supported_precisions(torch.device("cpu"))[-1]
-    monkeypatch.setattr(loading, "is_slow", lambda precision: precision == slow)
-    said: list[str] = []
-    for precision, taken in ((slow, slow), ("auto", "fp32")):
-        how = DecodingOptions(str(trained), "cpu", precision=precision)
-        assert load_from_options(how, "translation", said.append).speed_config.precision == taken
-    assert said.count(f"precision {slow}: its products are slow on this processor; take fp32, or auto") == 1
+@pytest.mark.skipif("int8" not in supported_precisions(torch.device("cpu")), reason="no products of int8 here")
+def test_types_of_maps_are_those_that_an_earlier_process_found(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    how = DecodingOptions(str(trained), "cpu", precision="int8")
+    for low, high in ((0.0, 1.0), (1.0, 0.0)):
+        taken = {Int8Linear: low, Fp32Linear: high}
+        monkeypatch.setattr(inference, "_seconds", lambda work, taken=taken: taken[type(work.func)])
+        monkeypatch.setattr(searching, "MEASURED", measured := {})
+        monkeypatch.setattr(inference, "MEASURED", measured)
+        kinds = {type(part) for part in load_from_options(how).model.modules() if isinstance(part, InferenceLinear)}
+        assert kinds == {Int8Linear}
 
 
 def test_a_precision_that_the_device_lacks_is_refused(trained: Path) -> None:
