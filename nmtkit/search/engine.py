@@ -137,8 +137,8 @@ class Engine:
         every = CPU_POLLS_EVERY if self.device.type == "cpu" else ACCELERATOR_POLLS_EVERY
         may_refill, steps = is_plain and source is not None, 1
         while True:
-            if steps % every == 0 or log.is_due():
-                log.poll_finished(decoding.sentences.done)
+            polls = steps % every == 0 or log.is_due()
+            if polls and (log.poll_finished(decoding.sentences.done) or source is not None):
                 free, live = np.flatnonzero(~log.live), np.flatnonzero(log.live)
                 if len(live) == 0 or len(log.finished) >= size:
                     yield from reader.submit(log.take_finished(decoding, self.n_best))

@@ -31,6 +31,7 @@ class StepLog:
         self._due = np.zeros(slots, dtype=np.int64)  # when each slot reaches its length limit
         self._spans = [CompactionSpan(0, np.zeros(0, dtype=np.int64), [])]
         self._clock = 0  # steps so far
+        self._next_due = self._oldest = 0  # of the live slots
         self._before = 0  # positions of the longest prompt; sentences with prompts all begin together
         self._is_asynchronous = device.type == "cuda" and torch.cuda.is_available()
         self._polled: tuple[Tensor, torch.cuda.Event, int] | None = None  # flags, when they are there, and their step
@@ -47,6 +48,7 @@ class StepLog:
             self._sentences[slot] = SentenceRecord(number, length, limit, ids, first, row, self._clock)
         self.live[slots] = True
         self._start[slots], self._due[slots] = self._clock, self._clock + np.array(decoding.limits) - 1
+        self._look_at_live()
 
     def add(self, result: LoggedStep) -> None:
         """Adds the result of the next step."""
@@ -55,10 +57,10 @@ class StepLog:
 
     def is_due(self) -> bool:
         """Whether a sentence has reached its length limit, and must not go on."""
-        return bool((self._due[self.live] <= self._clock).any())
+        return self._next_due <= self._clock
 
-    def poll_finished(self, done: Tensor) -> None:
-        """Takes note of finished sentences; `done` is that of the decoding batch, `(B,)`.
+    def poll_finished(self, done: Tensor) -> bool:
+        """Takes note of finished sentences, and says if there are any; `done` is of the decoding batch, `(B,)`.
 
         Nobody waits for a GPU: each poll reads the flags of the poll before.
         """
@@ -71,19 +73,27 @@ class StepLog:
             else:
                 before[1].synchronize()
                 done, _, clock = before
-        ended = done.cpu().numpy() & (self._start < clock)  # another may have taken the slot since
-        ended |= self._due <= self._clock
-        for slot in np.flatnonzero(ended & self.live).tolist():
+        ended = done.cpu().numpy() & self.live
+        if not (self.is_due() or ended.any()):
+            return False
+        ended &= self._start < clock  # another may have taken the slot since
+        finished = np.flatnonzero(ended | (self._due <= self._clock) & self.live).tolist()
+        for slot in finished:
             sentence = self._sentences[slot]
             assert sentence is not None
             sentence.slot, sentence.end = slot, min(self._clock, int(self._due[slot]))
             self.finished.append(sentence)
             self.live[slot] = False
+        self._look_at_live()
+        return bool(finished)
+
+    def _look_at_live(self) -> None:
+        self._next_due = int(self._due[self.live].min(initial=np.iinfo(np.int64).max))
+        self._oldest = int(self._start[self.live].min(initial=self._clock + 1))
 
     def length(self) -> int:
-        """Positions in the next step of the live sentence that has come farthest."""
-        farthest = np.minimum(self._clock + 1, self._due) - self._start
-        return self._before + int(farthest[self.live].max(initial=0)) + 1
+        """Positions in the next step of the live sentence that has come farthest; none has reached its limit."""
+        return self._before + self._clock + 1 - self._oldest + 1
 
     def compact(self, order: Integers) -> None:
         """Keeps these slots, in this order."""
