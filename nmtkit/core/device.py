@@ -2,6 +2,7 @@
 
 import atexit
 import ctypes
+import multiprocessing
 import os
 import sys
 import threading
@@ -212,7 +213,13 @@ def prepare(
 
 
 _IN_THREADS = threading.Event()
-"""Set once threads have computed side by side."""
+"""Set once threads have computed side by side, or another one than the first."""
+
+
+def note_thread() -> None:
+    """Says that this thread computes."""
+    if threading.current_thread() is not threading.main_thread():
+        _IN_THREADS.set()
 
 
 def use_one_thread() -> None:
@@ -224,9 +231,13 @@ def use_one_thread() -> None:
 def can_fork() -> bool:
     """Whether a fork of this process can compute, with one core; on Linux only.
 
-    Not once threads have computed side by side: one of them may hold MKL's lock of memory during the fork.
+    Not once threads have computed side by side: one of them may hold MKL's lock of memory during the fork. For this no
+    fork begins in another thread than the first, or beside threads of the program that calls nmtkit, daemons left out.
     """
-    return sys.platform.startswith("linux") and not _IN_THREADS.is_set()
+    first = threading.main_thread()
+    alone = threading.current_thread() is first and all(one is first or one.daemon for one in threading.enumerate())
+    may_have_children = not multiprocessing.current_process().daemon
+    return sys.platform.startswith("linux") and alone and may_have_children and not _IN_THREADS.is_set()
 
 
 def map_batches(function: Callable[[Item], None], batches: Iterable[Item], device: torch.device) -> None:

@@ -207,7 +207,7 @@ def compare_run(
     if files is None:
         raise RecipeError(f"{run.recipe.name}: the recipe names no test set to compare on; add data.test")
     threads = threads or devices.cpu_threads()  # whatever an earlier training has set
-    translator = open_translator(run, DecodingOptions(device=str(device), threads=threads))
+    translator = open_translator(run, DecodingOptions(device=str(device), threads=threads, workers=1))
     translator.translate(pair.src for pair in islice(read_pairs(files), WARM_UP))
     result = evaluate_test_set(run, device, threads=threads)
     if result is None or not result.scores:

@@ -69,9 +69,9 @@ class DecodingOptions:
     time; on CUDA fp16, or bf16 where a number of the model would be too large for fp16."""
     engine: StepMode = "auto"
     """The steps of a search on CUDA: captured as graphs once that pays (auto), at once (graph), or never (eager)."""
-    workers: int | None = 1
-    """Processes that search on a CPU, each with one core, instead of this one with all threads. None: one per
-    thread, if there are enough lines and that is the fastest here."""
+    workers: int | None = None
+    """Processes that search on a CPU, each with one core, instead of this one with all threads. None: a fork per
+    thread, if there are enough lines, that is the fastest here, and `nmtkit.core.device.can_fork`."""
     batch_tokens: int | None = None
     """Padded source tokens in a batch."""
     search_settings: Mapping[str, object] | None = None
@@ -310,6 +310,7 @@ def open_autotuned(
     again: bool = False,
 ) -> tuple[Translator, TuningResult[SearchSpeedConfig]]:
     """Opens a run in the fastest configuration of this machine, for which it is prepared; see `tune_search`."""
+    how = replace(how, workers=1)
     default = open_translator(run, how)
     opened: dict[str, Translator] = {default.speed_config.precision: default}
 

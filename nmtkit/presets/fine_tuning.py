@@ -174,7 +174,7 @@ def score_before(run: SavedRun, device: torch.device, threads: int | None = None
     if not tests or source.recipe.task != run.recipe.task:
         return
     notify(f"before fine-tuning: scoring {origin.run} on the test sets ({', '.join(tests)})")
-    options = DecodingOptions(device=str(device), weights=origin.weights, threads=threads)
+    options = DecodingOptions(device=str(device), weights=origin.weights, threads=threads, workers=1)
     before = {text: _score(source, options, files, run.recipe).value for text, files in tests.items()}
     write_json(run.folder.origin, origin.model_copy(update={"before": before}).model_dump(mode="json"))
 
@@ -186,7 +186,8 @@ def score_after(
     origin, changes = read_origin(run.folder), []
     if origin is None:
         return []
-    options, tests = DecodingOptions(device=str(device), threads=threads), _tests(run.recipe, origin)
+    options = DecodingOptions(device=str(device), threads=threads, workers=1)
+    tests = _tests(run.recipe, origin)
     for text, before in origin.before.items():
         if text in tests:
             after = own if text == OWN and own is not None else _score(run, options, tests[text], run.recipe)

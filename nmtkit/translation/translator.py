@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, overload
 import torch
 from typing_extensions import override
 
+from nmtkit.core import device as devices
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.features import Rows
 from nmtkit.data.batch import Batch
@@ -87,8 +88,9 @@ class Translator(TextModel):
     def translate(self, lines: str | Iterable[str]) -> str | list[str]:
         """The best translation of each line, or of the one line that is given by itself.
 
-        An empty line gives an empty line. Only `search` says what was cut. A model without a source goes on with the
-        line, which is then the beginning of the text, and writes from nothing where it is empty.
+        An empty line gives an empty line. Only `search` says what was cut; it also says how cores are used. A model
+        without a source goes on with the line, which is then the beginning of the text, and writes from nothing where
+        it is empty.
         """
         if isinstance(lines, str):
             return self.translate([lines])[0]
@@ -107,6 +109,9 @@ class Translator(TextModel):
         A line is what the model reads: text, or rows of numbers `(R,F)`; or the prompt that it goes on with.
         A request has constraints on the translation. With attention, or `need_copies`, a model that copies says what it
         copied, and its p_gen.
+
+        Many lines are searched on all cores, as `nmtkit translate` does: by forks of this process where that is
+        fastest, else by threads. Scripts need no `if __name__ == "__main__"` for it. Several threads may search.
         """
         require_list(lines=lines)
         requests = [Request.of(line, f"line {number}") for number, line in enumerate(lines, start=1)]
@@ -145,6 +150,7 @@ class Translator(TextModel):
                 waiting = RequestQueue(self, place, count, self.config.hypotheses)
                 yield from LineStream(self._encode_lines, waiting, pool.searches, False, pool.close).run(windows)
             return
+        devices.note_thread()
         on_cpu = self.device.type == "cpu"
         count = torch.get_num_threads() if on_cpu and self.speed_config.one_a_core else 1
         waiting = RequestQueue(self, self.device, count, self.config.hypotheses)

@@ -10,9 +10,11 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -22,6 +24,7 @@ from untrained import learned, untrained
 
 from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError
+from nmtkit.experiment.loading import MIN_LINES_FOR_WORKERS, load_translator
 from nmtkit.translation import stream
 from nmtkit.translation.inputs import bucket_width
 from nmtkit.translation.result import EMPTY, Translation
@@ -106,6 +109,30 @@ def test_threads_find_the_same(kind: str) -> None:
 )
 def test_workers_find_the_same(server: Server, kind: str, processes: int, from_scratch: bool) -> None:
     fresh(server, finds_the_same, kind, processes, from_scratch)
+
+
+def uses_the_cores(run: str) -> None:
+    """As a script does, without a word about processes: forks from its first thread alone, else threads."""
+    forks: list[int] = []
+    os.register_at_fork(after_in_parent=lambda: forks.append(1))
+    translator = load_translator(run, "cpu", threads=2, search_settings={"beam_size": 1, "max_length": 3})
+    lines = [" ".join(["ba", "ce", "du"][: n % 4]) for n in range(MIN_LINES_FOR_WORKERS)]
+    found = translator.translate(lines)
+    assert len(forks) == 2
+    other = threading.Thread(target=threading.Event().wait, args=(0.2,))
+    other.start()
+    assert not devices.can_fork(), "beside a thread that may be in the middle of anything"
+    other.join()
+    assert devices.can_fork()
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(translator.translate, [lines, lines])) == [found, found]
+    assert translator.translate(lines) == found
+    assert len(forks) == 2
+
+
+@FORKS
+def test_python_uses_the_cores_as_the_command_does(server: Server, trained: Path) -> None:
+    fresh(server, uses_the_cores, str(trained))
 
 
 def test_who_types_is_answered_before_the_next_line() -> None:
