@@ -18,6 +18,7 @@ from nmtkit.checkpoints.weights import EMA, OPTIMIZER, WEIGHTS, Ema, assign_weig
 from nmtkit.core.device import trim_malloc
 from nmtkit.core.errors import CheckpointError, TrainingError
 from nmtkit.data.batch import Batch
+from nmtkit.layers.non_finite import where_they_begin
 from nmtkit.models.base import Model
 from nmtkit.training import distributed, optimizers, randomness
 from nmtkit.training.config import TrainingConfig
@@ -158,6 +159,7 @@ class Trainer:
         self.lr = self.config.schedule.rate(self.config.lr, progress)
         self.peak_lr = max(self.peak_lr, self.lr)
 
+        self._last_batch = batches[-1]
         sums = self._gradients(batches, counts)  # one of each of `normalizers`
         if distributed.size() > 1:  # what one process did not use another may have used
             for parameter in self.parameters.values():
@@ -202,16 +204,18 @@ class Trainer:
         whole = batches
         while True:
             try:
-                sums = reduce(torch.add, [self._backward(update, batch) for batch in batches])
+                return reduce(torch.add, [self._backward(update, batch) for batch in batches])
             except torch.OutOfMemoryError as fault:
                 if max(batch.size for batch in batches) == 1:
-                    raise TrainingError(_too_large(self.update + 1, batches)) from fault
-            else:
-                self._halved += batches is not whole
-                return sums
+                    raise TrainingError(
+                        f"update {self.update + 1}: even one example at a time does not fit into memory (the longest "
+                        f"has {max(int(one.lengths.max()) + one.n_tokens for one in batches):,} positions in all); "
+                        "lower data.max_length, or train a smaller model"
+                    ) from fault
             # The error is gone, and with it all that it held.
             self.optimizer.zero_grad(set_to_none=True)
             torch.cuda.empty_cache()
+            self._halved += batches is whole
             batches = [half for batch in batches for half in batch.halves()]
 
     def _backward(self, update: GradientAccumulator, batch: Batch) -> Tensor:
@@ -258,10 +262,13 @@ class Trainer:
 
     def _not_finite(self, last: _PendingUpdate) -> str:
         place = ", ".join(f"{key} {value}" for key, value in last.position.items() if isinstance(value, int))
+        batch = self._last_batch.to(self.device)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.in_bf16):
+            cause = where_they_begin(self.model, lambda: self.model(batch, keep=batch.loss_mask))
         return (
-            f"update {last.update}: the loss or its gradient is not finite, {_GIVE_UP_AFTER} updates in a row; "
-            f"the last bad batch is the one at {place} of the training data. Lower training.lr, lengthen the warmup, "
-            "set training.clip_norm, or use precision fp32; then go on with --resume from the last save"
+            f"update {last.update}: the loss or its gradient is not finite, {_GIVE_UP_AFTER} updates in a row; the "
+            f"last bad batch is the one at {place} of the training data; {cause}. Lower training.lr, lengthen the "
+            "warmup, set training.clip_norm, or use precision fp32; then go on with --resume from the last save"
         )
 
     def validate(self, evaluate: Callable[[Model], dict[str, float]]) -> Evaluated:
@@ -350,12 +357,3 @@ class Trainer:
             self.validations = [(update, score) for update, score in facts["validations"]]
         self._started = self._clock()  # the time that loading took is none of the training's
         return Resumed(self.update, self.stream.epoch, self.seconds)
-
-
-def _too_large(update: int, batches: Sequence[Batch]) -> str:
-    source = max(int(batch.lengths.max()) for batch in batches)
-    wanted = max(batch.n_tokens for batch in batches)
-    return (
-        f"update {update}: even one example at a time does not fit into the memory of the device ({source:,} positions "
-        f"are read and {wanted:,} written); lower data.max_length, or train a smaller model"
-    )

@@ -67,7 +67,7 @@ def test_all_gradients_of_the_update_are_made_anew(tmp_path):
 
 
 def test_one_example_that_does_not_fit_is_a_fault_with_its_size(tmp_path):
-    with pytest.raises(TrainingError, match=r"update 1: even one example at a time .*\(\d+ positions .*max_length"):
+    with pytest.raises(TrainingError, match=r"update 1: even one example .*has \d+ positions in all.*max_length"):
         trained(tmp_path, 0)
 
 
