@@ -28,6 +28,7 @@ from nmtkit.runs.batches import training_batches
 from nmtkit.runs.saved import SavedRun, build_model, sizes_of
 from nmtkit.training import distributed, randomness
 from nmtkit.training.config import TrainingConfig
+from nmtkit.training.distributed import GradientSum
 from nmtkit.training.objectives.likelihood import likelihood
 from nmtkit.training.objectives.objective import OBJECTIVES, GradientAccumulator
 from nmtkit.training.trainer import Trainer
@@ -135,9 +136,9 @@ class OOMSafeTrainer(Trainer):
     fault: type[Exception] | None = None
     """Of an update since this was last set: OutOfMemoryError or TimeLimitError."""
 
-    def _backward(self, update: GradientAccumulator, batch: Batch) -> Tensor:
+    def _backward(self, update: GradientAccumulator, batch: Batch, last: GradientSum | None = None) -> Tensor:
         try:
-            return super()._backward(update, batch)
+            return super()._backward(update, batch, last)
         except (torch.OutOfMemoryError, TimeLimitError) as fault:
             self.fault = type(fault)
         self.optimizer.zero_grad(set_to_none=True)

@@ -94,6 +94,7 @@ def launch_energies(
             COVERED=coverage is not None,
             ROWS=rows,
             COLUMNS=columns,
+            num_warps=8 if columns == TILE else 4,
             enable_fp_fusion=FUSED,
         )
     return result

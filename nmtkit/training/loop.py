@@ -58,7 +58,7 @@ def train(
         `Resumed` where it is; `Step` after the first update, every `log_every` updates, and before every validation and
         save; `Evaluated`, `Saved`, and one `Stopped`.
     """
-    with randomness.deterministic(device, config.deterministic), ReadAhead(stream) as batches:
+    with randomness.deterministic(device, config.deterministic), ReadAhead(stream, device) as batches:
         training = Trainer(model, batches, config, checkpoints, device, clock)
         if resume:
             yield training.restore(seed)

@@ -34,11 +34,11 @@ class BatchIterator(Protocol):
 class ReadAhead:
     """The same batches in the same order: `epoch` and `state` are those of the batch that comes next.
 
-    What the stream raises, the batch that it was to give raises when its turn comes.
+    What the stream raises, the batch that it was to give raises when its turn comes. For CUDA batches are pinned.
     """
 
-    def __init__(self, stream: BatchIterator) -> None:
-        self._stream = stream
+    def __init__(self, stream: BatchIterator, device: torch.device) -> None:
+        self._stream, self._pins = stream, device.type == "cuda"
         self._coming: deque[Future[tuple[dict[str, Any], int, Batch]]] = deque()
         self._thread: ThreadPoolExecutor | None = None
 
@@ -87,4 +87,5 @@ class ReadAhead:
 
     def _draw(self) -> tuple[dict[str, Any], int, Batch]:
         state, epoch = self._stream.state(), self._stream.epoch
-        return state, epoch, next(self._stream)
+        batch = next(self._stream)
+        return state, epoch, batch.mapped(lambda tensor: tensor.pin_memory()) if self._pins else batch

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from nmtkit.layers.non_finite import where_they_begin
 from nmtkit.models.base import Model
 from nmtkit.training import distributed, optimizers, randomness
 from nmtkit.training.config import TrainingConfig
+from nmtkit.training.distributed import GradientSum
 from nmtkit.training.events import Evaluated, Reason, Resumed, Saved, Step, Stopped
 from nmtkit.training.objectives.objective import LOSS, GradientAccumulator, build_objectives
 from nmtkit.training.read_ahead import BatchIterator
@@ -161,12 +162,7 @@ class Trainer:
 
         self._last_batch = batches[-1]
         sums = self._gradients(batches, counts)  # one of each of `normalizers`
-        if distributed.size() > 1:  # what one process did not use another may have used
-            for parameter in self.parameters.values():
-                if parameter.grad is None and parameter.requires_grad:
-                    parameter.grad = torch.zeros_like(parameter)
-        gradients = [parameter.grad for parameter in self.parameters.values() if parameter.grad is not None]
-        distributed.all_reduce_sum([*gradients, sums])
+        distributed.all_reduce_sum(sums)
         norm = clip_grad_norm_(self.parameters.values(), self.config.clip_norm or math.inf)
         # Skipped, not stopped, so that one bad batch costs nothing but itself.
         bad = ~torch.isfinite(norm + sums.sum())
@@ -194,17 +190,21 @@ class Trainer:
         return dict(zip(counts, distributed.sum_over_ranks(list(counts.values())), strict=True))
 
     def _gradients(self, batches: Sequence[Batch], counts: Mapping[str, int]) -> Tensor:
-        """Adds up the gradients of an update; gives the sums of all names in `normalizers`.
+        """Adds up the gradients of an update in all processes; gives the sums here of all names in `normalizers`.
 
         Where memory does not suffice all is done again with halved batches. The loss is a sum over examples, divided by
         the counts of the whole update, so its gradient is the same.
         """
         chunk_bytes = _CHUNK_BYTES.get(self.device.type, _CHUNK_BYTES["cpu"])
         update = GradientAccumulator(self.model, self.objectives, counts, self.device, chunk_bytes)
+        summed = GradientSum([one for one in self.parameters.values() if one.requires_grad])
         whole = batches
         while True:
             try:
-                return reduce(torch.add, [self._backward(update, batch) for batch in batches])
+                of_last = [*[None] * (len(batches) - 1), summed]
+                sums = reduce(torch.add, map(partial(self._backward, update), batches, of_last))
+                summed.finish()
+                return sums
             except torch.OutOfMemoryError as fault:
                 if max(batch.size for batch in batches) == 1:
                     raise TrainingError(
@@ -218,10 +218,10 @@ class Trainer:
             self._halved += batches is whole
             batches = [half for batch in batches for half in batch.halves()]
 
-    def _backward(self, update: GradientAccumulator, batch: Batch) -> Tensor:
+    def _backward(self, update: GradientAccumulator, batch: Batch, last: GradientSum | None = None) -> Tensor:
         """Adds the gradient of this batch's part of the update; gives the sums of all names in `normalizers`."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.in_bf16):
-            sums = update.backward(batch)
+            sums = update.backward(batch, around_last=last.begun() if last else nullcontext())
         return torch.cat([sums[name].view(1) for name in self.normalizers])
 
     def report(self) -> Step:

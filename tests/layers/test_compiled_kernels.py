@@ -122,4 +122,4 @@ def test_what_is_launched_compiles(
     for launch in launches:
         made = compiled(launch, capability)
         assert f".target sm_{capability}" in made.asm["ptx"]
-        assert stack_of(made.asm["cubin"], tmp_path) == 0, launch
+        assert stack_of(made.asm["cubin"], tmp_path) == 0, launch[2]

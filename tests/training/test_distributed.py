@@ -71,6 +71,50 @@ def test_two_processes_of_srun(tmp_path):
     start_two(one_of_srun, tmp_path)
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_gradients_are_sent_while_backward_computes_those_of_lower_layers(monkeypatch, again):
+    """Of two processes whose gradients are the same; one layer is not used."""
+    sent, state = [], {"whole": False}
+
+    def all_reduce(flat, async_op):
+        assert async_op
+        sent.append((flat.numel(), state["whole"]))
+        flat.mul_(2)
+
+    monkeypatch.setattr(distributed, "_is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "all_reduce", all_reduce)
+    monkeypatch.setattr(distributed, "_BUCKET_BYTES", 4 * 30)
+    torch.manual_seed(1)
+    layers = torch.nn.ModuleList(torch.nn.Linear(5, 5) for _ in range(5))
+    rows = torch.randn(3, 5)
+
+    def loss(rows):
+        for layer in [*layers[:2], *layers[3:]]:
+            rows = layer(rows).sigmoid()
+        return rows.sum()
+
+    loss(rows).backward()
+    expected = [None if p.grad is None else 2 * p.grad for p in layers.parameters()]
+    layers.zero_grad()
+    summed = distributed.GradientSum(list(layers.parameters()))
+    loss(rows[:1]).backward()
+    with summed.begun():
+        loss(rows[1:]).backward()
+    state["whole"] = True
+    assert sent == [(30, False), (30, False)]  # the last two; the third waits for a layer that nothing reaches
+    if again:  # memory did not suffice
+        layers.zero_grad()
+        with summed.begun():
+            loss(rows).backward()
+        assert len(sent) == 2
+    summed.finish()
+    assert sent == [(30, False), (30, False), *[(30, True)] * 3]
+    for parameter, gradient in zip(layers.parameters(), expected, strict=True):
+        torch.testing.assert_close(parameter.grad, torch.zeros_like(parameter) if gradient is None else gradient)
+    loss(rows).backward()  # nothing of it is left
+    assert len(sent) == 5
+
+
 JOINING = {"unfreeze_every": 2, "layer_decay": 0.5, "freeze": ["src_embedding"]}
 
 
@@ -93,6 +137,11 @@ def one_of_two(rank: int, port: int, folder: str) -> None:
     assert torch.equal(everyone[0], everyone[1])
 
     training("joining", max_updates=6, **JOINING)
+
+    distributed._BUCKET_BYTES = 8 * 50  # of this tiny model several
+    cut = training("cut", max_updates=6, clip_norm=0.05, schedule={"kind": "constant", "warmup": 3})[1]
+    assert all(torch.equal(a, b) for a, b in zip(cut.parameters(), model.parameters(), strict=True))
+    training("joining-cut", max_updates=6, **JOINING)
 
     # One process is told to stop: both do, and resuming gives each its own random numbers back.
     straight = training("straight", max_updates=6, dropout=0.3)[1]
@@ -142,9 +191,10 @@ def test_two_processes_train_as_one_with_twice_the_batches(tmp_path):
         torch.testing.assert_close(saved[f"weights/{name}"], parameter.detach(), rtol=1e-12, atol=1e-12)
     config = settings(max_updates=6, accumulate=2, **JOINING)
     joining, _ = run(tmp_path / "joined", config, tiny_model(7, dtype=torch.float64), TinyStream(per_epoch=8))
-    saved = CheckpointManager(tmp_path / "joining").load_last()[0]
-    for name, parameter in joining.named_parameters():
-        torch.testing.assert_close(saved[f"weights/{name}"], parameter.detach(), rtol=1e-12, atol=1e-12)
+    for name in ("joining", "joining-cut"):
+        saved = CheckpointManager(tmp_path / name).load_last()[0]
+        for weight, parameter in joining.named_parameters():
+            torch.testing.assert_close(saved[f"weights/{weight}"], parameter.detach(), rtol=1e-12, atol=1e-12)
     alone = [(step.loss, step.tokens, step.grad_norm) for step in steps(events)]
     for rank in range(2):
         together = torch.load(tmp_path / f"{rank}.pt")

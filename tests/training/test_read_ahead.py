@@ -8,6 +8,8 @@ from tiny_training import TinyStream
 
 from nmtkit.training.read_ahead import AHEAD, ReadAhead
 
+CPU = torch.device("cpu")
+
 
 class Ending(TinyStream):
     """Fails where the third batch should come."""
@@ -23,13 +25,13 @@ def draw(stream, count):
 
 
 def test_batches_and_their_places_are_those_of_the_stream():
-    with ReadAhead(TinyStream(per_epoch=3)) as ahead:
+    with ReadAhead(TinyStream(per_epoch=3), CPU) as ahead:
         assert draw(ahead, 8) == draw(TinyStream(per_epoch=3), 8)
 
 
 def test_goes_on_where_a_state_was_taken_and_not_where_it_had_read_to():
     stream, behind = TinyStream(), TinyStream()
-    with ReadAhead(stream) as ahead:
+    with ReadAhead(stream, CPU) as ahead:
         draw(ahead, 2)
         state = ahead.state()
         ahead.pause()
@@ -42,7 +44,7 @@ def test_goes_on_where_a_state_was_taken_and_not_where_it_had_read_to():
 
 
 def test_a_fault_comes_with_the_batch_that_is_not_there():
-    with ReadAhead(Ending()) as ahead:
+    with ReadAhead(Ending(), CPU) as ahead:
         assert len(draw(ahead, 2)) == 2
         with pytest.raises(OSError, match="the disk is gone"):
             next(ahead)
@@ -50,7 +52,7 @@ def test_a_fault_comes_with_the_batch_that_is_not_there():
 
 def test_no_thread_is_left_in_a_pause_and_threads_of_torch_stay_as_they_were():
     threads, computing = threading.active_count(), torch.get_num_threads()
-    with ReadAhead(TinyStream()) as ahead:
+    with ReadAhead(TinyStream(), CPU) as ahead:
         next(ahead)
         assert threading.active_count() == threads + 1
         ahead.pause()
@@ -58,3 +60,23 @@ def test_no_thread_is_left_in_a_pause_and_threads_of_torch_stay_as_they_were():
         next(ahead)
     assert threading.active_count() == threads
     assert torch.get_num_threads() == computing
+
+
+def test_for_cuda_batches_are_pinned_by_the_thread_that_prepares_them(monkeypatch):
+    pinned = []
+
+    def pin(tensor):
+        pinned.append(threading.current_thread())
+        return tensor
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
+    with ReadAhead(TinyStream(), torch.device("cuda")) as ahead:
+        assert len(next(ahead).tensors()) * (1 + AHEAD) >= len(pinned) > 0
+    assert threading.main_thread() not in pinned
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_batches_for_cuda_are_pinned():
+    with ReadAhead(TinyStream(), torch.device("cuda")) as ahead:
+        assert all(tensor.is_pinned() for tensor in next(ahead).tensors())

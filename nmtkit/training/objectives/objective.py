@@ -7,6 +7,7 @@ each by its normalizer.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
@@ -161,10 +162,13 @@ class GradientAccumulator:
     chunk_bytes: int
     """Largest size of the log-probabilities in memory at a time."""
 
-    def backward(self, batch: Batch, read: Reader | None = None) -> dict[str, Tensor]:
+    def backward(
+        self, batch: Batch, read: Reader | None = None, around_last: AbstractContextManager[None] | None = None
+    ) -> dict[str, Tensor]:
         """Adds the gradient of a batch, which is on the CPU; returns the sums of all objectives by name, on the device.
 
-        `read` may stand for `Model.read`.
+        `read` may stand for `Model.read`. The last pass of backward runs in `around_last`, unless an objective has
+        passes of its own.
 
         Log-probabilities are by far the largest tensors. The output layer is therefore run in parts: backward goes from
         each part's loss to the input of `predict`, the rows of the model's output and the memory, before the next part
@@ -174,7 +178,9 @@ class GradientAccumulator:
         inputs, memory = self._read(batch, read or self.model.read)
         gradients = self._losses_of_the_whole(inputs, totals)
         gradients = self._backward_in_parts(inputs, memory, totals) + gradients
-        _backward([tensor for tensor, _ in gradients], [gradient for _, gradient in gradients])
+        is_last = all(type(one).custom_backward is Objective.custom_backward for one in self.objectives)
+        with around_last if around_last is not None and is_last else nullcontext():
+            _backward([tensor for tensor, _ in gradients], [gradient for _, gradient in gradients])
         for objective in self.objectives:
             _add(totals, objective.custom_backward(self, batch))
         return totals
