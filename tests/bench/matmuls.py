@@ -114,6 +114,11 @@ class MatmulTrace:
 class _Recorder(TorchDispatchMode):
     """Counts the products among the operators that are called in this thread."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: torch would load its compiler to keep it out, which takes as long as torch itself."""
+        return False
+
     def __init__(self, counts: Counter[Product]) -> None:
         super().__init__()
         self._counts = counts
