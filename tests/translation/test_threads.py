@@ -1,0 +1,95 @@
+"""Two Python threads that search at once, with one model and one engine or two: each finds what it finds alone."""
+
+import random
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
+from threading import Barrier
+from typing import Any
+
+import pytest
+import torch
+from untrained import KNOWN, WORDS, untrained
+
+from nmtkit.translation.translator import Translator
+
+
+def case(name: str, shared: bool, device: str, count: int) -> Any:
+    """One translator for both threads, or each its own of one model; so many sentences each."""
+    marks = [pytest.mark.slow] if count > 100 else []
+    if device == "cuda":
+        marks += [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+    return pytest.param(name, shared, device, count, marks=marks)
+
+
+CASES = [
+    case("transformer", True, "cpu", 8),
+    case("transformer", True, "cpu", 1000),
+    case("transformer", False, "cpu", 1000),
+    case("pointer-generator-coverage", True, "cpu", 1000),
+    case("transformer", True, "cuda", 60),
+    case("transformer", False, "cuda", 60),
+    case("pointer-generator-coverage", True, "cuda", 60),
+    case("transformer", True, "cuda", 1000),
+]
+SEARCH = {"beam_size": 4, "no_repeat_ngram": 2, "min_length": 2, "max_length": 12}
+
+
+@pytest.fixture(autouse=True)
+def turns() -> Iterator[None]:
+    """Threads take turns so often that they meet everywhere."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-4)
+    yield
+    sys.setswitchinterval(before)
+
+
+def sentences(count: int, seed: int) -> list[str]:
+    draw = random.Random(seed)
+    words = [word for line in [*KNOWN, "Zyx Abc"] for word in line.split()]
+    return [" ".join(draw.choices(words, k=draw.randint(1, 7))) for _ in range(count)]
+
+
+def translator_on(name: str, device: str) -> Translator:
+    translator = untrained(name, WORDS, 4.0, **SEARCH)
+    model = translator.model if device == "cpu" else translator.model.float()
+    return Translator(model.to(device), WORDS, translator.config)
+
+
+def one_by_one(translator: Translator, lines: list[str]) -> list[str]:
+    return [translator.translate(line) for line in lines]
+
+
+def few_by_few(translator: Translator, lines: list[str]) -> list[str]:
+    return [text for first in range(0, len(lines), 5) for text in translator.translate(lines[first : first + 5])]
+
+
+@cache
+def alone(name: str, device: str, count: int) -> list[list[str]]:
+    """What one thread finds."""
+    return [one_by_one(translator_on(name, device), sentences(count, seed)) for seed in (1, 2)]
+
+
+def at_once(*jobs: Callable[[], list[str]]) -> list[list[str]]:
+    """The results of jobs in threads that begin together."""
+    begin = Barrier(len(jobs))
+
+    def run(job: Callable[[], list[str]]) -> list[str]:
+        begin.wait()
+        return job()
+
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        return list(pool.map(run, jobs))
+
+
+@pytest.mark.parametrize(("name", "shared", "device", "count"), CASES)
+def test_translators(name: str, shared: bool, device: str, count: int) -> None:
+    lines = [sentences(count, seed) for seed in (1, 2)]
+    expected = alone(name, device, count)
+    assert len({text for own in expected for text in own}) > 10
+    first = translator_on(name, device)
+    both = [first, first if shared else Translator(first.model, WORDS, first.config)]
+    ways = (one_by_one, one_by_one) if count < 100 else (one_by_one, few_by_few)
+    jobs = [partial(way, translator, own) for way, translator, own in zip(ways, both, lines, strict=True)]
+    assert at_once(*jobs) == expected
