@@ -88,4 +88,4 @@ class ReadAhead:
     def _draw(self) -> tuple[dict[str, Any], int, Batch]:
         state, epoch = self._stream.state(), self._stream.epoch
         batch = next(self._stream)
-        return state, epoch, batch.mapped(lambda tensor: tensor.pin_memory()) if self._pins else batch
+        return state, epoch, batch.mapped(lambda tensor: tensor.contiguous().pin_memory()) if self._pins else batch
