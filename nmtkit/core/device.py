@@ -208,8 +208,11 @@ def prepare(
         tune_malloc()
         if torch.get_num_threads() > 1 and WAITING_VARIABLE in os.environ:
             _start_spin_guard()
-    elif device.type == "cuda" and device.index is not None:
-        torch.cuda.set_device(device)  # streams, graphs and Triton's programs are those of the current device
+    elif device.type == "cuda":
+        # cuDNN plans its attention anew for each shape, which takes as long as several updates.
+        torch.backends.cuda.enable_cudnn_sdp(False)
+        if device.index is not None:
+            torch.cuda.set_device(device)  # streams, graphs and Triton's programs are those of the current device
 
 
 _IN_THREADS = threading.Event()

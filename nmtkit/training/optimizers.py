@@ -43,24 +43,23 @@ def adadelta(config: "OptimizerConfig", groups: Groups) -> Optimizer:
 @OPTIMIZERS.register("adagrad")
 def adagrad(config: "OptimizerConfig", groups: Groups) -> Optimizer:
     """Duchi, Hazan and Singer 2011."""
-    start, fused = config.initial_accumulator, _is_fused_on_cuda("adagrad", groups)
-    return Adagrad(groups, lr=config.lr, eps=config.eps or 1e-10, initial_accumulator_value=start, fused=fused)
+    start = config.initial_accumulator
+    return Adagrad(groups, lr=config.lr, eps=config.eps or 1e-10, initial_accumulator_value=start)
 
 
 @OPTIMIZERS.register("sgd")
 def sgd(config: "OptimizerConfig", groups: Groups) -> Optimizer:
     """Plain descent, with momentum if asked for."""
-    fused = _is_fused_on_cuda("sgd", groups)
+    fused = _is_on_cuda(groups)
     optimizer = SGD(groups, lr=config.lr, momentum=config.momentum, fused=fused)
     if fused and config.momentum:  # torch's is there, but unwritten, after a first step that was called off
         optimizer.state.update({p: {"momentum_buffer": torch.zeros_like(p)} for g in groups for p in g["params"]})
     return optimizer
 
 
-def _is_fused_on_cuda(name: str, groups: Groups) -> bool | None:
-    """True for parameters there, if this torch has a fused kernel: its step is called off without a wait."""
-    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
-    return (groups[0]["params"][0].is_cuda and has_kernel(f"aten::_fused_{name}_", "CUDA")) or None
+def _is_on_cuda(groups: Groups) -> bool | None:
+    """True for parameters there, where a step by the fused kernel is called off without a wait."""
+    return groups[0]["params"][0].is_cuda or None
 
 
 if TYPE_CHECKING:
@@ -107,7 +106,7 @@ def skippable_step(bad: Tensor, optimizer: Optimizer, lr: float) -> None:
     """One optimizer step, or none at all if `bad` is true: weights, running means and step counts stay as they are.
 
     `bad` is a bool scalar on the parameters' device. The fused kernels read it there, without a wait for the device;
-    torch has none of Adadelta.
+    torch has none of Adadelta, nor on CUDA of Adagrad.
     """
     for group in optimizer.param_groups:
         group["lr"] = lr * group.get("factor", 1.0)
