@@ -1,13 +1,13 @@
 """Tapes: the operations that a function made on a CPU, repeated on and into the same tensors, without the function.
 
-Of an operation on a few numbers most of the time is torch's way to it. NumPy's is half as long, so that small ones that
-are the same in both, to the last bit, are repeated by it.
+Operations on a few numbers are repeated by NumPy, which calls them in half the time, where its results are the same.
 """
 
 from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
+from warnings import catch_warnings
 
 import numpy as np
 import torch
@@ -18,17 +18,17 @@ from torch.utils._pytree import tree_leaves
 
 R = TypeVar("R")
 Play = Callable[[], object]
-"""Repeats an operation."""
 
 FEW_NUMBERS = 4096
 """Operations whose result has no more numbers are repeated by NumPy."""
+_CHANGES_SHAPES = {torch.Tag.dynamic_output_shape, torch.Tag.inplace_view}
+_READS = ("_local_scalar_dense", "equal", "is_nonzero")
 _NARROW = (torch.float16, torch.bfloat16)
-_NAMES = "add sub mul div eq ne lt le gt ge bitwise_and bitwise_or floor_divide"
-_OF_NUMPY = (
-    "add subtract multiply true_divide equal not_equal less less_equal greater greater_equal bitwise_and bitwise_or "
-    "floor_divide"
-)
-_UFUNCS = {name: getattr(np, other) for name, other in zip(_NAMES.split(), _OF_NUMPY.split(), strict=True)}
+_UFUNCS = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.true_divide}
+_UFUNCS |= {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater}
+_UFUNCS |= {name: getattr(np, name) for name in ("bitwise_and", "bitwise_or", "floor_divide")}
+_UFUNCS["ge"] = np.greater_equal
+_copy: Callable[..., object] = np.copyto
 
 
 class _Call:
@@ -67,11 +67,11 @@ class _OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch 
 
 
 def record(once: Callable[[], R], tensors: Callable[[R], list[Tensor]]) -> tuple[R, list[Play] | None]:
-    """What `once` returns, and its operations; None where sizes may change. The `tensors` of the result are read."""
+    """What `once` returns, and its operations; None if numbers decide them. The `tensors` of the result are read."""
     with _OpRecorder() as notes:
         result = once()
     calls = notes.calls
-    if any(torch.Tag.dynamic_output_shape in call.func.tags for call in calls):
+    if any(call.name in _READS or _CHANGES_SHAPES & set(call.func.tags) for call in calls):
         return result, None
     read = {id(one) for one in [*tensors(result), *(one for call in calls for one in call.given)]}
     written = {_memory(one) for call in calls if call.func._schema.is_mutable for one in call.given}
@@ -101,8 +101,9 @@ def _again(call: _Call, read: Container[int], written: Container[int]) -> Play |
         return again
     spare = tuple(map(torch.clone, made))
     try:
-        again(out=spare if len(made) > 1 else spare[0])
-    except (TypeError, RuntimeError):  # it takes no `out`
+        with catch_warnings(action="error"):  # of results in another shape
+            again(out=spare if len(made) > 1 else spare[0])
+    except (TypeError, RuntimeError, Warning):  # it takes no `out`
         return partial(_put, [one if id(one) in read else None for one in made], again)
     return partial(again, out=tuple(made) if len(made) > 1 else made[0])
 
@@ -123,12 +124,15 @@ def _put(places: Sequence[Tensor | None], make: Callable[[], Any]) -> None:
 def _by_numpy(call: _Call) -> Play | None:
     """A small operation by NumPy; None where NumPy has another result, or none."""
     name, args, tensors = call.name.removesuffix("_"), call.args, [*call.made, *call.given]
-    is_listed = name in _UFUNCS or call.name in _OTHERS
-    if not is_listed or any(one.layout != torch.strided or one.dtype in _NARROW for one in tensors):
+    is_known = (name in _UFUNCS or call.name in _OTHERS) and call.made[0].numel() <= FEW_NUMBERS
+    if not is_known or any(one.layout != torch.strided or one.dtype in _NARROW for one in tensors):
         return None
     place = args[0] if call.is_mutable else call.made[0]
-    if place.numel() > FEW_NUMBERS or (name in _UFUNCS and not _is_alike(call, name)):
-        return None
+    if name in _UFUNCS:  # only where torch, too, computes in the type of what is given
+        is_float, kinds = call.given[0].is_floating_point(), {one.dtype for one in call.given}
+        is_wide = len(kinds) > 1 or (not is_float and any(isinstance(one, float) for one in args))
+        if is_wide or call.kwargs or len(args) > 2 or name == ("floor_divide" if is_float else "div"):
+            return None
 
     def into(result: Tensor) -> Play | None:
         out, *own = (one.detach().numpy() if isinstance(one, Tensor) else one for one in (result, *args))
@@ -143,31 +147,13 @@ def _by_numpy(call: _Call) -> Play | None:
     return None
 
 
-def _is_alike(call: _Call, name: str) -> bool:
-    """Whether torch computes an element in the type of the given tensors, as NumPy does."""
-    is_float, has_float = call.given[0].is_floating_point(), any(isinstance(one, float) for one in call.args)
-    if len({one.dtype for one in call.given}) > 1 or call.kwargs or len(call.args) > 2:
-        return False
-    return name != ("floor_divide" if is_float else "div") and (is_float or not has_float)
-
-
-def _chosen(out: Any, otherwise: Any, value: Any, where: Any) -> None:
-    np.copyto(out, otherwise)
-    np.copyto(out, value, where=where)
-
-
-def _of_one_row(out: Any, one: Any, axis: int, at: Any) -> Play | None:
-    return partial(one[0].take, at, None, out, "clip") if one.ndim == 2 and len(one) == axis == 1 else None
-
-
 _OTHERS: dict[str, Callable[..., Play | None]] = {
-    "clone": lambda out, one, *_: partial(np.copyto, out, one),
-    "copy_": lambda out, one, other, *_: partial(np.copyto, out, other),
-    "fill_": lambda out, one, value: partial(np.copyto, out, value),
-    "masked_fill": lambda out, one, where, value: partial(_chosen, out, one, value, where),
-    "masked_fill_": lambda out, one, where, value: partial(np.copyto, out, value, where=where),
+    "clone": lambda out, one, *_: partial(_copy, out, one),
+    "copy_": lambda out, one, other, *_: partial(_copy, out, other),
+    "fill_": lambda out, one, value: partial(_copy, out, value),
+    "masked_fill": lambda out, one, where, value: lambda: (_copy(out, one), _copy(out, value, where=where)),
+    "masked_fill_": lambda out, one, where, value: partial(_copy, out, value, where=where),
     "embedding": lambda out, table, at, *_: partial(table.take, at, 0, out, "clip"),
     "index_select": lambda out, one, axis, at: partial(one.take, at, axis, out, "clip"),
-    "gather": _of_one_row,
+    "gather": lambda to, one, axis, at: partial(one.take, at, None, to, "clip") if one.shape[:-1] == (axis,) else None,
 }
-"""Operations that are not element by element, from the place of the result and their arguments."""

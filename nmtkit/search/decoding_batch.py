@@ -99,7 +99,7 @@ class DecodingBatch:
             further = [ids for ids in (prefix, None if terms is None else terms.positive.flatten(1)) if ids is not None]
             candidates = shortlist.candidates(batch, model.config.copies, torch.cat(further, 1) if further else None)
             memory = model.with_shortlist(memory, candidates)
-        longest = int(limits.max())
+        longest = max(limits.tolist())
         dtype = torch.promote_types(next(model.parameters(), torch.empty(0)).dtype, torch.float32)
         sentences = SentenceState.begin(config, memory, batch, limits, dtype, n_best)
         has_history = config.no_repeat_ngram > 0 or sentences.penalties is not None

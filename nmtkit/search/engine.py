@@ -7,7 +7,8 @@ by slot, and the next one begins.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from torch.nn.functional import pad
 from nmtkit.core.device import send
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.batch import ABSENT, Batch
+from nmtkit.layers import tapes
 from nmtkit.models.base import Decoder
 from nmtkit.search import graphs
 from nmtkit.search.beam import LoggedStep
@@ -93,6 +95,9 @@ class Engine:
         self._token_classes = replace(token_classes, may_repeat=None if may_repeat is None else pad(may_repeat, (0, 1)))
         self._captured: dict[tuple[int, int], graphs.CapturedBatch] = {}
         """Captured batches that no search uses now, by slots and source columns; those unused for longest go."""
+        self._starts: dict[tuple[object, ...], Any] = {}
+        """Tapes of first steps by the lengths of their sentences; None where these came only once."""
+        self._tapes_starts = True
 
     @property
     def replayed_steps(self) -> int:
@@ -122,14 +127,35 @@ class Engine:
         decoding.sentences = replace(decoding.sentences, number=number)
         return decoding, decoding.step(self.need_attention)
 
+    def _start_again(self, numbers: Sequence[int], batch: Batch) -> tuple[DecodingBatch, LoggedStep]:
+        """`_start`, on a tape from the second time on that sentences of these lengths come."""
+        key = (*batch.lengths.tolist(), *(one.shape for one in batch.tensors()), batch.n_oov)
+        came, taped = key in self._starts, self._starts.pop(key, None)
+        if taped is not None:
+            for place, new in zip(taped[0].tensors(), batch.tensors(), strict=True):
+                place.copy_(new)
+            tapes.play(taped[2])
+        elif came:
+            kept, read = batch.mapped(torch.clone), lambda begun: [*begun[0].changing(), *begun[1].tensors()]
+            taped = kept, *tapes.record(partial(self._start, numbers, kept), read)
+            self._tapes_starts = taped[2] is not None
+        self._starts[key] = taped if taped is not None and taped[2] else None
+        if len(self._starts) > graphs.MAX_SHAPES["cpu"]:
+            self._starts.pop(next(iter(self._starts)), None)
+        if taped is None:
+            return self._start(numbers, batch)
+        return taped[1][0], taped[1][1].mapped(torch.clone)
+
     def _decode_batch(
         self, given: tuple[Sequence[int], Batch], source: BatchSource | None, reader: ResultReader
     ) -> Iterator[SentenceResult]:
         """Decodes a batch, and the sentences that take its slots."""
         size, width = len(given[0]), 0 if given[1].inputs is ABSENT else given[1].inputs.mask.shape[1]
         compacts = source is None and self.device.type == "cpu" and not self._may_capture(size)
-        fresh, result = self._start(*given, compacts)
         is_plain = _is_plain(given[1])
+        is_again = is_plain and given[1].reads_text and self._traces(size) and not self.config.brackets
+        is_again &= self._tapes_starts and (1 << (size - 1).bit_length(), width) in self._captured
+        fresh, result = self._start_again(*given) if is_again else self._start(*given, compacts)
         captured = self._capture(fresh, width) if is_plain else None
         decoding = fresh if captured is None else captured.decoding
         log = StepLog(len(decoding.sentences.done), self.device)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from nmtkit.layers import tapes
-from nmtkit.search.beam import LoggedStep, StepCandidates
+from nmtkit.search.beam import LoggedStep
 from nmtkit.search.decoding_batch import DecodingBatch
 
 LENGTH_STEP = 16
@@ -137,8 +137,6 @@ def trace_ops(once: Callable[[], LoggedStep]) -> Captured:
 
     def again() -> LoggedStep:
         tapes.play(tape)
-        rest: Any = (None if one is None else one.clone() for one in (result.final, result.attention, result.copy_gate))
-        return LoggedStep(StepCandidates(*map(torch.clone, step)), *rest)  # `mapped` takes twice as long
+        return result.mapped(torch.clone)
 
-    step = result.step.tensors()
     return again, result.mapped(torch.clone)

@@ -10,12 +10,12 @@ import torch
 from comparing import for_model, same
 from recorder import Recorder
 from test_models import SOURCES, batch_of
-from variants import EVERY, build, in_turns
+from variants import EVERY, FIRST, build, in_turns, with_contract
 from walk import source_of
 
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.batch import Batch, collate
-from nmtkit.models.base import MODELS, Decoder, VocabularySizes, as_seq2seq
+from nmtkit.models.base import MODELS, Decoder, Seq2Seq, VocabularySizes, as_seq2seq
 from nmtkit.search import graphs
 from nmtkit.search.decoding_batch import DecodingBatch
 from nmtkit.search.engine import Engine, StepMode, beam_search
@@ -67,6 +67,21 @@ def test_replayed_steps(name: str, ways: list[tuple[str, dict[str, Any]]], monke
         for slots in [3, 4]:  # the second time with the graphs of the first
             same(results_of(engine, whole, slots), expected)
         assert engine.replayed_steps > 0
+
+
+@pytest.mark.parametrize("name", with_contract(Seq2Seq, FIRST))
+def test_replayed_starts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sentences of lengths that came before begin on a tape, whatever their words."""
+    monkeypatch.setattr(graphs, "supports_cuda_graphs", lambda device: False)
+    model = build(*EVERY[name]).double().eval()
+    config = for_model({"beam_size": 2, "max_length": 3}, model)
+    engine = Engine(model, config, need_attention=True)
+    for word in range(4, 8):
+        batch = batch_of(model, [[word, 4, 13 - word, word]])
+        expected = beam_search(model, batch, config, need_attention=True)
+        same(results_of(engine, batch, 1), expected)
+    assert any(engine._starts.values()) == engine._tapes_starts
+    assert engine._tapes_starts or name != "transformer"
 
 
 def test_steps_are_captured_once_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
