@@ -27,6 +27,7 @@ SECTIONS = {
         "train": "Train the model of a recipe, or on two text files; --resume continues a run.",
         "tune": "Measure which settings train a recipe fastest on this machine.",
         "average": "Average checkpoints of a run into one.",
+        "watch": "Show the curves of a training in the terminal while it runs.",
         "runs": "List, rename and remove runs.",
     },
     "Using a model": {

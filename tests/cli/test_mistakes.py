@@ -91,6 +91,7 @@ MISTAKES = {
         "-m HEADS --layer 3 ba": "alignment_layer 3",
         "-m HEADS --head 5 ba": "5",
     },
+    "watch": {"": "RUN", "nothing": "not the folder of a run: there is no such folder", "RUN --every 0": "0"},
     "plot-training": {
         "": "RUN",
         "nothing": "not the folder of a run: there is no such folder",

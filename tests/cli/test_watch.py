@@ -1,0 +1,36 @@
+"""`nmtkit watch`: a training's curves, of a run that is finished, one that has not begun, and a copy that grows."""
+
+import json
+import shutil
+from pathlib import Path
+
+from commands import Command, refused, succeeded
+
+
+def test_shows_a_finished_run_once_and_leaves_it_as_it_is(trained: Path, console: Command) -> None:
+    before = {path: path.stat().st_mtime_ns for path in trained.rglob("*")}
+    shown = succeeded(console("watch", trained)).out
+    assert {path: path.stat().st_mtime_ns for path in trained.rglob("*")} == before
+    first, *rest = shown.splitlines()
+    last = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()][-2]
+    assert first.startswith(f"{trained.name}: update {last['update']:,}, epoch ")
+    assert first.endswith("; finished")
+    assert any(line.startswith("loss  training ") for line in rest)
+    assert any("\u2801" <= character <= "\u28ff" for character in shown)
+
+
+def test_a_copy_whose_log_grows_is_read_anew(trained: Path, console: Command) -> None:
+    shutil.copytree(trained, "copy")
+    Path("copy", "result.json").unlink()
+    log = Path("copy", "metrics.jsonl")
+    lines = log.read_text().splitlines(keepends=True)
+    log.write_text(lines[0] + lines[1][:20])  # the second line is being written
+    assert "update 1, " in succeeded(console("watch", "copy")).out
+    log.write_text("".join(lines))
+    shown = succeeded(console("watch", "copy")).out
+    assert "update 1, " not in shown
+    assert "not trained from here" in shown
+    log.write_text("")
+    assert succeeded(console("watch", "copy")).out.strip() == "copy: nothing is logged yet"
+    log.write_text("no json\n")
+    refused(console("watch", "copy"), "metrics.jsonl, line 1")
