@@ -352,8 +352,9 @@ def quantize_for_inference(model: nn.Module, precision: Precision, read_by_rows:
 def _replace_maps(
     model: nn.Module, kind: Callable[[Tensor, Tensor | None], InferenceLinear], read_by_rows: Collection[nn.Module]
 ) -> None:
-    for place, module in list(model.named_modules()):
-        for name, child in list(module.named_children()):
+    # Without the maps themselves, each of which is freed as soon as it is replaced.
+    for place, module in [(place, one) for place, one in model.named_modules() if one._modules]:
+        for name, child in module._modules.items():
             if type(child) is nn.Linear and child not in read_by_rows and child.out_features >= MIN_OUTPUTS:
                 setattr(module, name, kind(child.weight, child.bias))
                 for part in getattr(module, name).modules():

@@ -108,7 +108,7 @@ class DecodingBatch:
         history = prompt.masked_fill(prompt == PAD, NO_TOKEN) if has_history else None
         constraints = None if terms is None else ConstrainedBeam.begin(terms, token_classes.starts)
         # Few translations need more positions.
-        room_at_first = min(longest, max(INITIAL_LENGTH, columns * 5 // 4))
+        room_at_first = min(longest + 1, max(INITIAL_LENGTH, columns * 5 // 4))
         beam_size = 1 if prompt.shape[1] else config.beam_size
         state, cache = model.start(memory), KVCache(size, beam_size, device, width=1, room=room_at_first)
         if read is not None and prompt.shape[1]:

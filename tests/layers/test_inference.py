@@ -1,7 +1,9 @@
 """Packed maps: each precision against its formula in float64, and what happens where a product is missing."""
 
+import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -21,6 +23,7 @@ from nmtkit.layers.inference import (
     UnquantizedLinear,
     cast_to_16_bits,
     is_supported,
+    laid_out,
     quantize_for_inference,
     supported_precisions,
 )
@@ -300,6 +303,20 @@ def test_what_is_packed_and_what_is_left(precision: inference.Precision, monkeyp
     quantize_for_inference(model, precision)
     assert type(model.map) is inference._KINDS[precision]
     torch.testing.assert_close((model.gate(inputs), model.read(inputs)), (gate, read))
+
+
+def test_weights_are_freed_one_by_one_as_they_are_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a model is in memory three times while it is opened."""
+    model = nn.Sequential(*(random_linear() for _ in range(3)))
+    given, alive = [weakref.ref(one.weight) for one in model], []
+
+    def noting(*arguments: Any) -> InferenceLinear:
+        alive.append(sum(one() is not None for one in given))
+        return laid_out(*arguments)
+
+    monkeypatch.setattr(inference, "laid_out", noting)
+    quantize_for_inference(model, "fp32")
+    assert alive == [3, 2, 1]
 
 
 def broken(*_: object, **__: object) -> Tensor:

@@ -11,6 +11,7 @@ from walk import source_of
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import EOS
 from nmtkit.models.base import Seq2Seq
+from nmtkit.search import engine
 from nmtkit.search.engine import Engine, beam_search, compaction_order
 from nmtkit.search.hypotheses import Hypothesis
 from nmtkit.search.rules import SearchConfig
@@ -95,3 +96,13 @@ def test_the_batch_that_is_searched_stays_as_it_is() -> None:
     beam_search(model, batch, unlimited(beam_size=3), prefix=prefix)
     assert all(torch.equal(one, other) for one, other in zip(batch.tensors(), before.tensors(), strict=True))
     assert torch.equal(prefix, forced)
+
+
+def test_a_cpu_gives_memory_back_after_large_batches_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    trims: list[None] = []
+    monkeypatch.setattr(engine, "trim_malloc", lambda: trims.append(None))
+    model, batch = many()
+    beam_search(model, batch, unlimited(beam_size=2))
+    assert len(trims) == 1
+    beam_search(model, batch.select(slice(engine.MANY_SENTENCES)), unlimited(beam_size=2))
+    assert len(trims) == 1
