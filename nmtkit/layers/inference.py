@@ -106,6 +106,11 @@ class Fp32Linear(InferenceLinear):
         super().__init__(weight, bias)
         self.weight = weight.detach().t().contiguous().t()
         self.many = torch.ops.mkldnn._reorder_linear_weight(weight.detach()) if is_supported("fp32") else None
+        self.alike: list[int] = []  # few rows of large maps, for which oneDNN is faster and here has the same sums
+        if self.many is not None and weight.numel() >= 4 * LARGE and self.in_features <= 256:
+            for rows in (weight.detach()[:count] for count in range(3, 8)):
+                if torch.equal(_onednn(rows, self.many, self.bias, "none"), F.linear(rows, self.weight, self.bias)):
+                    self.alike.append(len(rows))
 
     def forward(self, inputs: Tensor, relu: bool = False) -> Tensor:
         """The map, and a ReLU behind it where asked for."""
@@ -123,7 +128,7 @@ class Fp32Linear(InferenceLinear):
         size = self.in_features * self.out_features
         if torch.backends.cpu.get_cpu_capability() == "AVX2":
             return size >= LARGE and rows in FEW_ROWS
-        return rows * size >= MIN_ONEDNN_PRODUCTS
+        return rows in self.alike or rows * size >= MIN_ONEDNN_PRODUCTS
 
 
 class Bf16Linear(InferenceLinear):

@@ -19,15 +19,13 @@ from torch.utils._pytree import tree_leaves
 R = TypeVar("R")
 Play = Callable[[], object]
 
-FEW_NUMBERS = 4096
-"""Operations whose result has no more numbers are repeated by NumPy."""
+_FEW = 4096  # operations whose result has no more numbers are repeated by NumPy
 _CHANGES_SHAPES = {torch.Tag.dynamic_output_shape, torch.Tag.inplace_view}
 _READS = ("_local_scalar_dense", "equal", "is_nonzero")
 _NARROW = (torch.float16, torch.bfloat16)
 _UFUNCS = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.true_divide}
-_UFUNCS |= {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater}
+_UFUNCS |= {"eq": np.equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal}
 _UFUNCS |= {name: getattr(np, name) for name in ("bitwise_and", "bitwise_or", "floor_divide")}
-_UFUNCS["ge"] = np.greater_equal
 _copy: Callable[..., object] = np.copyto
 
 
@@ -114,7 +112,6 @@ def _memory(tensor: Tensor) -> int:
 
 
 def _put(places: Sequence[Tensor | None], make: Callable[[], Any]) -> None:
-    """Copies the results of `make` to their places."""
     results = make()
     for place, one in zip(places, results if isinstance(results, (tuple, list)) else [results], strict=True):
         if place is not None:
@@ -124,10 +121,9 @@ def _put(places: Sequence[Tensor | None], make: Callable[[], Any]) -> None:
 def _by_numpy(call: _Call) -> Play | None:
     """A small operation by NumPy; None where NumPy has another result, or none."""
     name, args, tensors = call.name.removesuffix("_"), call.args, [*call.made, *call.given]
-    is_known = (name in _UFUNCS or call.name in _OTHERS) and call.made[0].numel() <= FEW_NUMBERS
+    is_known = (name in _UFUNCS or call.name in _OTHERS) and call.made[0].numel() <= _FEW
     if not is_known or any(one.layout != torch.strided or one.dtype in _NARROW for one in tensors):
         return None
-    place = args[0] if call.is_mutable else call.made[0]
     if name in _UFUNCS:  # only where torch, too, computes in the type of what is given
         is_float, kinds = call.given[0].is_floating_point(), {one.dtype for one in call.given}
         is_wide = len(kinds) > 1 or (not is_float and any(isinstance(one, float) for one in args))
@@ -138,12 +134,12 @@ def _by_numpy(call: _Call) -> Play | None:
         out, *own = (one.detach().numpy() if isinstance(one, Tensor) else one for one in (result, *args))
         return partial(_UFUNCS[name], *own, out) if name in _UFUNCS else _OTHERS[call.name](out, *own)
 
-    spare, before = place.clone(), place.clone()
+    spare, before = call.made[0].clone(), call.made[0].clone()
     if (trial := into(spare)) is not None:
         with suppress(TypeError, ValueError), np.errstate(all="ignore"):
             trial()
             if torch.equal(spare, call.function(before if call.is_mutable else args[0], *args[1:], **call.kwargs)):
-                return into(place)
+                return into(call.made[0])
     return None
 
 

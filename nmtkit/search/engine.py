@@ -98,8 +98,7 @@ class Engine:
         self._token_classes = replace(token_classes, may_repeat=None if may_repeat is None else pad(may_repeat, (0, 1)))
         self._captured: dict[tuple[int, int], graphs.CapturedBatch] = {}
         """Captured batches that no search uses now, by slots and source columns; those unused for longest go."""
-        self._starts: dict[tuple[object, ...], Any] = {}
-        """Tapes of first steps by the lengths of their sentences; None where these came only once."""
+        self._starts: dict[tuple[object, ...], Any] = {}  # tapes by lengths; None where these came only once
         self._tapes_starts = True
 
     @property

@@ -355,3 +355,12 @@ def test_a_matrix_of_many_rows_is_padded_for_16_bits_and_nobody_sees_it() -> Non
     result = model["odd"](inputs.bfloat16())
     assert (result.shape, result.dtype) == ((3, 2, 101), torch.bfloat16)
     torch.testing.assert_close(result.float(), expected, rtol=0.02, atol=0.02)
+
+
+def test_few_rows_of_a_large_map_have_the_same_sums_in_both_layouts() -> None:
+    torch.manual_seed(0)
+    large = Fp32Linear(torch.randn(4200, 256), torch.randn(4200))
+    for count in large.alike:
+        rows = torch.randn(count, 256)
+        assert torch.equal(large(rows), torch.nn.functional.linear(rows, large.weight, large.bias))
+    assert Fp32Linear(torch.randn(4200, 300), None).alike == []
