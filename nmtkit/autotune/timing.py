@@ -81,14 +81,16 @@ def time_interleaved(
     left, spent, begun, given_up = list(configs), 0.0, time.monotonic(), set[AnyConfig]()
     for number in range(MAX_ROUNDS):
         for config in left:
-            # A configuration that was once fast enough may be held up, so that one turn does not put it out.
             least = min((taken[other][-1] for other in left if taken[other]), default=math.inf)
-            most = limit if number else max(0.0, min(GIVE_UP_RATIO * least, limit - (time.monotonic() - begun)))
+            most, now = min(GIVE_UP_RATIO * least, limit), max(0.0, limit - (time.monotonic() - begun))
+            if number:  # what was once fast enough may be held up, so that one turn does not put it out
+                most = now = max(limit - spent, GIVE_UP_RATIO * taken[config][-1])
             try:
-                seconds = seconds_of(config, number, most)
+                seconds = seconds_of(config, number, min(most, now))
             except TimeLimitError:
                 seconds = math.inf
                 given_up.add(config)
+                spent += most  # in all processes the same, as the clock is not
             taken[config].append(seconds)
             spent += seconds if seconds < math.inf else 0.0
         slower = {

@@ -162,6 +162,8 @@ class TrainingWorkload:
     """The key of the cached result; see `training_workload_key`."""
     updates_an_epoch: float
     """Roughly."""
+    part: float = 1.0
+    """Of the time for measuring: the first of several presets leaves some for the others."""
 
     @property
     def plan_key(self) -> dict[str, Any]:
@@ -261,6 +263,7 @@ def synthetic_workload(recipe: Recipe, lengths: tuple[int, int], device: torch.d
         device=device,
         key=training_workload_key(first, sizes, device),
         updates_an_epoch=math.inf,
+        part=0.5,
     )
 
 
@@ -337,7 +340,7 @@ def _measure(
     speed = slower[best] * _target_tokens(stream, len(turns) * settings.accumulate) / sum(turns)
     stream.next, stream.every = 0, _PIECE  # of a piece, since all its log-probabilities are in memory at a time
     sample = next(stream)
-    if _loss(model, sample, best, device) > _SAME_LOSS * _loss(model, sample, first, device):
+    if best != first and _loss(model, sample, best, device) > _SAME_LOSS * _loss(model, sample, first, device):
         exact = [one for one in slower if one.precision == "fp32" and one.matmul_precision == "highest"]
         best = min((one for one in exact if slower[one] < math.inf), key=slower.__getitem__, default=best)
     best = distributed.broadcast_object(best)  # each process has looked at batches of its own
@@ -347,7 +350,7 @@ def _measure(
 def _budget(workload: TrainingWorkload, an_update: float, again: bool) -> float:
     """The seconds that measuring may take, where an update takes so many."""
     planned = planned_seconds(workload.config, an_update, workload.updates_an_epoch)
-    return timing.MAX_SECONDS if again else min(timing.MAX_SECONDS, timing.MAX_SHARE * planned)
+    return timing.MAX_SECONDS if again else workload.part * min(timing.MAX_SECONDS, timing.MAX_SHARE * planned)
 
 
 def _target_tokens(stream: CyclingStream, count: int) -> int:

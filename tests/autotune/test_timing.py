@@ -117,6 +117,23 @@ def test_a_turn_that_is_held_up_once_is_not_given_up() -> None:
     assert time_interleaved("ab", machine, limit=1000).slower == pytest.approx({"a": 1.0, "b": 1.1})
 
 
+def test_a_later_turn_ends_with_the_time_for_measuring_and_what_was_given_up_counts() -> None:
+    given: list[tuple[str, int, float]] = []
+
+    def seconds_of(config: str, number: int, most: float) -> float:
+        given.append((config, number, most))
+        if config == "slow":
+            raise TimeLimitError
+        return 1.0
+
+    assert time_interleaved(["a", "b", "slow"], seconds_of, limit=9.0).best == "a"
+    assert [(config, number) for config, number, _ in given] == [
+        *[(config, 0) for config in ("a", "b", "slow")],
+        *[(config, number) for number in (1, 2) for config in ("a", "b")],
+    ], "2 + 2 given up + 2 + 2 seconds, and no third round more"
+    assert [round(most) for *_, most in given] == [9, 2, 2, 5, 4, 3, 2]
+
+
 def test_what_a_model_does_ends_in_the_middle_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every layer takes a second; after three and a half the fifth is not called."""
     now, called = [0.0], []
