@@ -47,7 +47,8 @@ class TimeLimitError(Exception):
 def time_limit(seconds: float, model: nn.Module) -> Iterator[None]:
     """Raises TimeLimitError where a model computes for longer, even in the middle of a step or an update.
 
-    Every layer looks at the clock before it computes; captured steps call none.
+    Every layer looks at the clock before it computes, and every parameter when its gradient is there; captured steps
+    call none.
     """
     end = time.monotonic() + seconds
 
@@ -56,6 +57,8 @@ def time_limit(seconds: float, model: nn.Module) -> Iterator[None]:
             raise TimeLimitError
 
     hooks = [layer.register_forward_pre_hook(look) for layer in model.modules()]
+    learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    hooks += [parameter.register_post_accumulate_grad_hook(look) for parameter in learning]  # type: ignore[no-untyped-call]
     try:
         yield
     finally:

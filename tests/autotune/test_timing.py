@@ -2,9 +2,11 @@
 
 import math
 import random
+from itertools import count
 from types import SimpleNamespace
 
 import pytest
+import torch
 from torch import nn
 
 from nmtkit.autotune import timing
@@ -153,3 +155,15 @@ def test_what_a_model_does_ends_in_the_middle_when_its_time_is_over(monkeypatch:
         assert model(0) == 9
     assert model(0) == 9, "nothing is left behind"
     assert not any(layer._forward_pre_hooks for layer in model)
+
+
+def test_a_backward_pass_that_is_over_its_time_is_left_in_the_middle(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = count()
+    monkeypatch.setattr(timing, "time", SimpleNamespace(monotonic=lambda: float(next(times))))
+    model = nn.Sequential(*(nn.Linear(1, 1, bias=False) for _ in range(6)))
+    with pytest.raises(TimeLimitError), time_limit(9.5, model):  # one look at its begin, seven in forward, with itself
+        model(torch.ones(1)).backward()
+    assert [layer.weight.grad is not None for layer in model] == [False, False, False, True, True, True]
+    model.zero_grad()
+    model(torch.ones(1)).backward()
+    assert all(layer.weight.grad is not None for layer in model), "nothing is left behind"
