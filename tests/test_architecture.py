@@ -90,6 +90,7 @@ LAZY = {
     "runs/folder.py",
     "runs/metrics_log.py",
     "runs/saved.py",
+    "experiment/loading.py",
     "layers/kernels.py",
     "data/huggingface_tokenizer.py",
     "metrics/bleu.py",

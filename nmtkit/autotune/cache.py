@@ -82,11 +82,11 @@ class TuningResult(Generic[AnyConfig]):
         when = f"as found on {self.day}" if self.kept else f"measured in {self.seconds:.1f} s"
         yield f"{self.kind} on this machine: {self.config}, {when} ({self.unit}: {speeds})"
         for config, count in self.differing.items():
-            if count and self.speed and (gain := self.speeds[config] / self.speed) > 1:
-                yield (
-                    f"--precision {config.partition(',')[0]} would be {gain:.1f} times as quick; "
-                    f"{count} of {self.lines} texts differ"
-                )
+            gain = self.speeds[config] / self.speed if self.speed else 0.0
+            engine, _, precision = config.partition(",")[0].rpartition(" ")
+            if (count and gain > 1) or (engine and gain):
+                options = f"--engine {engine} " * bool(engine) + f"--precision {precision}"
+                yield f"{options} would be {gain:.1f} times as quick; {count} of {self.lines} texts differ"
 
 
 def cache_folder() -> Path:

@@ -45,12 +45,7 @@ def candidate_search_configs(device: torch.device, precision: PrecisionChoice = 
 
 
 def search_workload_key(
-    model: ModelConfig,
-    vocabulary: int,
-    beam_size: int,
-    threads: int | None,
-    device: torch.device,
-    precision: PrecisionChoice,
+    model: ModelConfig, vocabulary: int, beam_size: int, threads: int | None, device: torch.device, precision: str
 ) -> dict[str, Any]:
     """The key of the cached result."""
     key = cache.workload_key("search", model, device)

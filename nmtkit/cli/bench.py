@@ -26,7 +26,7 @@ from nmtkit.corpus.reading import read_pairs
 from nmtkit.corpus.text import read_lines
 from nmtkit.experiment import bench, checks
 from nmtkit.experiment.evaluation import require_validation_files
-from nmtkit.experiment.loading import DecodingOptions, open_autotuned
+from nmtkit.experiment.loading import DecodingOptions, beside_ctranslate2, open_autotuned
 from nmtkit.experiment.run import Run, choose_device
 from nmtkit.runs.folder import RunFolder, lock_run
 from nmtkit.runs.saved import find_run
@@ -66,7 +66,7 @@ def command() -> None:
 
 @command.command("decode", cls=cloup.Command)
 @cloup.option_group("Common", *decode_options)
-@inference.search_groups()
+@inference.search_groups(inference.engine)
 @inference.opens_model
 def bench_decoding(
     how: DecodingOptions,
@@ -216,7 +216,8 @@ def tune_command(name: str, overrides: tuple[str, ...], run_path: str | None, de
     doctor --clear` deletes it. `train` measures by itself if there is no result, in at most 5 % of its time.
 
     The text is preprocessed into the run's folder, as by `nmtkit preprocess`. If the run is trained, its search is
-    measured too: precision, batch size, and one search per core or one on all cores.
+    measured too: precision, batch size, and one search per core or one on all cores. CTranslate2, if it is installed,
+    is measured beside it, with the number of texts that differ; only --engine takes it.
 
     \b
     Examples:
@@ -244,7 +245,8 @@ def tune_command(name: str, overrides: tuple[str, ...], run_path: str | None, de
         return
     lines = [pair.src for pair in read_pairs(require_validation_files(loaded))]
     how = DecodingOptions(device=str(place), threads=devices.cpu_threads())
-    _, tuned_search = open_autotuned(run, how, lines, float("inf"), again=True)
+    translator, tuned_search = open_autotuned(run, how, lines, float("inf"), again=True)
+    tuned_search = beside_ctranslate2(run, translator, tuned_search, lines, tell)
     if tuned_search.speeds:
         _show_speeds(tuned_search, "searching with it")
     else:

@@ -54,7 +54,7 @@ from nmtkit.translation.translator import Translator
     options.picture_file("--confusion", meaning="Classification: draw how often each label is taken for each other"),
     options.devices,
 )
-@inference.search_groups(inference.workers)
+@inference.search_groups(inference.engine, inference.workers)
 @cloup.option_group(
     "Texts and metrics",
     click.option("--article-field", metavar="KEY", default="article", help="Articles in .jsonl. [default: article]"),

@@ -14,7 +14,8 @@ from nmtkit.cli.reporting import note
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.formats import parse_value
 from nmtkit.core.settings import MAX_THREADS, Field, Settings, parse
-from nmtkit.experiment.loading import DecodingOptions, as_translator, load_from_options
+from nmtkit.experiment.loading import DecodingOptions, EngineChoice, as_translator, load_from_options
+from nmtkit.layers.inference import PrecisionChoice
 from nmtkit.models.ensemble import Mean
 from nmtkit.search.engine import StepMode
 from nmtkit.search.rules import SearchConfig
@@ -104,9 +105,11 @@ def _model_options(given: dict[str, Any]) -> DecodingOptions:
     if given.get("form") == "moses" and other:
         option = "json" if other[0] == "as_json" else other[0].replace("_", "-")
         raise click.UsageError(f"--format moses writes n-best lists: leave --{option} out")
+    if given.get("engine") is None:  # --search may name how steps are run
+        given.pop("engine", None)
     names = {field.name for field in fields(DecodingOptions)} & given.keys()
     values = {key: given.pop(key) for key in names}
-    return DecodingOptions(**values, **combination.model_dump(), search_settings=settings)
+    return DecodingOptions(**(combination.model_dump() | values), search_settings=settings)
 
 
 opens_model: Decorator = pass_as("how", _model_options)
@@ -144,13 +147,13 @@ language: Decorator = together(
 
 def precision(default: str) -> Decorator:
     """The option of how exactly the model computes."""
-    values = get_args(get_type_hints(DecodingOptions)["precision"])
+    values, ours = get_args(get_type_hints(DecodingOptions)["precision"]), ", ".join(get_args(PrecisionChoice))
     return click.option(
         "--precision",
         type=click.Choice(values),
         metavar="TYPE",
         default=default,
-        help=f"Default: {default}. Choices: {', '.join(values)}; fp16 needs CUDA, int8 a CPU. auto: fp32 on a CPU, "
+        help=f"Default: {default}. Choices: {ours}; fp16 needs CUDA, int8 a CPU. auto: fp32 on a CPU, "
         "unless a faster type was measured to give the same text; fp16 or bf16 on CUDA.",
     )
 
@@ -161,7 +164,7 @@ search: Decorator = click.option(
     metavar="KEY=VALUE",
     shell_complete=completing.search_assignments,
     help="Set any key that `nmtkit recipe explain search` lists, e.g. stop=exact. "
-    "Several -m: ensemble=log-probabilities, ensemble_weights=[2,1]. CUDA: engine=eager or graph.",
+    "Several -m: ensemble=log-probabilities, ensemble_weights=[2,1].",
 )
 n_best: Decorator = click.option(
     "--n-best",
@@ -199,6 +202,12 @@ language_model: tuple[Decorator, ...] = (
         help="A language model beside the model.",
     ),
     click.option("--lm-weight", type=Number(0, whole=False), metavar="W", help="Its weight. Default: 0.2."),
+)
+engine: Decorator = click.option(
+    "--engine",
+    type=click.Choice(get_args(EngineChoice)),
+    metavar="NAME",
+    help="auto, eager, graph or ctranslate2 (a library).",
 )
 workers: Decorator = click.option(
     "--workers",

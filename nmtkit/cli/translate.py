@@ -41,7 +41,7 @@ def decoding_options(common: Sequence[Decorator], *groups: Decorator, output: Se
             options.devices,
         ),
         *groups,
-        inference.search_groups(inference.workers),
+        inference.search_groups(inference.engine, inference.workers),
         cloup.option_group("Output", inference.format_option, *output),
         options.quiet,
         results.into_output,
@@ -107,10 +107,11 @@ def translate_command(
     if interactive:
         from nmtkit.cli.explain import converse
 
-        if files or constrained or as_json or scores or split_sentences or form != "text":
+        other = form != "text" or how.engine == "ctranslate2"
+        if files or constrained or as_json or scores or split_sentences or other:
             raise click.UsageError(
                 "--interactive asks for lines and shows results in its own way: leave FILE and the options --format, "
-                "--scores, --json, --split-sentences, --prefix, --jsonl and --terms out"
+                "--scores, --json, --split-sentences, --prefix, --jsonl, --terms and --engine out"
             )
         if not all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout)):
             raise click.UsageError("--interactive needs a terminal; files and pipes are translated without it")

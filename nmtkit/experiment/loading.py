@@ -1,11 +1,13 @@
 """Loading the model of a run to translate with it."""
 
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast, get_args
 
 import torch
 
@@ -20,7 +22,7 @@ from nmtkit.data.batch import collate
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import UNK
 from nmtkit.language_models.shallow_fusion import ShallowFusion
-from nmtkit.layers.inference import PrecisionChoice, cast_to_16_bits
+from nmtkit.layers.inference import Precision, PrecisionChoice, cast_to_16_bits
 from nmtkit.models.base import Model, as_decoder, as_headed, as_seq2seq
 from nmtkit.models.ensemble import Mean
 from nmtkit.runs.folder import Notify, ignore
@@ -34,6 +36,11 @@ from nmtkit.translation.languages import in_direction, untold_languages
 from nmtkit.translation.translator import Translator
 from nmtkit.translation.workers import Workers
 
+EngineChoice = Literal[StepMode, "ctranslate2"]
+OtherPrecision = Literal[
+    "fastest", "int16", "int8_float32", "int8_float16", "int8_bfloat16", "float32", "float16", "bfloat16"
+]
+"""What CTranslate2 has besides ours, under its names; `fastest` is its `auto`."""
 MIN_LINES_FOR_WORKERS = 256
 """Lines that must be there at once for processes to be worth their beginning."""
 
@@ -64,11 +71,12 @@ class DecodingOptions:
     """`auto`, `best`, `last`, `average`, a stage of the recipe, or a file."""
     threads: int | None = None
     """CPU threads; None is torch's choice."""
-    precision: PrecisionChoice = "auto"
+    precision: Literal[PrecisionChoice, OtherPrecision] = "auto"
     """Precision of matrix products. `auto` on a CPU: fp32, or what was measured here to find the same texts in less
     time; on CUDA fp16, or bf16 where a number of the model would be too large for fp16."""
-    engine: StepMode = "auto"
-    """The steps of a search on CUDA: captured as graphs once that pays (auto), at once (graph), or never (eager)."""
+    engine: EngineChoice = "auto"
+    """The steps of a search on CUDA: captured as graphs once that pays (auto), at once (graph), or never (eager).
+    ctranslate2: this library searches instead; see `nmtkit.interchange.ctranslate2_search`."""
     workers: int | None = None
     """Processes that search on a CPU, each with one core, instead of this one with all threads. None: a fork per
     thread, if there are enough lines, that is the fastest here, and `nmtkit.core.device.can_fork`."""
@@ -145,6 +153,8 @@ def as_translator(system: TextModel) -> Translator:
 
 def open_system(run: SavedRun, how: DecodingOptions, notify: Callable[[str], None] | None = None) -> TextModel:
     """Opens a run, as a `Translator` if its model writes text; `notify` receives what differs from its recipe."""
+    if how.engine == "ctranslate2":
+        return _open_for_ctranslate2(run, how, notify)
     places = [devices.choose(name) for name in how.device.split(",")]
     if (how.workers or 1) > 1 and (len(places) > 1 or places[0].type != "cpu"):
         raise NmtkitError(f"--workers is for one CPU, and --device is {how.device}: leave one of them out")
@@ -153,10 +163,8 @@ def open_system(run: SavedRun, how: DecodingOptions, notify: Callable[[str], Non
     (place,) = places
     require_graph_support(how.engine, place, how.shortlist is not None)
     opened, tokenizers, trained = run.open_for_inference(place, how.weights)
-    if how.lm is not None:
+    if how.lm is not None or how.lm_weight is not None:
         opened = _with_language_model(opened, tokenizers, how, place, notify)
-    elif how.lm_weight is not None:
-        raise RecipeError("lm_weight is the weight of a language model: name its run with --lm RUN as well")
     tokenizers, tags = in_direction(tokenizers, how.source_language, how.to)
     model = as_decoder(opened)
     if model is None:
@@ -204,11 +212,33 @@ def open_system(run: SavedRun, how: DecodingOptions, notify: Callable[[str], Non
     )
 
 
+def _open_for_ctranslate2(run: SavedRun, how: DecodingOptions, notify: Callable[[str], None] | None) -> Translator:
+    """A translator whose searches are CTranslate2's, on a CPU in batches of 32 to 64; refuses by name what it lacks."""
+    from nmtkit.interchange.ctranslate2_search import CTranslate2Search, require_comparable
+
+    lacking = [f"--{name}" for name in ("lm", "shortlist", "layer", "head") if getattr(how, name) is not None]
+    lacking += ["several models"] * (len(run.members()) > 1) + ["several devices"] * ("," in how.device)
+    if lacking := lacking + ["--workers (take --threads)"] * ((how.workers or 1) > 1):
+        raise NmtkitError(f"engine {how.engine} has no {', no '.join(lacking)}: leave that out, or take another engine")
+    own = open_translator(run, replace(how, engine="auto", precision="auto", workers=1), notify)
+    require_comparable(how.engine, own.config)
+    on_cpu, precision = own.device.type == "cpu", cast(Precision, how.precision)
+    if how.precision == "auto":
+        precision = "fp32" if on_cpu else own.speed_config.precision
+    other = CTranslate2Search(run, how.weights, own.device, precision, torch.get_num_threads())
+    forbids = own.config.min_length or own.config.no_repeat_ngram or own.config.forbid_unknown
+    if notify is not None:
+        notify(f"engine {how.engine}, {precision}" + "; what it forbids changes its other scores" * bool(forbids))
+    speed = SearchSpeedConfig(precision, 1024 if on_cpu else 16384, on_cpu, how.engine)
+    return replace(own, speed=speed, other=other)
+
+
 def _with_language_model(
     model: Model, own: Tokenizers, how: DecodingOptions, place: torch.device, notify: Callable[[str], None] | None
 ) -> ShallowFusion:
     """The model and the language model that the options name, in shallow fusion."""
-    assert how.lm is not None
+    if how.lm is None:
+        raise RecipeError("lm_weight is the weight of a language model: name its run with --lm RUN as well")
     run, _ = find_run(how.lm)
     opened, others, _ = run.open_for_inference(place)
     reader, speaker, path = as_seq2seq(model), as_decoder(opened), run.folder.path
@@ -269,9 +299,11 @@ def _open_on_device(how: DecodingOptions, device: str) -> Translator:
     return as_translator(load_from_options(replace(how, device=device, workers=1)))
 
 
-def _requested_precision(model: Model, precision: PrecisionChoice) -> PrecisionChoice:
+def _requested_precision(model: Model, precision: Literal[PrecisionChoice, OtherPrecision]) -> PrecisionChoice:
     """`auto` where measuring decides, which is on a CPU."""
-    device = next(model.parameters()).device
+    if precision in get_args(OtherPrecision):
+        raise RecipeError(f"precision {precision} is of engine ctranslate2; take fp32, fp16, bf16, int8 or auto")
+    precision, device = cast(PrecisionChoice, precision), next(model.parameters()).device
     if precision != "auto" or device.type == "cpu":
         return precision
     if device.type != "cuda":
@@ -312,6 +344,8 @@ def open_autotuned(
     """Opens a run in the fastest configuration of this machine, for which it is prepared; see `tune_search`."""
     how = replace(how, workers=1)
     default = open_translator(run, how)
+    if default.other is not None:
+        return default, TuningResult("search", default.speed_config, "sentences/s")
     opened: dict[str, Translator] = {default.speed_config.precision: default}
 
     def configured(config: SearchSpeedConfig) -> Translator:
@@ -332,3 +366,28 @@ def open_autotuned(
     for sentence in result.sentences():
         notify(sentence)
     return configured(result.config), result
+
+
+def beside_ctranslate2(
+    run: SavedRun, own: Translator, result: TuningResult[SearchSpeedConfig], lines: Sequence[str], notify: Notify
+) -> TuningResult[SearchSpeedConfig]:
+    """A result of `open_autotuned` with the speed of CTranslate2 on the same lines, and how many texts differ."""
+    how = DecodingOptions(device=str(own.device), engine="ctranslate2")
+    if not result.speed or not result.lines:
+        return result
+    try:
+        others = [open_translator(run, replace(how, precision=one)) for one in ("auto", "fastest")]
+    except NmtkitError as fault:
+        notify(f"ctranslate2 is not compared: {fault}")
+        return result
+    filled = [line for line in lines if line.strip()]
+    sample = filled[:: len(filled) // result.lines][: result.lines]
+    seconds, texts = dict[str, float](), dict[str, list[str]]()
+    for one in 2 * [own, *others]:
+        name, begun = str(one.speed_config), time.monotonic()
+        texts[name] = one.translate(sample)
+        seconds[name] = min(time.monotonic() - begun, seconds.get(name, math.inf))
+    mine, *theirs = seconds
+    speeds = {name: result.speed * seconds[mine] / seconds[name] for name in theirs}
+    differing = {name: sum(map(str.__ne__, texts[name], texts[mine])) for name in theirs}
+    return replace(result, speeds=result.speeds | speeds, differing=result.differing | differing)

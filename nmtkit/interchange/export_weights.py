@@ -17,6 +17,7 @@ from nmtkit.models.base import ModelConfig, Seq2Seq, as_headed
 from nmtkit.models.transformer import TransformerConfig
 
 LIBRARIES = {"ctranslate2": "ctranslate2", "huggingface": "transformers"}
+_EXTRAS = {"ctranslate2": "ctranslate2", "huggingface": "peers"}
 
 _ARCHITECTURES = {"pre": ("pegasus", "PegasusForConditionalGeneration"), "post": ("marian", "MarianMTModel")}
 """Model type and class of `transformers`, by where layers normalize."""
@@ -71,10 +72,7 @@ def library(engine: str) -> Any:
     name = LIBRARIES[engine]
     if find_spec(name) is None:
         needed = "" if name == engine else f", and {engine} needs it"
-        raise NmtkitError(
-            f"{name} is not installed{needed}: `pip install {name}`, or `pip install 'nmtkit[peers]'` for all engines "
-            "to compare with"
-        )
+        raise NmtkitError(f"{name} is not installed{needed}: `pip install 'nmtkit[{_EXTRAS[engine]}]'`")
     return import_module(name)
 
 

@@ -96,13 +96,17 @@ def require_comparable(engine: str, config: SearchConfig) -> None:
     supported = {
         "length_penalty": (config.length_penalty in ("average", "none") or not config.alpha, "average or none"),
         "coverage_penalty": (not config.coverage_penalty, "0"),
-        "stop": (config.stop in _STOPS[engine], "first_k"),
+        "stop": (config.rule in _STOPS[engine], "first_k"),
         "min_length_ratio": (not config.min_length_ratio, "0"),
         "word_reward": (not config.word_reward, "0"),
         "repetition_penalty": (config.repetition_penalty == 1.0, "1"),
         "certain_prefix": (not config.certain_prefix, "false"),
         "patience": (config.patience == 1.0, "1"),
         "no_repeat_except": (not config.no_repeat_except, "none"),
+        "samples": (not config.samples, "0"),
+        "diversity_groups": (config.diversity_groups == 1, "1"),
+        "brackets": (not config.brackets, "false"),
+        "at_limit": (config.at_limit != "end" or engine != "ctranslate2", "behind or compete"),
     }
     missing = [f"{key} {getattr(config, key)} (take {other})" for key, (has, other) in supported.items() if not has]
     if missing:

@@ -68,6 +68,7 @@ class RunFolder:
     test_output = _File("test.out")  # translations of the test set, one a line
     test_scores = _File("test.json")
     lock = _File("run.lock")  # names the process that holds the lock; never removed
+    ctranslate2 = _File("ctranslate2")  # the weights as `--engine ctranslate2` reads them; made anew where it is gone
     replaced = _File("replaced")  # the earlier run, itself a run's folder, until the new one has a checkpoint
 
     @classmethod

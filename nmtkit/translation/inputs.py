@@ -123,10 +123,12 @@ class SearchSpeedConfig:
     """Padded source tokens in a batch."""
     one_a_core: bool
     """On a CPU: one single-threaded search per core instead of one search on all cores."""
+    engine: str = ""
+    """The other library that searches, if one does."""
 
     def __str__(self) -> str:
         cores = "one search a core" if self.one_a_core else "all cores one search"
-        return f"{self.precision}, batches of {self.batch_tokens}, {cores}"
+        return f"{self.engine} {self.precision}".lstrip() + f", batches of {self.batch_tokens}, {cores}"
 
 
 def default_speed_config(device: torch.device, precision: Precision = "fp32") -> SearchSpeedConfig:

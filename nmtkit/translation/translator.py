@@ -11,7 +11,7 @@ import torch
 from typing_extensions import override
 
 from nmtkit.core import device as devices
-from nmtkit.core.errors import DataError
+from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.corpus.features import Rows
 from nmtkit.data.batch import Batch
 from nmtkit.models.base import Decoder
@@ -46,6 +46,8 @@ WORKERS_PER_WINDOW = 8
 """Worker processes that share one window."""
 FIRST_LINES = 64
 """Lines of the first window that are searched before the others, so that first results come early."""
+OtherSearch = Callable[[Sequence[SourceLine], SearchConfig, int, bool], list[list[Hypothesis]]]
+"""A search by another library: of sources the n best hypotheses, with log-probabilities of tokens or NaN."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,8 @@ class Translator(TextModel):
     """Whether the steps of a search are captured as CUDA graphs."""
     terminology: Terminology | None = None
     """Terms that translations must contain where the source does."""
+    other: OtherSearch | None = None
+    """What searches in place of `nmtkit.search`; log-probabilities of tokens are NaN without `need_copies`."""
     _engines: dict[_Outputs, Engine] = field(default_factory=dict, init=False)
     """Engines of earlier searches; the steps that they captured serve the next search."""
 
@@ -168,6 +172,8 @@ class Translator(TextModel):
         )
 
     def _build_search(self, outputs: _Outputs) -> DecodeLoop:
+        if self.other is not None:
+            return self._other_search(self.other, outputs)
         engine = self._engines.get(outputs)
         if engine is None:
             engine = self._engines[outputs] = Engine(
@@ -197,6 +203,20 @@ class Translator(TextModel):
             # A CPU takes as long for each row of few as of many, so that no slot need be filled again.
             for number, hypotheses in engine.run(feed, refill=self.device.type != "cpu"):
                 yield number, partial(self._translations, hypotheses, taken.pop(number), outputs)
+
+        return search
+
+    def _other_search(self, other: OtherSearch, outputs: _Outputs) -> DecodeLoop:
+        asked = {"attention": outputs.attention, "unknown words to replace": self.replacer, "terms": self.terminology}
+        for what in (what for what, one in asked.items() if one):
+            raise NmtkitError(f"engine {self.speed_config.engine} has no {what}: leave that out, or take another one")
+        count = self.config.hypotheses if self.config.chooses_afterwards else outputs.n_best
+
+        def search(take: TakeSources) -> Iterator[tuple[int, PendingResult]]:
+            while given := take(None, None):
+                found = other([source for _, source in given], self.config, count, outputs.copies)
+                for (number, source), hypotheses in zip(given, found, strict=True):
+                    yield number, partial(self._translations, hypotheses, source, outputs)
 
         return search
 

@@ -77,6 +77,8 @@ PARSED = {
     ),
     "tests/test_makefile.py, tests/generators or tests/interchange does it": (
         "nmtkit import ",
+        "nmtkit translate -m runs/mine --engine ctranslate2 ",
+        "nmtkit evaluate -m runs/mine --engine ctranslate2 ",
         "nmtkit export runs/mine mine-hf ",
         "nmtkit export runs/mine mine-ct2 ",
         "make ",

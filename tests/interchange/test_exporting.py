@@ -140,9 +140,14 @@ def test_what_an_engine_has_not_is_refused_by_name(engine: str, monkeypatch: pyt
     given = {"length_penalty": "gnmt", "coverage_penalty": 0.2, "stop": "joeynmt", "min_length_ratio": 0.5}
     with pytest.raises(NmtkitError, match=r"gnmt.*coverage_penalty 0.2.*stop joeynmt.*min_length_ratio"):
         require_comparable(engine, SearchConfig().changed(given))
+    more = {"samples": 2, "temperature": 0.5, "brackets": True}
+    with pytest.raises(NmtkitError, match=r"lacks samples 2 .take 0.; brackets True"):
+        require_comparable(engine, SearchConfig().changed(more))
     require_comparable(engine, SearchConfig())
     monkeypatch.setattr(export_weights, "find_spec", lambda name: None)
-    with pytest.raises(NmtkitError, match=rf"pip install {export_weights.LIBRARIES[engine]}.*nmtkit\[peers\]"):
+    with pytest.raises(
+        NmtkitError, match=rf"{export_weights.LIBRARIES[engine]} is not installed.*nmtkit\[(ctranslate2|peers)\]"
+    ):
         export_weights.library(engine)
 
 

@@ -1,0 +1,239 @@
+"""`--engine ctranslate2` searches as nmtkit does, by a conversion that is kept, and refuses the rest by name."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import RECIPE, Command, as_text, refused, sets, succeeded, write_lines, write_pairs
+from portable import PAIRS, SOURCES, TARGETS, learned, made_run, needs, opened
+
+from nmtkit.autotune.cache import TuningResult
+from nmtkit.checkpoints.weights import read_weights, save_weights
+from nmtkit.core.errors import DataError, NmtkitError
+from nmtkit.data.vocabulary import EOS
+from nmtkit.experiment.loading import beside_ctranslate2
+from nmtkit.interchange import export_weights
+from nmtkit.interchange.ctranslate2_search import CTranslate2Search
+from nmtkit.runs.folder import RunFolder
+from nmtkit.runs.saved import SavedRun
+from nmtkit.translation.requests import Request
+from nmtkit.translation.result import Translation
+from nmtkit.translation.translator import Translator
+
+pytestmark = needs("ctranslate2")
+LINES = SOURCES[:30]
+BY = ("--engine", "ctranslate2")
+SHORT = {"max_length_ratio": 0.5, "max_length_offset": 3}
+SEARCHES: list[dict[str, Any]] = [
+    {"beam_size": 1},
+    {"length_penalty": "none", "beam_size": 4},
+    {"alpha": 0.6, "mbr": "chrf"},
+    SHORT,
+    SHORT | {"beam_size": 1},
+    SHORT | {"beam_size": 5, "at_limit": "compete", "stop": "first_k"},
+    {"max_length": 3, "max_length_ratio": 0.0, "beam_size": 5},
+]
+
+
+def ends(run: Path, bias: float) -> None:
+    """Makes the random model end its sentences earlier or later."""
+    weights, path = read_weights(run / "average.safetensors"), run / "average.safetensors"
+    weights["output.bias"][EOS] = bias
+    save_weights(path, weights, SavedRun(RunFolder(run)).load_tokenizers().checksum)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("made") / "run"
+    made_run(path, {"decoder_layers": 2}, learned())
+    ends(path, 3.0)
+    return path
+
+
+def by_ctranslate2(run: Path, **more: Any) -> Translator:
+    return opened(run, engine="ctranslate2", **more)
+
+
+def facts(found: list[list[Translation]]) -> list[list[Any]]:
+    return [[(one.text, one.tokens, one.finished) for one in ranked] for ranked in found]
+
+
+@pytest.mark.parametrize("settings", SEARCHES, ids=str)
+def test_it_finds_what_nmtkit_finds_with_the_limit_of_each_line(settings: dict[str, Any], run: Path) -> None:
+    own, theirs = (opened(run, engine=name, search_settings=settings) for name in ("auto", "ctranslate2"))
+    count = min(3, own.config.beam_size)
+    expected, found = (by.search(LINES, count, need_copies=True) for by in (own, theirs))
+    assert facts(found) == facts(expected)
+    for some, others in zip(found, expected, strict=True):
+        for one, other in zip(some, others, strict=True):
+            assert (one.score, one.log_prob) == pytest.approx((other.score, other.log_prob), abs=1e-4)
+            assert one.token_log_probs == pytest.approx(other.token_log_probs, abs=1e-4)
+    cut = {one.finished for ranked in expected for one in ranked}
+    assert cut == ({True, False} if settings.keys() & {"max_length", "max_length_ratio"} else cut)
+
+
+def test_a_stream_has_no_log_probabilities_of_tokens_that_nobody_asks_for(run: Path) -> None:
+    (plain, *_), *_ = by_ctranslate2(run).stream([LINES[:4]])
+    assert all(map(math.isnan, plain[0].token_log_probs))
+    assert len(plain[0].token_log_probs) == len(plain[0].tokens) + plain[0].finished
+    many = by_ctranslate2(run, search_settings={"beam_size": 2})
+    assert [one[0].text for group in many.stream([9 * LINES]) for one in group] == 9 * many.translate(LINES)
+
+
+REFUSED = {
+    "--length-penalty gnmt:0.6": "length_penalty gnmt (take average or none)",
+    "--coverage-penalty 0.2": "coverage_penalty 0.2",
+    "--search stop=exact": "stop exact (take first_k)",
+    "--search min_length_ratio=0.5": "min_length_ratio 0.5",
+    "--search word_reward=0.5": "word_reward 0.5",
+    "--repetition-penalty 1.2": "repetition_penalty 1.2",
+    "--no-repeat-ngram 2 --search no_repeat_except=BA": "no_repeat_except BA",
+    "--search patience=2": "patience 2",
+    "--search certain_prefix=true": "certain_prefix True",
+    "--search brackets=true": "brackets True",
+    "--search at_limit=end": "at_limit end (take behind or compete)",
+    "--beam-size 4 --search diversity_groups=2": "diversity_groups 2",
+    "--samples 2": "samples 2",
+    "-m run": "several models",
+    "--lm run": "--lm",
+    "--shortlist lines": "--shortlist",
+    "--workers 2": "--workers (take --threads)",
+    "--replace-unknown": "unknown words to replace",
+    "--terms terms": "terms",
+    "--prefix": "line 1: engine ctranslate2 has no prefixes and terms",
+    "--jsonl": "line 1: engine ctranslate2 has no prefixes and terms",
+    "--interactive": "--engine out",
+    "--precision int8_float16": "no precision int8_float16 on this cpu: take fastest, float32",
+}
+
+
+@pytest.mark.parametrize("options", REFUSED)
+def test_what_it_lacks_is_refused_by_name(options: str, run: Path, console: Command, tmp_path: Path) -> None:
+    (tmp_path / "run").symlink_to(run)
+    (tmp_path / "terms").write_text("ba\tBA\n")
+    line = '{"source": "ba", "must": ["BA"]}' if options == "--jsonl" else "ba ce\tBA"
+    lines = [] if options == "--interactive" else [write_lines(tmp_path / "lines", [line])]
+    refused(console("translate", "-m", "run", *BY, *options.split(), *lines), REFUSED[options])
+
+
+def test_what_is_of_the_engine_is_refused_without_it(run: Path, console: Command, tmp_path: Path) -> None:
+    (tmp_path / "run").symlink_to(run)
+    refused(console("translate", "-m", "run", "--precision", "int16"), "precision int16 is of engine ctranslate2")
+    given = write_lines(tmp_path / "lines", ["ba"])
+    rescored = console("rescore", "-m", "run", "--source", given, "--target", given, "--search", "engine=ctranslate2")
+    refused(rescored, "`engine`: not one of its values")
+
+
+def test_without_the_library_one_message_names_the_extra(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export_weights, "find_spec", lambda name: None)
+    with pytest.raises(NmtkitError, match=r"^ctranslate2 is not installed: `pip install 'nmtkit\[ctranslate2\]'`$"):
+        by_ctranslate2(run)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "float32", "int8", "int8_float32", "int16", "fastest", "auto"])
+def test_types_of_numbers_have_the_names_of_both(precision: str, run: Path) -> None:
+    theirs = by_ctranslate2(run, precision=precision)
+    texts, exact = theirs.translate(LINES), opened(run).translate(LINES)
+    assert (texts == exact) or "int" in precision or precision == "fastest"
+    engine = theirs.other
+    assert isinstance(engine, CTranslate2Search)
+    wanted = {"fp32": "float32", "auto": "float32", "int8": "int8_float32"}.get(precision, precision)
+    assert wanted in (engine._translator.compute_type, "fastest")
+
+
+def test_the_conversion_is_kept_and_made_anew_for_other_weights(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    made_run(path, {}, learned())
+    first = by_ctranslate2(path).translate(LINES)
+    (kept,) = (path / "ctranslate2").glob("*/model.bin")
+    written = kept.stat().st_mtime_ns
+    assert by_ctranslate2(path, search_settings={"beam_size": 2}).translate(LINES[:1])
+    assert kept.stat().st_mtime_ns == written
+    ends(path, 1.0)
+    assert by_ctranslate2(path).translate(LINES) == opened(path).translate(LINES) != first
+    (other,) = (path / "ctranslate2").glob("*/model.bin")
+    assert other != kept
+
+
+def test_a_damaged_conversion_is_named(tmp_path: Path) -> None:
+    made_run(tmp_path / "run", {}, learned())
+    by_ctranslate2(tmp_path / "run")
+    (kept,) = (tmp_path / "run" / "ctranslate2").glob("*/model.bin")
+    kept.write_bytes(kept.read_bytes()[:999])
+    with pytest.raises(NmtkitError, match=r"engine ctranslate2: .*remove .*ctranslate2/\w+ if it is damaged"):
+        by_ctranslate2(tmp_path / "run")
+
+
+def test_more_positions_than_were_learned(tmp_path: Path) -> None:
+    made_run(tmp_path / "run", {"positions": "learned", "max_positions": 64}, learned())
+    with pytest.raises(DataError, match="positions"):
+        opened(tmp_path / "run").translate(" ".join(LINES[:30]))
+    with pytest.raises(NmtkitError, match=r"engine ctranslate2: .*position"):
+        by_ctranslate2(tmp_path / "run").translate(" ".join(LINES[:30]))
+
+
+def test_another_model_is_refused(trained: Path) -> None:
+    with pytest.raises(NmtkitError, match="ctranslate2 has no counterpart of a rnnsearch"):
+        by_ctranslate2(trained)
+
+
+def test_constraints_from_python(run: Path) -> None:
+    with pytest.raises(NmtkitError, match=r"line 2: engine ctranslate2 has no prefixes and terms"):
+        by_ctranslate2(run).search(["ba", Request("ba", prefix="BA")])
+    with pytest.raises(NmtkitError, match="n_best 4 is more than beam_size 3"):
+        by_ctranslate2(run).search(["ba"], 4)
+    with pytest.raises(NmtkitError, match="engine ctranslate2 has no attention"):
+        by_ctranslate2(run).search(["ba"], need_attention=True)
+
+
+def test_commands_print_the_same(run: Path, console: Command, tmp_path: Path) -> None:
+    (tmp_path / "run").symlink_to(run)
+    src, ref = write_lines(tmp_path / "src", ["", *LINES[:30]]), write_lines(tmp_path / "ref", ["", *TARGETS[:30]])
+    asked = [
+        ("evaluate", "-m", "run", "--source", src, "--ref", ref, "--metrics", "bleu,chrf"),
+        ("translate", "-m", "run", src),
+    ]
+    for one in asked:
+        own, theirs = (succeeded(console(*one, "--engine", name)) for name in ("auto", "ctranslate2"))
+        assert theirs.out == own.out
+        assert "engine ctranslate2, fp32" in theirs.err
+    warned = succeeded(console("translate", "-m", "run", src, *BY, "--no-repeat-ngram", "2", "--json"))
+    assert "engine ctranslate2, fp32; what it forbids changes its other scores" in warned.err
+    assert "NaN" not in warned.out
+
+
+def test_tuning_compares_it_on_the_users_lines(run: Path) -> None:
+    own = opened(run)
+    config = str(own.speed_config)
+    result = TuningResult("search", own.speed_config, "sentences/s", {config: 100.0}, lines=30, seconds=1.0)
+    saved = SavedRun(RunFolder(run))
+    both = beside_ctranslate2(saved, own, result, LINES, print)
+    exact = "ctranslate2 fp32, batches of 1024, one search a core"
+    assert {*both.speeds} == {config, exact, exact.replace("fp32", "fastest")}
+    assert both.differing[exact] == 0
+    assert both.config == own.speed_config
+    said = [*both.sentences()][1]
+    assert said.startswith("--engine ctranslate2 --precision fp32 would be ")
+    assert said.endswith("times as quick; 0 of 30 texts differ")
+
+
+def test_tuning_says_why_it_cannot_compare(trained: Path) -> None:
+    own, said = opened(trained), list[str]()
+    result = TuningResult("search", own.speed_config, "sentences/s", {str(own.speed_config): 1.0}, lines=5)
+    assert beside_ctranslate2(SavedRun(RunFolder(trained)), own, result, LINES, said.append) == result
+    assert said[0].startswith("ctranslate2 is not compared: ctranslate2 has no counterpart of a rnnsearch")
+
+
+@pytest.mark.slow
+def test_a_trained_model_writes_the_same(nmtkit: Command, tmp_path: Path) -> None:
+    for name in ("train", "valid", "test"):
+        write_pairs(tmp_path, name, PAIRS)
+    model = "model: {kind: transformer, hidden_size: 32, feed_forward_size: 64, heads: 2, encoder_layers: 2}\n"
+    lines = [model if line.startswith("model:") else line + "\n" for line in RECIPE.splitlines()]
+    (tmp_path / "tiny.yaml").write_text("".join(lines))
+    run = tmp_path / "run"
+    succeeded(nmtkit("train", tmp_path / "tiny.yaml", "--run", run, *sets("training.max_updates=300")))
+    given = as_text(SOURCES)
+    own, theirs = (succeeded(nmtkit("translate", "-m", run, "--engine", name, stdin=given)) for name in ("auto", BY[1]))
+    assert theirs.out == own.out
