@@ -57,8 +57,9 @@ def time_limit(seconds: float, model: nn.Module) -> Iterator[None]:
             raise TimeLimitError
 
     hooks = [layer.register_forward_pre_hook(look) for layer in model.modules()]
-    learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    hooks += [parameter.register_post_accumulate_grad_hook(look) for parameter in learning]  # type: ignore[no-untyped-call]
+    for one in model.parameters():
+        if one.requires_grad:
+            hooks.append(one.register_post_accumulate_grad_hook(look))  # type: ignore[no-untyped-call]  # as torch has it
     try:
         yield
     finally:

@@ -113,7 +113,8 @@ class GradientSum:
         with ExitStack() as hooks:
             for number, bucket in enumerate(self._buckets):
                 for one in bucket:
-                    hook = one.register_post_accumulate_grad_hook(partial(is_whole, number))  # type: ignore[no-untyped-call]
+                    look = partial(is_whole, number)
+                    hook = one.register_post_accumulate_grad_hook(look)  # type: ignore[no-untyped-call]  # as torch has it
                     hooks.callback(hook.remove)
             yield
 
