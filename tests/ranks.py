@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from nmtkit.training import distributed
+from nmtkit.distributed import processes
 
 GIVEN = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 """What torchrun tells a process."""
@@ -19,7 +19,7 @@ def join_as(rank: int, port: int) -> None:
     values = (2, rank, rank, "127.0.0.1", port)
     os.environ.update({name: str(value) for name, value in zip(GIVEN, values, strict=True)})
     torch.set_num_threads(1)
-    distributed.join(torch.device("cpu"))
+    processes.join(torch.device("cpu"))
 
 
 def start_two(function: Callable[[int, int, str], None], folder: Path) -> None:

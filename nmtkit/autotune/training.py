@@ -22,15 +22,17 @@ from nmtkit.data.batch import Batch, collate
 from nmtkit.data.batch_stream import widths
 from nmtkit.data.store import Store
 from nmtkit.data.vocabulary import EOS, SPECIALS
+from nmtkit.distributed import processes
+from nmtkit.distributed.gradients import GradientSum
 from nmtkit.models.base import MODELS, Model, VocabularySizes
+from nmtkit.objectives.likelihood import likelihood
+from nmtkit.objectives.objective import OBJECTIVES, GradientAccumulator
 from nmtkit.recipe import Recipe
 from nmtkit.runs.batches import training_batches
 from nmtkit.runs.saved import SavedRun, build_model, sizes_of
-from nmtkit.training import distributed, randomness
+from nmtkit.training import randomness
 from nmtkit.training.config import TrainingConfig
-from nmtkit.training.distributed import GradientSum
-from nmtkit.training.objectives.likelihood import likelihood
-from nmtkit.training.objectives.objective import OBJECTIVES, GradientAccumulator
+from nmtkit.training.gradients import UpdateGradients
 from nmtkit.training.trainer import Trainer
 
 _PIECE = 8
@@ -67,7 +69,7 @@ def training_workload_key(recipe: Recipe, sizes: VocabularySizes, device: torch.
     deciding = {"accumulate", "optimizer", "ema_decay", "objectives", *OBJECTIVES} - {"label_smoothing"}
     return {
         **cache.workload_key("training", recipe.model, device),
-        "processes": distributed.size(),
+        "processes": processes.size(),
         "vocabularies": [*sizes.values()],
         "batch": [recipe.batch.batch_tokens, recipe.batch.batch_size, *filter(None, [recipe.batch.block_tokens])],
         "limits": list(recipe.data.truncation or ()),
@@ -127,8 +129,8 @@ class CyclingStream:
         self.next = state["batch"]
 
 
-class OOMSafeTrainer(Trainer):
-    """Skips updates that need more memory or time than there is; a training could go on afterwards.
+class OOMSafeGradients(UpdateGradients):
+    """Gives up an update that needs more memory or time than there is; a training could go on afterwards.
 
     A process whose pass through the model does not fit still adds up gradients with the others.
     """
@@ -136,13 +138,13 @@ class OOMSafeTrainer(Trainer):
     fault: type[Exception] | None = None
     """Of an update since this was last set: OutOfMemoryError or TimeLimitError."""
 
-    def _backward(self, update: GradientAccumulator, batch: Batch, last: GradientSum | None = None) -> Tensor:
+    def backward(self, update: GradientAccumulator, batch: Batch, last: GradientSum | None = None) -> Tensor:
+        """Gradients that are not finite where the pass does not fit."""
         try:
-            return super()._backward(update, batch, last)
+            return super().backward(update, batch, last)
         except (torch.OutOfMemoryError, TimeLimitError) as fault:
             self.fault = type(fault)
-        self.optimizer.zero_grad(set_to_none=True)
-        torch.cuda.empty_cache()  # the error is gone, and with it all that the pass had allocated
+        self.clear()  # the error is gone, and with it all that the pass had allocated
         # An update whose loss is not finite is skipped.
         return torch.full((len(self.normalizers),), math.nan, device=self.device)
 
@@ -182,7 +184,7 @@ def tune_training(workload: TrainingWorkload, again: bool = False) -> TuningResu
     That a training is too short to be measured is cached too, for this training alone: its time, estimated anew, might
     be found long enough, and one recipe would give two models.
     """
-    begun, is_first = time.monotonic(), distributed.rank() == 0
+    begun, is_first = time.monotonic(), processes.rank() == 0
     with randomness.fork_rng(workload.device):
         model = workload.build()
         candidates = candidate_training_configs(workload.config, workload.device, model.config.bf16_allowed)
@@ -191,7 +193,7 @@ def tune_training(workload: TrainingWorkload, again: bool = False) -> TuningResu
             return unmeasured
         keys = (workload.plan_key, workload.key) if is_first and not again else ()
         known = next(filter(None, (cache.get(key, TrainingSpeedConfig) for key in keys)), None)
-        known = distributed.broadcast_object(known)
+        known = processes.broadcast_object(known)
         if known is not None:
             return known
         result = _measure(model, workload, candidates, unmeasured, again)
@@ -220,7 +222,7 @@ def workload_of_run(run: SavedRun, device: torch.device) -> TrainingWorkload:
         config=first.training,
         device=device,
         key=training_workload_key(first, sizes_of(tokenizers), device),
-        updates_an_epoch=tokens / first.batch.batch_tokens / first.training.accumulate / distributed.size(),
+        updates_an_epoch=tokens / first.batch.batch_tokens / first.training.accumulate / processes.size(),
     )
 
 
@@ -292,18 +294,19 @@ def _measure(
     """
     settings, device = workload.config, workload.device
     stream = CyclingStream(workload.first_batches(timing.MAX_ROUNDS * settings.accumulate))
-    trainer = OOMSafeTrainer(model, stream, settings, CheckpointManager(Path()), device, time.monotonic)
+    trainer = Trainer(model, stream, settings, CheckpointManager(Path()), device, time.monotonic)
+    trainer.gradients = gradients = OOMSafeGradients(model, trainer.objectives, trainer.gradients.parameters, device)
 
     def seconds_of(config: TrainingSpeedConfig, number: int, most: float) -> float:
         devices.prepare(device, config.matmul_precision, config.threads)
-        trainer.in_bf16, trainer.fault = config.precision == "bf16", None
+        gradients.in_bf16, gradients.fault = config.precision == "bf16", None
         stream.next = number * settings.accumulate
         begun = devices.read_clock(device)
         with timing.time_limit(most, model):
             trainer.make_update()
         seconds = devices.read_clock(device) - begun
-        faults = [trainer.fault is kind for kind in (torch.OutOfMemoryError, TimeLimitError)]
-        seconds, ran_out, gave_up = distributed.max_over_ranks([seconds if distributed.rank() == 0 else 0.0, *faults])
+        faults = [gradients.fault is kind for kind in (torch.OutOfMemoryError, TimeLimitError)]
+        seconds, ran_out, gave_up = processes.max_over_ranks([seconds if processes.rank() == 0 else 0.0, *faults])
         if gave_up:
             raise TimeLimitError
         return math.inf if ran_out else seconds
@@ -343,7 +346,7 @@ def _measure(
     if best != first and _loss(model, sample, best, device) > _SAME_LOSS * _loss(model, sample, first, device):
         exact = [one for one in slower if one.precision == "fp32" and one.matmul_precision == "highest"]
         best = min((one for one in exact if slower[one] < math.inf), key=slower.__getitem__, default=best)
-    best = distributed.broadcast_object(best)  # each process has looked at batches of its own
+    best = processes.broadcast_object(best)  # each process has looked at batches of its own
     return replace(unmeasured, config=best, speeds={str(config): speed / slower[config] for config in candidates})
 
 
@@ -356,7 +359,7 @@ def _budget(workload: TrainingWorkload, an_update: float, again: bool) -> float:
 def _target_tokens(stream: CyclingStream, count: int) -> int:
     """Target tokens of the first batches, in all processes; or labels."""
     stream.next = 0
-    return distributed.size() * sum(next(stream).n_tokens for _ in range(count))
+    return processes.size() * sum(next(stream).n_tokens for _ in range(count))
 
 
 @torch.no_grad()

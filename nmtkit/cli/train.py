@@ -20,6 +20,7 @@ from nmtkit.cli.reports import show_changes, show_diagnosis, show_report
 from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.processes import available_cores
+from nmtkit.distributed import processes
 from nmtkit.experiment.run import Run, choose_device
 from nmtkit.experiment.stages import StageStarted, more_time_advice
 from nmtkit.metrics import Comparison, Score
@@ -29,7 +30,6 @@ from nmtkit.presets.without_recipe import RecipeRequest, name_of_run, propose_re
 from nmtkit.runs.folder import RunFolder, ignore
 from nmtkit.runs.metrics_log import TrainLog
 from nmtkit.tasks.task import TASKS
-from nmtkit.training import distributed
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Evaluated, Event, Resumed, Step, Stopped
 
@@ -163,7 +163,7 @@ def command(
     _require_fitting_options(name, request, resuming, overwrite, allow_new_data)
     settings = options.with_threads(overrides, threads)
     with ExitStack() as ending:
-        ending.callback(distributed.leave)
+        ending.callback(processes.leave)
         journal = ending.enter_context(journal_output())
         loaded = None if name is None else recipe.load(name, settings)
         folder = RunFolder.at(run_path, name_of_run(request) if loaded is None else loaded.name)
@@ -179,10 +179,10 @@ def command(
         place = choose_device(device, loaded)
         run = begin_training(loaded, path, resume, overwrite, allow_new_data)
         ending.callback(run.close)
-        if distributed.rank() == 0:
+        if processes.rank() == 0:
             score_before(run, place, threads, tell)
         stopped = train_run(run, place, resume, journal)
-        if distributed.rank() == 0:
+        if processes.rank() == 0:
             own = _test_model(run, place, threads)
             show_changes(score_after(run, place, own, threads), len(run.recipe.data.train.weights) > 1)
             tell(f"training took {stopped.seconds / 60:.1f} minutes")
@@ -213,9 +213,9 @@ def _resume(resuming: str | None, folder: RunFolder, device: str) -> bool:
     """Whether to continue the run in a folder; process 0 looks, before it changes anything there."""
     if resuming != "auto":
         return resuming is not None
-    distributed.join(devices.choose(device))
-    begun = distributed.broadcast_object(folder.has_training() if distributed.rank() == 0 else None)
-    if distributed.rank() == 0:
+    processes.join(devices.choose(device))
+    begun = processes.broadcast_object(folder.has_training() if processes.rank() == 0 else None)
+    if processes.rank() == 0:
         tell(f"{folder.path}: {'resuming the training in this folder' if begun else 'nothing to resume: beginning'}")
     return begun
 
@@ -241,17 +241,17 @@ def begin_training(
         resume=resume,
         overwrite=overwrite,
         allow_new_data=allow_new_data,
-        notify=tell if distributed.rank() == 0 else ignore,
+        notify=tell if processes.rank() == 0 else ignore,
         report=show_report,
         diagnosed=show_diagnosis,
         # Preprocessing takes as many cores as training may; of several processes one does it, while the others wait.
-        processes=torch.get_num_threads() if distributed.size() == 1 else available_cores(),
+        processes=torch.get_num_threads() if processes.size() == 1 else available_cores(),
     )
 
 
 def train_run(run: Run, place: torch.device, resume: bool, journal: TrainLog) -> Stopped:
     """Trains a run and shows its progress; ends the program when a signal stops it."""
-    first = distributed.rank() == 0
+    first = processes.rank() == 0
     if first:
         journal.open(run.folder)
     say = tell if first else ignore

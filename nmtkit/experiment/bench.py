@@ -189,7 +189,7 @@ def measure_training(workload: TrainingWorkload, data: str, updates: int, rounds
     batches = workload.first_batches(count)
     stream = tuning.CyclingStream(batches)
     trainer = Trainer(workload.build(), stream, workload.config, CheckpointManager(Path()), device)
-    trainer.in_bf16 = config.precision == "bf16"
+    trainer.gradients.in_bf16 = config.precision == "bf16"
     tokens = sum(batches[number % len(batches)].n_tokens for number in range(count))
     speed = TrainingSpeed(machine_facts(config.threads, device), data, config, updates, tokens)
     for number in range(rounds + 1):

@@ -36,6 +36,7 @@ from nmtkit.data.words import word_spans
 from nmtkit.experiment.loading import DecodingOptions, open_autotuned, open_system, open_translator
 from nmtkit.metrics import perplexity
 from nmtkit.models.base import Model, as_decoder
+from nmtkit.objectives.likelihood import likelihood
 from nmtkit.recipe import Recipe
 from nmtkit.runs.batches import loss_batches
 from nmtkit.runs.folder import Notify, ignore
@@ -43,7 +44,6 @@ from nmtkit.runs.metrics_log import MetricsLog
 from nmtkit.runs.saved import SavedRun, source_token_limit
 from nmtkit.tasks.task import TASKS, TestResult
 from nmtkit.training.events import Step
-from nmtkit.training.objectives.likelihood import likelihood
 from nmtkit.translation.inputs import TextModel
 from nmtkit.translation.translator import Translator
 

@@ -13,6 +13,7 @@ from nmtkit.core.files import atomic_write_text, write_json
 from nmtkit.corpus.checking import DataReport
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.diagnosis.findings import Diagnosis
+from nmtkit.distributed.processes import join, rank, run_on_rank_zero
 from nmtkit.experiment import checks
 from nmtkit.experiment.evaluation import evaluate_test_set, require_validation_files
 from nmtkit.experiment.preprocessing import Preprocessing, prepare_tokenizers
@@ -22,7 +23,7 @@ from nmtkit.runs.folder import Notify, RunFolder, RunLock, ignore, lock_run
 from nmtkit.runs.origin import find_origin
 from nmtkit.runs.saved import SavedRun
 from nmtkit.tasks.task import TestResult
-from nmtkit.training import distributed, randomness
+from nmtkit.training import randomness
 from nmtkit.training.events import Event, Saved
 
 
@@ -113,7 +114,7 @@ class Run(SavedRun):
             atomic_write_text(run.folder.recipe, run.recipe.to_yaml())
 
         try:
-            distributed.run_on_rank_zero(prepare, Path(place).absolute())
+            run_on_rank_zero(prepare, Path(place).absolute())
         except BaseException:
             for run in prepared:
                 run.close()
@@ -172,7 +173,7 @@ class Run(SavedRun):
                 notify(sentence)
             chosen = {key: getattr(result.config, key) for key in left}
             self.recipe = self.recipe.model_copy(update={"training": training.model_copy(update=chosen)})
-            if distributed.rank() == 0:
+            if rank() == 0:
                 atomic_write_text(self.folder.recipe, self.recipe.to_yaml())
         prepare_device(device, self.recipe)
 
@@ -237,7 +238,7 @@ def choose_device(name: str, recipe: Recipe) -> torch.device:
     device = devices.choose(name)
     if device.type == "cuda" and any(one.training.deterministic for one in recipe.by_stage().values()):
         randomness.require_cublas_workspace()
-    device = distributed.join(device)
+    device = join(device)
     prepare_device(device, recipe)
     return device
 

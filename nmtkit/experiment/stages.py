@@ -14,6 +14,7 @@ from nmtkit.data.batch_stream import BatchStream
 from nmtkit.data.embeddings import PretrainedEmbeddingsConfig, read_vectors
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizers import Tokenizers
+from nmtkit.distributed import processes
 from nmtkit.experiment.checks import embedding_size_key
 from nmtkit.experiment.evaluation import Validation
 from nmtkit.models.base import Model
@@ -24,7 +25,6 @@ from nmtkit.runs.metrics_log import EarlierStages, MetricsLog
 from nmtkit.runs.origin import load_origin_weights
 from nmtkit.runs.saved import SavedRun, SavedStage, build_model
 from nmtkit.tasks.task import TASKS
-from nmtkit.training import distributed
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Event, Stopped
 from nmtkit.training.loop import train
@@ -83,13 +83,13 @@ class StagedTraining:
                     )
                 for event in self._train_stage(stages, number, going_on=self.resume and number == first):
                     shown = done.shift(event)
-                    if distributed.rank() == 0:
+                    if processes.rank() == 0:
                         self._add_to_log(shown, stage, done)
                     yield shown
                     if isinstance(event, Stopped) and event.reason == "interrupted":
                         return
                 done = done.plus(stage)
-            if distributed.rank() == 0:
+            if processes.rank() == 0:
                 _write_result(self.run.folder, stages, shown)
         finally:
             if self._log is not None:
@@ -118,7 +118,7 @@ class StagedTraining:
             self.notify(f"{average}: removed, since training resumes; average again when it is over")
 
     def _train_stage(self, stages: list[SavedStage], number: int, going_on: bool) -> Iterator[Event]:
-        if distributed.rank() == 0 and not going_on:
+        if processes.rank() == 0 and not going_on:
             self._forget_average()
         stage, recipe = stages[number], stages[number].recipe
         torch.manual_seed(recipe.seed)

@@ -26,6 +26,7 @@ from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.corpus.splitting import HoldOut, choose_hold_out, pairs_to_split, write_splits
 from nmtkit.corpus.statistics import CorpusCounter, CorpusStatistics
+from nmtkit.distributed import processes
 from nmtkit.presets.fine_tuning import FineTuningRecipe
 from nmtkit.presets.fitting import FittedPreset, choose_preset
 from nmtkit.presets.proposal import ProposedRecipe, format_minutes
@@ -34,7 +35,6 @@ from nmtkit.runs.origin import find_origin
 from nmtkit.runs.saved import find_run
 from nmtkit.tasks.builtin import TRANSLATION
 from nmtkit.tasks.task import TASKS
-from nmtkit.training import distributed
 
 _SPLITS, _GENERAL = ("train", "valid", "test"), ("general", "general-test")
 ROUGH_BELOW = 100
@@ -132,7 +132,7 @@ def propose_recipe(
     """
     if fault := request.fault():
         raise NmtkitError(fault)
-    place = distributed.join(devices.choose(device))
+    place = processes.join(devices.choose(device))
     folder = RunFolder.at(path, name_of_run(request))
     locks: list[RunLock] = []
 
@@ -143,7 +143,7 @@ def propose_recipe(
         folder.require_free(overwrite)
         locks.append(_Proposal(request, folder, overrides, place, notify).write(overwrite))
 
-    distributed.run_on_rank_zero(prepare)
+    processes.run_on_rank_zero(prepare)
     return locks[0] if locks else None
 
 
@@ -262,7 +262,7 @@ class _Proposal:
 
     def _speed_of(self, preset: FittedPreset) -> float | None:
         """Padded tokens a minute that this machine trains on; None if there is no time to measure it."""
-        if distributed.size() > 1:
+        if processes.size() > 1:
             return None  # one process alone says nothing of what several will do
         # Subwords are a third more than words.
         src, tgt = (max(1, round(1.3 * side.words / self.size.pairs)) for side in (self.size.src, self.size.tgt))

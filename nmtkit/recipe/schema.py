@@ -19,12 +19,12 @@ from nmtkit.data.embeddings import PretrainedEmbeddingsConfig, Side
 from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.metrics import METRICS
 from nmtkit.models.base import MODELS, PARTS, AnyModelConfig, VocabularySizes
+from nmtkit.objectives.objective import OBJECTIVES, chosen_objectives
 from nmtkit.recipe import groups
 from nmtkit.search.rules import SearchConfig
 from nmtkit.tasks.builtin import TRANSLATION
 from nmtkit.tasks.task import TASKS, with_settings_of_task
 from nmtkit.training.config import TrainingConfig
-from nmtkit.training.objectives.objective import OBJECTIVES, chosen_objectives
 
 
 class InitConfig(Settings):

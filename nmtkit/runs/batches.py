@@ -9,9 +9,9 @@ from nmtkit.data.batch_stream import BatchStream, Corruption, sorted_batches
 from nmtkit.data.running_text import BlockStream, blocks_in_order
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizers import Tokenizers
+from nmtkit.distributed import processes
+from nmtkit.objectives.objective import build_objectives
 from nmtkit.recipe import Recipe
-from nmtkit.training import distributed
-from nmtkit.training.objectives.objective import build_objectives
 
 
 def training_batches(recipe: Recipe, store: Store, tokenizers: Tokenizers, seed: int) -> BatchStream:
@@ -22,8 +22,8 @@ def training_batches(recipe: Recipe, store: Store, tokenizers: Tokenizers, seed:
         recipe.batch,
         seed,
         tokenizers=tokenizers,
-        rank=distributed.rank(),
-        world=distributed.size(),
+        rank=processes.rank(),
+        world=processes.size(),
         limits=recipe.data.truncation,
         weights=recipe.data.train.epoch_weights(store.by_file),
         corrupt=_corruption(recipe, tokenizers),

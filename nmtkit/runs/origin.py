@@ -20,12 +20,12 @@ from nmtkit.core.settings import Field, Settings, parse
 from nmtkit.corpus.config import COLUMNS, SplitFiles
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import read_vocabulary_file
+from nmtkit.distributed import processes
 from nmtkit.models.base import MODELS, PARTS, Model
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder
 from nmtkit.runs.saved import SavedRun, build_model, find_run
 from nmtkit.tasks.task import TASKS
-from nmtkit.training import distributed
 
 _MAY_DIFFER = ("alignment_layer", "alignment_heads", "joint")
 """Settings that may differ, beside dropout: the attention that is shown, and whether a pair shares one tokenizer."""
@@ -163,7 +163,7 @@ def load_origin_weights(model: Model, tokenizers: Tokenizers, folder: RunFolder,
         source, before, _ = SavedRun(RunFolder(Path(one.run))).open_model(torch.device("cpu"), one.weights)
         origin.parts[part] = one.model_copy(update={"taken": _take(model, part, source, tokenizers, before)})
         notify(f"{part} from {one.weights}: {origin.parts[part].taken}")
-    if distributed.rank() == 0:
+    if processes.rank() == 0:
         write_json(folder.origin, origin.model_dump(mode="json"))
 
 

@@ -4,11 +4,11 @@ from typing import Annotated, Literal
 
 from nmtkit.core.registry import suggest_names
 from nmtkit.core.settings import MAX_THREADS, Field, Settings, field_validator, model_validator
-from nmtkit.training.objectives.attention import GuidedAlignmentConfig, HardAttentionConfig
-from nmtkit.training.objectives.corruption import DenoisingConfig, PermutationConfig, SpanCorruptionConfig
-from nmtkit.training.objectives.masked_words import MaskedWordsConfig
-from nmtkit.training.objectives.objective import OBJECTIVES, chosen_objectives
-from nmtkit.training.objectives.reinforcement import ReinforceConfig
+from nmtkit.objectives.attention import GuidedAlignmentConfig, HardAttentionConfig
+from nmtkit.objectives.corruption import DenoisingConfig, PermutationConfig, SpanCorruptionConfig
+from nmtkit.objectives.masked_words import MaskedWordsConfig
+from nmtkit.objectives.objective import OBJECTIVES, chosen_objectives
+from nmtkit.objectives.reinforcement import ReinforceConfig
 from nmtkit.training.optimizers import OptimizerConfig
 from nmtkit.training.schedules import Constant, DecayToZero, Schedule
 

@@ -13,8 +13,9 @@ from torch import Tensor
 from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.checkpoints.weights import get_weights
 from nmtkit.core.errors import CheckpointError
+from nmtkit.distributed import processes
 from nmtkit.models.base import Model
-from nmtkit.training import distributed, randomness
+from nmtkit.training import randomness
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Event
 from nmtkit.training.optimizers import restore_state
@@ -67,11 +68,11 @@ def train(
                 f"{checkpoints.last}: an earlier training is saved here; go on with --resume, or use another folder"
             )
         else:
-            randomness.seed_all(seed + distributed.rank())
+            randomness.seed_all(seed + processes.rank())
             if optimizer_state is not None:
                 restore_state(training.optimizer, training.parameters, optimizer_state)
             yield training.save()
-        distributed.broadcast_tensors(list(get_weights(model).values()))
+        processes.broadcast_tensors(list(get_weights(model).values()))
 
         while (reason := training.reason_to_stop(stop)) is None:
             training.make_update()

@@ -2,11 +2,9 @@
 
 import math
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial, reduce
 from typing import Any
 
 import torch
@@ -17,19 +15,16 @@ from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.checkpoints.weights import EMA, OPTIMIZER, WEIGHTS, Ema, assign_weights, get_weights, strip_prefix
 from nmtkit.core.device import trim_malloc
 from nmtkit.core.errors import CheckpointError, TrainingError
-from nmtkit.data.batch import Batch
+from nmtkit.distributed import processes
 from nmtkit.layers.non_finite import where_they_begin
 from nmtkit.models.base import Model
-from nmtkit.training import distributed, optimizers, randomness
+from nmtkit.objectives.objective import LOSS, build_objectives
+from nmtkit.training import optimizers, randomness
 from nmtkit.training.config import TrainingConfig
-from nmtkit.training.distributed import GradientSum
 from nmtkit.training.events import Evaluated, Reason, Resumed, Saved, Step, Stopped
-from nmtkit.training.objectives.objective import LOSS, GradientAccumulator, build_objectives
+from nmtkit.training.gradients import UpdateGradients
 from nmtkit.training.read_ahead import BatchIterator
 from nmtkit.training.schedules import TrainingProgress
-
-_CHUNK_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}
-"""Size of the log-probabilities that are in memory at a time: large enough for full speed, on a CPU near its caches."""
 
 _TRIM_EVERY = 50
 """Updates on a CPU between two returns of freed memory; more often costs speed."""
@@ -70,15 +65,14 @@ class Trainer:
         self.config = config
         self.checkpoints = checkpoints
         self.device = device
-        self.in_bf16 = config.precision == "bf16"
         optimizers.freeze(model, config.freeze)
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._layers_above = optimizers.layers_below_top(self.parameters)
         self.optimizer = optimizers.build_optimizer(config, self.parameters)
         self.objectives = build_objectives(config)
-        self.normalizers = {
-            name: count for objective in self.objectives for name, count in objective.normalizers.items()
-        }
+        self.gradients = UpdateGradients(model, self.objectives, list(self.parameters.values()), device)
+        self.gradients.in_bf16 = config.precision == "bf16"
+        self.normalizers = self.gradients.normalizers
         self.ema = Ema(self.parameters, config.ema_decay) if config.ema_decay else None
         self.update = 0
         self.validations: list[tuple[int, float]] = []  # update, score turned so that higher is better
@@ -86,7 +80,6 @@ class Trainer:
         self._grad_norm = math.nan
         self.unreported: list[_PendingUpdate] = []
         self._skipped_in_a_row = 0
-        self._halved = 0  # since the last report
         self.is_saved = False
         self._validating = 0.0  # seconds of the last validation; as `_used`, the same in all processes
         self._clock, self._started = clock, clock()
@@ -132,13 +125,11 @@ class Trainer:
                 return "patience"
         # Clocks differ, and so would the rates of several processes: that of process 0 counts for all.
         out_of_time, used = False, 0.0
-        if distributed.rank() == 0:
+        if processes.rank() == 0:
             used = self._used
             last = 0.0 if self.is_validated else self._validating  # within the minutes, too
             out_of_time = config.max_minutes is not None and self.seconds + last >= 60 * config.max_minutes
-        interrupted, timed_out, self._used = distributed.max_over_ranks(
-            [stop is not None and stop(), out_of_time, used]
-        )
+        interrupted, timed_out, self._used = processes.max_over_ranks([stop is not None and stop(), out_of_time, used])
         if interrupted:
             return "interrupted"
         return "max_minutes" if timed_out else None
@@ -151,7 +142,7 @@ class Trainer:
                 parameter.requires_grad_(self.update >= every * self._layers_above[name])
         position, epoch = self.stream.state(), self.stream.epoch
         batches = [next(self.stream) for _ in range(self.config.accumulate)]
-        counts = self._count(batches)
+        counts = self.gradients.count(batches)
         scores = [score for _, score in self.validations]
         limit = 60 * (self.config.max_minutes or 0.0)
         lasting = self._used / self.update if self.update else _FIRST_UPDATE * limit
@@ -161,8 +152,11 @@ class Trainer:
         self.peak_lr = max(self.peak_lr, self.lr)
 
         self._last_batch = batches[-1]
-        sums = self._gradients(batches, counts)  # one of each of `normalizers`
-        distributed.all_reduce_sum(sums)
+        try:
+            sums = self.gradients.add_up(batches, counts)  # one of each of `normalizers`
+        except TrainingError as fault:
+            raise TrainingError(f"update {self.update + 1}: {fault}") from fault
+        processes.all_reduce_sum(sums)
         norm = clip_grad_norm_(self.parameters.values(), self.config.clip_norm or math.inf)
         # Skipped, not stopped, so that one bad batch costs nothing but itself.
         bad = ~torch.isfinite(norm + sums.sum())
@@ -179,50 +173,6 @@ class Trainer:
             trim_malloc()
         self._used_before, self._used = self._used, self.seconds
         self._busy += self._clock() - begun
-
-    def _count(self, batches: Sequence[Batch]) -> dict[str, int]:
-        """The normalizers of the update: counts over its batches in all processes."""
-        counts: Counter[str] = Counter()
-        for batch in batches:
-            counts.update({"tokens": batch.n_tokens, "sentences": batch.size})
-            for objective in self.objectives:
-                counts.update(objective.counts(batch))
-        return dict(zip(counts, distributed.sum_over_ranks(list(counts.values())), strict=True))
-
-    def _gradients(self, batches: Sequence[Batch], counts: Mapping[str, int]) -> Tensor:
-        """Adds up the gradients of an update in all processes; gives the sums here of all names in `normalizers`.
-
-        Where memory does not suffice all is done again with halved batches. The loss is a sum over examples, divided by
-        the counts of the whole update, so its gradient is the same.
-        """
-        chunk_bytes = _CHUNK_BYTES.get(self.device.type, _CHUNK_BYTES["cpu"])
-        update = GradientAccumulator(self.model, self.objectives, counts, self.device, chunk_bytes)
-        summed = GradientSum([one for one in self.parameters.values() if one.requires_grad])
-        whole = batches
-        while True:
-            try:
-                of_last = [*[None] * (len(batches) - 1), summed]
-                sums = reduce(torch.add, map(partial(self._backward, update), batches, of_last))
-                summed.finish()
-                return sums
-            except torch.OutOfMemoryError as fault:
-                if max(batch.size for batch in batches) == 1:
-                    raise TrainingError(
-                        f"update {self.update + 1}: even one example at a time does not fit into memory (the longest "
-                        f"has {max(int(one.lengths.max()) + one.n_tokens for one in batches):,} positions in all); "
-                        "lower data.max_length, or train a smaller model"
-                    ) from fault
-            # The error is gone, and with it all that it held.
-            self.optimizer.zero_grad(set_to_none=True)
-            torch.cuda.empty_cache()
-            self._halved += batches is whole
-            batches = [half for batch in batches for half in batch.halves()]
-
-    def _backward(self, update: GradientAccumulator, batch: Batch, last: GradientSum | None = None) -> Tensor:
-        """Adds the gradient of this batch's part of the update; gives the sums of all names in `normalizers`."""
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.in_bf16):
-            sums = update.backward(batch, around_last=last.begun() if last else nullcontext())
-        return torch.cat([sums[name].view(1) for name in self.normalizers])
 
     def report(self) -> Step:
         """Reads the numbers of the updates since the last report."""
@@ -242,7 +192,7 @@ class Trainer:
         tokens, skipped = sum(made.counts["tokens"] for made in self.unreported), len(rows) - len(good)
         loss, terms = self._mean_losses(good)
         speed, epoch, self.unreported, self._busy = tokens / max(busy, 1e-9), self.stream.epoch, [], 0.0
-        halved, self._halved = self._halved, 0
+        halved, self.gradients.halved = self.gradients.halved, 0
         return Step(
             self.update, epoch, loss, terms, tokens, speed, self.lr, self._grad_norm, self.seconds, skipped, halved
         )
@@ -263,7 +213,7 @@ class Trainer:
     def _not_finite(self, last: _PendingUpdate) -> str:
         place = ", ".join(f"{key} {value}" for key, value in last.position.items() if isinstance(value, int))
         batch = self._last_batch.to(self.device)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.in_bf16):
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.gradients.in_bf16):
             cause = where_they_begin(self.model, lambda: self.model(batch, keep=batch.loss_mask))
         return (
             f"update {last.update}: the loss or its gradient is not finite, {_GIVE_UP_AFTER} updates in a row; the "
@@ -277,17 +227,17 @@ class Trainer:
         begun = self._clock()
         with averaged, randomness.fork_rng(self.device), torch.no_grad():
             result = None
-            if distributed.rank() == 0:
+            if processes.rank() == 0:
                 self.model.eval()
                 result = evaluate(self.model), self._clock() - begun
                 self.model.train()
-            metrics, self._validating = distributed.broadcast_object(result)
+            metrics, self._validating = processes.broadcast_object(result)
             sign, value = 1 if self.config.higher_is_better else -1, metrics[self.config.best_metric]
             if math.isnan(value):
                 value = -sign * math.inf
             best = sign * value > max((score for _, score in self.validations), default=-math.inf)
             self.validations.append((self.update, sign * value))
-            if distributed.rank() == 0:
+            if processes.rank() == 0:
                 self.checkpoints.keep(get_weights(self.model), self.update, value, self.config)
         self.is_saved = False
         return Evaluated(self.update, metrics, best, self.seconds)
@@ -299,8 +249,8 @@ class Trainer:
             tensors |= {EMA + name: tensor for name, tensor in self.ema.averages.items()}
         state = optimizers.read_state(self.optimizer, self.parameters)
         tensors |= {OPTIMIZER + name: tensor for name, tensor in state.items()}
-        randoms = distributed.all_gather_objects(randomness.get_rng_states(self.device))
-        if distributed.rank() == 0:
+        randoms = processes.all_gather_objects(randomness.get_rng_states(self.device))
+        if processes.rank() == 0:
             facts = {
                 "update": self.update,
                 "seconds": self.seconds,
@@ -315,7 +265,7 @@ class Trainer:
                 "random": randoms,
             }
             self.checkpoints.save_last(tensors, facts)
-        distributed.sum_over_ranks([0])  # no process goes on, or away to resume, before the file is there
+        processes.sum_over_ranks([0])  # no process goes on, or away to resume, before the file is there
         self.is_saved = True
         return Saved(str(self.checkpoints.last), self.update)
 
@@ -345,10 +295,10 @@ class Trainer:
                 self.ema.restore(strip_prefix(EMA, tensors))
             self.stream.restore(facts["stream"])
             self.update = facts["update"]
-            if distributed.rank() < len(facts["random"]):
-                randomness.set_rng_states(facts["random"][distributed.rank()], self.device)
+            if processes.rank() < len(facts["random"]):
+                randomness.set_rng_states(facts["random"][processes.rank()], self.device)
             else:  # there are more processes than before
-                randomness.seed_all(seed + distributed.rank() + self.update)
+                randomness.seed_all(seed + processes.rank() + self.update)
         self.is_saved = True
         self._seconds_before = facts["seconds"]
         self._validating, self._used = facts["validating"], facts["used"]

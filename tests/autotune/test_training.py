@@ -24,9 +24,9 @@ from nmtkit.autotune.training import (
 )
 from nmtkit.core import device as devices
 from nmtkit.data.batch import Batch, collate
+from nmtkit.distributed import processes
 from nmtkit.models.base import VocabularySizes
 from nmtkit.recurrent_models.rnn_encdec import RnnEncDec, RnnEncDecConfig
-from nmtkit.training import distributed
 from nmtkit.training.config import TrainingConfig
 
 CPU = torch.device("cpu")
@@ -281,7 +281,7 @@ def one_of_two(rank: int, port: int, folder: str) -> None:
     tuning._LEAST_SECONDS = 0.0
     result = tune(Hungry(8 if rank == 1 else 64), max_minutes=1, threads=1, matmul_precision="highest")
     assert (result.config, result.speeds[str(FP32)]) == (BF16, 0)
-    distributed.leave()
+    processes.leave()
 
 
 @pytest.mark.slow

@@ -25,13 +25,13 @@ from nmtkit.models.base import Decoder, as_decoder
 from nmtkit.models.convs2s import ConvS2S
 from nmtkit.models.hierarchical_attention import AttentionClassifier, HierarchicalAttention
 from nmtkit.models.transformer import Transformer
+from nmtkit.objectives.likelihood import likelihood
 from nmtkit.recurrent_models.gnmt import Gnmt
 from nmtkit.recurrent_models.show_and_tell import ShowAndTell
 from nmtkit.recurrent_models.show_attend_tell import ShowAttendTell
 from nmtkit.search.engine import beam_search
 from nmtkit.search.rules import SearchConfig
 from nmtkit.training.config import TrainingConfig
-from nmtkit.training.objectives.likelihood import likelihood
 
 from .floors import SMOOTHING
 from .models_floors import (

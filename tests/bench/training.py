@@ -24,11 +24,11 @@ from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.experiment.bench import TrainingSpeed, measure_training, spread
 from nmtkit.models.base import MODELS, ModelConfig, Seq2Seq, VocabularySizes
 from nmtkit.models.transformer import TransformerConfig
+from nmtkit.objectives.likelihood import likelihood
+from nmtkit.objectives.objective import build_objectives
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Saved, Step
 from nmtkit.training.loop import train
-from nmtkit.training.objectives.likelihood import likelihood
-from nmtkit.training.objectives.objective import build_objectives
 
 from . import machine
 from .floors import SMOOTHING, BareTransformer, load

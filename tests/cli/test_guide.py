@@ -26,8 +26,8 @@ from nmtkit.core.errors import NmtkitError
 from nmtkit.core.registry import suggest_names
 from nmtkit.core.settings import key_paths
 from nmtkit.metrics import METRICS
+from nmtkit.objectives.objective import OBJECTIVES
 from nmtkit.tasks.task import TASKS
-from nmtkit.training.objectives.objective import OBJECTIVES
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {"README": ROOT / "README.md", "recipes": ROOT / "recipes" / "README.md"}

@@ -15,7 +15,6 @@ from nmtkit.experiment import evaluation
 from nmtkit.experiment.loading import DecodingOptions
 from nmtkit.experiment.run import Run, choose_device
 from nmtkit.runs.saved import SavedRun
-from nmtkit.training import distributed
 from nmtkit.translation.translator import Translator
 
 ONE = ["--set", "training.threads=1", "--set", "training.max_updates=4", "--device", "cpu"]
@@ -128,7 +127,7 @@ def test_preprocessing_takes_the_cores_of_all_processes(
         raise Reached(given["processes"])
 
     monkeypatch.setattr(Run, "begin", begin)
-    monkeypatch.setattr(distributed, "size", lambda: together)
+    monkeypatch.setattr(processes, "size", lambda: together)
     monkeypatch.setattr(train, "available_cores", lambda: 7)
     torch.set_num_threads(3)
     loaded = recipe.load(corpus / "tiny.yaml")

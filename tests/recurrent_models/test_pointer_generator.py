@@ -18,10 +18,10 @@ from walk import told
 
 from nmtkit.data.vocabulary import EOS, UNK
 from nmtkit.models.base import VocabularySizes
+from nmtkit.objectives.likelihood import likelihood
 from nmtkit.recurrent_models.pointer_generator import PointerGenerator, PointerGeneratorConfig
 from nmtkit.search.engine import beam_search
 from nmtkit.search.rules import SearchConfig
-from nmtkit.training.objectives.likelihood import likelihood
 
 build = partial(small_models.build, "pointer_generator")
 

@@ -10,7 +10,7 @@ from tiny_training import Pace, TinyStream, constant_score, ended, run, settings
 
 from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.core.errors import NmtkitError
-from nmtkit.training import distributed
+from nmtkit.distributed import gradients, processes
 from nmtkit.training.loop import train
 
 SLURM = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_JOB_ID": "1234567"}
@@ -25,14 +25,14 @@ def test_srun_tells_what_torchrun_would(monkeypatch, nodes, first):
     for name in GIVEN:
         monkeypatch.delenv(name, raising=False)
     expected = dict(zip(GIVEN, ("4", "3", "1", first, "24567"), strict=True))
-    assert distributed._slurm_environment() == expected
+    assert processes._slurm_environment() == expected
 
 
 def test_one_task_of_slurm_trains_alone(monkeypatch):
     """In a batch script all tasks of the job are counted, but srun has started none of them."""
     monkeypatch.setenv("SLURM_NTASKS", "4")
     monkeypatch.setenv("SLURM_PROCID", "0")
-    assert distributed._slurm_environment() == {}
+    assert processes._slurm_environment() == {}
 
 
 @pytest.mark.parametrize(("local", "seen", "taken"), [("3", 8, 3), ("3", 1, 0), ("5", 4, 1)])
@@ -45,7 +45,7 @@ def test_each_process_takes_a_gpu_that_it_sees(monkeypatch, local, seen, taken):
     for name, value in zip(GIVEN, ("8", local, local, "127.0.0.1", "1"), strict=True):
         monkeypatch.setenv(name, value)
     device = torch.device("cuda", taken)
-    assert distributed.join(torch.device("cuda")) == device
+    assert processes.join(torch.device("cuda")) == device
     assert asked == [device, (("cpu:gloo,cuda:nccl",), device)]
 
 
@@ -54,16 +54,16 @@ def one_of_srun(rank: int, port: int, folder: str) -> None:
         os.environ.pop(name, None)
     of_rank = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)}
     os.environ.update({**SLURM, **of_rank, "SLURM_STEP_NODELIST": "localhost", "MASTER_PORT": str(port)})
-    distributed.join(torch.device("cpu"))
-    assert (distributed.rank(), distributed.size()) == (rank, 2)
-    distributed._VISIBLE_WITHIN = 0.1
+    processes.join(torch.device("cpu"))
+    assert (processes.rank(), processes.size()) == (rank, 2)
+    processes._VISIBLE_WITHIN = 0.1
     # A folder of its own for each process, as on disks that are not shared.
     made = Path(folder, str(rank))
     with pytest.raises(NmtkitError, match="process 1 does not see it: put it on a file system that all machines share"):
-        distributed.run_on_rank_zero(made.mkdir, made)
+        processes.run_on_rank_zero(made.mkdir, made)
     shared = Path(folder, "shared")
-    distributed.run_on_rank_zero(shared.mkdir, shared)
-    distributed.leave()
+    processes.run_on_rank_zero(shared.mkdir, shared)
+    processes.leave()
 
 
 @pytest.mark.slow
@@ -81,9 +81,9 @@ def test_gradients_are_sent_while_backward_computes_those_of_lower_layers(monkey
         sent.append((flat.numel(), state["whole"]))
         flat.mul_(2)
 
-    monkeypatch.setattr(distributed, "_is_initialized", lambda: True)
+    monkeypatch.setattr(gradients, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "all_reduce", all_reduce)
-    monkeypatch.setattr(distributed, "_BUCKET_BYTES", 4 * 30)
+    monkeypatch.setattr(gradients, "_BUCKET_BYTES", 4 * 30)
     torch.manual_seed(1)
     layers = torch.nn.ModuleList(torch.nn.Linear(5, 5) for _ in range(5))
     rows = torch.randn(3, 5)
@@ -96,7 +96,7 @@ def test_gradients_are_sent_while_backward_computes_those_of_lower_layers(monkey
     loss(rows).backward()
     expected = [None if p.grad is None else 2 * p.grad for p in layers.parameters()]
     layers.zero_grad()
-    summed = distributed.GradientSum(list(layers.parameters()))
+    summed = gradients.GradientSum(list(layers.parameters()))
     loss(rows[:1]).backward()
     with summed.begun():
         loss(rows[1:]).backward()
@@ -120,10 +120,10 @@ JOINING = {"unfreeze_every": 2, "layer_decay": 0.5, "freeze": ["src_embedding"]}
 
 def one_of_two(rank: int, port: int, folder: str) -> None:
     join_as(rank, port)
-    assert distributed.sum_over_ranks([rank + 1, 10 * rank]) == [3, 10]
-    assert distributed.max_over_ranks([rank == 1, -rank, 0.1 + rank]) == [1, 0, 1.1]
-    assert distributed.all_gather_objects(rank) == [0, 1]
-    assert distributed.broadcast_object("first" if rank == 0 else None) == "first"
+    assert processes.sum_over_ranks([rank + 1, 10 * rank]) == [3, 10]
+    assert processes.max_over_ranks([rank == 1, -rank, 0.1 + rank]) == [1, 0, 1.1]
+    assert processes.all_gather_objects(rank) == [0, 1]
+    assert processes.broadcast_object("first" if rank == 0 else None) == "first"
 
     def training(name, dropout=0.0, resume=False, stop=None, **given):
         model = tiny_model(7 + rank, dropout, torch.float64)  # process 0 decides the first weights
@@ -133,12 +133,12 @@ def one_of_two(rank: int, port: int, folder: str) -> None:
 
     events, model = training("plain", max_updates=6, clip_norm=0.05, schedule={"kind": "constant", "warmup": 3})
     torch.save([(step.loss, step.tokens, step.grad_norm) for step in steps(events)], f"{folder}/{rank}.pt")
-    everyone = distributed.all_gather_objects(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    everyone = processes.all_gather_objects(torch.cat([p.detach().flatten() for p in model.parameters()]))
     assert torch.equal(everyone[0], everyone[1])
 
     training("joining", max_updates=6, **JOINING)
 
-    distributed._BUCKET_BYTES = 8 * 50  # of this tiny model several
+    gradients._BUCKET_BYTES = 8 * 50  # of this tiny model several
     cut = training("cut", max_updates=6, clip_norm=0.05, schedule={"kind": "constant", "warmup": 3})[1]
     assert all(torch.equal(a, b) for a, b in zip(cut.parameters(), model.parameters(), strict=True))
     training("joining-cut", max_updates=6, **JOINING)
@@ -158,7 +158,7 @@ def one_of_two(rank: int, port: int, folder: str) -> None:
     assert ended(events) == ("max_minutes", 15)
     rates = [step.lr / config.lr for step in steps(events)]
     assert rates == pytest.approx([1 - 1 / 99, *[1 - n / 15 for n in range(2, 16)]], abs=1e-9)
-    distributed.leave()
+    processes.leave()
 
 
 def one_of_a_shared_gpu(rank: int, port: int, folder: str) -> None:
@@ -166,7 +166,7 @@ def one_of_a_shared_gpu(rank: int, port: int, folder: str) -> None:
     torch.distributed.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     model, stream = tiny_model(7 + rank, dtype=torch.float64), TinyStream(per_epoch=8, rank=rank, world=2)
     list(train(model, stream, settings(), constant_score, CheckpointManager(Path(folder, "two")), torch.device("cuda")))
-    distributed.leave()
+    processes.leave()
 
 
 @pytest.mark.cuda

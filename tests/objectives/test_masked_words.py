@@ -14,8 +14,8 @@ from nmtkit.data.batch import Batch, Targets
 from nmtkit.data.vocabulary import BOS, EOS
 from nmtkit.language_models.electra import Electra, ElectraConfig
 from nmtkit.models.base import VocabularySizes
+from nmtkit.objectives.masked_words import MaskedWords, MaskedWordsConfig, NextSentence
 from nmtkit.recipe import Recipe, load
-from nmtkit.training.objectives.masked_words import MaskedWords, MaskedWordsConfig, NextSentence
 
 KNOWN = tokenizers()
 

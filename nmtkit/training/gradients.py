@@ -1,0 +1,83 @@
+"""The gradients of an update: of several batches, in several processes, in parts where memory does not suffice."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial, reduce
+
+import torch
+from torch import Tensor, nn
+
+from nmtkit.core.errors import TrainingError
+from nmtkit.data.batch import Batch
+from nmtkit.distributed import processes
+from nmtkit.distributed.gradients import GradientSum
+from nmtkit.models.base import Model
+from nmtkit.objectives.objective import GradientAccumulator, Objective
+
+_CHUNK_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}
+"""Size of the log-probabilities that are in memory at a time: large enough for full speed, on a CPU near its caches."""
+
+
+class UpdateGradients:
+    """Adds up the gradients of an update, weighted by what all its batches in all processes have."""
+
+    def __init__(
+        self, model: Model, objectives: Sequence[Objective], parameters: Sequence[nn.Parameter], device: torch.device
+    ) -> None:
+        self.model = model
+        self.objectives = objectives
+        self.parameters = parameters
+        self.device = device
+        self.in_bf16 = False
+        self.normalizers = {name: count for objective in objectives for name, count in objective.normalizers.items()}
+        self.halved = 0
+        """Updates that were made in parts."""
+
+    def count(self, batches: Sequence[Batch]) -> dict[str, int]:
+        """The normalizers of the update: counts over its batches in all processes."""
+        counts: Counter[str] = Counter()
+        for batch in batches:
+            counts.update({"tokens": batch.n_tokens, "sentences": batch.size})
+            for objective in self.objectives:
+                counts.update(objective.counts(batch))
+        return dict(zip(counts, processes.sum_over_ranks(list(counts.values())), strict=True))
+
+    def add_up(self, batches: Sequence[Batch], counts: Mapping[str, int]) -> Tensor:
+        """Adds up the gradients of an update in all processes; gives the sums here of all names in `normalizers`.
+
+        Where memory does not suffice all is done again with halved batches. The loss is a sum over examples, divided by
+        the counts of the whole update, so its gradient is the same.
+        """
+        chunk_bytes = _CHUNK_BYTES.get(self.device.type, _CHUNK_BYTES["cpu"])
+        update = GradientAccumulator(self.model, self.objectives, counts, self.device, chunk_bytes)
+        summed = GradientSum([one for one in self.parameters if one.requires_grad])
+        whole = batches
+        while True:
+            try:
+                of_last = [*[None] * (len(batches) - 1), summed]
+                sums = reduce(torch.add, map(partial(self.backward, update), batches, of_last))
+                summed.finish()
+                return sums
+            except torch.OutOfMemoryError as fault:
+                if max(batch.size for batch in batches) == 1:
+                    raise TrainingError(
+                        "even one example at a time does not fit into memory (the longest has "
+                        f"{max(int(one.lengths.max()) + one.n_tokens for one in batches):,} positions in all); "
+                        "lower data.max_length, or train a smaller model"
+                    ) from fault
+            self.clear()  # the error is gone, and with it all that it held
+            self.halved += batches is whole
+            batches = [half for batch in batches for half in batch.halves()]
+
+    def backward(self, update: GradientAccumulator, batch: Batch, last: GradientSum | None = None) -> Tensor:
+        """Adds the gradient of this batch's part of the update; gives the sums of all names in `normalizers`."""
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.in_bf16):
+            sums = update.backward(batch, around_last=last.begun() if last else nullcontext())
+        return torch.cat([sums[name].view(1) for name in self.normalizers])
+
+    def clear(self) -> None:
+        """Drops all gradients, and memory that nothing uses."""
+        for parameter in self.parameters:
+            parameter.grad = None
+        torch.cuda.empty_cache()
