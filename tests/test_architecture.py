@@ -37,6 +37,7 @@ FLOORS = {
     "console": 3,
     "models": 4,
     "diagnosis": 4,
+    "streams": 4,
     "language_models": 5,
     "recurrent_models": 5,
     "search": 5,

@@ -19,7 +19,6 @@ from nmtkit.autotune.timing import TimeLimitError
 from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.core import device as devices
 from nmtkit.data.batch import Batch, collate
-from nmtkit.data.batch_stream import widths
 from nmtkit.data.store import Store
 from nmtkit.data.vocabulary import EOS, SPECIALS
 from nmtkit.distributed import processes
@@ -30,6 +29,7 @@ from nmtkit.objectives.objective import OBJECTIVES, GradientAccumulator
 from nmtkit.recipe import Recipe
 from nmtkit.runs.batches import training_batches
 from nmtkit.runs.saved import SavedRun, build_model, sizes_of
+from nmtkit.streams.batch_stream import widths
 from nmtkit.training import randomness
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.gradients import UpdateGradients

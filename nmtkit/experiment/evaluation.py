@@ -27,8 +27,6 @@ from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.corpus.text import read_lines
-from nmtkit.data.batch_stream import BatchConfig
-from nmtkit.data.running_text import RunningText
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import Tokenizer
 from nmtkit.data.tokenizers import Tokenizers
@@ -42,6 +40,8 @@ from nmtkit.runs.batches import loss_batches
 from nmtkit.runs.folder import Notify, ignore
 from nmtkit.runs.metrics_log import MetricsLog
 from nmtkit.runs.saved import SavedRun, source_token_limit
+from nmtkit.streams.batch_stream import BatchConfig
+from nmtkit.streams.running_text import RunningText
 from nmtkit.tasks.task import TASKS, TestResult
 from nmtkit.training.events import Step
 from nmtkit.translation.inputs import TextModel

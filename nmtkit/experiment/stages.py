@@ -10,7 +10,6 @@ import torch
 from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.checkpoints.weights import OPTIMIZER, assign_matching_weights, read_weights, strip_prefix
 from nmtkit.core.files import write_json
-from nmtkit.data.batch_stream import BatchStream
 from nmtkit.data.embeddings import PretrainedEmbeddingsConfig, read_vectors
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizers import Tokenizers
@@ -24,6 +23,7 @@ from nmtkit.runs.folder import Notify, RunFolder
 from nmtkit.runs.metrics_log import EarlierStages, MetricsLog
 from nmtkit.runs.origin import load_origin_weights
 from nmtkit.runs.saved import SavedRun, SavedStage, build_model
+from nmtkit.streams.batch_stream import BatchStream
 from nmtkit.tasks.task import TASKS
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Event, Stopped

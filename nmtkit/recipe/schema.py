@@ -14,7 +14,6 @@ from nmtkit.core.formats import KeyPath, dump_yaml
 from nmtkit.core.registry import suggest_names
 from nmtkit.core.settings import Field, Name, Settings, field_validator, model_validator, parse
 from nmtkit.corpus.config import DataConfig, SplitFiles
-from nmtkit.data.batch_stream import BatchConfig
 from nmtkit.data.embeddings import PretrainedEmbeddingsConfig, Side
 from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.metrics import METRICS
@@ -22,6 +21,7 @@ from nmtkit.models.base import MODELS, PARTS, AnyModelConfig, VocabularySizes
 from nmtkit.objectives.objective import OBJECTIVES, chosen_objectives
 from nmtkit.recipe import groups
 from nmtkit.search.rules import SearchConfig
+from nmtkit.streams.batch_stream import BatchConfig
 from nmtkit.tasks.builtin import TRANSLATION
 from nmtkit.tasks.task import TASKS, with_settings_of_task
 from nmtkit.training.config import TrainingConfig

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 import torch
 
 from nmtkit.data.batch import Batch
-from nmtkit.data.batch_stream import BatchStream, Corruption, sorted_batches
-from nmtkit.data.running_text import BlockStream, blocks_in_order
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.distributed import processes
 from nmtkit.objectives.objective import build_objectives
 from nmtkit.recipe import Recipe
+from nmtkit.streams.batch_stream import BatchStream, Corruption, sorted_batches
+from nmtkit.streams.running_text import BlockStream, blocks_in_order
 
 
 def training_batches(recipe: Recipe, store: Store, tokenizers: Tokenizers, seed: int) -> BatchStream:

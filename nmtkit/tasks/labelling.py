@@ -51,7 +51,7 @@ class LabellingTask(Task):
         """The log-probabilities of all labels for each example `(V,)`, or for each of its tokens `(S,V)`."""
         import torch
 
-        from nmtkit.data.batch_stream import bucket_by_length
+        from nmtkit.streams.batch_stream import bucket_by_length
         from nmtkit.translation.inputs import make_batch
 
         lines = system.encode_sources(self.read(examples))

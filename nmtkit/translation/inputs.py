@@ -14,7 +14,6 @@ from nmtkit.core.errors import DataError, NmtkitError, RecipeError
 from nmtkit.corpus.config import language_of_tag
 from nmtkit.corpus.features import Rows
 from nmtkit.data.batch import Batch, collate
-from nmtkit.data.batch_stream import bucket_by_length
 from nmtkit.data.tokenizer import WORD_START, Tokenizer
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import EOS, PAD, UNK
@@ -23,6 +22,7 @@ from nmtkit.layers.inference import Precision
 from nmtkit.models.base import Model, ModelOutput, as_decoder, as_seq2seq
 from nmtkit.search.constraints import Constraints
 from nmtkit.search.rules import SearchConfig
+from nmtkit.streams.batch_stream import bucket_by_length
 from nmtkit.translation.requests import Request, Terminology, TermTokens, encode_terms, pad_terms, starts_word
 
 

@@ -13,7 +13,6 @@ import torch
 from nmtkit.autotune.searching import candidate_search_configs
 from nmtkit.core import device as devices
 from nmtkit.data.batch import Batch
-from nmtkit.data.batch_stream import bucket_by_length
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.experiment.bench import peak_memory_mib, read_clock, reset_peak_memory
 from nmtkit.experiment.loading import DecodingOptions, build_workers, open_translator
@@ -23,6 +22,7 @@ from nmtkit.layers.inference import Precision, supported_precisions
 from nmtkit.models.base import Seq2Seq
 from nmtkit.runs.saved import find_run
 from nmtkit.search.rules import SearchConfig, max_lengths
+from nmtkit.streams.batch_stream import bucket_by_length
 from nmtkit.translation.inputs import SearchSpeedConfig, SourceLine, make_batch
 from nmtkit.translation.result import Translation
 from nmtkit.translation.translator import Translator

@@ -9,8 +9,8 @@ from typing import Any
 
 from nmtkit import console
 from nmtkit.core.errors import NmtkitError
-from nmtkit.data.batch_stream import BatchConfig, BatchStream
 from nmtkit.data.store import Store
+from nmtkit.streams.batch_stream import BatchConfig, BatchStream
 
 from .made_text import FAR, write_pairs
 

@@ -17,7 +17,6 @@ from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.core import device
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.data.batch import Batch
-from nmtkit.data.batch_stream import BatchConfig, BatchStream, Corruption
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerConfig, WordTokenizer
 from nmtkit.data.tokenizers import Tokenizers
@@ -26,6 +25,7 @@ from nmtkit.models.base import MODELS, ModelConfig, Seq2Seq, VocabularySizes
 from nmtkit.models.transformer import TransformerConfig
 from nmtkit.objectives.likelihood import likelihood
 from nmtkit.objectives.objective import build_objectives
+from nmtkit.streams.batch_stream import BatchConfig, BatchStream, Corruption
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Saved, Step
 from nmtkit.training.loop import train

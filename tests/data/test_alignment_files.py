@@ -17,11 +17,11 @@ from nmtkit.corpus.checking import PairChecker
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.reading import read_pairs, require_link_base
 from nmtkit.data.batch import collate
-from nmtkit.data.batch_stream import BatchConfig, BatchStream
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.words import cut_words, share_table, token_links, token_spans
+from nmtkit.streams.batch_stream import BatchConfig, BatchStream
 
 TEXTS = {"a.en": "the dog sees\nAnna\n\n", "a.de": "den Hund sieht er\nAnna\n\n", "a.align": "0-0 1-1 2-2\n0-0\n\n"}
 

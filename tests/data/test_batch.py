@@ -12,11 +12,11 @@ from learned import learn_tokenizers
 from nmtkit.core.errors import CheckpointError
 from nmtkit.corpus.blocks import Example
 from nmtkit.data.batch import Batch, collate
-from nmtkit.data.batch_stream import BatchConfig, BatchStream, bucket_by_length, sorted_batches
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, PAD
+from nmtkit.streams.batch_stream import BatchConfig, BatchStream, bucket_by_length, sorted_batches
 
 Build = Callable[..., Store]
 Ids = tuple[tuple[int, ...], tuple[int, ...]]

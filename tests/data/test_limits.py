@@ -9,11 +9,11 @@ from stored import checker, write_store
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.blocks import Block, Example
 from nmtkit.corpus.checking import DataReport, PairChecker
-from nmtkit.data.batch_stream import BatchConfig, BatchStream, sorted_batches
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerConfig, WordTokenizer
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import EOS, SPECIALS, UNK, Vocabulary
+from nmtkit.streams.batch_stream import BatchConfig, BatchStream, sorted_batches
 
 # Known words are a to d, with ids 4 to 7; V is 8.
 KNOWN = WordTokenizer(TokenizerConfig(kind="word"), Vocabulary([*SPECIALS, "▁a", "▁b", "▁c", "▁d"]))

@@ -21,12 +21,12 @@ from nmtkit.core.files import verify_checksum, with_checksum
 from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.checking import SplitReport
 from nmtkit.data import encoding, store
-from nmtkit.data.batch_stream import BatchConfig, BatchStream
 from nmtkit.data.encoding import PreprocessingProgress
 from nmtkit.data.shards import RaggedArray
 from nmtkit.data.store import Store, StoreWriter
 from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizers import Tokenizers
+from nmtkit.streams.batch_stream import BatchConfig, BatchStream
 
 SETTINGS = {"max_length": 150, "drop_duplicates": True}
 

@@ -12,11 +12,11 @@ from nmtkit.corpus.checking import DataReport
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.data import tokenizer_training
-from nmtkit.data.batch_stream import BatchConfig, BatchStream
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizer_training import TokenizerSample
 from nmtkit.data.tokenizers import Tokenizers
+from nmtkit.streams.batch_stream import BatchConfig, BatchStream
 
 Build = Callable[..., Store]
 SIZES = (400, 200, 100)

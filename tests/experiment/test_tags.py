@@ -12,10 +12,10 @@ from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.core.settings import parse
 from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.reading import read_pairs
-from nmtkit.data.batch_stream import BatchConfig, BatchStream
 from nmtkit.data.store import Store
 from nmtkit.experiment.run import Run
 from nmtkit.metrics import score_all
+from nmtkit.streams.batch_stream import BatchConfig, BatchStream
 from nmtkit.tasks.builtin import TRANSLATION
 from nmtkit.training.events import Evaluated
 from nmtkit.translation.requests import Request
