@@ -9,11 +9,21 @@ the state it has, then updates that state:
 
 So the appendix reads the word out from the state *before* the update; eq. 4 of the main text reads it from s_i, after
 the update. `readout_state` chooses. Reading s_i learns faster at first; on the demo's corpus both end at the same BLEU.
+Either way s_{i-1}, which looks, has read y_{i-2}: where the model looks does not depend on the last word.
+
+In the authors' program (GroundHog) it does. With `order: look_generate_update` the state that looks, and is read, has
+read the last word and what was seen when that was written:
+
+    s_{i-1} = GRU([E y_{i-1}; c_{i-1}], s_{i-2}),  c_i = attention(s_{i-1}, h),  p(y_i) as above
+
+The program looks first with s_0 itself, and then with the state that has read y_1. Here BOS is a word like any other,
+which is read with a context of zeros.
 
 The encoder may be deeper than the decoder and have residual connections (Wu et al. 2016, section 3.1); the score may be
 any of those in nmtkit/layers/attention.py.
 """
 
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -49,8 +59,11 @@ class RnnSearchConfig(StackedConfig):
     """A word looks at one place, which is drawn while `training.hard_attention` trains it, in place of at all."""
     bridge: BridgeKind = "tanh"
     """The decoder's first state: a map of the encoder's last, with a tanh (the paper's) or linear; a copy; or zero."""
+    order: Literal["appendix", "look_generate_update"] = "appendix"
+    """Whether a look knows the last word: not in the paper's appendix; look_generate_update is the authors' program."""
     readout_state: Literal["previous", "current"] = "previous"
-    """The state that words are read from: before the update (the paper's appendix) or after it (its eq. 4)."""
+    """The state that words are read from: before the update (the paper's appendix) or after it (its eq. 4). In the
+    order look_generate_update it is the one that looked, either way."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> "RnnSearchConfig":
@@ -60,8 +73,16 @@ class RnnSearchConfig(StackedConfig):
         return self
 
 
+@dataclass(frozen=True)
+class RnnSearchState(RecurrentState):
+    """The decoder between two words."""
+
+    context: Tensor | None
+    """What the last look saw, `(N,M)`, zero at first, where the next update reads it; else None."""
+
+
 @MODELS.register("rnnsearch")
-class RnnSearch(RecurrentModel[AttentionMemory, RecurrentState]):
+class RnnSearch(RecurrentModel[AttentionMemory, RnnSearchState]):
     """Recurrent encoder, attention, look then update; see the head of this file."""
 
     Config = RnnSearchConfig
@@ -69,6 +90,7 @@ class RnnSearch(RecurrentModel[AttentionMemory, RecurrentState]):
     def __init__(self, config: RnnSearchConfig, sizes: VocabularySizes) -> None:
         super().__init__(config, sizes, config.reverse_source)
         embedding, hidden, memory = config.embedding_size, config.hidden_size, config.memory_size
+        self.update_before_look = config.order == "look_generate_update"
         self.read_before_update = config.readout_state == "previous"
         score = SCORES.get(config.score)(hidden, memory, config.attention_size, config.max_positions)
         self.attention = Attention(score, hard=config.hard_attention)
@@ -88,19 +110,23 @@ class RnnSearch(RecurrentModel[AttentionMemory, RecurrentState]):
         """Runs the encoder and projects the keys once; the first state is `s_0 = tanh(W_s h_1)`, A.2.2."""
         return self.attention_memory(batch, self.attention.score.project, self.bridge)
 
+    def start(self, memory: AttentionMemory) -> RnnSearchState:
+        """The state that `encode` has made; nothing has been looked at yet."""
+        context = torch.zeros_like(memory.values[:, 0]) if self.update_before_look else None
+        return RnnSearchState(memory.hidden, memory.cell, context)
+
     def advance(
         self,
         tokens: Tensor,
-        state: RecurrentState,
+        state: RnnSearchState,
         memory: AttentionMemory,
         cache: KVCache,
         need_attention: bool = False,
-    ) -> tuple[ModelOutput, RecurrentState]:
-        """Looks, then updates."""
+    ) -> tuple[ModelOutput, RnnSearchState]:
+        """Looks, then updates, or the other way round."""
         embedded = self.dropout(self.tgt_embedding(tokens))  # (N,E)
-        context, weights, new_state = self._look_then_update(embedded, state, memory)
-        read = (state if self.read_before_update else new_state).hidden[:, -1]  # (N,H)
-        return ModelOutput(torch.cat([read, embedded, context], -1), weights), new_state
+        read, context, weights, state = self._step(embedded, state, memory)
+        return ModelOutput(torch.cat([read, embedded, context], -1), weights), state
 
     def unroll(self, batch: Batch, memory: AttentionMemory, need_attention: bool = False) -> ModelOutput:
         """All steps: words are embedded before the loop and features joined after it, each in one go."""
@@ -108,11 +134,10 @@ class RnnSearch(RecurrentModel[AttentionMemory, RecurrentState]):
         state, draws = self.start(memory), self.attention.draws(batch.soft)
         states, contexts, looks = [], [], []
         for word in embedded.unbind(1):
-            context, weights, new_state = self._look_then_update(word, state, memory, draws)
-            states.append((state if self.read_before_update else new_state).hidden[:, -1])
+            read, context, weights, state = self._step(word, state, memory, draws)
+            states.append(read)
             contexts.append(context)
             looks.append(weights)
-            state = new_state
         features = torch.cat([torch.stack(states, 1), embedded, torch.stack(contexts, 1)], -1)  # (B,T,H+E+M)
         attention = torch.stack(looks, 1) if need_attention or draws else None
         return ModelOutput(features, attention, path=draws.path() if draws else None)
@@ -121,14 +146,23 @@ class RnnSearch(RecurrentModel[AttentionMemory, RecurrentState]):
         """`(...,V)` of `[s; E y_{i-1}; c_i]` through maxout: A.2.2."""
         return project_to_vocabulary(self.output, self.dropout(self.readout(readout.features)), memory.shortlist)
 
-    def _look_then_update(
-        self, embedded: Tensor, state: RecurrentState, memory: AttentionMemory, draws: Draws | None = None
-    ) -> tuple[Tensor, Tensor, RecurrentState]:
-        """From words `(N,E)` to contexts `(N,M)`, weights `(N,S)` and the next state."""
+    def _step(
+        self, embedded: Tensor, state: RnnSearchState, memory: AttentionMemory, draws: Draws | None = None
+    ) -> tuple[Tensor, Tensor, Tensor, RnnSearchState]:
+        """From words `(N,E)` to states to read `(N,H)`, contexts `(N,M)`, weights `(N,S)` and the next state."""
         beam = rows_per_sentence(embedded.shape[0], memory)
-        queries = state.hidden[:, -1].reshape(-1, beam, state.hidden.shape[2])  # (B,K,H)
+        if state.context is not None:
+            state = self._updated(embedded, state.context, state)
+        before = state.hidden[:, -1]
+        queries = before.reshape(-1, beam, before.shape[1])  # (B,K,H)
         contexts, weights = self.attention(queries, memory.keys, memory.values, memory.mask)
         contexts = draws.contexts(weights, memory.values) if draws else contexts
-        context = contexts.flatten(0, 1)  # (N,M)
-        new_state = self.decoder(torch.cat([embedded, context], -1), state.hidden, state.cell)
-        return context, weights.flatten(0, 1), RecurrentState(*new_state)
+        context, weights = contexts.flatten(0, 1), weights.flatten(0, 1)
+        if self.update_before_look:
+            return before, context, weights, replace(state, context=context)
+        state = self._updated(embedded, context, state)
+        return before if self.read_before_update else state.hidden[:, -1], context, weights, state
+
+    def _updated(self, embedded: Tensor, context: Tensor, state: RnnSearchState) -> RnnSearchState:
+        hidden, cell = self.decoder(torch.cat([embedded, context], -1), state.hidden, state.cell)
+        return replace(state, hidden=hidden, cell=cell)

@@ -4,7 +4,8 @@ import pytest
 import small_models
 import torch
 from small_models import batch_of
-from walk import Walk
+from torch import Tensor
+from walk import Walk, told
 
 from nmtkit.data.vocabulary import BOS
 
@@ -13,10 +14,16 @@ SENTENCE = batch_of([[4, 5, 6]])
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("readout_state", ["previous", "current"])
-def test_the_step_is_that_of_the_appendix(readout_state: str) -> None:
-    """Look with s_{i-1}; read out s_{i-1}, or s_i, with the last word and the context; update with both."""
-    model = build(readout_state=readout_state)
+@pytest.mark.parametrize(
+    ("order", "readout_state"),
+    [("appendix", "previous"), ("appendix", "current"), ("look_generate_update", "previous")],
+)
+def test_the_step_is_that_of_the_appendix_or_of_the_program(order: str, readout_state: str) -> None:
+    """Look with s_{i-1}; read out s_{i-1}, or s_i, with the last word and the context; update with both.
+
+    In the program the update comes first, with the context of the look before.
+    """
+    model = build(order=order, readout_state=readout_state)
     walk = Walk(model, model.encode(SENTENCE))
 
     ahead, _ = model.encoder.forward_layers[0](model.src_embedding(SENTENCE.inputs.ids))
@@ -25,14 +32,25 @@ def test_the_step_is_that_of_the_appendix(readout_state: str) -> None:
     before = torch.tanh(model.bridge.hidden(back[0, -1]))
     torch.testing.assert_close(walk.state.hidden[0, 0], before)
 
-    for token in (BOS, 5):
+    def updated(word: Tensor, context: Tensor, hidden: Tensor) -> Tensor:
+        """Torch's GRU by hand: reset, update and new, each with both biases."""
+        cell = model.decoder.cells[0]
+        ins = (cell.weight_ih @ torch.cat([word, context]) + cell.bias_ih).chunk(3)
+        outs = (cell.weight_hh @ hidden + cell.bias_hh).chunk(3)
+        reset, keep = (1 / (1 + torch.exp(-one - other)) for one, other in zip(ins[:2], outs[:2], strict=True))
+        return (1 - keep) * torch.tanh(ins[2] + reset * outs[2]) + keep * hidden
+
+    context = torch.zeros(8, dtype=torch.float64)
+    for token in (BOS, 5, 7):
         log_probs, readout = walk.step(torch.tensor([token]))
+        word = model.tgt_embedding.weight[token]
+        if order == "look_generate_update":
+            before = updated(word, context, before)
         score = model.attention.score
         inner = [torch.tanh(score.query.weight @ before + score.key(annotation)) for annotation in annotations]
         weights = torch.stack([score.energy @ one for one in inner]).softmax(0)
         context = sum(weight * annotation for weight, annotation in zip(weights, annotations, strict=True))
-        word = model.tgt_embedding.weight[token]
-        after = model.decoder.cells[0](torch.cat([word, context])[None], before[None])[0]
+        after = before if order == "look_generate_update" else updated(word, context, before)
         read = before if readout_state == "previous" else after
         pieces = model.readout.pieces.weight @ torch.cat([read, word, context]) + model.readout.pieces.bias
         maxima = torch.maximum(pieces[:3], pieces[3:])
@@ -41,6 +59,20 @@ def test_the_step_is_that_of_the_appendix(readout_state: str) -> None:
         torch.testing.assert_close(log_probs[0], expected)
         torch.testing.assert_close(walk.state.hidden[0, 0], after)
         before = after
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("settings", "knows"),
+    [({}, False), ({"readout_state": "current"}, False), ({"order": "look_generate_update"}, True)],
+)
+def test_only_in_the_order_of_the_program_a_look_knows_the_last_word(settings: dict[str, str], knows: bool) -> None:
+    """Row i of the attention, where only y_{i-1} is another."""
+    model = build(noise=0.3, **settings)
+    rows = [told(model, batch_of([[4, 5, 6]], [[7, last, 9]])).attention[0] for last in (8, 10)]
+    torch.testing.assert_close(rows[0][:2], rows[1][:2], rtol=0, atol=0)
+    assert (float((rows[0][2] - rows[1][2]).abs().max()) > 1e-3) == knows
+    assert float((rows[0][3] - rows[1][3]).abs().max()) > 1e-4  # the word after it knows in either
 
 
 @torch.no_grad()
