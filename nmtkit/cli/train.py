@@ -94,7 +94,7 @@ class _TrainCommand(cloup.Command):
     click.option(
         "--minutes",
         type=Number(0, MAX_MINUTES, whole=False, above=True),
-        help="Time limit in minutes. Model and schedule are chosen to fit.",
+        help="Minutes to train for: all are used. Model and schedule are chosen to fit.",
     ),
     click.option("--task", type=click.Choice(TASKS_WITH_PRESETS), help="Default: translation."),
     click.option(

@@ -1,6 +1,5 @@
 """Training a run, stage by stage; each stage begins with what the one before it has reached."""
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -252,20 +251,14 @@ def _load_embeddings(
 
 def more_time_advice(run: SavedRun, stopped: Stopped) -> str | None:
     """How to train longer, where a limit ended a training that may have gone on to gain."""
-    stage, chosen_for_text = run.stages()[-1], run.folder.chosen.is_file()
+    stage = run.stages()[-1]
     config, facts = stage.recipe.training, stage.checkpoints.read_metadata()
-    made, planned, minutes = facts["update"], config.max_updates, run.recipe.training.max_minutes
-    if stopped.reason == "max_minutes" and chosen_for_text and minutes and planned and 0 < 2 * made < planned:
-        return (
-            f"the minutes sufficed for {made:,} of the {planned:,} updates that are planned for so much text: train "
-            f"anew with --minutes {math.ceil(minutes * planned / made)} --overwrite"
-        )
     scores = [score for _, score in facts["validations"]]
     if stopped.reason not in ("max_updates", "max_minutes") or len(scores) < 2 or scores[-1] <= max(scores[:-1]):
         return None
     how = f"go on with --resume and a larger training.{stopped.reason}"
     schedule = config.schedule
-    if isinstance(schedule, DecayToZero) and schedule.updates is not None and made >= schedule.updates:
+    if isinstance(schedule, DecayToZero) and schedule.updates is not None and facts["update"] >= schedule.updates:
         how = "its learning rate has come down to zero, so train anew with a larger training.schedule.updates"
     shown = ", ".join(f"{abs(score):.2f}" for score in scores[-4:])
     return f"the last validation was the best ({config.best_metric} {shown}), so more updates may still help: {how}"

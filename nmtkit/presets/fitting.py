@@ -165,13 +165,11 @@ class FittedPreset(ProposedRecipe):
         updates = self._updates(round(_PADDING * (self.size.pairs + words)), batch_tokens, minutes)
         covering = max(20, updates // 5)
         if self.minutes is not None and self.total_minutes is not None:
-            self.minutes *= 1 + covering / updates
+            self.minutes = self._limit or self.minutes * (1 + covering / updates)
             self.total_minutes *= 1 + covering / updates
-        self.explain(
-            "stages",
-            f"{updates:,} updates, then {covering:,} with coverage",
-            "coverage makes summaries repeat themselves less",
-        )
+        parts = f"{updates:,} updates, then {covering:,}"
+        parts = f"{minutes:g} minutes, then {second_minutes:g}" if minutes else parts
+        self.explain("stages", f"{parts} with coverage", "coverage makes summaries repeat themselves less")
         training = self._training(updates, batch_tokens, minutes)
         self._set("training", **training | ({"max_minutes": float(self._limit)} if self._limit else {}))
         self._set("search", max_length=longest[1] + 20)
@@ -228,9 +226,10 @@ class FittedPreset(ProposedRecipe):
         return joint
 
     def _updates(self, padded: int, batch_tokens: int, minutes: float | None) -> int:
-        """Updates at most: the passes fall with the square root of the text, from the one point that is known.
+        """The updates to plan: the passes fall with the square root of the text, from the one point that is known.
 
-        `padded` are the padded tokens of the text. How many updates the time allows, says `_expected_updates`.
+        `padded` are the padded tokens of the text. With `minutes` they limit nothing: the minutes are all used, and how
+        many updates they allow, says `_expected_updates`.
         """
         (right, tokens), (fewest, most) = self._plan.passes, self._plan.bounds
         passes = min(max(right * math.sqrt(tokens / padded), fewest), most)
@@ -238,14 +237,15 @@ class FittedPreset(ProposedRecipe):
         most_updates = self._preset["training"]["max_updates"]
         updates = int(min(max(round(passes * a_pass), 100), most_updates))
         rule = "the less text, the more often it is read" if updates < most_updates else "this preset makes no more"
-        because = f"the text is then read {updates / a_pass:.3g} times; {rule}"
-        self.explain("training.max_updates", f"{updates:,}", because)
+        if not minutes:
+            because = f"the text is then read {updates / a_pass:.3g} times; {rule}"
+            self.explain("training.max_updates", f"{updates:,}", because)
         expected = self._expected_updates(updates, batch_tokens, minutes)
         if minutes:
             because = "you asked for it; the learning rate falls to zero within it, however fast the machine is"
             if self.speed:
                 because += f"; this one makes about {expected:,} updates in {minutes:g} min, which read the text "
-                because += f"{expected / a_pass:.2g} times"
+                because += f"{expected / a_pass:.2g} times, where {updates / a_pass:.2g} are the rule for so much text"
             self.explain("training.max_minutes", f"{self._limit:g}", because)
         if self.speed:
             self.minutes = expected * batch_tokens / self.speed
@@ -254,10 +254,10 @@ class FittedPreset(ProposedRecipe):
         return updates
 
     def _expected_updates(self, updates: int, batch_tokens: int, minutes: float | None) -> int:
-        """How many of the updates this machine makes in the time given; all, where nobody has measured it."""
+        """How many updates this machine makes in the time given; the planned ones, where nobody has measured it."""
         if not minutes or not self.speed:
             return updates
-        return max(1, min(updates, round(minutes * self.speed / batch_tokens)))
+        return max(1, round(minutes * self.speed / batch_tokens))
 
     def _training(self, updates: int, batch_tokens: int, minutes: float | None) -> dict[str, Any]:
         schedule = self._preset["training"]["schedule"]
@@ -269,8 +269,8 @@ class FittedPreset(ProposedRecipe):
         every = max(50, self._expected_updates(updates, batch_tokens, minutes) // (5 if minutes else 10))
         if minutes and not self.speed:
             every = max(25, updates // 20)
-        limit = {"max_minutes": float(minutes)} if minutes else {}
-        return {"schedule": schedule, "max_updates": updates, **limit, "validate_every": every}
+        limits = {"max_updates": None, "max_minutes": float(minutes)} if minutes else {"max_updates": updates}
+        return {"schedule": schedule, **limits, "validate_every": every}
 
 
 def _vocabulary_size(text: SideStatistics, wanted: int, rare: bool) -> int:
@@ -337,10 +337,10 @@ def _preset_by_size(size: CorpusStatistics, gpu: bool) -> tuple[str, str]:
 
 def _warnings(preset: FittedPreset, gpu: bool, limit: float | None) -> list[str]:
     warnings, pairs = [], preset.size.pairs
-    if limit and preset.minutes and preset.total_minutes and preset.passes and preset.passes < 1:
-        a_pass = preset.minutes / preset.passes
+    if limit and preset.minutes and preset.total_minutes and preset.passes and 2 * limit < preset.total_minutes:
+        a_pass, useless = preset.minutes / preset.passes, ", which gives no usable model" if preset.passes < 1 else ""
         warnings.append(
-            f"{limit:g} min read the text only {preset.passes:.2g} times, which gives no usable model: one pass takes "
+            f"{limit:g} min read the text only {preset.passes:.2g} times{useless}: one pass takes "
             f"{format_minutes(a_pass)} on this machine, and the preset {preset.name} is meant to make "
             f"{preset.total_minutes / a_pass:.3g} (--minutes {math.ceil(preset.total_minutes)})"
         )
