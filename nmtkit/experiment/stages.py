@@ -26,7 +26,7 @@ from nmtkit.streams.batch_stream import BatchStream
 from nmtkit.tasks.task import TASKS
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Event, Stopped
-from nmtkit.training.loop import train
+from nmtkit.training.loop import processes_at_begin, train
 from nmtkit.training.optimizers import freeze
 from nmtkit.training.schedules import DecayToZero
 
@@ -138,6 +138,7 @@ class StagedTraining:
             stop=self.stop,
             seed=recipe.seed + number,
             optimizer_state=optimizer_state,
+            begun_with=processes_at_begin(stages[number - 1].checkpoints) if number else None,
         )
 
     def _initialize(
@@ -152,6 +153,7 @@ class StagedTraining:
                 "only validated"
             )
         if going_on:
+            self._tell_processes(stage)
             if stage.name:
                 self.notify(f"stage {stage.name} goes on ({number + 1} of {len(stages)})")
         elif number:
@@ -167,6 +169,18 @@ class StagedTraining:
             for side in vectors.files() if vectors.freeze else ():
                 model.embedding(side).weight.requires_grad_(False)
         return optimizer_state
+
+    def _tell_processes(self, stage: SavedStage) -> None:
+        """Says what an update is where there are other processes than at first."""
+        before, now = processes_at_begin(stage.checkpoints), processes.size()
+        if before != now:
+            batches = before * stage.recipe.training.accumulate
+            share = f"{batches // now}" if batches % now == 0 else f"{batches // now} or {batches // now + 1}"
+            idle = f"; {now - batches} of them have nothing to do, so take {batches}" if batches < now else ""
+            self.notify(
+                f"begun with {before} processes, goes on with {now}: an update keeps its {batches} batches, "
+                f"{share} for each process{idle}"
+            )
 
     def _stream(self, stage: SavedStage, seed: int, going_on: bool) -> BatchStream:
         recipe = stage.recipe

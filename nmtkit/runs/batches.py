@@ -7,7 +7,6 @@ import torch
 from nmtkit.data.batch import Batch
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.distributed import processes
 from nmtkit.objectives.objective import build_objectives
 from nmtkit.recipe import Recipe
 from nmtkit.streams.batch_stream import BatchStream, Corruption, sorted_batches
@@ -15,15 +14,13 @@ from nmtkit.streams.running_text import BlockStream, blocks_in_order
 
 
 def training_batches(recipe: Recipe, store: Store, tokenizers: Tokenizers, seed: int) -> BatchStream:
-    """The batches of this process in a training by a recipe, or by a stage's recipe."""
+    """The batches of all processes in a training by a recipe, or by a stage's recipe."""
     stream = BatchStream if recipe.batch.block_tokens is None else BlockStream
     return stream(
         store,
         recipe.batch,
         seed,
         tokenizers=tokenizers,
-        rank=processes.rank(),
-        world=processes.size(),
         limits=recipe.data.truncation,
         weights=recipe.data.train.epoch_weights(store.by_file),
         corrupt=_corruption(recipe, tokenizers),

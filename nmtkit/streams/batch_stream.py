@@ -145,8 +145,8 @@ def sorted_batches(
 class BatchStream(Iterator[Batch]):
     """Training batches without end: the corpus in a new random order each epoch.
 
-    The order depends on `seed` and epoch only. Of `world` processes, number `rank` takes batches rank, rank + world,
-    ... of one common sequence that runs through the epochs, so that all have equally many and none is left out.
+    The order depends on `seed` and epoch only. Several processes share this one sequence, which runs through the
+    epochs: each makes its own batches, and skips those of the others.
 
     With weights an epoch has the pairs of each file as often as its weight; `seed` and epoch choose the pairs of a
     fraction. `corrupt` is seeded by (seed, epoch, batch). Memory: 12 bytes for a training pair.
@@ -161,19 +161,14 @@ class BatchStream(Iterator[Batch]):
         config: BatchConfig,
         seed: int,
         tokenizers: Tokenizers | None = None,
-        rank: int = 0,
-        world: int = 1,
         limits: LengthLimits | None = None,
         weights: Sequence[float] = (),
         corrupt: Corruption | None = None,
     ) -> None:
-        assert 0 <= rank < world
         self._tokenizers = tokenizers if tokenizers is not None and tokenizers.sampling else None
         self._store = store
         self._config = config
         self._seed = seed
-        self._rank = rank
-        self._world = world
         self._limits = limits
         self._weights = weights
         self._corrupt = corrupt
@@ -209,9 +204,12 @@ class BatchStream(Iterator[Batch]):
         return self
 
     def __next__(self) -> Batch:
-        turns = [self._take() for _ in range(self._world)]
-        place = turns[self._rank]
+        place = self._take()
         return corrupted(self._load(*place), self._corrupt, self._seed, *place[:2])
+
+    def skip(self) -> None:
+        """Goes on to the batch after the next, which is not made."""
+        self._take()
 
     def _load(self, epoch: int, number: int, members: Numbers) -> Batch:
         """The batch with this number in an epoch."""

@@ -36,7 +36,7 @@ class UpdateGradients:
 
     def count(self, batches: Sequence[Batch]) -> dict[str, int]:
         """The normalizers of the update: counts over its batches in all processes."""
-        counts: Counter[str] = Counter()
+        counts = Counter(dict.fromkeys(["tokens", "sentences", *self.normalizers.values()], 0))
         for batch in batches:
             counts.update({"tokens": batch.n_tokens, "sentences": batch.size})
             for objective in self.objectives:
@@ -56,7 +56,8 @@ class UpdateGradients:
         while True:
             try:
                 of_last = [*[None] * (len(batches) - 1), summed]
-                sums = reduce(torch.add, map(partial(self.backward, update), batches, of_last))
+                each = map(partial(self.backward, update), batches, of_last)
+                sums = reduce(torch.add, each) if batches else self._nothing()
                 summed.finish()
                 return sums
             except torch.OutOfMemoryError as fault:
@@ -69,6 +70,9 @@ class UpdateGradients:
             self.clear()  # the error is gone, and with it all that it held
             self.halved += batches is whole
             batches = [half for batch in batches for half in batch.halves()]
+
+    def _nothing(self) -> Tensor:
+        return torch.zeros(len(self.normalizers), dtype=self.parameters[0].dtype, device=self.device)
 
     def backward(self, update: GradientAccumulator, batch: Batch, last: GradientSum | None = None) -> Tensor:
         """Adds the gradient of this batch's part of the update; gives the sums of all names in `normalizers`."""

@@ -35,16 +35,19 @@ def train(
     seed: int = 1,
     optimizer_state: Mapping[str, Tensor] | None = None,
     clock: Callable[[], float] = time.monotonic,
+    begun_with: int | None = None,
 ) -> Iterator[Event]:
     """Fits the model in place until a limit of the config is reached.
 
     A state is saved before the first update, so that a run that is killed can always be resumed. Resumed with the same
     settings, data and number of processes, training goes on as if it had never stopped: bit for bit on a CPU, and on
-    CUDA with `deterministic`, else up to rounding. With an EMA the model has averaged weights inside `evaluate` only.
+    CUDA with `deterministic`, else up to rounding. With another number of processes the same batches make the same
+    updates, up to rounding; but what is drawn at random while training, as for dropout, is another draw. With an EMA
+    the model has averaged weights inside `evaluate` only.
 
     Args:
         model: is moved to `device`.
-        stream: this process's share of the training data.
+        stream: the training data of all processes.
         config: the settings.
         evaluate: scores the model in process 0, in evaluation mode; it may draw random numbers of its own.
         checkpoints: where to save.
@@ -54,13 +57,18 @@ def train(
         seed: of all that is random while training.
         optimizer_state: tensors of an earlier training's optimizer to begin with, by their names in its checkpoint.
         clock: gives the seconds since any moment in the past.
+        begun_with: the processes of which each has `config.accumulate` batches in an update; with `resume` as many as
+            are in the state. Default: those that there are.
 
     Yields:
         `Resumed` where it is; `Step` after the first update, every `log_every` updates, and before every validation and
         save; `Evaluated`, `Saved`, and one `Stopped`.
     """
-    with randomness.deterministic(device, config.deterministic), ReadAhead(stream, device) as batches:
+    begun_with = processes_at_begin(checkpoints) if resume else begun_with or processes.size()
+    per_update = config.accumulate * begun_with
+    with randomness.deterministic(device, config.deterministic), ReadAhead(stream, device, per_update) as batches:
         training = Trainer(model, batches, config, checkpoints, device, clock)
+        training.begun_with = begun_with
         if resume:
             yield training.restore(seed)
         elif checkpoints.last.exists():
@@ -94,3 +102,9 @@ def train(
         if not training.is_saved:
             yield training.save()
         yield training.stopped(reason)
+
+
+def processes_at_begin(checkpoints: CheckpointManager) -> int:
+    """With how many processes the training began that is saved in a folder."""
+    facts = checkpoints.read_metadata()
+    return int(facts.get("processes", len(facts["random"])))

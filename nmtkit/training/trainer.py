@@ -23,7 +23,7 @@ from nmtkit.training import optimizers, randomness
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Evaluated, Reason, Resumed, Saved, Step, Stopped
 from nmtkit.training.gradients import UpdateGradients
-from nmtkit.training.read_ahead import BatchIterator
+from nmtkit.training.read_ahead import OwnBatches
 from nmtkit.training.schedules import TrainingProgress
 
 _TRIM_EVERY = 50
@@ -54,7 +54,7 @@ class Trainer:
     def __init__(
         self,
         model: Model,
-        stream: BatchIterator,
+        stream: OwnBatches,
         config: TrainingConfig,
         checkpoints: CheckpointManager,
         device: torch.device,
@@ -65,6 +65,7 @@ class Trainer:
         self.config = config
         self.checkpoints = checkpoints
         self.device = device
+        self.begun_with = processes.size()  # processes, of which each has `accumulate` batches in an update
         optimizers.freeze(model, config.freeze)
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._layers_above = optimizers.layers_below_top(self.parameters)
@@ -141,7 +142,8 @@ class Trainer:
             for name, parameter in self.parameters.items():
                 parameter.requires_grad_(self.update >= every * self._layers_above[name])
         position, epoch = self.stream.state(), self.stream.epoch
-        batches = [next(self.stream) for _ in range(self.config.accumulate)]
+        turns = -(-self.config.accumulate * self.begun_with // processes.size())
+        batches = [batch for batch in [next(self.stream) for _ in range(turns)] if batch is not None]
         counts = self.gradients.count(batches)
         scores = [score for _, score in self.validations]
         limit = 60 * (self.config.max_minutes or 0.0)
@@ -151,7 +153,7 @@ class Trainer:
         self.lr = self.config.schedule.rate(self.config.lr, progress)
         self.peak_lr = max(self.peak_lr, self.lr)
 
-        self._last_batch = batches[-1]
+        self._last_batch = batches[-1] if batches else None
         try:
             sums = self.gradients.add_up(batches, counts)  # one of each of `normalizers`
         except TrainingError as fault:
@@ -212,9 +214,11 @@ class Trainer:
 
     def _not_finite(self, last: _PendingUpdate) -> str:
         place = ", ".join(f"{key} {value}" for key, value in last.position.items() if isinstance(value, int))
-        batch = self._last_batch.to(self.device)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.gradients.in_bf16):
-            cause = where_they_begin(self.model, lambda: self.model(batch, keep=batch.loss_mask))
+        cause = "another process has it"
+        if self._last_batch is not None:
+            batch = self._last_batch.to(self.device)
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.gradients.in_bf16):
+                cause = where_they_begin(self.model, lambda: self.model(batch, keep=batch.loss_mask))
         return (
             f"update {last.update}: the loss or its gradient is not finite, {_GIVE_UP_AFTER} updates in a row; the "
             f"last bad batch is the one at {place} of the training data; {cause}. Lower training.lr, lengthen the "
@@ -263,6 +267,7 @@ class Trainer:
                 "validations": self.validations,
                 "stream": self.stream.state(),
                 "random": randoms,
+                "processes": self.begun_with,
             }
             self.checkpoints.save_last(tensors, facts)
         processes.sum_over_ranks([0])  # no process goes on, or away to resume, before the file is there

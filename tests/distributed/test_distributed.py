@@ -127,7 +127,7 @@ def one_of_two(rank: int, port: int, folder: str) -> None:
 
     def training(name, dropout=0.0, resume=False, stop=None, **given):
         model = tiny_model(7 + rank, dropout, torch.float64)  # process 0 decides the first weights
-        stream = TinyStream(per_epoch=8, rank=rank, world=2)
+        stream = TinyStream(per_epoch=8)
         model, events = run(Path(folder, name), settings(**given), model, stream, resume=resume, stop=stop)
         return events, model
 
@@ -152,7 +152,7 @@ def one_of_two(rank: int, port: int, folder: str) -> None:
     assert all(torch.equal(a, b) for a, b in zip(straight.parameters(), resumed.parameters(), strict=True))
 
     # Each has its own clock, and by the second one's all takes three times as long: that of process 0 counts.
-    pace = Pace(10 + 20 * rank, per_epoch=8, rank=rank, world=2)
+    pace = Pace(10 + 20 * rank, per_epoch=8)
     config = settings(max_updates=99, max_minutes=2.5, log_every=1, schedule={"kind": "linear", "over": "budget"})
     _, events = run(Path(folder, "timed"), config, None, pace)
     assert ended(events) == ("max_minutes", 15)
@@ -164,7 +164,7 @@ def one_of_two(rank: int, port: int, folder: str) -> None:
 def one_of_a_shared_gpu(rank: int, port: int, folder: str) -> None:
     """Not by `join`, which gives each process a GPU of its own."""
     torch.distributed.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
-    model, stream = tiny_model(7 + rank, dtype=torch.float64), TinyStream(per_epoch=8, rank=rank, world=2)
+    model, stream = tiny_model(7 + rank, dtype=torch.float64), TinyStream(per_epoch=8)
     list(train(model, stream, settings(), constant_score, CheckpointManager(Path(folder, "two")), torch.device("cuda")))
     processes.leave()
 

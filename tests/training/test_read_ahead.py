@@ -6,6 +6,7 @@ import pytest
 import torch
 from tiny_training import TinyStream
 
+from nmtkit.distributed import processes
 from nmtkit.training.read_ahead import AHEAD, ReadAhead
 
 CPU = torch.device("cpu")
@@ -41,6 +42,28 @@ def test_goes_on_where_a_state_was_taken_and_not_where_it_had_read_to():
         assert draw(ahead, 4) == expected
         ahead.restore(state)
         assert draw(ahead, 4) == expected
+
+
+def shares(size, monkeypatch, per_update=3, count=4):
+    """Of each process its batches in some updates, each update after the state that it begins with."""
+    found = []
+    for rank in range(size):
+        monkeypatch.setattr(processes, "rank", lambda rank=rank: rank)
+        monkeypatch.setattr(processes, "size", lambda: size)
+        with ReadAhead(TinyStream(), CPU, per_update) as ahead:
+            turns = range(-(-per_update // size))
+            found.append([(ahead.state(), [next(ahead) for _ in turns]) for _ in range(count)])
+    return found
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 5])
+def test_the_same_batches_make_an_update_whatever_the_number_of_processes(monkeypatch, size):
+    alone = shares(1, monkeypatch)[0]
+    for update, *parts in zip(alone, *shares(size, monkeypatch), strict=True):
+        assert all(state == update[0] for state, _ in parts)
+        dealt = [batch for turn in zip(*(batches for _, batches in parts), strict=True) for batch in turn]
+        assert dealt[3:] == [None] * (len(dealt) - 3)
+        assert all(torch.equal(a.targets.ids, b.targets.ids) for a, b in zip(update[1], dealt[:3], strict=True))
 
 
 def test_a_fault_comes_with_the_batch_that_is_not_there():
