@@ -215,7 +215,8 @@ def workload_of_run(run: SavedRun, device: torch.device) -> TrainingWorkload:
     def first_batches(count: int) -> list[Batch]:
         return list(islice(training_batches(first, store, tokenizers, first.seed), count))
 
-    tokens = int(np.maximum(*widths(store)).sum())
+    numbers = np.arange(0, len(store), max(1, len(store) // 1_000_000))  # of a large corpus not all
+    tokens = int(np.maximum(*widths(store, None, numbers)).sum()) * len(store) / len(numbers)
     return TrainingWorkload(
         build=lambda: build_model(first, tokenizers),
         first_batches=first_batches,

@@ -2,7 +2,7 @@
 
 import errno
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -74,8 +74,19 @@ def read_manifest(folder: Path, name: str) -> dict[str, Any]:
     raise DataError(f"{path}: written by another version of nmtkit; preprocess again")
 
 
+class _Maps(dict[str, Ids]):
+    """Files by name, each mapped when it is first asked for."""
+
+    def __init__(self, open_file: Callable[[str], Ids]) -> None:
+        self._open = open_file
+
+    def __missing__(self, file: str) -> Ids:
+        self[file] = self._open(file)
+        return self[file]
+
+
 class Shard:
-    """One set of files, memory-mapped. DataError names a file that is missing, truncated or damaged."""
+    """One set of files, mapped when they are read. DataError names a file that is missing, truncated or damaged."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.folder = folder
@@ -94,17 +105,16 @@ class Shard:
             self._layouts: dict[str, tuple[np.dtype[Any], int]] = {
                 column_files(column)[0]: (np.dtype(one["dtype"]), int(one["width"])) for column, one in wide.items()
             }
-            self._arrays: dict[str, Ids] = {file: self._map(file) for file in self._files}
+            self._arrays = _Maps(self._map)
             for file in self._files:
-                if file.endswith("offsets"):
-                    self._check_offsets(file)
+                self._check_size(file)
         except (ValueError, KeyError, TypeError, AttributeError) as fault:
             raise DataError(f"{manifest_path(folder, name)}: damaged ({fault}); preprocess again") from fault
 
     def _path(self, file: str) -> Path:
         return self.folder / f"{self.name}.{file}"
 
-    def _map(self, file: str) -> Ids:
+    def _check_size(self, file: str) -> None:
         path = self._path(file)
         try:
             size = path.stat().st_size
@@ -112,18 +122,29 @@ class Shard:
             raise DataError(f"{path}: missing ({fault.strerror}); preprocess again") from fault
         if size != self._files[file]["size"]:
             raise DataError(f"{path}: {size} bytes, but {self._files[file]['size']} were written; preprocess again")
+
+    def _map(self, file: str) -> Ids:
         dtype = "<i8" if file.endswith("offsets") else "u1" if file.endswith("text") else self._dtype
         dtype, width = self._layouts.get(file, (dtype, None))
         # An empty file cannot be mapped. A plain array over the map, for slices of np.memmap itself are slow.
-        flat = np.asarray(np.memmap(path, dtype=dtype, mode="r")) if size else np.zeros(0, dtype=dtype)
+        flat = np.zeros(0, dtype=dtype)
+        if self._files[file]["size"]:
+            flat = np.asarray(np.memmap(self._path(file), dtype=dtype, mode="r"))
         return flat if width is None else flat.reshape(-1, width)
 
-    def _check_offsets(self, file: str) -> None:
-        offsets = self._arrays[file]
-        flat = self._arrays[column_files(file.removesuffix(".offsets"))[0]]
-        whole = len(offsets) == self._length + 1 and offsets[0] == 0 and offsets[-1] == len(flat)
-        if not whole or bool((offsets[1:] < offsets[:-1]).any()):
-            raise DataError(f"{self._path(file)}: damaged; preprocess again")
+    def check_offsets(self) -> None:
+        """Reads where each row begins; DataError if that cannot be."""
+        for file in self._files:
+            if file.endswith(".offsets"):
+                offsets, column = self._arrays[file], file.removesuffix(".offsets")
+                end = len(self._arrays[column_files(column)[0]])
+                if len(offsets) != self._length + 1 or offsets[0] != 0 or offsets[-1] != end:
+                    raise DataError(f"{self._path(file)}: damaged; preprocess again")
+                self.lengths(column)
+
+    def release(self) -> None:
+        """Gives back the memory of what was read; rows that somebody holds stay."""
+        self._arrays.clear()
 
     @property
     def content(self) -> list[tuple[str, int, int]]:
@@ -147,9 +168,14 @@ class Shard:
         """Whether there is a column."""
         return column_files(column)[0] in self._files
 
-    def lengths(self, column: str) -> npt.NDArray[np.int32]:
-        """The row lengths of a column, `(n,)`."""
-        return np.diff(self._arrays[column_files(column)[1]]).astype(np.int32)
+    def lengths(self, column: str, rows: Ids | None = None) -> npt.NDArray[np.int32]:
+        """The lengths of some rows of a column, or of all, `(n,)`; DataError if there is a negative one."""
+        file = column_files(column)[1]
+        ends = self._arrays[file]
+        lengths = np.diff(ends) if rows is None else ends[1:][rows] - ends[rows]
+        if len(lengths) and lengths.min() < 0:
+            raise DataError(f"{self._path(file)}: damaged; preprocess again")
+        return lengths.astype(np.int32)
 
     def row(self, column: str, number: int) -> Ids:
         """One row of a column; a read-only view."""

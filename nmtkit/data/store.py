@@ -25,6 +25,7 @@ import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from itertools import accumulate, zip_longest
 from pathlib import Path
 from types import TracebackType
@@ -225,7 +226,9 @@ class Store:
         """Opens a store; DataError names a file that is missing, truncated or damaged."""
         manifest = read_manifest(folder, name)
         if "shards" not in manifest:
-            return cls(folder, name, [Shard(folder, name)])
+            shard = Shard(folder, name)
+            shard.check_offsets()  # several shards are too many to read: their lengths are checked as they are needed
+            return cls(folder, name, [shard])
         if type(manifest["shards"]) is not int or manifest["shards"] < 1:
             raise DataError(f"{manifest_path(folder, name)}: damaged (its number of shards); preprocess again")
         shards = [Shard(folder, _shard_name(name, number)) for number in range(manifest["shards"])]
@@ -274,7 +277,12 @@ class Store:
         for shard in self._shards:
             shard.check()
 
-    @property
+    def release(self) -> None:
+        """Gives back the memory of what was read so far."""
+        for shard in self._shards:
+            shard.release()
+
+    @cached_property
     def identity(self) -> str:
         """A hash of the examples and their order."""
         content = json.dumps([shard.content for shard in self._shards])
@@ -292,14 +300,23 @@ class Store:
         """Whether there is a column, such as "src", "tgt_extended", "labels" or "features"."""
         return self._shards[0].has(column)
 
-    def lengths(self, column: str) -> npt.NDArray[np.int32]:
-        """The number of ids of every example, `(n,)`, without EOS; of "features" the number of rows, R."""
-        return np.concatenate([shard.lengths(column) for shard in self._shards])
+    def lengths(self, column: str, numbers: Ids | None = None) -> npt.NDArray[np.int32]:
+        """The number of ids of these examples, or of all, `(n,)`, without EOS; of "features" the number of rows, R."""
+        if numbers is None:
+            return np.concatenate([shard.lengths(column) for shard in self._shards])
+        order = np.argsort(numbers)
+        rows, found = numbers[order], np.empty(len(numbers), dtype=np.int32)
+        cuts = np.searchsorted(rows, self._starts)
+        for shard, start, begin, end in zip(self._shards, self._starts, cuts, cuts[1:], strict=False):
+            if begin < end:
+                found[order[begin:end]] = shard.lengths(column, rows[begin:end] - start)
+        return found
 
     def count_longer(self, side: str, limit: int) -> int:
         """Examples with more tokens on a side ("src" or "tgt"), truncated ones included."""
         # Nothing is longer than what was cut to be stored: where anything is over the limit, that is counted as well.
-        return int((self.lengths(side) > limit).sum()) or sum(shard.cut.get(side, 0) for shard in self._shards)
+        longer = sum(int((shard.lengths(side) > limit).sum()) for shard in self._shards)
+        return longer or sum(shard.cut.get(side, 0) for shard in self._shards)
 
     def ids(self, column: str, number: int) -> Ids:
         """The ids of one example; a read-only view. A label of an example is `(1,1)`, its features are `(R,F)`."""

@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from numpy.random import Generator
 
 from nmtkit.core.errors import CheckpointError
 from nmtkit.core.settings import Field, Settings
@@ -14,6 +15,7 @@ from nmtkit.data.batch import Batch, Numbers, collate
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import SPECIALS, UNK
+from nmtkit.streams.shuffling import EpochOrder
 
 LengthLimits: TypeAlias = tuple[int, int]
 """The most tokens of a source and of a target, without EOS; longer ones are truncated."""
@@ -32,6 +34,9 @@ class BatchConfig(Settings):
     sort_window: int = Field(default=100_000, ge=1)
     """Sort this many randomly drawn sentences by length, cut them into batches and shuffle the batches. A larger window
     has less padding; it should hold many batches."""
+    shuffle_window: int = Field(default=8_000_000, ge=1)
+    """An epoch of more examples is not shuffled as a whole, so that memory does not grow with the corpus: blocks of
+    1,024 neighbours come in random order, and the examples of as many blocks as hold so many are shuffled together."""
     block_tokens: int | None = Field(default=None, ge=1)
     """Cut running text into blocks of so many tokens, without padding, for a task whose only column is `tgt`. A batch
     has batch_tokens // block_tokens of them. A document is a line; it is stored whole, whatever `data.max_length` is,
@@ -112,11 +117,13 @@ def _load(
     return collate(src, tgt, extended, tgt_extended, n_oov, links, features=features, labels=labels)
 
 
-def widths(store: Store, limits: LengthLimits | None = None) -> tuple[Numbers, Numbers]:
-    """Widths of sources (or features) and targets, with EOS, `(n,)` each; 0 where there are none."""
+def widths(store: Store, limits: LengthLimits | None, numbers: Numbers) -> tuple[Numbers, Numbers]:
+    """Widths of sources (or features) and targets of these examples, with EOS, `(n,)` each; 0 where there are none."""
     found = []
     for column, limit in zip(("src" if store.has("src") else "features", "tgt"), limits or (None, None), strict=True):
-        lengths: Numbers = store.lengths(column) + 1 if store.has(column) else np.zeros(len(store), dtype=np.int32)
+        lengths: Numbers = np.zeros(len(numbers), dtype=np.int32)
+        if store.has(column):
+            lengths = store.lengths(column, numbers) + 1
         found.append(lengths if limit is None or column == "features" else np.minimum(lengths, limit + 1))
     return found[0], found[1]
 
@@ -137,7 +144,7 @@ def sorted_batches(
     `batch_tokens` counts padded tokens of the longer side; without limits nothing is truncated. A batch is corrupted
     in the same way every time.
     """
-    batches = length_batches(*widths(store, limits), BatchConfig(batch_tokens=batch_tokens))
+    batches = length_batches(*widths(store, limits, np.arange(len(store))), BatchConfig(batch_tokens=batch_tokens))
     for number, members in enumerate(batches):
         yield corrupted(_load(store, members, limits), corrupt, number)
 
@@ -149,7 +156,7 @@ class BatchStream(Iterator[Batch]):
     epochs: each makes its own batches, and skips those of the others.
 
     With weights an epoch has the pairs of each file as often as its weight; `seed` and epoch choose the pairs of a
-    fraction. `corrupt` is seeded by (seed, epoch, batch). Memory: 12 bytes for a training pair.
+    fraction. `corrupt` is seeded by (seed, epoch, batch). Memory: that of `EpochOrder`.
 
     Tokenizers that sample cut every batch anew from the stored text, seeded by (seed, epoch, batch), which gives
     neither links nor extended ids. Budgets count the tokens of the best cut, so such a batch may be somewhat wider.
@@ -172,13 +179,13 @@ class BatchStream(Iterator[Batch]):
         self._limits = limits
         self._weights = weights
         self._corrupt = corrupt
-        self._src, self._tgt = widths(store, limits)
         self._begin(0)
 
     @property
     def identity(self) -> str:
         """A hash of what the stream goes through: the examples and their order."""
-        return self._store.identity
+        parts = f" in parts of {self._config.shuffle_window}" if len(self._order) > 1 else ""
+        return self._store.identity + parts
 
     def state(self) -> dict[str, Any]:
         """The position in the stream, for `restore`; the same in all processes of a run."""
@@ -191,9 +198,10 @@ class BatchStream(Iterator[Batch]):
         starts again.
         """
         epoch, examples = state["epoch"], state["examples"]
-        self._begin(epoch)
-        while self._examples < examples and state.get("data", self.identity) == self.identity:
-            end = self._examples + self._size(self._coming)
+        same = state.get("data", self.identity) == self.identity
+        self._begin(epoch, examples if same else 0)
+        while same and self._examples < examples:
+            end = self._examples + self._size(self._coming[1])
             self._take()
             if self.epoch != epoch and end < examples:
                 raise CheckpointError("the data differ from those of the checkpoint: an epoch has fewer examples now")
@@ -211,7 +219,7 @@ class BatchStream(Iterator[Batch]):
         """Goes on to the batch after the next, which is not made."""
         self._take()
 
-    def _load(self, epoch: int, number: int, members: Numbers) -> Batch:
+    def _load(self, epoch: int, number: int, members: Any) -> Batch:
         """The batch with this number in an epoch."""
         seed = int(np.random.SeedSequence((self._seed, epoch, number)).generate_state(1)[0])
         sampled = {}
@@ -225,54 +233,51 @@ class BatchStream(Iterator[Batch]):
                 sampled[column] = [[*before, *row] for before, row in zip(tags, cut, strict=True)]
         return _load(self._store, members, self._limits, sampled)
 
-    def _begin(self, epoch: int) -> None:
+    def _begin(self, epoch: int, examples: int = 0) -> None:
+        """Goes to the beginning of an epoch, or of the part that has the batch after so many examples."""
         self.epoch = epoch
         """The epoch of the next batch, from 0."""
-        self._number = self._examples = 0
-        self._pending = self._batches_of_epoch(epoch)
+        self._examples = 0
+        sizes = self._store.by_file if self._weights else [len(self._store)]
+        self._order = EpochOrder(sizes, self._weights, self._config.shuffle_window, self._seed, epoch)
+        self._pending = self._batches_of_epoch(examples)
         self._coming = next(self._pending)
 
-    def _take(self) -> tuple[int, int, Numbers]:
-        """The next batch of the common sequence: epoch, number in the epoch, and examples."""
-        taken = self.epoch, self._number, self._coming
+    def _take(self) -> tuple[int, int, Any]:
+        """The next batch of the common sequence: epoch, number in the epoch, and members."""
+        taken = self.epoch, *self._coming
         coming = next(self._pending, None)
         if coming is None:
             self._begin(self.epoch + 1)
         else:
-            self._number += 1
-            self._examples += self._size(self._coming)
+            self._examples += self._size(self._coming[1])
             self._coming = coming
         return taken
 
-    def _batches_of_epoch(self, epoch: int) -> Iterator[Numbers]:
-        """The examples of each batch. A window is sorted when its turn comes."""
-        draw = np.random.default_rng((self._seed, epoch))
-        order = self._order_of_epoch(epoch, draw)
-        for window in np.array_split(order, -(-len(order) // self._config.sort_window)):
-            batches = self._batches_of_window(epoch, window)
-            for number in draw.permutation(len(batches)):
-                yield batches[number]
+    def _batches_of_epoch(self, examples: int) -> Iterator[tuple[int, Any]]:
+        """Number and members of each batch of the epoch, without the parts that end within the first `examples`."""
+        for part in range(len(self._order)):
+            self._store.release()
+            text, order, size, draw = self._start_part(*self._order.part(part))
+            if part < len(self._order) - 1 and self._examples + size <= examples:
+                self._examples += size
+                continue
+            number = part << 32  # batches of other parts need not be counted, nor known
+            # A window is sorted when its turn comes.
+            for window in np.array_split(order, max(1, -(-len(order) // self._config.sort_window))):
+                batches = self._batches_of_window(text, window)
+                for chosen in draw.permutation(len(batches)):
+                    yield number, batches[chosen]
+                    number += 1
 
-    def _order_of_epoch(self, epoch: int, draw: "np.random.Generator") -> Numbers:
-        """The members of all batches of an epoch in random order: the examples, repeated by weight."""
-        count = len(self._store)
-        order: Numbers = np.arange(count, dtype=np.int32 if count < 1 << 31 else np.int64)
-        if self._weights:
-            parts: list[Numbers] = []
-            for weight, whole in zip(self._weights, np.split(order, np.cumsum(self._store.by_file)), strict=False):
-                parts += [whole] * int(weight)
-                if fraction := weight % 1:
-                    parts.append(whole[draw.random(len(whole)) < fraction])
-            order = np.concatenate(parts)
-            if not len(order):  # where all weights are small, and an epoch has at least one batch
-                order = draw.integers(0, count, size=1, dtype=order.dtype)
-        draw.shuffle(order)
-        return order
+    def _start_part(self, order: Numbers, draw: Generator) -> tuple[Any, Numbers, int, Generator]:
+        """For a part of an epoch: what members of batches belong to, all members in order, their size, and `draw`."""
+        return None, order, len(order), draw
 
-    def _batches_of_window(self, epoch: int, window: Numbers) -> list[Numbers]:
+    def _batches_of_window(self, text: Any, window: Numbers) -> list[Any]:
         """The members of each batch of a window of the order."""
-        return [window[rows] for rows in length_batches(self._src[window], self._tgt[window], self._config)]
+        return [window[rows] for rows in length_batches(*widths(self._store, self._limits, window), self._config)]
 
-    def _size(self, members: Numbers) -> int:
-        """How much of the coming epoch these are, in what `state` counts: examples."""
+    def _size(self, members: Any) -> int:
+        """How much of an epoch these are, in what `state` counts: examples."""
         return len(members)

@@ -1,11 +1,12 @@
 """Running text in blocks of so many tokens: documents one after the other, each with its EOS."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.random import Generator
 from typing_extensions import override
 
 from nmtkit.data.batch import Batch, Numbers, Targets
@@ -34,6 +35,11 @@ class RunningText:
     def __len__(self) -> int:
         """The number of blocks."""
         return len(self._bounds) - 1
+
+    @property
+    def size(self) -> int:
+        """Positions in all blocks."""
+        return int(self._bounds[-1])
 
     def widths(self, blocks: Numbers) -> Numbers:
         """Positions in each of these blocks."""
@@ -90,11 +96,8 @@ class BlockStream(BatchStream):
     """Training batches of blocks: a `BatchStream` whose members are blocks of running text.
 
     Each epoch puts the documents in a new random order, cuts them, and takes the blocks in random order. Memory: 20
-    bytes for a document, and 16 for a block.
+    bytes for a document, and 16 for a block, of a part of the epoch.
     """
-
-    _texts: Mapping[int, RunningText] = MappingProxyType({})
-    """By epoch."""
 
     @property
     @override
@@ -102,23 +105,22 @@ class BlockStream(BatchStream):
         return f"{super().identity} in blocks"
 
     @override
-    def _order_of_epoch(self, epoch: int, draw: "np.random.Generator") -> Numbers:
-        order, store = super()._order_of_epoch(epoch, draw), self._store
-        text = RunningText(store.lengths("tgt")[order], lambda n: store.ids("tgt", int(order[n])), self._config)
-        self._texts = {**self._texts, epoch: text}
-        return draw.permutation(len(text))
+    def _start_part(self, order: Numbers, draw: Generator) -> tuple[Any, Numbers, int, Generator]:
+        store = self._store
+        text = RunningText(store.lengths("tgt", order), lambda n: store.ids("tgt", int(order[n])), self._config)
+        return text, draw.permutation(len(text)), text.size, draw
 
     @override
-    def _batches_of_window(self, epoch: int, window: Numbers) -> list[Numbers]:
-        return self._texts[epoch].batches(window)
+    def _batches_of_window(self, text: RunningText, window: Numbers) -> list[Any]:
+        return [(text, blocks) for blocks in text.batches(window)]
 
     @override
-    def _size(self, members: Numbers) -> int:
+    def _size(self, members: tuple[RunningText, Numbers]) -> int:
         """As in `BatchStream`, in tokens: so an epoch goes on with blocks of another size."""
-        return int(self._texts[self.epoch].widths(members).sum())
+        text, blocks = members
+        return int(text.widths(blocks).sum())
 
     @override
-    def _load(self, epoch: int, number: int, members: Numbers) -> Batch:
-        # A batch may be the last of its epoch: then the text of the next one is there already.
-        self._texts = {other: text for other, text in self._texts.items() if other >= epoch}
-        return self._texts[epoch].load(members)
+    def _load(self, epoch: int, number: int, members: tuple[RunningText, Numbers]) -> Batch:
+        text, blocks = members
+        return text.load(blocks)
