@@ -19,6 +19,8 @@ from nmtkit.corpus.hashes import HashSet, Mask, SoughtHashes
 
 MIN_REPORTED_UNKNOWN_RATE = 0.0005
 """The share of unknown tokens from which the report mentions them."""
+MOST_HASHES = 8_000_000
+"""Pairs of train among which duplicates are counted where none is dropped."""
 
 Lengths: TypeAlias = npt.NDArray[np.int64]
 
@@ -142,7 +144,8 @@ class PairChecker:
     """Finds the faulty pairs of a corpus, counts them in the report and decides which to drop.
 
     The other splits are registered first, then train is checked, then they are. Memory: 8 bytes for a training pair (20
-    at times, see `HashSet`), 18 for a pair of another split.
+    at times, see `HashSet`), 18 for a pair of another split. Where duplicates are kept, those of a train of more than
+    `MOST_HASHES` pairs are counted in a part of it, in memory that does not grow: their number is then an estimate.
 
     With `need_references` an empty target outside of train is refused, for tasks whose metrics need one.
     """
@@ -151,9 +154,15 @@ class PairChecker:
         self.config = config
         self.report = report
         self._need_references = need_references
-        self._pairs = HashSet()
+        self._pairs = HashSet(None if config.drop_duplicates else MOST_HASHES)
         self._other_pairs = SoughtHashes()
         self._other_sources = SoughtHashes()
+
+    @property
+    def estimates(self) -> str:
+        """What is known of one in some pairs only, for a message; empty if there is nothing."""
+        share = f"duplicates of train: estimated from one in {self._pairs.one_in} pairs, to save memory"
+        return f"{share}; data.drop_duplicates finds each, with 8 to 20 bytes a pair" if self._pairs.one_in > 1 else ""
 
     def register(self, block: Block) -> None:
         """Registers pairs of another split, to be recognised in train."""
@@ -168,10 +177,10 @@ class PairChecker:
             keep = ~empty
             self._other_sources.lookup(hashes.src[keep])
             self._other_pairs.lookup(hashes.pairs[keep])
-            double = np.zeros_like(keep)
+            double, one_in = np.zeros_like(keep), self._pairs.one_in
             double[keep] = self._pairs.add(hashes.pairs[keep])
             action = "dropped" if self.config.drop_duplicates else "kept"
-            faults = [(EMPTY, lines[empty], "dropped"), (DUPLICATE, lines[double], action)]
+            faults = [(EMPTY, lines[empty], "dropped"), (DUPLICATE, lines[double].repeat(one_in), action)]
             return FilterDecisions(keep & ~double if self.config.drop_duplicates else keep, faults)
         if self._need_references and (without := block.empty_targets()).any():
             raise DataError(

@@ -67,27 +67,49 @@ class HashSet:
     """A set of 64-bit hashes: 8 bytes a member, about 20 at the moments when it grows.
 
     The members are in sorted runs, each at most a quarter as long as the one before (a log-structured merge).
+
+    A set of at most so many members (`most`) leaves out hashes from a bound on, which halves whenever there are more.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int | None = None) -> None:
         self._runs: list[Hashes] = []
+        self._most = most
+        self.one_in = 1
+        """The share of hashes that are looked at, the smallest ones: one in so many."""
 
     def __len__(self) -> int:
         return sum(map(len, self._runs))
 
     def add(self, hashes: Hashes) -> Mask:
-        """Adds hashes; `(n,)`: whether each was a member already, or came earlier in this call."""
+        """Adds hashes; `(n,)`: whether each was a member already, or came earlier in this call.
+
+        False for those that are left out.
+        """
         unique, first = np.unique(hashes, return_index=True)
+        repeats = np.ones(len(hashes), dtype=bool)
+        if self.one_in > 1:
+            repeats = hashes <= self._bound
+            unique, first = self._within(unique), first[: len(self._within(unique))]
         old = np.zeros(len(unique), dtype=bool)
         for run in self._runs:
             place = np.minimum(np.searchsorted(run, unique), len(run) - 1)
             old |= run[place] == unique
-        new = np.zeros(len(hashes), dtype=bool)
-        new[first[~old]] = True
+        repeats[first[~old]] = False
         run = unique[~old]
         while self._runs and len(self._runs[-1]) < 4 * len(run):
             run = np.concatenate([self._runs.pop(), run])
             run.sort(kind="stable")  # which merges what is already in order
         if len(run):
             self._runs.append(run)
-        return ~new
+        while self._most is not None and len(self) > self._most:
+            self.one_in *= 2
+            self._runs = [self._within(run).copy() for run in self._runs]
+        return repeats
+
+    @property
+    def _bound(self) -> np.uint64:
+        return np.uint64((1 << 64) // self.one_in - 1)
+
+    def _within(self, run: Hashes) -> Hashes:
+        """The part of a sorted run that is looked at."""
+        return run[: np.searchsorted(run, self._bound, side="right")]

@@ -110,6 +110,8 @@ class Preprocessing:
                 notify=self.notify,
             )
             self._report.files[name] = sums.of(files.paths())
+        if checker.estimates:
+            self.notify(checker.estimates)
         write_json(self._written, asdict(self._report))
         self._place.unlink(missing_ok=True)
         return self._report

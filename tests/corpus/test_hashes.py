@@ -49,3 +49,17 @@ def test_few_bytes_a_member() -> None:
         tracemalloc.stop()
     assert len(ours) > 1_000_000
     assert 8 < worst < 17  # and what sorting needs
+
+
+@pytest.mark.parametrize("often", [1, 3])
+def test_a_set_that_may_not_grow_estimates_how_many_come_again(often: int) -> None:
+    draw = np.random.default_rng(often)
+    ours, seen, estimate = HashSet(2000), set[int](), 0
+    hashes = draw.integers(0, 2**64, 40_000 // often, dtype=np.uint64).repeat(often)
+    for part in np.array_split(draw.permutation(hashes), 97):
+        one_in, again = ours.one_in, ours.add(part)
+        estimate += one_in * int(again.sum())
+        seen.update(part.tolist())
+    assert 1000 < len(ours) <= 2000
+    assert ours.one_in == {1: 32, 3: 8}[often]
+    assert estimate == pytest.approx(40_000 - len(seen), rel=0.08)
