@@ -24,7 +24,7 @@ from nmtkit.core.errors import DataError
 from nmtkit.core.files import write_json
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.corpus.text import read_lines
-from nmtkit.experiment import bench, checks
+from nmtkit.experiment import bench, checks, costs
 from nmtkit.experiment.evaluation import require_validation_files
 from nmtkit.experiment.loading import DecodingOptions, beside_ctranslate2, open_autotuned
 from nmtkit.experiment.run import Run, choose_device
@@ -132,11 +132,26 @@ def bench_training(
       nmtkit bench train mine.yaml --set batch.batch_tokens=2048 --updates 10 -o figures.json
     """
     loaded = recipe.load(name, with_threads(overrides, threads))
-    with ExitStack() as stack:
-        workload, data = bench.training_workload(loaded, run_path, choose_device(device, loaded), stack, tell)
-        speed = bench.measure_training(workload, data, updates, rounds, tell)
-    show_training(loaded.name, speed)
+    speed = _try_training(loaded, run_path, choose_device(device, loaded), updates, rounds)[0]
     write_figures(output, speed.figures())
+
+
+def _try_training(
+    loaded: recipe.Recipe, run_path: str | None, place: torch.device, updates: int, rounds: int, plan: bool = False
+) -> tuple[bench.TrainingSpeed, list[list[str]]]:
+    """Measures a recipe's updates, shows them, and gives the speed; with `plan`, also what all of them will cost."""
+    with ExitStack() as stack:
+        workload, data = bench.training_workload(loaded, run_path, place, stack, tell)
+        speed = bench.measure_training(workload, data, updates, rounds, tell)
+        show_training(loaded.name, speed)
+        return speed, costs.planned(workload, speed) if plan else []
+
+
+def dry_run(loaded: recipe.Recipe, run_path: str, place: torch.device) -> None:
+    """Makes one update of a recipe, after one to warm up, and shows what its training will take."""
+    rows = _try_training(loaded, run_path, place, 1, 1, plan=True)[1]
+    console.table(f"the whole training of {loaded.name}", ["what", "value"], rows)
+    tell("nothing was saved: train without --dry-run to begin")
 
 
 def read_test_lines(

@@ -3,9 +3,11 @@
 import os
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
 from types import FrameType
 
 import click
@@ -13,7 +15,7 @@ import cloup
 import torch
 
 from nmtkit import console, recipe
-from nmtkit.cli import completing, options
+from nmtkit.cli import bench, completing, options
 from nmtkit.cli.options import Number
 from nmtkit.cli.reporting import tell
 from nmtkit.cli.reports import show_changes, show_diagnosis, show_report
@@ -78,6 +80,11 @@ class _TrainCommand(cloup.Command):
         is_flag=True,
         help="With --resume: continue with other text. The tokenizer stays; the epoch begins anew.",
     ),
+    click.option(
+        "--dry-run",
+        is_flag=True,
+        help="Make one update and print memory, speed, operations and the time of the whole; save nothing.",
+    ),
     options.device,
     options.training_threads,
 )
@@ -126,6 +133,7 @@ def command(
     resuming: str | None,
     overwrite: bool,
     allow_new_data: bool,
+    dry_run: bool,
     device: str,
     threads: int | None,
 ) -> None:
@@ -156,11 +164,12 @@ def command(
       nmtkit train --task language-modelling --target text.en
       nmtkit train --task classification --source texts.txt --target labels.txt
       nmtkit train mine.yaml --set training.lr=0.0005 --set model.layers=2 --run runs/two-layers
+      nmtkit train mine.yaml --dry-run
       nmtkit train mine.yaml --resume
       nmtkit train mine.yaml --resume --set training.max_minutes=90
       torchrun --nproc-per-node 4 -m nmtkit train mine.yaml --resume auto
     """
-    _require_fitting_options(name, request, resuming, overwrite, allow_new_data)
+    _require_fitting_options(name, request, resuming, overwrite, allow_new_data, dry_run)
     settings = options.with_threads(overrides, threads)
     with ExitStack() as ending:
         ending.callback(processes.leave)
@@ -168,6 +177,9 @@ def command(
         loaded = None if name is None else recipe.load(name, settings)
         folder = RunFolder.at(run_path, name_of_run(request) if loaded is None else loaded.name)
         path = str(folder.path)
+        if dry_run:
+            folder = RunFolder(Path(ending.enter_context(tempfile.TemporaryDirectory()), folder.path.name))
+            path = str(folder.path)
         resume = _resume(resuming, folder, device)
         if loaded is None:
             lock = propose_recipe(
@@ -177,6 +189,9 @@ def command(
                 ending.enter_context(lock)
             loaded = recipe.load(str(folder.chosen), settings)
         place = choose_device(device, loaded)
+        if dry_run:
+            bench.dry_run(loaded, path, place)
+            return
         run = begin_training(loaded, path, resume, overwrite, allow_new_data)
         ending.callback(run.close)
         if processes.rank() == 0:
@@ -191,13 +206,15 @@ def command(
 
 
 def _require_fitting_options(
-    name: str | None, request: RecipeRequest, resuming: str | None, overwrite: bool, allow_new_data: bool
+    name: str | None, request: RecipeRequest, resuming: str | None, overwrite: bool, allow_new_data: bool, dry_run: bool
 ) -> None:
     given = request.given()
     if resuming and overwrite:
         raise click.UsageError("--resume continues a run and --overwrite replaces it: give one of them")
     if allow_new_data and not resuming:
         raise click.UsageError("--allow-new-data is for a run that is resumed: give it with --resume")
+    if dry_run and (resuming or overwrite):
+        raise click.UsageError("--dry-run saves nothing: leave --resume and --overwrite out")
     if name is not None and given:
         raise click.UsageError(
             f"{name} is a recipe, and {', '.join(given)} are for training without one; to train the recipe on other "

@@ -22,6 +22,7 @@ from nmtkit.autotune import training as tuning
 from nmtkit.autotune.cache import processor
 from nmtkit.autotune.training import TrainingSpeedConfig, TrainingWorkload
 from nmtkit.checkpoints.manager import CheckpointManager
+from nmtkit.checkpoints.weights import get_weights
 from nmtkit.core import device as devices
 from nmtkit.core.device import read_clock
 from nmtkit.core.errors import DataError, NmtkitError
@@ -32,6 +33,7 @@ from nmtkit.experiment.run import Run
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder, ignore
 from nmtkit.runs.saved import SavedRun, find_run
+from nmtkit.training.optimizers import read_state
 from nmtkit.training.trainer import Trainer
 
 LENGTHS = (25, 25)
@@ -137,6 +139,10 @@ class TrainingSpeed:
     """Seconds of each round."""
     peak_mib: float = 0.0
     """Peak memory of an update; see `peak_memory_mib`."""
+    parameters: int = 0
+    """Shared ones counted once."""
+    checkpoint_mib: float = 0.0
+    """Size of the full state: weights, their average if any, and what the optimizer keeps."""
 
     @property
     def tokens_per_second(self) -> list[float]:
@@ -201,6 +207,10 @@ def measure_training(workload: TrainingWorkload, data: str, updates: int, rounds
         if number:  # the updates before the first round allocate memory
             speed.seconds.append(read_clock(device) - started)
             speed.peak_mib = max(speed.peak_mib, peak_memory_mib(device))
+    speed.parameters = sum(one.numel() for one in trainer.model.parameters())
+    kept = [*get_weights(trainer.model).values(), *(trainer.ema.averages.values() if trainer.ema else ())]
+    state = read_state(trainer.optimizer, trainer.parameters)
+    speed.checkpoint_mib = sum(one.nbytes for one in (*kept, *state.values())) / (1 << 20)
     return speed
 
 

@@ -46,6 +46,19 @@ def test_training_is_measured(corpus: Path, trained: Path, nmtkit: Command, tmp_
     assert measured["tokens"] == again["tokens"]
 
 
+def test_a_dry_run_tells_what_the_training_will_take(corpus: Path, console: Command) -> None:
+    """Sixty updates are planned; nothing is left behind."""
+    dry = ["train", corpus / "tiny.yaml", "--dry-run", "--device", "cpu", "--threads", "1"]
+    done = succeeded(console(*dry))
+    rows = {line.split("  ")[0]: line.split("  ")[-1].strip() for line in done.out.splitlines()}
+    assert int(rows["parameters"].replace(",", "")) > 1000
+    assert rows["updates"].startswith("60 of ")
+    assert float(rows["operations"]) == pytest.approx(60 * float(rows["operations an update"]), rel=0.1)
+    assert "0:0" in rows["time, without validation"]
+    assert not Path("runs").exists()
+    refused(console(*dry, "--resume"), "--dry-run saves nothing")
+
+
 def test_without_its_text_a_recipe_trains_on_random_words(corpus: Path, nmtkit: Command, tmp_path: Path) -> None:
     recipe = tmp_path / "tiny.yaml"
     recipe.write_text((corpus / "tiny.yaml").read_text(encoding="utf-8"), encoding="utf-8")

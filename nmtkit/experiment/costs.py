@@ -1,0 +1,80 @@
+"""What a training costs in floating-point operations, counted from the shapes of its tensors."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from nmtkit.autotune.training import TrainingWorkload, planned_seconds
+from nmtkit.experiment.bench import TrainingSpeed
+from nmtkit.objectives.objective import GradientAccumulator, build_objectives
+from nmtkit.training import randomness
+from nmtkit.training.optimizers import freeze
+
+_BATCHES, _SENTENCES, _CHUNK_BYTES = 2, 1, 1 << 20
+WHAT_COUNTS = "products, convolutions and attention forth and back; no look-ups, softmax, optimizer or validation"
+
+
+class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types here, and below
+    """Adds up what torch's own formulas say of each operation; its `FlopCounterMode` takes seconds to begin."""
+
+    total: float = 0.0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else the first operation imports the compiler
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        out, name = func(*args, **(kwargs or {})), func.overloadpacket
+        if formula := flop_registry.get(name):
+            self.total += formula(*args, **(kwargs or {}), out_val=out)
+        elif "mkldnn_rnn_layer" in str(name):  # inputs (T,B,I) times two matrices; back: for inputs and for weights
+            weights = sum(one.numel() for one in args[1:3] if isinstance(one, Tensor))
+            self.total += 2 * args[0].shape[0] * args[0].shape[1] * weights * (2 if "backward" in str(name) else 1)
+        return out
+
+
+def operations_a_token(workload: TrainingWorkload) -> float:
+    """Floating-point operations of training for each target token: two for a multiplication and its addition.
+
+    A fresh model learns a few sentences of the first batches on the CPU, padded as there, and is thrown away.
+    """
+    cpu, tokens = torch.device("cpu"), 0
+    with randomness.fork_rng(cpu):
+        model, objectives = workload.build(), build_objectives(workload.config)
+        freeze(model, workload.config.freeze)
+        operations: Any = _Operations()  # type: ignore[no-untyped-call]
+        with operations, sdpa_kernel(SDPBackend.MATH):  # of which each product is seen
+            for whole in workload.first_batches(_BATCHES):
+                batch = whole.select(slice(0, _SENTENCES))
+                counts = Counter({"tokens": batch.n_tokens, "sentences": batch.size})
+                for objective in objectives:
+                    counts.update(objective.counts(batch))
+                GradientAccumulator(model, objectives, counts, cpu, _CHUNK_BYTES).backward(batch)
+                tokens += batch.n_tokens
+    return float(operations.total) / max(tokens, 1)
+
+
+def planned(workload: TrainingWorkload, speed: TrainingSpeed) -> list[list[str]]:
+    """What the whole training, or its first stage, will take by the speed of an update; names and values."""
+    an_update, tokens = median(speed.seconds) / speed.updates, speed.tokens / speed.updates
+    seconds = planned_seconds(workload.config, an_update, workload.updates_an_epoch)
+    rows = [["parameters", f"{speed.parameters:,}"], ["a checkpoint", f"{speed.checkpoint_mib:,.1f} MiB"]]
+    operations = operations_a_token(workload) * tokens
+    rows.append(["operations an update", f"{operations:.2e}"])
+    if math.isinf(seconds):
+        return [*rows, ["until", "patience ends it, nobody knows when"]]
+    updates = seconds / an_update
+    rows.append(["updates", f"{updates:,.0f} of {an_update:,.2f} s, {updates / workload.updates_an_epoch:.3g} epochs"])
+    rows.append(["time, without validation", str(timedelta(seconds=round(seconds)))])
+    return [*rows, ["operations", f"{operations * updates:.2e}"], ["operations are", WHAT_COUNTS]]

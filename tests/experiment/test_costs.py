@@ -1,0 +1,31 @@
+"""Floating-point operations, counted from shapes, against formulas written by hand."""
+
+import torch
+from torch import nn
+
+from nmtkit import recipe
+from nmtkit.autotune.training import synthetic_workload
+from nmtkit.experiment.costs import _Operations, operations_a_token
+
+CPU = torch.device("cpu")
+
+
+def test_a_transformer_costs_six_for_each_weight_and_its_attention() -> None:
+    """Forward 2 for each weight of a matrix, and 4 S H for each word that attends to S words; backward twice that."""
+    sizes = ["hidden_size=8", "feed_forward_size=16", "heads=2", "encoder_layers=1", "decoder_layers=1", "tie=none"]
+    settings = [*(f"model.{one}" for one in sizes), "batch.batch_tokens=64", "training.lr=0.1"]
+    workload = synthetic_workload(recipe.load("compare-transformer", settings), (9, 7), CPU)
+    matrices = {name: one.numel() for name, one in workload.build().named_parameters() if one.dim() == 2}
+    of_source = sum(n for name, n in matrices.items() if name.startswith("encoder") or "cross_attention.keys" in name)
+    of_target = sum(n for name, n in matrices.items() if name.startswith(("decoder", "output")))
+    of_target -= matrices["decoder.0.cross_attention.keys_values.weight"]
+    src, tgt, hidden = 10, 8, 8  # with EOS
+    forward = 2 * src * of_source + 2 * tgt * of_target + 4 * hidden * (src * src + tgt * tgt + tgt * src)
+    assert operations_a_token(workload) == 3 * forward / tgt
+
+
+def test_a_fused_lstm_counts_as_its_products() -> None:
+    layer, inputs = nn.LSTM(3, 5), torch.randn(7, 2, 3, requires_grad=True)
+    with _Operations() as operations:
+        layer(inputs)[0].sum().backward()
+    assert operations.total == 3 * 2 * 7 * 2 * 4 * 5 * (3 + 5)
