@@ -7,6 +7,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -194,8 +195,7 @@ def command(
             return
         run = begin_training(loaded, path, resume, overwrite, allow_new_data)
         ending.callback(run.close)
-        if processes.rank() == 0:
-            score_before(run, place, threads, tell)
+        processes.run_on_rank_zero(partial(score_before, run, place, threads, tell))
         stopped = train_run(run, place, resume, journal)
         if processes.rank() == 0:
             own = _test_model(run, place, threads)

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from nmtkit.distributed.processes import is_initialized
+from nmtkit.distributed.processes import is_initialized, naming_who_is_missing
 
 _BUCKET_BYTES = 25 << 20  # of gradients in one message; a larger one has its own
 
@@ -63,7 +63,8 @@ class GradientSum:
             self._send()
         for bucket, (flat, message) in zip(self._buckets, self._sent, strict=True):
             if message is not None:
-                message.wait()
+                with naming_who_is_missing():
+                    message.wait()
             for parameter, part in zip(bucket, torch.split(flat, [one.numel() for one in bucket]), strict=True):
                 parameter.grad = part.view_as(parameter)
 
@@ -71,4 +72,5 @@ class GradientSum:
         # What this process did not use another may have used.
         used = [torch.zeros_like(one) if one.grad is None else one.grad for one in self._buckets[len(self._sent)]]
         flat = used[0].flatten() if len(used) == 1 else torch.cat([gradient.flatten() for gradient in used])
-        self._sent.append((flat, dist.all_reduce(flat, async_op=True)))
+        with naming_who_is_missing():
+            self._sent.append((flat, dist.all_reduce(flat, async_op=True)))

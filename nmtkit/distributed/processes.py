@@ -3,8 +3,10 @@
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -12,11 +14,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from nmtkit.core.errors import NmtkitError
+from nmtkit.core.errors import NmtkitError, TrainingError
 
 T = TypeVar("T")
 
-_TIMEOUT = timedelta(hours=3)  # the other processes wait while the first one validates
+_groups: dict[str, dist.ProcessGroup] = {}
+"""For small messages, and for the meeting in which it is found who is missing, once one of the others has failed."""
+
+_TIMEOUT = timedelta(minutes=10)  # a process that sends no message for so long is taken to be missing
+_TO_MEET = timedelta(minutes=1)  # for all who know that one is missing
+_TO_PREPARE = timedelta(days=7)  # the others wait while the first one preprocesses
 _VISIBLE_WITHIN = 30.0  # seconds; a file that another machine has written is not visible at once
 
 
@@ -31,11 +38,20 @@ def join(device: torch.device) -> torch.device:
         device = torch.device("cuda", local % torch.cuda.device_count())
         torch.cuda.set_device(device)
     if not is_initialized():
-        # Small facts travel between the CPUs, so that reading them does not wait for the GPU.
-        if device.type == "cuda":
-            dist.init_process_group("cpu:gloo,cuda:nccl", timeout=_TIMEOUT, device_id=device)
-        else:
-            dist.init_process_group("gloo", timeout=_TIMEOUT)
+        # Small facts travel between the CPUs, so that reading them does not wait for the GPU. NCCL ends a process
+        # whose message does not come without a word, so the small ones, which come after it, must be missed before.
+        try:
+            if device.type == "cuda":
+                dist.init_process_group("cpu:gloo,cuda:nccl", timeout=2 * _TIMEOUT, device_id=device)
+            else:
+                dist.init_process_group("gloo", timeout=_TIMEOUT)
+        except RuntimeError as fault:
+            place = ":".join(os.environ.get(name, "?") for name in ("MASTER_ADDR", "MASTER_PORT"))
+            raise TrainingError(
+                f"process {os.environ['RANK']} of {os.environ['WORLD_SIZE']} does not find the others at {place} "
+                f"({str(fault).splitlines()[0]}); see whether all were started, and can reach that address"
+            ) from fault
+        _groups.update({name: dist.new_group(backend="gloo", timeout=_TIMEOUT) for name in ("messages", "meeting")})
     return device
 
 
@@ -58,6 +74,7 @@ def _slurm_environment() -> dict[str, str]:
 def leave() -> None:
     """Leaves what `join` joined."""
     if is_initialized():
+        _groups.clear()
         dist.destroy_process_group()
 
 
@@ -74,14 +91,16 @@ def size() -> int:
 def all_reduce_sum(tensor: Tensor) -> None:
     """Replaces a tensor by its sum over all processes."""
     if is_initialized():
-        dist.all_reduce(tensor)
+        with naming_who_is_missing():
+            dist.all_reduce(tensor)
 
 
 def sum_over_ranks(numbers: Sequence[int]) -> list[int]:
     """The sum of each number over all processes; one message for all of them."""
     summed = torch.tensor(numbers)
     if is_initialized():
-        dist.all_reduce(summed)
+        with naming_who_is_missing():
+            dist.all_reduce(summed, group=_groups.get("messages"))
     return summed.tolist()
 
 
@@ -89,15 +108,17 @@ def max_over_ranks(numbers: Sequence[float]) -> list[float]:
     """The largest of each number in any process; one message for all of them."""
     largest = torch.tensor(numbers, dtype=torch.float64)
     if is_initialized():
-        dist.all_reduce(largest, dist.ReduceOp.MAX)
+        with naming_who_is_missing():
+            dist.all_reduce(largest, dist.ReduceOp.MAX, group=_groups.get("messages"))
     return largest.tolist()
 
 
 def broadcast_tensors(tensors: Sequence[Tensor]) -> None:
     """Replaces each tensor by that of process 0."""
     if is_initialized():
-        for tensor in tensors:
-            dist.broadcast(tensor, 0)
+        with naming_who_is_missing():
+            for tensor in tensors:
+                dist.broadcast(tensor, 0)
 
 
 def broadcast_object(value: T | None) -> T:
@@ -106,7 +127,7 @@ def broadcast_object(value: T | None) -> T:
 
 
 def run_on_rank_zero(function: Callable[[], None], made: Path | None = None) -> None:
-    """Process 0 calls `function` while the others wait; where it fails, none goes on.
+    """Process 0 calls `function` while the others wait, for days if need be; where it fails, none goes on.
 
     `made` is a file or folder that it leaves behind, and every process needs.
     """
@@ -116,6 +137,9 @@ def run_on_rank_zero(function: Callable[[], None], made: Path | None = None) -> 
             function()
         except NmtkitError as raised:
             fault = raised
+    if is_initialized():
+        with naming_who_is_missing():
+            dist.monitored_barrier(_groups.get("meeting"), _TO_PREPARE if rank() else _TIMEOUT)
     failed = broadcast_object(fault is not None)
     if fault is not None:
         raise fault
@@ -139,8 +163,54 @@ def all_gather_objects(value: T) -> list[T]:
     if not is_initialized():
         return [value]
     values: list[Any] = [None] * size()
-    dist.all_gather_object(values, value)
+    with naming_who_is_missing():
+        dist.all_gather_object(values, value, group=_groups.get("messages"))
     return values
+
+
+def gather_dealt(own: Sequence[T]) -> list[T]:
+    """All items in their order, of which each process gives those that it was dealt: `items[rank() :: size()]`."""
+    return [one for turn in zip_longest(*all_gather_objects([*own])) for one in turn if one is not None]
+
+
+@contextmanager
+def naming_who_is_missing() -> Iterator[None]:
+    """Inside, a message that does not come raises a TrainingError that names the process that should have sent it."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as fault:
+        raise TrainingError(
+            f"{_who_is_missing(fault)}. The others cannot go on without it; the last saved state can be resumed, with "
+            f"as many processes or another number (torch says: {str(fault).splitlines()[0]})"
+        ) from fault
+
+
+def _who_is_missing(fault: RuntimeError) -> str:
+    if "imed out" not in str(fault):
+        # To one who has ended nothing can be sent; to others it can, and they need not take it.
+        time.sleep(0.5)
+        ended = []
+        for other in range(size()):
+            try:
+                if other != rank():
+                    dist.isend(torch.zeros(1), other, group=_groups.get("meeting"))
+            except RuntimeError:
+                ended.append(other)
+        return f"{_named(ended)} ended" if ended else "a message between processes failed"
+    late = f"did not answer within {_TIMEOUT / timedelta(minutes=1):g} minutes"
+    try:
+        dist.monitored_barrier(_groups.get("meeting"), 3 * _TO_MEET if rank() else _TO_MEET, wait_all_ranks=True)
+    except RuntimeError as absence:
+        if found := re.search(r"Ranks? ([\d, ]+\d) failed", str(absence)):
+            return f"{_named([int(number) for number in found[1].split(',')])} {late}"
+        return f"process 0 {late}" if "imed out" in str(absence) else f"a process {late}: process 0 says which"
+    return f"a message {late}"
+
+
+def _named(numbers: Sequence[int]) -> str:
+    return f"process{'es' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
 
 
 def is_initialized() -> bool:

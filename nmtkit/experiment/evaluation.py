@@ -13,10 +13,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from typing_extensions import override
 
 from nmtkit import metrics
 from nmtkit.core import device as devices
@@ -31,6 +33,7 @@ from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import Tokenizer
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.words import word_spans
+from nmtkit.distributed import processes
 from nmtkit.experiment.loading import DecodingOptions, open_autotuned, open_system, open_translator
 from nmtkit.metrics import perplexity
 from nmtkit.models.base import Model, as_decoder
@@ -45,6 +48,7 @@ from nmtkit.streams.running_text import RunningText
 from nmtkit.tasks.task import TASKS, TestResult
 from nmtkit.training.events import Step
 from nmtkit.translation.inputs import TextModel
+from nmtkit.translation.result import Translation
 from nmtkit.translation.translator import Translator
 
 WARM_UP = 64
@@ -52,7 +56,10 @@ WARM_UP = 64
 
 
 class Validation:
-    """Validation in training: loss over the validation set, and the metrics of real answers."""
+    """Validation in training: loss over the validation set, and the metrics of real answers.
+
+    Several processes share the batches of the loss and the sentences of a search; the results are those of one.
+    """
 
     def __init__(self, data: Path, recipe: Recipe, tokenizers: Tokenizers) -> None:
         self.recipe = recipe
@@ -71,13 +78,22 @@ class Validation:
         decoder = as_decoder(model)
         system = TextModel(model, self.tokenizers, name=recipe.name, max_source_tokens=limit)
         if decoder is not None:
-            system = Translator(decoder, self.tokenizers, config, name=recipe.name, max_source_tokens=limit)
-        fit, names = _fit(system, self.store, recipe), recipe.validation_metrics
+            system = _SharedTranslator(decoder, self.tokenizers, config, name=recipe.name, max_source_tokens=limit)
+        fit, names = _fit(system, self.store, recipe, shared=True), recipe.validation_metrics
         result = TASKS.get(recipe.task).judge(system, self.examples, names, settings.options)
         named = dict(zip((*names, "loss", "perplexity"), (*result.scores, *fit), strict=True))
         for direction, scores in _scores_by_direction(recipe, self.files, result, names).items():
             named |= {f"{name} {direction}": score for name, score in zip(names, scores, strict=True)}
         return {name: score.value for name, score in named.items()} | {"seconds": time.monotonic() - begun}
+
+
+class _SharedTranslator(Translator):
+    """Searches for every n-th line, as the other processes of a training do for the others; each gets all."""
+
+    @override
+    def search(self, lines: Sequence[Any], *given: Any, **options: Any) -> list[list[Translation]]:
+        own = lines[processes.rank() :: processes.size()]
+        return processes.gather_dealt(super().search(own, *given, **options))
 
 
 def _scores_by_direction(
@@ -94,15 +110,18 @@ def _scores_by_direction(
 
 
 @torch.no_grad()
-def _fit(system: TextModel, store: Store, recipe: Recipe) -> list[metrics.Score]:
-    """The mean loss of what is to be predicted in a store, in nats, and the perplexity."""
-    model, nll, tokens = system.model, torch.zeros((), dtype=torch.float64), 0
-    for batch in loss_batches(recipe, store, system.tokenizers):
+def _fit(system: TextModel, store: Store, recipe: Recipe, shared: bool = False) -> list[metrics.Score]:
+    """The mean loss of what is to be predicted in a store, in nats, and the perplexity; all processes may share it."""
+    model, own = system.model, []
+    first, every = (processes.rank(), processes.size()) if shared else (0, 1)
+    for batch in islice(loss_batches(recipe, store, system.tokenizers), first, None, every):
         log_probs = model(batch.to(system.device), keep=batch.loss_mask)
-        nll += likelihood(log_probs, batch, model.vocabulary_size)[1].cpu()
-        tokens += batch.n_tokens
-    perplexity = metrics.perplexity(-float(nll), tokens)
-    return [metrics.Score("loss", float(nll) / max(tokens, 1), perplexity.signature), perplexity]
+        own.append((float(likelihood(log_probs, batch, model.vocabulary_size)[1]), batch.n_tokens))
+    nll, tokens = 0.0, 0
+    for of_batch, count in processes.gather_dealt(own) if shared else own:  # in one order, so that the sum is the same
+        nll, tokens = nll + of_batch, tokens + count
+    perplexity = metrics.perplexity(-nll, tokens)
+    return [metrics.Score("loss", nll / max(tokens, 1), perplexity.signature), perplexity]
 
 
 def require_validation_files(recipe: Recipe) -> SplitFiles:

@@ -63,7 +63,10 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class Saved:
-    """The full state after an update is on the disk."""
+    """The full state after an update is on the disk, or being written there while training goes on.
+
+    The first and the last one of a training are on the disk, and each before the next one is told but one.
+    """
 
     path: str
     update: int

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 from torch import Tensor
 
+from nmtkit.checkpoints.background import BackgroundCheckpoints
 from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.checkpoints.weights import get_weights
 from nmtkit.core.errors import CheckpointError
@@ -49,8 +50,9 @@ def train(
         model: is moved to `device`.
         stream: the training data of all processes.
         config: the settings.
-        evaluate: scores the model in process 0, in evaluation mode; it may draw random numbers of its own.
-        checkpoints: where to save.
+        evaluate: scores the model in evaluation mode; it may draw random numbers of its own. All processes call it, so
+            that they can share the work; the metrics of process 0 count.
+        checkpoints: where to save; files are written in the background.
         device: where to train.
         resume: go on from `checkpoints.last` instead of from the model's weights.
         stop: called between updates; if it is true, the state is saved and training stops.
@@ -66,8 +68,12 @@ def train(
     """
     begun_with = processes_at_begin(checkpoints) if resume else begun_with or processes.size()
     per_update = config.accumulate * begun_with
-    with randomness.deterministic(device, config.deterministic), ReadAhead(stream, device, per_update) as batches:
-        training = Trainer(model, batches, config, checkpoints, device, clock)
+    with (
+        randomness.deterministic(device, config.deterministic),
+        ReadAhead(stream, device, per_update) as batches,
+        BackgroundCheckpoints(checkpoints) as files,
+    ):
+        training = Trainer(model, batches, config, files, device, clock)
         training.begun_with = begun_with
         if resume:
             yield training.restore(seed)
@@ -79,8 +85,12 @@ def train(
             randomness.seed_all(seed + processes.rank())
             if optimizer_state is not None:
                 restore_state(training.optimizer, training.parameters, optimizer_state)
-            yield training.save()
-        processes.broadcast_tensors(list(get_weights(model).values()))
+        averages = training.ema.averages if training.ema else {}
+        processes.broadcast_tensors([*get_weights(model).values(), *averages.values()])
+        if not resume:
+            saved = training.save()
+            _settle(files)
+            yield saved
 
         while (reason := training.reason_to_stop(stop)) is None:
             training.make_update()
@@ -89,7 +99,7 @@ def train(
             if due_save or training.update % config.log_every == 0 or training.update == 1:
                 yield training.report()
             if due_validation:
-                batches.pause()
+                _stop_threads(batches, files)
                 yield training.validate(evaluate)
             if due_save:
                 yield training.save()
@@ -97,11 +107,24 @@ def train(
         if training.unreported:
             yield training.report()
         if reason != "interrupted" and not training.is_validated:
-            batches.pause()
+            _stop_threads(batches, files)
             yield training.validate(evaluate)
-        if not training.is_saved:
-            yield training.save()
+        last = [] if training.is_saved else [training.save()]
+        _settle(files)
+        yield from last
         yield training.stopped(reason)
+
+
+def _stop_threads(batches: ReadAhead, files: BackgroundCheckpoints) -> None:
+    """A process that forks, as a search may, should have no other thread at work."""
+    batches.pause()
+    files.wait()
+
+
+def _settle(files: BackgroundCheckpoints) -> None:
+    """No process goes on, or away to resume, before the files are there."""
+    files.wait()
+    processes.sum_over_ranks([0])
 
 
 def processes_at_begin(checkpoints: CheckpointManager) -> int:

@@ -16,6 +16,7 @@ from nmtkit.checkpoints.weights import EMA, OPTIMIZER, WEIGHTS, Ema, assign_weig
 from nmtkit.core.device import trim_malloc
 from nmtkit.core.errors import CheckpointError, TrainingError
 from nmtkit.distributed import processes
+from nmtkit.distributed.agreement import require_same_weights
 from nmtkit.layers.non_finite import where_they_begin
 from nmtkit.models.base import Model
 from nmtkit.objectives.objective import LOSS, build_objectives
@@ -28,6 +29,9 @@ from nmtkit.training.schedules import TrainingProgress
 
 _TRIM_EVERY = 50
 """Updates on a CPU between two returns of freed memory; more often costs speed."""
+
+_COMPARE_EVERY = 1000
+"""Updates between two comparisons of the weights of several processes; every save has one, too."""
 
 _FIRST_UPDATE = 0.001
 """The part of max_minutes that the first update is taken to last, before any has shown how long they take."""
@@ -173,6 +177,8 @@ class Trainer:
         self.unreported.append(_PendingUpdate(self.update, position, counts, numbers))
         if self.device.type == "cpu" and self.update % _TRIM_EVERY == 0:
             trim_malloc()
+        if self.update % _COMPARE_EVERY == 0:
+            require_same_weights(self.parameters, self.update)
         self._used_before, self._used = self._used, self.seconds
         self._busy += self._clock() - begun
 
@@ -230,12 +236,10 @@ class Trainer:
         averaged = self.ema.applied() if self.ema else nullcontext()
         begun = self._clock()
         with averaged, randomness.fork_rng(self.device), torch.no_grad():
-            result = None
-            if processes.rank() == 0:
-                self.model.eval()
-                result = evaluate(self.model), self._clock() - begun
-                self.model.train()
-            metrics, self._validating = processes.broadcast_object(result)
+            self.model.eval()
+            own = evaluate(self.model)
+            self.model.train()
+            metrics, self._validating = processes.broadcast_object((own, self._clock() - begun))
             sign, value = 1 if self.config.higher_is_better else -1, metrics[self.config.best_metric]
             if math.isnan(value):
                 value = -sign * math.inf
@@ -247,7 +251,8 @@ class Trainer:
         return Evaluated(self.update, metrics, best, self.seconds)
 
     def save(self) -> Saved:
-        """Saves the full state."""
+        """Saves the full state; with `BackgroundCheckpoints` it is on the disk when they have been waited for."""
+        require_same_weights(self.parameters, self.update)
         tensors = {WEIGHTS + name: tensor for name, tensor in get_weights(self.model).items()}
         if self.ema:
             tensors |= {EMA + name: tensor for name, tensor in self.ema.averages.items()}
@@ -264,13 +269,12 @@ class Trainer:
                 "optimizer": self.config.optimizer,
                 "optimizer_tensors": len(state),
                 "best_metric": [self.config.best_metric, self.config.higher_is_better],
-                "validations": self.validations,
+                "validations": [*self.validations],
                 "stream": self.stream.state(),
                 "random": randoms,
                 "processes": self.begun_with,
             }
             self.checkpoints.save_last(tensors, facts)
-        processes.sum_over_ranks([0])  # no process goes on, or away to resume, before the file is there
         self.is_saved = True
         return Saved(str(self.checkpoints.last), self.update)
 

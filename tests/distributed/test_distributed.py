@@ -42,6 +42,8 @@ def test_each_process_takes_a_gpu_that_it_sees(monkeypatch, local, seen, taken):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: seen)
     monkeypatch.setattr(torch.cuda, "set_device", asked.append)
     monkeypatch.setattr(torch.distributed, "init_process_group", lambda *a, **k: asked.append((a, k["device_id"])))
+    monkeypatch.setattr(torch.distributed, "new_group", lambda **k: None)
+    monkeypatch.setattr(processes, "_groups", {})
     for name, value in zip(GIVEN, ("8", local, local, "127.0.0.1", "1"), strict=True):
         monkeypatch.setenv(name, value)
     device = torch.device("cuda", taken)
