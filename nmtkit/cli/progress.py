@@ -1,0 +1,74 @@
+"""What `nmtkit train` shows of a training that goes on: its events, its end, and warnings."""
+
+from collections.abc import Mapping
+
+from nmtkit import console
+from nmtkit.experiment.stages import StageStarted
+from nmtkit.training.config import TrainingConfig
+from nmtkit.training.events import Evaluated, Event, Resumed, Step, Stopped
+
+
+def describe_end(stopped: Stopped) -> str:
+    """At which update and by which limit training ended, and the learning rate there."""
+    rate = f"learning rate {stopped.lr:.2g} of {stopped.peak_lr:.2g} at its peak"
+    return f"update {stopped.update:,} ({stopped.reason}), {rate}"
+
+
+def schedule_warning(stopped: Stopped) -> str | None:
+    """A warning if a limit cut the learning rate's schedule short."""
+    if stopped.scheduled in (None, 1) or stopped.reason in ("patience", "interrupted"):
+        return None
+    cause = "the clock stopped training" if stopped.reason == "max_minutes" else f"{stopped.reason} ended training"
+    return (
+        f"warning: {cause} at {stopped.scheduled:.0%} of the learning rate's schedule; the rate was still "
+        f"{stopped.lr:.2g} of {stopped.peak_lr:.2g}. Raise training.{stopped.reason}, or let the schedule end with the "
+        "training (training.schedule.over: budget)"
+    )
+
+
+TOO_LARGE = (
+    "a batch did not fit into the memory of the device, and its update was made in parts; the result is the same, but "
+    "it takes more time: lower batch.batch_tokens to spare that (this is said once)"
+)
+
+
+def show_event(
+    display: console.TrainingDisplay, event: Event, config: TrainingConfig, stage: StageStarted | None
+) -> None:
+    """Shows what the training loop yields; `config` holds where training has no stages."""
+    if stage is not None:
+        config = stage.training
+    if isinstance(event, Step | Resumed):
+        updates, seconds = event.update, event.seconds
+        if stage is not None:
+            updates, seconds = updates - stage.updates_before, seconds - stage.seconds_before
+        share = config.share(updates, seconds, event.epoch)
+        display.update(event.update, share, _step_figures(event) if isinstance(event, Step) else {}, seconds)
+        if isinstance(event, Step) and event.skipped:
+            display.message(f"update {event.update}: {event.skipped} updates left out, their loss was not finite")
+        if isinstance(event, Step) and event.halved:
+            display.message(TOO_LARGE, once=True)
+    elif isinstance(event, Evaluated):
+        best = "  (best so far)" if event.best else ""
+        display.message(
+            f"validation at update {event.update}: {_validation_figures(event.metrics, config.best_metric)}{best}"
+        )
+    elif isinstance(event, Stopped) and stage is not None:
+        display.message(f"stage {stage.name} is over after {describe_end(event)}")
+        if warning := schedule_warning(event):
+            display.message(warning)
+
+
+def _step_figures(step: Step) -> dict[str, float]:
+    """The figures of a step; without `nll`, the logarithm of `ppl`."""
+    terms = {name: term for name, term in step.terms.items() if name != "nll"}
+    rest = {"learning_rate": step.lr, "gradient_norm": step.grad_norm}
+    return {"tokens_per_second": step.tokens_per_second, "loss": step.loss} | terms | rest
+
+
+def _validation_figures(metrics: Mapping[str, float], best_metric: str) -> str:
+    """The figures of a validation; the loss, the logarithm of `ppl`, only if it chooses the best weights."""
+    hidden = {"seconds"} if best_metric == "loss" else {"seconds", "loss"}
+    figures = {"ppl" if key == "perplexity" else key: value for key, value in metrics.items() if key not in hidden}
+    seconds = [f"{metrics['seconds']:.1f} s"] if "seconds" in metrics else []
+    return "  ".join([*(f"{name} {value:.2f}" for name, value in figures.items()), *seconds])
