@@ -3,7 +3,7 @@
 Operations on a few numbers are repeated by NumPy, which calls them in half the time, where its results are the same.
 """
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 R = TypeVar("R")
 Play = Callable[[], object]
@@ -29,6 +28,15 @@ _UFUNCS |= {name: getattr(np, name) for name in ("bitwise_and", "bitwise_or", "f
 _copy: Callable[..., object] = np.copyto
 
 
+def _tensors(value: object) -> Iterator[Tensor]:
+    """The tensors in lists and tuples."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for one in value:
+            yield from _tensors(one)
+
+
 class _Call:
     """An operation, its arguments, and the tensors that it returned; `function` is torch's own where it has one.
 
@@ -37,8 +45,7 @@ class _Call:
 
     def __init__(self, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
         self.func, self.args, self.kwargs, self.is_mutable = func, args, kwargs, func._schema.is_mutable
-        self.made = [one for one in tree_leaves(result) if isinstance(one, Tensor)]
-        self.given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
+        self.made, self.given = list(_tensors(result)), list(_tensors((args, tuple(kwargs.values()))))
         library, _, self.name = func._schema.name.partition("::")
         owner: Any = torch._C._VariableFunctions
         if self.is_mutable:  # in place, or a variant with `out`
@@ -64,7 +71,14 @@ class _OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch 
         return result
 
 
-def record(once: Callable[[], R], tensors: Callable[[R], list[Tensor]]) -> tuple[R, list[Play] | None]:
+class Tape(list[Play]):
+    """Operations that are repeated one by one."""
+
+    nbytes = 0
+    """How much memory their results take."""
+
+
+def record(once: Callable[[], R], tensors: Callable[[R], list[Tensor]]) -> tuple[R, Tape | None]:
     """What `once` returns, and its operations; None if numbers decide them. The `tensors` of the result are read."""
     with _OpRecorder() as notes:
         result = once()
@@ -73,7 +87,10 @@ def record(once: Callable[[], R], tensors: Callable[[R], list[Tensor]]) -> tuple
         return result, None
     read = {id(one) for one in [*tensors(result), *(one for call in calls for one in call.given)]}
     written = {_memory(one) for call in calls if call.func._schema.is_mutable for one in call.given}
-    return result, [play for call in calls if (play := _again(call, read, written)) is not None]
+    tape = Tape(play for call in calls if (play := _again(call, read, written)) is not None)
+    own = {_memory(one): one for call in calls for one in call.made if _memory(one) not in map(_memory, call.given)}
+    tape.nbytes = sum(one.untyped_storage().nbytes() for one in own.values() if one.layout == torch.strided)
+    return result, tape
 
 
 def play(tape: Sequence[Play]) -> None:

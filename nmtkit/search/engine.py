@@ -41,6 +41,10 @@ MANY_SENTENCES = 16
 """Sentences in a batch above which a CPU gives freed memory back after it: what batches of other sizes leave piles up,
 and this takes a hundredth of such a batch's time."""
 
+STARTS_ROOM, MOST_STARTS = 24 << 20, 256
+"""Memory of the tapes of first steps, which stay: tapes that give way to each other cost more than they gain. And
+lengths of sentences that are remembered."""
+
 BatchSource = Callable[[int | None, int | None], tuple[Sequence[int], Batch] | None]
 """Gives the numbers of some waiting sentences, and the sentences as a batch on any device. `source(None, None)` begins
 a decoding batch, with as many sentences as it should have slots; None where none waits. `source(count, width)` refills
@@ -98,7 +102,8 @@ class Engine:
         self._token_classes = replace(token_classes, may_repeat=None if may_repeat is None else pad(may_repeat, (0, 1)))
         self._captured: dict[tuple[int, int], graphs.CapturedBatch] = {}
         """Captured batches that no search uses now, by slots and source columns; those unused for longest go."""
-        self._starts: dict[tuple[object, ...], Any] = {}  # tapes by lengths; None where these came only once
+        self._starts: dict[tuple[object, ...], Any] = {}  # tapes by lengths; None where there is none
+        self._starts_room = STARTS_ROOM
         self._tapes_starts = True
 
     @property
@@ -131,24 +136,28 @@ class Engine:
         decoding.sentences = replace(decoding.sentences, number=number)
         return decoding, decoding.step(self.need_attention)
 
-    def _start_again(self, numbers: Sequence[int], batch: Batch) -> tuple[DecodingBatch, LoggedStep]:
-        """`_start`, on a tape from the second time on that sentences of these lengths come."""
+    def _start_again(self, numbers: Sequence[int], batch: Batch) -> tuple[DecodingBatch, LoggedStep, Callable[[], Any]]:
+        """`_start`, on a tape from the second time on that sentences of these lengths come, while there is room.
+
+        The last value is to be called when the batch has been copied: then another search may overwrite it.
+        """
         key = (*batch.lengths.tolist(), *(one.shape for one in batch.tensors()), batch.n_oov)
         came, taped = key in self._starts, self._starts.pop(key, None)
         if taped is not None:
             for place, new in zip(taped[0].tensors(), batch.tensors(), strict=True):
                 place.copy_(new)
             tapes.play(taped[2])
-        elif came:
+        elif came and self._starts_room > 0:
             kept, read = batch.mapped(torch.clone), lambda begun: [*begun[0].changing(), *begun[1].tensors()]
             taped = kept, *tapes.record(partial(self._start, numbers, kept), read)
             self._tapes_starts = taped[2] is not None
-        self._starts[key] = taped if taped is not None and taped[2] else None
-        if len(self._starts) > graphs.MAX_SHAPES["cpu"]:
-            self._starts.pop(next(iter(self._starts)), None)
-        if taped is None:
-            return self._start(numbers, batch)
-        return taped[1][0], taped[1][1].mapped(torch.clone)
+            self._starts_room -= taped[2].nbytes if taped[2] else 0
+        if len(self._starts) > MOST_STARTS:
+            self._starts = {key: taped for key, taped in self._starts.items() if taped is not None}
+        if taped is None or not taped[2]:
+            begun = self._start(numbers, batch) if taped is None else taped[1]
+            return *begun, partial(self._starts.setdefault, key, None)
+        return taped[1][0], taped[1][1].mapped(torch.clone), partial(self._starts.__setitem__, key, taped)
 
     def _decode_batch(
         self, given: tuple[Sequence[int], Batch], source: BatchSource | None, reader: ResultReader
@@ -159,8 +168,11 @@ class Engine:
         is_plain = _is_plain(given[1])
         is_again = is_plain and given[1].reads_text and self._traces(size) and not self.config.brackets
         is_again &= self._tapes_starts and (1 << (size - 1).bit_length(), width) in self._captured
-        fresh, result = self._start_again(*given) if is_again else self._start(*given, compacts)
+        fresh, result, release = (
+            self._start_again(*given) if is_again else (*self._start(*given, compacts), lambda: None)
+        )
         captured = self._capture(fresh, width) if is_plain else None
+        release()
         decoding = fresh if captured is None else captured.decoding
         log = StepLog(len(decoding.sentences.done), self.device)
         log.start(np.arange(size), *given, fresh, result)

@@ -17,6 +17,7 @@ from nmtkit.core.errors import RecipeError
 from nmtkit.data.batch import Batch, collate
 from nmtkit.layers.experts import Experts
 from nmtkit.models.base import MODELS, Decoder, Seq2Seq, VocabularySizes, as_seq2seq
+from nmtkit.search import engine as engines
 from nmtkit.search import graphs
 from nmtkit.search.decoding_batch import DecodingBatch
 from nmtkit.search.engine import Engine, StepMode, beam_search
@@ -89,6 +90,24 @@ def test_replayed_starts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         same(results_of(engine, batch, 1), expected)
     assert any(engine._starts.values()) == engine._tapes_starts
     assert engine._tapes_starts or name != "transformer"
+
+
+@pytest.mark.parametrize(("room", "made"), [(engines.STARTS_ROOM, 20), (1, 1)])
+def test_tapes_of_starts_do_not_give_way(room: int, made: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many lengths come by turns, each is recorded once, while there is room."""
+    monkeypatch.setattr(graphs, "supports_cuda_graphs", lambda device: False)
+    monkeypatch.setattr(engines, "STARTS_ROOM", room)
+    model = build(*EVERY["transformer"]).double().eval()
+    config, engine = SearchConfig(beam_size=2, max_length=2), Engine(model, SearchConfig(beam_size=2, max_length=2))
+    before: list[object] = []
+    for turn in range(4):
+        for length in range(1, 21):
+            batch = collate([[4 + (turn + place) % 8 for place in range(length)]], width=24)
+            same(results_of(engine, batch, 1), beam_search(model, batch, config))
+        kept = {key: one for key, one in engine._starts.items() if one is not None}
+        tapes = [kept[key] for key in sorted(kept, key=str)]
+        assert turn < 3 or (len(tapes) == made and all(one is other for one, other in zip(tapes, before, strict=True)))
+        before = tapes
 
 
 def test_steps_are_captured_once_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
