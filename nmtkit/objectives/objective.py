@@ -161,6 +161,8 @@ class GradientAccumulator:
     device: torch.device
     chunk_bytes: int
     """Largest size of the log-probabilities in memory at a time."""
+    factor: float = 1.0
+    """What the gradient is multiplied by."""
 
     def backward(
         self, batch: Batch, read: Reader | None = None, around_last: AbstractContextManager[None] | None = None
@@ -244,7 +246,7 @@ class GradientAccumulator:
         return [*_gradients_of(whole, parts), *((one, leaf.grad) for one, leaf in both if leaf.grad is not None)]
 
     def _scale(self, objective: Objective) -> float:
-        return objective.weight / max(1, self.counts[objective.normalizers[objective.loss_name]])
+        return self.factor * objective.weight / max(1, self.counts[objective.normalizers[objective.loss_name]])
 
 
 def _add(totals: dict[str, Tensor], sums: Mapping[str, Tensor], weight: float = 1.0) -> None:

@@ -59,8 +59,12 @@ class TrainingConfig(OptimizerConfig):
     unfreeze_every: int | None = Field(default=None, ge=1)
     """Gradual unfreezing: the top layer of encoder and decoder is trained at once, as is what is in no layer; the next
     lower one joins after so many updates, and so on; embeddings come last (Howard and Ruder 2018, section 3.3)."""
+    loss_unit: Literal["word", "sentence"] = "word"
+    """What the loss is a mean of: target words; or sentences, each the sum over its words, as in many older papers,
+    whose learning rates, norms and eps belong to it. The whole loss is larger then, by the words to a sentence of the
+    update; the log shows it per word either way."""
     clip_norm: float | None = Field(default=None, gt=0)
-    """Largest norm of the whole gradient of the mean loss per token; longer ones are scaled down to it."""
+    """Largest norm of the whole gradient of the mean loss per `loss_unit`; longer ones are scaled down to it."""
     accumulate: int = Field(default=1, ge=1, le=10_000)
     """Batches per update and process."""
     max_updates: int | None = Field(default=None, ge=1)

@@ -30,6 +30,8 @@ class UpdateGradients:
         self.parameters = parameters
         self.device = device
         self.in_bf16 = False
+        self.per_sentence = False
+        """Whether the loss is a mean over sentences, of sums over their words: the mean over words, so much larger."""
         self.normalizers = {name: count for objective in objectives for name, count in objective.normalizers.items()}
         self.halved = 0
         """Updates that were made in parts."""
@@ -50,7 +52,8 @@ class UpdateGradients:
         the counts of the whole update, so its gradient is the same.
         """
         chunk_bytes = _CHUNK_BYTES.get(self.device.type, _CHUNK_BYTES["cpu"])
-        update = GradientAccumulator(self.model, self.objectives, counts, self.device, chunk_bytes)
+        factor = counts["tokens"] / max(1, counts["sentences"]) if self.per_sentence else 1.0
+        update = GradientAccumulator(self.model, self.objectives, counts, self.device, chunk_bytes, factor)
         summed = GradientSum([one for one in self.parameters if one.requires_grad])
         whole = batches
         while True:

@@ -77,6 +77,7 @@ class Trainer:
         self.objectives = build_objectives(config)
         self.gradients = UpdateGradients(model, self.objectives, list(self.parameters.values()), device)
         self.gradients.in_bf16 = config.precision == "bf16"
+        self.gradients.per_sentence = config.loss_unit == "sentence"
         self.normalizers = self.gradients.normalizers
         self.ema = Ema(self.parameters, config.ema_decay) if config.ema_decay else None
         self.update = 0

@@ -117,7 +117,13 @@ def test_gradients_are_sent_while_backward_computes_those_of_lower_layers(monkey
     assert len(sent) == 5
 
 
-JOINING = {"unfreeze_every": 2, "layer_decay": 0.5, "freeze": ["src_embedding"]}
+JOINING = {
+    "loss_unit": "sentence",
+    "clip_norm": 0.5,
+    "unfreeze_every": 2,
+    "layer_decay": 0.5,
+    "freeze": ["src_embedding"],
+}
 
 
 def one_of_two(rank: int, port: int, folder: str) -> None:

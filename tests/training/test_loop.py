@@ -96,6 +96,23 @@ def test_an_update_is_one_sgd_step_on_the_mean_loss_per_token(tmp_path):
     assert step.loss != step.terms["nll"]
 
 
+def test_a_loss_per_sentence_sums_over_words_and_the_log_shows_it_per_word(tmp_path):
+    """As in the program of Bahdanau et al. 2015: the cost is the sum over a batch's words, by its sentences."""
+    model, halves = tiny_model(dtype=torch.float64), [tiny_batch(0, size=3), tiny_batch(1, size=5)]
+    before, whole = vector(model), joined(*halves)
+    _, nll = likelihood(model(whole, keep=whole.targets.mask), whole, model.sizes["tgt"])
+    total = -model(whole).gather(2, whole.targets.ids[..., None]).squeeze(2)[whole.targets.mask].sum() / 8
+    gradient = torch.cat([one.flatten() for one in torch.autograd.grad(total, [*model.parameters()])])
+    norm = float(gradient.norm())
+    config = settings(optimizer="sgd", lr=0.5, max_updates=1, accumulate=2, loss_unit="sentence", clip_norm=norm / 2)
+    _, events = run(tmp_path, config, model, FromList(halves))
+    expected = before - 0.5 * gradient * (norm / 2) / (norm + 1e-6)
+    torch.testing.assert_close(vector(model), expected, rtol=1e-12, atol=1e-12)
+    step = steps(events)[0]
+    assert math.isclose(step.grad_norm, norm, rel_tol=1e-12)
+    assert math.isclose(step.loss, float(nll) / whole.n_tokens, rel_tol=1e-12)
+
+
 def test_a_step_event_averages_over_the_tokens_since_the_last_one(tmp_path):
     model, stream = tiny_model(dtype=torch.float64), TinyStream()
     total, tokens = 0.0, 0
@@ -460,7 +477,7 @@ def test_a_loss_that_stays_bad_ends_the_training_with_the_last_good_state(tmp_pa
     [
         {"optimizer": "adam", "schedule": {"kind": "inverse_sqrt", "warmup": 5}, "ema_decay": 0.9},
         {"optimizer": "adamw", "weight_decay": 0.1, "accumulate": 2, "schedule": {"kind": "plateau"}},
-        {"optimizer": "adadelta", "lr": 1.0},
+        {"optimizer": "adadelta", "lr": 1.0, "loss_unit": "sentence"},
         {"optimizer": "adagrad"},
         {"optimizer": "sgd", "momentum": 0.9, "schedule": {"kind": "luong_halving", "after": 1}},
     ],

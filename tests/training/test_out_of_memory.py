@@ -36,7 +36,9 @@ def trained(folder, room=None, share=1.0, **given):
 
 
 @pytest.mark.parametrize(("room", "share"), [(3, 1.0), (1, 1.0), (2, 0.5)])
-@pytest.mark.parametrize("given", [{}, {"accumulate": 2, "clip_norm": 0.1, "label_smoothing": 0.1}])
+@pytest.mark.parametrize(
+    "given", [{}, {"accumulate": 2, "clip_norm": 0.1, "label_smoothing": 0.1, "loss_unit": "sentence"}]
+)
 def test_weights_are_those_of_an_undisturbed_training(tmp_path, room, share, given):
     whole, undisturbed, _ = trained(tmp_path / "whole", **given)
     model, events, crowded = trained(tmp_path / "parts", room, share, **given)
