@@ -70,24 +70,53 @@ def test_transformers_have_the_papers_settings(size: str, millions: int) -> None
     assert (training.betas, training.eps, training.label_smoothing) == ([0.9, 0.98], 1e-9, 0.1)
 
 
-def test_rnnsearch_has_the_papers_sizes() -> None:
-    """Bahdanau et al. 2015, appendix A.2.3: n 1000, m 620, l 500, n' 1000, and 30,000 words."""
-    loaded = load("wmt14-en-fr-rnnsearch-50")
-    sizes = {"hidden_size": 1000, "embedding_size": 620, "maxout_size": 500, "attention_size": 1000}
+@pytest.mark.parametrize("longest", [30, 50])
+@pytest.mark.parametrize("kind", ["rnnsearch", "rnnencdec"])
+def test_rnnsearch_and_rnnencdec_have_the_papers_sizes(kind: str, longest: int) -> None:
+    """Bahdanau et al. 2015, appendix A.2.3: n 1000, m 620, l 500, n' 1000, and 30,000 words; table 1 has all four."""
+    loaded = load(f"wmt14-en-fr-{kind}-{longest}")
+    sizes = {"hidden_size": 1000, "embedding_size": 620, "maxout_size": 500}
+    sizes |= {"attention_size": 1000} if kind == "rnnsearch" else {}
     assert model_of(loaded).items() >= sizes.items()
-    assert loaded.tokenizer.vocab_size - 4 == 30000
+    assert (loaded.tokenizer.vocab_size - 4, loaded.data.max_length) == (30000, longest)
+    assert loaded.batch.batch_tokens == 80 * (longest + 1)
+    training = loaded.training
+    assert (training.loss_unit, training.clip_norm, training.eps, training.rho) == ("sentence", 1, 1e-6, 0.95)
+
+
+@pytest.mark.parametrize("longest", [15, 30])
+def test_the_small_rows_of_the_table_are_trained_alike(longest: int) -> None:
+    search, encdec = load(f"demo-rnnsearch-{longest}"), load(f"demo-rnnencdec-{longest}")
+    assert (search.training, search.batch, search.tokenizer) == (encdec.training, encdec.batch, encdec.tokenizer)
+    assert search.data.max_length == encdec.data.max_length == longest
+
+
+def test_sutskever_has_the_papers_settings() -> None:
+    """Sutskever et al. 2014, section 3.4: 384 million weights, of which 64 million are recurrent."""
+    loaded = load("wmt14-en-fr-sutskever")
+    with torch.device("meta"):
+        model = MODELS.get("rnn_encdec")(loaded.model, VocabularySizes({"src": 160000, "tgt": 80000}, shared=False))
+    recurrent = sum(one.numel() for part in (model.encoder, model.decoder) for one in part.parameters())
+    assert recurrent == pytest.approx(64e6, rel=0.01)
+    assert sum(one.numel() for one in model.parameters()) == pytest.approx(384e6, rel=0.01)
+    training = loaded.training
+    rates = [
+        training.schedule.rate(training.lr, TrainingProgress(int(93_750 * epoch) + 1)) for epoch in (0, 4.9, 5, 5.6)
+    ]
+    assert rates == [0.7, 0.7, 0.35, 0.175]
+    assert (training.loss_unit, training.clip_norm, loaded.batch.batch_size) == ("sentence", 5, 128)
 
 
 def test_luong_has_the_papers_settings() -> None:
-    """Luong et al. 2015, section 4.1. Rate and norm are for a mean over words, of which a sentence has about 25."""
+    """Luong et al. 2015, section 4.1."""
     loaded = load("wmt14-en-de-luong-local-p")
     settings = {"layers": 4, "hidden_size": 1000, "embedding_size": 1000, "reverse_source": True}
     settings |= {"window_size": 10, "window": "local_p", "score": "general"}
     assert model_of(loaded).items() >= settings.items()
     assert (loaded.tokenizer.vocab_size - 4, loaded.batch.batch_size) == (50000, 128)
     training = loaded.training
-    assert training.clip_norm == pytest.approx(5 / 25)
-    rates = [training.schedule.rate(training.lr, TrainingProgress(1, epoch)) / 25 for epoch in range(12)]
+    assert (training.loss_unit, training.clip_norm) == ("sentence", 5)
+    rates = [training.schedule.rate(training.lr, TrainingProgress(1, epoch)) for epoch in range(12)]
     assert rates == [1.0] * 8 + [0.5, 0.25, 0.125, 0.0625]
     assert (
         model_of(load("wmt14-en-de-luong-global")).items() >= {"window": "global", "score": "dot", "layers": 4}.items()

@@ -78,7 +78,8 @@ class StackedConfig(RecurrentConfig):
     reverse_source: bool = False
     """The encoder reads the source from the last word to the first; for a one-directional encoder."""
     initialisation: Initialisation = "xavier"
-    """How weights start: xavier, or as in the paper (small normal numbers; Luong's: uniform between -0.1 and 0.1)."""
+    """How weights start: xavier, or as in the paper (small normal numbers; Luong's: uniform between -0.1 and 0.1;
+    Sutskever's, which is `rnn_encdec` without `feed_context`: between -0.08 and 0.08)."""
 
     @model_validator(mode="after")
     def _encoder_fits_together(self) -> "StackedConfig":

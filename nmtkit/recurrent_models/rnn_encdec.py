@@ -3,8 +3,12 @@
 With `feed_context`, and a `maxout_size`, it is the RNN encoder-decoder of Cho et al. 2014 (appendix A.1; also the
 RNNencdec of Bahdanau et al. 2015): the summary `c = tanh(V h)` of the source sets the decoder's first state and is read
 again in every step and by the output layer. Without, and with several LSTM layers and `reverse_source`, it is Sutskever
-et al. 2014: the encoder's last state becomes the decoder's first, layer by layer, and the source is read backwards. An
-encoder of both directions has a last state in each, side by side.
+et al. 2014: the encoder's last state becomes the decoder's first, layer by layer, and the source is read backwards;
+`initialisation: paper` is then theirs, uniform between -0.08 and 0.08, else that of Bahdanau et al. An encoder of both
+directions has a last state in each, side by side.
+
+In Cho's decoder the gate that resets the state resets the summary's part too, `r * (U h + C c)`. Here, as in the
+program of Bahdanau et al., the summary is an input, which is not reset. The output layers have biases, as there.
 """
 
 from dataclasses import dataclass
@@ -75,6 +79,8 @@ class RnnEncDec(RecurrentModel[RnnEncDecMemory, RecurrentState]):
         self.readout = None if config.maxout_size is None else Maxout(hidden + embedding + context, config.maxout_size)
         self.output = nn.Linear(config.maxout_size or hidden, sizes["tgt"])
         init_weights(self, config.initialisation)
+        for parameter in self.parameters() if config.initialisation == "paper" and not config.feed_context else ():
+            nn.init.uniform_(parameter, -0.08, 0.08)
         if config.tie in ("decoder", "all"):
             self.output.weight = self.tgt_embedding.weight
 

@@ -17,7 +17,8 @@ read the last word and what was seen when that was written:
     s_{i-1} = GRU([E y_{i-1}; c_{i-1}], s_{i-2}),  c_i = attention(s_{i-1}, h),  p(y_i) as above
 
 The program looks first with s_0 itself, and then with the state that has read y_1. Here BOS is a word like any other,
-which is read with a context of zeros.
+which is read with a context of zeros. Maxout and output layer have biases, as in the program; the
+paper leaves them out.
 
 The encoder may be deeper than the decoder and have residual connections (Wu et al. 2016, section 3.1); the score may be
 any of those in nmtkit/layers/attention.py.

@@ -1,5 +1,6 @@
 from functools import partial
 
+import pytest
 import small_models
 import torch
 from small_models import batch_of
@@ -64,3 +65,12 @@ def test_a_first_state_of_zero_leaves_the_source_to_the_fed_summary() -> None:
     assert torch.equal(memories[0].hidden, torch.zeros(1, 2, 4, dtype=torch.float64))
     one, other = (Walk(model, memory).step(torch.tensor([BOS]))[0] for memory in memories)
     assert not torch.allclose(one, other)
+
+
+def test_the_initialisation_of_sutskever_is_uniform() -> None:
+    """Sutskever et al. 2014, section 3.4: all weights between -0.08 and 0.08; that of Bahdanau et al. is not."""
+    model = build(initialisation="paper", feed_context=False, maxout_size=None, hidden_size=32, embedding_size=32)
+    weights = torch.cat([one.detach().flatten() for one in model.parameters()])
+    assert 0.079 < float(weights.abs().max()) < 0.0801
+    assert float(weights.std()) == pytest.approx(0.16 / 12**0.5, rel=0.02)
+    assert (build(initialisation="paper").output.bias == 0).all()
