@@ -60,14 +60,8 @@ class Rows:
         return self.mapped(lambda tensor: send(tensor, torch.device(device)))
 
     def _changed(self: R, change: Callable[[Tensor], Tensor], change_rows: Callable[["Rows"], "Rows"]) -> R:
-        def changed(value: Any) -> Any:
-            if isinstance(value, Tensor):
-                return change(value)
-            if isinstance(value, tuple):
-                return tuple(map(changed, value))
-            return change_rows(value) if isinstance(value, Rows) else value
-
-        return type(self)(**{name: changed(getattr(self, name)) for name in _names(type(self))})  # type: ignore[arg-type]
+        names = _names(type(self))  # type: ignore[arg-type]
+        return type(self)(**{name: _changed(getattr(self, name), change, change_rows) for name in names})
 
 
 @cache
@@ -75,6 +69,15 @@ def _names(kind: type[Any]) -> list[str]:
     """The fields of a class; looked up once, since `dataclasses.fields` is slow."""
     assert is_dataclass(kind)
     return [field.name for field in fields(kind) if field.init]
+
+
+def _changed(value: Any, change: Callable[[Tensor], Tensor], change_rows: Callable[["Rows"], "Rows"]) -> Any:
+    # Within `Rows._changed` it would hold itself, and with it all tensors until Python looks for such cycles.
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, tuple):
+        return tuple(_changed(one, change, change_rows) for one in value)
+    return change_rows(value) if isinstance(value, Rows) else value
 
 
 def _put(value: Any, other: Any, index: Tensor) -> None:

@@ -13,7 +13,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.checkpoints.weights import EMA, OPTIMIZER, WEIGHTS, Ema, assign_weights, get_weights, strip_prefix
-from nmtkit.core.device import trim_malloc
+from nmtkit.core.device import bound_kernel_caches, trim_malloc
 from nmtkit.core.errors import CheckpointError, TrainingError
 from nmtkit.distributed import processes
 from nmtkit.distributed.agreement import require_same_weights
@@ -64,6 +64,7 @@ class Trainer:
         device: torch.device,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        bound_kernel_caches()
         self.model = model.to(device)
         self.stream = stream
         self.config = config

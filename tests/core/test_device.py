@@ -52,6 +52,15 @@ def test_prepare_sets_threads_and_the_precision_of_products_and_of_recurrent_lay
     assert torch.backends.cudnn.allow_tf32 == (precision != "highest")
 
 
+def test_caches_of_kernels_are_bounded_unless_the_user_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LRU_CACHE_CAPACITY", "7")
+    monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", raising=False)
+    device.bound_kernel_caches()
+    assert os.environ["LRU_CACHE_CAPACITY"] == "7"
+    assert int(os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"]) < 1024
+    monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY")
+
+
 @pytest.mark.parametrize("threads", [1, 2, 4])
 def test_more_threads_are_there_than_cores(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
     """However few of them the process itself takes; counted as by libgomp, which then lets none spin."""

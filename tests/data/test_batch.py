@@ -1,4 +1,6 @@
+import gc
 import json
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -62,6 +64,21 @@ def test_select_repeats_and_reorders_every_tensor() -> None:
     assert batch.targets.ids.tolist() == [[9, 10, EOS], [8, EOS, PAD], [9, 10, EOS]]
     assert batch.n_oov == 3
     assert batch.size == 3
+
+
+def test_rows_are_gone_as_soon_as_nobody_has_them() -> None:
+    """Else the states of an update would fill memory until Python looks for cycles."""
+    batch = collate([[5, 6], [7]], [[8], [9, 10]])
+    ids = weakref.ref(batch.inputs.ids)
+    gc.disable()
+    try:
+        batch.select(torch.tensor([1])).tensors()
+        batch.mapped(torch.clone)
+        batch.tensors()
+        del batch
+        assert ids() is None
+    finally:
+        gc.enable()
 
 
 # Collating.
