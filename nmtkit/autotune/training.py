@@ -293,7 +293,8 @@ def _measure(
 
     A configuration that runs out of memory has speed 0, and if all do there are no speeds.
     """
-    settings, device = workload.config, workload.device
+    # Compiling would take longer than measuring.
+    settings, device = workload.config.changed({"compile": False}), workload.device
     stream = CyclingStream(workload.first_batches(timing.MAX_ROUNDS * settings.accumulate))
     trainer = Trainer(model, stream, settings, CheckpointManager(Path()), device, time.monotonic)
     trainer.gradients = gradients = OOMSafeGradients(model, trainer.objectives, trainer.gradients.parameters, device)

@@ -29,6 +29,7 @@ from nmtkit.runs.folder import Notify, RunFolder, ignore
 from nmtkit.runs.origin import find_origin, origin_tokenizers
 from nmtkit.runs.saved import SavedRun
 from nmtkit.tasks.task import TASKS
+from nmtkit.training.layers import KEYS as LAYER_KEYS
 from nmtkit.training.optimizers import freeze
 
 _MAY_CHANGE = (
@@ -89,11 +90,16 @@ def require_sound(splits: Mapping[str, SplitFiles], diagnosis: Diagnosis) -> Non
 
 
 def require_fitting_stages(recipe: Recipe) -> None:
-    """Raises RecipeError if a stage changes the shape of a weight that it takes over from the one before."""
+    """Raises RecipeError if a stage asks for layers that its model lacks, or changes the shape of a weight."""
     before: dict[str, torch.Size] = {}
     for name, one in recipe.by_stage().items():
         model = _on_meta(one)
         freeze(model, one.training.freeze)
+        for key in (key for key in LAYER_KEYS if getattr(one.training, key) and not model.layers()):
+            raise RecipeError(
+                f"recipe {recipe.name}: training.{key} is for models of Transformer layers, and {one.model.kind} has "
+                "none; leave it out"
+            )
         now = _shapes(model)
         faults = [weight for weight in now if weight in before and before[weight] != now[weight]]
         if faults:

@@ -44,7 +44,7 @@ from nmtkit.data.vocabulary import UNK
 from nmtkit.layers.copying import mix, mix_wanted
 from nmtkit.layers.inference import Precision
 from nmtkit.layers.kv_cache import KVCache
-from nmtkit.layers.transformer import LayerForm
+from nmtkit.layers.transformer import DecoderLayer, EncoderLayer, LayerForm
 from nmtkit.models.output import ShortlistedOutput, log_probabilities, project_to_vocabulary
 
 MODELS: Registry["type[Model]"] = Registry("model")
@@ -238,6 +238,10 @@ class Model(nn.Module, ABC):
     def models(self) -> "Sequence[Model]":
         """The model itself, or the members of an ensemble."""
         return [self]
+
+    def layers(self) -> list[nn.Module]:
+        """Its Transformer layers, of encoder and decoder."""
+        return [one for one in self.modules() if isinstance(one, EncoderLayer | DecoderLayer)]
 
     def finalize(self, precision: Precision) -> None:
         """Computes what no input changes, once for all; the model is then converted, and can no longer be trained."""

@@ -101,6 +101,12 @@ class TrainingConfig(OptimizerConfig):
     """Exactness of fp32 matrix products: highest, or less exact and faster where the device can."""
     threads: Literal["auto"] | int = "auto"
     """CPU threads."""
+    activation_checkpointing: bool = False
+    """Keep of each Transformer layer only what it reads, and compute the rest again for its gradient: the same weights
+    with less memory, in a third more time."""
+    compile: bool = False
+    """Have torch compile Transformer layers for training, which takes a minute or more at its beginning; for a GPU.
+    Validation and search run them as they are."""
     deterministic: bool = False
     """On CUDA: sum in the same order every time, so that equal trainings give equal weights and a resumed one is
     bit-exact. It is slower. A CPU always does so."""

@@ -24,6 +24,7 @@ from nmtkit.training import optimizers, randomness
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Evaluated, Reason, Resumed, Saved, Step, Stopped
 from nmtkit.training.gradients import UpdateGradients
+from nmtkit.training.layers import prepare_layers
 from nmtkit.training.read_ahead import OwnBatches
 from nmtkit.training.schedules import TrainingProgress
 
@@ -71,6 +72,7 @@ class Trainer:
         self.checkpoints = checkpoints
         self.device = device
         self.begun_with = processes.size()  # processes, of which each has `accumulate` batches in an update
+        prepare_layers(model, config, device)
         optimizers.freeze(model, config.freeze)
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._layers_above = optimizers.layers_below_top(self.parameters)
