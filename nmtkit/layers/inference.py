@@ -19,7 +19,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from itertools import product
 from typing import Literal, NamedTuple
 
@@ -105,17 +105,25 @@ class Fp32Linear(InferenceLinear):
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__(weight, bias)
         self.weight = weight.detach().t().contiguous().t()
-        self.many = torch.ops.mkldnn._reorder_linear_weight(weight.detach()) if is_supported("fp32") else None
+        self.has_many = is_supported("fp32")
         self.alike: list[int] = []  # few rows of large maps, for which oneDNN is faster and here has the same sums
-        if self.many is not None and weight.numel() >= 4 * LARGE and self.in_features <= 256:
+        if self.has_many and weight.numel() >= 4 * LARGE and self.in_features <= 256:
             for rows in (weight.detach()[:count] for count in range(3, 8)):
                 if torch.equal(_onednn(rows, self.many, self.bias, "none"), F.linear(rows, self.weight, self.bias)):
                     self.alike.append(len(rows))
+            if not self.alike:
+                del self.many
+
+    @cached_property
+    def many(self) -> Tensor:
+        """The weights in oneDNN's own layout, made when they are first needed: a sentence alone needs few of them."""
+        packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(self.weight.contiguous())
+        return packed
 
     def forward(self, inputs: Tensor, relu: bool = False) -> Tensor:
         """The map, and a ReLU behind it where asked for."""
         inputs = inputs.float() if inputs.dtype == torch.bfloat16 else inputs  # of a map in lower precision
-        if self.many is not None and inputs.dtype == torch.float32 and self._pays(inputs.numel() // self.in_features):
+        if self.has_many and inputs.dtype == torch.float32 and self._pays(inputs.numel() // self.in_features):
             return _onednn(inputs, self.many, self.bias, "relu" if relu else "none")
         result = F.linear(inputs, self.weight, self.bias)
         return F.relu(result, inplace=True) if relu else result
@@ -330,6 +338,13 @@ def supported_precisions(device: torch.device) -> list[Precision]:
     if device.type == "cuda":
         return ["fp32", "fp16", "bf16"]
     return ["fp32", *(one for one in ("bf16", "int8") if device.type == "cpu" and is_supported(one))]
+
+
+def lay_out(model: nn.Module) -> None:
+    """Makes all layouts of the weights now, as where several processes are to share them."""
+    for module in model.modules():
+        if isinstance(module, Fp32Linear) and module.has_many:
+            _ = module.many
 
 
 @torch.no_grad()

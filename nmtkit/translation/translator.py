@@ -14,6 +14,7 @@ from nmtkit.core import device as devices
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.corpus.features import Rows
 from nmtkit.data.batch import Batch
+from nmtkit.layers.inference import lay_out
 from nmtkit.models.base import Decoder
 from nmtkit.search.brackets import BracketTokens
 from nmtkit.search.engine import FEW_SENTENCES, Engine, StepMode
@@ -149,6 +150,8 @@ class Translator(TextModel):
         if self.workers is not None and self.workers.are_for(at_once):
             open_at = self.workers.open
             make = partial(_open_search, open_at, self.config, self.replacer, outputs) if open_at else lambda _: search
+            if open_at is None:
+                lay_out(self.model)  # for all forks
             with closing(WorkerPool(self.workers, make)) as pool:
                 place, count = torch.device(self.workers.places[0]), len(pool.searches)
                 waiting = RequestQueue(self, place, count, self.config.hypotheses)

@@ -364,3 +364,14 @@ def test_few_rows_of_a_large_map_have_the_same_sums_in_both_layouts() -> None:
         rows = torch.randn(count, 256)
         assert torch.equal(large(rows), torch.nn.functional.linear(rows, large.weight, large.bias))
     assert Fp32Linear(torch.randn(4200, 300), None).alike == []
+
+
+@pytest.mark.skipif(not inference.is_supported("fp32"), reason="no oneDNN")
+def test_the_layout_for_many_rows_is_made_when_it_is_needed() -> None:
+    """A translator of single lines does without it, and processes that share the weights get it from the first."""
+    maps = [inference.Fp32Linear(torch.randn(256, 128), None) for _ in range(2)]
+    for rows in (1, 600):
+        maps[0](torch.randn(rows, 128))
+        assert ("many" in vars(maps[0])) == (rows == 600 and maps[0]._pays(600))
+    inference.lay_out(nn.Sequential(*maps))
+    assert all("many" in vars(one) for one in maps)
