@@ -15,9 +15,11 @@ from nmtkit.cli.reporting import tell
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.alignments import AlignmentFile, GoldAlignment, parse_alignments, reverse_links
 from nmtkit.corpus.json_records import EXTRACT_HINT
+from nmtkit.data.vocabulary import UNK
 from nmtkit.metrics import METRICS, Options, Resampling, aer, by_length
 from nmtkit.metrics.systems import named, notes, require_equal_counts, score_systems, titles
 from nmtkit.pictures import picture_format
+from nmtkit.runs.saved import find_run
 
 REMEDY = f"{EXTRACT_HINT} (only score-summaries reads a .jsonl file by itself)"
 
@@ -27,7 +29,8 @@ REMEDY = f"{EXTRACT_HINT} (only score-summaries reads a .jsonl file by itself)"
 @cloup.option_group(
     "Common",
     scoring.refs,
-    click.option("--source", metavar="SRC", help="Source text, for --by-length and for metrics that need it."),
+    click.option("--source", metavar="SRC", help="Source, for --by-length, --known-by and metrics that need it."),
+    click.option("--known-by", metavar="RUN", help="Only lines of SRC and REF without a word that RUN does not know."),
     scoring.as_json,
 )
 @scoring.scoring(summaries=False)
@@ -40,6 +43,7 @@ def score_command(
     hyps: tuple[str, ...],
     ref_paths: tuple[str, ...],
     source: str | None,
+    known_by: str | None,
     metrics: list[str],
     options: Options,
     draws: Resampling | None,
@@ -58,6 +62,9 @@ def score_command(
     comet needs --source and `pip install 'nmtkit[comet]'`, bertscore `pip install 'nmtkit[bertscore]'`.
     score-summaries scores summaries (ROUGE), score-alignments word alignments.
 
+    --known-by leaves out the lines whose source or reference has a word that is unknown to that run: "No UNK" in table
+    1 of Bahdanau et al. 2015, where none was written either: translate --search forbid_unknown=true.
+
     \b
     Examples:
       nmtkit score output.de --ref test.de
@@ -66,8 +73,10 @@ def score_command(
       nmtkit score rnn.de attention.de --ref test.de --source test.en --by-length --plot length.png
     """
     needs_source = any(METRICS.get(name).needs == "texts and sources" for name in metrics)
-    if source is not None and not lengths_shown and not needs_source:
-        raise click.UsageError("--source is only read for --by-length; give both or neither")
+    if source is not None and not (lengths_shown or needs_source or known_by):
+        raise click.UsageError("--source is only read for --by-length and --known-by; give both or neither")
+    if known_by is not None and source is None:
+        raise click.UsageError("--known-by looks for unknown words in the source too: give it with --source")
     if plot is not None:
         if not lengths_shown:
             raise click.UsageError("--plot draws --by-length; give both or neither")
@@ -76,6 +85,11 @@ def score_command(
     paths = [*hyps, *ref_paths, *([source] if source is not None else [])]
     files = [(path, scoring.read_texts(path, REMEDY)) for path in paths]
     require_equal_counts(files)
+    facts = {}
+    if known_by is not None:
+        kept = _known_lines(known_by, [lines for _, lines in files[len(hyps) :]])
+        facts = {"known_by": known_by, "lines": len(kept), "of": len(files[0][1])}
+        files = [(path, [lines[number] for number in kept]) for path, lines in files]
     outputs, refs = files[: len(hyps)], [lines for _, lines in files[len(hyps) :]]
     source_lines = None if source is None else refs.pop()
 
@@ -88,13 +102,29 @@ def score_command(
     if as_json:
         ranges = [{"by_length": [asdict(bucket) for bucket in row]} for row in buckets] or [{} for _ in systems]
         records = [system.record() | more for system, more in zip(systems, ranges, strict=True)]
-        scoring.print_json(ref_paths, systems=records)
+        scoring.print_json(ref_paths, **facts, systems=records)
     else:
         if buckets:
             show_lengths(names, buckets)
         scoring.show_scores(systems, draws, width)
     if plot is not None:
         draw_lengths(names, buckets, plot)
+
+
+def _known_lines(path: str, texts: Sequence[Sequence[str]]) -> list[int]:
+    """The numbers of the lines without unknown words in the references and, last of `texts`, the source."""
+    run, _ = find_run(path)
+    pair = run.load_tokenizers()
+    tokenizers = [*[pair.tgt] * (len(texts) - 1), pair.src]
+    ids = [tokenizer.encode_many(lines) for tokenizer, lines in zip(tokenizers, texts, strict=True)]
+    kept = [number for number, row in enumerate(zip(*ids, strict=True)) if not any(UNK in one for one in row)]
+    if not kept:
+        raise DataError(
+            f"--known-by {path}: each of the {len(texts[0]):,} lines has a word that this run does not know, so that "
+            "none is left to score; take a run with a larger vocabulary, or leave the option out"
+        )
+    tell(f"{len(kept):,} of {len(texts[0]):,} lines have no word that {path} does not know: these are scored")
+    return kept
 
 
 @click.command("score-alignments")

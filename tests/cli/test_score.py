@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from commands import Command, as_text, refused, succeeded, write_lines
 from daily import daily
+from untrained_runs import make_run
 
 from nmtkit import metrics
 
@@ -182,3 +183,27 @@ def test_bleu_by_length_as_a_picture(score: Command) -> None:
     succeeded(score("long", "cut", "--ref", "long", "--no-significance", "--by-length", "--plot", "length.svg"))
     text = Path("length.svg").read_text()
     assert all(word in text for word in (">long<", ">cut<", ">11-20<", "n = 3"))
+
+
+def test_only_lines_that_a_run_knows_are_scored(score: Command, tmp_path: Path) -> None:
+    """A line counts if its source and all its references have known words alone."""
+    word = "model: {kind: rnnsearch, embedding_size: 8, hidden_size: 8}\ntokenizer: {kind: word, joint: false}\n"
+    recipe = "data:\n  train: {src: a, tgt: b}\n  valid: {src: a, tgt: b}\ntraining: {max_updates: 1}\n"
+    run = str(make_run(tmp_path, "words", word + recipe, ["the dog runs", "a dog sleeps here"]))
+    write_lines("source", ["the dog runs", "a cat sleeps here", "the dog sleeps here", "a dog sleeps here"])
+    write_lines("first", ["the dog runs", "a dog sleeps here", "a cat sleeps here", "the dog sleeps here"])
+    write_lines("second", ["the dog runs", "the dog", "the dog", "dog runs"])
+    write_lines("output", ["the dog runs", "no", "no", "the dog sleeps here"])
+    write_lines("two", ["the dog runs", "the dog sleeps here"])
+    write_lines("two.first", ["the dog runs", "the dog sleeps here"])
+    write_lines("two.second", ["the dog runs", "dog runs"])
+    words = ("output", "--ref", "first", "--ref", "second", "--source", "source", "--known-by", run)
+    done = succeeded(score(*words, "--json"))
+    assert f"2 of 4 lines have no word that {run} does not know" in done.err
+    told = json.loads(done.out)
+    assert (told["known_by"], told["lines"], told["of"]) == (run, 2, 4)
+    alone = in_json(score, "two", "--ref", "two.first", "--ref", "two.second")
+    assert told["systems"][0]["scores"] == alone[0]["scores"]
+    refused(score("output", "--ref", "first", "--known-by", run), "give it with --source")
+    write_lines("source", ["a bird"] * 4)
+    refused(score(*words), "each of the 4 lines has a word that this run does not know")
