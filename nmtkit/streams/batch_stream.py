@@ -34,6 +34,9 @@ class BatchConfig(Settings):
     sort_window: int = Field(default=100_000, ge=1)
     """Sort this many randomly drawn sentences by length, cut them into batches and shuffle the batches. A larger window
     has less padding; it should hold many batches."""
+    group: int = Field(default=1, ge=1)
+    """Shuffle groups of so many batches of like lengths, in place of batches: with a multiple of the batches that all
+    processes take at a time none waits for another that has longer sentences. An update then has like lengths too."""
     shuffle_window: int = Field(default=8_000_000, ge=1)
     """An epoch of more examples is not shuffled as a whole, so that memory does not grow with the corpus: blocks of
     1,024 neighbours come in random order, and the examples of as many blocks as hold so many are shuffled together."""
@@ -67,10 +70,15 @@ def length_batches(src: Numbers, tgt: Numbers, config: BatchConfig) -> list[Numb
     """Sorts sentences by their lengths `(n,)`, with EOS, and cuts them into batches of row numbers.
 
     Target length comes first; source lengths ascend and descend in turns, so that neighbours are alike on both sides.
+    The largest batches are halved until all groups of `config.group` neighbours are full.
     """
     order = np.lexsort((np.where(tgt % 2 == 0, src, -src), tgt))
     widths = np.maximum(src, tgt)[order].astype(np.int64)
-    return [order[part] for part in _cut(widths, config.batch_tokens, config.batch_size)]
+    batches: list[Numbers] = [order[part] for part in _cut(widths, config.batch_tokens, config.batch_size)]
+    for _ in range(min(-len(batches) % config.group, len(order) - len(batches))):
+        largest = int(np.argmax([len(batch) for batch in batches]))
+        batches[largest : largest + 1] = np.array_split(batches[largest], 2)
+    return batches
 
 
 def bucket_by_length(
@@ -266,9 +274,10 @@ class BatchStream(Iterator[Batch]):
             # A window is sorted when its turn comes.
             for window in np.array_split(order, max(1, -(-len(order) // self._config.sort_window))):
                 batches = self._batches_of_window(text, window)
-                for chosen in draw.permutation(len(batches)):
-                    yield number, batches[chosen]
-                    number += 1
+                for first in draw.permutation(-(-len(batches) // self._config.group)) * self._config.group:
+                    for batch in batches[first : first + self._config.group]:
+                        yield number, batch
+                        number += 1
 
     def _start_part(self, order: Numbers, draw: Generator) -> tuple[Any, Numbers, int, Generator]:
         """For a part of an epoch: what members of batches belong to, all members in order, their size, and `draw`."""

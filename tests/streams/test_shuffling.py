@@ -146,3 +146,15 @@ def test_a_bent_offset_of_a_shard_is_found_when_it_is_read(store: Store) -> None
     numbers.tofile(path)
     with pytest.raises(stores.DataError, match=r"train-0002\.tgt\.offsets: damaged"):
         epoch_of(BatchStream(Store.open(store.folder, "train"), config(), seed=1))
+
+
+def test_groups_of_batches_have_like_lengths_and_are_full(store: Store) -> None:
+    stream = BatchStream(store, BatchConfig(batch_tokens=50, group=4), seed=1)
+    assert len(epoch_of(BatchStream(store, BatchConfig(batch_tokens=50), seed=1))) % 4
+    for _ in range(2):
+        epoch = epoch_of(stream)
+        assert sorted(examples(epoch)) == list(range(600))
+        assert len(epoch) % 4 == 0
+        lengths = np.array([batch.targets.mask.shape[1] for batch in epoch]).reshape(-1, 4)
+        assert (np.ptp(lengths, axis=1) <= 1).all()
+        assert (np.diff(lengths[:, 0]) < 0).any()
