@@ -45,12 +45,13 @@ def dry_run(recipe: Recipe) -> list[tuple[str, str]]:
     sizes, training = recipe.max_vocabulary_sizes, recipe.training
     parameters = _count(_shapes(_on_meta(list(recipe.by_stage().values())[-1])))
     tokens = " and ".join(dict.fromkeys(f"{size:,}" for column, size in sizes.items() if column != "labels"))
+    tokens_a_batch = "as many as fit," if recipe.batch.is_auto else f"{recipe.batch.batch_tokens:,}"
     rows = [
         ("model", recipe.model.kind),
         ("parameters", f"{parameters:,} with {tokens} tokens in a vocabulary"),
         ("size", f"{parameters * 4 / 2**20:,.0f} MiB in fp32"),
         ("optimizer", f"{training.optimizer}, learning rate {training.lr}, schedule {training.schedule.kind}"),
-        ("batch", f"{recipe.batch.batch_tokens:,} padded tokens x {training.accumulate}"),
+        ("batch", f"{tokens_a_batch} padded tokens x {training.accumulate}"),
     ]
     for number, stage in enumerate(recipe.stages, start=1):
         changes = ", ".join(f"{key} {value}" for key, value in stage.changed_keys())
@@ -93,6 +94,8 @@ def require_fitting_stages(recipe: Recipe) -> None:
     """Raises RecipeError if a stage asks for layers that its model lacks, or changes the shape of a weight."""
     before: dict[str, torch.Size] = {}
     for name, one in recipe.by_stage().items():
+        if any(stage.batch.get("batch_tokens") == "auto" for stage in recipe.stages):
+            raise RecipeError(f"recipe {recipe.name}: a stage cannot find its own batch_tokens: auto; give it a number")
         model = _on_meta(one)
         freeze(model, one.training.freeze)
         for key in (key for key in LAYER_KEYS if getattr(one.training, key) and not model.layers()):

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from nmtkit.autotune.largest_batch import find_batch_tokens
 from nmtkit.autotune.training import AUTO_KEYS, tune_training, workload_of_run
 from nmtkit.core import device as devices
 from nmtkit.core.errors import RecipeError
@@ -154,6 +155,8 @@ class Run(SavedRun):
         known = {key: getattr(before, key) for key in AUTO_KEYS if getattr(now, key) == "auto"}
         data = self.recipe.data if checks.is_same_text(self.recipe, recipe) else recipe.data
         changes = {"training": now.model_copy(update=known), "data": data}
+        if recipe.batch.is_auto:
+            changes["batch"] = recipe.batch.model_copy(update={"batch_tokens": self.recipe.batch.batch_tokens})
         own, named = self.recipe.init_from, recipe.init_from
         names = [{key: Path(run).name for key, run in one.runs.items()} if one else {} for one in (own, named)]
         if named and names[0] == names[1] and not all(Path(run).exists() for run in named.runs.values()):
@@ -161,10 +164,14 @@ class Run(SavedRun):
         return recipe.model_copy(update=changes)
 
     def resolve_auto(self, device: torch.device, notify: Notify) -> None:
-        """Chooses the fastest values for `auto` on this machine, and prepares the process for them.
+        """Finds the largest batch and the fastest values for `auto` on this machine, and prepares the process for them.
 
         They are written into the run's recipe, so that a resumed training uses the same.
         """
+        if self.recipe.batch.is_auto:
+            tokens, sentence = find_batch_tokens(self, device)
+            notify(sentence)
+            self._keep({"batch": self.recipe.batch.model_copy(update={"batch_tokens": tokens})})
         training = self.recipe.training
         left = [key for key in AUTO_KEYS if getattr(training, key) == "auto"]
         if left:
@@ -172,10 +179,13 @@ class Run(SavedRun):
             for sentence in result.sentences():
                 notify(sentence)
             chosen = {key: getattr(result.config, key) for key in left}
-            self.recipe = self.recipe.model_copy(update={"training": training.model_copy(update=chosen)})
-            if rank() == 0:
-                atomic_write_text(self.folder.recipe, self.recipe.to_yaml())
+            self._keep({"training": training.model_copy(update=chosen)})
         prepare_device(device, self.recipe)
+
+    def _keep(self, found: dict[str, Any]) -> None:
+        self.recipe = self.recipe.model_copy(update=found)
+        if rank() == 0:
+            atomic_write_text(self.folder.recipe, self.recipe.to_yaml())
 
     def preprocess(
         self,

@@ -4,17 +4,20 @@ from collections.abc import Iterator
 
 import torch
 
+from nmtkit.core.errors import RecipeError
 from nmtkit.data.batch import Batch
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.objectives.objective import build_objectives
 from nmtkit.recipe import Recipe
-from nmtkit.streams.batch_stream import BatchStream, Corruption, sorted_batches
+from nmtkit.streams.batch_stream import BatchStream, Corruption, sorted_batches, widest_batch
 from nmtkit.streams.running_text import BlockStream, blocks_in_order
 
 
 def training_batches(recipe: Recipe, store: Store, tokenizers: Tokenizers, seed: int) -> BatchStream:
     """The batches of all processes in a training by a recipe, or by a stage's recipe."""
+    if recipe.batch.is_auto:
+        raise RecipeError("batch.batch_tokens: `auto` is found by `nmtkit train` alone; give a number here")
     stream = BatchStream if recipe.batch.block_tokens is None else BlockStream
     return stream(
         store,
@@ -25,6 +28,11 @@ def training_batches(recipe: Recipe, store: Store, tokenizers: Tokenizers, seed:
         weights=recipe.data.train.epoch_weights(store.by_file),
         corrupt=_corruption(recipe, tokenizers),
     )
+
+
+def longest_examples(recipe: Recipe, store: Store, tokenizers: Tokenizers, batch_tokens: int) -> Batch:
+    """The batch that takes the most memory of those with so many padded tokens."""
+    return widest_batch(store, batch_tokens, recipe.data.truncation, _corruption(recipe, tokenizers))
 
 
 def loss_batches(recipe: Recipe, store: Store, tokenizers: Tokenizers) -> Iterator[Batch]:

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import torch
 from numpy.random import Generator
 
 from nmtkit.core.errors import CheckpointError
-from nmtkit.core.settings import Field, Settings
+from nmtkit.core.settings import Field, Settings, field_validator, model_validator
 from nmtkit.corpus.config import TEXT_COLUMNS
 from nmtkit.data.batch import Batch, Numbers, collate
 from nmtkit.data.store import Store
@@ -22,13 +22,18 @@ LengthLimits: TypeAlias = tuple[int, int]
 Corruption: TypeAlias = Callable[[Batch, torch.Generator], Batch]
 """Gives the batch that a denoising objective reads. All that is random comes from the generator, a CPU's."""
 
+if TYPE_CHECKING:
+    BatchTokens = int
+else:  # `auto` is a number by the time that batches are made
+    BatchTokens = Literal["auto"] | int
+
 
 class BatchConfig(Settings):
     """How training examples are batched."""
 
-    batch_tokens: int = Field(default=4096, ge=1)
+    batch_tokens: BatchTokens = 4096
     """The most padded tokens of the longer side of a batch: sentences x longest sentence (with EOS). A longer sentence
-    is a batch of its own."""
+    is a batch of its own. auto: as many as fit into the memory of the GPU, found by trying when a training begins."""
     batch_size: int | None = Field(default=None, ge=1)
     """The most sentences in a batch; default: no limit."""
     sort_window: int = Field(default=100_000, ge=1)
@@ -46,6 +51,25 @@ class BatchConfig(Settings):
     and ends with EOS. Validation reads such blocks too. Default: a line is an example."""
     across_documents: bool = True
     """A block goes on with the next document where one ends. false: the end of a document is a shorter block."""
+
+    @field_validator("batch_tokens", mode="before")
+    @classmethod
+    def _batch_tokens(cls, tokens: object) -> object:
+        if tokens != "auto" and (type(tokens) is not int or tokens < 1):
+            raise ValueError("auto, or a whole number from 1 on")
+        return tokens
+
+    @model_validator(mode="after")
+    def _auto_alone(self) -> "BatchConfig":
+        for key in ("batch_size", "block_tokens") if self.is_auto else ():
+            if getattr(self, key) is not None:
+                raise ValueError(f"batch_tokens: auto is not possible with {key}; give a number")
+        return self
+
+    @property
+    def is_auto(self) -> bool:
+        """Whether the size is still to be found."""
+        return isinstance(self.batch_tokens, str)
 
 
 def _cut(widths: Numbers, budget: int, most: int | None) -> list[slice]:
@@ -142,6 +166,13 @@ def corrupted(batch: Batch, corrupt: Corruption | None, *place: int) -> Batch:
         return batch
     seed = int(np.random.SeedSequence(place).generate_state(1, np.uint64)[0])
     return corrupt(batch, torch.Generator().manual_seed(seed))
+
+
+def widest_batch(store: Store, batch_tokens: int, limits: LengthLimits | None, corrupt: Corruption | None) -> Batch:
+    """As many of the longest examples as have so many padded tokens; of a small corpus some come more than once."""
+    wider = np.maximum(*widths(store, limits, np.arange(len(store))))
+    order = np.argsort(-wider, kind="stable")
+    return corrupted(_load(store, np.resize(order, max(1, batch_tokens // int(wider.max()))), limits), corrupt, 0, 0, 0)
 
 
 def sorted_batches(

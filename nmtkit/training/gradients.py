@@ -51,9 +51,7 @@ class UpdateGradients:
         Where memory does not suffice all is done again with halved batches. The loss is a sum over examples, divided by
         the counts of the whole update, so its gradient is the same.
         """
-        chunk_bytes = _CHUNK_BYTES.get(self.device.type, _CHUNK_BYTES["cpu"])
-        factor = counts["tokens"] / max(1, counts["sentences"]) if self.per_sentence else 1.0
-        update = GradientAccumulator(self.model, self.objectives, counts, self.device, chunk_bytes, factor)
+        update = self.accumulator(counts)
         summed = GradientSum([one for one in self.parameters if one.requires_grad])
         whole = batches
         while True:
@@ -73,6 +71,12 @@ class UpdateGradients:
             self.clear()  # the error is gone, and with it all that it held
             self.halved += batches is whole
             batches = [half for batch in batches for half in batch.halves()]
+
+    def accumulator(self, counts: Mapping[str, int]) -> GradientAccumulator:
+        """For an update with these normalizers."""
+        chunk_bytes = _CHUNK_BYTES.get(self.device.type, _CHUNK_BYTES["cpu"])
+        factor = counts["tokens"] / max(1, counts["sentences"]) if self.per_sentence else 1.0
+        return GradientAccumulator(self.model, self.objectives, counts, self.device, chunk_bytes, factor)
 
     def _nothing(self) -> Tensor:
         return torch.zeros(len(self.normalizers), dtype=self.parameters[0].dtype, device=self.device)

@@ -1,0 +1,93 @@
+"""The largest batch whose update fits into memory, found by trying."""
+
+import math
+import resource
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from nmtkit.autotune.training import CyclingStream
+from nmtkit.checkpoints.manager import CheckpointManager
+from nmtkit.core import device as devices
+from nmtkit.core.errors import TrainingError
+from nmtkit.core.processes import free_memory
+from nmtkit.data.store import Store
+from nmtkit.distributed import processes
+from nmtkit.runs.batches import longest_examples
+from nmtkit.runs.saved import SavedRun, build_model
+from nmtkit.streams.batch_stream import widths
+from nmtkit.training import randomness
+from nmtkit.training.trainer import Trainer
+
+SHARE = {"cuda": 0.85, "cpu": 0.5}
+"""The part of free memory that an update may take. On a CPU what is freed stays in pieces, and not all fit again."""
+_LEAST, _MOST = 512, 1 << 16
+_UPDATES = 32
+"""An epoch has at least so many updates."""
+
+
+def largest_batch(needed: Callable[[int], float], limit: float, least: int, most: int) -> int:
+    """How many padded tokens need at most `limit` bytes, from `least` to about `most`; 0 if not even `least` do.
+
+    `needed` tries some, and gives the bytes of the process at that time, or infinity. The number doubles as long as
+    what the last two trials say of the next one lets it fit; at last half as many more are tried.
+    """
+    found, used, as_many_more, tokens = 0, 0.0, 0.0, least
+    while tokens <= max(least, most) and used + as_many_more <= limit and (now := needed(tokens)) <= limit:
+        as_many_more = (2 if found else 1) * (now - used)
+        found, used, tokens = tokens, now, 2 * tokens
+    middle = found * 3 // 2
+    fits = found and middle <= most and used + as_many_more / 2 <= limit and needed(middle) <= limit
+    return middle if fits else found
+
+
+def find_batch_tokens(run: SavedRun, device: torch.device) -> tuple[int, str]:
+    """The value of `batch.batch_tokens: auto` for a preprocessed run, and a sentence about it.
+
+    A trial is a forward and backward pass of a fresh model in training with the longest examples. Of several processes
+    the one that has the least room decides.
+    """
+    recipe, tokenizers = next(iter(run.recipe.by_stage().values())), run.load_tokenizers()
+    store = Store.open(run.folder.data, "train")
+    on_cuda = device.type == "cuda"
+    with randomness.fork_rng(device):
+        model = build_model(recipe, tokenizers)
+        config = recipe.training.changed({"compile": False})
+        of_update = Trainer(model, CyclingStream(()), config, CheckpointManager(Path()), device).gradients
+        states = (3 if config.ema_decay else 2) * sum(one.nbytes for one in of_update.parameters)
+
+        def needed(tokens: int) -> float:
+            batch = longest_examples(recipe, store, tokenizers, tokens)
+            try:
+                of_update.backward(of_update.accumulator(defaultdict(lambda: 1)), batch)
+            except torch.OutOfMemoryError:
+                return math.inf
+            finally:
+                of_update.clear()
+            return states + (torch.cuda.max_memory_reserved(device) if on_cuda else _peak_rss())
+
+        if on_cuda:
+            torch.cuda.reset_peak_memory_stats(device)
+            limit = SHARE["cuda"] * (torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device))
+        else:
+            limit = _peak_rss() + SHARE["cpu"] * free_memory() / processes.size()
+        epoch = int(np.maximum(*widths(store, recipe.data.truncation, np.arange(len(store)))).sum())
+        found = largest_batch(needed, limit, _LEAST, min(_MOST, epoch // _UPDATES))
+    devices.trim_malloc()
+    found = -int(processes.max_over_ranks([-found])[0])
+    if not found:
+        raise TrainingError(
+            f"batch.batch_tokens: auto: not even {_LEAST} padded tokens fit into {limit / 2**30:.1f} GiB; train a "
+            "smaller model, or give a smaller number"
+        )
+    return (
+        found,
+        f"batch.batch_tokens: {found:,} padded tokens fit into {limit / 2**30:.1f} GiB, kept in the run's recipe",
+    )
+
+
+def _peak_rss() -> int:
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
