@@ -3,7 +3,7 @@
 All cells are torch's own. Torch's GRU differs from the one in the papers (Cho et al. 2014, eq. 8; Bahdanau et al. 2015,
 appendix A.1.1) in one place: the papers reset the previous state *before* the recurrent product, `tanh(W x + U (r *
 h))`, torch resets *after* it, `tanh(W x + r * (U h + b))`. And torch's update gate z keeps the old state, the one of
-Bahdanau et al. lets in the new.
+Bahdanau et al. lets in the new. Cho's decoder resets what it reads of the source as well; here inputs are not reset.
 
 Letters: B sentences, N hypotheses, S source length, I input size, H hidden size, L layers.
 """

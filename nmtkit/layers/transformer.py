@@ -33,7 +33,8 @@ def sinusoids(length: int, width: int, kind: SinusoidKind = "sinusoidal") -> Ten
 
     PE(pos, 2i) = sin(pos / 10000^(2i/width)), PE(pos, 2i+1) = cos(the same): Vaswani et al. 2017, section 3.5. In
     halves all sines stand before all cosines, as in Marian. Those of fairseq stand so, too; they begin with pos 2, and
-    10000 has the exponent i/(width/2-1).
+    10000 has the exponent i/(width/2-1). Some lectures write the exponent i/width, i being the column, in odd columns
+    too; here, as in the paper, a sine and its cosine have one exponent.
     """
     fairseq, halves = kind == "sinusoidal_fairseq", kind != "sinusoidal"
     position = torch.arange(length, dtype=torch.float64)[:, None] + (2 if fairseq else 0)
@@ -180,7 +181,7 @@ def _xavier(linear: nn.Linear, parts: int) -> nn.Linear:
 
 @dataclass(frozen=True)
 class LayerForm:
-    """How layers differ from those of Vaswani et al. 2017; the defaults are theirs."""
+    """How layers differ from those of Vaswani et al. 2017; the defaults are theirs, and biases everywhere."""
 
     head_size: int | None = None
     """D; None: H / A."""

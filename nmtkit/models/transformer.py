@@ -9,6 +9,8 @@ Copying is that of See et al. 2017, eq. 8 and 9, with what a Transformer has in 
 The weights a_ti are those of an attention that is there anyway, one head or the mean of all heads of a layer (Gehrmann
 et al. 2018, "Bottom-Up Abstractive Summarization", copy by one head of a Transformer), or of one more that is learned
 for this: softmax_i(W_q s_t . W_k h_i / sqrt(H)).
+
+Maps of queries, keys, values and heads, and the output layer, have biases, which sections 3.2.2 and 3.4 leave out.
 """
 
 import math

@@ -34,7 +34,8 @@ class SearchConfig(Settings):
     """The settings of a search."""
 
     min_length: Length = Field(default=0, ge=0)
-    """The fewest tokens of a hypothesis, EOS not counted."""
+    """The fewest tokens of a hypothesis, EOS not counted. Until then EOS is forbidden; the program of See et al. throws
+    away what ends too early."""
     min_length_ratio: float = Field(default=0.0, ge=0.0)
     """At least this many tokens for each source token, EOS not counted. The larger of this and min_length holds, as far
     as max_length allows."""
