@@ -19,12 +19,13 @@ R = TypeVar("R")
 Play = Callable[[], object]
 
 _FEW = 4096  # operations whose result has no more numbers are repeated by NumPy
+_FEWEST = 64  # of more numbers NumPy is slow to find a sum or the largest
 _CHANGES_SHAPES = {torch.Tag.dynamic_output_shape, torch.Tag.inplace_view}
 _READS = ("_local_scalar_dense", "equal", "is_nonzero")
 _NARROW = (torch.float16, torch.bfloat16)
 _UFUNCS = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.true_divide}
 _UFUNCS |= {"eq": np.equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal}
-_UFUNCS |= {name: getattr(np, name) for name in ("bitwise_and", "bitwise_or", "floor_divide")}
+_UFUNCS |= {name: getattr(np, name) for name in ("bitwise_and", "bitwise_or", "floor_divide", "remainder")}
 _copy: Callable[..., object] = np.copyto
 
 
@@ -144,7 +145,7 @@ def _by_numpy(call: _Call) -> Play | None:
     if name in _UFUNCS:  # only where torch, too, computes in the type of what is given
         is_float, kinds = call.given[0].is_floating_point(), {one.dtype for one in call.given}
         is_wide = len(kinds) > 1 or (not is_float and any(isinstance(one, float) for one in args))
-        if is_wide or call.kwargs or len(args) > 2 or name == ("floor_divide" if is_float else "div"):
+        if is_wide or call.kwargs or len(args) > 2 or name in (("floor_divide", "remainder") if is_float else ("div",)):
             return None
 
     def into(result: Tensor) -> Play | None:
@@ -160,10 +161,18 @@ def _by_numpy(call: _Call) -> Play | None:
     return None
 
 
+def _reduced(ufunc: np.ufunc, out: Any, one: Any, axis: Any) -> Play | None:
+    return partial(ufunc.reduce, one, axis, None, out) if one.size <= _FEWEST else None
+
+
 _OTHERS: dict[str, Callable[..., Play | None]] = {
     "clone": lambda out, one, *_: partial(_copy, out, one),
     "copy_": lambda out, one, other, *_: partial(_copy, out, other),
     "fill_": lambda out, one, value: partial(_copy, out, value),
+    "clamp": lambda out, one, low=None, high=None: None if low is not None else partial(np.minimum, one, high, out=out),
+    "sum": lambda out, one, axis=(), *_: _reduced(np.add, out, one, tuple(axis)) if one.dtype == bool else None,
+    "all": lambda out, one, axis=(), *_: _reduced(np.logical_and, out, one, axis),
+    "amax": lambda out, one, axis=(), *_: _reduced(np.maximum, out, one, tuple(axis)),
     "masked_fill": lambda out, one, where, value: lambda: (_copy(out, one), _copy(out, value, where=where)),
     "masked_fill_": lambda out, one, where, value: partial(_copy, out, value, where=where),
     "embedding": lambda out, table, at, *_: partial(table.take, at, 0, out, "clip"),

@@ -59,7 +59,7 @@ def beam_step(log_probs: Tensor, scores: Tensor, beam_size: int, tops: Tensor | 
     """The 2K best continuations; see `nmtkit.search.engine.beam_search` for the rule, and `top_continuations`."""
     scores, candidates = top_continuations(log_probs, scores, 2 * beam_size, tops)  # (B,C)
     parents = candidates // log_probs.shape[1]
-    tokens = torch.sub(candidates, parents, alpha=log_probs.shape[1])
+    tokens = candidates % log_probs.shape[1]
     is_end = tokens == EOS
     ended = is_end & (scores > -INFINITY)
     ended[:, beam_size:] = False

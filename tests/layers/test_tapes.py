@@ -27,6 +27,8 @@ def small_operations(numbers: Tensor, whole: Tensor, shown: Tensor) -> list[Tens
             numbers.masked_fill(shown, 9),
         ),
         *(numbers.gather(1, whole), table.index_select(0, whole[0]), torch.embedding(table, whole), changed),
+        *(whole % 4, numbers % 0.3, shown.sum([1]), numbers.sum([1]), shown.all(1), numbers.amax([1]), whole.amax([0])),
+        *(shown.sum([0], keepdim=True), numbers.clamp(0.0, 0.5), shown.all(), numbers.sum(1, dtype=torch.float64)),
         *(torch.arange(3) + whole[:, :3], torch.zeros(2).add_(numbers[0, :2]), table.gather(0, whole.view(6, 1))),
         *(numbers.sort(descending=True, stable=True)[1], numbers.softmax(1), torch.cat([numbers, changed])),
     ]
