@@ -13,7 +13,7 @@ from tiny_training import TinyStream, ended, run, same_weights, settings, start,
 from torch import Tensor
 from torch.optim import RMSprop
 
-from nmtkit.cli.train import show_event
+from nmtkit.cli.progress import show_event
 from nmtkit.console import TrainingDisplay
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.registry import Registry
