@@ -5,6 +5,7 @@ decides how fast it is: the machine with its variables, torch, the model's shape
 """
 
 import hashlib
+import importlib.metadata
 import json
 import os
 import platform
@@ -22,6 +23,7 @@ from nmtkit.core.device import cpu_threads, describe
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.core.files import atomic_path
 from nmtkit.core.formats import parse_json
+from nmtkit.core.processes import available_cores
 from nmtkit.core.version import __version__
 from nmtkit.models.base import ModelConfig
 from nmtkit.runs.folder import user_cache
@@ -119,6 +121,27 @@ def processor() -> str:
     with suppress(OSError, StopIteration), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
         return next(line.partition(":")[2].strip() for line in file if line.startswith("model name"))
     return platform.processor() or platform.machine()
+
+
+def machine_facts(threads: int, device: torch.device) -> dict[str, object]:
+    """Versions, processor, device and threads by name."""
+    return {
+        "nmtkit": library_version("nmtkit"),
+        "torch": str(torch.__version__),  # with its build, as 2.13.0+cu130, which the installed version may leave out
+        "python": platform.python_version(),
+        "processor": processor(),
+        "cores": available_cores(),
+        "threads": threads,
+        "device": describe(device),
+    }
+
+
+def library_version(name: str) -> str:
+    """The version of an installed package."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
 
 
 def get(key: Mapping[str, Any], config: Callable[..., AnyConfig]) -> TuningResult[AnyConfig] | None:

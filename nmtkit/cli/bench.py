@@ -301,7 +301,7 @@ def doctor_command(clear: bool) -> None:
     chosen = devices.choose()
     why = "it is the first CUDA device" if chosen.type == "cuda" else "there is no CUDA device"
     why_no_cuda = "no device or driver was found" if torch.version.cuda else "this torch was built without CUDA"
-    facts = bench.machine_facts(torch.get_num_threads(), chosen)
+    facts = cache.machine_facts(torch.get_num_threads(), chosen)
     facts |= {
         "interpreter": sys.executable,
         "system": platform.platform(),
@@ -311,4 +311,4 @@ def doctor_command(clear: bool) -> None:
         "will be used": f"{devices.describe(chosen)}, because {why}; --device chooses another",
         "measured settings": f"{len(cache.entries())}, kept in {cache.cache_folder()}",
     }
-    show_machine(facts | {name: bench.library_version(name) for name in LIBRARIES})
+    show_machine(facts | {name: cache.library_version(name) for name in LIBRARIES})

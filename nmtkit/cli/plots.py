@@ -17,6 +17,7 @@ from nmtkit.console.heatmaps import show_attention, show_document
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.features import FeaturesFile
 from nmtkit.experiment.loading import DecodingOptions, as_translator, load_from_options
+from nmtkit.experiment.report import save_report
 from nmtkit.metrics.metric import text_metrics
 from nmtkit.metrics.systems import titles
 from nmtkit.models.base import as_headed
@@ -243,25 +244,34 @@ def _print_entropies(parts: Sequence[Entropies], title: str) -> None:
 @cloup.command("plot-training")
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True, shell_complete=completing.runs)
 @cloup.option_group(
-    "Common", options.picture_file("-o", "--output", meaning="Draw a figure instead of printing a table", several=True)
+    "Common",
+    options.picture_file("-o", "--output", meaning="Draw a figure instead of printing a table", several=True),
+    click.option("--report", is_flag=True, help="The page about one run that `train` draws at its end: -o FILE.html."),
 )
 @figure_style
-def plot_training_command(runs: tuple[str, ...], output: tuple[Path, ...], style: FigureStyle) -> None:
+def plot_training_command(runs: tuple[str, ...], output: tuple[Path, ...], report: bool, style: FigureStyle) -> None:
     """Draw training curves: loss, perplexity, a validation score and learning rate over the updates.
 
     RUN is the folder of a run, or its name under runs/; it may still be training. Several runs share one figure; each
     has its own colour and the name of its folder. The score is the one by which the recipe chooses weights
-    (training.best_metric), else BLEU or ROUGE-L. Dotted lines separate stages of training. A validation loss that rises
-    while the training loss still falls shows overfitting.
+    (training.best_metric), else BLEU or ROUGE-L; where there is none, the norm of the gradient takes its place. Dotted
+    lines separate stages of training. A validation loss that rises while the training loss still falls shows
+    overfitting.
 
     \b
     Examples:
       nmtkit plot-training runs/demo
       nmtkit plot-training runs/rnnsearch runs/luong runs/transformer -o compared.svg
+      nmtkit plot-training runs/demo --report -o report.html
       nmtkit plot-training runs/mine -o mine.pdf -o mine.png --size 6.5 --font-size 8 --font serif --colours tab10
     """
     for path in output:
         pictures.picture_format(path)
+    if report:
+        if len(runs) != 1 or not output:
+            raise click.UsageError("--report is a page about one run: name the run, and the page with -o FILE.html")
+        save_pictures(output, partial(save_report, find_run(runs[0])[0]))
+        return
     trainings = [training_curves(find_run(run)[0], name) for name, run in zip(titles(runs), runs, strict=True)]
     if output:
         save_pictures(output, partial(save_training, trainings, style=style))

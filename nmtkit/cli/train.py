@@ -25,6 +25,7 @@ from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.processes import available_cores
 from nmtkit.distributed import processes
+from nmtkit.experiment.report import save_report
 from nmtkit.experiment.run import Run, choose_device
 from nmtkit.experiment.stages import StageStarted, more_time_advice
 from nmtkit.metrics import Comparison, Score
@@ -37,6 +38,8 @@ from nmtkit.tasks.task import TASKS
 from nmtkit.training.events import Stopped
 
 EXAMPLES_SHOWN = 5
+COUNTED_AFTER = 60
+"""Seconds of a training for which its operations are counted at the end."""
 MAX_MINUTES = 10_000_000
 
 
@@ -201,6 +204,11 @@ def command(
             own = _test_model(run, place, threads)
             show_changes(score_after(run, place, own, threads), len(run.recipe.data.train.weights) > 1)
             tell(f"training took {stopped.seconds / 60:.1f} minutes")
+            try:  # a fault there is none of the training
+                save_report(run, run.folder.page, count=stopped.seconds > COUNTED_AFTER)
+                tell(f"a page about this training: {run.folder.page}")
+            except Exception as fault:
+                tell(f"{run.folder.page}: the page about this training is not drawn: {fault}")
             if advice := more_time_advice(run, stopped):
                 tell(advice)
 

@@ -1,8 +1,6 @@
 """Decoding speed of a run and training speed of a recipe on this machine, for `nmtkit bench`."""
 
-import importlib.metadata
 import math
-import platform
 import re
 import resource
 import sys
@@ -19,14 +17,13 @@ import torch
 
 from nmtkit import metrics
 from nmtkit.autotune import training as tuning
-from nmtkit.autotune.cache import processor
+from nmtkit.autotune.cache import machine_facts
 from nmtkit.autotune.training import TrainingSpeedConfig, TrainingWorkload
 from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.checkpoints.weights import get_weights
 from nmtkit.core import device as devices
 from nmtkit.core.device import read_clock
 from nmtkit.core.errors import DataError, NmtkitError
-from nmtkit.core.processes import available_cores
 from nmtkit.experiment import checks
 from nmtkit.experiment.loading import DecodingOptions, open_autotuned
 from nmtkit.experiment.run import Run
@@ -212,27 +209,6 @@ def measure_training(workload: TrainingWorkload, data: str, updates: int, rounds
     state = read_state(trainer.optimizer, trainer.parameters)
     speed.checkpoint_mib = sum(one.nbytes for one in (*kept, *state.values())) / (1 << 20)
     return speed
-
-
-def machine_facts(threads: int, device: torch.device) -> dict[str, object]:
-    """Versions, processor, device and threads by name."""
-    return {
-        "nmtkit": library_version("nmtkit"),
-        "torch": str(torch.__version__),  # with its build, as 2.13.0+cu130, which the installed version may leave out
-        "python": platform.python_version(),
-        "processor": processor(),
-        "cores": available_cores(),
-        "threads": threads,
-        "device": devices.describe(device),
-    }
-
-
-def library_version(name: str) -> str:
-    """The version of an installed package."""
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
 
 
 def reset_peak_memory(device: torch.device) -> None:

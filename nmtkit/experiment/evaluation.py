@@ -51,6 +51,8 @@ from nmtkit.translation.inputs import TextModel
 from nmtkit.translation.result import Translation
 from nmtkit.translation.translator import Translator
 
+SAMPLES, SAMPLE_CHARACTERS = 4, 200
+"""Validation examples whose answers are logged, and how much of each text."""
 WARM_UP = 64
 """Sentences translated before the clock starts: the first ones of a process are slow."""
 
@@ -68,6 +70,8 @@ class Validation:
         self.files = require_validation_files(recipe)
         self.examples = list(islice(read_pairs(self.files), most))
         self.store = Store.open(data, "valid")
+        self.samples: list[list[str]] = []
+        """Source, reference and answer of the first examples at the last validation."""
 
     def __call__(self, model: Model) -> dict[str, float]:
         """The metrics of `Recipe.validation_metrics`, loss and perplexity, and the seconds that they took."""
@@ -81,6 +85,9 @@ class Validation:
             system = _SharedTranslator(decoder, self.tokenizers, config, name=recipe.name, max_source_tokens=limit)
         fit, names = _fit(system, self.store, recipe, shared=True), recipe.validation_metrics
         result = TASKS.get(recipe.task).judge(system, self.examples, names, settings.options)
+        first, task = zip(self.examples[:SAMPLES], result.outputs, strict=False), TASKS.get(recipe.task)
+        texts = [(one.src or f"line {one.line}", getattr(one, task.references) or "", out) for one, out in first]
+        self.samples = [[str(text)[:SAMPLE_CHARACTERS] for text in sample] for sample in texts]
         named = dict(zip((*names, "loss", "perplexity"), (*result.scores, *fit), strict=True))
         for direction, scores in _scores_by_direction(recipe, self.files, result, names).items():
             named |= {f"{name} {direction}": score for name, score in zip(names, scores, strict=True)}

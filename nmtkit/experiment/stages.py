@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from nmtkit.autotune.cache import machine_facts
 from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.checkpoints.weights import OPTIMIZER, assign_matching_weights, read_weights, strip_prefix
 from nmtkit.core.files import write_json
@@ -19,7 +20,7 @@ from nmtkit.models.base import Model
 from nmtkit.recipe import Recipe
 from nmtkit.runs.batches import training_batches
 from nmtkit.runs.folder import Notify, RunFolder
-from nmtkit.runs.metrics_log import EarlierStages, MetricsLog
+from nmtkit.runs.metrics_log import EarlierStages, MetricsLog, code_state
 from nmtkit.runs.origin import load_origin_weights
 from nmtkit.runs.saved import SavedRun, SavedStage, build_model
 from nmtkit.streams.batch_stream import BatchStream
@@ -89,7 +90,7 @@ class StagedTraining:
                         return
                 done = done.plus(stage)
             if processes.rank() == 0:
-                _write_result(self.run.folder, stages, shown)
+                _write_result(self.run.folder, stages, shown, self.device)
         finally:
             if self._log is not None:
                 self._log.close()
@@ -108,7 +109,7 @@ class StagedTraining:
                 after = done.updates + int(stage.checkpoints.read_metadata()["update"])
             self._log = MetricsLog(self.run.folder)
             self._log.begin(after)
-        self._log.add(event, stage.name)
+        self._log.add(event, stage.name, self._validation.samples)
 
     def _forget_average(self) -> None:
         average = self.run.folder.average
@@ -127,11 +128,12 @@ class StagedTraining:
         trained, every = (sum(one.numel() for one in model.parameters() if one.requires_grad or of) for of in (0, 1))
         if trained < every:
             self.notify(f"{trained:,} of {every:,} weights are trained; the others are frozen")
+        self._validation = Validation(stage.data, recipe, self.tokenizers)
         return train(
             model=model,
             stream=self._stream(stage, recipe.seed + number, going_on),
             config=recipe.training,
-            evaluate=Validation(stage.data, recipe, self.tokenizers),
+            evaluate=self._validation,
             checkpoints=stage.checkpoints,
             device=self.device,
             resume=going_on,
@@ -194,10 +196,11 @@ class StagedTraining:
         return stream
 
 
-def _write_result(folder: RunFolder, stages: list[SavedStage], event: Event) -> None:
+def _write_result(folder: RunFolder, stages: list[SavedStage], event: Event, device: torch.device) -> None:
     assert isinstance(event, Stopped)
-    ended = {"reason": event.reason, "scheduled": event.scheduled, "updates": event.update}
-    result = {**ended, **_best_and_kept(stages[-1].checkpoints)}
+    ended = {"reason": event.reason, "scheduled": event.scheduled, "updates": event.update, "seconds": event.seconds}
+    machine = {**machine_facts(torch.get_num_threads(), device), "processes": processes.size(), "code": code_state()}
+    result = {**ended, **_best_and_kept(stages[-1].checkpoints), "machine": machine}
     if stages[-1].name:
         result["stages"] = [
             {"name": one.name, "updates": one.checkpoints.read_metadata()["update"], **_best_and_kept(one.checkpoints)}

@@ -35,6 +35,8 @@ class Training:
     """Nats a token, without label smoothing, as `valid_loss`."""
     perplexity: Points = ()
     lr: Points = ()
+    grad_norm: Points = ()
+    """Before clipping."""
     valid_loss: Points = ()
     valid_perplexity: Points = ()
     valid_score: Points = ()
@@ -45,7 +47,7 @@ class Training:
 
 
 def save_training(runs: Sequence[Training], path: str | Path, style: FigureStyle = DEFAULT_STYLE) -> None:
-    """Writes one figure of several runs: loss, perplexity, a score and learning rate over the updates.
+    """Writes one figure of several runs: loss, perplexity, a score (else gradient norm) and learning rate over updates.
 
     A run has a colour; thin lines are training batches, thick ones the validation set, dotted ones borders of stages.
     There is no title unless the `style` has one.
@@ -98,10 +100,13 @@ def save_training(runs: Sequence[Training], path: str | Path, style: FigureStyle
 def _panels(runs: Sequence[Training]) -> list[tuple[str, Curves]]:
     """The title of each panel, and for each run its points of training batches and of the validation set."""
     metrics = dict.fromkeys(run.metric for run in runs if run.valid_score)
+    score: tuple[str, Curves] = (", ".join(metrics) or "score", [((), run.valid_score) for run in runs])
+    if not metrics and any(run.grad_norm for run in runs):  # as of a pretraining
+        score = "gradient norm", [(run.grad_norm, ()) for run in runs]
     return [
         ("loss (nats a token)", [(run.loss, run.valid_loss) for run in runs]),
         ("perplexity", [(run.perplexity, run.valid_perplexity) for run in runs]),
-        (", ".join(metrics) or "score", [((), run.valid_score) for run in runs]),
+        score,
         ("learning rate", [(run.lr, ()) for run in runs]),
     ]
 

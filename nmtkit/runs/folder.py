@@ -67,6 +67,7 @@ class RunFolder:
     train_log = _File("train.log")  # messages of training with timestamps; nothing reads it
     test_output = _File("test.out")  # translations of the test set, one a line
     test_scores = _File("test.json")
+    page = _File("report.html")  # curves, samples, data, machine
     lock = _File("run.lock")  # names the process that holds the lock; never removed
     ctranslate2 = _File("ctranslate2")  # the weights as `--engine ctranslate2` reads them; made anew where it is gone
     replaced = _File("replaced")  # the earlier run, itself a run's folder, until the new one has a checkpoint
@@ -121,7 +122,7 @@ class RunFolder:
     def training_files(self) -> list[Path]:
         """What training wrote and a new training replaces; checkpoints first."""
         parts = [self.checkpoints, self.average, self.metrics, self.tensorboard, self.inference, self.result]
-        more = (self.train_log, self.imported, self.test_output, self.test_scores)
+        more = (self.train_log, self.imported, self.test_output, self.test_scores, self.page)
         return [part for part in (*parts, *more) if part.exists()]
 
     def require_free(self, overwrite: bool) -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -27,7 +28,7 @@ from nmtkit.runs.saved import SavedRun, SavedStage
 from nmtkit.training.events import Evaluated, Event, Saved, Step
 
 _VALID_PREFIX = "valid_"
-_TEXT_KEYS = ("event", "stage")
+_TEXT_KEYS = ("event", "stage", "samples")
 _NO_SCORES = ("loss", "perplexity", "seconds")
 
 
@@ -70,8 +71,8 @@ class MetricsLog:
             purge_step = None if after is None else after + 1
             self._tensorboard = SummaryWriter(str(self.folder.tensorboard), purge_step=purge_step)
 
-    def add(self, event: Event, stage: str = "") -> None:
-        """Writes a `Step` or an `Evaluated`, counted from the first stage; other events are ignored."""
+    def add(self, event: Event, stage: str = "", samples: Sequence[Sequence[str]] = ()) -> None:
+        """Writes a `Step`, or an `Evaluated` with `Validation.samples`, counted from the first stage."""
         if isinstance(event, Step):
             group, values = "train", event.figures()
         elif isinstance(event, Evaluated):
@@ -83,6 +84,8 @@ class MetricsLog:
         for key, value in record.items():
             if isinstance(value, float) and not math.isfinite(value):
                 record[key] = None  # JSON cannot say it
+        if group == "valid" and samples:
+            record["samples"] = samples
         with write_errors(self.path), open(self.path, "a", encoding="utf-8") as file:
             file.write(json.dumps(record, ensure_ascii=False) + "\n")
         if self._tensorboard is not None:
@@ -137,6 +140,11 @@ class MetricsLog:
                 f"{self.path}: ends at update {reached:,}, but the training made {made:,}, so it was cut short; take "
                 f"it from a copy of the run, or delete {self.folder.result} to draw what is left"
             )
+
+    def samples(self) -> list[tuple[int, list[list[str]]]]:
+        """The update of each validation that logged samples, and these: source, reference and answer."""
+        records = [parse_json(line, self.path.name) for line in self._text().split("\n")[:-1] if '"samples"' in line]
+        return [(int(one["update"]), one["samples"]) for one in records]
 
     def _text(self, errors: str = "strict") -> str:
         if self.path.exists() and not self.path.is_file():  # a pipe would be waited for
@@ -207,6 +215,7 @@ def training_curves(run: SavedRun, name: str) -> Training:
         loss=training("nll"),
         perplexity=training("ppl"),
         lr=[(step.update, step.lr) for step in steps],
+        grad_norm=[(step.update, step.grad_norm) for step in steps],
         valid_loss=validation("loss"),
         valid_perplexity=validation("perplexity"),
         valid_score=[(one.update, one.metrics[metric]) for one in validations if metric in one.metrics],
@@ -265,6 +274,7 @@ class TrainLog:
                 file.close()
 
 
+@cache
 def code_state() -> str:
     """The git commit of the package, and whether files were changed since; or that it is in no git checkout."""
     with suppress(OSError, subprocess.SubprocessError):

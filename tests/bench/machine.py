@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from nmtkit.experiment.bench import library_version, machine_facts
+from nmtkit.autotune.cache import library_version, machine_facts
 
 CPU_PRESSURE = Path("/proc/pressure/cpu")
 QUIET = 5.0

@@ -121,3 +121,13 @@ def test_a_look(tmp_path: Path) -> None:
 def test_a_map_gives_curves_their_colours() -> None:
     assert FigureStyle(colours=("tab10",)).series(2) == ["#1f77b4", "#ff7f0e"]
     assert len(set(FigureStyle(colours=("viridis",)).series(4))) == 4
+
+
+def test_the_norm_of_the_gradient_takes_the_place_of_a_score(tmp_path: Path):
+    """As in a pretraining, which is validated by its loss alone."""
+    pretraining = Training("a", loss=[(0, 5.0), (9, 3.0)], grad_norm=[(0, 2.0), (9, 1.0)])
+    save_training([pretraining], tmp_path / "a.svg")
+    assert "gradient norm" in texts(tmp_path / "a.svg")
+    assert "score" not in texts(tmp_path / "a.svg")
+    save_training([pretraining, Training("b", loss=[(0, 5.0)], valid_score=[(9, 1.0)])], tmp_path / "a.svg")
+    assert "BLEU" in texts(tmp_path / "a.svg")

@@ -1,0 +1,75 @@
+"""A page about a training: curves, samples over time, data, machine, and what it cost."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nmtkit.autotune.training import workload_of_run
+from nmtkit.core.errors import DataError, NmtkitError
+from nmtkit.core.formats import parse_json
+from nmtkit.experiment.costs import WHAT_COUNTS, operations_a_token
+from nmtkit.pictures.curves import Points
+from nmtkit.pictures.pages import render, require_html, write_picture
+from nmtkit.runs.metrics_log import MetricsLog, training_curves
+from nmtkit.runs.saved import SavedRun
+from nmtkit.training.events import Step
+
+PUBLISHED = {"wmt14-en-de-transformer-base": 3.3e18, "wmt14-en-de-transformer-big": 2.3e19, "wmt14-en-de-gnmt": 2.3e19}
+"""By recipe, what Vaswani et al. 2017, table 2, print as the cost of its training."""
+_POINTS, _SHOWN = 400, 8
+"""Of a curve, and validations with samples, at most."""
+
+
+def save_report(run: SavedRun, path: Path, count: bool = True) -> None:
+    """Writes the page as one .html file; without `count` the operations, which a small update shows, are left out."""
+    require_html(path)
+    try:
+        write_picture(render("pictures/report.html", _facts(run, count)).encode(), path)
+    except NmtkitError:
+        raise
+    except Exception as fault:  # whatever files hold that were changed by hand
+        raise DataError(f"{run.folder.path}: its logs are damaged ({fault!r}); take a copy of the run") from fault
+
+
+def _facts(run: SavedRun, count: bool) -> dict[str, Any]:
+    folder, curves, log = run.folder, training_curves(run, ""), MetricsLog(run.folder)
+    named = {"ended": folder.result, "tested": folder.test_scores, "data": folder.report}
+    read = {key: parse_json(path.read_bytes(), str(path)) if path.is_file() else {} for key, path in named.items()}
+    steps, samples = [event for _, event in log.read() if isinstance(event, Step)], log.samples()
+    shown = {round(part * (len(samples) - 1) / (_SHOWN - 1)) for part in range(_SHOWN)} if samples else ()
+    charts = [
+        _chart("loss (nats a token)", training=curves.loss, validation=curves.valid_loss),
+        _chart(curves.metric, validation=curves.valid_score),
+        _chart("learning rate", training=curves.lr),
+        _chart("gradient norm", training=curves.grad_norm),
+    ]
+    tokens = sum(step.tokens for step in steps)
+    return read | {
+        "title": f"Training of {folder.path.resolve().name}",
+        "recipe": run.recipe,
+        "charts": [one for one in charts if one["lines"]],
+        "stages": curves.stages,
+        "samples": [samples[number] for number in sorted(shown)],
+        "tokens": tokens,
+        "operations": _operations(run, tokens) if count else "not counted for so short a training",
+        "published": PUBLISHED.get(run.recipe.name),
+        "counted": WHAT_COUNTS,
+    }
+
+
+def _chart(title: str, **lines: Points) -> dict[str, Any]:
+    """Curves with the range of their values, thinned where they have more points than can be seen."""
+    finite = {name: [point for point in points if math.isfinite(point[1])] for name, points in lines.items()}
+    thinned = {name: points[:: -(-len(points) // _POINTS)] for name, points in finite.items() if points}
+    values = [value for points in thinned.values() for _, value in points] or [0.0]
+    last = max([1, *(points[-1][0] for points in thinned.values())])
+    return {"title": title, "lines": thinned, "low": min(values), "high": max(values), "last": last}
+
+
+def _operations(run: SavedRun, tokens: float) -> str:
+    try:
+        return f"{tokens * operations_a_token(workload_of_run(run, torch.device('cpu'))):.2e}"
+    except (NmtkitError, OSError) as fault:
+        return f"not counted: {fault}"

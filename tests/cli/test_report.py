@@ -1,0 +1,87 @@
+"""The page about a training that `train` draws at its end, and `plot-training --report` at any time."""
+
+import html
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from commands import Command, logged, refused, succeeded
+from written import Page
+
+from nmtkit.cli import train
+
+RESUMED = ["--device", "cpu", "--threads", "1", "--resume"]
+
+
+@pytest.fixture
+def run(trained: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(trained, tmp_path / "run"))
+
+
+def drawn(console: Command, run: Path) -> str:
+    succeeded(console("plot-training", run, "--report", "-o", "page.html"))
+    return Path("page.html").read_text(encoding="utf-8")
+
+
+def test_training_ends_with_a_page_that_has_what_was_logged(trained: Path) -> None:
+    page = html.unescape((trained / "report.html").read_text(encoding="utf-8"))
+    steps, validations = logged(trained, "step"), logged(trained, "evaluated")
+    for source, reference, answer in validations[-1]["samples"]:
+        assert f">{source}</td>" in page
+        assert f">{reference}</td>" in page
+        assert f">{answer}</td>" in page
+    assert len(validations[-1]["samples"]) == 4
+    best = max(validations, key=lambda one: one["valid_bleu"])
+    assert f"{best['valid_bleu']:.2f} at update {best['update']}" in page
+    assert f"<td>{torch.__version__}</td>" in page
+    report = json.loads((trained / "data-report.json").read_text(encoding="utf-8"))
+    sums = [one for files in report["files"].values() for one in files.values()]
+    assert [one for one in sums if one not in page] == []
+    curve = page.split('<polyline class="thin" points="')[1].split('"')[0].split()
+    heights = [float(point.split(",")[1]) for point in curve]
+    losses = [step["nll"] for step in steps]
+    assert (heights.index(max(heights)), len(heights)) == (losses.index(min(losses)), len(losses))
+    Page(trained / "report.html").check_stands_alone()
+
+
+def test_a_page_counts_operations_and_shows_texts_as_they_are(run: Path, console: Command) -> None:
+    text = (run / "metrics.jsonl").read_text(encoding="utf-8")
+    source = logged(run, "evaluated")[-1]["samples"][0][0]
+    (run / "metrics.jsonl").write_text(
+        text.replace(json.dumps(source), '"<script>x</script>\\u001b"'), encoding="utf-8"
+    )
+    page = drawn(console, run)
+    assert "<script" not in page
+    assert "&lt;script&gt;x&lt;/script&gt;�" in page
+    counted = page.split("all updates</th><td>")[1].split("<")[0]
+    tokens = sum(step["tokens"] for step in logged(run, "step"))
+    assert float(counted) > 6 * 1000 * tokens  # the model has some thousands of weights
+    shutil.rmtree(run / "data")
+    assert "not counted: " in drawn(console, run)
+
+
+@pytest.mark.parametrize("samples", ["5", '["a"]', '[["a", "b"]]'])
+def test_a_damaged_log_is_one_clear_error(run: Path, console: Command, samples: str) -> None:
+    (run / "result.json").unlink()
+    with (run / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write(f'{{"update": 99, "event": "evaluated", "valid_bleu": 1.0, "samples": {samples}}}\n')
+    refused(console("plot-training", run, "--report", "-o", "page.html"), "logs are damaged")
+
+
+def test_a_page_is_of_one_run(run: Path, console: Command) -> None:
+    refused(console("plot-training", run, run, "--report", "-o", "page.html"), "--report is a page about one run")
+    refused(console("plot-training", run, "--report"), "--report is a page about one run")
+    refused(console("plot-training", run, "--report", "-o", "page.png"), "let the name end in .html")
+
+
+def test_a_page_that_cannot_be_drawn_is_told(
+    corpus: Path, run: Path, console: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ValueError("no ink")
+
+    monkeypatch.setattr(train, "save_report", fail)
+    done = succeeded(console("train", corpus / "tiny.yaml", "--run", run, *RESUMED))
+    assert "the page about this training is not drawn: no ink" in done.err
