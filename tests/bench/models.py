@@ -27,12 +27,16 @@ from nmtkit.models.hierarchical_attention import AttentionClassifier, Hierarchic
 from nmtkit.models.transformer import Transformer
 from nmtkit.objectives.likelihood import likelihood
 from nmtkit.recurrent_models.gnmt import Gnmt
+from nmtkit.recurrent_models.luong import Luong
+from nmtkit.recurrent_models.pointer_generator import PointerGenerator
+from nmtkit.recurrent_models.rnnsearch import RnnSearch
 from nmtkit.recurrent_models.show_and_tell import ShowAndTell
 from nmtkit.recurrent_models.show_attend_tell import ShowAttendTell
 from nmtkit.search.engine import beam_search
 from nmtkit.search.rules import SearchConfig
 from nmtkit.training.config import TrainingConfig
 
+from .attention_floors import BareLuong, BarePointerGenerator, BareRnnSearch
 from .floors import SMOOTHING
 from .models_floors import (
     LABELS,
@@ -75,6 +79,12 @@ def rows(draw: np.random.Generator, count: int, least: int, most: int) -> list[l
 def pairs(draw: np.random.Generator, count: int) -> Batch:
     """Sentences and translations."""
     return collate(rows(draw, count, 20, 25), rows(draw, count, 20, 25))
+
+
+def articles(draw: np.random.Generator, count: int) -> Batch:
+    """A quarter as many, with summaries."""
+    count = (count + 3) // 4
+    return collate(rows(draw, count, 180, 200), rows(draw, count, 30, 40))
 
 
 def running_texts(draw: np.random.Generator, count: int) -> Batch:
@@ -141,6 +151,11 @@ WORK = {
     "hierarchical_attention": ModelWork(HierarchicalAttention, BareClassifier, {}, {}, LABEL, documents),
     "attention_classifier": ModelWork(AttentionClassifier, BareClassifier, {}, {}, LABEL, labelled),
     "convs2s": ModelWork(ConvS2S, BareConvS2S, {}, {}, PAIR, pairs),
+    "rnnsearch": ModelWork(RnnSearch, BareRnnSearch, {}, {"layers": 1}, PAIR, pairs),
+    "luong": ModelWork(Luong, BareLuong, {}, {"layers": 2}, PAIR, pairs),
+    "pointer_generator": ModelWork(
+        PointerGenerator, BarePointerGenerator, {}, {"layers": 1, "coverage": True}, PAIR, articles
+    ),
     "gnmt": ModelWork(Gnmt, BareGnmt, {}, {}, PAIR, pairs),
     "experts": ModelWork(Transformer, BareMixture, {"label_smoothing": SMOOTHING}, MIXTURE, PAIR, pairs),
     "show_and_tell": ModelWork(ShowAndTell, BareShowAndTell, {}, {}, CAPTION, captioned),
