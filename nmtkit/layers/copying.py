@@ -69,18 +69,16 @@ def mix(
     return mixed.view(*vocab_log_probs.shape[:-1], size + n_oov)
 
 
-def mix_wanted(
-    wanted: Tensor, vocab_log_probs: Tensor, attention: Tensor, p_gen: Tensor, src_extended: Tensor
-) -> Tensor:
+def mix_wanted(wanted: Tensor, generated: Tensor, attention: Tensor, p_gen: Tensor, src_extended: Tensor) -> Tensor:
     """What `mix` says of one word of each distribution, `wanted` `(M,)`: `(M,)`.
 
-    The other arguments are those of `mix`, with M rows each. A likelihood needs no more, and no other word is computed.
+    Generated is its log P_vocab `(M,)`, minus infinity where the vocabulary lacks it. The other arguments are those of
+    `mix`, with M rows each. A likelihood needs no more, and no other word is computed.
     """
-    size, dtype = vocab_log_probs.shape[-1], at_least_float32(vocab_log_probs)
+    dtype = at_least_float32(generated)
     attention, p_gen, there = attention.to(dtype), p_gen.to(dtype).squeeze(-1), src_extended == wanted[:, None]
     copied = ((1.0 - p_gen) * (attention * there).sum(-1)).clamp(min=MIN_SHARE).log()
-    of_vocabulary = vocab_log_probs.gather(-1, wanted.clamp(max=size - 1)[:, None]).squeeze(-1)
-    generated = (of_vocabulary + p_gen.clamp(min=MIN_SHARE).log()).masked_fill(wanted >= size, -math.inf)
+    generated = generated + p_gen.clamp(min=MIN_SHARE).log()
     return torch.where(there.any(-1), torch.logaddexp(generated, copied), generated)
 
 

@@ -45,7 +45,7 @@ from nmtkit.layers.copying import mix, mix_wanted
 from nmtkit.layers.inference import Precision
 from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.transformer import DecoderLayer, EncoderLayer, LayerForm
-from nmtkit.models.output import ShortlistedOutput, log_probabilities, project_to_vocabulary
+from nmtkit.models.output import ShortlistedOutput, log_probabilities, log_probabilities_of, project_to_vocabulary
 
 MODELS: Registry["type[Model]"] = Registry("model")
 
@@ -297,7 +297,7 @@ class Model(nn.Module, ABC):
 
     def log_likelihood(self, output: ModelOutput, memory: Any, wanted: Tensor) -> Tensor:
         """What `predict` says of the wanted id of each of M rows, which `ModelOutput.gather` gave: `(M,)`."""
-        return self.predict(output, memory).gather(-1, wanted[:, None]).squeeze(-1)
+        return log_probabilities_of(wanted, self.logits(output, memory))
 
     def forward(self, batch: Batch, keep: Tensor | None = None) -> Tensor:
         """The log-probabilities of teacher forcing, `(B,T,X)`; `(M,X)` of the positions in `keep`, if given."""
@@ -396,8 +396,10 @@ class Decoder(Model, Generic[M, S]):
         """As in any model; of a mixture only the wanted words are computed."""
         if output.copy_gate is None:
             return super().log_likelihood(output, memory, wanted)
-        weights, words = self.copyable(output, memory)
-        return mix_wanted(wanted, log_probabilities(self.logits(output, memory)), weights, output.copy_gate, words)
+        (weights, words), logits = self.copyable(output, memory), self.logits(output, memory)
+        of_vocabulary = log_probabilities_of(wanted.clamp(max=logits.shape[-1] - 1), logits)
+        generated = of_vocabulary.masked_fill(wanted >= logits.shape[-1], -torch.inf)
+        return mix_wanted(wanted, generated, weights, output.copy_gate, words)
 
     def prefill(
         self, prompt: Tensor, state: S, memory: M, cache: KVCache, lengths: Tensor | None = None

@@ -5,10 +5,12 @@ Letters as in `models/base.py`, and V' words of the V.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from nmtkit.data.batch import Rows
 from nmtkit.data.vocabulary import PAD
@@ -87,3 +89,25 @@ def log_probabilities(logits: Tensor) -> Tensor:
     Under autocast a plain `log_softmax` would return 16 bits on a CPU: a log-probability near -8 in steps of 0.03.
     """
     return torch.log_softmax(logits, -1, dtype=at_least_float32(logits))
+
+
+def log_probabilities_of(wanted: Tensor, logits: Tensor) -> Tensor:
+    """What `log_probabilities` says of one wanted word of each row of logits `(M,V)`: `(M,)`, for one backward pass."""
+    found: Tensor = _Wanted.apply(wanted[:, None], logits)  # type: ignore[no-untyped-call]  # torch does not type it
+    return found.squeeze(-1)
+
+
+class _Wanted(torch.autograd.Function):
+    """The gradient `g ([x = y] - p(x))` of log p(y) takes the place of the log-probabilities: no more `(M,V)`."""
+
+    @staticmethod
+    def forward(ctx: Any, wanted: Tensor, logits: Tensor) -> Tensor:
+        log_probs = log_probabilities(logits)
+        ctx.wanted, ctx.dtype, ctx.log_probs = wanted, logits.dtype, [log_probs]
+        return log_probs.gather(-1, wanted)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor]:
+        to_logits: Tensor = ctx.log_probs.pop().exp_().mul_(-gradient)
+        return None, to_logits.scatter_add_(-1, ctx.wanted, gradient).to(ctx.dtype)

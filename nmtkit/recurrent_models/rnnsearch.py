@@ -38,6 +38,7 @@ from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.recurrent import Bridge, BridgeKind, StackedCells, init_weights
 from nmtkit.models.base import MODELS, ModelOutput, VocabularySizes, rows_per_sentence
 from nmtkit.models.output import project_to_vocabulary
+from nmtkit.recurrent_models.loops import Layers, Update, gains, looped_attention, looped_cells
 from nmtkit.recurrent_models.recurrent import AttentionMemory, RecurrentModel, RecurrentState, StackedConfig
 
 
@@ -126,16 +127,20 @@ class RnnSearch(RecurrentModel[AttentionMemory, RnnSearchState]):
     ) -> tuple[ModelOutput, RnnSearchState]:
         """Looks, then updates, or the other way round."""
         embedded = self.dropout(self.tgt_embedding(tokens))  # (N,E)
-        read, context, weights, state = self._step(embedded, state, memory)
+        read, context, weights, state = self._step(embedded, state, memory, (self.attention, self.decoder))
         return ModelOutput(torch.cat([read, embedded, context], -1), weights), state
 
     def unroll(self, batch: Batch, memory: AttentionMemory, need_attention: bool = False) -> ModelOutput:
         """All steps: words are embedded before the loop and features joined after it, each in one go."""
         embedded = self.dropout(self.tgt_embedding(batch.targets.shifted))  # (B,T,E)
         state, draws = self.start(memory), self.attention.draws(batch.soft)
+        layers: Layers = self.attention, self.decoder
+        if gains(embedded):
+            update = looped_cells([one.parameters() for one in self.decoder.cells], self.decoder.dropout)
+            layers = looped_attention(self.attention, memory), update
         states, contexts, looks = [], [], []
         for word in embedded.unbind(1):
-            read, context, weights, state = self._step(word, state, memory, draws)
+            read, context, weights, state = self._step(word, state, memory, layers, draws)
             states.append(read)
             contexts.append(context)
             looks.append(weights)
@@ -148,22 +153,28 @@ class RnnSearch(RecurrentModel[AttentionMemory, RnnSearchState]):
         return project_to_vocabulary(self.output, self.dropout(self.readout(readout.features)), memory.shortlist)
 
     def _step(
-        self, embedded: Tensor, state: RnnSearchState, memory: AttentionMemory, draws: Draws | None = None
+        self,
+        embedded: Tensor,
+        state: RnnSearchState,
+        memory: AttentionMemory,
+        layers: Layers,
+        draws: Draws | None = None,
     ) -> tuple[Tensor, Tensor, Tensor, RnnSearchState]:
         """From words `(N,E)` to states to read `(N,H)`, contexts `(N,M)`, weights `(N,S)` and the next state."""
-        beam = rows_per_sentence(embedded.shape[0], memory)
+        beam, (look, update) = rows_per_sentence(embedded.shape[0], memory), layers
         if state.context is not None:
-            state = self._updated(embedded, state.context, state)
+            state = _updated(update, embedded, state.context, state)
         before = state.hidden[:, -1]
         queries = before.reshape(-1, beam, before.shape[1])  # (B,K,H)
-        contexts, weights = self.attention(queries, memory.keys, memory.values, memory.mask)
+        contexts, weights = look(queries, memory.keys, memory.values, memory.mask)
         contexts = draws.contexts(weights, memory.values) if draws else contexts
         context, weights = contexts.flatten(0, 1), weights.flatten(0, 1)
         if self.update_before_look:
             return before, context, weights, replace(state, context=context)
-        state = self._updated(embedded, context, state)
+        state = _updated(update, embedded, context, state)
         return before if self.read_before_update else state.hidden[:, -1], context, weights, state
 
-    def _updated(self, embedded: Tensor, context: Tensor, state: RnnSearchState) -> RnnSearchState:
-        hidden, cell = self.decoder(torch.cat([embedded, context], -1), state.hidden, state.cell)
-        return replace(state, hidden=hidden, cell=cell)
+
+def _updated(update: Update, embedded: Tensor, context: Tensor, state: RnnSearchState) -> RnnSearchState:
+    hidden, cell = update(torch.cat([embedded, context], -1), state.hidden, state.cell)
+    return replace(state, hidden=hidden, cell=cell)

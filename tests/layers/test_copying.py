@@ -1,7 +1,6 @@
 """The mixed distribution of See et al. 2017, eq. 9: numbers worked by hand, gradients, and what must never happen."""
 
 import math
-from functools import partial
 
 import pytest
 import torch
@@ -71,7 +70,12 @@ def test_of_one_wanted_word_probability_and_gradient_are_those_of_the_mixture(ga
     ]
     wanted = torch.arange(V + OOV).repeat(8)
     gradients = []
-    for mixed in (lambda *parts: mix(*parts, OOV).gather(1, wanted[:, None])[:, 0], partial(mix_wanted, wanted)):
+
+    def of_wanted(vocab: Tensor, *others: Tensor) -> Tensor:
+        generated = vocab.gather(1, wanted.clamp(max=V - 1)[:, None])[:, 0].masked_fill(wanted >= V, -math.inf)
+        return mix_wanted(wanted, generated, *others)
+
+    for mixed in (lambda *parts: mix(*parts, OOV).gather(1, wanted[:, None])[:, 0], of_wanted):
         result = mixed(leaves[0].log_softmax(-1), leaves[1].softmax(-1), leaves[2].sigmoid(), SRC[sentences])
         possible = result.isfinite()
         gradients.append([result, *torch.autograd.grad(result[possible].sum(), leaves)])
