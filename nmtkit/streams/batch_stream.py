@@ -44,7 +44,7 @@ class BatchConfig(Settings):
     processes take at a time none waits for another that has longer sentences. An update then has like lengths too."""
     shuffle_window: int = Field(default=8_000_000, ge=1)
     """An epoch of more examples is not shuffled as a whole, so that memory does not grow with the corpus: blocks of
-    1,024 neighbours come in random order, and the examples of as many blocks as hold so many are shuffled together."""
+    8,192 neighbours come in random order, and the examples of as many blocks as hold so many are shuffled together."""
     block_tokens: int | None = Field(default=None, ge=1)
     """Cut running text into blocks of so many tokens, without padding, for a task whose only column is `tgt`. A batch
     has batch_tokens // block_tokens of them. A document is a line; it is stored whole, whatever `data.max_length` is,

@@ -6,8 +6,8 @@ import numpy as np
 
 from nmtkit.data.batch import Numbers
 
-BLOCK = 1024
-"""Neighbours that come together into a part. They are some pages of each file, which are read but once in an epoch."""
+BLOCK = 8192
+"""Neighbours that come together into a part: much less would map much more, for the kernel maps 64 KiB at a time."""
 
 
 class EpochOrder:
