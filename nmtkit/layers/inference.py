@@ -38,6 +38,8 @@ MIN_ONEDNN_PRODUCTS = 1 << 24
 """Multiplications from which oneDNN's float32 product is worth its longer call, with AVX-512."""
 LARGE, FEW_ROWS = 1 << 18, range(3, 65)
 """Without AVX-512: weights and rows for which oneDNN's float32 product is faster than MKL's."""
+HUGE = 900_000
+"""With AVX-512: weights from which oneDNN's product may be faster for few rows too, which it reads once from memory."""
 MIN_OUTPUTS = 16
 """Maps to fewer numbers, such as gates, are left alone."""
 INT8_MAX = 127
@@ -107,7 +109,7 @@ class Fp32Linear(InferenceLinear):
         self.weight = weight.detach().t().contiguous().t()
         self.has_many = is_supported("fp32")
         self.alike: list[int] = []  # few rows of large maps, for which oneDNN is faster and here has the same sums
-        if self.has_many and weight.numel() >= 4 * LARGE and self.in_features <= 256:
+        if self.has_many and weight.numel() >= HUGE and self.in_features <= 256:
             for rows in (weight.detach()[:count] for count in range(3, 8)):
                 if torch.equal(_onednn(rows, self.many, self.bias, "none"), F.linear(rows, self.weight, self.bias)):
                     self.alike.append(len(rows))
