@@ -1,4 +1,4 @@
-"""Two real processes that talk over gloo on the CPU."""
+"""Real processes that talk over gloo on the CPU."""
 
 import multiprocessing
 import os
@@ -14,23 +14,28 @@ GIVEN = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 """What torchrun tells a process."""
 
 
-def join_as(rank: int, port: int) -> None:
-    """Makes this process one of two."""
-    values = (2, rank, rank, "127.0.0.1", port)
+def join_as(rank: int, port: int, size: int = 2) -> None:
+    """Makes this process one of several."""
+    values = (size, rank, rank, "127.0.0.1", port)
     os.environ.update({name: str(value) for name, value in zip(GIVEN, values, strict=True)})
     torch.set_num_threads(1)
     processes.join(torch.device("cpu"))
 
 
 def start_two(function: Callable[[int, int, str], None], folder: Path) -> None:
-    """Calls a function with rank, port and folder in two processes."""
+    """Calls a function with rank, port and folder in two processes, which end well."""
+    assert start(function, folder, 2) == [0, 0]
+
+
+def start(function: Callable[[int, int, str], None], folder: Path, size: int) -> list[int | None]:
+    """Calls a function with rank, port and folder in some processes; returns their exit codes."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=function, args=(rank, port, str(folder)), daemon=True) for rank in range(2)]
+    processes = [context.Process(target=function, args=(rank, port, str(folder)), daemon=True) for rank in range(size)]
     for process in processes:
         process.start()
     for process in processes:
-        process.join(60)
-    assert [process.exitcode for process in processes] == [0, 0]
+        process.join(120)
+    return [process.exitcode for process in processes]

@@ -1,10 +1,11 @@
 """The processes that torchrun or srun started: who is who, and small messages; alone, every function is a no-op."""
 
+import json
 import os
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from itertools import zip_longest
 from pathlib import Path
@@ -13,13 +14,15 @@ from typing import Any, TypeVar, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
-from nmtkit.core.errors import NmtkitError, TrainingError
+from nmtkit.core.errors import NmtkitError, TrainingError, shorten
 
 T = TypeVar("T")
 
 _groups: dict[str, dist.ProcessGroup] = {}
-"""For small messages, and for the meeting in which it is found who is missing, once one of the others has failed."""
+"""For small messages; for the meeting in which it is found who is missing; and for what the first process prepares."""
 
 _TIMEOUT = timedelta(minutes=10)  # a process that sends no message for so long is taken to be missing
 _TO_MEET = timedelta(minutes=1)  # for all who know that one is missing
@@ -41,17 +44,20 @@ def join(device: torch.device) -> torch.device:
         # Small facts travel between the CPUs, so that reading them does not wait for the GPU. NCCL ends a process
         # whose message does not come without a word, so the small ones, which come after it, must be missed before.
         try:
-            if device.type == "cuda":
-                dist.init_process_group("cpu:gloo,cuda:nccl", timeout=2 * _TIMEOUT, device_id=device)
-            else:
-                dist.init_process_group("gloo", timeout=_TIMEOUT)
+            store, number, count = next(rendezvous("env://", timeout=_TIMEOUT))
+            # Over its restarts torchrun keeps one store, which has the addresses of processes that have ended.
+            store = PrefixStore(f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
+            on_gpu: dict[str, Any] = {"timeout": 2 * _TIMEOUT, "device_id": device} if device.type == "cuda" else {}
+            kind, given = "cpu:gloo,cuda:nccl" if on_gpu else "gloo", {"timeout": _TIMEOUT, **on_gpu}
+            dist.init_process_group(kind, store=store, rank=number, world_size=count, **given)
         except RuntimeError as fault:
             place = ":".join(os.environ.get(name, "?") for name in ("MASTER_ADDR", "MASTER_PORT"))
             raise TrainingError(
                 f"process {os.environ['RANK']} of {os.environ['WORLD_SIZE']} does not find the others at {place} "
-                f"({str(fault).splitlines()[0]}); see whether all were started, and can reach that address"
+                f"({_first_line(fault)}); see whether all were started, and can reach that address"
             ) from fault
-        _groups.update({name: dist.new_group(backend="gloo", timeout=_TIMEOUT) for name in ("messages", "meeting")})
+        waits = {"messages": _TIMEOUT, "meeting": 3 * _TO_MEET, "preparing": _TO_PREPARE}
+        _groups.update({name: dist.new_group(backend="gloo", timeout=most) for name, most in waits.items()})
     return device
 
 
@@ -139,7 +145,7 @@ def run_on_rank_zero(function: Callable[[], None], made: Path | None = None) -> 
             fault = raised
     if is_initialized():
         with naming_who_is_missing():
-            dist.monitored_barrier(_groups.get("meeting"), _TO_PREPARE if rank() else _TIMEOUT)
+            dist.barrier(_groups.get("preparing"))
     failed = broadcast_object(fault is not None)
     if fault is not None:
         raise fault
@@ -182,31 +188,39 @@ def naming_who_is_missing() -> Iterator[None]:
         raise
     except RuntimeError as fault:
         raise TrainingError(
-            f"{_who_is_missing(fault)}. The others cannot go on without it; the last saved state can be resumed, with "
-            f"as many processes or another number (torch says: {str(fault).splitlines()[0]})"
+            f"{_who_is_missing(fault)}, and the others cannot go on; its own message may say why. The last saved state "
+            f"can be resumed, with as many processes or another number (torch: {shorten(_first_line(fault))})"
         ) from fault
 
 
 def _who_is_missing(fault: RuntimeError) -> str:
     if "imed out" not in str(fault):
-        # To one who has ended nothing can be sent; to others it can, and they need not take it.
+        # To one who has ended nothing can be sent; to others it can, and they need not take it. They end, too, once
+        # they know, so that the first ones leave word.
         time.sleep(0.5)
-        ended = []
+        ended: list[int] = []
+        store = dist.distributed_c10d._get_default_store()
         for other in range(size()):
             try:
                 if other != rank():
                     dist.isend(torch.zeros(1), other, group=_groups.get("meeting"))
             except RuntimeError:
                 ended.append(other)
+        with suppress(RuntimeError):  # it ends with process 0 where that is not torchrun's
+            ended = json.loads(store.compare_set("ended", "", json.dumps(ended)))
         return f"{_named(ended)} ended" if ended else "a message between processes failed"
     late = f"did not answer within {_TIMEOUT / timedelta(minutes=1):g} minutes"
     try:
-        dist.monitored_barrier(_groups.get("meeting"), 3 * _TO_MEET if rank() else _TO_MEET, wait_all_ranks=True)
+        dist.monitored_barrier(_groups.get("meeting"), _TO_MEET, wait_all_ranks=True)
     except RuntimeError as absence:
-        if found := re.search(r"Ranks? ([\d, ]+\d) failed", str(absence)):
+        if found := re.search(r"Ranks? ([\d, ]+) failed", str(absence)):
             return f"{_named([int(number) for number in found[1].split(',')])} {late}"
         return f"process 0 {late}" if "imed out" in str(absence) else f"a process {late}: process 0 says which"
     return f"a message {late}"
+
+
+def _first_line(fault: RuntimeError) -> str:
+    return re.sub(r"^\[[^]]*] ", "", str(fault).splitlines()[0])  # without the place in a program
 
 
 def _named(numbers: Sequence[int]) -> str:

@@ -179,10 +179,8 @@ class StagedTraining:
             batches = before * stage.recipe.training.accumulate
             share = f"{batches // now}" if batches % now == 0 else f"{batches // now} or {batches // now + 1}"
             idle = f"; {now - batches} of them have nothing to do, so take {batches}" if batches < now else ""
-            self.notify(
-                f"begun with {before} processes, goes on with {now}: an update keeps its {batches} batches, "
-                f"{share} for each process{idle}"
-            )
+            begun = f"begun with {before} process{'es' if before > 1 else ''}, goes on with {now}"
+            self.notify(f"{begun}: an update keeps its {batches} batches, {share} for each process{idle}")
 
     def _stream(self, stage: SavedStage, seed: int, going_on: bool) -> BatchStream:
         recipe = stage.recipe

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from ranks import GIVEN, join_as, start_two
 from tiny_training import Pace, TinyStream, constant_score, ended, run, settings, steps, tiny_model
 
@@ -42,6 +43,7 @@ def test_each_process_takes_a_gpu_that_it_sees(monkeypatch, local, seen, taken):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: seen)
     monkeypatch.setattr(torch.cuda, "set_device", asked.append)
     monkeypatch.setattr(torch.distributed, "init_process_group", lambda *a, **k: asked.append((a, k["device_id"])))
+    monkeypatch.setattr(processes, "rendezvous", lambda url, timeout: iter([(dist.HashStore(), 0, 8)]))
     monkeypatch.setattr(torch.distributed, "new_group", lambda **k: None)
     monkeypatch.setattr(processes, "_groups", {})
     for name, value in zip(GIVEN, ("8", local, local, "127.0.0.1", "1"), strict=True):
