@@ -315,7 +315,10 @@ class Store:
     def count_longer(self, side: str, limit: int) -> int:
         """Examples with more tokens on a side ("src" or "tgt"), truncated ones included."""
         # Nothing is longer than what was cut to be stored: where anything is over the limit, that is counted as well.
-        longer = sum(int((shard.lengths(side) > limit).sum()) for shard in self._shards)
+        longer = 0
+        for shard in self._shards:
+            longer += int((shard.lengths(side) > limit).sum())
+            shard.release()
         return longer or sum(shard.cut.get(side, 0) for shard in self._shards)
 
     def ids(self, column: str, number: int) -> Ids:
