@@ -5,7 +5,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import timedelta
 from itertools import zip_longest
 from pathlib import Path
@@ -206,7 +206,7 @@ def _who_is_missing(fault: RuntimeError) -> str:
                     dist.isend(torch.zeros(1), other, group=_groups.get("meeting"))
             except RuntimeError:
                 ended.append(other)
-        with suppress(RuntimeError):  # it ends with process 0 where that is not torchrun's
+        if 0 not in ended:  # it may have ended with process 0, where it is not torchrun's
             ended = json.loads(store.compare_set("ended", "", json.dumps(ended)))
         return f"{_named(ended)} ended" if ended else "a message between processes failed"
     late = f"did not answer within {_TIMEOUT / timedelta(minutes=1):g} minutes"
