@@ -101,7 +101,7 @@ def trim_malloc() -> None:
         library.malloc_trim(0)
 
 
-_KERNEL_CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256", "LRU_CACHE_CAPACITY": "256"}
+_KERNEL_CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128", "LRU_CACHE_CAPACITY": "128"}
 """Programs for one shape of a product that oneDNN, and torch for it, keep; by default 1,024 each. All layers of a
 Transformer take about 50 for one shape of batch in bf16, each 0.25 MiB in each cache."""
 
