@@ -38,8 +38,6 @@ from nmtkit.tasks.task import TASKS
 from nmtkit.training.events import Stopped
 
 EXAMPLES_SHOWN = 5
-COUNTED_AFTER = 60
-"""Seconds of a training for which its operations are counted at the end."""
 MAX_MINUTES = 10_000_000
 
 
@@ -204,8 +202,8 @@ def command(
             own = _test_model(run, place, threads)
             show_changes(score_after(run, place, own, threads), len(run.recipe.data.train.weights) > 1)
             tell(f"training took {stopped.seconds / 60:.1f} minutes")
-            try:  # a fault there is none of the training
-                save_report(run, run.folder.page, count=stopped.seconds > COUNTED_AFTER)
+            try:  # a fault there is none of the training; counting operations is for those of more than a minute
+                save_report(run, run.folder.page, count=stopped.seconds > 60)
                 tell(f"a page about this training: {run.folder.page}")
             except Exception as fault:
                 tell(f"{run.folder.page}: the page about this training is not drawn: {fault}")

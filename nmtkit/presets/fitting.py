@@ -70,6 +70,8 @@ class FittedPreset(ProposedRecipe):
         """How often the text is read within the limit; None where the speed was not measured, here and below."""
         self.total_minutes: float | None = None
         """For all planned updates, without the limit."""
+        # Where the time is given, validations must not use it up: a search costs as much as several updates.
+        self._validated = min(200, max(30, round(40 * limit))) if limit else None
         self._plan = PLANS[self.extends]
         self._preset = load_yaml(bundled_path("recipes", f"{self.extends}.yaml"))[0]
         self._words = max(size.src.words, size.tgt.words)
@@ -137,8 +139,7 @@ class FittedPreset(ProposedRecipe):
         self._set("training", **self._training(updates, batch_tokens, self._limit))
         if self.size.one_text:  # whose validation needs no search
             return
-        # Where the time is given, validations must not use it up: a search costs as much as several updates.
-        self._set("evaluation", max_sentences=200 if self._limit else 500)
+        self._set("evaluation", max_sentences=self._validated or 500)
         if not self.size.tgt.spaced:
             self._set("evaluation", tokenize="char")
             because = "the target has no spaces between words, so BLEU counts characters"
@@ -173,6 +174,7 @@ class FittedPreset(ProposedRecipe):
         training = self._training(updates, batch_tokens, minutes)
         self._set("training", **training | ({"max_minutes": float(self._limit)} if self._limit else {}))
         self._set("search", max_length=longest[1] + 20)
+        self._set("evaluation", max_sentences=self._validated or self._preset["evaluation"]["max_sentences"])
         *first, last = self._preset["stages"]
         second = {**last["training"], **self._training(covering, batch_tokens, second_minutes)}
         if second["schedule"] == training["schedule"]:
@@ -245,7 +247,7 @@ class FittedPreset(ProposedRecipe):
             because = "you asked for it; the learning rate falls to zero within it, however fast the machine is"
             if self.speed:
                 because += f"; this one makes about {expected:,} updates in {minutes:g} min, which read the text "
-                because += f"{expected / a_pass:.2g} times, where {updates / a_pass:.2g} are the rule for so much text"
+                because += f"{expected / a_pass:.3g} times, where {updates / a_pass:.3g} are the rule for so much text"
             self.explain("training.max_minutes", f"{self._limit:g}", because)
         if self.speed:
             self.minutes = expected * batch_tokens / self.speed
