@@ -18,8 +18,7 @@ from nmtkit.training.events import Step
 
 PUBLISHED = {"wmt14-en-de-transformer-base": 3.3e18, "wmt14-en-de-transformer-big": 2.3e19, "wmt14-en-de-gnmt": 2.3e19}
 """By recipe, what Vaswani et al. 2017, table 2, print as the cost of its training."""
-_POINTS, _SHOWN = 400, 8
-"""Of a curve, and validations with samples, at most."""
+_POINTS, _SHOWN = 400, 8  # of a curve, and validations with samples, at most
 
 
 def save_report(run: SavedRun, path: Path, count: bool = True) -> None:
