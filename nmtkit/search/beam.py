@@ -21,6 +21,8 @@ BLOCK = 64
 """A first pass looks at the maxima of blocks of so many columns; a multiple of the vector width, about sqrt(X)."""
 SORTED_DIRECTLY = 4096
 """Values up to which a CPU sorts them faster than it makes integer keys of them."""
+FEW_ROWS = 4
+"""Rows up to which a CPU does not ask whether values are tied: a step that is captured cannot."""
 NO_TOKEN = -1
 
 
@@ -163,7 +165,7 @@ def top_continuations(
     """
     n_sentences, width = scores.shape
     n_tokens = log_probs.shape[1]
-    rest = n_tokens % BLOCK
+    size = min(BLOCK, n_tokens)
     tops = block_tops(log_probs, BLOCK) if tops is None else tops
     n_blocks = tops.shape[1]
     block_scores = (tops.view(n_sentences, width, n_blocks) + scores[:, :, None]).view(n_sentences, -1)
@@ -171,21 +173,20 @@ def top_continuations(
     blocks = stable_topk(block_scores, min(count, width * n_blocks))[1].sort(1)[0]  # (B,c)
 
     parents = blocks // n_blocks
-    firsts = blocks * BLOCK
-    if rest:  # the last block of each row is shorter
-        firsts = torch.sub(firsts, parents, alpha=BLOCK - rest)
-    flat = firsts[:, :, None] + torch.arange(BLOCK, device=scores.device)  # (B,c,BLOCK)
-    whole = log_probs.reshape(n_sentences, -1)
-    last = whole.shape[1] - 1
-    inside = whole.gather(1, (flat.clamp(max=last) if rest else flat).view(n_sentences, -1)).view_as(flat)
-    if rest:
-        inside = inside.masked_fill(flat >= ((parents + 1) * n_tokens)[:, :, None], -INFINITY)
-    inside = (inside + scores.gather(1, parents)[:, :, None]).view(n_sentences, -1)
+    columns = torch.sub(blocks, parents, alpha=n_blocks) * BLOCK
+    # The last block of a row, which may be shorter, is read with columns of the one before it.
+    firsts = torch.add(columns.clamp(max=n_tokens - size), parents, alpha=n_tokens)
+    whole = log_probs.reshape(-1)
+    windows = whole.as_strided((len(whole) - size + 1, size), (1, 1), whole.storage_offset())
+    places = torch.arange(n_sentences, device=scores.device)[:, None] * (width * n_tokens) + firsts
+    inside = windows.index_select(0, places.flatten()).view(*firsts.shape, size)
+    inside = inside + scores.gather(1, parents)[:, :, None]
+    if rest := n_tokens % size:
+        inside[:, :, : size - rest].masked_fill_((columns > n_tokens - size)[:, :, None], -INFINITY)
+    inside = inside.view(n_sentences, -1)
     missing = max(0, count - inside.shape[1])
     values, places = stable_topk(inside, count - missing)
-    numbers = flat.view(n_sentences, -1).gather(1, places)
-    if rest:  # a column behind the end stands for none
-        numbers = numbers.clamp(max=last)
+    numbers = firsts.gather(1, places // size) + places % size
     if missing:
         values, numbers = pad(values, (0, missing), value=-INFINITY), pad(numbers, (0, missing))
     return values, numbers
@@ -199,6 +200,11 @@ def stable_topk(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     if values.dtype != torch.float32 or values.device.type != "cpu" or values.numel() <= SORTED_DIRECTLY:
         ordered, places = values.sort(dim=1, descending=True, stable=True)
         return ordered[:, :count], places[:, :count]
+    if len(values) > FEW_ROWS and count:
+        best, places = values.topk(count, 1)
+        is_tied = torch.count_nonzero(values == best[:, -1:]) > len(values)  # with one that is not among the best
+        if not bool(is_tied.logical_or_(~(best[:, :-1] > best[:, 1:]).all())):
+            return best, places
     # Read as integers, the bits of positive floats are in order, those of negative ones in reverse. The place comes
     # behind them, so that all keys differ.
     last = values.shape[1] - 1

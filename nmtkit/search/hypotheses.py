@@ -6,6 +6,7 @@ steps at most, n hypotheses wanted for each sentence.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any, cast
 
 import numpy as np
@@ -88,15 +89,17 @@ class _Steps:
     """The steps of finished sentences, on the CPU."""
 
     def __init__(self, sentences: Sequence[SentenceRecord], spans: Sequence[CompactionSpan]) -> None:
-        self._sentences, self._spans = sentences, spans
-        ends = np.array([one.end for one in sentences])
-        self._starts = np.array([one.start for one in sentences])
-        self.counts = ends - self._starts + 1
+        self._sentences = sentences
+        ends, starts = np.array([one.end for one in sentences]), np.array([one.start for one in sentences])
+        self.counts = ends - starts + 1
         """How many steps each sentence has made, `(B,)`."""
-        self._rows = []  # of the sentences in each span, the last span first
+        self._parts = []  # of each span with results: where they go to, and where they come from
         rows = np.array([one.slot for one in sentences])
         for span in reversed(spans):
-            self._rows.append(rows)
+            if span.results:
+                step = np.arange(span.start, span.start + len(span.results))[:, None] - starts + 1  # (t,B)
+                at, sentence = np.nonzero((step > 0) & (step < self.counts))
+                self._parts.append((span.results, (step[at, sentence], sentence), (at, rows[sentence])))
             if len(span.kept):
                 earlier = ends > span.start  # the others were finished before, in a slot of an earlier span
                 rows = np.where(earlier, span.kept[np.where(earlier, rows, 0)], rows)
@@ -114,15 +117,15 @@ class _Steps:
 
     def gather(self, pick: Callable[[LoggedStep], Tensor]) -> npt.NDArray[Any]:
         """One tensor `(*,C)` of each step, `(T,B,C)`; undefined behind the last step of a sentence."""
-        first = torch.stack([pick(one.first)[one.row] for one in self._sentences]).cpu().numpy()
+        read: dict[int, npt.NDArray[Any]] = {}
+        for one in self._sentences:
+            if id(one.first) not in read:
+                read[id(one.first)] = pick(one.first).cpu().numpy()
+        first = np.stack([read[id(one.first)][one.row] for one in self._sentences])
         whole = np.zeros((int(self.counts.max()), *first.shape), first.dtype)
         whole[0] = first
-        for span, rows in zip(self._spans, reversed(self._rows), strict=True):
-            if span.results:
-                part = torch.stack([pick(result) for result in span.results]).cpu().numpy()
-                step = np.arange(span.start, span.start + len(part))[:, None] - self._starts + 1  # (t,B)
-                at, sentence = np.nonzero((step > 0) & (step < self.counts))
-                whole[step[at, sentence], sentence] = part[at, rows[sentence]]
+        for results, to, origin in self._parts:
+            whole[to] = torch.stack([pick(result) for result in results]).cpu().numpy()[origin]
         return whole
 
     def gather_inherited(
@@ -190,24 +193,26 @@ def read_hypotheses(
     steps = _Steps(sentences, spans)
     score, finished, last, candidate = steps.rank(n_best, config)
     tokens, log_probs, parents = steps.trace_back(last, candidate)
+    with np.errstate(invalid="ignore"):  # of what is undefined
+        token_log_probs = np.diff(log_probs, prepend=0.0)
     attention = steps.gather_inherited(lambda result: result.attention, parents)  # (T,B,2n,S)
     p_gen = steps.gather_inherited(lambda result: result.copy_gate, parents)  # (T,B,2n,1)
 
     def hypothesis(row: int, which: int) -> Hypothesis:
         length, has_ended = int(last[row, which]) + 1, bool(finished[row, which])
-        sums, sentence = log_probs[row, which, :length], sentences[row]
+        sentence = sentences[row]
         ids = sentence.extended_ids(tokens[row, which, :length].tolist(), size)
         return Hypothesis(
             ids=ids[:-1] if has_ended else ids,
             finished=has_ended,
             score=float(score[row, which]),
-            log_prob=float(sums[-1]),
-            token_log_probs=np.diff(sums, prepend=0.0).tolist(),
+            log_prob=float(log_probs[row, which, length - 1]),
+            token_log_probs=token_log_probs[row, which, :length].tolist(),
             attention=None if attention is None else attention[:length, row, which, : sentence.length].copy(),
             p_gen=None if p_gen is None else p_gen[:length, row, which, 0].tolist(),
         )
 
     return [
-        [hypothesis(row, which) for which in np.flatnonzero(scores > -INFINITY)[:n_best]]
-        for row, scores in enumerate(score)
+        [hypothesis(row, which) for which in [*compress(range(len(there)), there)][:n_best]]
+        for row, there in enumerate((score > -INFINITY).tolist())
     ]

@@ -309,6 +309,18 @@ def test_of_equal_values_the_first_come_first(dtype: torch.dtype, few: int, monk
     assert 1 in stable_topk(-damaged, 2)[1].tolist()[0]
 
 
+@pytest.mark.parametrize(("better", "equal"), [(0, 1), (0, 4), (2, 3), (4, 2)])
+def test_of_many_rows_the_best_five_come_in_order_even_among_equals(better: int, equal: int) -> None:
+    generator = torch.Generator().manual_seed(equal)
+    values = torch.rand(40, 200, generator=generator)
+    columns = torch.rand(40, 200, generator=generator).topk(better + equal, 1)[1]
+    values.scatter_(1, columns, torch.arange(better + equal).clamp(min=equal - 1).float().expand_as(columns) + 1)
+    ordered, places = values.sort(dim=1, descending=True, stable=True)
+    best, found = stable_topk(values, 5)
+    assert torch.equal(best, ordered[:, :5])
+    assert torch.equal(found, places[:, :5])
+
+
 @pytest.mark.parametrize("extra", [0, 1, 63, 200])
 def test_wider_distributions_change_nothing_even_among_equals(extra: int) -> None:
     """Unknown words of other sentences add columns that are impossible here."""
