@@ -102,7 +102,8 @@ def looped_cells(layers: Iterable[Iterable[Tensor]], dropout: Callable[[Tensor],
             if cell is None:
                 (gates, new), (more, own) = (torch.split(one, [2 * size, size], 1) for one in (gates, more))
                 reset, update = (gates + more).sigmoid().chunk(2, 1)
-                states.append(torch.lerp((new + reset * own).tanh(), before, update))
+                new = (new + reset * own).tanh()
+                states.append(torch.lerp(new, before.to(new.dtype), update))  # the first state may be of another type
             else:
                 enter, forget, new, leave = (gates + more).chunk(4, 1)
                 cells.append(forget.sigmoid() * cell[:, number] + enter.sigmoid() * new.tanh())
