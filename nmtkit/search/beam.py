@@ -178,7 +178,8 @@ def top_continuations(
     firsts = torch.add(columns.clamp(max=n_tokens - size), parents, alpha=n_tokens)
     whole = log_probs.reshape(-1)
     windows = whole.as_strided((len(whole) - size + 1, size), (1, 1), whole.storage_offset())
-    places = torch.arange(n_sentences, device=scores.device)[:, None] * (width * n_tokens) + firsts
+    begins = torch.arange(0, len(whole), width * n_tokens, device=scores.device)
+    places = begins[:, None] + firsts
     inside = windows.index_select(0, places.flatten()).view(*firsts.shape, size)
     inside = inside + scores.gather(1, parents)[:, :, None]
     if rest := n_tokens % size:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import torch
-from numpy.random import Generator
 
 from nmtkit.core.errors import CheckpointError
 from nmtkit.core.settings import Field, Settings, field_validator, model_validator
@@ -310,7 +309,9 @@ class BatchStream(Iterator[Batch]):
                         yield number, batch
                         number += 1
 
-    def _start_part(self, order: Numbers, draw: Generator) -> tuple[Any, Numbers, int, Generator]:
+    def _start_part(
+        self, order: Numbers, draw: "np.random.Generator"
+    ) -> tuple[Any, Numbers, int, "np.random.Generator"]:
         """For a part of an epoch: what members of batches belong to, all members in order, their size, and `draw`."""
         return None, order, len(order), draw
 

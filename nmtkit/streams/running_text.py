@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.random import Generator
 from typing_extensions import override
 
 from nmtkit.data.batch import Batch, Numbers, Targets
@@ -105,7 +104,9 @@ class BlockStream(BatchStream):
         return f"{super().identity} in blocks"
 
     @override
-    def _start_part(self, order: Numbers, draw: Generator) -> tuple[Any, Numbers, int, Generator]:
+    def _start_part(
+        self, order: Numbers, draw: "np.random.Generator"
+    ) -> tuple[Any, Numbers, int, "np.random.Generator"]:
         store = self._store
         text = RunningText(store.lengths("tgt", order), lambda n: store.ids("tgt", int(order[n])), self._config)
         return text, draw.permutation(len(text)), text.size, draw

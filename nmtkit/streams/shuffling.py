@@ -30,7 +30,7 @@ class EpochOrder:
         """The number of parts."""
         return 1 if self._parts is None else len(self._parts)
 
-    def part(self, number: int) -> tuple[Numbers, np.random.Generator]:
+    def part(self, number: int) -> tuple[Numbers, "np.random.Generator"]:
         """The examples of a part in their order, and what draws whatever else is random in it."""
         if self._parts is None:
             return self._whole(), self._draw

@@ -11,6 +11,7 @@ from nmtkit.autotune import cache
 from nmtkit.autotune import training as tuning
 from nmtkit.cli import train
 from nmtkit.core import device as devices
+from nmtkit.distributed import processes
 from nmtkit.experiment import evaluation
 from nmtkit.experiment.loading import DecodingOptions
 from nmtkit.experiment.run import Run, choose_device
@@ -117,9 +118,9 @@ def test_a_training_that_leaves_its_threads_open_begins_with_every_core(corpus: 
     assert torch.get_num_threads() == 5
 
 
-@pytest.mark.parametrize(("together", "processes"), [(1, 3), (2, 7)])
+@pytest.mark.parametrize(("together", "workers"), [(1, 3), (2, 7)])
 def test_preprocessing_takes_the_cores_of_all_processes(
-    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: int, processes: int
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: int, workers: int
 ) -> None:
     """Of several processes, which have few threads each, one does it while the others wait."""
 
@@ -133,4 +134,4 @@ def test_preprocessing_takes_the_cores_of_all_processes(
     loaded = recipe.load(corpus / "tiny.yaml")
     with pytest.raises(Reached) as reached:
         train.begin_training(loaded, str(tmp_path / "run"), False)
-    assert reached.value.args == (processes,)
+    assert reached.value.args == (workers,)
