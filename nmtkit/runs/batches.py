@@ -1,6 +1,7 @@
 """The batches that a recipe trains on, and those that its loss is measured on."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 
@@ -12,18 +13,20 @@ from nmtkit.objectives.objective import build_objectives
 from nmtkit.recipe import Recipe
 from nmtkit.streams.batch_stream import BatchStream, Corruption, sorted_batches, widest_batch
 from nmtkit.streams.running_text import BlockStream, blocks_in_order
+from nmtkit.streams.sampled_text import SampledStream
 
 
 def training_batches(recipe: Recipe, store: Store, tokenizers: Tokenizers, seed: int) -> BatchStream:
     """The batches of all processes in a training by a recipe, or by a stage's recipe."""
     if recipe.batch.is_auto:
         raise RecipeError("batch.batch_tokens: `auto` is found by `nmtkit train` alone; give a number here")
-    stream = BatchStream if recipe.batch.block_tokens is None else BlockStream
+    stream: Callable[..., BatchStream] = BatchStream if recipe.batch.block_tokens is None else BlockStream
+    if tokenizers.sampling:
+        stream = partial(SampledStream, tokenizers=tokenizers)
     return stream(
         store,
         recipe.batch,
         seed,
-        tokenizers=tokenizers,
         limits=recipe.data.truncation,
         weights=recipe.data.train.epoch_weights(store.by_file),
         corrupt=_corruption(recipe, tokenizers),

@@ -1,7 +1,6 @@
 """The batches of a stored split: of similar length, in an order that depends on seed and epoch only."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -9,11 +8,9 @@ import torch
 
 from nmtkit.core.errors import CheckpointError
 from nmtkit.core.settings import Field, Settings, field_validator, model_validator
-from nmtkit.corpus.config import TEXT_COLUMNS
 from nmtkit.data.batch import Batch, Numbers, collate
 from nmtkit.data.store import Store
-from nmtkit.data.tokenizers import Tokenizers
-from nmtkit.data.vocabulary import SPECIALS, UNK
+from nmtkit.data.vocabulary import UNK
 from nmtkit.streams.shuffling import EpochOrder
 
 LengthLimits: TypeAlias = tuple[int, int]
@@ -116,7 +113,7 @@ def bucket_by_length(
     return [order[part].tolist() for part in _cut(widths[order], batch_tokens, batch_size)]
 
 
-def _load(
+def load(
     store: Store, numbers: Numbers, limits: LengthLimits | None, sampled: Mapping[str, Sequence[Any]] | None = None
 ) -> Batch:
     """The batch of these examples, truncated; target words that only the removed part of a source has become UNK.
@@ -148,12 +145,19 @@ def _load(
     return collate(src, tgt, extended, tgt_extended, n_oov, links, features=features, labels=labels)
 
 
-def widths(store: Store, limits: LengthLimits | None, numbers: Numbers) -> tuple[Numbers, Numbers]:
-    """Widths of sources (or features) and targets of these examples, with EOS, `(n,)` each; 0 where there are none."""
+def widths(
+    store: Store, limits: LengthLimits | None, numbers: Numbers, sampled: Mapping[str, Sequence[Any]] | None = None
+) -> tuple[Numbers, Numbers]:
+    """Widths of sources (or features) and targets of these examples, with EOS, `(n,)` each; 0 where there are none.
+
+    `sampled` is that of `load`.
+    """
     found = []
     for column, limit in zip(("src" if store.has("src") else "features", "tgt"), limits or (None, None), strict=True):
         lengths: Numbers = np.zeros(len(numbers), dtype=np.int32)
-        if store.has(column):
+        if sampled and column in sampled:
+            lengths = np.array([len(ids) + 1 for ids in sampled[column]])
+        elif store.has(column):
             lengths = store.lengths(column, numbers) + 1
         found.append(lengths if limit is None or column == "features" else np.minimum(lengths, limit + 1))
     return found[0], found[1]
@@ -171,7 +175,7 @@ def widest_batch(store: Store, batch_tokens: int, limits: LengthLimits | None, c
     """As many of the longest examples as have so many padded tokens; of a small corpus some come more than once."""
     wider = np.maximum(*widths(store, limits, np.arange(len(store))))
     order = np.argsort(-wider, kind="stable")
-    return corrupted(_load(store, np.resize(order, max(1, batch_tokens // int(wider.max()))), limits), corrupt, 0, 0, 0)
+    return corrupted(load(store, np.resize(order, max(1, batch_tokens // int(wider.max()))), limits), corrupt, 0, 0, 0)
 
 
 def sorted_batches(
@@ -184,7 +188,7 @@ def sorted_batches(
     """
     batches = length_batches(*widths(store, limits, np.arange(len(store))), BatchConfig(batch_tokens=batch_tokens))
     for number, members in enumerate(batches):
-        yield corrupted(_load(store, members, limits), corrupt, number)
+        yield corrupted(load(store, members, limits), corrupt, number)
 
 
 class BatchStream(Iterator[Batch]):
@@ -195,22 +199,20 @@ class BatchStream(Iterator[Batch]):
 
     With weights an epoch has the pairs of each file as often as its weight; `seed` and epoch choose the pairs of a
     fraction. `corrupt` is seeded by (seed, epoch, batch). Memory: that of `EpochOrder`.
-
-    Tokenizers that sample cut every batch anew from the stored text, seeded by (seed, epoch, batch), which gives
-    neither links nor extended ids. Budgets count the tokens of the best cut, so such a batch may be somewhat wider.
     """
+
+    _cuts_anew = False
+    """Whether a window is cut into tokens when its turn comes; then it depends on none before it."""
 
     def __init__(
         self,
         store: Store,
         config: BatchConfig,
         seed: int,
-        tokenizers: Tokenizers | None = None,
         limits: LengthLimits | None = None,
         weights: Sequence[float] = (),
         corrupt: Corruption | None = None,
     ) -> None:
-        self._tokenizers = tokenizers if tokenizers is not None and tokenizers.sampling else None
         self._store = store
         self._config = config
         self._seed = seed
@@ -259,17 +261,7 @@ class BatchStream(Iterator[Batch]):
 
     def _load(self, epoch: int, number: int, members: Any) -> Batch:
         """The batch with this number in an epoch."""
-        seed = int(np.random.SeedSequence((self._seed, epoch, number)).generate_state(1)[0])
-        sampled = {}
-        for column, tokenizer in (self._tokenizers or {}).items():
-            if tokenizer.config.sampling:
-                texts = [self._store.text(column, row) for row in members.tolist()]
-                cut = tokenizer.encode_many(texts, seed + TEXT_COLUMNS.index(column))
-                first, last = len(SPECIALS), tokenizer.vocabulary.n_specials
-                stored = [self._store.ids(column, row).tolist() for row in members.tolist()]
-                tags = [takewhile(range(first, last).__contains__, row) for row in stored]
-                sampled[column] = [[*before, *row] for before, row in zip(tags, cut, strict=True)]
-        return _load(self._store, members, self._limits, sampled)
+        return load(self._store, members, self._limits)
 
     def _begin(self, epoch: int, examples: int = 0) -> None:
         """Goes to the beginning of an epoch, or of the part that has the batch after so many examples."""
@@ -302,9 +294,16 @@ class BatchStream(Iterator[Batch]):
                 continue
             number = part << 32  # batches of other parts need not be counted, nor known
             # A window is sorted when its turn comes.
+            begun, end = number, 0
             for window in np.array_split(order, max(1, -(-len(order) // self._config.sort_window))):
-                batches = self._batches_of_window(text, window)
-                for first in draw.permutation(-(-len(batches) // self._config.group)) * self._config.group:
+                own = draw
+                if self._cuts_anew:
+                    number, own, end = begun + end, draw.spawn(1)[0], end + len(window)
+                    if end < len(order) and self._examples + len(window) <= examples:
+                        self._examples += len(window)
+                        continue
+                batches = self._batches_of_window(text, window, own)
+                for first in own.permutation(-(-len(batches) // self._config.group)) * self._config.group:
                     for batch in batches[first : first + self._config.group]:
                         yield number, batch
                         number += 1
@@ -315,8 +314,8 @@ class BatchStream(Iterator[Batch]):
         """For a part of an epoch: what members of batches belong to, all members in order, their size, and `draw`."""
         return None, order, len(order), draw
 
-    def _batches_of_window(self, text: Any, window: Numbers) -> list[Any]:
-        """The members of each batch of a window of the order."""
+    def _batches_of_window(self, text: Any, window: Numbers, draw: "np.random.Generator") -> list[Any]:
+        """The members of each batch of a window of the order; `draw` gives what is random in it."""
         return [window[rows] for rows in length_batches(*widths(self._store, self._limits, window), self._config)]
 
     def _size(self, members: Any) -> int:

@@ -112,7 +112,7 @@ class BlockStream(BatchStream):
         return text, draw.permutation(len(text)), text.size, draw
 
     @override
-    def _batches_of_window(self, text: RunningText, window: Numbers) -> list[Any]:
+    def _batches_of_window(self, text: RunningText, window: Numbers, draw: "np.random.Generator") -> list[Any]:
         return [(text, blocks) for blocks in text.batches(window)]
 
     @override

@@ -19,6 +19,7 @@ from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, PAD
 from nmtkit.streams.batch_stream import BatchConfig, BatchStream, bucket_by_length, sorted_batches
+from nmtkit.streams.sampled_text import SampledStream
 
 Build = Callable[..., Store]
 Ids = tuple[tuple[int, ...], tuple[int, ...]]
@@ -224,7 +225,7 @@ def test_sampling_cuts_anew_each_time_and_resumes_exactly(pairs: list[Example], 
     sampling = learn_tokenizers(TokenizerConfig(kind="bpe", vocab_size=120, sampling=0.2), pairs)
     store = build(pairs[:60], sampling, keep_text=True)
     config = BatchConfig(batch_tokens=10_000)
-    stream = BatchStream(store, config, seed=1, tokenizers=sampling)
+    stream = SampledStream(store, config, seed=1, tokenizers=sampling)
     first, second = next(stream), next(stream)
     assert first.size == second.size == 60
     texts = Counter(pair.src for pair in pairs[:60])
@@ -232,9 +233,37 @@ def test_sampling_cuts_anew_each_time_and_resumes_exactly(pairs: list[Example], 
         assert Counter(sampling.src.decode(src) for src, _ in rows(batch)) == texts
     cuts = [{sampling.src.decode(src): src for src, _ in rows(batch)} for batch in (first, second)]
     assert sum(cuts[0][text] != cuts[1][text] for text in texts) > 50
-    resumed = BatchStream(store, config, seed=1, tokenizers=sampling)
+    resumed = SampledStream(store, config, seed=1, tokenizers=sampling)
     resumed.restore({"epoch": 1, "examples": 0})
     assert same(next(resumed), second)
+
+
+def test_texts_cut_anew_have_like_lengths_and_any_place_is_found_again(pairs: list[Example], build: Build) -> None:
+    sampling = learn_tokenizers(TokenizerConfig(kind="bpe", vocab_size=120, sampling=0.4), pairs)
+    store = build(pairs, sampling, keep_text=True)
+
+    def stream() -> SampledStream:
+        config = BatchConfig(batch_tokens=200, sort_window=len(pairs) // 3)
+        return SampledStream(store, config, seed=1, tokenizers=sampling, corrupt=noise)
+
+    straight, other = stream(), stream()
+    states, batches = [], []
+    while straight.epoch < 1:
+        states.append(straight.state())
+        batches.append(next(straight))
+        if len(batches) % 2:
+            other.skip()
+        else:
+            assert same(next(other), batches[-1])
+    assert all(max(one.inputs.ids.numel(), one.targets.ids.numel()) <= 200 for one in batches)
+    assert sum(one.n_tokens for one in batches) > 0.85 * sum(one.targets.ids.numel() for one in batches)
+    for state, batch in [*zip(states, batches, strict=True)][:: len(batches) // 8]:
+        resumed = stream()
+        resumed.restore(state)
+        assert resumed.state() == state
+        again = next(resumed)
+        assert same(again, batch)
+        assert torch.equal(again.labels, batch.labels)
 
 
 # Corruption for denoising.

@@ -1,6 +1,7 @@
 """Corpora with tags: special tokens before sources, for the language to write or for back-translations."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from nmtkit.data.store import Store
 from nmtkit.experiment.run import Run
 from nmtkit.metrics import score_all
 from nmtkit.streams.batch_stream import BatchConfig, BatchStream
+from nmtkit.streams.sampled_text import SampledStream
 from nmtkit.tasks.builtin import TRANSLATION
 from nmtkit.training.events import Evaluated
 from nmtkit.translation.requests import Request
@@ -98,7 +100,8 @@ def test_every_source_begins_with_its_tags(kind: str, model: str, folder: Path) 
         if model == "pointer_generator":
             assert store.ids("src_extended", number).tolist()[: len(before)] == before
             assert len(store.ids("src_extended", number)) == len(store.ids("src", number))
-    stream = BatchStream(store, BatchConfig(batch_tokens=10_000), 1, tokenizers)
+    kinds = partial(SampledStream, tokenizers=tokenizers) if tokenizers.sampling else BatchStream
+    stream = kinds(store, BatchConfig(batch_tokens=10_000), 1)
     firsts = sorted(row[0] for row in next(stream).inputs.ids.tolist())
     assert firsts == [4] * 12 + [5] * 6, "tags stay before sources that are cut anew"
 
