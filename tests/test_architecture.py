@@ -107,6 +107,16 @@ def test_every_room_has_a_floor() -> None:
     assert rooms() == set(FLOORS)
 
 
+def test_the_top_level_is_fixed() -> None:
+    """A training that was begun here is not committed with the change."""
+    kept = subprocess.run(["git", "ls-tree", "--name-only", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    if kept.returncode:
+        pytest.skip("not a clone")
+    folders = {"nmtkit", "recipes", "tests", "data"}
+    pages = {"README.md", "LICENSE", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "Makefile", "pyproject.toml"}
+    assert {name for name in kept.stdout.split() if not name.startswith(".")} <= folders | pages
+
+
 def test_a_test_file_that_is_named_is_there() -> None:
     """Other targets of the Makefile, the continuous integration and the pages name tests by their paths."""
     pages = [ROOT / "Makefile", ROOT / "README.md", ROOT / "pyproject.toml", *(ROOT / ".ci").iterdir()]

@@ -103,7 +103,7 @@ class _TrainCommand(cloup.Command):
     click.option(
         "--minutes",
         type=Number(0, MAX_MINUTES, whole=False, above=True),
-        help="Minutes to train for: all are used. Model and schedule are chosen to fit.",
+        help="Minutes to train for: all are used, but for a fine-tuning that gains no more.",
     ),
     click.option("--task", type=click.Choice(TASKS_WITH_PRESETS), help="Default: translation."),
     click.option(

@@ -68,7 +68,8 @@ def test_training_begins_where_the_other_ended(place: Path) -> None:
     run.close()
     known = [json.loads(line) for line in general.folder.metrics.read_text().splitlines()]
     best = [one["valid_loss"] for one in known if one["event"] == "evaluated" and one["best"]][-1]
-    assert scores == [pytest.approx(best, abs=1e-5)]
+    exact = torch.get_float32_matmul_precision() == "highest"  # else some processors round products to bfloat16
+    assert scores == [pytest.approx(best, abs=1e-5 if exact else 2e-3)]
     assert run.load_tokenizers().checksum == general.load_tokenizers().checksum
     old, new = read_weights(general.weights("best")), read_weights(run.weights("best"))
     assert max(float((old[name] - new[name]).abs().max()) for name in old) < 1e-8
