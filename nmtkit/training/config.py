@@ -66,7 +66,7 @@ class TrainingConfig(OptimizerConfig):
     clip_norm: float | None = Field(default=None, gt=0)
     """Largest norm of the whole gradient of the mean loss per `loss_unit`; longer ones are scaled down to it."""
     accumulate: int = Field(default=1, ge=1, le=10_000)
-    """Batches per update and process."""
+    """Batches per update and process. With another number of processes a run goes on with as many per update."""
     max_updates: int | None = Field(default=None, ge=1)
     """Stop after this many updates."""
     max_epochs: int | None = Field(default=None, ge=1)
