@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
-from commands import Finished, copied_checkout, environment
+from commands import Finished, as_text, copied_checkout, environment
 
 QUICKLY = "--set training.max_updates=2 --set evaluation.max_sentences=2 --set search.max_length=4 --set data.test=null"
 
@@ -48,10 +48,14 @@ def test_a_wheel_is_enough(tmp_path: Path) -> None:
     run(sys.executable, "-m", "venv", "--without-pip", there, cwd=tmp_path)
     python = there / "bin" / "python"
     run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel, cwd=tmp_path)
-    # The libraries of this environment, but not what its own .pth files add: that may be this checkout.
+    # The libraries of this environment, but not what its own .pth files add: that may be this checkout. Links lead to
+    # them, as Python reads a .pth file by the locale: in the plainest one it may name no letter beyond ASCII.
     (own,) = there.glob("lib/python*/site-packages")
-    libraries = [folder for folder in sys.path if os.path.basename(folder) in ("site-packages", "dist-packages")]
-    (own / "libraries.pth").write_text("\n".join(libraries), encoding="utf-8")
+    found = [folder for folder in sys.path if os.path.basename(folder) in ("site-packages", "dist-packages")]
+    libraries = [there / f"libraries-{n}" for n in range(len(found))]
+    for link, folder in zip(libraries, found, strict=True):
+        link.symlink_to(folder)
+    (own / "libraries.pth").write_text(as_text(map(str, libraries)), encoding="utf-8")
 
     empty = tmp_path / "empty"
     empty.mkdir()
