@@ -36,6 +36,8 @@ from nmtkit.objectives.objective import LOSS, OBJECTIVES, GradientAccumulator, O
 
 _NEVER = -1
 """The id of an unknown word of a reference, which no summary has: UNK earns no reward."""
+LEAVE_BELOW = 0.875
+"""Articles leave a batch once no more than this part of it is still written: to copy the others takes a little."""
 
 
 class ReinforceConfig(Settings):
@@ -71,33 +73,50 @@ class Rollouts:
 
 @torch.no_grad()
 def sample_rollouts(model: Decoder, memory: Memory, limit: int, samples: int = 1) -> Rollouts:
-    """Decodes all summaries of every article, as hypotheses of one sentence, without any decoding rule."""
+    """Decodes all summaries of every article, as hypotheses of one sentence, without any decoding rule.
+
+    An article leaves the batch when all its summaries have ended: the steps behind it are those of the others alone.
+    """
     sentences, device, several = memory.mask.shape[0], memory.mask.device, samples + 1
     model.reserve_positions(limit)
-    state = model.start(memory).select(torch.arange(sentences, device=device).repeat_interleave(several))
+    articles, summaries = torch.arange(sentences, device=device), torch.arange(several, device=device)
+    state = model.start(memory).select(articles.repeat_interleave(several))
     cache = KVCache(sentences, several, device)
-    tokens = torch.full((several * sentences,), BOS, device=device)
-    ended = torch.zeros_like(tokens, dtype=torch.bool)
-    lengths = torch.zeros_like(tokens)
-    written = []
+    tokens = torch.full((sentences, several), BOS, device=device)
+    ids = torch.full((sentences, several, limit), PAD, device=device)
     check_every = 1 if device.type == "cpu" else 8  # steps: the check waits for the device
     for step in range(limit):
-        output, state = model.advance(tokens, state, memory, cache)
-        log_probs = model.predict(output, memory)  # (BK,X)
+        output, state = model.advance(tokens.flatten(), state, memory, cache)
+        log_probs = model.predict(output, memory).view(*tokens.shape, -1)  # (B,K,X)
         cache.next_step()
-        drawn = log_probs.view(sentences, several, -1)[:, :-1]  # (B,K-1,X), a view
-        # The largest of log p - log(Exp(1)) is a draw from p: Gumbel's trick. It does not wait for the device.
-        drawn -= torch.empty_like(drawn).exponential_().clamp_(min=torch.finfo(drawn.dtype).tiny).log_()
-        tokens = log_probs.argmax(-1).masked_fill(ended, PAD)  # (BK,)
-        written.append(tokens)
-        lengths += ~ended
-        ended |= tokens == EOS
-        if (step + 1) % check_every == 0 and bool(ended.all()):
+        ended = (tokens == EOS) | (tokens == PAD)
+        drawn, best = draw(log_probs[:, :-1].exp()), log_probs[:, -1:].argmax(-1)
+        tokens = torch.cat([drawn, best], 1).masked_fill(ended, PAD)
+        ids[articles, :, step] = tokens
+        if (step + 1) % check_every:
+            continue
+        live = ((tokens != EOS) & (tokens != PAD)).any(1).nonzero()[:, 0]
+        if not len(live):
             break
+        if len(live) <= LEAVE_BELOW * len(articles):
+            state = state.select((live[:, None] * several + summaries).flatten())
+            cache.select(live)
+            memory, articles, tokens = memory.select(live), articles[live], tokens[live]
     # Under autocast older torch keeps weights as they were cast here, without gradient, for later (issue 112583).
     torch.clear_autocast_cache()
-    ids = torch.stack(written, 1)  # (BK,T)
-    return Rollouts(ids.view(sentences, several, -1), lengths.view(sentences, several))
+    lengths = (ids != PAD).sum(2)
+    return Rollouts(ids[:, :, : int(lengths.max())], lengths)
+
+
+def draw(probs: Tensor) -> Tensor:
+    """A number of each last axis, drawn by these probabilities `(*,X)`: `(*,)`; it does not wait for the device.
+
+    It is the first whose sum with all before it is more than a uniform number. One number for each of X, as for
+    Gumbel's trick, would take a CPU longer than the step itself, whose generator is serial. Sums have 64 bits.
+    """
+    sums = probs.cumsum(-1, dtype=torch.float64)
+    levels = torch.rand(sums.shape[:-1], dtype=sums.dtype, device=sums.device)[..., None] * sums[..., -1:]
+    return torch.searchsorted(sums, levels, right=True)[..., 0]
 
 
 def rouge_l(ids: Tensor, lengths: Tensor, references: Tensor, reference_lengths: Tensor) -> Tensor:
