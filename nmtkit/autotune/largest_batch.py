@@ -83,10 +83,7 @@ def find_batch_tokens(run: SavedRun, device: torch.device) -> tuple[int, str]:
             f"batch.batch_tokens: auto: not even {_LEAST} padded tokens fit into {limit / 2**30:.1f} GiB; train a "
             "smaller model, or give a smaller number"
         )
-    return (
-        found,
-        f"batch.batch_tokens: {found:,} padded tokens fit into {limit / 2**30:.1f} GiB, kept in the run's recipe",
-    )
+    return found, f"batch.batch_tokens: {found:,} padded tokens fit into {limit / 2**30:.1f} GiB"
 
 
 def _peak_rss() -> int:

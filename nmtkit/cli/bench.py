@@ -24,6 +24,7 @@ from nmtkit.core.errors import DataError
 from nmtkit.core.files import write_json
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.corpus.text import read_lines
+from nmtkit.distributed import processes
 from nmtkit.experiment import bench, checks, costs
 from nmtkit.experiment.evaluation import require_validation_files
 from nmtkit.experiment.loading import DecodingOptions, beside_ctranslate2, open_autotuned
@@ -143,13 +144,19 @@ def _try_training(
     with ExitStack() as stack:
         workload, data = bench.training_workload(loaded, run_path, place, stack, tell)
         speed = bench.measure_training(workload, data, updates, rounds, tell)
-        show_training(loaded.name, speed)
+        if processes.rank() == 0:
+            show_training(loaded.name, speed)
         return speed, costs.planned(workload, speed) if plan else []
 
 
 def dry_run(loaded: recipe.Recipe, run_path: str, place: torch.device) -> None:
-    """Makes one update of a recipe, after one to warm up, and shows what its training will take."""
+    """Makes one update of a recipe, after one to warm up, and shows what its training will take.
+
+    Of several processes each makes an update of its own, and process 0 shows what its takes.
+    """
     rows = _try_training(loaded, run_path, place, 1, 1, plan=True)[1]
+    if processes.rank():
+        return
     console.table(f"the whole training of {loaded.name}", ["what", "value"], rows)
     tell("nothing was saved: train without --dry-run to begin")
 
@@ -250,6 +257,7 @@ def tune_command(name: str, overrides: tuple[str, ...], run_path: str | None, de
     else:
         run = Run.create(loaded, run_path, notify=tell)
     run.preprocess(tell, show_report, show_diagnosis, learned_before=folder.has_training())
+    run.resolve_batch(place, tell)
     tuned = tune_training(workload_of_run(run, place), again=True)
     if tuned.speeds:
         _show_speeds(tuned, f"training {loaded.name} on {devices.describe(place)}")

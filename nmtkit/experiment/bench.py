@@ -163,6 +163,7 @@ def training_workload(
     if folder.has_training():
         try:
             run = Run.open(str(folder.path), same_as=recipe)
+            run.resolve_batch(device, notify)
             return tuning.workload_of_run(run, device), f"the data of {folder.path}"
         except NmtkitError as fault:
             if run_path is not None:
@@ -171,6 +172,8 @@ def training_workload(
     try:
         checks.require_data(recipe)
     except DataError as fault:
+        if recipe.batch.is_auto:
+            raise
         notify(str(fault))
         src, tgt = recipe.data.truncation or LENGTHS
         data = f"random words, {src} and {tgt} a line, for its text is not here"
@@ -178,6 +181,7 @@ def training_workload(
     scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nmtkit-bench-"))) / recipe.name
     run = Run.create(recipe, str(scratch))
     run.preprocess(notify, ignore)
+    run.resolve_batch(device, notify)
     return tuning.workload_of_run(run, device), "its text"
 
 

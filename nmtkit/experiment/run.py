@@ -168,10 +168,8 @@ class Run(SavedRun):
 
         They are written into the run's recipe, so that a resumed training uses the same.
         """
-        if self.recipe.batch.is_auto:
-            tokens, sentence = find_batch_tokens(self, device)
-            notify(sentence)
-            self._keep({"batch": self.recipe.batch.model_copy(update={"batch_tokens": tokens})})
+        self.resolve_batch(device, notify)
+        self._keep({})
         training = self.recipe.training
         left = [key for key in AUTO_KEYS if getattr(training, key) == "auto"]
         if left:
@@ -181,6 +179,14 @@ class Run(SavedRun):
             chosen = {key: getattr(result.config, key) for key in left}
             self._keep({"training": training.model_copy(update=chosen)})
         prepare_device(device, self.recipe)
+
+    def resolve_batch(self, device: torch.device, notify: Notify) -> None:
+        """Finds the largest batch for `auto`, and writes it nowhere."""
+        if self.recipe.batch.is_auto:
+            tokens, sentence = find_batch_tokens(self, device)
+            notify(sentence)
+            batch = self.recipe.batch.model_copy(update={"batch_tokens": tokens})
+            self.recipe = self.recipe.model_copy(update={"batch": batch})
 
     def _keep(self, found: dict[str, Any]) -> None:
         self.recipe = self.recipe.model_copy(update=found)

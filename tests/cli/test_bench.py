@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from commands import Command, backwards_links, lines_in, refused, succeeded, write_lines
+from commands import Command, backwards_links, lines_in, refused, sets, succeeded, write_lines
 
 
 def test_decoding_is_measured(trained: Path, console: Command, tmp_path: Path) -> None:
@@ -57,6 +57,9 @@ def test_a_dry_run_tells_what_the_training_will_take(corpus: Path, console: Comm
     assert "0:0" in rows["time, without validation"]
     assert not Path("runs").exists()
     refused(console(*dry, "--resume"), "--dry-run saves nothing")
+    found = succeeded(console(*dry, *sets("batch.batch_tokens=auto")))
+    assert "padded tokens fit into" in found.err
+    assert not Path("runs").exists()
 
 
 def test_without_its_text_a_recipe_trains_on_random_words(corpus: Path, nmtkit: Command, tmp_path: Path) -> None:
