@@ -96,6 +96,7 @@ LAZY = {
     "experiment/loading.py",
     "layers/kernels.py",
     "data/huggingface_tokenizer.py",
+    "training/sharding.py",
     "metrics/bleu.py",
     "metrics/neural.py",
     "metrics/rouge.py",

@@ -55,7 +55,7 @@ def find_batch_tokens(run: SavedRun, device: torch.device) -> tuple[int, str]:
     on_cuda = device.type == "cuda"
     with randomness.fork_rng(device):
         model = build_model(recipe, tokenizers)
-        config = recipe.training.changed({"compile": False})
+        config = recipe.training.changed({"compile": False, "shard": False})
         of_update = Trainer(model, CyclingStream(()), config, CheckpointManager(Path()), device).gradients
         states = (3 if config.ema_decay else 2) * sum(one.nbytes for one in of_update.parameters)
 

@@ -22,7 +22,6 @@ from nmtkit.data.batch import Batch, collate
 from nmtkit.data.store import Store
 from nmtkit.data.vocabulary import EOS, SPECIALS
 from nmtkit.distributed import processes
-from nmtkit.distributed.gradients import GradientSum
 from nmtkit.models.base import MODELS, Model, VocabularySizes
 from nmtkit.objectives.likelihood import likelihood
 from nmtkit.objectives.objective import OBJECTIVES, GradientAccumulator
@@ -32,7 +31,7 @@ from nmtkit.runs.saved import SavedRun, build_model, sizes_of
 from nmtkit.streams.batch_stream import widths
 from nmtkit.training import randomness
 from nmtkit.training.config import TrainingConfig
-from nmtkit.training.gradients import UpdateGradients
+from nmtkit.training.gradients import Summing, UpdateGradients
 from nmtkit.training.trainer import Trainer
 
 _PIECE = 8
@@ -138,7 +137,7 @@ class OOMSafeGradients(UpdateGradients):
     fault: type[Exception] | None = None
     """Of an update since this was last set: OutOfMemoryError or TimeLimitError."""
 
-    def backward(self, update: GradientAccumulator, batch: Batch, last: GradientSum | None = None) -> Tensor:
+    def backward(self, update: GradientAccumulator, batch: Batch, last: Summing | None = None) -> Tensor:
         """Gradients that are not finite where the pass does not fit."""
         try:
             return super().backward(update, batch, last)
@@ -189,7 +188,7 @@ def tune_training(workload: TrainingWorkload, again: bool = False) -> TuningResu
         model = workload.build()
         candidates = candidate_training_configs(workload.config, workload.device, model.config.bf16_allowed)
         unmeasured = TuningResult("training", candidates[0], "target tokens/s")
-        if len(candidates) == 1:
+        if len(candidates) == 1 or workload.config.shard:  # one process alone may not hold the model
             return unmeasured
         keys = (workload.plan_key, workload.key) if is_first and not again else ()
         known = next(filter(None, (cache.get(key, TrainingSpeedConfig) for key in keys)), None)

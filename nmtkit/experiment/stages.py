@@ -128,6 +128,8 @@ class StagedTraining:
         trained, every = (sum(one.numel() for one in model.parameters() if one.requires_grad or of) for of in (0, 1))
         if trained < every:
             self.notify(f"{trained:,} of {every:,} weights are trained; the others are frozen")
+        if recipe.training.shard and processes.size() == 1:
+            self.notify("training.shard changes nothing: one process alone has all weights")
         self._validation = Validation(stage.data, recipe, self.tokenizers)
         return train(
             model=model,

@@ -7,7 +7,7 @@ from nmtkit.core.settings import MAX_THREADS, Field, Settings, field_validator, 
 from nmtkit.objectives.attention import GuidedAlignmentConfig, HardAttentionConfig
 from nmtkit.objectives.corruption import DenoisingConfig, PermutationConfig, SpanCorruptionConfig
 from nmtkit.objectives.masked_words import MaskedWordsConfig
-from nmtkit.objectives.objective import OBJECTIVES, chosen_objectives
+from nmtkit.objectives.objective import OBJECTIVES, Objective, chosen_objectives
 from nmtkit.objectives.reinforcement import ReinforceConfig
 from nmtkit.training.optimizers import OptimizerConfig
 from nmtkit.training.schedules import Constant, DecayToZero, Schedule
@@ -107,6 +107,9 @@ class TrainingConfig(OptimizerConfig):
     compile: bool = False
     """Have torch compile Transformer layers for training, which takes a minute or more at its beginning; for a GPU.
     Validation and search run them as they are."""
+    shard: bool = False
+    """Cut weights, gradients and the optimizer's state among the processes (ZeRO, stage 3), for models of Transformer
+    layers that fit into the memory of a GPU, but not with all these; updates, metrics and checkpoints stay the same."""
     deterministic: bool = False
     """On CUDA: sum in the same order every time, so that equal trainings give equal weights and a resumed one is
     bit-exact. It is slower. A CPU always does so."""
@@ -146,10 +149,22 @@ class TrainingConfig(OptimizerConfig):
                 f"{replacing[0]}: it takes the place of the likelihood, so not together with {others[0]}; give each a "
                 "stage of its own"
             )
+        for other in self._unshardable() if self.shard else ():
+            raise ValueError(f"shard: not together with {other}; leave one of them out")
         for other in ("guided_alignment", "hard_attention") if self.reinforce is not None else ():
             if getattr(self, other) is not None:
                 raise ValueError(f"reinforce: not together with {other}; give each a stage of its own")
         return self
+
+    def _unshardable(self) -> list[str]:
+        """What would have some processes wait for others: passes that not all make, or not through `Model.read`."""
+        own = Objective.custom_backward
+        losses = {
+            name: one.needs != "log_probs" or type(one).custom_backward is not own
+            for name, one in chosen_objectives(self).items()
+        }
+        of_weights = {name: bool(getattr(self, name)) for name in ("freeze", "unfreeze_every", "compile")}
+        return [name for name, is_set in {**of_weights, **losses}.items() if is_set]
 
     @property
     def recent_to_keep(self) -> int:

@@ -14,6 +14,9 @@ from nmtkit.distributed import processes
 from nmtkit.distributed.gradients import GradientSum
 from nmtkit.models.base import Model
 from nmtkit.objectives.objective import GradientAccumulator, Objective
+from nmtkit.training.sharding import Shards
+
+Summing = GradientSum | Shards
 
 _CHUNK_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}
 """Size of the log-probabilities that are in memory at a time: large enough for full speed, on a CPU near its caches."""
@@ -29,6 +32,7 @@ class UpdateGradients:
         self.objectives = objectives
         self.parameters = parameters
         self.device = device
+        self.shards: Shards | None = None
         self.in_bf16 = False
         self.per_sentence = False
         """Whether the loss is a mean over sentences, of sums over their words: the mean over words, so much larger."""
@@ -52,16 +56,22 @@ class UpdateGradients:
         the counts of the whole update, so its gradient is the same.
         """
         update = self.accumulator(counts)
-        summed = GradientSum([one for one in self.parameters if one.requires_grad])
+        summed = self.shards or GradientSum([one for one in self.parameters if one.requires_grad])
         whole = batches
         while True:
             try:
-                of_last = [*[None] * (len(batches) - 1), summed]
+                of_last = [*[self.shards] * (len(batches) - 1), summed]
                 each = map(partial(self.backward, update), batches, of_last)
-                sums = reduce(torch.add, each) if batches else self._nothing()
+                with processes.naming_who_is_missing() if self.shards else nullcontext():
+                    sums = reduce(torch.add, each) if batches else self._nothing()
                 summed.finish()
                 return sums
             except torch.OutOfMemoryError as fault:
+                if self.shards:
+                    raise TrainingError(
+                        "memory does not suffice, and with training.shard an update cannot be made in smaller parts; "
+                        "lower batch.batch_tokens, and go on with --resume"
+                    ) from fault
                 if max(batch.size for batch in batches) == 1:
                     raise TrainingError(
                         "even one example at a time does not fit into memory (the longest has "
@@ -81,7 +91,7 @@ class UpdateGradients:
     def _nothing(self) -> Tensor:
         return torch.zeros(len(self.normalizers), dtype=self.parameters[0].dtype, device=self.device)
 
-    def backward(self, update: GradientAccumulator, batch: Batch, last: GradientSum | None = None) -> Tensor:
+    def backward(self, update: GradientAccumulator, batch: Batch, last: Summing | None = None) -> Tensor:
         """Adds the gradient of this batch's part of the update; gives the sums of all names in `normalizers`."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.in_bf16):
             sums = update.backward(batch, around_last=last.begun() if last else nullcontext())

@@ -12,7 +12,7 @@ from nmtkit.core.errors import TrainingError
 from nmtkit.models.base import Model
 from nmtkit.training.config import TrainingConfig
 
-KEYS = ("activation_checkpointing", "compile")
+KEYS = ("activation_checkpointing", "compile", "shard")
 """The settings of training that are of Transformer layers."""
 
 

@@ -21,6 +21,7 @@ from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Event
 from nmtkit.training.optimizers import restore_state
 from nmtkit.training.read_ahead import BatchIterator, ReadAhead
+from nmtkit.training.sharding import require_equal_shares
 from nmtkit.training.trainer import Trainer
 
 
@@ -68,6 +69,7 @@ def train(
     """
     begun_with = processes_at_begin(checkpoints) if resume else begun_with or processes.size()
     per_update = config.accumulate * begun_with
+    require_equal_shares(config, per_update)
     with (
         randomness.deterministic(device, config.deterministic),
         ReadAhead(stream, device, per_update) as batches,
@@ -84,9 +86,10 @@ def train(
         else:
             randomness.seed_all(seed + processes.rank())
             if optimizer_state is not None:
-                restore_state(training.optimizer, training.parameters, optimizer_state)
+                restore_state(training.optimizer, training.parameters, training.own(optimizer_state))
         averages = training.ema.averages if training.ema else {}
-        processes.broadcast_tensors([*get_weights(model).values(), *averages.values()])
+        whole = [] if training.shards else [*get_weights(model).values(), *averages.values()]
+        processes.broadcast_tensors(whole)
         if not resume:
             saved = training.save()
             _settle(files)

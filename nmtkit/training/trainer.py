@@ -2,14 +2,15 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.utils import clip_grad_norm_
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from nmtkit.checkpoints.manager import CheckpointManager
 from nmtkit.checkpoints.weights import EMA, OPTIMIZER, WEIGHTS, Ema, assign_weights, get_weights, strip_prefix
@@ -27,6 +28,7 @@ from nmtkit.training.gradients import UpdateGradients
 from nmtkit.training.layers import prepare_layers
 from nmtkit.training.read_ahead import OwnBatches
 from nmtkit.training.schedules import TrainingProgress
+from nmtkit.training.sharding import Shards
 
 _TRIM_EVERY = 20
 """Updates on a CPU between two returns of freed memory, the gaps between tensors; more often costs speed."""
@@ -74,11 +76,14 @@ class Trainer:
         self.begun_with = processes.size()  # processes, of which each has `accumulate` batches in an update
         prepare_layers(model, config, device)
         optimizers.freeze(model, config.freeze)
-        self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self.shards = Shards(model, device) if config.shard and processes.size() > 1 else None
+        own = self.shards.parameters.items() if self.shards else model.named_parameters()
+        self.parameters = {name: p for name, p in own if p.requires_grad}
         self._layers_above = optimizers.layers_below_top(self.parameters)
         self.optimizer = optimizers.build_optimizer(config, self.parameters)
         self.objectives = build_objectives(config)
         self.gradients = UpdateGradients(model, self.objectives, list(self.parameters.values()), device)
+        self.gradients.shards = self.shards
         self.gradients.in_bf16 = config.precision == "bf16"
         self.gradients.per_sentence = config.loss_unit == "sentence"
         self.normalizers = self.gradients.normalizers
@@ -167,7 +172,9 @@ class Trainer:
         except TrainingError as fault:
             raise TrainingError(f"update {self.update + 1}: {fault}") from fault
         processes.all_reduce_sum(sums)
-        norm = clip_grad_norm_(self.parameters.values(), self.config.clip_norm or math.inf)
+        norm = get_total_norm([one.grad for one in self.parameters.values() if one.grad is not None])
+        norm = self.shards.norm(norm) if self.shards else norm
+        clip_grads_with_norm_(self.parameters.values(), self.config.clip_norm or math.inf, norm)
         # Skipped, not stopped, so that one bad batch costs nothing but itself.
         bad = ~torch.isfinite(norm + sums.sum())
         optimizers.skippable_step(bad, self.optimizer, self.lr)
@@ -181,7 +188,7 @@ class Trainer:
         self.unreported.append(_PendingUpdate(self.update, position, counts, numbers))
         if self.device.type == "cpu" and self.update % _TRIM_EVERY == 0:
             trim_malloc()
-        if self.update % _COMPARE_EVERY == 0:
+        if self.update % _COMPARE_EVERY == 0 and not self.shards:
             require_same_weights(self.parameters, self.update)
         self._used_before, self._used = self._used, self.seconds
         self._busy += self._clock() - begun
@@ -228,12 +235,21 @@ class Trainer:
         if self._last_batch is not None:
             batch = self._last_batch.to(self.device)
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.gradients.in_bf16):
-                cause = where_they_begin(self.model, lambda: self.model(batch, keep=batch.loss_mask))
+                model = self.whole_model()
+                cause = where_they_begin(model, lambda: model(batch, keep=batch.loss_mask))
         return (
             f"update {last.update}: the loss or its gradient is not finite, {_GIVE_UP_AFTER} updates in a row; the "
             f"last bad batch is the one at {place} of the training data; {cause}. Lower training.lr, lengthen the "
             "warmup, set training.clip_norm, or use precision fp32; then go on with --resume from the last save"
         )
+
+    def whole_model(self) -> Model:
+        """The model; where this process has a part of it, another that has all of its weights."""
+        return self.shards.whole() if self.shards else self.model
+
+    def own(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Of the optimizer's tensors, or of averages, what this process has."""
+        return self.shards.own(tensors) if self.shards else tensors
 
     def validate(self, evaluate: Callable[[Model], dict[str, float]]) -> Evaluated:
         """Evaluates the model, with averaged weights if there are any, and keeps them if they are good."""
@@ -242,8 +258,8 @@ class Trainer:
         if self.device.type == "cpu":
             trim_malloc()
         with averaged, randomness.fork_rng(self.device), torch.no_grad():
-            self.model.eval()
-            own = evaluate(self.model)
+            model = self.whole_model().eval()
+            own = evaluate(model)
             self.model.train()
             metrics, self._validating = processes.broadcast_object((own, self._clock() - begun))
             sign, value = 1 if self.config.higher_is_better else -1, metrics[self.config.best_metric]
@@ -252,18 +268,21 @@ class Trainer:
             best = sign * value > max((score for _, score in self.validations), default=-math.inf)
             self.validations.append((self.update, sign * value))
             if processes.rank() == 0:
-                self.checkpoints.keep(get_weights(self.model), self.update, value, self.config)
+                self.checkpoints.keep(get_weights(model), self.update, value, self.config)
         self.is_saved = False
         return Evaluated(self.update, metrics, best, self.seconds)
 
     def save(self) -> Saved:
         """Saves the full state; with `BackgroundCheckpoints` it is on the disk when they have been waited for."""
-        require_same_weights(self.parameters, self.update)
-        tensors = {WEIGHTS + name: tensor for name, tensor in get_weights(self.model).items()}
+        if not self.shards:
+            require_same_weights(self.parameters, self.update)
+        weights = self.shards.weights() if self.shards else get_weights(self.model)
+        tensors = {WEIGHTS + name: tensor for name, tensor in weights.items()}
         if self.ema:
             tensors |= {EMA + name: tensor for name, tensor in self.ema.averages.items()}
         state = optimizers.read_state(self.optimizer, self.parameters)
         tensors |= {OPTIMIZER + name: tensor for name, tensor in state.items()}
+        tensors = self.shards.gathered(tensors) if self.shards else tensors
         randoms = processes.all_gather_objects(randomness.get_rng_states(self.device))
         if processes.rank() == 0:
             facts = {
@@ -301,13 +320,14 @@ class Trainer:
                 "resume with the same one, or train in another folder"
             )
         with self.checkpoints.name_last_in_errors():
-            assign_weights(self.model, strip_prefix(WEIGHTS, tensors), last)
-            state = strip_prefix(OPTIMIZER, tensors)
+            load = self.shards.load if self.shards else partial(assign_weights, self.model)
+            load(strip_prefix(WEIGHTS, tensors), last)
+            state = self.own(strip_prefix(OPTIMIZER, tensors))
             if len(state) != facts.get("optimizer_tensors", len(state)):
                 raise CheckpointError("a part of the optimizer's state is missing")
             optimizers.restore_state(self.optimizer, self.parameters, state)
             if self.ema:
-                self.ema.restore(strip_prefix(EMA, tensors))
+                self.ema.restore(self.own(strip_prefix(EMA, tensors)))
             self.stream.restore(facts["stream"])
             self.update = facts["update"]
             if processes.rank() < len(facts["random"]):
