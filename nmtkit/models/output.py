@@ -97,17 +97,28 @@ def log_probabilities_of(wanted: Tensor, logits: Tensor) -> Tensor:
     return found.squeeze(-1)
 
 
+_TINY = -60.0
+"""The logarithm of a probability that float32 may have rounded to zero: the least that is not is that of -103."""
+
+
 class _Wanted(torch.autograd.Function):
-    """The gradient `g ([x = y] - p(x))` of log p(y) takes the place of the log-probabilities: no more `(M,V)`."""
+    """The gradient `g ([x = y] - p(x))` of log p(y) takes the place of the probabilities: no more `(M,V)`.
+
+    A CPU takes the logarithm of one probability in a row, but of no tiny one, and keeps them; else logarithms are kept.
+    """
 
     @staticmethod
     def forward(ctx: Any, wanted: Tensor, logits: Tensor) -> Tensor:
-        log_probs = log_probabilities(logits)
-        ctx.wanted, ctx.dtype, ctx.log_probs = wanted, logits.dtype, [log_probs]
-        return log_probs.gather(-1, wanted)
+        ctx.wanted, ctx.dtype, ctx.logs = wanted, logits.dtype, logits.device.type != "cpu"
+        kept = log_probabilities(logits) if ctx.logs else logits.softmax(-1, dtype=at_least_float32(logits))
+        ctx.kept, found = [kept], kept.gather(-1, wanted)
+        if not ctx.logs and bool((found.log_() < _TINY).any()):
+            return log_probabilities(logits).gather(-1, wanted)
+        return found
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor]:
-        to_logits: Tensor = ctx.log_probs.pop().exp_().mul_(-gradient)
+        kept: Tensor = ctx.kept.pop()
+        to_logits = (kept.exp_() if ctx.logs else kept).mul_(-gradient)
         return None, to_logits.scatter_add_(-1, ctx.wanted, gradient).to(ctx.dtype)
