@@ -34,7 +34,7 @@ from nmtkit.training.optimizers import freeze
 
 _MAY_CHANGE = (
     *("max_updates", "max_epochs", "max_minutes", "patience"),
-    *("log_every", "save_every", "keep_best", "keep_recent", "threads"),
+    *("log_every", "save_every", "keep_best", "keep_recent", "threads", "shard"),
 )
 """Settings of training that may differ when a run goes on."""
 

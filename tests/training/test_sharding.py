@@ -1,11 +1,15 @@
 """Two processes that have half of each weight train as two that have all."""
 
+import shutil
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
+from commands import RECIPE, Finished, environment, logged, refused, sentence_pairs, sets, succeeded, write_pairs
 from pydantic import ValidationError
 from ranks import join_as, start, start_two
 from test_parts import build
@@ -161,3 +165,42 @@ def test_what_some_processes_would_do_alone_is_refused(other):
     sharded(activation_checkpointing=True)
     with pytest.raises(ValidationError, match=f"shard: not together with {next(iter(other))}"):
         sharded(**other)
+
+
+def train(folder, size, run, *changes):
+    """`nmtkit train` as torchrun or, one process, a shell starts it."""
+    small = ("model={kind: transformer, hidden_size: 8, feed_forward_size: 12, heads: 2, layers: 1, dropout: 0}",)
+    small += tuple(f"training.{one}" for one in ("precision=fp32", "log_every=1", "validate_every=2", "save_every=1"))
+    torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(size), "-m", "--"]
+    words = [*(torchrun if size > 1 else []), "nmtkit", "train", "r.yaml", "--run", run, "--resume", "auto"]
+    return command(folder, *words, *sets("search.max_length=4", *small, *changes))
+
+
+def command(folder, *words, stdin=""):
+    given = {"cwd": folder, "env": environment(), "input": stdin, "capture_output": True, "text": True}
+    done = subprocess.run([sys.executable, "-m", *words], **given, check=False, timeout=300)
+    return Finished(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.mark.slow
+def test_torchrun_trains_a_model_in_pieces_that_any_number_goes_on_with(tmp_path):
+    for name, count in (("train", 300), ("valid", 4), ("test", 2)):
+        write_pairs(tmp_path, name, sentence_pairs(count, len(name)))
+    Path(tmp_path, "r.yaml").write_text(RECIPE, encoding="utf-8")
+    succeeded(train(tmp_path, 1, "alone", "training.accumulate=2", "training.max_updates=6"))
+    succeeded(train(tmp_path, 2, "two", "training.shard=true", "training.max_updates=3"))
+    shutil.copytree(tmp_path / "two", tmp_path / "one")
+    shutil.copytree(tmp_path / "two", tmp_path / "whole")
+    done = succeeded(train(tmp_path, 1, "one", "training.shard=true", "training.max_updates=6"))
+    assert "training.shard changes nothing: one process alone has all weights" in done.err
+    succeeded(train(tmp_path, 1, "whole", "training.max_updates=6"))
+    succeeded(train(tmp_path, 2, "two", "training.shard=true", "training.max_updates=6"))
+    expected = [step["loss"] for step in logged(tmp_path / "alone", "step")]
+    assert len(expected) == 6
+    for name in ("one", "whole", "two"):
+        assert [step["loss"] for step in logged(tmp_path / name, "step")] == pytest.approx(expected, rel=1e-5)
+        assert succeeded(command(tmp_path, "nmtkit", "translate", "-m", name, stdin="ba ce\n")).out.count("\n") == 1
+    done = train(tmp_path, 3, "two", "training.shard=true", "training.max_updates=9")
+    assert "an update has 2 batches, which 3 processes cannot share equally" in done.err
+    frozen = train(tmp_path, 1, "frozen", "training.shard=true", "training.freeze=[encoder]")
+    refused(frozen, "shard: not together with freeze; leave one of them out")
