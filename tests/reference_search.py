@@ -4,7 +4,7 @@ It is slow, and shares with the engine only the model's pass over given targets 
 """
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 
@@ -18,8 +18,8 @@ from nmtkit.models.base import Decoder, ModelOutput
 from nmtkit.models.output import log_probabilities
 from nmtkit.search.rules import SearchConfig, coverage_penalty, length_penalty, max_lengths, min_lengths
 
-Read = Callable[[Sequence[int]], Batch]
-"""The sentence as a batch, with these tokens as its target; EOS follows them."""
+Read = Callable[[Sequence[Sequence[int]]], Batch]
+"""The sentence as a batch, once beside each of these targets; EOS follows them."""
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ class Sentence:
         self.model, self.read, self.prompt = model, read, tuple(prompt)
         self.listed: Tensor | None = None
         self.words = model.sizes["tgt"]
-        self.empty = read([])
+        self.empty = read([[]])
         self.memory = model.encode(self.empty)
         self._passes: dict[tuple[int, ...], tuple[ModelOutput, Tensor]] = {}
 
@@ -199,12 +199,23 @@ class Sentence:
         other.listed = listed
         return other
 
+    def go_on(self, hypotheses: Iterable[tuple[int, ...]]) -> None:
+        """Reads equally long hypotheses beside each other, which is all that they share, those that are not known."""
+        new = [tokens for tokens in dict.fromkeys(hypotheses) if tokens not in self._passes]
+        if not new:
+            return
+        memory = self.memory.select(torch.zeros(len(new), dtype=torch.long))
+        batch = self.read([(*self.prompt, *tokens) for tokens in new])
+        whole = self.model.unroll(batch, memory, self.model.has_attention)
+        readout = whole.mapped(lambda steps: steps[:, len(self.prompt) :])
+        logits = self.model.logits(readout, memory)
+        for row, tokens in enumerate(new):
+            own = torch.tensor([row])
+            self._passes[tokens] = readout.mapped(lambda steps, own=own: steps[own]), logits[own]
+
     def after(self, tokens: tuple[int, ...]) -> Told:
         """Of a whole pass over the prompt and these tokens as a given target: of the steps behind the prompt."""
-        if tokens not in self._passes:
-            whole = self.model.unroll(self.read((*self.prompt, *tokens)), self.memory, self.model.has_attention)
-            readout = whole.mapped(lambda steps: steps[:, len(self.prompt) :])
-            self._passes[tokens] = readout, self.model.logits(readout, self.memory)
+        self.go_on([tokens])
         readout, logits = self._passes[tokens]
         if self.listed is not None:
             logits = logits.masked_fill(~self.listed, -math.inf)
@@ -222,6 +233,12 @@ class EnsembleSentence:
     def __init__(self, members: Sequence[Sentence], weights: Sequence[float], of_logs: bool = False) -> None:
         self.members, self.weights, self.of_logs = members, weights, of_logs
         self.empty, self.words, self.prompt = members[0].empty, members[0].words, members[0].prompt
+
+    def go_on(self, hypotheses: Iterable[tuple[int, ...]]) -> None:
+        """Reads equally long hypotheses beside each other."""
+        several = list(hypotheses)
+        for one in self.members:
+            one.go_on(several)
 
     def after(self, tokens: tuple[int, ...]) -> Told:
         """Of whole passes over these tokens; attention is the mean of those that have any."""
@@ -304,6 +321,7 @@ def search(
         taken: list[int] = []
         last: list[PlainHypothesis] = []
         first: list[PlainHypothesis] = []
+        sentence.go_on(one.tokens for beam in beams for one in beam)
         for beam, own in zip(beams, ended, strict=True):
             candidates = []
             for number, one in enumerate(beam):

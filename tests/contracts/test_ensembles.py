@@ -1,19 +1,20 @@
 """Several models as one, of every kind: what the contract asks of a model, and what the plain search finds."""
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
+from functools import cache
 
 import pytest
 import test_models as contract
 import test_shortlists as shortlists
 import torch
 from comparing import agree, for_model, same, together
+from daily import daily
 from test_models import SOURCES, batch_of, model
 from variants import VARIANTS, VOCABULARY, enlarged, in_turns
 from walk import Walk
 
 from nmtkit.core.errors import RecipeError
-from nmtkit.models.base import MODELS, Decoder, VocabularySizes, as_seq2seq
+from nmtkit.models.base import MODELS, Decoder, VocabularySizes
 from nmtkit.models.ensemble import Ensemble, Mean
 from nmtkit.recurrent_models.show_and_tell import Captioner
 from nmtkit.search.engine import beam_search
@@ -44,10 +45,16 @@ TOGETHER: dict[str, tuple[list[str], Mean, list[float] | None]] = {
 }
 
 
-@pytest.fixture(params=TOGETHER)
-def ensemble(request: pytest.FixtureRequest) -> Ensemble:
-    names, mean, weights = TOGETHER[request.param]
+@cache
+def shared(name: str) -> Ensemble:
+    names, mean, weights = TOGETHER[name]
     return Ensemble([enlarged(name, seed) for seed, name in enumerate(names, start=1)], mean, weights)
+
+
+@pytest.fixture(params=TOGETHER)
+def ensemble(request: pytest.FixtureRequest) -> Iterator[Ensemble]:
+    """Each of them; tests share it."""
+    yield from contract.unchanged(shared(request.param))
 
 
 def test_every_kind_of_model_is_among_them() -> None:
@@ -59,7 +66,6 @@ def test_every_kind_of_model_is_among_them() -> None:
     }
 
 
-of_shortlists = partial(shortlists.test_neighbours_and_slots_change_nothing, searches=shortlists.BESIDE[1:])
 CHECKS: list[Callable[[Decoder], None]] = [
     contract.test_whole_pass_equals_the_walk,
     contract.test_kept_positions_are_those_of_the_whole_pass,
@@ -68,15 +74,20 @@ CHECKS: list[Callable[[Decoder], None]] = [
     contract.test_permuted_rows_give_permuted_outputs,
     contract.test_distributions_sum_to_one,
     contract.test_scoring_a_translation_gives_the_score_of_the_search,
-    of_shortlists,
 ]
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda one: getattr(one, "func", one).__name__)
+@pytest.mark.parametrize("check", CHECKS, ids=lambda one: one.__name__)
 def test_an_ensemble_is_a_model(ensemble: Ensemble, check: Callable[[Decoder], None]) -> None:
-    if check is of_shortlists and as_seq2seq(ensemble) is None:
-        pytest.skip("a shortlist has the words for those of a source")
     check(ensemble)
+
+
+OF_TEXTS = ["copying-and-not", *sorted({*TOGETHER} - {"copying-and-not", "language-models"})]
+
+
+@pytest.mark.parametrize("ensemble", daily(OF_TEXTS), indirect=True)
+def test_neighbours_and_slots_change_nothing_with_a_shortlist(ensemble: Ensemble) -> None:
+    shortlists.test_neighbours_and_slots_change_nothing(ensemble, searches=shortlists.BESIDE[1:])
 
 
 RULES: list[dict[str, object]] = [

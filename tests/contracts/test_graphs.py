@@ -92,7 +92,7 @@ def test_replayed_starts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert engine._tapes_starts or name != "transformer"
 
 
-@pytest.mark.parametrize(("room", "made"), [(engines.STARTS_ROOM, 20), (1, 1)])
+@pytest.mark.parametrize(("room", "made"), [(engines.STARTS_ROOM, 8), (1, 1)])
 def test_tapes_of_starts_do_not_give_way(room: int, made: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many lengths come by turns, each is recorded once, while there is room."""
     monkeypatch.setattr(graphs, "supports_cuda_graphs", lambda device: False)
@@ -101,7 +101,7 @@ def test_tapes_of_starts_do_not_give_way(room: int, made: int, monkeypatch: pyte
     config, engine = SearchConfig(beam_size=2, max_length=2), Engine(model, SearchConfig(beam_size=2, max_length=2))
     before: list[object] = []
     for turn in range(4):
-        for length in range(1, 21):
+        for length in range(1, 9):
             batch = collate([[4 + (turn + place) % 8 for place in range(length)]], width=24)
             same(results_of(engine, batch, 1), beam_search(model, batch, config))
         kept = {key: one for key, one in engine._starts.items() if one is not None}

@@ -178,7 +178,9 @@ def sentences(model: Decoder) -> list[reference_search.Sentence]:
     of_text = as_seq2seq(model) is not None
     return [
         reference_search.Sentence(
-            model, lambda ids, own=source: batch_of(model, [own], [ids]), () if of_text else known([source])[0]
+            model,
+            lambda rows, own=source: batch_of(model, [own] * len(rows), rows),
+            () if of_text else known([source])[0],
         )
         for source in SOURCES
     ]
@@ -381,8 +383,9 @@ def test_bfloat16_autocast_stays_near(name: str) -> None:
 def test_together_and_in_slots_that_are_free_equals_alone(
     model: Decoder, beams: list[int], request: pytest.FixtureRequest
 ) -> None:
-    """One of each kind is searched to the limit that its sources set where nobody sets one."""
-    is_long = request.node.callspec.params["model"] in ONE_OF_EACH and as_seq2seq(model) is not None
+    """One of each kind is searched to the limit that its sources set where nobody sets one; few by `make test`."""
+    name, is_slow = request.node.callspec.params["model"], bool(request.node.get_closest_marker("slow"))
+    is_long = name in (ONE_OF_EACH if is_slow else ("transformer", "t5", "rnnsearch")) and as_seq2seq(model) is not None
     short = {} if is_long else {"max_length": 12, "max_length_ratio": 1.0, "max_length_offset": 6}
     for beam_size in beams:
         alone_and_together(model, SearchConfig.model_validate({"beam_size": beam_size, **short}))
@@ -414,11 +417,11 @@ DRAWS: list[dict[str, object]] = [
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(("model", "rules"), in_turns([*RULES, *DRAWS], each=2), indirect=["model"])
+@pytest.mark.parametrize(("model", "rules"), in_turns([*RULES, *DRAWS]), indirect=["model"])
 def test_the_engine_finds_what_the_reference_finds(
     model: Decoder, rules: list[dict[str, object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reference reads every prefix as a given target, one sentence and one hypothesis at a time."""
+    """The reference reads every prefix as a given target, one sentence and one step at a time."""
     monkeypatch.setattr(kv_cache, "COMPACT_EVERY", 1)
     monkeypatch.setattr(kv_cache, "COMPACT_BELOW", 1.0)  # whatever nobody sees is forgotten at once
     may_repeat = torch.zeros(model.sizes["tgt"], dtype=torch.bool)
@@ -454,10 +457,9 @@ def test_a_prompt_is_read_as_its_steps_are_walked(model: Decoder, beam: int) -> 
         cache.next_step(parents, beam)
         state = state.select(parents)
     for row, target in enumerate(TARGETS):
-        for number in range(beam):
-            whole = batch_of(model, [SOURCES[row]], [[*target, *words[:, number].tolist()]])
-            alone = model(whole)[0, -1]
-            close(found[row * beam + number][: len(alone)], alone)
+        whole = batch_of(model, [SOURCES[row]] * beam, [[*target, *behind] for behind in words.T.tolist()])
+        alone = model(whole)[:, -1]
+        close(found[row * beam : (row + 1) * beam, : alone.shape[1]], alone)
 
 
 @torch.no_grad()

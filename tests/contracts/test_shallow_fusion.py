@@ -1,8 +1,8 @@
 """A translation model beside a language model: Gulcehre et al. 2015, equation 7, and what a search finds."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 import pytest
 import test_models as contract
@@ -39,9 +39,15 @@ PAIRS: dict[str, Callable[[], tuple[Seq2Seq, Decoder]]] = {
 }
 
 
+@cache
+def shared(name: str) -> ShallowFusion:
+    return ShallowFusion(*PAIRS[name](), BETA)
+
+
 @pytest.fixture(params=PAIRS)
-def fusion(request: pytest.FixtureRequest) -> ShallowFusion:
-    return ShallowFusion(*PAIRS[request.param](), BETA)
+def fusion(request: pytest.FixtureRequest) -> Iterator[ShallowFusion]:
+    """Each of them; tests share it."""
+    yield from contract.unchanged(shared(request.param))
 
 
 def sums(fusion: ShallowFusion, source: list[int], target: list[int]) -> Tensor:
@@ -97,11 +103,17 @@ class FusedSentence(Sentence):
     """What the reference search reads."""
 
     def __init__(self, fusion: ShallowFusion, source: list[int]) -> None:
-        super().__init__(fusion, lambda ids: batch_of(fusion, [source], [ids]))
-        self.sums = partial(sums, fusion, source)
+        super().__init__(fusion, lambda rows: batch_of(fusion, [source] * len(rows), rows))
+        self.sums = cache(lambda tokens: sums(fusion, source, list(tokens))[None])
 
     def after(self, tokens: tuple[int, ...]) -> Told:
-        return replace(super().after(tokens), log_probs=self.sums(list(tokens))[None])
+        return replace(super().after(tokens), log_probs=self.sums(tokens))
+
+
+@cache
+def fused(fusion: ShallowFusion, line: int) -> FusedSentence:
+    """One of `SOURCES`; searches share it."""
+    return FusedSentence(fusion, SOURCES[line])
 
 
 RULES: list[dict[str, object]] = [
@@ -123,7 +135,7 @@ def test_the_search_finds_what_the_reference_finds(
         for line, hypotheses in enumerate(
             beam_search(fusion, batch_of(fusion, SOURCES[:3]), config, config.hypotheses)
         ):
-            agree(hypotheses, FusedSentence(fusion, SOURCES[line]), config, line)
+            agree(hypotheses, fused(fusion, line), config, line)
 
 
 @torch.no_grad()

@@ -1,7 +1,7 @@
 """Searches of decoders without a source, which go on with prompts of several lengths in one batch."""
 
-from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -37,14 +37,22 @@ SETTINGS: list[dict[str, object]] = [
 ]
 
 
+@cache
+def shared(name: str) -> Decoder:
+    return MODELS_WITHOUT_SOURCE[name]()
+
+
 @pytest.fixture(params=MODELS_WITHOUT_SOURCE)
 def model(request: pytest.FixtureRequest) -> Decoder:
-    return MODELS_WITHOUT_SOURCE[request.param]()
+    """Each of them; tests share it."""
+    return shared(request.param)
 
 
-def sentence(model: Decoder, prompt: Sequence[int]) -> Sentence:
+@cache
+def sentence(model: Decoder, prompt: tuple[int, ...]) -> Sentence:
+    """What a model says behind a prompt; searches share it."""
     with torch.no_grad():
-        return Sentence(model, lambda ids: Batch(targets=Targets.of_texts([ids])), prompt)
+        return Sentence(model, lambda rows: Batch(targets=Targets.of_texts(rows)), prompt)
 
 
 def searched(model: Decoder, rows: list[list[int]], settings: dict[str, object]) -> list[list[Hypothesis]]:
@@ -63,7 +71,7 @@ def test_each_prompt_goes_on_as_in_the_reference(
     results = searched(model, PROMPTS, {**ratios, **settings})
     config = SearchConfig.model_validate({"max_length": 7, "max_length_ratio": 0.0, **settings})
     for line, (prompt, hypotheses) in enumerate(zip(PROMPTS, results, strict=True)):
-        agree(hypotheses, sentence(model, prompt), config, line)
+        agree(hypotheses, sentence(model, tuple(prompt)), config, line)
 
 
 def test_limits_count_what_is_written(model: Decoder) -> None:
@@ -80,7 +88,7 @@ def test_a_prefix_stands_behind_the_prompt(model: Decoder, bias: float) -> None:
     results = beam_search(model, prompts(*PROMPTS), config, 3, prefix=prefix)
     whole = config.changed({"max_length_ratio": 0.0})
     for line, (prompt, wanted, found) in enumerate(zip(PROMPTS, prefixes, results, strict=True)):
-        agree(found, sentence(model, prompt), whole, line, Request(prefix=wanted))
+        agree(found, sentence(model, tuple(prompt)), whole, line, Request(prefix=wanted))
     assert bias < 1 or results[0][0].ids[:2] == [9, 4]
 
 
@@ -99,7 +107,7 @@ def test_terms_are_written_behind_the_prompt(model: Decoder) -> None:
     )
     for line, (prompt, term) in enumerate([([5, 6, 7], [6]), ([4], [9, 8]), ([6], [6])]):
         request = Request(required=[term], refused=[[7]], starts=set(range(12)))
-        agree(results[line], sentence(model, prompt), config, line, request, 2)
+        agree(results[line], sentence(model, tuple(prompt)), config, line, request, 2)
 
 
 def test_a_search_from_nothing_is_recorded_and_replayed(model: Decoder) -> None:
@@ -134,7 +142,7 @@ def test_a_short_prompt_reaches_the_last_learned_position() -> None:
     config = SearchConfig(beam_size=2, max_length=9, min_length=8, max_length_ratio=0.0)
     long, short = beam_search(model, prompts([4] * 10, [5, 6]), config, prefix=forced)
     assert (long[0].ids, len(short[0].ids)) == ([], 9)
-    agree(short, sentence(model, [5, 6]), config, 1, n_best=1)
+    agree(short, sentence(model, (5, 6)), config, 1, n_best=1)
     with pytest.raises(DataError, match="learned only 12 positions"):
         beam_search(model, prompts([5] * 6), config)
 
