@@ -1,5 +1,6 @@
 """What many tests share: a tiny made-up language, recipes for it, and a run trained on it in a few seconds."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -36,6 +37,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if len(kept) < len(items):
         config.hook.pytest_deselected(items=list(set(items) - set(kept)))
         items[:] = kept
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """What has been imported and collected stays: Python need not look through it again for what may go."""
+    gc.collect()
+    gc.freeze()
 
 
 COMMANDS_AND_TRAININGS = {"trained", "nmtkit", "console", "corpus", "small_corpus"}

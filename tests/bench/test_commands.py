@@ -77,6 +77,7 @@ def test_decoding_is_measured(trained: Path, bench: Command, tmp_path: Path) -> 
     assert found["rows"][0]["differing"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not THERE, reason="neither ctranslate2 nor transformers is installed (pip install 'nmtkit[peers]')")
 def test_the_same_weights_give_the_same_lines_elsewhere(corpus: Path, nmtkit: Command, tmp_path: Path) -> None:
     first, _, rest = RECIPE.partition("model:")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from commands import Command, as_text, lines_in, refused, succeeded, write_lines
+from daily import daily
 
 from nmtkit import recipe
 from nmtkit.cli import COMMANDS, SECTIONS
@@ -160,7 +161,8 @@ def paragraphs(table: str) -> list[str]:
     return [" ".join(cells) for cells in rows]
 
 
-def test_recipes_are_grouped_by_what_can_be_run_here(console: Command, tmp_path: Path) -> None:
+@pytest.mark.parametrize("every", daily([5, 1]))
+def test_recipes_are_grouped_by_what_can_be_run_here(console: Command, tmp_path: Path, every: int) -> None:
     def groups() -> list[str]:
         return console("recipe", "ls").out.split("\n\n")
 
@@ -169,7 +171,7 @@ def test_recipes_are_grouped_by_what_can_be_run_here(console: Command, tmp_path:
     assert "\ndemo " in ready
     assert "\nlibreoffice-help-en-de-transformer " in fetched
     assert "\npreset-tiny " in presets
-    for name in recipe.bundled():
+    for name in recipe.bundled()[::every]:
         one = recipe.load(name)
         weights = int(dict(checks.dry_run(one))["parameters"].split()[0].replace(",", ""))
         updates = sum(stage.training.max_updates or 0 for stage in one.by_stage().values())

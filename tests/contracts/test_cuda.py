@@ -13,7 +13,7 @@ from gradients import backward
 from pretended_cuda import CUDA, Fault, PretendedCuda, pretended_cuda
 from test_models import SOURCES, TARGETS, batch_of
 from torch import Tensor, nn
-from variants import EVERY, build, few, in_turns
+from variants import EVERY, build, by_turns, in_turns
 from walk import Walk, source_of, told
 
 from nmtkit.core.device import prepare
@@ -119,7 +119,7 @@ def gradients_on(model: Model, batch: Batch, device: torch.device, reinforced: b
     return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
 
 
-@pytest.mark.parametrize("name", few(Model))
+@pytest.mark.parametrize("name", by_turns(Model, 0, 2))
 def test_whole_pass(cuda: PretendedCuda, name: str) -> None:
     model = there(cuda, name)
     given = batch_of(model, SOURCES, TARGETS)
@@ -313,7 +313,7 @@ def furthest(near: dict[str, Tensor], exact: dict[str, Tensor]) -> tuple[float, 
 
 @torch.no_grad()
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("name", few(Decoder))
+@pytest.mark.parametrize("name", by_turns(Decoder, 0, 2))
 def test_float32_gives_what_float64_gives(name: str, device: str) -> None:
     prepare(torch.device(device), threads=torch.get_num_threads())
     model = build(*EVERY[name]).to(device).eval()
@@ -329,7 +329,7 @@ def test_float32_gives_what_float64_gives(name: str, device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("name", few(Model))
+@pytest.mark.parametrize("name", by_turns(Model, 0, 2))
 def test_deterministic_gradients_are_the_same_each_time(
     name: str, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -342,7 +342,7 @@ def test_deterministic_gradients_are_the_same_each_time(
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("name", few(Model))
+@pytest.mark.parametrize("name", by_turns(Model, 1, 2))
 def test_bfloat16_gives_nearly_the_gradients_of_float32(name: str, device: str) -> None:
     """Within 5 % of the norm of each parameter's; of very small ones, which rounding drowns, of a tenth of all.
 

@@ -10,7 +10,7 @@ import torch
 from comparing import same
 from test_models import SOURCES, batch_of, model
 from torch import Tensor
-from variants import EVERY, ONE_OF_EACH_THAT_COPIES, VOCABULARY, build, few, in_turns
+from variants import EVERY, ONE_OF_EACH_THAT_COPIES, VOCABULARY, build, by_turns, few, in_turns
 from walk import source_of
 
 from nmtkit.core.errors import RecipeError
@@ -64,7 +64,7 @@ def test_neighbours_and_slots_change_nothing(model: Seq2Seq, searches: list[dict
         same(searched(model, sources, config, slots=2), alone)
 
 
-@pytest.mark.parametrize("model", few(Seq2Seq), indirect=True)
+@pytest.mark.parametrize("model", by_turns(Seq2Seq, 0, 2), indirect=True)
 def test_a_shortlist_of_all_words_is_none(model: Seq2Seq) -> None:
     same(searched(model, SOURCES, shortlist=WHOLE), searched(model, SOURCES, shortlist=None))
     in_float32 = copy.deepcopy(model).float()

@@ -85,6 +85,13 @@ def few(contract: Contract) -> list[Any]:
     return daily([*first, *sorted({*with_contract(contract, EVERY)} - {*first})], len(first))
 
 
+def by_turns(contract: Contract, part: int, parts: int) -> list[Any]:
+    """Of the names of `few` those that `make test` asks are shared out to several tests, of which this is one."""
+    first = with_contract(contract, FIRST)
+    own = first[part::parts]
+    return daily([*own, *sorted({*with_contract(contract, EVERY)} - {*own})], len(own))
+
+
 def in_turns(
     things: Iterable[Any],
     each: int = 1,

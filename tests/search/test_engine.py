@@ -29,21 +29,23 @@ def refilled(
     return [results[number] for number in range(whole.size)]
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"no_repeat_ngram": 2},
-        {"min_length": 3, "max_length_ratio": 1.0, "max_length_offset": 4},
-        {"min_length_ratio": 1.5},
-        {"stop": "exact", "length_penalty": "none"},
-        {"length_penalty": "gnmt", "alpha": 0.7, "max_length_ratio": 2.0, "max_length_offset": 1},
-        {"samples": 3, "temperature": 2.0},
-        {"beam_size": 6, "diversity_groups": 3, "diversity_strength": 2.0},
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("beam_size", [1, 4])
+ASKED: list[dict[str, object]] = [
+    {},
+    {"no_repeat_ngram": 2},
+    {"min_length": 3, "max_length_ratio": 1.0, "max_length_offset": 4},
+    {"min_length_ratio": 1.5},
+    {"stop": "exact", "length_penalty": "none"},
+    {"length_penalty": "gnmt", "alpha": 0.7, "max_length_ratio": 2.0, "max_length_offset": 1},
+    {"samples": 3, "temperature": 2.0},
+    {"beam_size": 6, "diversity_groups": 3, "diversity_strength": 2.0},
+]
+IN_TURNS = [(4 if n % 2 else 1, one) for n, one in enumerate(ASKED)] + [
+    (1 if n % 2 else 4, one) for n, one in enumerate(ASKED)
+]
+"""Beams of one and of four: `make test` asks each setting of one of them."""
+
+
+@pytest.mark.parametrize(("beam_size", "settings"), daily(IN_TURNS, len(ASKED)), ids=str)
 @pytest.mark.parametrize("slots", daily([3, 20, 1, 7]))
 @pytest.mark.parametrize("orders", [[0, 1], pytest.param([2], marks=pytest.mark.slow)], ids=str)
 def test_slots_that_are_filled_again(

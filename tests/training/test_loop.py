@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from daily import daily
 from safetensors.torch import load_file
 from tiny_training import (
     FromList,
@@ -474,13 +475,16 @@ def test_a_loss_that_stays_bad_ends_the_training_with_the_last_good_state(tmp_pa
 
 @pytest.mark.parametrize(
     "given",
-    [
-        {"optimizer": "adam", "schedule": {"kind": "inverse_sqrt", "warmup": 5}, "ema_decay": 0.9},
-        {"optimizer": "adamw", "weight_decay": 0.1, "accumulate": 2, "schedule": {"kind": "plateau"}},
-        {"optimizer": "adadelta", "lr": 1.0, "loss_unit": "sentence"},
-        {"optimizer": "adagrad"},
-        {"optimizer": "sgd", "momentum": 0.9, "schedule": {"kind": "luong_halving", "after": 1}},
-    ],
+    daily(
+        [
+            {"optimizer": "adam", "schedule": {"kind": "inverse_sqrt", "warmup": 5}, "ema_decay": 0.9},
+            {"optimizer": "adamw", "weight_decay": 0.1, "accumulate": 2, "schedule": {"kind": "plateau"}},
+            {"optimizer": "sgd", "momentum": 0.9, "schedule": {"kind": "luong_halving", "after": 1}},
+            {"optimizer": "adadelta", "lr": 1.0, "loss_unit": "sentence"},
+            {"optimizer": "adagrad"},
+        ],
+        3,
+    ),
     ids=lambda given: given["optimizer"],
 )
 def test_resumed_training_is_the_same_bit_for_bit(tmp_path, given):

@@ -4,6 +4,7 @@ import random
 
 import pytest
 import torch
+from daily import daily
 from tiny_training import TinyStream, ended, run, settings, start, steps, tiny_model
 
 from nmtkit.core.errors import TrainingError
@@ -35,9 +36,12 @@ def trained(folder, room=None, share=1.0, **given):
     return model, events, crowded
 
 
-@pytest.mark.parametrize(("room", "share"), [(3, 1.0), (1, 1.0), (2, 0.5)])
+TOGETHER = {"accumulate": 2, "clip_norm": 0.1, "label_smoothing": 0.1, "loss_unit": "sentence"}
+
+
 @pytest.mark.parametrize(
-    "given", [{}, {"accumulate": 2, "clip_norm": 0.1, "label_smoothing": 0.1, "loss_unit": "sentence"}]
+    ("room", "share", "given"),
+    daily([(3, 1.0, {}), (2, 0.5, TOGETHER), (1, 1.0, {}), (3, 1.0, TOGETHER), (1, 1.0, TOGETHER), (2, 0.5, {})], 3),
 )
 def test_weights_are_those_of_an_undisturbed_training(tmp_path, room, share, given):
     whole, undisturbed, _ = trained(tmp_path / "whole", **given)

@@ -6,6 +6,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
+from daily import daily
 from gradients import assert_same_gradients, backward, gradients
 from walk import told
 
@@ -65,8 +66,12 @@ def build(name: str, settings: dict[str, object] | None = None) -> Any:
     return kind(config, VocabularySizes(sizes, shared=True)).double()
 
 
-@pytest.mark.parametrize(("rows", "smoothing"), [(1, 0.0), (3, 0.1), (10, 0.1), (1000, 0.0)])
-@pytest.mark.parametrize("name", sorted(SMALL))
+WAYS = [(1, 0.0), (3, 0.1), (10, 0.1), (1000, 0.0)]
+ASKED = [(name, *WAYS[(n + more) % 4]) for more in range(4) for n, name in enumerate(sorted(SMALL))]
+"""Of each model, rows and smoothing: `make test` asks two of them in their turn."""
+
+
+@pytest.mark.parametrize(("name", "rows", "smoothing"), daily(ASKED, 2 * len(SMALL)))
 def test_gradient_in_parts_is_that_of_the_whole(name: str, rows: int, smoothing: float) -> None:
     """Without smoothing a model that copies computes the mixture of the wanted words alone."""
     whole = build(name)

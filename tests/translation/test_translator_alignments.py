@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from daily import daily
 from untrained import COPYING, SMALL, learned, untrained
 
 from nmtkit.models.base import MODELS, Seq2Seq
@@ -36,7 +37,7 @@ def test_align_shows_the_attention_of_the_search(name: str) -> None:
         assert soft.weights == pytest.approx(best.attention[: len(best.tokens), :-1].astype(np.float64), abs=1e-5)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", daily([2, 1]))
 @pytest.mark.parametrize("name", WITH_ATTENTION)
 def test_aligning_many_is_aligning_each(name: str, threads: int) -> None:
     """With several threads several batches are read at a time."""
