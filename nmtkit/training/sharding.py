@@ -24,9 +24,6 @@ from nmtkit.distributed import processes
 from nmtkit.models.base import Model
 from nmtkit.training.config import TrainingConfig
 
-_FROM_OUTSIDE = ("read", "predict", "log_likelihood")
-"""The methods of a model that training calls."""
-
 
 def require_equal_shares(config: TrainingConfig, per_update: int) -> None:
     """Raises a TrainingError if a process that has a part of the model had fewer batches of an update than another."""
@@ -62,7 +59,7 @@ class Shards:
                 module.set_gradient_divide_factor(1.0)  # the losses are divided already
                 module.set_force_sum_reduction_for_comms(True)  # gloo has no other
         self.model.set_reduce_scatter_unused_params(True)  # what this process did not use another may have used
-        for name in _FROM_OUTSIDE:
+        for name in ("read", "predict", "log_likelihood"):  # which training calls
             register_fsdp_forward_method(model, name)
         self._synchronize(False)
         self._weights: dict[str, Any] = dict(model.named_parameters())
