@@ -25,8 +25,8 @@ VOCABULARY = 13
 REGIONS = 8
 """The most words of a source that a captioner can tell apart by their places."""
 
-KINDS: dict[str, dict[str, dict[str, Any]]] = yaml.safe_load(
-    Path(__file__).with_name("variants.yaml").read_text("utf-8")
+KINDS: dict[str, dict[str, dict[str, Any]]] = yaml.load(
+    Path(__file__).with_name("variants.yaml").read_text("utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 )
 CHOICES = {kind: of_kind["choices"] for kind, of_kind in KINDS.items()}
 """Of each kind, what there is to choose: values by setting."""
