@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from commands import RECIPE, Command, Finished, environment, sentence_pairs, write_pairs
 from processes import Server
 
@@ -62,6 +61,8 @@ def is_quick(item: pytest.Item) -> bool:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
     """Every test begins with the same threads and products, whatever the one before has set (see tests/machines)."""
+    import torch  # here, since the process that only hands tests to others needs none
+
     torch.set_num_threads(THREADS)
     torch.set_float32_matmul_precision(MATMUL_PRECISION)
 

@@ -518,8 +518,10 @@ def test_a_traced_search_is_the_search(model: Decoder) -> None:
             assert one.token == {"min_length": EOS, "forbid_unknown": UNK}[one.rule]
 
 
+@pytest.mark.parametrize("model", few(Decoder), indirect=True)
 @torch.no_grad()
 def test_scoring_a_translation_gives_the_score_of_the_search(model: Decoder) -> None:
+    """The searches above are compared with given targets for every model."""
     config = SearchConfig(beam_size=3, length_penalty="none", max_length=10, max_length_ratio=1.0, max_length_offset=3)
     results = beam_search(model, batch_of(model, SOURCES), config, n_best=2)
     pairs = [(source, best) for source, several in zip(SOURCES, results, strict=True) for best in several]
