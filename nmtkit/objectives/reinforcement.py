@@ -105,7 +105,7 @@ def sample_rollouts(model: Decoder, memory: Memory, limit: int, samples: int = 1
     # Under autocast older torch keeps weights as they were cast here, without gradient, for later (issue 112583).
     torch.clear_autocast_cache()
     lengths = (ids != PAD).sum(2)
-    return Rollouts(ids[:, :, : int(lengths.max())], lengths)
+    return Rollouts(ids[:, :, : step + 1], lengths)
 
 
 def draw(probs: Tensor) -> Tensor:
