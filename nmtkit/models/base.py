@@ -295,9 +295,12 @@ class Model(nn.Module, ABC):
         """Log-probabilities `(...,X)`. Training calls it on parts of an output, one after the other."""
         return log_probabilities(self.logits(output, memory))
 
-    def log_likelihood(self, output: ModelOutput, memory: Any, wanted: Tensor) -> Tensor:
-        """What `predict` says of the wanted id of each of M rows, which `ModelOutput.gather` gave: `(M,)`."""
-        return log_probabilities_of(wanted, self.logits(output, memory))
+    def log_likelihood(self, output: ModelOutput, memory: Any, wanted: Tensor, summed: bool) -> tuple[Tensor, Tensor]:
+        """What `predict` says of the wanted id of each of M rows, which `ModelOutput.gather` gave: `(M,)`.
+
+        If `summed`, and where it does not copy, also of all words together, `(M,)`.
+        """
+        return log_probabilities_of(wanted, self.logits(output, memory), summed)
 
     def forward(self, batch: Batch, keep: Tensor | None = None) -> Tensor:
         """The log-probabilities of teacher forcing, `(B,T,X)`; `(M,X)` of the positions in `keep`, if given."""
@@ -392,14 +395,14 @@ class Decoder(Model, Generic[M, S]):
         src = memory.copy.extended if output.sentence is None else memory.copy.extended[output.sentence]
         return output.attention, memory.columns_of(src)
 
-    def log_likelihood(self, output: ModelOutput, memory: M, wanted: Tensor) -> Tensor:
+    def log_likelihood(self, output: ModelOutput, memory: M, wanted: Tensor, summed: bool) -> tuple[Tensor, Tensor]:
         """As in any model; of a mixture only the wanted words are computed."""
         if output.copy_gate is None:
-            return super().log_likelihood(output, memory, wanted)
+            return super().log_likelihood(output, memory, wanted, summed)
         (weights, words), logits = self.copyable(output, memory), self.logits(output, memory)
-        of_vocabulary = log_probabilities_of(wanted.clamp(max=logits.shape[-1] - 1), logits)
+        of_vocabulary, sums = log_probabilities_of(wanted.clamp(max=logits.shape[-1] - 1), logits)
         generated = of_vocabulary.masked_fill(wanted >= logits.shape[-1], -torch.inf)
-        return mix_wanted(wanted, generated, weights, output.copy_gate, words)
+        return mix_wanted(wanted, generated, weights, output.copy_gate, words), sums
 
     def prefill(
         self, prompt: Tensor, state: S, memory: M, cache: KVCache, lengths: Tensor | None = None

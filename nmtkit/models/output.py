@@ -91,34 +91,34 @@ def log_probabilities(logits: Tensor) -> Tensor:
     return torch.log_softmax(logits, -1, dtype=at_least_float32(logits))
 
 
-def log_probabilities_of(wanted: Tensor, logits: Tensor) -> Tensor:
-    """What `log_probabilities` says of one wanted word of each row of logits `(M,V)`: `(M,)`, for one backward pass."""
-    found: Tensor = _Wanted.apply(wanted[:, None], logits)  # type: ignore[no-untyped-call]  # torch does not type it
-    return found.squeeze(-1)
-
-
-_TINY = -60.0
-"""The logarithm of a probability that float32 may have rounded to zero: the least that is not is that of -103."""
+def log_probabilities_of(wanted: Tensor, logits: Tensor, summed: bool = False) -> tuple[Tensor, Tensor]:
+    """The log-probability of a wanted word of each row of logits `(M,V)`, and if `summed` the sum of all: `(M,)`."""
+    both: Any = _Wanted.apply(wanted[:, None], logits, summed)  # type: ignore[no-untyped-call]  # torch does not type it
+    return both[0].squeeze(-1), both[1].squeeze(-1)
 
 
 class _Wanted(torch.autograd.Function):
-    """The gradient `g ([x = y] - p(x))` of log p(y) takes the place of the probabilities: no more `(M,V)`.
+    """The gradients, `g ([x = y] - p(x))` and of the sum `g (1 - V p(x))`, take the place of the probabilities.
 
-    A CPU takes the logarithm of one probability in a row, but of no tiny one, and keeps them; else logarithms are kept.
+    A CPU keeps these, and takes the logarithm of one in a row; elsewhere the logarithms are kept. No more is `(M,V)`.
     """
 
     @staticmethod
-    def forward(ctx: Any, wanted: Tensor, logits: Tensor) -> Tensor:
+    def forward(ctx: Any, wanted: Tensor, logits: Tensor, summed: bool) -> tuple[Tensor, Tensor]:
         ctx.wanted, ctx.dtype, ctx.logs = wanted, logits.dtype, logits.device.type != "cpu"
         kept = log_probabilities(logits) if ctx.logs else logits.softmax(-1, dtype=at_least_float32(logits))
         ctx.kept, found = [kept], kept.gather(-1, wanted)
-        if not ctx.logs and bool((found.log_() < _TINY).any()):
-            return log_probabilities(logits).gather(-1, wanted)
-        return found
+        if not ctx.logs and bool((found.log_() < -60).any()):  # float32 rounds these probabilities, the least to zero
+            found = log_probabilities(logits).gather(-1, wanted)
+        if not summed:
+            return found, torch.zeros_like(found)
+        sums = logits.sum(-1, keepdim=True, dtype=found.dtype)
+        return found, sums - logits.shape[-1] * (logits.gather(-1, wanted) - found)  # the normalizer of each row
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor]:
+    def backward(ctx: Any, gradient: Tensor, of_sums: Tensor) -> tuple[None, Tensor, None]:
         kept: Tensor = ctx.kept.pop()
-        to_logits = (kept.exp_() if ctx.logs else kept).mul_(-gradient)
-        return None, to_logits.scatter_add_(-1, ctx.wanted, gradient).to(ctx.dtype)
+        factor = -gradient - kept.shape[-1] * of_sums
+        torch.addcmul(of_sums, kept.exp_() if ctx.logs else kept, factor, out=kept)
+        return None, kept.scatter_add_(-1, ctx.wanted, gradient).to(ctx.dtype), None

@@ -216,9 +216,9 @@ class HardAttention(Objective):
         return replace(batch, soft=torch.rand(batch.size, generator=generator) < self.settings.soft_share)
 
     @property
-    def reads_all_words(self) -> bool:
-        """It does not."""
-        return False
+    def reads_words(self) -> Literal["wanted"]:
+        """Those wanted."""
+        return "wanted"
 
     def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
         """The loss, and the entropy."""

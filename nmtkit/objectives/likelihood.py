@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
@@ -28,10 +28,11 @@ def likelihood(log_probs: Tensor, batch: Batch, vocabulary_size: int, smoothing:
     ids = batch.wanted(extended=log_probs.shape[-1] > vocabulary_size)
     targets = send(ids[batch.loss_mask], log_probs.device)  # (M,)
     assert log_probs.shape[:-1] == targets.shape, f"{log_probs.shape[:-1]} predictions for {targets.shape} targets"
-    return smoothed(-log_probs.gather(-1, targets.unsqueeze(-1)).squeeze(-1), log_probs, vocabulary_size, smoothing)
+    each, words = -log_probs.gather(-1, targets.unsqueeze(-1)).squeeze(-1), log_probs[:, :vocabulary_size]
+    return smoothed(each, words, vocabulary_size, smoothing)
 
 
-def smoothed(each: Tensor, log_probs: Tensor | None, vocabulary_size: int, smoothing: float) -> tuple[Tensor, Tensor]:
+def smoothed(each: Tensor, words: Tensor | None, vocabulary_size: int, smoothing: float) -> tuple[Tensor, Tensor]:
     """Negative log-likelihood of the targets with label smoothing (Szegedy et al. 2016, section 7), and without.
 
     Both are sums over the M positions, in nats; the one without smoothing is outside the graph.
@@ -44,15 +45,14 @@ def smoothed(each: Tensor, log_probs: Tensor | None, vocabulary_size: int, smoot
 
     Args:
         each: negative log-probabilities of the targets, `(M,)`.
-        log_probs: of all words, `(M,X)`; not needed without smoothing.
+        words: log-probabilities of all words of the vocabulary, `(M,V)`, or sums of them; not needed without smoothing.
         vocabulary_size: V.
         smoothing: as above.
     """
     nll = total = each.sum(dtype=at_least_float32(each))
     if smoothing:
-        assert log_probs is not None
-        words = log_probs[:, :vocabulary_size] if log_probs.shape[-1] > vocabulary_size else log_probs
-        total = (1 - smoothing) * nll - (smoothing / vocabulary_size) * words.sum(dtype=at_least_float32(log_probs))
+        assert words is not None
+        total = (1 - smoothing) * nll - (smoothing / vocabulary_size) * words.sum(dtype=at_least_float32(words))
     return total, nll.detach()
 
 
@@ -66,14 +66,15 @@ class Likelihood(Objective):
     """Share of each target's probability that is spread over the vocabulary."""
 
     @property
-    def reads_all_words(self) -> bool:
-        """Smoothing does."""
-        return self.smoothing > 0
+    def reads_words(self) -> Literal["sum", "wanted"]:
+        """Smoothing reads the sum."""
+        return "sum" if self.smoothing > 0 else "wanted"
 
     def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
         """The loss with smoothing and without."""
         assert inputs.nll is not None
-        total, nll = smoothed(inputs.nll, inputs.log_probs, inputs.vocabulary_size, self.smoothing)
+        words = inputs.sums if inputs.log_probs is None else inputs.log_probs[:, : inputs.vocabulary_size]
+        total, nll = smoothed(inputs.nll, words, inputs.vocabulary_size, self.smoothing)
         return {LOSS: total, "nll": nll}
 
     def metrics(self, means: Mapping[str, float]) -> dict[str, float]:

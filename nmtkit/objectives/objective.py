@@ -52,9 +52,11 @@ class ObjectiveInput:
     heads: Tensor | None = None
     """Weights of all heads of the layer whose attention is shown `(B,A,T,S)`, for an objective that needs them."""
     log_probs: Tensor | None = None
-    """Log-probabilities at the positions of `part`, `(M,X)`, for an objective that needs them and `reads_all_words`."""
+    """Log-probabilities at the positions of `part`, `(M,X)`, for an objective that needs them, and reads all words'."""
     nll: Tensor | None = None
     """Negative log-probabilities of what is wanted there, `(M,)`, in nats, for an objective that needs `log_probs`."""
+    sums: Tensor | None = None
+    """Without `log_probs`: their sum over the vocabulary, `(M,)`, for an objective that reads it."""
     part: slice = field(default_factory=lambda: slice(None))
     """Which of the positions in `batch.loss_mask`, in row-major order."""
 
@@ -93,9 +95,9 @@ class Objective(ABC):
         return 1.0
 
     @property
-    def reads_all_words(self) -> bool:
-        """Whether it needs log-probabilities of all words, not of those wanted alone."""
-        return True
+    def reads_words(self) -> Literal["all", "sum", "wanted"]:
+        """Of which words it needs log-probabilities: all; those wanted and the sum of all; those wanted."""
+        return "all"
 
     @property
     def loss_name(self) -> str:
@@ -217,22 +219,23 @@ class GradientAccumulator:
     ) -> list[_Gradient]:
         """Backward of all losses on log-probabilities to the input of the output layer, which it returns."""
         objectives = [objective for objective in self.objectives if objective.needs == "log_probs"]
-        all_words = any(objective.reads_all_words for objective in objectives)
+        reads = {objective.reads_words for objective in objectives}
         whole = inputs.output.gather(inputs.batch.loss_mask)
+        all_words = "all" in reads or (whole.copy_gate is not None and "sum" in reads)
         wanted = inputs.batch.wanted(extended=whole.copy_gate is not None)[inputs.batch.loss_mask]
         wanted = send(wanted, self.device)  # on the CPU until here, so that nothing waits for the device
         rows = max(1, self.chunk_bytes // (4 * (inputs.vocabulary_size + inputs.batch.n_oov)))
         memory_leaf = memory and memory.mapped(_leaf)  # one for all parts
-        parts, sums = [], []
+        parts, sums, log_probs, of_all = [], [], None, None
         for begin in range(0, max(1, whole.features.shape[0]), rows):  # a batch may have nothing to predict
             place = slice(begin, min(begin + rows, whole.features.shape[0]))
             part = whole.select(place).mapped(_leaf)  # backward stops there
             if all_words:
                 log_probs = self.model.predict(part, memory_leaf)
-                nll = -log_probs.gather(-1, wanted[place, None]).squeeze(-1)
+                found = log_probs.gather(-1, wanted[place, None]).squeeze(-1)
             else:
-                log_probs, nll = None, -self.model.log_likelihood(part, memory_leaf, wanted[place])
-            here = replace(inputs, output=part, log_probs=log_probs, nll=nll, part=place)
+                found, of_all = self.model.log_likelihood(part, memory_leaf, wanted[place], "sum" in reads)
+            here = replace(inputs, output=part, log_probs=log_probs, nll=-found, sums=of_all, part=place)
             terms = [objective.terms(here) for objective in objectives]
             pairs = [*zip(objectives, terms, strict=True)]
             losses = [one[objective.loss_name] * self._scale(objective) for objective, one in pairs]

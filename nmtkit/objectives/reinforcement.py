@@ -206,8 +206,8 @@ class _Rewarded(Objective):
     """r(y^s) - r(y^) of each sample: what is minimised is the sum of it times -log p."""
 
     @property
-    def reads_all_words(self) -> bool:
-        return False
+    def reads_words(self) -> Literal["wanted"]:
+        return "wanted"
 
     def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
         assert inputs.nll is not None

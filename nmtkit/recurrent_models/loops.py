@@ -22,10 +22,7 @@ Layers = tuple[Look, Update]
 
 
 class SharedMatrix:
-    """`x W + b` at every step, of W `(I,O)`, rows `(B,I)`, and b `(O,)` or none.
-
-    Or of one W for each sentence, `(B,I,O)`, rows `(B,1,I)` and no b.
-    """
+    """`x W + b` at every step, of W `(I,O)` and rows `(B,I)`; or, without b, W `(B,I,O)` and rows `(B,1,I)`."""
 
     def __init__(self, matrix: Tensor, bias: Tensor | None = None) -> None:
         narrow = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else matrix.dtype
@@ -123,17 +120,11 @@ class _GruStep(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         both, new, own, before = ctx.saved_tensors
-        size, (reset, update) = before.shape[-1], both.chunk(2, -1)
+        reset, update = both.chunk(2, -1)
         of_before = gradient * update
-        of_gates = torch.empty(*both.shape[:-1], 3 * size, dtype=both.dtype)
-        of_reset, of_update, of_new = of_gates.chunk(3, -1)
-        torch.ops.aten.tanh_backward.grad_input(gradient - of_before, new, grad_input=of_new)
-        torch.mul(of_new, own, out=of_reset)
-        torch.mul(gradient, before - new, out=of_update)
-        of_gates[..., : 2 * size].mul_(both).mul_(1 - both)
-        of_more = of_gates.clone()
-        of_more[..., 2 * size :].mul_(reset)
-        return of_gates, of_more, of_before
+        of_new = (gradient - of_before) * (1 - new * new)
+        of_both = torch.cat([of_new * own, gradient * (before - new)], -1) * both * (1 - both)
+        return torch.cat([of_both, of_new], -1), torch.cat([of_both, of_new * reset], -1), of_before
 
 
 def gains(tensor: Tensor) -> bool:

@@ -60,7 +60,7 @@ def test_losses_of_a_training_are_those_of_its_layers(dtype: torch.dtype, monkey
         for _ in range(20):
             output, memory = model.read(BATCH)
             if rnnsearch.gains(output.features):
-                each = model.log_likelihood(output.gather(BATCH.loss_mask), memory, wanted)
+                each, _ = model.log_likelihood(output.gather(BATCH.loss_mask), memory, wanted, summed=False)
             else:
                 each = model(BATCH, keep=BATCH.loss_mask).gather(-1, wanted[:, None])
             optimizer.zero_grad()
@@ -82,9 +82,12 @@ def test_wanted_words_have_the_probability_and_the_gradient_of_the_softmax(dtype
     logits[1, 0] = 200.0  # so that the probability of the wanted word is zero in 32 bits
     logits.requires_grad_()
     wanted, weights = torch.tensor([0, 8, 3, 3]), torch.tensor([1.0, -0.5, 0.0, 2.0])
+    whole = log_probabilities(logits)
+    ways = [log_probabilities_of(wanted, logits, summed=True), (whole.gather(1, wanted[:, None])[:, 0], whole.sum(1))]
     found = []
-    for each in (log_probabilities_of(wanted, logits), log_probabilities(logits).gather(1, wanted[:, None])[:, 0]):
-        found.append([each, *torch.autograd.grad((each * weights).sum(), logits)])
+    for each, sums in ways:
+        total = (each * weights).sum() + (sums * weights.square()).sum() / 9
+        found.append([each, sums, *torch.autograd.grad(total, logits)])
     tolerance = {torch.float64: 1e-10, torch.float32: 1e-6}.get(dtype, 0.01)
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance / 10)
