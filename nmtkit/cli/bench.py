@@ -150,10 +150,7 @@ def _try_training(
 
 
 def dry_run(loaded: recipe.Recipe, run_path: str, place: torch.device) -> None:
-    """Makes one update of a recipe, after one to warm up, and shows what its training will take.
-
-    Of several processes each makes an update of its own, and process 0 shows what its takes.
-    """
+    """Makes one update of a recipe, after one to warm up, and shows what its training will take, by process 0."""
     rows = _try_training(loaded, run_path, place, 1, 1, plan=True)[1]
     if processes.rank():
         return

@@ -173,7 +173,7 @@ def write_pairs(
         reasons = ", ".join(f"{reason}: {count:,}" for reason, count in dropped.most_common(3))
         raise DataError(f"nothing is left for training ({reasons or 'the files have no pairs'})")
     progress(train.counts["pairs"])
-    held = {name: splitter.held_out(name) for name in ("test", "valid")}
+    held = {name: splitter.held_out[name].items() for name in ("test", "valid")}
     held_texts = {text for pairs in held.values() for pair in pairs for text in (pair.src, pair.tgt)}
     written = SplitFiles.model_validate(recipe_data(entry, ["train"])["train"]).resolved(str(folder))
     written_pairs = read_pairs(written, json_target=True) if held_texts else ()

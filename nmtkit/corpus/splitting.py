@@ -79,12 +79,13 @@ class Splitter(Generic[Item]):
         self._max_pairs = max_pairs
         self._first = {"test": 0.0, "valid": test}
         self._end = {"test": test, "valid": test + valid}
-        self._held: dict[str, BottomKSample[Item]] = {"test": BottomKSample(), "valid": BottomKSample()}
+        self.held_out: dict[str, BottomKSample[Item]] = {"test": BottomKSample(), "valid": BottomKSample()}
+        """The pairs of each, in the order of the corpus."""
 
     def add(self, group: str, pair: Item) -> None:
         """Assigns a pair of a group to its split."""
         digest = group_hash(group)
-        for name, held in self._held.items():
+        for name, held in self.held_out.items():
             if self._first[name] <= digest / 2**64 < self._end[name]:
                 held.add(digest, pair)
                 while self._max_pairs is not None and held.count > self._max_pairs:
@@ -94,10 +95,6 @@ class Splitter(Generic[Item]):
                         self._train(one)
                 return
         self._train(pair)
-
-    def held_out(self, name: str) -> list[Item]:
-        """The pairs of "valid" or "test", in the order of the corpus."""
-        return self._held[name].items()
 
 
 # ------------------------------------------------------------------------------------------------ by numbers of sources

@@ -114,11 +114,6 @@ class RunFolder:
         """Whether training has saved a state to resume from."""
         return any(self.checkpoints.rglob("last.safetensors"))
 
-    def preparation_files(self) -> list[Path]:
-        """What exists before training begins."""
-        parts = [self.recipe, self.chosen, self.request, self.text, self.origin]
-        return [part for part in (*parts, self.vocabulary, self.data, self.report) if part.exists()]
-
     def training_files(self) -> list[Path]:
         """What training wrote and a new training replaces; checkpoints first."""
         parts = [self.checkpoints, self.average, self.metrics, self.tensorboard, self.inference, self.result]
@@ -206,7 +201,8 @@ class RunLock(AbstractContextManager["RunLock"]):
         with write_errors(kept), ExitStack() as stack:
             stack.callback(shutil.rmtree, unfinished, ignore_errors=True)
             unfinished.mkdir()
-            for part in folder.preparation_files():
+            before = [folder.recipe, folder.chosen, folder.request, folder.text, folder.origin]
+            for part in filter(Path.exists, [*before, folder.vocabulary, folder.data, folder.report]):
                 # Arrays and text are never changed in place, so a hard link is as good as a copy.
                 copy = _linked if part in (folder.data, folder.text) else shutil.copy2
                 if part.is_dir():

@@ -252,7 +252,8 @@ class DecodingBatch:
         if cost is not None or sentences.penalties is not None or sentences.diversity is not None:
             return self._choose_weighted(self.under_rules(self.model.predict(readout, self.memory)), cost)
         is_whole = not self.model.normalized or scores.numel() * self.model.sizes["tgt"] < MANY_LOGITS
-        if is_whole or sentences.constraints is not None or self.config.needs_probabilities:
+        is_whole |= sampling or self.config.certain_prefix or self.config.brackets
+        if is_whole or sentences.constraints is not None:
             return self._choose_by(self.under_rules(self.model.predict(readout, self.memory)), scores), None
         # Of many logits only their log-sum is computed, and which of them may be among the best.
         logits, beam_size = self.model.logits(readout, self.memory), self.config.beam_size

@@ -121,11 +121,6 @@ class SearchConfig(Settings):
         return self.mbr != "none" or self.diversity_groups > 1
 
     @property
-    def needs_probabilities(self) -> bool:
-        """Whether a step reads the probabilities of all tokens, and not only which are the best."""
-        return self.samples > 0 or self.certain_prefix or self.brackets
-
-    @property
     def rule(self) -> Stop:
         """The effective `stop`: a greedy search ends with its first ended hypothesis in all of these toolkits."""
         return self.stop if self.hypotheses > 1 or self.stop == "exact" else "first_k"

@@ -149,22 +149,17 @@ class TrainingConfig(OptimizerConfig):
                 f"{replacing[0]}: it takes the place of the likelihood, so not together with {others[0]}; give each a "
                 "stage of its own"
             )
-        for other in self._unshardable() if self.shard else ():
-            raise ValueError(f"shard: not together with {other}; leave one of them out")
+        # A process would wait for others in passes that not all make, or not through `Model.read`.
+        others = [name for name in ("freeze", "unfreeze_every", "compile") if getattr(self, name)]
+        likely = "log_probs", Objective.custom_backward
+        losses = chosen_objectives(self).items()
+        others += [name for name, one in losses if (one.needs, type(one).custom_backward) != likely]
+        if self.shard and others:
+            raise ValueError(f"shard: not together with {others[0]}; leave one of them out")
         for other in ("guided_alignment", "hard_attention") if self.reinforce is not None else ():
             if getattr(self, other) is not None:
                 raise ValueError(f"reinforce: not together with {other}; give each a stage of its own")
         return self
-
-    def _unshardable(self) -> list[str]:
-        """What would have some processes wait for others: passes that not all make, or not through `Model.read`."""
-        own = Objective.custom_backward
-        losses = {
-            name: one.needs != "log_probs" or type(one).custom_backward is not own
-            for name, one in chosen_objectives(self).items()
-        }
-        of_weights = {name: bool(getattr(self, name)) for name in ("freeze", "unfreeze_every", "compile")}
-        return [name for name, is_set in {**of_weights, **losses}.items() if is_set]
 
     @property
     def recent_to_keep(self) -> int:

@@ -63,7 +63,7 @@ class UpdateGradients:
                 of_last = [*[self.shards] * (len(batches) - 1), summed]
                 each = map(partial(self.backward, update), batches, of_last)
                 with processes.naming_who_is_missing() if self.shards else nullcontext():
-                    sums = reduce(torch.add, each) if batches else self._nothing()
+                    sums = reduce(torch.add, each, self.parameters[0].new_zeros(len(self.normalizers)))
                 summed.finish()
                 return sums
             except torch.OutOfMemoryError as fault:
@@ -87,9 +87,6 @@ class UpdateGradients:
         chunk_bytes = _CHUNK_BYTES.get(self.device.type, _CHUNK_BYTES["cpu"])
         factor = counts["tokens"] / max(1, counts["sentences"]) if self.per_sentence else 1.0
         return GradientAccumulator(self.model, self.objectives, counts, self.device, chunk_bytes, factor)
-
-    def _nothing(self) -> Tensor:
-        return torch.zeros(len(self.normalizers), dtype=self.parameters[0].dtype, device=self.device)
 
     def backward(self, update: GradientAccumulator, batch: Batch, last: Summing | None = None) -> Tensor:
         """Adds the gradient of this batch's part of the update; gives the sums of all names in `normalizers`."""

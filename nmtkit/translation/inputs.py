@@ -264,7 +264,7 @@ class TextModel:
         tags = [request.tags or self.tags for request in requests]
         sources = self.encode_sources([request.source for request in requests], tags)
         for number, request in enumerate(requests):
-            if request.has_constraints:
+            if request.prefix or request.must or request.must_not:
                 source = sources[number]
                 if source.is_empty:
                     raise DataError(f"{request.where}: a prefix or terms, and no source to translate")

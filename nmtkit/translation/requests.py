@@ -75,11 +75,6 @@ class Request:
         given["source"] = " ".join(given["source"].splitlines())
         return cls(**given, where=where)
 
-    @property
-    def has_constraints(self) -> bool:
-        """Whether there are any."""
-        return bool(self.prefix or self.must or self.must_not)
-
 
 @dataclass(frozen=True)
 class TermTokens:

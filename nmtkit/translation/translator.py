@@ -228,7 +228,11 @@ class Translator(TextModel):
     ) -> list[Translation]:
         translations = [self.translation(hypothesis, source) for hypothesis in hypotheses]
         if self.replacer is not None:
-            translations = [_without_unknown(self.replacer, source.text, one) for one in translations]
+            for number, one in enumerate(translations):
+                assert one.attention is not None
+                attended = one.attention[:, : len(one.src_tokens)]
+                text, replaced = self.replacer.replace(source.text, one.tokens, attended)
+                translations[number] = replace(one, text=text, replaced=replaced)
         if (request := source.request) is not None:
             translations = [
                 replace(one, unmet_constraints=tuple(unmet_constraints(request, self.tokenizers.tgt, one.text)))
@@ -375,12 +379,6 @@ class Translator(TextModel):
         rescored = self.rescore([sources[number] for number in given], list(given.values()), need_attention)
         both = dict(zip((*own, *given), (*(best[0] for best in searched), *rescored), strict=True))
         return [both[number] for number in range(len(sources))]
-
-
-def _without_unknown(replacer: UnknownReplacer, line: str, one: Translation) -> Translation:
-    assert one.attention is not None
-    text, replaced = replacer.replace(line, one.tokens, one.attention[:, : len(one.src_tokens)])
-    return replace(one, text=text, replaced=replaced)
 
 
 def _open_search(

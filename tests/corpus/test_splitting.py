@@ -143,7 +143,7 @@ def divide(pairs: list[Pair], valid: float, test: float, at_most: int | None = N
     splitter = Splitter[Pair](valid, test, at_most, train.append)
     for pair in pairs:
         splitter.add(pair.group or pair.src, pair)
-    return {"train": train, "valid": splitter.held_out("valid"), "test": splitter.held_out("test")}
+    return {"train": train, "valid": splitter.held_out["valid"].items(), "test": splitter.held_out["test"].items()}
 
 
 def test_the_places_do_not_depend_on_the_machine() -> None:
