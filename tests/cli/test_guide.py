@@ -58,6 +58,8 @@ PARSED = {
     "is for a run that is trained for minutes, or for its text": (
         "nmtkit align -m RUN ",
         "nmtkit score-alignments test.links ",
+        "nmtkit translate -m RUN ",
+        "nmtkit score search-30",
         "nmtkit translate -m runs/libreoffice-",
         "nmtkit summarize -m runs/demo-news-",
         "nmtkit score-summaries lead.txt runs/",
