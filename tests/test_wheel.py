@@ -1,6 +1,5 @@
 """A wheel is enough: installed outside the checkout, it trains the demo and translates with it."""
 
-import importlib.util
 import os
 import shutil
 import subprocess
@@ -16,12 +15,10 @@ QUICKLY = "--set training.max_updates=2 --set evaluation.max_sentences=2 --set s
 
 def why_not() -> str:
     """What is missing here to build a wheel without a network."""
-    if importlib.util.find_spec("pip") is None:
-        return "pip is not installed"
-    try:
-        found = version("setuptools")
-    except PackageNotFoundError:
-        return "setuptools is not installed"
+    try:  # not by `find_spec`, which has setuptools take Python's own distutils in this process from then on
+        found = version("pip") and version("setuptools")
+    except PackageNotFoundError as fault:
+        return f"{fault.name} is not installed"
     return "" if int(found.split(".")[0]) >= 75 else f"setuptools {found} is older than 75"
 
 

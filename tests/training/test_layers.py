@@ -1,6 +1,5 @@
 """Transformer layers that are computed twice, or compiled, give the gradients of those as they are."""
 
-import sys
 from functools import partial
 
 import pytest
@@ -112,9 +111,6 @@ def test_models_without_such_layers_are_refused(key):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["transformer", "bert"])
 def test_compiled_layers_learn_the_same(name):
-    # torch's compiler imports setuptools, which refuses to be where another test has imported Python's own distutils.
-    for module in [one for one in sys.modules if one.split(".")[0] == "distutils"]:
-        del sys.modules[module]
     of = {"dropout": 0.0}
     expected, _, plain = learned(name, {}, of)
     found, _, model = learned(name, {"compile": True}, of)
