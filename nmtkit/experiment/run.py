@@ -168,8 +168,9 @@ class Run(SavedRun):
 
         They are written into the run's recipe, so that a resumed training uses the same.
         """
-        self.resolve_batch(device, notify)
-        self._keep({})
+        if self.recipe.batch.is_auto:
+            self.resolve_batch(device, notify)
+            self._keep({})
         training = self.recipe.training
         left = [key for key in AUTO_KEYS if getattr(training, key) == "auto"]
         if left:

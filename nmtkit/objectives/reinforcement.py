@@ -83,28 +83,29 @@ def sample_rollouts(model: Decoder, memory: Memory, limit: int, samples: int = 1
     state = model.start(memory).select(articles.repeat_interleave(several))
     cache = KVCache(sentences, several, device)
     tokens = torch.full((sentences, several), BOS, device=device)
-    ids = torch.full((sentences, several, limit), PAD, device=device)
+    ids, ended = torch.full((sentences, several, limit), PAD, device=device), torch.zeros_like(tokens, dtype=torch.bool)
+    lengths = torch.zeros_like(tokens)
     check_every = 1 if device.type == "cpu" else 8  # steps: the check waits for the device
     for step in range(limit):
         output, state = model.advance(tokens.flatten(), state, memory, cache)
         log_probs = model.predict(output, memory).view(*tokens.shape, -1)  # (B,K,X)
         cache.next_step()
-        ended = (tokens == EOS) | (tokens == PAD)
         drawn, best = draw(log_probs[:, :-1].exp()), log_probs[:, -1:].argmax(-1)
         tokens = torch.cat([drawn, best], 1).masked_fill(ended, PAD)
         ids[articles, :, step] = tokens
+        lengths[articles] += ~ended
+        ended |= tokens == EOS
         if (step + 1) % check_every:
             continue
-        live = ((tokens != EOS) & (tokens != PAD)).any(1).nonzero()[:, 0]
+        live = (~ended).any(1).nonzero()[:, 0]
         if not len(live):
             break
         if len(live) <= LEAVE_BELOW * len(articles):
             state = state.select((live[:, None] * several + summaries).flatten())
             cache.select(live)
-            memory, articles, tokens = memory.select(live), articles[live], tokens[live]
+            memory, articles, tokens, ended = memory.select(live), articles[live], tokens[live], ended[live]
     # Under autocast older torch keeps weights as they were cast here, without gradient, for later (issue 112583).
     torch.clear_autocast_cache()
-    lengths = (ids != PAD).sum(2)
     return Rollouts(ids[:, :, : step + 1], lengths)
 
 

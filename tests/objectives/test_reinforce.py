@@ -221,6 +221,14 @@ def test_rollouts_end_when_all_have_ended() -> None:
     assert bool((rollouts.lengths <= 3).all())
 
 
+def test_a_word_of_the_padding_ends_no_summary() -> None:
+    """A model may write it, however seldom; then it is a word, which has a probability like others."""
+    table = Table(torch.zeros(3, 6), [PAD], [A], [EOS])
+    rollouts = sample_rollouts(table, table.encode(same_articles(2, [A])), 3)
+    assert rollouts.ids.tolist() == [[[PAD, A, EOS]] * 2] * 2
+    assert rollouts.lengths.tolist() == [[3, 3]] * 2
+
+
 def test_limits() -> None:
     settings = ReinforceConfig(max_length=10, max_length_ratio=1.5)
     assert [settings.limit(length) for length in (1, 2, 3, 6, 7, 50)] == [2, 3, 5, 9, 10, 10]
