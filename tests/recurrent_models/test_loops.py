@@ -51,6 +51,7 @@ def test_a_loop_has_the_gradients_of_its_layers(config: ModelConfig, monkeypatch
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_losses_of_a_training_are_those_of_its_layers(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """Up to rounding: twenty updates of the likelihood."""
+    torch.set_float32_matmul_precision("highest")  # products of other shapes round alike only if they are exact
 
     def losses() -> list[float]:
         torch.manual_seed(1)
@@ -71,7 +72,7 @@ def test_losses_of_a_training_are_those_of_its_layers(dtype: torch.dtype, monkey
 
     quick = losses()
     monkeypatch.setattr(rnnsearch, "gains", lambda tensor: False)
-    assert quick == pytest.approx(losses(), rel=1e-6 if dtype == torch.float32 else 1e-9)
+    assert quick == pytest.approx(losses(), rel=1e-5 if dtype == torch.float32 else 1e-12)
     assert quick[-1] < 0.5 * quick[0]
 
 
