@@ -49,6 +49,7 @@ class SourceLine:
     terms: TermTokens | None = None
     """Lexical constraints as tokens."""
     is_prompt: bool = False
+    tags: int = 0  # how many of `ids` are tags, which come first
     features: Rows | None = None
     """Rows of numbers `(R,F)`, in place of text."""
 
@@ -78,9 +79,8 @@ class TargetLine:
 
     def behind(self, source: SourceLine) -> "TargetLine":
         """The whole text where the source is a prompt, else this."""
-        return (
-            replace(self, ids=source.ids + self.ids, extended=source.ids + self.extended) if source.is_prompt else self
-        )
+        before = source.ids if source.is_prompt else []
+        return TargetLine(before + self.ids, before + self.extended)
 
 
 def require_list(**given: object) -> None:
@@ -231,26 +231,29 @@ class TextModel:
         tokenizer = self.tokenizers.tgt if are_prompts else self.tokenizers.src
         spelled = [tokenizer.tokens(line) for line in texts] if self.model.config.copies else None
         cut = [known_ids(tokenizer, own) for own in spelled] if spelled else tokenizer.encode_many(list(texts))
-        before: list[list[int]] = [[]] * len(texts)
         tags = tags or [self.tags] * len(texts)
-        for number, words in enumerate(map(str.split, tags)):
-            if unknown := [word for word in words if word not in tokenizer.vocabulary.specials]:
-                known = ", ".join(tokenizer.vocabulary.specials) or "none"
-                raise DataError(f"the model {self.name!r} has not learned the tag {unknown[0]}; its tags are: {known}")
-            before[number] = tokenizer.vocabulary.ids(words)
+        before = {one: self.tag_ids(one) for one in dict.fromkeys(tags)}
         start = () if are_prompts or "tgt" not in self.tokenizers else tuple(self.tokenizers.tgt.encode(""))
         sources = []
         for number, (line, whole) in enumerate(zip(texts, cut, strict=True)):
-            first = before[number] if line.strip() else []
+            first = before[tags[number]] if line.strip() else []
             ids = whole[: None if limit is None else max(0, limit - len(first))] if line.strip() else []
             tokens = tokenizer.pieces(ids) if spelled is None else spelled[number][: len(ids)]
             extended, oov = (None, []) if spelled is None else self.tokenizers.tgt.vocabulary.extend(tokens)
             left_out = len(whole) - len(ids)
             ids, tokens = [*first, *ids], [*tokenizer.pieces(first), *tokens]
             extended = None if extended is None else [*first, *extended]
-            source = SourceLine(ids, tokens, extended, tuple(oov), left_out, line, is_prompt=are_prompts, prefix=start)
-            sources.append(source)
+            source = SourceLine(ids, tokens, extended, tuple(oov), left_out, line, prefix=start, tags=len(first))
+            sources.append(replace(source, is_prompt=are_prompts))
         return sources
+
+    def tag_ids(self, tags: str) -> list[int]:
+        """The ids of special tokens before a source, with spaces between; a DataError for one that was not learned."""
+        vocabulary = (self.tokenizers.tgt if self.reads == "prompt" else self.tokenizers.src).vocabulary
+        if unknown := [word for word in tags.split() if word not in vocabulary.specials]:
+            known = ", ".join(vocabulary.specials) or "none"
+            raise DataError(f"the model {self.name!r} has not learned the tag {unknown[0]}; its tags are: {known}")
+        return vocabulary.ids(tags.split())
 
     def encode_requests(
         self, requests: Sequence[Request], terminology: Terminology | None, config: SearchConfig

@@ -100,9 +100,7 @@ class RequestQueue:
             while window and len(taken) < room and share > 0:
                 if width is not None and not 3 * width <= 4 * _columns(window) <= 4 * width:
                     break
-                if (
-                    count is not None and window[0][1].is_asked
-                ):  # a request or a forced beginning needs a batch of its own
+                if count is not None and window[0][1].is_asked:  # it needs a batch of its own
                     break
                 taken.append(window.popleft())
                 share -= max(1, taken[-1][1].length)

@@ -231,7 +231,7 @@ class Translator(TextModel):
             for number, one in enumerate(translations):
                 assert one.attention is not None
                 attended = one.attention[:, : len(one.src_tokens)]
-                text, replaced = self.replacer.replace(source.text, one.tokens, attended)
+                text, replaced = self.replacer.replace(source.text, one.tokens, attended, source.tags)
                 translations[number] = replace(one, text=text, replaced=replaced)
         if (request := source.request) is not None:
             translations = [
@@ -290,8 +290,7 @@ class Translator(TextModel):
 
         A text is cut by the tokenizer, which may cut it otherwise than a search built it; a `Translation` keeps its
         tokens, and its open end if it is not finished. Of a model without a source, targets stand behind prompts. An
-        empty target is one that ends at once; a pair of two empty
-        sides is an empty line, of score 0, as in `search`.
+        empty target is one that ends at once; a pair of two empty sides is an empty line, of score 0, as in `search`.
 
         The attention is kept where needed, and then what a model that copies has copied. `first` is the number of the
         first pair, for messages.

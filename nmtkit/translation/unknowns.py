@@ -58,26 +58,28 @@ class UnknownReplacer:
         src = tokenizers.src
         self._dictionary = {src.join(src.tokens(word)): other for word, other in (dictionary or {}).items()}
 
-    def replace(self, line: str, tokens: Sequence[str], attention: NDArray[Any]) -> tuple[str, list[Replacement]]:
+    def replace(
+        self, line: str, tokens: Sequence[str], attention: NDArray[Any], tags: int = 0
+    ) -> tuple[str, list[Replacement]]:
         """The text of a translation with T tokens, its unknown words replaced, and what was replaced, in order.
 
-        The attention is at least `(T,S)` for S source tokens; what goes beyond (EOS) is not looked at. It may have
-        fewer columns: then only so many tokens were read.
+        The attention is at least `(T,S)` for S source tokens, of which so many `tags` come before the line; what goes
+        beyond (EOS) is not looked at. It may have fewer columns: then only so many tokens were read.
         """
         tgt = self._tokenizers.tgt
         # A word tokenizer marks it as the beginning of a word.
         unknown = {SPECIALS[UNK], WORD_START + SPECIALS[UNK]}
         places = [number for number, token in enumerate(tokens) if token in unknown]
-        source = _SourceWords(self._tokenizers.src, line, attention.shape[1]) if places else None
+        source = _SourceWords(self._tokenizers.src, line, attention.shape[1] - tags) if places else None
         if source is None or not source.tokens:
             return tgt.join(tokens), []
         written = list(tokens)
         replaced = []
         for place in places:
-            token, word = source.pointed_to(attention[place, : len(source.tokens)])
+            token, word = source.pointed_to(attention[place, tags : tags + len(source.tokens)])
             replacement = self._dictionary.get(word, word)
             written[place] = tokens[place].replace(SPECIALS[UNK], replacement)
-            replaced.append(Replacement(place, token, word, replacement))
+            replaced.append(Replacement(place, tags + token, word, replacement))
         return tgt.join(written), replaced
 
 

@@ -1,10 +1,13 @@
 """Which source word stands in for an unknown one: by hand, and the dictionary."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from untrained import learned
+from untrained import learned, untrained
 
 from nmtkit.core.errors import DataError
+from nmtkit.data.vocabulary import UNK
 from nmtkit.translation.requests import parse_dictionary
 from nmtkit.translation.unknowns import MIN_UNKNOWN_SHARE, Replacement, UnknownReplacer
 
@@ -53,6 +56,21 @@ def test_the_dictionary_is_asked_first() -> None:
     assert found == [Replacement(1, 1, "dog", "perro")]
     lower = UnknownReplacer(learned(TEXT, vocab_size=40, lowercase=True), {"Zyx": "Zyxien"})
     assert lower.replace("the ZYX", [UNKNOWN], np.array([[0.1, 0.8, 0.1]]))[0] == "Zyxien"
+
+
+def test_tags_before_a_source_are_never_copied() -> None:
+    translator = replace(untrained("rnnsearch", learned(TEXT, specials=["<2de>"]), 4.0), tags="<2de>")
+    translator.model.output.bias.data[UNK] = 20.0
+    line = "the Zyx sees Abc"
+    (found,) = translator.replacing_unknown().search([line])[0]
+    assert found.replaced
+    assert found.src_tokens[0] == "▁<2de>"
+    for one in found.replaced:
+        assert one.source_word == line.split()[one.source_token - 1]
+    attention = np.array([[0.9, 0.02, 0.06, 0.02]])
+    assert UnknownReplacer(WORDS).replace("the dog", [UNKNOWN], attention, tags=1)[1] == [
+        Replacement(0, 2, "dog", "dog")
+    ]
 
 
 def test_several_unknown_words_and_none() -> None:
