@@ -55,6 +55,7 @@ def align(
     none = [None] * len(sources)
     src = cut_words(reader.tokenizers.src, sources, src_words or none, [f"source line {number}" for number in numbers])
     tgt = cut_words(reader.tokenizers.tgt, targets, tgt_words or none, [f"target line {number}" for number in numbers])
+    tags = reader.tag_ids(reader.tags)
     alignments = [
         SoftAlignment(
             source.words,
@@ -73,10 +74,10 @@ def align(
         assert attention is not None
         for weights, number in zip(attention.float().cpu().numpy(), numbers, strict=True):  # (T,S)
             source, target = src[number], tgt[number]
-            merged = merge_to_words(weights[: len(target.ids), : len(source.ids)], source.shares, target.shares)
+            merged = merge_to_words(weights[: len(target.ids), len(tags) :], source.shares, target.shares)
             alignments[number] = replace(alignments[number], weights=merged)
 
-    both = [SourceLine(source.ids if target.ids else [], []) for source, target in zip(src, tgt, strict=True)]
+    both = [SourceLine([*tags, *s.ids] if s.ids and t.ids else [], []) for s, t in zip(src, tgt, strict=True)]
     batches = reader.batches(both, [TargetLine(target.ids, target.ids) for target in tgt])
     devices.map_batches(align_batch, batches, reader.device)
     return alignments
@@ -117,7 +118,9 @@ def _windows(reader: TextModel, translation: Translation, rows: int) -> list[Sou
     model = as_seq2seq(reader.model)
     if model is None or (half_width := model.window_half_width) is None:
         return []
-    src = SourceLine(known_ids(reader.tokenizers.src, translation.src_tokens), translation.src_tokens)
+    tags = reader.tag_ids(reader.tags)
+    ids = [*tags, *known_ids(reader.tokenizers.src, translation.src_tokens[len(tags) :])]
+    src = SourceLine(ids, translation.src_tokens)
     batch = make_batch([src], [reader.encode_target_tokens(translation.tokens, src, 1)]).to(reader.device)
     centres = model.read(batch, need_attention=True)[0].centres  # (1,T)
     assert centres is not None

@@ -1,12 +1,16 @@
 """Alignments of every model family are those of its own search; nothing here is trained."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from daily import daily
 from untrained import COPYING, SMALL, learned, untrained
 
+from nmtkit.core.errors import DataError
 from nmtkit.models.base import MODELS, Seq2Seq
+from nmtkit.translation.inputs import make_batch
 
 LINES = ["Otto opens the window, and Anna sees it.", "the dog", "Anna", "", "it sees Otto and the dog and Anna ."]
 BARE = ["Otto opens the window and Anna sees it", "the dog", "it sees Otto and the dog"]
@@ -35,6 +39,23 @@ def test_align_shows_the_attention_of_the_search(name: str) -> None:
         assert soft.src_words == line.split()
         assert soft.tgt_words == best.text.split()
         assert soft.weights == pytest.approx(best.attention[: len(best.tokens), :-1].astype(np.float64), abs=1e-5)
+
+
+@pytest.mark.parametrize("name", WITH_ATTENTION)
+def test_tags_are_read_before_a_source_and_not_aligned(name: str) -> None:
+    translator = replace(untrained(name, learned(BARE, specials=["<2de>"])), tags="<2de>")
+    texts = [*reversed(BARE)]
+    read = translator.rescore(BARE, texts, need_attention=True)
+    for one, soft in zip(read, translator.align(BARE, texts), strict=True):
+        assert one.attention is not None
+        assert soft.weights == pytest.approx(one.attention[:-1, 1:-1].astype(np.float64), abs=1e-5)
+    src = translator.encode_sources(BARE[:1])
+    batch = make_batch(src, translator.encode_targets(texts[:1], src))
+    centres = translator.model.read(batch, need_attention=True)[0].centres
+    (drawn,) = translator.pictures(BARE[:1], texts[:1])
+    assert [one.centre for one in drawn.windows] == pytest.approx([] if centres is None else centres[0].tolist())
+    with pytest.raises(DataError, match="has not learned the tag <2fr>; its tags are: <2de>"):
+        replace(translator, tags="<2fr>").align(BARE, texts)
 
 
 @pytest.mark.parametrize("threads", daily([2, 1]))
