@@ -7,6 +7,7 @@ import numpy as np
 from typing_extensions import override
 
 from nmtkit.data.batch import Batch, Numbers
+from nmtkit.data.store import Store
 from nmtkit.data.tokenizers import Tokenizers
 from nmtkit.data.vocabulary import SPECIALS
 from nmtkit.streams.batch_stream import BatchStream, length_batches, load, widths
@@ -25,9 +26,9 @@ class SampledStream(BatchStream):
 
     _cuts_anew = True
 
-    def __init__(self, *given: Any, tokenizers: Tokenizers, **settings: Any) -> None:
-        self._tokenizers = {name: one for name, one in tokenizers.items() if one.config.sampling}
-        super().__init__(*given, **settings)
+    def __init__(self, store: Store, *given: Any, tokenizers: Tokenizers, **settings: Any) -> None:
+        self._tokenizers = {key: one for key, one in tokenizers.items() if one.config.sampling and store.has(key)}
+        super().__init__(store, *given, **settings)
 
     @override
     def _batches_of_window(self, text: None, window: Numbers, draw: "np.random.Generator") -> list[Any]:
@@ -37,9 +38,8 @@ class SampledStream(BatchStream):
 
     def _cut(self, column: str, window: Numbers, seed: int) -> list[Numbers]:
         """The ids of each text; the tags that stand before it stay."""
-        tokenizer, rows = self._tokenizers[column], window.tolist()
+        tokenizer, rows, found = self._tokenizers[column], window.tolist(), list[Numbers]()
         first, last = len(SPECIALS), tokenizer.vocabulary.n_specials
-        found: list[Numbers] = []
         for begin in range(0, len(rows), _AT_ONCE):
             own = rows[begin : begin + _AT_ONCE]
             texts = tokenizer.encode_many([self._store.text(column, row) for row in own], seed + begin)

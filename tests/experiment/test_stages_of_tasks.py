@@ -11,7 +11,9 @@ from nmtkit import recipe
 from nmtkit.checkpoints.weights import read_weights
 from nmtkit.core.errors import RecipeError
 from nmtkit.data.store import Store
+from nmtkit.data.vocabulary import EOS
 from nmtkit.experiment.run import Run
+from nmtkit.runs.batches import training_batches
 from nmtkit.training.events import Step
 
 CPU = torch.device("cpu")
@@ -85,6 +87,23 @@ def test_validation_is_that_of_the_task_of_each_stage(place: Path, tmp_path: Pat
     tuned = read_weights(run.weights("tune"))
     assert tuned.keys() == read_weights(run.weights("pretrain")).keys()
     assert run.test(CPU) is not None
+
+
+def test_a_stage_of_one_text_cuts_that_one_anew(place: Path, tmp_path: Path) -> None:
+    changes = [f"tokenizer.{one}" for one in ("kind=bpe", "vocab_size=90", "sentinels=20", "sampling=0.3")]
+    run = Run.begin(recipe.load(place / "two.yaml", changes), str(tmp_path / "run"))
+    tokenizers, texts = run.load_tokenizers(), []
+    for stage in run.stages()[:2]:
+        whole = stage.recipe.batch.changed({"batch_tokens": 100_000})
+        one = stage.recipe.model_copy(update={"batch": whole, "training": run.recipe.training})
+        stream = training_batches(one, Store.open(stage.data, "train"), tokenizers, 1)
+        first, second = (next(stream).targets.ids.tolist() for _ in range(2))
+        texts.append([sorted(tokenizers.tgt.decode(row[: row.index(EOS)]) for row in rows) for rows in (first, second)])
+        assert sorted(first) != sorted(second)
+    run.close()
+    for files, found in zip((("mono.src", "mono.tgt"), ("train.tgt",)), texts, strict=True):
+        lines = [line for file in files for line in (place / file).read_text(encoding="utf-8").splitlines()]
+        assert found == [sorted(lines)] * 2
 
 
 @pytest.mark.slow
