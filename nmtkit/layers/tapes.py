@@ -7,7 +7,6 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
-from warnings import catch_warnings
 
 import numpy as np
 import torch
@@ -115,13 +114,12 @@ def _again(call: _Call, read: Container[int], written: Container[int]) -> Play |
     again = partial(call.function, *args, **kwargs)
     if call.is_mutable:
         return again
-    spare = tuple(map(torch.clone, made))
-    try:
-        with catch_warnings(action="error"):  # of results in another shape
-            again(out=spare if len(made) > 1 else spare[0])
-    except (TypeError, RuntimeError, Warning):  # it takes no `out`
-        return partial(_put, [one if id(one) in read else None for one in made], again)
-    return partial(again, out=tuple(made) if len(made) > 1 else made[0])
+    spare = tuple(one.new_empty(0) for one in made)  # of any other size torch warns if the result has another shape
+    with suppress(TypeError, RuntimeError):  # it takes no `out`
+        again(out=spare if len(made) > 1 else spare[0])
+        if all(one.shape == other.shape for one, other in zip(spare, made, strict=True)):
+            return partial(again, out=tuple(made) if len(made) > 1 else made[0])
+    return partial(_put, [one if id(one) in read else None for one in made], again)
 
 
 def _memory(tensor: Tensor) -> int:

@@ -1,5 +1,7 @@
 """A tape computes what its function computes, to the last bit, from whatever stands in the tensors it was given."""
 
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
@@ -57,3 +59,19 @@ def test_a_tape_computes_what_its_function_does(dtype: torch.dtype) -> None:
 
 def test_sizes_that_depend_on_numbers_are_not_taped() -> None:
     assert tapes.record(lambda: [torch.eye(2).nonzero()], list)[1] is None
+
+
+def test_warnings_of_other_threads_stay_warnings() -> None:
+    """What is done with warnings holds for all threads."""
+    one, raised = torch.ones(2), []
+    call = tapes._Call(torch.ops.aten.sin.default, (one,), {}, torch.sin(one))
+
+    def warning_elsewhere(given: Tensor, out: Tensor | None = None) -> Tensor:
+        with ThreadPoolExecutor(1) as another:
+            raised.append(another.submit(warnings.warn, "of another thread").exception())
+        return torch.sin(given, out=out)
+
+    call.function = warning_elsewhere
+    with warnings.catch_warnings(action="ignore"):
+        tapes._again(call, {id(call.made[0])}, ())
+    assert raised == [None]
