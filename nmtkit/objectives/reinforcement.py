@@ -117,7 +117,7 @@ def draw(probs: Tensor) -> Tensor:
     """
     sums = probs.cumsum(-1, dtype=torch.float64)
     levels = torch.rand(sums.shape[:-1], dtype=sums.dtype, device=sums.device)[..., None] * sums[..., -1:]
-    return torch.searchsorted(sums, levels, right=True)[..., 0]
+    return torch.searchsorted(sums, levels, right=True)[..., 0].clamp(max=sums.shape[-1] - 1)  # also where it is NaN
 
 
 def rouge_l(ids: Tensor, lengths: Tensor, references: Tensor, reference_lengths: Tensor) -> Tensor:

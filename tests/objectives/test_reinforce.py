@@ -361,6 +361,14 @@ def test_the_gradient_of_the_objective_of_gnmt(name: str) -> None:
     assert float(sums["greedy_reward"]) == pytest.approx(reward[:, -1].sum().item(), rel=1e-6)
 
 
+@pytest.mark.parametrize("name", ["luong", "intra_attention"])
+def test_where_probabilities_are_not_finite_the_loss_is_not_either(name: str) -> None:
+    """So that the update is called off, as that of any other loss."""
+    model = REINFORCED[name]()
+    next(model.parameters()).data.fill_(math.nan)
+    assert not backward(model, UNKNOWN_WORDS, 4, reinforce={"max_length": 6})["loss"].isfinite()
+
+
 def test_all_that_is_random_comes_from_torch() -> None:
     """The loop restores torch's generators when training is resumed, and others draw from the rest."""
     found = []
