@@ -15,7 +15,7 @@ class EpochOrder:
 
     An epoch of at most `window` examples is one part, shuffled as a whole. A larger one is cut into blocks of
     neighbours. The blocks come in random order, and the examples of as many as hold about `window` are shuffled
-    together: a part. Memory: 4 bytes for an example of a part, and 32 for a block; 8 in place of 4 where the corpus has
+    together: a part, of at least one. Memory: 4 bytes for an example of a part, and 32 for a block; 8 in place of 4 where the corpus has
     more than two thousand million examples.
     """
 
@@ -24,7 +24,7 @@ class EpochOrder:
         self._dtype = np.int32 if sum(sizes) < 1 << 31 else np.int64
         self._draw = np.random.default_rng(self._place)
         expected = sum(size * weight for size, weight in zip(sizes, self._weights, strict=False))
-        self._parts = None if expected <= window else self._cut(-int(-expected // window))
+        self._parts = None if expected <= max(window, BLOCK) else self._cut(-int(-expected // max(window, BLOCK)))
 
     def __len__(self) -> int:
         """The number of parts."""

@@ -123,6 +123,14 @@ def test_another_window_begins_the_epoch_anew(store: Store) -> None:
     assert {BatchStream(store, cut, 1).identity for cut in wide} == {store.identity}
 
 
+@pytest.mark.parametrize("kind", [BatchStream, BlockStream])
+def test_a_window_of_less_than_a_block_is_a_block(store: Store, kind: type[BatchStream]) -> None:
+    cut = config(block_tokens=20 if kind is BlockStream else None).changed({"shuffle_window": 3})
+    batches = epoch_of(kind(store, cut, seed=1))
+    assert sum(batch.n_tokens for batch in batches) == int((store.lengths("tgt") + 1).sum())
+    assert len(EpochOrder(store.by_file, (), 3, seed=1, epoch=0)) == 38  # 600 examples, 16 in a block
+
+
 def test_memory_is_that_of_a_part_and_a_little_for_each_block() -> None:
     peaks = []
     for count in (20_000_000, 200_000_000):
