@@ -14,9 +14,9 @@ class EpochOrder:
     """The examples of all files, of these sizes, repeated by `weights`, in an order that seed and epoch alone decide.
 
     An epoch of at most `window` examples is one part, shuffled as a whole. A larger one is cut into blocks of
-    neighbours. The blocks come in random order, and the examples of as many as hold about `window` are shuffled
-    together: a part, of at least one. Memory: 4 bytes for an example of a part, and 32 for a block; 8 in place of 4 where the corpus has
-    more than two thousand million examples.
+    neighbours. The blocks come in random order, and the examples of as many as hold about `window`, or of one, are
+    shuffled together: a part. Memory: 4 bytes for an example of a part, and 32 for a block; 8 in place of 4 where the
+    corpus has more than two thousand million examples.
     """
 
     def __init__(self, sizes: Sequence[int], weights: Sequence[float], window: int, seed: int, epoch: int) -> None:
