@@ -146,24 +146,21 @@ class CoverageLoss(Objective):
 @OBJECTIVES.register("expert_balance")
 @dataclass(frozen=True)
 class ExpertBalance(Objective):
-    """How unevenly experts are used: a mean over batches.
+    """How unevenly experts are used: a mean over batches, or parts of them, as their target tokens weigh.
 
     CV(v)^2, the variance of v over its squared mean, summed over all layers with experts, where v is the importance of
     their experts, and where noise is drawn the load too: Shazeer et al. 2017, equation 7, appendix A, equation 11. It
     is 0 where all are used alike.
     """
 
-    normalizers: ClassVar = {"expert_balance_loss": "batches"}
+    normalizers: ClassVar = {"expert_balance_loss": "tokens"}
     needs = "output"
-
-    def counts(self, batch: Batch) -> dict[str, int]:
-        """A batch is one."""
-        return {"batches": 1}
 
     def terms(self, inputs: ObjectiveInput) -> dict[str, Tensor]:
         """The loss without its weight."""
         use = inputs.model.further_logits(inputs.device_batch, inputs.output)  # (R,n)
-        return {"expert_balance_loss": (use.var(-1, correction=0) / use.mean(-1).square()).sum()}
+        uneven = (use.var(-1, correction=0) / use.mean(-1).square()).sum()
+        return {"expert_balance_loss": uneven * inputs.batch.n_tokens}
 
 
 @OBJECTIVES.register("doubly_stochastic")

@@ -26,7 +26,7 @@ class TrainingConfig(OptimizerConfig):
     """Weight of the coverage loss, a mean per target token (lambda of See et al. 2017, equation 13; 1 in the paper, in
     a short stage at the end). It makes repeated attention costly. 0 is off."""
     expert_balance: float = Field(default=0.0, ge=0)
-    """Weight of the loss that keeps all of `model.experts` in use, a mean per batch; 0.1 in the paper. 0 is off."""
+    """Weight of the loss that keeps all of `model.experts` in use, a mean of batches; 0.1 in the paper. 0 is off."""
     doubly_stochastic: float = Field(default=0.0, ge=0)
     """Weight of a loss that wants all of a picture attended to alike (lambda of Xu et al. 2015, eq. 14). 0 is off."""
     hard_attention: HardAttentionConfig | None = None

@@ -5,12 +5,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from gradients import backward
+from gradients import CPU, assert_same_gradients, backward, gradients
 from test_guided_alignment import Reversing, fit, transformer
+from tiny_training import settings
 from torch import Tensor
 
+from nmtkit.data.batch import Batch
 from nmtkit.layers.experts import Experts
+from nmtkit.models.base import Memory, ModelOutput
 from nmtkit.models.transformer import Transformer
+from nmtkit.objectives.objective import build_objectives
+from nmtkit.training.gradients import UpdateGradients
 
 
 def uses(model: Transformer) -> Tensor:
@@ -29,8 +34,27 @@ def test_the_loss_is_the_squared_variation() -> None:
     mean = batch.targets.mask.sum().item() / 4
     variance = sum((one - mean) ** 2 for one in (first, second, third, fourth)) / 4
     sums = backward(model, batch, 10, expert_balance=0.5)
-    assert sums["expert_balance_loss"].item() == pytest.approx(variance / mean**2, rel=1e-12)
+    assert sums["expert_balance_loss"].item() == pytest.approx(batch.n_tokens * variance / mean**2, rel=1e-12)
     assert model.decoder[1].feed_forward.gate.weight.grad.abs().max() > 0
+
+
+def test_halves_of_a_batch_count_half_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here both have the same use of experts, which is that of the whole."""
+    model, batch = transformer(experts={"noise": False}).double().train(), next(Reversing(links=False))
+    batch, found = batch.select(torch.arange(batch.size).repeat(2)), []
+    objectives, read = build_objectives(settings(expert_balance=0.5)), model.read
+
+    def read_half(part: Batch, need_attention: bool = False) -> tuple[ModelOutput, Memory]:
+        if part.size == batch.size:
+            raise torch.OutOfMemoryError
+        return read(part, need_attention)
+
+    for one in (read, read_half):
+        monkeypatch.setattr(model, "read", one)
+        update = UpdateGradients(model, objectives, [*model.parameters()], CPU)
+        found.append((update.add_up([batch], update.count([batch])), gradients(model)))
+    torch.testing.assert_close(found[1][0], found[0][0], rtol=1e-12, atol=0)
+    assert_same_gradients(found[1][1], found[0][1])
 
 
 @pytest.mark.slow
