@@ -79,7 +79,7 @@ def show_recipe(name: str, resolved: bool, overrides: tuple[str, ...]) -> None:
     if resolved or overrides:
         click.echo(recipe.load(name, overrides).to_yaml(), nl=False)
     else:
-        click.echo(recipe.locate(name).read_text(encoding="utf-8"), nl=False)
+        click.echo("\n".join(read_lines(recipe.locate(name))))
 
 
 @command.command("check")

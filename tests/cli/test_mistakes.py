@@ -176,3 +176,10 @@ def test_a_mistake(console: Command, runs: dict[str, str], tmp_path: Path, line:
     done = refused(console(*arguments, stdin=(tmp_path / given).read_bytes() if given else b""), message)
     assert done.err.splitlines()[-1].startswith("nmtkit: error: ")
     assert contents(tmp_path) == before
+
+
+def test_a_recipe_to_show_that_is_not_utf_8(console: Command) -> None:
+    Path("mine.yaml").write_bytes("name: caf\u00e9\n".encode("latin-1"))
+    refused(console("recipe", "show", "mine.yaml"), "mine.yaml, line 1: not UTF-8")
+    Path("mine.yaml").write_text("# A recipe\n\nname: caf\u00e9\n", encoding="utf-8")
+    assert console("recipe", "show", "mine.yaml").out == "# A recipe\n\nname: caf\u00e9\n"
