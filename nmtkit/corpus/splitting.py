@@ -8,7 +8,7 @@ import hashlib
 import heapq
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from operator import itemgetter
@@ -104,11 +104,12 @@ class Splitter(Generic[Item]):
 class HoldOut:
     """Sources held out of training; equal ones stay together.
 
-    Sources with hashes up to `valid` are for validation, those up to `test` for test, all others for training.
+    Hashes up to `valid` are for validation, those up to `test` for test; all others, and those `kept`, for training.
     """
 
     valid: int
     test: int
+    kept: Collection[int] = ()
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -117,26 +118,30 @@ class HoldOut:
 
     def split_of(self, pair: Example) -> str:
         """The split of a pair: train, valid or test. Pairs with an empty side stay in train."""
-        if _is_empty(pair):
-            return "train"
         digest = _source_digest(pair.src)
+        if _is_empty(pair) or digest in self.kept:
+            return "train"
         return "valid" if digest <= self.valid else "test" if digest <= self.test else "train"
 
 
-def choose_hold_out(pairs: Iterable[Example], with_test: bool, train: Callable[[Example], None]) -> HoldOut:
+def choose_hold_out(
+    pairs: Iterable[Example], with_test: bool, train: Callable[[Example], None], labelled: bool = False
+) -> HoldOut:
     """Chooses what is held out: one in `HOLD_OUT_ONE_IN` pairs for validation, and as many for test.
 
     Memory holds the pairs of some thousand sources, however large the corpus. All other pairs go to `train`, in another
-    order.
+    order. Where targets are labels (`labelled`), train keeps the first source of each: it must know all of them.
     """
     purposes = 2 if with_test else 1
     enough = (purposes + 1) * MAX_HELD_OUT  # sources known by then; those that are not held out are for training
-    smallest = BottomKSample[Example]()
+    smallest, first = BottomKSample[Example](), dict[str, int]()
     end, count = 1 << 64, 0
     for pair in pairs:
-        digest = _source_digest(pair.src)
-        count += not _is_empty(pair)
-        if digest >= end or _is_empty(pair):
+        digest, empty = _source_digest(pair.src), _is_empty(pair)
+        count += not empty
+        if labelled and not empty:
+            first.setdefault(str(pair.tgt).strip(), digest)
+        if digest >= end or empty:
             train(pair)
             continue
         smallest.add(digest, pair)
@@ -144,14 +149,15 @@ def choose_hold_out(pairs: Iterable[Example], with_test: bool, train: Callable[[
             end, removed = smallest.pop_largest()
             for one in removed:
                 train(one)
-    digests = sorted(smallest.groups)
+    kept = frozenset(first.values())
+    digests = sorted(smallest.groups.keys() - kept)
     each = min(max(1, count // HOLD_OUT_ONE_IN), MAX_HELD_OUT, len(digests) // (purposes + 1))
     if not each:
         raise DataError(
-            f"{len(digests)} different source lines are too few to hold some out for validation; bring more text, or "
-            "name files of their own with --valid-source and --valid-target"
+            f"{len(digests)} different source lines{' beside the first of each label' * labelled} are too few to hold "
+            "some out for validation; bring more text, or name other files with --valid-source and --valid-target"
         )
-    held = HoldOut(digests[each - 1], digests[purposes * each - 1])
+    held = HoldOut(digests[each - 1], digests[purposes * each - 1], kept)
     for pair in smallest.items():
         if held.split_of(pair) == "train":
             train(pair)

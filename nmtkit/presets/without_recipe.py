@@ -311,7 +311,7 @@ def _measure(splits: dict[str, SplitFiles], labelled: bool) -> tuple[HoldOut | N
 
     pairs, one_text = pairs_to_split(splits["train"]), labelled or "src" not in splits["train"].columns
     if "valid" not in splits:
-        return choose_hold_out(pairs, "test" not in splits, count), counts.statistics(one_text)
+        return choose_hold_out(pairs, "test" not in splits, count, labelled), counts.statistics(one_text)
     for pair in pairs:
         count(pair)
     return None, counts.statistics(one_text)

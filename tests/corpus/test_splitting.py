@@ -98,6 +98,20 @@ def test_a_pair_with_an_empty_side_measures_nothing() -> None:
     assert len(found["valid"]) == 199 // 20
 
 
+def test_train_keeps_every_label() -> None:
+    """One in three is of a label of its own; of one source some lines have a common label and one has a rare one."""
+    pairs = [Example(f"text {n}", f"rare {n}" if n % 3 == 0 else "common", n) for n in range(600)]
+    pairs += [Example("text 1", " rare ", 600), Example("text 2", "common", 601)]
+    given: list[Example] = []
+    held = choose_hold_out(pairs, True, given.append, labelled=True)
+    found = {name: [pair for pair in pairs if held.split_of(pair) == name] for name in ("train", "valid", "test")}
+    assert sorted(pair.line for pair in given) == [pair.line for pair in found["train"]]
+    assert (len(found["valid"]), len(found["test"])) == (30, 30)
+    assert {pair.tgt for pair in pairs} == {pair.tgt for pair in found["train"]}
+    with pytest.raises(DataError, match="0 different source lines beside the first of each label are too few"):
+        choose_hold_out(pairs[::3], True, given.append, labelled=True)
+
+
 @pytest.mark.parametrize(("sources", "with_test"), [(["a"], False), (["a", "b"], True), (["a", "A", "a "], False)])
 def test_too_few_sources(sources: list[str], with_test: bool) -> None:
     with pytest.raises(DataError, match=r"too few to hold some out .* --valid-source"):
