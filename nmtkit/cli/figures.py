@@ -1,7 +1,8 @@
 """Figures of several commands: the options of their style, and saving them."""
 
+import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -70,21 +71,22 @@ def save_pictures(outputs: Sequence[Path], save: Callable[[Path], object]) -> No
 
 def show_lengths(names: Sequence[str], buckets: Sequence[Sequence[LengthBucket]]) -> None:
     """A table of BLEU by length, a column for each system; ranges without lines are left out."""
-    rows = []
-    for column in zip(*buckets, strict=True):
-        values = [f"{bucket.score.value:.2f}" for bucket in column if bucket.score is not None]
-        if values:
-            rows.append([_range(column[0]), str(column[0].count), *values])
+    rows = [[*head, *(f"{bleu:.2f}".replace("nan", "-") for bleu in scores)] for *head, scores in _rows(buckets)]
     console.table("BLEU by length", ["words", "lines", *names], rows)
 
 
 def draw_lengths(names: Sequence[str], buckets: Sequence[Sequence[LengthBucket]], output: Path) -> None:
     """The same as a figure, a line for each system."""
-    scores = [[bucket.score.value for bucket in row if bucket.score is not None] for row in buckets]
-    filled = [bucket for bucket in buckets[0] if bucket.count]
-    ranges, counts = [_range(bucket) for bucket in filled], [bucket.count for bucket in filled]
-    save_pictures([output], lambda path: save_by_length(ranges, counts, [*zip(names, scores, strict=True)], path))
+    ranges, counts, scores = zip(*_rows(buckets), strict=True)
+    systems = [*zip(names, zip(*scores, strict=True), strict=True)]
+    save_pictures([output], lambda path: save_by_length(ranges, counts, systems, path))
 
 
-def _range(bucket: LengthBucket) -> str:
-    return f"{bucket.low}-{bucket.high}" if bucket.high is not None else f"{bucket.low} and more"
+def _rows(buckets: Sequence[Sequence[LengthBucket]]) -> Iterator[tuple[str, str, list[float]]]:
+    """Each range, its lines (of each test set, where they differ), and the BLEU of each system; NaN without lines."""
+    for column in zip(*buckets, strict=True):
+        first, counts = column[0], [f"{bucket.count:,}" for bucket in column]
+        if any(bucket.count for bucket in column):
+            words = f"{first.low}-{first.high}" if first.high is not None else f"{first.low} and more"
+            scores = [math.nan if bucket.score is None else bucket.score.value for bucket in column]
+            yield words, "/".join(counts if len({*counts}) > 1 else counts[:1]), scores

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from nmtkit.core.errors import DataError, NmtkitError
+from nmtkit.core.errors import NmtkitError
 from nmtkit.core.registry import suggest_names
 from nmtkit.metrics.metric import METRICS, Comparison, Options, Resampling, Score, TextMetric, Texts
 from nmtkit.metrics.significance import ExampleMetric
@@ -201,9 +201,7 @@ def by_length(
     The length is that of `lengths_of`, usually the sources, in words (split at white space). `edges` are the longest
     length of each bucket but the last, rising; the first starts at 0, the last has no end.
     """
-    Texts(hyps, refs)
-    if len(lengths_of) != len(hyps):
-        raise DataError(f"lengths are given by {len(lengths_of)} lines, but the hypotheses have {len(hyps)}")
+    Texts(hyps, refs, lengths_of)
     lengths = [len(line.split()) for line in lengths_of]
     buckets = []
     for low, high in zip([0, *(edge + 1 for edge in edges)], [*edges, None], strict=True):

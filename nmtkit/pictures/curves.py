@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +164,7 @@ def _number(value: float, _: int) -> str:
 
 
 def save_by_length(
-    ranges: Sequence[str], counts: Sequence[int], systems: Sequence[tuple[str, Sequence[float]]], path: str | Path
+    ranges: Sequence[str], counts: Sequence[str], systems: Sequence[tuple[str, Sequence[float]]], path: str | Path
 ) -> None:
     """Writes the BLEU of systems by sentence length, as Bahdanau et al. 2015, figure 2.
 
@@ -177,17 +178,10 @@ def save_by_length(
         axes = figure.add_axes((0.1, 0.85 / height, 0.87, 3.4 / height))
         drawing.plain_axes(axes)
         axes.grid(False, axis="x")
-        for number, (name, (_, scores)) in enumerate(zip(names, systems, strict=True)):
-            axes.plot(
-                range(len(ranges)),
-                scores,
-                color=drawing.SERIES[number % len(drawing.SERIES)],
-                marker=MARKERS[number % len(MARKERS)],
-                markersize=6,
-                linewidth=2.0,
-                label=name,
-            )
-        labels = [f"{label}\nn = {count:,}" for label, count in zip(ranges, counts, strict=True)]
+        looks = zip(names, systems, cycle(drawing.SERIES), cycle(MARKERS), strict=False)
+        for name, (_, scores), colour, marker in looks:
+            axes.plot(range(len(ranges)), scores, color=colour, marker=marker, markersize=6, linewidth=2.0, label=name)
+        labels = [f"{label}\nn = {count}" for label, count in zip(ranges, counts, strict=True)]
         axes.set_xticks(range(len(ranges)), labels)
         axes.set_xlim(-0.3, len(ranges) - 0.7)
         axes.set_ylim(bottom=0)

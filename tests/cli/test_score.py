@@ -14,6 +14,7 @@ from daily import daily
 from untrained_runs import make_run
 
 from nmtkit import metrics
+from nmtkit.cli.figures import draw_lengths, show_lengths
 
 REF = ["a b c d", "the quick brown fox jumps", "Hello, World!"]
 HYP = ["a b c e", "the quick brown dog jumps", "hello, world!"]
@@ -175,6 +176,18 @@ def test_by_length_sorts_by_source_or_reference(score: Command) -> None:
     buckets = in_json(score, *words)[0]["by_length"]
     ends = [(bucket["low"], bucket["high"], bucket["count"]) for bucket in buckets]
     assert (ends[0], ends[-1]) == ((0, 10, 3), (51, None, 0))
+
+
+def test_ranges_that_only_one_of_two_test_sets_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`nmtkit compare` may be given runs with different test sets."""
+    short, long = " ".join("abcd"), " ".join("abcdefghijklm")
+    buckets = [metrics.by_length(lines, [lines], lines) for lines in ([short] * 2 + [long], [short], [long])]
+    show_lengths(["both", "short", "long"], buckets)
+    shown = capsys.readouterr().out
+    assert table_row(shown, "0-10").split() == ["0-10", "2/1/0", "100.00", "100.00", "-"]
+    assert table_row(shown, "11-20").split() == ["11-20", "1/0/1", "100.00", "-", "100.00"]
+    draw_lengths(["both", "short", "long"], buckets, tmp_path / "length.svg")
+    assert "n = 2/1/0" in (tmp_path / "length.svg").read_text(encoding="utf-8")
 
 
 def test_bleu_by_length_as_a_picture(score: Command) -> None:

@@ -415,7 +415,7 @@ def test_by_length_sorts_by_the_words_of_the_given_lines() -> None:
 
 
 def test_by_length_refuses_what_does_not_fit() -> None:
-    with pytest.raises(DataError, match="given by 2 lines, but the hypotheses have 1"):
+    with pytest.raises(DataError, match="hypotheses have 1 lines, but the source has 2"):
         metrics.by_length(["a"], [["a"]], ["a", "b"])
 
 

@@ -82,7 +82,7 @@ def test_formats(tmp_path: Path, name: str, head: bytes):
 
 def test_by_length(tmp_path: Path):
     systems = [("with attention", [30.0, 29.0, 28.0]), ("without", [30.0, 10.0, 10.0])]
-    save_by_length(["1-10", "11-20", "21+"], [1000, 20, 3], systems, tmp_path / "a.svg")
+    save_by_length(["1-10", "11-20", "21+"], ["1,000", "20", "3"], systems, tmp_path / "a.svg")
     found = texts(tmp_path / "a.svg")
     assert {"with attention", "without", "BLEU", "1-10", "11-20", "21+", "n = 1,000", "n = 3"} <= set(found)
     (first,), (second,) = (lines(tmp_path / "a.svg", colour) for colour in ("#1f5fbf", "#d1580b"))
