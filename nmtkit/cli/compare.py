@@ -15,7 +15,7 @@ from nmtkit.cli.reporting import tell
 from nmtkit.cli.train import begin_training, journal_output, train_run
 from nmtkit.core.errors import RecipeError
 from nmtkit.corpus.reading import read_pairs
-from nmtkit.experiment.evaluation import ComparedRun, compare_run
+from nmtkit.experiment.evaluation import ComparedRun, compare_run, require_test_set
 from nmtkit.experiment.run import Run, choose_device
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import RUNS_FOLDER, RunFolder
@@ -64,8 +64,8 @@ def command(
     chosen = [_find_or_load(name, overrides, options.with_threads(overrides, threads), runs) for name in names]
     if len({folder.path.resolve() for folder, _ in chosen}) < len(chosen):
         raise RecipeError("two of these have one name, so they would share a run: give each recipe a `name` of its own")
-    tests = [one.data.splits().get("test") for _, one in chosen]
-    if len({files and tuple((pair.src, pair.tgt) for pair in read_pairs(files)) for files in tests}) > 1:
+    tests = [require_test_set(one) for _, one in chosen]
+    if len({tuple((pair.src, pair.tgt) for pair in read_pairs(files)) for files in tests}) > 1:
         tell("warning: these are measured on different test sets, so their figures cannot be compared line by line")
     for folder, one in chosen:
         if not folder.result.exists():
@@ -74,8 +74,7 @@ def command(
             with journal_output() as journal, closing(begin_training(one, str(folder.path), resume)) as run:
                 train_run(run, place, resume, journal)
     measured: list[ComparedRun] = []
-    for folder, one in chosen:
-        path = folder.path
+    for path, one in [(folder.path, one) for folder, one in chosen]:
         name = str(path.relative_to(runs) if path.is_relative_to(runs) else path)
         tell(f"measuring {name}")
         run = Run.open(str(path), same_as=one)

@@ -221,6 +221,14 @@ class ComparedRun:
     by_length: list[metrics.LengthBucket]
 
 
+def require_test_set(recipe: Recipe) -> SplitFiles:
+    """The test set of a recipe that is to be compared; RecipeError if there is none, or it has no targets."""
+    files = recipe.data.splits().get("test")
+    if files is None or "tgt" not in files.columns:
+        raise RecipeError(f"{recipe.name}: the recipe names no test set with targets to compare on; add data.test")
+    return files
+
+
 def compare_run(
     run: SavedRun, device: torch.device, longer_than: int, edges: Sequence[int], threads: int | None = None
 ) -> ComparedRun:
@@ -229,23 +237,16 @@ def compare_run(
     A sentence is long if its source has more words than `longer_than`. `edges` are the longest lengths, in words, of
     the ranges of `by_length` but the last. Without a number of threads there is one a core.
     """
-    files = run.recipe.data.splits().get("test")
-    if files is None:
-        raise RecipeError(f"{run.recipe.name}: the recipe names no test set to compare on; add data.test")
+    files = require_test_set(run.recipe)
     threads = threads or devices.cpu_threads()  # whatever an earlier training has set
     translator = open_translator(run, DecodingOptions(device=str(device), threads=threads, workers=1))
     translator.translate(pair.src for pair in islice(read_pairs(files), WARM_UP))
     result = evaluate_test_set(run, device, threads=threads)
-    if result is None or not result.scores:
-        raise RecipeError(f"{run.recipe.name}: the test set has no targets, so there is nothing to compare with")
+    assert result is not None
     sources, texts = [example.src for example in result.examples], result.outputs
     references = [str(example.tgt) for example in result.examples]
     how = run.recipe.evaluation
-    long = [number for number, line in enumerate(sources) if len(line.split()) > longer_than]
-    long_bleu = None
-    if long:
-        of_long = [references[number] for number in long]
-        long_bleu = metrics.score_all([texts[number] for number in long], [of_long], ["bleu"], how.options)[0]
+    long = metrics.by_length(texts, [references], sources, [longer_than], how.options)[-1]
     scores = {score.name: score for score in result.scores}
     steps = [event for _, event in MetricsLog(run.folder).read() if isinstance(event, Step)]
     return ComparedRun(
@@ -253,8 +254,8 @@ def compare_run(
         kind=run.recipe.model.kind,
         parameters=translator.parameters,
         bleu=scores["BLEU"],
-        long_bleu=long_bleu,
-        n_long=len(long),
+        long_bleu=long.score,
+        n_long=long.count,
         aer=scores.get("AER"),
         training_speed=statistics.median(step.tokens_per_second for step in steps) if steps else 0.0,
         training_minutes=steps[-1].seconds / 60 if steps else 0.0,

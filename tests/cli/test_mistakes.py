@@ -183,3 +183,13 @@ def test_a_recipe_to_show_that_is_not_utf_8(console: Command) -> None:
     refused(console("recipe", "show", "mine.yaml"), "mine.yaml, line 1: not UTF-8")
     Path("mine.yaml").write_text("# A recipe\n\nname: caf\u00e9\n", encoding="utf-8")
     assert console("recipe", "show", "mine.yaml").out == "# A recipe\n\nname: caf\u00e9\n"
+
+
+def test_recipes_without_a_test_set_are_not_trained_to_be_compared(console: Command, corpus: Path) -> None:
+    """Once trained they could not be given one: then it would be another recipe."""
+    for test in ("data.test=null", "data.test.tgt=[]"):
+        refused(
+            console("compare", corpus / "tiny.yaml", "--set", test),
+            "tiny: the recipe names no test set with targets to compare on; add data.test",
+        )
+    assert not Path("runs").exists()
