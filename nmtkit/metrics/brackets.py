@@ -52,8 +52,8 @@ def brackets(tree: Tree, deleted: frozenset[int] = frozenset()) -> Counter[Brack
     return found
 
 
-def count_brackets(output: str, reference: str, place: str) -> tuple[int, int, int]:
-    """Equal brackets, and those of the output and of the reference; DataError if the reference is no tree."""
+def count_brackets(output: str, reference: str, place: str) -> tuple[int, int, int, bool]:
+    """Equal brackets, those of the output and of the reference, whether all match; DataError for no reference tree."""
     gold = read_tree(reference, f"reference of {place}").plain()
     tags = [] if gold is None else [leaf.label for leaf in gold.leaves()]
     deleted = frozenset(number for number, tag in enumerate(tags) if tag in PUNCTUATION)
@@ -64,7 +64,7 @@ def count_brackets(output: str, reference: str, place: str) -> tuple[int, int, i
         tree = None
     fits = tree is not None and sum(1 for _ in tree.leaves()) == len(tags)
     own = brackets(tree, deleted) if tree is not None and fits else Counter()
-    return (own & wanted).total(), own.total(), wanted.total()
+    return (own & wanted).total(), own.total(), wanted.total(), fits and own == wanted
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class BracketMetric(ExampleMetric):
         for number, (hyp, *refs) in enumerate(zip(texts.hyps, *texts.refs, strict=True), start=1):
             choices = (count_brackets(hyp, ref, f"line {number}") for ref in refs)
             best = max(choices, key=lambda one: 2 * one[0] / max(one[1] + one[2], 1))  # by F1
-            rows.append([*best, len({*best}) == 1])
+            rows.append(best)
         return np.array(rows, dtype=np.float64)
 
     @override

@@ -30,7 +30,7 @@ def test_the_brackets_of_a_tree_by_hand() -> None:
 
 def test_an_attachment_costs_one_bracket_of_precision() -> None:
     # the output has one bracket more, NP from 3 to 7: 6 of 7 are right, and all 6 of the reference are found
-    assert count_brackets(ATTACHED, GOLD, "") == (6, 7, 6)
+    assert count_brackets(ATTACHED, GOLD, "") == (6, 7, 6, False)
     assert scores([ATTACHED], [GOLD]) == pytest.approx([100 * 6 / 7, 100.0, 100 * 12 / 13, 0.0])
 
 
@@ -59,7 +59,14 @@ def test_sums_are_over_all_sentences() -> None:
     ],
 )
 def test_what_counts(output: str, reference: str, counts: tuple[int, int, int]) -> None:
-    assert count_brackets(output, reference, "line 1") == counts
+    assert count_brackets(output, reference, "line 1")[:3] == counts
+
+
+@pytest.mark.parametrize(
+    ("output", "exact"), [("(TOP (NN yes))", 100.0), ("(TOP (NN yes) (NN yes))", 0.0), ("yes", 0.0)]
+)
+def test_where_there_are_no_brackets_only_a_tree_over_the_words_is_exact(output: str, exact: float) -> None:
+    assert scores([output], ["(TOP (NN yes))"])[3] == exact
 
 
 def test_of_several_references_the_nearest_counts() -> None:
