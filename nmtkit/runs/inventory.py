@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit.core.errors import NmtkitError
-from nmtkit.core.files import atomic_write_text
+from nmtkit.core.files import atomic_path, write_errors
 from nmtkit.core.formats import load_yaml, parse_json
 from nmtkit.core.settings import is_valid_name
 from nmtkit.runs.folder import RUNS_FOLDER, Notify, RunFolder, lock_run, run_folders, suggest_runs
@@ -130,7 +130,7 @@ def rename_run(folder: RunFolder, name: str, notify: Notify) -> RunFolder:
     new = RunFolder(Path(name) if "/" in name else folder.path.parent / name)
     if os.path.lexists(new.path):
         raise NmtkitError(f"{new.path}: this name is taken; choose another")
-    before, now = f"{os.path.abspath(folder.path)}/", f"{os.path.abspath(new.path)}/"
+    before, now = (os.fsencode(f"{os.path.abspath(one.path)}/") for one in (folder, new))
     with lock_run(folder, notify):
         try:
             new.path.parent.mkdir(parents=True, exist_ok=True)
@@ -138,8 +138,8 @@ def rename_run(folder: RunFolder, name: str, notify: Notify) -> RunFolder:
         except OSError as fault:
             raise NmtkitError(f"{new.path}: cannot move {folder.path} there: {fault.strerror or fault}") from fault
         # A training without a recipe keeps the pairs that it held out in its folder.
-        for part in (new.recipe, new.chosen, new.request, new.report):
-            text = part.read_text(encoding="utf-8") if part.is_file() else ""
-            if before in text:
-                atomic_write_text(part, text.replace(before, now))
+        for part in filter(Path.is_file, (new.recipe, new.chosen, new.request, new.report)):
+            if before in (data := part.read_bytes()):
+                with write_errors(part), atomic_path(part) as beside:
+                    beside.write_bytes(data.replace(before, now))
     return new

@@ -99,6 +99,13 @@ def test_a_run_is_renamed_with_the_text_that_it_holds(runs: Path, console: Comma
     refused(console("runs", "mv", "other", "~", "--yes"))
 
 
+def test_a_run_with_a_recipe_that_is_no_text_is_renamed(runs: Path, console: Command) -> None:
+    recipe, place = runs / "broken" / "recipe.yaml", str(runs / "broken" / "text").encode()
+    recipe.write_bytes(b"\xff" + place)
+    succeeded(console("runs", "mv", "broken", "other", "--yes"))
+    assert (runs / "other" / "recipe.yaml").read_bytes() == b"\xff" + place.replace(b"broken", b"other")
+
+
 def test_a_training_is_written_down(trained: Path) -> None:
     lines = lines_in(trained / "train.log")
     assert "$ nmtkit train " in lines[0]
