@@ -22,7 +22,7 @@ def schedule_warning(stopped: Stopped) -> str | None:
     return (
         f"warning: {cause} at {stopped.scheduled:.0%} of the learning rate's schedule; the rate was still "
         f"{stopped.lr:.2g} of {stopped.peak_lr:.2g}. Raise training.{stopped.reason}, or let the schedule end with the "
-        "training (training.schedule.over: budget)"
+        "training (training.schedule.over: budget, of updates or minutes that are used up)"
     )
 
 

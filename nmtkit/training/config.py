@@ -175,10 +175,10 @@ class TrainingConfig(OptimizerConfig):
         shares = [done / limit for done, limit in limits if limit]
         return min(max(shares), 1.0) if shares else None
 
-    def scheduled(self, updates: int, seconds: float, epochs: int = 0) -> float | None:
+    def scheduled(self, updates: int, seconds: float) -> float | None:
         """The part of the learning rate's schedule that is done, from 0 to 1; None where it has no end."""
         if not isinstance(self.schedule, DecayToZero):
             return None
         if self.schedule.updates is None:
-            return self.share(updates, seconds, epochs)
+            return self.share(updates, seconds)
         return min(updates / self.schedule.updates, 1.0)

@@ -307,7 +307,7 @@ class Trainer:
         """The last event: why and where training ends."""
         # The minutes are over also where the last validation took less time than was left for it.
         seconds = 60 * (self.config.max_minutes or 0.0) if reason == "max_minutes" else self.seconds
-        scheduled = self.config.scheduled(self.update, seconds, self.stream.epoch)
+        scheduled = self.config.scheduled(self.update, seconds)
         return Stopped(reason, self.update, self.lr, self.peak_lr, self.seconds, scheduled)
 
     def restore(self, seed: int) -> Resumed:

@@ -252,6 +252,13 @@ def test_a_schedule_over_the_budget_is_complete_where_the_last_validation_takes_
     assert (ended(events)[0], events[-1].lr, events[-1].scheduled) == ("max_minutes", 0.0, 1.0)
 
 
+def test_epochs_are_no_part_of_a_schedule_over_the_budget(tmp_path):
+    config = settings(max_updates=50, max_epochs=1, schedule={"kind": "linear", "over": "budget"})
+    _, events = run(tmp_path, config, stream=TinyStream(per_epoch=5))
+    assert ended(events) == ("max_epochs", 5)
+    assert (events[-1].lr, events[-1].scheduled) == (pytest.approx(0.9 * config.lr), 0.1)
+
+
 @pytest.mark.parametrize(
     ("schedule", "scheduled"),
     [
